@@ -1,6 +1,6 @@
 """The command `topicsd`, also `python -m topicsd`. See `cli/main.py`.
 
-It is thin so that an interrupt is told in one way from the first moment on, also while the rest is loaded.
+The module is thin so that an interrupt is reported the same way while the rest is still being loaded.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 INTERRUPTED = 130
 
 if __name__ == "__main__" and not sys.flags.safe_path:
-    # `python -m` puts the current directory in front: only a source tree that is run in place stays there.
+    # `python -m` puts the current directory first in sys.path: keep it only for a source tree run in place.
     _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     with contextlib.suppress(OSError):
         if sys.path[:1] == [os.getcwd()] != [_ROOT]:
@@ -21,8 +21,8 @@ if __name__ == "__main__" and not sys.flags.safe_path:
 
 def main(arguments: list[str] | None = None) -> int:
     if not __debug__:
-        # The asserts guard what is written to the disk and what is believed of it.
-        print("topicsd: does not run without asserts: leave out -O and PYTHONOPTIMIZE", file=sys.stderr)
+        # The assertions guard what is written to the disk and read back.
+        print("topicsd: must run with assertions enabled: remove -O and PYTHONOPTIMIZE", file=sys.stderr)
         return 2
     try:
         from topicsd.cli.main import run
@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("topicsd: interrupted", file=sys.stderr)
         with contextlib.suppress(OSError):
-            # What it wrote to may have ended with it, and the interpreter would complain about that.
+            # The reader of the output may have ended too; the interpreter would report a failed flush.
             sys.stdout.close()
         return INTERRUPTED
 

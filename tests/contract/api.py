@@ -38,14 +38,14 @@ class Api:
         """One record, as it stands in the body."""
         return _expect(self.call("POST", "", b'{"records":[%b]}' % record), 200, 201)
 
-    def diff(self, from_seq: int = 0, **asked: Any) -> Any:
-        return _expect(self.call("POST", "/diff", {"after_seq": from_seq, **asked}), 200)
+    def diff(self, from_seq: int = 0, **options: Any) -> Any:
+        return _expect(self.call("POST", "/diff", {"after_seq": from_seq, **options}), 200)
 
-    def seqs(self, from_seq: int = 0, **asked: Any) -> list[int]:
-        return [record["$seq"] for record in self.diff(from_seq, **asked)["records"]]
+    def seqs(self, from_seq: int = 0, **options: Any) -> list[int]:
+        return [record["$seq"] for record in self.diff(from_seq, **options)["records"]]
 
-    def delete(self, **asked: Any) -> Any:
-        return _expect(self.call("POST", "/delete", asked), 200)
+    def delete(self, **body: Any) -> Any:
+        return _expect(self.call("POST", "/delete", body), 200)
 
     def refused(self, status: int, code: str, method: str, rest: str = "", body: object = None) -> Answer:
         answer = self.call(method, rest, body)

@@ -22,39 +22,39 @@ LARGE = b'{"records":[{"data":"%b","tag":"large"}]}' % (b"l" * 300_000)
 MANY = b'{"records":[%b]}' % b",".join([b'{"data":%d,"tag":"t.%d"}' % (n, n % 7) for n in range(1500)])
 
 
-class Asked(NamedTuple):
-    """`method` tells how the answer is read; a request that ends its connection has nothing behind it."""
+class ScriptRequest(NamedTuple):
+    """`method` says how the answer is read; no request follows one that ends its connection."""
 
     label: str
     method: str
     wire: bytes
 
 
-def script(topics: tuple[str, ...] = TOPICS, *, in_turns: bool = True) -> list[Asked]:
+def script(topics: tuple[str, ...] = TOPICS, *, in_turns: bool = True) -> list[ScriptRequest]:
     by_topic = [list(_about(name)) for name in topics]
     order = zip_longest(*by_topic) if in_turns else by_topic
-    turns = [asked for some in order for asked in some if asked is not None]
+    turns = [request for some in order for request in some if request is not None]
     control = list(_control())
-    # What is for nobody's topic stands between what is.
+    # Requests about no topic are spread between the others.
     step = len(turns) // (len(control) + 1)
-    for number, asked in enumerate(control):
-        turns.insert((number + 1) * step + number, asked)
+    for number, request in enumerate(control):
+        turns.insert((number + 1) * step + number, request)
     return [*turns, *_full(), *(_ask(name, "DELETE") for name in (*topics, FULL))]
 
 
-def _ask(name: str, method: str, rest: str = "", body: object = None, *fields: str) -> Asked:
+def _ask(name: str, method: str, rest: str = "", body: object = None, *fields: str) -> ScriptRequest:
     target = f"/v0/topics/{name}{rest}"
     sent = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
     label = f"{method} {target} {sent!r:.80} {fields}"
-    return Asked(label, method, request_bytes(method, target, sent, *fields))
+    return ScriptRequest(label, method, request_bytes(method, target, sent, *fields))
 
 
-def _raw(label: str, line: str, *fields: str, body: bytes = b"") -> Asked:
+def _raw(label: str, line: str, *fields: str, body: bytes = b"") -> ScriptRequest:
     wire = "\r\n".join([line, *fields, "", ""]).encode("latin-1") + body
-    return Asked(label, line.partition(" ")[0], wire)
+    return ScriptRequest(label, line.partition(" ")[0], wire)
 
 
-def _about(name: str) -> Iterator[Asked]:
+def _about(name: str) -> Iterator[ScriptRequest]:
     yield from _absent(name)
     yield from _appends(name)
     yield from _reads(name)
@@ -62,7 +62,7 @@ def _about(name: str) -> Iterator[Asked]:
     yield from _deletes(name)
 
 
-def _absent(name: str) -> Iterator[Asked]:
+def _absent(name: str) -> Iterator[ScriptRequest]:
     yield _ask(name, "GET")
     yield _ask(name, "HEAD")
     yield _ask(name, "DELETE")
@@ -76,7 +76,7 @@ def _absent(name: str) -> Iterator[Asked]:
     yield _ask(name, "PUT", "", {"type": "queue"})
 
 
-def _appends(name: str) -> Iterator[Asked]:
+def _appends(name: str) -> Iterator[ScriptRequest]:
     record = b'{"data":{"b":1e400,"a":18446744073709551616,"a":2},"tag":"t.1","node":"n","meta":{"k":1.0}}'
     yield _ask(name, "POST", "", b'{"records":[%b]}' % record)
     yield _ask(name, "POST", "?return_seqs=false", '{"records":[{"data":"é\\u0000","tag":"Ω"}]}'.encode())
@@ -91,12 +91,12 @@ def _appends(name: str) -> Iterator[Asked]:
         name, "POST", "", gzip.compress(b'{"records":[{"data":"packed"}]}', mtime=0), "content-encoding: gzip"
     )
     chunked = request_bytes("POST", f"/v0/topics/{name}", b'{"records":[{"data":"c"}]}', is_chunked=True)
-    yield Asked(f"{name}: in chunks", "POST", chunked)
+    yield ScriptRequest(f"{name}: in chunks", "POST", chunked)
     yield _ask(name, "POST", "", LARGE)
     yield _ask(name, "POST", "", MANY)
 
 
-def _reads(name: str) -> Iterator[Asked]:
+def _reads(name: str) -> Iterator[ScriptRequest]:
     yield _ask(name, "GET")
     yield _ask(name, "GET", "?touch=false")
     yield _ask(name, "GET", "?touch=perhaps")
@@ -114,7 +114,7 @@ def _reads(name: str) -> Iterator[Asked]:
     yield _raw(f"{name}: HTTP/1.0", f"GET /v0/topics/{name} HTTP/1.0", "connection: keep-alive")
 
 
-def _refused(name: str) -> Iterator[Asked]:
+def _refused(name: str) -> Iterator[ScriptRequest]:
     yield _ask(name, "POST", "", b"")
     yield _ask(name, "POST", "", b'{"records":[{"data":1}')
     yield _ask(name, "POST", "", b'{"records":[{"data":NaN}]}')
@@ -142,9 +142,9 @@ def _refused(name: str) -> Iterator[Asked]:
     yield _ask(f"%ff{name}", "GET")
     target = f"/v0/topics/{name}"
     text = request_bytes("POST", target, b'{"records":[{"data":1}]}', content_type="text/plain")
-    yield Asked(f"{name}: as text", "POST", text)
+    yield ScriptRequest(f"{name}: as text", "POST", text)
     untyped = request_bytes("POST", f"{target}/diff", b"{}", content_type=None)
-    yield Asked(f"{name}: as nothing", "POST", untyped)
+    yield ScriptRequest(f"{name}: as nothing", "POST", untyped)
     yield _raw(f"{name}: too large", f"POST {target} HTTP/1.1", "host: a", "content-length: 99999999999")
     both = ("host: a", "content-length: 5", "transfer-encoding: chunked")
     yield _raw(f"{name}: two framings", f"POST {target} HTTP/1.1", *both, body=b"0\r\n\r\n")
@@ -156,7 +156,7 @@ def _refused(name: str) -> Iterator[Asked]:
     yield _ask(name, "GET", "", None, "connection: close")
 
 
-def _deletes(name: str) -> Iterator[Asked]:
+def _deletes(name: str) -> Iterator[ScriptRequest]:
     yield _ask(name, "POST", "/delete", {"match": ["tag", "Eq", "t.1"]})
     yield _ask(name, "POST", "/delete", {"match": ["tag", "Glob", "t.2*"], "before_seq": 700})
     yield _ask(name, "POST", "/delete", {"match": "large"})
@@ -176,23 +176,23 @@ def _deletes(name: str) -> Iterator[Asked]:
     yield _ask(name, "POST", "/diff", {"from_seq": 4})
 
 
-def _full() -> Iterator[Asked]:
+def _full() -> Iterator[ScriptRequest]:
     """A topic that takes no more."""
     yield _ask(FULL, "PUT", "", {"discard": "reject", "cap_records": 2, "cap_bytes": 1000})
     yield _ask(FULL, "POST", "", {"records": [{"data": 1}, {"data": 2}]})
-    # An append that shares the batch of one before it is told the head as readers see it, without both.
+    # An append that shares the batch of an earlier one gets the head as readers see it, without both.
     yield _ask(FULL, "GET")
     yield _ask(FULL, "POST", "", {"records": [{"data": 3}]})
     yield _ask(FULL, "POST", "", {"records": [{"data": "x" * 2000}]})
 
 
-def _control() -> Iterator[Asked]:
+def _control() -> Iterator[ScriptRequest]:
     """What one process answers for all; of a list only what no request before it changes."""
     for method, target, body in (
         ("GET", "/v0/health", None),
         ("HEAD", "/healthz", None),
         ("POST", "/v0/health", b"{}"),
-        ("GET", "/v0/topics?prefix=nobody", None),
+        ("GET", "/v0/topics?prefix=missing", None),
         ("GET", "/v0/topics?page_size=few", None),
         ("GET", "/v0/topics?cursor=%21", None),
         ("GET", "/v0/topics?partial=perhaps", None),
@@ -202,8 +202,8 @@ def _control() -> Iterator[Asked]:
         ("PUT", "/v0/routers/a%3Er", b'{"source":"a.from","dest":"a.into"}'),
         ("PUT", "/v0/routers/a%3Er", b'{"source":"a.from","dest":"a.into","filter":"t"}'),
         ("PUT", "/v0/routers/r", b'{"source":"a.into","dest":"a.from"}'),
-        ("PUT", "/v0/routers/r", b'{"source":"nobody","dest":"a.into"}'),
-        ("PUT", "/v0/routers/r", b'{"source":"nobody","dest":"somebody","create_dest":false}'),
+        ("PUT", "/v0/routers/r", b'{"source":"missing","dest":"a.into"}'),
+        ("PUT", "/v0/routers/r", b'{"source":"missing","dest":"missing-too","create_dest":false}'),
         ("PUT", "/v0/routers/r", b'{"source":"a.from","dest":"a.from"}'),
         ("PUT", "/v0/routers/r", b'{"source":"a.from"}'),
         ("GET", "/v0/routers/a%3Er", None),
@@ -216,7 +216,7 @@ def _control() -> Iterator[Asked]:
         ("DELETE", "/v0/topics/a.from", None),
         ("DELETE", "/v0/routers/a%3Er", None),
         ("POST", "/v0/watch", b'{"topics":{"a":{}}}'),
-        ("POST", "/v0/watch?lenient=1", b'{"topics":{"a":{},"nobody":{"tail":true}}}'),
+        ("POST", "/v0/watch?lenient=1", b'{"topics":{"a":{},"missing":{"tail":true}}}'),
         ("POST", "/v0/watch?lenient=2", b'{"topics":{"a":{}}}'),
         ("POST", "/v0/watch", b'{"topics":{}}'),
         ("POST", "/v0/watch", b'{"topics":{"a":{}},"heartbeat_ms":10}'),
@@ -230,12 +230,12 @@ def _control() -> Iterator[Asked]:
         ("GET", "/", None),
         ("GET", "/v1/topics/alpha", None),
     ):
-        yield Asked(f"{method} {target}", method, request_bytes(method, target, body))
+        yield ScriptRequest(f"{method} {target}", method, request_bytes(method, target, body))
     yield from _framed_control()
 
 
-def _framed_control() -> Iterator[Asked]:
-    """The same with bodies that nobody wants, in every form, and with heads that are none."""
+def _framed_control() -> Iterator[ScriptRequest]:
+    """Yield the same requests with unexpected bodies, in every form, and with malformed heads."""
     yield _raw("1.0", "GET /v0/health HTTP/1.0", "connection: keep-alive")
     yield _raw("upgrade", "GET /v0/health HTTP/1.1", "host: a", "connection: upgrade", "upgrade: h2c")
     for label, fields, body in (
@@ -253,5 +253,5 @@ def _framed_control() -> Iterator[Asked]:
         ("long field", (f"accept: {'y' * 10_000}",), b""),
     ):
         yield _raw(
-            f"control, {label}", "GET /v0/topics?prefix=nobody HTTP/1.1", "host: a", *fields, body=body
+            f"control, {label}", "GET /v0/topics?prefix=missing HTTP/1.1", "host: a", *fields, body=body
         )

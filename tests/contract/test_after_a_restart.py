@@ -24,9 +24,9 @@ def _fill(api: Api) -> None:
     assert api.call("POST", "", body).status in (200, 201)
 
 
-def _timeless(told: Any) -> Any:
+def _timeless(answer: Any) -> Any:
     changing = ("performance", "last_read_ts", "durable_seq")
-    return {name: value for name, value in told.items() if name not in changing}
+    return {name: value for name, value in answer.items() if name not in changing}
 
 
 @pytest.mark.parametrize("durability", ["memory", "disk", "fsync"])
@@ -34,23 +34,23 @@ def test_everything_is_said_as_before(
     tmp_path_factory: pytest.TempPathFactory, lane: str, durability: str
 ) -> None:
     with HttpServer(tmp_path_factory.mktemp("data")) as server:
-        told: list[Any] = []
+        answers: list[Any] = []
         for _ in range(2):
             with connect(server.ports, lane) as client:
                 api = Api(client, "t")
-                if not told:
+                if not answers:
                     api.put(durability=durability, cap_records=9, priority=7)
                     _fill(api)
                     api.append(*range(8))
                     api.delete(before_seq=6)
                     api.delete(match="t.2")
                 body = api.call("POST", "/diff", {"include_tags": True}).body
-                told.append(
+                answers.append(
                     (_timeless(api.state()), _timeless(api.diff()), body.partition(b',"performance"')[0])
                 )
             server.restart()
-        assert told[0] == told[1]
-        assert told[0][1]["tombstone"]["reason"] == "cap"
+        assert answers[0] == answers[1]
+        assert answers[0][1]["tombstone"]["reason"] == "cap"
 
 
 def test_data_and_keys_are_there_as_before(tmp_path_factory: pytest.TempPathFactory, lane: str) -> None:

@@ -42,15 +42,15 @@ def test_two_positions_are_refused(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seq", "told"), [(-1, "must be at least 0, got -1"), (1 << 63, f"must be at most {(1 << 63) - 1}")]
+    ("seq", "message"), [(-1, "must be at least 0, got -1"), (1 << 63, f"must be at most {(1 << 63) - 1}")]
 )
-def test_the_bounds_name_the_field_that_was_sent(api: Api, seq: int, told: str) -> None:
+def test_the_bounds_name_the_field_that_was_sent(api: Api, seq: int, message: str) -> None:
     api.append(1)
     for name in ("after_seq", "from_seq"):
         for path, prefix, body in bodies(api, {name: seq}):
             answer = api.client.ask("POST", path, json.dumps(body).encode())
             error = answer.json["error"]
             assert (error["message"], error["detail"]) == (
-                f"{prefix}{name}: {told}",
+                f"{prefix}{name}: {message}",
                 {"field": f"{prefix}{name}"},
             )

@@ -1,7 +1,7 @@
 """A client never sees the shards: with any number of them, and on any connection, the answers are the same.
 
 One script of requests is played against servers of several numbers of shards: each request on a connection of
-its own, then all on one that began at each of the shards in its turn or at the front process, and then on one
+its own, then all on one that began at each of the shards in its turn or at the supervisor, and then on one
 that sends them without waiting for answers. Only times differ, and epochs, which count within a shard.
 """
 
@@ -19,19 +19,19 @@ import pytest
 
 from shared.contract.names import topic_id
 from shared.ipc.placement import shard_of
-from tests.contract.request_script import TOPICS, Asked, script
+from tests.contract.request_script import TOPICS, ScriptRequest, script
 from tests.harness.crash_sweep import DEEP
 from tests.harness.raw_client import Answer, RawClient, request_bytes
 from tests.harness.whole_server import WholeServer, name_on
 
 SHARD_COUNTS = (1, 2, 5)
 AHEAD = 40
-# All of the ways take their time; the last two begin at the last shard and at the front process.
+# Running all of the ways is slow; the last two begin at the last shard and at the supervisor.
 AHEAD_WAYS = 6 if DEEP else 2
 RECORD = b'{"records":[{"data":1}]}'
 KEYS = {
-    "nobody": None,
-    "a stranger": "a-key-that-nobody-gave-out",
+    "no key": None,
+    "a stranger": "an-unknown-key",
     "everybody": "a-key-that-may-do-everything",
     "a reader": "a-key-that-may-read-only",
     "a writer of some": "a-key-for-topics-with-an-a",
@@ -48,7 +48,7 @@ _SOMETIMES = re.compile(rb',"(?:wal_append_ms|fsync_ms|throttle_wait_ms)":[0-9.e
 pytestmark = pytest.mark.slow
 
 
-class Told(NamedTuple):
+class Response(NamedTuple):
     """An answer without what may differ."""
 
     status: int
@@ -57,47 +57,47 @@ class Told(NamedTuple):
     body: bytes
 
 
-def _timeless(answer: Answer) -> Told:
+def _timeless(answer: Answer) -> Response:
     fields = dict(answer.fields)
     fields.pop("content-length", None)
     body = answer.body
     if body and fields.get("content-encoding") == "gzip":
         body = gzip.decompress(body)
-    return Told(answer.status, answer.reason, fields, _CHANGING.sub(rb"\1*", _SOMETIMES.sub(b"", body)))
+    return Response(answer.status, answer.reason, fields, _CHANGING.sub(rb"\1*", _SOMETIMES.sub(b"", body)))
 
 
-def _fresh(port: int, asked: list[Asked]) -> Iterator[Told]:
-    for one in asked:
+def _fresh(port: int, requests: list[ScriptRequest]) -> Iterator[Response]:
+    for one in requests:
         with RawClient(port) as client:
             client.send(one.wire)
             yield _timeless(client.read_answer(one.method))
 
 
-def _kept(port: int, asked: list[Asked], opener: bytes, ahead: int = 1) -> Iterator[Told]:
+def _kept(port: int, requests: list[ScriptRequest], opener: bytes, ahead: int = 1) -> Iterator[Response]:
     """On one connection, that begins with `opener`; after an answer that ends it, on another one."""
-    waiting = list(asked)
+    waiting = list(requests)
     while waiting:
         with RawClient(port) as client:
             client.send(opener)
             client.read_answer()
             closes = False
             while waiting and not closes:
-                piece, waiting = _next_piece(waiting, ahead)
+                burst, waiting = _next_burst(waiting, ahead)
                 # Beside the reading: what is sent at once may be more than the sockets hold.
-                sender = threading.Thread(target=_send, args=(client, b"".join(one.wire for one in piece)))
+                sender = threading.Thread(target=_send, args=(client, b"".join(one.wire for one in burst)))
                 sender.start()
-                for number, one in enumerate(piece):
+                for number, one in enumerate(burst):
                     answer = client.read_answer(one.method)
                     yield _timeless(answer)
                     closes = answer.closes
                     if closes:
                         client.read_end()
-                        waiting = piece[number + 1 :] + waiting
+                        waiting = burst[number + 1 :] + waiting
                         break
                 sender.join()
 
 
-def _next_piece(waiting: list[Asked], ahead: int) -> tuple[list[Asked], list[Asked]]:
+def _next_burst(waiting: list[ScriptRequest], ahead: int) -> tuple[list[ScriptRequest], list[ScriptRequest]]:
     """So many, but nothing behind a request that says that it is the last one."""
     ends = [at + 1 for at, one in enumerate(waiting[:ahead]) if b"\r\nconnection: close\r\n" in one.wire]
     count = min([ahead, *ends])
@@ -110,30 +110,33 @@ def _send(client: RawClient, wire: bytes) -> None:
         client.send(wire)
 
 
-def _compare(asked: list[Asked], expected: list[Told], told: Iterator[Told], way: str) -> None:
-    for one, due, came in zip(asked, expected, told, strict=True):
+def _compare(
+    requests: list[ScriptRequest], expected: list[Response], responses: Iterator[Response], way: str
+) -> None:
+    for one, due, came in zip(requests, expected, responses, strict=True):
         assert came == due, f"{way}: {one.label}"
 
 
 def _openers(shards: int) -> dict[str, bytes]:
-    """Requests after which a connection is at each of the shards, and at the front process."""
-    found = {
+    """Return requests that leave a connection at each of the shards, or at the supervisor."""
+    topics = {
         f"at shard {shard}": request_bytes("GET", f"/v0/topics/{name_on(shard, shards, 'opener')}")
         for shard in range(shards)
     }
-    found["at the front process"] = request_bytes("GET", "/v0/health")
-    return found
+    topics["at the supervisor"] = request_bytes("GET", "/v0/health")
+    return topics
 
 
-def _with_keys(asked: list[Asked]) -> list[Asked]:
+def _with_keys(requests: list[ScriptRequest]) -> list[ScriptRequest]:
     """Each request with each key; those that are malformed are left as they are."""
-    found = []
-    for one in asked:
-        line, found_line, rest = one.wire.partition(b"\r\n")
+    with_keys = []
+    for one in requests:
+        line, line_end, rest = one.wire.partition(b"\r\n")
         for who, key in KEYS.items():
             field = b"authorization: Bearer %b\r\n" % key.encode() if key else b""
-            found.append(Asked(f"{who}: {one.label}", one.method, line + found_line + field + rest))
-    return found
+            head = line + line_end + field
+            with_keys.append(ScriptRequest(f"{who}: {one.label}", one.method, head + rest))
+    return with_keys
 
 
 @pytest.fixture(scope="module")
@@ -147,67 +150,68 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Whol
 
 
 @pytest.fixture(scope="module")
-def expected(servers: dict[int, WholeServer]) -> list[Told]:
+def expected(servers: dict[int, WholeServer]) -> list[Response]:
     """What a server of one shard says, each request on a connection of its own."""
     return list(_fresh(servers[1].port, script()))
 
 
-def test_the_script_goes_round_all_shards_and_is_answered_in_every_way(expected: list[Told]) -> None:
+def test_the_script_goes_round_all_shards_and_is_answered_in_every_way(expected: list[Response]) -> None:
     for shards in SHARD_COUNTS:
         assert {shard_of(topic_id(name), shards) for name in TOPICS} == set(range(shards))
-    statuses = {told.status for told in expected}
+    statuses = {response.status for response in expected}
     assert {200, 201, 400, 404, 405, 409, 413, 414, 415, 422, 431, 501, 505} <= statuses
     assert not statuses & {500, 503, 504}
 
 
 @pytest.mark.parametrize("shards", SHARD_COUNTS)
 def test_answers_are_the_same_on_every_connection(
-    servers: dict[int, WholeServer], expected: list[Told], shards: int
+    servers: dict[int, WholeServer], expected: list[Response], shards: int
 ) -> None:
-    asked, port = script(), servers[shards].port
-    _compare(asked, expected, _fresh(port, asked), "on fresh connections")
+    requests, port = script(), servers[shards].port
+    _compare(requests, expected, _fresh(port, requests), "on fresh connections")
     for where, opener in _openers(shards).items():
-        _compare(asked, expected, _kept(port, asked, opener), f"on one that began {where}")
+        _compare(requests, expected, _kept(port, requests, opener), f"on one that began {where}")
     for where, opener in list(_openers(shards).items())[-AHEAD_WAYS:]:
-        ahead = _kept(port, asked, opener, AHEAD)
-        _compare(asked, expected, ahead, f"ahead, on one that began {where}")
+        ahead = _kept(port, requests, opener, AHEAD)
+        _compare(requests, expected, ahead, f"ahead, on one that began {where}")
 
 
 def test_answers_are_the_same_for_who_stays_with_a_topic(servers: dict[int, WholeServer]) -> None:
-    asked = script(in_turns=False)
-    expected = list(_fresh(servers[1].port, asked))
+    requests = script(in_turns=False)
+    expected = list(_fresh(servers[1].port, requests))
     for shards, server in servers.items():
         opener = _openers(shards)[f"at shard {shards - 1}"]
-        _compare(asked, expected, _kept(server.port, asked, opener), f"{shards} shards")
-        _compare(asked, expected, _kept(server.port, asked, opener, AHEAD), f"{shards} shards, ahead")
+        _compare(requests, expected, _kept(server.port, requests, opener), f"{shards} shards")
+        _compare(requests, expected, _kept(server.port, requests, opener, AHEAD), f"{shards} shards, ahead")
 
 
 def test_keys_are_judged_the_same_on_every_connection(tmp_path: Path) -> None:
-    asked = _with_keys(script(TOPICS[:4]))
-    expected: list[Told] = []
+    requests = _with_keys(script(TOPICS[:4]))
+    expected: list[Response] = []
     for shards in SHARD_COUNTS:
         folder = tmp_path / str(shards)
         folder.mkdir()
         with WholeServer(folder, shards=shards, environ={"TOPICS_API_KEYS": GIVEN_KEYS}) as server:
-            expected = expected or list(_fresh(server.port, asked))
+            expected = expected or list(_fresh(server.port, requests))
             opener = _openers(shards)[f"at shard {shards - 1}"]
-            _compare(asked, expected, _kept(server.port, asked, opener), f"{shards} shards")
-            _compare(asked, expected, _kept(server.port, asked, opener, AHEAD), f"{shards} shards, ahead")
-    assert {200, 401, 403} <= {told.status for told in expected}
+            _compare(requests, expected, _kept(server.port, requests, opener), f"{shards} shards")
+            ahead = _kept(server.port, requests, opener, AHEAD)
+            _compare(requests, expected, ahead, f"{shards} shards, ahead")
+    assert {200, 401, 403} <= {response.status for response in expected}
 
 
 @pytest.mark.parametrize("page_size", [1, 3, 1000])
 def test_a_list_has_the_same_pages(servers: dict[int, WholeServer], page_size: int) -> None:
-    told = {}
+    pages = {}
     for shards, server in servers.items():
         with RawClient(server.port) as client:
             for name in TOPICS:
                 assert client.ask("POST", f"/v0/topics/{name}", RECORD).status == 201
-            told[shards] = list(_pages(client, page_size))
+            pages[shards] = list(_pages(client, page_size))
             for name in TOPICS:
                 assert client.ask("DELETE", f"/v0/topics/{name}").status == 200
-    assert told[1] == told[2] == told[5]
-    assert len(told[1]) == -(-len(TOPICS) // page_size)
+    assert pages[1] == pages[2] == pages[5]
+    assert len(pages[1]) == -(-len(TOPICS) // page_size)
 
 
 def test_a_list_has_type_and_class_of_each_topic(servers: dict[int, WholeServer]) -> None:
@@ -218,11 +222,11 @@ def test_a_list_has_type_and_class_of_each_topic(servers: dict[int, WholeServer]
         listed = {one["topic"]: one for one in client.ask("GET", "/v0/topics?prefix=listed").json["topics"]}
         for name in names:
             client.ask("DELETE", f"/v0/topics/{name}")
-    told = [(listed[name]["type"], listed[name]["durable"], listed[name]["durability"]) for name in names]
-    assert told == [("queue", True, "fsync"), ("log", False, "memory")]
+    rows = [(listed[name]["type"], listed[name]["durable"], listed[name]["durability"]) for name in names]
+    assert rows == [("queue", True, "fsync"), ("log", False, "memory")]
 
 
-def _pages(client: RawClient, page_size: int) -> Iterator[Told]:
+def _pages(client: RawClient, page_size: int) -> Iterator[Response]:
     target = f"/v0/topics?page_size={page_size}"
     answer = client.ask("GET", target)
     yield _timeless(answer)

@@ -27,8 +27,8 @@ def test_the_first_write_creates_and_answers_201_with_all_fields_in_order(api: A
     answer = api.call("POST", "", {"records": [{"data": 1}, {"data": None}]})
     assert answer.status == 201
     assert list(answer.json) == ANSWER_FIELDS
-    told = {name: answer.json[name] for name in ANSWER_FIELDS[:-1]}
-    assert told == {
+    fields = {name: answer.json[name] for name in ANSWER_FIELDS[:-1]}
+    assert fields == {
         "topic": api.topic,
         "first_seq": 1,
         "last_seq": 2,
@@ -42,7 +42,7 @@ def test_the_first_write_creates_and_answers_201_with_all_fields_in_order(api: A
     assert isinstance(answer.json["performance"]["server_total_ms"], float)
 
 
-def test_the_next_write_answers_200_and_goes_on_counting(api: Api) -> None:
+def test_the_next_write_answers_200_and_continues_the_seqs(api: Api) -> None:
     api.append(1)
     answer = api.call("POST", "", {"records": [{"data": 1}] * 3})
     assert (answer.status, answer.json["created"]) == (200, False)
@@ -51,9 +51,9 @@ def test_the_next_write_answers_200_and_goes_on_counting(api: Api) -> None:
 
 @pytest.mark.parametrize(("query", "has_seqs"), [("?return_seqs=false", False), ("?return_seqs=1", True)])
 def test_seqs_are_left_out_when_they_are_not_wanted(api: Api, query: str, has_seqs: bool) -> None:
-    told = api.call("POST", query, {"records": [{"data": 1}] * 2}).json
-    assert ("seqs" in told) == has_seqs
-    assert (told["first_seq"], told["last_seq"], told["count"]) == (1, 2, 2)
+    answer = api.call("POST", query, {"records": [{"data": 1}] * 2}).json
+    assert ("seqs" in answer) == has_seqs
+    assert (answer["first_seq"], answer["last_seq"], answer["count"]) == (1, 2, 2)
 
 
 @pytest.mark.parametrize("durability", ["ephemeral", "memory", "disk", "fsync"])
@@ -94,7 +94,7 @@ def test_a_refused_write_creates_no_topic(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "message"),
     [
         ({}, "records"),
         ({"records": []}, "records"),
@@ -124,8 +124,8 @@ def test_a_refused_write_creates_no_topic(api: Api) -> None:
         (b'{"records":[{"meta":{"\\u005ftopics_router":1},"data":1}]}', "records[0].meta"),
     ],
 )
-def test_a_refusal_names_the_field_and_the_bound(api: Api, body: object, told: str) -> None:
-    assert told in api.refused(400, "invalid_request", "POST", "", body).message
+def test_a_refusal_names_the_field_and_the_bound(api: Api, body: object, message: str) -> None:
+    assert message in api.refused(400, "invalid_request", "POST", "", body).message
 
 
 def test_what_is_exactly_at_a_bound_is_taken(api: Api) -> None:
@@ -223,8 +223,8 @@ def test_a_write_larger_than_the_cap_evicts_from_its_own_front(api: Api) -> None
 
 def test_appends_that_are_sent_at_once_are_answered_in_their_order(api: Api) -> None:
     bodies = [b'{"records":[{"data":%d}]}' % n for n in range(50)]
-    asked = [api.client.start("POST", api.path, body) for body in bodies]
-    answers = [api.client.finish(one) for one in asked]
+    requests = [api.client.start("POST", api.path, body) for body in bodies]
+    answers = [api.client.finish(one) for one in requests]
     assert [answer.json["first_seq"] for answer in answers] == list(range(1, 51))
     assert [answer.status for answer in answers] == [201] + [200] * 49
 
@@ -278,8 +278,8 @@ def test_a_key_is_forgotten_when_its_window_is_over(server: HttpServer, api: Api
 def test_repeats_that_are_sent_with_the_first_wait_for_its_outcome(api: Api) -> None:
     api.put(durable=True)
     body = b'{"records":[{"data":1}],"idempotency_key":"k"}'
-    asked = [api.client.start("POST", api.path, body) for _ in range(5)]
-    answers = [api.client.finish(one).json for one in asked]
+    requests = [api.client.start("POST", api.path, body) for _ in range(5)]
+    answers = [api.client.finish(one).json for one in requests]
     assert [answer["first_seq"] for answer in answers] == [1] * 5
     assert [answer["deduped"] for answer in answers] == [False, True, True, True, True]
 

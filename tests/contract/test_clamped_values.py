@@ -38,8 +38,8 @@ def test_a_read_names_its_limit_and_its_wait(api: Api, body: dict[str, Any], cla
 
 def test_a_read_that_waited_names_them_too(server: HttpServer, api: Api) -> None:
     api.append(1)
-    asked = api.client.start("POST", f"{api.path}/diff", b'{"from_seq":1,"limit":5000,"wait_ms":50}')
-    answer = api.client.finish(asked)
+    request = api.client.start("POST", f"{api.path}/diff", b'{"from_seq":1,"limit":5000,"wait_ms":50}')
+    answer = api.client.finish(request)
     assert (answer.json["records"], answer.json["clamped"]) == ([], {"limit": 1000})
 
 
@@ -67,9 +67,9 @@ def test_leases_and_delays(api: Api) -> None:
     api.append(1, 2, 3, config={"type": "queue"})
     claim = {"node": "w", "max": 5000, "lease_ms": 1}
     assert _clamped(api, "POST", "/claim", claim) == {"max": 1000, "lease_ms": 100}
-    held = {"node": "w", "seqs": [1]}
-    assert _clamped(api, "POST", "/extend", {**held, "lease_ms": 10**9}) == {"lease_ms": 86_400_000}
-    assert _clamped(api, "POST", "/nack", {**held, "delay_ms": 10**9}) == {"delay_ms": 86_400_000}
+    lease = {"node": "w", "seqs": [1]}
+    assert _clamped(api, "POST", "/extend", {**lease, "lease_ms": 10**9}) == {"lease_ms": 86_400_000}
+    assert _clamped(api, "POST", "/nack", {**lease, "delay_ms": 10**9}) == {"delay_ms": 86_400_000}
     assert _clamped(api, "POST", "/ack", {"node": "w", "seqs": [2]}) is None
 
 
@@ -91,12 +91,12 @@ def test_a_redrive(api: Api) -> None:
 
 def test_a_watch_session_and_a_subscription(server: HttpServer, api: Api) -> None:
     api.append(1)
-    asked = {"limit": 5000, "max_batch_bytes": 1 << 30}
+    too_large = {"limit": 5000, "max_batch_bytes": 1 << 30}
     clamped = {"limit": 1000, "max_batch_bytes": 8 << 20}
-    body = json.dumps({"topics": {api.topic: {}}, **asked}).encode()
+    body = json.dumps({"topics": {api.topic: {}}, **too_large}).encode()
     assert api.client.ask("POST", "/v0/watch", body).json["clamped"] == clamped
     with WsClient(server.ports["fast"]) as socket:
-        assert socket.ask("subscribe", topic=api.topic, tail=True, **asked)["clamped"] == clamped
+        assert socket.ask("subscribe", topic=api.topic, tail=True, **too_large)["clamped"] == clamped
         assert "clamped" not in socket.ask("subscribe", topic=api.topic, tail=True)
 
 

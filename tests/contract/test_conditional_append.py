@@ -15,7 +15,7 @@ def test_an_append_at_another_head_is_refused_with_the_head(api: Api) -> None:
     assert api.append(3, expected_head=2)["first_seq"] == 3
 
 
-def test_a_producer_is_told_what_became_of_its_write(api: Api) -> None:
+def test_a_producer_learns_the_outcome_of_its_write(api: Api) -> None:
     first = api.append(1, 2, producer={"id": "p", "seq": 10})
     assert (first["deduped"], first["seqs"]) == (False, [1, 2])
     again = api.append(1, 2, producer={"id": "p", "seq": 10})

@@ -1,4 +1,4 @@
-"""One connection and its requests: how long it goes on, in what order it answers, how bodies are packed."""
+"""One connection and its requests: how long it stays open, the order of answers, the framing of bodies."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _request(line: str, *fields: str, body: bytes = b"") -> bytes:
     return "\r\n".join([line, *fields, "", ""]).encode("latin-1") + body
 
 
-def test_a_connection_goes_on_by_itself(api: Api) -> None:
+def test_a_connection_stays_open_by_default(api: Api) -> None:
     for n in range(1, 20):
         assert api.append(n)["first_seq"] == n
 
@@ -47,7 +47,7 @@ def test_a_client_that_asks_for_it_gets_one_answer_and_the_end(api: Api, value: 
         assert last.ask("GET", api.path).json["head_seq"] == 2
 
 
-def test_http_1_0_ends_with_the_answer_unless_it_asks_to_go_on(client: RawClient) -> None:
+def test_http_1_0_ends_with_the_answer_unless_keep_alive_is_requested(client: RawClient) -> None:
     client.send(_request("GET /v0/topics/none HTTP/1.0", "connection: keep-alive") * 2)
     for _ in range(2):
         answer = client.read_answer()
@@ -220,8 +220,8 @@ def _expecting(api: Api, length: int, path: str | None = None) -> bytes:
 def test_a_client_that_waits_for_a_word_gets_it_and_then_the_answer(api: Api) -> None:
     for first_seq in (1, 2):
         api.client.send(_expecting(api, len(RECORDS)))
-        go_on = api.client.read_answer()
-        assert (go_on.status, go_on.fields, go_on.body) == (100, {}, b"")
+        continue_answer = api.client.read_answer()
+        assert (continue_answer.status, continue_answer.fields, continue_answer.body) == (100, {}, b"")
         api.client.send(RECORDS)
         assert api.client.read_answer().json["first_seq"] == first_seq
 
@@ -235,9 +235,7 @@ def test_a_client_that_does_not_wait_for_the_word_gets_the_answer_only(api: Api)
     ("length", "path", "code"),
     [(1 << 40, None, "payload_too_large"), (5, "/v0/nothing", "not_found")],
 )
-def test_a_client_whose_body_nobody_wants_is_told_at_once(
-    api: Api, length: int, path: str | None, code: str
-) -> None:
+def test_an_unexpected_body_is_refused_at_once(api: Api, length: int, path: str | None, code: str) -> None:
     api.client.send(_expecting(api, length, path))
     answer = api.client.read_answer()
     assert (answer.code, answer.closes) == (code, True)

@@ -14,14 +14,15 @@ def test_a_cursor_is_put_and_says_how_far_behind_it_is(api: Api) -> None:
     made = api.call("PUT", "/cursors/c.1", {"from_seq": 1})
     names = ["topic", "cursor", "from_seq", "set_ts", "created", "performance"]
     assert (made.status, list(made.json)) == (201, names)
-    told = api.call("GET", "/cursors/c.1").json
-    assert (told["topic"], told["cursor"], told["from_seq"], told["head_seq"]) == (api.topic, "c.1", 1, 3)
-    assert (told["lag_records"], told["lag_bytes"]) == (2, api.state()["bytes"] // 3 * 2)
-    assert (told["epoch"], told["lag_ms"] >= 0) == (api.state()["epoch"], True)
-    again = api.call("PUT", "/cursors/c.1", {"from_seq": 3, "epoch": told["epoch"]})
+    answer = api.call("GET", "/cursors/c.1").json
+    assert (answer["topic"], answer["cursor"]) == (api.topic, "c.1")
+    assert (answer["from_seq"], answer["head_seq"]) == (1, 3)
+    assert (answer["lag_records"], answer["lag_bytes"]) == (2, api.state()["bytes"] // 3 * 2)
+    assert (answer["epoch"], answer["lag_ms"] >= 0) == (api.state()["epoch"], True)
+    again = api.call("PUT", "/cursors/c.1", {"from_seq": 3, "epoch": answer["epoch"]})
     assert (again.status, again.json["created"]) == (200, False)
-    told = api.call("GET", "/cursors/c.1").json
-    assert (told["lag_records"], told["lag_bytes"], told["lag_ms"]) == (0, 0, 0)
+    answer = api.call("GET", "/cursors/c.1").json
+    assert (answer["lag_records"], answer["lag_bytes"], answer["lag_ms"]) == (0, 0, 0)
 
 
 def test_cursors_are_listed_by_name(api: Api) -> None:
@@ -29,9 +30,9 @@ def test_cursors_are_listed_by_name(api: Api) -> None:
     assert api.call("GET", "/cursors").json["cursors"] == []
     for name, seq in (("b", 2), ("a", 0)):
         api.call("PUT", f"/cursors/{name}", {"from_seq": seq})
-    told = api.call("GET", "/cursors").json
-    found = [(one["cursor"], one["from_seq"], one["lag_records"]) for one in told["cursors"]]
-    assert (found, told["head_seq"]) == ([("a", 0, 3), ("b", 2, 1)], 3)
+    answer = api.call("GET", "/cursors").json
+    rows = [(one["cursor"], one["from_seq"], one["lag_records"]) for one in answer["cursors"]]
+    assert (rows, answer["head_seq"]) == ([("a", 0, 3), ("b", 2, 1)], 3)
 
 
 def test_a_cursor_is_deleted_once(api: Api) -> None:

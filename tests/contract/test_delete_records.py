@@ -14,12 +14,12 @@ def _tagged(api: Api, *tags: str | None) -> None:
 
 def test_before_seq_deletes_all_below_it_and_answers_with_what_is_left(api: Api) -> None:
     api.append(1, 2, 3)
-    told = api.delete(before_seq=3)
+    answer = api.delete(before_seq=3)
     names = ["topic", "deleted", "earliest_seq", "head_seq", "count", "bytes", "performance"]
-    assert list(told) == names
-    assert (told["topic"], told["deleted"]) == (api.topic, 2)
-    assert (told["earliest_seq"], told["head_seq"], told["count"]) == (3, 3, 1)
-    assert told["bytes"] == api.state()["bytes"]
+    assert list(answer) == names
+    assert (answer["topic"], answer["deleted"]) == (api.topic, 2)
+    assert (answer["earliest_seq"], answer["head_seq"], answer["count"]) == (3, 3, 1)
+    assert answer["bytes"] == api.state()["bytes"]
     assert api.delete(before_seq=3)["deleted"] == 0
     assert api.delete(before_seq=100)["deleted"] == 1
 
@@ -60,7 +60,7 @@ def test_with_both_both_must_hold(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "message"),
     [
         ({}, "before_seq"),
         (None, "before_seq"),
@@ -78,9 +78,9 @@ def test_with_both_both_must_hold(api: Api) -> None:
         ({"match": "a\0b"}, "match"),
     ],
 )
-def test_a_refusal_names_the_field(api: Api, body: object, told: str) -> None:
+def test_a_refusal_names_the_field(api: Api, body: object, message: str) -> None:
     api.append(1)
-    assert told in api.refused(400, "invalid_request", "POST", "/delete", body).message
+    assert message in api.refused(400, "invalid_request", "POST", "/delete", body).message
     assert api.seqs() == [1]
 
 

@@ -27,11 +27,11 @@ ANSWER_FIELDS = [
 
 def test_a_diff_answers_with_all_fields_in_order(api: Api) -> None:
     api.append(1, 2, 3)
-    told = api.diff()
-    assert list(told) == ANSWER_FIELDS
-    assert (told["next_from_seq"], told["head_seq"], told["earliest_seq"]) == (3, 3, 1)
-    assert (told["caught_up"], told["tombstone"], told["lag"]) == (True, None, 0)
-    assert told["epoch"] == api.state()["epoch"]
+    answer = api.diff()
+    assert list(answer) == ANSWER_FIELDS
+    assert (answer["next_from_seq"], answer["head_seq"], answer["earliest_seq"]) == (3, 3, 1)
+    assert (answer["caught_up"], answer["tombstone"], answer["lag"]) == (True, None, 0)
+    assert answer["epoch"] == api.state()["epoch"]
 
 
 def test_a_diff_needs_no_body(api: Api) -> None:
@@ -88,9 +88,9 @@ def test_meta_comes_back_byte_for_byte(api: Api) -> None:
 
 def test_the_limit_bounds_an_answer_and_the_cursor_says_how_far_it_went(api: Api) -> None:
     api.append(*range(10))
-    told = api.diff(2, limit=3)
-    assert [record["$seq"] for record in told["records"]] == [3, 4, 5]
-    assert (told["next_from_seq"], told["caught_up"], told["lag"]) == (5, False, 5)
+    answer = api.diff(2, limit=3)
+    assert [record["$seq"] for record in answer["records"]] == [3, 4, 5]
+    assert (answer["next_from_seq"], answer["caught_up"], answer["lag"]) == (5, False, 5)
 
 
 @pytest.mark.parametrize(("limit", "count"), [(0, 256), (None, 256), (1000, 1000), (5000, 1000)])
@@ -98,8 +98,8 @@ def test_a_limit_of_zero_is_the_default_and_one_over_the_maximum_is_clamped(
     api: Api, limit: int | None, count: int
 ) -> None:
     api.append(*range(1100))
-    asked = {} if limit is None else {"limit": limit}
-    assert len(api.diff(**asked)["records"]) == count
+    options = {} if limit is None else {"limit": limit}
+    assert len(api.diff(**options)["records"]) == count
 
 
 def test_an_answer_is_bounded_by_bytes_and_has_at_least_one_record(api: Api) -> None:
@@ -111,7 +111,7 @@ def test_an_answer_is_bounded_by_bytes_and_has_at_least_one_record(api: Api) -> 
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "message"),
     [
         ({"from_seq": -1}, "from_seq"),
         ({"from_seq": 1.0}, "from_seq"),
@@ -131,17 +131,17 @@ def test_an_answer_is_bounded_by_bytes_and_has_at_least_one_record(api: Api) -> 
         ([], "object"),
     ],
 )
-def test_a_refusal_names_the_field(api: Api, body: object, told: str) -> None:
+def test_a_refusal_names_the_field(api: Api, body: object, message: str) -> None:
     api.put()
-    assert told in api.refused(400, "invalid_request", "POST", "/diff", body).message
+    assert message in api.refused(400, "invalid_request", "POST", "/diff", body).message
 
 
 def test_own_records_are_passed_over_and_still_move_the_cursor(api: Api) -> None:
     api.call("POST", "", {"records": [{"data": n, "node": node} for n, node in enumerate("abcab")]})
     assert api.seqs(node="a") == [2, 3, 5]
     assert api.seqs(node=["a", "b"]) == [3]
-    told = api.diff(3, node=["a", "b", "c"])
-    assert (told["records"], told["next_from_seq"], told["caught_up"]) == ([], 5, True)
+    answer = api.diff(3, node=["a", "b", "c"])
+    assert (answer["records"], answer["next_from_seq"], answer["caught_up"]) == ([], 5, True)
     api.put(dedupe_node=False)
     assert api.seqs(node="a") == [1, 2, 3, 4, 5]
 
@@ -149,16 +149,16 @@ def test_own_records_are_passed_over_and_still_move_the_cursor(api: Api) -> None
 def test_deleted_records_are_passed_over_in_silence(api: Api) -> None:
     api.append(1, 2, 3)
     api.delete(before_seq=3)
-    told = api.diff()
-    assert [record["$seq"] for record in told["records"]] == [3]
-    assert told["tombstone"] is None
+    answer = api.diff()
+    assert [record["$seq"] for record in answer["records"]] == [3]
+    assert answer["tombstone"] is None
 
 
 # -- what is missing ---------------------------------------------------------------------------------------
 
 
-def _tombstone(told: Any) -> tuple[int, int, str]:
-    tombstone = told["tombstone"]
+def _tombstone(answer: Any) -> tuple[int, int, str]:
+    tombstone = answer["tombstone"]
     assert list(tombstone) == [
         "gap_from",
         "gap_to",
@@ -170,35 +170,35 @@ def _tombstone(told: Any) -> tuple[int, int, str]:
     return tombstone["gap_from"], tombstone["gap_to"], tombstone["reason"]
 
 
-def test_what_a_cap_took_is_told_and_reading_goes_on_behind_it(api: Api) -> None:
+def test_records_evicted_by_a_cap_are_reported_and_reading_continues_after_them(api: Api) -> None:
     api.append(*range(5), config={"cap_records": 2})
-    told = api.diff(1)
-    assert _tombstone(told) == (2, 3, "cap")
-    assert told["tombstone"]["missed_estimate"] == 2
-    assert [record["$seq"] for record in told["records"]] == [4, 5]
+    answer = api.diff(1)
+    assert _tombstone(answer) == (2, 3, "cap")
+    assert answer["tombstone"]["missed_estimate"] == 2
+    assert [record["$seq"] for record in answer["records"]] == [4, 5]
     assert api.diff(3)["tombstone"] is None
 
 
-def test_what_expired_is_told(server: HttpServer, api: Api) -> None:
+def test_expired_records_are_reported(server: HttpServer, api: Api) -> None:
     api.append(1, 2, config={"ttl_ms": 5000})
     server.pass_time(5001)
-    told = api.diff()
-    assert _tombstone(told) == (1, 2, "ttl")
-    assert (told["records"], told["next_from_seq"], told["caught_up"]) == ([], 2, True)
+    answer = api.diff()
+    assert _tombstone(answer) == (1, 2, "ttl")
+    assert (answer["records"], answer["next_from_seq"], answer["caught_up"]) == ([], 2, True)
 
 
 def test_a_cursor_ahead_of_the_head_is_of_another_incarnation(api: Api) -> None:
     api.append(1, 2)
-    told = api.diff(7)
-    assert _tombstone(told) == (1, 2, "recreated")
-    assert [record["$seq"] for record in told["records"]] == [1, 2]
+    answer = api.diff(7)
+    assert _tombstone(answer) == (1, 2, "recreated")
+    assert [record["$seq"] for record in answer["records"]] == [1, 2]
 
 
-@pytest.mark.parametrize("asked", [{}, {"wait_ms": 2000}, {"wait_ms": 2000, "node": "n"}])
-def test_a_position_past_the_head_is_refused_with_the_head(api: Api, asked: dict[str, object]) -> None:
+@pytest.mark.parametrize("body", [{}, {"wait_ms": 2000}, {"wait_ms": 2000, "node": "n"}])
+def test_a_position_past_the_head_is_refused_with_the_head(api: Api, body: dict[str, object]) -> None:
     api.append(1, 2)
     epoch = api.state()["epoch"]
-    answer = api.refused(409, "position_past_head", "POST", "/diff", {"from_seq": 3, "epoch": epoch, **asked})
+    answer = api.refused(409, "position_past_head", "POST", "/diff", {"from_seq": 3, "epoch": epoch, **body})
     error = answer.json["error"]
     assert error["message"] == (
         f'position 3 is past the head of topic "{api.topic}", which is 2: '
@@ -208,7 +208,7 @@ def test_a_position_past_the_head_is_refused_with_the_head(api: Api, asked: dict
     assert api.diff(2, epoch=epoch)["caught_up"] is True
 
 
-def test_another_epoch_is_told_also_when_the_new_head_is_past_the_cursor(api: Api) -> None:
+def test_another_epoch_is_reported_also_when_the_new_head_is_past_the_cursor(api: Api) -> None:
     api.append(1)
     before = api.diff()["epoch"]
     api.call("DELETE")
@@ -222,9 +222,9 @@ def test_another_epoch_is_told_also_when_the_new_head_is_past_the_cursor(api: Ap
 
 def test_a_wait_ends_empty_when_nothing_came(api: Api) -> None:
     api.append(1)
-    told = api.diff(1, wait_ms=30)
-    assert (told["records"], told["caught_up"], told["next_from_seq"]) == ([], True, 1)
-    assert told["performance"]["server_total_ms"] >= 25
+    answer = api.diff(1, wait_ms=30)
+    assert (answer["records"], answer["caught_up"], answer["next_from_seq"]) == ([], True, 1)
+    assert answer["performance"]["server_total_ms"] >= 25
 
 
 def test_a_wait_does_not_wait_when_there_is_something(api: Api) -> None:
@@ -237,44 +237,44 @@ def test_a_waiting_reader_is_answered_as_soon_as_something_is_written(
 ) -> None:
     api.append(1)
     with connect(server.ports, lane) as reader:
-        asked = reader.start("POST", api.path + "/diff", b'{"from_seq":1,"wait_ms":30000}')
-        _wait_until_somebody_waits(server, api.topic)
+        request = reader.start("POST", api.path + "/diff", b'{"from_seq":1,"wait_ms":30000}')
+        _wait_for_a_waiting_reader(server, api.topic)
         api.append(2)
-        assert [record["$seq"] for record in reader.finish(asked).json["records"]] == [2]
+        assert [record["$seq"] for record in reader.finish(request).json["records"]] == [2]
 
 
 def test_own_records_do_not_wake_a_waiting_reader(server: HttpServer, lane: str, api: Api) -> None:
     api.append(1)
     with connect(server.ports, lane) as reader:
         body = b'{"from_seq":1,"wait_ms":30000,"node":"me"}'
-        asked = reader.start("POST", api.path + "/diff", body)
-        _wait_until_somebody_waits(server, api.topic)
+        request = reader.start("POST", api.path + "/diff", body)
+        _wait_for_a_waiting_reader(server, api.topic)
         api.append("own", node="me")
         api.append("other", node="you")
-        told = reader.finish(asked).json
-        assert [record["data"] for record in told["records"]] == ["other"]
-        assert told["next_from_seq"] == 3
+        answer = reader.finish(request).json
+        assert [record["data"] for record in answer["records"]] == ["other"]
+        assert answer["next_from_seq"] == 3
 
 
 def test_a_waiting_reader_hears_that_its_topic_is_gone(server: HttpServer, lane: str, api: Api) -> None:
     api.put()
     with connect(server.ports, lane) as reader:
-        asked = reader.start("POST", api.path + "/diff", b'{"wait_ms":30000}')
-        _wait_until_somebody_waits(server, api.topic)
+        request = reader.start("POST", api.path + "/diff", b'{"wait_ms":30000}')
+        _wait_for_a_waiting_reader(server, api.topic)
         api.call("DELETE")
-        assert reader.finish(asked).code == "topic_not_found"
+        assert reader.finish(request).code == "topic_not_found"
 
 
 def test_a_reader_that_hangs_up_is_waited_for_no_longer(server: HttpServer, lane: str, api: Api) -> None:
     api.put()
     with connect(server.ports, lane) as reader:
         reader.start("POST", api.path + "/diff", b'{"wait_ms":30000}')
-        _wait_until_somebody_waits(server, api.topic)
+        _wait_for_a_waiting_reader(server, api.topic)
     _wait_for(lambda: server.run(lambda: server.shard.state.topics[api.topic].waiters is None))
     assert api.append(1)["first_seq"] == 1
 
 
-def _wait_until_somebody_waits(server: HttpServer, topic: str) -> None:
+def _wait_for_a_waiting_reader(server: HttpServer, topic: str) -> None:
     _wait_for(lambda: server.run(lambda: bool(server.shard.state.topics[topic].waiters)))
 
 
@@ -291,8 +291,8 @@ def test_an_answer_says_how_many_records_were_looked_at(api: Api) -> None:
     api.append(*range(5), node="me")
     api.append(*range(3), node="you")
 
-    def scanned(*args: Any, **asked: Any) -> int:
-        return int(api.diff(*args, **asked)["performance"]["records_scanned"])
+    def scanned(*args: Any, **options: Any) -> int:
+        return int(api.diff(*args, **options)["performance"]["records_scanned"])
 
     assert scanned() == 8
     assert scanned(6) == 2

@@ -97,7 +97,7 @@ HEADS = {
     "no version": _head(f"content-length: {LENGTH}", line="POST {path}"),
     "a version in small letters": _head(f"content-length: {LENGTH}", line="POST {path} http/1.1"),
     "another protocol": _head(f"content-length: {LENGTH}", line="POST {path} ICAP/1.0"),
-    "an expectation that nobody has": _head(f"content-length: {LENGTH}", "expect: 200-ok"),
+    "an unknown expectation": _head(f"content-length: {LENGTH}", "expect: 200-ok"),
     "a key that is not UTF-8": _head(f"content-length: {LENGTH}", "idempotency-key: \xff"),
 }
 

@@ -40,8 +40,8 @@ def test_a_body_of_exactly_the_limit_is_taken(narrow_api: Api) -> None:
     body = _record(LIMIT)
     assert len(body) == LIMIT
     for n, is_chunked in enumerate((False, True), 1):
-        asked = narrow_api.client.start("POST", narrow_api.path, body, is_chunked=is_chunked)
-        assert narrow_api.client.finish(asked).json["first_seq"] == n
+        request = narrow_api.client.start("POST", narrow_api.path, body, is_chunked=is_chunked)
+        assert narrow_api.client.finish(request).json["first_seq"] == n
 
 
 @pytest.mark.http1
@@ -119,7 +119,7 @@ NO_VALUES += [
 
 
 @pytest.mark.parametrize("body", NO_JSON.values(), ids=NO_JSON)
-def test_a_body_that_is_no_json_is_400_and_the_connection_goes_on(api: Api, body: bytes) -> None:
+def test_a_body_that_is_no_json_is_400_and_the_connection_stays_open(api: Api, body: bytes) -> None:
     api.refused(400, "invalid_request", "POST", "", body)
     api.refused(404, "topic_not_found", "GET")
 

@@ -1,4 +1,4 @@
-"""Clients that send too fast, too slowly or not to the end, that do not read; errors that nobody foresaw."""
+"""Clients that send too fast, too slowly or not to the end, or do not read; and unexpected errors."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_request_that_does_not_come_through_is_408_and_the_end(
     client.read_end()
 
 
-def test_a_head_that_goes_on_arriving_has_no_more_time_for_it(server: HttpServer, client: RawClient) -> None:
+def test_a_head_that_keeps_arriving_has_no_more_time(server: HttpServer, client: RawClient) -> None:
     client.send(HEAD + b"x: ")
     _wait_until_read(server)
     server.lose_patience(6)
@@ -146,7 +146,7 @@ def test_a_connection_that_never_says_anything_is_closed(server: HttpServer, cli
     client.read_end()
 
 
-def test_nobody_loses_patience_with_a_reader_that_waits_for_records(server: HttpServer, api: Api) -> None:
+def test_a_reader_that_waits_for_records_does_not_time_out(server: HttpServer, api: Api) -> None:
     api.put()
     api.client.send(request_bytes("POST", api.path + "/diff", b'{"wait_ms":30000}'))
     _wait_for(lambda: server.run(lambda: bool(server.shard.state.topics[api.topic].waiters)))
@@ -178,11 +178,11 @@ def idle_reader(generous: HttpServer, lane: str) -> Iterator[RawClient]:
 def _ask_for_more_than_fits(server: HttpServer, client: RawClient, *fields: str) -> None:
     client.send(request_bytes("POST", "/v0/topics/large/diff", b"{}", *fields))
 
-    def is_clogged() -> bool:
+    def is_paused() -> bool:
         # One that ends with its answer waits for its client to read it.
         return any(getattr(one, "_is_clogged", isinstance(one, Lingering)) for one in server.connections)
 
-    _wait_for(lambda: server.run(is_clogged))
+    _wait_for(lambda: server.run(is_paused))
 
 
 @pytest.mark.parametrize("fields", [(), ("connection: close",)])
@@ -232,7 +232,7 @@ def test_a_client_that_goes_away_in_the_middle_is_forgotten(server: HttpServer, 
     _wait_for(lambda: not server.run(lambda: server.connections))
 
 
-# -- what nobody foresaw -----------------------------------------------------------------------------------
+# -- unexpected errors -------------------------------------------------------------------------------------
 
 
 def _broken(*_: object) -> None:
@@ -250,7 +250,7 @@ PLACES: dict[str, tuple[str, str, bytes]] = {
 
 
 @pytest.mark.parametrize(("place", "rest", "body"), PLACES.values(), ids=PLACES)
-def test_an_error_that_nobody_foresaw_is_500_with_an_id_that_is_in_the_log(
+def test_an_unexpected_error_is_500_with_an_id_that_is_in_the_log(
     api: Api,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -282,11 +282,11 @@ def test_so_it_is_for_a_reader_that_waits_and_the_others_are_answered(
 
 def _is_500_and_logged(answer: Answer, caplog: pytest.LogCaptureFixture) -> None:
     assert (answer.status, answer.code, answer.closes) == (500, "internal", True)
-    found = re.search(r"\b[0-9a-f]{8}\b", answer.message)
-    assert found is not None
+    log_id = re.search(r"\b[0-9a-f]{8}\b", answer.message)
+    assert log_id is not None
     assert "secret" not in answer.body.decode()
     assert "Traceback" not in answer.body.decode()
-    record = next(one for one in caplog.records if found[0] in one.getMessage())
+    record = next(one for one in caplog.records if log_id[0] in one.getMessage())
     assert record.exc_info is not None
     assert "a secret of ours" in str(record.exc_info[1])
 

@@ -1,8 +1,8 @@
 """The rows of hostile heads and chunks on the ways that a connection may have taken through a whole server.
 
-Each is sent as the first request of a connection, behind one that the front process answered, behind one of
-another shard, and on a connection that has moved from one worker to another. The answer is the same, the
-connection ends, and nothing of what stands behind is carried out.
+Each is sent as the first request of a connection, after one that the supervisor answered, after one of
+another shard, and on a connection that was handed from one worker to another. The answer is the same, the
+connection ends, and nothing after the row is executed.
 """
 
 from __future__ import annotations
@@ -98,11 +98,11 @@ def test_every_row_is_refused_alike(
     server: WholeServer, way: Callable[[WholeServer, list[RawClient]], None]
 ) -> None:
     path = f"/v0/topics/{server.topic_of(1, 'hostile')}"
-    asked = dict(rows(path))
+    bodies = dict(rows(path))
     with ExitStack() as stack:
-        clients = [stack.enter_context(RawClient(server.port)) for _ in asked]
+        clients = [stack.enter_context(RawClient(server.port)) for _ in bodies]
         way(server, clients)
-        for (label, row), client in zip(asked.items(), clients, strict=True):
+        for (label, row), client in zip(bodies.items(), clients, strict=True):
             client.send(row.sent)
             answer = client.read_answer()
             assert (answer.status, answer.code, answer.closes) == (row.status, row.code, True), label

@@ -48,18 +48,18 @@ def test_appends_start_in_the_order_in_which_they_came_whole(client: H2Client, p
     headers = [*request_headers("POST", path), JSON_FIELD]
     late = client.open(headers, ends=False)
     client.send_body(late, RECORDS[:5], ends=False)
-    asked = [client.start("POST", path, RECORDS) for _ in range(20)]
+    requests = [client.start("POST", path, RECORDS) for _ in range(20)]
     client.send_body(late, RECORDS[5:])
-    asked.append(late)
-    assert [client.finish(one).json["first_seq"] for one in asked] == list(range(1, 22))
+    requests.append(late)
+    assert [client.finish(one).json["first_seq"] for one in requests] == list(range(1, 22))
 
 
 def test_a_hundred_streams_are_taken_at_once_and_one_more_is_the_end(client: H2Client, path: str) -> None:
     client.ask("PUT", path, b"{}")
-    asked = [client.start("POST", f"{path}/diff", b'{"wait_ms":30000}') for _ in range(99)]
+    requests = [client.start("POST", f"{path}/diff", b'{"wait_ms":30000}') for _ in range(99)]
     assert client.ask("POST", path, RECORDS).status == 200
-    assert [client.finish(one).status for one in asked] == [200] * 99
-    asked = [client.start("POST", f"{path}/diff", b'{"from_seq":1,"wait_ms":30000}') for _ in range(100)]
+    assert [client.finish(one).status for one in requests] == [200] * 99
+    requests = [client.start("POST", f"{path}/diff", b'{"from_seq":1,"wait_ms":30000}') for _ in range(100)]
     client.wire.remote_settings.max_concurrent_streams = 1000
     client.wire.remote_settings.acknowledge()
     client.start("GET", path)
@@ -92,8 +92,8 @@ def test_data_behind_the_end_of_a_stream_resets_that_stream_only(client: H2Clien
 def test_large_answers_of_several_streams_come_through(client: H2Client, path: str) -> None:
     for _ in range(8):
         client.ask("POST", path, b'{"records":[{"data":"%b"}]}' % (b"x" * (MIB // 8)))
-    asked = [client.start("POST", f"{path}/diff", b'{"from_seq":%d}' % n) for n in range(8)]
-    for n, one in enumerate(asked):
+    requests = [client.start("POST", f"{path}/diff", b'{"from_seq":%d}' % n) for n in range(8)]
+    for n, one in enumerate(requests):
         records = client.finish(one).json["records"]
         assert [record["$seq"] for record in records] == list(range(n + 1, n + 1 + len(records)))
         assert all(record["data"] == "x" * (MIB // 8) for record in records)
@@ -177,7 +177,7 @@ REFUSED = {
     "a host beside the authority": (_head((b"host", b"a")), 404, "topic_not_found"),
     "a host instead of it": (_head((b"host", b"a"), authority=None), 404, "topic_not_found"),
     "an expectation": (_head((b"expect", b"100-continue")), 404, "topic_not_found"),
-    "an expectation that nobody has": (_head((b"expect", b"200-ok")), 404, "topic_not_found"),
+    "an unknown expectation": (_head((b"expect", b"200-ok")), 404, "topic_not_found"),
     "trailers are understood": (_head((b"te", b"trailers")), 404, "topic_not_found"),
 }
 
@@ -234,15 +234,15 @@ def _record(length: int) -> bytes:
     return b'{"records":[{"data":"%b"}]}' % (b"x" * (length - 25))
 
 
-@pytest.mark.parametrize("is_told", [True, False])
+@pytest.mark.parametrize("has_length", [True, False])
 def test_a_body_of_exactly_the_limit_is_taken_and_one_byte_more_is_413(
-    narrow_client: H2Client, path: str, is_told: bool
+    narrow_client: H2Client, path: str, has_length: bool
 ) -> None:
     for length, status in ((MIB, 201), (MIB + 1, 413), (MIB, 200)):
         # The data of one record may have no more; blanks are no data.
         body = _record(1000).ljust(length)
-        asked = narrow_client.start("POST", path, body, is_chunked=not is_told)
-        assert narrow_client.finish(asked).status == status
+        request = narrow_client.start("POST", path, body, is_chunked=not has_length)
+        assert narrow_client.finish(request).status == status
 
 
 def test_a_body_that_is_declared_too_large_is_refused_before_it_comes(
@@ -277,30 +277,30 @@ def test_large_bodies_are_let_in_when_there_is_room_for_all_of_them(
 def test_who_waits_for_a_body_that_is_given_up_is_let_in(narrow_client: H2Client, path: str) -> None:
     client, body = narrow_client, _record(1000).ljust(700 << 10)
     headers = [*request_headers("POST", path), JSON_FIELD, (b"content-length", b"%d" % len(body))]
-    asked = [client.open(headers, ends=False) for _ in range(4)]
-    for one in asked[:3]:
+    requests = [client.open(headers, ends=False) for _ in range(4)]
+    for one in requests[:3]:
         client.reset(one)
-    client.send_body(asked[3], body)
-    assert client.finish(asked[3]).json["first_seq"] == 1
+    client.send_body(requests[3], body)
+    assert client.finish(requests[3]).json["first_seq"] == 1
 
 
 def test_padding_is_no_part_of_a_body_and_costs_no_window(client: H2Client, path: str) -> None:
     body = _record(100_000)
     headers = [*request_headers("POST", path), JSON_FIELD, (b"content-length", b"%d" % len(body))]
-    asked = client.open(headers, ends=False)
+    request = client.open(headers, ends=False)
     for at in range(0, len(body), 500):
-        while client.wire.local_flow_control_window(asked) < 800:
+        while client.wire.local_flow_control_window(request) < 800:
             client.read_some()
-        client.wire.send_data(asked, body[at : at + 500], end_stream=at + 500 >= len(body), pad_length=255)
+        client.wire.send_data(request, body[at : at + 500], end_stream=at + 500 >= len(body), pad_length=255)
         client.flush()
-    assert client.finish(asked).json["first_seq"] == 1
+    assert client.finish(request).json["first_seq"] == 1
 
 
-@pytest.mark.parametrize("is_told", [True, False])
-def test_a_body_may_be_compressed(client: H2Client, path: str, is_told: bool) -> None:
+@pytest.mark.parametrize("has_length", [True, False])
+def test_a_body_may_be_compressed(client: H2Client, path: str, has_length: bool) -> None:
     body = gzip.compress(_record(100_000))
-    asked = client.start("POST", path, body, "content-encoding: gzip", is_chunked=not is_told)
-    assert client.finish(asked).json["first_seq"] == 1
+    request = client.start("POST", path, body, "content-encoding: gzip", is_chunked=not has_length)
+    assert client.finish(request).json["first_seq"] == 1
     refused = client.ask("POST", path, body[:-1], "content-encoding: gzip")
     assert (refused.status, refused.code) == (400, "invalid_request")
 
@@ -313,19 +313,19 @@ def test_an_answer_is_compressed_when_that_is_asked_for(client: H2Client, path: 
 
 
 def test_trailers_mean_nothing(client: H2Client, path: str) -> None:
-    asked = client.open([*request_headers("POST", path), JSON_FIELD], ends=False)
-    client.send_body(asked, RECORDS, ends=False)
-    client.wire.send_headers(asked, [(b"idempotency-key", b"k")], end_stream=True)
+    request = client.open([*request_headers("POST", path), JSON_FIELD], ends=False)
+    client.send_body(request, RECORDS, ends=False)
+    client.wire.send_headers(request, [(b"idempotency-key", b"k")], end_stream=True)
     client.flush()
-    assert client.finish(asked).json["first_seq"] == 1
+    assert client.finish(request).json["first_seq"] == 1
     assert client.ask("POST", path, RECORDS, "idempotency-key: k").json["deduped"] is False
 
 
 @pytest.mark.parametrize("rest", ["", "/diff"])
 def test_what_answers_get_answers_head_without_a_body(client: H2Client, path: str, rest: str) -> None:
     client.ask("PUT", path, b"{}")
-    asked = client.start("HEAD", path + rest)
-    answer = client.finish(asked)
+    request = client.start("HEAD", path + rest)
+    answer = client.finish(request)
     assert answer.status == (405 if rest else 200)
     assert answer.body == b""
     assert int(answer.fields["content-length"]) > 100
@@ -336,11 +336,11 @@ def test_what_answers_get_answers_head_without_a_body(client: H2Client, path: st
 
 def test_a_client_that_closes_its_side_still_reads_all_its_answers(client: H2Client, path: str) -> None:
     client.ask("PUT", path, b"{}")
-    asked = [client.start("POST", path, RECORDS) for _ in range(5)]
-    asked.append(client.start("POST", f"{path}/diff", b'{"from_seq":9,"wait_ms":30000}'))
+    requests = [client.start("POST", path, RECORDS) for _ in range(5)]
+    requests.append(client.start("POST", f"{path}/diff", b'{"from_seq":9,"wait_ms":30000}'))
     unfinished = client.open([*request_headers("POST", path), JSON_FIELD], ends=False)
     client.send_end()
-    assert [client.finish(one).status for one in asked] == [200] * 6
+    assert [client.finish(one).status for one in requests] == [200] * 6
     client.read_to_end()
     assert not client.has_head(unfinished)
 
@@ -381,16 +381,16 @@ def test_a_stream_that_begins_during_a_drain_is_refused_and_the_others_come_to_t
     ):
         with H2Client(server.ports[H2]) as writer:
             assert writer.ask("POST", "/v0/topics/t", RECORDS).status == 201
-        asked = client.start("GET", "/v0/topics/t")
-        while len(client.received(asked)) < 100:
+        request = client.start("GET", "/v0/topics/t")
+        while len(client.received(request)) < 100:
             client.read_some()
         server.drain()
         late = client.start("GET", "/v0/topics/t")
         while late not in client.resets:
             client.read_some()
         assert client.resets[late] == ErrorCodes.REFUSED_STREAM
-        client.open_window(1 << 16, asked)
-        assert client.finish(asked).status == 200
+        client.open_window(1 << 16, request)
+        assert client.finish(request).status == 200
         client.read_to_end()
         assert client.gone_away == (late, ErrorCodes.NO_ERROR)
 

@@ -47,7 +47,7 @@ FLOODS = {
     "empty settings": frame(SETTINGS, 0, 0),
     "priorities": frame(PRIORITY, 0, 9, bytes(4) + b"\x0f"),
     "openings of the window": frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", 1)),
-    "frames that nobody knows": frame(0xEE, 0, 0, b"x" * 100),
+    "frames of an unknown type": frame(0xEE, 0, 0, b"x" * 100),
     "resets of what is gone": frame(RST_STREAM, 0, 1, bytes(4)),
 }
 
@@ -59,10 +59,10 @@ def test_a_flood_of_frames_that_ask_for_nothing_is_the_end(client: H2Client, pat
     _ends_with(client, ErrorCodes.ENHANCE_YOUR_CALM)
 
 
-@pytest.mark.parametrize("piece", [b"", b"x", b"x" * 100], ids=["empty", "a byte", "a little"])
-def test_a_body_in_tiny_pieces_is_the_end(client: H2Client, path: str, piece: bytes) -> None:
-    asked = client.open([*request_headers("POST", path), JSON_FIELD], ends=False)
-    _send_until_it_ends(client, frame(DATA, 0, asked, piece) * 100, 1000)
+@pytest.mark.parametrize("chunk", [b"", b"x", b"x" * 100], ids=["empty", "a byte", "a little"])
+def test_a_body_in_tiny_frames_ends_the_connection(client: H2Client, path: str, chunk: bytes) -> None:
+    request = client.open([*request_headers("POST", path), JSON_FIELD], ends=False)
+    _send_until_it_ends(client, frame(DATA, 0, request, chunk) * 100, 1000)
     _ends_with(client, ErrorCodes.ENHANCE_YOUR_CALM)
 
 
@@ -105,13 +105,13 @@ def test_streams_that_the_server_is_made_to_reset_are_the_end(client: H2Client, 
     _ends_with(client, ErrorCodes.ENHANCE_YOUR_CALM)
 
 
-def test_a_header_block_in_endless_pieces_is_the_end(client: H2Client) -> None:
+def test_a_header_block_in_endless_frames_ends_the_connection(client: H2Client) -> None:
     client.send_frame(HEADERS, END_STREAM, 1, b"\x82")
     _send_until_it_ends(client, frame(CONTINUATION, 0, 1, b"\0" * 1000), 1000)
     _ends_with(client, ErrorCodes.ENHANCE_YOUR_CALM)
 
 
-def test_a_header_block_in_empty_pieces_is_the_end(client: H2Client) -> None:
+def test_a_header_block_in_empty_frames_ends_the_connection(client: H2Client) -> None:
     client.send_frame(HEADERS, END_STREAM, 1, b"\x82")
     _send_until_it_ends(client, frame(CONTINUATION, 0, 1), 1000)
     _ends_with(client, ErrorCodes.PROTOCOL_ERROR)
@@ -134,10 +134,10 @@ def test_heads_of_too_many_fields_are_not_read_for_ever(client: H2Client) -> Non
     many = [(b"x-%d" % n, b"y") for n in range(101)]
     statuses = []
     while not client.is_at_end and len(statuses) < 100:
-        asked = client.open([*request_headers("GET", "/"), *many])
-        while not client.has_head(asked) and not client.is_at_end:
+        request = client.open([*request_headers("GET", "/"), *many])
+        while not client.has_head(request) and not client.is_at_end:
             client.read_some()
-        statuses.append(client.has_head(asked))
+        statuses.append(client.has_head(request))
     assert 15 < sum(statuses) < 100
     _ends_with(client, ErrorCodes.ENHANCE_YOUR_CALM)
 
@@ -212,10 +212,10 @@ def test_what_is_no_frame_is_the_end(client: H2Client, sent: bytes, code: ErrorC
 def test_the_first_frame_is_settings(server: HttpServer) -> None:
     with RawClient(server.ports[H2]) as client:
         client.send(PREFACE + frame(PING, 0, 0, bytes(8)))
-        told = b""
+        received = b""
         while data := client.socket.recv(1000):
-            told += data
-        assert told.endswith(frame(7, 0, 0, struct.pack(">II", 0, ErrorCodes.PROTOCOL_ERROR)))
+            received += data
+        assert received.endswith(frame(7, 0, 0, struct.pack(">II", 0, ErrorCodes.PROTOCOL_ERROR)))
 
 
 def test_what_came_before_a_broken_frame_is_done(server: HttpServer, client: H2Client, path: str) -> None:
@@ -224,7 +224,7 @@ def test_what_came_before_a_broken_frame_is_done(server: HttpServer, client: H2C
     client.socket.sendall(client.wire.data_to_send() + frame(DATA, 0, 99, b"x"))
     _ends_with(client, ErrorCodes.PROTOCOL_ERROR)
     with H2Client(server.ports[H2]) as other:
-        # It was there whole, but had not begun: nothing is done of what nobody hears of.
+        # The request was complete but not started: it is not executed, as its client would not hear of it.
         assert other.ask("GET", path).status == 404
 
 
@@ -237,7 +237,7 @@ def _append_much(server: HttpServer, path: str) -> None:
             writer.ask("POST", path, b'{"records":[{"data":"%b"}]}' % (b"x" * (MIB // 8)))
 
 
-def test_a_stream_whose_window_stays_closed_is_reset_and_the_others_go_on(
+def test_a_stream_whose_window_stays_closed_is_reset_and_the_others_continue(
     server: HttpServer, path: str
 ) -> None:
     _append_much(server, path)
@@ -270,10 +270,10 @@ def test_a_window_of_one_stream_that_overflows_resets_that_stream(client: H2Clie
 
 
 def test_more_than_the_window_of_a_stream_is_the_end(client: H2Client, path: str) -> None:
-    asked = client.open([*request_headers("POST", path), JSON_FIELD], ends=False)
-    # Nobody says how long the body is, so more is let in; not from who does not wait for it.
+    request = client.open([*request_headers("POST", path), JSON_FIELD], ends=False)
+    # A body of unknown length gets a larger window, but a client that does not wait for it is refused.
     client.open([*request_headers("POST", path), JSON_FIELD, (b"content-length", b"67108864")], ends=False)
-    _send_until_it_ends(client, frame(DATA, 0, asked, b"x" * 16384), 10)
+    _send_until_it_ends(client, frame(DATA, 0, request, b"x" * 16384), 10)
     _ends_with(client, ErrorCodes.FLOW_CONTROL_ERROR)
 
 
@@ -310,13 +310,13 @@ def test_bodies_that_come_at_once_and_do_not_end_cost_little_memory(process: Ser
         before = process.reset_peak_bytes()
         length = (b"content-length", b"%d" % (10 * MIB))
         headers = [*request_headers("POST", path), JSON_FIELD, length]
-        asked = [client.open(headers, ends=False) for _ in range(99)]
+        requests = [client.open(headers, ends=False) for _ in range(99)]
         for _ in range(20):
             client.ask("GET", path)
         # What one body may have is let in, and the first window of each of the others.
-        windows = [client.wire.streams[one].outbound_flow_control_window for one in asked]
+        windows = [client.wire.streams[one].outbound_flow_control_window for one in requests]
         assert sum(window > 65535 for window in windows) == 6
-        for one in asked:
+        for one in requests:
             client.send_body(one, b"x" * 16384, ends=False)
         client.ask("GET", path)
         assert process.peak_bytes() - before < 32 * MIB
@@ -328,14 +328,15 @@ def test_bodies_that_come_at_once_and_do_not_end_cost_little_memory(process: Ser
 def test_a_body_that_does_not_come_is_408_on_its_stream(
     server: HttpServer, client: H2Client, path: str
 ) -> None:
-    asked = client.open([*request_headers("POST", path), JSON_FIELD, (b"content-length", b"24")], ends=False)
-    client.send_body(asked, RECORDS[:10], ends=False)
+    headers = [*request_headers("POST", path), JSON_FIELD, (b"content-length", b"24")]
+    request = client.open(headers, ends=False)
+    client.send_body(request, RECORDS[:10], ends=False)
     assert client.ask("GET", path).status == 404
     server.lose_patience(9)
     assert client.ask("GET", path).status == 404
-    assert not client.has_head(asked)
+    assert not client.has_head(request)
     server.lose_patience(11)
-    assert client.finish(asked).code == "request_timeout"
+    assert client.finish(request).code == "request_timeout"
     assert client.ask("GET", path).status == 404
 
 
@@ -364,7 +365,7 @@ UNFINISHED = {
     "half of a frame": frame(PING, 0, 0, bytes(8))[:12],
     "half of the head of a frame": b"\0\0",
     "a header block without its end": frame(HEADERS, END_STREAM, 1, b"\x82"),
-    "a header block that goes on": frame(HEADERS, END_STREAM, 1, b"\x82")
+    "a header block that continues": frame(HEADERS, END_STREAM, 1, b"\x82")
     + frame(CONTINUATION, 0, 1, b"\x86"),
     "half of a header block": frame(HEADERS, 5, 1, b"\x82" * 100)[:50],
 }
@@ -407,7 +408,7 @@ def test_an_idle_connection_is_closed_in_the_end_whatever_it_pings(
     _ends_with(client, ErrorCodes.NO_ERROR)
 
 
-def test_nobody_loses_patience_with_a_reader_that_waits_for_records(
+def test_a_reader_that_waits_for_records_does_not_time_out(
     server: HttpServer, client: H2Client, path: str, topic: str
 ) -> None:
     client.ask("PUT", path, b"{}")
@@ -430,10 +431,10 @@ def test_a_client_that_does_not_read_is_cut_off(tmp_path_factory: pytest.TempPat
             for _ in range(4):
                 client.start("POST", "/v0/topics/t/diff", b"{}")
 
-            def is_clogged() -> bool:
+            def is_paused() -> bool:
                 return any(one._is_clogged for one in server.connections)  # type: ignore[attr-defined]
 
-            wait_for(lambda: server.run(is_clogged))
+            wait_for(lambda: server.run(is_paused))
             server.lose_patience(0)
             server.lose_patience(9)
             assert server.run(lambda: len(server.connections)) == 1
@@ -452,14 +453,14 @@ def test_a_client_that_goes_away_in_the_middle_is_forgotten(server: HttpServer, 
     wait_for(lambda: server.run(lambda: not server.connections))
 
 
-# -- what nobody foresaw -----------------------------------------------------------------------------------
+# -- unexpected errors -------------------------------------------------------------------------------------
 
 
 def _broken(*_: object) -> None:
     raise RuntimeError("a secret of ours")
 
 
-def test_an_error_that_nobody_foresaw_is_500_on_its_stream(
+def test_an_unexpected_error_is_500_on_its_stream(
     client: H2Client, path: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("topicsd.service.handlers.decode_append", _broken)

@@ -79,27 +79,25 @@ def test_several_streams_say_what_they_say_and_end_beside_requests(writer: Write
         writer.write(1, b": hb\n\n")
         _read(client, first, b"".join(b"data: %d\n\n" % m for m in range(n + 1)))
         assert client.ask("POST", "/v0/topics/t", RECORDS).status in (200, 201)
-    writer.write(0, b"the last word")
+    writer.write(0, b"the final bytes")
     writer.close(0)
     answer = client.finish(first)
     assert answer.fields == {"content-type": "text/event-stream", "cache-control": "no-store"}
-    assert answer.body.endswith(b"the last word")
+    assert answer.body.endswith(b"the final bytes")
     _read(client, second, b": hb\n\n" * 3)
     writer.write(1, b"and on")
     _read(client, second, b": hb\n\n" * 3 + b"and on")
     assert (writer.lost, writer.ready) == ([], [])
     client.reset(second)
     wait_for(lambda: writer.lost == [1])
-    # Whoever writes may do so a moment longer.
-    writer.write(1, b"to nobody")
+    # A writer may write a moment longer.
+    writer.write(1, b"discarded")
     writer.close(1)
     assert client.ask("GET", "/nothing").status == 404
     assert writer.lost == [1]
 
 
-def test_a_stream_whose_window_is_used_up_is_clogged_and_holds_back_only_itself(
-    server: HttpServer, writer: Writer
-) -> None:
+def test_a_stream_whose_window_is_used_up_is_paused_alone(server: HttpServer, writer: Writer) -> None:
     with H2Client(server.ports[H2], window=1000) as client:
         slow, quick = _follow(client), _follow(client)
         client.open_window(1 << 20, quick)
@@ -124,7 +122,7 @@ def test_a_stream_whose_window_is_used_up_is_clogged_and_holds_back_only_itself(
         assert writer.lost == []
 
 
-def test_a_stream_that_is_closed_while_it_is_clogged_is_reset_when_its_rest_does_not_leave(
+def test_a_stream_that_is_closed_while_paused_is_reset_when_its_rest_is_not_read(
     server: HttpServer, writer: Writer
 ) -> None:
     with H2Client(server.ports[H2], window=10) as client:
@@ -148,19 +146,19 @@ def test_streams_do_not_keep_requests_from_starting(server: HttpServer, writer: 
         assert client.ask("HEAD", "/nothing").status == 404
 
 
-def test_who_opens_a_stream_that_is_lost_already_is_told(
+def test_a_handler_learns_that_its_stream_is_already_lost(
     server: HttpServer, client: H2Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[Call] = []
     monkeypatch.setitem(server.dispatch.handlers._table, "topic_state", calls.append)
-    asked = client.start("GET", "/v0/topics/t")
+    request = client.start("GET", "/v0/topics/t")
     wait_for(lambda: len(calls) == 1)
-    client.reset(asked)
+    client.reset(request)
     assert client.ask("HEAD", "/nothing").status == 404
     writer = Writer(server)
     server.run(lambda: writer.start(calls[0]))
     wait_for(lambda: writer.lost == [0])
-    writer.write(0, b"to nobody")
+    writer.write(0, b"discarded")
     writer.close(0)
     assert client.ask("HEAD", "/nothing").status == 404
 
@@ -180,7 +178,7 @@ def test_a_client_that_goes_is_lost_to_all_its_streams(server: HttpServer, write
     wait_for(lambda: server.run(lambda: not server.connections))
 
 
-def test_a_drain_waits_for_the_last_word_of_each_stream(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_drain_waits_for_the_final_bytes_of_each_stream(tmp_path_factory: pytest.TempPathFactory) -> None:
     with HttpServer(tmp_path_factory.mktemp("data")) as server, H2Client(server.ports[H2]) as client:
         writer = Writer(server)
         server.dispatch.handlers._table["topic_state"] = writer.start
@@ -200,8 +198,8 @@ def test_watches_of_several_sessions_share_a_connection(
     watches = []
     for name in names:
         client.ask("POST", f"/v0/topics/{name}", RECORDS)
-        told = client.ask("POST", "/v0/watch", b'{"topics":{"%b":{"from_seq":0}}}' % name.encode()).json
-        watches.append((told["stream_url"], H2Events(client, told["stream_url"])))
+        answer = client.ask("POST", "/v0/watch", b'{"topics":{"%b":{"from_seq":0}}}' % name.encode()).json
+        watches.append((answer["stream_url"], H2Events(client, answer["stream_url"])))
     for seq in range(2, 5):
         for name, (_, events) in zip(names, watches, strict=True):
             assert events.records(1) == [(name, seq - 1)]
@@ -222,13 +220,13 @@ def test_watches_of_several_sessions_share_a_connection(
 def test_much_is_written_and_read_in_order(server: HttpServer, writer: Writer, client: H2Client) -> None:
     followed = _follow(client)
     data = b"".join(b"%07d\n" % n for n in range(200_000))
-    pieces = [data[at : at + 30_000] for at in range(0, len(data), 30_000)]
+    chunks = [data[at : at + 30_000] for at in range(0, len(data), 30_000)]
 
     def write_on() -> None:
         stream = writer.streams[0]
-        while pieces and not stream.is_clogged:
-            stream.write(pieces.pop(0))
-        if not pieces:
+        while chunks and not stream.is_clogged:
+            stream.write(chunks.pop(0))
+        if not chunks:
             stream.close()
 
     writer.streams[0].on_ready = write_on

@@ -31,9 +31,9 @@ def explained(api: Api, seq: object) -> Any:
 
 
 def queue_of(api: Api) -> Any:
-    found = dict(api.state()["queue"])
-    found.pop("oldest_ready_ms", None)
-    return found
+    queue = dict(api.state()["queue"])
+    queue.pop("oldest_ready_ms", None)
+    return queue
 
 
 def test_a_delayed_job_comes_when_it_is_due(api: Api) -> None:
@@ -42,16 +42,16 @@ def test_a_delayed_job_comes_when_it_is_due(api: Api) -> None:
     api.append(3)
     assert queue_of(api) == {"ready": 1, "in_flight": 0, "dead_lettered": 0, "delayed": 2}
     assert claimed(api) == [3]
-    told = explained(api, 1)
-    assert (told["state"], told["deliveries"], told["paused"]) == ("delayed", 0, False)
-    assert begun_ms + 400 <= told["until"]
+    explanation = explained(api, 1)
+    assert (explanation["state"], explanation["deliveries"], explanation["paused"]) == ("delayed", 0, False)
+    assert begun_ms + 400 <= explanation["until"]
     while not (got := claimed(api)):
         assert time.time_ns() // 1_000_000 < begun_ms + 30_000
     assert got == [1, 2]
-    assert time.time_ns() // 1_000_000 >= told["until"]
+    assert time.time_ns() // 1_000_000 >= explanation["until"]
 
 
-def test_a_job_may_be_told_not_to_come_before_a_time(api: Api) -> None:
+def test_a_job_may_have_an_earliest_time(api: Api) -> None:
     api.put(type="queue")
     api.append(1, not_before="-1s")
     until = time.time_ns() // 1_000_000 + 3_600_000
@@ -73,7 +73,7 @@ def test_a_delayed_job_is_cancelled_by_its_seq_or_its_tag(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("body", "message"),
     [
         ({"delay_ms": -1}, "delay_ms: must be from 0 to 31622400000"),
         ({"delay_ms": 31_622_400_001}, "delay_ms: must be from 0 to 31622400000"),
@@ -87,10 +87,10 @@ def test_a_delayed_job_is_cancelled_by_its_seq_or_its_tag(api: Api) -> None:
         ({"delay_ms": 1, "not_before": 1}, "not_before: excludes delay_ms"),
     ],
 )
-def test_a_delay_that_cannot_be_names_the_field(api: Api, asked: dict[str, object], told: str) -> None:
+def test_a_delay_that_cannot_be_names_the_field(api: Api, body: dict[str, object], message: str) -> None:
     api.put(type="queue")
-    answer = api.refused(400, "invalid_request", "POST", "", {"records": [{"data": 1}], **asked})
-    assert answer.message.startswith(told)
+    answer = api.refused(400, "invalid_request", "POST", "", {"records": [{"data": 1}], **body})
+    assert answer.message.startswith(message)
     assert api.state()["head_seq"] == 0
 
 
@@ -118,8 +118,8 @@ def test_one_job_of_a_tag_at_a_time(api: Api) -> None:
     assert api.call("POST", "", {"records": records}).status == 200
     assert queue_of(api) == {"ready": 3, "in_flight": 0, "dead_lettered": 0, "blocked": 2}
     assert claimed(api) == [1, 3, 4]
-    told = explained(api, 5)
-    assert (told["state"], told["blocked_by"], told["deliveries"]) == ("blocked", 1, 0)
+    explanation = explained(api, 5)
+    assert (explanation["state"], explanation["blocked_by"], explanation["deliveries"]) == ("blocked", 1, 0)
     assert claimed(api) == []
     ask(api, "nack", node="w", seqs=[1], reason="again")
     assert claimed(api) == [1]
@@ -154,12 +154,17 @@ def test_a_job_says_who_has_it_and_what_became_of_it(api: Api) -> None:
     api.append(1, config={"type": "queue", "max_deliveries": 1})
     assert explained(api, 1)["state"] == "ready"
     job = ask(api, "claim", node="worker-7")["claimed"][0]
-    told = explained(api, 1)
-    assert (told["state"], told["node"], told["deadline"]) == ("in_flight", "worker-7", job["deadline"])
+    explanation = explained(api, 1)
+    assert (explanation["state"], explanation["node"]) == ("in_flight", "worker-7")
+    assert explanation["deadline"] == job["deadline"]
     ask(api, "nack", node="worker-7", seqs=[1], reason="no luck")
     assert claimed(api) == []
-    told = explained(api, 1)
-    assert (told["state"], told["dead_letter"], told["reason"]) == ("parked", None, "no luck")
+    explanation = explained(api, 1)
+    assert (explanation["state"], explanation["dead_letter"], explanation["reason"]) == (
+        "parked",
+        None,
+        "no luck",
+    )
     assert (explained(api, 2)["state"], explained(api, 2)["head_seq"]) == ("not_written", 1)
     api.put(max_deliveries=2)
     assert claimed(api) == [1]
@@ -180,7 +185,7 @@ def test_only_jobs_are_explained(api: Api) -> None:
 
 
 @pytest.mark.slow
-def test_the_age_of_the_oldest_job_is_told_of_queues_of_all_shards(
+def test_the_age_of_the_oldest_job_is_reported_for_queues_of_all_shards(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with WholeServer(tmp_path_factory.mktemp("ages"), shards=2) as server, RawClient(server.port) as client:
@@ -203,8 +208,8 @@ def test_the_age_of_the_oldest_job_is_told_of_queues_of_all_shards(
         def ages(name: str = "topics_queue_oldest_ready_seconds") -> dict[str, float]:
             series = f"{name}{{topic="
             lines = client.ask("GET", "/v0/metrics").body.decode().splitlines()
-            found = [line.removeprefix(series).split("} ") for line in lines if line.startswith(series)]
-            return {name.strip('"'): float(age) for name, age in found}
+            samples = [line.removeprefix(series).split("} ") for line in lines if line.startswith(series)]
+            return {name.strip('"'): float(age) for name, age in samples}
 
         server.wait_for(lambda: ages()[names[1]] > 0, "a job grows older")
         assert set(ages()) == set(names)
@@ -213,8 +218,8 @@ def test_the_age_of_the_oldest_job_is_told_of_queues_of_all_shards(
         assert ages("topics_topic_queue_in_flight") == {names[0]: 1, names[1]: 0}
         assert ages("topics_topic_records_live") == {names[0]: 2, names[1]: 2, "log": 0}
         assert ages("topics_topic_bytes_live")[names[0]] > 0
-        told = {"oldest_ready_seconds", "ready", "in_flight"}
-        assert not any(told & one.keys() for one in done("GET", "/v0/topics")["topics"])
+        expected = {"oldest_ready_seconds", "ready", "in_flight"}
+        assert not any(expected & one.keys() for one in done("GET", "/v0/topics")["topics"])
 
 
 @pytest.mark.slow

@@ -15,11 +15,11 @@ ALL = "key-that-may-do-everything"
 READER = "key-of-a-reader-of-orders"
 WRITER = "key-of-a-writer-of-orders"
 ADMIN = "key-of-an-administrator"
-DELETER = "key-of-somebody-who-deletes"
+DELETER = "key-of-a-deleter"
 KEYS = f"{ALL},{READER}:read:orders.,{WRITER}:w:orders.|bills.,{ADMIN}:admin,{DELETER}:d"
 RECORDS = b'{"records":[{"data":1}]}'
 
-ASKED = {
+REQUESTS = {
     "put": ("PUT", "", b"{}"),
     "append": ("POST", "", RECORDS),
     "state": ("GET", "", None),
@@ -35,7 +35,7 @@ SCOPES = {
     WRITER: {"append", "ack"},
     ADMIN: {"put"},
     DELETER: {"delete records", "delete topic"},
-    ALL: set(ASKED),
+    ALL: set(REQUESTS),
 }
 
 
@@ -54,16 +54,16 @@ def client(server: HttpServer, lane: str) -> Iterator[AnyClient]:
 
 
 def _ask(client: AnyClient, what: str, topic: str, *fields: str) -> Answer:
-    method, rest, body = ASKED[what]
+    method, rest, body = REQUESTS[what]
     return client.ask(method, f"/v0/topics/{topic}{rest}", body, *fields)
 
 
-@pytest.mark.parametrize("what", ASKED)
+@pytest.mark.parametrize("what", REQUESTS)
 @pytest.mark.parametrize("key", [READER, WRITER, ADMIN, DELETER])
 def test_a_key_may_do_what_its_scopes_say(client: AnyClient, key: str, what: str) -> None:
     answer = _ask(client, what, "orders.eu", f"authorization: Bearer {key}")
     if what in SCOPES[key]:
-        # What is a log has no jobs, which who may ask is told.
+        # A log has no jobs, and a key with the scope gets that error.
         assert answer.status in (200, 201) or answer.code == "not_a_queue", answer
     else:
         assert answer.status == 403
@@ -73,7 +73,7 @@ def test_a_key_may_do_what_its_scopes_say(client: AnyClient, key: str, what: str
 
 @pytest.mark.parametrize("what", ["state", "diff", "append", "delete topic"])
 def test_what_exists_and_what_does_not_is_refused_alike(client: AnyClient, what: str) -> None:
-    for fields in ((), ("authorization: Bearer nobody-has-this-key",), (f"authorization: Bearer {READER}",)):
+    for fields in ((), ("authorization: Bearer unknown-key",), (f"authorization: Bearer {READER}",)):
         there = _ask(client, what, "private", *fields)
         absent = _ask(client, what, "absent", *fields)
         invalid = _ask(client, what, "a%20b", *fields)
@@ -113,8 +113,8 @@ def test_the_scheme_is_read_as_the_standard_has_it(client: AnyClient, scheme: st
 
 def test_the_key_is_asked_for_with_each_request(client: AnyClient) -> None:
     key = f"authorization: Bearer {ALL}"
-    asked = [client.start("POST", "/v0/topics/each", RECORDS, *fields) for fields in ((key,), (), (key,))]
-    assert [client.finish(one).status // 100 for one in asked] == [2, 4, 2]
+    requests = [client.start("POST", "/v0/topics/each", RECORDS, *fields) for fields in ((key,), (), (key,))]
+    assert [client.finish(one).status // 100 for one in requests] == [2, 4, 2]
 
 
 def test_a_prefix_binds_the_name_as_it_is_decoded(client: AnyClient) -> None:
@@ -142,7 +142,7 @@ def test_a_trailer_is_no_key(client: AnyClient) -> None:
 
 
 @pytest.mark.http1
-def test_who_may_not_send_a_body_is_told_before_the_body(client: AnyClient) -> None:
+def test_a_missing_scope_is_refused_before_the_body_is_sent(client: AnyClient) -> None:
     fields = "host: a\r\ncontent-type: application/json\r\ncontent-length: 99\r\nexpect: 100-continue"
     client.send(f"POST /v0/topics/orders.eu HTTP/1.1\r\n{fields}\r\n\r\n".encode())
     answer = client.read_answer()
@@ -151,7 +151,7 @@ def test_who_may_not_send_a_body_is_told_before_the_body(client: AnyClient) -> N
     client.read_end()
 
 
-def test_probes_need_a_key_when_they_are_told_to(tmp_path_factory: pytest.TempPathFactory, lane: str) -> None:
+def test_probes_need_a_key_with_probe_auth(tmp_path_factory: pytest.TempPathFactory, lane: str) -> None:
     """Also on a connection of a worker, which passes them on."""
     with (
         HttpServer(tmp_path_factory.mktemp("data"), keys=KEYS, probe_auth=True) as server,
@@ -159,7 +159,7 @@ def test_probes_need_a_key_when_they_are_told_to(tmp_path_factory: pytest.TempPa
     ):
         for path in ("/v0/health", "/v0/ready", "/healthz", "/readyz"):
             assert client.ask("GET", path).code == "unauthorized"
-            # There is no front process here that could answer.
+            # No supervisor runs here that could answer.
             assert client.ask("GET", path, None, f"authorization: Bearer {READER}").status == 503
 
 
@@ -171,7 +171,7 @@ def test_requests_of_a_key_that_are_in_flight_are_bounded(
         clients = [connect(server.ports, lane) for _ in range(3)]
         assert clients[0].ask("POST", "/v0/topics/t", RECORDS, fields).status == 201
         wait = b'{"from_seq":1,"wait_ms":30000}'
-        asked = [client.start("POST", "/v0/topics/t/diff", wait, fields) for client in clients[:2]]
+        requests = [client.start("POST", "/v0/topics/t/diff", wait, fields) for client in clients[:2]]
         deadline = time.monotonic() + 10
         while (refused := clients[2].ask("GET", "/v0/topics/t", None, fields)).status == 200:
             assert time.monotonic() < deadline
@@ -185,6 +185,6 @@ def test_requests_of_a_key_that_are_in_flight_are_bounded(
         while (answer := clients[2].ask("POST", "/v0/topics/t", RECORDS, fields)).status == 429:
             assert time.monotonic() < deadline
         assert answer.status == 200
-        assert clients[0].finish(asked[0]).json["next_from_seq"] == 2
+        assert clients[0].finish(requests[0]).json["next_from_seq"] == 2
         for client in clients:
             client.close()

@@ -82,8 +82,8 @@ def test_a_redrive_leaves_what_would_go_to_other_names(client: AnyClient, topic:
 def test_a_publish_on_a_web_socket_is_bound_too(server: HttpServer) -> None:
     with WsClient(server.ports["fast"], f"authorization: Bearer {OWNER}") as socket:
         config = {"type": "queue", "dead_letter": "private"}
-        told = socket.ask("publish", topic="orders.ws", records=[{"data": 1}], config=config)
-        assert (told["op"], told["code"]) == ("error", "forbidden")
+        message = socket.ask("publish", topic="orders.ws", records=[{"data": 1}], config=config)
+        assert (message["op"], message["code"]) == ("error", "forbidden")
 
 
 WRITER = "key-that-only-writes-orders"
@@ -118,9 +118,9 @@ def test_a_config_in_an_append_needs_the_scope_admin(shards: WholeServer, shard:
 @pytest.mark.parametrize("shard", [0, 1])
 def test_a_config_in_a_publish_needs_the_scope_admin(shards: WholeServer, shard: int) -> None:
     name = shards.topic_of(shard, "published")
-    asked = {"topic": name, "records": [{"data": 1}], "config": {"ttl_ms": 60000}}
+    publish = {"topic": name, "records": [{"data": 1}], "config": {"ttl_ms": 60000}}
     for key, op in ((WRITER, "error"), (f"{WRITER}-and-administers", "ack")):
         with WsClient(shards.port, f"authorization: Bearer {key}") as socket:
-            told = socket.ask("publish", **asked)
-            assert told["op"] == op
-            assert op == "ack" or told["message"] == "config: the key lacks the scope admin"
+            message = socket.ask("publish", **publish)
+            assert message["op"] == op
+            assert op == "ack" or message["message"] == "config: the key lacks the scope admin"

@@ -25,9 +25,9 @@ def test_a_job_is_claimed_and_acked(api: Api) -> None:
     assert api.put(type="queue")["config"]["type"] == "queue"
     api.append_raw(b'{"data":{"b":1.0,"a":1e400},"tag":"t","meta":{"k":1}}')
     api.append(2)
-    told = ask(api, "claim", node="w", max=1)
-    assert (told["count"], told["ready"], told["topic"]) == (1, 1, api.topic)
-    (job,) = told["claimed"]
+    claim = ask(api, "claim", node="w", max=1)
+    assert (claim["count"], claim["ready"], claim["topic"]) == (1, 1, api.topic)
+    (job,) = claim["claimed"]
     assert set(job) == {"$seq", "lease_id", "deadline", "$ts", "$tag", "deliveries", "data", "meta"}
     assert (job["$seq"], job["deliveries"], job["$tag"], job["meta"]) == (1, 1, "t", {"k": 1})
     state = api.state()

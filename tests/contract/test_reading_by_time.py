@@ -24,20 +24,20 @@ def test_diff_reads_from_a_time_on(api: Api) -> None:
     times = _stamped(api)
     assert api.call("POST", "/diff", {"from_ts": times[1]}).json["next_from_seq"] == 3
     for ts, seqs in ((0, [1, 2, 3]), (times[1], [2, 3]), (times[1] + 1, [3]), (times[2] + 1, [])):
-        told = api.call("POST", "/diff", {"from_ts": ts}).json
-        assert [record["$seq"] for record in told["records"]] == seqs
-        assert (told["tombstone"], told["caught_up"]) == (None, True)
+        answer = api.call("POST", "/diff", {"from_ts": ts}).json
+        assert [record["$seq"] for record in answer["records"]] == seqs
+        assert (answer["tombstone"], answer["caught_up"]) == (None, True)
 
 
 def test_diff_reads_the_newest(api: Api) -> None:
     api.append(*range(5))
     for last, seqs in ((0, []), (2, [4, 5]), (99, [1, 2, 3, 4, 5])):
-        told = api.call("POST", "/diff", {"last": last}).json
-        assert [record["$seq"] for record in told["records"]] == seqs
+        answer = api.call("POST", "/diff", {"last": last}).json
+        assert [record["$seq"] for record in answer["records"]] == seqs
 
 
 @pytest.mark.parametrize(
-    ("asked", "first", "count"),
+    ("body", "first", "count"),
     [
         ({"last": 4, "limit": 1}, 1200, 1),
         ({"last": 300}, 901, 300),
@@ -50,13 +50,13 @@ def test_diff_reads_the_newest(api: Api) -> None:
     ],
 )
 def test_the_newest_are_as_many_as_the_limit_allows(
-    api: Api, asked: dict[str, int], first: int, count: int
+    api: Api, body: dict[str, int], first: int, count: int
 ) -> None:
     for _ in range(3):
         api.append(*range(400))
-    told = api.call("POST", "/diff", asked).json
-    assert [record["$seq"] for record in told["records"]] == list(range(first, first + count))
-    assert (told["next_from_seq"], told["caught_up"]) == (1200, True)
+    answer = api.call("POST", "/diff", body).json
+    assert [record["$seq"] for record in answer["records"]] == list(range(first, first + count))
+    assert (answer["next_from_seq"], answer["caught_up"]) == (1200, True)
 
 
 def test_the_state_of_a_topic_says_where_a_time_begins(api: Api) -> None:
@@ -98,9 +98,9 @@ def test_a_watch_session_begins_there(api: Api) -> None:
     times = _stamped(api)
     for place, seq in (({"from_ts": times[1]}, 1), ({"last": 1}, 2), ({"last": 0}, 3), ({"from_ts": 0}, 0)):
         body = json.dumps({"topics": {api.topic: place}}).encode()
-        told = api.client.ask("POST", "/v0/watch", body)
-        assert told.status == 200, told
-        assert told.json["topics"][api.topic]["from_seq"] == seq
+        answer = api.client.ask("POST", "/v0/watch", body)
+        assert answer.status == 200, answer
+        assert answer.json["topics"][api.topic]["from_seq"] == seq
     for wrong in ({"last": 1, "tail": True}, {"from_ts": 1, "from_seq": 0}, {"last": -1}):
         body = json.dumps({"topics": {api.topic: wrong}}).encode()
         refused = api.client.ask("POST", "/v0/watch", body)
@@ -111,8 +111,8 @@ def test_a_web_socket_subscribes_there(server: HttpServer, api: Api) -> None:
     times = _stamped(api)
     for place, seqs in (({"from_ts": times[1]}, [2, 3]), ({"last": 1}, [3])):
         with WsClient(server.ports["fast"]) as socket:
-            told = socket.ask("subscribe", topics={api.topic: place})
-            assert told["topics"][api.topic]["from_seq"] == seqs[0] - 1
+            message = socket.ask("subscribe", topics={api.topic: place})
+            assert message["topics"][api.topic]["from_seq"] == seqs[0] - 1
             assert [record["$seq"] for record in socket.read()["records"]] == seqs
     with WsClient(server.ports["fast"]) as socket:
         assert socket.ask("subscribe", topic=api.topic, last=1, tail=True)["code"] == "invalid_request"

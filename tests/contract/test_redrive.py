@@ -31,8 +31,8 @@ def letters(api: Api, queue: str, *tags: str) -> None:
     assert api.call("POST", "", {"records": records}).status in (200, 201)
 
 
-def redrive(api: Api, **asked: Any) -> Any:
-    answer = api.call("POST", "/redrive", asked)
+def redrive(api: Api, **body: Any) -> Any:
+    answer = api.call("POST", "/redrive", body)
     assert answer.status == 200, answer
     return answer.json
 
@@ -83,7 +83,7 @@ def test_a_dry_run_counts_and_moves_nothing(api: Api) -> None:
     assert api.seqs() == [1, 2, 3]
 
 
-def test_a_part_says_from_where_to_go_on(api: Api) -> None:
+def test_a_partial_redrive_says_where_to_resume(api: Api) -> None:
     queue = beside(api)
     letters(api, queue.topic, *"abcde")
     first = redrive(api, max=2, rate=1000)
@@ -112,7 +112,7 @@ def test_a_queue_is_not_redriven_nor_what_is_not_there(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "message"),
     [
         ({"max": 0}, "max: must be at least 1"),
         ({"rate": 0}, "rate: must be at least 1"),
@@ -122,9 +122,9 @@ def test_a_queue_is_not_redriven_nor_what_is_not_there(api: Api) -> None:
         ({"dry_run": 1}, "dry_run: "),
     ],
 )
-def test_a_wrong_redrive_is_refused_with_the_field(api: Api, body: object, told: str) -> None:
+def test_a_wrong_redrive_is_refused_with_the_field(api: Api, body: object, message: str) -> None:
     api.put()
-    assert api.refused(400, "invalid_request", "POST", "/redrive", body).message.startswith(told)
+    assert api.refused(400, "invalid_request", "POST", "/redrive", body).message.startswith(message)
 
 
 def test_too_many_seqs_are_refused(api: Api) -> None:

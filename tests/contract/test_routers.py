@@ -61,29 +61,29 @@ class Routes:
         return answer.json
 
     def append(self, topic: str, *records: object) -> None:
-        told = [one if isinstance(one, dict) else {"data": one} for one in records]
-        answer = self.ask("POST", f"/v0/topics/{self.topic(topic)}", {"records": told})
+        bodies = [one if isinstance(one, dict) else {"data": one} for one in records]
+        answer = self.ask("POST", f"/v0/topics/{self.topic(topic)}", {"records": bodies})
         assert answer.status in (200, 201), answer
 
     def copies(self, topic: str, count: int) -> list[Any]:
         """As many as there are to be, waited for."""
-        found: list[Any] = []
+        values: list[Any] = []
         for _ in range(count + 1):
-            body = {"from_seq": found[-1]["$seq"] if found else 0, "wait_ms": 5000, "include_tags": True}
-            told = self.ask("POST", f"/v0/topics/{self.topic(topic)}/diff", body).json
-            found += told["records"]
-            if len(found) >= count:
+            body = {"from_seq": values[-1]["$seq"] if values else 0, "wait_ms": 5000, "include_tags": True}
+            answer = self.ask("POST", f"/v0/topics/{self.topic(topic)}/diff", body).json
+            values += answer["records"]
+            if len(values) >= count:
                 break
-        assert len(found) == count, found
-        return found
+        assert len(values) == count, values
+        return values
 
     def is_there(self, topic: str) -> bool:
         return self.ask("GET", f"/v0/topics/{self.topic(topic)}").status == 200
 
     def listed(self, query: str = "") -> list[str]:
         """Without what their names have in common."""
-        told = self.ask("GET", f"/v0/routers?prefix={self.name}{query}").json["routers"]
-        return [one["router"].removeprefix(self.topic("")) for one in told]
+        routers = self.ask("GET", f"/v0/routers?prefix={self.name}{query}").json["routers"]
+        return [one["router"].removeprefix(self.topic("")) for one in routers]
 
 
 @pytest.fixture(scope="module", params=[1, 2, 5])
@@ -99,12 +99,12 @@ def routes(server: WholeServer, lane: str, topic: str) -> Iterator[Routes]:
 
 
 def test_a_put_creates_with_every_default_and_makes_its_topics(routes: Routes) -> None:
-    told = routes.made("a>b", "a", "b")
+    route = routes.made("a>b", "a", "b")
     ends = {"source": routes.topic("a"), "dest": routes.topic("b")}
-    performance = told.pop("performance")
+    performance = route.pop("performance")
     assert list(performance) == ["server_total_ms"]
-    assert told == {"router": routes.topic("a>b"), "created": True, **ends, **DEFAULTS}
-    assert list(told)[:2] == ["router", "created"]
+    assert route == {"router": routes.topic("a>b"), "created": True, **ends, **DEFAULTS}
+    assert list(route)[:2] == ["router", "created"]
     for end in ("a", "b"):
         assert routes.is_there(end)
     state = routes.ask("GET", routes.path("a>b")).json
@@ -125,17 +125,17 @@ def test_a_second_put_changes_the_options_and_not_where_it_began(routes: Routes)
     }
     answer = routes.put("r", "a", "b", **options, **{"from": "earliest"})
     assert (answer.status, answer.json["created"]) == (200, False)
-    found = {name: answer.json[name] for name in DEFAULTS}
-    assert found == {**DEFAULTS, **options}
+    actual = {name: answer.json[name] for name in DEFAULTS}
+    assert actual == {**DEFAULTS, **options}
     assert routes.ask("GET", routes.path("r")).json["filter"] == options["filter"]
 
 
 def test_a_route_is_deleted_once(routes: Routes) -> None:
     routes.made("r", "a", "b")
-    told = [routes.ask("DELETE", routes.path("r")) for _ in range(2)]
-    assert [(one.status, one.json["deleted"]) for one in told] == [(200, True), (200, False)]
-    assert list(told[0].json) == ["router", "deleted", "performance"]
-    assert told[0].json["router"] == routes.topic("r")
+    answers = [routes.ask("DELETE", routes.path("r")) for _ in range(2)]
+    assert [(one.status, one.json["deleted"]) for one in answers] == [(200, True), (200, False)]
+    assert list(answers[0].json) == ["router", "deleted", "performance"]
+    assert answers[0].json["router"] == routes.topic("r")
     gone = routes.ask("GET", routes.path("r"))
     assert (gone.status, gone.code) == (404, "router_not_found")
     assert routes.listed() == []
@@ -272,9 +272,9 @@ def test_routes_are_listed_in_name_order_by_prefix_and_ends_in_pages(routes: Rou
         seen, cursor = [], ""
         while cursor is not None:
             query = f"prefix={routes.name}&page_size={page_size}&cursor={cursor}"
-            told = routes.ask("GET", f"/v0/routers?{query}").json
-            seen += [one["router"].removeprefix(routes.topic("")) for one in told["routers"]]
-            cursor = told.get("next_cursor")
+            page = routes.ask("GET", f"/v0/routers?{query}").json
+            seen += [one["router"].removeprefix(routes.topic("")) for one in page["routers"]]
+            cursor = page.get("next_cursor")
         assert seen == names
     for query in ("page_size=x", "cursor=%21", "partial=perhaps", "source=a%20b", "dest=%00"):
         answer = routes.ask("GET", f"/v0/routers?{query}")
@@ -340,8 +340,8 @@ def test_queues_may_be_at_both_ends_of_a_chain(routes: Routes) -> None:
     routes.append("a", "job")
     assert [one["data"] for one in routes.copies("c", 1)] == ["job"]
     for queue in ("a", "c"):
-        told = routes.ask("POST", f"/v0/topics/{routes.topic(queue)}/claim", {"node": "w"}).json
-        assert [one["data"] for one in told["claimed"]] == ["job"]
+        claim = routes.ask("POST", f"/v0/topics/{routes.topic(queue)}/claim", {"node": "w"}).json
+        assert [one["data"] for one in claim["claimed"]] == ["job"]
 
 
 def test_what_goes_in_a_circle_ends_after_sixteen_hops(routes: Routes) -> None:
@@ -471,7 +471,7 @@ def test_keys_need_their_scopes_and_are_for_names_and_both_ends(tmp_path: Path) 
             return answer.status, answer.code if answer.status >= 400 else ""
 
         forbidden = (403, "forbidden")
-        assert ask("nobody-has-this-key", "PUT", "r", "a", "b") == (401, "unauthorized")
+        assert ask("unknown-key", "PUT", "r", "a", "b") == (401, "unauthorized")
         assert ask(READER, "PUT", "mine.r", "mine.a", "mine.b") == forbidden
         for route, source, dest in (
             ("r", "mine.a", "mine.b"),
@@ -484,8 +484,8 @@ def test_keys_need_their_scopes_and_are_for_names_and_both_ends(tmp_path: Path) 
         assert ask(ADMIN, "PUT", "theirs.r", "theirs.a", "theirs.b") == (201, "")
         assert ask(ADMIN, "GET", "theirs.r") == ask(ADMIN, "DELETE", "theirs.r") == forbidden
         for key, names in ((ALL, ["mine.r", "theirs.r"]), (SOME, ["mine.r"]), (READER, ["mine.r"])):
-            told = client.ask("GET", "/v0/routers", None, f"authorization: Bearer {key}").json["routers"]
-            assert [one["router"] for one in told] == names
+            routers = client.ask("GET", "/v0/routers", None, f"authorization: Bearer {key}").json["routers"]
+            assert [one["router"] for one in routers] == names
         for route in ("theirs.r", "absent"):
             assert ask(READER, "GET", route) == ask(SOME, "DELETE", route) == forbidden
         assert ask(READER, "GET", "mine.r") == (200, "")

@@ -110,7 +110,7 @@ def test_a_boolean_in_a_query_that_is_none_is_400(
 
 
 @pytest.mark.parametrize("query", ["?", "?return_seqs=true&return_seqs=false", "?return%5fseqs=0"])
-def test_a_query_is_decoded_and_its_last_word_counts(api: Api, query: str) -> None:
+def test_a_query_is_decoded_and_its_last_value_applies(api: Api, query: str) -> None:
     answer = api.call("POST", query, RECORDS)
     assert ("seqs" in answer.json) == (query == "?")
 
@@ -159,7 +159,7 @@ def test_a_word_that_is_none_of_a_field_is_refused_with_those_that_are(api: Api)
     assert answer.message.endswith('must be one of "old", "reject", got "new"')
 
 
-def test_a_body_that_is_empty_is_told(api: Api) -> None:
+def test_an_empty_body_is_refused(api: Api) -> None:
     assert "is empty" in api.refused(400, "invalid_request", "POST", "", b"").message
 
 
@@ -192,7 +192,7 @@ def test_every_answer_is_json_with_performance(api: Api) -> None:
 
 
 def test_all_lanes_give_the_same_answers(server: HttpServer) -> None:
-    asked = [
+    requests = [
         ("PUT", "", b'{"durable":true}'),
         ("POST", "", b'{"records":[{"data":{"a":1.0},"tag":"t","node":"n","meta":{}}]}'),
         ("POST", "/diff", b'{"include_tags":true}'),
@@ -208,15 +208,15 @@ def test_all_lanes_give_the_same_answers(server: HttpServer) -> None:
     shapes = []
     for lane in server.ports:
         with connect(server.ports, lane) as client:
-            answers = [client.ask(method, f"/v0/topics/same{rest}", body) for method, rest, body in asked]
+            answers = [client.ask(method, f"/v0/topics/same{rest}", body) for method, rest, body in requests]
         shapes.append([_timeless(answer) for answer in answers])
     assert shapes[0] == shapes[1] == shapes[2]
 
 
 def _timeless(answer: Answer) -> object:
-    status, fields, told = answer.shape
+    status, fields, body = answer.shape
     for name in ("last_write_ts", "last_read_ts", "effective_priority", "epoch"):
-        told.pop(name, None)
-    for record in told.get("records", ()):
+        body.pop(name, None)
+    for record in body.get("records", ()):
         record.pop("$ts")
-    return status, fields, told
+    return status, fields, body

@@ -29,29 +29,31 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 
 
-def _path(route: Route, topic: str) -> str:
-    return "/".join(f"x{quote(topic)}" if part.startswith(":") else part for part in route.pattern.split("/"))
+def _path(endpoint: Route, topic: str) -> str:
+    return "/".join(
+        f"x{quote(topic)}" if part.startswith(":") else part for part in endpoint.pattern.split("/")
+    )
 
 
-@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.pattern}")
-def test_every_route_refuses_an_unknown_parameter(api: Api, route: Route) -> None:
-    body = json.dumps(BODIES[route.operation]).encode() if route.operation in BODIES else None
-    known = next(iter(sorted(route.parameters)), "")
-    answer = api.client.ask(route.method, f"{_path(route, api.topic)}?{known}=1&{known}z=1", body)
+@pytest.mark.parametrize("endpoint", ROUTES, ids=lambda endpoint: f"{endpoint.method} {endpoint.pattern}")
+def test_every_endpoint_refuses_an_unknown_parameter(api: Api, endpoint: Route) -> None:
+    body = json.dumps(BODIES[endpoint.operation]).encode() if endpoint.operation in BODIES else None
+    known = next(iter(sorted(endpoint.parameters)), "")
+    answer = api.client.ask(endpoint.method, f"{_path(endpoint, api.topic)}?{known}=1&{known}z=1", body)
     assert (answer.status, answer.code) == (400, "invalid_request"), answer
     assert answer.json["error"]["detail"] == {"field": f"{known}z"}
-    told = f"did you mean {known}?" if known else "none is allowed"
-    assert answer.message == f"{known}z: unknown parameter{',' if known else ';'} {told}"
+    hint = f"did you mean {known}?" if known else "none is allowed"
+    assert answer.message == f"{known}z: unknown parameter{',' if known else ';'} {hint}"
 
 
-@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.pattern}")
-def test_every_body_refuses_an_unknown_field(api: Api, route: Route) -> None:
-    if route.method in ("GET", "DELETE"):
+@pytest.mark.parametrize("endpoint", ROUTES, ids=lambda endpoint: f"{endpoint.method} {endpoint.pattern}")
+def test_every_body_refuses_an_unknown_field(api: Api, endpoint: Route) -> None:
+    if endpoint.method in ("GET", "DELETE"):
         return
-    body = BODIES[route.operation]
+    body = BODIES[endpoint.operation]
     known = next(iter(body))
     answer = api.client.ask(
-        route.method, _path(route, api.topic), json.dumps({**body, f"{known}z": 1}).encode()
+        endpoint.method, _path(endpoint, api.topic), json.dumps({**body, f"{known}z": 1}).encode()
     )
     assert (answer.status, answer.code) == (400, "invalid_request"), answer
     assert answer.message == f"{known}z: unknown field, did you mean {known}?"
@@ -79,7 +81,7 @@ def test_a_delete_with_a_body_deletes_nothing(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    ("op", "message", "told"),
+    ("op", "message", "detail"),
     [
         ("subscribe", {"topic": "t", "from": 3}, "from: unknown field, did you mean from_"),
         (
@@ -103,8 +105,10 @@ def test_a_delete_with_a_body_deletes_nothing(api: Api) -> None:
         ("ping", {"data": 1}, "data: unknown field; allowed: op, request_id"),
     ],
 )
-def test_messages_of_a_web_socket_are_as_strict(server: HttpServer, op: str, message: Any, told: str) -> None:
+def test_messages_of_a_web_socket_are_as_strict(
+    server: HttpServer, op: str, message: Any, detail: str
+) -> None:
     with WsClient(server.ports["fast"]) as socket:
         answer = socket.ask(op, **message, request_id=7)
     assert (answer["op"], answer["code"], answer["request_id"]) == ("error", "invalid_request", 7)
-    assert answer["message"].startswith(told)
+    assert answer["message"].startswith(detail)

@@ -121,12 +121,12 @@ def test_what_a_put_stores(api: Api, sent: dict[str, Any], stored: dict[str, Any
 )
 def test_what_is_for_queues_is_refused_for_a_log(api: Api, sent: dict[str, Any]) -> None:
     (field,) = sent
-    told = f'{field}: is for queues, topic "{api.topic}" is a log'
+    message = f'{field}: is for queues, topic "{api.topic}" is a log'
     answer = api.refused(400, "invalid_request", "PUT", "", sent)
-    assert answer.message == f'{told}; to create a queue, add "type":"queue"'
+    assert answer.message == f'{message}; to create a queue, add "type":"queue"'
     api.refused(404, "topic_not_found", "GET")
     config = api.put()["config"]
-    assert api.refused(400, "invalid_request", "PUT", "", sent).message == told
+    assert api.refused(400, "invalid_request", "PUT", "", sent).message == message
     # What a topic reports may be sent back.
     assert api.put(**config)["config"] == config
 

@@ -22,16 +22,19 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def seqs(told: Any) -> list[int]:
-    return [record["$seq"] for record in told["records"]]
+def seqs(answer: Any) -> list[int]:
+    return [record["$seq"] for record in answer["records"]]
 
 
 def test_a_read_waits_for_a_duration(api: Api) -> None:
     api.append(1)
     assert api.diff(1, wait_ms="30ms")["performance"]["server_total_ms"] >= 25
-    for wrong, told in (("soon", "must be a number of milliseconds or a duration"), ("5", '"5" has no unit')):
+    for wrong, message in (
+        ("soon", "must be a number of milliseconds or a duration"),
+        ("5", '"5" has no unit'),
+    ):
         answer = api.refused(400, "invalid_request", "POST", "/diff", {"wait_ms": wrong})
-        assert answer.message.startswith(f"wait_ms: {told}")
+        assert answer.message.startswith(f"wait_ms: {message}")
 
 
 @pytest.mark.parametrize("place", ["-1h", "-60.5 m", 0])
@@ -44,13 +47,13 @@ def test_a_read_begins_at_a_time(api: Api, place: object) -> None:
 def test_a_read_begins_at_a_time_of_a_calendar(api: Api) -> None:
     api.append(1)
     stamp = api.diff()["records"][0]["$ts"]
-    for shift, found in ((0, [1]), (1, [])):
+    for shift, expected in ((0, [1]), (1, [])):
         at = datetime.fromtimestamp((stamp + shift) / 1000, UTC)
         text = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        assert seqs(api.call("POST", "/diff", {"from_ts": text}).json) == found
-        assert api.call("GET", f"?from_ts={text}").json["from_seq"] == 1 - len(found)
+        assert seqs(api.call("POST", "/diff", {"from_ts": text}).json) == expected
+        assert api.call("GET", f"?from_ts={text}").json["from_seq"] == 1 - len(expected)
         # A plus sign that is not escaped.
-        assert api.call("GET", f"?from_ts={text[:-1]}+00:00").json["from_seq"] == 1 - len(found)
+        assert api.call("GET", f"?from_ts={text[:-1]}+00:00").json["from_seq"] == 1 - len(expected)
 
 
 def test_seconds_are_refused_with_the_guess(api: Api) -> None:
@@ -78,14 +81,14 @@ def test_a_watch_takes_a_heartbeat_a_size_and_a_time(api: Api) -> None:
     }
     answer = api.client.ask("POST", "/v0/watch", json.dumps(body).encode())
     assert answer.json["topics"][api.topic]["from_seq"] == 0
-    for field, wrong, told in (
+    for field, wrong, message in (
         ("heartbeat_ms", "2m", "heartbeat_ms: must be from 1000 to 60000"),
         ("heartbeat_ms", "often", "heartbeat_ms: must be a number of milliseconds"),
         ("max_batch_bytes", "big", "max_batch_bytes: must be a number of bytes or a size"),
     ):
         answer = api.client.ask("POST", "/v0/watch", json.dumps({**body, field: wrong}).encode())
         assert answer.status == 400
-        assert answer.message.startswith(told)
+        assert answer.message.startswith(message)
 
 
 def test_leases_and_delays_are_durations(api: Api) -> None:
@@ -110,9 +113,9 @@ def test_an_append_delays_its_jobs(api: Api) -> None:
     api.append(1, delay_ms="1h")
     api.append(2, not_before="+1h")
     for seq in (1, 2):
-        told = api.call("GET", f"/explain?seq={seq}").json
-        assert told["state"] == "delayed"
-        assert 0 <= told["until"] - now_ms() - HOUR_MS + 60_000 <= 60_000
+        explanation = api.call("GET", f"/explain?seq={seq}").json
+        assert explanation["state"] == "delayed"
+        assert 0 <= explanation["until"] - now_ms() - HOUR_MS + 60_000 <= 60_000
     answer = api.refused(
         400, "invalid_request", "POST", "", {"records": [{"data": 1}], "not_before": 1_795_037_271}
     )
@@ -140,5 +143,5 @@ def test_a_subscription_takes_a_time_and_a_size(server: HttpServer, api: Api) ->
         socket.ask("subscribe", topic=api.topic, from_ts="-1h", max_batch_bytes="64 KiB")
         assert seqs(socket.expect("record")) == [1, 2]
         socket.expect("caught_up")
-        told = socket.ask("subscribe", topic=api.topic, from_ts=1_795_037_271)
-        assert told["message"] == f"from_ts: {GUESS}"
+        message = socket.ask("subscribe", topic=api.topic, from_ts=1_795_037_271)
+        assert message["message"] == f"from_ts: {GUESS}"

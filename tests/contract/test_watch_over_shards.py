@@ -56,8 +56,8 @@ def home_of(wid: str) -> int:
 
 
 def seqs_of(event: Event) -> dict[str, int]:
-    found: dict[str, int] = json.loads(base64.urlsafe_b64decode(event.id + "=="))
-    return found
+    seqs: dict[str, int] = json.loads(base64.urlsafe_b64decode(event.id + "=="))
+    return seqs
 
 
 def look(server: WholeServer, wid: str, *fields: str) -> Answer:
@@ -104,15 +104,15 @@ def test_between_equals_sessions_are_spread(server: WholeServer) -> None:
 
 def test_any_connection_asks_for_one_and_hears_of_all_shards(server: WholeServer) -> None:
     names = topics_of(server)
-    told: list[Any] = []
+    answers: list[Any] = []
     for opener in ("/v0/health", *(f"/v0/topics/{name}" for name in names)):
         answer = ask(server, *names, opener=opener)
         assert answer.status == 200
-        told.append(answer.json["topics"])
-    assert list(told[0]) == names
-    assert all(one == told[0] for one in told)
+        answers.append(answer.json["topics"])
+    assert list(answers[0]) == names
+    assert all(one == answers[0] for one in answers)
     for opener in ("/v0/health", f"/v0/topics/{names[2]}"):
-        answer = ask(server, names[0], "nobody", names[4], opener=opener)
+        answer = ask(server, names[0], "missing", names[4], opener=opener)
         assert (answer.status, answer.code) == (404, "topic_not_found")
 
 
@@ -134,13 +134,13 @@ def test_a_stream_begins_on_any_connection(server: WholeServer) -> None:
                 assert stream.read_answer("HEAD").status == 200
             stream.send(request_bytes("GET", f"/v0/watch/{wid}"))
             stream.begin()
-    # Two topics are of the home, and a connection of the front process moves in another way.
+    # Two topics belong to the home shard, and a connection of the supervisor moves in another way.
     server.wait_for(
         lambda: metric(server, "topics_connections_moved_total") >= before + 4, "connections have moved"
     )
     with EventClient(server.port, f"/v0/watch/{made(server, *names)}") as stream:
-        told = stream.begin().records(len(names))
-        assert sorted(name for name, _ in told) == sorted(names)
+        records = stream.begin().records(len(names))
+        assert sorted(name for name, _ in records) == sorted(names)
         append(server, names[-1])
         assert stream.records(1) == [(names[-1], 2)]
 
@@ -156,7 +156,7 @@ def test_a_request_for_a_stream_may_come_in_chunks_on_a_connection_of_another_sh
         assert stream.begin().records(1) == [(a1, 1)]
 
 
-def test_what_is_no_session_is_told_alike_everywhere(server: WholeServer) -> None:
+def test_an_unknown_session_is_refused_alike_everywhere(server: WholeServer) -> None:
     wid = made(server, topics_of(server)[0])
     raw = base64.urlsafe_b64decode(wid)
     ended = [base64.urlsafe_b64encode(bytes([0, shard]) + raw[2:8] + bytes(16)) for shard in range(SHARDS)]
@@ -174,35 +174,35 @@ def test_what_is_no_session_is_told_alike_everywhere(server: WholeServer) -> Non
 
 def test_what_crosses_the_link_is_for_the_same_key_and_cursor(tmp_path: Path) -> None:
     """In chunks, so that the connection does not move to the home."""
-    keys = "key-of-everybody,key-of-some::a|b,key-of-nobody::c"
+    keys = "key-of-everybody,key-of-some::a|b,key-of-none::c"
     with WholeServer(tmp_path, shards=SHARDS, environ={"TOPICS_API_KEYS": keys}) as server:
         here, there = server.topic_of(0, "a"), server.topic_of(1, "b")
-        fields = {key: f"authorization: Bearer key-of-{key}" for key in ("everybody", "some", "nobody")}
+        fields = {key: f"authorization: Bearer key-of-{key}" for key in ("everybody", "some", "none")}
         with RawClient(server.port) as client:
             for _ in range(3):
                 client.ask("POST", f"/v0/topics/{there}", RECORD, fields["some"])
             body = json.dumps({"topics": {there: {}}}).encode()
-            assert client.ask("POST", "/v0/watch", body, fields["nobody"]).status == 403
+            assert client.ask("POST", "/v0/watch", body, fields["none"]).status == 403
             wid = client.ask("POST", "/v0/watch", body, fields["some"]).json["wid"]
         with EventClient(server.port, f"/v0/topics/{here}", fields["some"]) as stream:
             stream.read_answer()
 
-            def asked(method: str, *more: str) -> bytes:
+            def request_for(method: str, *more: str) -> bytes:
                 return request_bytes(method, f"/v0/watch/{wid}", b"{}", *more, is_chunked=True)
 
-            for key, status in (("everybody", 403), ("nobody", 403), ("some", 200)):
-                stream.send(asked("HEAD", fields[key]))
+            for key, status in (("everybody", 403), ("none", 403), ("some", 200)):
+                stream.send(request_for("HEAD", fields[key]))
                 assert stream.read_answer("HEAD").status == status
-            stream.send(asked("GET", fields["some"], "accept: text/html"))
+            stream.send(request_for("GET", fields["some"], "accept: text/html"))
             assert stream.read_answer().status == 406
-            stream.send(asked("GET", fields["some"], "last-event-id: ???"))
+            stream.send(request_for("GET", fields["some"], "last-event-id: ???"))
             assert stream.read_answer().status == 400
-            stream.send(asked("GET", fields["some"]))
+            stream.send(request_for("GET", fields["some"]))
             assert stream.begin().records(3) == [(there, 1), (there, 2), (there, 3)]
         cursor = base64.urlsafe_b64encode(json.dumps({there: 1}).encode()).decode().rstrip("=")
         with EventClient(server.port, f"/v0/topics/{here}", fields["some"]) as stream:
             stream.read_answer()
-            stream.send(asked("GET", fields["some"], f"last-event-id: {cursor}"))
+            stream.send(request_for("GET", fields["some"], f"last-event-id: {cursor}"))
             assert stream.begin().records(2) == [(there, 2), (there, 3)]
 
 
@@ -320,7 +320,7 @@ def test_sessions_are_counted_over_all_shards(tmp_path: Path) -> None:
             for _ in range(4):
                 statuses.append(ask(server, name).status)
                 # What is refused for another reason takes nothing away.
-                assert ask(server, name, "nobody").status in (404, 429)
+                assert ask(server, name, "missing").status in (404, 429)
 
         threads = [threading.Thread(target=make, args=(name,)) for name in names]
         for thread in threads:
@@ -339,7 +339,7 @@ def test_sessions_are_counted_over_all_shards(tmp_path: Path) -> None:
         server.wait_for(lambda: ask(server, names[2]).status == 429, "the cap is known again")
 
 
-def test_streams_are_counted_over_all_shards_and_given_back_by_a_worker_that_dies(tmp_path: Path) -> None:
+def test_streams_are_counted_over_all_shards_and_released_by_a_worker_that_dies(tmp_path: Path) -> None:
     environ = {"TOPICS_MAX_SSE_CONNECTIONS": "2"}
     with WholeServer(tmp_path, shards=SHARDS, environ=environ) as server:
         names = topics_of(server)
@@ -365,7 +365,7 @@ def test_streams_are_counted_over_all_shards_and_given_back_by_a_worker_that_die
                     with EventClient(server.port, f"/v0/watch/{wids[4]}") as third:
                         return third.read_head().startswith("HTTP/1.1 200")
 
-                server.wait_for(has_room, "the stream of the worker that died is given back")
+                server.wait_for(has_room, "the stream of the worker that died is released")
         server.wait_for_shard(0)
         for wid in wids * 3:
             server.wait_for(lambda wid=wid: _opens(server, wid), "streams that end make room")  # type: ignore[misc]
@@ -384,5 +384,5 @@ def test_a_place_by_time_or_from_the_end_is_found_in_every_shard(server: WholeSe
     for place, seq in (({"from_ts": 0}, 0), ({"last": 1}, 1), ({"from_ts": 1 << 60}, 2)):
         with RawClient(server.port) as client:
             body = json.dumps({"topics": dict.fromkeys(names, place)}).encode()
-            told = client.ask("POST", "/v0/watch", body)
-        assert [told.json["topics"][name]["from_seq"] for name in names] == [seq] * SHARDS
+            answer = client.ask("POST", "/v0/watch", body)
+        assert [answer.json["topics"][name]["from_seq"] for name in names] == [seq] * SHARDS

@@ -30,9 +30,9 @@ def ask(client: AnyClient, body: object, query: str = "", *fields: str) -> Answe
 
 
 def definition(server: HttpServer, wid: str) -> WatchSession:
-    found = WatchIds(INSTANCE, 1).parse(wid)
-    assert found is not None
-    return server.run(lambda: server.shard.state.watch_sessions[found.session])
+    parsed = WatchIds(INSTANCE, 1).parse(wid)
+    assert parsed is not None
+    return server.run(lambda: server.shard.state.watch_sessions[parsed.session])
 
 
 @pytest.fixture
@@ -58,16 +58,16 @@ def test_it_says_where_every_topic_begins_and_stands(api: Api) -> None:
     topics = {api.topic: {"from_seq": 1}, other: {"tail": True}}
     answer = ask(api.client, {"topics": topics})
     assert answer.status == 200
-    told = answer.json
-    wid = told["wid"]
+    session = answer.json
+    wid = session["wid"]
     assert len(wid) == 32
-    assert told["stream_url"] == f"/v0/watch/{wid}"
-    assert told["session_ttl_ms"] == 300_000
-    assert told["performance"]["server_total_ms"] >= 0
-    first, second = told["topics"][api.topic], told["topics"][other]
+    assert session["stream_url"] == f"/v0/watch/{wid}"
+    assert session["session_ttl_ms"] == 300_000
+    assert session["performance"]["server_total_ms"] >= 0
+    first, second = session["topics"][api.topic], session["topics"][other]
     assert first == {"from_seq": 1, "head_seq": 3, "earliest_seq": 3, "epoch": api.state()["epoch"]}
     assert (second["from_seq"], second["head_seq"], second["earliest_seq"]) == (1, 1, 1)
-    assert told.keys() == {"wid", "stream_url", "session_ttl_ms", "topics", "performance"}
+    assert session.keys() == {"wid", "stream_url", "session_ttl_ms", "topics", "performance"}
 
 
 def test_every_session_has_an_id_of_its_own(api: Api) -> None:
@@ -113,8 +113,8 @@ def test_what_is_asked_for_is_kept_within_its_bounds(
     server: HttpServer, api: Api, sent: dict[str, Any], field: str, kept: object
 ) -> None:
     api.append(1)
-    (asked,) = sent.get("topics", {"t": {}}).values()
-    answer = ask(api.client, {**sent, "topics": {api.topic: asked}})
+    (request,) = sent.get("topics", {"t": {}}).values()
+    answer = ask(api.client, {**sent, "topics": {api.topic: request}})
     assert answer.status == 200, answer
     assert getattr(definition(server, answer.json["wid"]), field) == kept
 
@@ -123,7 +123,7 @@ ONE = {"topics": {"t": {}}}
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "message"),
     [
         (b"", "topics: is required"),
         (b"[]", "body"),
@@ -157,10 +157,10 @@ ONE = {"topics": {"t": {}}}
         (b'{"topics":{"t":{}},"x":"\xff"}', "UTF-8"),
     ],
 )
-def test_what_is_out_of_bounds_is_refused_with_its_name(api: Api, body: object, told: str) -> None:
+def test_what_is_out_of_bounds_is_refused_with_its_name(api: Api, body: object, message: str) -> None:
     answer = ask(api.client, body)
     assert (answer.status, answer.code) == (400, "invalid_request"), answer
-    assert told in answer.message
+    assert message in answer.message
 
 
 def test_a_large_body_of_nothing_is_read_and_refused(api: Api) -> None:
@@ -173,17 +173,17 @@ def test_a_large_body_of_nothing_is_read_and_refused(api: Api) -> None:
 @pytest.mark.parametrize(("query", "status"), [("?lenient=maybe", 400), ("?lenient=0", 404), ("", 404)])
 def test_a_topic_that_does_not_exist_is_404(api: Api, query: str, status: int) -> None:
     api.append(1)
-    answer = ask(api.client, {"topics": {api.topic: {}, "nobody": {}}}, query)
+    answer = ask(api.client, {"topics": {api.topic: {}, "missing": {}}}, query)
     assert (answer.status, answer.code) == (status, {400: "invalid_request", 404: "topic_not_found"}[status])
     if status == 404:
-        assert '"nobody"' in answer.message
+        assert '"missing"' in answer.message
 
 
 def test_lenient_leaves_out_what_does_not_exist_but_not_all(api: Api) -> None:
     api.append(1)
-    answer = ask(api.client, {"topics": {"nobody": {}, api.topic: {}}}, "?lenient=true")
+    answer = ask(api.client, {"topics": {"missing": {}, api.topic: {}}}, "?lenient=true")
     assert list(answer.json["topics"]) == [api.topic]
-    answer = ask(api.client, {"topics": {"nobody": {}}}, "?lenient=true")
+    answer = ask(api.client, {"topics": {"missing": {}}}, "?lenient=true")
     assert (answer.status, answer.code) == (404, "topic_not_found")
 
 
@@ -270,13 +270,13 @@ def test_for_who_does_not_read_the_kernel_holds_no_more_than_a_little(
         stream.begin()
         session = server.dispatch.watching.sessions.find(known.session)
         assert session is not None
-        told, before = 1, 0
-        while told > before:
+        delivered, before = 1, 0
+        while delivered > before:
             time.sleep(0.05)
-            told, before = server.run(lambda: session.seqs[0]), told
-        assert told * len(filler) < 1 << 20
-        # What it reads then goes on behind that.
-        assert [seq for _, seq in stream.records(told + 1)] == list(range(1, told + 11))
+            delivered, before = server.run(lambda: session.seqs[0]), delivered
+        assert delivered * len(filler) < 1 << 20
+        # Later reads continue after that.
+        assert [seq for _, seq in stream.records(delivered + 1)] == list(range(1, delivered + 11))
 
 
 @pytest.mark.http1
@@ -356,7 +356,7 @@ def test_a_session_is_for_the_key_that_made_it(keyed: HttpServer, lane: str) -> 
             answer = client.ask("GET", f"/v0/watch/{wid}", None, field)
             assert (answer.status, answer.code) == (403, "forbidden")
         assert client.ask("GET", f"/v0/watch/{wid}").status == 401
-        assert client.ask("GET", f"/v0/watch/{wid}?token=key-of-nobody").status == 401
+        assert client.ask("GET", f"/v0/watch/{wid}?token=unknown-key").status == 401
         assert client.ask("HEAD", f"/v0/watch/{wid}?token=key-of-orders").status == 200
         assert client.ask("HEAD", f"/v0/watch/{wid}", None, orders).status == 200
         # Nowhere else.

@@ -34,9 +34,9 @@ def _data(message: Any) -> list[Any]:
 
 def test_a_publish_is_an_append(socket: WsClient, api: Api, topic: str) -> None:
     ack = socket.ask("publish", topic=topic, records=_records(1, "two"), node="n", request_id="r-1")
-    told = api.diff()
-    assert [record["data"] for record in told["records"]] == [1, "two"]
-    assert {record["$node"] for record in told["records"]} == {"n"}
+    answer = api.diff()
+    assert [record["data"] for record in answer["records"]] == [1, "two"]
+    assert {record["$node"] for record in answer["records"]} == {"n"}
     assert ack.pop("performance")
     assert ack == {
         "op": "ack",
@@ -53,7 +53,7 @@ def test_a_publish_is_an_append(socket: WsClient, api: Api, topic: str) -> None:
     }
 
 
-def test_seqs_are_left_out_when_nobody_wants_them(socket: WsClient, topic: str) -> None:
+def test_seqs_are_left_out_on_request(socket: WsClient, topic: str) -> None:
     assert "seqs" not in socket.ask("publish", topic=topic, records=_records(1), return_seqs=False)
 
 
@@ -77,15 +77,15 @@ def test_an_idempotency_key_counts_once(socket: WsClient, api: Api, topic: str) 
 
 def test_a_publish_may_have_jobs_wait(socket: WsClient, topic: str, api: Api) -> None:
     api.put(type="queue")
-    told = socket.ask("publish", topic=topic, records=_records(1), delay_ms=60_000)
-    assert told["op"] == "ack"
+    message = socket.ask("publish", topic=topic, records=_records(1), delay_ms=60_000)
+    assert message["op"] == "ack"
     assert api.state()["queue"]["delayed"] == 1
     assert socket.ask("publish", topic=topic, records=_records(1), delay_ms=-1)["code"] == "invalid_request"
 
 
 def test_a_publish_may_say_what_becomes_of_a_new_topic(socket: WsClient, topic: str, api: Api) -> None:
-    told = socket.ask("publish", topic=topic, records=_records(1), create=False, request_id=7)
-    assert (told["op"], told["code"], told["request_id"]) == ("error", "topic_not_found", 7)
+    message = socket.ask("publish", topic=topic, records=_records(1), create=False, request_id=7)
+    assert (message["op"], message["code"], message["request_id"]) == ("error", "topic_not_found", 7)
     config = {"durability": "fsync", "cap_records": 5}
     assert socket.ask("publish", topic=topic, records=_records(1), config=config)["durability"] == "fsync"
     assert api.state()["config"]["cap_records"] == 5
@@ -94,9 +94,9 @@ def test_a_publish_may_say_what_becomes_of_a_new_topic(socket: WsClient, topic: 
 def test_a_cap_that_refuses_says_what_it_is(socket: WsClient, topic: str) -> None:
     config = {"cap_records": 1, "discard": "reject"}
     socket.ask("publish", topic=topic, records=_records(1), config=config)
-    told = socket.ask("publish", topic=topic, records=_records(1))
-    assert told["code"] == "topic_full"
-    assert told["detail"]["cap_records"] == 1
+    message = socket.ask("publish", topic=topic, records=_records(1))
+    assert message["code"] == "topic_full"
+    assert message["detail"]["cap_records"] == 1
 
 
 def test_many_publishes_are_on_their_way_and_each_is_acked(socket: WsClient, topic: str, api: Api) -> None:
@@ -121,16 +121,16 @@ def test_what_comes_behind_a_publish_sees_what_it_did(socket: WsClient, topic: s
 # -- subscribe ---------------------------------------------------------------------------------------------
 
 
-def test_a_subscription_tells_what_is_there_and_what_comes(socket: WsClient, api: Api, topic: str) -> None:
+def test_a_subscription_delivers_existing_and_new_records(socket: WsClient, api: Api, topic: str) -> None:
     api.append(1, 2)
     epoch = api.state()["epoch"]
     socket.say("subscribe", topic=topic, request_id="s")
     place = {"from_seq": 0, "head_seq": 2, "earliest_seq": 1, "epoch": epoch}
     assert socket.read() == {"op": "subscribed", "request_id": "s", "topics": {topic: place}}
-    told = socket.expect("record", topic=topic, epoch=epoch, from_seq=0, to_seq=2, head_seq=2)
-    assert told["records"] == [
-        {"$seq": 1, "$ts": told["records"][0]["$ts"], "data": 1},
-        {"$seq": 2, "$ts": told["records"][1]["$ts"], "data": 2},
+    message = socket.expect("record", topic=topic, epoch=epoch, from_seq=0, to_seq=2, head_seq=2)
+    assert message["records"] == [
+        {"$seq": 1, "$ts": message["records"][0]["$ts"], "data": 1},
+        {"$seq": 2, "$ts": message["records"][1]["$ts"], "data": 2},
     ]
     assert socket.read() == {"op": "caught_up", "topic": topic, "epoch": epoch, "head_seq": 2}
     api.append("later")
@@ -139,13 +139,13 @@ def test_a_subscription_tells_what_is_there_and_what_comes(socket: WsClient, api
 
 
 @pytest.mark.parametrize(
-    ("asked", "seqs"), [({"from_seq": 2}, [3]), ({"from_seq": 0}, [1, 2, 3]), ({}, [1, 2, 3])]
+    ("position", "seqs"), [({"from_seq": 2}, [3]), ({"from_seq": 0}, [1, 2, 3]), ({}, [1, 2, 3])]
 )
-def test_a_subscription_begins_where_it_is_told_to(
-    socket: WsClient, api: Api, topic: str, asked: dict[str, Any], seqs: list[int]
+def test_a_subscription_begins_at_its_position(
+    socket: WsClient, api: Api, topic: str, position: dict[str, Any], seqs: list[int]
 ) -> None:
     api.append(1, 2, 3)
-    socket.ask("subscribe", topic=topic, **asked)
+    socket.ask("subscribe", topic=topic, **position)
     assert [record["$seq"] for record in socket.expect("record")["records"]] == seqs
 
 
@@ -164,8 +164,8 @@ def test_several_topics_each_have_their_place(
     for name in names:
         Api(api.client, name).append(1, 2)
     places: dict[str, Any] = {names[0]: {"from_seq": 1}, names[1]: {"tail": True}, names[2]: {}}
-    told = socket.ask("subscribe", topics=places, from_seq=2)
-    assert {name: place["from_seq"] for name, place in told["topics"].items()} == dict(
+    message = socket.ask("subscribe", topics=places, from_seq=2)
+    assert {name: place["from_seq"] for name, place in message["topics"].items()} == dict(
         zip(names, [1, 2, 2], strict=True)
     )
     first = socket.expect("record", topic=names[0])
@@ -181,15 +181,15 @@ def test_fields_are_left_out_and_nodes_are_skipped_as_asked(socket: WsClient, ap
     api.append_raw(record % b"me")
     api.append_raw(record % b"you")
     socket.ask("subscribe", topic=topic, node="me", include_tags=True, include_data=False)
-    (told,) = socket.expect("record", from_seq=0, to_seq=2)["records"]
-    assert told == {"$seq": 2, "$ts": told["$ts"], "$node": "you", "$tag": "t", "meta": {"m": 1}}
+    (sent,) = socket.expect("record", from_seq=0, to_seq=2)["records"]
+    assert sent == {"$seq": 2, "$ts": sent["$ts"], "$node": "you", "$tag": "t", "meta": {"m": 1}}
     socket.expect("caught_up")
     socket.ask("subscribe", topic=topic, node=["me", "you"])
     socket.expect("caught_up", head_seq=2)
     socket.ask("subscribe", topic=topic, include_meta=False, consistency="strong", limit=1)
     for _ in range(2):
-        (told,) = socket.expect("record")["records"]
-        assert set(told) == {"$seq", "$ts", "$node", "data"}
+        (sent,) = socket.expect("record")["records"]
+        assert set(sent) == {"$seq", "$ts", "$node", "data"}
     socket.expect("caught_up")
 
 
@@ -222,19 +222,19 @@ def test_unsubscribing_ends_it(socket: WsClient, api: Api, topic: str) -> None:
     api.append(1)
     socket.ask("subscribe", topic=topic, tail=True)
     socket.expect("caught_up")
-    told = socket.ask("unsubscribe", topics=[topic, "never-followed"], request_id=1)
-    assert told == {"op": "unsubscribed", "request_id": 1, "topics": [topic]}
+    message = socket.ask("unsubscribe", topics=[topic, "never-followed"], request_id=1)
+    assert message == {"op": "unsubscribed", "request_id": 1, "topics": [topic]}
     api.append(2)
     assert socket.ask("unsubscribe", topic=topic) == {"op": "unsubscribed", "topics": []}
     assert socket.ask("ping", request_id="still here") == {"op": "pong", "request_id": "still here"}
 
 
-def test_what_was_lost_is_told_with_where_it_goes_on(socket: WsClient, api: Api, topic: str) -> None:
+def test_lost_records_are_reported_with_the_next_seq(socket: WsClient, api: Api, topic: str) -> None:
     api.put(cap_records=2)
     api.append(1, 2, 3, 4)
     socket.ask("subscribe", topic=topic, from_seq=1)
-    told = socket.read()
-    assert told == {
+    message = socket.read()
+    assert message == {
         "op": "tombstone",
         "topic": topic,
         "reason": "cap",
@@ -242,13 +242,13 @@ def test_what_was_lost_is_told_with_where_it_goes_on(socket: WsClient, api: Api,
         "gap_to": 2,
         "earliest_seq": 3,
         "head_seq": 4,
-        "epoch": told["epoch"],
+        "epoch": message["epoch"],
         "to_seq": 2,
     }
     assert _data(socket.expect("record", from_seq=2, to_seq=4)) == [3, 4]
 
 
-def test_a_topic_that_is_deleted_is_said_and_others_go_on(socket: WsClient, api: Api, topic: str) -> None:
+def test_a_deleted_topic_is_reported_and_others_continue(socket: WsClient, api: Api, topic: str) -> None:
     other = Api(api.client, topic + "-other")
     api.append(1)
     other.append(1)
@@ -268,8 +268,8 @@ def test_a_topic_that_is_deleted_is_said_and_others_go_on(socket: WsClient, api:
 
 def test_a_subscription_takes_either_name(socket: WsClient, api: Api) -> None:
     api.append(1, 2, 3)
-    for asked in ({"topic": api.topic, "after_seq": 2}, {"topics": {api.topic: {"after_seq": 2}}}):
-        socket.ask("subscribe", **asked)
+    for fields in ({"topic": api.topic, "after_seq": 2}, {"topics": {api.topic: {"after_seq": 2}}}):
+        socket.ask("subscribe", **fields)
         assert [one["data"] for one in socket.expect("record")["records"]] == [3]
         socket.expect("caught_up")
     assert socket.ask("subscribe", topic=api.topic, after_seq=2, from_seq=1)["message"] == (
@@ -281,8 +281,8 @@ def test_a_position_past_the_head_refuses_the_subscribe(api: Api, socket: WsClie
     api.append(1, 2)
     epoch = api.state()["epoch"]
     socket.say("subscribe", topics={api.topic: {"from_seq": 3, "epoch": epoch}}, request_id="s")
-    told = socket.expect("error", request_id="s", code="position_past_head")
-    assert told["detail"] == {"topic": api.topic, "head_seq": 2, "epoch": epoch}
+    message = socket.expect("error", request_id="s", code="position_past_head")
+    assert message["detail"] == {"topic": api.topic, "head_seq": 2, "epoch": epoch}
     api.append(3)
     assert socket.ask("ping") == {"op": "pong"}
 
@@ -318,7 +318,7 @@ REFUSED: list[tuple[bytes, str, str]] = [
     (b'{"op":"subscribe","topic":""}', "invalid_request", "topic"),
     (b'{"op":"subscribe","topic":"\\ud800"}', "invalid_request", ""),
     (b'{"op":"publish","topic":"\\ud800","records":[{"data":1}]}', "invalid_request", ""),
-    (b'{"op":"subscribe","topic":"nobody-made-this"}', "topic_not_found", "nobody-made-this"),
+    (b'{"op":"subscribe","topic":"never-created"}', "topic_not_found", "never-created"),
     (b'{"op":"subscribe","topic":"a","from_seq":-1}', "invalid_request", "from_seq"),
     (b'{"op":"subscribe","topic":"a","from_seq":1.5}', "invalid_request", "from_seq"),
     (b'{"op":"subscribe","topic":"a","from_seq":1,"tail":true}', "invalid_request", "tail"),
@@ -348,30 +348,30 @@ def test_what_is_wrong_is_said_and_the_connection_lives_on(
     socket: WsClient, message: bytes, code: str, word: str
 ) -> None:
     socket.say_raw(message)
-    told = socket.expect("error", code=code)
-    assert word in told["message"]
-    assert "request_id" not in told
+    error = socket.expect("error", code=code)
+    assert word in error["message"]
+    assert "request_id" not in error
     assert socket.ask("ping", request_id=None) == {"op": "pong"}
 
 
 @pytest.mark.parametrize("request_id", ["text", 'a "quoted" one', 7, -1, 0, 2.5, "", "é"])
 def test_every_answer_repeats_the_id_of_its_request(socket: WsClient, request_id: object) -> None:
-    for kind, asked in {
+    for kind, fields in {
         "ping": {},
         "bark": {},
         "subscribe": {"topic": 7},
         "unsubscribe": {"topics": {}},
         "publish": {"topic": "a", "records": 7},
     }.items():
-        assert socket.ask(kind, request_id=request_id, **asked)["request_id"] == request_id
+        assert socket.ask(kind, request_id=request_id, **fields)["request_id"] == request_id
 
 
 def test_topics_beyond_the_bound_are_refused(tmp_path: Any) -> None:
     with HttpServer(tmp_path, max_watch_topics=3) as server, WsClient(server.ports["fast"]) as socket:
         for name in "abcd":
             socket.ask("publish", topic=name, records=_records(1))
-        told = socket.ask("subscribe", topics=list("abcd"), request_id=1)
-        assert (told["code"], told["detail"]["max"]) == ("invalid_request", 3)
+        message = socket.ask("subscribe", topics=list("abcd"), request_id=1)
+        assert (message["code"], message["detail"]["max"]) == ("invalid_request", 3)
         assert socket.ask("subscribe", topics=list("ab"), tail=True)["op"] == "subscribed"
         for _ in range(2):
             socket.expect("caught_up")
@@ -386,10 +386,10 @@ KEYS = f"{READER}:r:orders.,{WRITER}:w:orders.,{ADMIN}"
 
 
 def test_each_operation_asks_the_key(tmp_path: Any) -> None:
-    def allowed(socket: WsClient, kind: str, **asked: Any) -> bool:
-        told = socket.ask(kind, **asked)
-        assert told["op"] != "error" or told["code"] == "forbidden"
-        return bool(told["op"] != "error")
+    def allowed(socket: WsClient, kind: str, **fields: Any) -> bool:
+        message = socket.ask(kind, **fields)
+        assert message["op"] != "error" or message["code"] == "forbidden"
+        return bool(message["op"] != "error")
 
     with HttpServer(tmp_path, keys=KEYS) as server:
         port = server.ports["fast"]

@@ -57,7 +57,7 @@ VIOLATIONS: dict[str, tuple[bytes, int]] = {
     ),
     "a length with its sign": (struct.pack("!BBQ", LAST_TEXT, FIN | 127, 1 << 63) + b"\0\0\0\0", 1002),
     "a close of one byte": (masked(FIN | CLOSE, b"\x03"), 1002),
-    "a close with a code that nobody may send": (masked(FIN | CLOSE, (1005).to_bytes(2, "big")), 1002),
+    "a close with a reserved code": (masked(FIN | CLOSE, (1005).to_bytes(2, "big")), 1002),
     "a close with a code that is none": (masked(FIN | CLOSE, (999).to_bytes(2, "big")), 1002),
     "a close with a reason that is no text": (masked(FIN | CLOSE, b"\x03\xe8\xff"), 1007),
     "bytes": (masked(FIN | BINARY, b"{}"), 1003),
@@ -81,12 +81,12 @@ VIOLATIONS: dict[str, tuple[bytes, int]] = {
 }
 
 
-@pytest.mark.parametrize("pieces", [1, 3])
+@pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize("what", VIOLATIONS)
-def test_what_is_no_websocket_is_closed_with_its_code(socket: WsClient, what: str, pieces: int) -> None:
+def test_what_is_no_websocket_is_closed_with_its_code(socket: WsClient, what: str, parts: int) -> None:
     sent, code = VIOLATIONS[what]
     message = masked(LAST_TEXT, b'{"op":"ping","request_id":1}')
-    size = len(sent) // pieces + 1
+    size = len(sent) // parts + 1
     socket.send(message)
     socket.send_in_pieces(sent[at : at + size] for at in range(0, len(sent), size))
     assert socket.read() == {"op": "pong", "request_id": 1}
@@ -107,7 +107,7 @@ def test_what_is_legal_is_heard_however_it_is_cut(socket: WsClient) -> None:
         masked(LAST_TEXT, text),
         masked(TEXT, text[:middle]) + masked(FIN | PING, b"p" * 125) + masked(FIN, text[middle:]),
         masked(TEXT, b"") + masked(0, text) + masked(FIN, b""),
-        masked(FIN | PONG, b"nobody asked"),
+        masked(FIN | PONG, b"unsolicited"),
         masked(LAST_TEXT, text),
     ]
     socket.send_in_pieces(bytes([byte]) for byte in b"".join(frames))
@@ -135,7 +135,7 @@ def test_nothing_of_a_socket_that_broke_is_done_behind_the_break(server: HttpSer
         assert client.ask("GET", "/v0/topics/behind-a-break").status == 404
 
 
-def test_a_client_that_never_reads_is_told_at_last_and_nothing_is_held_for_it(
+def test_a_client_that_never_reads_is_closed_at_last_and_costs_no_memory(
     server: HttpServer, lane: str
 ) -> None:
     name = f"unread-{lane}"
@@ -145,31 +145,29 @@ def test_a_client_that_never_reads_is_told_at_last_and_nothing_is_held_for_it(
         body = b'{"records":[{"data":"%b"}]}' % (b"x" * (MESSAGE_BYTES_MAX - 100))
         for _ in range(200):
             assert writer.ask("POST", f"/v0/topics/{name}", body).status == 200
-        (lane_of_it,) = _clogged(server)
-        held = server.run(lane_of_it._transport.get_write_buffer_size)
-        assert held <= (64 << 10) + 4 * (256 << 10)
+        (connection,) = _paused_connections(server)
+        buffered = server.run(connection._transport.get_write_buffer_size)
+        assert buffered <= (64 << 10) + 4 * (256 << 10)
         server.lose_patience(CLOGGED_SECONDS_MAX - 1)
-        assert lane_of_it in server.connections
+        assert connection in server.connections
         server.lose_patience(CLOGGED_SECONDS_MAX + 1)
-        told = socket.read()
+        message = socket.read()
         seqs: list[int] = []
-        while told["op"] != "error":
-            seqs += [record["$seq"] for record in told.get("records", ())]
-            told = socket.read()
+        while message["op"] != "error":
+            seqs += [record["$seq"] for record in message.get("records", ())]
+            message = socket.read()
         assert seqs == list(range(1, len(seqs) + 1))
-        assert told["code"] == "slow_consumer"
-        assert told["cursors"][name]["from_seq"] == seqs[-1] < 201
+        assert message["code"] == "slow_consumer"
+        assert message["cursors"][name]["from_seq"] == seqs[-1] < 201
         socket.expect_close(1013)
 
 
-def _clogged(server: HttpServer) -> list[WsLane]:
+def _paused_connections(server: HttpServer) -> list[WsLane]:
     lanes = server.run(lambda: list(server.connections))
     return [one for one in lanes if isinstance(one, WsLane) and one.is_clogged]
 
 
-def test_a_client_that_reads_again_gets_what_came_meanwhile_in_larger_pieces(
-    server: HttpServer, lane: str
-) -> None:
+def test_a_client_that_reads_again_gets_the_backlog_in_larger_messages(server: HttpServer, lane: str) -> None:
     name = f"read-late-{lane}"
     with RawClient(server.ports[lane]) as writer, WsClient(server.ports[lane], buffer_bytes=4096) as socket:
         socket.ask("publish", topic=name, records=[{"data": 0}])
@@ -178,13 +176,13 @@ def test_a_client_that_reads_again_gets_what_came_meanwhile_in_larger_pieces(
         count = 1000
         for _ in range(count):
             assert writer.ask("POST", f"/v0/topics/{name}", body).status == 200
-        pieces: list[list[int]] = []
-        while not pieces or pieces[-1][-1] <= count:
-            told = socket.read()
-            if told["op"] == "record":
-                pieces.append([record["$seq"] for record in told["records"]])
-        assert [seq for piece in pieces for seq in piece] == list(range(1, count + 2))
-        assert max(map(len, pieces)) > 4
+        batches: list[list[int]] = []
+        while not batches or batches[-1][-1] <= count:
+            message = socket.read()
+            if message["op"] == "record":
+                batches.append([record["$seq"] for record in message["records"]])
+        assert [seq for batch in batches for seq in batch] == list(range(1, count + 2))
+        assert max(map(len, batches)) > 4
 
 
 def test_publishes_of_a_client_that_does_not_read_wait_in_its_socket(server: HttpServer, lane: str) -> None:
@@ -194,13 +192,13 @@ def test_publishes_of_a_client_that_does_not_read_wait_in_its_socket(server: Htt
         publish = b'{"op":"publish","topic":"asked-%b","records":[' % lane.encode()
         publish += b",".join([b'{"data":%b}' % one for one in seqs.split(b",")]) + b"]}"
         sent = masked(LAST_TEXT, publish)
-        _send_until_nobody_reads(socket, sent)
-        (lane_of_it,) = _clogged(server)
-        held = server.run(lane_of_it._transport.get_write_buffer_size)
-        assert held < 1 << 20
+        _send_until_reads_stop(socket, sent)
+        (connection,) = _paused_connections(server)
+        buffered = server.run(connection._transport.get_write_buffer_size)
+        assert buffered < 1 << 20
 
 
-def _send_until_nobody_reads(socket: WsClient, sent: bytes) -> None:
+def _send_until_reads_stop(socket: WsClient, sent: bytes) -> None:
     for _ in range(50_000):
         try:
             socket.send(sent)

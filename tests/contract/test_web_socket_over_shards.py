@@ -51,15 +51,15 @@ class Heard:
             self.hear()
 
     def hear(self) -> Any:
-        told = self._socket.read()
-        if told["op"] == "record":
-            found = self.data.setdefault(told["topic"], [])
-            found += [record["data"] for record in told["records"]]
-        elif told["op"] == "caught_up":
-            self.heads[told["topic"]] = told["head_seq"]
+        message = self._socket.read()
+        if message["op"] == "record":
+            records = self.data.setdefault(message["topic"], [])
+            records += [record["data"] for record in message["records"]]
+        elif message["op"] == "caught_up":
+            self.heads[message["topic"]] = message["head_seq"]
         else:
-            self.others.append(told)
-        return told
+            self.others.append(message)
+        return message
 
 
 @pytest.mark.parametrize("begins_at", ["front", *range(SHARDS)])
@@ -73,8 +73,8 @@ def test_topics_of_all_shards_on_any_connection(server: WholeServer, begins_at: 
         for number, name in enumerate(names):
             ack = socket.ask("publish", topic=name, records=[{"data": "first"}], request_id=number)
             assert (ack["op"], ack["topic"], ack["request_id"]) == ("ack", name, number)
-        told = socket.ask("subscribe", topics={name: {"tail": True} for name in names}, request_id="s")
-        assert set(told["topics"]) == set(names)
+        message = socket.ask("subscribe", topics={name: {"tail": True} for name in names}, request_id="s")
+        assert set(message["topics"]) == set(names)
         heard = Heard(socket)
         for name in names:
             _append(server, name, "over http")
@@ -95,10 +95,10 @@ def test_refusals_are_the_same_wherever_the_topic_is(server: WholeServer) -> Non
             absent = socket.ask("subscribe", topic=name, request_id=1)
             assert absent.pop("message") == f'topic "{name}" does not exist'
             assert absent == {"op": "error", "request_id": 1, "code": "topic_not_found"}
-            told = socket.ask("publish", topic=name, records=[{"data": 1}], create=False)
-            assert (told["op"], told["code"]) == ("error", "topic_not_found")
-            told = socket.ask("publish", topic=name, records=[{}])
-            assert (told["code"], told["detail"]["field"]) == ("invalid_request", "records[0].data")
+            message = socket.ask("publish", topic=name, records=[{"data": 1}], create=False)
+            assert (message["op"], message["code"]) == ("error", "topic_not_found")
+            message = socket.ask("publish", topic=name, records=[{}])
+            assert (message["code"], message["detail"]["field"]) == ("invalid_request", "records[0].data")
             sent = {"topic": name, "records": [{"data": 1}], "idempotency_key": "k"}
             assert [socket.ask("publish", **sent)["deduped"] for _ in range(2)] == [False, True]
 
@@ -137,9 +137,13 @@ def test_a_shard_that_dies_is_said_and_followed_on_when_it_is_back(server: Whole
                 heard.hear()
             worker = server.a_worker(dies)
             worker.signal(signal.SIGKILL)
-            told = heard.hear()
-            assert (told["op"], told["code"], told["topics"]) == ("error", "not_ready", [names[dies]])
-            # The others go on meanwhile.
+            message = heard.hear()
+            assert (message["op"], message["code"], message["topics"]) == (
+                "error",
+                "not_ready",
+                [names[dies]],
+            )
+            # The others continue meanwhile.
             socket.say("publish", topic=names[lives], records=[{"data": "meanwhile"}])
             heard.wait_for(names[lives], ["meanwhile"])
             server.wait_for_shard(dies)
@@ -162,12 +166,12 @@ def test_a_server_that_stops_says_where_everybody_is(tmp_path: Path) -> None:
                 heard.hear()
         server.served.process.send_signal(signal.SIGTERM)
         for socket in sockets:
-            told = socket.read()
-            while told["op"] == "error" and "cursors" not in told:
+            message = socket.read()
+            while message["op"] == "error" and "cursors" not in message:
                 # The other shard went first.
-                told = socket.read()
-            assert told["code"] == "shutting_down"
-            assert {name: place["from_seq"] for name, place in told["cursors"].items()} == dict.fromkeys(
+                message = socket.read()
+            assert message["code"] == "shutting_down"
+            assert {name: place["from_seq"] for name, place in message["cursors"].items()} == dict.fromkeys(
                 names, len(sockets)
             )
             socket.expect_close(1001)
@@ -175,7 +179,7 @@ def test_a_server_that_stops_says_where_everybody_is(tmp_path: Path) -> None:
         assert server.stop() == 0
         server.start()
         with WsClient(server.port) as socket:
-            socket.ask("subscribe", topics=told["cursors"])
+            socket.ask("subscribe", topics=message["cursors"])
             heard = Heard(socket)
             for name in names:
                 _append(server, name, "after")

@@ -1,4 +1,4 @@
-"""How a WebSocket begins and ends, through both lanes: what its request has to be, and the last words."""
+"""How a WebSocket begins and ends on both connections: the rules of its request, and its closing messages."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_request_that_is_none_for_a_websocket_is_refused(
         if status == 426:
             assert (answer.fields["upgrade"], answer.fields["sec-websocket-version"]) == ("websocket", "13")
         if not answer.closes:
-            assert client.ask("GET", "/v0/topics/nobody-made-this").status == 404
+            assert client.ask("GET", "/v0/topics/never-created").status == 404
 
 
 def test_a_request_with_a_body_is_refused(server: HttpServer, lane: str) -> None:
@@ -112,18 +112,18 @@ def test_a_server_that_stops_says_how_to_come_back(tmp_path: Any, lane: str) -> 
             socket.say("publish", topic="a", records=[{"data": 3}])
         socket.expect("ack")
         server.drain()
-        told = socket.read()
-        while told["op"] != "error":
-            told = socket.read()
-        assert told["code"] == "shutting_down"
-        cursor = told["cursors"]["a"]
+        message = socket.read()
+        while message["op"] != "error":
+            message = socket.read()
+        assert message["code"] == "shutting_down"
+        cursor = message["cursors"]["a"]
         assert cursor["epoch"] == subscribed["topics"]["a"]["epoch"]
         assert cursor["from_seq"] >= 2
         socket.expect_close(1001)
 
 
-class Doorkeeper:
-    """Lets nobody in until told to, as when something is asked of another process first."""
+class UpgradeGate:
+    """Delay upgrades until released, as when another process must answer first."""
 
     def __init__(self, server: HttpServer) -> None:
         self._server = server
@@ -139,16 +139,16 @@ class Doorkeeper:
         self._server.run(lambda: self._open(*self._waiting.pop()))
 
 
-@pytest.mark.parametrize("pieces", [1, 5])
-def test_what_comes_while_it_is_not_answered_yet_waits(tmp_path: Any, lane: str, pieces: int) -> None:
-    with HttpServer(tmp_path) as server, Knocking(server.ports[lane]) as socket:
-        doorkeeper = Doorkeeper(server)
+@pytest.mark.parametrize("parts", [1, 5])
+def test_what_comes_while_it_is_not_answered_yet_waits(tmp_path: Any, lane: str, parts: int) -> None:
+    with HttpServer(tmp_path) as server, EarlyClient(server.ports[lane]) as socket:
+        gate = UpgradeGate(server)
         pings = (masked(0x81, b'{"op":"ping","request_id":%d}' % number) for number in range(50))
         sent = upgrade_request() + b"".join(pings)
-        size = len(sent) // pieces + 1
+        size = len(sent) // parts + 1
         socket.send_in_pieces(sent[at : at + size] for at in range(0, len(sent), size))
-        doorkeeper.wait_for_one()
-        doorkeeper.let_in()
+        gate.wait_for_one()
+        gate.let_in()
         socket.enter()
         assert [socket.read()["request_id"] for _ in range(50)] == list(range(50))
 
@@ -157,21 +157,21 @@ def test_what_comes_while_it_is_not_answered_yet_waits(tmp_path: Any, lane: str,
 def test_who_leaves_before_it_is_answered_leaves_nothing_behind(
     tmp_path: Any, lane: str, behind: bytes
 ) -> None:
-    with HttpServer(tmp_path) as server, Knocking(server.ports[lane]) as socket:
-        doorkeeper = Doorkeeper(server)
+    with HttpServer(tmp_path) as server, EarlyClient(server.ports[lane]) as socket:
+        gate = UpgradeGate(server)
         socket.send(upgrade_request() + behind)
-        doorkeeper.wait_for_one()
+        gate.wait_for_one()
         socket.reset()
-        # With something behind the request nobody reads on, and sees that it is gone.
+        # With bytes after the request, reading has stopped, so the reset is not noticed yet.
         while not behind and server.run(lambda: len(server.connections)):
             pass
-        doorkeeper.let_in()
+        gate.let_in()
         while server.run(lambda: len(server.connections)):
             pass
 
 
-class Knocking(WsClient):
-    """Says what it is told to before it is answered."""
+class EarlyClient(WsClient):
+    """A client that sends messages before its upgrade is answered."""
 
     def __init__(self, port: int) -> None:
         RawClient.__init__(self, port)
@@ -192,7 +192,7 @@ def test_the_key_may_stand_in_the_query(tmp_path: Any, lane: str) -> None:
 
 
 def test_sockets_count_among_the_streams(tmp_path: Any, lane: str) -> None:
-    other = "key-of-somebody-else"
+    other = "key-of-another"
     caps = {"max_sse_connections": 3, "max_sse_connections_per_key": 2}
     with HttpServer(tmp_path, keys=f"{KEY},{other}", **caps) as server, ExitStack() as opened:
 

@@ -117,7 +117,7 @@ def test_a_log_has_no_stream_of_jobs(server: WholeServer) -> None:
         assert client.ask("GET", f"/v0/topics/{name}/work?node=w").code == "not_a_queue"
 
 
-def test_a_stream_stays_open_while_its_queue_is_paused_and_goes_on_after(server: WholeServer) -> None:
+def test_a_stream_stays_open_while_its_queue_is_paused_and_resumes_after(server: WholeServer) -> None:
     name = queue(server, "paused", 2)
     with stream(server, name, "node=w") as client:
         assert client.next().id == "1"
@@ -127,7 +127,7 @@ def test_a_stream_stays_open_while_its_queue_is_paused_and_goes_on_after(server:
         server.wait_for(lambda: ask(server, "GET", name)["queue"]["ready"] == 2, "both wait")
         assert ask(server, "GET", name)["queue"]["in_flight"] == 0
         ask(server, "PUT", name, {"paused": False})
-        # What was delayed and is due goes before what nobody had yet.
+        # Delayed jobs that are due come before fresh jobs.
         assert client.next().id == "3"
 
 

@@ -1,4 +1,4 @@
-"""One byte of every file of a small store is changed, one at a time: repaired, or told, and never wrong."""
+"""Change each byte of every file of a small store in turn: repaired or reported, never a wrong result."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ def test_a_changed_byte_of_the_log_is_repaired_or_refused_with_its_place(end: st
                     assert offset < store.data_end(path) + CHECKSUM_BYTES, "nothing was written there"
                 else:
                     whole += 1
-                    found = outcome.all_found()
-                    for name, was in store.shown.items():
-                        assert found[name].records == was.records, "acked, synced, and not there any more"
+                    recovered = outcome.all_found()
+                    for name, expected in store.shown.items():
+                        assert recovered[name].records == expected.records, "a synced record is missing"
     assert refused > 10 * whole / 9
     assert whole > TAIL_BYTES
 
@@ -85,18 +85,18 @@ def test_a_changed_byte_of_current_costs_no_record(end: str) -> None:
         with attempt(FLIPS, f"_start(SmallStore({end!r}), CURRENT, {offset}, {mask})"):
             outcome = _start(store, PATHS.current, offset, mask)
             assert isinstance(outcome, ShardRun), outcome
-            found = outcome.all_found()
-            for name, was in store.shown.items():
-                assert found[name].records == was.records
-                # Nobody can say how the last run ended, but the ceilings had come down.
-                assert found[name].head_seq == was.head_seq
+            recovered = outcome.all_found()
+            for name, expected in store.shown.items():
+                assert recovered[name].records == expected.records
+                # How the last run ended is unknown, but the ceilings had come down.
+                assert recovered[name].head_seq == expected.head_seq
 
 
-def test_a_changed_byte_of_the_layout_is_told_or_means_nothing() -> None:
+def test_a_changed_byte_of_the_layout_is_reported_or_harmless() -> None:
     store = SmallStore("clean stop")
     path = f"{DATA_DIR}/LAYOUT.json"
     whole = read_layout(store.disk, DATA_DIR)
-    told = 0
+    harmless = 0
     for offset in range(len(store.disk.read_file(path))):
         for mask in MASKS:
             with attempt(FLIPS, f"LAYOUT.json {offset} {mask}"):
@@ -105,7 +105,7 @@ def test_a_changed_byte_of_the_layout_is_told_or_means_nothing() -> None:
                 try:
                     layout = read_layout(disk, DATA_DIR)
                 except LayoutError as error:
-                    told += path in str(error)
+                    harmless += path in str(error)
                 else:
-                    told += layout == whole
-    assert told == len(MASKS) * len(store.disk.read_file(path))
+                    harmless += layout == whole
+    assert harmless == len(MASKS) * len(store.disk.read_file(path))

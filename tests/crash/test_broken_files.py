@@ -1,6 +1,6 @@
 """Files that are garbage, cut, missing, strange: a start is refused in a sentence, or right; nothing else.
 
-And whatever a length field says, nobody asks the disk for more than a window of bytes because of it.
+And whatever a length field says, no read of the disk is larger than a window because of it.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def test_a_length_field_is_never_believed(end: str, length: int) -> None:
         for offset in offsets:
             outcome = _start(store, _poke(path, offset, struct.pack("<I", length)))
             if offset != offsets[-1] or end == "clean stop":
-                assert isinstance(outcome, str), f"{path} is damaged at {offset}, and nobody says so"
+                assert isinstance(outcome, str), f"{path} is damaged at {offset}, and no error reports it"
                 assert "offset" in outcome
 
 
@@ -114,8 +114,8 @@ def test_a_file_cut_at_every_byte_of_its_last_batch_is_refused_or_loses_nothing_
                 assert "offset" in outcome
             else:
                 assert isinstance(outcome, ShardRun), outcome
-                found = outcome.all_found()
-                assert {name: one.records for name, one in found.items()} == {
+                recovered = outcome.all_found()
+                assert {name: one.records for name, one in recovered.items()} == {
                     name: one.records for name, one in store.shown.items()
                 }
 
@@ -260,7 +260,7 @@ def test_a_layout_without_its_shards_and_shards_without_their_layout_are_refused
     bare = MemoryDisk()
     bare.make_dirs(DATA_DIR)
     bare.write_file(f"{DATA_DIR}/LAYOUT.json", store.disk.read_file(f"{DATA_DIR}/LAYOUT.json"))
-    with pytest.raises(LayoutError, match="is missing"):
+    with pytest.raises(LayoutError, match=": missing, but"):
         read_layout(bare, DATA_DIR)
     store.disk.unlink(f"{DATA_DIR}/LAYOUT.json")
     with pytest.raises(LayoutError, match="holds a log"):

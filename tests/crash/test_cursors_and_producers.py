@@ -41,9 +41,9 @@ class Script:
         for number in range(1, WRITES + 1):
             self.writes.append(one.send_append("t", number, producer=Producer("p", number)))
             one.settle()
-            told = Told()
-            self.places.append(told)
-            put_cursor(one.shard.state, "t", "c", number, None, told)
+            reply = Told()
+            self.places.append(reply)
+            put_cursor(one.shard.state, "t", "c", number, None, reply)
             if number == 2:
                 put_cursor(one.shard.state, "t", "gone", number, None, Told())
             if number == 5:
@@ -70,9 +70,9 @@ class Script:
         last, places = known
         done = _data(one)
         assert done == list(range(1, last + 1))
-        acked = sum(told.came and told.code is None for told in self.writes)
+        acked = sum(reply.came and reply.code is None for reply in self.writes)
         assert last <= len(self.writes)
-        placed = sum(told.came and told.code is None for told in self.places)
+        placed = sum(reply.came and reply.code is None for reply in self.places)
         assert places.get("c", 0) <= len(self.places)
         if is_kept:
             assert last >= acked
@@ -88,19 +88,19 @@ class Script:
 
 def _known(one: OneShard) -> tuple[int, dict[str, int]]:
     topic = one.topic("t")
-    found = None if topic.producers is None else topic.producers.find("p")
+    producer = None if topic.producers is None else topic.producers.find("p")
     places = {name: cursor.from_seq for name, cursor in topic.cursors.items()}
-    return (0 if found is None else found.producer_seq), places
+    return (0 if producer is None else producer.producer_seq), places
 
 
 def _data(one: OneShard) -> list[int]:
-    found: list[int] = []
+    values: list[int] = []
     cursor, is_at_end = 0, False
     while not is_at_end:
         answer = one.read("t", cursor, limit=1000)
-        found += [int(record.data) for record in answer.records]
+        values += [int(record.data) for record in answer.records]
         cursor, is_at_end = answer.next_from_seq, answer.caught_up
-    return found
+    return values
 
 
 @pytest.mark.parametrize("durability", ["fsync", "disk", "memory"])

@@ -1,4 +1,4 @@
-"""Each way for a run to end leaves the right head: exact where it can be known, else the ceiling, told."""
+"""Each way for a run to end leaves the right head: exact where it is known, else the ceiling."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _idle() -> OneShard:
     return one
 
 
-def _told(one: OneShard, name: str) -> list[ReadAnswer]:
+def _read_all(one: OneShard, name: str) -> list[ReadAnswer]:
     """All answers to a reader who begins at the start."""
     answers = [one.read(name)]
     while not answers[-1].caught_up:
@@ -80,7 +80,7 @@ def test_a_head_that_can_be_known_is_exact_and_no_loss_is_reported(end: Ending) 
     one = _busy()
     end(one)
     for name, head in (("f", 5), ("d", 10), ("m", 10)):
-        (answer,) = _told(one, name)
+        (answer,) = _read_all(one, name)
         assert answer.tombstone is None
         assert answer.head_seq == head
         assert len(answer.records) == head
@@ -88,11 +88,11 @@ def test_a_head_that_can_be_known_is_exact_and_no_loss_is_reported(end: Ending) 
 
 
 @pytest.mark.parametrize("end", UNKNOWN)
-def test_a_head_that_cannot_be_known_resumes_at_the_ceiling_and_readers_are_told(end: Ending) -> None:
+def test_a_head_that_cannot_be_known_resumes_at_the_ceiling_and_reports_the_loss(end: Ending) -> None:
     one = _busy()
     end(one)
     for name in ("d", "m"):
-        answers = _told(one, name)
+        answers = _read_all(one, name)
         seqs = [record.seq for answer in answers for record in answer.records]
         (gap,) = [answer.tombstone for answer in answers if answer.tombstone is not None]
         assert seqs == list(range(1, len(seqs) + 1))
@@ -100,9 +100,9 @@ def test_a_head_that_cannot_be_known_resumes_at_the_ceiling_and_readers_are_told
         assert (gap.gap_from, gap.reason) == (len(seqs) + 1, "crash")
         assert gap.gap_to == answers[-1].head_seq >= 10
         assert one.append(name, "next").first_seq == gap.gap_to + 1
-        (after,) = _told(one, name)[-1:]
+        (after,) = _read_all(one, name)[-1:]
         assert [record.seq for record in after.records][-1] == gap.gap_to + 1
-    assert [answer.tombstone for answer in _told(one, "f")] == [None]
+    assert [answer.tombstone for answer in _read_all(one, "f")] == [None]
     assert one.append("f", "next").first_seq in (6, 7)
 
 
@@ -111,7 +111,7 @@ def test_a_topic_that_was_idle_and_synced_reports_no_loss_whatever_ends_the_run(
     one = _idle()
     end(one)
     for name, head in (("f", 5), ("d", 10), ("m", 10)):
-        (answer,) = _told(one, name)
+        (answer,) = _read_all(one, name)
         assert answer.tombstone is None
         assert answer.head_seq == len(answer.records) == head
 
@@ -122,17 +122,17 @@ def test_an_idle_topic_beside_a_busy_one_reports_no_loss() -> None:
         one.append("m", number)
         one.pass_time(30)
     one.cut_power(3)
-    assert [answer.tombstone for answer in _told(one, "d")] == [None]
+    assert [answer.tombstone for answer in _read_all(one, "d")] == [None]
     assert one.state("d").head_seq == 10
 
 
 @pytest.mark.parametrize("end", [*KNOWN, *UNKNOWN])
-def test_the_past_of_an_ephemeral_topic_is_told_as_evicted_and_its_seqs_are_not_given_again(
+def test_the_past_of_an_ephemeral_topic_is_reported_as_evicted_and_its_seqs_are_not_used_again(
     end: Ending,
 ) -> None:
     one = _busy()
     end(one)
-    (answer,) = _told(one, "e")
+    (answer,) = _read_all(one, "e")
     assert answer.tombstone is not None
     assert (answer.tombstone.gap_from, answer.tombstone.reason) == (1, "crash")
     assert answer.tombstone.gap_to == answer.head_seq >= 10
@@ -142,17 +142,17 @@ def test_the_past_of_an_ephemeral_topic_is_told_as_evicted_and_its_seqs_are_not_
     assert one.append("e", 1).first_seq == answer.head_seq + 1
 
 
-def test_a_loss_that_was_told_once_is_told_by_every_later_start() -> None:
+def test_a_loss_that_was_reported_once_is_reported_by_every_later_start() -> None:
     one = _busy()
     one.cut_power(5)
     gaps = []
     for end in (OneShard.kill, OneShard.restart, OneShard.cut_power, OneShard.reboot):
-        gaps.append(next(answer.tombstone for answer in _told(one, "d") if answer.tombstone is not None))
+        gaps.append(next(answer.tombstone for answer in _read_all(one, "d") if answer.tombstone is not None))
         end(one)
     assert len({(gap.gap_from, gap.gap_to, gap.reason) for gap in gaps}) == 1
 
 
-def test_a_second_crash_loses_what_came_after_the_first_and_tells_both() -> None:
+def test_a_second_crash_loses_what_came_after_the_first_and_reports_both() -> None:
     one = _busy()
     one.cut_power(5)
     first_head = one.state("d").head_seq
@@ -160,7 +160,7 @@ def test_a_second_crash_loses_what_came_after_the_first_and_tells_both() -> None
     one.pass_time(60)
     one.append("d", "perhaps lost")
     one.cut_power(6)
-    answers = _told(one, "d")
+    answers = _read_all(one, "d")
     gaps = [answer.tombstone for answer in answers if answer.tombstone is not None]
     assert len(gaps) == 2
     assert gaps[0].gap_to == first_head
@@ -172,7 +172,7 @@ def test_a_second_crash_loses_what_came_after_the_first_and_tells_both() -> None
 def test_the_copy_of_a_running_directory_is_as_careful_on_the_machine_that_made_it() -> None:
     one = _busy()
     copy = OneShard(disk=one.disk.copied(), clock=one.clock)
-    assert any(answer.tombstone is not None for answer in _told(copy, "d"))
+    assert any(answer.tombstone is not None for answer in _read_all(copy, "d"))
     # And it does not become exact by being killed before it wrote anything.
     again = OneShard(disk=copy.disk.after_process_kill(), clock=one.clock)
     assert again.state("d").head_seq == copy.state("d").head_seq

@@ -55,20 +55,22 @@ def _fail_all(stage: MoveStage) -> None:
         if not stage.home(QUEUE).state(QUEUE).count:
             break
     dead = stage.records(DEAD)
-    assert sorted(data for data, _ in dead) == list(range(JOBS)), "not each is a dead letter once"
+    assert sorted(data for data, _ in dead) == list(range(JOBS)), "a job is not a dead letter once"
     assert all(meta["$dead_letter_from"] == QUEUE and meta["kept"] == 1 for _, meta in dead)
     assert not stage.records(QUEUE)
 
 
-def _redrive(stage: MoveStage, **wanted: object) -> None:
+def _redrive(stage: MoveStage, **body: object) -> None:
     for _ in range(10):
-        stage.request("redrive", DEAD, wanted)
+        stage.request("redrive", DEAD, body)
         if not stage.home(DEAD).state(DEAD).count:
             break
         # The first one alone would be found as the one that was moved last.
-        wanted = {"from_seq": 0}
+        body = {"from_seq": 0}
     assert not stage.records(DEAD)
-    assert sorted(data for data, _ in stage.records(QUEUE)) == list(range(JOBS)), "not each came back once"
+    assert sorted(data for data, _ in stage.records(QUEUE)) == list(range(JOBS)), (
+        "a job did not come back once"
+    )
     assert all(meta == META for _, meta in stage.records(QUEUE))
 
 
@@ -99,7 +101,7 @@ def _live_with_another_topic(stage: MoveStage) -> None:
     stage.loses_answers = False
     stage.pass_time(60_000)
     dead = stage.records(DEAD) + stage.records(OTHER)
-    assert sorted(data for data, _ in dead) == list(range(JOBS)), "not each is a dead letter once"
+    assert sorted(data for data, _ in dead) == list(range(JOBS)), "a job is not a dead letter once"
     assert not stage.records(QUEUE)
 
 

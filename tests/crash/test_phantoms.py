@@ -20,14 +20,14 @@ PAYLOADS = [b'"phantom %d"' % number for number in range(10, 30)]
 
 def _intact_frames(content: bytes) -> list[Frame]:
     """Every frame with a right checksum, wherever it stands."""
-    found = []
+    frames = []
     end = len(content.rstrip(b"\0"))
     for at in range(end):
         try:
-            found.append(parse_frame(content, at, end))
+            frames.append(parse_frame(content, at, end))
         except FrameDamage:
             continue
-    return found
+    return frames
 
 
 def _phantoms(one: OneShard) -> list[bytes]:

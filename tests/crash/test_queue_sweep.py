@@ -1,9 +1,8 @@
-"""The power goes, or the process is killed, at every disk call of the life of a queue; what was told holds.
+"""Cut the power or kill the process at every disk call in the life of a queue; every reply still holds.
 
-The queue is of the class `fsync` and keeps its leases: who was told to have a job has it afterwards too, what
-was told to be done is, and a job that was told to be a dead letter is counted as one, and once. In a queue
-that goes by tags nobody gets a job while another one of its tag is held or stands in front of it, or before
-its time, or while the queue is paused.
+The queue is of the class `fsync` and its leases are durable: a worker keeps each lease that it received, an
+acked job stays done, and a job acked as a dead letter is counted once. In a queue ordered by tag no job is
+claimed while an earlier job of its tag is leased or waiting, before its time, or while the queue is paused.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("quiet_log")
 
 
 class Life:
-    """What happens to the queue, and what was told of it until the end."""
+    """The history of the queue, and the replies received until its end."""
 
     def __init__(self, arm: Callable[[MemoryDisk], None] = lambda disk: None) -> None:
         self.disk = MemoryDisk(traced=True)
@@ -37,8 +36,8 @@ class Life:
         self.begun = self.disk.calls
         self.acked: set[int] = set()
         self.is_acking: set[int] = set()
-        self.held: dict[int, int] = {}
-        self.dead_letters_told = 0
+        self.leases: dict[int, int] = {}
+        self.dead_letter_count = 0
         self.appended = 0
         arm(self.disk)
         try:
@@ -54,12 +53,12 @@ class Life:
         self._claim(stage, "a", 6)
         self._ack(stage, "a", 1, 3)
         stage.checkpoint()
-        self.held.pop(2)
+        self.leases.pop(2)
         stage.nack(QUEUE, "a", 2)
         self._claim(stage, "b", 2)
         self._ack(stage, "a", 4)
         self._end_dead(stage, 2)
-        stage.extend(QUEUE, "b", *[seq for seq in self.held if seq > 6], ms=90_000)
+        stage.extend(QUEUE, "b", *[seq for seq in self.leases if seq > 6], ms=90_000)
         stage.pass_time(60)
         stage.checkpoint()
         self._ack(stage, "b", 7)
@@ -67,25 +66,27 @@ class Life:
 
     def _claim(self, stage: OneShard, node: str, count: int) -> None:
         for one in stage.claim(QUEUE, node, count, 60_000).claimed:
-            self.held[one.seq] = one.lease
+            self.leases[one.seq] = one.lease
 
     def _ack(self, stage: OneShard, node: str, *seqs: int) -> None:
         self.is_acking |= set(seqs)
         assert stage.ack(QUEUE, node, *seqs).done == list(seqs)
         self.acked |= set(seqs)
         for seq in seqs:
-            del self.held[seq]
+            del self.leases[seq]
 
     def _end_dead(self, stage: OneShard, seq: int) -> None:
         topic = stage.topic(QUEUE)
         assert topic.queue is not None
         assert [*topic.queue.parked] == [seq]
         self.is_acking.add(seq)
-        told = Told()
-        end_jobs(stage.shard.state, topic, topic.queue, [seq], lambda: told(True), told, is_dead_letter=True)
+        reply = Told()
+        end_jobs(
+            stage.shard.state, topic, topic.queue, [seq], lambda: reply(True), reply, is_dead_letter=True
+        )
         stage.settle()
-        assert told.answer is True
-        self.dead_letters_told = 1
+        assert reply.answer is True
+        self.dead_letter_count = 1
         self.acked.add(seq)
 
     def judge(self, disk: MemoryDisk) -> None:
@@ -100,7 +101,7 @@ class Life:
 
     def _judge_claims(self, stage: OneShard) -> None:
         got = {one.seq for one in stage.claim(QUEUE, "c", 100).claimed}
-        assert not got & (self.acked | self.held.keys()), "a job has two holders, or was done"
+        assert not got & (self.acked | self.leases.keys()), "a job has two holders, or was done"
 
     def _judge_queue(self, stage: OneShard) -> None:
         topic, counts = stage.topic(QUEUE), stage.state(QUEUE).queue
@@ -111,11 +112,11 @@ class Life:
         assert waiting + counts.in_flight + counts.parked == len(live)
         assert not live & self.acked
         assert set(range(1, self.appended + 1)) - live <= self.is_acking
-        for seq, lease in self.held.items():
+        for seq, lease in self.leases.items():
             assert seq not in live or topic.queue.jobs[seq].lease == lease, f"the lease of {seq} is lost"
         gone_as_dead = 2 in self.is_acking and 2 not in live and self.appended
         assert counts.dead_lettered == int(bool(gone_as_dead))
-        assert counts.dead_lettered >= self.dead_letters_told
+        assert counts.dead_lettered >= self.dead_letter_count
 
 
 TAGS = ("a", "a", "a", "b", "b", None, None, "a", "c")
@@ -126,7 +127,7 @@ class LifeInOrder(Life):
 
     def _live(self) -> None:
         self.delayed: dict[int, int] = {}
-        self.told_paused: bool | None = False
+        self.paused_reply: bool | None = False
         stage = OneShard(disk=self.disk, clock=self.clock, wal_file_bytes=1 << 16)
         config = {"order_by": "tag", "max_deliveries": 1}
         stage.put(QUEUE, type="queue", durable=True, leases_durable=True, **config)
@@ -136,14 +137,14 @@ class LifeInOrder(Life):
         last = stage.append(QUEUE, *[record(tag=tag) for tag in TAGS[6:]], not_before=due).last_seq
         self.appended = last
         self._claim(stage, "a", 9)
-        assert [*self.held] == [1, 4, 6]
+        assert [*self.leases] == [1, 4, 6]
         self._ack(stage, "a", 1)
         stage.checkpoint()
         self._claim(stage, "a", 9)
-        self.held.pop(2)
+        self.leases.pop(2)
         stage.nack(QUEUE, "a", 2)
         self._claim(stage, "b", 9)
-        assert [*self.held] == [4, 6, 3]
+        assert [*self.leases] == [4, 6, 3]
         self.is_acking.add(9)
         assert stage.delete(QUEUE, seqs=[9]).deleted == 1
         self.acked.add(9)
@@ -151,25 +152,25 @@ class LifeInOrder(Life):
         assert stage.state(QUEUE).queue.blocked == 2  # type: ignore[union-attr]
         stage.pass_time(60)
         stage.checkpoint()
-        self.told_paused = None
+        self.paused_reply = None
         stage.put(QUEUE, paused=True)
-        self.told_paused = True
+        self.paused_reply = True
         self._ack(stage, "b", 3)
         stage.close()
 
     def _judge_claims(self, stage: OneShard) -> None:
         is_paused = stage.topic(QUEUE).config.paused
-        assert self.told_paused is None or is_paused == self.told_paused
+        assert self.paused_reply is None or is_paused == self.paused_reply
         assert not (is_paused and stage.claimed(QUEUE, "d", 9))
         stage.put(QUEUE, paused=False)
         done: list[int] = []
         for _ in range(2):
             while got := stage.claimed(QUEUE, "d", 9):
-                assert not self.held.keys() & {*got}, "a job has two holders"
+                assert not self.leases.keys() & {*got}, "a job has two holders"
                 self._judge_turns(stage, got)
                 done += stage.ack(QUEUE, "d", *got).done
             stage.pass_time(200_000)
-            self.held.clear()
+            self.leases.clear()
         queue = stage.topic(QUEUE).queue
         assert queue is not None
         assert {*stage.seqs(QUEUE)} == {*queue.parked}
@@ -196,7 +197,7 @@ def _calls(kind: type[Life]) -> int:
 
 
 @pytest.mark.parametrize("kind", LIVES)
-def test_what_a_queue_told_holds_after_a_power_cut_at_every_call(kind: type[Life]) -> None:
+def test_what_a_queue_acked_holds_after_a_power_cut_at_every_call(kind: type[Life]) -> None:
     calls = _calls(kind)
     assert calls > 30
     for after in range(calls):
@@ -208,7 +209,7 @@ def test_what_a_queue_told_holds_after_a_power_cut_at_every_call(kind: type[Life
 
 @pytest.mark.parametrize("torn", [False, True], ids=["whole", "torn"])
 @pytest.mark.parametrize("kind", LIVES)
-def test_what_a_queue_told_holds_after_a_kill_at_every_call(kind: type[Life], torn: bool) -> None:
+def test_what_a_queue_acked_holds_after_a_kill_at_every_call(kind: type[Life], torn: bool) -> None:
     for after in range(_calls(kind)):
         life = kind(lambda disk, after=after: disk.kill_process_after(after, torn=torn))  # type: ignore[misc]
         assert life.ended

@@ -32,7 +32,7 @@ def test_random_runs_of_fixed_seeds_keep_what_was_acked(part: int) -> None:
         play(f"{part}-{number}")
 
 
-def test_random_runs_of_seeds_that_nobody_tried_before_keep_what_was_acked() -> None:
+def test_random_runs_of_new_seeds_keep_what_was_acked() -> None:
     start = os.environ.get("TOPICS_TEST_SEED", str(time.time_ns()))
     print(f"the seeds begin with {start}")
     for number in range(CHANGING_RUNS):

@@ -1,8 +1,7 @@
-"""Bytes of what a checkpoint wrote are changed, and its files taken away, one at a time: repaired or told,
-and never a wrong answer.
+"""Change bytes of checkpoint files, and remove the files, one at a time: repaired or reported, never wrong.
 
-The log still reaches back behind the older snapshot, so a damaged snapshot costs nothing. What stands in a
-segment and nowhere else is answered or reported with its place.
+The log still reaches back beyond the older snapshot, so a damaged snapshot costs nothing. Records that are in
+a segment only are either read or reported with their place.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ def store() -> CheckpointedStore:
 
 
 def answers(run: ShardRun, name: str) -> tuple[Rows, list[Refusal]]:
-    """All that can be read of a topic, going on behind what is damaged."""
+    """All that can be read of a topic, continuing after damaged records."""
     rows: Rows = []
     refusals: list[Refusal] = []
     cursor = 0
@@ -87,10 +86,10 @@ def answers(run: ShardRun, name: str) -> tuple[Rows, list[Refusal]]:
             assert answer.detail is not None
             assert answer.detail["segment"]
             refusals.append(answer)
-            behind = answer.detail["next_from_seq"]
-            assert isinstance(behind, int)
-            assert behind > cursor
-            cursor = behind
+            next_seq = answer.detail["next_from_seq"]
+            assert isinstance(next_seq, int)
+            assert next_seq > cursor
+            cursor = next_seq
             continue
         rows += [(one.seq, one.data, one.tag.decode() or None) for one in answer.records]
         if answer.caught_up:
@@ -99,7 +98,7 @@ def answers(run: ShardRun, name: str) -> tuple[Rows, list[Refusal]]:
 
 
 def judge(store: CheckpointedStore, disk: MemoryDisk, path: str) -> str:
-    """`refused`, `told` or `right`; anything else is wrong."""
+    """Return `refused`, `reported` or `right`; anything else is wrong."""
     try:
         run = store.start(disk)
     except (RecoveryRefused, UnreadableLog) as error:
@@ -107,19 +106,23 @@ def judge(store: CheckpointedStore, disk: MemoryDisk, path: str) -> str:
     outcome = "right"
     assert run.shard.topic_names() == list(store.shown)
     for name, rows in store.shown.items():
-        found, refusals = answers(run, name)
-        state, was = run.states()[name], store.states[name]
-        assert (state.head_seq, state.evict_floor, state.count) == (was.head_seq, was.evict_floor, was.count)
-        missing = [row for row in rows if row not in found]
-        assert [row for row in found if row not in rows] == [], "what nobody wrote, or what was deleted"
-        told = {
+        readable, refusals = answers(run, name)
+        state, expected = run.states()[name], store.states[name]
+        assert (state.head_seq, state.evict_floor, state.count) == (
+            expected.head_seq,
+            expected.evict_floor,
+            expected.count,
+        )
+        missing = [row for row in rows if row not in readable]
+        assert [row for row in readable if row not in rows] == [], "a record never written, or deleted"
+        reported = {
             seq
             for refusal in refusals
             for seq in range(refusal.detail["first_seq"], refusal.detail["last_seq"] + 1)  # type: ignore
         }
-        assert {seq for seq, _, _ in missing} <= told, f"seqs of {name} are missing, and nobody says so"
-        outcome = "told" if refusals else outcome
-    # What goes on from here goes on rightly, and the log does not grow for want of a checkpoint.
+        assert {seq for seq, _, _ in missing} <= reported, f"seqs of {name} are missing without an error"
+        outcome = "reported" if refusals else outcome
+    # Later writes are correct, and checkpoints keep the log small.
     run.append("d", 5)
     run.settle()
     assert run.calls[-1].answer.first_seq == store.states["d"].head_seq + 1
@@ -137,7 +140,7 @@ def _flips(store: CheckpointedStore, path: str) -> Iterator[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("suffix", ["bin", "json", "data", "idx", "tags", "del"])
-def test_a_changed_byte_is_repaired_or_told(store: CheckpointedStore, suffix: str) -> None:
+def test_a_changed_byte_is_repaired_or_reported(store: CheckpointedStore, suffix: str) -> None:
     outcomes = []
     for path in (path for path in store.files if path.endswith(f".{suffix}")):
         for offset, mask in _flips(store, path):
@@ -151,10 +154,10 @@ def test_a_changed_byte_is_repaired_or_told(store: CheckpointedStore, suffix: st
     elif suffix == "del":
         assert set(outcomes) <= {"right", "refused"}
     else:
-        assert "told" in outcomes
+        assert "reported" in outcomes
 
 
-def test_a_missing_file_is_repaired_or_told(store: CheckpointedStore) -> None:
+def test_a_missing_file_is_repaired_or_reported(store: CheckpointedStore) -> None:
     for path in store.files:
         with attempt(FLIPS, f"{path} is missing"):
             disk = store.disk.after_process_kill()
@@ -163,4 +166,4 @@ def test_a_missing_file_is_repaired_or_told(store: CheckpointedStore) -> None:
             if path.endswith((".bin", ".json", ".idx", ".tags")):
                 assert outcome == "right", path
             else:
-                assert outcome in ("told", "refused") or not path.endswith(".data"), path
+                assert outcome in ("reported", "refused") or not path.endswith(".data"), path

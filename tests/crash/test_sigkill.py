@@ -33,7 +33,7 @@ ROUNDS = 2000 if DEEP else 100
 CLEAN_EVERY = 10
 READ_RECORDS = 1000
 # What the process may take for its start on a machine that is busy with other things.
-PATIENCE_SECONDS = 60.0
+TIMEOUT_SECONDS = 60.0
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quiet_log")]
 
@@ -74,13 +74,13 @@ class Rounds:
     def _listen(self, pid: int, pipe: int, clean: bool) -> bool:
         """Until it is time to end the process, and then to what is left in the pipe; whether it closed."""
         is_early = self.is_made and not clean and self.rng.random() < 0.1
-        self.deadline = time.monotonic() + (self.rng.random() * 0.02 if is_early else PATIENCE_SECONDS)
+        self.deadline = time.monotonic() + (self.rng.random() * 0.02 if is_early else TIMEOUT_SECONDS)
         is_ready = is_ended = said_closed = False
         for word, *rest in self._lines(pipe):
             if word is None:
                 assert is_ready or is_early, "the process did not come to be ready"
                 os.kill(pid, signal.SIGTERM if clean else signal.SIGKILL)
-                is_ended, self.deadline = True, time.monotonic() + PATIENCE_SECONDS
+                is_ended, self.deadline = True, time.monotonic() + TIMEOUT_SECONDS
             elif word == "ready" and not is_early:
                 is_ready = True
                 self.deadline = time.monotonic() + self.rng.random() * 0.08
@@ -91,7 +91,7 @@ class Rounds:
         return said_closed
 
     def _lines(self, pipe: int) -> Iterator[list[Any]]:
-        """What the pipe says, line by line; `[None]` at the deadline, which whoever listens then moves."""
+        """Yield the lines of the pipe; `[None]` at the deadline, which the caller then moves."""
         rest = b""
         while True:
             left = self.deadline - time.monotonic()
@@ -99,10 +99,10 @@ class Rounds:
             if left <= 0 or not select.select([pipe], [], [], left)[0]:
                 yield [None]
                 continue
-            piece = os.read(pipe, 1 << 16)
-            if not piece:
+            chunk = os.read(pipe, 1 << 16)
+            if not chunk:
                 return
-            *lines, rest = (rest + piece).split(b"\n")
+            *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
                 yield msgspec.json.decode(line)
 
@@ -148,11 +148,11 @@ class Rounds:
             SETTINGS,
             lambda error: None,
         )
-        found = {name: found_of(shard, name, READ_RECORDS) for name in shard.topic_names()}
+        topics = {name: found_of(shard, name, READ_RECORDS) for name in shard.topic_names()}
         exact = [name for name in TOPICS if clean or TOPICS[name] != "ephemeral"]
-        self.ledger.check(found, exact=exact)
+        self.ledger.check(topics, exact=exact)
         self.is_known = True
-        self.is_made = set(found) == set(TOPICS)
+        self.is_made = set(topics) == set(TOPICS)
         shard.close()
 
 
@@ -164,7 +164,7 @@ def test_a_process_killed_again_and_again_loses_nothing_and_reports_no_loss(tmp_
         clean = number % CLEAN_EVERY == CLEAN_EVERY - 1
         with attempt("real kernel, processes ended", f"TOPICS_TEST_SEED={seed}, round {number}"):
             rounds.play(number, clean=clean)
-            # Now and then a process is killed over what the one before it left, with nobody in between.
+            # Sometimes a process is killed on what the previous one left, without a check in between.
             if clean or rounds.rng.random() < 0.7:
                 rounds.check(clean=clean)
     rounds.check(clean=False)

@@ -46,7 +46,7 @@ def test_help_names_the_commands_and_each_has_an_example() -> None:
         help_text = run_command(command, "--help")
         assert help_text.code == 0
         assert f"example:\n  topicsd {command} ./topics-data" in help_text.out
-        assert "older than what its original" in " ".join(help_text.out.split())
+        assert "lacks what its original wrote" in " ".join(help_text.out.split())
 
 
 @pytest.mark.parametrize("arguments", [(), ("inspect",), ("mend", "."), ("inspect", ".", "--shard", "one")])
@@ -62,7 +62,7 @@ def test_without_asserts_it_does_not_run(tmp_path: Path) -> None:
         line = [sys.executable, *extra, "-m", "topicsd", "inspect", str(tmp_path)]
         ran = subprocess.run(line, capture_output=True, text=True, env={**environment(), **variables})
         assert (ran.returncode, ran.stdout) == (2, "")
-        assert ran.stderr == "topicsd: does not run without asserts: leave out -O and PYTHONOPTIMIZE\n"
+        assert ran.stderr == "topicsd: must run with assertions enabled: remove -O and PYTHONOPTIMIZE\n"
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -76,8 +76,8 @@ def test_what_is_no_data_directory_is_refused_in_a_sentence(tmp_path: Path, comm
         "gone": "there is no {path}",
         "file": "{path} is a file, not a data directory",
         "empty": f"{{path}} is no data directory: it has no {LAYOUT_NAME}",
-        "data": "{path} has shards, but no LAYOUT.json. "
-        "To write it again from the shards: topicsd doctor {path}",
+        "data": "{path}/LAYOUT.json: missing, but {path} has shards; "
+        "to rebuild it from the shards, run: topicsd doctor {path}",
         "good/shards/00": "{path} is one shard; name the data directory above it, and the shard with --shard",
         "file/below": "{path}: Not a directory",
     }
@@ -94,22 +94,22 @@ def test_a_damaged_layout_is_named(tmp_path: Path, command: str) -> None:
     layout = tmp_path / LAYOUT_NAME
     text = layout.read_text()
     for damaged, said in (
-        (text[:20], "is damaged"),
+        (text[:20], ": damaged: "),
         (text.replace('"shards": 1', '"shards": 2'), "its checksum does not match"),
-        (text.replace('"format": 1', '"format": 9'), "has format 9; this program reads format 1"),
-        ("", "is damaged"),
+        (text.replace('"format": 1', '"format": 9'), "unknown format 9; this program reads format 1"),
+        ("", ": damaged: "),
     ):
         layout.write_text(damaged)
         ran = run_here(command, tmp_path)
         assert (ran.code, ran.out) == (1, "")
-        assert ran.err.startswith(f"topicsd: {layout} ")
+        assert ran.err.startswith(f"topicsd: {layout}: ")
         assert said in ran.err
-        assert (f"topicsd doctor {tmp_path}" in ran.err) == ("is damaged" in ran.err)
+        assert (f"topicsd doctor {tmp_path}" in ran.err) == (": damaged: " in ran.err)
     layout.write_text(text)
     os.rename(tmp_path / "shards/00", tmp_path / "shards/07")
     ran = run_here(command, tmp_path)
     assert ran.code == 1
-    assert f"{tmp_path}/shards/00 is missing, and LAYOUT.json names 1 shard: " in ran.err
+    assert f"{tmp_path}/shards/00: missing, but LAYOUT.json names 1 shard: " in ran.err
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -174,7 +174,7 @@ def test_a_full_disk_under_the_output_is_said(tmp_path: Path) -> None:
         line = command_line("inspect", tmp_path)
         ran = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, env=environment())
     assert ran.returncode == 2
-    assert ran.stderr == "topicsd: the output cannot be written: No space left on device\n"
+    assert ran.stderr == "topicsd: cannot write the output: No space left on device\n"
 
 
 def test_an_error_without_a_path_is_not_taken_for_one_of_the_output() -> None:

@@ -96,7 +96,7 @@ def test_all_that_is_wrong_is_told_and_nothing_starts(
     assert ran.code == 2
     assert ran.out == ""
     assert ran.err.splitlines() == [
-        "topicsd: 2 settings are wrong:",
+        "topicsd: 2 settings are invalid:",
         f"  {path}: prot: unknown setting, did you mean port?",
         "  --port='70000': must be from 0 to 65535",
     ]

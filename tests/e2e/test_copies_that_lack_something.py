@@ -83,7 +83,7 @@ def test_a_shard_that_is_gone_is_named(tmp_path: Path) -> None:
     for command in ("inspect", "verify", "doctor"):
         ran = run_here(command, tmp_path)
         assert (ran.code, ran.out) == (1, "")
-        assert f"{tmp_path}/shards/01 is missing, and LAYOUT.json names 3 shards: the topics of" in ran.err
+        assert f"{tmp_path}/shards/01: missing, but LAYOUT.json names 3 shards: the topics of" in ran.err
 
 
 # -- LAYOUT.json -------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ def test_a_layout_that_the_shards_do_not_give_is_refused(tmp_path: Path, name: s
     breaks(tmp_path)
     ran = run_here("doctor", tmp_path, "--repair", "--apply")
     assert (ran.code, ran.out) == (1, "")
-    assert "It cannot be written again: " in ran.err
+    assert "it cannot be rebuilt: " in ran.err
     assert said in ran.err
     assert not (tmp_path / LAYOUT_NAME).exists()
 

@@ -133,7 +133,7 @@ def test_a_place_where_no_directory_can_be_made_is_named() -> None:
     assert ran.code == 2
     assert sentence(ran) == (
         "topicsd: cannot create /proc/topics: No such file or directory: "
-        "the file system of /proc takes no new directory"
+        "the file system of /proc rejects new directories"
     )
 
 
@@ -203,7 +203,7 @@ def test_a_read_only_file_system_is_found_at_the_start(shared_folder: Path) -> N
     line = [*before, *command_line("serve", "--port=0", f"--data-dir={data_dir}")]
     ran = subprocess.run(line, env=environment(), capture_output=True, text=True, timeout=60, check=False)
     assert ran.returncode == 2
-    assert ran.stderr.splitlines()[-1] == f"topicsd: {wal}: its file system is mounted read-only"
+    assert ran.stderr.splitlines()[-1] == f"topicsd: {wal}: the file system is mounted read-only"
 
 
 def test_a_path_that_is_allowed_has_no_denial(tmp_path: Path) -> None:

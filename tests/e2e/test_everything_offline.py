@@ -209,9 +209,9 @@ def test_a_damaged_index_is_named(everything: Everything, tmp_path: Path) -> Non
     path.write_bytes(original.read_bytes() + b"x")
     ran = run_here("inspect", path)
     assert ran.code == 1
-    assert "no whole number of entries; a start makes the index from .data" in ran.out
+    assert "not a whole number of entries; a start rebuilds the index from .data" in ran.out
     other = tmp_path / "other.idx"
     other.write_bytes(b"")
     ran = run_here("inspect", other)
     assert (ran.code, ran.out) == (2, "")
-    assert "not an index file, whose name is like seg-0000000000000001.idx" in ran.err
+    assert "must be an index file, such as seg-0000000000000001.idx" in ran.err

@@ -119,7 +119,7 @@ def test_a_second_server_on_the_directory_is_refused_and_the_first_goes_on(tmp_p
                 second = WholeServer(other_folder, shards=SHARDS, data_dir=tmp_path / "data")
                 with pytest.raises(AssertionError) as refused:
                     second.start()
-                assert "is in use: a server runs on it, process" in str(refused.value)
+                assert "in use by another server, process" in str(refused.value)
                 assert str(server.served.process.pid) in str(refused.value)
             time.sleep(0.2)
         assert server.worker_pids() == workers

@@ -166,7 +166,7 @@ topics-data: format 1, 1 shard, instance 6f6e652d73686172642d2d2d2d2d2d2d
 
 shard 00 topics-data/shards/00
 last run it stopped cleanly: all of the log was synced
-heads exact: a start goes on where the log ends
+heads exact: a start resumes where the log ends
 log 1 file, n batches, n frames, n KiB; ends here
 
 FILE SIZE USED ORDINALS BATCHES FRAMES SYNCED TO MADE END
@@ -178,10 +178,10 @@ live ephemeral - - - 0 - - 1 2023-11-14T22:13:20.000Z
 orders disk 3 2 1 3 2 110 B 3 2023-11-14T22:13:20.000Z
 
 topic "audit" lost records up to seq 1 by cap
-topic "live" is in memory only: after a start its head is 1 and all records are gone
+topic "live" is in memory only: after a start its head is 1 and it has no records
 
-One thing cannot be told from inside: a copy of a data directory that is older than what its original
-went on to write looks like the newest there is.
+An outdated copy cannot be detected: a copy of a data directory that lacks what its original wrote
+later looks complete.
 """
 
 
@@ -204,7 +204,7 @@ def test_one_topic_in_detail(tmp_path: Path) -> None:
         'topic "orders" shard 00',
         f"id {topic_id('orders'):016x}, epoch 1 ",
         "class disk",
-        "durable all of it is known to be on the disk",
+        "durable every record is known to be on the disk",
         "lost seqs 4 to ",
         "config all defaults",
     ):
@@ -217,7 +217,7 @@ def test_one_topic_in_detail(tmp_path: Path) -> None:
 def test_a_restart_that_would_lose_is_said_of_the_topic(tmp_path: Path) -> None:
     DIRECTORIES["rebooted"](tmp_path)
     text = joined(run_here("inspect", tmp_path, "--topic", "orders").out)
-    told = r"the head would be (\d+), its ceiling, and readers would be told that seqs 4 to \1 \(crash\)"
+    told = r"the head would be (\d+), its ceiling, and seqs 4 to \1 \(crash\) would be reported as lost"
     assert re.search(told, text)
     text = joined(run_here("inspect", tmp_path, "--topic", "audit").out)
     assert "restart the head would be 3, and nothing would be reported lost" in text

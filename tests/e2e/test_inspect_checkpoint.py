@@ -108,7 +108,7 @@ def test_nothing_behind_a_snapshot_of_a_newer_program_is_used(
     shard = only_shard(tmp_path, code=1)
     assert shard["used"] is None
     assert "version 2" in shard["problems"][0]
-    assert "has no snapshot that it can use" in checked(tmp_path, code=1)
+    assert "finds no usable snapshot" in checked(tmp_path, code=1)
 
 
 def test_a_damaged_manifest_is_told(tmp_path: Path) -> None:
@@ -125,9 +125,9 @@ def test_trash_and_readers_are_told(tmp_path: Path) -> None:
     Path(paths.readers, "dead-1").touch()
     with ReaderLock(paths.readers, "spark"):
         told = checked(tmp_path)
-        assert f"process {os.getpid()} keeps what is in trash/" in told
+        assert f"process {os.getpid()} holds the files in trash/" in told
         assert "1 file, 2 KiB" in told
-        assert "dead-1: left over" in told
+        assert "dead-1: stale" in told
 
 
 @pytest.mark.parametrize("has_directories", [True, False])
@@ -137,7 +137,7 @@ def test_a_shard_without_a_checkpoint_says_so(tmp_path: Path, has_directories: b
         # As a program that knew no checkpoints made it.
         for directory in (paths.readers, paths.meta, paths.trash, paths.topics):
             os.rmdir(directory)
-    assert "there was no checkpoint yet" in checked(tmp_path)
+    assert "there is no checkpoint yet" in checked(tmp_path)
     assert only_shard(tmp_path)["snapshots"] == []
     ran = run_here("inspect", tmp_path, "--checkpoint", "--topic", "orders")
     assert (ran.code, ran.out) == (2, "")

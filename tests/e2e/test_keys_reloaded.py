@@ -97,7 +97,7 @@ def test_a_new_key_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
 
 def test_without_a_file_there_is_nothing_to_reload_and_the_log_says_so(tmp_path: Path) -> None:
     with served(tmp_path, environ={"TOPICS_API_KEYS": OLD}) as server:
-        hang_up(server, "keys: not reloaded: there is no configuration file to read again")
+        hang_up(server, "keys: not reloaded: no configuration file to reload")
         assert knows(server, OLD)
         assert "keys: reloaded" not in server.log.read_text()
         assert server.stop() == 0

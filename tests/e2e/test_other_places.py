@@ -19,15 +19,15 @@ pytestmark = pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize(
     ("cold", "why"),
     [
-        ("data", "is the data directory itself"),
-        ("data/../data/", "is the data directory itself"),
-        ("link", "is the data directory itself"),
-        ("data/shards", "is among the shards"),
-        ("data/shards/00", "is among the shards"),
-        ("data/shards/00/trash", "is among the shards"),
-        ("above", "is among the shards that would be in it"),
-        ("file", "is no directory"),
-        ("missing", "there is no such directory; make it, or mount what it is on"),
+        ("data", "must not be the data directory"),
+        ("data/../data/", "must not be the data directory"),
+        ("link", "must not be the data directory"),
+        ("data/shards", "must not be inside the shards"),
+        ("data/shards/00", "must not be inside the shards"),
+        ("data/shards/00/trash", "must not be inside the shards"),
+        ("above", "must not be inside its shards"),
+        ("file", "is not a directory"),
+        ("missing", "no such directory; create it, or mount its disk"),
     ],
 )
 def test_a_cold_directory_that_cannot_be_one_is_refused(tmp_path: Path, cold: str, why: str) -> None:
@@ -57,7 +57,7 @@ def test_a_cold_directory_beside_above_or_in_the_data_directory_will_do(tmp_path
     ("path", "why"),
     [
         ("missing/port", "there is no directory {here}/missing"),
-        ("file/port", "{here}/file is no directory"),
+        ("file/port", "{here}/file is not a directory"),
         ("folder", "is a directory, not a file"),
     ],
 )
@@ -77,10 +77,10 @@ def test_a_port_file_that_cannot_be_written_is_refused(
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_port_file_where_nobody_may_write_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    assert "may not be written to" in why_no_port_file(FS, "port")
+    assert "is not writable" in why_no_port_file(FS, "port")
 
 
 def test_what_a_file_says_of_a_place_is_told_with_the_file(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text('cold_dir = "missing"\n')
     ran = run_here("serve", "--config", "a.toml")
-    assert ran.err.startswith("topicsd: a.toml: cold_dir='missing': there is no such directory")
+    assert ran.err.startswith("topicsd: a.toml: cold_dir='missing': no such directory")

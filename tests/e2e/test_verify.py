@@ -217,7 +217,7 @@ def test_a_truncated_file_is_named(tmp_path: Path) -> None:
     os.truncate(real.wal_files()[0], end - 1)
     first, second = problems(tmp_path)
     assert first["file"] == FIRST
-    assert f"CURRENT says that the log ended cleanly at {end}" in first["what"]
+    assert f"CURRENT records a clean end at {end}" in first["what"]
     assert f"has {end - 1} bytes and was made with 65536" in second["what"]
 
 
@@ -233,7 +233,7 @@ def test_zeros_where_the_log_was_are_found(tmp_path: Path) -> None:
 
 def missing_first(real: RealShard) -> str:
     os.unlink(real.wal_files()[0])
-    return "the log does not reach back to its start, and there is no snapshot to go on from"
+    return "the log does not reach back to its start, and there is no snapshot to start from"
 
 
 def missing_middle(real: RealShard) -> str:
@@ -453,7 +453,7 @@ def test_what_is_none_of_ours_is_noted(tmp_path: Path) -> None:
     Path(real.paths.wal, "notes.txt").write_text("x")
     verdict = verified(tmp_path)
     assert verdict["is_fine"]
-    assert verdict["notes"] == ["shards/01 is no shard that the layout names"]
+    assert verdict["notes"] == ["shards/01: LAYOUT.json does not name this shard"]
     assert "notes.txt in wal/ is nothing of ours" in verdict["shards"][0]["notes"]
     assert "shards/01" in run_here("inspect", tmp_path).out
 

@@ -35,14 +35,14 @@ def test_no_write_is_acked_and_no_file_is_touched_after_a_failed_sync() -> None:
         assert one.refused_append(name, 1).code == "storage_failed"
     refused = [one.send_delete("d", before_seq=2), one.send_put("d", ttl_ms=5), one.send_delete_topic("d")]
     one.settle()
-    assert [told.code for told in refused] == ["storage_failed"] * 3
+    assert [reply.code for reply in refused] == ["storage_failed"] * 3
     one.pass_time(10_000)
     one.close()
     assert one.disk.calls == calls
     assert len(one.failures) == 1
 
 
-def test_reads_go_on_after_a_failed_sync() -> None:
+def test_reads_continue_after_a_failed_sync() -> None:
     one = OneShard()
     _failed(one)
     assert one.seqs("d") == [1, 2, 3, 4]

@@ -1,4 +1,4 @@
-"""Any disk call of the life of a queue fails: what was told holds, and each job is in one state all along."""
+"""Any disk call in the life of a queue fails: each reply holds, and each job is in exactly one state."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Life:
         self.live: set[int] = set()
         self.in_doubt: set[int] = set()
         """Of those whose end or beginning was refused."""
-        self.held: set[int] = set()
+        self.leased: set[int] = set()
 
     def live_on(self) -> None:
         self.append(*"aab", None)
@@ -45,42 +45,42 @@ class Life:
         self.claim()
 
     def append(self, *tags: str | None, delay_ms: int | None = None) -> None:
-        answer = self.told(
+        answer = self.answer_of(
             self.stage.send_append(QUEUE, *[record(tag=tag) for tag in tags], delay_ms=delay_ms)
         )
         if isinstance(answer, Appended):
             self.live |= {*range(answer.first_seq, answer.last_seq + 1)}
 
     def claim(self) -> None:
-        answer = self.told(self.stage.send_claim(QUEUE, "w", 9))
+        answer = self.answer_of(self.stage.send_claim(QUEUE, "w", 9))
         if isinstance(answer, ClaimAnswer):
-            self.held |= {one.seq for one in answer.claimed}
+            self.leased |= {one.seq for one in answer.claimed}
 
     def settle(self, verb: object, seq: int) -> None:
-        answer = self.told(self.stage.send_settle(verb, QUEUE, "w", seq))  # type: ignore[arg-type]
+        answer = self.answer_of(self.stage.send_settle(verb, QUEUE, "w", seq))  # type: ignore[arg-type]
         if isinstance(answer, Settled) and answer.done:
-            self.held.discard(seq)
+            self.leased.discard(seq)
             if verb is ack:
                 self.live.discard(seq)
         elif verb is ack:
             self.in_doubt.add(seq)
 
     def delete(self, *seqs: int) -> None:
-        answer = self.told(self.stage.send_delete(QUEUE, seqs=list(seqs)))
+        answer = self.answer_of(self.stage.send_delete(QUEUE, seqs=list(seqs)))
         if isinstance(answer, Deleted):
             self.live -= {*seqs}
-            self.held -= {*seqs}
+            self.leased -= {*seqs}
         else:
             self.in_doubt |= {*seqs}
 
     def put(self, **patch: object) -> None:
-        self.told(self.stage.send_put(QUEUE, **patch))
+        self.answer_of(self.stage.send_put(QUEUE, **patch))
 
-    def told(self, told: Told) -> object:
+    def answer_of(self, reply: Told) -> object:
         self.stage.settle()
-        assert told.came
+        assert reply.came
         self.check()
-        return told.answer
+        return reply.answer
 
     def check(self) -> None:
         """Each live record is one job in one state, and states add up to the counts."""
@@ -95,7 +95,7 @@ class Life:
             assert isinstance(answer, dict)
             states[str(answer["state"])] = states.get(str(answer["state"]), 0) + 1
             seq = topic.next_live(seq + 1)
-        # Of an ack that failed with the log nobody knows the outcome before the next start.
+        # The outcome of an ack that failed with the log is unknown before the next start.
         states["in_flight"] = states.get("in_flight", 0) + states.pop("ending", 0)
         ready = states.pop("ready", 0) + states.pop("paused", 0)
         whole = {"in_flight": counts.in_flight, "delayed": counts.delayed, "blocked": counts.blocked}
@@ -103,14 +103,14 @@ class Life:
         assert ready == counts.ready
 
     def end(self) -> None:
-        """What was told is so after another start."""
+        """Check that each reply still holds after another start."""
         self.stage.kill()
         self.check()
         live = {*self.stage.seqs(QUEUE)}
         assert self.live - self.in_doubt <= live
         self.stage.put(QUEUE, paused=False)
         got = {*self.stage.claimed(QUEUE, "v", 9)}
-        assert not got & (self.held - self.in_doubt)
+        assert not got & (self.leased - self.in_doubt)
         self.check()
 
 

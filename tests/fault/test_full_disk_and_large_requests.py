@@ -12,7 +12,7 @@ def shard_with_space(space_bytes: int) -> OneShard:
     return OneShard(disk=disk, wal_file_bytes=FILE_BYTES)
 
 
-def test_a_request_too_large_for_the_disk_is_refused_and_smaller_ones_go_on() -> None:
+def test_a_request_too_large_for_the_disk_is_refused_and_smaller_ones_succeed() -> None:
     shard = shard_with_space(48 << 10)
     shard.put("a", durable=True)
     while not any("spare-" in path for path in shard.disk.all_files()):
@@ -23,7 +23,7 @@ def test_a_request_too_large_for_the_disk_is_refused_and_smaller_ones_go_on() ->
     head = shard.state("a").head_seq
     shard.pass_time(60_000)
     assert shard.append("a", "small").first_seq == head + 1
-    assert shard.disk.used_bytes <= used + FILE_BYTES, "files are made again and again"
+    assert shard.disk.used_bytes <= used + FILE_BYTES, "files are created again and again"
 
 
 def test_a_full_disk_refuses_writes_takes_deletes_and_takes_writes_again_within_five_seconds() -> None:
@@ -32,9 +32,9 @@ def test_a_full_disk_refuses_writes_takes_deletes_and_takes_writes_again_within_
     shard.put("a")
     refused = None
     for number in range(100):
-        told = shard.send_append("a", f"{number}" * 50)
+        reply = shard.send_append("a", f"{number}" * 50)
         shard.settle()
-        refused = told.code
+        refused = reply.code
         if refused is not None:
             break
     assert refused == STORAGE_FULL

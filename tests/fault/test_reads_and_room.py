@@ -14,7 +14,7 @@ def _fill(one: OneShard) -> None:
     one.disk.space_bytes = one.disk.used_bytes
 
 
-def test_a_record_that_the_disk_cannot_read_is_told_and_what_is_around_it_is_read() -> None:
+def test_a_record_that_the_disk_cannot_read_is_reported_and_its_neighbours_are_read() -> None:
     one = OneShard()
     one.append("t", *[b'"%s"' % (b"x" * 9000)] * 3)
 
@@ -67,18 +67,18 @@ def test_a_write_without_room_is_answered_also_when_the_room_cannot_be_measured(
     assert not one.failures
 
 
-def test_a_full_disk_refuses_writes_and_goes_on_with_reads_and_deletes() -> None:
+def test_a_full_disk_refuses_writes_and_still_serves_reads_and_deletes() -> None:
     one = OneShard(wal_file_bytes=16384)
     one.append("t", 1)
     one.pass_time(60)
     _fill(one)
     record = b'"%s"' % (b"x" * 900)
     acked = 1
-    while (told := one.send_append("t", record)) and not (one.settle() or told.code):
+    while (reply := one.send_append("t", record)) and not (one.settle() or reply.code):
         acked += 1
-    assert told.code == "storage_full"
-    assert told.answer.detail["required_bytes"] >= 900
-    assert told.answer.retry_after_ms == 5000
+    assert reply.code == "storage_full"
+    assert reply.answer.detail["required_bytes"] >= 900
+    assert reply.answer.retry_after_ms == 5000
     assert 10 <= acked <= 17
     assert one.seqs("t") == list(range(1, acked + 1))
     assert one.delete("t", before_seq=3).deleted == 2
@@ -97,9 +97,9 @@ def test_a_shard_takes_writes_again_by_itself_each_time_there_is_space() -> None
     acked = 0
     for _ in range(5):
         one.disk.space_bytes = one.disk.used_bytes + 2 * 8192
-        while (told := one.send_append("t", record)) and not (one.settle() or told.code):
+        while (reply := one.send_append("t", record)) and not (one.settle() or reply.code):
             acked += 1
-        assert told.code == "storage_full"
+        assert reply.code == "storage_full"
         one.pass_time(20_000)
         assert one.refused_append("t", record).code == "storage_full"
         one.disk.space_bytes = None
@@ -110,7 +110,7 @@ def test_a_shard_takes_writes_again_by_itself_each_time_there_is_space() -> None
     assert not one.failures
 
 
-def test_a_floor_that_readers_were_told_while_the_disk_was_full_is_logged_once_there_is_space() -> None:
+def test_a_floor_reported_while_the_disk_was_full_is_logged_once_there_is_space() -> None:
     one = OneShard()
     one.put("t", ttl_ms=1000)
     one.append("t", 1, 2)

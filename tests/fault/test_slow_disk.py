@@ -76,7 +76,7 @@ def read(shard: Shard, topic: str) -> asyncio.Future[Any]:
 
 
 async def stalled(shard: Shard, fs: StallingFs, append: asyncio.Future[Any]) -> None:
-    """The disk stalls, the append waits, reads are answered, and then all goes on."""
+    """The disk stalls, the append waits, reads are answered, and then everything resumes."""
     async with asyncio.timeout(SECONDS_MAX):
         await asyncio.to_thread(fs.has_stalled.wait)
         for _ in range(20):

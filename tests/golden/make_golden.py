@@ -126,8 +126,8 @@ def make_sessions(one: OneShard) -> None:
     one.close(checkpoint=False)
 
 
-def make_forwards(one: OneShard) -> None:
-    """Forwards at work: one that stays, one that is changed, one that ends, and what a source trimmed."""
+def make_routes(one: OneShard) -> None:
+    """Write routes: one that stays, one that changes, one that ends, and one whose source evicted records."""
     one.put("orders", durability="fsync", idempotency_window_ms=3_600_000)
     one.put("copies", durability="fsync")
     one.put("last", durability="ephemeral")
@@ -190,36 +190,36 @@ def make_references(one: OneShard) -> None:
 MAKERS = {
     f"wal-format-{VERSION}": make,
     f"wal-format-{VERSION}-watch": make_sessions,
-    f"wal-format-{VERSION}-forwards": make_forwards,
+    f"wal-format-{VERSION}-forwards": make_routes,
     f"wal-format-{VERSION}-references": make_references,
 }
-# In files of the first size, the others would have gone on into segments.
-FILE_BYTES = {make: WAL_FILE_BYTES, make_sessions: 8192, make_forwards: 16384, make_references: 16384}
+# With files of the first size the others would have been checkpointed into segments.
+FILE_BYTES = {make: WAL_FILE_BYTES, make_sessions: 8192, make_routes: 16384, make_references: 16384}
 
 
-def describe_forwards(shard: Shard) -> dict[str, Any]:
+def describe_routes(shard: Shard) -> dict[str, Any]:
     return {
         name: {
-            "rule": msgspec.structs.asdict(found.rule),
-            "source_epoch": found.source_epoch,
-            "seq": found.seq,
-            "source_head": found.source_head,
-            "forwarded_total": found.forwarded_total,
+            "rule": msgspec.structs.asdict(route.rule),
+            "source_epoch": route.source_epoch,
+            "seq": route.seq,
+            "source_head": route.source_head,
+            "forwarded_total": route.forwarded_total,
         }
-        for name, found in shard.state.forwards.items()
+        for name, route in shard.state.forwards.items()
     }
 
 
 def describe_sessions(shard: Shard) -> dict[str, Any]:
     return {
-        session.hex(): {**msgspec.structs.asdict(found), "session": session.hex()}
-        for session, found in shard.state.watch_sessions.items()
+        session.hex(): {**msgspec.structs.asdict(session_frame), "session": session.hex()}
+        for session, session_frame in shard.state.watch_sessions.items()
     }
 
 
 def describe(shard: Shard) -> dict[str, Any]:
     """What clients see: states, and the answers that lead a reader from the start to the head."""
-    found: dict[str, Any] = {}
+    topics: dict[str, Any] = {}
     for name in shard.topic_names():
         state = shard.topic_state(name)
         assert isinstance(state, TopicState)
@@ -229,10 +229,12 @@ def describe(shard: Shard) -> dict[str, Any]:
             assert isinstance(answer, ReadAnswer)
             answers.append(described(answer))
             cursor = answer.next_from_seq
-        told = {field: getattr(state, field) for field in state.__struct_fields__ if field != "config"}
+        state_fields = {
+            field: getattr(state, field) for field in state.__struct_fields__ if field != "config"
+        }
         config = {field: getattr(state.config, field) for field in state.config.__struct_fields__}
-        found[name] = {"state": told, "config": config, "answers": answers}
-    return found
+        topics[name] = {"state": state_fields, "config": config, "answers": answers}
+    return topics
 
 
 def described(answer: ReadAnswer) -> dict[str, Any]:
@@ -257,7 +259,7 @@ def main() -> int:
     for name in missing:
         write(GOLDEN / name, MAKERS[name])
     if not missing:
-        print("all of them are there, and stay as they were", file=sys.stderr)
+        print("all golden files exist and stay unchanged", file=sys.stderr)
     return not missing
 
 
@@ -275,7 +277,7 @@ def write(target: Path, maker: Callable[[OneShard], None]) -> None:
         "now_ms": one.clock.now_ms(),
         "topics": describe(one.shard),
         "sessions": describe_sessions(one.shard),
-        "forwards": describe_forwards(one.shard),
+        "forwards": describe_routes(one.shard),
         "files": [os.path.relpath(path, DATA_DIR) for path in one.wal_files()],
     }
     text = json.dumps(expected, indent=1, ensure_ascii=False)

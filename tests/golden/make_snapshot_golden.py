@@ -40,7 +40,7 @@ def described(value: Any) -> Any:
 def main() -> int:
     target = GOLDEN / f"snapshot-format-{VERSION}"
     if target.exists():
-        print(f"{target} is there: a released version stays as it was", file=sys.stderr)
+        print(f"{target} exists: a released version never changes", file=sys.stderr)
         return 1
     data = target / "data"
     data.mkdir(parents=True)

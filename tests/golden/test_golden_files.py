@@ -11,7 +11,7 @@ import pytest
 
 from shared.runtime.disk_thread import Threads
 from shared.settings.settings import Settings
-from tests.golden.make_golden import GOLDEN, KEY, describe, describe_forwards, describe_sessions
+from tests.golden.make_golden import GOLDEN, KEY, describe, describe_routes, describe_sessions
 from tests.harness.manual_clock import ManualClock
 from tests.harness.manual_loop import ManualLoop, StepThread
 from tests.harness.one_shard import Told, record
@@ -56,8 +56,8 @@ def copy_of(version: str, tmp_path: Path) -> Path:
 
 
 def expected_of(version: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((GOLDEN / version / "expected.json").read_text(encoding="utf-8"))
-    return found
+    content: dict[str, Any] = json.loads((GOLDEN / version / "expected.json").read_text(encoding="utf-8"))
+    return content
 
 
 def opened(data: Path, now_ms: int) -> Opened:
@@ -81,29 +81,29 @@ def bytes_of(data: Path) -> dict[str, bytes]:
     }
 
 
-def assert_has(found: Any, expected: Any, place: str) -> None:
+def assert_has(actual: Any, expected: Any, place: str) -> None:
     """A later release may know more about the same topic; what was known then has to be the same."""
     if isinstance(expected, dict):
         for name, value in expected.items():
-            assert_has(found[name], value, f"{place}.{name}")
+            assert_has(actual[name], value, f"{place}.{name}")
     else:
-        assert found == expected, place
+        assert actual == expected, place
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_was_in_it_is_found_in_it(version: str, tmp_path: Path) -> None:
     expected = expected_of(version)
     shard, _, _ = opened(copy_of(version, tmp_path), expected["now_ms"])
-    found = json.loads(json.dumps(describe(shard)))
-    assert found.keys() == expected["topics"].keys()
+    topics = json.loads(json.dumps(describe(shard)))
+    assert topics.keys() == expected["topics"].keys()
     for name, topic in expected["topics"].items():
-        assert_has(found[name], topic, name)
+        assert_has(topics[name], topic, name)
     sessions = json.loads(json.dumps(describe_sessions(shard)))
     assert sessions.keys() == expected.get("sessions", {}).keys()
     assert_has(sessions, expected.get("sessions", {}), "sessions")
-    forwards = json.loads(json.dumps(describe_forwards(shard)))
-    assert forwards.keys() == expected.get("forwards", {}).keys()
-    assert_has(forwards, expected.get("forwards", {}), "forwards")
+    routes = json.loads(json.dumps(describe_routes(shard)))
+    assert routes.keys() == expected.get("forwards", {}).keys()
+    assert_has(routes, expected.get("forwards", {}), "forwards")
     shard.close()
 
 
@@ -119,7 +119,7 @@ def test_a_start_that_only_reads_leaves_every_byte_as_it_is(version: str, tmp_pa
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_key_from_then_is_known_now_and_the_log_goes_on(version: str, tmp_path: Path) -> None:
+def test_an_old_key_is_still_known_and_the_log_continues(version: str, tmp_path: Path) -> None:
     expected = expected_of(version)
     data = copy_of(version, tmp_path)
     shard, loop, thread = opened(data, expected["now_ms"])

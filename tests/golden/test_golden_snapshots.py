@@ -17,25 +17,25 @@ VERSIONS = sorted(path.name for path in GOLDEN.glob("snapshot-format-*"))
 
 
 def expected_of(version: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((GOLDEN / version / "expected.json").read_text(encoding="utf-8"))
-    return found
+    content: dict[str, Any] = json.loads((GOLDEN / version / "expected.json").read_text(encoding="utf-8"))
+    return content
 
 
 def data_of(version: str) -> Path:
     return GOLDEN / version / "data"
 
 
-def assert_holds(found: Any, expected: Any, place: str) -> None:
+def assert_holds(actual: Any, expected: Any, place: str) -> None:
     """A later release may know more fields; those that were known then have to be the same."""
     if isinstance(expected, dict):
         for name, value in expected.items():
-            assert_holds(found[name], value, f"{place}.{name}")
+            assert_holds(actual[name], value, f"{place}.{name}")
     elif isinstance(expected, list):
-        assert len(found) == len(expected), place
-        for number, (one, value) in enumerate(zip(found, expected, strict=True)):
+        assert len(actual) == len(expected), place
+        for number, (one, value) in enumerate(zip(actual, expected, strict=True)):
             assert_holds(one, value, f"{place}[{number}]")
     else:
-        assert found == expected, place
+        assert actual == expected, place
 
 
 @pytest.mark.parametrize("version", VERSIONS)

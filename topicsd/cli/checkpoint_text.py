@@ -39,35 +39,43 @@ def _start_sentence(report: CheckpointReport) -> str:
             f"{place.offset} of {wal_name(place.file)}"
         )
     if report.snapshots:
-        return "has no snapshot that it can use"
-    return "reads the whole log: there was no checkpoint yet"
+        return "finds no usable snapshot"
+    return "reads the whole log: there is no checkpoint yet"
 
 
 def _published_sentence(published: PublishedReport | None, used: int | None) -> str:
     if published is None:
-        return "nothing that a reader from outside could go by"
+        return "nothing for outside readers"
     cold = "" if published.cold_dir is None else f", cold segments below {harmless(published.cold_dir)}"
     topics = plural(published.topic_count, "topic")
-    late = "" if published.number == used else f", while a start uses {NOTHING if used is None else used}"
-    return f"snapshot {published.number}, {utc_or_nothing(published.made_ts)}: {topics}{cold}{late}"
+    difference = (
+        "" if published.number == used else f", while a start uses {NOTHING if used is None else used}"
+    )
+    return f"snapshot {published.number}, {utc_or_nothing(published.made_ts)}: {topics}{cold}{difference}"
 
 
 def _reader_sentence(reader: ReaderReport) -> str:
     if reader.held_by is None:
-        return f"{harmless(reader.name)}: left over, or held where this process cannot see it"
-    return f"{harmless(reader.name)}: process {reader.held_by} keeps what is in trash/"
+        return f"{harmless(reader.name)}: stale, or held by a process that is not visible from here"
+    return f"{harmless(reader.name)}: process {reader.held_by} holds the files in trash/"
 
 
 def _snapshots_table(snapshots: list[SnapshotReport]) -> list[str]:
     headers = ("SNAPSHOT", ">SIZE", "MADE", ">FROM ORDINAL", ">TO", ">TOPICS", ">SEGMENTS", ">KEYS", "STATE")
     rows = []
-    for one in snapshots:
-        told = [NOTHING] * 5
-        if one.replay_from is not None:
-            counts = (one.topic_count, one.segment_count, one.idempotency_keys)
-            told = [str(one.replay_from.ordinal), str(one.complete_to_ordinal), *(f"{n:,}" for n in counts)]
-        state = "NOT USED" if one.damage else "good"
-        rows.append((one.name, size(one.size_bytes), utc_or_nothing(one.made_ts), *told, state))
+    for snapshot in snapshots:
+        contents = [NOTHING] * 5
+        if snapshot.replay_from is not None:
+            counts = (snapshot.topic_count, snapshot.segment_count, snapshot.idempotency_keys)
+            contents = [
+                str(snapshot.replay_from.ordinal),
+                str(snapshot.complete_to_ordinal),
+                *(f"{n:,}" for n in counts),
+            ]
+        state = "NOT USED" if snapshot.damage else "good"
+        rows.append(
+            (snapshot.name, size(snapshot.size_bytes), utc_or_nothing(snapshot.made_ts), *contents, state)
+        )
     return table(headers, rows)
 
 
@@ -104,14 +112,14 @@ def topic_checkpoint_text(report: CheckpointReport, topic: TopicEntry) -> list[s
     """Return the lines about one topic in detail, with its segments."""
     lost = [("lost", f"seqs {first} to {last} ({reason})") for first, last, reason in topic.lost]
     sections = [
-        ("also kept", f"{harmless(name)}: {size(len(state))}") for name, state in topic.sections.items()
+        ("section", f"{harmless(name)}: {size(len(state))}") for name, state in topic.sections.items()
     ]
     pairs = [
         ("shard", f"{report.shard:02d}, snapshot {report.used}"),
         ("directory", f"topics/{topic_dir_name(topic.topic_id, topic.epoch)}"),
-        ("complete", f"its frames below ordinal {topic.complete_to} are in here"),
+        ("complete", f"includes its frames below ordinal {topic.complete_to}"),
         ("head", f"{topic.head}, ceiling {topic.ceiling}"),
-        ("alive", f"from seq {topic.earliest_seq}, floor {topic.evict_floor}"),
+        ("live", f"from seq {topic.earliest_seq}, floor {topic.evict_floor}"),
         *lost,
         ("last write", utc_or_nothing(topic.last_ts)),
         *sections,
@@ -126,8 +134,8 @@ def _segments_table(segments: list[SegmentEntry]) -> list[str]:
         "TIER",
         "STATE",
         ">SEQS",
-        ">ALIVE",
-        ">MARKED DEAD",
+        ">LIVE",
+        ">DEAD",
         ">DATA",
         "TAGS",
         "FIRST",

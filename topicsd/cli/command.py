@@ -6,9 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-EXIT_CODES: Final = (
-    "exit code: 0 all is well, 1 something is wrong with the data, 2 it could not be looked at"
-)
+EXIT_CODES: Final = "exit codes: 0 no problems, 1 problems in the data, 2 the data could not be read"
 
 
 class Command(NamedTuple):

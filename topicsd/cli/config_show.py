@@ -36,21 +36,21 @@ class ShownConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(title="what to do", metavar="ACTION")
+    actions = parser.add_subparsers(title="actions", metavar="ACTION")
     parser.set_defaults(show_help=parser.print_help)
-    show = actions.add_parser("show", help="each setting with its value and where it comes from")
+    show = actions.add_parser("show", help="show each setting with its value and origin")
     show.set_defaults(parser=show, show_help=None)
     add_setting_flags(show)
-    show.add_argument("--json", action="store_true", help="one JSON document")
+    show.add_argument("--json", action="store_true", help="print one JSON document")
     show.usage = f"{show.usage} [--json]"
 
 
-def run(given: argparse.Namespace) -> int:
-    if given.show_help is not None:
-        given.show_help()
+def run(args: argparse.Namespace) -> int:
+    if args.show_help is not None:
+        args.show_help()
         return FINE
-    resolved = resolved_settings(given, os.environ)
-    if given.json:
+    resolved = resolved_settings(args, os.environ)
+    if args.json:
         shown = shown_config(resolved)
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(shown), indent=2).decode() + "\n")
         return FINE
@@ -82,10 +82,10 @@ def shown_config(resolved: Resolved) -> ShownConfig:
 
 COMMAND = Command(
     name="config",
-    summary="show the settings and where each comes from",
-    description="Show what the server would run with, and where each value comes from.",
+    summary="show the settings and the origin of each",
+    description="Show the settings that the server would use, and the origin of each value.",
     example="  topicsd config show\n  topicsd config show --config topicsd.toml --port 0 --json",
     add_arguments=add_arguments,
     run=run,
-    exit_codes="exit code: 0 the settings can be used, 2 they cannot, and what is wrong with them is told",
+    exit_codes="exit codes: 0 the settings are valid, 2 they are not; the errors are on stderr",
 )

@@ -20,7 +20,7 @@ from topicsd.cli.verify import finding_text, stored_bytes
 from topicsd.disk.access import os_error_reason
 from topicsd.disk.dir_lock import DirectoryInUse, DirLock
 from topicsd.disk.fs import Fs, RealFs
-from topicsd.disk.layout import LayoutDamaged, LayoutError, doctor_command, lock_path
+from topicsd.disk.layout import LayoutDamaged, LayoutError, doctor_command, lock_path, rebuild_advice
 from topicsd.disk.read_only_fs import ReadOnlyFs
 from topicsd.offline.check.finding import MEANS, MEANS_STOPPED, Finding, Level
 from topicsd.offline.command_error import FINE, NOT_DONE, WRONG, CommandError
@@ -33,23 +33,23 @@ from topicsd.offline.repair.repair import Repair, RepairFailed
 from topicsd.offline.table import facts, harmless, plural, readable
 
 DESCRIPTION = f"""\
-Check everything in a data directory, as `verify` does, and say how bad it is and whether a server would
-start.
+Check everything in a data directory, as `verify` does, and report how severe each problem is and whether a
+server can start.
 
---repair also shows what a repair would do, and what is lost by it. --repair --apply does it: damaged bytes
-are copied to quarantine/, what is good is kept, and readers are told which seqs are lost. A lost LAYOUT.json
-is written again from the shards. It refuses while a server runs. Nothing is deleted, and it may be run again
-after it was interrupted. Copy the directory first if you can.
+--repair also shows what a repair would do, and what data it would lose. --repair --apply performs it: damaged
+bytes are copied to quarantine/, intact data is kept, and readers receive a report of the lost seqs. A lost
+LAYOUT.json is rebuilt from the shards. A repair is refused while a server runs. It deletes nothing, and can
+be run again after an interruption. Copy the directory first if you can.
 
-When it is not known any more what was deleted from a segment, a repair leaves the shard alone, unless
-{REVIVE_FLAG} says that deleted records may come back. Cold segments that are not there stay as they are,
-since their directory may not be mounted, unless {GIVE_UP_FLAG} says that they are lost.
+When the deletes of a segment are unknown, a repair leaves the shard unchanged, unless {REVIVE_FLAG} allows
+deleted records to come back. Missing cold segments are left alone, since their directory may not be mounted,
+unless {GIVE_UP_FLAG} says that they are lost.
 """
 
 NAME_WIDTH = 10
 
 
-class ShardAnswer(msgspec.Struct, kw_only=True):
+class ShardDoctorReport(msgspec.Struct, kw_only=True):
     shard: int
     path: str
     in_use_by: int | None
@@ -67,7 +67,7 @@ class ShardAnswer(msgspec.Struct, kw_only=True):
     repaired: bool = False
 
 
-class LayoutAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class LayoutDoctorReport(msgspec.Struct, frozen=True, kw_only=True):
     """The answer about a LAYOUT.json that is missing or damaged."""
 
     problem: str
@@ -76,195 +76,195 @@ class LayoutAnswer(msgspec.Struct, frozen=True, kw_only=True):
     repaired: bool
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class DoctorReport(msgspec.Struct, frozen=True, kw_only=True):
     """The JSON document of the command."""
 
     directory: str
     is_fine: bool
-    layout: LayoutAnswer | None
+    layout: LayoutDoctorReport | None
     """None when LAYOUT.json is undamaged."""
-    shards: list[ShardAnswer]
+    shards: list[ShardDoctorReport]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_directory(parser)
     parser.add_argument("--repair", action="store_true", help="show what a repair would do; writes nothing")
-    parser.add_argument("--apply", action="store_true", help="with --repair: do it")
+    parser.add_argument("--apply", action="store_true", help="with --repair: apply the repair")
     parser.add_argument(
         REVIVE_FLAG,
         action="store_true",
-        help="take a segment whose deletes are unknown, with the deleted records alive again",
+        help="keep a segment whose deletes are unknown; its deleted records become live again",
     )
     parser.add_argument(
         GIVE_UP_FLAG,
         action="store_true",
-        help="take cold segments that are not there as lost; first see that the cold directory is mounted",
+        help="treat missing cold segments as lost; check first that the cold directory is mounted",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
-def run(given: argparse.Namespace) -> int:
-    if given.apply and not given.repair:
-        raise CommandError("--apply goes with --repair; look at what --repair alone says first")
+def run(args: argparse.Namespace) -> int:
+    if args.apply and not args.repair:
+        raise CommandError("--apply: must be used with --repair; run --repair alone first to see its plan")
     progress, clock = Progress(), SystemClock()
-    consent = Consent(given.revive_deleted, given.give_up_cold)
-    data_dir, layout = _opened(given, ReadOnlyFs(RealFs(), progress.read))
+    consent = Consent(args.revive_deleted, args.give_up_cold)
+    data_dir, layout = _open(args, ReadOnlyFs(RealFs(), progress.read))
     progress.begin(sum(stored_bytes(data_dir, shard) for shard in data_dir.shards))
     shards = []
     for shard in data_dir.shards:
         progress.label = f"shard {shard:02d}"
-        if given.apply:
+        if args.apply:
             with _locked(RealFs(), lock_path(data_dir.path), data_dir.paths(shard).lock):
                 shards.append(_repaired(data_dir, shard, clock, consent))
         else:
-            found, plan = _planned(data_dir, shard, clock, consent)
-            shards.append(_answer(found, plan))
+            diagnosis, plan = _planned(data_dir, shard, clock, consent)
+            shards.append(_shard_report(diagnosis, plan))
     progress.clear()
     is_fine = all(one.starts and not one.findings for one in shards)
     is_fine = is_fine and (layout is None or layout.repaired)
-    answer = Answer(directory=readable(data_dir.path), is_fine=is_fine, layout=layout, shards=shards)
-    if given.json:
-        write_json(answer)
+    report = DoctorReport(directory=readable(data_dir.path), is_fine=is_fine, layout=layout, shards=shards)
+    if args.json:
+        write_json(report)
     else:
-        print(*_text(answer, given), sep="\n")
+        print(*_text(report, args), sep="\n")
     return FINE if is_fine else WRONG
 
 
-def _opened(given: argparse.Namespace, fs: Fs) -> tuple[DataDir, LayoutAnswer | None]:
+def _open(args: argparse.Namespace, fs: Fs) -> tuple[DataDir, LayoutDoctorReport | None]:
     """Return the data directory, and the answer about LAYOUT.json when that is lost.
 
     With --apply a lost LAYOUT.json is written from the shards.
     """
-    path: str = given.directory
+    path: str = args.directory
     try:
-        return data_dir_of(given, fs, layout_of(fs, path)), None
+        return data_dir_of(args, fs, layout_of(fs, path)), None
     except LayoutDamaged as error:
-        problem = str(error).partition(" To write it again")[0]
+        problem = str(error).removesuffix(rebuild_advice(path))
     except LayoutError as error:
         raise CommandError(str(error), WRONG) from None
     try:
         derived = derive_layout(fs, path)
     except LayoutRefused as refused:
-        raise CommandError(f"{problem} It cannot be written again: {refused}", WRONG) from None
-    data_dir = data_dir_of(given, fs, derived.layout)
-    if given.apply:
+        raise CommandError(f"{problem}; it cannot be rebuilt: {refused}", WRONG) from None
+    data_dir = data_dir_of(args, fs, derived.layout)
+    if args.apply:
         with _locked(RealFs(), lock_path(path)):
             write_derived(RealFs(), path, derived.layout)
     plan = [Step("layout", derived.step)]
-    return data_dir, LayoutAnswer(problem=problem, plan=plan, risk=derived.risk, repaired=given.apply)
+    return data_dir, LayoutDoctorReport(problem=problem, plan=plan, risk=derived.risk, repaired=args.apply)
 
 
 def _planned(data_dir: DataDir, shard: int, clock: Clock, consent: Consent) -> tuple[Diagnosis, Plan]:
     try:
-        found = diagnose(data_dir, shard, clock)
-        return found, plan_repair(data_dir, shard, clock, found, consent)
+        diagnosis = diagnose(data_dir, shard, clock)
+        return diagnosis, plan_repair(data_dir, shard, clock, diagnosis, consent)
     except OSError as error:
         where = readable(str(error.filename or data_dir.paths(shard).root))
-        raise CommandError(f"{where} cannot be read: {os_error_reason(error)}") from error
+        raise CommandError(f"{where}: cannot be read: {os_error_reason(error)}") from error
 
 
-def _repaired(data_dir: DataDir, shard: int, clock: Clock, consent: Consent) -> ShardAnswer:
+def _repaired(data_dir: DataDir, shard: int, clock: Clock, consent: Consent) -> ShardDoctorReport:
     data_dir = data_dir._replace(is_held=True)
     before, plan = _planned(data_dir, shard, clock, consent)
     if not plan.steps:
-        return _answer(before, plan)
+        return _shard_report(before, plan)
     try:
         Repair(RealFs(), data_dir, shard, clock, plan).run()
     except (RepairFailed, OSError) as error:
-        told = f"shard {shard:02d} could not be repaired; run it again when the cause is gone: {error}"
-        raise CommandError(told, NOT_DONE) from error
-    after, left = _planned(data_dir, shard, clock, consent)
-    answer = _answer(after, left)
-    answer.plan, answer.loses, answer.repaired = plan.steps, plan.loses, True
-    return answer
+        message = f"shard {shard:02d}: repair failed: {error}; fix the cause and run the command again"
+        raise CommandError(message, NOT_DONE) from error
+    after, remaining = _planned(data_dir, shard, clock, consent)
+    report = _shard_report(after, remaining)
+    report.plan, report.loses, report.repaired = plan.steps, plan.loses, True
+    return report
 
 
 @contextmanager
 def _locked(fs: Fs, *locks: str) -> Iterator[None]:
     """Hold the locks that a server takes, so that no server can start at the same time."""
-    held: list[DirLock] = []
+    acquired: list[DirLock] = []
     try:
         for path in locks:
             try:
-                held.append(DirLock(fs, path))
+                acquired.append(DirLock(fs, path))
             except DirectoryInUse:
                 owner = fs.lock_owner(path)
-                who = "another process" if owner is None else f"process {owner}"
-                raise CommandError(f"{path} is held by {who}: stop the server first") from None
+                holder = "another process" if owner is None else f"process {owner}"
+                raise CommandError(f"{path}: locked by {holder}; stop the server first") from None
         yield
     finally:
-        for lock in reversed(held):
+        for lock in reversed(acquired):
             lock.release()
 
 
-def _answer(found: Diagnosis, plan: Plan) -> ShardAnswer:
-    return ShardAnswer(
-        shard=found.verdict.shard,
-        path=readable(found.verdict.path),
-        in_use_by=found.in_use_by,
-        starts=not found.why_not,
-        why_not=found.why_not,
-        snapshot=found.starts_from,
-        findings=found.findings,
-        notes=found.verdict.notes,
+def _shard_report(diagnosis: Diagnosis, plan: Plan) -> ShardDoctorReport:
+    return ShardDoctorReport(
+        shard=diagnosis.verdict.shard,
+        path=readable(diagnosis.verdict.path),
+        in_use_by=diagnosis.in_use_by,
+        starts=not diagnosis.why_not,
+        why_not=diagnosis.why_not,
+        snapshot=diagnosis.starts_from,
+        findings=diagnosis.findings,
+        notes=diagnosis.verdict.notes,
         plan=plan.steps,
         loses=plan.loses,
         refused=plan.refused,
     )
 
 
-def _text(answer: Answer, given: argparse.Namespace) -> list[str]:
-    lines = [] if answer.layout is None else _layout_text(answer.layout, given)
-    for shard in answer.shards:
-        lines += _shard_text(shard, given)
-    if answer.is_fine:
-        return [*lines, "all is well: nothing to repair" if not given.apply else "all is well"]
-    findings = [one for shard in answer.shards for one in shard.findings]
-    wrong = len(findings) + (answer.layout is not None and not answer.layout.repaired)
-    starts = answer.layout is None and all(shard.starts for shard in answer.shards)
+def _text(report: DoctorReport, args: argparse.Namespace) -> list[str]:
+    lines = [] if report.layout is None else _layout_text(report.layout, args)
+    for shard in report.shards:
+        lines += _shard_text(shard, args)
+    if report.is_fine:
+        return [*lines, "all is well: nothing to repair" if not args.apply else "all is well"]
+    findings = [one for shard in report.shards for one in shard.findings]
+    problem_count = len(findings) + (report.layout is not None and not report.layout.repaired)
+    starts = report.layout is None and all(shard.starts for shard in report.shards)
     if starts and all(one.level is Level.HARMLESS for one in findings):
-        found = plural(wrong, "harmless finding")
-        lines.append(f"{found}: no data is lost; a server starts, and makes again what it needs")
+        count = plural(problem_count, "harmless finding")
+        lines.append(f"{count}: no data is lost; a server can start, and rebuilds what it needs")
     else:
-        lines.append(f"{plural(wrong, 'problem')} found")
-    can = answer.layout is not None or any(shard.plan for shard in answer.shards)
-    if can and not given.apply:
-        command = f"{doctor_command(answer.directory)} --repair"
+        lines.append(f"{plural(problem_count, 'problem')} found")
+    has_repair = report.layout is not None or any(shard.plan for shard in report.shards)
+    if has_repair and not args.apply:
+        command = f"{doctor_command(report.directory)} --repair"
         lines.append(
             f"Nothing was changed. To apply the repair above: {command} --apply"
-            if given.repair
+            if args.repair
             else f"To see what a repair would do and lose: {command}"
         )
     return lines
 
 
-def _layout_text(layout: LayoutAnswer, given: argparse.Namespace) -> list[str]:
+def _layout_text(layout: LayoutDoctorReport, args: argparse.Namespace) -> list[str]:
     rows = [("" if layout.repaired else "STOPS", harmless(layout.problem))]
-    if given.repair:
+    if args.repair:
         done = "done" if layout.repaired else "repair"
         rows += [(done, harmless(f"{number}. {step.what}")) for number, step in enumerate(layout.plan, 1)]
         rows.append(("check", layout.risk))
     return ["data directory", *facts(rows, name_width=NAME_WIDTH), ""]
 
 
-def _shard_text(shard: ShardAnswer, given: argparse.Namespace) -> list[str]:
-    origin = "" if shard.snapshot is None else f", from snapshot {shard.snapshot} and the log behind it"
-    start = f"a server starts it{origin}" if shard.starts else f"a server does not start it: {shard.why_not}"
+def _shard_text(shard: ShardDoctorReport, args: argparse.Namespace) -> list[str]:
+    origin = "" if shard.snapshot is None else f" from snapshot {shard.snapshot} and the log after it"
+    start = f"a server can start it{origin}" if shard.starts else f"cannot start: {shard.why_not}"
     rows = [("start", harmless(start))]
     if shard.in_use_by is not None:
-        rows.append(("in use", f"process {shard.in_use_by} holds it; what is said is of a moment ago"))
+        rows.append(("in use", f"process {shard.in_use_by} is using it; these results may be out of date"))
     for level in reversed(Level):
-        found = [one for one in shard.findings if one.level is level]
-        if found:
+        findings = [one for one in shard.findings if one.level is level]
+        if findings:
             rows.append((level.value.upper(), MEANS[level] if shard.starts else MEANS_STOPPED[level]))
-            rows += [("", finding_text(one)) for one in found]
+            rows += [("", finding_text(one)) for one in findings]
     rows += [("note", harmless(note)) for note in shard.notes]
-    if given.repair:
+    if args.repair:
         rows += _plan_rows(shard)
     return [f"shard {shard.shard:02d}  {shard.path}", *facts(rows, name_width=NAME_WIDTH), ""]
 
 
-def _plan_rows(shard: ShardAnswer) -> list[tuple[str, str]]:
+def _plan_rows(shard: ShardDoctorReport) -> list[tuple[str, str]]:
     done = "done" if shard.repaired else "repair"
     rows = [(done, harmless(f"{number}. {step.what}")) for number, step in enumerate(shard.plan, 1)]
     rows += [("lost", harmless(lost)) for lost in shard.loses]
@@ -274,7 +274,7 @@ def _plan_rows(shard: ShardAnswer) -> list[tuple[str, str]]:
 
 COMMAND = Command(
     name="doctor",
-    summary="say what is wrong and how bad it is, and repair it with --repair --apply",
+    summary="report problems and their severity; repair them with --repair --apply",
     description=DESCRIPTION,
     example="  topicsd doctor ./topics-data\n  topicsd doctor ./topics-data --shard 1 --repair --apply",
     add_arguments=add_arguments,

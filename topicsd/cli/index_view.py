@@ -69,7 +69,7 @@ def index_report(fs: Fs, path: str) -> IndexReport:
     name = os.path.basename(path)
     parsed = parse_segment_name(name)
     if parsed is None or parsed[2] != INDEX:
-        raise CommandError(f"{path}: not an index file, whose name is like seg-0000000000000001{INDEX}")
+        raise CommandError(f"{path}: must be an index file, such as seg-0000000000000001{INDEX}")
     data = read_all(fs, path, INDEX_BYTES_MAX)
     topic = parse_topic_dir_name(os.path.basename(os.path.dirname(os.path.abspath(path))))
     is_sealed = len(data) % ENTRY_BYTES == FOOTER_BYTES % ENTRY_BYTES
@@ -84,7 +84,7 @@ def index_report(fs: Fs, path: str) -> IndexReport:
     count = (len(data) - FOOTER_BYTES * is_sealed) // ENTRY_BYTES
     try:
         if count < 0 or (len(data) - FOOTER_BYTES * is_sealed) % ENTRY_BYTES:
-            raise IndexDamage(f"has {len(data)} bytes, which is no whole number of entries")
+            raise IndexDamage(f"has {len(data)} bytes, which is not a whole number of entries")
         index = decode_index(data, parsed[0], count, is_sealed)
     except (IndexDamage, UnknownVersion) as damage:
         report.problem = str(damage)
@@ -107,13 +107,13 @@ def _row(index: SegmentIndex, at: int) -> IndexRow:
 
 def _text(report: IndexReport) -> list[str]:
     if report.problem:
-        return [report.file, *facts([("WRONG", f"{report.problem}; a start makes the index from .data")])]
+        return [report.file, *facts([("WRONG", f"{report.problem}; a start rebuilds the index from .data")])]
     dead = sum(not row.size for row in report.records)
     state = "sealed, the checksum matches" if report.sealed else "active, without a checksum"
-    left_out = f", {plural(dead, 'record')} left out by a rewrite" if dead else ""
+    omitted = f", {plural(dead, 'record')} removed by compaction" if dead else ""
     pairs = [
         ("state", f"{state}, generation {report.generation}"),
-        ("records", f"{plural(report.count, 'entry', 'entries')} from seq {report.first_seq}{left_out}"),
+        ("records", f"{plural(report.count, 'entry', 'entries')} from seq {report.first_seq}{omitted}"),
         (".data", f"ends at offset {report.data_end}"),
     ]
     if report.topic_id is not None:
@@ -124,7 +124,7 @@ def _text(report: IndexReport) -> list[str]:
             offset=row.offset,
             size=row.size or NOTHING,
             time=row.time,
-            flags=" ".join(row.flags) if row.size else "left out",
+            flags=" ".join(row.flags) if row.size else "removed",
         ).rstrip()
         for row in report.records
     ]

@@ -37,10 +37,10 @@ from topicsd.offline.table import WIDTH, facts, plural, readable
 from topicsd.segment.reader import SegmentReader
 
 DESCRIPTION = f"""\
-Show what a data directory holds: its shards, how their last runs ended, their files, and their topics with
-heads and floors. It changes nothing and takes no lock, so it may run beside a server.
+Show the content of a data directory: its shards, how their last runs ended, their files, and their topics
+with heads and floors. The command changes nothing and takes no lock, so it can run beside a server.
 
-Given the path of an index file of a segment, a .idx in place of DIR, it shows the entries of that file.
+Given the path of a segment's .idx file in place of DIR, show the entries of that file.
 
 {textwrap.fill(COPY_NOTE, WIDTH)}
 """
@@ -70,7 +70,7 @@ class TopicCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     topic: TopicEntry
 
 
-class TopicAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class TopicDetail(msgspec.Struct, frozen=True, kw_only=True):
     """One topic with the state of its shard."""
 
     shard: int
@@ -82,32 +82,32 @@ class TopicAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_directory(parser)
-    parser.add_argument("--topic", metavar="NAME", help="one topic in detail; with --frames, its frames")
+    parser.add_argument("--topic", metavar="NAME", help="show one topic in detail; with --frames, its frames")
     views = parser.add_mutually_exclusive_group()
-    views.add_argument("--frames", action="store_true", help="list every frame of the log, as it is read")
+    views.add_argument("--frames", action="store_true", help="list every frame of the log")
     views.add_argument(
         "--checkpoint",
         action="store_true",
-        help="the snapshots, what is published to readers, and the trash; with --topic, its segments",
+        help="show snapshots, the published manifest and the trash; with --topic, its segments",
     )
     parser.add_argument(
-        "--json", action="store_true", help="one JSON document; with --frames, one object a line"
+        "--json", action="store_true", help="print one JSON document; with --frames, one object per line"
     )
 
 
-def run(given: argparse.Namespace) -> int:
-    if is_index(given.directory):
-        return show_index(ReadOnlyFs(RealFs()), given.directory, given.json)
-    data_dir = open_data_dir(given)
-    if given.checkpoint and given.topic is not None:
-        return show_topic_checkpoint(data_dir, given.topic, given.json)
-    if given.checkpoint:
-        return show_checkpoints(data_dir, given.json)
-    if given.frames:
-        return show_frames(data_dir, given.topic, given.json)
-    if given.topic is not None:
-        return show_topic(data_dir, given.topic, given.json)
-    return show_directory(data_dir, given.json)
+def run(args: argparse.Namespace) -> int:
+    if is_index(args.directory):
+        return show_index(ReadOnlyFs(RealFs()), args.directory, args.json)
+    data_dir = open_data_dir(args)
+    if args.checkpoint and args.topic is not None:
+        return show_topic_checkpoint(data_dir, args.topic, args.json)
+    if args.checkpoint:
+        return show_checkpoints(data_dir, args.json)
+    if args.frames:
+        return show_frames(data_dir, args.topic, args.json)
+    if args.topic is not None:
+        return show_topic(data_dir, args.topic, args.json)
+    return show_directory(data_dir, args.json)
 
 
 def show_directory(data_dir: DataDir, as_json: bool) -> int:
@@ -128,7 +128,7 @@ def show_directory(data_dir: DataDir, as_json: bool) -> int:
         count = plural(layout.shards, "shard")
         print(f"{data_dir.path}: format {layout.format}, {count}, instance {layout.instance}")
         for name in report.stray_shards:
-            print(f"  shards/{name} is beside the {count} that the layout names; no server looks at it")
+            print(f"  shards/{name}: not one of the {count} that LAYOUT.json names; servers ignore it")
         for shard in report.shards:
             print("", *shard_text(shard), sep="\n")
         print("", *facts([("", COPY_NOTE)], indent=0), sep="\n")
@@ -136,32 +136,32 @@ def show_directory(data_dir: DataDir, as_json: bool) -> int:
 
 
 def show_topic(data_dir: DataDir, name: str, as_json: bool) -> int:
-    troubled: list[ShardReport] = []
+    damaged_shards: list[ShardReport] = []
     for shard in owner_first(data_dir, name):
         report = shard_report(data_dir, shard, SystemClock())
         if report.problems:
-            troubled.append(report)
+            damaged_shards.append(report)
         for topic in report.topics:
             if topic.topic == name:
                 fill_lags([topic], _sources(data_dir, report, topic))
                 _print_topic(report, topic, as_json)
                 return WRONG if report.problems else FINE
-    raise no_such_topic(data_dir, name, troubled)
+    raise no_such_topic(data_dir, name, damaged_shards)
 
 
 def _sources(data_dir: DataDir, report: ShardReport, topic: TopicReport) -> list[TopicReport]:
     """Return the topics of all shards that own a source of the topic's routes."""
     owners = {shard_of(topic_id(route.source), data_dir.layout.shards) for route in topic.routes}
-    found = list(report.topics)
+    topics = list(report.topics)
     for shard in owners - {report.shard}:
-        found += shard_report(data_dir, shard, SystemClock()).topics
-    return found
+        topics += shard_report(data_dir, shard, SystemClock()).topics
+    return topics
 
 
 def _print_topic(report: ShardReport, topic: TopicReport, as_json: bool) -> None:
     if as_json:
         write_json(
-            TopicAnswer(
+            TopicDetail(
                 shard=report.shard,
                 starts=report.starts,
                 heads_exact=report.heads_exact,
@@ -175,9 +175,9 @@ def _print_topic(report: ShardReport, topic: TopicReport, as_json: bool) -> None
         print(*facts([("WRONG", problem) for problem in report.problems]), sep="\n")
 
 
-def no_such_topic(data_dir: DataDir, name: str, troubled: list[ShardReport]) -> CommandError:
+def no_such_topic(data_dir: DataDir, name: str, damaged_shards: list[ShardReport]) -> CommandError:
     sentence = f'there is no topic "{name}" in {data_dir.path}'
-    for report in troubled:
+    for report in damaged_shards:
         sentence += f"; shard {report.shard:02d} could not be read to its end: {report.problems[0]}"
     return CommandError(sentence)
 
@@ -207,10 +207,10 @@ def show_topic_checkpoint(data_dir: DataDir, name: str, as_json: bool) -> int:
 
 def _print_topic_checkpoint(report: CheckpointReport, topic: TopicEntry, as_json: bool) -> None:
     if as_json:
-        answer = TopicCheckpoint(
+        view = TopicCheckpoint(
             shard=report.shard, snapshot=report.used, problems=report.problems, topic=topic
         )
-        write_json(document(answer))
+        write_json(document(view))
         return
     print(*topic_checkpoint_text(report, topic), sep="\n")
     if report.problems:
@@ -220,26 +220,26 @@ def _print_topic_checkpoint(report: CheckpointReport, topic: TopicEntry, as_json
 def show_frames(data_dir: DataDir, topic: str | None, as_json: bool) -> int:
     """Print each frame as it is read, and problems and notes about the log to stderr."""
     shards = data_dir.shards if topic is None else owner_first(data_dir, topic)
-    wanted = None if topic is None else topic_id(topic)
-    code, found, is_known = FINE, 0, False
+    wanted_id = None if topic is None else topic_id(topic)
+    code, frame_count, is_known = FINE, 0, False
     for shard in shards:
         show = _show_json if as_json else _TableOfFrames(f"shard {shard:02d}  {data_dir.paths(shard).root}")
         with closing(SegmentReader(*segment_files(data_dir, shard))) as segments:
             basis = choose_basis(data_dir.fs, data_dir.paths(shard), data_dir.identity(shard), segments)
         is_known = is_known or topic in basis.names.values()
         with closing(ShardLog(data_dir.fs, data_dir.paths(shard), basis.known)) as log:
-            listing = FrameListing(shard, log, wanted, show, basis.names, basis.snapshot)
+            listing = FrameListing(shard, log, wanted_id, show, basis.names, basis.snapshot)
             listing.run(data_dir.identity(shard))
             sys.stdout.flush()
-            found += listing.count
+            frame_count += listing.count
             for problem in problems(log, basis):
                 code = WRONG
                 print(f"topicsd: shard {shard:02d}: {problem}", file=sys.stderr)
             for note in notes(log):
                 print(f"topicsd: shard {shard:02d}: {note}", file=sys.stderr)
-        if topic is not None and found:
+        if topic is not None and frame_count:
             break
-    if topic is not None and not found and not is_known:
+    if topic is not None and not frame_count and not is_known:
         raise no_such_topic(data_dir, topic, [])
     return code
 
@@ -263,7 +263,7 @@ class _TableOfFrames:
 
 COMMAND = Command(
     name="inspect",
-    summary="show what a data directory holds; changes nothing",
+    summary="show the content of a data directory; changes nothing",
     description=DESCRIPTION,
     example="  topicsd inspect ./topics-data\n"
     "  topicsd inspect ./topics-data --frames --topic orders | head\n"

@@ -30,8 +30,8 @@ from topicsd.offline.table import (
 )
 
 COPY_NOTE = (
-    "One thing cannot be told from inside: a copy of a data directory that is older than what its original "
-    "went on to write looks like the newest there is."
+    "An outdated copy cannot be detected: a copy of a data directory that lacks what its original wrote "
+    "later looks complete."
 )
 
 NAME_WIDTH = 10
@@ -52,13 +52,13 @@ def shard_text(report: ShardReport) -> list[str]:
     if report.files:
         lines += ["", *_files_table(report.files)]
     if report.quarantine:
-        rows = [(harmless(kept.name), size(kept.size_bytes)) for kept in report.quarantine]
+        rows = [(harmless(file.name), size(file.size_bytes)) for file in report.quarantine]
         lines += ["", *table(("QUARANTINE", ">SIZE"), rows)]
     if report.topics:
         lines += ["", *_topics_table(report.topics)]
-    for lines_of in (_queues, _routes, _cursors):
-        if found := lines_of(report.topics):
-            lines += ["", *found]
+    for table_of in (_queues, _routes, _cursors):
+        if section := table_of(report.topics):
+            lines += ["", *section]
     losses = [line for topic in report.topics for line in _loss_lines(topic)]
     if losses:
         lines += ["", *losses]
@@ -68,20 +68,20 @@ def shard_text(report: ShardReport) -> list[str]:
 def heads_sentence(report: ShardReport) -> str:
     """Return a sentence about the heads of the topics after a start."""
     if not report.starts:
-        return "no server starts here until that is repaired"
+        return "unknown: the shard cannot start until it is repaired"
     if report.heads_exact:
         when = "if the process died now, " if report.in_use_by is not None else ""
-        return f"exact: {when}a start goes on where the log ends"
-    losing = [
+        return f"exact: {when}a start resumes where the log ends"
+    losing_topics = [
         topic for topic in report.topics if topic.after_restart.lost is not None and not _is_memory(topic)
     ]
-    if not losing:
+    if not losing_topics:
         return (
             "not known to be exact, but no topic has a ceiling above its head: nothing would be reported lost"
         )
     return (
-        "NOT EXACT: a start resumes each head at its ceiling, so that no seq is given twice, and reports "
-        f"what is in between as lost: {plural(len(losing), 'topic')}, see below"
+        "NOT EXACT: a start resumes each head at its ceiling, so that no seq is used twice, and reports "
+        f"the seqs in between as lost: {plural(len(losing_topics), 'topic')}, see below"
     )
 
 
@@ -170,20 +170,20 @@ def _cursors(topics: list[TopicReport]) -> list[str]:
 def _loss_lines(topic: TopicReport) -> list[str]:
     """Return the losses that readers of the topic see, now or after a start."""
     name = harmless(topic.topic)
-    said = [
+    sentences = [
         f'topic "{name}" lost records up to seq {last} by {reason}'
         for reason, last in topic.evicted_to.items()
     ]
-    said += [f'topic "{name}" lost {_range(lost)}' for lost in topic.lost_ranges]
+    sentences += [f'topic "{name}" lost {_range(lost)}' for lost in topic.lost_ranges]
     lost = topic.after_restart.lost
     if lost is not None:
         head = topic.after_restart.head_seq
-        said.append(
-            f'topic "{name}" is in memory only: after a start its head is {head} and all records are gone'
+        sentences.append(
+            f'topic "{name}" is in memory only: after a start its head is {head} and it has no records'
             if _is_memory(topic)
             else f'topic "{name}" WOULD RESUME at {head} and report {_range(lost)} as lost'
         )
-    return [f"  {line}" for line in said]
+    return [f"  {line}" for line in sentences]
 
 
 def topic_text(report: ShardReport, topic: TopicReport) -> list[str]:
@@ -197,10 +197,10 @@ def topic_text(report: ShardReport, topic: TopicReport) -> list[str]:
         ("restart", _restart_sentence(report, topic)),
     ]
     if topic.head_seq is not None:
-        alive = f"{plural(topic.count or 0, 'record')}, {size(topic.bytes or 0)}"
-        pairs += [("alive", f"{alive}, from seq {topic.earliest_seq}"), ("floor", _floor_sentence(topic))]
+        live = f"{plural(topic.count or 0, 'record')}, {size(topic.bytes or 0)}"
+        pairs += [("live", f"{live}, from seq {topic.earliest_seq}"), ("floor", _floor_sentence(topic))]
     if topic.durability != "fsync":
-        pairs.append(("ceiling", f"{topic.ceiling}: no seq above it was ever given out"))
+        pairs.append(("ceiling", f"{topic.ceiling}: no seq above it was ever used"))
     pairs += [("lost", _range(lost)) for lost in topic.lost_ranges]
     if topic.queue is not None:
         pairs.append(("queue", queue_sentence(topic.queue)))
@@ -216,25 +216,25 @@ def _durable_sentence(topic: TopicReport) -> str:
     if topic.head_seq is None:
         return "nothing: its records are in memory only"
     if topic.durable_seq >= topic.head_seq:
-        return "all of it is known to be on the disk"
-    return f"up to seq {topic.durable_seq} it is known to be on the disk; of the rest the log does not tell"
+        return "every record is known to be on the disk"
+    return f"records up to seq {topic.durable_seq} are known to be on the disk; later ones may not be"
 
 
 def _restart_sentence(report: ShardReport, topic: TopicReport) -> str:
     after = topic.after_restart
     if not report.starts:
-        return "none: a server does not start this shard"
+        return "none: the shard cannot start"
     if _is_memory(topic):
         return f"the head would be {after.head_seq}, and no record would be left"
     if after.lost is None:
         return f"the head would be {after.head_seq}, and nothing would be reported lost"
     head = f"the head would be {after.head_seq}, its ceiling"
-    return f"{head}, and readers would be told that {_range(after.lost)} are lost"
+    return f"{head}, and {_range(after.lost)} would be reported as lost"
 
 
 def _floor_sentence(topic: TopicReport) -> str:
     if not topic.evicted_to:
-        return f"{topic.evict_floor}: nothing was lost to a cap or to age"
+        return f"{topic.evict_floor}: no records were lost to a cap or to age"
     reasons = ", ".join(f"up to {last} by {reason}" for reason, last in topic.evicted_to.items())
     return f"{topic.evict_floor}: records were lost {reasons}"
 

@@ -28,11 +28,9 @@ from topicsd.offline.command_error import FINE, NOT_DONE, CommandError
 COMMANDS = (serve.COMMAND, config_show.COMMAND, inspect_command.COMMAND, verify.COMMAND, doctor.COMMAND)
 
 # A function that writes to stdout uses one of these names.
-_PRINTING = frozenset(("print", "stdout"))
+_PRINT_NAMES = frozenset(("print", "stdout"))
 
-DESCRIPTION = (
-    "An append-only event log and job queue: its server, and what looks after the directory with its data."
-)
+DESCRIPTION = "An append-only event log and job queue: the server, and tools that check and repair its data."
 
 
 def run(arguments: list[str] | None) -> int:
@@ -49,17 +47,17 @@ def run(arguments: list[str] | None) -> int:
     refuse_command(
         parser, [*(command.name for command in COMMANDS), "help", "version"], next(iter(words), None)
     )
-    given, unknown = parser.parse_known_args(words)
+    args, unknown = parser.parse_known_args(words)
     if unknown:
-        given.parser.error(unknown_sentence(given.parser, unknown))
-    if given.run is None:
+        args.parser.error(unknown_sentence(args.parser, unknown))
+    if args.run is None:
         parser.print_help(sys.stderr)
         return NOT_DONE
     try:
-        code: int = given.run(given)
+        code: int = args.run(args)
         sys.stdout.flush()
     except CommandError as error:
-        return complain(str(error), error.exit_code)
+        return print_error(str(error), error.exit_code)
     except BrokenPipeError:
         # The reader of the output (`head`, a pager) has closed the pipe, which is no error.
         discard_output()
@@ -67,9 +65,9 @@ def run(arguments: list[str] | None) -> int:
     except OSError as error:
         if is_of_output(error):
             discard_output()
-            return complain(f"the output cannot be written: {os_error_sentence(error)}", NOT_DONE)
+            return print_error(f"cannot write the output: {os_error_sentence(error)}", NOT_DONE)
         where = "" if error.filename is not None else f" (in {failed_function(error)})"
-        return complain(f"{os_error_sentence(error)}{where}", NOT_DONE)
+        return print_error(f"{os_error_sentence(error)}{where}", NOT_DONE)
     return code
 
 
@@ -77,35 +75,37 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="topicsd", description=DESCRIPTION)
     parser.add_argument("--version", action="version", version=version_line())
     parser.set_defaults(run=None, parser=parser)
-    rows = parser.add_subparsers(title="commands", metavar="COMMAND")
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
     for command in COMMANDS:
-        row = rows.add_parser(
+        subparser = subparsers.add_parser(
             command.name,
             help=command.summary,
             description=command.description,
             epilog=f"example:\n{command.example}\n\n{command.exit_codes}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        row.set_defaults(run=command.run, parser=row)
-        command.add_arguments(row)
-    version = rows.add_parser("version", help="show the version, as --version does")
+        subparser.set_defaults(run=command.run, parser=subparser)
+        command.add_arguments(subparser)
+    version = subparsers.add_parser("version", help="show the version, as --version does")
     version.set_defaults(run=show_version, parser=version)
-    help_row = rows.add_parser("help", help="show this help, or that of a command")
-    help_row.add_argument("command", nargs="?", metavar="COMMAND")
-    help_row.set_defaults(run=partial(show_help, parser, rows.choices), parser=help_row)
+    help_parser = subparsers.add_parser("help", help="show this help, or that of a command")
+    help_parser.add_argument("command", nargs="?", metavar="COMMAND")
+    help_parser.set_defaults(run=partial(show_help, parser, subparsers.choices), parser=help_parser)
     return parser
 
 
-def show_version(given: argparse.Namespace) -> int:
+def show_version(args: argparse.Namespace) -> int:
     print(version_line())
     return FINE
 
 
 def show_help(
-    parser: argparse.ArgumentParser, rows: Mapping[str, argparse.ArgumentParser], given: argparse.Namespace
+    parser: argparse.ArgumentParser,
+    subparsers: Mapping[str, argparse.ArgumentParser],
+    args: argparse.Namespace,
 ) -> int:
-    refuse_command(parser, rows, given.command)
-    (parser if given.command is None else rows[given.command]).print_help()
+    refuse_command(parser, subparsers, args.command)
+    (parser if args.command is None else subparsers[args.command]).print_help()
     return FINE
 
 
@@ -118,13 +118,13 @@ def refuse_command(parser: argparse.ArgumentParser, names: Iterable[str], given:
 
 def unknown_sentence(parser: argparse.ArgumentParser, unknown: list[str]) -> str:
     """Return the message for unknown arguments, without values of options: they may be secrets."""
-    wrong = [one.partition("=")[0] for one in unknown if one.startswith("-")]
-    if not wrong:
+    options = [one.partition("=")[0] for one in unknown if one.startswith("-")]
+    if not options:
         return f"unexpected argument: {' '.join(unknown)}"
     known = [name for action in parser._actions for name in action.option_strings]
-    nearest = nearest_name(wrong[0], known, "--")
+    nearest = nearest_name(options[0], known, "--")
     guess = f", did you mean {nearest}?" if nearest else ""
-    return f"unknown option {' '.join(wrong)}{guess}"
+    return f"unknown option {' '.join(options)}{guess}"
 
 
 def version_line() -> str:
@@ -132,7 +132,7 @@ def version_line() -> str:
     return f"topicsd {program_version()}, {formats}"
 
 
-def complain(sentence: str, exit_code: int) -> int:
+def print_error(sentence: str, exit_code: int) -> int:
     print(f"topicsd: {sentence}", file=sys.stderr)
     return exit_code
 
@@ -140,7 +140,7 @@ def complain(sentence: str, exit_code: int) -> int:
 def is_of_output(error: OSError) -> bool:
     """Whether a write to stdout failed: the error names no path, and the failed function prints."""
     frames = list(traceback.walk_tb(error.__traceback__))
-    return error.filename is None and bool(_PRINTING & set(frames[-1][0].f_code.co_names))
+    return error.filename is None and bool(_PRINT_NAMES & set(frames[-1][0].f_code.co_names))
 
 
 def failed_function(error: OSError) -> str:

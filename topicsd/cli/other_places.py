@@ -23,12 +23,12 @@ SHARDS = "shards"
 def refuse_places(fs: Fs, resolved: Resolved) -> None:
     """Raise CommandError when the path of the port file or the cold directory is unusable."""
     settings = resolved.settings
-    for name, why in (
+    for name, problem in (
         ("port_file", why_no_port_file(fs, settings.port_file)),
         ("cold_dir", why_no_cold_dir(fs, settings.cold_dir, settings.data_dir)),
     ):
-        if why:
-            raise CommandError(f"{resolved.sources[name]}={getattr(settings, name)!r}: {why}")
+        if problem:
+            raise CommandError(f"{resolved.sources[name]}={getattr(settings, name)!r}: {problem}")
 
 
 def why_no_port_file(fs: Fs, path: str) -> str:
@@ -38,26 +38,26 @@ def why_no_port_file(fs: Fs, path: str) -> str:
     if not exists(fs, directory):
         return f"there is no directory {directory}"
     if not os.path.isdir(directory):
-        return f"{directory} is no directory"
+        return f"{directory} is not a directory"
     if os.path.isdir(path):
         return "is a directory, not a file"
-    return "" if os.access(directory, os.W_OK | os.X_OK) else f"{directory} may not be written to"
+    return "" if os.access(directory, os.W_OK | os.X_OK) else f"{directory} is not writable"
 
 
 def why_no_cold_dir(fs: Fs, path: str, data_dir: str) -> str:
     if not path:
         return ""
     if not exists(fs, path):
-        return "there is no such directory; make it, or mount what it is on"
+        return "no such directory; create it, or mount its disk"
     if not os.path.isdir(path):
-        return "is no directory"
+        return "is not a directory"
     cold, hot = os.path.realpath(path), os.path.realpath(data_dir)
     if cold == hot:
-        return "is the data directory itself"
+        return "must not be the data directory"
     if _is_within(cold, os.path.join(hot, SHARDS)):
-        return f"is among the shards of the data directory {hot}"
+        return f"must not be inside the shards of the data directory {hot}"
     if _is_within(hot, os.path.join(cold, SHARDS)):
-        return f"the data directory {hot} is among the shards that would be in it"
+        return f"the data directory {hot} must not be inside its shards"
     return ""
 
 

@@ -25,7 +25,7 @@ from topicsd.offline.command_error import WRONG, CommandError
 logger = logging.getLogger("topicsd.serve")
 
 # Names that a directory may hold before it is a data directory: of an interrupted start, or of a new disk.
-_NOT_FOREIGN: Final = frozenset(("LOCK", "shards", "lost+found", f"{LAYOUT_NAME}.tmp"))
+_OWN_NAMES: Final = frozenset(("LOCK", "shards", "lost+found", f"{LAYOUT_NAME}.tmp"))
 _SHOWN_NAMES: Final = 3
 
 
@@ -35,13 +35,13 @@ def own_directory(fs: Fs, data_dir: str) -> DirLock:
     try:
         make_dirs(fs, data_dir)
     except OSError as error:
-        raise CommandError(_not_made(data_dir, error)) from None
+        raise CommandError(_create_error(data_dir, error)) from None
     try:
         return DirLock(fs, lock_path(data_dir))
     except DirectoryInUse:
         owner = fs.lock_owner(lock_path(data_dir))
         process = "another process" if owner is None else f"process {owner}"
-        raise CommandError(f"{data_dir} is in use: a server runs on it, {process}", WRONG) from None
+        raise CommandError(f"{data_dir}: in use by another server, {process}", WRONG) from None
     except OSError as error:
         raise CommandError(os_error_sentence(error)) from None
 
@@ -53,20 +53,20 @@ def refuse_directory(fs: Fs, data_dir: str) -> None:
     except FileNotFoundError:
         return
     except NotADirectoryError:
-        raise CommandError(f"{_file_in(data_dir)} is a file, not a directory") from None
+        raise CommandError(f"{_existing_part(data_dir)} is a file, not a directory") from None
     except OSError as error:
         raise CommandError(os_error_sentence(error)) from None
     if LAYOUT_NAME not in names:
-        foreign = [name for name in names if name not in _NOT_FOREIGN]
+        foreign = [name for name in names if name not in _OWN_NAMES]
         if foreign:
             shown = ", ".join(foreign[:_SHOWN_NAMES]) + (", ..." if len(foreign) > _SHOWN_NAMES else "")
             raise CommandError(
                 f"{data_dir} is not empty and not a data directory: it holds {shown} and no {LAYOUT_NAME}; "
                 f"use an empty directory, for example --data-dir {os.path.join(data_dir, 'topics-data')}"
             )
-    broken = why_not_usable(data_dir)
-    if broken is not None:
-        raise CommandError(broken)
+    problem = why_not_usable(data_dir)
+    if problem is not None:
+        raise CommandError(problem)
 
 
 def open_own_layout(fs: Fs, settings: Settings, sources: dict[str, str] | None = None) -> Layout:
@@ -82,11 +82,13 @@ def open_own_layout(fs: Fs, settings: Settings, sources: dict[str, str] | None =
     for shard in range(layout.shards):
         refuse_shard(fs, data_dir, shard)
     if settings.shards not in (0, layout.shards):
-        given = (sources or {}).get("shards", "TOPICS_SHARDS")
-        given = f"{given} {settings.shards}" if given.startswith("--") else f"{given}={settings.shards}"
+        setting = (sources or {}).get("shards", "TOPICS_SHARDS")
+        setting = (
+            f"{setting} {settings.shards}" if setting.startswith("--") else f"{setting}={settings.shards}"
+        )
         logger.warning(
-            "%s ignored: this directory has %d shards; the number is fixed when a directory is made",
-            given,
+            "%s ignored: this directory has %d shards; the number is fixed when a directory is created",
+            setting,
             layout.shards,
             extra=fields(data_dir=data_dir),
         )
@@ -101,31 +103,31 @@ def refuse_shard(fs: Fs, data_dir: str, shard: int) -> None:
     paths = shard_paths(data_dir, shard)
     directories = (paths.root, paths.wal, paths.meta, paths.readers, paths.topics, paths.quarantine)
     for path in (*directories, paths.trash, paths.lock):
-        broken = why_not_usable(path) if os.path.lexists(path) else None
-        if broken is not None:
-            raise CommandError(broken)
+        problem = why_not_usable(path) if os.path.lexists(path) else None
+        if problem is not None:
+            raise CommandError(problem)
     for directory in (paths.wal, paths.meta):
         for name in fs.list_dir(directory) if os.path.isdir(directory) else ():
-            broken = why_not_usable(os.path.join(directory, name))
-            if broken is not None:
-                raise CommandError(broken)
+            problem = why_not_usable(os.path.join(directory, name))
+            if problem is not None:
+                raise CommandError(problem)
 
 
-def _file_in(path: str) -> str:
+def _existing_part(path: str) -> str:
     """Return the part of a path that exists: a file where a directory is needed."""
     while path and not os.path.lexists(path):
         path = os.path.dirname(path)
     return path
 
 
-def _not_made(data_dir: str, error: OSError) -> str:
-    above = os.path.dirname(os.path.abspath(data_dir))
+def _create_error(data_dir: str, error: OSError) -> str:
+    parent = os.path.dirname(os.path.abspath(data_dir))
     if isinstance(error, NotADirectoryError):
-        return f"{_file_in(data_dir)} is a file, not a directory"
+        return f"{_existing_part(data_dir)} is a file, not a directory"
     reason = error.strerror or str(error)
     if error.errno in (errno.EACCES, errno.EPERM):
         path = data_dir if error.filename is None else os.fsdecode(error.filename)
         return f"cannot create {data_dir}: {reason}: {denial_of(path)}"
     if error.errno == errno.ENOENT:
-        return f"cannot create {data_dir}: {reason}: the file system of {above} takes no new directory"
+        return f"cannot create {data_dir}: {reason}: the file system of {parent} rejects new directories"
     return f"cannot create {data_dir}: {reason}"

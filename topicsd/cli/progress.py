@@ -19,19 +19,19 @@ class Progress:
         self.label = ""
         self._total = 0
         self._done = 0
-        self._said = 0
-        self._shown = sys.stderr.isatty()
+        self._printed_at = 0
+        self._is_terminal = sys.stderr.isatty()
 
     def begin(self, total_bytes: int) -> None:
         self._total = total_bytes
 
     def read(self, count: int) -> None:
         self._done += count
-        if self._shown and self._done - self._said >= STEP_BYTES:
-            self._said = self._done
-            told = f"{size(min(self._done, self._total))} of {size(self._total)}"
-            print(f"\r\x1b[K{self.label}: {told}", end="", file=sys.stderr, flush=True)
+        if self._is_terminal and self._done - self._printed_at >= STEP_BYTES:
+            self._printed_at = self._done
+            amount = f"{size(min(self._done, self._total))} of {size(self._total)}"
+            print(f"\r\x1b[K{self.label}: {amount}", end="", file=sys.stderr, flush=True)
 
     def clear(self) -> None:
-        if self._said:
+        if self._printed_at:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -41,10 +41,10 @@ ROLE: Final = "supervisor"
 logger = logging.getLogger("topicsd.serve")
 
 
-def run(given: argparse.Namespace) -> int:
-    resolved = resolved_settings(given, os.environ)
+def run(args: argparse.Namespace) -> int:
+    resolved = resolved_settings(args, os.environ)
     settings = resolved.settings
-    load_again = loader(given, os.environ)
+    reload_settings = settings_loader(args, os.environ)
     # Children do not inherit the secrets: the settings hold their digests, which is all that they need.
     for field in DECLARED:
         if field.setting.is_secret:
@@ -63,12 +63,12 @@ def run(given: argparse.Namespace) -> int:
     if settings.memory:
         refuse_interpreter(sys.executable)
         layout = new_layout(settings)
-        return _serve(resolved, layout, secrets.token_hex(INSTANCE_BYTES), listen_sockets, load_again)
+        return _serve(resolved, layout, secrets.token_hex(INSTANCE_BYTES), listen_sockets, reload_settings)
     lock = own_directory(fs, settings.data_dir)
     try:
         layout = open_own_layout(fs, settings, resolved.sources)
         refuse_interpreter(sys.executable)
-        return _serve(resolved, layout, lock.identity, listen_sockets, load_again)
+        return _serve(resolved, layout, lock.identity, listen_sockets, reload_settings)
     finally:
         lock.release()
 
@@ -78,7 +78,7 @@ def _serve(
     layout: Layout,
     namespace: str,
     listen_sockets: list[socket.socket],
-    load_again: Callable[[], Resolved | str],
+    reload_settings: Callable[[], Resolved | str],
 ) -> int:
     from router.supervision import supervisor, systemd
 
@@ -91,7 +91,7 @@ def _serve(
         namespace,
         listen_sockets,
         systemd.open_notify(os.environ),
-        load_settings=load_again,
+        load_settings=reload_settings,
     )
 
 
@@ -104,22 +104,22 @@ def new_layout(settings: Settings) -> Layout:
     )
 
 
-def loader(given: argparse.Namespace, environ: Mapping[str, str]) -> Callable[[], Resolved | str]:
+def settings_loader(args: argparse.Namespace, environ: Mapping[str, str]) -> Callable[[], Resolved | str]:
     """Return a function that reads the same settings again, or returns a sentence on failure.
 
     Only the configuration file can have changed. The function keeps a copy of the environment in which keys
     are replaced by their digests.
     """
-    kept = dict(environ)
+    environment = dict(environ)
     for field in DECLARED:
-        if field.setting.is_secret and field.setting.normalise and field.variable in kept:
-            kept[field.variable] = field.setting.normalise(kept[field.variable])
+        if field.setting.is_secret and field.setting.normalise and field.variable in environment:
+            environment[field.variable] = field.setting.normalise(environment[field.variable])
 
     def load() -> Resolved | str:
-        if config_path(given, kept) is None:
-            return "there is no configuration file to read again; name one with --config or TOPICS_CONFIG"
+        if config_path(args, environment) is None:
+            return "no configuration file to reload; name one with --config or TOPICS_CONFIG"
         try:
-            return resolved_settings(given, kept)
+            return resolved_settings(args, environment)
         except (CommandError, OSError) as error:
             return str(error)
 
@@ -143,9 +143,9 @@ def refuse_open_door(settings: Settings, listen_sockets: list[socket.socket]) ->
     for host in addresses(settings, listen_sockets):
         if not is_loopback(host):
             raise CommandError(
-                f"{host} can be reached from other machines, and there are no keys (TOPICS_API_KEYS). "
-                "Without authentication everybody there may read, write and delete everything: "
-                "if that is meant, say TOPICS_ALLOW_INSECURE_NO_AUTH=1"
+                f"{host} can be reached from other machines, and TOPICS_API_KEYS is not set: every client "
+                "could read, write and delete everything; set TOPICS_API_KEYS, or allow this with "
+                "TOPICS_ALLOW_INSECURE_NO_AUTH=1"
             )
 
 
@@ -161,11 +161,11 @@ def is_loopback(host: str) -> bool:
     except ValueError:
         pass
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        resolved = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         cause = error.strerror if isinstance(error, OSError) else error
         raise CommandError(f"cannot resolve host {host}: {cause}") from None
-    return all(ipaddress.ip_address(address[0]).is_loopback for *_, address in found)
+    return all(ipaddress.ip_address(address[0]).is_loopback for *_, address in resolved)
 
 
 def log_start(resolved: Resolved, layout: Layout, listen_sockets: list[socket.socket]) -> None:
@@ -186,7 +186,7 @@ def log_start(resolved: Resolved, layout: Layout, listen_sockets: list[socket.so
         ),
     )
     for variable in resolved.passed_over:
-        logger.debug("%s: passed over, set by Kubernetes for a Service", variable)
+        logger.debug("%s: ignored: set by Kubernetes for a Service", variable)
     for sentence in resolved.advice:
         logger.warning("%s", sentence)
     if not keys.are_asked_for:
@@ -199,9 +199,9 @@ def log_start(resolved: Resolved, layout: Layout, listen_sockets: list[socket.so
 COMMAND = Command(
     name="serve",
     summary="run the server",
-    description="Run the server over a data directory, made when it is not there, until SIGTERM or SIGINT.",
+    description="Run the server until SIGTERM or SIGINT; a missing data directory is created.",
     example="  topicsd serve\n  topicsd serve --port 0 --port-file port.txt --data-dir ./topics-data",
     add_arguments=add_setting_flags,
     run=run,
-    exit_codes="exit code: 0 it was stopped, 1 it cannot run or had to end, 2 what it was told is wrong",
+    exit_codes="exit codes: 0 stopped on request, 1 the server failed, 2 invalid arguments or settings",
 )

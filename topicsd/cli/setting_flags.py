@@ -16,6 +16,7 @@ from shared.settings.sources import (
     SettingsError,
     load_settings,
 )
+from shared.text.message import size_text
 from topicsd.offline.command_error import CommandError
 
 CONFIG_BYTES_MAX: Final = 1 << 20
@@ -31,12 +32,12 @@ def add_setting_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "settings",
         "Each is also a variable (--data-dir is TOPICS_DATA_DIR) and a key of the file (data_dir). "
-        "A flag wins over the variable, the variable over the file.",
+        "A flag overrides the variable, and the variable overrides the file.",
     )
     group.add_argument(
         CONFIG_FLAG,
         metavar="FILE",
-        help=f"a TOML file with settings (or {CONFIG_VARIABLE}); none unless named",
+        help=f"a TOML file with settings (or {CONFIG_VARIABLE}); no default",
     )
     for field in DECLARED:
         if field.kind is bool:
@@ -53,25 +54,25 @@ def add_setting_flags(parser: argparse.ArgumentParser) -> None:
             group.add_argument(field.flag, dest=_PREFIX + field.name, metavar=metavar, help=_help(field))
 
 
-def resolved_settings(given: argparse.Namespace, environ: Mapping[str, str]) -> Resolved:
+def resolved_settings(args: argparse.Namespace, environ: Mapping[str, str]) -> Resolved:
     """Return the settings of a command line and its environment; CommandError lists all errors."""
     flags = {
-        field.name: text for field in DECLARED if (text := getattr(given, _PREFIX + field.name)) is not None
+        field.name: text for field in DECLARED if (text := getattr(args, _PREFIX + field.name)) is not None
     }
-    path = config_path(given, environ)
-    source = CONFIG_FLAG if given.config is not None else CONFIG_VARIABLE
+    path = config_path(args, environ)
+    source = CONFIG_FLAG if args.config is not None else CONFIG_VARIABLE
     try:
         return load_settings(flags, environ, None if path is None else _read(source, path))
     except SettingsError as error:
         if len(error.problems) == 1:
             raise CommandError(str(error)) from None
-        told = str(error).replace("\n", "\n  ")
-        raise CommandError(f"{len(error.problems)} settings are wrong:\n  {told}") from None
+        problems = str(error).replace("\n", "\n  ")
+        raise CommandError(f"{len(error.problems)} settings are invalid:\n  {problems}") from None
 
 
-def config_path(given: argparse.Namespace, environ: Mapping[str, str]) -> str | None:
+def config_path(args: argparse.Namespace, environ: Mapping[str, str]) -> str | None:
     """Return the path of the configuration file from the flag, else from the variable, or None."""
-    path: str = environ.get(CONFIG_VARIABLE, "") if given.config is None else given.config
+    path: str = environ.get(CONFIG_VARIABLE, "") if args.config is None else args.config
     return path or None
 
 
@@ -82,7 +83,7 @@ def _read(source: str, path: str) -> ConfigFile:
     except OSError as error:
         raise CommandError(f"{source}={path!r}: cannot be read: {error.strerror}") from None
     if len(text) > CONFIG_BYTES_MAX:
-        raise CommandError(f"{path}: is larger than any file with settings")
+        raise CommandError(f"{path}: must be at most {size_text(CONFIG_BYTES_MAX)}")
     try:
         return ConfigFile(path, text.decode())
     except UnicodeDecodeError as error:
@@ -92,5 +93,5 @@ def _read(source: str, path: str) -> ConfigFile:
 def _help(field: Declared) -> str:
     bounds = "" if field.kind is str else render_bounds(field)
     default = show_value(field, field.default) or "none"
-    told = f"{field.setting.help} ({bounds}; {default})" if bounds else f"{field.setting.help} ({default})"
-    return told.replace("%", "%%")
+    text = f"{field.setting.help} ({bounds}; {default})" if bounds else f"{field.setting.help} ({default})"
+    return text.replace("%", "%%")

@@ -25,15 +25,14 @@ from topicsd.offline.table import facts, harmless, plural, readable, size
 
 DESCRIPTION = """\
 Read everything in a data directory and check it: snapshots, segments with their indexes, tags and deletes,
-and the log with every batch, frame and seq. What is wrong is named with file, offset, topic and seq, and the
-exit code is 1. It changes nothing and takes no lock.
+and the log with every batch, frame and seq. Each problem is reported with file, offset, topic and seq, and
+the exit code is then 1. The command changes nothing and takes no lock.
 
-That nothing is wrong does not say that nothing is missing: a copy that is older than what its original went
-on to write is whole in itself, and nothing in it can tell.
+An outdated copy cannot be detected: a copy that lacks what its original wrote later is complete in itself.
 """
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
     directory: str
     is_fine: bool
     files: int
@@ -48,19 +47,19 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_directory(parser)
-    parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     progress = Progress()
-    data_dir = open_data_dir(given, progress.read)
+    data_dir = open_data_dir(args, progress.read)
     progress.begin(sum(stored_bytes(data_dir, shard) for shard in data_dir.shards))
     shards = []
     for shard in data_dir.shards:
         progress.label = f"shard {shard:02d}"
         shards.append(check_shard(data_dir, shard, SystemClock()))
     progress.clear()
-    verdict = Verdict(
+    report = VerifyReport(
         directory=readable(data_dir.path),
         is_fine=not any(shard.problems for shard in shards),
         files=sum(shard.files for shard in shards),
@@ -70,77 +69,79 @@ def run(given: argparse.Namespace) -> int:
         records=sum(shard.records for shard in shards),
         bytes=sum(shard.bytes for shard in shards),
         shards=shards,
-        notes=[f"shards/{name} is no shard that the layout names" for name in stray_shards(data_dir)],
+        notes=[f"shards/{name}: LAYOUT.json does not name this shard" for name in stray_shards(data_dir)],
     )
-    if given.json:
-        write_json(verdict)
+    if args.json:
+        write_json(report)
     else:
-        print(*_text(verdict), sep="\n")
-    return FINE if verdict.is_fine else WRONG
+        print(*_text(report), sep="\n")
+    return FINE if report.is_fine else WRONG
 
 
 def stored_bytes(data_dir: DataDir, shard: int) -> int:
     """Return about how many bytes a check reads; files may be dropped during the count."""
     fs, paths = data_dir.fs, data_dir.paths(shard)
-    found = 0
+    total = 0
     try:
         names = [name for name in names_in(fs, paths.wal) if parse_wal_name(name) is not None]
-        found += sum(fs.stat(os.path.join(paths.wal, name)).size for name in names)
+        total += sum(fs.stat(os.path.join(paths.wal, name)).size for name in names)
         for topic in names_in(fs, paths.topics):
             folder = os.path.join(paths.topics, topic)
-            found += sum(fs.stat(os.path.join(folder, name)).size for name in fs.list_dir(folder))
+            total += sum(fs.stat(os.path.join(folder, name)).size for name in fs.list_dir(folder))
     except OSError:
         pass
-    return found
+    return total
 
 
-def _text(verdict: Verdict) -> list[str]:
+def _text(report: VerifyReport) -> list[str]:
     lines = []
-    for shard in verdict.shards:
+    for shard in report.shards:
         lines.append(f"shard {shard.shard:02d}  {_counts(shard)}")
         lines += facts(
-            [(_label(found), finding_text(found)) for found in shard.problems]
+            [(_label(finding), finding_text(finding)) for finding in shard.problems]
             + [("note", harmless(note)) for note in shard.notes],
             name_width=8,
         )
-    lines += facts([("note", harmless(note)) for note in verdict.notes], indent=0)
-    wrong = [found for shard in verdict.shards for found in shard.problems]
-    if not wrong:
-        said = "all is well"
-    elif all(found.level is Level.HARMLESS for found in wrong):
-        said = f"{plural(len(wrong), 'harmless finding')}, no data is lost"
+    lines += facts([("note", harmless(note)) for note in report.notes], indent=0)
+    findings = [finding for shard in report.shards for finding in shard.problems]
+    if not findings:
+        result = "all is well"
+    elif all(finding.level is Level.HARMLESS for finding in findings):
+        result = f"{plural(len(findings), 'harmless finding')}, no data is lost"
     else:
-        said = f"{plural(len(wrong), 'problem')} found"
-    return [*lines, f"{said}: read {plural(len(verdict.shards), 'shard')}, {_counts(verdict)}"]
+        result = f"{plural(len(findings), 'problem')} found"
+    return [*lines, f"{result}: read {plural(len(report.shards), 'shard')}, {_counts(report)}"]
 
 
-def _label(found: Finding) -> str:
-    return "harmless" if found.level is Level.HARMLESS else "WRONG"
+def _label(finding: Finding) -> str:
+    return "harmless" if finding.level is Level.HARMLESS else "WRONG"
 
 
-def _counts(read: ShardVerdict | Verdict) -> str:
+def _counts(report: ShardVerdict | VerifyReport) -> str:
     return (
-        f"{plural(read.files, 'file')}, {_segments(read)}{plural(read.batches, 'batch', 'batches')}, "
-        f"{plural(read.frames, 'frame')}, {plural(read.records, 'record')}, {size(read.bytes)}"
+        f"{plural(report.files, 'file')}, {_segments(report)}{plural(report.batches, 'batch', 'batches')}, "
+        f"{plural(report.frames, 'frame')}, {plural(report.records, 'record')}, {size(report.bytes)}"
     )
 
 
-def _segments(read: ShardVerdict | Verdict) -> str:
-    return f"{plural(read.segments, 'segment')}, " if read.segments else ""
+def _segments(report: ShardVerdict | VerifyReport) -> str:
+    return f"{plural(report.segments, 'segment')}, " if report.segments else ""
 
 
-def finding_text(found: Finding) -> str:
-    place = [] if found.file is None else [found.file]
-    if found.offset is not None:
-        place.append(f"at offset {found.offset}")
-    if found.seq is not None:
-        place.append(f"seq {found.seq}" + (f' of topic "{found.topic}"' if found.topic is not None else ""))
-    return harmless(f"{', '.join(place)}: {found.what}" if place else found.what)
+def finding_text(finding: Finding) -> str:
+    place = [] if finding.file is None else [finding.file]
+    if finding.offset is not None:
+        place.append(f"at offset {finding.offset}")
+    if finding.seq is not None:
+        place.append(
+            f"seq {finding.seq}" + (f' of topic "{finding.topic}"' if finding.topic is not None else "")
+        )
+    return harmless(f"{', '.join(place)}: {finding.what}" if place else finding.what)
 
 
 COMMAND = Command(
     name="verify",
-    summary="read everything and name what is wrong; changes nothing",
+    summary="read everything and report problems; changes nothing",
     description=DESCRIPTION,
     example="  topicsd verify ./topics-data && echo fine",
     add_arguments=add_arguments,

@@ -35,16 +35,16 @@ def os_error_reason(error: OSError) -> str:
 
 def why_not_usable(path: str) -> str | None:
     """Return why this process cannot read and write a file or a directory, or None."""
-    wanted = os.R_OK | os.W_OK | (os.X_OK if os.path.isdir(path) else 0)
-    if os.access(path, wanted):
+    mode = os.R_OK | os.W_OK | (os.X_OK if os.path.isdir(path) else 0)
+    if os.access(path, mode):
         return None
     try:
         is_read_only = os.statvfs(path).f_flag & os.ST_RDONLY
     except OSError:
         is_read_only = 0
     if is_read_only:
-        return f"{path}: its file system is mounted read-only"
-    return f"{path}: permission denied: {denial_of(path) or 'the kernel does not say why'}"
+        return f"{path}: the file system is mounted read-only"
+    return f"{path}: permission denied: {denial_of(path) or 'reason unknown'}"
 
 
 def denial_of(path: str) -> str:
@@ -53,12 +53,12 @@ def denial_of(path: str) -> str:
         part = _denying_part(os.path.abspath(path))
         if part is None:
             return ""
-        found = os.stat(part)
+        part_stat = os.stat(part)
     except OSError:
         return ""
-    owner = f"{user_name(found.st_uid)}, mode {stat.S_IMODE(found.st_mode):04o}"
-    whose = "it" if part == os.path.abspath(path) else part
-    return f"{whose} is owned by {owner}, and this process runs as {user_name(os.geteuid())}"
+    owner = f"{user_name(part_stat.st_uid)}, mode {stat.S_IMODE(part_stat.st_mode):04o}"
+    subject = "it" if part == os.path.abspath(path) else part
+    return f"{subject} is owned by {owner}, and this process runs as {user_name(os.geteuid())}"
 
 
 def user_name(uid: int) -> str:
@@ -81,8 +81,8 @@ def _denying_part(path: str) -> str | None:
     """
     parts = path.split(os.sep)
     for count in range(1, len(parts)):
-        above = os.sep.join(parts[:count]) or os.sep
-        if not os.access(above, os.X_OK):
-            return above
+        ancestor = os.sep.join(parts[:count]) or os.sep
+        if not os.access(ancestor, os.X_OK):
+            return ancestor
     last = path if os.path.lexists(path) else os.path.dirname(path)
     return None if os.access(last, os.R_OK | os.W_OK) else last

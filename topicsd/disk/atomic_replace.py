@@ -12,12 +12,12 @@ TEMPORARY_SUFFIX = ".tmp"
 
 def write_all(fs: Fs, fd: int, data: bytes, offset: int) -> None:
     """Write all of `data`, in as many calls as needed; a call that writes nothing is an error."""
-    taken = fs.pwrite(fd, data, offset)
-    while taken < len(data):
-        more = fs.pwrite(fd, memoryview(data)[taken:], offset + taken)
+    done = fs.pwrite(fd, data, offset)
+    while done < len(data):
+        more = fs.pwrite(fd, memoryview(data)[done:], offset + done)
         if more == 0:
-            raise OSError(errno.EIO, f"the disk took {taken} of {len(data)} bytes and no more")
-        taken += more
+            raise OSError(errno.EIO, f"short write: {done} of {len(data)} bytes")
+        done += more
 
 
 def read_all(fs: Fs, path: str, size_max: int) -> bytes:

@@ -21,13 +21,13 @@ class DirLock:
         try:
             self._fd = fs.lock(path)
         except BlockingIOError:
-            raise DirectoryInUse(f"{path} is held by another process") from None
+            raise DirectoryInUse(f"{path}: locked by another process") from None
 
     @property
     def identity(self) -> str:
         """Device and inode of the lock file, in hex; unique while the lock is held."""
-        found = self._fs.fstat(self._fd)
-        return f"{found.device:x}-{found.inode:x}"
+        lock_stat = self._fs.fstat(self._fd)
+        return f"{lock_stat.device:x}-{lock_stat.inode:x}"
 
     def release(self) -> None:
         self._fs.close(self._fd)

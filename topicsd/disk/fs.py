@@ -166,43 +166,43 @@ class RealFs:
         if len(data) == size or not data:
             return data
         # A signal or the 2 GiB limit of one call can end a read before the end of the file.
-        pieces = [data]
+        chunks = [data]
         done = len(data)
         while done < size:
             data = os.pread(fd, size - done, offset + done)
             if not data:
                 break
-            pieces.append(data)
+            chunks.append(data)
             done += len(data)
-        return b"".join(pieces)
+        return b"".join(chunks)
 
     def list_dir(self, path: str) -> list[str]:
         return sorted(os.listdir(path))
 
     def stat(self, path: str) -> FileStat:
-        found = os.stat(path, follow_symlinks=False)
-        return FileStat(found.st_size, found.st_dev, found.st_ino)
+        result = os.stat(path, follow_symlinks=False)
+        return FileStat(result.st_size, result.st_dev, result.st_ino)
 
     def fstat(self, fd: int) -> FileStat:
-        found = os.fstat(fd)
-        return FileStat(found.st_size, found.st_dev, found.st_ino)
+        result = os.fstat(fd)
+        return FileStat(result.st_size, result.st_dev, result.st_ino)
 
     def free_bytes(self, path: str) -> int:
-        found = os.statvfs(path)
-        return found.f_bavail * found.f_frsize
+        result = os.statvfs(path)
+        return result.f_bavail * result.f_frsize
 
     def lock_owner(self, path: str) -> int | None:
         try:
-            found = os.stat(path, follow_symlinks=False)
+            lock_stat = os.stat(path, follow_symlinks=False)
             with open("/proc/locks", encoding="ascii") as file:
                 lines = file.readlines()
         except FileNotFoundError:
             return None
-        wanted = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+        lock_id = f"{os.major(lock_stat.st_dev):02x}:{os.minor(lock_stat.st_dev):02x}:{lock_stat.st_ino}"
         for line in lines:
             # "1: FLOCK  ADVISORY  WRITE 4711 fe:00:9978065 0 EOF"; a lock that waits begins with "->".
             fields = line.split()
-            if fields[1] == "FLOCK" and fields[5] == wanted:
+            if fields[1] == "FLOCK" and fields[5] == lock_id:
                 return int(fields[4])
         return None
 

@@ -122,7 +122,7 @@ class ShardPaths(NamedTuple):
         return os.path.join(self.root, "wal", f"spare-{number}.log")
 
     @property
-    def may_be_empty(self) -> tuple[str, ...]:
+    def optional_dirs(self) -> tuple[str, ...]:
         """The directories that may be empty, each before its subdirectories."""
         return (self.wal, self.quarantine, self.topics, self.meta, self.readers, self.trash)
 
@@ -225,18 +225,20 @@ def read_layout(fs: Fs, data_dir: str) -> Layout | None:
     try:
         layout = msgspec.json.decode(text, type=Layout)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise LayoutDamaged(_damaged(data_dir, str(error))) from None
+        raise LayoutDamaged(_damage_message(data_dir, str(error))) from None
     if layout.format != LAYOUT_FORMAT:
-        raise LayoutError(f"{path} has format {layout.format}; this program reads format {LAYOUT_FORMAT}")
-    if layout != _sealed(layout):
-        raise LayoutDamaged(_damaged(data_dir, "its checksum does not match"))
+        raise LayoutError(
+            f"{path}: unknown format {layout.format}; this program reads format {LAYOUT_FORMAT}"
+        )
+    if layout != _with_checksum(layout):
+        raise LayoutDamaged(_damage_message(data_dir, "its checksum does not match"))
     for shard in range(layout.shards):
         _check_shard(fs, data_dir, layout, shard)
     return layout
 
 
 def make_layout(shard_count: int, instance: bytes) -> Layout:
-    return _sealed(Layout(format=LAYOUT_FORMAT, shards=shard_count, instance=instance.hex()))
+    return _with_checksum(Layout(format=LAYOUT_FORMAT, shards=shard_count, instance=instance.hex()))
 
 
 def write_layout(fs: Fs, data_dir: str, layout: Layout) -> None:
@@ -256,13 +258,13 @@ def restore_empty_dirs(fs: Fs, data_dir: str, layout: Layout) -> list[str]:
     missing = []
     for shard in range(layout.shards):
         paths = shard_paths(data_dir, shard)
-        lacks = [path for path in paths.may_be_empty if not exists(fs, path)]
-        for path in lacks:
+        absent = [path for path in paths.optional_dirs if not exists(fs, path)]
+        for path in absent:
             fs.make_dir(path)
-        if lacks:
+        if absent:
             fs.sync_dir(paths.meta)
             fs.sync_dir(paths.root)
-        missing += lacks
+        missing += absent
     return missing
 
 
@@ -283,13 +285,13 @@ def _check_shard(fs: Fs, data_dir: str, layout: Layout, shard: int) -> None:
     paths = shard_paths(data_dir, shard)
     lost = paths.root
     if exists(fs, paths.root):
-        if exists(fs, paths.wal) or not any(exists(fs, path) for path in paths.may_be_empty):
+        if exists(fs, paths.wal) or not any(exists(fs, path) for path in paths.optional_dirs):
             return
         lost = paths.wal
     count = "1 shard" if layout.shards == 1 else f"{layout.shards} shards"
     raise LayoutError(
-        f"{lost} is missing, and {LAYOUT_NAME} names {count}: the topics of shard {shard:02d} are gone with "
-        "it. Restore it from a backup"
+        f"{lost}: missing, but {LAYOUT_NAME} names {count}: the topics of shard {shard:02d} are lost; "
+        "restore it from a backup"
     )
 
 
@@ -305,14 +307,19 @@ def make_segment_dirs(fs: Fs, paths: ShardPaths) -> None:
     fs.sync_dir(paths.root)
 
 
-def _sealed(layout: Layout) -> Layout:
-    unsealed = msgspec.structs.replace(layout, checksum="")
-    return msgspec.structs.replace(layout, checksum=xxhash.xxh3_64_hexdigest(msgspec.json.encode(unsealed)))
+def _with_checksum(layout: Layout) -> Layout:
+    without_checksum = msgspec.json.encode(msgspec.structs.replace(layout, checksum=""))
+    return msgspec.structs.replace(layout, checksum=xxhash.xxh3_64_hexdigest(without_checksum))
 
 
-def _damaged(data_dir: str, why: str) -> str:
+def _damage_message(data_dir: str, why: str) -> str:
     path = os.path.join(data_dir, LAYOUT_NAME)
-    return f"{path} is damaged: {why}. To write it again from the shards: {doctor_command(data_dir)}"
+    return f"{path}: damaged: {why}{rebuild_advice(data_dir)}"
+
+
+def rebuild_advice(data_dir: str) -> str:
+    """Return the end of a message about a lost LAYOUT.json: the command that rebuilds the file."""
+    return f"; to rebuild it from the shards, run: {doctor_command(data_dir)}"
 
 
 def doctor_command(data_dir: str) -> str:
@@ -330,11 +337,9 @@ def _refuse_log(fs: Fs, data_dir: str, shards_dir: str) -> None:
             names = fs.list_dir(wal)
         except (FileNotFoundError, NotADirectoryError):
             continue
-        if any(parse_wal_name(found) is not None for found in names):
-            raise LayoutDamaged(
-                f"{wal} holds a log, but {data_dir} has no {LAYOUT_NAME}. "
-                f"To write it again from the shards: {doctor_command(data_dir)}"
-            )
+        if any(parse_wal_name(file_name) is not None for file_name in names):
+            path = os.path.join(data_dir, LAYOUT_NAME)
+            raise LayoutDamaged(f"{path}: missing, but {wal} holds a log{rebuild_advice(data_dir)}")
 
 
 def _make_dir(fs: Fs, path: str) -> None:

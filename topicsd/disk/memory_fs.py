@@ -60,8 +60,8 @@ class MemoryFs(RealFs):
                 return
             if source not in self._directories:
                 raise _error(errno.ENOENT, source)
-            below = source + os.sep
-            for path in [path for path in (*self._files, *self._directories) if path.startswith(below)]:
+            prefix = source + os.sep
+            for path in [path for path in (*self._files, *self._directories) if path.startswith(prefix)]:
                 self._move(path, target + path.removeprefix(source))
             self._move(source, target)
 
@@ -128,24 +128,24 @@ class MemoryFs(RealFs):
         if path in self._files or path in self._directories:
             raise _error(errno.EEXIST, path)
         self._parent(path)
-        kept = os.memfd_create("topicsd", os.MFD_CLOEXEC)
-        self._files[path] = kept
-        return os.dup(kept)
+        fd = os.memfd_create("topicsd", os.MFD_CLOEXEC)
+        self._files[path] = fd
+        return os.dup(fd)
 
     def _file(self, path: str) -> int:
         if path in self._directories:
             raise _error(errno.EISDIR, path)
-        kept = self._files.get(path)
-        if kept is None:
+        fd = self._files.get(path)
+        if fd is None:
             self._parent(path)
             raise _error(errno.ENOENT, path)
-        return kept
+        return fd
 
     def _parent(self, path: str) -> None:
-        above = os.path.dirname(path)
-        if above in self._files:
+        parent = os.path.dirname(path)
+        if parent in self._files:
             raise _error(errno.ENOTDIR, path)
-        if above not in self._directories:
+        if parent not in self._directories:
             raise _error(errno.ENOENT, path)
 
     def _names(self, path: str) -> list[str]:
@@ -160,9 +160,9 @@ class MemoryFs(RealFs):
         )
 
     def _drop(self, path: str) -> None:
-        kept = self._files.pop(path, None)
-        if kept is not None:
-            RealFs.close(self, kept)
+        fd = self._files.pop(path, None)
+        if fd is not None:
+            RealFs.close(self, fd)
 
     def _move(self, source: str, target: str) -> None:
         if source in self._files:

@@ -15,14 +15,14 @@ from typing import Any, NoReturn
 from topicsd.disk.fs import FileStat, Fs
 
 
-def _ignored(size: int) -> None:
+def _ignore(size: int) -> None:
     pass
 
 
 class ReadOnlyFs:
     """An `Fs` whose changing calls raise AssertionError."""
 
-    def __init__(self, fs: Fs, on_read: Callable[[int], None] = _ignored) -> None:
+    def __init__(self, fs: Fs, on_read: Callable[[int], None] = _ignore) -> None:
         self._fs = fs
         self._on_read = on_read
         self._paths: dict[int, str] = {}
@@ -40,8 +40,8 @@ class ReadOnlyFs:
         try:
             data = self._fs.pread(fd, size, offset)
         except OSError as error:
-            place = f"{self._paths.get(fd, 'a file')} at offset {offset}"
-            raise OSError(error.errno, error.strerror, place) from error
+            where = f"{self._paths.get(fd, 'a file')} at offset {offset}"
+            raise OSError(error.errno, error.strerror, where) from error
         self._on_read(len(data))
         return data
 
@@ -64,7 +64,7 @@ class ReadOnlyFs:
         return self._fs.boot_id()
 
     def _refuse(self, *_: Any) -> NoReturn:
-        raise AssertionError("a command that only looks was about to change the disk")
+        raise AssertionError("a read-only command tried to change the disk")
 
     create = open_write = pwrite = allocate = truncate = sync_data = sync_dir = _refuse
     rename = link = unlink = make_dir = remove_dir = drop_cache = lock = _refuse

@@ -71,8 +71,8 @@ def find_batch_end(buffer: bytes, epoch: bytes, at: int) -> int:
 
     Payloads are arbitrary bytes and may hold an epoch: check each hit with `parse_batch_end`.
     """
-    found = buffer.find(epoch, at + HEADER_BYTES)
-    return found if found < 0 else found - HEADER_BYTES
+    epoch_at = buffer.find(epoch, at + HEADER_BYTES)
+    return epoch_at if epoch_at < 0 else epoch_at - HEADER_BYTES
 
 
 def parse_batch_end(buffer: bytes, at: int, epoch: bytes) -> BatchEnd | None:

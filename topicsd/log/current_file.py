@@ -62,8 +62,8 @@ def write_current(fs: Fs, path: str, current: Current) -> None:
     temporary = path + TEMPORARY_SUFFIX
     fd = create_afresh(fs, temporary)
     try:
-        placed = msgspec.structs.replace(current, current_inode=fs.fstat(fd).inode)
-        write_all(fs, fd, _encode(placed), 0)
+        with_inode = msgspec.structs.replace(current, current_inode=fs.fstat(fd).inode)
+        write_all(fs, fd, _encode(with_inode), 0)
         fs.sync_data(fd)
     finally:
         fs.close(fd)
@@ -99,8 +99,8 @@ def read_current(fs: Fs, path: str) -> Current | None:
 
 
 def _encode(current: Current) -> bytes:
-    unsealed = msgspec.structs.replace(current, checksum="")
-    checksum = xxhash.xxh3_64_hexdigest(msgspec.json.encode(unsealed))
-    text = msgspec.json.encode(msgspec.structs.replace(unsealed, checksum=checksum))
+    without_checksum = msgspec.structs.replace(current, checksum="")
+    checksum = xxhash.xxh3_64_hexdigest(msgspec.json.encode(without_checksum))
+    text = msgspec.json.encode(msgspec.structs.replace(without_checksum, checksum=checksum))
     assert len(text) < CURRENT_BYTES
     return text.ljust(CURRENT_BYTES - 1) + b"\n"

@@ -75,10 +75,10 @@ def encode_file_header(header: FileHeader) -> bytes:
 def parse_file_header(buffer: bytes) -> FileHeader:
     frame = parse_frame(buffer, 0, min(len(buffer), FILE_HEADER_BYTES))
     if frame.type != FrameType.FILE_HEADER or len(frame.payload) != _LAYOUT.size:
-        raise FrameDamage(0, "the first frame is no file header")
+        raise FrameDamage(0, "the first frame is not a file header")
     magic, version, shard, instance, epoch, first_ordinal, chain_seed, size = _LAYOUT.unpack(frame.payload)
     if magic != MAGIC:
-        raise FrameDamage(0, "the file header has another magic")
+        raise FrameDamage(0, "the file header has an unknown magic")
     if version != VERSION:
         raise UnknownVersion(f"WAL format version {version}; this program reads version {VERSION}")
     return FileHeader(shard, instance, epoch, first_ordinal, chain_seed, size, frame.ts)

@@ -81,18 +81,18 @@ class LogFiles:
 
     def read(self, start: int, end: int) -> bytes:
         """Return the bytes from position `start` to `end`; fewer when a file is too short."""
-        pieces = []
+        chunks = []
         while start < end:
             index = bisect_right(self._starts, start) - 1
             # A file without a frame shares its start with the next file; the last of them has the bytes.
             stop = self._starts[index + 1] if index + 1 < len(self._starts) else end
             file = self._files[index]
-            piece = self._fs.pread(file.fd, min(stop, end) - start, start - file.base)
-            pieces.append(piece)
-            if len(piece) < min(stop, end) - start:
+            chunk = self._fs.pread(file.fd, min(stop, end) - start, start - file.base)
+            chunks.append(chunk)
+            if len(chunk) < min(stop, end) - start:
                 break
-            start += len(piece)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            start += len(chunk)
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def place_of(self, position: int) -> tuple[str, int]:
         """Return the file name and the offset of a position, for messages."""

@@ -158,13 +158,11 @@ def parse_frame(buffer: bytes | memoryview, at: int, end: int) -> Frame:
         raise FrameDamage(at, f"{end - at} bytes are left, too few for a frame length")
     (frame_len,) = U32.unpack_from(buffer, at)
     if frame_len < FRAME_LEN_MIN:
-        raise FrameDamage(at, f"frame length {frame_len} is below the header's {FRAME_LEN_MIN}")
+        raise FrameDamage(at, f"frame length {frame_len} is below the minimum of {FRAME_LEN_MIN}")
     if frame_len > FRAME_LEN_MAX:
-        raise FrameDamage(at, f"frame length {frame_len} is above the largest legal {FRAME_LEN_MAX}")
+        raise FrameDamage(at, f"frame length {frame_len} is above the maximum of {FRAME_LEN_MAX}")
     if frame_len > end - at - LEN_BYTES:
-        raise FrameDamage(
-            at, f"frame length {frame_len} runs past the {end - at - LEN_BYTES} bytes there are"
-        )
+        raise FrameDamage(at, f"frame length {frame_len} exceeds the remaining {end - at - LEN_BYTES} bytes")
     stop = at + LEN_BYTES + frame_len
     checksum_at = stop - CHECKSUM_BYTES
     (stored,) = U64.unpack_from(buffer, checksum_at)
@@ -174,9 +172,9 @@ def parse_frame(buffer: bytes | memoryview, at: int, end: int) -> Frame:
     if FRAME_LEN_MIN + node_len + tag_len + data_len != frame_len:
         raise FrameDamage(at, f"the parts do not add up to the frame length {frame_len}")
     if frame_type not in KNOWN_TYPES:
-        raise FrameDamage(at, f"frame type {frame_type} is not known to this version")
+        raise FrameDamage(at, f"frame type {frame_type} is unknown to this version")
     if flags & ~FLAGS_KNOWN:
-        raise FrameDamage(at, f"frame flags {flags:#x} are not known to this version")
+        raise FrameDamage(at, f"frame flags {flags:#x} are unknown to this version")
     tag_at = at + HEADER_BYTES + node_len
     data_at = tag_at + tag_len
     return Frame(
@@ -204,7 +202,7 @@ def split_payload(payload: bytes, flags: int) -> tuple[bytes, bytes | None]:
     if not flags & FLAG_META:
         return payload, None
     if len(payload) < U32.size:
-        raise FrameDamage(0, f"a payload of {len(payload)} bytes has no room for a meta length")
+        raise FrameDamage(0, f"a payload of {len(payload)} bytes is too short for a meta length")
     (meta_len,) = U32.unpack_from(payload, len(payload) - U32.size)
     data_len = len(payload) - U32.size - meta_len
     if data_len < 0:

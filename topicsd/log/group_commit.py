@@ -99,19 +99,19 @@ class GroupCommit:
     # -- joining -----------------------------------------------------------------------------------------
 
     def admit(self, size_bytes: int, in_spite_of_pressure: bool = False) -> Refusal | None:
-        """Return why record frames may not join, or None; skip the call before `room_until`."""
+        """Return why record frames may not join, or None; skip the call before `admit_limit`."""
         batch = self.batch
         if self._gate is not None:
             return self._gate
         if batch.next_position - self.synced_position > self._bounds.unsynced_bytes_max:
-            return self._throttle("the disk does not keep up: too much is waiting for it")
+            return self._throttle("the disk is too slow: too many bytes wait for a sync, retry after 1 s")
         if self._is_crowded():
-            return self._throttle("the disk does not keep up: too many writes wait for it")
+            return self._throttle("the disk is too slow: too many writes wait for a sync, retry after 1 s")
         if batch.next_position + size_bytes > self._next_file.limit:
             return self._next_file.refusal(size_bytes)
         if self._is_pressed and self._is_filling() and not in_spite_of_pressure:
             self.counters.refused_under_pressure += 1
-            message = "the shard is under pressure and its commit queue is full, retry later"
+            message = "the shard is under pressure and its commit queue is full, retry after 1 s"
             return Refusal(THROTTLED, message, retry_after_ms=1000)
         return None
 
@@ -119,7 +119,7 @@ class GroupCommit:
     def is_for_others(self) -> bool:
         """Whether background work must wait for the disk: a quarter of the bound is unsynced.
 
-        The limit is far below that of `behind`, because past that one all requests wait.
+        The limit is far below that of `is_lagging`, at which all requests wait.
         """
         unsynced_bytes = self.batch.next_position - self.synced_position
         return self.behind or unsynced_bytes * 4 > self._bounds.unsynced_bytes_max
@@ -132,7 +132,7 @@ class GroupCommit:
     def admit_control(self) -> Refusal | None:
         """Return why a control frame may not join, or None; a full disk is no reason."""
         if self._gate is None and self._is_crowded():
-            return self._throttle("too many requests wait for the disk")
+            return self._throttle("the commit queue is full, retry after 1 s")
         return self._gate
 
     def _throttle(self, message: str) -> Refusal:
@@ -159,7 +159,7 @@ class GroupCommit:
         return self.waiting_count >= self._bounds.waiting_entries_max
 
     def _is_filling(self) -> bool:
-        """Return whether half of the allowed waiting entries wait, or the disk is `behind`."""
+        """Return whether half of the allowed waiting entries wait, or the disk `is_lagging`."""
         return self.behind or self.waiting_count * 2 >= self._bounds.waiting_entries_max
 
     def _measure_room(self) -> None:
@@ -315,7 +315,7 @@ class GroupCommit:
                     entry.publish()
                 except Exception:
                     # A bug in one entry must not leave the entries after it without a response.
-                    logger.exception("a request could not be published")
+                    logger.exception("commit: publish failed: unexpected error")
         finally:
             self._publishing = False
             self.published_times = UNTIMED
@@ -417,7 +417,7 @@ class GroupCommit:
         """
         if self.failed is not None:
             return
-        logger.error("the log failed and takes no more writes: %s", error)
+        logger.error("wal: write or sync failed, the worker restarts: %s", error)
         self.failed = Refusal(
             STORAGE_FAILED, "the disk failed, the shard restarts; retry after 1 s", retry_after_ms=1000
         )

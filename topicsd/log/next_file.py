@@ -70,7 +70,7 @@ class NextFile:
         if self._writer.has_spare:
             return  # The failed write was larger than a file; the next file is already made.
         if not self.is_missing:
-            logger.error("the disk is full: writes are refused until there is space")
+            logger.error("disk: full: writes are refused until space is available")
         reserved = self._writer.file_bytes // CONTROL_SHARE
         self.limit = self._writer.end.position + max(0, self._writer.room_bytes - reserved)
         self._retry_at = self._clock.monotonic() + RETRY_SECONDS
@@ -105,7 +105,7 @@ class NextFile:
         if isinstance(outcome, Spare):
             self._writer.take_spare(outcome)
             if self.is_missing:
-                logger.warning("disk: has space again: writes are accepted")
+                logger.warning("disk: space is available: writes are accepted again")
             self.limit = NO_LIMIT
             self._on_change()
         elif outcome.errno in NO_SPACE:

@@ -61,23 +61,23 @@ class BatchReader:
     def next(self) -> FoundBatch | None:
         """Return the next batch, or None when no batch fits here."""
         at = self.offset - self._window_offset
-        found = self._closing_in_window(at)
-        if found is None:
+        match = self._closing_in_window(at)
+        if match is None:
             self._load(WINDOW_BYTES)
             at = 0
             # A frame length of zero is the end of the written part, whatever bytes follow.
             if self._window[:LEN_BYTES].count(0) == LEN_BYTES:
                 return None
-            found = self._closing_in_window(0)
-            if found is None:
+            match = self._closing_in_window(0)
+            if match is None:
                 size = self._size_beyond_window()
                 if size is None:
                     return None
                 self._load(size)
-                found = self._closing_in_window(0)
-                if found is None:
+                match = self._closing_in_window(0)
+                if match is None:
                     return None
-        end, closing = found
+        end, closing = match
         length = end - at
         if closing.ordinal < self.ordinal or closing.chain != chain_of(
             memoryview(self._window)[at:end], self.chain
@@ -100,11 +100,11 @@ class BatchReader:
         BatchEnds of other batches are skipped: a payload may hold a copy of an earlier one.
         """
         search_at = at
-        while (found := find_batch_end(self._window, self._epoch, search_at)) >= 0:
-            closing = parse_batch_end(self._window, found, self._epoch)
-            if closing is not None and (closing.offset, closing.length) == (self.offset, found - at):
-                return found, closing
-            search_at = found + 1
+        while (candidate_at := find_batch_end(self._window, self._epoch, search_at)) >= 0:
+            closing = parse_batch_end(self._window, candidate_at, self._epoch)
+            if closing is not None and (closing.offset, closing.length) == (self.offset, candidate_at - at):
+                return candidate_at, closing
+            search_at = candidate_at + 1
         return None
 
     def _size_beyond_window(self) -> int | None:
@@ -128,16 +128,16 @@ def survey(fs: Fs, fd: int, epoch: bytes, offset: int) -> Survey:
     return Survey(data_end, synced)
 
 
-def used_bytes(piece: bytes) -> int:
+def used_bytes(data: bytes) -> int:
     """Return the number of bytes up to and including the last one that is not zero.
 
     Most of a preallocated file is zeros, and comparing them is a hundred times faster than stripping them.
     """
-    end = len(piece)
+    end = len(data)
     while end > 0:
         start = max(0, end - len(_ZEROS))
-        if piece[start:end] != _ZEROS[: end - start]:
-            return start + len(piece[start:end].rstrip(b"\0"))
+        if data[start:end] != _ZEROS[: end - start]:
+            return start + len(data[start:end].rstrip(b"\0"))
         end = start
     return 0
 
@@ -158,8 +158,8 @@ def _windows(fs: Fs, fd: int, offset: int) -> Iterator[tuple[int, bytes]]:
 
 def _ends_in(window: bytes, at: int, epoch: bytes) -> Iterator[tuple[int, BatchEnd]]:
     search_at = 0
-    while (found := find_batch_end(window, epoch, search_at)) >= 0:
-        closing = parse_batch_end(window, found, epoch)
-        if closing is not None and found < WINDOW_BYTES:
-            yield at + found, closing
-        search_at = found + 1
+    while (candidate_at := find_batch_end(window, epoch, search_at)) >= 0:
+        closing = parse_batch_end(window, candidate_at, epoch)
+        if closing is not None and candidate_at < WINDOW_BYTES:
+            yield at + candidate_at, closing
+        search_at = candidate_at + 1

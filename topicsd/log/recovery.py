@@ -35,7 +35,7 @@ from topicsd.log.current_file import Current, note_sync_failure, read_current, w
 from topicsd.log.file_header import FILE_HEADER_BYTES
 from topicsd.log.files import LogFiles, LogPlace
 from topicsd.log.reader import FoundBatch, used_bytes
-from topicsd.log.rescue_copy import copy_forward
+from topicsd.log.rescue_copy import make_rescue_copy
 from topicsd.log.walk import (
     Known,
     LogFileFound,
@@ -99,43 +99,45 @@ class Recovery:
         self._identity = identity
         self._files = files
         self._current: Current | None = None
-        self._distrusted = False
+        self._is_distrusted = False
         self._walk: Walk | None = None
-        self._found: list[LogFileFound] = []
+        self._wal_files: list[LogFileFound] = []
 
     def run(self, on_batch: OnBatch) -> Recovered:
         fs, paths = self._fs, self._paths
         self._drop_leftovers()
         self._current = current = read_current(fs, paths.current)
-        distrusted = current is None or current.state == "sync_failed" or self._media_is_behind()
-        self._distrusted = distrusted
-        found = open_wal_files(fs, paths, self._unsafe if distrusted else None)
+        is_distrusted = current is None or current.state == "sync_failed" or self._media_differs()
+        self._is_distrusted = is_distrusted
+        wal_files = open_wal_files(fs, paths, self._is_unsafe if is_distrusted else None)
         try:
             # On a full disk CURRENT may still name a file that the snapshot does not need.
-            is_there = is_same_place(fs, paths, current, found)
-            self._found = found = self._leave_out_the_past(found)
-            check_identity(paths, found, self._identity)
-            exact = heads_are_exact(current, bool(found), is_there)
-            exact = exact and not distrusted
+            is_unmoved = is_same_place(fs, paths, current, wal_files)
+            self._wal_files = wal_files = self._close_past_files(wal_files)
+            check_identity(paths, wal_files, self._identity)
+            heads_exact = heads_are_exact(current, bool(wal_files), is_unmoved)
+            heads_exact = heads_exact and not is_distrusted
             walk = self._walk_log(on_batch)
         except Exception:
-            for file in found:  # A refused start leaves no file open.
+            for file in wal_files:  # A refused start leaves no file open.
                 fs.close(file.fd)
             raise
-        exact = exact and not walk.is_short and ends_as_current_says(current, walk)
-        if distrusted:
-            self._copy_forward(walk)
-        if found:
+        heads_exact = heads_exact and not walk.is_short and ends_as_current_says(current, walk)
+        if is_distrusted:
+            self._make_rescue_copies(walk)
+        if wal_files:
             fs.sync_dir(paths.wal)
         self._quarantine(walk)
         self._open_files(walk)
         if walk.is_short:
-            logger.error("%s: a file is shorter than its header says; it was cut from outside", paths.wal)
+            logger.error(
+                "%s: WAL file is shorter than its header says: another program truncated it", paths.wal
+            )
         is_settled = not walk.files or (
-            current is not None and current.state == "clean" and not self._has_moved(walk)
+            current is not None and current.state == "clean" and not self._ends_elsewhere(walk)
         )
         return Recovered(
-            LogEnd(walk.position, walk.ordinal, walk.chain), exact, is_settled, self._place(walk)
+            LogEnd(walk.position, walk.ordinal, walk.chain), heads_exact, is_settled, self._place(walk)
         )
 
     def settle(self) -> None:
@@ -143,30 +145,32 @@ class Recovery:
         assert self._walk is not None
         assert self._walk.files
         last = self._walk.files[-1]
-        placed = self._fs.stat(os.path.join(self._paths.wal, last.found.name))
+        file_stat = self._fs.stat(os.path.join(self._paths.wal, last.found.name))
         current = Current(
             state="clean",
             file=last.found.first_ordinal,
             end=last.end,
             boot_id=self._fs.boot_id(),
-            device=placed.device,
-            wal_inode=placed.inode,
+            device=file_stat.device,
+            wal_inode=file_stat.inode,
         )
         try:
             write_current(self._fs, self._paths.current, current)
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
-            logger.warning("%s: no room to say that the log is whole; the next start sees", self._paths.wal)
+            logger.warning(
+                "%s: CURRENT not updated: disk full, the next start rescans the log", self._paths.wal
+            )
 
-    def _leave_out_the_past(self, found: list[LogFileFound]) -> list[LogFileFound]:
+    def _close_past_files(self, wal_files: list[LogFileFound]) -> list[LogFileFound]:
         """Close the files before the snapshot's place, which are kept for the older snapshot."""
         if self._known is None:
-            return found
-        past = [file for file in found if file.first_ordinal < self._known.start.file]
+            return wal_files
+        past = [file for file in wal_files if file.first_ordinal < self._known.start.file]
         for file in past:
             self._fs.close(file.fd)
-        return found[len(past) :]
+        return wal_files[len(past) :]
 
     def _place(self, walk: Walk) -> LogPlace | None:
         if not walk.files:
@@ -179,7 +183,7 @@ class Recovery:
             if is_leftover_name(name):
                 self._fs.unlink(os.path.join(self._paths.wal, name))
 
-    def _unsafe(self, first_ordinal: int) -> bool:
+    def _is_unsafe(self, first_ordinal: int) -> bool:
         """Return whether the last process may have left unsynced bytes in the file."""
         current = self._current
         if current is None or first_ordinal > current.file:
@@ -192,33 +196,35 @@ class Recovery:
             counted = self._counted(on_batch)
             # Later frames may refer to bytes of earlier files.
             on_file = partial(add_file, self._files)
-            walk = self._walk = walk_log(self._fs, self._found, self._current, counted, self._known, on_file)
+            walk = self._walk = walk_log(
+                self._fs, self._wal_files, self._current, counted, self._known, on_file
+            )
         except UnreadableLog as error:
             raise UnreadableLog(f"{self._paths.wal}: {error}") from None
         finally:
             self._files.clear()
         if walk.verdict is Verdict.REFUSE:
             raise RecoveryRefused(
-                f"{self._paths.wal}/{walk.place} is damaged at offset {walk.offset}, in front of data that "
-                f"was synced: {walk.reason}"
+                f"{self._paths.wal}/{walk.place}: damaged at offset {walk.offset}, before synced data: "
+                f"{walk.reason}"
             )
         return walk
 
     def _counted(self, on_batch: OnBatch) -> OnBatch:
         """Wrap `on_batch` so that it also reports progress, once per `PROGRESS_BYTES`."""
-        total = sum(file.size_bytes for file in self._found)
-        told_at = 0
+        total = sum(file.size_bytes for file in self._wal_files)
+        next_report = 0
 
         def take(batch: FoundBatch, position: int) -> None:
-            nonlocal told_at
+            nonlocal next_report
             on_batch(batch, position)
-            if position >= told_at:
-                told_at = position + PROGRESS_BYTES
+            if position >= next_report:
+                next_report = position + PROGRESS_BYTES
                 self._on_progress(position, total)
 
         return take
 
-    def _media_is_behind(self) -> bool:
+    def _media_differs(self) -> bool:
         """Return whether the media differs from the page cache (R1).
 
         Called when no sync is known to have failed. A difference, or a sync that fails now, is noted in
@@ -227,7 +233,7 @@ class Recovery:
         fs, wal = self._fs, self._paths.wal
         for name in fs.list_dir(wal):
             ordinal = parse_wal_name(name)
-            if ordinal is None or not self._unsafe(ordinal):
+            if ordinal is None or not self._is_unsafe(ordinal):
                 continue
             fd = fs.open_read(os.path.join(wal, name))
             try:
@@ -235,7 +241,7 @@ class Recovery:
                 self._sync(fd, name)
                 fs.drop_cache(fd)
                 if self._digest(fd, size) != (cached, size):
-                    logger.error("%s/%s: the media has not what the page cache had", wal, name)
+                    logger.error("%s/%s: lost write: the media differs from the page cache", wal, name)
                     note_sync_failure(fs, self._paths.current)
                     return True
             finally:
@@ -250,11 +256,11 @@ class Recovery:
         """
         digest = xxhash.xxh3_64()
         at = 0
-        while piece := self._fs.pread(fd, COPY_BYTES if size is None else min(COPY_BYTES, size - at), at):
-            digest.update(piece)
-            at += len(piece)
+        while chunk := self._fs.pread(fd, COPY_BYTES if size is None else min(COPY_BYTES, size - at), at):
+            digest.update(chunk)
+            at += len(chunk)
             self._on_progress(0, 0)
-            if size is None and not used_bytes(piece):
+            if size is None and not used_bytes(chunk):
                 break
         return digest.intdigest(), at
 
@@ -264,15 +270,15 @@ class Recovery:
         except OSError as error:
             note_sync_failure(self._fs, self._paths.current)
             raise RecoveryRefused(
-                f"{self._paths.wal}/{name}: a sync failed during recovery; the next start trusts only the "
+                f"{self._paths.wal}/{name}: sync failed during recovery, the next start trusts only the "
                 f"media: {error}"
             ) from error
 
-    def _copy_forward(self, walk: Walk) -> None:
+    def _make_rescue_copies(self, walk: Walk) -> None:
         """Replace the unsafe files by rescue copies, when a sync may have failed (R3)."""
         for file in walk.files:
-            if self._unsafe(file.found.first_ordinal):
-                copy_forward(self._fs, self._paths, file)
+            if self._is_unsafe(file.found.first_ordinal):
+                make_rescue_copy(self._fs, self._paths, file)
 
     def _quarantine(self, walk: Walk) -> None:
         """Copy a torn tail, and move later files, into quarantine (R4)."""
@@ -282,30 +288,30 @@ class Recovery:
         kept_names = {file.found.name for file in walk.files}
         cut = next((file for file in walk.files if file.found.name == walk.place), None)
         if cut is not None and walk.remains_end > walk.offset:
-            self._keep_tail(cut.found, walk.offset, walk.remains_end)
-        gone = [file for file in self._found if file.name not in kept_names]
-        for file in gone:
+            self._quarantine_tail(cut.found, walk.offset, walk.remains_end)
+        later_files = [file for file in self._wal_files if file.name not in kept_names]
+        for file in later_files:
             fs.rename(os.path.join(paths.wal, file.name), paths.quarantined(self._free_name(file.name)))
-        if gone:
+        if later_files:
             fs.sync_dir(paths.quarantine)
             fs.sync_dir(paths.wal)
         logger.warning(
-            "%s/%s: a torn tail was cut at offset %d and put into %s",
+            "%s/%s: torn tail: cut at offset %d, copied to %s",
             paths.wal,
             walk.place,
             walk.offset,
             paths.quarantine,
         )
 
-    def _keep_tail(self, file: LogFileFound, offset: int, end: int) -> None:
+    def _quarantine_tail(self, file: LogFileFound, offset: int, end: int) -> None:
         fs = self._fs
         digest = xxhash.xxh3_64()
         for at in range(offset, end, COPY_BYTES):
             digest.update(fs.pread(file.fd, min(COPY_BYTES, end - at), at))
-        kept = self._paths.quarantined(f"{file.name}.at-{offset}.{digest.hexdigest()[:8]}")
-        if exists(fs, kept):
+        target = self._paths.quarantined(f"{file.name}.at-{offset}.{digest.hexdigest()[:8]}")
+        if exists(fs, target):
             return  # An earlier start has copied it.
-        temporary = kept + ".tmp"
+        temporary = target + ".tmp"
         fd = create_afresh(fs, temporary)
         try:
             for at in range(offset, end, COPY_BYTES):
@@ -313,7 +319,7 @@ class Recovery:
             fs.sync_data(fd)
         finally:
             fs.close(fd)
-        fs.rename(temporary, kept)
+        fs.rename(temporary, target)
         fs.sync_dir(self._paths.quarantine)
 
     def _free_name(self, name: str) -> str:
@@ -326,33 +332,35 @@ class Recovery:
     def _open_files(self, walk: Walk) -> None:
         """Add the files of the log to `LogFiles`, for reads of records, and close the others."""
         part_of_log = {file.found.fd: file for file in walk.files}
-        for found in self._found:
-            walked = part_of_log.get(found.fd)
+        for wal_file in self._wal_files:
+            walked = part_of_log.get(wal_file.fd)
             if walked is None:
-                self._fs.close(found.fd)
+                self._fs.close(wal_file.fd)
                 continue
-            if self._distrusted:
+            if self._is_distrusted:
                 # Open the rescue copy, where there is one, in place of the original.
-                self._fs.close(found.fd)
-                found = found._replace(fd=self._fs.open_read(os.path.join(self._paths.wal, found.name)))
-            add_file(self._files, found, walked.start_position)
+                self._fs.close(wal_file.fd)
+                wal_file = wal_file._replace(
+                    fd=self._fs.open_read(os.path.join(self._paths.wal, wal_file.name))
+                )
+            add_file(self._files, wal_file, walked.start_position)
 
-    def _has_moved(self, walk: Walk) -> bool:
+    def _ends_elsewhere(self, walk: Walk) -> bool:
         """Return whether the log ends at another place than CURRENT says."""
         assert self._current is not None
         last = walk.files[-1]
         return (self._current.file, self._current.end) != (last.found.first_ordinal, last.end)
 
 
-def add_file(files: LogFiles, found: LogFileFound, start: int) -> None:
+def add_file(files: LogFiles, wal_file: LogFileFound, start: int) -> None:
     """Add a file whose first byte after the header is at position `start`."""
-    epoch = b"" if found.header is None else found.header.epoch
-    files.add(found.fd, found.first_ordinal, start, epoch, found.size_bytes)
+    epoch = b"" if wal_file.header is None else wal_file.header.epoch
+    files.add(wal_file.fd, wal_file.first_ordinal, start, epoch, wal_file.size_bytes)
 
 
-def check_identity(paths: ShardPaths, found: list[LogFileFound], identity: Identity) -> None:
+def check_identity(paths: ShardPaths, wal_files: list[LogFileFound], identity: Identity) -> None:
     """Raise UnreadableLog when a file belongs to another data directory or another shard."""
-    for file in found:
+    for file in wal_files:
         if file.header is not None and (file.header.instance, file.header.shard) != identity:
             raise UnreadableLog(
                 f"{paths.wal}/{file.name} belongs to shard {file.header.shard} of instance "
@@ -364,16 +372,16 @@ def is_same_place(
     fs: Fs,
     paths: ShardPaths,
     current: Current | None,
-    found: list[LogFileFound],
-    place: FileStat | None = None,
+    wal_files: list[LogFileFound],
+    current_stat: FileStat | None = None,
 ) -> bool:
     """Return whether CURRENT and its file are the inodes last written, on the same boot.
 
     Outside readers pass `place`, the stat of CURRENT when it was read: a server may replace it meanwhile.
     """
-    for file in found:
+    for file in wal_files:
         if current is not None and file.first_ordinal == current.file:
-            here = place or fs.stat(paths.current)
+            here = current_stat or fs.stat(paths.current)
             return current.is_same_place(here, fs.fstat(file.fd), fs.boot_id())
     return False
 

@@ -20,7 +20,7 @@ from topicsd.log.reader import BatchReader
 from topicsd.log.walk import WalkedFile
 
 
-def copy_forward(fs: Fs, paths: ShardPaths, walked: WalkedFile) -> None:
+def make_rescue_copy(fs: Fs, paths: ShardPaths, walked: WalkedFile) -> None:
     """Replace the file by its copy in one step; after a crash the next start does it again."""
     path = os.path.join(paths.wal, walked.found.name)
     temporary = path + TEMPORARY_SUFFIX
@@ -45,7 +45,7 @@ def _copy(fs: Fs, walked: WalkedFile, fd: int) -> None:
     reader = BatchReader(fs, walked.found.fd, header)
     while reader.offset < walked.end:
         batch = reader.next()
-        assert batch is not None, "a batch that was just read is gone"
+        assert batch is not None, "a batch that was just read is missing"
         frames = batch.buffer[batch.start : batch.end]
         closing = batch.closing._replace(epoch=epoch, synced=batch.offset)
         write_all(fs, fd, frames + encode_batch_end(closing, ts=header.ts), batch.offset)
@@ -54,7 +54,7 @@ def _copy(fs: Fs, walked: WalkedFile, fd: int) -> None:
 
 def _keep_original(fs: Fs, paths: ShardPaths, walked: WalkedFile, path: str) -> None:
     assert walked.found.header is not None
-    kept = paths.quarantined(f"{walked.found.name}.{walked.found.header.epoch.hex()[:8]}.sync-failed")
-    if not exists(fs, kept):
-        fs.link(path, kept)
+    target = paths.quarantined(f"{walked.found.name}.{walked.found.header.epoch.hex()[:8]}.sync-failed")
+    if not exists(fs, target):
+        fs.link(path, target)
     fs.sync_dir(paths.quarantine)

@@ -4,7 +4,7 @@ The walk changes nothing: recovery acts on the result, `inspect` and `verify` pr
 when it fits (see `reader.py`). Where no further batch fits, a table decides:
 
     linked       the next file begins with the ordinal and the chain that this one stopped at
-    synced past  a later write proves that more of this file had been synced
+    synced past  a later write proves that more of this file was synced
     remains      the file has bytes after this place that are not zero
     later files  there are files after this one
 
@@ -32,16 +32,16 @@ FIRST_ORDINAL = 1
 
 
 class Verdict(Enum):
-    GO_ON = "the log goes on in the next file"
+    CONTINUE = "the log continues in the next file"
     END = "the log ends here"
-    CUT = "a torn tail: what stands behind was never acked as synced"
-    REFUSE = "damage in front of data that was synced"
+    CUT = "a torn tail: the bytes after it were never acknowledged as synced"
+    REFUSE = "damage before synced data"
 
 
 ANY = None
 # linked, synced past, remains, later files
 VERDICTS: list[tuple[tuple[bool | None, bool | None, bool | None, bool | None], Verdict]] = [
-    ((True, ANY, ANY, ANY), Verdict.GO_ON),
+    ((True, ANY, ANY, ANY), Verdict.CONTINUE),
     ((False, True, ANY, ANY), Verdict.REFUSE),
     ((False, False, False, False), Verdict.END),
     ((False, False, True, ANY), Verdict.CUT),
@@ -126,29 +126,30 @@ OnFile = Callable[[LogFileFound, int], None]
 """Callback for each file before its first batch, with the position of the first byte after its header."""
 
 
-def pass_over(file: LogFileFound, position: int) -> None:
+def ignore_file(file: LogFileFound, position: int) -> None:
     del file, position
 
 
 def open_wal_files(
-    fs: Fs, paths: ShardPaths, distrusts: Callable[[int], bool] | None = None
+    fs: Fs, paths: ShardPaths, distrust: Callable[[int], bool] | None = None
 ) -> list[LogFileFound]:
     """Open the WAL files of a shard for reading, in the order of their ordinals.
 
     The caller closes them. Distrusted files are dropped from the page cache before they are read.
     """
-    found: list[LogFileFound] = []
+    wal_files: list[LogFileFound] = []
     try:
         for name in names_in(fs, paths.wal):
             ordinal = parse_wal_name(name)
             if ordinal is not None:
-                is_distrusted = distrusts is not None and distrusts(ordinal)
-                found.append(_open_wal_file(fs, os.path.join(paths.wal, name), name, ordinal, is_distrusted))
+                path = os.path.join(paths.wal, name)
+                is_distrusted = distrust is not None and distrust(ordinal)
+                wal_files.append(_open_wal_file(fs, path, name, ordinal, is_distrusted))
     except (OSError, UnreadableLog):
-        for file in found:
+        for file in wal_files:
             fs.close(file.fd)
         raise
-    return found
+    return wal_files
 
 
 def _open_wal_file(fs: Fs, path: str, name: str, ordinal: int, is_distrusted: bool) -> LogFileFound:
@@ -173,7 +174,7 @@ def _read_header(fs: Fs, fd: int, ordinal: int) -> tuple[FileHeader | None, str]
     except FrameDamage as error:
         return None, f"the file header is damaged: {error.what}"
     if header.first_ordinal != ordinal:
-        return None, f"the header names ordinal {header.first_ordinal}, not that of the file's name"
+        return None, f"the header's first ordinal {header.first_ordinal} does not match the file name"
     return header, ""
 
 
@@ -195,7 +196,7 @@ def walk_log(
     current: Current | None,
     on_batch: OnBatch,
     known: Known | None = None,
-    on_file: OnFile = pass_over,
+    on_file: OnFile = ignore_file,
 ) -> Walk:
     """Read the log, pass each of its batches to `on_batch`, and judge the place where it stops.
 
@@ -267,10 +268,10 @@ def check_start(files: list[LogFileFound], current: Current | None, known: Known
     """Raise UnreadableLog when a file is missing that the walk needs to begin."""
     if known is not None:
         if not files or files[0].first_ordinal != known.start.file:
-            raise UnreadableLog(f"the snapshot goes on in {wal_name(known.start.file)}, which is missing")
+            raise UnreadableLog(f"the snapshot continues in {wal_name(known.start.file)}, which is missing")
     elif files and files[0].first_ordinal != FIRST_ORDINAL:
         raise UnreadableLog(
-            f"the log does not reach back to its start, and there is no snapshot to go on from: its first "
+            f"the log does not reach back to its start, and there is no snapshot to start from: its first "
             f"file is {files[0].name}"
         )
     is_past = known is not None and current is not None and current.file < known.start.file
@@ -290,23 +291,23 @@ def _evidence(
     file = files[index]
     remains_end, proof = offset, ""
     if file.header is not None:
-        behind = survey(fs, file.fd, file.header.epoch, offset)
-        remains_end = behind.data_end
-        if behind.synced > offset:
-            proof = f"a later batch says that the file was synced up to {behind.synced}"
+        rest = survey(fs, file.fd, file.header.epoch, offset)
+        remains_end = rest.data_end
+        if rest.synced > offset:
+            proof = f"a later batch records that the file was synced up to {rest.synced}"
     else:
         remains_end = file.size_bytes
     if current is not None:
         if current.file > file.first_ordinal:
-            proof = f"CURRENT names {wal_name(current.file)}, so this file had been synced whole"
+            proof = f"CURRENT names {wal_name(current.file)}, so this file was synced completely"
         elif current.file == file.first_ordinal and current.state == "clean" and current.end > offset:
-            proof = f"CURRENT says that the log ended cleanly at {current.end}"
+            proof = f"CURRENT records a clean end at {current.end}"
         elif current.file == file.first_ordinal and offset < FILE_HEADER_BYTES:
-            proof = "CURRENT names the file, so its header had been synced"
+            proof = "CURRENT names the file, so its header was synced"
     if known is not None and (file.first_ordinal, offset) < (known.synced_file, known.synced_offset):
-        proof = f"the snapshot says that the log had been synced up to {known.synced_offset} of "
+        proof = f"the snapshot records that the log was synced up to {known.synced_offset} of "
         proof += wal_name(known.synced_file)
     for later in files[index + 1 :]:
         if later.header is not None and survey(fs, later.fd, later.header.epoch, FILE_HEADER_BYTES).synced:
-            proof = f"{later.name} has batches that were written when this file had been synced whole"
+            proof = f"{later.name} has batches that were written after this file was synced completely"
     return remains_end, proof

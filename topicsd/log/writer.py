@@ -10,7 +10,7 @@ W2  At a rotation the old file is synced, then the new file, then the directory,
 W3  A failed write counts as no write: the next batch is written at the same offset, and its chain makes the
     bytes of the failed batch unreadable.
 W4  A file that existed when the process started is never appended to.
-W5  CURRENT names the boot only after the losses of the previous process are logged (`vouch`). A matching boot
+W5  CURRENT names the boot only after the losses of the previous process are logged. A matching boot id
     then lets the next start conclude that only the process died.
 W6  Except at a start and at a clean end, no call that may wait for a sync runs on the event loop: the job of
     `make_spare` makes files, and syncs the first one. `write` raises `NoFile` when no file has room, and then
@@ -273,7 +273,7 @@ class LogWriter:
         try:
             note_sync_failure(self._fs, self._paths.current)
         except OSError as error:
-            logger.error("the failure could not be noted in %s: %s", self._paths.current, error)
+            logger.error("%s: sync failure not recorded: %s", self._paths.current, error)
 
     def free_bytes(self) -> int:
         """Return the free bytes of the disk, for messages; 0 when they are unknown."""

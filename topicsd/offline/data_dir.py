@@ -17,8 +17,8 @@ from topicsd.disk.layout import (
     LayoutDamaged,
     LayoutError,
     ShardPaths,
-    doctor_command,
     read_layout,
+    rebuild_advice,
     shard_numbers,
     shard_paths,
 )
@@ -78,7 +78,7 @@ def layout_of(fs: Fs, path: str) -> Layout:
     if not shard_numbers(fs, path):
         raise CommandError(_why_not(fs, path))
     raise LayoutDamaged(
-        f"{path} has shards, but no {LAYOUT_NAME}. To write it again from the shards: {doctor_command(path)}"
+        f"{os.path.join(path, LAYOUT_NAME)}: missing, but {path} has shards{rebuild_advice(path)}"
     )
 
 

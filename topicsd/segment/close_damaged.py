@@ -61,8 +61,8 @@ def _good_tags(fs: Fs, path: str, name: SegmentName, entry: SegmentEntry) -> Ite
     except FileNotFoundError:
         return
     try:
-        for found in scan_data(lambda offset, size: fs.pread(fd, size, offset), name, entry):
-            if isinstance(found, FoundFrame):
-                yield found.seq, found.frame.tag
+        for item in scan_data(lambda offset, size: fs.pread(fd, size, offset), name, entry):
+            if isinstance(item, FoundFrame):
+                yield item.seq, item.frame.tag
     finally:
         fs.close(fd)

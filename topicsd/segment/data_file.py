@@ -96,10 +96,10 @@ def encode_segment_header(header: SegmentHeader) -> bytes:
 def parse_segment_header(buffer: bytes) -> SegmentHeader:
     frame = parse_frame(buffer, 0, min(len(buffer), SEGMENT_HEADER_BYTES))
     if frame.type != FrameType.FILE_HEADER or len(frame.payload) != _LAYOUT.size:
-        raise FrameDamage(0, "the first frame is no segment header")
+        raise FrameDamage(0, "the first frame is not a segment header")
     magic, version, *fields = _LAYOUT.unpack(frame.payload)
     if magic != MAGIC:
-        raise FrameDamage(0, "the segment header has another magic")
+        raise FrameDamage(0, "the segment header has an unknown magic")
     if version != VERSION:
         raise UnknownVersion(f"segment format version {version}; this program reads version {VERSION}")
     return SegmentHeader(*fields)
@@ -109,11 +109,11 @@ def check_frame(buffer: bytes, at: int, size: int, topic_id: int, seq: int) -> N
     """Check that a whole Append frame of this record is at `at`; 4 times cheaper than parsing."""
     if len(buffer) - at < size:
         raise FrameDamage(at, f"{len(buffer) - at} bytes are left of a frame of {size}")
-    frame_len, frame_type, _, found_id, found_seq, _, _, _, _ = HEADER.unpack_from(buffer, at)
+    frame_len, frame_type, _, frame_topic_id, frame_seq, _, _, _, _ = HEADER.unpack_from(buffer, at)
     if (frame_len, frame_type) != (size - LEN_BYTES, FrameType.APPEND):
         raise FrameDamage(at, f"no record of {size} bytes begins here")
-    if (found_id, found_seq) != (topic_id, seq):
-        raise FrameDamage(at, f"holds seq {found_seq} of topic id {found_id:016x}")
+    if (frame_topic_id, frame_seq) != (topic_id, seq):
+        raise FrameDamage(at, f"holds seq {frame_seq} of topic id {frame_topic_id:016x}")
     checksum_at = at + size - CHECKSUM_BYTES
     if U64.unpack_from(buffer, checksum_at)[0] != xxh3(memoryview(buffer)[at + LEN_BYTES : checksum_at]):
         raise FrameDamage(at, "the checksum does not match the bytes")
@@ -152,7 +152,7 @@ def scan_data(read: Read, name: SegmentName, entry: SegmentEntry) -> Iterator[Fo
         yield FoundDamage(entry.first_seq, entry.first_seq - 1, 0, f"the header: {damage}")
     else:
         if header.name != name:
-            what = f"the file says that it is {header.name}"
+            what = f"the header names another segment: {header.name}"
             yield FoundDamage(entry.first_seq, entry.last_seq, 0, what)
             return
     yield from _Scan(read, name, entry).run()
@@ -177,21 +177,19 @@ class _Scan:
             try:
                 frame = self._frame_at(offset, seq)
             except FrameDamage as damage:
-                found = self._next_frame(offset, seq)
-                until = self._last_seq + 1 if found is None else found.seq
+                next_frame = self._next_frame(offset, seq)
+                until = self._last_seq + 1 if next_frame is None else next_frame.seq
                 yield FoundDamage(seq, until - 1, offset, damage.what)
-                if found is None:
+                if next_frame is None:
                     return
-                offset, seq, frame = found.offset, found.seq, found.frame
+                offset, seq, frame = next_frame.offset, next_frame.seq, next_frame.frame
             yield FoundFrame(frame.seq, offset, frame)
             offset += frame.size
             seq = frame.seq + 1
         if offset != end:
-            yield FoundDamage(
-                seq, self._last_seq, offset, f"{end - offset} bytes stand behind the last frame"
-            )
+            yield FoundDamage(seq, self._last_seq, offset, f"{end - offset} bytes follow the last frame")
         elif seq <= self._last_seq and self._name.generation == 0:
-            yield FoundDamage(seq, self._last_seq, offset, "the frames are over too early")
+            yield FoundDamage(seq, self._last_seq, offset, "the frames end too early")
 
     def _frame_at(self, offset: int, seq: int) -> Frame:
         """Return the frame at `offset`; FrameDamage unless it is of this segment and from `seq` on."""
@@ -212,7 +210,7 @@ class _Scan:
 
     def _next_frame(self, offset: int, seq: int) -> FoundFrame | None:
         """Find the next frame of this segment at or after `offset`, with at least this seq."""
-        wanted = U64.pack(self._name.topic_id)
+        id_bytes = U64.pack(self._name.topic_id)
         while self._entry.data_bytes - offset >= HEADER_BYTES:
             self._load(offset, HEADER_BYTES)
             if self._error:
@@ -221,15 +219,15 @@ class _Scan:
             at = offset - self._window_offset
             if len(self._window) - at < HEADER_BYTES:
                 return None
-            found_at = self._window.find(wanted, at + _TOPIC_ID_AT)
-            if found_at < 0:
+            hit = self._window.find(id_bytes, at + _TOPIC_ID_AT)
+            if hit < 0:
                 # The topic id may cross the end of this window.
                 offset = self._window_offset + len(self._window) - HEADER_BYTES + 1
                 continue
-            offset = self._window_offset + found_at - _TOPIC_ID_AT
-            found = self._candidate(offset, seq)
-            if found is not None:
-                return found
+            offset = self._window_offset + hit - _TOPIC_ID_AT
+            frame = self._candidate(offset, seq)
+            if frame is not None:
+                return frame
             offset += 1
         return None
 
@@ -239,11 +237,11 @@ class _Scan:
         head = self._bytes(offset, HEADER_BYTES)
         if len(head) < HEADER_BYTES or head[LEN_BYTES] != FrameType.APPEND:
             return None
-        (found_seq,) = U64.unpack_from(head, _TOPIC_ID_AT + 8)
-        if not seq <= found_seq <= self._last_seq:
+        (frame_seq,) = U64.unpack_from(head, _TOPIC_ID_AT + 8)
+        if not seq <= frame_seq <= self._last_seq:
             return None
         try:
-            return FoundFrame(found_seq, offset, self._frame_at(offset, found_seq))
+            return FoundFrame(frame_seq, offset, self._frame_at(offset, frame_seq))
         except FrameDamage:
             return None
 
@@ -260,9 +258,9 @@ class _Scan:
             return
         self._window_offset = offset
         # If the large window has a bad sector, read only the frame: frames before the sector stay readable.
-        for wanted in (min(max(size, SCAN_BYTES), room), size):
+        for read_bytes in (min(max(size, SCAN_BYTES), room), size):
             try:
-                self._window = self._read(offset, wanted)
+                self._window = self._read(offset, read_bytes)
                 self._error = ""
                 return
             except OSError as error:

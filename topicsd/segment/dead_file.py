@@ -79,7 +79,7 @@ def unpack_marks(bitmap: bytes | bytearray, count: int) -> bytearray:
 def encode_dead(first_seq: int, count: int, bitmap: bytes | bytearray, complete_to: int) -> bytes:
     assert len(bitmap) == (count + 7) // 8
     number = int.from_bytes(bitmap, "little")
-    assert number >> count == 0, "a record is dead that the segment does not have"
+    assert number >> count == 0, "the bitmap marks a record after the last one"
     body = _HEAD.pack(MAGIC, VERSION, count, first_seq, number.bit_count(), 0, complete_to) + bitmap
     return body + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(body))
 
@@ -95,15 +95,15 @@ def decode_dead(data: bytes, first_seq: int, count: int) -> DeadSet:
     body = data[: -_CHECKSUM.size]
     if data[-_CHECKSUM.size :] != _CHECKSUM.pack(xxhash.xxh3_64_intdigest(body)):
         raise DeadDamage("the checksum does not match the bytes")
-    magic, version, found_count, found_first, dead_count, _, complete_to = _HEAD.unpack_from(body)
+    magic, version, file_count, file_first_seq, dead_count, _, complete_to = _HEAD.unpack_from(body)
     if magic != MAGIC:
-        raise DeadDamage("has another magic")
+        raise DeadDamage("has an unknown magic")
     if version != VERSION:
         raise UnknownVersion(f"dead set format version {version}; this program reads version {VERSION}")
-    if found_first != first_seq or len(data) != dead_bytes(found_count):
-        raise DeadDamage(f"is of {found_count} records from {found_first} on")
+    if file_first_seq != first_seq or len(data) != dead_bytes(file_count):
+        raise DeadDamage(f"covers {file_count} records from seq {file_first_seq}")
     bitmap = bytearray(body[_HEAD.size :])
     if int.from_bytes(bitmap, "little").bit_count() != dead_count:
-        raise DeadDamage(f"does not have the {dead_count} dead records that it says")
+        raise DeadDamage(f"does not have the {dead_count} dead records that its header counts")
     number = int.from_bytes(bitmap, "little") & ((1 << count) - 1)
     return DeadSet(bytearray(number.to_bytes((count + 7) // 8, "little")), number.bit_count(), complete_to)

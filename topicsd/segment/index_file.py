@@ -136,7 +136,7 @@ def decode_index(data: bytes, first_seq: int, count: int, sealed: bool) -> Segme
     if sealed:
         _check_footer(data, count)
     elif len(data) < size:
-        raise IndexDamage(f"has {len(data)} bytes, and {count} entries need {size}")
+        raise IndexDamage(f"has {len(data)} bytes, but {count} entries need {size}")
     words = array("I", data[:size])
     stamp_words = array("I", bytes(8 * count))
     stamp_words[0::2] = words[2::_ENTRY_WORDS]
@@ -156,17 +156,19 @@ def decode_index(data: bytes, first_seq: int, count: int, sealed: bool) -> Segme
 def _check_footer(data: bytes, count: int) -> None:
     size = count * ENTRY_BYTES
     if len(data) != size + FOOTER_BYTES:
-        raise IndexDamage(f"has {len(data)} bytes, and {count} entries with a footer {size + FOOTER_BYTES}")
+        raise IndexDamage(
+            f"has {len(data)} bytes, but {count} entries and a footer need {size + FOOTER_BYTES}"
+        )
     head = data[size : size + _FOOTER_HEAD.size]
     if data[size + _FOOTER_HEAD.size :] != _CHECKSUM.pack(_checksum(memoryview(data)[:size], head)):
         raise IndexDamage("the checksum does not match the bytes")
-    magic, version, found = _FOOTER_HEAD.unpack(head)
+    magic, version, entry_count = _FOOTER_HEAD.unpack(head)
     if magic != MAGIC:
-        raise IndexDamage("the footer has another magic")
+        raise IndexDamage("the footer has an unknown magic")
     if version != VERSION:
         raise UnknownVersion(f"index format version {version}; this program reads version {VERSION}")
-    if found != count:
-        raise IndexDamage(f"has {found} entries instead of {count}")
+    if entry_count != count:
+        raise IndexDamage(f"has {entry_count} entries instead of {count}")
 
 
 def _check_columns(index: SegmentIndex, flag_words: array[int]) -> None:
@@ -180,12 +182,12 @@ def _check_columns(index: SegmentIndex, flag_words: array[int]) -> None:
         offsets[0] != SEGMENT_HEADER_BYTES
         or _number(offsets[:-1]) + _number(lengths[:-1]) != _number(offsets[1:])
     ):
-        raise IndexDamage("the frames do not stand one behind the other")
+        raise IndexDamage("the frames are not contiguous")
     # Sorting an ordered list is faster than comparing each pair.
     if sorted(index.stamps) != index.stamps.tolist():
-        raise IndexDamage("the stamps go back")
+        raise IndexDamage("the timestamps are not in order")
     if flag_words and max(flag_words) >= DAMAGED:
-        raise IndexDamage("there are flags that nobody wrote")
+        raise IndexDamage("it has unknown flags")
 
 
 def _number(column: array[int]) -> int:

@@ -52,7 +52,7 @@ DEAD_BYTES_MAX = 1 << 20
 
 logger = logging.getLogger("topicsd.segment")
 
-Kept = SegmentIndex | TagsReader
+CachedFile = SegmentIndex | TagsReader
 
 
 class SegmentReader:
@@ -62,15 +62,15 @@ class SegmentReader:
         self, hot: SegmentStore, cold: SegmentStore | None, index_cache_bytes: int = INDEX_CACHE_BYTES
     ) -> None:
         self._stores = [hot] if cold is None else [hot, cold]
-        self._kept_bytes_max = index_cache_bytes
-        self._kept_bytes = 0
-        self._kept: OrderedDict[tuple[SegmentName, str], Kept] = OrderedDict()
+        self._cache_bytes_max = index_cache_bytes
+        self._cached_bytes = 0
+        self._cache: OrderedDict[tuple[SegmentName, str], CachedFile] = OrderedDict()
         self._lock = threading.Lock()
 
     def cached_index(self, name: SegmentName) -> SegmentIndex | None:
         """Return the cached index, or None; never waits for the disk."""
-        found = self._recall(name, INDEX)
-        return found if isinstance(found, SegmentIndex) else None
+        index = self._from_cache(name, INDEX)
+        return index if isinstance(index, SegmentIndex) else None
 
     def index(self, name: SegmentName, entry: SegmentEntry) -> SegmentIndex:
         """Return the index of the entry's records, with damaged records marked."""
@@ -78,7 +78,7 @@ class SegmentReader:
         # An active segment grows: the cached index may be of an earlier entry.
         if index is None or index.count < entry.count:
             index = self.load_index(name, entry)
-            self._keep(name, INDEX, index)
+            self._add_to_cache(name, INDEX, index)
         return index
 
     def load_index(self, name: SegmentName, entry: SegmentEntry) -> SegmentIndex:
@@ -92,12 +92,12 @@ class SegmentReader:
                 raise IndexDamage(f"ends at {index.data_end} of the {entry.data_bytes} bytes of .data")
             return index
         except (IndexDamage, OSError) as damage:
-            self._refuse_other(damage, name, INDEX)
+            self._raise_unless_lost(damage, name, INDEX)
         self._require_data(name, entry)
-        index = rebuild_index(self._reading(name, DATA), name, entry)
+        index = rebuild_index(self._read_of(name, DATA), name, entry)
         if entry.is_sealed and not index.has_damage:
             entries = encode_entries(index.offsets, index.lengths, index.stamps, index.flags)
-            self._put_back(name, INDEX, entries + encode_footer(entries))
+            self._write_back(name, INDEX, entries + encode_footer(entries))
         return index
 
     def frames(
@@ -110,7 +110,7 @@ class SegmentReader:
         """
         assert entry.first_seq <= first_seq <= last_seq < index.first_seq + index.count
         if index.has_damage:
-            self._refuse_marked(name, index, first_seq, last_seq)
+            self._refuse_damaged(name, index, first_seq, last_seq)
         start, _ = index.place_of(first_seq)
         offset, length = index.place_of(last_seq)
         size = offset + length - start
@@ -124,41 +124,41 @@ class SegmentReader:
                 raise
             data, what = b"", f"it cannot be read: {error.strerror}"
         if len(data) != size:
-            data = self._one_by_one(name, entry, index, range(first_seq, last_seq + 1), what)
+            data = self._read_each(name, entry, index, range(first_seq, last_seq + 1), what)
         return data, start
 
-    def _refuse_marked(self, name: SegmentName, index: SegmentIndex, first_seq: int, last_seq: int) -> None:
+    def _refuse_damaged(self, name: SegmentName, index: SegmentIndex, first_seq: int, last_seq: int) -> None:
         base = index.first_seq
         at = index.flags.find(DAMAGED, first_seq - base, last_seq + 1 - base)
         if at >= 0:
-            upto = at
-            while upto < index.count and index.flags[upto] == DAMAGED:
-                upto += 1
-            raise SegmentDamage(name, base + at, base + upto - 1, "its .data is damaged")
+            end = at
+            while end < index.count and index.flags[end] == DAMAGED:
+                end += 1
+            raise SegmentDamage(name, base + at, base + end - 1, "its .data is damaged")
 
-    def _one_by_one(
+    def _read_each(
         self, name: SegmentName, entry: SegmentEntry, index: SegmentIndex, seqs: range, what: str
     ) -> bytes:
         """Read a range record by record; raise SegmentDamage for the first unreadable records."""
-        pieces: list[bytes] = []
+        frames: list[bytes] = []
         first_bad: int | None = None
         for seq in seqs:
             offset, length = index.place_of(seq)
             try:
-                piece = self._read(name, DATA, offset, length)
+                frame = self._read(name, DATA, offset, length)
             except OSError as error:
                 if not _is_loss(error):
                     raise
-                piece = b""
+                frame = b""
             if first_bad is None:
-                pieces.append(piece)
-                if len(piece) != length:
+                frames.append(frame)
+                if len(frame) != length:
                     first_bad = seq
-            elif length and len(piece) == length:
+            elif length and len(frame) == length:
                 raise SegmentDamage(name, first_bad, seq - 1, what)
         if first_bad is not None:
             raise SegmentDamage(name, first_bad, seqs[-1], what)
-        return b"".join(pieces)
+        return b"".join(frames)
 
     def find_tag(
         self, name: SegmentName, entry: SegmentEntry, tag: bytes, is_prefix: bool, below: int
@@ -168,43 +168,45 @@ class SegmentReader:
             return self._find_in_data(name, entry, tag, is_prefix, below)
         if not entry.has_tags:
             return []
-        found = self._recall(name, TAGS)
+        tags = self._from_cache(name, TAGS)
         try:
-            if not isinstance(found, TagsReader):
-                found = self._open_tags(name, entry)
-                self._keep(name, TAGS, found)
-            return found.find(tag, is_prefix, below)
+            if not isinstance(tags, TagsReader):
+                tags = self._open_tags(name, entry)
+                self._add_to_cache(name, TAGS, tags)
+            return tags.find(tag, is_prefix, below)
         except (TagsDamage, OSError) as damage:
-            self._refuse_other(damage, name, TAGS)
+            self._raise_unless_lost(damage, name, TAGS)
         return self._rebuilt_tags(name, entry).find(tag, is_prefix, below)
 
     def _open_tags(self, name: SegmentName, entry: SegmentEntry) -> TagsReader:
         size = self._store_with(name, TAGS).size(name.key(TAGS))
-        found = TagsReader(self._reading(name, TAGS), size)
-        if found.first_seq != entry.first_seq:
-            raise TagsDamage(f"is of records from {found.first_seq} on")
-        return found
+        tags = TagsReader(self._read_of(name, TAGS), size)
+        if tags.first_seq != entry.first_seq:
+            raise TagsDamage(f"covers records from seq {tags.first_seq}")
+        return tags
 
-    def _refuse_other(self, damage: Exception, name: SegmentName, suffix: str) -> None:
+    def _raise_unless_lost(self, damage: Exception, name: SegmentName, suffix: str) -> None:
         """Raise errors that are not loss or damage of the file; log the others."""
         if isinstance(damage, OSError) and not _is_loss(damage):
             raise damage
-        logger.warning("%s is made again from .data: %s", name.key(suffix), damage)
+        logger.warning("%s: rebuilt from .data: %s", name.key(suffix), damage)
 
     def _find_in_data(
         self, name: SegmentName, entry: SegmentEntry, tag: bytes, is_prefix: bool, below: int
     ) -> list[int]:
         self._require_data(name, entry)
-        pairs = rebuild_tags(self._reading(name, DATA), name, entry)
-        matching = [tag_ for tag_ in pairs if tag_.startswith(tag)] if is_prefix else [tag]
+        pairs = rebuild_tags(self._read_of(name, DATA), name, entry)
+        matching = (
+            [segment_tag for segment_tag in pairs if segment_tag.startswith(tag)] if is_prefix else [tag]
+        )
         return sorted(seq for one in matching for seq in pairs.get(one, ()) if seq < below)
 
     def _rebuilt_tags(self, name: SegmentName, entry: SegmentEntry) -> TagsReader:
-        self._forget_kept(name, TAGS)
+        self._evict_from_cache(name, TAGS)
         self._require_data(name, entry)
-        data = encode_tags(rebuild_tags(self._reading(name, DATA), name, entry), entry.first_seq)
-        self._put_back(name, TAGS, data)
-        return TagsReader(_slice_of(data), len(data))
+        data = encode_tags(rebuild_tags(self._read_of(name, DATA), name, entry), entry.first_seq)
+        self._write_back(name, TAGS, data)
+        return TagsReader(_read_from_bytes(data), len(data))
 
     def dead_set(self, name: SegmentName, entry: SegmentEntry) -> DeadSet:
         """Return the dead set, with at least the entry's count of dead records.
@@ -213,13 +215,13 @@ class SegmentReader:
         fewer dead records than the entry counts.
         """
         best: DeadSet | None = None
-        failure: DeadDamage | OSError = FileNotFoundError(errno.ENOENT, "in no tier", name.key(DEAD))
+        failure: DeadDamage | OSError = FileNotFoundError(errno.ENOENT, "not in any tier", name.key(DEAD))
         for store in self._stores:
             # The checkpoint replaces the file by a rename, not through the store: drop the open descriptor.
             store.forget(name.key(DEAD))
             try:
                 data = store.read_range(name.key(DEAD), 0, DEAD_BYTES_MAX)
-                found = decode_dead(data, entry.first_seq, entry.count)
+                dead = decode_dead(data, entry.first_seq, entry.count)
             except FileNotFoundError:
                 continue
             except OSError as error:
@@ -229,8 +231,8 @@ class SegmentReader:
             except DeadDamage as damage:
                 failure = damage
             else:
-                if best is None or found.dead_count > best.dead_count:
-                    best = found
+                if best is None or dead.dead_count > best.dead_count:
+                    best = dead
         if best is None:
             raise failure
         if best.dead_count < entry.dead_count:
@@ -252,11 +254,11 @@ class SegmentReader:
     def check_tags(self, name: SegmentName, entry: SegmentEntry) -> None:
         """Verify the tags file of a sealed segment, bypassing the cache; rebuild it if damaged."""
         if entry.has_tags:
-            self._forget_kept(name, TAGS)
+            self._evict_from_cache(name, TAGS)
             try:
                 self._open_tags(name, entry).check()
             except (TagsDamage, OSError) as damage:
-                self._refuse_other(damage, name, TAGS)
+                self._raise_unless_lost(damage, name, TAGS)
                 self._rebuilt_tags(name, entry)
 
     def all_tags(self, name: SegmentName, entry: SegmentEntry) -> dict[bytes, list[int]]:
@@ -266,7 +268,7 @@ class SegmentReader:
         try:
             return dict(self._open_tags(name, entry).all_seqs())
         except (TagsDamage, OSError) as damage:
-            self._refuse_other(damage, name, TAGS)
+            self._raise_unless_lost(damage, name, TAGS)
         return dict(self._rebuilt_tags(name, entry).all_seqs())
 
     def header_bytes(self, name: SegmentName) -> bytes:
@@ -274,16 +276,16 @@ class SegmentReader:
 
     def forget(self, name: SegmentName) -> None:
         """Drop the cache and descriptors of a segment that was dropped, compacted or moved."""
-        self._forget_kept(name, INDEX)
-        self._forget_kept(name, TAGS)
+        self._evict_from_cache(name, INDEX)
+        self._evict_from_cache(name, TAGS)
         for store in self._stores:
             for suffix in SUFFIXES:
                 store.forget(name.key(suffix))
 
     def close(self) -> None:
         with self._lock:
-            self._kept.clear()
-            self._kept_bytes = 0
+            self._cache.clear()
+            self._cached_bytes = 0
         for store in self._stores:
             store.close()
 
@@ -296,16 +298,16 @@ class SegmentReader:
                 return store.read_range(key, offset, size)
             except FileNotFoundError:
                 continue
-        raise FileNotFoundError(errno.ENOENT, "in no tier", key)
+        raise FileNotFoundError(errno.ENOENT, "not in any tier", key)
 
-    def _reading(self, name: SegmentName, suffix: str) -> Read:
+    def _read_of(self, name: SegmentName, suffix: str) -> Read:
         return partial(self._read, name, suffix)
 
     def _store_with(self, name: SegmentName, suffix: str) -> SegmentStore:
         for store in self._stores:
             if store.exists(name.key(suffix)):
                 return store
-        raise FileNotFoundError(errno.ENOENT, "in no tier", name.key(suffix))
+        raise FileNotFoundError(errno.ENOENT, "not in any tier", name.key(suffix))
 
     def _require_data(self, name: SegmentName, entry: SegmentEntry) -> None:
         try:
@@ -313,43 +315,43 @@ class SegmentReader:
         except FileNotFoundError:
             raise SegmentDamage(name, entry.first_seq, entry.last_seq, "its .data is missing") from None
 
-    def _put_back(self, name: SegmentName, suffix: str, data: bytes) -> None:
+    def _write_back(self, name: SegmentName, suffix: str, data: bytes) -> None:
         """Write a rebuilt file back to its tier; after a failure the next read rebuilds it again."""
         try:
-            self._store_with(name, DATA).put(name.key(suffix), _slice_of(data), len(data))
+            self._store_with(name, DATA).put(name.key(suffix), _read_from_bytes(data), len(data))
         except OSError as error:
-            logger.warning("%s could not be put back: %s", name.key(suffix), error)
+            logger.warning("%s: rebuilt file not written: %s", name.key(suffix), error)
 
     # -- cache --
 
-    def _recall(self, name: SegmentName, suffix: str) -> Kept | None:
+    def _from_cache(self, name: SegmentName, suffix: str) -> CachedFile | None:
         with self._lock:
-            found = self._kept.get((name, suffix))
-            if found is not None:
-                self._kept.move_to_end((name, suffix))
-            return found
+            content = self._cache.get((name, suffix))
+            if content is not None:
+                self._cache.move_to_end((name, suffix))
+            return content
 
-    def _keep(self, name: SegmentName, suffix: str, kept: Kept) -> None:
+    def _add_to_cache(self, name: SegmentName, suffix: str, content: CachedFile) -> None:
         with self._lock:
             self._drop((name, suffix))
-            self._kept[name, suffix] = kept
-            self._kept_bytes += kept.size_bytes
-            while self._kept_bytes > self._kept_bytes_max and len(self._kept) > 1:
-                self._drop(next(iter(self._kept)))
+            self._cache[name, suffix] = content
+            self._cached_bytes += content.size_bytes
+            while self._cached_bytes > self._cache_bytes_max and len(self._cache) > 1:
+                self._drop(next(iter(self._cache)))
 
-    def _forget_kept(self, name: SegmentName, suffix: str) -> None:
+    def _evict_from_cache(self, name: SegmentName, suffix: str) -> None:
         with self._lock:
             self._drop((name, suffix))
 
     def _drop(self, key: tuple[SegmentName, str]) -> None:
-        found = self._kept.pop(key, None)
-        if found is not None:
-            self._kept_bytes -= found.size_bytes
+        content = self._cache.pop(key, None)
+        if content is not None:
+            self._cached_bytes -= content.size_bytes
 
 
 def _is_loss(error: OSError) -> bool:
     return isinstance(error, FileNotFoundError) or is_media_error(error)
 
 
-def _slice_of(data: bytes) -> Read:
+def _read_from_bytes(data: bytes) -> Read:
     return lambda offset, size: data[offset : offset + size]

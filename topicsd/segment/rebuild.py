@@ -108,12 +108,12 @@ def rebuild_index(read: Read, name: SegmentName, entry: SegmentEntry) -> Segment
         for seq, offset, size, ts, flags, _ in rows:
             builder.add(seq, offset, size, ts, flags)
         return builder.build(entry.last_seq)
-    for found in scan_data(read, name, entry):
-        if isinstance(found, FoundDamage):
-            builder.add_damage(found.last_seq)
+    for item in scan_data(read, name, entry):
+        if isinstance(item, FoundDamage):
+            builder.add_damage(item.last_seq)
         else:
-            frame = found.frame
-            builder.add(found.seq, found.offset, frame.size, frame.ts, frame.flags)
+            frame = item.frame
+            builder.add(item.seq, item.offset, frame.size, frame.ts, frame.flags)
     return builder.build(entry.last_seq)
 
 
@@ -123,11 +123,11 @@ def rebuild_tags(read: Read, name: SegmentName, entry: SegmentEntry) -> dict[byt
     if rows is not None:
         return tags_of((row[0], row[5]) for row in rows)
     pairs: list[tuple[int, bytes]] = []
-    for found in scan_data(read, name, entry):
-        if not isinstance(found, FoundDamage):
-            pairs.append((found.seq, found.frame.tag))
-        elif found.first_seq <= found.last_seq:
-            raise SegmentDamage(name, found.first_seq, found.last_seq, found.what)
+    for item in scan_data(read, name, entry):
+        if not isinstance(item, FoundDamage):
+            pairs.append((item.seq, item.frame.tag))
+        elif item.first_seq <= item.last_seq:
+            raise SegmentDamage(name, item.first_seq, item.last_seq, item.what)
     return tags_of(pairs)
 
 
@@ -155,10 +155,10 @@ def _intact_rows(read: Read, name: SegmentName, entry: SegmentEntry) -> list[Row
         return None
     seqs = [row[0] for row in rows]
     if name.generation == 0 or not seqs:
-        is_right = seqs == list(range(entry.first_seq, entry.last_seq + 1))
+        is_valid = seqs == list(range(entry.first_seq, entry.last_seq + 1))
     else:
-        is_right = all(map(lt, seqs, seqs[1:])) and entry.first_seq <= seqs[0] and seqs[-1] <= entry.last_seq
-    return rows if is_right else None
+        is_valid = all(map(lt, seqs, seqs[1:])) and entry.first_seq <= seqs[0] and seqs[-1] <= entry.last_seq
+    return rows if is_valid else None
 
 
 def _rows_in(window: bytes, base: int, name: SegmentName, rows: list[Row]) -> int:
@@ -168,13 +168,15 @@ def _rows_in(window: bytes, base: int, name: SegmentName, rows: list[Row]) -> in
     view = memoryview(window)
     topic_id = name.topic_id
     while end - at >= HEADER_BYTES:
-        frame_len, frame_type, flags, found_id, seq, ts, node_len, tag_len, data_len = _unpack(window, at)
+        frame_len, frame_type, flags, frame_topic_id, seq, ts, node_len, tag_len, data_len = _unpack(
+            window, at
+        )
         stop = at + LEN_BYTES + frame_len
         if stop > end:
             break
         if (
             frame_type != _APPEND
-            or found_id != topic_id
+            or frame_topic_id != topic_id
             or flags & ~FLAGS_KNOWN
             or FRAME_LEN_MIN + node_len + tag_len + data_len != frame_len
             or _unpack_u64(window, stop - CHECKSUM_BYTES)[0]

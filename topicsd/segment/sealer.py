@@ -55,22 +55,22 @@ class SegmentWriter:
         )
         self._directory = paths.topic_dir(header.topic_id, header.epoch)
         self._topics = paths.topics
-        self._touched: set[str] = set()
+        self._unsynced_paths: set[str] = set()
         self._is_unfit = False
         # A failed write may have left bytes after the lengths.
         self._is_ragged = False
 
     @property
-    def touched(self) -> list[str]:
+    def paths_to_sync(self) -> list[str]:
         """The paths that `sync` will sync, in its order."""
         order = (self._data_path, self._index_path, self._tags_path, self._directory, self._topics)
-        return [path for path in order if path in self._touched]
+        return [path for path in order if path in self._unsynced_paths]
 
     def append(self, data: bytes, entries: bytes) -> None:
         """Append frames and their index entries; after an error the lengths are unchanged."""
         assert not self._is_unfit
         assert len(entries) % ENTRY_BYTES == 0
-        self._touched |= {self._data_path, self._index_path}
+        self._unsynced_paths |= {self._data_path, self._index_path}
         self._is_ragged = True
         write_all(self._fs, self._data_fd, data, self.data_bytes)
         write_all(self._fs, self._index_fd, entries, self.count * ENTRY_BYTES)
@@ -107,9 +107,9 @@ class SegmentWriter:
                 self._fs.close(self._tags_fd)
                 self._tags_fd = None
             self._tags_fd = create_afresh(self._fs, self._tags_path)
-            self._touched |= {self._tags_path, self._directory}
+            self._unsynced_paths |= {self._tags_path, self._directory}
             write_all(self._fs, self._tags_fd, tags, 0)
-        self._touched.add(self._index_path)
+        self._unsynced_paths.add(self._index_path)
         write_all(self._fs, self._index_fd, footer, self.count * ENTRY_BYTES)
 
     def sync(self) -> None:
@@ -118,7 +118,7 @@ class SegmentWriter:
             self._index_path: self._index_fd,
             self._tags_path: self._tags_fd,
         }
-        for path in self.touched:
+        for path in self.paths_to_sync:
             fd = fds.get(path)
             try:
                 if fd is None:
@@ -128,7 +128,7 @@ class SegmentWriter:
             except OSError:
                 self._is_unfit = True
                 raise
-            self._touched.discard(path)
+            self._unsynced_paths.discard(path)
 
     def close(self) -> None:
         for fd in (self._data_fd, self._index_fd, self._tags_fd):
@@ -140,7 +140,7 @@ class SegmentWriter:
     def begin(self) -> None:
         """Write the header of a new segment."""
         write_all(self._fs, self._data_fd, encode_segment_header(self.header), 0)
-        self._touched |= {self._data_path, self._index_path, self._directory, self._topics}
+        self._unsynced_paths |= {self._data_path, self._index_path, self._directory, self._topics}
 
     def cut_to(self, entry: SegmentEntry) -> None:
         """Cut the files to the lengths that the snapshot names."""
@@ -151,24 +151,24 @@ class SegmentWriter:
             raise SegmentDamage(self.header.name, entry.first_seq, entry.last_seq, what)
         if size > entry.data_bytes:
             self._fs.truncate(self._data_fd, entry.data_bytes)
-            self._touched.add(self._data_path)
+            self._unsynced_paths.add(self._data_path)
         index_bytes = entry.count * ENTRY_BYTES
         size = self._fs.fstat(self._index_fd).size
         if size < index_bytes:
             self._rebuild_index(f"it has {size} of {index_bytes} bytes")
         elif size > index_bytes:
             self._fs.truncate(self._index_fd, index_bytes)
-            self._touched.add(self._index_path)
+            self._unsynced_paths.add(self._index_path)
 
     def _rebuild_index(self, why: str) -> bytes:
         """Rebuild the index from .data, write it, and return its entries."""
-        logger.warning("%s is made again from .data: %s", self._index_path, why)
+        logger.warning("%s: rebuilt from .data: %s", self._index_path, why)
         name, entry = self.header.name, self._entry()
         index = rebuild_index(self._read, name, entry)
         if index.has_damage:
             raise SegmentDamage(name, entry.first_seq, entry.last_seq, f".idx and .data are damaged: {why}")
         entries = encode_entries(index.offsets, index.lengths, index.stamps, index.flags)
-        self._touched |= {self._index_path, self._directory}
+        self._unsynced_paths |= {self._index_path, self._directory}
         write_all(self._fs, self._index_fd, entries, 0)
         return entries
 

@@ -25,13 +25,13 @@ from topicsd.disk.layout import make_dirs
 
 OPEN_FILES_MAX = 64
 COPY_BYTES = 1 << 20
-SETTLED_MAX = 1024
+KNOWN_DIRECTORIES_MAX = 1024
 
 SourceRead = Callable[[int, int], bytes]
 """Function that returns the bytes at an offset, of a size; fewer only at the end."""
 
 # The method `list` hides the type `list` inside the classes.
-Keys = list[str]
+KeyList = list[str]
 Descriptors = list[int]
 
 
@@ -62,7 +62,7 @@ class SegmentStore(Protocol):
         """Release all open descriptors."""
         ...
 
-    def list(self, prefix: str) -> Keys:
+    def list(self, prefix: str) -> KeyList:
         """Return the keys that begin with `prefix`, sorted."""
         ...
 
@@ -86,7 +86,7 @@ class LocalStore:
         self._lock = threading.Lock()
         # Number of calls of `forget`; a descriptor opened before the latest one is not kept.
         self._changes = 0
-        self._settled: set[str] = set()
+        self._known_directories: set[str] = set()
         self._open: OrderedDict[str, _OpenFile] = OrderedDict()
 
     def path_of(self, key: str) -> str:
@@ -95,7 +95,7 @@ class LocalStore:
     def put(self, key: str, source_read: SourceRead, size: int) -> None:
         path = self.path_of(key)
         directory = os.path.dirname(path)
-        self._settle(directory)
+        self._make_directory(directory)
         temporary = path + TEMPORARY_SUFFIX
         try:
             self._write(temporary, source_read, size)
@@ -108,30 +108,30 @@ class LocalStore:
         self._fs.sync_dir(directory)
         self.forget(key)
 
-    def _settle(self, directory: str) -> None:
+    def _make_directory(self, directory: str) -> None:
         """Make a key's directory and its parents durably, once for all files in it.
 
         Existing directories are synced too: a killed process may have made one without syncing it.
         """
-        if directory in self._settled:
+        if directory in self._known_directories:
             return
         if directory != self._root:
-            self._settle(os.path.dirname(directory))
+            self._make_directory(os.path.dirname(directory))
         make_dirs(self._fs, directory)
-        if len(self._settled) >= SETTLED_MAX:
-            self._settled.clear()
-        self._settled.add(directory)
+        if len(self._known_directories) >= KNOWN_DIRECTORIES_MAX:
+            self._known_directories.clear()
+        self._known_directories.add(directory)
 
     def _write(self, path: str, source_read: SourceRead, size: int) -> None:
         fd = create_afresh(self._fs, path)
         try:
             offset = 0
             while offset < size:
-                piece = source_read(offset, min(COPY_BYTES, size - offset))
-                if not piece:
-                    raise OSError(errno.EIO, f"the source is over at {offset} of {size} bytes")
-                write_all(self._fs, fd, piece, offset)
-                offset += len(piece)
+                chunk = source_read(offset, min(COPY_BYTES, size - offset))
+                if not chunk:
+                    raise OSError(errno.EIO, f"the source ends at {offset} of {size} bytes")
+                write_all(self._fs, fd, chunk, offset)
+                offset += len(chunk)
             self._fs.sync_data(fd)
         finally:
             self._fs.close(fd)
@@ -167,13 +167,13 @@ class LocalStore:
             self._open.clear()
         self._close_all(idle)
 
-    def list(self, prefix: str) -> Keys:
+    def list(self, prefix: str) -> KeyList:
         folder, _, start = prefix.rpartition("/")
-        found: Keys = []
-        self._collect(folder, start, found)
-        return sorted(found)
+        keys: KeyList = []
+        self._collect(folder, start, keys)
+        return sorted(keys)
 
-    def _collect(self, folder: str, start: str, found: Keys) -> None:
+    def _collect(self, folder: str, start: str, keys: KeyList) -> None:
         try:
             names = self._fs.list_dir(self.path_of(folder))
         except FileNotFoundError:
@@ -183,9 +183,9 @@ class LocalStore:
                 continue
             key = f"{folder}/{name}" if folder else name
             try:
-                self._collect(key, "", found)
+                self._collect(key, "", keys)
             except NotADirectoryError:
-                found.append(key)
+                keys.append(key)
 
     def _acquire(self, key: str) -> _OpenFile:
         with self._lock:
@@ -196,18 +196,18 @@ class LocalStore:
                 return file
             changes = self._changes
         # Opened without the lock: this may wait for the disk, and other threads read open files.
-        mine = _OpenFile(self._fs.open_read(self.path_of(key)))
+        opened = _OpenFile(self._fs.open_read(self.path_of(key)))
         unused: Descriptors = []
         with self._lock:
             file = self._open.get(key)
             if file is not None:
                 file.reader_count += 1
-                unused.append(mine.fd)
+                unused.append(opened.fd)
             elif changes != self._changes:
-                file = mine
+                file = opened
                 file.is_dropped = True
             else:
-                file = self._open[key] = mine
+                file = self._open[key] = opened
                 while len(self._open) > self._open_files_max:
                     unused += self._drop(self._open.popitem(last=False)[1])
         self._close_all(unused)
@@ -216,8 +216,8 @@ class LocalStore:
     def _release(self, file: _OpenFile) -> None:
         with self._lock:
             file.reader_count -= 1
-            is_over = file.is_dropped and file.reader_count == 0
-        if is_over:
+            is_unused = file.is_dropped and file.reader_count == 0
+        if is_unused:
             self._fs.close(file.fd)
 
     def _drop(self, file: _OpenFile) -> Descriptors:

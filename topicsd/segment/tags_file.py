@@ -145,7 +145,7 @@ class TagsReader:
             raise TagsDamage("the checksum of the footer does not match")
         magic, version, blocks, first_seq, tags, seqs, place, checksum = _FOOTER.unpack_from(footer)
         if magic != MAGIC:
-            raise TagsDamage("the footer has another magic")
+            raise TagsDamage("the footer has an unknown magic")
         if version != VERSION:
             raise UnknownVersion(f"tags format version {version}; this program reads version {VERSION}")
         directory_bytes = size - FOOTER_BYTES - place
@@ -174,23 +174,23 @@ class TagsReader:
 
     def find(self, tag: bytes, is_prefix: bool, below: int) -> list[int]:
         """Return the seqs below `below` with the tag, or with the prefix, in ascending order."""
-        found: list[int] = []
+        seqs: list[int] = []
         if not self._keys or tag > self._last:
-            return found
+            return seqs
         first = self._keys[0]
         if tag < first and not (is_prefix and first.startswith(tag)):
-            return found
+            return seqs
         # Begin at the last block whose key is not above the tag; a prefix may continue in the next blocks.
         at = max(0, bisect_right(self._keys, tag) - 1)
         while at < len(self._keys):
-            found += self._find_in(self._block(at), tag, is_prefix)
+            seqs += self._find_in(self._block(at), tag, is_prefix)
             at += 1
             if not is_prefix or at == len(self._keys) or not self._keys[at].startswith(tag):
                 break
         if is_prefix:
-            found.sort()
-        del found[bisect_left(found, below) :]
-        return found
+            seqs.sort()
+        del seqs[bisect_left(seqs, below) :]
+        return seqs
 
     def check(self) -> None:
         """Read every block and verify its checksum."""

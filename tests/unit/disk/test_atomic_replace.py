@@ -41,7 +41,7 @@ def test_a_disk_that_takes_nothing_is_an_error_and_not_a_loop() -> None:
     fd = disk.open_write("/d/file")
     disk.fail("pwrite", nth=2, short=True, short_bytes=0, forever=True)
     disk.fail("pwrite", nth=1, short=True, short_bytes=5)
-    with pytest.raises(OSError, match=f"took 5 of {len(NEW)} bytes") as caught:
+    with pytest.raises(OSError, match=f"short write: 5 of {len(NEW)} bytes") as caught:
         write_all(disk, fd, NEW, 0)
     assert caught.value.errno == errno.EIO
 
@@ -76,7 +76,7 @@ def test_reading_a_file_leaves_no_descriptor_open() -> None:
 
 
 @pytest.mark.parametrize(("path", "there"), [("/d/file", True), ("/d", True), ("/d/no", False)])
-def test_what_is_there_is_told_from_what_is_not(path: str, there: bool) -> None:
+def test_existing_paths_are_distinguished_from_missing_ones(path: str, there: bool) -> None:
     assert exists(disk_with_old(), path) is there
 
 
@@ -95,7 +95,7 @@ def test_a_replaced_file_has_the_new_bytes_and_no_temporary_is_left() -> None:
     assert not disk._fds
 
 
-def test_the_bytes_are_synced_before_the_name_moves_and_the_name_before_anybody_is_told() -> None:
+def test_the_bytes_are_synced_before_the_rename_and_the_name_before_the_call_returns() -> None:
     disk = disk_with_old()
     replace_file(disk, "/d/file", NEW)
     assert disk.trace is not None
@@ -140,9 +140,9 @@ def test_a_crash_leaves_the_old_file_or_the_new_one_whole() -> None:
                     replace_file(disk, "/d/file", NEW)
             else:
                 replace_file(disk, "/d/file", NEW)
-            found = disk.after_power_cut(Random(seed)).read_file("/d/file")
-            assert found in (OLD, NEW), f"torn after {cut_after} calls, seed {seed}"
-            assert found == NEW or cut_after < calls, f"a replacement that was told is gone, seed {seed}"
-            seen.add((cut_after, found == NEW))
+            content = disk.after_power_cut(Random(seed)).read_file("/d/file")
+            assert content in (OLD, NEW), f"torn after {cut_after} calls, seed {seed}"
+            assert content == NEW or cut_after < calls, f"a reported replacement is lost, seed {seed}"
+            seen.add((cut_after, content == NEW))
     # The rename in flight may have reached the disk; what came before it never shows.
     assert {cut for cut, is_new in seen if is_new} == {3, 4, 5}

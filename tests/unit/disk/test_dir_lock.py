@@ -33,7 +33,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Fs, str]:
 def test_a_second_owner_is_refused_with_the_path(place: tuple[Fs, str]) -> None:
     fs, path = place
     lock = DirLock(fs, path)
-    with pytest.raises(DirectoryInUse, match=f"{path} is held by another process"):
+    with pytest.raises(DirectoryInUse, match=f"{path}: locked by another process"):
         DirLock(fs, path)
     lock.release()
 

@@ -109,12 +109,12 @@ def test_syncing_a_directory_leaves_no_descriptor_open(tmp_path: Path) -> None:
 
 
 def test_a_lock_that_is_refused_leaves_no_descriptor_open(tmp_path: Path) -> None:
-    held = fs.lock(str(tmp_path / "LOCK"))
+    fd = fs.lock(str(tmp_path / "LOCK"))
     before = os.listdir("/proc/self/fd")
     with pytest.raises(BlockingIOError):
         fs.lock(str(tmp_path / "LOCK"))
     assert os.listdir("/proc/self/fd") == before
-    fs.close(held)
+    fs.close(fd)
     fs.close(fs.lock(str(tmp_path / "LOCK")))
 
 

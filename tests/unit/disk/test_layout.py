@@ -174,7 +174,7 @@ def test_a_directory_without_a_layout_has_none() -> None:
 def test_the_layout_is_written_when_all_directories_are_on_the_disk() -> None:
     disk = made()
     assert disk.trace is not None
-    calls = [f"{name} {told}" for name, told in disk.trace]
+    calls = [f"{name} {arguments}" for name, arguments in disk.trace]
     written = next(at for at, call in enumerate(calls) if call.startswith("pwrite"))
     synced = {call.split()[1] for call in calls[:written] if call.startswith("sync_dir")}
     shards = {f"/data/shards/0{shard}{below}" for shard in (0, 1) for below in ("", "/meta")}
@@ -211,7 +211,7 @@ def test_one_changed_byte_never_gives_another_layout() -> None:
 def test_a_layout_that_was_cut_short_is_refused(kept: int) -> None:
     disk = made()
     disk.write_file(LAYOUT, disk.read_file(LAYOUT)[:kept])
-    with pytest.raises(LayoutError, match=r"^/data/LAYOUT\.json is damaged: "):
+    with pytest.raises(LayoutError, match=r"^/data/LAYOUT\.json: damaged: "):
         read_layout(disk, "/data")
 
 
@@ -231,14 +231,14 @@ def test_a_layout_that_was_cut_short_is_refused(kept: int) -> None:
 def test_a_text_that_is_no_layout_is_refused_with_its_path(text: bytes) -> None:
     disk = made()
     disk.write_file(LAYOUT, text)
-    with pytest.raises(LayoutError, match=r"^/data/LAYOUT\.json is damaged: "):
+    with pytest.raises(LayoutError, match=r"^/data/LAYOUT\.json: damaged: "):
         read_layout(disk, "/data")
 
 
 def test_another_format_is_refused_and_named() -> None:
     disk = made()
     disk.write_file(LAYOUT, sealed(format=2, shards=2, instance=INSTANCE.hex()))
-    with pytest.raises(LayoutError, match="has format 2; this program reads format 1"):
+    with pytest.raises(LayoutError, match="unknown format 2; this program reads format 1"):
         read_layout(disk, "/data")
 
 
@@ -253,12 +253,12 @@ def test_a_person_may_lay_the_file_out_anew() -> None:
 def test_a_log_that_is_missing_was_lost() -> None:
     disk = made()
     disk.rename("/data/shards/01/wal", "/elsewhere")
-    with pytest.raises(LayoutError, match=r"/data/shards/01/wal is missing, and LAYOUT\.json names 2 shards"):
+    with pytest.raises(LayoutError, match=r"/data/shards/01/wal: missing, but LAYOUT\.json names 2 shards"):
         read_layout(disk, "/data")
 
 
 @pytest.mark.parametrize("lost", ["quarantine", "topics", "meta/readers", "trash"])
-def test_a_directory_that_may_be_empty_is_made_again(lost: str) -> None:
+def test_a_directory_that_optional_dirs_is_made_again(lost: str) -> None:
     disk = made()
     before = set(disk.all_files()), disk.list_dir("/data/shards/01")
     disk.remove_dir(f"/data/shards/01/{lost}")
@@ -272,20 +272,20 @@ def test_a_directory_that_may_be_empty_is_made_again(lost: str) -> None:
 def test_a_shard_that_was_never_written_may_lack_all_directories() -> None:
     disk = made()
     paths = shard_paths("/data", 1)
-    for path in reversed(paths.may_be_empty):
+    for path in reversed(paths.optional_dirs):
         disk.remove_dir(path)
     layout = read_layout(disk, "/data")
     assert layout is not None
-    assert restore_empty_dirs(disk, "/data", layout) == list(paths.may_be_empty)
+    assert restore_empty_dirs(disk, "/data", layout) == list(paths.optional_dirs)
     for seed in range(10):
         survivor = disk.after_power_cut(Random(seed))
-        assert all(exists(survivor, path) for path in paths.may_be_empty)
+        assert all(exists(survivor, path) for path in paths.optional_dirs)
 
 
 def test_a_whole_shard_that_is_missing_was_lost() -> None:
     disk = made()
     disk.rename("/data/shards/00", "/elsewhere")
-    with pytest.raises(LayoutError, match="/data/shards/00 is missing"):
+    with pytest.raises(LayoutError, match="/data/shards/00: missing"):
         read_layout(disk, "/data")
 
 
@@ -293,7 +293,7 @@ def test_a_log_without_a_layout_is_not_taken_for_a_new_directory() -> None:
     disk = made()
     disk.write_file(shard_paths("/data", 1).wal_file(1), b"a log")
     disk.unlink(LAYOUT)
-    with pytest.raises(LayoutError, match=r"no LAYOUT\.json\. To write it .*: topicsd doctor /data"):
+    with pytest.raises(LayoutError, match=r"to rebuild it from the shards, run: topicsd doctor /data"):
         create_data_dir(disk, "/data", 2, INSTANCE)
 
 
@@ -306,7 +306,7 @@ def test_a_log_of_a_shard_beyond_the_new_number_is_not_overlooked() -> None:
     assert read_layout(disk, "/data") is None
 
 
-def test_a_directory_somebody_left_among_the_shards_is_no_hindrance() -> None:
+def test_a_foreign_directory_among_the_shards_is_ignored() -> None:
     disk = MemoryDisk()
     disk.make_dirs("/data/shards/lost+found")
     disk.write_file("/data/shards/notes.txt", b"mine")

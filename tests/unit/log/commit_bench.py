@@ -21,7 +21,7 @@ BOUNDS = Bounds(sync_interval_seconds=0.05, unsynced_bytes_max=100_000, waiting_
 
 
 class Note:
-    """An entry that tells the bench's diary."""
+    """An entry that writes to the bench's diary."""
 
     def __init__(self, name: str, diary: list[str], answer: Callable[[], None] | None = None) -> None:
         self.name = name
@@ -108,13 +108,13 @@ class CommitBench:
 
     def batches(self) -> list[int]:
         """How many frames each batch in the log has."""
-        found: list[int] = []
+        sizes: list[int] = []
         files = open_wal_files(self.disk, PATHS)
-        walk_log(self.disk, files, None, lambda batch, position: found.append(batch.frame_count))
+        walk_log(self.disk, files, None, lambda batch, position: sizes.append(batch.frame_count))
         for file in files:
             self.disk.close(file.fd)
-        return found
+        return sizes
 
     def syncs(self) -> int:
         assert self.disk.trace is not None
-        return sum(name == "sync_data" and "CURRENT" not in told for name, told in self.disk.trace)
+        return sum(name == "sync_data" and "CURRENT" not in arguments for name, arguments in self.disk.trace)

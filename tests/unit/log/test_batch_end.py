@@ -74,9 +74,9 @@ def test_an_epoch_too_near_to_the_start_is_no_end_that_began_before() -> None:
 
 def test_a_payload_that_holds_the_epoch_is_found_and_is_none() -> None:
     buffer = bytes(HEADER_BYTES) + EPOCH + bytes(100)
-    found = find_batch_end(buffer, EPOCH, 0)
-    assert found == 0
-    assert parse_batch_end(buffer, found, EPOCH) is None
+    offset = find_batch_end(buffer, EPOCH, 0)
+    assert offset == 0
+    assert parse_batch_end(buffer, offset, EPOCH) is None
 
 
 def test_the_chain_depends_on_every_batch_before() -> None:

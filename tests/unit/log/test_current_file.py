@@ -34,10 +34,10 @@ def test_what_is_written_is_read_back_with_the_inode_it_got(state: str) -> None:
         wal_inode=(1 << 64) - 1,
     )
     disk = written(current)
-    found = read_current(disk, PATH)
-    assert found is not None
-    assert found.current_inode == disk.stat(PATH).inode
-    unplaced = msgspec.structs.replace(found, current_inode=0, checksum="")
+    stored = read_current(disk, PATH)
+    assert stored is not None
+    assert stored.current_inode == disk.stat(PATH).inode
+    unplaced = msgspec.structs.replace(stored, current_inode=0, checksum="")
     assert unplaced == current
 
 
@@ -97,9 +97,9 @@ def test_a_crash_while_it_is_written_leaves_the_old_one_or_the_new_one() -> None
             disk.cut_power_after(cut_after)
             with suppress(PowerCut):
                 write_current(disk, PATH, newer)
-            found = read_current(disk.after_power_cut(Random(seed)), PATH)
-            assert found is not None
-            assert (found.state, found.end) in (("running", 0), ("clean", 4000))
+            current = read_current(disk.after_power_cut(Random(seed)), PATH)
+            assert current is not None
+            assert (current.state, current.end) in (("running", 0), ("clean", 4000))
 
 
 def test_a_sync_failure_is_noted_in_place() -> None:
@@ -107,9 +107,9 @@ def test_a_sync_failure_is_noted_in_place() -> None:
     inode = disk.stat(PATH).inode
     disk.trace = []
     note_sync_failure(disk, PATH)
-    found = read_current(disk, PATH)
-    assert found is not None
-    assert (found.state, found.file, found.current_inode) == ("sync_failed", 1, inode)
+    current = read_current(disk, PATH)
+    assert current is not None
+    assert (current.state, current.file, current.current_inode) == ("sync_failed", 1, inode)
     assert disk.stat(PATH).inode == inode
     assert [call for call, _ in disk.trace] == ["open_write", "pwrite"]
     assert not disk._fds
@@ -118,17 +118,17 @@ def test_a_sync_failure_is_noted_in_place() -> None:
 def test_the_note_of_a_sync_failure_reaches_another_process_on_the_same_machine() -> None:
     disk = written()
     note_sync_failure(disk, PATH)
-    found = read_current(disk.after_process_kill(), PATH)
-    assert found is not None
-    assert found.state == "sync_failed"
+    current = read_current(disk.after_process_kill(), PATH)
+    assert current is not None
+    assert current.state == "sync_failed"
 
 
 def test_a_torn_note_leaves_what_was_there_or_nothing_to_believe() -> None:
     for seed in range(50):
         disk = written()
         note_sync_failure(disk, PATH)
-        found = read_current(disk.after_power_cut(Random(seed)), PATH)
-        assert found is None or found.state in ("running", "sync_failed")
+        current = read_current(disk.after_power_cut(Random(seed)), PATH)
+        assert current is None or current.state in ("running", "sync_failed")
 
 
 def test_a_note_where_there_is_nothing_to_note_in_changes_nothing() -> None:
@@ -160,8 +160,8 @@ def test_a_note_that_cannot_be_written_is_the_error_of_the_disk() -> None:
     ],
 )
 def test_the_same_place_is_the_same_boot_device_and_inodes(changes: dict[str, object], is_same: bool) -> None:
-    told = msgspec.structs.replace(RUNNING, **{"current_inode": 5, **changes})
-    assert told.is_same_place(FileStat(512, 7, 5), FileStat(4096, 7, 9), "boot") is is_same
+    current = msgspec.structs.replace(RUNNING, **{"current_inode": 5, **changes})
+    assert current.is_same_place(FileStat(512, 7, 5), FileStat(4096, 7, 9), "boot") is is_same
 
 
 def test_a_copied_directory_is_another_place() -> None:

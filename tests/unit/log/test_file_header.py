@@ -86,7 +86,7 @@ def test_an_unknown_version_is_named_and_not_guessed_at(version: int) -> None:
 def test_another_magic_is_damage() -> None:
     payload = payload_of(encode_file_header(HEADER))
     payload[: len(MAGIC)] = b"SOMEFILE"
-    with pytest.raises(FrameDamage, match="another magic"):
+    with pytest.raises(FrameDamage, match="unknown magic"):
         parse_file_header(with_payload(bytes(payload)))
 
 
@@ -99,5 +99,5 @@ def test_a_header_of_another_size_is_damage(size: int) -> None:
 
 def test_another_frame_in_its_place_is_damage() -> None:
     payload = bytes(payload_of(encode_file_header(HEADER)))
-    with pytest.raises(FrameDamage, match="no file header"):
+    with pytest.raises(FrameDamage, match="not a file header"):
         parse_file_header(with_payload(payload, FrameType.APPEND))

@@ -72,7 +72,7 @@ def test_a_place_in_a_file_has_a_position(file: int, position: int | None) -> No
     assert files.position_of(0, FILE_HEADER_BYTES) is None
 
 
-def test_a_file_that_was_taken_back_is_closed_and_the_one_before_goes_on() -> None:
+def test_a_dropped_last_file_is_closed_and_the_one_before_continues() -> None:
     files, disk = files_of(CONTENTS)
     fds = list(disk._fds)
     files.drop_last()

@@ -79,16 +79,16 @@ def test_random_fields_come_back_as_they_were() -> None:
         frame_type, fields = rng.choice(list(FrameType)), random_fields(rng)
         frame = encode_frame(frame_type, **fields)  # type: ignore[arg-type]
         before, behind = rng.randbytes(rng.randrange(20)), rng.randbytes(rng.randrange(20))
-        found = parse_frame(before + frame + behind, len(before), len(before) + len(frame) + len(behind))
-        assert found.type == frame_type
-        assert found.size == len(frame)
-        assert {name: getattr(found, name) for name in fields if hasattr(found, name)} == {
-            name: value for name, value in fields.items() if hasattr(found, name)
+        frame_read = parse_frame(before + frame + behind, len(before), len(before) + len(frame) + len(behind))
+        assert frame_read.type == frame_type
+        assert frame_read.size == len(frame)
+        assert {name: getattr(frame_read, name) for name in fields if hasattr(frame_read, name)} == {
+            name: value for name, value in fields.items() if hasattr(frame_read, name)
         }
-        assert bool(found.flags & FLAG_DURABLE) is fields["durable"]
-        assert bool(found.flags & FLAG_META) is fields["has_meta"]
-        assert bool(found.flags & FLAG_TAG) is bool(fields["tag"])
-        assert bool(found.flags & FLAG_NODE) is bool(fields["node"])
+        assert bool(frame_read.flags & FLAG_DURABLE) is fields["durable"]
+        assert bool(frame_read.flags & FLAG_META) is fields["has_meta"]
+        assert bool(frame_read.flags & FLAG_TAG) is bool(fields["tag"])
+        assert bool(frame_read.flags & FLAG_NODE) is bool(fields["node"])
 
 
 def test_the_bytes_of_a_frame_are_those_of_the_format() -> None:
@@ -153,9 +153,9 @@ def test_a_meta_longer_than_its_payload_is_damage(payload: bytes) -> None:
 
 def test_a_frame_cut_at_any_byte_is_damage() -> None:
     for kept in range(len(GOLDEN)):
-        with pytest.raises(FrameDamage, match=r"are left|runs past"):
+        with pytest.raises(FrameDamage, match=r"are left|exceeds the remaining"):
             parse_frame(GOLDEN[:kept], 0, kept)
-        with pytest.raises(FrameDamage, match=r"are left|runs past"):
+        with pytest.raises(FrameDamage, match=r"are left|exceeds the remaining"):
             parse_frame(GOLDEN + bytes(100), 0, kept)
 
 
@@ -171,13 +171,13 @@ def test_any_flipped_byte_is_damage() -> None:
 @pytest.mark.parametrize(
     ("frame_len", "what"),
     [
-        (0, "below the header's"),
-        (1, "below the header's"),
-        (FRAME_LEN_MIN - 1, "below the header's"),
-        (0xFFFFFFFF, "above the largest legal"),
-        (FRAME_LEN_MAX + 1, "above the largest legal"),
-        (FRAME_LEN_MAX, "runs past the"),
-        (len(GOLDEN) - LEN_BYTES + 1, "runs past the"),
+        (0, "below the minimum"),
+        (1, "below the minimum"),
+        (FRAME_LEN_MIN - 1, "below the minimum"),
+        (0xFFFFFFFF, "above the maximum"),
+        (FRAME_LEN_MAX + 1, "above the maximum"),
+        (FRAME_LEN_MAX, "exceeds the remaining"),
+        (len(GOLDEN) - LEN_BYTES + 1, "exceeds the remaining"),
         (len(GOLDEN) - LEN_BYTES - 1, "checksum"),
         (FRAME_LEN_MIN, "checksum"),
     ],
@@ -202,7 +202,7 @@ def test_every_type_that_is_not_known_is_refused_with_its_number() -> None:
     for frame_type in set(range(256)) - KNOWN_TYPES:
         frame = bytearray(GOLDEN)
         frame[4] = frame_type
-        with pytest.raises(FrameDamage, match=f"frame type {frame_type} is not known"):
+        with pytest.raises(FrameDamage, match=f"frame type {frame_type} is unknown"):
             parse_frame(resealed(bytes(frame)), 0, len(frame))
 
 
@@ -213,7 +213,7 @@ def test_every_flag_that_is_not_known_is_refused() -> None:
         if 1 << bit & FLAGS_KNOWN:
             parse_frame(resealed(bytes(frame)), 0, len(frame))
         else:
-            with pytest.raises(FrameDamage, match=r"frame flags 0x.* are not known"):
+            with pytest.raises(FrameDamage, match=r"frame flags 0x.* are unknown"):
                 parse_frame(resealed(bytes(frame)), 0, len(frame))
 
 

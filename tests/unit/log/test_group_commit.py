@@ -145,7 +145,7 @@ def test_an_entry_without_frames_waits_for_the_sync_of_those_before_it() -> None
 # -- the background -----------------------------------------------------------------------------------------
 
 
-def test_what_nobody_waits_for_is_synced_in_the_background() -> None:
+def test_writes_without_a_waiter_are_synced_in_the_background() -> None:
     bench = CommitBench()
     bench.join("a", sync=False)
     bench.turn()
@@ -227,7 +227,7 @@ def test_two_writers_on_a_fast_disk_are_synced_by_the_thread() -> None:
     assert (bench.diary, bench.thread.pending) == ([], 1)
 
 
-def test_a_disk_that_becomes_slow_is_given_back_to_the_thread() -> None:
+def test_a_disk_that_becomes_slow_is_synced_on_the_thread_again() -> None:
     bench = fast(CommitBench())
     whole = bench.disk.sync_data
 

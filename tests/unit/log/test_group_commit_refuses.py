@@ -1,4 +1,4 @@
-"""What the log does when it cannot: too much is waiting, the disk is full, the disk has failed."""
+"""What the log does when it cannot: too many bytes wait, the disk is full, the disk has failed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from topicsd.log.next_file import CONTROL_SHARE
 FILE_BYTES = 8192
 
 
-# -- too much is waiting ------------------------------------------------------------------------------------
+# -- too many bytes wait ------------------------------------------------------------------------------------
 
 
 def test_a_disk_that_does_not_keep_up_has_everybody_wait_from_half_of_the_bound_on() -> None:
@@ -60,7 +60,7 @@ def test_more_unsynced_bytes_than_the_bound_are_throttled_until_a_sync() -> None
         bench.turn()
         assert bench.log.batch.next_position < 5000
     assert (refusal.code, refusal.retry_after_ms) == ("throttled", 1000)
-    assert "too much is waiting" in refusal.message
+    assert "too many bytes wait" in refusal.message
     assert bench.log.batch.next_position > bench.log.room_until
     bench.pass_time(51)
     assert bench.log.admit(len(FRAME)) is None
@@ -233,11 +233,11 @@ def test_after_a_failed_sync_everybody_is_refused_once_and_nothing_is_written_ag
     current = read_current(bench.disk, PATHS.current)
     assert current is not None
     assert current.state == "sync_failed"
-    writes = [told for name, told in bench.disk.trace or [] if name == "pwrite"]
+    writes = [arguments for name, arguments in bench.disk.trace or [] if name == "pwrite"]
     late = bench.join("late", sync=False)
     bench.pass_time(10_000)
     assert late.refusal is not None
-    assert [told for name, told in bench.disk.trace or [] if name == "pwrite"] == writes
+    assert [arguments for name, arguments in bench.disk.trace or [] if name == "pwrite"] == writes
     assert bench.log.admit(1) == bench.log.failed
     assert bench.log.room_until == -1
     assert len(bench.failures) == 1

@@ -66,7 +66,7 @@ def test_answers_report_how_long_the_window_held_their_sync() -> None:
     assert seen["disk"].throttle is seen["later"].throttle is UNSET
 
 
-def test_a_single_writer_waits_for_nobody_twice() -> None:
+def test_a_single_writer_waits_for_a_window_only_once() -> None:
     bench = synced_once()
     bench.join("a", sync=True)
     bench.pass_time(9)
@@ -146,7 +146,7 @@ def test_without_pressure_half_of_the_bound_is_no_reason_to_refuse() -> None:
 def test_under_pressure_half_of_the_bound_is_where_writes_are_refused(in_spite_of_pressure: bool) -> None:
     bench = CommitBench(bounds=BOUNDS._replace(waiting_entries_max=4))
     bench.log.obey(0.0, is_pressed=True)
-    # Whoever asks by the room alone has to ask further.
+    # A caller that compares only with the limit must call `admit`.
     assert bench.log.room_until == -1
     bench.join("a", sync=True)
     bench.turn()

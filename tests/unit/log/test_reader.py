@@ -31,11 +31,11 @@ def opened(wal: WalBytes) -> tuple[WatchedDisk, int]:
 def read_all(wal: WalBytes) -> tuple[list[FoundBatch], BatchReader]:
     disk, fd = opened(wal)
     batches = BatchReader(disk, fd, wal.header)
-    found = []
+    read_batches = []
     while (batch := batches.next()) is not None:
-        found.append(batch)
+        read_batches.append(batch)
     assert batches.next() is None, "a reader that stopped stays where it is"
-    return found, batches
+    return read_batches, batches
 
 
 def frames_of(batch: FoundBatch) -> bytes:
@@ -46,10 +46,13 @@ def test_batches_come_in_order_with_their_ordinals_and_places() -> None:
     wal = WalBytes(first_ordinal=100, chain_seed=5)
     wal.batch(append_frame(1), append_frame(2))
     wal.batch(append_frame(3))
-    found, batches = read_all(wal)
-    assert [(batch.first_ordinal, batch.frame_count) for batch in found] == [(100, 2), (103, 1)]
-    assert [frames_of(batch) for batch in found] == [append_frame(1) + append_frame(2), append_frame(3)]
-    assert [batch.offset for batch in found] == [offset for offset, _ in wal.batches]
+    read_batches, batches = read_all(wal)
+    assert [(batch.first_ordinal, batch.frame_count) for batch in read_batches] == [(100, 2), (103, 1)]
+    assert [frames_of(batch) for batch in read_batches] == [
+        append_frame(1) + append_frame(2),
+        append_frame(3),
+    ]
+    assert [batch.offset for batch in read_batches] == [offset for offset, _ in wal.batches]
     assert (batches.offset, batches.ordinal, batches.chain) == (wal.end, 105, wal.chain)
 
 
@@ -57,8 +60,8 @@ def test_an_empty_batch_is_one() -> None:
     wal = WalBytes()
     wal.batch()
     wal.batch(append_frame(1))
-    found, _ = read_all(wal)
-    assert [batch.frame_count for batch in found] == [0, 1]
+    read_batches, _ = read_all(wal)
+    assert [batch.frame_count for batch in read_batches] == [0, 1]
 
 
 def test_a_file_with_nothing_in_it_has_no_batch() -> None:
@@ -78,8 +81,8 @@ def test_batches_over_the_edges_of_windows_are_found(
         frames = [append_frame(seq, rng.randbytes(rng.randrange(500))) for _ in range(rng.randrange(4))]
         wal.batch(*frames)
         written.append(b"".join(frames))
-    found, batches = read_all(wal)
-    assert [frames_of(batch) for batch in found] == written
+    read_batches, batches = read_all(wal)
+    assert [frames_of(batch) for batch in read_batches] == written
     assert batches.offset == wal.end
 
 
@@ -113,7 +116,7 @@ def test_many_small_batches_are_read_with_one_call_a_window(monkeypatch: pytest.
     assert calls.seen <= wal.end // 9000 + 2
 
 
-def test_a_long_stretch_of_damage_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_damaged_range_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "WINDOW_BYTES", 1000)
     wal = WalBytes(file_bytes=200_000)
     wal.batch(append_frame(1))
@@ -129,7 +132,7 @@ def test_a_long_stretch_of_damage_is_not_loaded(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    "told",
+    "changes",
     [
         {"offset": 0},
         {"offset": FILE_HEADER_BYTES + 1},
@@ -139,14 +142,14 @@ def test_a_long_stretch_of_damage_is_not_loaded(monkeypatch: pytest.MonkeyPatch)
         {"ordinal": 0},
     ],
 )
-def test_a_batch_that_does_not_fit_ends_the_log_there(told: dict[str, int]) -> None:
+def test_a_batch_that_does_not_fit_ends_the_log_there(changes: dict[str, int]) -> None:
     wal = WalBytes(first_ordinal=10)
     wal.batch(append_frame(1))
     stop = wal.end
-    wal.batch(append_frame(2), **told)
+    wal.batch(append_frame(2), **changes)
     wal.batch(append_frame(3))
-    found, batches = read_all(wal)
-    assert len(found) == 1
+    read_batches, batches = read_all(wal)
+    assert len(read_batches) == 1
     assert batches.offset == stop
 
 
@@ -159,8 +162,8 @@ def test_an_older_batch_behind_a_newer_one_never_comes_back() -> None:
     wal.batch(append_frame(1))
     wal.batch(append_frame(2, b"new"))
     wal.data += failed.data[wal.end :]
-    found, batches = read_all(wal)
-    assert [frames_of(batch) for batch in found] == [append_frame(1), append_frame(2, b"new")]
+    read_batches, batches = read_all(wal)
+    assert [frames_of(batch) for batch in read_batches] == [append_frame(1), append_frame(2, b"new")]
     assert batches.ordinal == 5
 
 
@@ -171,8 +174,8 @@ def test_a_batch_of_the_same_length_and_another_content_cuts_off_what_followed_t
     wal = WalBytes()
     wal.batch(append_frame(1, b"bbbb"))
     wal.data += failed.data[wal.end :]
-    found, _ = read_all(wal)
-    assert len(found) == 1
+    read_batches, _ = read_all(wal)
+    assert len(read_batches) == 1
 
 
 def test_a_batch_of_another_file_is_none_of_this() -> None:
@@ -191,9 +194,9 @@ def test_one_changed_byte_ends_the_log_before_its_batch() -> None:
     whole = bytes(wal.data)
     for offset in range(FILE_HEADER_BYTES, len(whole)):
         wal.data[offset] ^= 0x20
-        found, batches = read_all(wal)
+        read_batches, batches = read_all(wal)
         wal.data[offset] ^= 0x20
-        assert len(found) == (0 if offset < first_end else 1), f"after a change at {offset}"
+        assert len(read_batches) == (0 if offset < first_end else 1), f"after a change at {offset}"
         assert batches.offset == (FILE_HEADER_BYTES if offset < first_end else first_end)
 
 
@@ -204,8 +207,8 @@ def test_a_file_cut_at_every_byte_keeps_its_whole_batches() -> None:
     whole = bytes(wal.data)
     for kept in range(FILE_HEADER_BYTES, len(whole) + 1):
         wal.data[:] = whole[:kept]
-        found, _ = read_all(wal)
-        assert len(found) == sum(end <= kept for _, end in wal.batches)
+        read_batches, _ = read_all(wal)
+        assert len(read_batches) == sum(end <= kept for _, end in wal.batches)
 
 
 def test_a_zero_length_ends_the_log_whatever_stands_behind_it() -> None:
@@ -214,8 +217,8 @@ def test_a_zero_length_ends_the_log_whatever_stands_behind_it() -> None:
     stop = wal.end
     wal.batch(append_frame(2))
     wal.data[stop : stop + 4] = bytes(4)
-    found, batches = read_all(wal)
-    assert (len(found), batches.offset) == (1, stop)
+    read_batches, batches = read_all(wal)
+    assert (len(read_batches), batches.offset) == (1, stop)
 
 
 @pytest.mark.parametrize("window_bytes", [100, 1 << 20])
@@ -227,8 +230,8 @@ def test_a_payload_that_holds_the_epoch_does_not_fool_the_reader(
     hostile = [EPOCH, EPOCH * 20, bytes(60) + EPOCH + bytes(60), b"x" * 45 + EPOCH]
     for seq, payload in enumerate(hostile, 1):
         wal.batch(append_frame(seq, payload, node=EPOCH, tag=EPOCH))
-    found, _ = read_all(wal)
-    assert len(found) == len(hostile)
+    read_batches, _ = read_all(wal)
+    assert len(read_batches) == len(hostile)
 
 
 @pytest.mark.parametrize("window_bytes", [100, 1 << 20])
@@ -241,8 +244,8 @@ def test_a_payload_that_holds_a_whole_batch_end_of_the_file_does_not_fool_the_re
     stolen = bytes(wal.data[end - BATCH_END_BYTES : end])
     wal.batch(append_frame(2, stolen), append_frame(3, stolen + stolen))
     wal.batch(append_frame(4))
-    found, batches = read_all(wal)
-    assert [batch.frame_count for batch in found] == [1, 2, 1]
+    read_batches, batches = read_all(wal)
+    assert [batch.frame_count for batch in read_batches] == [1, 2, 1]
     assert batches.offset == wal.end
 
 
@@ -252,8 +255,8 @@ def test_lengths_beyond_all_reason_are_not_believed() -> None:
         wal.batch(append_frame(1))
         stop = wal.end
         wal.data += length + b"\x01" * 60
-        found, batches = read_all(wal)
-        assert (len(found), batches.offset) == (1, stop)
+        read_batches, batches = read_all(wal)
+        assert (len(read_batches), batches.offset) == (1, stop)
 
 
 def test_a_survey_of_zeros_finds_the_end_where_it_began() -> None:

@@ -144,7 +144,7 @@ def test_damage_in_front_of_synced_data_ends_the_start_with_nothing_changed() ->
     wal.data[start + 5] ^= 1
     recovering = Recovering(wal, state="running", file=1)
     tree = recovering.disk.tree()
-    with pytest.raises(RecoveryRefused, match=rf"{FIRST} is damaged at offset {start}, in front of data"):
+    with pytest.raises(RecoveryRefused, match=rf"{FIRST}: damaged at offset {start}, before synced"):
         recovering.run()
     assert recovering.disk.tree() == tree
     assert not recovering.disk._fds
@@ -225,7 +225,7 @@ def test_settling_says_that_the_log_ends_here_and_the_next_start_believes_it() -
     assert (recovered.heads_exact, recovered.is_settled) == (True, True)
 
 
-def test_after_a_failed_sync_the_log_goes_on_in_copies_and_the_originals_are_kept() -> None:
+def test_after_a_failed_sync_the_log_continues_in_copies_and_the_originals_are_kept() -> None:
     wal = wal_of(b"first", b"second")
     recovering = Recovering(wal, state="sync_failed", file=1)
     original, inode = wal.padded(), recovering.disk.stat(PATHS.wal_file(1)).inode

@@ -7,7 +7,7 @@ from tests.harness.faults import PowerCut
 from tests.harness.memory_disk import MemoryDisk
 from tests.harness.one_shard import PATHS
 from tests.harness.wal_bytes import EPOCH, WalBytes, append_frame
-from topicsd.log.rescue_copy import copy_forward
+from topicsd.log.rescue_copy import make_rescue_copy
 from topicsd.log.walk import Verdict, Walk, open_wal_files, walk_log
 
 PATH = PATHS.wal_file(1)
@@ -39,7 +39,7 @@ def test_the_copy_has_the_same_batches_at_the_same_places_under_an_epoch_of_its_
     wal.data += b"a torn tail that stays behind"
     wal.put(disk, PATHS)
     before, frames = walked(disk)
-    copy_forward(disk, PATHS, before.files[0])
+    make_rescue_copy(disk, PATHS, before.files[0])
     after, copied = walked(disk)
     assert copied == frames
     assert (after.position, after.ordinal, after.chain) == (before.position, before.ordinal, before.chain)
@@ -55,7 +55,7 @@ def test_the_copy_is_on_the_disk_and_the_original_has_its_name_before_they_chang
     disk, wal = written()
     walk, _ = walked(disk)
     disk.trace = []
-    copy_forward(disk, PATHS, walk.files[0])
+    make_rescue_copy(disk, PATHS, walk.files[0])
     calls = [name for name, _ in disk.trace if name != "pwrite"]
     assert calls == ["create", "sync_data", "link", "sync_dir", "rename", "sync_dir"]
     (kept,) = disk.list_dir(PATHS.quarantine)
@@ -66,18 +66,18 @@ def test_a_crash_anywhere_leaves_the_same_log_and_it_can_be_copied_again() -> No
     disk, wal = written()
     walk, frames = walked(disk)
     start = disk.calls
-    copy_forward(disk, PATHS, walk.files[0])
+    make_rescue_copy(disk, PATHS, walk.files[0])
     for cut_after in range(disk.calls - start):
         for seed in range(10):
             other, _ = written()
             walk, _ = walked(other)
             other.cut_power_after(cut_after)
             with suppress(PowerCut):
-                copy_forward(other, PATHS, walk.files[0])
+                make_rescue_copy(other, PATHS, walk.files[0])
             survivor = other.after_power_cut(Random(seed))
-            again, found = walked(survivor)
-            assert found == frames
-            copy_forward(survivor, PATHS, again.files[0])
+            again, batches = walked(survivor)
+            assert batches == frames
+            make_rescue_copy(survivor, PATHS, again.files[0])
             assert walked(survivor)[1] == frames
             kept = survivor.list_dir(PATHS.quarantine)
             assert wal.padded() in [survivor.read_file(PATHS.quarantined(name)) for name in kept]

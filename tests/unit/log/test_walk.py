@@ -34,14 +34,14 @@ EXPECTED = {
     (False, True, False, True): Verdict.REFUSE,
     (False, True, True, False): Verdict.REFUSE,
     (False, True, True, True): Verdict.REFUSE,
-    (True, False, False, False): Verdict.GO_ON,
-    (True, False, False, True): Verdict.GO_ON,
-    (True, False, True, False): Verdict.GO_ON,
-    (True, False, True, True): Verdict.GO_ON,
-    (True, True, False, False): Verdict.GO_ON,
-    (True, True, False, True): Verdict.GO_ON,
-    (True, True, True, False): Verdict.GO_ON,
-    (True, True, True, True): Verdict.GO_ON,
+    (True, False, False, False): Verdict.CONTINUE,
+    (True, False, False, True): Verdict.CONTINUE,
+    (True, False, True, False): Verdict.CONTINUE,
+    (True, False, True, True): Verdict.CONTINUE,
+    (True, True, False, False): Verdict.CONTINUE,
+    (True, True, False, True): Verdict.CONTINUE,
+    (True, True, True, False): Verdict.CONTINUE,
+    (True, True, True, True): Verdict.CONTINUE,
 }
 
 
@@ -54,9 +54,9 @@ def log_of(*wals: WalBytes) -> MemoryDisk:
 
 
 def walked(disk: MemoryDisk, current: Current | None = None) -> tuple[Walk, list[tuple[FoundBatch, int]]]:
-    found: list[tuple[FoundBatch, int]] = []
+    batches: list[tuple[FoundBatch, int]] = []
     files = open_wal_files(disk, PATHS)
-    return walk_log(disk, files, current, lambda batch, position: found.append((batch, position))), found
+    return walk_log(disk, files, current, lambda batch, position: batches.append((batch, position))), batches
 
 
 def current(state: str, file: int = 1, end: int = 0) -> Current:
@@ -89,10 +89,10 @@ def test_a_log_over_several_files_is_one_line_of_positions() -> None:
     second.batch(append_frame(4))
     third = second.next_file(epoch=b"epoch-of-a-third")
     third.batch()
-    walk, found = walked(log_of(first, second, third))
+    walk, batches = walked(log_of(first, second, third))
     sizes = [end - start for wal in (first, second, third) for start, end in wal.batches]
-    assert [position for _, position in found] == [sum(sizes[:index]) for index in range(4)]
-    assert [batch.first_ordinal for batch, _ in found] == [1, 4, 6, 8]
+    assert [position for _, position in batches] == [sum(sizes[:index]) for index in range(4)]
+    assert [batch.first_ordinal for batch, _ in batches] == [1, 4, 6, 8]
     assert (walk.verdict, walk.position, walk.ordinal, walk.chain) == (
         Verdict.END,
         sum(sizes),
@@ -109,9 +109,9 @@ def test_a_log_over_several_files_is_one_line_of_positions() -> None:
 
 
 def test_a_shard_without_a_file_is_an_empty_log() -> None:
-    walk, found = walked(log_of())
+    walk, batches = walked(log_of())
     assert (walk.verdict, walk.files, walk.position, walk.ordinal, walk.chain) == (Verdict.END, [], 0, 1, 0)
-    assert found == []
+    assert batches == []
 
 
 def test_a_tail_of_zeros_is_the_end() -> None:
@@ -124,10 +124,10 @@ def test_torn_bytes_behind_the_last_batch_are_cut() -> None:
     wal = two_batches()
     stop = wal.end
     wal.data += append_frame(4)[:20]
-    walk, found = walked(log_of(wal))
+    walk, batches = walked(log_of(wal))
     assert (walk.verdict, walk.place, walk.offset) == (Verdict.CUT, FIRST, stop)
     assert walk.remains_end == len(wal.data.rstrip(b"\0"))
-    assert len(found) == 2
+    assert len(batches) == 2
 
 
 def test_a_truncated_last_batch_is_cut_whole() -> None:
@@ -136,8 +136,8 @@ def test_a_truncated_last_batch_is_cut_whole() -> None:
     start, end = wal.batches[-1]
     for kept in range(start + 1, end):
         wal.data[:] = whole[:kept]
-        walk, found = walked(log_of(wal))
-        assert (walk.verdict, walk.offset, len(found)) == (Verdict.CUT, start, 1), f"cut at {kept}"
+        walk, batches = walked(log_of(wal))
+        assert (walk.verdict, walk.offset, len(batches)) == (Verdict.CUT, start, 1), f"cut at {kept}"
         assert walk.ordinal == 4
 
 
@@ -146,8 +146,8 @@ def test_damage_in_front_of_a_batch_that_says_it_was_synced_is_refused() -> None
     start = wal.batches[1][0]
     wal.batch(append_frame(4), synced=wal.batches[1][1])
     wal.data[start + 10] ^= 1
-    walk, found = walked(log_of(wal))
-    assert (walk.verdict, walk.place, walk.offset, len(found)) == (Verdict.REFUSE, FIRST, start, 1)
+    walk, batches = walked(log_of(wal))
+    assert (walk.verdict, walk.place, walk.offset, len(batches)) == (Verdict.REFUSE, FIRST, start, 1)
     assert f"synced up to {wal.batches[1][1]}" in walk.reason
 
 
@@ -166,7 +166,7 @@ def test_a_clean_end_behind_the_damage_proves_that_it_was_synced(state: str, ver
     walk, _ = walked(log_of(wal), current(state, end=wal.end))
     assert walk.verdict is verdict
     if verdict is Verdict.REFUSE:
-        assert f"ended cleanly at {wal.end}" in walk.reason
+        assert f"a clean end at {wal.end}" in walk.reason
 
 
 def test_a_clean_end_of_which_nothing_is_left_is_refused_and_not_taken_for_an_end() -> None:
@@ -188,8 +188,8 @@ def test_a_torn_end_of_a_file_with_an_unsynced_successor_cuts_the_successor_off(
     second.batch(append_frame(4))
     start = first.batches[1][0]
     first.data[start + 5] ^= 1
-    walk, found = walked(log_of(first, second), current("running", file=1))
-    assert (walk.verdict, walk.place, walk.offset, len(found)) == (Verdict.CUT, FIRST, start, 1)
+    walk, batches = walked(log_of(first, second), current("running", file=1))
+    assert (walk.verdict, walk.place, walk.offset, len(batches)) == (Verdict.CUT, FIRST, start, 1)
     assert [file.name for file in walk.beyond] == [wal_name(6)]
     assert [file.found.name for file in walk.files] == [FIRST]
 
@@ -221,18 +221,18 @@ def test_a_later_file_that_knows_itself_synced_proves_that_this_one_was() -> Non
     first.data[first.batches[1][0] + 5] ^= 1
     walk, _ = walked(log_of(first, second))
     assert walk.verdict is Verdict.REFUSE
-    assert f"{wal_name(6)} has batches that were written when" in walk.reason
+    assert f"{wal_name(6)} has batches that were written after" in walk.reason
 
 
-def test_what_a_recovery_cut_off_stays_cut_off_behind_the_file_that_goes_on() -> None:
+def test_bytes_that_a_recovery_cut_off_stay_cut_off_before_the_next_file() -> None:
     first = two_batches()
     start, _ = first.batches[1]
     first.ordinal, first.chain = 4, walked(log_of(first))[1][0][0].closing.chain
     second = first.next_file()
     second.batch(append_frame(30))
-    walk, found = walked(log_of(first, second), current("running", file=4))
+    walk, batches = walked(log_of(first, second), current("running", file=4))
     assert walk.verdict is Verdict.END
-    assert [(batch.first_ordinal, batch.frame_count) for batch, _ in found] == [(1, 2), (4, 1)]
+    assert [(batch.first_ordinal, batch.frame_count) for batch, _ in batches] == [(1, 2), (4, 1)]
     assert walk.files[0].end == start
 
 
@@ -254,17 +254,17 @@ def test_a_damaged_header_of_a_file_that_was_never_synced_is_cut_with_the_file()
     second.batch(append_frame(4))
     second.data[10] ^= 1
     disk = log_of(first, second)
-    walk, found = walked(disk, current("running", file=1))
+    walk, batches = walked(disk, current("running", file=1))
     assert (walk.verdict, walk.place, walk.offset) == (Verdict.CUT, wal_name(6), 0)
     assert walk.remains_end == second.header.file_bytes
-    assert (len(found), [file.found.name for file in walk.files]) == (2, [FIRST])
+    assert (len(batches), [file.found.name for file in walk.files]) == (2, [FIRST])
 
 
 def test_a_damaged_header_of_the_file_that_current_names_is_refused() -> None:
     wal = two_batches()
     wal.data[10] ^= 1
-    walk, found = walked(log_of(wal), current("running", file=1))
-    assert (walk.verdict, walk.place, walk.offset, found) == (Verdict.REFUSE, FIRST, 0, [])
+    walk, batches = walked(log_of(wal), current("running", file=1))
+    assert (walk.verdict, walk.place, walk.offset, batches) == (Verdict.REFUSE, FIRST, 0, [])
     assert "file header is damaged" in walk.reason
 
 
@@ -283,9 +283,9 @@ def test_the_first_file_without_a_header_is_cut_when_nothing_was_promised() -> N
     for content in (b"", b"x" * 20, bytes(4096), encode_file_header(two_batches().header)[:50]):
         disk = log_of()
         disk.write_file(PATHS.wal_file(1), content)
-        walk, found = walked(disk)
+        walk, batches = walked(disk)
         assert walk.verdict is Verdict.CUT
-        assert (walk.files, walk.position, walk.ordinal, found) == ([], 0, 1, [])
+        assert (walk.files, walk.position, walk.ordinal, batches) == ([], 0, 1, [])
 
 
 def test_a_header_that_names_another_ordinal_than_the_file_is_no_header() -> None:
@@ -295,12 +295,12 @@ def test_a_header_that_names_another_ordinal_than_the_file_is_no_header() -> Non
     disk.rename(PATHS.wal_file(6), PATHS.wal_file(7))
     files = open_wal_files(disk, PATHS)
     assert files[1].header is None
-    assert "names ordinal 6, not that of the file's name" in files[1].damage
+    assert "first ordinal 6 does not match the file name" in files[1].damage
 
 
 def test_a_log_that_does_not_reach_back_to_its_start_is_refused() -> None:
     first = two_batches()
-    with pytest.raises(UnreadableLog, match="no snapshot to go on from: its first file is " + wal_name(6)):
+    with pytest.raises(UnreadableLog, match="no snapshot to start from: its first file is " + wal_name(6)):
         walked(log_of(first.next_file()))
 
 
@@ -325,12 +325,12 @@ def test_a_missing_file_in_the_middle_is_refused() -> None:
     assert walked(log_of(first, third), current("running", file=8))[0].verdict is Verdict.REFUSE
 
 
-def test_a_file_shorter_than_its_header_says_is_read_as_if_zeros_followed_and_told() -> None:
+def test_a_file_shorter_than_its_header_says_is_read_as_if_zeros_followed_and_reported() -> None:
     wal = two_batches()
     disk = log_of(wal)
     disk.write_file(PATHS.wal_file(1), bytes(wal.data))
-    walk, found = walked(disk)
-    assert (walk.verdict, walk.is_short, len(found)) == (Verdict.END, True, 2)
+    walk, batches = walked(disk)
+    assert (walk.verdict, walk.is_short, len(batches)) == (Verdict.END, True, 2)
 
 
 def test_names_that_are_no_wal_files_are_passed_over() -> None:

@@ -38,7 +38,7 @@ def test_a_batch_is_one_write_with_its_frames_in_order() -> None:
     assert written.walk()[1] == [len(FRAME), len(FRAME) + len(append_frame(2))]
 
 
-def test_the_end_goes_on_with_every_batch() -> None:
+def test_the_end_advances_with_every_batch() -> None:
     written = Written()
     written.write()
     assert (written.writer.end.position, written.writer.end.ordinal) == (BATCH, 3)
@@ -265,7 +265,7 @@ def large_batch() -> list[bytes]:
     return [append_frame(1, b"y" * size) for size in (10, PIECE_BYTES // 2, 20, 2 * PIECE_BYTES, 30)] * 2
 
 
-def test_a_large_batch_is_written_in_pieces_and_read_as_one() -> None:
+def test_a_large_batch_is_written_in_chunks_and_read_as_one() -> None:
     written = Written()
     parts = large_batch()
     size = sum(map(len, parts))

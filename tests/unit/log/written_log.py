@@ -58,9 +58,9 @@ class Written:
 
     def synced_offsets(self) -> list[int]:
         """What each BatchEnd says was synced."""
-        found: list[int] = []
-        self._walked(lambda batch: found.append(batch.closing.synced))
-        return found
+        offsets: list[int] = []
+        self._walked(lambda batch: offsets.append(batch.closing.synced))
+        return offsets
 
     def _walked(self, on_batch: Callable[[FoundBatch], None]) -> Walk:
         files = open_wal_files(self.disk, PATHS)
@@ -78,4 +78,4 @@ class Written:
 
     def calls(self) -> list[str]:
         assert self.disk.trace is not None
-        return [f"{name} {told.replace(PATHS.wal + '/', '')}" for name, told in self.disk.trace]
+        return [f"{name} {arguments.replace(PATHS.wal + '/', '')}" for name, arguments in self.disk.trace]

@@ -1,4 +1,4 @@
-"""How long the pieces take: run it by itself, on a machine that does nothing else.
+"""Measure the parts of segment reads and writes; run it alone, on an idle machine.
 
 .venv/bin/python -m tests.unit.segment.segment_bench
 """
@@ -51,8 +51,8 @@ def show_reads(folder: str, frames: list[bytes], entries: bytes, tags: dict[byte
     tags_size = store.size(key)
 
     def cold_lookup() -> object:
-        found = TagsReader(lambda offset, size: store.read_range(key, offset, size), tags_size)
-        return found.find(b"order/004711", False, 1 << 60)
+        tags_reader = TagsReader(lambda offset, size: store.read_range(key, offset, size), tags_size)
+        return tags_reader.find(b"order/004711", False, 1 << 60)
 
     def cold_index() -> object:
         reader.forget(NAME)

@@ -34,20 +34,20 @@ def entry_for(frames: list[bytes], count: int, generation: int = 0) -> SegmentEn
 def scanned(data: bytes, entry: SegmentEntry) -> list[int | tuple[int, int]]:
     """The seqs of the frames, and the damaged ranges."""
     name = NAME._replace(generation=entry.generation)
-    found: list[int | tuple[int, int]] = []
+    items: list[int | tuple[int, int]] = []
     for one in scan_data(lambda offset, size: data[offset : offset + size], name, entry):
         if isinstance(one, FoundFrame):
             assert data[one.offset : one.offset + one.frame.size] == data_frame(data, one)
-            found.append(one.seq)
+            items.append(one.seq)
         else:
-            found.append((one.first_seq, one.last_seq))
-    return found
+            items.append((one.first_seq, one.last_seq))
+    return items
 
 
-def data_frame(data: bytes, found: FoundFrame) -> bytes:
-    again = parsed(data[found.offset : found.offset + found.frame.size])
-    assert again == found.frame
-    return data[found.offset : found.offset + found.frame.size]
+def data_frame(data: bytes, item: FoundFrame) -> bytes:
+    again = parsed(data[item.offset : item.offset + item.frame.size])
+    assert again == item.frame
+    return data[item.offset : item.offset + item.frame.size]
 
 
 def file_of(frames: list[bytes], generation: int = 0) -> bytes:
@@ -73,7 +73,7 @@ def test_an_unknown_version_is_refused() -> None:
     with pytest.raises(UnknownVersion, match="version 2; this program reads version 1"):
         parse_segment_header(encode_frame(FrameType.FILE_HEADER, payload=bytes(payload)))
     payload[:8] = b"TOPICWAL"
-    with pytest.raises(FrameDamage, match="another magic"):
+    with pytest.raises(FrameDamage, match="unknown magic"):
         parse_segment_header(encode_frame(FrameType.FILE_HEADER, payload=bytes(payload)))
 
 
@@ -110,7 +110,7 @@ def test_a_file_as_first_written_may_lack_none() -> None:
     assert scanned(file_of(frames[:1]), entry_for(frames[:1], 3)) == [FIRST, (FIRST + 1, FIRST + 2)]
 
 
-def test_frames_of_somebody_else_are_damage() -> None:
+def test_frames_of_another_topic_are_damage() -> None:
     frames = [frame_of(FIRST), frame_of(FIRST + 1, topic_id=8), frame_of(FIRST + 2)]
     assert scanned(file_of(frames), entry_for(frames, 3)) == [FIRST, (FIRST + 1, FIRST + 1), FIRST + 2]
     stranger = encode_segment_header(HEADER._replace(epoch=7)) + b"".join(frames)
@@ -145,9 +145,9 @@ def test_a_byte_changed_anywhere_costs_at_most_the_record_it_is_in(generation: i
     for offset in range(len(data)):
         changed = bytearray(data)
         changed[offset] ^= rng.randrange(1, 256)
-        found = scanned(bytes(changed), entry)
-        good = [one for one in found if isinstance(one, int)]
-        damaged = [one for one in found if not isinstance(one, int)]
+        items = scanned(bytes(changed), entry)
+        good = [one for one in items if isinstance(one, int)]
+        damaged = [one for one in items if not isinstance(one, int)]
         assert len(damaged) == 1
         assert good == [seq for seq in intact if seq != owner[offset]]
         seq = owner[offset]
@@ -160,12 +160,12 @@ def test_a_cut_anywhere_leaves_what_is_whole() -> None:
     data, entry = file_of(frames), entry_for(frames, 6)
     ends = [SEGMENT_HEADER_BYTES + sum(map(len, frames[: number + 1])) for number in range(6)]
     for size in range(len(data)):
-        found = scanned(data[:size], entry)
-        assert [one for one in found if isinstance(one, int)] == [
+        items = scanned(data[:size], entry)
+        assert [one for one in items if isinstance(one, int)] == [
             FIRST + number for number, end in enumerate(ends) if end <= size
         ]
-        assert isinstance(found[-1], tuple)
-        assert found[-1][1] == FIRST + 5
+        assert isinstance(items[-1], tuple)
+        assert items[-1][1] == FIRST + 5
 
 
 def test_what_cannot_be_read_is_damage_and_what_is_behind_it_is_found() -> None:
@@ -178,9 +178,9 @@ def test_what_cannot_be_read_is_damage_and_what_is_behind_it_is_found() -> None:
             raise OSError(5, "Input/output error")
         return data[offset : offset + size]
 
-    found = list(scan_data(read, NAME, entry))
-    damaged = [one for one in found if isinstance(one, FoundDamage)]
-    good = [one.seq for one in found if isinstance(one, FoundFrame)]
+    items = list(scan_data(read, NAME, entry))
+    damaged = [one for one in items if isinstance(one, FoundDamage)]
+    good = [one.seq for one in items if isinstance(one, FoundFrame)]
     assert len(damaged) == 1
     assert "Input/output" in damaged[0].what
     lost = set(range(damaged[0].first_seq, damaged[0].last_seq + 1))

@@ -31,7 +31,7 @@ def columns(count: int, seed: int = 0) -> Columns:
     return offsets, lengths, stamps, bytes(rng.randrange(16) for _ in range(count))
 
 
-def told(index: SegmentIndex) -> Columns:
+def columns_of(index: SegmentIndex) -> Columns:
     return index.offsets, index.lengths, index.stamps, bytes(index.flags)
 
 
@@ -42,25 +42,25 @@ def test_an_index_comes_back_as_it_was(count: int, sealed: bool) -> None:
     data = encode_entries(*written)
     assert len(data) == count * ENTRY_BYTES
     index = decode_index(data + encode_footer(data) if sealed else data, 7, count, sealed)
-    assert told(index) == written
+    assert columns_of(index) == written
     assert (index.first_seq, index.count) == (7, count)
     assert index.data_end == SEGMENT_HEADER_BYTES + sum(written[1])
     for at in range(count):
         assert index.place_of(7 + at) == (written[0][at], written[1][at])
 
 
-def test_entries_written_in_pieces_are_those_written_at_once() -> None:
+def test_entries_encoded_in_parts_equal_those_encoded_at_once() -> None:
     written = columns(100)
-    pieces = [encode_entries(*(column[at : at + 7] for column in written)) for at in range(0, 100, 7)]  # type: ignore[arg-type]
-    assert b"".join(pieces) == encode_entries(*written)
+    parts = [encode_entries(*(column[at : at + 7] for column in written)) for at in range(0, 100, 7)]  # type: ignore[arg-type]
+    assert b"".join(parts) == encode_entries(*written)
 
 
 def test_what_stands_behind_the_entries_of_an_active_file_does_not_count() -> None:
     written = columns(10)
     data = encode_entries(*written)
-    assert told(decode_index(data + b"garbage", 1, 10, sealed=False)) == written
+    assert columns_of(decode_index(data + b"garbage", 1, 10, sealed=False)) == written
     assert decode_index(data, 1, 4, sealed=False).stamps == written[2][:4]
-    with pytest.raises(IndexDamage, match="199 bytes, and 10 entries need 200"):
+    with pytest.raises(IndexDamage, match="199 bytes, but 10 entries need 200"):
         decode_index(data[:-1], 1, 10, sealed=False)
 
 
@@ -93,7 +93,7 @@ def test_a_changed_byte_of_an_active_index_never_gives_another_place() -> None:
                 index = decode_index(bytes(changed), 1, 8, sealed=False)
             except IndexDamage:
                 continue
-            assert told(index)[0] == written[0]
+            assert columns_of(index)[0] == written[0]
             # The last length is what the length of .data is held against.
             assert index.lengths[:-1] == written[1][:-1]
 
@@ -108,7 +108,7 @@ def test_another_version_is_refused_and_another_magic_or_count_is_damage() -> No
     assert resealed(entries) == entries + encode_footer(entries)
     with pytest.raises(UnknownVersion, match="version 2"):
         decode_index(resealed(entries, version=2), 1, 8, sealed=True)
-    with pytest.raises(IndexDamage, match="another magic"):
+    with pytest.raises(IndexDamage, match="unknown magic"):
         decode_index(resealed(entries, magic=b"TOPICTAG"), 1, 8, sealed=True)
     with pytest.raises(IndexDamage, match="9 entries instead of 8"):
         decode_index(resealed(entries, count=9), 1, 8, sealed=True)

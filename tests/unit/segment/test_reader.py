@@ -73,10 +73,10 @@ def test_what_is_kept_is_bounded() -> None:
     written.reader = SegmentReader(written.hot, None, index_cache_bytes=3000)
     index = written.reader.index(NAME, written.entry)
     for number in range(10):
-        written.reader._keep(NAME._replace(epoch=number), INDEX, index)
+        written.reader._add_to_cache(NAME._replace(epoch=number), INDEX, index)
     assert written.reader.cached_index(NAME) is None
-    assert len(written.reader._kept) == 3000 // index.size_bytes
-    assert written.reader._kept_bytes == len(written.reader._kept) * index.size_bytes
+    assert len(written.reader._cache) == 3000 // index.size_bytes
+    assert written.reader._cached_bytes == len(written.reader._cache) * index.size_bytes
     written.reader.close()
     assert not written.disk._fds
 
@@ -234,16 +234,16 @@ def test_tags_are_not_made_from_data_that_is_damaged() -> None:
 def answers(written: Written) -> list[Callable[[], object]]:
     """What can be asked, each of which has one right answer."""
     entry, reader = written.entry, written.fresh_reader()
-    asked: list[Callable[[], object]] = [
+    calls: list[Callable[[], object]] = [
         lambda: written.read(FIRST, FIRST + 19, reader),
         lambda: [*reader.index(NAME, entry).stamps],
         lambda: bytes(reader.index(NAME, entry).flags),
         lambda: reader.dead_set(NAME, entry),
     ]
     for tag in (b"all", b"order/3", b"none"):
-        asked.append(lambda tag=tag: reader.find_tag(NAME, entry, tag, False, ALL))  # type: ignore[misc]
-    asked.append(lambda: reader.find_tag(NAME, entry, b"o", True, ALL))
-    return asked
+        calls.append(lambda tag=tag: reader.find_tag(NAME, entry, tag, False, ALL))  # type: ignore[misc]
+    calls.append(lambda: reader.find_tag(NAME, entry, b"o", True, ALL))
+    return calls
 
 
 @pytest.mark.slow
@@ -256,19 +256,19 @@ def test_a_byte_changed_in_any_file_never_gives_a_wrong_answer(suffix: str) -> N
     rng = Random(suffix)
     for offset in range(len(original)):
         written.disk.flip(path, offset, rng.randrange(1, 256))
-        for ask, wanted in zip(answers(written), right, strict=True):
+        for ask, expected in zip(answers(written), right, strict=True):
             try:
-                found = ask()
+                answer = ask()
             except (SegmentDamage, DeadDamage):
-                found = wanted if suffix in (DATA, DEAD) else "damage of what can be made again"
-            assert found == wanted, f"{suffix}, offset {offset}"
+                answer = expected if suffix in (DATA, DEAD) else "damage of what can be made again"
+            assert answer == expected, f"{suffix}, offset {offset}"
         written.disk.write_file(path, original)
 
 
 def test_a_dead_set_is_read_and_a_stale_or_missing_one_is_said() -> None:
     written = Written(dead=(FIRST, FIRST + 8))
-    found = written.reader.dead_set(NAME, written.entry)
-    assert (found.dead_count, found.complete_to, bytes(found.bitmap[:2])) == (2, 6000, b"\x01\x01")
+    dead = written.reader.dead_set(NAME, written.entry)
+    assert (dead.dead_count, dead.complete_to, bytes(dead.bitmap[:2])) == (2, 6000, b"\x01\x01")
     written.disk.fail("pread")
     with pytest.raises(DeadDamage, match="Input/output"):
         written.reader.dead_set(NAME, written.entry)
@@ -338,20 +338,20 @@ def test_an_index_made_again_from_a_rewritten_segment_has_its_dead() -> None:
     header = encode_segment_header(HEADER._replace(generation=1))
     data = header + b"".join(written.frames[at] for at in kept)
     entry = replaced(written.entry, data_bytes=len(data), generation=1)
-    found = rebuild_index(reading(data), NAME._replace(generation=1), entry)
-    assert not found.has_damage
-    assert [at for at in range(40) if found.lengths[at]] == kept
-    assert found.data_end == len(data)
-    assert [*found.stamps] == sorted(found.stamps)
-    assert all(found.stamps[at] == parsed(written.frames[at]).ts for at in kept)
+    rebuilt = rebuild_index(reading(data), NAME._replace(generation=1), entry)
+    assert not rebuilt.has_damage
+    assert [at for at in range(40) if rebuilt.lengths[at]] == kept
+    assert rebuilt.data_end == len(data)
+    assert [*rebuilt.stamps] == sorted(rebuilt.stamps)
+    assert all(rebuilt.stamps[at] == parsed(written.frames[at]).ts for at in kept)
 
 
 def test_a_file_of_another_generation_is_not_taken_for_this_one() -> None:
     written = Written()
     data = written.files()[DATA]
-    found = rebuild_index(reading(data), NAME._replace(generation=1), replaced(written.entry, generation=1))
-    assert found.has_damage
-    assert set(found.flags) == {DAMAGED}
+    rebuilt = rebuild_index(reading(data), NAME._replace(generation=1), replaced(written.entry, generation=1))
+    assert rebuilt.has_damage
+    assert set(rebuilt.flags) == {DAMAGED}
 
 
 def reading(data: bytes) -> Callable[[int, int], bytes]:

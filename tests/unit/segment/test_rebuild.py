@@ -19,7 +19,7 @@ def reading(data: bytes) -> Read:
     return lambda offset, size: data[offset : offset + size]
 
 
-def told(index: SegmentIndex) -> tuple[list[int], list[int], list[int], bytes, bool]:
+def columns_of(index: SegmentIndex) -> tuple[list[int], list[int], list[int], bytes, bool]:
     return [*index.offsets], [*index.lengths], [*index.stamps], bytes(index.flags), index.has_damage
 
 
@@ -31,12 +31,12 @@ def both_ways(
     is_short = _intact_rows(reading(data), name, entry) is not None
     answers: list[list[object]] = []
     for _ in range(2):
-        found: list[object] = [told(rebuild_index(reading(data), name, entry))]
+        indexes: list[object] = [columns_of(rebuild_index(reading(data), name, entry))]
         try:
-            found.append(rebuild_tags(reading(data), name, entry))
+            indexes.append(rebuild_tags(reading(data), name, entry))
         except SegmentDamage as damage:
-            found.append((damage.first_seq, damage.last_seq))
-        answers.append(found)
+            indexes.append((damage.first_seq, damage.last_seq))
+        answers.append(indexes)
         monkeypatch.setattr(rebuild, "_intact_rows", lambda read, name, entry: None)
     monkeypatch.undo()
     return answers[0], answers[1], is_short

@@ -43,16 +43,16 @@ def tags_for(frames: list[bytes]) -> bytes:
 
 
 def checkpoint(
-    disk: MemoryDisk, frames: list[bytes], upto: int, entry: SegmentEntry | None, *, seal: bool = False
+    disk: MemoryDisk, frames: list[bytes], end: int, entry: SegmentEntry | None, *, seal: bool = False
 ) -> SegmentEntry:
     """One checkpoint's work on the segment: what the next snapshot may say of it."""
     writer = open_active(disk, PATHS, HEADER, entry)
     try:
-        append(writer, frames[writer.count : upto])
+        append(writer, frames[writer.count : end])
         if seal:
             writer.seal(writer.footer(), writer.tags())
         writer.sync()
-        return entry_of(writer, frames[:upto], sealed=seal)
+        return entry_of(writer, frames[:end], sealed=seal)
     finally:
         if not disk.is_gone:
             writer.close()
@@ -80,8 +80,8 @@ def test_a_segment_grown_over_many_checkpoints_is_the_one_written_at_once() -> N
     once, often = made_disk(), made_disk()
     checkpoint(once, FRAMES, 60, None, seal=True)
     entry = None
-    for upto in (1, 2, 20, 20, 59):
-        entry = checkpoint(often, FRAMES, upto, entry)
+    for end in (1, 2, 20, 20, 59):
+        entry = checkpoint(often, FRAMES, end, entry)
         assert_reads(often, entry)
     entry = checkpoint(often, FRAMES, 60, entry, seal=True)
     assert_reads(often, entry)
@@ -135,7 +135,7 @@ def test_an_index_that_is_harmed_is_made_again_when_the_segment_is_opened(harm: 
     else:
         disk.write_file(path(INDEX), before[:-1] if harm == "short" else b"")
     writer = open_active(disk, PATHS, HEADER, entry)
-    assert path(INDEX) in writer.touched
+    assert path(INDEX) in writer.paths_to_sync
     writer.sync()
     writer.close()
     assert disk.read_file(path(INDEX)) == before
@@ -155,7 +155,7 @@ def test_a_seal_looks_at_the_index_before_it_makes_it_true() -> None:
         assert files(disk) == files(right)
 
 
-def test_an_index_that_the_disk_cannot_give_back_is_made_again() -> None:
+def test_an_index_that_the_disk_cannot_read_is_rebuilt() -> None:
     right = made_disk()
     checkpoint(right, FRAMES, 20, None, seal=True)
     disk = made_disk()
@@ -188,13 +188,13 @@ def test_contents_are_synced_before_the_names_that_lead_to_them() -> None:
     append(writer, FRAMES)
     writer.seal(writer.footer(), writer.tags())
     directory = path(DATA).rpartition("/")[0]
-    wanted = [path(DATA), path(INDEX), path(TAGS), directory, PATHS.topics]
-    assert writer.touched == wanted
+    expected = [path(DATA), path(INDEX), path(TAGS), directory, PATHS.topics]
+    assert writer.paths_to_sync == expected
     assert disk.trace is not None
     del disk.trace[:]
     writer.sync()
-    assert [told for _, told in disk.trace] == wanted
-    assert writer.touched == []
+    assert [path_synced for _, path_synced in disk.trace] == expected
+    assert writer.paths_to_sync == []
     writer.sync()
     assert len(disk.trace) == 5
 
@@ -203,9 +203,9 @@ def test_an_open_that_changes_nothing_has_nothing_to_sync() -> None:
     disk = made_disk()
     entry = checkpoint(disk, FRAMES, 20, None)
     writer = open_active(disk, PATHS, HEADER, entry)
-    assert writer.touched == []
+    assert writer.paths_to_sync == []
     append(writer, FRAMES[20:21])
-    assert writer.touched == [path(DATA), path(INDEX)]
+    assert writer.paths_to_sync == [path(DATA), path(INDEX)]
 
 
 @pytest.mark.slow
@@ -282,12 +282,12 @@ def history(disk: MemoryDisk) -> list[SegmentEntry | None]:
     """Three checkpoints; the entries that snapshots may have named, the last of them for sure."""
     named: list[SegmentEntry | None] = [None]
     with suppress(PowerCut, OSError):
-        for upto, seal in ((20, False), (45, False), (60, True)):
-            named.append(checkpoint(disk, FRAMES, upto, named[-1], seal=seal))
+        for end, seal in ((20, False), (45, False), (60, True)):
+            named.append(checkpoint(disk, FRAMES, end, named[-1], seal=seal))
     return named
 
 
-def go_on(disk: MemoryDisk, entry: SegmentEntry | None) -> None:
+def write_the_rest(disk: MemoryDisk, entry: SegmentEntry | None) -> None:
     """What a snapshot named is there, and the segment can be brought to its end from there."""
     if entry is not None:
         assert_reads(disk, entry)
@@ -305,7 +305,7 @@ def test_what_a_snapshot_named_survives_a_power_cut_at_any_call() -> None:
         for seed in range(6):
             # The newest snapshot, or the one before it.
             for entry in named[-2:]:
-                go_on(disk.after_power_cut(Random(seed)), entry)
+                write_the_rest(disk.after_power_cut(Random(seed)), entry)
         if not disk.is_gone:
             break
         calls += 1
@@ -322,7 +322,7 @@ def test_what_a_snapshot_named_is_there_after_any_call_failed(code: int) -> None
         disk.clear_faults()
         assert not disk._fds
         # A worker whose sync failed ends; the next one finds what the media has.
-        go_on(disk.after_reboot(), named[-1])
+        write_the_rest(disk.after_reboot(), named[-1])
         if not fault.fired:
             break
     assert not fault.fired

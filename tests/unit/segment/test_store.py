@@ -112,7 +112,7 @@ def test_a_file_that_was_put_again_while_it_was_opened_is_not_kept_open() -> Non
 
 def test_a_source_that_is_over_too_early_stores_nothing() -> None:
     disk, store = made()
-    with pytest.raises(OSError, match="the source is over at 3 of 5"):
+    with pytest.raises(OSError, match="the source ends at 3 of 5"):
         store.put(KEY, lambda offset, size: b"abc"[offset:], 5)
     assert disk.all_files() == []
 
@@ -161,8 +161,8 @@ def test_what_was_put_survives_a_power_cut_at_any_moment() -> None:
                 done = number
         for seed in range(8):
             survivor = LocalStore(disk.after_power_cut(Random(seed)), "/store")
-            found = survivor.read_range(KEY, 0, 99) if survivor.exists(KEY) else b""
-            assert found in (b"", b"first", b"second", b"third")[done : done + 2], (calls, seed)
+            content = survivor.read_range(KEY, 0, 99) if survivor.exists(KEY) else b""
+            assert content in (b"", b"first", b"second", b"third")[done : done + 2], (calls, seed)
             put(survivor, KEY, b"and on")
             assert survivor.read_range(KEY, 0, 99) == b"and on"
         if not disk.is_gone:
@@ -201,7 +201,7 @@ def test_threads_read_what_they_asked_for_while_files_come_and_go(tmp_path: Path
         for _ in range(1500):
             number = rng.randrange(6)
             try:
-                found = store.read_range(keys[number], 0, 1000)
+                content = store.read_range(keys[number], 0, 1000)
             except FileNotFoundError:
                 if number != 5:
                     wrong.append(f"{keys[number]} is gone")
@@ -209,8 +209,8 @@ def test_threads_read_what_they_asked_for_while_files_come_and_go(tmp_path: Path
             except OSError as error:
                 wrong.append(str(error))
                 continue
-            if found != bytes([number]) * 1000:
-                wrong.append(f"{keys[number]} reads {found[:3]!r}")
+            if content != bytes([number]) * 1000:
+                wrong.append(f"{keys[number]} reads {content[:3]!r}")
 
     threads = [threading.Thread(target=read, args=(seed,)) for seed in range(4)]
     for thread in threads:

@@ -67,9 +67,9 @@ def test_a_lookup_is_what_a_search_through_all_of_them_finds(seed: int) -> None:
     assert (reader.first_seq, reader.tag_count) == (FIRST, len(pairs))
     assert reader.seq_count == sum(map(len, pairs.values()))
     tags = rng.sample(sorted(pairs), min(20, len(pairs)))
-    asked = [*tags, *(tag[: rng.randrange(len(tag) + 1)] for tag in tags), *(tag + b"\0" for tag in tags)]
-    asked += [b"", b"\0", b"\xff\xff\xff", rng.randbytes(3)]
-    for tag in asked:
+    queries = [*tags, *(tag[: rng.randrange(len(tag) + 1)] for tag in tags), *(tag + b"\0" for tag in tags)]
+    queries += [b"", b"\0", b"\xff\xff\xff", rng.randbytes(3)]
+    for tag in queries:
         for is_prefix in (False, True):
             for below in (FIRST + 1 << 20, FIRST + rng.randrange(1600), FIRST):
                 assert reader.find(tag, is_prefix, below) == expected(pairs, tag, is_prefix, below)
@@ -121,9 +121,9 @@ def test_a_tag_in_front_of_all_or_behind_them_is_looked_for_in_no_block(is_prefi
     reader = TagsReader(read, len(data))
     read.calls = 0
     for tag in (b"", b"order/000999", b"order/002000", b"order/0019991", b"p"):
-        wanted = expected(pairs, tag, is_prefix, 1 << 60)
-        assert reader.find(tag, is_prefix, 1 << 60) == wanted
-        assert read.calls == 0 or wanted
+        seqs = expected(pairs, tag, is_prefix, 1 << 60)
+        assert reader.find(tag, is_prefix, 1 << 60) == seqs
+        assert read.calls == 0 or seqs
         read.calls = 0
     for tag in (b"order/001000", b"order/001999"):
         assert reader.find(tag, is_prefix, 1 << 60) == expected(pairs, tag, is_prefix, 1 << 60)
@@ -174,7 +174,7 @@ def test_another_version_is_refused_and_another_magic_is_damage() -> None:
     data = encode_tags({b"a": [FIRST]}, FIRST)
     with pytest.raises(UnknownVersion, match="version 2"):
         reader_of(refooted(data, 8, b"\2"))
-    with pytest.raises(TagsDamage, match="another magic"):
+    with pytest.raises(TagsDamage, match="unknown magic"):
         reader_of(refooted(data, 0, b"TOPICIDX"))
     with pytest.raises(TagsDamage, match="no room for a directory"):
         reader_of(refooted(data, 12, b"\xff"))

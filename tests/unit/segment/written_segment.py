@@ -27,8 +27,8 @@ HEADER = SegmentHeader(0, INSTANCE, NAME.topic_id, NAME.epoch, NAME.first_seq, N
 FIRST_TS = 1_700_000_000_000
 
 
-def made_disk(**told: int) -> MemoryDisk:
-    disk = MemoryDisk(traced=True, **told)
+def made_disk(**sizes: int) -> MemoryDisk:
+    disk = MemoryDisk(traced=True, **sizes)
     disk.make_dirs(PATHS.root)
     make_segment_dirs(disk, PATHS)
     disk.make_dirs(COLD_ROOT)
@@ -63,9 +63,12 @@ def entries_of(frames: list[bytes], start: int) -> bytes:
     """The index entries of frames that stand one behind the other from `start`."""
     lengths = array("I", map(len, frames))
     places = array("I", [*accumulate(lengths, initial=start)][:-1])
-    found = [parsed(frame) for frame in frames]
+    parsed_frames = [parsed(frame) for frame in frames]
     return encode_entries(
-        places, lengths, array("Q", [one.ts for one in found]), bytes(one.flags for one in found)
+        places,
+        lengths,
+        array("Q", [one.ts for one in parsed_frames]),
+        bytes(one.flags for one in parsed_frames),
     )
 
 

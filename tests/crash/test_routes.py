@@ -1,8 +1,8 @@
-"""A script of forwards that copy while rules come, change and go, ended in each of its disk calls.
+"""Routes copy while rules are created, changed and deleted; the script ends in each of its disk calls.
 
 Whatever is left: a rule that was acked is there, and one whose end was acked is not; no topic holds a copy of
 a record that its source lost; and once all is quiet again each destination has exactly what its source has,
-in its order, or the word that it lost what the source trimmed.
+in its order, or a lost range for the records that the source evicted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RULES = {
 
 
 class Script:
-    """What was asked, and the answers that came before the end."""
+    """The requests of the script, and the replies that arrived before its end."""
 
     def __init__(self, disk: MemoryDisk, durability: str) -> None:
         self.durability = durability
@@ -79,41 +79,41 @@ class Script:
         stage = ForwardStage(disk=disk, clock=clock, **SETTINGS)
         if (older := without_newest_snapshot(disk)) is not None:
             assert _known(ForwardStage(disk=older, clock=clock, **SETTINGS)) == _known(stage)
-        found = stage.shards[0].shard.state.forwards
-        for name, told in self.made.items():
-            if told.came and told.code is None and name != "ad":
-                assert RULES[name].name in found
+        routes = stage.shards[0].shard.state.forwards
+        for name, reply in self.made.items():
+            if reply.came and reply.code is None and name != "ad":
+                assert RULES[name].name in routes
         if self.gone is not None and self.gone.came:
-            assert "a>d" not in found
+            assert "a>d" not in routes
         if "a" not in stage.shards[0].shard.state.topics:
             assert not self.writes
             return
         stage.pass_time(3000)
         source = stage.data("a")
         assert source == list(range(1, len(source) + 1))
-        assert not is_kept or len(source) >= sum(told.came and told.code is None for told in self.writes)
+        assert not is_kept or len(source) >= sum(reply.came and reply.code is None for reply in self.writes)
         for rule, dest in (("a>b", "b"), ("b>c", "c")):
-            assert rule not in found or stage.data(dest) == source
+            assert rule not in routes or stage.data(dest) == source
         copied = stage.data("d") if "d" in stage.shards[0].shard.state.topics else []
         assert copied == source[: len(copied)]
-        if "t>e" in found:
+        if "t>e" in routes:
             _check_trimmed(stage)
 
 
 def _check_trimmed(stage: ForwardStage) -> None:
-    """What was copied is in order, and each stretch that is missing was told."""
-    found: list[Any] = []
+    """The copies are in order, and each missing range was reported."""
+    copies: list[Any] = []
     cursor, is_at_end = 0, False
     while not is_at_end:
         answer = stage.shards[0].read("e", cursor)
         if answer.tombstone is not None:
-            found += [None] * answer.tombstone.missed_estimate
-        found += [int(record.data) for record in answer.records]
+            copies += [None] * answer.tombstone.missed_estimate
+        copies += [int(record.data) for record in answer.records]
         cursor, is_at_end = answer.next_from_seq, answer.caught_up
-    values = [value for value in found if value is not None]
+    values = [value for value in copies if value is not None]
     assert values == sorted(set(values))
-    for before, behind in pairwise(found):
-        assert before is None or behind is None or behind == before + 1, f"a gap in silence: {found}"
+    for before, after in pairwise(copies):
+        assert before is None or after is None or after == before + 1, f"an unreported gap: {copies}"
 
 
 def _known(stage: ForwardStage) -> Any:

@@ -1,7 +1,7 @@
-"""A chain of forwards over three shards, of which one ends, or fails, in each of its disk calls.
+"""A chain of routes over three shards, one of which ends or fails in each of its disk calls.
 
-The others go on. Whatever that shard had copied or told by then: once it is back every topic holds what the
-one before it holds, each record once and in order, and what was acked to somebody is in all of them.
+The others keep running. Whatever that shard had copied or acked by then: once it is back, every topic holds
+the records of the one before it, each once and in order, and each acked record is in all of them.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ class Life:
     def _live(self) -> None:
         source = self.stage.owner(self.topics[0])
         for name in self.rules:
-            self._alive(lambda name=name: self._make(name))  # type: ignore[misc]
+            self._survive(lambda name=name: self._make(name))  # type: ignore[misc]
         for number in range(1, WRITES + 1):
             source = self.stage.owner(self.topics[0])
-            self._alive(lambda number=number, source=source: self._write(source, number))  # type: ignore[misc]
+            self._survive(lambda number=number, source=source: self._write(source, number))  # type: ignore[misc]
             if number % 3 == 0:
                 for one in self.stage.shards:
                     one.shard.start_checkpoint()
-            self._alive(lambda: self.stage.pass_time(60))
-        self._alive(lambda: self.stage.pass_time(2000))
+            self._survive(lambda: self.stage.pass_time(60))
+        self._survive(lambda: self.stage.pass_time(2000))
 
     def _make(self, name: str) -> None:
         self.stage.send_put_forward(self.rules[name])
@@ -71,9 +71,9 @@ class Life:
         self.writes.append(source.send_append(self.topics[0], record(number, meta={"n": number})))
         self.stage.settle()
 
-    def _alive(self, go: Callable[[], object]) -> None:
+    def _survive(self, step: Callable[[], object]) -> None:
         try:
-            go()
+            step()
         except MachineGoneError:
             self.ended = True
             [number] = [number for number, one in enumerate(self.stage.shards) if one.disk.is_gone]
@@ -92,7 +92,7 @@ class Life:
             stage.pass_time(1500)
         written = stage.data(self.topics[0])
         assert written == sorted(set(written))
-        acked = {number for number, told in enumerate(self.writes, 1) if told.came and told.code is None}
+        acked = {number for number, reply in enumerate(self.writes, 1) if reply.came and reply.code is None}
         assert acked <= set(written)
         for topic in self.topics[1:]:
             assert stage.data(topic) == written, f"{topic} of {self.topics}"
@@ -102,10 +102,10 @@ class Life:
 def _chain(stage: ForwardStage) -> list[str]:
     """Topics of the shards 0, 1, 2 and 0."""
     names = [f"t{number}" for number in range(40)]
-    found: list[str] = []
+    topics: list[str] = []
     for shard in (0, 1, 2, 0):
-        found.append(next(name for name in names if stage.number_of(name) == shard and name not in found))
-    return found
+        topics.append(next(name for name in names if stage.number_of(name) == shard and name not in topics))
+    return topics
 
 
 def sweep(durability: str, number: int, arm: Callable[[MemoryDisk, int], object], how: str) -> int:
