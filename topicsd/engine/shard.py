@@ -111,7 +111,7 @@ class Shard:
             recovery = Recovery(fs, paths, identity, self._files, known, on_progress)
             replay = Replay(state, 0 if snapshot is None else snapshot.head.end_ordinal)
             recovered = recovery.run(replay.batch)
-            end, size = _begin(recovered.end, clock, settings), settings.wal_file_bytes
+            end, size = _start_of_log(recovered.end, clock, settings), settings.wal_file_bytes
             writer = LogWriter(
                 fs,
                 clock,
@@ -124,7 +124,7 @@ class Shard:
                 recovered.place,
             )
             self.log = state.log = GroupCommit(clock, loop, threads.sync, writer, bounds, on_failure)
-            self.log.on_tick = self._in_background
+            self.log.on_tick = self._on_tick
             state.totals.synced_position = lambda: self.log.synced_position
             self.pressure = PressureGauge(clock, loop, state.watch, self.log)
             self._resume_heads(recovered)
@@ -132,18 +132,18 @@ class Shard:
             if not recovered.is_settled and not writer.has_file:
                 recovery.settle()
             files = Files(fs, paths, identity, self._files)
-            self._keep_segments(loop, files, hot, cold, snapshot, has_more=replay.frames > 0)
+            self._start_jobs(loop, files, hot, cold, snapshot, has_more=replay.frames > 0)
         except BatchRefused as error:
-            self._give_up()
+            self._release()
             raise RecoveryRefused(f"{paths.wal}/{error.place}: {error}") from error
         except OSError as error:
-            self._give_up()
-            raise RecoveryRefused(_failed_call(paths, error)) from error
+            self._release()
+            raise RecoveryRefused(_describe_failed_call(paths, error)) from error
         except (SnapshotDamage, SegmentDamage, DeadDamage, UnknownVersion) as error:
-            self._give_up()
+            self._release()
             raise RecoveryRefused(f"{paths.root}: {error}") from error
         except Exception:
-            self._give_up()
+            self._release()
             raise
 
     # -- operations --------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ class Shard:
         try:
             self.pressure.stop()
             self.upkeep.stop()
-            self._keeping.stop()
+            self._upkeep_jobs.stop()
             self._background.stop()
             self.log.shut()
             if self.log.failed is None:
@@ -219,7 +219,7 @@ class Shard:
 
     # -- the start ---------------------------------------------------------------------------------------
 
-    def _give_up(self) -> None:
+    def _release(self) -> None:
         """Release the lock and the files, so that the directory can be repaired."""
         if hasattr(self, "log"):
             self.log.abandon()
@@ -227,7 +227,7 @@ class Shard:
         self._files.close()
         self._lock.release()
 
-    def _keep_segments(
+    def _start_jobs(
         self,
         loop: Loop,
         files: Files,
@@ -240,12 +240,12 @@ class Shard:
         state = self.state
         self._background = Background(loop, self._threads.copy, self.log)
         self.checkpoints = Checkpointer(state, loop, self._background, files, hot, cold, snapshot, has_more)
-        self._keeping = Background(loop, self._threads.keep, self.log)
-        self.upkeep = Upkeep(state, loop, self._keeping, self.checkpoints, hot, cold)
+        self._upkeep_jobs = Background(loop, self._threads.keep, self.log)
+        self.upkeep = Upkeep(state, loop, self._upkeep_jobs, self.checkpoints, hot, cold)
         self.checkpoints.on_end = self.upkeep.wake
         if any(topic.has_files for topic in state.topics.values()):
             self.upkeep.wake()
-        state.gone_jobs.is_open = True
+        state.removals.is_open = True
 
     def _load(
         self,
@@ -262,17 +262,17 @@ class Shard:
         if snapshot is None:
             _refuse_loss(fs, paths)
             return None
-        whose = Identity(snapshot.head.instance, snapshot.head.shard)
-        if whose != identity:
+        owner = Identity(snapshot.head.instance, snapshot.head.shard)
+        if owner != identity:
             raise UnreadableLog(
-                f"{paths.meta}: the snapshot belongs to shard {whose.shard} of instance "
-                f"{whose.instance.hex()}, not to shard {identity.shard} of {identity.instance.hex()}"
+                f"{paths.meta}: the snapshot belongs to shard {owner.shard} of instance "
+                f"{owner.instance.hex()}, not to shard {identity.shard} of {identity.instance.hex()}"
             )
         load_snapshot(self.state, snapshot, hot, dead)
         say_what_is_out_of_reach(self.state, cold)
         return snapshot
 
-    def _in_background(self) -> bool:
+    def _on_tick(self) -> bool:
         clock = self.state.clock
         self.checkpoints.tick()
         has_more = self.state.totals.free_some()
@@ -331,7 +331,7 @@ def _known(snapshot: Snapshot) -> Known:
     return Known(head.start, head.end_file, head.end_offset)
 
 
-def _begin(end: LogEnd, clock: Clock, settings: Settings) -> LogEnd:
+def _start_of_log(end: LogEnd, clock: Clock, settings: Settings) -> LogEnd:
     """Return the log place at which to resume.
 
     In memory mode each start begins a new log. Its ordinals, and with them the epochs of its topics, must
@@ -340,7 +340,7 @@ def _begin(end: LogEnd, clock: Clock, settings: Settings) -> LogEnd:
     return end._replace(ordinal=clock.now_ms() * 1000) if settings.memory else end
 
 
-def _failed_call(paths: ShardPaths, error: OSError) -> str:
+def _describe_failed_call(paths: ShardPaths, error: OSError) -> str:
     """Describe a failed call with its path, or the shard's path where the error has none."""
     sentence = os_error_sentence(error)
     return sentence if error.filename is not None else f"{paths.root}: {sentence}"
@@ -386,13 +386,13 @@ def open_layout(fs: Fs, data_dir: str, shard_count: int) -> Layout:
     """
     layout = read_layout(fs, data_dir)
     if layout is not None:
-        made = restore_empty_dirs(fs, data_dir, layout)
-        if made:
+        created = restore_empty_dirs(fs, data_dir, layout)
+        if created:
             logger.warning(
                 "data directory: %d empty directories were missing and are made again, as a copy leaves them "
                 "out: %s",
-                len(made),
-                ", ".join(os.path.relpath(path, data_dir) for path in made),
+                len(created),
+                ", ".join(os.path.relpath(path, data_dir) for path in created),
             )
         return layout
     return create_data_dir(fs, data_dir, new_shard_count(shard_count), os.urandom(INSTANCE_BYTES))

@@ -53,7 +53,7 @@ class ShardData:
         """The id and epoch of each deleted topic that has files."""
         self.damaged_segments: set[SegmentName | str] = set()
         """Segments, and log files by name, that are known to be damaged (`damage.py`)."""
-        self.overfull: set[int] = set()
+        self.eviction_failures: set[int] = set()
         """Epochs of topics whose eviction failed once, which is logged once."""
 
     def one_config(self, config: TopicConfig) -> TopicConfig:

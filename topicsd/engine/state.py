@@ -15,7 +15,7 @@ from shared.runtime.clock import Clock
 from shared.runtime.disk_thread import Loop, Threads
 from shared.settings.settings import Settings
 from topicsd.engine.queue.dead_letter import STAMP_BYTES_MAX
-from topicsd.engine.queue.removal import GoneJobs
+from topicsd.engine.queue.removal import Removals
 from topicsd.engine.queue.timers import QueueDue
 from topicsd.engine.read.page_cache import PageCache
 from topicsd.engine.records.sealed_run import SealedRun
@@ -77,7 +77,7 @@ class ShardState(ShardData):
         self.threads = threads
         self.watch = Watch(loop, clock)
         self.due = QueueDue(loop, clock, self.watch)
-        self.gone_jobs = GoneJobs(loop, self._jobs_left)
+        self.removals = Removals(loop, self._on_removal_end)
         self.pages = PageCache(settings.page_cache_bytes)
         self.stamped_settings = msgspec.structs.replace(
             settings,
@@ -115,7 +115,7 @@ class ShardState(ShardData):
         self.unlogged_floors: dict[Topic, None] = {}
         """Topics with an eviction that readers have seen but a full disk kept out of the log."""
 
-    def _jobs_left(self, topic: Topic) -> None:
+    def _on_removal_end(self, topic: Topic) -> None:
         """Wake claims after a removal: jobs that were blocked by removed jobs may be ready."""
         if topic.waiters is not None:
             self.watch.wake(topic)
@@ -124,11 +124,11 @@ class ShardState(ShardData):
     def add_topic(self, topic: Topic) -> None:
         super().add_topic(topic)
         if topic.queue is not None:
-            topic.queue.later = partial(self.gone_jobs.wake, topic)
+            topic.queue.schedule_removal = partial(self.removals.wake, topic)
 
     def remove_topic(self, topic: Topic) -> None:
         super().remove_topic(topic)
-        self.gone_jobs.forget(topic)
+        self.removals.forget(topic)
         self.raised.pop(topic, None)
         self.unlogged_floors.pop(topic, None)
         for forward in topic.forwards.values():
@@ -163,11 +163,11 @@ class ShardState(ShardData):
             frames.append(encode_control(control, topic_id=topic.topic_id, ts=topic.last_ts, durable=durable))
         self.log.join(frames, sum(map(len, frames)), len(frames), entry, waits)
 
-    def defer(self, topic: Topic, again: Callable[[], object], reply: Reply) -> None:
+    def defer(self, topic: Topic, retry: Callable[[], object], reply: Reply) -> None:
         """Defer a request until the pending deletion of its topic ends; refuse it if too many wait."""
         assert topic.leaving is not None
         if len(topic.leaving) < self.settings.max_waiting_requests:
-            topic.leaving.append(again)
+            topic.leaving.append(retry)
         else:
             message = (
                 f'topic "{topic.name}" is being deleted and too many requests wait for it; retry after 1 s'

@@ -206,8 +206,8 @@ class Topic:
     def set_cursors(self, cursors: dict[str, Cursor]) -> None:
         """Set the cursors, by name, and `protected_seq`, up to which records may be evicted."""
         self.cursors = cursors
-        is_held = self.config.protect_cursors and cursors
-        self.protected_seq = min(one.from_seq for one in cursors.values()) if is_held else NEVER
+        protects = self.config.protect_cursors and cursors
+        self.protected_seq = min(one.from_seq for one in cursors.values()) if protects else NEVER
 
     def add_live(self, count: int, size: int) -> None:
         """Add to the numbers of live records and bytes; negative numbers subtract."""
@@ -259,9 +259,9 @@ class Topic:
         runs = self.runs
         for at in range(self.run_index(seq), len(runs)):
             run = runs[at]
-            found = run.next_live(max(seq, run.first_seq))
-            if found < run.next_seq:
-                return found
+            live = run.next_live(max(seq, run.first_seq))
+            if live < run.next_seq:
+                return live
         return self.head + 1
 
     def reason_for(self, gap_from: int) -> str:

@@ -25,7 +25,7 @@ def order_jobs(topic: Topic) -> None:
         tags = {seq: tag for tag, seqs in _tags(topic, run).items() for seq in seqs}
         seq = run.next_live(max(run.first_seq, topic.earliest_seq))
         while seq < run.next_seq:
-            queue.came(seq, tags.get(seq, b""))
+            queue.add_record(seq, tags.get(seq, b""))
             seq = run.next_live(seq + 1)
 
 

@@ -38,7 +38,7 @@ class Job:
         self.is_leaving = False
 
 
-class Held(NamedTuple):
+class JobState(NamedTuple):
     """The recorded state of a job, as stored in frames and snapshots and used to undo a change."""
 
     seq: int

@@ -26,7 +26,7 @@ from topicsd.engine.read.seek import count_live
 from topicsd.engine.records.run import Run
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.requests import Reply
-from topicsd.engine.retention.eviction_log import keep_to_caps, log_expired
+from topicsd.engine.retention.eviction_log import evict_over_caps, log_expired
 from topicsd.engine.shard_data import ShardData
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
@@ -115,7 +115,7 @@ def apply_cursor(shard: ShardData, topic: Topic, cursor: Cursor) -> bool:
         cursors[cursor.name] = cursor
     topic.set_cursors(cursors)
     if topic.evicts:
-        keep_to_caps(shard, topic)
+        evict_over_caps(shard, topic)
     return (before is None) != cursor.is_gone
 
 

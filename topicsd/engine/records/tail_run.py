@@ -78,11 +78,11 @@ class TailRun(Run):
         """Return whether the record at this index refers to the bytes of another record."""
         return self._originals is not None and self._originals[at] != self.positions[at]
 
-    def copies(self, at: int, upto: int) -> bytes | None:
+    def copies(self, at: int, end: int) -> bytes | None:
         """Return one byte for each record of the slice, 1 for a copy; None when there is no copy."""
         if self._originals is None:
             return None
-        marks = bytes(map(ne, self._originals[at:upto], self.positions[at:upto]))
+        marks = bytes(map(ne, self._originals[at:end], self.positions[at:end]))
         return marks if 1 in marks else None
 
     def logged_count(self, end: int) -> int:

@@ -23,9 +23,9 @@ from shared.contract.errors import (
 )
 from topicsd.engine.pending import TopicEntry, tell
 from topicsd.engine.queue.delay import delay_frame, delay_frame_bytes, due_of
-from topicsd.engine.queue.state import jobs_came
+from topicsd.engine.queue.state import add_jobs
 from topicsd.engine.requests import Appended, AppendRequest, Reply
-from topicsd.engine.retention.eviction_log import keep_to_caps, log_expired, look_ahead
+from topicsd.engine.retention.eviction_log import evict_over_caps, log_expired, prefetch_next_index
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.topic_create import encode_create, new_topic, register_topic
@@ -228,7 +228,7 @@ class PendingAppend(TopicEntry):
     ) -> None:
         # Inlined from `TopicEntry.__init__`: hot path.
         self.topic = topic
-        self._waits = False
+        self._is_waiting = False
         self.shard = shard
         self.encoded = encoded
         self.ts = ts
@@ -244,7 +244,7 @@ class PendingAppend(TopicEntry):
 
     def publish(self) -> None:
         topic = self.topic
-        if self._waits:
+        if self._is_waiting:
             self.end_wait()
         parts, lengths, size, tags = self.encoded
         run = topic.run
@@ -261,11 +261,11 @@ class PendingAppend(TopicEntry):
                 if tag:
                     run.tags.add(tag, seq)
         if topic.queue is not None and (topic.queue.order is not None or self.due):
-            jobs_came(topic.queue, self.first_seq, len(lengths), tags, self.due)
+            add_jobs(topic.queue, self.first_seq, len(lengths), tags, self.due)
         if topic.evicts:
-            keep_to_caps(self.shard, topic)
+            evict_over_caps(self.shard, topic)
             if topic.runs[0] is not run:
-                look_ahead(self.shard, topic)
+                prefetch_next_index(self.shard, topic)
         head = topic.head
         # Positional arguments: keyword arguments would cost more than the rest of the answer.
         answer = Appended(topic.name, self.first_seq, head, head, self.created, False, self.durability)

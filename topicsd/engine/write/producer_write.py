@@ -170,7 +170,7 @@ def _moved(move: Move) -> tuple[int, ...]:
 def keep_produced(shard: ShardData, topic: Topic, producer: str, write: Produced) -> None:
     if topic.producers is None:
         topic.producers = Producers()
-    topic.producers.keep(producer, write, shard.settings.max_producers)
+    topic.producers.store(producer, write, shard.settings.max_producers)
 
 
 def is_produced(topic: Topic, producer: Producer) -> bool:

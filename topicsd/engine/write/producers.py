@@ -63,7 +63,7 @@ class Producers:
                 return True
         return False
 
-    def keep(self, producer: str, write: Produced, count_max: int) -> None:
+    def store(self, producer: str, write: Produced, count_max: int) -> None:
         """Store a published write as the last one of its producer; replay calls this too."""
         is_new = self._known.pop(producer, None) is None
         while is_new and count_max and len(self._known) >= count_max:
