@@ -15,13 +15,13 @@ from topicsd.engine.retention.delete import apply_delete
 from topicsd.engine.retention.eviction_log import evict_over_caps
 from topicsd.engine.retention.retention import replay_eviction
 from topicsd.engine.routes.reference import Originals, UnknownOriginals
-from topicsd.engine.routes.route import apply_forward, apply_forward_cursor, remove_forward
+from topicsd.engine.routes.route import apply_route, apply_route_cursor, remove_route
 from topicsd.engine.session_log import apply_session
 from topicsd.engine.shard_data import ShardData
 from topicsd.engine.topic import Topic
 from topicsd.engine.write.idempotency import KeyedWrite
-from topicsd.engine.write.producer_write import keep_produced
-from topicsd.engine.write.producers import Produced
+from topicsd.engine.write.producer_write import store_producer_write
+from topicsd.engine.write.producers import ProducerWrite
 from topicsd.log import control_frame
 from topicsd.log.control_frame import Control, ForwardCursor, decode_control
 from topicsd.log.frame import (
@@ -164,16 +164,18 @@ class Replay:
             case control_frame.Cursor():
                 apply_cursor(shard, topic, control)
             case control_frame.ForwardCreate():
-                apply_forward(shard, topic, control)
+                apply_route(shard, topic, control)
             case control_frame.ForwardDelete():
-                remove_forward(shard, topic, control.name)
+                remove_route(shard, topic, control.name)
             case ForwardCursor():
                 if control.offsets:
                     self._copy(topic, control, ts, ordinal, end)
-                apply_forward_cursor(topic, control)
+                apply_route_cursor(topic, control)
             case control_frame.Producer():
-                write = Produced(control.producer_seq, control.first_seq, control.count, ts, control.moved)
-                keep_produced(shard, topic, control.producer, write)
+                write = ProducerWrite(
+                    control.producer_seq, control.first_seq, control.count, ts, control.moved
+                )
+                store_producer_write(shard, topic, control.producer, write)
             case control_frame.LostRange():
                 if not topic.head + 1 == control.first <= control.last:
                     gap = f"{control.first} to {control.last}"

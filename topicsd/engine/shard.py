@@ -40,7 +40,7 @@ from topicsd.disk.layout import (
     shard_paths,
 )
 from topicsd.engine import topic_admin
-from topicsd.engine.checkpoint.load import choose_known, load_snapshot, say_what_is_out_of_reach
+from topicsd.engine.checkpoint.load import choose_known, load_snapshot, log_unreachable_segments
 from topicsd.engine.checkpoint.scheduler import Checkpointer
 from topicsd.engine.checkpoint.segment_copy import Files
 from topicsd.engine.checkpoint.snapshot_files import drop_leftovers, snapshot_numbers
@@ -269,7 +269,7 @@ class Shard:
                 f"{owner.instance.hex()}, not to shard {identity.shard} of {identity.instance.hex()}"
             )
         load_snapshot(self.state, snapshot, hot, dead)
-        say_what_is_out_of_reach(self.state, cold)
+        log_unreachable_segments(self.state, cold)
         return snapshot
 
     def _on_tick(self) -> bool:

@@ -87,7 +87,7 @@ class ShardState(ShardData):
         """The settings for records to whose meta the server added a stamp."""
         self.keyed: dict[bytes, PendingAppend] = {}
         """Pending writes with an idempotency key, by the digest of the key."""
-        self.raised: dict[Topic, SeenHead | None] = {}
+        self.raised_ceilings: dict[Topic, SeenHead | None] = {}
         """Topics whose ceiling may be above their head, with the head at the last check; oldest first."""
 
         self.referable_from = 0
@@ -129,7 +129,7 @@ class ShardState(ShardData):
     def remove_topic(self, topic: Topic) -> None:
         super().remove_topic(topic)
         self.removals.forget(topic)
-        self.raised.pop(topic, None)
+        self.raised_ceilings.pop(topic, None)
         self.unlogged_floors.pop(topic, None)
         for forward in topic.forwards.values():
             self.on_forward(forward)
@@ -176,8 +176,8 @@ class ShardState(ShardData):
 
     def watch_ceiling(self, topic: Topic, now: float | None = None) -> None:
         """Check the ceiling of the topic again later; `now` is the time of the present check."""
-        self.raised.pop(topic, None)
-        self.raised[topic] = None if now is None else SeenHead(topic.next_seq - 1, now)
+        self.raised_ceilings.pop(topic, None)
+        self.raised_ceilings[topic] = None if now is None else SeenHead(topic.next_seq - 1, now)
 
     def visible_topic(self, name: str) -> Topic | None:
         topic = self.topics.get(name)

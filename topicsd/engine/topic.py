@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from topicsd.engine.write.append import PendingAppend
 
 NEVER = 1 << 63
-_NONE: Final[dict[str, list[PendingAppend]]] = {}
+_NO_WRITES: Final[dict[str, list[PendingAppend]]] = {}
 _NO_CURSORS: Final[dict[str, Cursor]] = {}
-_NO_FORWARDS: Final[dict[str, Forward]] = {}
+_NO_ROUTES: Final[dict[str, Forward]] = {}
 
 
 def _next_seq(run: Run) -> int:
@@ -136,7 +136,7 @@ class Topic:
         self.epoch = epoch
         self.visible = False
         self.cursors = _NO_CURSORS
-        self.forwards = _NO_FORWARDS
+        self.forwards = _NO_ROUTES
         """The routes that copy into the topic, by name; most topics share one empty dict."""
         self.windows_ms: tuple[int, ...] = ()
         """The idempotency window, then its earlier values, under which keys may still be remembered."""
@@ -164,7 +164,7 @@ class Topic:
         self.lost = LostRanges()
         self.producers: Producers | None = None
         """The known producers; None when the topic never received a numbered write."""
-        self.producing = _NONE
+        self.producing = _NO_WRITES
         """Pending numbered writes, by producer, in order; most topics share one empty dict."""
         self.run = TailRun(1, in_memory=self.is_ephemeral)
         """The run that published records are added to."""

@@ -14,7 +14,7 @@ import msgspec
 from topicsd.disk.atomic_replace import exists
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths
-from topicsd.engine.checkpoint.rebuild_tag_order import order_jobs
+from topicsd.engine.checkpoint.rebuild_tag_order import rebuild_tag_order
 from topicsd.engine.checkpoint.snapshot_files import choose_snapshot
 from topicsd.engine.checkpoint.snapshot_format import Snapshot, TopicEntry
 from topicsd.engine.queue.state import load_queue
@@ -25,7 +25,7 @@ from topicsd.engine.records.run import Run
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.records.tail_run import TailRun
 from topicsd.engine.retention.retention import move_earliest
-from topicsd.engine.routes.route import load_forwards
+from topicsd.engine.routes.route import load_routes
 from topicsd.engine.session_log import apply_session, sessions_of
 from topicsd.engine.shard_data import ShardData
 from topicsd.engine.topic import Topic
@@ -52,7 +52,7 @@ def choose_known(
     dead: KnownDead = {}
     tried = 0
 
-    def why_not(snapshot: Snapshot) -> str:
+    def objection_to(snapshot: Snapshot) -> str:
         nonlocal tried
         tried += 1
         if tried > 1 and not exists(fs, paths.wal_file(snapshot.head.start.file)):
@@ -68,7 +68,7 @@ def choose_known(
             return f"what was deleted cannot be told: {error}"
         return ""
 
-    snapshot, complaints = choose_snapshot(fs, paths, why_not)
+    snapshot, complaints = choose_snapshot(fs, paths, objection_to)
     return snapshot, complaints, dead
 
 
@@ -79,7 +79,7 @@ def load_snapshot(
     for entry in snapshot.topics:
         topic = _topic(shard, entry, hot, dead or {})
         shard.add_topic(topic)
-        load_forwards(shard, topic, entry.sections)
+        load_routes(shard, topic, entry.sections)
     now_ms = shard.clock.now_ms()
     for generation in snapshot.keys:
         columns = (
@@ -96,7 +96,7 @@ def load_snapshot(
         apply_session(shard, session)
 
 
-def say_what_is_out_of_reach(shard: ShardData, cold: SegmentStore | None) -> None:
+def log_unreachable_segments(shard: ShardData, cold: SegmentStore | None) -> None:
     """Log an error if the cold directory lacks its segments.
 
     An unmounted cold directory does not prevent a start: the other segments are served.
@@ -141,7 +141,7 @@ def _topic(shard: ShardData, entry: TopicEntry, hot: SegmentStore, dead: KnownDe
         topic.add_live(*_live(segment, run, topic.earliest_seq))
     # The marks may include later deletes than the entry; their replay finds no record to remove.
     move_earliest(topic, topic.earliest_seq)
-    order_jobs(topic)
+    rebuild_tag_order(topic)
     load_queue(topic, entry.sections)
     return topic
 

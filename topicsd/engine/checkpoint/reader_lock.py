@@ -32,7 +32,7 @@ _ATTEMPTS = 100
 
 # Other users may write to the directory: it may contain a file that we may not open, a directory, a link, a
 # socket. A file that cannot be locked is not unlinked, and must not keep the trash for ever.
-_NOT_TO_BE_TRIED = (errno.EACCES, errno.EPERM, errno.EISDIR, errno.ELOOP, errno.ENXIO)
+_UNLOCKABLE = (errno.EACCES, errno.EPERM, errno.EISDIR, errno.ELOOP, errno.ENXIO)
 
 
 class ReaderLock:
@@ -60,13 +60,13 @@ class ReaderLock:
                 fd = self._fs.lock(self._path)
             except BlockingIOError:
                 continue
-            if self._is_there(fd):
+            if self._is_linked(fd):
                 self._fd = fd
                 return self
             self._fs.close(fd)
         raise TimeoutError(f"no lock in {self._readers_dir} outlived {_ATTEMPTS} attempts to take one")
 
-    def _is_there(self, fd: int) -> bool:
+    def _is_linked(self, fd: int) -> bool:
         try:
             return self._fs.stat(self._path).inode == self._fs.fstat(fd).inode
         except FileNotFoundError:
@@ -91,17 +91,17 @@ def readers_held(fs: Fs, paths: ShardPaths) -> bool:
     except FileNotFoundError:
         return False
     # All are tested, even after a held one: the others are leftovers to unlink.
-    held = [name for name in names if _is_held(fs, os.path.join(paths.readers, name))]
-    return bool(held)
+    locked_names = [name for name in names if _is_locked(fs, os.path.join(paths.readers, name))]
+    return bool(locked_names)
 
 
-def _is_held(fs: Fs, path: str) -> bool:
+def _is_locked(fs: Fs, path: str) -> bool:
     try:
         fd = fs.lock(path)
     except BlockingIOError:
         return True
     except OSError as error:
-        if error.errno not in _NOT_TO_BE_TRIED:
+        if error.errno not in _UNLOCKABLE:
             raise
         return fs.lock_owner(path) is not None
     try:

@@ -16,7 +16,7 @@ from topicsd.segment.entry import SegmentDamage
 logger = logging.getLogger("topicsd.engine")
 
 
-def order_jobs(topic: Topic) -> None:
+def rebuild_tag_order(topic: Topic) -> None:
     """Enter the live records of a topic in its ordered queue, in the order of seqs."""
     queue = topic.queue
     if queue is None or queue.order is None:

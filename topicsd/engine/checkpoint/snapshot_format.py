@@ -157,8 +157,8 @@ def snapshot_pieces(head: SnapshotHead, topics: list[bytes], keys: list[bytes]) 
     ]
     opening = _OPENING.pack(MAGIC, VERSION, sum(map(len, body)))
     checksum = xxhash.xxh3_64(opening)
-    for piece in body:
-        checksum.update(piece)
+    for part in body:
+        checksum.update(part)
     return [opening + _CHECKSUM.pack(checksum.intdigest()), *body]
 
 

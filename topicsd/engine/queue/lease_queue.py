@@ -62,10 +62,10 @@ class LeaseQueue:
 
     __slots__ = (
         "_blocked_fresh",
+        "_by_seq",
         "_counts",
         "_due",
         "_fresh",
-        "_fresh_position",
         "_ready_again",
         "_records",
         "_removals",
@@ -86,7 +86,7 @@ class LeaseQueue:
         """In an ordered queue: fresh jobs that are ready. May contain outdated entries."""
         self._blocked_fresh = 0
         """In an ordered queue: the number of fresh jobs that are blocked."""
-        self._fresh_position = FreshJobs()
+        self._by_seq = FreshJobs()
         """In an unordered queue: the position of the next fresh job."""
         self.jobs: dict[int, Job] = {}
         self._counts = [0, 0, 0, 0, 0, 0]
@@ -402,7 +402,7 @@ class LeaseQueue:
     def _next_fresh(self) -> int:
         if self.order is not None:
             return self._fresh.front() or 0
-        return self._fresh_position.next(self._records, self.jobs)
+        return self._by_seq.next(self._records, self.jobs)
 
     def _is_due(self, entry: tuple[int, int]) -> bool:
         deadline, seq = entry
@@ -431,7 +431,7 @@ class LeaseQueue:
             if lane is not None and lane.ready != seq:
                 self._blocked_fresh -= 1
         else:
-            self._fresh_position.is_job(seq)
+            self._by_seq.is_job(seq)
         return job
 
     def _change_state(self, seq: int, job: Job, state: int, deadline: int = 0) -> None:

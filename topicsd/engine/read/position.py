@@ -22,8 +22,8 @@ def position_past_head(topic: str, seq: int, head: int, epoch: int) -> Refusal:
     return Refusal(POSITION_PAST_HEAD, message, {"topic": topic, "head_seq": head, "epoch": epoch})
 
 
-def followed_epoch(seq: int, asked: int | None, head: int, epoch: int) -> int:
+def followed_epoch(seq: int, client_epoch: int | None, head: int, epoch: int) -> int:
     """Return the epoch to follow a topic with; `asked` is the client's epoch, if any."""
-    if asked is not None:
-        return asked
+    if client_epoch is not None:
+        return client_epoch
     return OTHER_EPOCH if seq > head else epoch

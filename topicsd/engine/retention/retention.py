@@ -68,7 +68,7 @@ def enforce_caps(topic: Topic) -> None:
 
 
 def _evict_over(topic: Topic, factor: int, last: int) -> None:
-    """Evict what exceeds `factor` times the caps, up to seq `upto`."""
+    """Evict what exceeds `factor` times the caps, up to seq `last`."""
     config = topic.config
     over = topic.live_count - factor * config.cap_records if config.cap_records else 0
     if over > 0:

@@ -66,14 +66,14 @@ def frame_copy(original: bytes, topic_id: int, seq: int, ts: int, class_flag: in
     return original[:LEN_BYTES] + copied + pack_u64(checksum ^ xxh3(body) ^ xxh3(copied))
 
 
-def own_frames(run: TailRun, found: Frames, topic: Topic) -> Frames:
+def own_frames(run: TailRun, frames: Frames, topic: Topic) -> Frames:
     """Return frames of a run as read, with originals replaced by the copies that refer to them."""
-    at = found.first_seq - run.first_seq
-    upto = at + len(found.starts)
-    marks = run.copies(at, upto)
+    at = frames.first_seq - run.first_seq
+    end = at + len(frames.starts)
+    marks = run.copies(at, end)
     if marks is None:
-        return found
-    return frame_copies(found, run.stamps[at:upto], marks, topic.topic_id, topic.is_durable)
+        return frames
+    return frame_copies(frames, run.stamps[at:end], marks, topic.topic_id, topic.is_durable)
 
 
 def frame_copies(
@@ -95,8 +95,8 @@ def frame_copies(
 
 # The header after its length has two parts: the fields of the copy's own, and the lengths of node, tag and
 # payload.
-_SAME: Final = Struct("<HHI")
-assert LEN_BYTES + OWN.size + _SAME.size == HEADER_BYTES
+_LENGTHS: Final = Struct("<HHI")
+assert LEN_BYTES + OWN.size + _LENGTHS.size == HEADER_BYTES
 
 _APPEND: Final = int(FrameType.APPEND)
 
@@ -128,9 +128,9 @@ class CopiedFrames:
     def __len__(self) -> int:
         return len(self.seqs)
 
-    def part(self, first: int, upto: int) -> CopiedFrames:
+    def part(self, first: int, end: int) -> CopiedFrames:
         """Return the copies from index `first` to `upto`."""
-        return CopiedFrames(self._records[first:upto], self._is_changed)
+        return CopiedFrames(self._records[first:end], self._is_changed)
 
     def behind(self, count: int) -> CopiedFrames:
         """Return all but the first `count` copies."""
@@ -170,8 +170,8 @@ class CopiedFrames:
             node, flags = record.node.encode(), flags | FLAG_NODE
         if meta:
             payload, flags = payload_with_meta(payload, meta), flags | FLAG_META
-        rest = _SAME.pack(len(node), len(tag), len(payload)) + node + tag + payload
-        length = LEN_BYTES + FRAME_LEN_MIN - _SAME.size + len(rest)
+        rest = _LENGTHS.pack(len(node), len(tag), len(payload)) + node + tag + payload
+        length = LEN_BYTES + FRAME_LEN_MIN - _LENGTHS.size + len(rest)
         self._frames.append((pack_u32(length - LEN_BYTES), flags, rest))
         self._lengths.append(length)
         self._size += length

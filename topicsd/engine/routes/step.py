@@ -25,7 +25,7 @@ from topicsd.engine.requests import Reply
 from topicsd.engine.retention.eviction_log import log_expired
 from topicsd.engine.routes.copies import CopiedFrames
 from topicsd.engine.routes.reference import References
-from topicsd.engine.routes.route import Forward, move_forward
+from topicsd.engine.routes.route import Forward, move_route
 from topicsd.engine.state import ShardState
 from topicsd.engine.write.append import PendingAppend, ReferringAppend, join_append, refuse_full
 from topicsd.engine.write.seq_ceiling import raise_ceiling
@@ -41,7 +41,7 @@ def copy_forward(
 ) -> None:
     """Append the copies, all or none, and move the route to `to_seq`."""
     topic = forward.dest
-    refusal = _refuse_leaving(forward) or _refuse_behind(shard)
+    refusal = _refuse_if_ending(forward) or _refuse_if_congested(shard)
     if refusal is not None:
         reply(refusal)
         return
@@ -60,7 +60,7 @@ def copy_forward(
     if refusal is not None:
         reply(refusal)
         return
-    step = ForwardStep(forward, to_seq, len(copies), references)
+    step = RouteStep(forward, to_seq, len(copies), references)
     if references is None:
         pending = PendingAppend(shard, topic, encoded, ts, step, reply, False)
     else:
@@ -76,7 +76,7 @@ def pass_over(shard: ShardState, forward: Forward, to_seq: int) -> None:
     are skipped again.
     """
     forward.seq = max(forward.seq, to_seq)
-    if forward.seq - forward.logged_seq >= SKIPPED_MAX and _refuse_leaving(forward) is None:
+    if forward.seq - forward.logged_seq >= SKIPPED_MAX and _refuse_if_ending(forward) is None:
         forward.logged_seq = forward.seq
         shard.log.join_in_passing(_cursor_frame(forward, forward.seq))
 
@@ -86,7 +86,7 @@ def lose_forward(
 ) -> None:
     """Add a lost range of `count` records to the destination, for those that the source lost."""
     topic = forward.dest
-    refusal = _refuse_leaving(forward) or shard.log.admit_control()
+    refusal = _refuse_if_ending(forward) or shard.log.admit_control()
     if refusal is not None:
         reply(refusal)
         return
@@ -118,14 +118,14 @@ def has_no_room(shard: ShardState, forward: Forward) -> bool:
     )
 
 
-def _refuse_leaving(forward: Forward) -> Refusal | None:
+def _refuse_if_ending(forward: Forward) -> Refusal | None:
     """Refuse a step after the end of the route, or of its topic, has joined the log."""
     if forward.is_gone or forward.is_leaving or forward.dest.leaving is not None:
         return Refusal(THROTTLED, f'route "{forward.rule.name}" is being deleted', retry_after_ms=1000)
     return None
 
 
-def _refuse_behind(shard: ShardState) -> Refusal | None:
+def _refuse_if_congested(shard: ShardState) -> Refusal | None:
     """Refuse copies while much of the log waits for the disk.
 
     Copies are many times the appended records, and must not make appends wait for the disk.
@@ -141,7 +141,7 @@ def _cursor_frame(forward: Forward, seq: int) -> bytes:
     return encode_control(control, topic_id=topic.topic_id, ts=topic.last_ts, durable=topic.is_durable)
 
 
-class ForwardStep(NamedTuple):
+class RouteStep(NamedTuple):
     """The route, position and copies of one append."""
 
     forward: Forward
@@ -149,19 +149,19 @@ class ForwardStep(NamedTuple):
     copies: int
     references: References | None
 
-    def begin(self, pending: PendingAppend) -> Control:
+    def on_join(self, pending: PendingAppend) -> Control:
         name, references = self.forward.rule.name, self.references
         if references is None:
             return ForwardCursor(name, self.seq, self.copies)
         file, offsets, sizes = references[:3]
         return ForwardCursor(name, self.seq, self.copies, pending.first_seq, file, offsets, sizes)
 
-    def keep(self, pending: PendingAppend) -> None:
-        move_forward(self.forward, self.seq, self.copies)
+    def on_commit(self, pending: PendingAppend) -> None:
+        move_route(self.forward, self.seq, self.copies)
         if self.references is not None:
             pending.shard.referred_bytes += self.references.size
 
-    def give_back(self, pending: PendingAppend) -> None:
+    def on_abort(self, pending: PendingAppend) -> None:
         """Do nothing: the route has not moved."""
 
 
@@ -181,7 +181,7 @@ class PendingLoss(TopicEntry):
     def publish(self) -> None:
         self.end_wait()
         lose_range(self.topic, self.lost)
-        move_forward(self.forward, self.seq, 0)
+        move_route(self.forward, self.seq, 0)
         if self.topic.waiters is not None:
             self.shard.watch.wake(self.topic)
         tell(self.reply, self.lost)
