@@ -153,4 +153,4 @@ class _Running:
 
 def _log_failed(refusal: Refusal) -> OSError:
     number = errno.ENOSPC if refusal.code == STORAGE_FULL else errno.EIO
-    return OSError(number, f"the log takes nothing: {refusal.message}")
+    return OSError(number, f"the log is unavailable: {refusal.message}")

@@ -23,7 +23,7 @@ def tell(reply: Reply, answer: Any) -> None:
     try:
         reply(answer)
     except Exception:
-        logger.exception("a reply failed")
+        logger.exception("reply: the callback raised an exception")
 
 
 class TopicEntry:

@@ -45,7 +45,7 @@ class ReplayError(BatchRefused):
     """An impossible change in the log, in the frame with this ordinal."""
 
     def __init__(self, ordinal: int, what: str) -> None:
-        super().__init__(f"the frame of ordinal {ordinal} {what}")
+        super().__init__(f"the frame with ordinal {ordinal} {what}")
         self.ordinal = ordinal
         self.what = what
 
@@ -106,7 +106,7 @@ class Replay:
         self.frames += ordinal - batch.first_ordinal
         if ordinal - batch.first_ordinal != batch.frame_count:
             raise ReplayError(
-                batch.first_ordinal, f"opens a batch that has not the {batch.frame_count} frames it says"
+                batch.first_ordinal, f"begins a batch that does not hold its {batch.frame_count} frames"
             )
 
     def _is_captured(self, topic: Topic | None, ordinal: int) -> bool:
@@ -128,7 +128,7 @@ class Replay:
             if known is not None and self._is_captured(known, ordinal):
                 return
             if known is not None:
-                raise ReplayError(ordinal, f'creates the topic "{control.name}", which exists')
+                raise ReplayError(ordinal, f'creates topic "{control.name}", which already exists')
             new = Topic(control.name, topic_id, ordinal, shard.one_config(control.config))
             new.visible = True
             new.ceiling = control.ceiling
@@ -139,7 +139,7 @@ class Replay:
             return
         topic = known
         if topic is None:
-            raise ReplayError(ordinal, f"is of a topic that does not exist, id {topic_id:016x}")
+            raise ReplayError(ordinal, f"belongs to a topic that does not exist, id {topic_id:016x}")
         match control:
             case control_frame.TopicDelete():
                 shard.remove_topic(topic)
@@ -211,7 +211,7 @@ class Replay:
 
     def cannot_copy(self, topic: Topic, control: ForwardCursor, ordinal: int, what: str) -> None:
         """Refuse the log: originals are always before their copies, so they must have been replayed."""
-        raise ReplayError(ordinal, f'copies into "{topic.name}" what is not there: {what}')
+        raise ReplayError(ordinal, f'copies unknown records into topic "{topic.name}": {what}')
 
     def _remember_key(self, topic: Topic, control: control_frame.Idempotency, used_ms: int) -> None:
         window_ms = topic.config.idempotency_window_ms

@@ -208,7 +208,7 @@ class Shard:
             self.checkpoints.run_now()
         except OSError as error:
             # Nothing is lost: all records are in the log, from which the next start reads them.
-            logger.error("the last checkpoint failed: %s", error)
+            logger.error("checkpoint: failed at shutdown, the next start replays the log: %s", error)
 
     def _end(self) -> None:
         for thread in self._threads:
@@ -293,8 +293,8 @@ class Shard:
                     control_frame.encode_control(frame, topic_id=topic.topic_id, ts=topic.last_ts), notes
                 )
                 logger.warning(
-                    'topic "%s": seqs %d to %d may be lost: after a crash of the machine, or in a copy, '
-                    "the log does not show whether they were used; readers get a tombstone",
+                    'topic "%s": seqs %d to %d may be lost: after a machine crash, or in a copied '
+                    "directory, the log does not prove that they were unused; readers get a tombstone",
                     topic.name,
                     lost.first,
                     lost.last,
@@ -305,7 +305,7 @@ class Shard:
             resume_ceiling(self.state, topic)
         log.settle()
         if notes.refusal is not None:
-            raise RecoveryRefused(f"what may be lost could not be noted: {notes.refusal.message}")
+            raise RecoveryRefused(f"cannot log the lost ranges: {notes.refusal.message}")
 
 
 def _stores(
@@ -323,7 +323,7 @@ def _refuse_loss(fs: Fs, paths: ShardPaths) -> None:
     """
     has_log = any(parse_wal_name(name) is not None for name in fs.list_dir(paths.wal))
     if not has_log and (snapshot_numbers(fs, paths) or fs.list_dir(paths.topics)):
-        raise UnreadableLog(f"{paths.root}: there are segments, but no good snapshot and no log")
+        raise UnreadableLog(f"{paths.root}: segments exist, but no good snapshot and no log")
 
 
 def _known(snapshot: Snapshot) -> Known:
@@ -366,7 +366,9 @@ def open_shard(
     fs = RealFs()
     layout = open_layout(fs, data_dir, settings.shards)
     if not 0 <= shard < layout.shards:
-        raise LayoutError(f"{data_dir} has shards 0 to {layout.shards - 1}, there is no shard {shard}")
+        raise LayoutError(
+            f"shard: must be from 0 to {layout.shards - 1}, the shards of {data_dir}, got {shard}"
+        )
     used_loop = asyncio.get_running_loop() if loop is None else loop
     threads = start_threads(used_loop, shard)
     identity = Identity(layout.instance_bytes, shard)
@@ -389,8 +391,7 @@ def open_layout(fs: Fs, data_dir: str, shard_count: int) -> Layout:
         created = restore_empty_dirs(fs, data_dir, layout)
         if created:
             logger.warning(
-                "data directory: %d empty directories were missing and are made again, as a copy leaves them "
-                "out: %s",
+                "data directory: created %d missing empty directories, which copy tools often omit: %s",
                 len(created),
                 ", ".join(os.path.relpath(path, data_dir) for path in created),
             )

@@ -297,7 +297,7 @@ def test_many_copies_are_no_reason_to_try_again_sooner(caplog: pytest.LogCapture
     for _ in range(4):
         append(made, "a", "more")
         made.pass_time(1000)
-    assert [one.message for one in caplog.records if "a checkpoint failed" in one.message] == [ANY]
+    assert [one.message for one in caplog.records if "checkpoint: failed" in one.message] == [ANY]
 
 
 def test_a_copy_is_durable_when_what_names_it_is() -> None:

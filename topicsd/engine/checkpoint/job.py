@@ -205,7 +205,9 @@ class CheckpointJob:
     def _log_damages(self, topic: Topic, damages: list[SegmentDamage]) -> None:
         for damage in damages:
             note_segment_damage(self._shard, topic.name, damage)
-            logger.warning('topic "%s": goes on in a new segment', topic.name)
+            logger.warning(
+                'topic "%s": active segment damaged, appends continue in a new segment', topic.name
+            )
 
     def _log_floor(self, topic: Topic) -> Job[None]:
         """Log the cap eviction floor of a topic whose marks are about to be written.

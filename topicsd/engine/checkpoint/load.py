@@ -56,7 +56,7 @@ def choose_known(
         nonlocal tried
         tried += 1
         if tried > 1 and not exists(fs, paths.wal_file(snapshot.head.start.file)):
-            return "the log behind it is gone"
+            return "the log after it is missing"
         try:
             for topic in snapshot.topics:
                 for entry in topic.segments:
@@ -65,7 +65,7 @@ def choose_known(
                         dead[name] = reader.dead_set(name, entry).bitmap
         except (DeadDamage, OSError) as error:
             dead.clear()
-            return f"what was deleted cannot be told: {error}"
+            return f"a dead set is unreadable: {error}"
         return ""
 
     snapshot, complaints = choose_snapshot(fs, paths, objection_to)
@@ -108,12 +108,9 @@ def log_unreachable_segments(shard: ShardData, cold: SegmentStore | None) -> Non
         if isinstance(run, SealedRun) and run.entry.tier == COLD
     ]
     if names and (cold is None or not cold.exists(names[0].key(DATA))):
-        where = shard.settings.cold_dir or "no directory: TOPICS_COLD_DIR is not set"
-        logger.error(
-            "%d segments are in the cold directory, and cannot be read from %s: is it mounted?",
-            len(names),
-            where,
-        )
+        directory = shard.settings.cold_dir
+        cause = f"{directory} lacks them: is it mounted?" if directory else "TOPICS_COLD_DIR is not set"
+        logger.error("cold directory: %d segments are unreachable: %s", len(names), cause)
 
 
 def _topic(shard: ShardData, entry: TopicEntry, hot: SegmentStore, dead: KnownDead) -> Topic:
@@ -170,7 +167,9 @@ def _run(shard: ShardData, topic: Topic, entry: SegmentEntry, hot: SegmentStore,
         index = shard.segments.index(name, entry)
     except SegmentDamage as damage:
         # No record of it is readable. The topic continues after it, and reads report the damage.
-        logger.error('topic "%s" is damaged, and goes on in a new segment: %s', topic.name, damage)
+        logger.error(
+            'topic "%s": active segment damaged, appends continue in a new segment: %s', topic.name, damage
+        )
         shard.damaged_segments.add(name)
         return SealedRun(shard.segments, name, msgspec.structs.replace(entry, is_sealed=True), marks)
     run = TailRun(entry.first_seq)
@@ -196,5 +195,5 @@ def _marks(shard: ShardData, name: SegmentName, entry: SegmentEntry, dead: Known
     try:
         return unpack_marks(shard.segments.dead_set(name, entry).bitmap, entry.count)
     except (DeadDamage, OSError) as error:
-        logger.error("what was deleted from %s is not known: %s", name.key(""), error)
+        logger.error("segment: %s: dead set unreadable: %s", name.key(""), error)
         raise

@@ -259,7 +259,7 @@ def decode_manifest(data: bytes) -> Manifest:
             raise UnknownVersion(f"manifest format {version}; this program reads format {MANIFEST_FORMAT}")
         manifest = _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ManifestDamage(f"it cannot be understood: {error}") from None
+        raise ManifestDamage(f"it cannot be decoded: {error}") from None
     if manifest.topic_count != len(manifest.topics):
-        raise ManifestDamage(f"it names {len(manifest.topics)} topics of {manifest.topic_count}")
+        raise ManifestDamage(f"it holds {len(manifest.topics)} of {manifest.topic_count} topics")
     return manifest

@@ -45,7 +45,9 @@ class ReaderLock:
     def __init__(self, readers_dir: str, reader_id: str, fs: Fs | None = None) -> None:
         """Prepare a lock; `reader_id` is a label for people, and need not be unique."""
         if _READER_ID.fullmatch(reader_id) is None:
-            raise ValueError(f"a reader's id is letters, digits, dots, dashes and underscores: {reader_id!r}")
+            raise ValueError(
+                f"reader_id: must be letters, digits, dots, dashes and underscores, got {reader_id!r}"
+            )
         self._fs = RealFs() if fs is None else fs
         self._readers_dir = readers_dir
         self._reader_id = reader_id
@@ -53,7 +55,7 @@ class ReaderLock:
         self._fd = -1
 
     def __enter__(self) -> ReaderLock:
-        assert self._fd < 0, "a lock is taken once"
+        assert self._fd < 0, "a reader lock cannot be entered twice"
         for _ in range(_ATTEMPTS):
             self._path = os.path.join(self._readers_dir, f"{self._reader_id}-{os.urandom(4).hex()}")
             try:
@@ -64,7 +66,7 @@ class ReaderLock:
                 self._fd = fd
                 return self
             self._fs.close(fd)
-        raise TimeoutError(f"no lock in {self._readers_dir} outlived {_ATTEMPTS} attempts to take one")
+        raise TimeoutError(f"no lock acquired in {self._readers_dir} after {_ATTEMPTS} attempts")
 
     def _is_linked(self, fd: int) -> bool:
         try:

@@ -34,7 +34,7 @@ def _tags(topic: Topic, run: Run) -> dict[bytes, list[int]]:
         return run.all_tags()
     except (SegmentDamage, OSError) as error:
         logger.error(
-            'topic "%s": jobs from seq %d on are not kept in order, their tags cannot be read: %s',
+            'topic "%s": jobs from seq %d on lose their tag order, tags unreadable: %s',
             topic.name,
             run.first_seq,
             error,

@@ -147,7 +147,7 @@ class Checkpointer:
         for callback in callbacks:
             callback(outcome)
         if isinstance(outcome, Exception):
-            logger.error("a checkpoint failed; the log keeps what it would have written: %s", outcome)
+            logger.error("checkpoint: failed, the log keeps its records: %s", outcome)
             self._is_disk_full = isinstance(outcome, OSError) and outcome.errno in NO_SPACE
             self._schedule_retry()
         elif self._leaving:

@@ -229,7 +229,7 @@ class SegmentCopy:
         del lengths[count:]
         spans = list(_spans(stretches_of(tail.places[at : at + count], lengths)))
         data = yield partial(_read_spans, self._files.log, spans)
-        assert len(data) == sum(lengths), "the log is shorter than its index says"
+        assert len(data) == sum(lengths), "the log returned fewer bytes than its index lists"
         starts = list(accumulate(lengths, initial=0))
         starts.pop()
         # Copies by reference are framed here, once.

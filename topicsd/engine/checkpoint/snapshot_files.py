@@ -54,7 +54,7 @@ def write_snapshot(fs: Fs, paths: ShardPaths, number: int, parts: Iterable[bytes
     may restore the name. So treat an error other than ENOSPC as a failed disk.
     """
     path = paths.snapshot(number)
-    assert not exists(fs, path), "a number is used once"
+    assert not exists(fs, path), "each snapshot has a new number"
     try:
         write_whole(fs, path, parts)
     except OSError:
@@ -127,7 +127,7 @@ def read_snapshot(fs: Fs, paths: ShardPaths, number: int) -> Snapshot:
         fs.close(fd)
     snapshot = decode_snapshot(data)
     if snapshot.head.number != number:
-        raise SnapshotDamage(f"it is snapshot {snapshot.head.number} under the name of {number}")
+        raise SnapshotDamage(f"it holds snapshot {snapshot.head.number} under the name of snapshot {number}")
     return snapshot
 
 

@@ -40,7 +40,7 @@ def queue_of(shard: ShardState, name: str) -> tuple[Topic, LeaseQueue] | Refusal
     if topic is None:
         return topic_not_found(name)
     if topic.queue is None:
-        return Refusal(NOT_A_QUEUE, f'topic "{name}" is a log, jobs are in queues ("type":"queue")')
+        return Refusal(NOT_A_QUEUE, f'topic "{name}" is a log; only queues ("type":"queue") have jobs')
     return topic, topic.queue
 
 

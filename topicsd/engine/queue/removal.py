@@ -78,4 +78,4 @@ def _call(then: AfterRemoval) -> None:
     try:
         then()
     except Exception:
-        logger.exception("what waited for a queue failed")
+        logger.exception("queue removal: a deferred operation raised an exception")

@@ -176,7 +176,7 @@ class PendingAck(TopicEntry):
                 self._reply,
                 Refusal(
                     CORRUPT_SEGMENT,
-                    f"the jobs were acked, but their segment cannot be changed: {reason_without_path(error)}",
+                    f"the ack is logged, but its segment cannot be read: {reason_without_path(error)}",
                 ),
             )
             return

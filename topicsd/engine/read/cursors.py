@@ -269,6 +269,6 @@ def _totals(topic: Topic, run: Run) -> tuple[int, int]:
 
 def _lag_without_index(topic: Topic, run: SealedRun, error: Exception) -> Lag:
     """Return the lag as if the cursor were before the segment, whose index cannot be read."""
-    logger.error('topic "%s": how far a cursor is behind cannot be told exactly: %s', topic.name, error)
+    logger.error('topic "%s": cursor lag is approximate, segment index unreadable: %s', topic.name, error)
     totals = [_totals(topic, other) for other in topic.runs if other.first_seq >= run.first_seq]
     return Lag(sum(count for count, _ in totals), sum(size for _, size in totals), 0)

@@ -17,7 +17,7 @@ OTHER_EPOCH: Final = 0
 def position_past_head(topic: str, seq: int, head: int, epoch: int) -> Refusal:
     message = (
         f'position {seq} is past the head of topic "{topic}", which is {head}: '
-        f"read on from the next_from_seq of the last answer, at most {head}"
+        f"continue from the next_from_seq of the last answer, at most {head}"
     )
     return Refusal(POSITION_PAST_HEAD, message, {"topic": topic, "head_seq": head, "epoch": epoch})
 

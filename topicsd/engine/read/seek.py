@@ -70,7 +70,11 @@ def _on_older_count(topic: Topic, run: SealedRun, reply: Reply, older: int | Seg
     if not isinstance(older, int):
         # Fall back to the start of the segment: too many records are better than none, and reads report the
         # damage.
-        logger.error('topic "%s": where a time begins cannot be told: %s', topic.name, older)
+        logger.error(
+            'topic "%s": timestamp lookup failed, reading from the start of the segment: %s',
+            topic.name,
+            older,
+        )
         older = 0
     tell(reply, _position(topic, run.first_seq + older - 1))
 

@@ -170,13 +170,11 @@ def _on_looked_up(
             "first_seq": result.first_seq,
             "last_seq": result.last_seq,
         }
-        tell(reply, Refusal(CORRUPT_SEGMENT, f"the records with the tag cannot be found: {result}", detail))
+        tell(reply, Refusal(CORRUPT_SEGMENT, f"cannot find the records with the tag: {result}", detail))
     elif isinstance(result, OSError):
         tell(
             reply,
-            Refusal(
-                CORRUPT_SEGMENT, f"the records with the tag cannot be found: {reason_without_path(result)}"
-            ),
+            Refusal(CORRUPT_SEGMENT, f"cannot find the records with the tag: {reason_without_path(result)}"),
         )
     elif topic.leaving is not None or shard.topics.get(topic.name) is not topic:
         tell(reply, topic_not_found(topic.name))
@@ -275,7 +273,8 @@ class PendingDelete(TopicEntry):
             tell(
                 self.reply,
                 Refusal(
-                    CORRUPT_SEGMENT, f"the records to delete cannot be found: {reason_without_path(error)}"
+                    CORRUPT_SEGMENT,
+                    f"the delete is logged, but its records cannot be read: {reason_without_path(error)}",
                 ),
             )
             return

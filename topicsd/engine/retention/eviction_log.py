@@ -83,7 +83,7 @@ def evict_over_caps(shard: ShardData, topic: Topic) -> None:
 def _log_failure_once(shard: ShardData, topic: Topic, error: Exception) -> None:
     if topic.epoch not in shard.eviction_failures:
         shard.eviction_failures.add(topic.epoch)
-        logger.error('what is to leave topic "%s" cannot be told, and stays: %s', topic.name, error)
+        logger.error('topic "%s": eviction failed, segment unreadable: %s', topic.name, error)
 
 
 def log_expired(shard: ShardState, topic: Topic, now_ms: int) -> None:

@@ -98,7 +98,7 @@ class Originals:
                 del self._recent[next(iter(self._recent))]
             records = self._recent[key] = self._resolve(control)
         if len(records.lengths) != control.count:
-            raise UnknownOriginals(f"it counts {control.count} and names {len(records.lengths)}")
+            raise UnknownOriginals(f"it declares {control.count} records and names {len(records.lengths)}")
         return records
 
     def _resolve(self, control: ForwardCursor) -> ReferredRecords:
@@ -108,7 +108,7 @@ class Originals:
         for offset, size in zip(control.offsets, control.sizes, strict=True):
             position = self._files.position_of(control.file, offset)
             if position is None:
-                raise UnknownOriginals(f"{wal_name(control.file)} is no part of the log")
+                raise UnknownOriginals(f"{wal_name(control.file)} is not part of the log")
             self._add(records, position, size)
         assert records.tags is not None
         return records if any(records.tags) else records._replace(tags=None)

@@ -59,7 +59,7 @@ def rewrite_segment(
     live = dead.translate(_FLIP)
     index = reader.load_index(name, entry)
     if index.has_damage:
-        raise SegmentDamage(name, entry.first_seq, entry.last_seq, "what is damaged is not rewritten")
+        raise SegmentDamage(name, entry.first_seq, entry.last_seq, "a damaged segment is not compacted")
     new_name = name._replace(generation=name.generation + 1)
     new_index = _index_without_dead(index, live)
     entries = encode_entries(new_index.offsets, new_index.lengths, new_index.stamps, new_index.flags)
@@ -147,7 +147,7 @@ class _PartStream:
         self._offset = 0
 
     def read(self, offset: int, size: int) -> bytes:
-        assert offset == self._offset, "a store takes what it is given from the front to the end"
+        assert offset == self._offset, "a store reads its input in order"
         if not self._rest:
             self._rest = next(self._parts, b"")
         data, self._rest = self._rest[:size], self._rest[size:]

@@ -71,7 +71,7 @@ class ScrubPass:
         except OSError as error:
             if error.errno == errno.ECANCELED:
                 raise
-            logger.warning("%s could not be looked at: %s", run.name.key(""), error)
+            logger.warning("scrub: segment %s skipped: %s", run.name.key(""), error)
             return
         for damage in damages if self._exists(topic, run) else ():
             note_segment_damage(self._shard, topic.name, damage)

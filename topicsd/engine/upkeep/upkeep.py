@@ -65,7 +65,7 @@ class RateLimit:
 
     def __call__(self, size: int) -> None:
         if self._stopped.wait(size / self._bytes_per_second):
-            raise OSError(errno.ECANCELED, "the shard closes")
+            raise OSError(errno.ECANCELED, "the shard is closing")
 
     def stop(self) -> None:
         self._stopped.set()
@@ -118,7 +118,7 @@ class Upkeep:
         if isinstance(outcome, OSError) and outcome.errno == errno.ECANCELED:
             return
         if isinstance(outcome, Exception):
-            logger.error("the upkeep of segments failed and is tried again: %s", outcome)
+            logger.error("upkeep: round failed, retrying: %s", outcome)
         self._loop.call_later(0.0 if self._has_more else ROUND_SECONDS, self.start_round)
 
     def _round(self) -> Job[None]:
@@ -177,9 +177,7 @@ class Upkeep:
         if names:
             self._is_cold_mounted = yield partial(_has_any, self._cold, names)
         if was_mounted and not self._is_cold_mounted:
-            logger.error(
-                "the cold directory has none of the segments in it: until it has, nothing moves there"
-            )
+            logger.error("cold directory: none of its segments found, tiering paused: is it mounted?")
 
     def _is_active_old(self, topic: Topic) -> bool:
         """Return whether the active segment is old enough to be sealed by a checkpoint.
@@ -278,10 +276,10 @@ class Upkeep:
         except OSError as error:
             if error.errno == errno.ECANCELED:
                 raise
-            logger.warning("%s stays as it is: %s", run.name.key(""), error)
+            logger.warning("upkeep: segment %s skipped: %s", run.name.key(""), error)
             return False
         except SegmentDamage as damage:
-            logger.error("%s stays as it is: %s", run.name.key(""), damage)
+            logger.error("upkeep: segment %s skipped: %s", run.name.key(""), damage)
             self._damaged.add(run.name)
             self._shard.damaged_segments.add(run.name)
             return False

@@ -178,7 +178,7 @@ class Watch:
                 waiter()
             except Exception:
                 # A bug in one waiter must not starve the others.
-                logger.exception("a waiter failed")
+                logger.exception("wake queue: a waiter raised an exception")
             if due and (now := self._clock.monotonic()) >= until:
                 self._due[target] = due
                 self.ready.mark(target, target.base_priority(self._clock.now_ms()), now)

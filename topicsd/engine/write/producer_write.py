@@ -142,7 +142,7 @@ class TransferKey(ProducerKey):
             if (last.producer_seq, last.moved) == (self.producer_seq, self.moved):
                 _add_reply(pending_writes[-1], reply)
             else:
-                message = "what was moved before this is still on its way"
+                message = "the previous transfer is still in progress, retry after 1 s"
                 reply(Refusal(THROTTLED, message, retry_after_ms=1000))
         elif known is None and self._after is None:
             return False
@@ -156,7 +156,7 @@ class TransferKey(ProducerKey):
 
     def _refusal(self, known: ProducerWrite | None) -> Refusal:
         last = None if known is None else known.producer_seq
-        message = f"after: is {self._after}, what was moved last is {last}"
+        message = f"after: must be {last}, the last transfer, got {self._after}"
         detail: dict[str, object] = {"field": "after", "last_seq": last}
         if known is not None and known.moved:
             detail["last_seqs"] = known.moved
