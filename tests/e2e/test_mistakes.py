@@ -312,7 +312,13 @@ MISTAKES: list[tuple[str, str, str | bytes | None, int, str]] = [
         400,
         "lease_ids: must be one lease_id of a claim for each of seqs",
     ),
-    ("POST", f"{EV}/claim", '{"node":"w"}', 409, 'topic "ev" is a log; only queues ("type":"queue") have jobs'),
+    (
+        "POST",
+        f"{EV}/claim",
+        '{"node":"w"}',
+        409,
+        'topic "ev" is a log; only queues ("type":"queue") have jobs',
+    ),
     (
         "POST",
         f"{EV}/redrive",

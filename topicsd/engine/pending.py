@@ -26,7 +26,7 @@ def tell(reply: Reply, answer: Any) -> None:
         logger.exception("reply: the callback raised an exception")
 
 
-class TopicEntry:
+class PendingEntry:
     """The base class of all pending entries of a topic."""
 
     __slots__ = ("_is_waiting", "ordinal", "topic")

@@ -129,7 +129,7 @@ class Replay:
                 return
             if known is not None:
                 raise ReplayError(ordinal, f'creates topic "{control.name}", which already exists')
-            new = Topic(control.name, topic_id, ordinal, shard.one_config(control.config))
+            new = Topic(control.name, topic_id, ordinal, shard.intern_config(control.config))
             new.visible = True
             new.ceiling = control.ceiling
             new.last_ts = ts

@@ -42,7 +42,7 @@ class ControlEntry(Entry, Protocol):
     """A pending entry that can wait for a sync."""
 
     def wait(self) -> None:
-        """Wait for a sync; see `TopicEntry.wait`."""
+        """Wait for a sync; see `PendingEntry.wait`."""
         ...
 
 
@@ -109,7 +109,7 @@ class ShardState(ShardData):
         """Callbacks that wait for the records of jobs, by the run that is being read."""
         self.cohorts: dict[Topic, Any] = {}
         """Claims that are served together, by queue."""
-        self.drains = False
+        self.is_draining = False
         """True when the shard is about to stop: claims do not wait for others."""
 
         self.unlogged_floors: dict[Topic, None] = {}

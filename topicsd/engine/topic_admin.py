@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from shared.contract.errors import TOPIC_NOT_EMPTY, TOPIC_NOT_FOUND, Refusal
 from shared.contract.topic_config import TopicConfig, TopicConfigPatch
-from topicsd.engine.pending import TopicEntry, tell
+from topicsd.engine.pending import PendingEntry, tell
 from topicsd.engine.queue.job import Counts
 from topicsd.engine.queue.job_age import oldest_ready_ms
 from topicsd.engine.records.durable_seq import durable_seq
@@ -138,7 +138,7 @@ def _join(shard: ShardState, frame: bytes, pending: PendingPut | PendingTopicDel
     shard.log.join([frame], len(frame), 1, pending, wait_for_sync=True)
 
 
-class PendingPut(TopicEntry):
+class PendingPut(PendingEntry):
     """A pending creation of a topic (`config` is None) or change of its configuration."""
 
     __slots__ = ("before", "ceiling", "changes_need", "config", "reply", "shard")
@@ -186,7 +186,7 @@ class PendingPut(TopicEntry):
         tell(self.reply, refusal)
 
 
-class PendingTopicDelete(TopicEntry):
+class PendingTopicDelete(PendingEntry):
     """A pending deletion of a topic."""
 
     __slots__ = ("reply", "shard")

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from topicsd.engine.checkpoint.snapshot_format import TopicEntry
-from topicsd.engine.pending import TopicEntry as Request
+from topicsd.engine.pending import PendingEntry as Request
 from topicsd.engine.queue.state import queue_section
 from topicsd.engine.read.cursors import cursor_section
 from topicsd.engine.records.sealed_run import SealedRun

@@ -136,7 +136,7 @@ class CheckpointJob:
             return
         shard = self._shard
         shard.referable_from, referred_bytes = shard.log.batch.next_position, shard.referred_bytes
-        deleted_topics, shard.gone_topics = shard.gone_topics, []
+        deleted_topics, shard.deleted_topics = shard.deleted_topics, []
         is_written = False
         try:
             yield SYNCED
@@ -156,7 +156,7 @@ class CheckpointJob:
             yield partial(self._write_manifest, head)
         finally:
             if not is_written:
-                shard.gone_topics = deleted_topics + shard.gone_topics
+                shard.deleted_topics = deleted_topics + shard.deleted_topics
                 for captured, _ in self._captures:
                     undo_capture(captured)
                 if self._unfinished is not None:

@@ -114,7 +114,7 @@ def log_unreachable_segments(shard: ShardData, cold: SegmentStore | None) -> Non
 
 
 def _topic(shard: ShardData, entry: TopicEntry, hot: SegmentStore, dead: KnownDead) -> Topic:
-    topic = Topic(entry.name, entry.topic_id, entry.epoch, shard.one_config(entry.config))
+    topic = Topic(entry.name, entry.topic_id, entry.epoch, shard.intern_config(entry.config))
     topic.visible = True
     topic.windows_ms = tuple(entry.windows_ms)
     topic.head = entry.head

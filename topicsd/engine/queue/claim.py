@@ -15,9 +15,9 @@ from typing import Final
 
 from shared.contract.errors import CORRUPT_SEGMENT, NOT_A_QUEUE, Refusal
 from shared.contract.topic_config import CLAMPED_FIELDS
-from topicsd.engine.pending import TopicEntry, tell
+from topicsd.engine.pending import PendingEntry, tell
 from topicsd.engine.queue.fresh_jobs import serve_in_turn
-from topicsd.engine.queue.job import READY, Claimed, JobState
+from topicsd.engine.queue.job import READY, ClaimedJob, JobState
 from topicsd.engine.queue.job_records import Texts, read_texts
 from topicsd.engine.queue.lease_queue import COLLECTED_MAX, LeaseQueue
 from topicsd.engine.queue.state import lease_frame, settle_parked
@@ -61,7 +61,7 @@ class _PendingClaim:
         self.count = min(request.count, shard.settings.max_claim)
         self.lease_ms = lease_ms_of(topic, request)
         self.reply = reply
-        self.claimed: list[Claimed] = []
+        self.claimed: list[ClaimedJob] = []
         self.deadline = 0
         self.budget = _ResponseBudget(topic, shard.settings.max_response_bytes)
 
@@ -83,7 +83,7 @@ def claim(shard: ShardState, name: str, request: ClaimRequest, reply: Reply) -> 
     topic, _ = result
     pending = _PendingClaim(shard, topic, request, reply)
     jitter_ms = topic.config.claim_jitter_ms
-    if not jitter_ms or shard.drains:
+    if not jitter_ms or shard.is_draining:
         _serve_after_removal(shard, topic, [pending])
         return None
     cohort = shard.cohorts.get(topic)
@@ -128,7 +128,7 @@ class _Cohort:
 
 def drain_claims(shard: ShardState) -> None:
     """Serve all waiting claims at once, since the shard is about to end."""
-    shard.drains = True
+    shard.is_draining = True
     shard.removals.finish()
     for cohort in list(shard.cohorts.values()):
         cohort.serve()
@@ -316,7 +316,7 @@ def logs_leases(topic: Topic) -> bool:
     return topic.config.leases_durable and not topic.is_ephemeral
 
 
-class PendingLease(TopicEntry):
+class PendingLease(PendingEntry):
     """The frame of changed jobs on its way to the log."""
 
     __slots__ = ("_before", "_reply", "_then")

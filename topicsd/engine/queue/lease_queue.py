@@ -38,7 +38,7 @@ from topicsd.engine.queue.job import (
     PARKED,
     READY,
     SENT,
-    Claimed,
+    ClaimedJob,
     Counts,
     Endings,
     Job,
@@ -221,12 +221,12 @@ class LeaseQueue:
         first_lease: int,
         fits: Callable[[int], bool] = lambda seq: True,
         parked_max: int = _EVERY_SEQ,
-    ) -> list[Claimed]:
+    ) -> list[ClaimedJob]:
         """Lease up to `count` jobs until one does not fit; lease numbers start at `first_lease`.
 
         Jobs delivered too often are parked on the way, until `parked_max` jobs are parked.
         """
-        claimed: list[Claimed] = []
+        claimed: list[ClaimedJob] = []
         if self.is_removing:
             return claimed
         again = self._ready_again
@@ -257,7 +257,7 @@ class LeaseQueue:
                 self._set_state(seq, job, IN_FLIGHT, deadline)
             else:
                 self._change_state(seq, job, IN_FLIGHT, deadline)
-            claimed.append(Claimed(seq, job.lease, job.deliveries))
+            claimed.append(ClaimedJob(seq, job.lease, job.deliveries))
         return claimed
 
     def extend(self, seq: int, deadline: int) -> None:

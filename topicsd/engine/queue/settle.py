@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from shared.contract.errors import CORRUPT_SEGMENT, Refusal, reason_without_path
 from shared.contract.topic_config import CLAMPED_FIELDS
-from topicsd.engine.pending import TopicEntry, tell
+from topicsd.engine.pending import PendingEntry, tell
 from topicsd.engine.queue.claim import log_lease, logs_leases, queue_of
 from topicsd.engine.queue.explain import skip_reason
 from topicsd.engine.queue.lease_queue import LeaseQueue
@@ -152,7 +152,7 @@ def end_jobs(
     shard.join_control(topic, control, pending, waits_for_sync=is_dead_letter)
 
 
-class PendingAck(TopicEntry):
+class PendingAck(PendingEntry):
     """The delete of ended jobs on its way to the log."""
 
     __slots__ = ("_control", "_queue", "_reply", "_then")

@@ -21,7 +21,7 @@ import msgspec
 from shared.contract.errors import HEAD_MISMATCH, INVALID_REQUEST, NOT_FOUND, THROTTLED, Refusal
 from shared.contract.names import refuse_cursor_name
 from shared.text.message import quoted
-from topicsd.engine.pending import TopicEntry, tell
+from topicsd.engine.pending import PendingEntry, tell
 from topicsd.engine.read.seek import count_live
 from topicsd.engine.records.run import Run
 from topicsd.engine.records.sealed_run import SealedRun
@@ -150,7 +150,7 @@ def _refuse_count(shard: ShardState, topic: Topic, name: str) -> Refusal | None:
     return Refusal(THROTTLED, message, {"limit": "max_cursors", "max": bound}, retry_after_ms=1000)
 
 
-class PendingCursor(TopicEntry):
+class PendingCursor(PendingEntry):
     """A pending change or deletion of a cursor."""
 
     __slots__ = ("cursor", "reply", "shard")

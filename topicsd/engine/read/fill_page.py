@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from topicsd.engine.read.page import PAGE_RECORDS, Frames, Page, Variant
-from topicsd.engine.records.run import Run, Source
+from topicsd.engine.records.run import FrameSource, Run
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.records.tail_run import TailRun
 from topicsd.engine.routes.copies import own_frames
@@ -154,7 +154,7 @@ def keep_fetched(shard: ShardState, topic: Topic, variant: Variant, fetched: Fet
 
 
 def _read_run(
-    run: TailRun, log: Source, first: int, last: int, bytes_wanted: int
+    run: TailRun, log: FrameSource, first: int, last: int, bytes_wanted: int
 ) -> Iterable[tuple[Frames, str]]:
     """Yield the frames of a range in groups, each with an error text or an empty string.
 
@@ -193,7 +193,7 @@ def _read_run(
         at = next_at
 
 
-def _read_alone(source: Source, seq: int, place: int, length: int) -> tuple[Frames, str]:
+def _read_alone(source: FrameSource, seq: int, place: int, length: int) -> tuple[Frames, str]:
     try:
         return Frames(seq, source.read(place, place + length), (0,), (length,)), ""
     except OSError as error:

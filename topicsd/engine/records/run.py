@@ -14,7 +14,7 @@ from typing import Final, Protocol
 CLOSE_RECORDS: Final = 64
 
 
-class Source(Protocol):
+class FrameSource(Protocol):
     """A place that frames are read from: the log or an active segment."""
 
     def read(self, start: int, end: int) -> bytes:
@@ -71,7 +71,7 @@ class Run:
         """Return the seqs of each tag, of records that were copied to a segment."""
         raise NotImplementedError
 
-    def place_of(self, seq: int, log: Source) -> tuple[str, int]:
+    def place_of(self, seq: int, log: FrameSource) -> tuple[str, int]:
         """Return the file of a record and the offset in it, for error messages."""
         raise NotImplementedError
 

@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from topicsd.engine.records.run import Run, Source
+from topicsd.engine.records.run import FrameSource, Run
 from topicsd.segment.entry import DATA, SegmentDamage, SegmentEntry, SegmentName
 from topicsd.segment.index_file import SegmentIndex
 
@@ -172,7 +172,7 @@ class SealedRun(Run):
         """Return the seqs of each tag, including dead records."""
         return self._reader.all_tags(self.name, self.entry) if self.live_count else {}
 
-    def place_of(self, seq: int, log: Source) -> tuple[str, int]:
+    def place_of(self, seq: int, log: FrameSource) -> tuple[str, int]:
         try:
             return self.name.key(DATA), self.index.offsets[seq - self.first_seq]
         except (SegmentDamage, OSError):

@@ -18,7 +18,7 @@ from itertools import accumulate, compress, count, islice, repeat
 from operator import add, ne
 
 from topicsd.engine.records.active_file import ActiveFile
-from topicsd.engine.records.run import Run, Source
+from topicsd.engine.records.run import FrameSource, Run
 from topicsd.engine.records.tag_index import TagIndex
 
 # Removing the front of the arrays moves the rest; done when it is at least this many records and half of all.
@@ -163,7 +163,7 @@ class TailRun(Run):
     def all_tags(self) -> dict[bytes, list[int]]:
         return {} if self.source is None else self.source.tags()
 
-    def place_of(self, seq: int, log: Source) -> tuple[str, int]:
+    def place_of(self, seq: int, log: FrameSource) -> tuple[str, int]:
         if self.frames is not None:
             return "memory", 0
         return (self.source or log).place_of(self.places[seq - self.first_seq])

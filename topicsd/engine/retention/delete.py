@@ -21,7 +21,7 @@ from shared.contract.errors import (
     Refusal,
     reason_without_path,
 )
-from topicsd.engine.pending import TopicEntry, tell
+from topicsd.engine.pending import PendingEntry, tell
 from topicsd.engine.queue.job import Taken
 from topicsd.engine.records.run import Run
 from topicsd.engine.records.sealed_run import SealedRun
@@ -44,7 +44,7 @@ Matches = dict[Run, list[int] | DeleteMarks]
 """For each run a few seqs, some of which may be dead, or marks."""
 
 
-class TagMatch(NamedTuple):
+class TagQuery(NamedTuple):
     """The records to find: those with the tag, or tag prefix, below a seq."""
 
     tag: bytes
@@ -64,7 +64,7 @@ class _TailState(NamedTuple):
 class Search(NamedTuple):
     """A lookup for a thread: the records to find, and the runs to search."""
 
-    match: TagMatch
+    match: TagQuery
     earliest_seq: int
     sealed: list[SealedRun]
     tails: list[_TailState]
@@ -78,7 +78,7 @@ class LookupResult(NamedTuple):
     """Tag indexes of active segments whose tags were not loaded since the start."""
 
 
-def search_of(topic: Topic, match: TagMatch) -> Search | None:
+def search_of(topic: Topic, match: TagQuery) -> Search | None:
     """Return the search for a thread, or None if the event loop finds the records as fast."""
     sealed = [run for run in topic.runs if isinstance(run, SealedRun) and run.entry.has_tags]
     tails = [run for run in topic.runs if isinstance(run, TailRun)]
@@ -149,7 +149,7 @@ def delete_records(shard: ShardState, name: str, request: DeleteRequest, reply: 
         return
     search = None
     if control.tag is not None:
-        search = search_of(topic, TagMatch(control.tag.encode(), control.is_prefix, control.below))
+        search = search_of(topic, TagQuery(control.tag.encode(), control.is_prefix, control.below))
     if search is None:
         shard.join_control(topic, control, PendingDelete(shard, topic, control, None, reply))
         return
@@ -249,7 +249,7 @@ def _deleted(topic: Topic, count: int) -> Deleted:
     return Deleted(topic.name, count, topic.earliest_seq, topic.head, topic.live_count, topic.live_bytes)
 
 
-class PendingDelete(TopicEntry):
+class PendingDelete(PendingEntry):
     """A delete on its way to the log."""
 
     __slots__ = ("control", "matches", "reply", "shard")

@@ -77,20 +77,20 @@ def own_frames(run: TailRun, frames: Frames, topic: Topic) -> Frames:
 
 
 def frame_copies(
-    stretch: Frames, stamps: Sequence[int], marks: bytes, topic_id: int, is_durable: bool
+    frames: Frames, stamps: Sequence[int], marks: bytes, topic_id: int, is_durable: bool
 ) -> Frames:
     """Frame the records marked in `marks` as copies, each in the place of its original.
 
     Records that were not read whole stay as they are.
     """
     class_flag = FLAG_DURABLE if is_durable else 0
-    data, framed = stretch.data, bytearray(stretch.data)
-    columns = zip(stretch.starts, stretch.lengths, stamps, marks, strict=True)
-    for seq, (start, length, ts, is_copy) in enumerate(columns, stretch.first_seq):
+    data, framed = frames.data, bytearray(frames.data)
+    columns = zip(frames.starts, frames.lengths, stamps, marks, strict=True)
+    for seq, (start, length, ts, is_copy) in enumerate(columns, frames.first_seq):
         end = start + length
         if is_copy and end <= len(data):
             framed[start:end] = frame_copy(data[start:end], topic_id, seq, ts, class_flag)
-    return stretch._replace(data=bytes(framed))
+    return frames._replace(data=bytes(framed))
 
 
 # The header after its length has two parts: the fields of the copy's own, and the lengths of node, tag and
@@ -129,7 +129,7 @@ class CopiedFrames:
         return len(self.seqs)
 
     def part(self, first: int, end: int) -> CopiedFrames:
-        """Return the copies from index `first` to `upto`."""
+        """Return the copies from index `first` to before `end`."""
         return CopiedFrames(self._records[first:end], self._is_changed)
 
     def behind(self, count: int) -> CopiedFrames:

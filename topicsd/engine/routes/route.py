@@ -21,7 +21,7 @@ import msgspec
 
 from shared.contract.errors import TOPIC_EXISTS_INCOMPATIBLE, Refusal
 from shared.contract.route_rule import ForwardRule
-from topicsd.engine.pending import TopicEntry, tell
+from topicsd.engine.pending import PendingEntry, tell
 from topicsd.engine.requests import Reply
 from topicsd.engine.retention.eviction_log import log_expired
 from topicsd.engine.shard_data import ShardData
@@ -248,7 +248,7 @@ def load_routes(shard: ShardData, topic: Topic, sections: dict[str, bytes]) -> N
         _add_route(shard, Forward(topic, saved))
 
 
-class PendingRoute(TopicEntry):
+class PendingRoute(PendingEntry):
     """A change of a route on its way to the log."""
 
     __slots__ = ("control", "reply", "shard")
@@ -273,7 +273,7 @@ class PendingRoute(TopicEntry):
         tell(self.reply, refusal)
 
 
-class PendingRouteEnd(TopicEntry):
+class PendingRouteEnd(PendingEntry):
     """The delete of a route on its way to the log."""
 
     __slots__ = ("forward", "reply", "shard")

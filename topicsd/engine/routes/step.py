@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from shared.contract.errors import THROTTLED, Refusal
-from topicsd.engine.pending import TopicEntry, tell
+from topicsd.engine.pending import PendingEntry, tell
 from topicsd.engine.records.lost_range import LostRange
 from topicsd.engine.replay import lose_range
 from topicsd.engine.requests import Reply
@@ -165,7 +165,7 @@ class RouteStep(NamedTuple):
         """Do nothing: the route has not moved."""
 
 
-class PendingLoss(TopicEntry):
+class PendingLoss(PendingEntry):
     """A lost range of the destination on its way to the log."""
 
     __slots__ = ("forward", "lost", "reply", "seq", "shard")

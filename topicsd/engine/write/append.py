@@ -21,7 +21,7 @@ from shared.contract.errors import (
     TOPIC_NOT_FOUND,
     Refusal,
 )
-from topicsd.engine.pending import TopicEntry, tell
+from topicsd.engine.pending import PendingEntry, tell
 from topicsd.engine.queue.delay import delay_frame, delay_frame_bytes, due_of
 from topicsd.engine.queue.state import add_jobs
 from topicsd.engine.requests import Appended, AppendRequest, Reply
@@ -194,7 +194,7 @@ def _leading_frames(shard: ShardState, topic: Topic, pending: PendingAppend) -> 
     return frames
 
 
-class PendingAppend(TopicEntry):
+class PendingAppend(PendingEntry):
     """An append that has joined the log, pending until its durability class is satisfied."""
 
     __slots__ = (
@@ -226,7 +226,7 @@ class PendingAppend(TopicEntry):
         reply: Reply,
         created: bool,
     ) -> None:
-        # Inlined from `TopicEntry.__init__`: hot path.
+        # Inlined from `PendingEntry.__init__`: hot path.
         self.topic = topic
         self._is_waiting = False
         self.shard = shard
