@@ -92,7 +92,7 @@ class Replay:
                 if topic.queue is not None and topic.queue.order is not None:
                     tag_at = at + HEADER_BYTES + node_len
                     topic.queue.add_record(seq, buffer[tag_at : tag_at + tag_len])
-                if topic.evicts:
+                if topic.can_evict:
                     evict_over_caps(self._shard, topic)
             else:
                 try:
@@ -147,7 +147,7 @@ class Replay:
                 shard.set_config(topic, control.config)
                 topic.next_config = topic.config
                 topic.ceiling = control.ceiling
-                if topic.evicts:
+                if topic.can_evict:
                     evict_over_caps(shard, topic)
             case control_frame.Delete():
                 apply_delete(topic, control)
@@ -206,7 +206,7 @@ class Replay:
                     run.tags.add(tag, seq)
         if topic.queue is not None and topic.queue.order is not None:
             add_jobs(topic.queue, control.first_seq, control.count, originals.tags, 0)
-        if topic.evicts:
+        if topic.can_evict:
             evict_over_caps(self._shard, topic)
 
     def cannot_copy(self, topic: Topic, control: ForwardCursor, ordinal: int, what: str) -> None:

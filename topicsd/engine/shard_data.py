@@ -84,9 +84,9 @@ class ShardData:
         self.totals.by_class[topic.config.durability] -= 1
         if topic.has_files:
             self.deleted_topics.append((topic.topic_id, topic.epoch))
-        for forward in topic.forwards.values():
-            del self.forwards[forward.rule.name]
-            forward.is_gone = True
+        for route in topic.forwards.values():
+            del self.forwards[route.rule.name]
+            route.is_gone = True
 
     def set_config(self, topic: Topic, config: TopicConfig) -> None:
         """Apply a new configuration to a topic of this shard."""

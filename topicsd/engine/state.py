@@ -16,7 +16,7 @@ from shared.runtime.disk_thread import Loop, Threads
 from shared.settings.settings import Settings
 from topicsd.engine.queue.dead_letter import STAMP_BYTES_MAX
 from topicsd.engine.queue.removal import Removals
-from topicsd.engine.queue.timers import QueueDue
+from topicsd.engine.queue.timers import QueueTimers
 from topicsd.engine.read.page_cache import PageCache
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.requests import Reply
@@ -76,7 +76,7 @@ class ShardState(ShardData):
         self.loop = loop
         self.threads = threads
         self.watch = Watch(loop, clock)
-        self.due = QueueDue(loop, clock, self.watch)
+        self.due = QueueTimers(loop, clock, self.watch)
         self.removals = Removals(loop, self._on_removal_end)
         self.pages = PageCache(settings.page_cache_bytes)
         self.stamped_settings = msgspec.structs.replace(
@@ -95,7 +95,7 @@ class ShardState(ShardData):
 
         The later of the start of this run and the start of the newest checkpoint.
         """
-        self.on_forward: Callable[[Forward], object] = lambda forward: None
+        self.on_forward: Callable[[Forward], object] = lambda route: None
         """Callback for a new, changed or deleted route, called when the log has the change."""
         self.stand_of: StandOf | None = None
         """The function that asks for the position of a topic of another shard."""
@@ -131,8 +131,8 @@ class ShardState(ShardData):
         self.removals.forget(topic)
         self.raised_ceilings.pop(topic, None)
         self.unlogged_floors.pop(topic, None)
-        for forward in topic.forwards.values():
-            self.on_forward(forward)
+        for route in topic.forwards.values():
+            self.on_forward(route)
 
     def set_config(self, topic: Topic, config: TopicConfig) -> None:
         super().set_config(topic, config)

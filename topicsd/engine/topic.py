@@ -82,6 +82,7 @@ class Topic:
     """The state of one topic in memory, changed by pending entries and by replay."""
 
     __slots__ = (
+        "can_evict",
         "ceiling",
         "ceiling_logged",
         "ceiling_mark",
@@ -94,7 +95,6 @@ class Topic:
         "epoch",
         "evict_floor",
         "evicted_to",
-        "evicts",
         "forgotten_end",
         "forwards",
         "has_files",
@@ -102,11 +102,11 @@ class Topic:
         "is_durable",
         "is_ephemeral",
         "last_read_ms",
+        "last_state_read_ms",
         "last_ts",
         "leaving",
         "live_bytes",
         "live_count",
-        "looked_at_ms",
         "lost",
         "name",
         "next_config",
@@ -157,7 +157,7 @@ class Topic:
         self.pending_bytes = 0
         self.last_ts = 0
         self.last_read_ms = 0
-        self.looked_at_ms = 0
+        self.last_state_read_ms = 0
         """The time at which a client that consumes the topic last asked for its state."""
         self.waiters: dict[Callable[[], None], bool] | None = None
         """Callbacks to call when records are published or the topic is deleted (`wake_queue.py`)."""
@@ -195,7 +195,7 @@ class Topic:
         """Set the configuration, and the plain attributes that every append reads from it."""
         self.config = config
         is_capped = bool(config.cap_records or config.cap_bytes)
-        self.evicts = is_capped and config.discard == "old"
+        self.can_evict = is_capped and config.discard == "old"
         self.rejects = is_capped and config.discard == "reject"
         window_ms = config.idempotency_window_ms
         self.windows_ms = (window_ms, *(old for old in self.windows_ms if old != window_ms))
@@ -218,7 +218,7 @@ class Topic:
 
     def base_priority(self, now_ms: int) -> float:
         """Return the priority of delivery, as configured or by how recently the topic was consumed."""
-        idle_ms = now_ms - max(self.last_read_ms, self.looked_at_ms)
+        idle_ms = now_ms - max(self.last_read_ms, self.last_state_read_ms)
         return base_priority(self.config.priority, self.config.auto_priority, idle_ms)
 
     @property

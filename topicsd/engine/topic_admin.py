@@ -118,7 +118,7 @@ def topic_state(shard: ShardState, name: str, is_use: bool = False) -> TopicStat
         oldest_ready_ms=oldest_ready_ms(topic, now_ms),
     )
     if is_use:
-        topic.looked_at_ms = now_ms
+        topic.last_state_read_ms = now_ms
     return state
 
 
@@ -168,7 +168,7 @@ class PendingPut(PendingEntry):
                 if needs_ceiling(config):
                     self.shard.watch_ceiling(topic)
             self.shard.set_config(topic, config)
-            if topic.evicts:
+            if topic.can_evict:
                 evict_over_caps(self.shard, topic)
             if topic.queue is not None and topic.waiters is not None:
                 # Jobs of a paused queue, or parked jobs, may be claimable now.

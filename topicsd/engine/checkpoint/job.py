@@ -86,8 +86,8 @@ def leaving_of(head: SnapshotHead) -> list[Leaving]:
     return _decode_leaving(head.sections[LEAVING]) if LEAVING in head.sections else []
 
 
-def leaving_section(leaving: list[Leaving]) -> dict[str, bytes]:
-    return {LEAVING: msgspec.msgpack.encode(leaving)} if leaving else {}
+def files_to_drop_section(files_to_drop: list[Leaving]) -> dict[str, bytes]:
+    return {LEAVING: msgspec.msgpack.encode(files_to_drop)} if files_to_drop else {}
 
 
 class SnapshotResult(NamedTuple):
@@ -95,7 +95,7 @@ class SnapshotResult(NamedTuple):
 
     number: int
     start: LogPlace
-    leaving: list[Leaving]
+    files_to_drop: list[Leaving]
 
 
 class CheckpointJob:
@@ -108,15 +108,15 @@ class CheckpointJob:
         hot: SegmentStore,
         bounds: SegmentBounds,
         number: int,
-        leaving: list[Leaving],
+        files_to_drop: list[Leaving],
     ) -> None:
-        """Prepare a checkpoint; `leaving` is what earlier snapshots have not dropped yet."""
+        """Prepare a checkpoint; `files_to_drop` is what earlier snapshots have not dropped yet."""
         self._shard = shard
         self._files = files
         self._hot = hot
         self._bounds = bounds
         self._number = number
-        self._leaving = leaving
+        self._files_to_drop = files_to_drop
         self._captures: list[tuple[Capture, list[GrowingSegment]]] = []
         self._unfinished: Capture | None = None
         self._entries: list[bytes] = []
@@ -147,12 +147,12 @@ class CheckpointJob:
             assert end is not None
             yield SYNCED
             yield from self._install()
-            leaving = self._still_leaving(deleted_topics)
-            head = self._head(start, end, {**leaving_section(leaving), **sessions})
+            files_to_drop = self._all_files_to_drop(deleted_topics)
+            head = self._head(start, end, {**files_to_drop_section(files_to_drop), **sessions})
             yield partial(self._write_snapshot, head, keys)
             is_written = True
             shard.referred_bytes -= referred_bytes
-            on_snapshot(SnapshotResult(self._number, start, leaving))
+            on_snapshot(SnapshotResult(self._number, start, files_to_drop))
             yield partial(self._write_manifest, head)
         finally:
             if not is_written:
@@ -162,19 +162,19 @@ class CheckpointJob:
                 if self._unfinished is not None:
                     undo_capture(self._unfinished)
 
-    def _still_leaving(self, deleted_topics: list[tuple[int, int]]) -> list[Leaving]:
+    def _all_files_to_drop(self, deleted_topics: list[tuple[int, int]]) -> list[Leaving]:
         moved: list[tuple[SegmentName, str]] = []
         dropped: list[tuple[SegmentName, str]] = []
         for captured, _ in self._captures:
             names = {(entry.first_seq, entry.generation) for entry in captured.sealed if captured.dropped}
             for one in captured.dropped:
                 (moved if (one[0].first_seq, one[0].generation) in names else dropped).append(one)
-        leaving = list(self._leaving)
+        files_to_drop = list(self._files_to_drop)
         if moved:
-            leaving.insert(0, Leaving(MOVED, moved, []))
+            files_to_drop.insert(0, Leaving(MOVED, moved, []))
         if dropped or deleted_topics:
-            leaving.append(Leaving(self._number, dropped, deleted_topics))
-        return leaving
+            files_to_drop.append(Leaving(self._number, dropped, deleted_topics))
+        return files_to_drop
 
     def _capture_topics(self) -> Job[None]:
         shard = self._shard

@@ -67,9 +67,9 @@ class Checkpointer:
         self._starts: dict[int, LogPlace] = {}
         """For each kept snapshot, where replay would begin."""
         self._damaged = set(numbers)
-        self._leaving: list[Leaving] = []
+        self._files_to_drop: list[Leaving] = []
         if snapshot is not None:
-            self._leaving = leaving_of(snapshot.head)
+            self._files_to_drop = leaving_of(snapshot.head)
             self._starts[snapshot.head.number] = snapshot.head.start
             self._damaged = {number for number in numbers if number > snapshot.head.number}
         self._file = place.file if (place := shard.log.place) is not None else 0
@@ -87,7 +87,7 @@ class Checkpointer:
         self._is_retry_set = False
         self._is_disk_full = False
         self._room_at = 0.0
-        if self._leaving:
+        if self._files_to_drop:
             self._start_timer()
 
     def tick(self) -> None:
@@ -126,7 +126,7 @@ class Checkpointer:
         self._start_if_due()
 
     def _start_if_due(self) -> None:
-        is_due = self._has_work or self._leaving
+        is_due = self._has_work or self._files_to_drop
         if is_due and not self.is_running and self._shard.log.failed is None:
             self.start()
 
@@ -150,7 +150,7 @@ class Checkpointer:
             logger.error("checkpoint: failed, the log keeps its records: %s", outcome)
             self._is_disk_full = isinstance(outcome, OSError) and outcome.errno in NO_SPACE
             self._schedule_retry()
-        elif self._leaving:
+        elif self._files_to_drop:
             self._start_timer()
 
     def _schedule_retry(self) -> None:
@@ -178,7 +178,7 @@ class Checkpointer:
         place = self._shard.log.place
         self._file = 0 if place is None else place.file
         job = CheckpointJob(
-            self._shard, self._files, self._hot, self._bounds, self._next_number, self._leaving
+            self._shard, self._files, self._hot, self._bounds, self._next_number, self._files_to_drop
         )
         self._next_number += 1
         yield from job.run(lambda: self._shard.log.place, self._on_snapshot)
@@ -191,7 +191,7 @@ class Checkpointer:
 
     def _on_snapshot(self, result: SnapshotResult) -> None:
         self._starts[result.number] = result.start
-        self._leaving = result.leaving
+        self._files_to_drop = result.files_to_drop
 
     # -- removal of files that are not needed ----------------------------------------------------------------
 
@@ -203,25 +203,25 @@ class Checkpointer:
             oldest = min(start.file for start in self._starts.values())
             self._shard.files.drop_before(oldest)
             yield partial(drop_log_files, fs, paths, oldest, self._shard.clock.now_ms())
-        while self._leaving and self._leaving[0].number <= min(kept):
-            yield from self._remove_files(self._leaving[0])
-            self._leaving = self._leaving[1:]
+        while self._files_to_drop and self._files_to_drop[0].number <= min(kept):
+            yield from self._remove_files(self._files_to_drop[0])
+            self._files_to_drop = self._files_to_drop[1:]
 
-    def _remove_files(self, leaving: Leaving) -> Job[None]:
+    def _remove_files(self, files_to_drop: Leaving) -> Job[None]:
         fs, paths = self._files.fs, self._files.paths
         # The marks of a moved segment are written to the hot directory, and may be newer than those in the
         # cold one.
-        suffixes = (DATA, INDEX, TAGS) if leaving.number == MOVED else SUFFIXES
-        for name, tier in leaving.segments:
+        suffixes = (DATA, INDEX, TAGS) if files_to_drop.number == MOVED else SUFFIXES
+        for name, tier in files_to_drop.segments:
             self._shard.segments.forget(name)
             if tier == COLD and self._cold is not None:
                 yield partial(delete_copy, self._cold, name)
             yield partial(self._trash, name, suffixes)
-        for topic_id, epoch in leaving.topics:
+        for topic_id, epoch in files_to_drop.topics:
             yield partial(mark_deleted, fs, paths, topic_id, epoch)
             if self._cold is not None:
                 yield partial(delete_topic_files, self._cold, topic_id, epoch)
-        while leaving.topics and (yield partial(empty_deleted, fs, paths, self._shard.clock.now_ms())):
+        while files_to_drop.topics and (yield partial(empty_deleted, fs, paths, self._shard.clock.now_ms())):
             pass
 
     def _trash(self, name: SegmentName, suffixes: Iterable[str]) -> None:

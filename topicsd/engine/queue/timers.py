@@ -27,7 +27,7 @@ class _Timer:
         self.waiting_count = 0
 
 
-class QueueDue:
+class QueueTimers:
     """The timers of a shard's queues."""
 
     def __init__(self, loop: Loop, clock: Clock, watch: Watch) -> None:

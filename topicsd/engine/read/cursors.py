@@ -114,7 +114,7 @@ def apply_cursor(shard: ShardData, topic: Topic, cursor: Cursor) -> bool:
     else:
         cursors[cursor.name] = cursor
     topic.set_cursors(cursors)
-    if topic.evicts:
+    if topic.can_evict:
         evict_over_caps(shard, topic)
     return (before is None) != cursor.is_gone
 

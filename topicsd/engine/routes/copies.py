@@ -136,14 +136,14 @@ class CopiedFrames:
         """Return all but the first `count` copies."""
         return self.part(count, len(self.seqs)) if count < len(self.seqs) else NO_COPIES
 
-    def refer(self, shard: ShardState, forward: Forward) -> References | None:
+    def refer(self, shard: ShardState, route: Forward) -> References | None:
         """Return references to the records in the log of this shard, or None."""
         if self._is_changed or shard.referred_bytes >= REFERRED_FILES_MAX * shard.settings.wal_file_bytes:
             return None
         references = self._references
         if references is None or references.lowest < shard.referable_from:
-            source = shard.topics.get(forward.rule.source)
-            if source is None or source.epoch != forward.source_epoch:
+            source = shard.topics.get(route.rule.source)
+            if source is None or source.epoch != route.source_epoch:
                 return None
             references = self._references = refer(shard, source, self.seqs)
         return references

@@ -159,11 +159,11 @@ def _put(shard: ShardState, rule: ForwardRule, reply: Reply, source_position: So
 
 def delete_forward(shard: ShardState, name: str, reply: Reply) -> None:
     """Delete a route; `reply` gets `ForwardDeleted` or a `Refusal`. A missing one is no error."""
-    forward = shard.forwards.get(name)
-    if forward is None:
+    route = shard.forwards.get(name)
+    if route is None:
         reply(ForwardDeleted(name, deleted=False))
         return
-    topic = forward.dest
+    topic = route.dest
     if topic.leaving is not None:
         shard.defer(topic, partial(delete_forward, shard, name, reply), reply)
         return
@@ -171,8 +171,8 @@ def delete_forward(shard: ShardState, name: str, reply: Reply) -> None:
     if refusal is not None:
         reply(refusal)
         return
-    forward.is_leaving = True
-    _join(shard, topic, ForwardDelete(name), PendingRouteEnd(shard, forward, reply))
+    route.is_leaving = True
+    _join(shard, topic, ForwardDelete(name), PendingRouteEnd(shard, route, reply))
 
 
 def _refuse_repoint(shard: ShardState, rule: ForwardRule) -> Refusal | None:
@@ -208,30 +208,30 @@ def apply_route(shard: ShardData, topic: Topic, control: ForwardCreate) -> bool:
 
 
 def remove_route(shard: ShardData, topic: Topic, name: str) -> Forward | None:
-    forward = topic.forwards.pop(name, None) if topic.forwards else None
-    if forward is not None:
+    route = topic.forwards.pop(name, None) if topic.forwards else None
+    if route is not None:
         del shard.forwards[name]
-        forward.is_gone = True
-    return forward
+        route.is_gone = True
+    return route
 
 
 def apply_route_cursor(topic: Topic, control: ForwardCursor) -> None:
     """Apply a frame with a route's position; a route deleted before it is ignored."""
-    forward = topic.forwards.get(control.name)
-    if forward is not None:
-        move_route(forward, control.seq, control.count)
+    route = topic.forwards.get(control.name)
+    if route is not None:
+        move_route(route, control.seq, control.count)
 
 
-def move_route(forward: Forward, seq: int, count: int) -> None:
+def move_route(route: Forward, seq: int, count: int) -> None:
     """Note a position that is in the log, and the number of copies made on the way."""
-    forward.seq = forward.logged_seq = max(forward.seq, seq)
-    forward.forwarded_total += count
+    route.seq = route.logged_seq = max(route.seq, seq)
+    route.forwarded_total += count
 
 
-def _add_route(shard: ShardData, forward: Forward) -> None:
-    topic, name = forward.dest, forward.rule.name
-    topic.forwards = {**topic.forwards, name: forward}
-    shard.forwards[name] = forward
+def _add_route(shard: ShardData, route: Forward) -> None:
+    topic, name = route.dest, route.rule.name
+    topic.forwards = {**topic.forwards, name: route}
+    shard.forwards[name] = route
 
 
 def route_section(topic: Topic) -> dict[str, bytes]:
@@ -262,9 +262,9 @@ class PendingRoute(PendingEntry):
     def publish(self) -> None:
         self.end_wait()
         created = apply_route(self.shard, self.topic, self.control)
-        forward = self.topic.forwards[self.control.rule.name]
-        tell(self.reply, ForwardPut(forward.rule, created, forward.forwarded_total))
-        self.shard.on_forward(forward)
+        route = self.topic.forwards[self.control.rule.name]
+        tell(self.reply, ForwardPut(route.rule, created, route.forwarded_total))
+        self.shard.on_forward(route)
 
     def undo(self) -> None:
         self.end_wait()  # The route does not exist until its frame is on the disk.
@@ -276,17 +276,17 @@ class PendingRoute(PendingEntry):
 class PendingRouteEnd(PendingEntry):
     """The delete of a route on its way to the log."""
 
-    __slots__ = ("forward", "reply", "shard")
+    __slots__ = ("reply", "route", "shard")
 
-    def __init__(self, shard: ShardState, forward: Forward, reply: Reply) -> None:
-        super().__init__(forward.dest)
+    def __init__(self, shard: ShardState, route: Forward, reply: Reply) -> None:
+        super().__init__(route.dest)
         self.shard = shard
-        self.forward = forward
+        self.route = route
         self.reply = reply
 
     def publish(self) -> None:
         self.end_wait()
-        name = self.forward.rule.name
+        name = self.route.rule.name
         removed = remove_route(self.shard, self.topic, name)
         tell(self.reply, ForwardDeleted(name, removed is not None))
         if removed is not None:
@@ -294,7 +294,7 @@ class PendingRouteEnd(PendingEntry):
 
     def undo(self) -> None:
         self.end_wait()
-        self.forward.is_leaving = False
+        self.route.is_leaving = False
 
     def refuse(self, refusal: Refusal) -> None:
         tell(self.reply, refusal)

@@ -148,7 +148,7 @@ def join_append(shard: ShardState, topic: Topic, pending: PendingAppend, now_ms:
     log = shard.log
     parts, lengths, size, _ = pending.encoded
     frame_count = len(lengths)
-    if topic.evicts and topic.config.ttl_ms:
+    if topic.can_evict and topic.config.ttl_ms:
         log_expired(shard, topic, now_ms)
     leading = _leading_frames(shard, topic, pending) if pending.created or pending.key is not None else None
     topic.next_seq += frame_count
@@ -262,7 +262,7 @@ class PendingAppend(PendingEntry):
                     run.tags.add(tag, seq)
         if topic.queue is not None and (topic.queue.order is not None or self.due):
             add_jobs(topic.queue, self.first_seq, len(lengths), tags, self.due)
-        if topic.evicts:
+        if topic.can_evict:
             evict_over_caps(self.shard, topic)
             if topic.runs[0] is not run:
                 prefetch_next_index(self.shard, topic)
