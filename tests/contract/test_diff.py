@@ -202,7 +202,7 @@ def test_a_position_past_the_head_is_refused_with_the_head(api: Api, body: dict[
     error = answer.json["error"]
     assert error["message"] == (
         f'position 3 is past the head of topic "{api.topic}", which is 2: '
-        "read on from the next_from_seq of the last answer, at most 2"
+        "continue from the next_from_seq of the last answer, at most 2"
     )
     assert error["detail"] == {"topic": api.topic, "head_seq": 2, "epoch": epoch}
     assert api.diff(2, epoch=epoch)["caught_up"] is True

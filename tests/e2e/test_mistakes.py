@@ -318,7 +318,13 @@ MISTAKES: list[tuple[str, str, str | bytes | None, int, str]] = [
         400,
         "lease_ids: must have one lease_id from a claim for each seq in seqs",
     ),
-    ("POST", f"{EV}/claim", '{"node":"w"}', 409, 'topic "ev" is a log, jobs are in queues ("type":"queue")'),
+    (
+        "POST",
+        f"{EV}/claim",
+        '{"node":"w"}',
+        409,
+        'topic "ev" is a log; only queues ("type":"queue") have jobs',
+    ),
     (
         "POST",
         f"{EV}/redrive",

@@ -307,7 +307,7 @@ def copy(seq: int, ts: int) -> bytes:
 CRAFTED: dict[str, tuple[list[bytes], int, str | None, int | None, str]] = {
     "a seq is left out": ([CREATE, orders(1), orders(3)], AT + 47, None, 3, "seq 3 of topic"),
     "a record of no topic": ([append_frame(1)], 118, None, 1, "a topic that does not exist"),
-    "a topic is made twice": ([CREATE, CREATE], AT, None, None, "which exists"),
+    "a topic is made twice": ([CREATE, CREATE], AT, None, None, "which already exists"),
     "a frame's own checksum": ([CREATE, broken(orders(1))], AT, None, None, "the checksum does not match"),
     "time goes back": ([CREATE, late(1, 9), late(2, 8)], AT + 47, None, 2, "the time 8 is before"),
     "time goes back to copies": (

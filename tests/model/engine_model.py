@@ -1,8 +1,8 @@
-"""A random client of one shard, who knows by the oracle what every answer has to be.
+"""A random client of one shard that checks every answer against the oracle.
 
-Promises: an episode is made by its seed alone. Each operation compares its answer, every `CHECK_EVERY`
-operations and behind every restart all topics are compared: state, and reads from several cursors to the
-head. What goes wrong is said with the seed and the last operations.
+The seed alone determines an episode. Each operation checks its answer. After every `CHECK_EVERY` operations
+and after every restart all topics are compared: their state, and reads from several positions to the head. A
+failure names the seed and the last operations.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CHECK_EVERY = 40
 NAMES = ("orders", "jobs", "cache", "audit", "a.b:c")
 TAGS = (None, None, "x", "xy", "xyz", "y", "ü")
 NODES = (None, None, "n1", "n2")
-TOLD_OPERATIONS = 30
+HISTORY_SHOWN = 30
 
 
 class Episode:
@@ -42,23 +42,23 @@ class Episode:
             hot_retain_segments=self.rng.choice((0, 1, 4)),
         )
         self.topics: dict[str, OracleTopic] = {}
-        self.told: list[str] = []
-        self.done = 0
-        self.payloads = 0
-        self.keys_made = 0
-        self.waiting: list[tuple[Told, Any]] = []
+        self.history: list[str] = []
+        self.count = 0
+        self.payload_count = 0
+        self.key_count = 0
+        self.expectations: list[tuple[Told, Any]] = []
 
     def run(self, operations: int) -> None:
         try:
-            while self.done < operations:
+            while self.count < operations:
                 self.step()
-                self.done += 1
-                if not self.done % CHECK_EVERY:
+                self.count += 1
+                if not self.count % CHECK_EVERY:
                     self.check()
             self.check()
         except AssertionError as error:
-            last = "\n".join(self.told[-TOLD_OPERATIONS:])
-            raise AssertionError(f"seed {self.seed}, operation {self.done}: {error}\n{last}") from error
+            last = "\n".join(self.history[-HISTORY_SHOWN:])
+            raise AssertionError(f"seed {self.seed}, operation {self.count}: {error}\n{last}") from error
 
     def step(self) -> None:
         chance = self.rng.random()
@@ -73,58 +73,58 @@ class Episode:
     def now_ms(self) -> int:
         return self.one.clock.now_ms()
 
-    def tell(self, what: str) -> None:
-        self.told.append(f"{self.done}: {what}")
+    def note(self, what: str) -> None:
+        self.history.append(f"{self.count}: {what}")
 
-    # Appending.
+    # Appends.
 
     def append(self) -> None:
         self.one.settle()
         for _ in range(self.rng.choice((1, 1, 1, 2, 5))):
             self.expect_append(self.rng.choice(NAMES), self.new_records())
         self.one.settle()
-        self.close_answers()
+        self.check_replies()
 
     def new_records(self) -> list[OracleRecord]:
-        found = []
+        records = []
         for _ in range(self.rng.choice((1, 1, 2, 3, 10))):
-            self.payloads += 1
-            data = b'"%d %b"' % (self.payloads, b"x" * self.rng.randrange(30))
-            found.append(OracleRecord(0, data, self.rng.choice(TAGS), self.rng.choice(NODES)))
-        return found
+            self.payload_count += 1
+            data = b'"%d %b"' % (self.payload_count, b"x" * self.rng.randrange(30))
+            records.append(OracleRecord(0, data, self.rng.choice(TAGS), self.rng.choice(NODES)))
+        return records
 
     def expect_append(self, name: str, records: list[OracleRecord], key: str | None = None) -> None:
-        """Send it, and note what its answer has to be."""
-        self.tell(f"append {len(records)} to {name}, key {key}")
-        given = [record(one.data, one.tag, one.node) for one in records]
+        """Send an append, and note the expected answer."""
+        self.note(f"append {len(records)} to {name}, key {key}")
+        sent = [record(one.data, one.tag, one.node) for one in records]
         topic = self.topics.get(name)
         created = topic is None
         if topic is None:
             topic = self.topics[name] = OracleTopic(TopicConfig(), self.now_ms)
         code = topic.refusal([one.size for one in records], self.now_ms)
-        told = self.one.send_append(name, *given, idempotency_key=key)
+        reply = self.one.send_append(name, *sent, idempotency_key=key)
         if code is not None:
-            assert told.code == code, f"{told.answer} instead of {code}"
+            assert reply.code == code, f"{reply.answer} instead of {code}"
             return
         first = topic.append(records, self.now_ms)
         if key is not None:
             topic.keys[key] = OracleKey(records, first, topic.last_ts)
         durability = topic.config.durability
         expected = Appended(name, first, topic.head, topic.head, created, False, durability)
-        self.waiting.append((told, expected))
+        self.expectations.append((reply, expected))
 
-    def close_answers(self) -> None:
-        for told, expected in self.waiting:
-            assert told.answer == expected, f"{told.answer} instead of {expected}"
-        self.waiting.clear()
+    def check_replies(self) -> None:
+        for reply, expected in self.expectations:
+            assert reply.answer == expected, f"{reply.answer} instead of {expected}"
+        self.expectations.clear()
 
     def keyed_append(self) -> None:
         name = self.rng.choice(NAMES)
         self.forget_keys()
-        self.keys_made += 1
-        self.expect_append(name, self.new_records(), f"key-{self.keys_made}")
+        self.key_count += 1
+        self.expect_append(name, self.new_records(), f"key-{self.key_count}")
         self.one.settle()
-        self.close_answers()
+        self.check_replies()
 
     def repeated_append(self) -> None:
         self.forget_keys()
@@ -134,21 +134,21 @@ class Episode:
         name, key = self.rng.choice(known)
         topic, used = self.topics[name], self.topics[name].keys[key]
         is_same = self.rng.random() < 0.7
-        self.tell(f"append to {name} again under {key}, {'the same' if is_same else 'other'} records")
+        self.note(f"append to {name} again under {key}, {'the same' if is_same else 'other'} records")
         records = used.records if is_same else self.new_records()
-        told = self.one.send_append(
+        reply = self.one.send_append(
             name, *[record(one.data, one.tag, one.node) for one in records], idempotency_key=key
         )
         self.one.settle()
         if not is_same:
-            assert told.code == "idempotency_mismatch", told.answer
+            assert reply.code == "idempotency_mismatch", reply.answer
             return
         last, durability = used.first_seq + len(records) - 1, topic.config.durability
         expected = Appended(name, used.first_seq, last, topic.head, False, True, durability)
-        assert told.answer == expected, f"{told.answer} instead of {expected}"
+        assert reply.answer == expected, f"{reply.answer} instead of {expected}"
 
     def numbered_append(self) -> None:
-        """A producer's next write, one again, or one too far; sometimes at a head that it expects."""
+        """Send the next write of a producer, a repeat or a gap; sometimes with an expected head."""
         name, producer = self.rng.choice(NAMES), self.rng.choice("pq")
         topic = self.topics.get(name)
         known = topic.producers.get(producer) if topic is not None else None
@@ -157,69 +157,69 @@ class Episode:
         head = 0 if topic is None else topic.head
         expected_head = self.rng.choice((None, None, head, head + 1))
         records = self.new_records()
-        self.tell(f"append {len(records)} to {name} as {producer} {number}, expects {expected_head}")
-        given = [record(one.data, one.tag, one.node) for one in records]
-        asked = {"producer": Producer(producer, number), "expected_head": expected_head}
-        told = self.one.send_append(name, *given, **asked)
+        self.note(f"append {len(records)} to {name} as {producer} {number}, expects {expected_head}")
+        sent = [record(one.data, one.tag, one.node) for one in records]
+        options = {"producer": Producer(producer, number), "expected_head": expected_head}
+        reply = self.one.send_append(name, *sent, **options)
         self.one.settle()
         if topic is not None and known is not None and number <= known.producer_seq:
             first, last = known.first_seq, known.first_seq + known.count - 1
             if number < known.producer_seq:
                 first = last = 0
             expected = Appended(name, first, last, topic.head, False, True, topic.config.durability)
-            assert told.answer == expected, f"{told.answer} instead of {expected}"
+            assert reply.answer == expected, f"{reply.answer} instead of {expected}"
             return
         if known is not None and number > known.producer_seq + 1:
-            assert told.code == "producer_gap", told.answer
+            assert reply.code == "producer_gap", reply.answer
             return
         if expected_head not in (None, head):
-            assert told.code == "head_mismatch", told.answer
+            assert reply.code == "head_mismatch", reply.answer
             return
         created = topic is None
         if topic is None:
             topic = self.topics[name] = OracleTopic(TopicConfig(), self.now_ms)
         code = topic.refusal([one.size for one in records], self.now_ms)
         if code is not None:
-            assert told.code == code, f"{told.answer} instead of {code}"
+            assert reply.code == code, f"{reply.answer} instead of {code}"
             return
         first = topic.append(records, self.now_ms)
         topic.producers[producer] = OracleNumber(number, first, len(records))
         expected = Appended(name, first, topic.head, topic.head, created, False, topic.config.durability)
-        assert told.answer == expected, f"{told.answer} instead of {expected}"
+        assert reply.answer == expected, f"{reply.answer} instead of {expected}"
 
     def move_cursor(self) -> None:
         name, cursor = self.rng.choice(NAMES), self.rng.choice("cd")
         topic = self.topics.get(name)
         head = 0 if topic is None else topic.head
         seq = self.rng.choice((None, head, self.rng.randint(0, head), head + 1))
-        self.tell(f"cursor {cursor} of {name} to {seq}")
-        told = Told()
+        self.note(f"cursor {cursor} of {name} to {seq}")
+        reply = Told()
         if seq is None:
-            delete_cursor(self.one.shard.state, name, cursor, told)
+            delete_cursor(self.one.shard.state, name, cursor, reply)
         else:
-            put_cursor(self.one.shard.state, name, cursor, seq, None, told)
+            put_cursor(self.one.shard.state, name, cursor, seq, None, reply)
         self.one.settle()
         if topic is None:
-            assert told.code == "topic_not_found", told.answer
+            assert reply.code == "topic_not_found", reply.answer
         elif seq is None:
-            assert told.answer.deleted == (topic.cursors.pop(cursor, None) is not None)
+            assert reply.answer.deleted == (topic.cursors.pop(cursor, None) is not None)
         elif seq > head:
-            assert told.code == "head_mismatch", told.answer
+            assert reply.code == "head_mismatch", reply.answer
         else:
-            assert told.answer.created == (cursor not in topic.cursors)
+            assert reply.answer.created == (cursor not in topic.cursors)
             topic.cursors[cursor] = seq
         if topic is not None:
-            topic.keep_to_caps()
+            topic.evict_over_caps()
 
     def forget_keys(self) -> None:
-        """What is out of its window is not asked for again, also when the clock steps back."""
+        """Forget keys whose window has ended, so that they are not repeated after the clock steps back."""
         for topic in self.topics.values():
             window_ms = topic.config.idempotency_window_ms
             topic.keys = {
                 key: used for key, used in topic.keys.items() if self.now_ms - used.used_ms <= window_ms
             }
 
-    # Changing and deleting.
+    # Configuration and deletes.
 
     def put(self) -> None:
         name = self.rng.choice(NAMES)
@@ -238,20 +238,20 @@ class Episode:
             patch["dedupe_node"] = self.rng.random() < 0.5
         if self.rng.random() < 0.5:
             patch["durability"] = self.rng.choice(("ephemeral", "memory", "disk", "disk", "fsync"))
-        self.tell(f"put {name} {patch}")
-        told = self.one.send_put(name, **patch)
+        self.note(f"put {name} {patch}")
+        reply = self.one.send_put(name, **patch)
         self.one.settle()
         topic = self.topics.get(name)
         config = msgspec.structs.replace(topic.config if topic else TopicConfig(), **patch)
         if topic is None:
             self.topics[name] = OracleTopic(config, self.now_ms)
         elif (config.durability == "ephemeral") != topic.is_ephemeral:
-            assert told.code == "topic_exists_incompatible", told.answer
+            assert reply.code == "topic_exists_incompatible", reply.answer
             return
         else:
             topic.config = config
-            topic.keep_to_caps()
-        assert (told.answer.created, told.answer.config) == (topic is None, config), told.answer
+            topic.evict_over_caps()
+        assert (reply.answer.created, reply.answer.config) == (topic is None, config), reply.answer
 
     def delete_records(self) -> None:
         name = self.rng.choice(NAMES)
@@ -262,60 +262,60 @@ class Episode:
         if before_seq is None and tag is None:
             tag = "x"
         is_prefix = tag is not None and self.rng.random() < 0.4
-        self.tell(f"delete in {name}: before {before_seq}, tag {tag}, prefix {is_prefix}")
-        told = self.one.send_delete(name, before_seq=before_seq, tag=tag, is_prefix=is_prefix)
+        self.note(f"delete in {name}: before {before_seq}, tag {tag}, prefix {is_prefix}")
+        reply = self.one.send_delete(name, before_seq=before_seq, tag=tag, is_prefix=is_prefix)
         self.one.settle()
         if topic is None:
-            assert told.code == "topic_not_found", told.answer
+            assert reply.code == "topic_not_found", reply.answer
             return
         topic.expire(self.now_ms)
         count = topic.delete(before_seq, tag, is_prefix)
         expected = Deleted(name, count, topic.earliest, topic.head, len(topic.records), topic.bytes)
-        assert told.answer == expected, f"{told.answer} instead of {expected}"
+        assert reply.answer == expected, f"{reply.answer} instead of {expected}"
 
     def delete_topic(self) -> None:
         name, if_empty = self.rng.choice(NAMES), self.rng.random() < 0.3
         topic = self.topics.get(name)
-        self.tell(f"delete topic {name}, if_empty {if_empty}")
-        told = self.one.send_delete_topic(name, if_empty=if_empty)
+        self.note(f"delete topic {name}, if_empty {if_empty}")
+        reply = self.one.send_delete_topic(name, if_empty=if_empty)
         self.one.settle()
         if topic is not None and if_empty:
             topic.expire(self.now_ms)
             if topic.records:
-                assert told.code == "topic_not_empty", told.answer
+                assert reply.code == "topic_not_empty", reply.answer
                 return
-        assert told.answer.deleted is (topic is not None), told.answer
+        assert reply.answer.deleted is (topic is not None), reply.answer
         self.topics.pop(name, None)
 
-    # Time and ends.
+    # Time and restarts.
 
     def pass_time(self) -> None:
         ms = self.rng.choice((1, 20, 60, 299, 300, 301, 1500, 6000, 130_000))
-        self.tell(f"{ms} ms pass")
+        self.note(f"{ms} ms pass")
         self.one.pass_time(ms)
-        # Upkeep may have looked at any topic; so that both sides know the same, all of them are touched.
+        # Upkeep may have expired records of any topic: expire them in all topics on both sides.
         for name, topic in self.topics.items():
             self.one.state(name)
             topic.expire(self.now_ms)
 
     def checkpoint(self) -> None:
-        """One begins; how far it comes before the next operation is up to chance."""
+        """Start a checkpoint, and run it for a random number of turns."""
         turns = self.rng.choice((0, 1, 3, 10, 30, 1000))
-        self.tell(f"a checkpoint for {turns} turns")
+        self.note(f"a checkpoint for {turns} turns")
         self.one.shard.start_checkpoint()
         for _ in range(turns):
             self.one.turn()
 
     def step_clock(self) -> None:
         ms = self.rng.choice((-700, -5000, 400, 3000))
-        self.tell(f"the clock steps by {ms} ms")
+        self.note(f"the clock steps by {ms} ms")
         self.one.clock.step_wall(ms)
 
     def restart(self) -> None:
         end = self.rng.choice(("restart", "kill", "kill", "reboot"))
-        self.tell(end)
+        self.note(end)
         self.forget_keys()
-        # A floor that an answer told of is written at the end of the turn, which nobody waits for.
+        # A floor that an answer reported is written at the end of the turn; no request waits for it.
         self.one.loop.run_until_idle()
         getattr(self.one, end)()
         for name, topic in self.topics.items():
@@ -330,7 +330,7 @@ class Episode:
             topic.expire(self.now_ms)
         self.check()
 
-    # Comparing.
+    # Comparisons.
 
     def check(self) -> None:
         assert self.one.shard.topic_names() == sorted(self.topics)
@@ -359,23 +359,23 @@ class Episode:
             config=topic.config,
         )
         assert state == expected, f"{state} instead of {expected}"
-        places = {key: one.from_seq for key, one in self.one.topic(name).cursors.items()}
-        assert places == topic.cursors, f"cursors of {name}: {places} instead of {topic.cursors}"
-        seqs = list(places.values())
-        behind = [sum(live > seq for live in topic.records) for seq in seqs]
-        assert records_behind(self.one.topic(name), seqs) == behind
+        positions = {key: one.from_seq for key, one in self.one.topic(name).cursors.items()}
+        assert positions == topic.cursors, f"cursors of {name}: {positions} instead of {topic.cursors}"
+        seqs = list(positions.values())
+        counts = [sum(live > seq for live in topic.records) for seq in seqs]
+        assert records_behind(self.one.topic(name), seqs) == counts
         assert 0 <= state.durable_seq <= state.head_seq
 
     def check_reads(self, name: str, topic: OracleTopic, from_seq: int) -> None:
-        """From one cursor to the head, in steps of one size."""
+        """Read from one position to the head, with one limit."""
         limit = self.rng.choice((1, 3, 1000))
         nodes = self.rng.choice((frozenset[str](), frozenset({"n1"}), frozenset({"n1", "n2"})))
         assert topic.epoch is not None
         epoch = self.rng.choice((None, topic.epoch, topic.epoch + 1))
         if epoch == topic.epoch and from_seq > topic.head:
             refusal = self.one.refused_read(name, from_seq, limit=limit, nodes=nodes, epoch=epoch)
-            wanted = {"topic": name, "head_seq": topic.head, "epoch": epoch}
-            assert (refusal.code, refusal.detail) == (POSITION_PAST_HEAD, wanted)
+            expected_detail = {"topic": name, "head_seq": topic.head, "epoch": epoch}
+            assert (refusal.code, refusal.detail) == (POSITION_PAST_HEAD, expected_detail)
             return
         for _ in range(40):
             answer = self.one.read(name, from_seq, limit=limit, nodes=nodes, epoch=epoch)
@@ -394,24 +394,26 @@ class Episode:
         is_other_epoch: bool,
     ) -> None:
         expected = topic.read(from_seq, limit, nodes, is_other_epoch)
-        asked = f"{answer.topic} from {from_seq} limit {limit} nodes {sorted(nodes)}"
+        request = f"{answer.topic} from {from_seq} limit {limit} nodes {sorted(nodes)}"
         tombstone = answer.tombstone
         gap = tombstone and (tombstone.gap_from, tombstone.gap_to, tombstone.reason)
-        assert gap == expected.tombstone, f"{asked}: tombstone {gap} instead of {expected.tombstone}"
-        found = [
+        assert gap == expected.tombstone, f"{request}: tombstone {gap} instead of {expected.tombstone}"
+        records = [
             (one.seq, OracleRecord(one.ts, one.data, one.tag.decode() or None, one.node.decode() or None))
             for one in answer.records
         ]
         seqs, next_from_seq = expected.seqs, expected.next_from_seq
-        if PAGES_MAX <= len(found) < len(seqs):
-            # Each of them has a segment of its own, and one read looks into so many.
-            seqs = seqs[: len(found)]
+        if PAGES_MAX <= len(records) < len(seqs):
+            # Each record is in its own segment, and one read visits at most `PAGES_MAX` of them.
+            seqs = seqs[: len(records)]
             next_from_seq = seqs[-1]
-        right = [(seq, topic.records[seq]) for seq in seqs]
-        assert found == right, f"{asked}: {found} instead of {right}"
+        expected_records = [(seq, topic.records[seq]) for seq in seqs]
+        assert records == expected_records, f"{request}: {records} instead of {expected_records}"
         numbers = (answer.next_from_seq, answer.head_seq, answer.earliest_seq)
-        wanted = (next_from_seq, topic.head, topic.earliest)
-        assert numbers == wanted, f"{asked}: next, head and earliest are {numbers} instead of {wanted}"
+        expected_numbers = (next_from_seq, topic.head, topic.earliest)
+        assert numbers == expected_numbers, (
+            f"{request}: next, head and earliest are {numbers} instead of {expected_numbers}"
+        )
         if tombstone is not None:
             missed = max(0, tombstone.gap_to - tombstone.gap_from + 1)
             assert (tombstone.missed_estimate, tombstone.earliest_seq, tombstone.head_seq) == (

@@ -1,8 +1,8 @@
 """Producers, hundreds of workers that may go silent, and operators, over queues on two shards.
 
-Some jobs are delayed, and some queues go by the tags of their jobs. Either shard is killed or loses its power
-in the middle of its work, and the clock is set. What everybody was
-told is kept by the number that is the data of a job, as seqs change on the way to the dead letters and back.
+Some jobs are delayed, and some queues are ordered by tag. Either shard may be killed or lose power at any
+call, and the clock may step. The model identifies a job by the number in its data, because its seq changes on
+the way to the dead-letter topic and back.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from tests.harness.one_shard import Told
 
 WORKERS = 200
 QUEUES = {"jobs-0": "dead-1", "mails-1": "dead-0", "near-0": "dead-0"}
-"""With their dead-letter topics."""
+"""The queues, with their dead-letter topics."""
 LEASES_MS = (200, 200, 2000, 30_000)
 TAGS = (None, "x", "y", "z")
 
 
-class Job:
-    """What is known of it."""
+class KnownJob:
+    """The expected state of one job."""
 
     def __init__(self, queue: str, tag: str | None, not_before: int) -> None:
         self.queue = queue
         self.tag = tag
         self.not_before = not_before
-        self.is_there = False
+        self.exists = False
         self.is_done = False
         self.doubts = 0
-        """How often it was to be done, and no answer came."""
+        """The number of acks of the job without an answer."""
         self.lease = ""
         self.held_until = 0
 
 
-class Held:
-    """A job in the hands of a worker, as it was told."""
+class HeldLease:
+    """A lease as its worker received it."""
 
     def __init__(self, worker: str, number: int, seq: int, lease: str) -> None:
         self.worker = worker
@@ -55,13 +55,13 @@ class QueueCrowd:
         self.keeps_leases = {queue: rng.random() < 0.6 for queue in QUEUES}
         self.deliveries_max = {queue: rng.choice((0, 1, 1, 2)) for queue in QUEUES}
         self.is_in_order = {queue: rng.random() < 0.5 for queue in QUEUES}
-        self.jobs: dict[int, Job] = {}
-        self.held: list[Held] = []
-        self.late: list[Held] = []
-        """Under numbers that count no more."""
-        self.counted: Counter[str] = Counter()
+        self.jobs: dict[int, KnownJob] = {}
+        self.leases: list[HeldLease] = []
+        self.superseded: list[HeldLease] = []
+        """Leases that the same worker has replaced by a newer lease of the job."""
+        self.counts: Counter[str] = Counter()
         for queue, dead in QUEUES.items():
-            self._ask("put_topic", dead, {"durable": True})
+            self._request("put_topic", dead, {"durable": True})
             config = {
                 "type": "queue",
                 "durable": True,
@@ -70,16 +70,16 @@ class QueueCrowd:
                 "dead_letter": dead,
                 "order_by": "tag" if self.is_in_order[queue] else None,
             }
-            self._ask("put_topic", queue, config)
+            self._request("put_topic", queue, config)
 
     def run(self, steps: int) -> None:
         moves = [self.produce] * 3 + [self.claim] * 6 + [self.settle] * 6 + [self.pass_time] * 3
         moves += [
             self.set_clock,
             self.redrive,
-            self.end_late,
-            self.lose,
-            *[self.lose_in_the_middle] * 2,
+            self.ack_superseded,
+            self.crash,
+            *[self.crash_during_work] * 2,
             self.go_silent,
         ]
         for _ in range(steps):
@@ -87,7 +87,7 @@ class QueueCrowd:
             self.check()
         self.finish()
 
-    # -- what happens --------------------------------------------------------------------------------------
+    # -- operations ----------------------------------------------------------------------------------------
 
     def produce(self) -> None:
         sent: list[tuple[list[int], Told]] = []
@@ -96,76 +96,76 @@ class QueueCrowd:
             numbers = [len(self.jobs) + index for index in range(self.rng.randint(1, 6))]
             tag, delay_ms = self.rng.choice(TAGS), self.rng.choice((0, 0, 400, 20_000))
             not_before = self.stage.clock.now_ms() + delay_ms
-            self.jobs.update((number, Job(queue, tag, not_before)) for number in numbers)
+            self.jobs.update((number, KnownJob(queue, tag, not_before)) for number in numbers)
             records = [{"data": number, "tag": tag} for number in numbers]
             body = {"records": records, "delay_ms": delay_ms}
             sent.append((numbers, self.stage.send("append", queue, body)))
         self.stage.settle()
-        for numbers, told in sent:
-            if told.came:
+        for numbers, reply in sent:
+            if reply.came:
                 for number in numbers:
-                    self.jobs[number].is_there = True
+                    self.jobs[number].exists = True
 
     def claim(self) -> None:
         for _ in range(self.rng.randint(1, 8)):
-            # Some come again and again, so that one gets a job that it has had.
+            # A few workers claim often, so that a worker gets the same job twice.
             queue, worker = (
                 self.rng.choice(list(QUEUES)),
                 f"w{self.rng.randrange(self.rng.choice((3, 3, WORKERS)))}",
             )
             body = {"node": worker, "max": self.rng.randint(1, 4), "lease_ms": self.rng.choice(LEASES_MS)}
-            self.stage.send("claim", queue, body, partial(self._claimed, queue, worker))
+            self.stage.send("claim", queue, body, partial(self._on_claimed, queue, worker))
         self.stage.settle()
 
-    def _claimed(self, queue: str, worker: str, answer: Any) -> None:
+    def _on_claimed(self, queue: str, worker: str, answer: Any) -> None:
         for one in answer["claimed"]:
-            self._got(queue, worker, one)
+            self._note_claimed(queue, worker, one)
 
-    def _got(self, queue: str, worker: str, told: dict[str, Any]) -> None:
-        number, job = told["data"], self.jobs[told["data"]]
+    def _note_claimed(self, queue: str, worker: str, job_body: dict[str, Any]) -> None:
+        number, job = job_body["data"], self.jobs[job_body["data"]]
         assert job.queue == queue
-        assert not job.is_done, f"{number} was done, and {worker} has it"
+        assert not job.is_done, f"{number} was done, and {worker} leased it"
         assert not job.held_until, f"{number} has two holders"
         assert job.not_before <= self.stage.clock.now_ms(), f"{number} is delayed"
         if self.is_in_order[queue] and job.tag is not None:
-            self._check_turn(told["$seq"], number)
+            self._check_turn(job_body["$seq"], number)
         bound = self.deliveries_max[queue]
-        assert not bound or told["deliveries"] <= bound
-        job.is_there = True
-        job.lease, job.held_until = told["lease_id"], told["deadline"]
-        # A worker knows that it has the same job anew, and may still end it under the old number.
-        again = [one for one in self.held if (one.worker, one.number) == (worker, number)]
-        self.held = [one for one in self.held if one not in again]
-        self.late += again
-        self.held.append(Held(worker, number, told["$seq"], told["lease_id"]))
-        self.counted["claimed"] += 1
+        assert not bound or job_body["deliveries"] <= bound
+        job.exists = True
+        job.lease, job.held_until = job_body["lease_id"], job_body["deadline"]
+        # The worker has the same job under a new lease, and may still ack it under the old one.
+        again = [one for one in self.leases if (one.worker, one.number) == (worker, number)]
+        self.leases = [one for one in self.leases if one not in again]
+        self.superseded += again
+        self.leases.append(HeldLease(worker, number, job_body["$seq"], job_body["lease_id"]))
+        self.counts["claimed"] += 1
 
     def _check_turn(self, seq: int, number: int) -> None:
-        """Nobody has another one of its tag, and those in front of it are gone or on their way out."""
+        """Check that no other job of the tag is leased, and that earlier ones are removed or parked."""
         job, now_ms = self.jobs[number], self.stage.clock.now_ms()
         for other, one in self.jobs.items():
             if (one.queue, one.tag) == (job.queue, job.tag) and other != number:
                 is_held = one.held_until > now_ms and not one.is_done and not one.doubts
-                assert not is_held, f"{number} goes while {other} is held"
+                assert not is_held, f"{number} was claimed while {other} is leased"
         shard = self.stage.home(job.queue)
         queue = shard.topic(job.queue).queue
         assert queue is not None
-        there = shard.read(job.queue, limit=1000, with_tags=True).records
-        ahead = {one.seq for one in there if one.seq < seq and one.tag == job.tag}
-        assert not ahead - queue.parked.keys(), f"{number} goes before those at {ahead}"
-        self.counted["in turn"] += 1
+        live = shard.read(job.queue, limit=1000, with_tags=True).records
+        ahead = {one.seq for one in live if one.seq < seq and one.tag == job.tag}
+        assert not ahead - queue.parked.keys(), f"{number} was claimed before the jobs at {ahead}"
+        self.counts["in turn"] += 1
 
     def settle(self) -> None:
-        """Several workers are done with some of what they have, or not."""
-        sent: list[tuple[str, list[Held], Told]] = []
+        """Let several workers ack, nack or extend their jobs of one queue."""
+        sent: list[tuple[str, list[HeldLease], Told]] = []
         for _ in range(self.rng.randint(1, 6)):
-            if not self.held:
+            if not self.leases:
                 break
-            first = self.held[self.rng.randrange(len(self.held))]
+            first = self.leases[self.rng.randrange(len(self.leases))]
             queue = self.jobs[first.number].queue
             of_worker = [
                 one
-                for one in self.held
+                for one in self.leases
                 if one.worker == first.worker and self.jobs[one.number].queue == queue
             ]
             verb = self.rng.choice(("ack", "ack", "ack", "nack", "nack", "extend"))
@@ -179,44 +179,44 @@ class QueueCrowd:
             if verb == "extend":
                 body["lease_ms"] = self.rng.choice(LEASES_MS)
             else:
-                self.held = [one for one in self.held if one not in of_worker]
+                self.leases = [one for one in self.leases if one not in of_worker]
             if verb == "ack":
                 for one in of_worker:
                     self.jobs[one.number].doubts += 1
-            then = partial(self._settled, verb, of_worker)
+            then = partial(self._on_settled, verb, of_worker)
             sent.append((verb, of_worker, self.stage.send(verb, queue, body, then)))
         self.stage.settle()
-        for verb, settled, told in sent:
-            if verb == "nack" and not told.came:
+        for verb, settled, reply in sent:
+            if verb == "nack" and not reply.came:
                 for one in settled:
                     self.jobs[one.number].held_until = 0
-            if verb == "extend" and not told.came:
+            if verb == "extend" and not reply.came:
                 # The lease may end earlier now.
                 for one in settled:
                     job = self.jobs[one.number]
                     job.held_until = min(job.held_until, self.stage.clock.now_ms() + min(LEASES_MS))
 
-    def end_late(self) -> None:
-        late, self.late = self.late, []
-        for one in late:
+    def ack_superseded(self) -> None:
+        superseded, self.superseded = self.superseded, []
+        for one in superseded:
             body = {"node": one.worker, "seqs": [one.seq], "lease_ids": [one.lease]}
             self.jobs[one.number].doubts += 1
-            self.stage.send("ack", self.jobs[one.number].queue, body, partial(self._settled, "ack", [one]))
+            self.stage.send("ack", self.jobs[one.number].queue, body, partial(self._on_settled, "ack", [one]))
         self.stage.settle()
 
-    def _settled(self, verb: str, settled: list[Held], answer: Any) -> None:
+    def _on_settled(self, verb: str, settled: list[HeldLease], answer: Any) -> None:
         for one in settled:
             job = self.jobs[one.number]
             is_last = job.lease == one.lease
             job.doubts -= verb == "ack"
             is_done = one.seq not in answer["skipped"]
             if not is_done:
-                # Its shard may have been lost in between, and the lease with it.
-                still = is_last and job.held_until and not job.doubts
-                assert not still, f"{one.number} is held, and was skipped"
+                # The shard may have crashed in between, and lost the lease.
+                is_current = is_last and job.held_until and not job.doubts
+                assert not is_current, f"{one.number} is leased, and was skipped"
                 continue
-            assert is_last, f"{one.number} is another one's, and {verb} did it"
-            self.counted[verb] += 1
+            assert is_last, f"{one.number} has a newer lease, and {verb} accepted the old one"
+            self.counts[verb] += 1
             if verb == "ack":
                 assert not job.is_done, f"{one.number} is done twice"
                 job.is_done = True
@@ -226,9 +226,9 @@ class QueueCrowd:
                 job.held_until = answer["deadlines"][str(one.seq)]
 
     def go_silent(self) -> None:
-        """Some workers are never heard of again."""
-        gone = {f"w{self.rng.randrange(WORKERS)}" for _ in range(WORKERS // 4)}
-        self.held = [one for one in self.held if one.worker not in gone]
+        """Let some workers disappear."""
+        silent = {f"w{self.rng.randrange(WORKERS)}" for _ in range(WORKERS // 4)}
+        self.leases = [one for one in self.leases if one.worker not in silent]
 
     def pass_time(self) -> None:
         self.stage.pass_time(self.rng.choice((100, 300, 1000, 3000)))
@@ -240,15 +240,15 @@ class QueueCrowd:
     def redrive(self) -> None:
         dead = self.rng.choice(list(QUEUES.values()))
         seqs = self.stage.home(dead).seqs(dead)
-        wanted: dict[str, object] = {"max": self.rng.choice((1, 3, 1000))}
+        request: dict[str, object] = {"max": self.rng.choice((1, 3, 1000))}
         if self.rng.random() < 0.5:
-            wanted["seqs"] = self.rng.sample(seqs, len(seqs) // 2)
-        told = self.stage.send("redrive", dead, wanted)
+            request["seqs"] = self.rng.sample(seqs, len(seqs) // 2)
+        reply = self.stage.send("redrive", dead, request)
         self.stage.settle()
-        if told.came:
-            self.counted["redriven"] += told.answer[1].get("redriven", 0)
+        if reply.came:
+            self.counts["redriven"] += reply.answer[1].get("redriven", 0)
 
-    # -- what goes wrong -----------------------------------------------------------------------------------
+    # -- crashes -------------------------------------------------------------------------------------------
 
     def _after_loss(self, disk: MemoryDisk) -> MemoryDisk:
         number = next(at for at, shard in enumerate(self.stage.shards) if shard.disk is disk)
@@ -259,25 +259,25 @@ class QueueCrowd:
             return disk.after_process_kill()
         return disk.after_power_cut(Random(self.rng.random()))
 
-    def lose(self) -> None:
+    def crash(self) -> None:
         self.stage.lose(self.rng.randrange(2))
-        self.counted["lost"] += 1
+        self.counts["crashes"] += 1
 
-    def lose_in_the_middle(self) -> None:
-        """At some call of its disk, in what comes next."""
+    def crash_during_work(self) -> None:
+        """Crash a shard at a random disk call of the operations that follow."""
         self.stage.shards[self.rng.randrange(2)].disk.kill_process_after(self.rng.randrange(30), torn=True)
         losses = self.stage.losses
         for _ in range(10):
             self.rng.choice((self.claim, self.settle, self.redrive, self.redrive, self.pass_time))()
             self.check()
-        self.counted["lost in the middle"] += self.stage.losses - losses
+        self.counts["crashes during work"] += self.stage.losses - losses
 
-    # -- what holds ----------------------------------------------------------------------------------------
+    # -- checks --------------------------------------------------------------------------------------------
 
     def check(self) -> None:
         now_ms = self.stage.clock.now_ms()
         for job in self.jobs.values():
-            # Once it was due it may have been seen to be, also when the clock is set back then.
+            # A job that was due once may have been collected, even if the clock steps back later.
             if job.held_until <= now_ms:
                 job.held_until = 0
             if job.not_before <= now_ms:
@@ -290,12 +290,12 @@ class QueueCrowd:
             assert waiting + counts.in_flight + counts.parked == live, (queue, counts)
             assert min(counts) >= 0
         for number, shard in enumerate(self.stage.shards):
-            held = [shard.state(queue).queue for queue in QUEUES if queue.endswith(str(number))]
-            in_flight = sum(counts.in_flight for counts in held if counts is not None)
+            counts_by_queue = [shard.state(queue).queue for queue in QUEUES if queue.endswith(str(number))]
+            in_flight = sum(counts.in_flight for counts in counts_by_queue if counts is not None)
             assert shard.shard.state.totals.leases_in_flight == in_flight
 
     def finish(self) -> None:
-        """Nobody is lost any more: each job lies in its queue once, is delivered, and done."""
+        """Without further crashes, check that each job is in its queue once, and drain the queues."""
         for shard in self.stage.shards:
             shard.disk.kill_process_after(1 << 60)
         self._wait_for_all()
@@ -306,14 +306,16 @@ class QueueCrowd:
             if not left:
                 break
             for dead in QUEUES.values():
-                self._ask("redrive", dead, {})
+                self._request("redrive", dead, {})
         else:
             raise AssertionError(f"{left} are not empty")
-        there = Counter(number for queue in QUEUES for number, _ in self.stage.records(queue))
-        assert not [number for number, count in there.items() if count > 1], "a job lies there twice"
+        found_numbers = Counter(number for queue in QUEUES for number, _ in self.stage.records(queue))
+        assert not [number for number, count in found_numbers.items() if count > 1], (
+            "a job is in its queue twice"
+        )
         for number, job in self.jobs.items():
-            assert not (job.is_done and there[number]), f"{number} was done and is there"
-            is_missed = job.is_there and not (job.is_done or job.doubts or there[number])
+            assert not (job.is_done and found_numbers[number]), f"{number} was done and still exists"
+            is_missed = job.exists and not (job.is_done or job.doubts or found_numbers[number])
             assert not is_missed, f"{number} is lost"
         for queue in QUEUES:
             self._drain(queue)
@@ -325,20 +327,20 @@ class QueueCrowd:
     def _drain(self, queue: str) -> None:
         while self.stage.home(queue).state(queue).count:
             self._wait_for_all()
-            answer = self._ask("claim", queue, {"node": "last", "max": 100})
+            answer = self._request("claim", queue, {"node": "last", "max": 100})
             seqs = [one["$seq"] for one in answer["claimed"]]
             for one in answer["claimed"]:
-                self._got(queue, "last", one)
+                self._note_claimed(queue, "last", one)
             if seqs:
-                assert self._ask("ack", queue, {"node": "last", "seqs": seqs})["acked"] == len(seqs)
+                assert self._request("ack", queue, {"node": "last", "seqs": seqs})["acked"] == len(seqs)
                 for one in answer["claimed"]:
                     self.jobs[one["data"]].is_done = True
             else:
-                # Delivered too often: they come back as fresh ones.
+                # Parked and moved to the dead-letter topic: redrive returns them as fresh jobs.
                 self.stage.pass_time(1000)
-                self._ask("redrive", QUEUES[queue], {})
+                self._request("redrive", QUEUES[queue], {})
 
-    def _ask(self, operation: str, topic: str, body: object) -> Any:
+    def _request(self, operation: str, topic: str, body: object) -> Any:
         answer = self.stage.request(operation, topic, body)
         assert answer is not None
         assert answer[0] in (200, 201), answer

@@ -1,8 +1,9 @@
-"""Random work on one queue beside an oracle: producers, workers that go silent, clock jumps, restarts, kills,
-jobs with tags and delays, some of them cancelled, pauses, and jobs that are parked and freed.
+"""Random work on one queue, checked against an oracle.
 
-The oracle knows of each job who was told to have it, until when, and whether it was told to be done. What was
-asked and not answered before a kill may have happened or not, once and whole.
+The work has producers, workers that go silent, clock steps, restarts and kills, jobs with tags and delays,
+cancelled jobs, pauses, and jobs that are parked and freed. The oracle knows the holder and the deadline of
+each job as answers reported them, and whether the job was done. A request that had no answer before a kill
+took effect once and completely, or not at all.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ LEASES_MS = (200, 1000, 30_000)
 TAGS = (None, None, "x", "y", "z")
 
 
-class Known:
-    """One job, as those who asked were told."""
+class KnownJob:
+    """One job, as the answers reported it."""
 
     def __init__(self, tag: str | None, not_before: int) -> None:
         self.tag = tag
@@ -52,20 +53,20 @@ class QueueModel:
             max_deliveries=self.deliveries_max,
             order_by="tag" if self.is_in_order else None,
         )
-        self.jobs: dict[int, Known] = {}
+        self.jobs: dict[int, KnownJob] = {}
         self.done: set[int] = set()
         self.cancelled: set[int] = set()
 
     def run(self, steps: int) -> None:
         moves = [self.produce] * 3 + [self.claim] * 5 + [self.settle] * 5
-        moves += [self.pass_time] * 2 + [self.checkpoint, self.end, self.end_in_the_middle]
-        moves += [self.cancel, self.pause, self.free]
+        moves += [self.pass_time] * 2 + [self.checkpoint, self.restart, self.restart_during_requests]
+        moves += [self.cancel, self.pause, self.raise_deliveries_max]
         for _ in range(steps):
             self.rng.choice(moves)()
             self.check()
         self.finish()
 
-    # -- what happens --------------------------------------------------------------------------------------
+    # -- operations ----------------------------------------------------------------------------------------
 
     def produce(self) -> None:
         tags = [self.rng.choice(TAGS) for _ in range(self.rng.randint(1, 5))]
@@ -73,30 +74,30 @@ class QueueModel:
         not_before = self.stage.clock.now_ms() + (delay_ms or 0)
         answer = self.stage.append(QUEUE, *[record(tag=tag) for tag in tags], delay_ms=delay_ms)
         for seq, tag in enumerate(tags, answer.first_seq):
-            self.jobs[seq] = Known(tag, not_before)
+            self.jobs[seq] = KnownJob(tag, not_before)
 
     def cancel(self) -> None:
-        """By seq or by tag, whatever becomes of the job."""
+        """Delete jobs by seq or by tag, in any state."""
         known = [*self.jobs]
         if self.rng.random() < 0.3:
             tag = self.rng.choice("xyz")
-            gone = {seq for seq in known if self.jobs[seq].tag == tag}
+            deleted = {seq for seq in known if self.jobs[seq].tag == tag}
             answer = self.stage.delete(QUEUE, tag=tag)
         else:
-            gone = set(self.rng.sample(known, min(len(known), 3)))
-            answer = self.stage.delete(QUEUE, seqs=[*gone, 10**6])
-        assert answer.deleted == len(gone)
-        for seq in gone:
+            deleted = set(self.rng.sample(known, min(len(known), 3)))
+            answer = self.stage.delete(QUEUE, seqs=[*deleted, 10**6])
+        assert answer.deleted == len(deleted)
+        for seq in deleted:
             del self.jobs[seq]
-        self.done |= gone
-        self.cancelled |= gone
+        self.done |= deleted
+        self.cancelled |= deleted
 
     def pause(self) -> None:
         self.is_paused = not self.is_paused and self.rng.random() < 0.5
         assert self.stage.put(QUEUE, paused=self.is_paused).config.paused == self.is_paused
 
-    def free(self) -> None:
-        """Nobody is to be parked that was delivered less often than that, as they go nowhere else."""
+    def raise_deliveries_max(self) -> None:
+        """Raise `max_deliveries`, which frees the parked jobs: the queue has no dead-letter topic."""
         if self.deliveries_max:
             self.deliveries_max += 1
             self.stage.put(QUEUE, max_deliveries=self.deliveries_max)
@@ -106,12 +107,12 @@ class QueueModel:
         return node, self.stage.send_claim(QUEUE, node, self.rng.randint(1, 4), self.rng.choice(LEASES_MS))
 
     def claim(self) -> None:
-        asked = [self.send_claim() for _ in range(self.rng.randint(1, 3))]
+        claims = [self.send_claim() for _ in range(self.rng.randint(1, 3))]
         self.stage.settle()
-        for node, told in asked:
-            self.claimed(node, told.answer)
+        for node, reply in claims:
+            self.check_claimed(node, reply.answer)
 
-    def claimed(self, node: str, answer: ClaimAnswer) -> None:
+    def check_claimed(self, node: str, answer: ClaimAnswer) -> None:
         now = self.stage.clock.now_ms()
         for seq, text in answer.jobs.items():
             assert seq not in self.done, f"{seq} was done"
@@ -136,8 +137,8 @@ class QueueModel:
         assert queue is not None
         for other, job in self.jobs.items():
             if job.tag == tag and other != seq:
-                assert other > seq or other in queue.parked, f"{seq} goes before {other}"
-                assert job.held_until <= now, f"{seq} goes while {other} is held"
+                assert other > seq or other in queue.parked, f"{seq} was claimed before {other}"
+                assert job.held_until <= now, f"{seq} was claimed while {other} is leased"
 
     def settle(self) -> None:
         known = [seq for seq, job in self.jobs.items() if job.lease]
@@ -148,16 +149,16 @@ class QueueModel:
         verb = self.rng.choice((ack, ack, nack, extend))
         ms = self.rng.choice((0, 500)) if verb is nack else 5000
         leases = [self.jobs[seq].lease for seq in seqs]
-        told = self.stage.send_settle(verb, QUEUE, node, *seqs, leases=leases, ms=ms)
+        reply = self.stage.send_settle(verb, QUEUE, node, *seqs, leases=leases, ms=ms)
         self.stage.settle()
-        answer = told.answer
+        answer = reply.answer
         assert isinstance(answer, Settled)
         assert sorted(answer.done + answer.skipped) == sorted(seqs)
         now = self.stage.clock.now_ms()
         for seq in seqs:
             job = self.jobs[seq]
             is_held = job.node == node and job.held_until > now
-            assert seq in answer.done or not is_held, f"{seq} is held, and was skipped"
+            assert seq in answer.done or not is_held, f"{seq} is leased, and was skipped"
         for seq in answer.done:
             job = self.jobs[seq]
             assert job.node == node
@@ -175,13 +176,13 @@ class QueueModel:
     def checkpoint(self) -> None:
         self.stage.checkpoint()
 
-    def end(self) -> None:
+    def restart(self) -> None:
         self.rng.choice((self.stage.restart, self.stage.kill, self.stage.cut_power))()
-        self.ended()
+        self.check_after_restart()
 
-    def end_in_the_middle(self) -> None:
-        held = [seq for seq, job in self.jobs.items() if job.lease][:3]
-        for seq in held:
+    def restart_during_requests(self) -> None:
+        leased = [seq for seq, job in self.jobs.items() if job.lease][:3]
+        for seq in leased:
             job = self.jobs[seq]
             self.stage.send_settle(ack, QUEUE, job.node, seq, leases=[job.lease])
             job.may_be_done = True
@@ -191,9 +192,9 @@ class QueueModel:
         for _ in range(self.rng.randrange(4)):
             self.stage.turn()
         self.rng.choice((self.stage.kill, lambda: self.stage.cut_power(self.rng.randrange(1000))))()
-        self.ended()
+        self.check_after_restart()
 
-    def ended(self) -> None:
+    def check_after_restart(self) -> None:
         live = set(self.stage.seqs(QUEUE))
         assert not live & self.done
         for seq, job in list(self.jobs.items()):
@@ -204,7 +205,7 @@ class QueueModel:
             elif not self.keeps_leases:
                 job.lease, job.node, job.held_until = 0, "", 0
 
-    # -- what holds ----------------------------------------------------------------------------------------
+    # -- checks --------------------------------------------------------------------------------------------
 
     def check(self) -> None:
         counts = self.stage.state(QUEUE).queue
@@ -216,9 +217,9 @@ class QueueModel:
         self.check_states(counts)
 
     def check_states(self, counts: Counts) -> None:
-        """What is said of each job adds up to what is said of all, and blocked is who has to be."""
-        told = {seq: explain(self.stage.shard.state, QUEUE, seq) for seq in self.jobs}
-        states = {seq: str(one["state"]) for seq, one in told.items() if isinstance(one, dict)}
+        """Check that the states of the jobs add up to the counts, and that the right jobs are blocked."""
+        answers = {seq: explain(self.stage.shard.state, QUEUE, seq) for seq in self.jobs}
+        states = {seq: str(one["state"]) for seq, one in answers.items() if isinstance(one, dict)}
         tally = Counter(states.values())
         assert tally["paused" if self.is_paused else "ready"] == counts.ready
         for state in ("in_flight", "delayed", "blocked", "parked"):
@@ -232,15 +233,15 @@ class QueueModel:
             if states[seq] != "parked":
                 by_tag.setdefault(self.jobs[seq].tag, []).append(seq)
         for tag, seqs in by_tag.items():
-            held = [seq for seq in seqs if states[seq] == "in_flight"]
+            in_flight = [seq for seq in seqs if states[seq] == "in_flight"]
             for seq in seqs:
                 is_in_line = self.is_in_order and tag is not None
-                has_to_wait = is_in_line and (seq != seqs[0] or bool(held))
+                has_to_wait = is_in_line and (seq != seqs[0] or bool(in_flight))
                 if states[seq] not in ("in_flight", "delayed"):
                     assert (states[seq] == "blocked") == has_to_wait, seq
 
     def finish(self) -> None:
-        """Each job that is not done can be had, but for those that were delivered too often."""
+        """Check that every job that is not done can be claimed, except those delivered too often."""
         self.stage.put(QUEUE, paused=False)
         self.is_paused = False
         self.stage.pass_time(100_000)

@@ -1,4 +1,4 @@
-"""Whatever happens to shards, topics and rules: a destination has what its rule says, once, in order."""
+"""A destination has each record of its route once and in order, whatever happens around it."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from tests.harness.forward_model import ForwardModel
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_destinations_have_what_the_oracle_says(seed: int) -> None:
+def test_destinations_match_the_oracle(seed: int) -> None:
     print("seed", seed)
     ForwardModel(seed).run(100)
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize("seed", range(10_000, 10_300))
-def test_destinations_have_what_the_oracle_says_for_longer(seed: int) -> None:
+def test_destinations_match_the_oracle_in_long_runs(seed: int) -> None:
     print("seed", seed)
     ForwardModel(seed).run(400)
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_what_topics_trim_is_told_where_it_is_missing(seed: int) -> None:
+def test_evicted_records_are_reported_to_readers_of_destinations(seed: int) -> None:
     print("seed", seed)
     ForwardModel(seed, trims=True).run(100)
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize("seed", range(10_000, 10_300))
-def test_what_topics_trim_is_told_where_it_is_missing_for_longer(seed: int) -> None:
+def test_evicted_records_are_reported_to_readers_of_destinations_in_long_runs(seed: int) -> None:
     print("seed", seed)
     ForwardModel(seed, trims=True).run(400)

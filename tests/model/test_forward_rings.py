@@ -1,4 +1,4 @@
-"""Rings of forwards over three shards, which end at any time: each record comes as far as it may, once."""
+"""Rings of routes over three shards that restart at any time: each record makes every allowed hop once."""
 
 from __future__ import annotations
 
@@ -30,27 +30,29 @@ class Ring:
         for at, topic in enumerate(self.topics):
             source = self.topics[at - 1]
             rule = ForwardRule(topic, source, topic, may_cycle=True, is_exactly_once=rng.random() < 0.3)
-            told = self.stage.send_put_forward(rule)
+            reply = self.stage.send_put_forward(rule)
             self.stage.pass_time(100)
-            assert isinstance(told.answer, ForwardPut)
+            assert isinstance(reply.answer, ForwardPut)
         self.origins: dict[int, int] = {}
-        """Of each value that was written, by its place in the ring."""
+        """The index in the ring of the topic that each value was written to."""
 
     def run(self, steps: int) -> None:
         actions = (
-            [self._append] * 4 + [self._turns] * 4 + [self._pass_time, self._checkpoint, self._end, self._arm]
+            [self._append] * 4
+            + [self._turns] * 4
+            + [self._pass_time, self._checkpoint, self._restart, self._schedule_crash]
         )
         for _ in range(steps):
-            self._alive(self.rng.choice(actions))
+            self._run_and_restart(self.rng.choice(actions))
         for one in self.stage.shards:
             one.disk.kill_process_after(1 << 60)
         self.stage.mend()
         for _ in range(10):
             self.stage.pass_time(1500)
 
-    def _alive(self, go: Callable[[], object]) -> None:
+    def _run_and_restart(self, action: Callable[[], object]) -> None:
         try:
-            go()
+            action()
         except MachineGoneError:
             for number, one in enumerate(self.stage.shards):
                 if one.disk.is_gone:
@@ -72,29 +74,29 @@ class Ring:
     def _checkpoint(self) -> None:
         self.rng.choice(self.stage.shards).shard.start_checkpoint()
 
-    def _end(self) -> None:
+    def _restart(self) -> None:
         how = self.rng.choice((OneShard.restart, OneShard.kill, OneShard.reboot, OneShard.cut_power))
         self.stage.end(self.rng.randrange(SHARDS), how)
 
-    def _arm(self) -> None:
+    def _schedule_crash(self) -> None:
         disk = self.rng.choice(self.stage.shards).disk
         (disk.kill_process_after if self.rng.random() < 0.5 else disk.cut_power_after)(
             self.rng.randint(0, 12)
         )
 
     def check(self) -> None:
-        found = [Counter(self.stage.data(topic)) for topic in self.topics]
+        values_by_topic = [Counter(self.stage.data(topic)) for topic in self.topics]
         for value, origin in self.origins.items():
             expected = Counter((origin + hops) % len(self.topics) for hops in range(HOPS_MAX + 1))
-            if not found[origin][value]:
-                expected.clear()  # The write came to nothing.
-            counts = {at: of_topic[value] for at, of_topic in enumerate(found) if of_topic[value]}
+            if not values_by_topic[origin][value]:
+                expected.clear()  # The write failed.
+            counts = {at: of_topic[value] for at, of_topic in enumerate(values_by_topic) if of_topic[value]}
             assert counts == expected, f"{value}, written to {self.topics[origin]} of {self.topics}"
-        assert sum(map(len, found)) > 0
+        assert sum(map(len, values_by_topic)) > 0
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_a_record_goes_round_as_often_as_it_may(seed: int) -> None:
+def test_a_record_makes_every_allowed_hop_once(seed: int) -> None:
     print("seed", seed)
     ring = Ring(seed)
     ring.run(60)
@@ -103,7 +105,7 @@ def test_a_record_goes_round_as_often_as_it_may(seed: int) -> None:
 
 @pytest.mark.deep
 @pytest.mark.parametrize("seed", range(10_000, 10_200))
-def test_a_record_goes_round_as_often_as_it_may_for_longer(seed: int) -> None:
+def test_a_record_makes_every_allowed_hop_once_in_long_runs(seed: int) -> None:
     print("seed", seed)
     ring = Ring(seed)
     ring.run(300)

@@ -1,4 +1,4 @@
-"""Whatever happens around a stream: each record in order exactly once for its cursor, or its loss is told."""
+"""A stream delivers each record once and in order, or reports its loss, whatever happens around it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ STEPS = 120
 
 
 @pytest.mark.parametrize("seed", range(RUNS))
-def test_streams_are_told_of_everything(seed: int) -> None:
+def test_streams_deliver_or_report_every_record(seed: int) -> None:
     model = LiveModel(seed)
     for _ in range(STEPS):
         model.step()

@@ -1,4 +1,4 @@
-"""Random work on a queue does what the oracle says."""
+"""Random work on a queue, checked against an oracle."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from topicsd.engine.queue import lease_queue
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_random_work_on_a_queue_keeps_what_was_told(seed: int) -> None:
+def test_random_work_matches_the_oracle(seed: int) -> None:
     print("seed", seed)
     QueueModel(seed).run(60)
 
 
 @pytest.mark.parametrize("seed", range(20_000, 20_020))
-def test_random_work_keeps_what_was_told_where_jobs_leave_one_by_one(
+def test_random_work_matches_the_oracle_when_jobs_are_removed_one_by_one(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     print("seed", seed)
@@ -25,6 +25,6 @@ def test_random_work_keeps_what_was_told_where_jobs_leave_one_by_one(
 
 @pytest.mark.deep
 @pytest.mark.parametrize("seed", range(10_000, 10_400))
-def test_much_random_work_on_a_queue_keeps_what_was_told(seed: int) -> None:
+def test_random_work_matches_the_oracle_in_long_runs(seed: int) -> None:
     print("seed", seed)
     QueueModel(seed).run(600)

@@ -1,7 +1,8 @@
-"""What a topic is to its clients, in the plainest words: a dictionary of records and a few numbers.
+"""A topic as its clients see it, in the simplest form: a dictionary of records and a few numbers.
 
-Promises: it is slow and obviously right. There is no index, no batch, no file; every question looks at every
-record. Where the engine may choose (how far an unclean end moves a head) it is told (`resume_at`).
+It is slow and obviously right. It has no index, no batch and no file; every operation visits every record.
+Where the engine may choose, as in how far an unclean stop moves a head, the model passes the choice
+(`resume_at`).
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class OracleNumber:
 class OracleTopic:
     config: TopicConfig
     last_ts: int
-    """When it was created, then of its newest record."""
+    """The time of its newest record, or of its creation."""
     head: int = 0
     floor: int = 1
     epoch: int | None = None
@@ -80,10 +81,10 @@ class OracleTopic:
     def bytes(self) -> int:
         return sum(record.size for record in self.records.values())
 
-    # What happens to it.
+    # Operations.
 
     def refusal(self, sizes: list[int], now_ms: int) -> str | None:
-        """The code that an append of records of these sizes is refused with."""
+        """Return the code with which an append of records of these sizes is refused, or None."""
         config = self.config
         if config.discard != "reject" or not (config.cap_records or config.cap_bytes):
             return None
@@ -99,7 +100,7 @@ class OracleTopic:
         return None
 
     def append(self, records: list[OracleRecord], now_ms: int) -> int:
-        """The first seq."""
+        """Append the records; return their first seq."""
         if self.config.discard == "old" and (self.config.cap_records or self.config.cap_bytes):
             self.expire(now_ms)
         self.last_ts = max(now_ms, self.last_ts)
@@ -107,16 +108,16 @@ class OracleTopic:
         for record in records:
             self.head += 1
             self.records[self.head] = replace(record, ts=self.last_ts)
-        self.keep_to_caps()
+        self.evict_over_caps()
         return first
 
-    def keep_to_caps(self) -> None:
+    def evict_over_caps(self) -> None:
         config = self.config
         if config.discard == "reject":
             return
         while self._is_over(1):
             seq = min(self.records)
-            if not (self._may_go(seq) or self._is_over(2)):
+            if not (self._may_evict(seq) or self._is_over(2)):
                 return
             self._evict(seq, "cap")
 
@@ -127,15 +128,15 @@ class OracleTopic:
             or (config.cap_bytes and self.bytes > times * config.cap_bytes)
         )
 
-    def _may_go(self, seq: int) -> bool:
+    def _may_evict(self, seq: int) -> bool:
         return not self.config.protect_cursors or all(seq <= place for place in self.cursors.values())
 
     def expire(self, now_ms: int) -> None:
-        """Records are in the order of their times, so what is too old is a front of them."""
+        """Evict records that are too old; they are at the front, as times never decrease."""
         if self.config.ttl_ms:
             for seq, one in list(self.records.items()):
                 age_ms, ttl_ms = now_ms - one.ts, self.config.ttl_ms
-                if age_ms > ttl_ms and (self._may_go(seq) or age_ms > 2 * ttl_ms):
+                if age_ms > ttl_ms and (self._may_evict(seq) or age_ms > 2 * ttl_ms):
                     self._evict(seq, "ttl")
 
     def _evict(self, seq: int, reason: str) -> None:
@@ -145,8 +146,8 @@ class OracleTopic:
         self.lost = [gap for gap in self.lost if gap[1] >= self.floor]
 
     def delete(self, before_seq: int | None, tag: str | None, is_prefix: bool) -> int:
-        """How many records went."""
-        gone = [
+        """Delete the matching records; return how many there were."""
+        deleted = [
             seq
             for seq, record in self.records.items()
             if (before_seq is None or seq < before_seq)
@@ -156,12 +157,12 @@ class OracleTopic:
                 or (is_prefix and record.tag is not None and record.tag.startswith(tag))
             )
         ]
-        for seq in gone:
+        for seq in deleted:
             del self.records[seq]
-        return len(gone)
+        return len(deleted)
 
     def resume_at(self, head: int, last_ts: int) -> None:
-        """An end that may have moved the head: what is in between is gone, and readers are told."""
+        """Apply a restart that may have moved the head: the seqs in between are lost and reported."""
         if self.is_ephemeral:
             self.last_ts = last_ts
             self.records.clear()
@@ -170,14 +171,14 @@ class OracleTopic:
             self.cursors.clear()
             self.head = head
             if head:
-                # Whatever took them before, it was forgotten with the rest.
+                # The reasons of earlier evictions are lost with the records.
                 self.evicted_to = {"crash": head}
                 self.floor = head + 1
         elif head > self.head:
             self.lost.append((self.head + 1, head, "crash"))
             self.head = head
 
-    # What a reader sees.
+    # Reads.
 
     def read(self, from_seq: int, limit: int, nodes: frozenset[str], is_other_epoch: bool) -> OracleAnswer:
         cursor, tombstone = from_seq, None

@@ -29,9 +29,9 @@ class _Synced:
 
 SYNCED: Final = _Synced()
 
-Step = Callable[[], Any] | _Synced | float | None
+JobWait = Callable[[], Any] | _Synced | float | None
 T = TypeVar("T")
-Job = Generator[Step, Any, T]
+Job = Generator[JobWait, Any, T]
 
 
 class Log(Protocol):
@@ -54,16 +54,16 @@ class Background:
         self._running: set[_Running] = set()
         self._is_stopped = False
 
-    def start(self, job: Job[T], done: Callable[[T | Exception], None]) -> None:
+    def start(self, job: Job[T], on_end: Callable[[T | Exception], None]) -> None:
         """Run a job concurrently with the other work of the loop; `done` gets its outcome.
 
         After `stop` this does nothing: a late timer must not start a job on closed files.
         """
         if self._is_stopped:
             return
-        running = _Running(self, job, done)
+        running = _Running(self, job, on_end)
         self._running.add(running)
-        self._loop.call_soon(running.go_on, None)
+        self._loop.call_soon(running.resume, None)
 
     def run_now(self, job: Job[T]) -> T:
         """Run a job to its end; blocks the loop."""
@@ -103,13 +103,13 @@ class _Running:
 
     ordinal = 0
 
-    def __init__(self, background: Background, job: Job[Any], done: Callable[[Any], None]) -> None:
+    def __init__(self, background: Background, job: Job[Any], on_end: Callable[[Any], None]) -> None:
         self._background = background
         self._job = job
-        self._done = done
+        self._on_end = on_end
         self.is_over = False
 
-    def go_on(self, outcome: Any) -> None:
+    def resume(self, outcome: Any) -> None:
         if self.is_over:
             return
         try:
@@ -121,19 +121,19 @@ class _Running:
         else:
             background = self._background
             if step is None:
-                background._loop.call_soon(self.go_on, None)
+                background._loop.call_soon(self.resume, None)
             elif isinstance(step, float):
-                background._loop.call_later(step, self.go_on, None)
+                background._loop.call_later(step, self.resume, None)
             elif step is SYNCED:
                 background._log.when_synced(self)
             else:
                 assert callable(step)
-                background._thread.submit(step, self.go_on)
+                background._thread.submit(step, self.resume)
 
     def _end(self, outcome: Any) -> None:
         self.is_over = True
         self._background._running.discard(self)
-        self._done(outcome)
+        self._on_end(outcome)
 
     def close(self) -> None:
         self._job.close()
@@ -142,15 +142,15 @@ class _Running:
 
     def publish(self) -> None:
         # In a later turn: all entries of the same batch are published first.
-        self._background._loop.call_soon(self.go_on, None)
+        self._background._loop.call_soon(self.resume, None)
 
     def undo(self) -> None:
         pass
 
     def refuse(self, refusal: Refusal) -> None:
-        self._background._loop.call_soon(self.go_on, _log_failed(refusal))
+        self._background._loop.call_soon(self.resume, _log_failed(refusal))
 
 
 def _log_failed(refusal: Refusal) -> OSError:
     number = errno.ENOSPC if refusal.code == STORAGE_FULL else errno.EIO
-    return OSError(number, f"the log takes nothing: {refusal.message}")
+    return OSError(number, f"the log is unavailable: {refusal.message}")

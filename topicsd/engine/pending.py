@@ -23,23 +23,23 @@ def tell(reply: Reply, answer: Any) -> None:
     try:
         reply(answer)
     except Exception:
-        logger.exception("a reply failed")
+        logger.exception("reply: the callback raised an exception")
 
 
-class TopicEntry:
+class PendingEntry:
     """The base class of all pending entries of a topic."""
 
-    __slots__ = ("_waits", "ordinal", "topic")
+    __slots__ = ("_is_waiting", "ordinal", "topic")
 
     ordinal: int
 
     def __init__(self, topic: Topic) -> None:
         self.topic = topic
-        self._waits = False
+        self._is_waiting = False
 
     def wait(self) -> None:
         """Have a sync publish this entry, and count it among the waiting ones of its topic."""
-        self._waits = True
+        self._is_waiting = True
         self.topic.waiting_count += 1
 
     def end_wait(self) -> None:
@@ -47,5 +47,5 @@ class TopicEntry:
 
         `publish` and `undo` call it first, so that requests made by the reply do not wait for this entry.
         """
-        if self._waits:
+        if self._is_waiting:
             self.topic.waiting_count -= 1

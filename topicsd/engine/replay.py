@@ -8,20 +8,20 @@ copies refer to (`routes/reference.py`).
 
 from __future__ import annotations
 
-from topicsd.engine.queue.state import apply_lease, jobs_came
+from topicsd.engine.queue.state import add_jobs, apply_lease
 from topicsd.engine.read.cursors import apply_cursor
 from topicsd.engine.records.lost_range import LostRange
 from topicsd.engine.retention.delete import apply_delete
-from topicsd.engine.retention.eviction_log import keep_to_caps
-from topicsd.engine.retention.retention import evict_again
+from topicsd.engine.retention.eviction_log import evict_over_caps
+from topicsd.engine.retention.retention import replay_eviction
 from topicsd.engine.routes.reference import Originals, UnknownOriginals
-from topicsd.engine.routes.route import apply_forward, apply_forward_cursor, remove_forward
+from topicsd.engine.routes.route import apply_route, apply_route_cursor, remove_route
 from topicsd.engine.session_log import apply_session
 from topicsd.engine.shard_data import ShardData
 from topicsd.engine.topic import Topic
 from topicsd.engine.write.idempotency import KeyedWrite
-from topicsd.engine.write.producer_write import keep_produced
-from topicsd.engine.write.producers import Produced
+from topicsd.engine.write.producer_write import store_producer_write
+from topicsd.engine.write.producers import ProducerWrite
 from topicsd.log import control_frame
 from topicsd.log.control_frame import Control, ForwardCursor, decode_control
 from topicsd.log.frame import (
@@ -45,7 +45,7 @@ class ReplayError(BatchRefused):
     """An impossible change in the log, in the frame with this ordinal."""
 
     def __init__(self, ordinal: int, what: str) -> None:
-        super().__init__(f"the frame of ordinal {ordinal} {what}")
+        super().__init__(f"the frame with ordinal {ordinal} {what}")
         self.ordinal = ordinal
         self.what = what
 
@@ -91,9 +91,9 @@ class Replay:
                     topic.run.tags.add(buffer[tag_at : tag_at + tag_len], seq)
                 if topic.queue is not None and topic.queue.order is not None:
                     tag_at = at + HEADER_BYTES + node_len
-                    topic.queue.came(seq, buffer[tag_at : tag_at + tag_len])
-                if topic.evicts:
-                    keep_to_caps(self._shard, topic)
+                    topic.queue.add_record(seq, buffer[tag_at : tag_at + tag_len])
+                if topic.can_evict:
+                    evict_over_caps(self._shard, topic)
             else:
                 try:
                     control = decode_control(parse_frame(buffer, at, at + size))
@@ -106,7 +106,7 @@ class Replay:
         self.frames += ordinal - batch.first_ordinal
         if ordinal - batch.first_ordinal != batch.frame_count:
             raise ReplayError(
-                batch.first_ordinal, f"opens a batch that has not the {batch.frame_count} frames it says"
+                batch.first_ordinal, f"begins a batch that does not hold its {batch.frame_count} frames"
             )
 
     def _is_captured(self, topic: Topic | None, ordinal: int) -> bool:
@@ -128,59 +128,61 @@ class Replay:
             if known is not None and self._is_captured(known, ordinal):
                 return
             if known is not None:
-                raise ReplayError(ordinal, f'creates the topic "{control.name}", which exists')
-            topic = Topic(control.name, topic_id, ordinal, shard.one_config(control.config))
-            topic.visible = True
-            topic.ceiling = control.ceiling
-            topic.last_ts = ts
-            shard.add_topic(topic)
+                raise ReplayError(ordinal, f'creates topic "{control.name}", which already exists')
+            new = Topic(control.name, topic_id, ordinal, shard.intern_config(control.config))
+            new.visible = True
+            new.ceiling = control.ceiling
+            new.last_ts = ts
+            shard.add_topic(new)
             return
         if self._is_captured(known, ordinal):
             return
-        found = known
-        if found is None:
-            raise ReplayError(ordinal, f"is of a topic that does not exist, id {topic_id:016x}")
+        topic = known
+        if topic is None:
+            raise ReplayError(ordinal, f"belongs to a topic that does not exist, id {topic_id:016x}")
         match control:
             case control_frame.TopicDelete():
-                shard.remove_topic(found)
+                shard.remove_topic(topic)
             case control_frame.ConfigUpdate():
-                shard.set_config(found, control.config)
-                found.next_config = found.config
-                found.ceiling = control.ceiling
-                if found.evicts:
-                    keep_to_caps(shard, found)
+                shard.set_config(topic, control.config)
+                topic.next_config = topic.config
+                topic.ceiling = control.ceiling
+                if topic.can_evict:
+                    evict_over_caps(shard, topic)
             case control_frame.Delete():
-                apply_delete(found, control)
+                apply_delete(topic, control)
             case control_frame.Lease():
-                apply_lease(found, control)
+                apply_lease(topic, control)
             case control_frame.EvictWatermark():
                 for reason, last in control.evicted_to.items():
-                    evict_again(found, min(last, found.head), reason)
-                found.ttl_logged = found.evicted_to.get("ttl", 0)
+                    replay_eviction(topic, min(last, topic.head), reason)
+                topic.ttl_logged = topic.evicted_to.get("ttl", 0)
             case control_frame.HeadWatermark():
-                found.ceiling = control.ceiling
+                topic.ceiling = control.ceiling
             case control_frame.Idempotency():
-                self._remember_key(found, control, ts)
+                self._remember_key(topic, control, ts)
             case control_frame.Cursor():
-                apply_cursor(shard, found, control)
+                apply_cursor(shard, topic, control)
             case control_frame.ForwardCreate():
-                apply_forward(shard, found, control)
+                apply_route(shard, topic, control)
             case control_frame.ForwardDelete():
-                remove_forward(shard, found, control.name)
+                remove_route(shard, topic, control.name)
             case ForwardCursor():
                 if control.offsets:
-                    self._copy(found, control, ts, ordinal, end)
-                apply_forward_cursor(found, control)
+                    self._copy(topic, control, ts, ordinal, end)
+                apply_route_cursor(topic, control)
             case control_frame.Producer():
-                write = Produced(control.producer_seq, control.first_seq, control.count, ts, control.moved)
-                keep_produced(shard, found, control.producer, write)
+                write = ProducerWrite(
+                    control.producer_seq, control.first_seq, control.count, ts, control.moved
+                )
+                store_producer_write(shard, topic, control.producer, write)
             case control_frame.LostRange():
-                if not found.head + 1 == control.first <= control.last:
+                if not topic.head + 1 == control.first <= control.last:
                     gap = f"{control.first} to {control.last}"
                     raise ReplayError(
-                        ordinal, f'loses seqs {gap} of topic "{found.name}", whose head is {found.head}'
+                        ordinal, f'loses seqs {gap} of topic "{topic.name}", whose head is {topic.head}'
                     )
-                lose_range(found, LostRange(control.first, control.last, control.reason))
+                lose_range(topic, LostRange(control.first, control.last, control.reason))
 
     def _copy(self, topic: Topic, control: ForwardCursor, ts: int, ordinal: int, end: int) -> None:
         """Add the copies that the frame names to the topic."""
@@ -203,13 +205,13 @@ class Replay:
                 if tag:
                     run.tags.add(tag, seq)
         if topic.queue is not None and topic.queue.order is not None:
-            jobs_came(topic.queue, control.first_seq, control.count, originals.tags, 0)
-        if topic.evicts:
-            keep_to_caps(self._shard, topic)
+            add_jobs(topic.queue, control.first_seq, control.count, originals.tags, 0)
+        if topic.can_evict:
+            evict_over_caps(self._shard, topic)
 
     def cannot_copy(self, topic: Topic, control: ForwardCursor, ordinal: int, what: str) -> None:
         """Refuse the log: originals are always before their copies, so they must have been replayed."""
-        raise ReplayError(ordinal, f'copies into "{topic.name}" what is not there: {what}')
+        raise ReplayError(ordinal, f'copies unknown records into topic "{topic.name}": {what}')
 
     def _remember_key(self, topic: Topic, control: control_frame.Idempotency, used_ms: int) -> None:
         window_ms = topic.config.idempotency_window_ms

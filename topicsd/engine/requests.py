@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from shared.contract.topic_config import TopicConfig, TopicConfigPatch
-from topicsd.engine.queue.job import Claimed, Counts
+from topicsd.engine.queue.job import ClaimedJob, Counts
 from topicsd.log.frame import Record
 
 # The meta of a record without meta. A union with None would keep the decoder from taking meta as raw JSON.
@@ -141,7 +141,7 @@ class ClaimAnswer(msgspec.Struct, frozen=True):
     topic: str
     jobs: dict[int, bytes]
     """The claimed jobs as JSON, by seq, in the order in which they were leased."""
-    claimed: list[Claimed]
+    claimed: list[ClaimedJob]
     """All leases, including jobs whose record no longer exists or cannot be read."""
     ready: int
 

@@ -44,7 +44,7 @@ def drop_session(shard: ShardState, session: bytes) -> None:
 
     If a full disk has no room for the frame, the session exists again after the next start, and ends again.
     """
-    shard.log.join_in_passing(_encoded(shard, WatchSession(session)), PendingEnd(shard, session))
+    shard.log.join_in_passing(_encoded(shard, WatchSession(session)), PendingSessionEnd(shard, session))
 
 
 def apply_session(shard: ShardData, session: WatchSession) -> None:
@@ -75,7 +75,7 @@ def _encoded(shard: ShardState, session: WatchSession) -> bytes:
     return encode_control(session, topic_id=0, ts=shard.clock.now_ms())
 
 
-class PendingEnd:
+class PendingSessionEnd:
     """The end of a session, pending in the log.
 
     The session is removed on publication, so that no snapshot is ahead of the log.

@@ -40,7 +40,7 @@ from topicsd.disk.layout import (
     shard_paths,
 )
 from topicsd.engine import topic_admin
-from topicsd.engine.checkpoint.load import choose_known, load_snapshot, say_what_is_out_of_reach
+from topicsd.engine.checkpoint.load import choose_known, load_snapshot, log_unreachable_segments
 from topicsd.engine.checkpoint.scheduler import Checkpointer
 from topicsd.engine.checkpoint.segment_copy import Files
 from topicsd.engine.checkpoint.snapshot_files import drop_leftovers, snapshot_numbers
@@ -111,7 +111,7 @@ class Shard:
             recovery = Recovery(fs, paths, identity, self._files, known, on_progress)
             replay = Replay(state, 0 if snapshot is None else snapshot.head.end_ordinal)
             recovered = recovery.run(replay.batch)
-            end, size = _begin(recovered.end, clock, settings), settings.wal_file_bytes
+            end, size = _start_of_log(recovered.end, clock, settings), settings.wal_file_bytes
             writer = LogWriter(
                 fs,
                 clock,
@@ -124,7 +124,7 @@ class Shard:
                 recovered.place,
             )
             self.log = state.log = GroupCommit(clock, loop, threads.sync, writer, bounds, on_failure)
-            self.log.on_tick = self._in_background
+            self.log.on_tick = self._on_tick
             state.totals.synced_position = lambda: self.log.synced_position
             self.pressure = PressureGauge(clock, loop, state.watch, self.log)
             self._resume_heads(recovered)
@@ -132,18 +132,18 @@ class Shard:
             if not recovered.is_settled and not writer.has_file:
                 recovery.settle()
             files = Files(fs, paths, identity, self._files)
-            self._keep_segments(loop, files, hot, cold, snapshot, has_more=replay.frames > 0)
+            self._start_jobs(loop, files, hot, cold, snapshot, has_more=replay.frames > 0)
         except BatchRefused as error:
-            self._give_up()
+            self._release()
             raise RecoveryRefused(f"{paths.wal}/{error.place}: {error}") from error
         except OSError as error:
-            self._give_up()
-            raise RecoveryRefused(_failed_call(paths, error)) from error
+            self._release()
+            raise RecoveryRefused(_describe_failed_call(paths, error)) from error
         except (SnapshotDamage, SegmentDamage, DeadDamage, UnknownVersion) as error:
-            self._give_up()
+            self._release()
             raise RecoveryRefused(f"{paths.root}: {error}") from error
         except Exception:
-            self._give_up()
+            self._release()
             raise
 
     # -- operations --------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ class Shard:
         try:
             self.pressure.stop()
             self.upkeep.stop()
-            self._keeping.stop()
+            self._upkeep_jobs.stop()
             self._background.stop()
             self.log.shut()
             if self.log.failed is None:
@@ -208,7 +208,7 @@ class Shard:
             self.checkpoints.run_now()
         except OSError as error:
             # Nothing is lost: all records are in the log, from which the next start reads them.
-            logger.error("the last checkpoint failed: %s", error)
+            logger.error("checkpoint: failed at shutdown, the next start replays the log: %s", error)
 
     def _end(self) -> None:
         for thread in self._threads:
@@ -219,7 +219,7 @@ class Shard:
 
     # -- the start ---------------------------------------------------------------------------------------
 
-    def _give_up(self) -> None:
+    def _release(self) -> None:
         """Release the lock and the files, so that the directory can be repaired."""
         if hasattr(self, "log"):
             self.log.abandon()
@@ -227,7 +227,7 @@ class Shard:
         self._files.close()
         self._lock.release()
 
-    def _keep_segments(
+    def _start_jobs(
         self,
         loop: Loop,
         files: Files,
@@ -240,12 +240,12 @@ class Shard:
         state = self.state
         self._background = Background(loop, self._threads.copy, self.log)
         self.checkpoints = Checkpointer(state, loop, self._background, files, hot, cold, snapshot, has_more)
-        self._keeping = Background(loop, self._threads.keep, self.log)
-        self.upkeep = Upkeep(state, loop, self._keeping, self.checkpoints, hot, cold)
+        self._upkeep_jobs = Background(loop, self._threads.keep, self.log)
+        self.upkeep = Upkeep(state, loop, self._upkeep_jobs, self.checkpoints, hot, cold)
         self.checkpoints.on_end = self.upkeep.wake
         if any(topic.has_files for topic in state.topics.values()):
             self.upkeep.wake()
-        state.gone_jobs.is_open = True
+        state.removals.is_open = True
 
     def _load(
         self,
@@ -262,17 +262,17 @@ class Shard:
         if snapshot is None:
             _refuse_loss(fs, paths)
             return None
-        whose = Identity(snapshot.head.instance, snapshot.head.shard)
-        if whose != identity:
+        owner = Identity(snapshot.head.instance, snapshot.head.shard)
+        if owner != identity:
             raise UnreadableLog(
-                f"{paths.meta}: the snapshot belongs to shard {whose.shard} of instance "
-                f"{whose.instance.hex()}, not to shard {identity.shard} of {identity.instance.hex()}"
+                f"{paths.meta}: the snapshot belongs to shard {owner.shard} of instance "
+                f"{owner.instance.hex()}, not to shard {identity.shard} of {identity.instance.hex()}"
             )
         load_snapshot(self.state, snapshot, hot, dead)
-        say_what_is_out_of_reach(self.state, cold)
+        log_unreachable_segments(self.state, cold)
         return snapshot
 
-    def _in_background(self) -> bool:
+    def _on_tick(self) -> bool:
         clock = self.state.clock
         self.checkpoints.tick()
         has_more = self.state.totals.free_some()
@@ -293,8 +293,8 @@ class Shard:
                     control_frame.encode_control(frame, topic_id=topic.topic_id, ts=topic.last_ts), notes
                 )
                 logger.warning(
-                    'topic "%s": seqs %d to %d may be lost: after a crash of the machine, or in a copy, '
-                    "the log does not show whether they were used; readers get a tombstone",
+                    'topic "%s": seqs %d to %d may be lost: after a machine crash, or in a copied '
+                    "directory, the log does not prove that they were unused; readers get a tombstone",
                     topic.name,
                     lost.first,
                     lost.last,
@@ -305,7 +305,7 @@ class Shard:
             resume_ceiling(self.state, topic)
         log.settle()
         if notes.refusal is not None:
-            raise RecoveryRefused(f"what may be lost could not be noted: {notes.refusal.message}")
+            raise RecoveryRefused(f"cannot log the lost ranges: {notes.refusal.message}")
 
 
 def _stores(
@@ -323,7 +323,7 @@ def _refuse_loss(fs: Fs, paths: ShardPaths) -> None:
     """
     has_log = any(parse_wal_name(name) is not None for name in fs.list_dir(paths.wal))
     if not has_log and (snapshot_numbers(fs, paths) or fs.list_dir(paths.topics)):
-        raise UnreadableLog(f"{paths.root}: there are segments, but no good snapshot and no log")
+        raise UnreadableLog(f"{paths.root}: segments exist, but no good snapshot and no log")
 
 
 def _known(snapshot: Snapshot) -> Known:
@@ -331,7 +331,7 @@ def _known(snapshot: Snapshot) -> Known:
     return Known(head.start, head.end_file, head.end_offset)
 
 
-def _begin(end: LogEnd, clock: Clock, settings: Settings) -> LogEnd:
+def _start_of_log(end: LogEnd, clock: Clock, settings: Settings) -> LogEnd:
     """Return the log place at which to resume.
 
     In memory mode each start begins a new log. Its ordinals, and with them the epochs of its topics, must
@@ -340,7 +340,7 @@ def _begin(end: LogEnd, clock: Clock, settings: Settings) -> LogEnd:
     return end._replace(ordinal=clock.now_ms() * 1000) if settings.memory else end
 
 
-def _failed_call(paths: ShardPaths, error: OSError) -> str:
+def _describe_failed_call(paths: ShardPaths, error: OSError) -> str:
     """Describe a failed call with its path, or the shard's path where the error has none."""
     sentence = os_error_sentence(error)
     return sentence if error.filename is not None else f"{paths.root}: {sentence}"
@@ -366,7 +366,9 @@ def open_shard(
     fs = RealFs()
     layout = open_layout(fs, data_dir, settings.shards)
     if not 0 <= shard < layout.shards:
-        raise LayoutError(f"{data_dir} has shards 0 to {layout.shards - 1}, there is no shard {shard}")
+        raise LayoutError(
+            f"shard: must be from 0 to {layout.shards - 1}, the shards of {data_dir}, got {shard}"
+        )
     used_loop = asyncio.get_running_loop() if loop is None else loop
     threads = start_threads(used_loop, shard)
     identity = Identity(layout.instance_bytes, shard)
@@ -386,13 +388,12 @@ def open_layout(fs: Fs, data_dir: str, shard_count: int) -> Layout:
     """
     layout = read_layout(fs, data_dir)
     if layout is not None:
-        made = restore_empty_dirs(fs, data_dir, layout)
-        if made:
+        created = restore_empty_dirs(fs, data_dir, layout)
+        if created:
             logger.warning(
-                "data directory: %d empty directories were missing and are made again, as a copy leaves them "
-                "out: %s",
-                len(made),
-                ", ".join(os.path.relpath(path, data_dir) for path in made),
+                "data directory: created %d missing empty directories, which copy tools often omit: %s",
+                len(created),
+                ", ".join(os.path.relpath(path, data_dir) for path in created),
             )
         return layout
     return create_data_dir(fs, data_dir, new_shard_count(shard_count), os.urandom(INSTANCE_BYTES))

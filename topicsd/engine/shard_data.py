@@ -49,14 +49,14 @@ class ShardData:
         """The routes that copy into topics of this shard, by name."""
         self.referred_bytes = 0
         """The bytes of records by reference since the last checkpoint; the log itself holds none of them."""
-        self.gone_topics: list[tuple[int, int]] = []
+        self.deleted_topics: list[tuple[int, int]] = []
         """The id and epoch of each deleted topic that has files."""
         self.damaged_segments: set[SegmentName | str] = set()
         """Segments, and log files by name, that are known to be damaged (`damage.py`)."""
-        self.overfull: set[int] = set()
+        self.eviction_failures: set[int] = set()
         """Epochs of topics whose eviction failed once, which is logged once."""
 
-    def one_config(self, config: TopicConfig) -> TopicConfig:
+    def intern_config(self, config: TopicConfig) -> TopicConfig:
         """Intern a configuration: most of 100,000 topics share one object."""
         return self._configs.setdefault(config, config)
 
@@ -83,17 +83,17 @@ class ShardData:
             self.totals.leases_in_flight -= topic.queue.counts().in_flight
         self.totals.by_class[topic.config.durability] -= 1
         if topic.has_files:
-            self.gone_topics.append((topic.topic_id, topic.epoch))
-        for forward in topic.forwards.values():
-            del self.forwards[forward.rule.name]
-            forward.is_gone = True
+            self.deleted_topics.append((topic.topic_id, topic.epoch))
+        for route in topic.forwards.values():
+            del self.forwards[route.rule.name]
+            route.is_gone = True
 
     def set_config(self, topic: Topic, config: TopicConfig) -> None:
         """Apply a new configuration to a topic of this shard."""
         note_former(topic, config.dead_letter)
         by_class = self.totals.by_class
         by_class[topic.config.durability] -= 1
-        topic.set_config(self.one_config(config))
+        topic.set_config(self.intern_config(config))
         by_class[config.durability] += 1
         settle_parked(topic)
 

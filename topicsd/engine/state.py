@@ -15,8 +15,8 @@ from shared.runtime.clock import Clock
 from shared.runtime.disk_thread import Loop, Threads
 from shared.settings.settings import Settings
 from topicsd.engine.queue.dead_letter import STAMP_BYTES_MAX
-from topicsd.engine.queue.removal import GoneJobs
-from topicsd.engine.queue.timers import QueueDue
+from topicsd.engine.queue.removal import Removals
+from topicsd.engine.queue.timers import QueueTimers
 from topicsd.engine.read.page_cache import PageCache
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.requests import Reply
@@ -42,7 +42,7 @@ class ControlEntry(Entry, Protocol):
     """A pending entry that can wait for a sync."""
 
     def wait(self) -> None:
-        """Wait for a sync; see `TopicEntry.wait`."""
+        """Wait for a sync; see `PendingEntry.wait`."""
         ...
 
 
@@ -76,8 +76,8 @@ class ShardState(ShardData):
         self.loop = loop
         self.threads = threads
         self.watch = Watch(loop, clock)
-        self.due = QueueDue(loop, clock, self.watch)
-        self.gone_jobs = GoneJobs(loop, self._jobs_left)
+        self.due = QueueTimers(loop, clock, self.watch)
+        self.removals = Removals(loop, self._on_removal_end)
         self.pages = PageCache(settings.page_cache_bytes)
         self.stamped_settings = msgspec.structs.replace(
             settings,
@@ -87,7 +87,7 @@ class ShardState(ShardData):
         """The settings for records to whose meta the server added a stamp."""
         self.keyed: dict[bytes, PendingAppend] = {}
         """Pending writes with an idempotency key, by the digest of the key."""
-        self.raised: dict[Topic, SeenHead | None] = {}
+        self.raised_ceilings: dict[Topic, SeenHead | None] = {}
         """Topics whose ceiling may be above their head, with the head at the last check; oldest first."""
 
         self.referable_from = 0
@@ -95,7 +95,7 @@ class ShardState(ShardData):
 
         The later of the start of this run and the start of the newest checkpoint.
         """
-        self.on_forward: Callable[[Forward], object] = lambda forward: None
+        self.on_forward: Callable[[Forward], object] = lambda route: None
         """Callback for a new, changed or deleted route, called when the log has the change."""
         self.stand_of: StandOf | None = None
         """The function that asks for the position of a topic of another shard."""
@@ -109,13 +109,13 @@ class ShardState(ShardData):
         """Callbacks that wait for the records of jobs, by the run that is being read."""
         self.cohorts: dict[Topic, Any] = {}
         """Claims that are served together, by queue."""
-        self.drains = False
+        self.is_draining = False
         """True when the shard is about to stop: claims do not wait for others."""
 
         self.unlogged_floors: dict[Topic, None] = {}
         """Topics with an eviction that readers have seen but a full disk kept out of the log."""
 
-    def _jobs_left(self, topic: Topic) -> None:
+    def _on_removal_end(self, topic: Topic) -> None:
         """Wake claims after a removal: jobs that were blocked by removed jobs may be ready."""
         if topic.waiters is not None:
             self.watch.wake(topic)
@@ -124,15 +124,15 @@ class ShardState(ShardData):
     def add_topic(self, topic: Topic) -> None:
         super().add_topic(topic)
         if topic.queue is not None:
-            topic.queue.later = partial(self.gone_jobs.wake, topic)
+            topic.queue.schedule_removal = partial(self.removals.wake, topic)
 
     def remove_topic(self, topic: Topic) -> None:
         super().remove_topic(topic)
-        self.gone_jobs.forget(topic)
-        self.raised.pop(topic, None)
+        self.removals.forget(topic)
+        self.raised_ceilings.pop(topic, None)
         self.unlogged_floors.pop(topic, None)
-        for forward in topic.forwards.values():
-            self.on_forward(forward)
+        for route in topic.forwards.values():
+            self.on_forward(route)
 
     def set_config(self, topic: Topic, config: TopicConfig) -> None:
         super().set_config(topic, config)
@@ -163,11 +163,11 @@ class ShardState(ShardData):
             frames.append(encode_control(control, topic_id=topic.topic_id, ts=topic.last_ts, durable=durable))
         self.log.join(frames, sum(map(len, frames)), len(frames), entry, waits)
 
-    def defer(self, topic: Topic, again: Callable[[], object], reply: Reply) -> None:
+    def defer(self, topic: Topic, retry: Callable[[], object], reply: Reply) -> None:
         """Defer a request until the pending deletion of its topic ends; refuse it if too many wait."""
         assert topic.leaving is not None
         if len(topic.leaving) < self.settings.max_waiting_requests:
-            topic.leaving.append(again)
+            topic.leaving.append(retry)
         else:
             message = (
                 f'topic "{topic.name}" is being deleted and too many requests wait for it; retry after 1 s'
@@ -176,8 +176,8 @@ class ShardState(ShardData):
 
     def watch_ceiling(self, topic: Topic, now: float | None = None) -> None:
         """Check the ceiling of the topic again later; `now` is the time of the present check."""
-        self.raised.pop(topic, None)
-        self.raised[topic] = None if now is None else SeenHead(topic.next_seq - 1, now)
+        self.raised_ceilings.pop(topic, None)
+        self.raised_ceilings[topic] = None if now is None else SeenHead(topic.next_seq - 1, now)
 
     def visible_topic(self, name: str) -> Topic | None:
         topic = self.topics.get(name)

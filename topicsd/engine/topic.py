@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from topicsd.engine.write.append import PendingAppend
 
 NEVER = 1 << 63
-_NONE: Final[dict[str, list[PendingAppend]]] = {}
+_NO_WRITES: Final[dict[str, list[PendingAppend]]] = {}
 _NO_CURSORS: Final[dict[str, Cursor]] = {}
-_NO_FORWARDS: Final[dict[str, Forward]] = {}
+_NO_ROUTES: Final[dict[str, Forward]] = {}
 
 
 def _next_seq(run: Run) -> int:
@@ -82,6 +82,7 @@ class Topic:
     """The state of one topic in memory, changed by pending entries and by replay."""
 
     __slots__ = (
+        "can_evict",
         "ceiling",
         "ceiling_logged",
         "ceiling_mark",
@@ -94,7 +95,6 @@ class Topic:
         "epoch",
         "evict_floor",
         "evicted_to",
-        "evicts",
         "forgotten_end",
         "forwards",
         "has_files",
@@ -102,11 +102,11 @@ class Topic:
         "is_durable",
         "is_ephemeral",
         "last_read_ms",
+        "last_state_read_ms",
         "last_ts",
         "leaving",
         "live_bytes",
         "live_count",
-        "looked_at_ms",
         "lost",
         "name",
         "next_config",
@@ -136,7 +136,7 @@ class Topic:
         self.epoch = epoch
         self.visible = False
         self.cursors = _NO_CURSORS
-        self.forwards = _NO_FORWARDS
+        self.forwards = _NO_ROUTES
         """The routes that copy into the topic, by name; most topics share one empty dict."""
         self.windows_ms: tuple[int, ...] = ()
         """The idempotency window, then its earlier values, under which keys may still be remembered."""
@@ -157,14 +157,14 @@ class Topic:
         self.pending_bytes = 0
         self.last_ts = 0
         self.last_read_ms = 0
-        self.looked_at_ms = 0
+        self.last_state_read_ms = 0
         """The time at which a client that consumes the topic last asked for its state."""
         self.waiters: dict[Callable[[], None], bool] | None = None
         """Callbacks to call when records are published or the topic is deleted (`wake_queue.py`)."""
         self.lost = LostRanges()
         self.producers: Producers | None = None
         """The known producers; None when the topic never received a numbered write."""
-        self.producing = _NONE
+        self.producing = _NO_WRITES
         """Pending numbered writes, by producer, in order; most topics share one empty dict."""
         self.run = TailRun(1, in_memory=self.is_ephemeral)
         """The run that published records are added to."""
@@ -195,7 +195,7 @@ class Topic:
         """Set the configuration, and the plain attributes that every append reads from it."""
         self.config = config
         is_capped = bool(config.cap_records or config.cap_bytes)
-        self.evicts = is_capped and config.discard == "old"
+        self.can_evict = is_capped and config.discard == "old"
         self.rejects = is_capped and config.discard == "reject"
         window_ms = config.idempotency_window_ms
         self.windows_ms = (window_ms, *(old for old in self.windows_ms if old != window_ms))
@@ -206,8 +206,8 @@ class Topic:
     def set_cursors(self, cursors: dict[str, Cursor]) -> None:
         """Set the cursors, by name, and `protected_seq`, up to which records may be evicted."""
         self.cursors = cursors
-        is_held = self.config.protect_cursors and cursors
-        self.protected_seq = min(one.from_seq for one in cursors.values()) if is_held else NEVER
+        protects = self.config.protect_cursors and cursors
+        self.protected_seq = min(one.from_seq for one in cursors.values()) if protects else NEVER
 
     def add_live(self, count: int, size: int) -> None:
         """Add to the numbers of live records and bytes; negative numbers subtract."""
@@ -218,7 +218,7 @@ class Topic:
 
     def base_priority(self, now_ms: int) -> float:
         """Return the priority of delivery, as configured or by how recently the topic was consumed."""
-        idle_ms = now_ms - max(self.last_read_ms, self.looked_at_ms)
+        idle_ms = now_ms - max(self.last_read_ms, self.last_state_read_ms)
         return base_priority(self.config.priority, self.config.auto_priority, idle_ms)
 
     @property
@@ -259,9 +259,9 @@ class Topic:
         runs = self.runs
         for at in range(self.run_index(seq), len(runs)):
             run = runs[at]
-            found = run.next_live(max(seq, run.first_seq))
-            if found < run.next_seq:
-                return found
+            live = run.next_live(max(seq, run.first_seq))
+            if live < run.next_seq:
+                return live
         return self.head + 1
 
     def reason_for(self, gap_from: int) -> str:

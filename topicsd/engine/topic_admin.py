@@ -12,12 +12,12 @@ from typing import Any, Final
 
 from shared.contract.errors import TOPIC_NOT_EMPTY, TOPIC_NOT_FOUND, Refusal
 from shared.contract.topic_config import TopicConfig, TopicConfigPatch
-from topicsd.engine.pending import TopicEntry, tell
+from topicsd.engine.pending import PendingEntry, tell
 from topicsd.engine.queue.job import Counts
 from topicsd.engine.queue.job_age import oldest_ready_ms
 from topicsd.engine.records.durable_seq import durable_seq
 from topicsd.engine.requests import Reply, TopicDeleted, TopicPut, TopicState
-from topicsd.engine.retention.eviction_log import keep_to_caps, log_expired
+from topicsd.engine.retention.eviction_log import evict_over_caps, log_expired
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.topic_create import config_after, encode_create, new_topic, register_topic
@@ -33,14 +33,14 @@ def put_topic(shard: ShardState, name: str, patch: TopicConfigPatch, reply: Repl
     """Create a topic, or patch its configuration; `reply` gets `TopicPut` or a `Refusal`."""
     topic = shard.topics.get(name)
     if topic is None:
-        made = new_topic(shard, name, patch, 0)
-        refusal = made if isinstance(made, Refusal) else shard.log.admit_control()
-        if isinstance(made, Refusal) or refusal is not None:
+        topic_or_refusal = new_topic(shard, name, patch, 0)
+        refusal = topic_or_refusal if isinstance(topic_or_refusal, Refusal) else shard.log.admit_control()
+        if isinstance(topic_or_refusal, Refusal) or refusal is not None:
             reply(refusal)
             return
-        made.epoch = shard.log.batch.next_ordinal
-        register_topic(shard, made)
-        _join(shard, encode_create(made), PendingPut(shard, made, None, reply))
+        topic_or_refusal.epoch = shard.log.batch.next_ordinal
+        register_topic(shard, topic_or_refusal)
+        _join(shard, encode_create(topic_or_refusal), PendingPut(shard, topic_or_refusal, None, reply))
         return
     if topic.leaving is not None:
         shard.defer(topic, partial(put_topic, shard, name, patch, reply), reply)
@@ -80,10 +80,12 @@ def delete_topic(shard: ShardState, name: str, if_empty: bool, reply: Reply) -> 
     if if_empty:
         log_expired(shard, topic, shard.clock.now_ms())
         if topic.live_count or topic.pending_count:
-            held = topic.live_count + topic.pending_count
+            count = topic.live_count + topic.pending_count
             reply(
                 Refusal(
-                    TOPIC_NOT_EMPTY, f'topic "{name}" is not empty: it holds {held} records', {"count": held}
+                    TOPIC_NOT_EMPTY,
+                    f'topic "{name}" is not empty: it holds {count} records',
+                    {"count": count},
                 )
             )
             return
@@ -116,7 +118,7 @@ def topic_state(shard: ShardState, name: str, is_use: bool = False) -> TopicStat
         oldest_ready_ms=oldest_ready_ms(topic, now_ms),
     )
     if is_use:
-        topic.looked_at_ms = now_ms
+        topic.last_state_read_ms = now_ms
     return state
 
 
@@ -136,7 +138,7 @@ def _join(shard: ShardState, frame: bytes, pending: PendingPut | PendingTopicDel
     shard.log.join([frame], len(frame), 1, pending, wait_for_sync=True)
 
 
-class PendingPut(TopicEntry):
+class PendingPut(PendingEntry):
     """A pending creation of a topic (`config` is None) or change of its configuration."""
 
     __slots__ = ("before", "ceiling", "changes_need", "config", "reply", "shard")
@@ -166,8 +168,8 @@ class PendingPut(TopicEntry):
                 if needs_ceiling(config):
                     self.shard.watch_ceiling(topic)
             self.shard.set_config(topic, config)
-            if topic.evicts:
-                keep_to_caps(self.shard, topic)
+            if topic.can_evict:
+                evict_over_caps(self.shard, topic)
             if topic.queue is not None and topic.waiters is not None:
                 # Jobs of a paused queue, or parked jobs, may be claimable now.
                 self.shard.watch.wake(topic)
@@ -184,7 +186,7 @@ class PendingPut(TopicEntry):
         tell(self.reply, refusal)
 
 
-class PendingTopicDelete(TopicEntry):
+class PendingTopicDelete(PendingEntry):
     """A pending deletion of a topic."""
 
     __slots__ = ("reply", "shard")
@@ -200,16 +202,16 @@ class PendingTopicDelete(TopicEntry):
         self.shard.remove_topic(self.topic)
         self.shard.watch.wake(self.topic)
         tell(self.reply, TopicDeleted(self.topic.name, deleted=True, forwards=sorted(self.topic.forwards)))
-        self._let_go()
+        self._run_deferred()
 
     def undo(self) -> None:
         self.end_wait()  # `refuse` runs the deferred requests.
 
     def refuse(self, refusal: Refusal) -> None:
         tell(self.reply, refusal)
-        self._let_go()
+        self._run_deferred()
 
-    def _let_go(self) -> None:
+    def _run_deferred(self) -> None:
         """Run the requests that were deferred during the deletion, in order."""
         waiting: list[Callable[[], Any]] = self.topic.leaving or []
         self.topic.leaving = None

@@ -46,7 +46,7 @@ def new_topic(
     config = config_after(shard, None, patch if patch is not None else TopicConfigPatch(), name)
     if isinstance(config, Refusal):
         return config.inside(config_field)
-    topic = Topic(name, number, 0, shard.one_config(config))
+    topic = Topic(name, number, 0, shard.intern_config(config))
     topic.last_ts = shard.clock.now_ms()
     ceiling = first_ceiling(config, 0, first_records)
     topic.ceiling, topic.ceiling_mark = ceiling.value, ceiling.mark

@@ -1,4 +1,4 @@
-"""A snapshot with something in each of its fields, and a shard's directory to put it in."""
+"""A snapshot with a value in every field, and the directory of a shard to write it to."""
 
 from __future__ import annotations
 

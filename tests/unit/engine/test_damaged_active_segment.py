@@ -121,7 +121,7 @@ def test_a_checkpoint_closes_it_and_goes_on(
     before = one.state("t").count
     one.checkpoint()
     assert one.shard.checkpoints.failure is None
-    assert 'damaged: topic "t": ' in caplog.text or 'topic "t" is damaged' in caplog.text
+    assert 'damaged: topic "t": ' in caplog.text or 'topic "t": active segment damaged' in caplog.text
     assert len(one.shard.state.damaged_segments) == 1
     run = one.topic("t").runs[0]
     assert isinstance(run, SealedRun)

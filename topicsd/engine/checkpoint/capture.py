@@ -15,12 +15,12 @@ from typing import NamedTuple
 import msgspec
 
 from topicsd.engine.checkpoint.snapshot_format import TopicEntry
-from topicsd.engine.pending import TopicEntry as Request
+from topicsd.engine.pending import PendingEntry as Request
 from topicsd.engine.queue.state import queue_section
 from topicsd.engine.read.cursors import cursor_section
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.records.tail_run import TailRun
-from topicsd.engine.routes.route import forward_section
+from topicsd.engine.routes.route import route_section
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.write.seq_ceiling import PendingLowering
@@ -37,7 +37,7 @@ class Unpublished(NamedTuple):
     next_ordinal: int
 
 
-class Marks(NamedTuple):
+class DeadMarks(NamedTuple):
     """The dead records in a range of seqs, one byte each, at the time of the capture."""
 
     first_seq: int
@@ -56,7 +56,7 @@ class Capture(NamedTuple):
     active: TailRun | None
     tails: list[TailRun]
     """Runs whose records are in no segment."""
-    dead: list[Marks]
+    dead: list[DeadMarks]
     """Marks of the active run and of the tails."""
     dropped: list[tuple[SegmentName, str]]
 
@@ -79,21 +79,23 @@ def unpublished(shard: ShardState) -> Unpublished:
     return Unpublished(first_ordinals, ceilings, batch.next_ordinal)
 
 
-def capture(topic: Topic, on_way: Unpublished) -> Capture:
+def capture(topic: Topic, pending: Unpublished) -> Capture:
     """Capture a topic and end its tail run, so that the run can be copied."""
-    complete_to = on_way.first_ordinals.get(topic, on_way.next_ordinal)
-    ceiling = max(topic.ceiling, topic.ceiling_logged, on_way.ceilings.get(topic, 0))
+    complete_to = pending.first_ordinals.get(topic, pending.next_ordinal)
+    ceiling = max(topic.ceiling, topic.ceiling_logged, pending.ceilings.get(topic, 0))
     dropped, topic.dropped = topic.dropped, []
     if topic.is_ephemeral:
         # As in the log: no records, and the head is known by its ceiling only.
-        return Capture(topic, _entry(topic, complete_to, ceiling, holds=False), [], [], None, [], [], dropped)
+        return Capture(
+            topic, _entry(topic, complete_to, ceiling, has_records=False), [], [], None, [], [], dropped
+        )
     if topic.run.next_seq > topic.run.first_seq:
         topic.begin_run(topic.head + 1)
     sealed: list[SegmentEntry] = []
     changed: list[tuple[SealedRun, bytes]] = []
     active: TailRun | None = None
     tails: list[TailRun] = []
-    dead: list[Marks] = []
+    dead: list[DeadMarks] = []
     for run in topic.runs[:-1]:
         if isinstance(run, SealedRun):
             if run.is_changed:
@@ -106,34 +108,34 @@ def capture(topic: Topic, on_way: Unpublished) -> Capture:
             continue
         assert isinstance(run, TailRun)
         if run.dead is not None:
-            dead.append(Marks(run.first_seq, bytes(run.dead)))
+            dead.append(DeadMarks(run.first_seq, bytes(run.dead)))
         if run.source is not None:
             active = run
         else:
             run.is_being_copied = True
             tails.append(run)
-    entry = _entry(topic, complete_to, ceiling, holds=True)
+    entry = _entry(topic, complete_to, ceiling, has_records=True)
     return Capture(topic, entry, sealed, changed, active, tails, dead, dropped)
 
 
-def _entry(topic: Topic, complete_to: int, ceiling: int, holds: bool) -> TopicEntry:
+def _entry(topic: Topic, complete_to: int, ceiling: int, has_records: bool) -> TopicEntry:
     return TopicEntry(
         name=topic.name,
         topic_id=topic.topic_id,
         epoch=topic.epoch,
         config=topic.config,
         complete_to=complete_to,
-        head=topic.head if holds else 0,
+        head=topic.head if has_records else 0,
         ceiling=ceiling,
-        earliest_seq=topic.earliest_seq if holds else 1,
-        evict_floor=topic.evict_floor if holds else 1,
-        evicted_to=dict(topic.evicted_to) if holds else {},
-        ttl_logged=topic.evicted_to.get("ttl", 0) if holds else 0,
-        lost=[(lost.first, lost.last, lost.reason) for lost in topic.lost.ranges] if holds else [],
+        earliest_seq=topic.earliest_seq if has_records else 1,
+        evict_floor=topic.evict_floor if has_records else 1,
+        evicted_to=dict(topic.evicted_to) if has_records else {},
+        ttl_logged=topic.evicted_to.get("ttl", 0) if has_records else 0,
+        lost=[(lost.first, lost.last, lost.reason) for lost in topic.lost.ranges] if has_records else [],
         last_ts=topic.last_ts,
         windows_ms=list(topic.windows_ms),
         segments=[],
-        sections={**forward_section(topic), **(_sections(topic) if holds else {})},
+        sections={**route_section(topic), **(_sections(topic) if has_records else {})},
     )
 
 

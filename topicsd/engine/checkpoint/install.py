@@ -7,7 +7,7 @@ restored.
 from __future__ import annotations
 
 from topicsd.engine.checkpoint.capture import Capture
-from topicsd.engine.checkpoint.segment_copy import Piece, live_totals
+from topicsd.engine.checkpoint.segment_copy import GrowingSegment, live_totals
 from topicsd.engine.records.active_file import ActiveFile
 from topicsd.engine.records.run import Run
 from topicsd.engine.records.sealed_run import SealedRun
@@ -18,22 +18,24 @@ from topicsd.segment.reader import SegmentReader
 from topicsd.segment.store import SegmentStore
 
 
-def install(reader: SegmentReader, hot: SegmentStore, captured: Capture, pieces: list[Piece]) -> None:
+def install(
+    reader: SegmentReader, hot: SegmentStore, captured: Capture, segments: list[GrowingSegment]
+) -> None:
     """Replace the captured runs by the segments that they were copied to."""
     topic = captured.topic
     topic.complete_to = captured.entry.complete_to
     replaced: list[TailRun] = list(captured.tails)
     active = captured.active
-    if active is not None and pieces and pieces[0].first_seq == active.first_seq:
+    if active is not None and segments and segments[0].first_seq == active.first_seq:
         replaced.insert(0, active)
     if not replaced:
         return
     runs: list[Run] = []
     # The topic's front may have passed the active segment meanwhile, which continues to grow.
-    names = {piece.name for piece in pieces}
+    names = {segment.name for segment in segments}
     topic.dropped = [one for one in topic.dropped if one[0] not in names]
-    for piece in pieces:
-        run = _run_of(reader, hot, topic, piece, replaced)
+    for segment in segments:
+        run = _run_of(reader, hot, topic, segment, replaced)
         if run.next_seq <= topic.earliest_seq:
             drop_run(topic, run)
         else:
@@ -42,7 +44,7 @@ def install(reader: SegmentReader, hot: SegmentStore, captured: Capture, pieces:
     topic.runs = [*sorted(kept + runs, key=lambda run: run.first_seq), topic.run]
 
 
-def give_up(captured: Capture) -> None:
+def undo_capture(captured: Capture) -> None:
     """Undo the capture of a failed checkpoint.
 
     Its files are still to be dropped, and its runs are still to be copied.
@@ -53,31 +55,31 @@ def give_up(captured: Capture) -> None:
 
 
 def _run_of(
-    reader: SegmentReader, hot: SegmentStore, topic: Topic, piece: Piece, replaced: list[TailRun]
+    reader: SegmentReader, hot: SegmentStore, topic: Topic, segment: GrowingSegment, replaced: list[TailRun]
 ) -> SealedRun | TailRun:
-    marks = _marks_now(piece, replaced)
-    if piece.is_sealed:
-        sealed = SealedRun(reader, piece.name, piece.entry, marks)
-        sealed.saved_dead_count = piece.entry.dead_count
-        skipped = topic.earliest_seq - piece.first_seq
+    marks = _marks_now(segment, replaced)
+    if segment.is_sealed:
+        sealed = SealedRun(reader, segment.name, segment.entry, marks)
+        sealed.saved_dead_count = segment.entry.dead_count
+        skipped = topic.earliest_seq - segment.first_seq
         # Otherwise all records are live, as in the entry, and need no count.
         if marks is not None or skipped > 0:
-            sealed.live_count, sealed.live_bytes = live_totals(piece.lengths, marks, skipped)
+            sealed.live_count, sealed.live_bytes = live_totals(segment.lengths, marks, skipped)
         return sealed
-    run = TailRun(piece.first_seq)
-    run.positions, run.tags, run.dead = piece.offsets, piece.tags, marks
-    run.set_columns(piece.lengths, piece.stamps)
-    run.source = ActiveFile(hot, piece.name, piece.entry)
+    run = TailRun(segment.first_seq)
+    run.positions, run.tags, run.dead = segment.offsets, segment.tags, marks
+    run.set_columns(segment.lengths, segment.stamps)
+    run.source = ActiveFile(hot, segment.name, segment.entry)
     return run
 
 
-def _marks_now(piece: Piece, replaced: list[TailRun]) -> bytearray | None:
-    found: bytearray | None = None
+def _marks_now(segment: GrowingSegment, replaced: list[TailRun]) -> bytearray | None:
+    marks: bytearray | None = None
     for old in replaced:
-        low, high = max(piece.first_seq, old.first_seq), min(piece.next_seq, old.next_seq)
+        low, high = max(segment.first_seq, old.first_seq), min(segment.next_seq, old.next_seq)
         if old.dead is not None and low < high:
             part = old.dead[low - old.first_seq : high - old.first_seq]
             if part.count(1):
-                found = bytearray(piece.next_seq - piece.first_seq) if found is None else found
-                found[low - piece.first_seq : high - piece.first_seq] = part
-    return found
+                marks = bytearray(segment.next_seq - segment.first_seq) if marks is None else marks
+                marks[low - segment.first_seq : high - segment.first_seq] = part
+    return marks

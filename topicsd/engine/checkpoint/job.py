@@ -25,9 +25,15 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from topicsd.engine.checkpoint.capture import Capture, capture, unpublished
-from topicsd.engine.checkpoint.install import give_up, install
+from topicsd.engine.checkpoint.install import install, undo_capture
 from topicsd.engine.checkpoint.manifest import manifest_head, manifest_pieces, topic_line, write_manifest
-from topicsd.engine.checkpoint.segment_copy import Files, Piece, SegmentBounds, SegmentCopy, write_marks
+from topicsd.engine.checkpoint.segment_copy import (
+    Files,
+    GrowingSegment,
+    SegmentBounds,
+    SegmentCopy,
+    write_marks,
+)
 from topicsd.engine.checkpoint.snapshot_files import write_snapshot
 from topicsd.engine.checkpoint.snapshot_format import (
     KeyGeneration,
@@ -53,7 +59,7 @@ T = TypeVar("T")
 
 # Per turn of the event loop: topics captured, and segments installed.
 TOPICS_A_TURN = 100
-PIECES_A_TURN = 32
+SEGMENTS_A_TURN = 32
 
 
 class Leaving(NamedTuple):
@@ -80,16 +86,16 @@ def leaving_of(head: SnapshotHead) -> list[Leaving]:
     return _decode_leaving(head.sections[LEAVING]) if LEAVING in head.sections else []
 
 
-def leaving_section(leaving: list[Leaving]) -> dict[str, bytes]:
-    return {LEAVING: msgspec.msgpack.encode(leaving)} if leaving else {}
+def files_to_drop_section(files_to_drop: list[Leaving]) -> dict[str, bytes]:
+    return {LEAVING: msgspec.msgpack.encode(files_to_drop)} if files_to_drop else {}
 
 
-class Written(NamedTuple):
+class SnapshotResult(NamedTuple):
     """A snapshot that is on the disk."""
 
     number: int
     start: LogPlace
-    leaving: list[Leaving]
+    files_to_drop: list[Leaving]
 
 
 class CheckpointJob:
@@ -102,23 +108,25 @@ class CheckpointJob:
         hot: SegmentStore,
         bounds: SegmentBounds,
         number: int,
-        leaving: list[Leaving],
+        files_to_drop: list[Leaving],
     ) -> None:
-        """Prepare a checkpoint; `leaving` is what earlier snapshots have not dropped yet."""
+        """Prepare a checkpoint; `files_to_drop` is what earlier snapshots have not dropped yet."""
         self._shard = shard
         self._files = files
         self._hot = hot
         self._bounds = bounds
         self._number = number
-        self._leaving = leaving
-        self._captures: list[tuple[Capture, list[Piece]]] = []
-        self._begun: Capture | None = None
+        self._files_to_drop = files_to_drop
+        self._captures: list[tuple[Capture, list[GrowingSegment]]] = []
+        self._unfinished: Capture | None = None
         self._entries: list[bytes] = []
         self._lines: list[bytes] = []
         self.frame_count = 0
         """Frames logged by this checkpoint; they are no work for the next one."""
 
-    def run(self, place: Callable[[], LogPlace | None], written: Callable[[Written], object]) -> Job[None]:
+    def run(
+        self, place: Callable[[], LogPlace | None], on_snapshot: Callable[[SnapshotResult], object]
+    ) -> Job[None]:
         """Run the checkpoint; call `written` once the snapshot has its name.
 
         Without a log there is nothing to write, and `written` is not called.
@@ -128,7 +136,7 @@ class CheckpointJob:
             return
         shard = self._shard
         shard.referable_from, referred_bytes = shard.log.batch.next_position, shard.referred_bytes
-        gone, shard.gone_topics = shard.gone_topics, []
+        deleted_topics, shard.deleted_topics = shard.deleted_topics, []
         is_written = False
         try:
             yield SYNCED
@@ -139,65 +147,67 @@ class CheckpointJob:
             assert end is not None
             yield SYNCED
             yield from self._install()
-            leaving = self._still_leaving(gone)
-            head = self._head(start, end, {**leaving_section(leaving), **sessions})
+            files_to_drop = self._all_files_to_drop(deleted_topics)
+            head = self._head(start, end, {**files_to_drop_section(files_to_drop), **sessions})
             yield partial(self._write_snapshot, head, keys)
             is_written = True
             shard.referred_bytes -= referred_bytes
-            written(Written(self._number, start, leaving))
+            on_snapshot(SnapshotResult(self._number, start, files_to_drop))
             yield partial(self._write_manifest, head)
         finally:
             if not is_written:
-                shard.gone_topics = gone + shard.gone_topics
+                shard.deleted_topics = deleted_topics + shard.deleted_topics
                 for captured, _ in self._captures:
-                    give_up(captured)
-                if self._begun is not None:
-                    give_up(self._begun)
+                    undo_capture(captured)
+                if self._unfinished is not None:
+                    undo_capture(self._unfinished)
 
-    def _still_leaving(self, gone: list[tuple[int, int]]) -> list[Leaving]:
+    def _all_files_to_drop(self, deleted_topics: list[tuple[int, int]]) -> list[Leaving]:
         moved: list[tuple[SegmentName, str]] = []
         dropped: list[tuple[SegmentName, str]] = []
         for captured, _ in self._captures:
             names = {(entry.first_seq, entry.generation) for entry in captured.sealed if captured.dropped}
             for one in captured.dropped:
                 (moved if (one[0].first_seq, one[0].generation) in names else dropped).append(one)
-        leaving = list(self._leaving)
+        files_to_drop = list(self._files_to_drop)
         if moved:
-            leaving.insert(0, Leaving(MOVED, moved, []))
-        if dropped or gone:
-            leaving.append(Leaving(self._number, dropped, gone))
-        return leaving
+            files_to_drop.insert(0, Leaving(MOVED, moved, []))
+        if dropped or deleted_topics:
+            files_to_drop.append(Leaving(self._number, dropped, deleted_topics))
+        return files_to_drop
 
     def _capture_topics(self) -> Job[None]:
         shard = self._shard
         for topics in _slices(list(shard.topics_by_id.values()), TOPICS_A_TURN):
-            on_way = unpublished(shard)
+            pending = unpublished(shard)
             for topic in topics:
                 while topic.leaving is not None and topic.visible:
                     # The next sync decides whether the topic is deleted; until then it cannot be captured.
                     yield SYNCED
-                    on_way = unpublished(shard)
+                    pending = unpublished(shard)
                 if not topic.visible or shard.topics_by_id.get(topic.topic_id) is not topic:
                     continue  # Its creation or its delete, and all it has, is in the log after P.
-                captured = self._begun = capture(topic, on_way)
+                captured = self._unfinished = capture(topic, pending)
                 if (captured.changed or captured.dead) and "cap" in topic.evicted_to:
                     yield from self._log_floor(topic)
                 copy = SegmentCopy(self._files, self._bounds, captured, shard.clock.now_ms())
                 yield from copy.run()
-                self._tell(topic, copy.damages)
+                self._log_damages(topic, copy.damages)
                 yield from self._save_marks(captured)
-                if captured.tails or copy.pieces or captured.dropped:
-                    self._captures.append((captured, copy.pieces))
-                self._begun = None
+                if captured.tails or copy.segments or captured.dropped:
+                    self._captures.append((captured, copy.segments))
+                self._unfinished = None
                 self._note(msgspec.structs.replace(captured.entry, segments=copy.entries()))
-                if copy.pieces or captured.changed or captured.dead:
-                    on_way = unpublished(shard)  # Time has passed while files were written.
+                if copy.segments or captured.changed or captured.dead:
+                    pending = unpublished(shard)  # Time has passed while files were written.
             yield None
 
-    def _tell(self, topic: Topic, damages: list[SegmentDamage]) -> None:
+    def _log_damages(self, topic: Topic, damages: list[SegmentDamage]) -> None:
         for damage in damages:
             note_segment_damage(self._shard, topic.name, damage)
-            logger.warning('topic "%s": goes on in a new segment', topic.name)
+            logger.warning(
+                'topic "%s": active segment damaged, appends continue in a new segment', topic.name
+            )
 
     def _log_floor(self, topic: Topic) -> Job[None]:
         """Log the cap eviction floor of a topic whose marks are about to be written.
@@ -237,25 +247,25 @@ class CheckpointJob:
         return session_section(encoded)
 
     def _install(self) -> Job[None]:
-        piece_count = 0
-        for captured, pieces in self._captures:
+        segment_count = 0
+        for captured, segments in self._captures:
             topic = captured.topic
             if self._shard.topics_by_id.get(topic.topic_id) is topic:
-                install(self._shard.segments, self._hot, captured, pieces)
-            piece_count += 1 + len(pieces)
-            if piece_count >= PIECES_A_TURN:
-                piece_count = 0
+                install(self._shard.segments, self._hot, captured, segments)
+            segment_count += 1 + len(segments)
+            if segment_count >= SEGMENTS_A_TURN:
+                segment_count = 0
                 yield None
         yield None
 
     def _write_snapshot(self, head: SnapshotHead, keys: list[bytes]) -> None:
-        pieces = snapshot_pieces(head, self._entries, keys)
-        write_snapshot(self._files.fs, self._files.paths, self._number, pieces)
+        parts = snapshot_pieces(head, self._entries, keys)
+        write_snapshot(self._files.fs, self._files.paths, self._number, parts)
 
     def _write_manifest(self, head: SnapshotHead) -> None:
         cold_dir = self._shard.settings.cold_dir or None
-        pieces = manifest_pieces(manifest_head(head, cold_dir), self._lines)
-        write_manifest(self._files.fs, self._files.paths, pieces)
+        parts = manifest_pieces(manifest_head(head, cold_dir), self._lines)
+        write_manifest(self._files.fs, self._files.paths, parts)
 
     def _head(self, start: LogPlace, end: LogPlace, sections: dict[str, bytes]) -> SnapshotHead:
         identity = self._files.identity

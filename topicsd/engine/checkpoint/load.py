@@ -14,7 +14,7 @@ import msgspec
 from topicsd.disk.atomic_replace import exists
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths
-from topicsd.engine.checkpoint.rebuild_tag_order import order_jobs
+from topicsd.engine.checkpoint.rebuild_tag_order import rebuild_tag_order
 from topicsd.engine.checkpoint.snapshot_files import choose_snapshot
 from topicsd.engine.checkpoint.snapshot_format import Snapshot, TopicEntry
 from topicsd.engine.queue.state import load_queue
@@ -25,7 +25,7 @@ from topicsd.engine.records.run import Run
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.records.tail_run import TailRun
 from topicsd.engine.retention.retention import move_earliest
-from topicsd.engine.routes.route import load_forwards
+from topicsd.engine.routes.route import load_routes
 from topicsd.engine.session_log import apply_session, sessions_of
 from topicsd.engine.shard_data import ShardData
 from topicsd.engine.topic import Topic
@@ -52,11 +52,11 @@ def choose_known(
     dead: KnownDead = {}
     tried = 0
 
-    def why_not(snapshot: Snapshot) -> str:
+    def objection_to(snapshot: Snapshot) -> str:
         nonlocal tried
         tried += 1
         if tried > 1 and not exists(fs, paths.wal_file(snapshot.head.start.file)):
-            return "the log behind it is gone"
+            return "the log after it is missing"
         try:
             for topic in snapshot.topics:
                 for entry in topic.segments:
@@ -65,10 +65,10 @@ def choose_known(
                         dead[name] = reader.dead_set(name, entry).bitmap
         except (DeadDamage, OSError) as error:
             dead.clear()
-            return f"what was deleted cannot be told: {error}"
+            return f"a dead set is unreadable: {error}"
         return ""
 
-    snapshot, complaints = choose_snapshot(fs, paths, why_not)
+    snapshot, complaints = choose_snapshot(fs, paths, objection_to)
     return snapshot, complaints, dead
 
 
@@ -79,7 +79,7 @@ def load_snapshot(
     for entry in snapshot.topics:
         topic = _topic(shard, entry, hot, dead or {})
         shard.add_topic(topic)
-        load_forwards(shard, topic, entry.sections)
+        load_routes(shard, topic, entry.sections)
     now_ms = shard.clock.now_ms()
     for generation in snapshot.keys:
         columns = (
@@ -96,7 +96,7 @@ def load_snapshot(
         apply_session(shard, session)
 
 
-def say_what_is_out_of_reach(shard: ShardData, cold: SegmentStore | None) -> None:
+def log_unreachable_segments(shard: ShardData, cold: SegmentStore | None) -> None:
     """Log an error if the cold directory lacks its segments.
 
     An unmounted cold directory does not prevent a start: the other segments are served.
@@ -108,16 +108,13 @@ def say_what_is_out_of_reach(shard: ShardData, cold: SegmentStore | None) -> Non
         if isinstance(run, SealedRun) and run.entry.tier == COLD
     ]
     if names and (cold is None or not cold.exists(names[0].key(DATA))):
-        where = shard.settings.cold_dir or "no directory: TOPICS_COLD_DIR is not set"
-        logger.error(
-            "%d segments are in the cold directory, and cannot be read from %s: is it mounted?",
-            len(names),
-            where,
-        )
+        directory = shard.settings.cold_dir
+        cause = f"{directory} lacks them: is it mounted?" if directory else "TOPICS_COLD_DIR is not set"
+        logger.error("cold directory: %d segments are unreachable: %s", len(names), cause)
 
 
 def _topic(shard: ShardData, entry: TopicEntry, hot: SegmentStore, dead: KnownDead) -> Topic:
-    topic = Topic(entry.name, entry.topic_id, entry.epoch, shard.one_config(entry.config))
+    topic = Topic(entry.name, entry.topic_id, entry.epoch, shard.intern_config(entry.config))
     topic.visible = True
     topic.windows_ms = tuple(entry.windows_ms)
     topic.head = entry.head
@@ -141,7 +138,7 @@ def _topic(shard: ShardData, entry: TopicEntry, hot: SegmentStore, dead: KnownDe
         topic.add_live(*_live(segment, run, topic.earliest_seq))
     # The marks may include later deletes than the entry; their replay finds no record to remove.
     move_earliest(topic, topic.earliest_seq)
-    order_jobs(topic)
+    rebuild_tag_order(topic)
     load_queue(topic, entry.sections)
     return topic
 
@@ -170,7 +167,9 @@ def _run(shard: ShardData, topic: Topic, entry: SegmentEntry, hot: SegmentStore,
         index = shard.segments.index(name, entry)
     except SegmentDamage as damage:
         # No record of it is readable. The topic continues after it, and reads report the damage.
-        logger.error('topic "%s" is damaged, and goes on in a new segment: %s', topic.name, damage)
+        logger.error(
+            'topic "%s": active segment damaged, appends continue in a new segment: %s', topic.name, damage
+        )
         shard.damaged_segments.add(name)
         return SealedRun(shard.segments, name, msgspec.structs.replace(entry, is_sealed=True), marks)
     run = TailRun(entry.first_seq)
@@ -196,5 +195,5 @@ def _marks(shard: ShardData, name: SegmentName, entry: SegmentEntry, dead: Known
     try:
         return unpack_marks(shard.segments.dead_set(name, entry).bitmap, entry.count)
     except (DeadDamage, OSError) as error:
-        logger.error("what was deleted from %s is not known: %s", name.key(""), error)
+        logger.error("segment: %s: dead set unreadable: %s", name.key(""), error)
         raise

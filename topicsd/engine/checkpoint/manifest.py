@@ -215,22 +215,22 @@ def manifest_pieces(head: ManifestHead, lines: Sequence[bytes]) -> list[bytes]:
     """Return the whole file as a list of parts, in order."""
     assert head.topic_count == len(lines)
     opening = _encoder.encode(head).removesuffix(b"}") + b',"topics":[\n'
-    pieces = [opening, *(line + b",\n" for line in lines[:-1]), *(line + b"\n" for line in lines[-1:])]
+    parts = [opening, *(line + b",\n" for line in lines[:-1]), *(line + b"\n" for line in lines[-1:])]
     checksum = xxhash.xxh3_64()
-    for piece in pieces:
-        checksum.update(piece)
-    pieces.append(f'],"checksum":"{checksum.hexdigest()}"}}\n'.encode())
-    return pieces
+    for part in parts:
+        checksum.update(part)
+    parts.append(f'],"checksum":"{checksum.hexdigest()}"}}\n'.encode())
+    return parts
 
 
-def write_manifest(fs: Fs, paths: ShardPaths, pieces: Iterable[bytes]) -> None:
+def write_manifest(fs: Fs, paths: ShardPaths, parts: Iterable[bytes]) -> None:
     """Replace the manifest atomically: a reader finds the old one or the new one, whole.
 
     Call it after the snapshot is written, never before: the files that it names have to survive a power cut
     too. And call it before dropping files: a reader finds the named files, or learns from trash/ that its
     manifest is outdated.
     """
-    write_whole(fs, paths.manifest, pieces)
+    write_whole(fs, paths.manifest, parts)
 
 
 def read_manifest(fs: Fs, paths: ShardPaths) -> Manifest:
@@ -254,12 +254,12 @@ def decode_manifest(data: bytes) -> Manifest:
     if xxhash.xxh3_64_hexdigest(body).encode() != tail[1]:
         raise ManifestDamage("its checksum does not match")
     try:
-        found = _format_decoder.decode(data).format
-        if found != MANIFEST_FORMAT:
-            raise UnknownVersion(f"manifest format {found}; this program reads format {MANIFEST_FORMAT}")
+        version = _format_decoder.decode(data).format
+        if version != MANIFEST_FORMAT:
+            raise UnknownVersion(f"manifest format {version}; this program reads format {MANIFEST_FORMAT}")
         manifest = _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ManifestDamage(f"it cannot be understood: {error}") from None
+        raise ManifestDamage(f"it cannot be decoded: {error}") from None
     if manifest.topic_count != len(manifest.topics):
-        raise ManifestDamage(f"it names {len(manifest.topics)} topics of {manifest.topic_count}")
+        raise ManifestDamage(f"it holds {len(manifest.topics)} of {manifest.topic_count} topics")
     return manifest

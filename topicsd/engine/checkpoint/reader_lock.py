@@ -32,7 +32,7 @@ _ATTEMPTS = 100
 
 # Other users may write to the directory: it may contain a file that we may not open, a directory, a link, a
 # socket. A file that cannot be locked is not unlinked, and must not keep the trash for ever.
-_NOT_TO_BE_TRIED = (errno.EACCES, errno.EPERM, errno.EISDIR, errno.ELOOP, errno.ENXIO)
+_UNLOCKABLE = (errno.EACCES, errno.EPERM, errno.EISDIR, errno.ELOOP, errno.ENXIO)
 
 
 class ReaderLock:
@@ -45,7 +45,9 @@ class ReaderLock:
     def __init__(self, readers_dir: str, reader_id: str, fs: Fs | None = None) -> None:
         """Prepare a lock; `reader_id` is a label for people, and need not be unique."""
         if _READER_ID.fullmatch(reader_id) is None:
-            raise ValueError(f"a reader's id is letters, digits, dots, dashes and underscores: {reader_id!r}")
+            raise ValueError(
+                f"reader_id: must be letters, digits, dots, dashes and underscores, got {reader_id!r}"
+            )
         self._fs = RealFs() if fs is None else fs
         self._readers_dir = readers_dir
         self._reader_id = reader_id
@@ -53,20 +55,20 @@ class ReaderLock:
         self._fd = -1
 
     def __enter__(self) -> ReaderLock:
-        assert self._fd < 0, "a lock is taken once"
+        assert self._fd < 0, "a reader lock cannot be entered twice"
         for _ in range(_ATTEMPTS):
             self._path = os.path.join(self._readers_dir, f"{self._reader_id}-{os.urandom(4).hex()}")
             try:
                 fd = self._fs.lock(self._path)
             except BlockingIOError:
                 continue
-            if self._is_there(fd):
+            if self._is_linked(fd):
                 self._fd = fd
                 return self
             self._fs.close(fd)
-        raise TimeoutError(f"no lock in {self._readers_dir} outlived {_ATTEMPTS} attempts to take one")
+        raise TimeoutError(f"no lock acquired in {self._readers_dir} after {_ATTEMPTS} attempts")
 
-    def _is_there(self, fd: int) -> bool:
+    def _is_linked(self, fd: int) -> bool:
         try:
             return self._fs.stat(self._path).inode == self._fs.fstat(fd).inode
         except FileNotFoundError:
@@ -91,17 +93,17 @@ def readers_held(fs: Fs, paths: ShardPaths) -> bool:
     except FileNotFoundError:
         return False
     # All are tested, even after a held one: the others are leftovers to unlink.
-    held = [name for name in names if _is_held(fs, os.path.join(paths.readers, name))]
-    return bool(held)
+    locked_names = [name for name in names if _is_locked(fs, os.path.join(paths.readers, name))]
+    return bool(locked_names)
 
 
-def _is_held(fs: Fs, path: str) -> bool:
+def _is_locked(fs: Fs, path: str) -> bool:
     try:
         fd = fs.lock(path)
     except BlockingIOError:
         return True
     except OSError as error:
-        if error.errno not in _NOT_TO_BE_TRIED:
+        if error.errno not in _UNLOCKABLE:
             raise
         return fs.lock_owner(path) is not None
     try:

@@ -16,7 +16,7 @@ from topicsd.segment.entry import SegmentDamage
 logger = logging.getLogger("topicsd.engine")
 
 
-def order_jobs(topic: Topic) -> None:
+def rebuild_tag_order(topic: Topic) -> None:
     """Enter the live records of a topic in its ordered queue, in the order of seqs."""
     queue = topic.queue
     if queue is None or queue.order is None:
@@ -25,7 +25,7 @@ def order_jobs(topic: Topic) -> None:
         tags = {seq: tag for tag, seqs in _tags(topic, run).items() for seq in seqs}
         seq = run.next_live(max(run.first_seq, topic.earliest_seq))
         while seq < run.next_seq:
-            queue.came(seq, tags.get(seq, b""))
+            queue.add_record(seq, tags.get(seq, b""))
             seq = run.next_live(seq + 1)
 
 
@@ -34,7 +34,7 @@ def _tags(topic: Topic, run: Run) -> dict[bytes, list[int]]:
         return run.all_tags()
     except (SegmentDamage, OSError) as error:
         logger.error(
-            'topic "%s": jobs from seq %d on are not kept in order, their tags cannot be read: %s',
+            'topic "%s": jobs from seq %d on lose their tag order, tags unreadable: %s',
             topic.name,
             run.first_seq,
             error,

@@ -16,7 +16,7 @@ from functools import partial
 from shared.runtime.disk_thread import Loop
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths, parse_wal_name, topic_dir_name
-from topicsd.engine.checkpoint.job import MOVED, CheckpointJob, Leaving, Written, leaving_of
+from topicsd.engine.checkpoint.job import MOVED, CheckpointJob, Leaving, SnapshotResult, leaving_of
 from topicsd.engine.checkpoint.reader_lock import readers_held
 from topicsd.engine.checkpoint.segment_copy import Files, SegmentBounds
 from topicsd.engine.checkpoint.snapshot_files import drop_old_snapshots, snapshot_numbers
@@ -47,7 +47,7 @@ class Checkpointer:
         files: Files,
         hot: SegmentStore,
         cold: SegmentStore | None,
-        found: Snapshot | None,
+        snapshot: Snapshot | None,
         has_more: bool,
     ) -> None:
         """Continue from a start: `found` is its snapshot, `has_more` says that the log held more."""
@@ -67,14 +67,14 @@ class Checkpointer:
         self._starts: dict[int, LogPlace] = {}
         """For each kept snapshot, where replay would begin."""
         self._damaged = set(numbers)
-        self._leaving: list[Leaving] = []
-        if found is not None:
-            self._leaving = leaving_of(found.head)
-            self._starts[found.head.number] = found.head.start
-            self._damaged = {number for number in numbers if number > found.head.number}
+        self._files_to_drop: list[Leaving] = []
+        if snapshot is not None:
+            self._files_to_drop = leaving_of(snapshot.head)
+            self._starts[snapshot.head.number] = snapshot.head.start
+            self._damaged = {number for number in numbers if number > snapshot.head.number}
         self._file = place.file if (place := shard.log.place) is not None else 0
         self._frames_done = -1 if has_more else shard.log.frame_count
-        self._is_asked = False
+        self._is_needed = False
         """True from the start of a checkpoint until one succeeds: a failed one is retried even if nothing is
         written."""
         self.is_running = False
@@ -82,13 +82,13 @@ class Checkpointer:
         """The error of the last checkpoint."""
         self.count = 0
         """The number of successful checkpoints."""
-        self._told: list[Callable[[Exception | None], object]] = []
-        self._timer_is_set = False
-        self._retry_is_set = False
-        self._short_of_space = False
+        self._callbacks: list[Callable[[Exception | None], object]] = []
+        self._is_timer_set = False
+        self._is_retry_set = False
+        self._is_disk_full = False
         self._room_at = 0.0
-        if self._leaving:
-            self._wait()
+        if self._files_to_drop:
+            self._start_timer()
 
     def tick(self) -> None:
         """Start a checkpoint if one is due; called at each background sync of the log."""
@@ -98,69 +98,69 @@ class Checkpointer:
         if self.is_running or place is None or not self._has_work:
             return
         is_large = self._shard.referred_bytes >= self._shard.settings.wal_file_bytes
-        if (is_large and not self._retry_is_set) or (self._file and place.file != self._file):
+        if (is_large and not self._is_retry_set) or (self._file and place.file != self._file):
             self.start()
         else:
-            self._wait()
+            self._start_timer()
         self._file = self._file or place.file
 
-    def _wait(self) -> None:
-        if not self._timer_is_set:
-            self._timer_is_set = True
-            self._loop.call_later(self._interval_seconds, self._interval_is_over)
+    def _start_timer(self) -> None:
+        if not self._is_timer_set:
+            self._is_timer_set = True
+            self._loop.call_later(self._interval_seconds, self._on_interval)
 
     def _make_room(self) -> None:
         """Free space, since writes are refused for lack of it: first the trash, then the log."""
         now = self._shard.clock.monotonic()
         if not self.is_running and now >= self._room_at:
             self._room_at = now + RETRY_SECONDS
-            self._short_of_space = True
+            self._is_disk_full = True
             self.start()
 
     @property
     def _has_work(self) -> bool:
-        return self._is_asked or self._shard.log.frame_count > self._frames_done
+        return self._is_needed or self._shard.log.frame_count > self._frames_done
 
-    def _interval_is_over(self) -> None:
-        self._timer_is_set = False
+    def _on_interval(self) -> None:
+        self._is_timer_set = False
         self._start_if_due()
 
     def _start_if_due(self) -> None:
-        is_due = self._has_work or self._leaving
+        is_due = self._has_work or self._files_to_drop
         if is_due and not self.is_running and self._shard.log.failed is None:
             self.start()
 
-    def start(self, done: Callable[[Exception | None], object] = lambda outcome: None) -> None:
+    def start(self, on_end: Callable[[Exception | None], object] = lambda outcome: None) -> None:
         """Begin a checkpoint unless one is running; call `done` at its end."""
-        self._told.append(done)
+        self._callbacks.append(on_end)
         if self.is_running:
             return
-        self.is_running = self._is_asked = True
-        self._background.start(self._run(), self._ended)
+        self.is_running = self._is_needed = True
+        self._background.start(self._run(), self._on_job_end)
 
-    def _ended(self, outcome: Exception | None) -> None:
+    def _on_job_end(self, outcome: Exception | None) -> None:
         self.is_running = False
-        self._is_asked = outcome is not None
+        self._is_needed = outcome is not None
         self.failure = outcome
         self.on_end()
-        told, self._told = self._told, []
-        for done in told:
-            done(outcome)
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback(outcome)
         if isinstance(outcome, Exception):
-            logger.error("a checkpoint failed; the log keeps what it would have written: %s", outcome)
-            self._short_of_space = isinstance(outcome, OSError) and outcome.errno in NO_SPACE
-            self._try_later()
-        elif self._leaving:
-            self._wait()
+            logger.error("checkpoint: failed, the log keeps its records: %s", outcome)
+            self._is_disk_full = isinstance(outcome, OSError) and outcome.errno in NO_SPACE
+            self._schedule_retry()
+        elif self._files_to_drop:
+            self._start_timer()
 
-    def _try_later(self) -> None:
+    def _schedule_retry(self) -> None:
         """Schedule one retry, however many attempts have failed: those to free space fail too."""
-        if not self._retry_is_set:
-            self._retry_is_set = True
-            self._loop.call_later(RETRY_SECONDS, self._try_again)
+        if not self._is_retry_set:
+            self._is_retry_set = True
+            self._loop.call_later(RETRY_SECONDS, self._retry)
 
-    def _try_again(self) -> None:
-        self._retry_is_set = False
+    def _retry(self) -> None:
+        self._is_retry_set = False
         self._start_if_due()
 
     def run_now(self) -> None:
@@ -172,26 +172,26 @@ class Checkpointer:
             self._background.run_now(self._run())
 
     def _run(self) -> Job[None]:
-        if self._short_of_space:
+        if self._is_disk_full:
             yield from self.purge()
         frames = self._shard.log.frame_count
         place = self._shard.log.place
         self._file = 0 if place is None else place.file
         job = CheckpointJob(
-            self._shard, self._files, self._hot, self._bounds, self._next_number, self._leaving
+            self._shard, self._files, self._hot, self._bounds, self._next_number, self._files_to_drop
         )
         self._next_number += 1
-        yield from job.run(lambda: self._shard.log.place, self._written)
+        yield from job.run(lambda: self._shard.log.place, self._on_snapshot)
         self._frames_done = frames + job.frame_count
         self.count += 1
-        self._short_of_space = False
+        self._is_disk_full = False
         if self._starts:
             yield from self._drop()
             yield from self.purge()
 
-    def _written(self, written: Written) -> None:
-        self._starts[written.number] = written.start
-        self._leaving = written.leaving
+    def _on_snapshot(self, result: SnapshotResult) -> None:
+        self._starts[result.number] = result.start
+        self._files_to_drop = result.files_to_drop
 
     # -- removal of files that are not needed ----------------------------------------------------------------
 
@@ -203,25 +203,25 @@ class Checkpointer:
             oldest = min(start.file for start in self._starts.values())
             self._shard.files.drop_before(oldest)
             yield partial(drop_log_files, fs, paths, oldest, self._shard.clock.now_ms())
-        while self._leaving and self._leaving[0].number <= min(kept):
-            yield from self._let_go(self._leaving[0])
-            self._leaving = self._leaving[1:]
+        while self._files_to_drop and self._files_to_drop[0].number <= min(kept):
+            yield from self._remove_files(self._files_to_drop[0])
+            self._files_to_drop = self._files_to_drop[1:]
 
-    def _let_go(self, leaving: Leaving) -> Job[None]:
+    def _remove_files(self, files_to_drop: Leaving) -> Job[None]:
         fs, paths = self._files.fs, self._files.paths
         # The marks of a moved segment are written to the hot directory, and may be newer than those in the
         # cold one.
-        suffixes = (DATA, INDEX, TAGS) if leaving.number == MOVED else SUFFIXES
-        for name, tier in leaving.segments:
+        suffixes = (DATA, INDEX, TAGS) if files_to_drop.number == MOVED else SUFFIXES
+        for name, tier in files_to_drop.segments:
             self._shard.segments.forget(name)
             if tier == COLD and self._cold is not None:
                 yield partial(delete_copy, self._cold, name)
             yield partial(self._trash, name, suffixes)
-        for topic_id, epoch in leaving.topics:
+        for topic_id, epoch in files_to_drop.topics:
             yield partial(mark_deleted, fs, paths, topic_id, epoch)
             if self._cold is not None:
                 yield partial(delete_topic_files, self._cold, topic_id, epoch)
-        while leaving.topics and (yield partial(empty_deleted, fs, paths, self._shard.clock.now_ms())):
+        while files_to_drop.topics and (yield partial(empty_deleted, fs, paths, self._shard.clock.now_ms())):
             pass
 
     def _trash(self, name: SegmentName, suffixes: Iterable[str]) -> None:
@@ -233,10 +233,10 @@ class Checkpointer:
         """Unlink files whose grace time in the trash has ended; also called between checkpoints."""
         fs, paths = self._files.fs, self._files.paths
         grace_ms = self._shard.settings.reader_grace_ms
-        held = yield partial(readers_held, fs, paths)
+        are_held = yield partial(readers_held, fs, paths)
         while True:
             now_ms = self._shard.clock.now_ms()
-            if not (yield partial(purge, fs, paths, now_ms, grace_ms, held, self._short_of_space)):
+            if not (yield partial(purge, fs, paths, now_ms, grace_ms, are_held, self._is_disk_full)):
                 return
 
 

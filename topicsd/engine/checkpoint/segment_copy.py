@@ -1,8 +1,8 @@
 """The copy of captured records from the log into segments of their topic.
 
-A `Piece` is a segment that grows: the topic's active one, or a new one after it. It is sealed when it is full
-or old enough, and before a lost range, as the seqs of a segment have no gaps. Frames are copied unchanged;
-their index is made from the columns of the runs.
+A `GrowingSegment` is the topic's active segment, or a new one after it. It is sealed when it is full or old
+enough, and before a lost range, as the seqs of a segment have no gaps. Frames are copied unchanged; their
+index is made from the columns of the runs.
 
 A failure leaves bytes after the lengths that the last snapshot names, which are never read. An active segment
 found to be damaged is sealed with its readable records, and the topic continues in a new one.
@@ -74,8 +74,8 @@ class Files(NamedTuple):
     log: LogFiles
 
 
-class Piece:
-    """A segment that grows, and its columns."""
+class GrowingSegment:
+    """A segment that a checkpoint appends to, and its columns."""
 
     def __init__(self, name: SegmentName, since_ordinal: int) -> None:
         self.name = name
@@ -88,26 +88,26 @@ class Piece:
         self.data_bytes = SEGMENT_HEADER_BYTES
         self.has_tags = False
         self.is_sealed = False
-        self.old: SegmentEntry | None = None
+        self.old_entry: SegmentEntry | None = None
         self.entry: SegmentEntry
 
     @classmethod
-    def of_active(cls, active: TailRun) -> Piece:
+    def of_active(cls, active: TailRun) -> GrowingSegment:
         assert active.source is not None
         entry = active.source.entry
-        piece = cls(active.source.name, entry.since_ordinal)
-        piece.offsets, piece.lengths, piece.stamps = (
+        segment = cls(active.source.name, entry.since_ordinal)
+        segment.offsets, segment.lengths, segment.stamps = (
             active.positions[:],
             active.lengths[:],
             active.stamps[:],
         )
         # Unknown tags are loaded from the file on demand, which yields those of the records in it, not those
         # of the records copied now. So the copied segment's tags have to be loaded again.
-        piece.tags = TagIndex() if active.tags.is_unknown else active.tags
-        piece.tags.is_unknown = active.tags.is_unknown
-        piece.data_bytes = entry.data_bytes
-        piece.old = entry
-        return piece
+        segment.tags = TagIndex() if active.tags.is_unknown else active.tags
+        segment.tags.is_unknown = active.tags.is_unknown
+        segment.data_bytes = entry.data_bytes
+        segment.old_entry = entry
+        return segment
 
     @property
     def next_seq(self) -> int:
@@ -134,8 +134,8 @@ class SegmentCopy:
         self._captured = captured
         self._now_ms = now_ms
         self._writer: SegmentWriter | None = None
-        self._piece: Piece | None = None
-        self.pieces: list[Piece] = []
+        self._segment: GrowingSegment | None = None
+        self.segments: list[GrowingSegment] = []
         self.damages: list[SegmentDamage] = []
         """Damage of active segments that were closed because of it."""
 
@@ -144,14 +144,14 @@ class SegmentCopy:
         captured = self._captured
         try:
             if captured.active is not None and self._has_work(captured.active):
-                self._piece = Piece.of_active(captured.active)
+                self._segment = GrowingSegment.of_active(captured.active)
             for tail in captured.tails:
                 yield from self._copy_run(tail)
-            piece = self._piece
-            if piece is not None and piece.is_due(self._bounds, self._now_ms):
+            segment = self._segment
+            if segment is not None and segment.is_due(self._bounds, self._now_ms):
                 yield from self._seal()
-            elif piece is not None:
-                yield from self._end_piece()
+            elif segment is not None:
+                yield from self._end_segment()
         finally:
             if self._writer is not None:
                 self._writer.close()
@@ -159,8 +159,8 @@ class SegmentCopy:
     def entries(self) -> list[SegmentEntry]:
         """Return the entries of all segments of the topic, once `run` is over."""
         active = self._captured.active
-        grown = [piece.entry for piece in self.pieces]
-        if active is not None and not (self.pieces and self.pieces[0].first_seq == active.first_seq):
+        grown = [segment.entry for segment in self.segments]
+        if active is not None and not (self.segments and self.segments[0].first_seq == active.first_seq):
             assert active.source is not None
             grown.insert(0, active.source.entry)
         return self._captured.sealed + grown
@@ -176,160 +176,164 @@ class SegmentCopy:
     def _copy_run(self, tail: TailRun) -> Job[None]:
         seq = max(tail.first_seq, self._captured.entry.earliest_seq)
         while seq < tail.next_seq:
-            piece = self._piece
-            if piece is not None and (piece.next_seq != seq or piece.is_due(self._bounds, self._now_ms)):
+            segment = self._segment
+            if segment is not None and (
+                segment.next_seq != seq or segment.is_due(self._bounds, self._now_ms)
+            ):
                 yield from self._seal()
-                piece = None
-            if piece is None:
-                piece = self._piece = self._begin(seq)
-            if self._writer is None and not (yield from self._open(piece)):
+                segment = None
+            if segment is None:
+                segment = self._segment = self._begin(seq)
+            if self._writer is None and not (yield from self._open(segment)):
                 continue
-            seq = yield from self._copy_step(piece, tail, seq)
+            seq = yield from self._copy_step(segment, tail, seq)
 
-    def _begin(self, first_seq: int) -> Piece:
+    def _begin(self, first_seq: int) -> GrowingSegment:
         topic = self._captured.topic
         topic.has_files = True
-        return Piece(SegmentName(topic.topic_id, topic.epoch, first_seq, 0), topic.complete_to)
+        return GrowingSegment(SegmentName(topic.topic_id, topic.epoch, first_seq, 0), topic.complete_to)
 
-    def _open(self, piece: Piece) -> Job[bool]:
+    def _open(self, segment: GrowingSegment) -> Job[bool]:
         """Open the segment for appending; return False if it was damaged and has been closed."""
         identity = self._files.identity
-        header = SegmentHeader(identity.shard, identity.instance, *piece.name)
+        header = SegmentHeader(identity.shard, identity.instance, *segment.name)
 
         def open_() -> None:
-            self._writer = open_active(self._files.fs, self._files.paths, header, piece.old)
+            self._writer = open_active(self._files.fs, self._files.paths, header, segment.old_entry)
 
-        return (yield from self._unless_damaged(piece, open_))
+        return (yield from self._run_or_close(segment, open_))
 
-    def _unless_damaged(self, piece: Piece, work: Callable[[], None]) -> Job[bool]:
+    def _run_or_close(self, segment: GrowingSegment, work: Callable[[], None]) -> Job[bool]:
         """Do `work` on the thread; on damage close the segment and return False."""
-        damages = yield partial(_damages_met, work)
+        damages = yield partial(_return_damage, work)
         if not damages:
             return True
-        if piece.old is None:
+        if segment.old_entry is None:
             # A new segment: the log still has all its records for the next attempt.
             raise OSError(errno.EIO, str(damages[0]))
         self.damages += damages
-        entry, _ = self._entry(piece)
+        entry, _ = self._entry(segment)
         files = self._files
-        piece.has_tags = yield partial(close_damaged, files.fs, files.paths, piece.name, entry)
-        piece.is_sealed = True
-        yield from self._end_piece()
+        segment.has_tags = yield partial(close_damaged, files.fs, files.paths, segment.name, entry)
+        segment.is_sealed = True
+        yield from self._end_segment()
         return False
 
-    def _copy_step(self, piece: Piece, tail: TailRun, seq: int) -> Job[int]:
+    def _copy_step(self, segment: GrowingSegment, tail: TailRun, seq: int) -> Job[int]:
         """Copy some records from `seq` on; return the seq after them."""
         at = seq - tail.first_seq
-        taken = min(STEP_RECORDS, piece.room(self._bounds), tail.next_seq - seq)
-        lengths = tail.lengths[at : at + taken]
-        room = min(STEP_BYTES, max(1, self._bounds.bytes_max - piece.data_bytes))
-        taken = max(1, bisect_right(list(accumulate(lengths)), room))
-        del lengths[taken:]
-        spans = list(_spans(stretches_of(tail.places[at : at + taken], lengths)))
+        count = min(STEP_RECORDS, segment.room(self._bounds), tail.next_seq - seq)
+        lengths = tail.lengths[at : at + count]
+        room = min(STEP_BYTES, max(1, self._bounds.bytes_max - segment.data_bytes))
+        count = max(1, bisect_right(list(accumulate(lengths)), room))
+        del lengths[count:]
+        spans = list(_spans(stretches_of(tail.places[at : at + count], lengths)))
         data = yield partial(_read_spans, self._files.log, spans)
-        assert len(data) == sum(lengths), "the log is shorter than its index says"
+        assert len(data) == sum(lengths), "the log returned fewer bytes than its index lists"
         starts = list(accumulate(lengths, initial=0))
         starts.pop()
         # Copies by reference are framed here, once.
         data = own_frames(tail, Frames(seq, data, starts, lengths), self._captured.topic).data
-        offsets = array("I", [piece.data_bytes + start for start in starts])
-        stamps = tail.stamps[at : at + taken]
-        flags = bytes([data[offset - piece.data_bytes + _FLAGS_AT] for offset in offsets])
-        self._note_tags(piece, data, offsets, flags)
+        offsets = array("I", [segment.data_bytes + start for start in starts])
+        stamps = tail.stamps[at : at + count]
+        flags = bytes([data[offset - segment.data_bytes + _FLAGS_AT] for offset in offsets])
+        self._note_tags(segment, data, offsets, flags)
         writer = self._writer
         assert writer is not None
         yield partial(writer.append, data, encode_entries(offsets, lengths, stamps, flags))
-        piece.offsets.extend(iter(offsets))
-        piece.lengths.extend(lengths)
-        piece.stamps.extend(stamps)
-        piece.data_bytes += len(data)
-        return seq + taken
+        segment.offsets.extend(iter(offsets))
+        segment.lengths.extend(lengths)
+        segment.stamps.extend(stamps)
+        segment.data_bytes += len(data)
+        return seq + count
 
-    def _note_tags(self, piece: Piece, data: bytes, offsets: array[int], flags: bytes) -> None:
+    def _note_tags(self, segment: GrowingSegment, data: bytes, offsets: array[int], flags: bytes) -> None:
         if not any(flag & FLAG_TAG for flag in set(flags)):
             return
-        base, seq = piece.data_bytes, piece.next_seq
+        base, seq = segment.data_bytes, segment.next_seq
         for number, flag in enumerate(flags):
             if flag & FLAG_TAG:
                 at = offsets[number] - base
                 _, _, _, _, _, _, node_len, tag_len, _ = _unpack(data, at)
                 tag_at = at + HEADER_BYTES + node_len
-                piece.tags.add(data[tag_at : tag_at + tag_len], seq + number)
+                segment.tags.add(data[tag_at : tag_at + tag_len], seq + number)
 
     def _seal(self) -> Job[None]:
-        piece = self._piece
-        assert piece is not None
-        if self._writer is None and not (yield from self._open(piece)):
+        segment = self._segment
+        assert segment is not None
+        if self._writer is None and not (yield from self._open(segment)):
             return
         writer = self._writer
         assert writer is not None
         # The tags of an active segment belong to the live topic: deletes remove entries that a replay of
         # their frames has to find in the segment.
-        is_running = piece.tags.is_unknown or piece.old is not None
-        tags = None if is_running else piece.tags.seqs_by_tag()
-        if (yield from self._unless_damaged(piece, partial(_seal, writer, tags, piece))):
-            piece.is_sealed = True
-            yield from self._end_piece()
+        is_running = segment.tags.is_unknown or segment.old_entry is not None
+        tags = None if is_running else segment.tags.seqs_by_tag()
+        if (yield from self._run_or_close(segment, partial(_seal, writer, tags, segment))):
+            segment.is_sealed = True
+            yield from self._end_segment()
 
-    def _end_piece(self) -> Job[None]:
-        piece, writer = self._piece, self._writer
-        assert piece is not None
+    def _end_segment(self) -> Job[None]:
+        segment, writer = self._segment, self._writer
+        assert segment is not None
         if writer is not None:
             yield writer.sync
             writer.close()
             self._writer = None
-        piece.entry, marks = self._entry(piece)
-        if marks is not None and (piece.old is None or piece.entry.dead_count != piece.old.dead_count):
-            yield partial(write_marks, self._files, piece.name, marks, self._captured.entry.complete_to)
-        self.pieces.append(piece)
-        self._piece = None
+        segment.entry, marks = self._entry(segment)
+        if marks is not None and (
+            segment.old_entry is None or segment.entry.dead_count != segment.old_entry.dead_count
+        ):
+            yield partial(write_marks, self._files, segment.name, marks, self._captured.entry.complete_to)
+        self.segments.append(segment)
+        self._segment = None
 
-    def _entry(self, piece: Piece) -> tuple[SegmentEntry, bytes | None]:
+    def _entry(self, segment: GrowingSegment) -> tuple[SegmentEntry, bytes | None]:
         """Return the segment's entry for the snapshot, and the marks of its dead records.
 
         Both are as of the capture.
         """
-        marks = marks_of(piece.first_seq, piece.next_seq, self._captured)
+        marks = marks_of(segment.first_seq, segment.next_seq, self._captured)
         earliest = self._captured.entry.earliest_seq
-        count, size = live_totals(piece.lengths, marks, earliest - piece.first_seq)
+        count, size = live_totals(segment.lengths, marks, earliest - segment.first_seq)
         entry = SegmentEntry(
-            first_seq=piece.first_seq,
-            count=len(piece.lengths),
-            generation=piece.name.generation,
-            data_bytes=piece.data_bytes,
-            first_ts=piece.stamps[0],
-            last_ts=piece.stamps[-1],
-            is_sealed=piece.is_sealed,
-            has_tags=piece.has_tags,
+            first_seq=segment.first_seq,
+            count=len(segment.lengths),
+            generation=segment.name.generation,
+            data_bytes=segment.data_bytes,
+            first_ts=segment.stamps[0],
+            last_ts=segment.stamps[-1],
+            is_sealed=segment.is_sealed,
+            has_tags=segment.has_tags,
             tier=HOT,
             live_count=count,
             live_bytes=size,
             dead_count=marks.count(1) if marks is not None else 0,
-            since_ordinal=piece.since_ordinal,
+            since_ordinal=segment.since_ordinal,
         )
         return entry, marks
 
 
 def marks_of(first_seq: int, next_seq: int, captured: Capture) -> bytes | None:
     """Return the marks of a range of seqs, or None when no record is dead."""
-    found: bytearray | None = None
+    marks: bytearray | None = None
     for dead in captured.dead:
         low, high = max(first_seq, dead.first_seq), min(next_seq, dead.first_seq + len(dead.marks))
         part = dead.marks[low - dead.first_seq : high - dead.first_seq] if low < high else b""
         if part.count(1):
-            found = bytearray(next_seq - first_seq) if found is None else found
-            found[low - first_seq : high - first_seq] = part
-    return None if found is None else bytes(found)
+            marks = bytearray(next_seq - first_seq) if marks is None else marks
+            marks[low - first_seq : high - first_seq] = part
+    return None if marks is None else bytes(marks)
 
 
 def live_totals(lengths: array[int], marks: bytes | bytearray | None, skipped: int) -> tuple[int, int]:
     """Return the count and bytes of live records after the first `skipped`."""
     skipped = max(0, skipped)
-    alive = lengths[skipped:]
+    lengths_after = lengths[skipped:]
     if marks is None:
-        return len(alive), sum(alive)
-    kept = [length for length, mark in zip(alive, marks[skipped:], strict=True) if not mark]
-    return len(kept), sum(kept)
+        return len(lengths_after), sum(lengths_after)
+    live = [length for length, mark in zip(lengths_after, marks[skipped:], strict=True) if not mark]
+    return len(live), sum(live)
 
 
 def write_marks(files: Files, name: SegmentName, marks: bytes, complete_to: int) -> None:
@@ -338,19 +342,21 @@ def write_marks(files: Files, name: SegmentName, marks: bytes, complete_to: int)
     replace_file(files.fs, f"{files.paths.root}/{name.key(DEAD)}", data)
 
 
-def _seal(writer: SegmentWriter, pairs: dict[bytes, list[int]] | None, piece: Piece) -> None:
+def _seal(writer: SegmentWriter, pairs: dict[bytes, list[int]] | None, segment: GrowingSegment) -> None:
     if pairs is None:
         tags = writer.tags()
     else:
         # Entries removed from the live index meanwhile are of dead records; later seqs belong to another
         # segment.
-        seqs = {tag: kept for tag, all_ in pairs.items() if (kept := [s for s in all_ if s < piece.next_seq])}
-        tags = encode_tags(seqs, piece.first_seq) if seqs else None
-    piece.has_tags = tags is not None
+        seqs = {
+            tag: kept for tag, all_ in pairs.items() if (kept := [s for s in all_ if s < segment.next_seq])
+        }
+        tags = encode_tags(seqs, segment.first_seq) if seqs else None
+    segment.has_tags = tags is not None
     writer.seal(writer.footer(), tags)
 
 
-def _damages_met(work: Callable[[], None]) -> list[SegmentDamage]:
+def _return_damage(work: Callable[[], None]) -> list[SegmentDamage]:
     """Return damage as a value, on the disk thread, which passes on disk errors only."""
     try:
         work()
@@ -359,10 +365,10 @@ def _damages_met(work: Callable[[], None]) -> list[SegmentDamage]:
     return []
 
 
-def _spans(stretches: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+def _spans(ranges: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
     """Group ranges of the log that are close to each other into one read each, in order."""
-    span = stretches[:1]
-    for first, last in stretches[1:]:
+    span = ranges[:1]
+    for first, last in ranges[1:]:
         start, end = span[0][0], span[-1][1]
         if first - end > READ_GAP_BYTES or first - start > READ_SPAN_BYTES or first < end:
             yield span
@@ -373,12 +379,12 @@ def _spans(stretches: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
 
 def _read_spans(log: LogFiles, spans: list[list[tuple[int, int]]]) -> bytes:
     """Return the frames, concatenated, on the disk thread."""
-    return b"".join(piece for span in spans for piece in _cut(log, span))
+    return b"".join(part for span in spans for part in _cut(log, span))
 
 
 def _cut(log: LogFiles, span: list[tuple[int, int]]) -> Iterator[bytes]:
     """Read one span, and yield its frames without the gaps."""
     start, end = span[0][0], span[-1][1]
-    piece = log.read(start, end)
+    data = log.read(start, end)
     for first, last in span:
-        yield piece[first - start : last - start]
+        yield data[first - start : last - start]

@@ -42,11 +42,11 @@ def snapshot_numbers(fs: Fs, paths: ShardPaths) -> list[int]:
 
     The next snapshot is numbered above them.
     """
-    found = (parse_snapshot_name(name) for name in names_in(fs, paths.meta))
-    return sorted((number for number in found if number is not None), reverse=True)
+    numbers = (parse_snapshot_name(name) for name in names_in(fs, paths.meta))
+    return sorted((number for number in numbers if number is not None), reverse=True)
 
 
-def write_snapshot(fs: Fs, paths: ShardPaths, number: int, pieces: Iterable[bytes]) -> None:
+def write_snapshot(fs: Fs, paths: ShardPaths, number: int, parts: Iterable[bytes]) -> None:
     """Write a snapshot durably under a new number.
 
     When it raises, no snapshot is left: the caller restores the previous state, and a later start must not
@@ -54,23 +54,23 @@ def write_snapshot(fs: Fs, paths: ShardPaths, number: int, pieces: Iterable[byte
     may restore the name. So treat an error other than ENOSPC as a failed disk.
     """
     path = paths.snapshot(number)
-    assert not exists(fs, path), "a number is used once"
+    assert not exists(fs, path), "each snapshot has a new number"
     try:
-        write_whole(fs, path, pieces)
+        write_whole(fs, path, parts)
     except OSError:
         with suppress(OSError):
             fs.unlink(path)
         raise
 
 
-def write_whole(fs: Fs, path: str, pieces: Iterable[bytes]) -> None:
+def write_whole(fs: Fs, path: str, parts: Iterable[bytes]) -> None:
     """Replace a file like `replace_file`, for content too large for one byte string."""
     temporary = path + TEMPORARY_SUFFIX
     try:
         fd = create_afresh(fs, temporary)
         try:
             offset = 0
-            for block in _blocks(pieces):
+            for block in _blocks(parts):
                 write_all(fs, fd, block, offset)
                 offset += len(block)
             fs.sync_data(fd)
@@ -85,18 +85,18 @@ def write_whole(fs: Fs, path: str, pieces: Iterable[bytes]) -> None:
     fs.sync_dir(os.path.dirname(path))
 
 
-def _blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
+def _blocks(parts: Iterable[bytes]) -> Iterator[bytes]:
     """Join the parts into large blocks: a shard may have 100,000 topics of a few hundred bytes."""
-    gathered: list[bytes] = []
+    block: list[bytes] = []
     size = 0
-    for piece in pieces:
-        gathered.append(piece)
-        size += len(piece)
+    for part in parts:
+        block.append(part)
+        size += len(part)
         if size >= _WRITE_BYTES:
-            yield gathered[0] if len(gathered) == 1 else b"".join(gathered)
-            gathered, size = [], 0
-    if gathered:
-        yield b"".join(gathered)
+            yield block[0] if len(block) == 1 else b"".join(block)
+            block, size = [], 0
+    if block:
+        yield b"".join(block)
 
 
 def read_snapshots(fs: Fs, paths: ShardPaths) -> Iterator[Snapshot | DamagedSnapshot]:
@@ -127,12 +127,12 @@ def read_snapshot(fs: Fs, paths: ShardPaths, number: int) -> Snapshot:
         fs.close(fd)
     snapshot = decode_snapshot(data)
     if snapshot.head.number != number:
-        raise SnapshotDamage(f"it is snapshot {snapshot.head.number} under the name of {number}")
+        raise SnapshotDamage(f"it holds snapshot {snapshot.head.number} under the name of snapshot {number}")
     return snapshot
 
 
 def choose_snapshot(
-    fs: Fs, paths: ShardPaths, why_not: Callable[[Snapshot], str] = lambda snapshot: ""
+    fs: Fs, paths: ShardPaths, objection_to: Callable[[Snapshot], str] = lambda snapshot: ""
 ) -> tuple[Snapshot | None, list[str]]:
     """Return the newest good snapshot without an objection, and complaints about newer ones.
 
@@ -145,16 +145,16 @@ def choose_snapshot(
     """
     complaints: list[str] = []
     newest: tuple[Snapshot, list[str]] | None = None
-    for found in read_snapshots(fs, paths):
-        if not isinstance(found, Snapshot):
-            complaints.append(f"{paths.snapshot(found.number)} is damaged and skipped: {found.what}")
+    for snapshot in read_snapshots(fs, paths):
+        if not isinstance(snapshot, Snapshot):
+            complaints.append(f"{paths.snapshot(snapshot.number)} is damaged and skipped: {snapshot.what}")
             continue
-        why = why_not(found)
-        if not why:
-            return found, complaints
+        objection = objection_to(snapshot)
+        if not objection:
+            return snapshot, complaints
         if newest is None:
-            newest = found, complaints.copy()
-        complaints.append(f"{paths.snapshot(found.head.number)} is skipped: {why}")
+            newest = snapshot, complaints.copy()
+        complaints.append(f"{paths.snapshot(snapshot.head.number)} is skipped: {objection}")
     return (None, complaints) if newest is None else newest
 
 

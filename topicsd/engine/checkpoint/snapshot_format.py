@@ -157,8 +157,8 @@ def snapshot_pieces(head: SnapshotHead, topics: list[bytes], keys: list[bytes]) 
     ]
     opening = _OPENING.pack(MAGIC, VERSION, sum(map(len, body)))
     checksum = xxhash.xxh3_64(opening)
-    for piece in body:
-        checksum.update(piece)
+    for part in body:
+        checksum.update(part)
     return [opening + _CHECKSUM.pack(checksum.intdigest()), *body]
 
 
@@ -168,10 +168,10 @@ def decode_snapshot(data: bytes) -> Snapshot:
         raise SnapshotDamage(f"it ends after {len(data)} bytes, within its header")
     magic, version, length = _OPENING.unpack_from(data)
     if magic != MAGIC:
-        raise SnapshotDamage("it does not begin with the magic of a snapshot")
+        raise SnapshotDamage("it does not begin with the snapshot magic")
     body = memoryview(data)[SNAPSHOT_HEADER_BYTES:]
     if length != len(body):
-        raise SnapshotDamage(f"it has {len(body)} bytes behind its header, which says {length}")
+        raise SnapshotDamage(f"it has {len(body)} bytes after its header, which declares {length}")
     checksum = xxhash.xxh3_64(data[: _OPENING.size])
     checksum.update(body)
     if _CHECKSUM.unpack_from(data, _OPENING.size)[0] != checksum.intdigest():
@@ -182,7 +182,7 @@ def decode_snapshot(data: bytes) -> Snapshot:
         snapshot = _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         # The checksum matches, so this is a bug of the writer, not a damaged disk.
-        raise SnapshotDamage(f"its body cannot be understood: {error}") from None
+        raise SnapshotDamage(f"its body cannot be decoded: {error}") from None
     if snapshot.head.topic_count != len(snapshot.topics):
-        raise SnapshotDamage(f"it names {len(snapshot.topics)} topics of {snapshot.head.topic_count}")
+        raise SnapshotDamage(f"it holds {len(snapshot.topics)} of {snapshot.head.topic_count} topics")
     return snapshot

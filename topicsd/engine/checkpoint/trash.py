@@ -88,18 +88,18 @@ def empty_deleted(fs: Fs, paths: ShardPaths, now_ms: int, files_max: int = FILES
     so that no file is lost with it. The removal is not synced: a directory that a power cut restores is
     empty, and is removed again.
     """
-    room = files_max
+    files_left = files_max
     for name in fs.list_dir(paths.topics):
         incarnation = parse_topic_dir_name(name.removesuffix(DELETED_SUFFIX))
         if incarnation is None or not name.endswith(DELETED_SUFFIX):
             continue
         directory = os.path.join(paths.topics, name)
         files = [os.path.join(directory, file) for file in fs.list_dir(directory)]
-        move_to_trash(fs, paths, files[:room], now_ms)
-        if len(files) > room:
+        move_to_trash(fs, paths, files[:files_left], now_ms)
+        if len(files) > files_left:
             return True
         fs.remove_dir(directory)
-        room -= len(files)
+        files_left -= len(files)
     return False
 
 

@@ -15,9 +15,9 @@ from typing import Final
 
 from shared.contract.errors import CORRUPT_SEGMENT, NOT_A_QUEUE, Refusal
 from shared.contract.topic_config import CLAMPED_FIELDS
-from topicsd.engine.pending import TopicEntry, tell
+from topicsd.engine.pending import PendingEntry, tell
 from topicsd.engine.queue.fresh_jobs import serve_in_turn
-from topicsd.engine.queue.job import READY, Claimed, Held
+from topicsd.engine.queue.job import READY, ClaimedJob, JobState
 from topicsd.engine.queue.job_records import Texts, read_texts
 from topicsd.engine.queue.lease_queue import COLLECTED_MAX, LeaseQueue
 from topicsd.engine.queue.state import lease_frame, settle_parked
@@ -40,7 +40,7 @@ def queue_of(shard: ShardState, name: str) -> tuple[Topic, LeaseQueue] | Refusal
     if topic is None:
         return topic_not_found(name)
     if topic.queue is None:
-        return Refusal(NOT_A_QUEUE, f'topic "{name}" is a log, jobs are in queues ("type":"queue")')
+        return Refusal(NOT_A_QUEUE, f'topic "{name}" is a log; only queues ("type":"queue") have jobs')
     return topic, topic.queue
 
 
@@ -51,19 +51,19 @@ def lease_ms_of(topic: Topic, request: ClaimRequest) -> int:
     return topic.config.lease_ms if lease_ms is None else min(max(lease_ms, low), high)
 
 
-class _Asked:
+class _PendingClaim:
     """One claim and the jobs it got."""
 
-    __slots__ = ("claimed", "count", "deadline", "lease_ms", "node", "reply", "room")
+    __slots__ = ("budget", "claimed", "count", "deadline", "lease_ms", "node", "reply")
 
     def __init__(self, shard: ShardState, topic: Topic, request: ClaimRequest, reply: Reply) -> None:
         self.node = request.node
         self.count = min(request.count, shard.settings.max_claim)
         self.lease_ms = lease_ms_of(topic, request)
         self.reply = reply
-        self.claimed: list[Claimed] = []
+        self.claimed: list[ClaimedJob] = []
         self.deadline = 0
-        self.room = _Room(topic, shard.settings.max_response_bytes)
+        self.budget = _ResponseBudget(topic, shard.settings.max_response_bytes)
 
 
 def claim(shard: ShardState, name: str, request: ClaimRequest, reply: Reply) -> Callable[[], None] | None:
@@ -76,33 +76,33 @@ def claim(shard: ShardState, name: str, request: ClaimRequest, reply: Reply) -> 
     if topic is not None and topic.leaving is not None:
         shard.defer(topic, partial(claim, shard, name, request, reply), reply)
         return None
-    found = queue_of(shard, name)
-    if isinstance(found, Refusal):
-        reply(found)
+    result = queue_of(shard, name)
+    if isinstance(result, Refusal):
+        reply(result)
         return None
-    topic, _ = found
-    asked = _Asked(shard, topic, request, reply)
+    topic, _ = result
+    pending = _PendingClaim(shard, topic, request, reply)
     jitter_ms = topic.config.claim_jitter_ms
-    if not jitter_ms or shard.drains:
-        _serve_soon(shard, topic, [asked])
+    if not jitter_ms or shard.is_draining:
+        _serve_after_removal(shard, topic, [pending])
         return None
     cohort = shard.cohorts.get(topic)
     if cohort is None:
         cohort = shard.cohorts[topic] = _Cohort(shard, topic)
         shard.loop.call_later(jitter_ms / 1000, cohort.wake)
-    cohort.asked.append(asked)
-    return partial(cohort.leave, asked)
+    cohort.claims.append(pending)
+    return partial(cohort.leave, pending)
 
 
 class _Cohort:
     """Claims that are served together, in the priority of their topic like reads."""
 
-    __slots__ = ("_shard", "_topic", "asked", "waiters")
+    __slots__ = ("_shard", "_topic", "claims", "waiters")
 
     def __init__(self, shard: ShardState, topic: Topic) -> None:
         self._shard = shard
         self._topic = topic
-        self.asked: list[_Asked] = []
+        self.claims: list[_PendingClaim] = []
         self.waiters: Waiters | None = None
 
     def base_priority(self, now_ms: int) -> float:
@@ -112,78 +112,78 @@ class _Cohort:
         self._shard.watch.add(self, self.serve)
         self._shard.watch.wake(self)
 
-    def leave(self, asked: _Asked) -> None:
+    def leave(self, pending: _PendingClaim) -> None:
         """Answer a claim without jobs, since its client may have disconnected."""
-        if self._shard.cohorts.get(self._topic) is self and asked in self.asked:
-            self.asked.remove(asked)
-            _tell(self._topic, {}, asked)
+        if self._shard.cohorts.get(self._topic) is self and pending in self.claims:
+            self.claims.remove(pending)
+            _send_answer(self._topic, {}, pending)
 
     def serve(self) -> None:
         shard, topic = self._shard, self._topic
         if shard.cohorts.get(topic) is not self:
             return
         del shard.cohorts[topic]
-        _serve_soon(shard, topic, self.asked)
+        _serve_after_removal(shard, topic, self.claims)
 
 
 def drain_claims(shard: ShardState) -> None:
     """Serve all waiting claims at once, since the shard is about to end."""
-    shard.drains = True
-    shard.gone_jobs.finish()
+    shard.is_draining = True
+    shard.removals.finish()
     for cohort in list(shard.cohorts.values()):
         cohort.serve()
 
 
-def _serve_soon(shard: ShardState, topic: Topic, cohort: list[_Asked]) -> None:
+def _serve_after_removal(shard: ShardState, topic: Topic, cohort: list[_PendingClaim]) -> None:
     """Serve the claims once the jobs of removed records have been removed."""
-    shard.gone_jobs.after(topic, partial(_serve_if_there, shard, topic, cohort))
+    shard.removals.after(topic, partial(_serve_if_visible, shard, topic, cohort))
 
 
-def _serve_if_there(shard: ShardState, topic: Topic, cohort: list[_Asked]) -> None:
+def _serve_if_visible(shard: ShardState, topic: Topic, cohort: list[_PendingClaim]) -> None:
     if topic.queue is not None and shard.visible_topic(topic.name) is topic and topic.leaving is None:
         _serve(shard, topic, topic.queue, cohort)
         return
-    for asked in cohort:
-        tell(asked.reply, topic_not_found(topic.name))
+    for pending in cohort:
+        tell(pending.reply, topic_not_found(topic.name))
 
 
-def _serve(shard: ShardState, topic: Topic, queue: LeaseQueue, cohort: list[_Asked]) -> None:
+def _serve(shard: ShardState, topic: Topic, queue: LeaseQueue, cohort: list[_PendingClaim]) -> None:
     refusal = shard.log.admit_control() if logs_leases(topic) else None
     if refusal is not None:
-        for asked in cohort:
-            tell(asked.reply, refusal)
+        for pending in cohort:
+            tell(pending.reply, refusal)
         return
     now = shard.clock.now_ms()
     log_expired(shard, topic, now)
-    queue.collect(now, max(COLLECTED_MAX, sum(asked.count for asked in cohort)))
+    queue.collect(now, max(COLLECTED_MAX, sum(pending.count for pending in cohort)))
     topic.last_read_ms = now
     deliveries_max = topic.config.max_deliveries
     parked_before = len(queue.parked)
     parked_max = parked_before + PARKED_AT_ONCE
 
-    def take(asked: _Asked, count: int) -> bool:
+    def take(pending: _PendingClaim, count: int) -> bool:
         """Lease up to `count` more jobs to a claim; return whether it got some and may get more."""
         claimed = queue.claim(
-            asked.node,
+            pending.node,
             count,
-            asked.deadline,
+            pending.deadline,
             deliveries_max,
             shard.next_lease,
-            asked.room.has_for,
+            pending.budget.fits,
             parked_max,
         )
         shard.next_lease += len(claimed)
-        asked.claimed += claimed
-        return bool(claimed) and len(asked.claimed) < asked.count
+        pending.claimed += claimed
+        return bool(claimed) and len(pending.claimed) < pending.count
 
-    for asked in cohort:
-        asked.deadline = now + asked.lease_ms
+    for pending in cohort:
+        pending.deadline = now + pending.lease_ms
     if topic.config.paused:
         pass  # A paused queue answers as if it were empty.
     elif len(cohort) == 1:
         take(cohort[0], cohort[0].count)
     else:
-        serve_in_turn(cohort, lambda asked: take(asked, 1))
+        serve_in_turn(cohort, lambda pending: take(pending, 1))
     if shard.due.timers:
         shard.due.look(topic)
     if len(queue.parked) > parked_before:
@@ -191,23 +191,23 @@ def _serve(shard: ShardState, topic: Topic, queue: LeaseQueue, cohort: list[_Ask
     if len(queue.parked) >= parked_max:
         # The limit of parked jobs was reached: claims without a job try again, as there may be claimable jobs
         # after those still to be parked.
-        left = [asked for asked in cohort if not asked.claimed]
-        cohort = [asked for asked in cohort if asked.claimed]
-        if left:
-            shard.loop.call_soon(_serve_if_there, shard, topic, left)
-    for asked in cohort:
-        answer = partial(_answer, shard, topic, asked)
+        unserved = [pending for pending in cohort if not pending.claimed]
+        cohort = [pending for pending in cohort if pending.claimed]
+        if unserved:
+            shard.loop.call_soon(_serve_if_visible, shard, topic, unserved)
+    for pending in cohort:
+        then = partial(_read_records, shard, topic, pending)
         if not logs_leases(topic):
-            answer()
+            then()
             continue
         before = [
-            Held(one.seq, READY, one.deliveries - 1, 0, 0, "", queue.jobs[one.seq].reason)
-            for one in asked.claimed
+            JobState(one.seq, READY, one.deliveries - 1, 0, 0, "", queue.jobs[one.seq].reason)
+            for one in pending.claimed
         ]
-        log_lease(shard, topic, before, answer, asked.reply)
+        log_lease(shard, topic, before, then, pending.reply)
 
 
-class _Room:
+class _ResponseBudget:
     """The bytes left in one response. The first record always fits.
 
     Records of a sealed segment count with its average record size.
@@ -224,15 +224,15 @@ class _Room:
         self._lengths: Sequence[int] | None = None
         self._mean_bytes = 0
 
-    def has_for(self, seq: int) -> bool:
+    def fits(self, seq: int) -> bool:
         if not self._first_seq <= seq < self._end_seq:
-            self._look(seq)
+            self._look_up_run(seq)
         lengths = self._lengths
         self._left -= self._mean_bytes if lengths is None else lengths[seq - self._first_seq]
         is_first, self._is_empty = self._is_empty, False
         return is_first or self._left > 0
 
-    def _look(self, seq: int) -> None:
+    def _look_up_run(self, seq: int) -> None:
         run = self._topic.run_of(seq)
         assert run is not None, "a job has a record"
         self._first_seq, self._end_seq = run.first_seq, run.next_seq
@@ -240,60 +240,60 @@ class _Room:
         self._mean_bytes = run.mean_bytes if isinstance(run, SealedRun) else 0
 
 
-def _answer(shard: ShardState, topic: Topic, asked: _Asked) -> None:
-    if asked.claimed:
-        read_texts(shard, topic, [one.seq for one in asked.claimed], partial(_came, topic, asked))
+def _read_records(shard: ShardState, topic: Topic, pending: _PendingClaim) -> None:
+    if pending.claimed:
+        read_texts(shard, topic, [one.seq for one in pending.claimed], partial(_on_records, topic, pending))
     else:
-        _tell(topic, {}, asked)
+        _send_answer(topic, {}, pending)
 
 
-def _came(topic: Topic, asked: _Asked, texts: Texts) -> None:
+def _on_records(topic: Topic, pending: _PendingClaim, texts: Texts) -> None:
     by_seq = texts.by_seq
     if texts.damaged and not by_seq:
         seq, what = next(iter(texts.damaged.items()))
         message = f'seq {seq} of topic "{topic.name}" is damaged, claim again for other jobs: {what}'
         detail: dict[str, object] = {"first_seq": seq, "last_seq": max(texts.damaged), "next_from_seq": seq}
-        tell(asked.reply, Refusal(CORRUPT_SEGMENT, message, detail))
+        tell(pending.reply, Refusal(CORRUPT_SEGMENT, message, detail))
         return
     jobs = {
         one.seq: b'{"lease_id":"lease_%x","deadline":%d,"deliveries":%d,%b'
-        % (one.lease, asked.deadline, one.deliveries, by_seq[one.seq][1:])
-        for one in asked.claimed
+        % (one.lease, pending.deadline, one.deliveries, by_seq[one.seq][1:])
+        for one in pending.claimed
         if one.seq in by_seq
     }
-    _tell(topic, jobs, asked)
+    _send_answer(topic, jobs, pending)
 
 
-def _tell(topic: Topic, jobs: dict[int, bytes], asked: _Asked) -> None:
+def _send_answer(topic: Topic, jobs: dict[int, bytes], pending: _PendingClaim) -> None:
     assert topic.queue is not None
-    tell(asked.reply, ClaimAnswer(topic.name, jobs, asked.claimed, topic.queue.counts().ready))
+    tell(pending.reply, ClaimAnswer(topic.name, jobs, pending.claimed, topic.queue.counts().ready))
 
 
 def _log_parked(shard: ShardState, topic: Topic, seqs: list[int]) -> None:
     queue = topic.queue
     assert queue is not None
-    queue.leave(seqs)  # Until the frame is in the log.
+    queue.mark_ending(seqs)  # Until the frame is in the log.
 
     if topic.config.dead_letter is not None:
-        queue.send(seqs)
+        queue.mark_sent(seqs)
 
-    def logged() -> None:
-        queue.stay(seqs)
+    def on_logged() -> None:
+        queue.unmark_ending(seqs)
         settle_parked(topic, seqs)  # The configuration may have changed since.
         shard.on_parked(topic)
 
     if topic.is_ephemeral:
-        logged()
+        on_logged()
         return
-    helds = [queue.held(seq) for seq in seqs]
-    pending = PendingLease(topic, [held._replace(state=READY) for held in helds], logged)
+    states = [queue.job_state(seq) for seq in seqs]
+    pending = PendingLease(topic, [state._replace(state=READY) for state in states], on_logged)
     pending.wait()
-    frames = [lease_frame(topic, helds[at : at + FRAME_JOBS]) for at in range(0, len(helds), FRAME_JOBS)]
+    frames = [lease_frame(topic, states[at : at + FRAME_JOBS]) for at in range(0, len(states), FRAME_JOBS)]
     shard.log.join(frames, sum(map(len, frames)), len(frames), pending, wait_for_sync=True)
 
 
 def log_lease(
-    shard: ShardState, topic: Topic, before: list[Held], then: Callable[[], object], reply: Reply
+    shard: ShardState, topic: Topic, before: list[JobState], then: Callable[[], object], reply: Reply
 ) -> None:
     """Log the new state of jobs, then call `then`; at once if no frame is needed.
 
@@ -308,7 +308,7 @@ def log_lease(
     waits = topic.is_durable or shard.must_wait(topic)
     if waits:
         pending.wait()
-    frame = lease_frame(topic, [queue.held(held.seq) for held in before])
+    frame = lease_frame(topic, [queue.job_state(state.seq) for state in before])
     shard.log.join([frame], len(frame), 1, pending, waits)
 
 
@@ -316,7 +316,7 @@ def logs_leases(topic: Topic) -> bool:
     return topic.config.leases_durable and not topic.is_ephemeral
 
 
-class PendingLease(TopicEntry):
+class PendingLease(PendingEntry):
     """The frame of changed jobs on its way to the log."""
 
     __slots__ = ("_before", "_reply", "_then")
@@ -324,7 +324,7 @@ class PendingLease(TopicEntry):
     def __init__(
         self,
         topic: Topic,
-        before: list[Held],
+        before: list[JobState],
         then: Callable[[], object],
         reply: Reply | None = None,
     ) -> None:
@@ -341,10 +341,10 @@ class PendingLease(TopicEntry):
         self.end_wait()
         queue = self.topic.queue
         assert queue is not None
-        for held in self._before:
-            if held.seq in queue.jobs:
-                queue.stay([held.seq])
-                queue.put(held)
+        for state in self._before:
+            if state.seq in queue.jobs:
+                queue.unmark_ending([state.seq])
+                queue.restore(state)
 
     def refuse(self, refusal: Refusal) -> None:
         if self._reply is not None:

@@ -34,17 +34,17 @@ def due_of(topic: Topic, request: AppendRequest, now_ms: int) -> int | Refusal:
     if delay_ms is not None and not 0 <= delay_ms <= DELAY_MS_MAX:
         return _refusal(field, f"must be from 0 to {DELAY_MS_MAX} (366 days), got {delay_ms}", DELAY_MS_MAX)
     if not_before is not None and not 0 <= not_before <= now_ms + DELAY_MS_MAX:
-        told = f"must be from 0 to {now_ms + DELAY_MS_MAX} (366 days from now), got {not_before}"
-        return _refusal(field, told, now_ms + DELAY_MS_MAX)
+        rule = f"must be from 0 to {now_ms + DELAY_MS_MAX} (366 days from now), got {not_before}"
+        return _refusal(field, rule, now_ms + DELAY_MS_MAX)
     due = now_ms + (delay_ms or 0) if not_before is None else not_before
     return due if due > now_ms else 0
 
 
-def _refusal(field: str, told: str, bound: int | None = None) -> Refusal:
+def _refusal(field: str, rule: str, bound: int | None = None) -> Refusal:
     detail: dict[str, object] = {"field": field}
     if bound is not None:
         detail["max"] = bound
-    return Refusal(INVALID_REQUEST, f"{field}: {told}", detail)
+    return Refusal(INVALID_REQUEST, f"{field}: {rule}", detail)
 
 
 def delay_frame_bytes(count: int) -> int:

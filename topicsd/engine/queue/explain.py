@@ -17,14 +17,14 @@ from topicsd.engine.topic import Topic
 
 def explain(shard: ShardState, name: str, seq: int) -> dict[str, object] | Refusal:
     """Return the `state` of a job, with details."""
-    found = queue_of(shard, name)
-    if isinstance(found, Refusal):
-        return found
-    topic, queue = found
+    result = queue_of(shard, name)
+    if isinstance(result, Refusal):
+        return result
+    topic, queue = result
     now_ms = shard.clock.now_ms()
     log_expired(shard, topic, now_ms)
     queue.collect(now_ms)
-    queue.see(seq, now_ms)
+    queue.collect_job(seq, now_ms)
     return {"topic": name, "seq": seq, **state_of(topic, queue, seq), "paused": topic.config.paused}
 
 
@@ -35,21 +35,21 @@ def state_of(topic: Topic, queue: LeaseQueue, seq: int) -> dict[str, object]:
     if seq < 1 or topic.next_live(seq) != seq:
         return {"state": _ending(topic, queue, seq), "evict_floor": topic.evict_floor}
     job = queue.jobs.get(seq) or Job()
-    told: dict[str, object] = {"deliveries": job.deliveries}
+    details: dict[str, object] = {"deliveries": job.deliveries}
     if job.reason:
-        told["reason"] = job.reason
+        details["reason"] = job.reason
     if job.state in ASIDE:
-        return {"state": "parked", "dead_letter": topic.config.dead_letter, **told}
+        return {"state": "parked", "dead_letter": topic.config.dead_letter, **details}
     if job.is_leaving:
-        return {"state": "ending", **told}
+        return {"state": "ending", **details}
     if job.state == IN_FLIGHT:
-        return {"state": "in_flight", "node": job.node, "deadline": job.deadline, **told}
+        return {"state": "in_flight", "node": job.node, "deadline": job.deadline, **details}
     if job.state == DELAYED:
-        return {"state": "delayed", "until": job.deadline, **told}
+        return {"state": "delayed", "until": job.deadline, **details}
     blocked_by = queue.blocked_by(seq)
     if blocked_by:
-        return {"state": "blocked", "blocked_by": blocked_by, **told}
-    return {"state": "paused" if topic.config.paused else "ready", **told}
+        return {"state": "blocked", "blocked_by": blocked_by, **details}
+    return {"state": "paused" if topic.config.paused else "ready", **details}
 
 
 def skip_reason(topic: Topic, queue: LeaseQueue, seq: int, node: str) -> str:

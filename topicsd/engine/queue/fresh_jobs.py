@@ -17,17 +17,17 @@ from topicsd.engine.queue.job import Records
 class FreshJobs:
     """The position of the next fresh job in an unordered queue."""
 
-    __slots__ = ("_rows", "seq")
+    __slots__ = ("_job_ranges", "seq")
 
     def __init__(self) -> None:
         self.seq = 1
         """No fresh job is before it."""
-        self._rows: deque[list[int]] = deque()
+        self._job_ranges: deque[list[int]] = deque()
         """First and last seq of each range of jobs after `seq`, ascending."""
 
     def next(self, records: Records, jobs: Container[int]) -> int:
         """Return the seq of the first fresh job, or 0."""
-        head, rows = records.head, self._rows
+        head, rows = records.head, self._job_ranges
         seq = records.next_live(self.seq)
         while seq <= head:
             if rows and rows[0][0] <= seq:
@@ -42,7 +42,7 @@ class FreshJobs:
 
     def is_job(self, seq: int) -> None:
         """Note that the record has a `Job`, until it is removed."""
-        rows = self._rows
+        rows = self._job_ranges
         if seq <= self.seq:
             self.seq += seq == self.seq
         elif rows and rows[-1][1] == seq - 1:

@@ -38,7 +38,7 @@ class Job:
         self.is_leaving = False
 
 
-class Held(NamedTuple):
+class JobState(NamedTuple):
     """The recorded state of a job, as stored in frames and snapshots and used to undo a change."""
 
     seq: int
@@ -50,7 +50,7 @@ class Held(NamedTuple):
     reason: str
 
 
-class Claimed(NamedTuple):
+class ClaimedJob(NamedTuple):
     """One job of a claim, with the lease that it got."""
 
     seq: int
@@ -142,7 +142,7 @@ class Endings:
             self.forget_to(sorted(self.dead | self.deleted)[count - ENDED_MAX // 2 - 1])
 
 
-class Totals(Protocol):
+class LeaseTotals(Protocol):
     """Counters over all queues of a shard."""
 
     leases_in_flight: int
@@ -156,7 +156,7 @@ class Records(Protocol):
     live_count: int
 
     @property
-    def totals(self) -> Totals: ...
+    def totals(self) -> LeaseTotals: ...
 
     def next_live(self, seq: int) -> int:
         """Return the first live seq at or after `seq`, or head + 1."""

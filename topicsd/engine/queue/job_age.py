@@ -27,22 +27,22 @@ def oldest_ready_ms(topic: Topic, now_ms: int) -> int:
     return max(0, now_ms - since)
 
 
-def measure_oldest_ready(shard: ShardState, topic: Topic, told: Callable[[int], object]) -> None:
-    """Pass that age to `told`, at once or when a thread has read the index of the job's segment."""
+def measure_oldest_ready(shard: ShardState, topic: Topic, on_age: Callable[[int], object]) -> None:
+    """Pass that age to `on_age`, at once or when a thread has read the index of the job's segment."""
     assert topic.queue is not None
     topic.queue.collect(shard.clock.now_ms())
     seq = topic.queue.oldest_ready()
     run = topic.run_of(seq) if seq else None
     if not isinstance(run, SealedRun):
-        told(oldest_ready_ms(topic, shard.clock.now_ms()))
+        on_age(oldest_ready_ms(topic, shard.clock.now_ms()))
         return
     thread = shard.threads.cold if run.entry.tier == COLD else shard.threads.read
 
-    def loaded(outcome: object) -> None:
+    def on_loaded(outcome: object) -> None:
         # Another job may be the oldest by now; it is rarely in another segment.
-        told(oldest_ready_ms(topic, shard.clock.now_ms()))
+        on_age(oldest_ready_ms(topic, shard.clock.now_ms()))
 
-    thread.submit(lambda: _load(run), loaded)
+    thread.submit(lambda: _load(run), on_loaded)
 
 
 def _load(run: SealedRun) -> None:

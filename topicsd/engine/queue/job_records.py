@@ -40,51 +40,55 @@ class Texts(NamedTuple):
     damaged: dict[int, str]
 
 
-def read_texts(shard: ShardState, topic: Topic, seqs: Sequence[int], told: Callable[[Texts], None]) -> None:
-    """Read the records that exist; call `told` at once or when the disk read is done."""
-    _read(shard, topic, seqs, told, [])
+def read_texts(
+    shard: ShardState, topic: Topic, seqs: Sequence[int], on_records: Callable[[Texts], None]
+) -> None:
+    """Read the records that exist; call `on_records` at once or when the disk read is done."""
+    _read(shard, topic, seqs, on_records, [])
 
 
 def _read(
     shard: ShardState,
     topic: Topic,
     seqs: Sequence[int],
-    told: Callable[[Texts], None],
+    on_records: Callable[[Texts], None],
     fetched: list[Fetched],
 ) -> None:
-    found = _look(shard, topic, seqs, fetched)
-    if isinstance(found, Texts):
-        told(found)
+    result = _read_pages(shard, topic, seqs, fetched)
+    if isinstance(result, Texts):
+        on_records(result)
         return
-    run, first, wanted = found
+    run, first, bytes_wanted = result
 
-    def go_on(one: Fetched) -> None:
+    def resume(one: Fetched) -> None:
         is_of_use = one.first_seq <= first <= one.last_seq
-        _read(shard, topic, seqs, told, [*fetched, one] if is_of_use else fetched)
+        _read(shard, topic, seqs, on_records, [*fetched, one] if is_of_use else fetched)
 
     waiting = shard.job_reads.setdefault(run, [])
-    waiting.append(go_on)
+    waiting.append(resume)
     if len(waiting) == 1:
-        is_row = len(seqs) > 1 and max(seqs) - min(seqs) < SPREAD_MAX * len(seqs)
-        wanted = wanted if is_row else PAGE_RECORDS * run.mean_bytes
+        is_dense = len(seqs) > 1 and max(seqs) - min(seqs) < SPREAD_MAX * len(seqs)
+        bytes_wanted = bytes_wanted if is_dense else PAGE_RECORDS * run.mean_bytes
         thread = shard.threads.cold if run.entry.tier == COLD else shard.threads.read
-        came = partial(_came, shard, topic, run, is_row)
-        thread.submit(partial(fetch, shard.segments, run, first, wanted), came)
+        on_fetched = partial(_on_fetched, shard, topic, run, is_dense)
+        thread.submit(partial(fetch, shard.segments, run, first, bytes_wanted), on_fetched)
 
 
-def _came(shard: ShardState, topic: Topic, run: SealedRun, is_row: bool, one: Fetched | OSError) -> None:
+def _on_fetched(
+    shard: ShardState, topic: Topic, run: SealedRun, is_dense: bool, one: Fetched | OSError
+) -> None:
     assert isinstance(one, Fetched), one
-    if is_row:
+    if is_dense:
         keep_fetched(shard, topic, _ALL, one)
-    for go_on in shard.job_reads.pop(run):
-        tell(go_on, one)
+    for resume in shard.job_reads.pop(run):
+        tell(resume, one)
 
 
-def _look(
+def _read_pages(
     shard: ShardState, topic: Topic, seqs: Sequence[int], fetched: Sequence[Fetched]
 ) -> Texts | Unfetched:
     source = PageSource(shard, topic, _ALL, fetched)
-    texts: dict[int, bytes] = {}
+    records: dict[int, bytes] = {}
     damaged: dict[int, str] = {}
     page = Page(0)
     last = max(seqs)
@@ -93,15 +97,15 @@ def _look(
             run = topic.run_of(seq)
             if run is None or seq < max(run.first_seq, topic.earliest_seq) or run.is_dead(seq):
                 continue
-            upto = max(seq, min(last, run.next_seq - 1, seq | (PAGE_RECORDS - 1)))
-            found = source.page(run, seq, upto, shard.settings.max_response_bytes)
-            if isinstance(found, Unfetched):
-                return found
-            page = found
+            last_wanted = max(seq, min(last, run.next_seq - 1, seq | (PAGE_RECORDS - 1)))
+            result = source.page(run, seq, last_wanted, shard.settings.max_response_bytes)
+            if isinstance(result, Unfetched):
+                return result
+            page = result
         if page.damage is not None and seq in page.damage:
             damaged[seq] = page.damage[seq]
             continue
         start, end = page.start_of(seq), page.ends[seq - page.first_seq]
         if start < end:
-            texts[seq] = page.text[start : end - 1]  # Without the comma.
-    return Texts(texts, damaged)
+            records[seq] = page.text[start : end - 1]  # Without the comma.
+    return Texts(records, damaged)

@@ -28,24 +28,24 @@ class LazyHeap(Generic[T]):
     (1, 3, 3, 4, 1)
     """
 
-    __slots__ = ("_counts", "_heap", "_old")
+    __slots__ = ("_heap", "_is_valid", "_outgoing")
 
-    def __init__(self, counts: Callable[[T], bool]) -> None:
-        self._counts = counts
+    def __init__(self, is_valid: Callable[[T], bool]) -> None:
+        self._is_valid = is_valid
         self._heap: list[T] = []
-        self._old: list[T] = []
+        self._outgoing: list[T] = []
         """The heap that is being moved, itself a valid heap."""
 
     def __len__(self) -> int:
-        return len(self._heap) + len(self._old)
+        return len(self._heap) + len(self._outgoing)
 
     def __iter__(self) -> Iterator[T]:
         yield from self._heap
-        yield from self._old
+        yield from self._outgoing
 
     def push(self, entry: T) -> None:
         heapq.heappush(self._heap, entry)
-        if self._old:
+        if self._outgoing:
             self._move()
 
     def lowest(self) -> T | None:
@@ -56,7 +56,7 @@ class LazyHeap(Generic[T]):
     def front(self) -> T | None:
         """Return the lowest valid entry, or None."""
         while heap := self._first():
-            if self._counts(heap[0]):
+            if self._is_valid(heap[0]):
                 return heap[0]
             heapq.heappop(heap)
         return None
@@ -68,23 +68,23 @@ class LazyHeap(Generic[T]):
     def tidy(self, count: int) -> None:
         """Drop an outdated entry if it is the lowest; at most `count` entries are valid."""
         heap = self._heap
-        if self._old:
+        if self._outgoing:
             self._move()
             heap = self._first()
         elif len(heap) > STALE_MAX + 2 * count:
-            self._old, self._heap = heap, []
-        if heap and not self._counts(heap[0]):
+            self._outgoing, self._heap = heap, []
+        if heap and not self._is_valid(heap[0]):
             heapq.heappop(heap)
 
     def _first(self) -> list[T]:
-        heap, old = self._heap, self._old
+        heap, old = self._heap, self._outgoing
         if not old:
             return heap
         return old if not heap or old[0] < heap[0] else heap
 
     def _move(self) -> None:
-        old = self._old
+        old = self._outgoing
         for _ in range(min(MOVED_AT_ONCE, len(old))):
             entry = old.pop()
-            if self._counts(entry):
+            if self._is_valid(entry):
                 heapq.heappush(self._heap, entry)

@@ -18,7 +18,7 @@ L6  A job whose end is on its way to the log is *leaving*: it cannot be claimed,
 L7  In a queue ordered by tag (`tag_order.py`), a job is *blocked* until all earlier jobs of its tag are
     removed or parked. A delayed job blocks the later ones of its tag too.
 L8  A parked job that may be in the dead-letter topic already is *sent*, and never claimed again.
-L9  When very many records are removed at once, their jobs are removed a few at a time (`see_gone`). Until
+L9  When very many records are removed at once, their jobs are removed a few at a time (`remove_some`). Until
     that is over, no job is claimed, no job without a record can be ended, and the counts are not final.
 """
 
@@ -38,11 +38,11 @@ from topicsd.engine.queue.job import (
     PARKED,
     READY,
     SENT,
-    Claimed,
+    ClaimedJob,
     Counts,
     Endings,
-    Held,
     Job,
+    JobState,
     Records,
 )
 from topicsd.engine.queue.lazy_heap import LazyHeap
@@ -61,27 +61,27 @@ class LeaseQueue:
     """The jobs of one queue."""
 
     __slots__ = (
-        "_again",
         "_blocked_fresh",
         "_by_seq",
         "_counts",
         "_due",
         "_fresh",
-        "_going",
+        "_ready_again",
         "_records",
+        "_removals",
         "dead_lettered",
         "endings",
         "former",
         "jobs",
-        "later",
         "order",
         "parked",
+        "schedule_removal",
     )
 
     def __init__(self, records: Records, is_by_tag: bool = False) -> None:
         self._records = records
         self.order = TagOrder() if is_by_tag else None
-        """Set for an ordered queue, which needs a call of `came` for each new record."""
+        """Set for an ordered queue, which needs a call of `add_record` for each new record."""
         self._fresh = LazyHeap(self._is_fresh_and_ready)
         """In an ordered queue: fresh jobs that are ready. May contain outdated entries."""
         self._blocked_fresh = 0
@@ -91,7 +91,7 @@ class LeaseQueue:
         self.jobs: dict[int, Job] = {}
         self._counts = [0, 0, 0, 0, 0, 0]
         """The number of `jobs` in each state."""
-        self._again = LazyHeap(self._is_ready_again)
+        self._ready_again = LazyHeap(self._is_ready_again)
         """Jobs that are ready again. May contain outdated entries."""
         self._due = LazyHeap(self._is_due)
         """Pairs of deadline and seq. May contain outdated entries."""
@@ -102,10 +102,10 @@ class LeaseQueue:
         """Previous dead-letter topics that may hold a copy of a parked job."""
         self.dead_lettered = 0
         self.endings = Endings()
-        self._going: deque[tuple[Iterator[int], int]] = deque()
+        self._removals: deque[tuple[Iterator[int], int]] = deque()
         """Seqs of removed records whose jobs may still be here, each with the last seq that counts (L9)."""
-        self.later: Callable[[], object] | None = None
-        """Schedules calls of `see_gone` until it returns False. Without it all jobs are removed at once."""
+        self.schedule_removal: Callable[[], object] | None = None
+        """Schedules calls of `remove_some` until it returns False. Without it, all are removed at once."""
 
     # -- queries -----------------------------------------------------------------------------------------
 
@@ -119,9 +119,9 @@ class LeaseQueue:
 
     def oldest_ready(self) -> int:
         """Return the seq of the oldest ready job, or 0 if none is ready or a removal is under way."""
-        if self.is_going:
+        if self.is_removing:
             return 0
-        again, fresh = self._again.front(), self._next_fresh()
+        again, fresh = self._ready_again.front(), self._next_fresh()
         return min((seq for seq in (again, fresh) if seq), default=0)
 
     def ready_since(self, seq: int) -> int:
@@ -139,7 +139,7 @@ class LeaseQueue:
             return front
         # A parked job was freed while a later job of its tag was in flight.
         jobs = self.jobs
-        return next((one for one in self.order.standing(lane) if _is_in_flight(jobs.get(one))), 0)
+        return next((one for one in self.order.seqs_in(lane) if _is_in_flight(jobs.get(one))), 0)
 
     def next_due(self) -> int | None:
         """Return the time of the next lease expiry or end of a delay, or an earlier time, or None."""
@@ -151,36 +151,36 @@ class LeaseQueue:
             due.pop()
         return None if entry is None else entry[0]
 
-    def is_held(self, seq: int, node: str, lease: int | None, is_kept: bool = False) -> bool:
-        """Return whether `node` may end this lease (None: any), or with `is_kept` keep it (L4)."""
+    def is_held(self, seq: int, node: str, lease: int | None, is_extend: bool = False) -> bool:
+        """Return whether `node` may end this lease (None: any), or extend it with `is_extend` (L4)."""
         job = self.jobs.get(seq)
         return (
             job is not None
-            and (job.state in (IN_FLIGHT, READY) or (job.state == BLOCKED and not is_kept))
+            and (job.state in (IN_FLIGHT, READY) or (job.state == BLOCKED and not is_extend))
             and not job.is_leaving
             and job.lease != 0
             and job.node == node
             and (lease is None or lease == job.lease)
-            and (not self._going or self._records.next_live(seq) == seq)
+            and (not self._removals or self._records.next_live(seq) == seq)
         )
 
     @property
-    def is_going(self) -> bool:
+    def is_removing(self) -> bool:
         """Return whether a removal of jobs is under way (L9)."""
-        return bool(self._going)
+        return bool(self._removals)
 
     # -- changes -------------------------------------------------------------------------------------------
 
-    def came(self, seq: int, tag: bytes) -> None:
+    def add_record(self, seq: int, tag: bytes) -> None:
         """Enter a record that was written, or found by recovery. Calls are in the order of seqs."""
         order = self.order
         if order is None:
             return
         if tag:
-            lane = order.came(seq, tag)
+            lane = order.add(seq, tag)
             self._blocked_fresh += 1
             if not lane.ready:
-                self._turn(lane)
+                self._update_lane(lane)
         else:
             self._fresh.push(seq)
         self._fresh.tidy(self._fresh_ready_count())
@@ -188,13 +188,13 @@ class LeaseQueue:
     def delay(self, seqs: Iterable[int], due: int) -> None:
         """Delay these new jobs until `due`."""
         for seq in seqs:
-            self._set(seq, self._make(seq), DELAYED, due)
+            self._change_state(seq, self._create_job(seq), DELAYED, due)
 
-    def see(self, seq: int, now: int) -> None:
+    def collect_job(self, seq: int, now: int) -> None:
         """Collect this job, even if very many others are due."""
         job = self.jobs.get(seq)
         if job is not None and job.deadline <= now and self._is_due((job.deadline, seq)):
-            self._set(seq, job, READY, job.deadline)
+            self._change_state(seq, job, READY, job.deadline)
 
     def collect(self, now: int, count_max: int = COLLECTED_MAX) -> bool:
         """Make jobs ready whose lease or delay has ended; return whether there were any."""
@@ -206,7 +206,7 @@ class LeaseQueue:
             due.pop()
             if self._is_due(entry):
                 deadline, seq = entry
-                self._set(seq, self.jobs[seq], READY, deadline)
+                self._change_state(seq, self.jobs[seq], READY, deadline)
                 count += 1
             else:
                 stepped_over += 1
@@ -221,15 +221,15 @@ class LeaseQueue:
         first_lease: int,
         fits: Callable[[int], bool] = lambda seq: True,
         parked_max: int = _EVERY_SEQ,
-    ) -> list[Claimed]:
+    ) -> list[ClaimedJob]:
         """Lease up to `count` jobs until one does not fit; lease numbers start at `first_lease`.
 
         Jobs delivered too often are parked on the way, until `parked_max` jobs are parked.
         """
-        claimed: list[Claimed] = []
-        if self.is_going:
+        claimed: list[ClaimedJob] = []
+        if self.is_removing:
             return claimed
-        again = self._again
+        again = self._ready_again
         while len(claimed) < count:
             seq = again.front() if self._counts[READY] else None
             if seq is not None:
@@ -249,119 +249,124 @@ class LeaseQueue:
                     break
                 if self.order is not None:
                     self._fresh.pop()
-                job = self._make(seq)
+                job = self._create_job(seq)
             job.deliveries += 1
             job.lease = first_lease + len(claimed)
             job.node = node
             if self.order is None:
-                self._enter(seq, job, IN_FLIGHT, deadline)
+                self._set_state(seq, job, IN_FLIGHT, deadline)
             else:
-                self._set(seq, job, IN_FLIGHT, deadline)
-            claimed.append(Claimed(seq, job.lease, job.deliveries))
+                self._change_state(seq, job, IN_FLIGHT, deadline)
+            claimed.append(ClaimedJob(seq, job.lease, job.deliveries))
         return claimed
 
     def extend(self, seq: int, deadline: int) -> None:
-        self._set(seq, self.jobs[seq], IN_FLIGHT, deadline)
+        self._change_state(seq, self.jobs[seq], IN_FLIGHT, deadline)
 
-    def give_back(self, seq: int, due: int, reason: str = "") -> None:
+    def return_job(self, seq: int, due: int, reason: str = "") -> None:
         """End the lease of a job and make it ready at `due`, or at once if that is 0."""
         job = self.jobs[seq]
         job.lease, job.node, job.reason = 0, "", reason or job.reason
-        self._set(seq, job, DELAYED if due else READY, due)
+        self._change_state(seq, job, DELAYED if due else READY, due)
 
     def park(self, seq: int) -> None:
         job = self.jobs[seq]
         job.lease, job.node = 0, ""
-        self._set(seq, job, PARKED)
+        self._change_state(seq, job, PARKED)
 
-    def send(self, seqs: Iterable[int]) -> None:
+    def mark_sent(self, seqs: Iterable[int]) -> None:
         """Mark parked jobs as sent: the dead-letter topic may have them from now on (L8)."""
         for seq in seqs:
-            self._set(seq, self.jobs[seq], SENT)
+            self._change_state(seq, self.jobs[seq], SENT)
 
-    def free(self, seqs: Iterable[int], deliveries_max: int) -> None:
+    def unpark(self, seqs: Iterable[int], deliveries_max: int) -> None:
         """Make those of these parked jobs ready that have fewer than `deliveries_max` deliveries."""
-        freed = [
+        seqs_to_unpark = [
             seq
             for seq in seqs
             if (job := self.jobs[seq]).state == PARKED
             and not job.is_leaving
             and (not deliveries_max or job.deliveries < deliveries_max)
         ]
-        for seq in freed:
-            self._set(seq, self.jobs[seq], READY)
+        for seq in seqs_to_unpark:
+            self._change_state(seq, self.jobs[seq], READY)
 
-    def leave(self, seqs: Iterable[int]) -> None:
+    def mark_ending(self, seqs: Iterable[int]) -> None:
         """Mark jobs whose end is on its way to the log (L6)."""
         for seq in seqs:
             self.jobs[seq].is_leaving = True
 
-    def stay(self, seqs: Iterable[int]) -> None:
-        """Undo `leave`: the jobs have not ended."""
+    def unmark_ending(self, seqs: Iterable[int]) -> None:
+        """Undo `mark_ending`: the jobs have not ended."""
         for seq in seqs:
             job = self.jobs.get(seq)
             if job is not None:
                 job.is_leaving = False
-                self._set(seq, job, job.state, job.deadline)
+                self._change_state(seq, job, job.state, job.deadline)
 
-    def held(self, seq: int) -> Held:
+    def job_state(self, seq: int) -> JobState:
         job = self.jobs[seq]
-        return Held(seq, job.state, job.deliveries, job.lease, job.deadline, job.node, job.reason)
+        return JobState(seq, job.state, job.deliveries, job.lease, job.deadline, job.node, job.reason)
 
-    def put(self, held: Held) -> None:
+    def restore(self, state: JobState) -> None:
         """Set a job to a state recorded in the log, in a snapshot, or before an undone change."""
-        job = self.jobs.get(held.seq) or self._make(held.seq)
-        job.deliveries, job.lease, job.node, job.reason = held.deliveries, held.lease, held.node, held.reason
-        self._set(held.seq, job, READY if held.state == BLOCKED else held.state, held.deadline)
+        job = self.jobs.get(state.seq) or self._create_job(state.seq)
+        job.deliveries, job.lease, job.node, job.reason = (
+            state.deliveries,
+            state.lease,
+            state.node,
+            state.reason,
+        )
+        self._change_state(state.seq, job, READY if state.state == BLOCKED else state.state, state.deadline)
 
     # -- removed records -----------------------------------------------------------------------------------
 
-    def gone(self, seq: int) -> None:
+    def remove(self, seq: int) -> None:
         """Drop the job of a removed record, whatever removed it."""
-        lane = self._take_out(seq)
+        lane = self._remove_job(seq)
         if lane is not None:
-            self._turn(lane)
+            self._update_lane(lane)
 
-    def gone_to(self, first: int, last: int) -> None:
+    def remove_range(self, first: int, last: int) -> None:
         """Drop the jobs of the removed records `first` to `last`; no earlier record is left."""
         known = [self.jobs.keys()] if self.order is None else [self.jobs.keys(), self.order.seqs()]
         count = sum(map(len, known))
         if not count:
             return
         if last - first < GONE_AT_ONCE:
-            self._leave(range(first, last + 1))
+            self._remove_all(range(first, last + 1))
         elif count <= last - first:
-            self.all_gone([seq for seqs in known for seq in seqs], last)
+            self.remove_many([seq for seqs in known for seq in seqs], last)
         else:
-            self.all_gone(range(first, last + 1))
+            self.remove_many(range(first, last + 1))
 
-    def all_gone(self, seqs: Iterable[int], last: int = _EVERY_SEQ) -> None:
+    def remove_many(self, seqs: Iterable[int], last: int = _EVERY_SEQ) -> None:
         """Drop the jobs of the removed records `seqs` up to `last`; there may be very many (L9)."""
-        self._going.append((iter(seqs), last))
-        if self.later is not None:
-            self.later()
+        self._removals.append((iter(seqs), last))
+        if self.schedule_removal is not None:
+            self.schedule_removal()
             return
-        while self.see_gone():
+        while self.remove_some():
             pass
 
-    def see_gone(self) -> bool:
+    def remove_some(self) -> bool:
         """Drop some jobs whose records are removed; return whether there are more."""
         left = GONE_AT_ONCE
-        while self._going and left:
-            seqs, last = self._going[0]
-            here = list(islice(seqs, left))
-            self._leave([seq for seq in here if seq <= last])
-            left -= len(here)
+        while self._removals and left:
+            seqs, last = self._removals[0]
+            seq_group = list(islice(seqs, left))
+            self._remove_all([seq for seq in seq_group if seq <= last])
+            left -= len(seq_group)
             if left:
-                self._going.popleft()
-        return self.is_going
+                self._removals.popleft()
+        return self.is_removing
 
-    def _leave(self, seqs: Iterable[int]) -> None:
-        lanes = {lane for seq in seqs if (lane := self._take_out(seq)) is not None}
+    def _remove_all(self, seqs: Iterable[int]) -> None:
+        lanes = {lane for seq in seqs if (lane := self._remove_job(seq)) is not None}
         for lane in lanes:
-            self._turn(lane)
+            self._update_lane(lane)
 
-    def _take_out(self, seq: int) -> Lane | None:
+    def _remove_job(self, seq: int) -> Lane | None:
         """Remove a job; return the lane that it was in."""
         job = self.jobs.pop(seq, None)
         counts = self._counts
@@ -373,15 +378,15 @@ class LeaseQueue:
             elif state in ASIDE:
                 del self.parked[seq]
             if state == READY:
-                self._again.tidy(counts[READY])
+                self._ready_again.tidy(counts[READY])
             elif state in (IN_FLIGHT, DELAYED):
                 self._due.tidy(counts[IN_FLIGHT] + counts[DELAYED])
-        lane = None if self.order is None else self.order.gone(seq)
+        lane = None if self.order is None else self.order.remove(seq)
         if lane is not None:
             if job is None:
                 self._blocked_fresh -= lane.ready != seq
             else:
-                lane.held -= job.state == IN_FLIGHT
+                lane.in_flight_count -= job.state == IN_FLIGHT
             if lane.ready == seq:
                 lane.ready = 0
         if self.order is not None and job is None:
@@ -418,7 +423,7 @@ class LeaseQueue:
         lane = None if self.order is None else self.order.lane_of(seq)
         return self._records.next_live(seq) == seq if lane is None else lane.ready == seq
 
-    def _make(self, seq: int) -> Job:
+    def _create_job(self, seq: int) -> Job:
         job = self.jobs[seq] = Job()
         self._counts[READY] += 1
         if self.order is not None:
@@ -429,10 +434,10 @@ class LeaseQueue:
             self._by_seq.is_job(seq)
         return job
 
-    def _set(self, seq: int, job: Job, state: int, deadline: int = 0) -> None:
+    def _change_state(self, seq: int, job: Job, state: int, deadline: int = 0) -> None:
         order = self.order
         if order is None:
-            self._enter(seq, job, state, deadline)
+            self._set_state(seq, job, state, deadline)
             return
         if state in ASIDE:
             lane = order.set_aside(seq)
@@ -441,24 +446,24 @@ class LeaseQueue:
         else:
             lane = order.lane_of(seq)
         if lane is None:
-            self._enter(seq, job, state, deadline)
+            self._set_state(seq, job, state, deadline)
             return
-        lane.held += (state == IN_FLIGHT) - (job.state == IN_FLIGHT)
+        lane.in_flight_count += (state == IN_FLIGHT) - (job.state == IN_FLIGHT)
         if lane.ready == seq:
             lane.ready = 0
-        self._enter(seq, job, BLOCKED if state == READY else state, deadline)
-        self._turn(lane)
+        self._set_state(seq, job, BLOCKED if state == READY else state, deadline)
+        self._update_lane(lane)
 
-    def _turn(self, lane: Lane) -> None:
+    def _update_lane(self, lane: Lane) -> None:
         """Update which job of a lane is ready, if any (L7)."""
         assert self.order is not None
-        front = 0 if lane.held else self.order.front(lane)
+        front = 0 if lane.in_flight_count else self.order.front(lane)
         if lane.ready and lane.ready != front:
             job = self.jobs.get(lane.ready)
             if job is None:
                 self._blocked_fresh += 1
             else:
-                self._enter(lane.ready, job, BLOCKED, job.deadline)
+                self._set_state(lane.ready, job, BLOCKED, job.deadline)
             lane.ready = 0
         if not front or lane.ready:
             return
@@ -469,9 +474,9 @@ class LeaseQueue:
             self._fresh.push(front)
         elif job.state == BLOCKED:
             lane.ready = front
-            self._enter(front, job, READY, job.deadline)
+            self._set_state(front, job, READY, job.deadline)
 
-    def _enter(self, seq: int, job: Job, state: int, deadline: int) -> None:
+    def _set_state(self, seq: int, job: Job, state: int, deadline: int) -> None:
         counts = self._counts
         counts[job.state] -= 1
         counts[state] += 1
@@ -486,7 +491,7 @@ class LeaseQueue:
         if was_due:
             self._due.tidy(counts[IN_FLIGHT] + counts[DELAYED])
         if state == READY:
-            self._again.push(seq)
+            self._ready_again.push(seq)
         elif state in (IN_FLIGHT, DELAYED):
             self._due.push((deadline, seq))
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from shared.contract.errors import CORRUPT_SEGMENT, Refusal, reason_without_path
 from shared.contract.topic_config import CLAMPED_FIELDS
-from topicsd.engine.pending import TopicEntry, tell
+from topicsd.engine.pending import PendingEntry, tell
 from topicsd.engine.queue.claim import log_lease, logs_leases, queue_of
 from topicsd.engine.queue.explain import skip_reason
 from topicsd.engine.queue.lease_queue import LeaseQueue
@@ -29,7 +29,7 @@ from topicsd.segment.entry import SegmentDamage
 NACK_DELAY_MS_MAX = 86_400_000
 
 
-class Skipped(NamedTuple):
+class SkippedJobs(NamedTuple):
     """The seqs that a request named and the node does not hold, with the reasons."""
 
     seqs: list[int]
@@ -41,70 +41,70 @@ Settle = Callable[[ShardState, str, SettleRequest, Reply], None]
 
 def ack(shard: ShardState, name: str, request: SettleRequest, reply: Reply) -> None:
     """End jobs that are done; `reply` gets `Settled` or a `Refusal`."""
-    found = _begin(shard, name, request, reply, ack, is_logged=True)
-    if found is None:
+    split = _split_jobs(shard, name, request, reply, ack, is_logged=True)
+    if split is None:
         return
-    topic, queue, done, skipped = found
+    topic, queue, done, skipped = split
     if not done:
-        _told(shard, topic, done, skipped, 0, reply)
+        _send_answer(shard, topic, done, skipped, 0, reply)
         return
-    then = partial(_told, shard, topic, done, skipped, 0, reply)
+    then = partial(_send_answer, shard, topic, done, skipped, 0, reply)
     end_jobs(shard, topic, queue, done, then, reply)
 
 
 def nack(shard: ShardState, name: str, request: SettleRequest, reply: Reply) -> None:
     """Return jobs, to be claimed again after a delay or at once."""
-    found = _begin(shard, name, request, reply, nack)
-    if found is None:
+    split = _split_jobs(shard, name, request, reply, nack)
+    if split is None:
         return
-    topic, queue, done, skipped = found
+    topic, queue, done, skipped = split
     delay_ms = min(request.ms, NACK_DELAY_MS_MAX)
     due = shard.clock.now_ms() + delay_ms if delay_ms else 0
-    before = [queue.held(seq) for seq in done]
+    before = [queue.job_state(seq) for seq in done]
     for seq in done:
-        queue.give_back(seq, due, request.reason)
+        queue.return_job(seq, due, request.reason)
     if due and shard.due.timers:
         shard.due.look(topic)
-    log_lease(shard, topic, before, partial(_told, shard, topic, done, skipped, 0, reply), reply)
+    log_lease(shard, topic, before, partial(_send_answer, shard, topic, done, skipped, 0, reply), reply)
 
 
 def extend(shard: ShardState, name: str, request: SettleRequest, reply: Reply) -> None:
     """Lengthen leases: they end `ms` from now."""
-    found = _begin(shard, name, request, reply, extend, is_kept=True)
-    if found is None:
+    split = _split_jobs(shard, name, request, reply, extend, is_extend=True)
+    if split is None:
         return
-    topic, queue, done, skipped = found
+    topic, queue, done, skipped = split
     low, high = CLAMPED_FIELDS["lease_ms"]
     deadline = shard.clock.now_ms() + min(max(request.ms, low), high)
-    before = [queue.held(seq) for seq in done]
+    before = [queue.job_state(seq) for seq in done]
     for seq in done:
         queue.extend(seq, deadline)
-    then = partial(_told, shard, topic, done, skipped, deadline, reply)
+    then = partial(_send_answer, shard, topic, done, skipped, deadline, reply)
     log_lease(shard, topic, before, then, reply)
 
 
-def _begin(
+def _split_jobs(
     shard: ShardState,
     name: str,
     request: SettleRequest,
     reply: Reply,
-    again: Settle,
+    operation: Settle,
     is_logged: bool = False,
-    is_kept: bool = False,
-) -> tuple[Topic, LeaseQueue, list[int], Skipped] | None:
+    is_extend: bool = False,
+) -> tuple[Topic, LeaseQueue, list[int], SkippedJobs] | None:
     """Split the named jobs into those that the node holds and the others.
 
     Return None if the request was answered or deferred.
     """
     topic = shard.topics.get(name)
     if topic is not None and topic.leaving is not None:
-        shard.defer(topic, partial(again, shard, name, request, reply), reply)
+        shard.defer(topic, partial(operation, shard, name, request, reply), reply)
         return None
-    found = queue_of(shard, name)
-    if isinstance(found, Refusal):
-        reply(found)
+    result = queue_of(shard, name)
+    if isinstance(result, Refusal):
+        reply(result)
         return None
-    topic, queue = found
+    topic, queue = result
     refusal = shard.log.admit_control() if is_logged or logs_leases(topic) else None
     if refusal is not None:
         reply(refusal)
@@ -114,10 +114,10 @@ def _begin(
     queue.collect(now)
     leases = request.leases
     done: dict[int, None] = {}
-    skipped = Skipped([], {})
+    skipped = SkippedJobs([], {})
     for index, seq in enumerate(request.seqs):
         lease = None if leases is None else leases[index]
-        if seq not in done and queue.is_held(seq, request.node, lease, is_kept):
+        if seq not in done and queue.is_held(seq, request.node, lease, is_extend):
             done[seq] = None
             continue
         skipped.seqs.append(seq)
@@ -126,8 +126,8 @@ def _begin(
     return topic, queue, list(done), skipped
 
 
-def _told(
-    shard: ShardState, topic: Topic, done: list[int], skipped: Skipped, deadline: int, reply: Reply
+def _send_answer(
+    shard: ShardState, topic: Topic, done: list[int], skipped: SkippedJobs, deadline: int, reply: Reply
 ) -> None:
     assert topic.queue is not None
     if done and not deadline and topic.waiters is not None:
@@ -147,12 +147,12 @@ def end_jobs(
 ) -> None:
     """Delete the records of jobs that are acked, or that the dead-letter topic has."""
     control = Delete(0, None, False, seqs, is_dead_letter)
-    pending = PendingEnd(topic, queue, control, then, reply)
-    queue.leave(seqs)
+    pending = PendingAck(topic, queue, control, then, reply)
+    queue.mark_ending(seqs)
     shard.join_control(topic, control, pending, waits_for_sync=is_dead_letter)
 
 
-class PendingEnd(TopicEntry):
+class PendingAck(PendingEntry):
     """The delete of ended jobs on its way to the log."""
 
     __slots__ = ("_control", "_queue", "_reply", "_then")
@@ -176,7 +176,7 @@ class PendingEnd(TopicEntry):
                 self._reply,
                 Refusal(
                     CORRUPT_SEGMENT,
-                    f"the jobs were acked, but their segment cannot be changed: {reason_without_path(error)}",
+                    f"the ack is logged, but its segment cannot be read: {reason_without_path(error)}",
                 ),
             )
             return
@@ -184,7 +184,7 @@ class PendingEnd(TopicEntry):
 
     def undo(self) -> None:
         self.end_wait()
-        self._queue.stay(self._control.seqs)
+        self._queue.unmark_ending(self._control.seqs)
 
     def refuse(self, refusal: Refusal) -> None:
         tell(self._reply, refusal)

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from topicsd.engine.queue.job import ASIDE, BLOCKED, DELAYED, IN_FLIGHT, PARKED, READY, Endings, Held
+from topicsd.engine.queue.job import ASIDE, BLOCKED, DELAYED, IN_FLIGHT, PARKED, READY, Endings, JobState
 from topicsd.engine.queue.lease_queue import LeaseQueue
 from topicsd.engine.topic import Topic
 from topicsd.log.control_frame import Lease, encode_control
@@ -24,7 +24,7 @@ class QueueSection(msgspec.Struct, frozen=True, array_like=True):
     """The part of a topic's snapshot entry that describes its jobs."""
 
     dead_lettered: int
-    jobs: list[Held]
+    jobs: list[JobState]
     delays: list[tuple[int, int]] = []
     """Seq and time of delayed jobs that were never claimed. Compact: there may be very many, written in one
     step."""
@@ -46,23 +46,25 @@ def queue_section(topic: Topic) -> dict[str, bytes]:
     queue = topic.queue
     if queue is None:
         return {}
-    keeps_leases = topic.config.leases_durable
-    jobs: list[Held] = []
+    with_leases = topic.config.leases_durable
+    jobs: list[JobState] = []
     delays: list[tuple[int, int]] = []
     delivered: list[tuple[int, int]] = []
     for seq, job in queue.jobs.items():
         if job.state == DELAYED and not job.deliveries:
             delays.append((seq, job.deadline))
-        elif job.state not in (READY, IN_FLIGHT, BLOCKED) or keeps_leases:
-            jobs.append(queue.held(seq))
+        elif job.state not in (READY, IN_FLIGHT, BLOCKED) or with_leases:
+            jobs.append(queue.job_state(seq))
         elif job.reason:
-            jobs.append(Held(seq, READY, job.deliveries, 0, 0, "", job.reason))
+            jobs.append(JobState(seq, READY, job.deliveries, 0, 0, "", job.reason))
         else:
             delivered.append((seq, job.deliveries))
-    ended = queue.endings
-    if not (jobs or delays or delivered or queue.dead_lettered or ended.deleted or ended.known_from > 1):
+    outcomes = queue.endings
+    if not (
+        jobs or delays or delivered or queue.dead_lettered or outcomes.deleted or outcomes.known_from > 1
+    ):
         return {}
-    known = sorted(ended.dead), sorted(ended.deleted), ended.known_from
+    known = sorted(outcomes.dead), sorted(outcomes.deleted), outcomes.known_from
     former = [*queue.former]
     return {QUEUE: _encode(QueueSection(queue.dead_lettered, jobs, delays, *known, delivered, former))}
 
@@ -75,25 +77,25 @@ def load_queue(topic: Topic, sections: dict[str, bytes]) -> None:
     queue.dead_lettered = section.dead_lettered
     queue.endings = Endings(section.dead, section.deleted, section.known_from)
     queue.former = dict.fromkeys(section.former)
-    helds = section.jobs
-    helds += [Held(seq, DELAYED, 0, 0, due, "", "") for seq, due in section.delays]
-    helds += [Held(seq, READY, count, 0, 0, "", "") for seq, count in section.delivered]
+    states = section.jobs
+    states += [JobState(seq, DELAYED, 0, 0, due, "", "") for seq, due in section.delays]
+    states += [JobState(seq, READY, count, 0, 0, "", "") for seq, count in section.delivered]
     # In order of seq, so that `FreshJobs` keeps them as ranges.
-    for held in sorted(helds, key=_seq_of):
-        _put(topic, held)
+    for state in sorted(states, key=_seq_of):
+        _restore_job(topic, state)
     settle_parked(topic)
 
 
 def leases_of(sections: dict[str, bytes]) -> list[tuple[int, int]]:
     """Return seq and lease number of the jobs that are leased in a snapshot."""
     encoded = sections.get(QUEUE)
-    return [] if encoded is None else [(held.seq, held.lease) for held in _decode(encoded).jobs if held.lease]
+    return [] if encoded is None else [(job.seq, job.lease) for job in _decode(encoded).jobs if job.lease]
 
 
-def jobs_came(queue: LeaseQueue, first_seq: int, count: int, tags: list[bytes] | None, due: int) -> None:
+def add_jobs(queue: LeaseQueue, first_seq: int, count: int, tags: list[bytes] | None, due: int) -> None:
     """Enter published records in the queue; with `due` they are ready then."""
     for at in range(count if queue.order is not None else 0):
-        queue.came(first_seq + at, tags[at] if tags is not None else b"")
+        queue.add_record(first_seq + at, tags[at] if tags is not None else b"")
     if due:
         queue.delay(range(first_seq, first_seq + count), due)
 
@@ -109,9 +111,9 @@ def settle_parked(topic: Topic, seqs: Iterable[int] | None = None) -> None:
         return
     parked = [*queue.parked] if seqs is None else [seq for seq in seqs if seq in queue.parked]
     if config.dead_letter is None:
-        queue.free(parked, config.max_deliveries)
+        queue.unpark(parked, config.max_deliveries)
     else:
-        queue.send([seq for seq in parked if queue.jobs[seq].state == PARKED])
+        queue.mark_sent([seq for seq in parked if queue.jobs[seq].state == PARKED])
 
 
 def note_former(topic: Topic, dead_letter: str | None) -> None:
@@ -121,17 +123,17 @@ def note_former(topic: Topic, dead_letter: str | None) -> None:
         queue.former[before] = None
 
 
-def lease_frame(topic: Topic, helds: list[Held]) -> bytes:
+def lease_frame(topic: Topic, states: list[JobState]) -> bytes:
     """Encode a frame with the current state of these jobs, which differ only in their numbers."""
-    one = helds[0]
+    first = states[0]
     control = Lease(
-        one.state,
-        [held.seq for held in helds],
-        [held.deliveries for held in helds],
-        [held.lease for held in helds] if one.lease else [],
-        one.deadline,
-        one.node,
-        one.reason if one.state != IN_FLIGHT and one.state not in ASIDE else "",
+        first.state,
+        [state.seq for state in states],
+        [state.deliveries for state in states],
+        [state.lease for state in states] if first.lease else [],
+        first.deadline,
+        first.node,
+        first.reason if first.state != IN_FLIGHT and first.state not in ASIDE else "",
     )
     durable = topic.config.durable
     return encode_control(control, topic_id=topic.topic_id, ts=topic.last_ts, durable=durable)
@@ -143,19 +145,21 @@ def apply_lease(topic: Topic, control: Lease) -> None:
         known = None if topic.queue is None else topic.queue.jobs.get(seq)
         # A claim keeps the reason of the last nack.
         reason = control.reason or (known.reason if known is not None else "")
-        _put(topic, Held(seq, control.state, deliveries, lease, control.deadline, control.node, reason))
+        _restore_job(
+            topic, JobState(seq, control.state, deliveries, lease, control.deadline, control.node, reason)
+        )
     if control.state == PARKED:
         settle_parked(topic, control.seqs)
 
 
-def _seq_of(held: Held) -> int:
-    return held.seq
+def _seq_of(state: JobState) -> int:
+    return state.seq
 
 
-def _put(topic: Topic, held: Held) -> None:
+def _restore_job(topic: Topic, state: JobState) -> None:
     """Restore a job if its record is live.
 
     A snapshot's marks and frames may describe jobs whose records are removed.
     """
-    if topic.queue is not None and topic.next_live(held.seq) == held.seq <= topic.head:
-        topic.queue.put(held)
+    if topic.queue is not None and topic.next_live(state.seq) == state.seq <= topic.head:
+        topic.queue.restore(state)

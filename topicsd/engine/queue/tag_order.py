@@ -22,16 +22,16 @@ GONE_MAX: Final = 64
 class Lane:
     """The jobs of one tag."""
 
-    __slots__ = ("at", "count", "held", "ready", "seqs", "tag")
+    __slots__ = ("count", "in_flight_count", "ready", "seqs", "start", "tag")
 
     def __init__(self, tag: bytes) -> None:
         self.tag = tag
         self.seqs = array("Q")
         """Ascending. Entries before `at`, and some after it, are removed or set aside."""
-        self.at = 0
+        self.start = 0
         self.count = 0
         """The number of its jobs, including those set aside."""
-        self.held = 0
+        self.in_flight_count = 0
         """The number of its jobs in flight."""
         self.ready = 0
         """The seq of the job that may be claimed, or 0."""
@@ -48,7 +48,7 @@ class TagOrder:
         """The lane of each seq that is in one and not set aside."""
         self._aside: dict[int, Lane] = {}
 
-    def came(self, seq: int, tag: bytes) -> Lane:
+    def add(self, seq: int, tag: bytes) -> Lane:
         """Add a new job at the end of the lane of its tag."""
         lane = self._lanes.get(tag)
         if lane is None:
@@ -66,20 +66,20 @@ class TagOrder:
         """Return the lane of a job, or None if it is in none or set aside."""
         return self._lane_of.get(seq)
 
-    def standing(self, lane: Lane) -> Iterator[int]:
+    def seqs_in(self, lane: Lane) -> Iterator[int]:
         """Return the seqs in a lane, ascending."""
         lane_of = self._lane_of
-        return (seq for seq in lane.seqs[lane.at :] if lane_of.get(seq) is lane)
+        return (seq for seq in lane.seqs[lane.start :] if lane_of.get(seq) is lane)
 
     def front(self, lane: Lane) -> int:
         """Return the first seq in a lane, or 0."""
-        seqs, lane_of, at = lane.seqs, self._lane_of, lane.at
+        seqs, lane_of, at = lane.seqs, self._lane_of, lane.start
         while at < len(seqs) and lane_of.get(seqs[at]) is not lane:
             at += 1
-        lane.at = at
+        lane.start = at
         return seqs[at] if at < len(seqs) else 0
 
-    def gone(self, seq: int) -> Lane | None:
+    def remove(self, seq: int) -> Lane | None:
         """Remove a job; return its lane, or None if it was in none."""
         lane = self._lane_of.pop(seq, None) or self._aside.pop(seq, None)
         if lane is None:
@@ -88,12 +88,12 @@ class TagOrder:
         if not lane.count:
             del self._lanes[lane.tag]
         elif len(lane.seqs) > GONE_MAX + 2 * lane.count:
-            if lane.at * 4 > len(lane.seqs):
+            if lane.start * 4 > len(lane.seqs):
                 # The usual case: jobs leave from the front, and the others need not be checked.
-                del lane.seqs[: lane.at]
+                del lane.seqs[: lane.start]
             else:
-                lane.seqs = array("Q", self.standing(lane))
-            lane.at = 0
+                lane.seqs = array("Q", self.seqs_in(lane))
+            lane.start = 0
         return lane
 
     def set_aside(self, seq: int) -> Lane | None:
@@ -111,5 +111,5 @@ class TagOrder:
             at = bisect_left(lane.seqs, seq)
             if at == len(lane.seqs) or lane.seqs[at] != seq:
                 lane.seqs.insert(at, seq)
-            lane.at = min(lane.at, at)
+            lane.start = min(lane.start, at)
         return lane

@@ -27,7 +27,7 @@ class _Timer:
         self.waiting_count = 0
 
 
-class QueueDue:
+class QueueTimers:
     """The timers of a shard's queues."""
 
     def __init__(self, loop: Loop, clock: Clock, watch: Watch) -> None:
@@ -59,9 +59,9 @@ class QueueDue:
             timer.handle.cancel()
         wait_ms = min(max(due_ms - self._clock.now_ms(), 0), WAIT_MS_MAX)
         timer.due_ms = due_ms
-        timer.handle = self._loop.call_later(wait_ms / 1000, self._came, topic, timer)
+        timer.handle = self._loop.call_later(wait_ms / 1000, self._on_timer, topic, timer)
 
-    def _came(self, topic: Topic, timer: _Timer) -> None:
+    def _on_timer(self, topic: Topic, timer: _Timer) -> None:
         timer.due_ms, timer.handle = NEVER, None
         assert topic.queue is not None
         if topic.queue.collect(self._clock.now_ms()) and topic.waiters is not None:

@@ -21,12 +21,12 @@ import msgspec
 from shared.contract.errors import HEAD_MISMATCH, INVALID_REQUEST, NOT_FOUND, THROTTLED, Refusal
 from shared.contract.names import refuse_cursor_name
 from shared.text.message import quoted
-from topicsd.engine.pending import TopicEntry, tell
+from topicsd.engine.pending import PendingEntry, tell
 from topicsd.engine.read.seek import count_live
 from topicsd.engine.records.run import Run
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.requests import Reply
-from topicsd.engine.retention.eviction_log import keep_to_caps, log_expired
+from topicsd.engine.retention.eviction_log import evict_over_caps, log_expired
 from topicsd.engine.shard_data import ShardData
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
@@ -61,15 +61,15 @@ def put_cursor(
     """Set a cursor, forward or back; `reply` gets `CursorPut` or a `Refusal`."""
     topic = shard.topics.get(topic_name)
     if topic is not None and topic.leaving is not None:
-        again = partial(put_cursor, shard, topic_name, name, from_seq, epoch, reply)
-        shard.defer(topic, again, reply)
+        retry = partial(put_cursor, shard, topic_name, name, from_seq, epoch, reply)
+        shard.defer(topic, retry, reply)
         return
     if topic is None or not topic.visible:
         reply(topic_not_found(topic_name))
         return
     refusal = (
         refuse_cursor_name(name)
-        or _refuse_place(topic, from_seq, epoch)
+        or _refuse_position(topic, from_seq, epoch)
         or _refuse_count(shard, topic, name)
         or shard.log.admit_control()
     )
@@ -101,8 +101,8 @@ def find_cursor(shard: ShardState, topic_name: str, name: str) -> Cursor | Refus
     topic = shard.visible_topic(topic_name)
     if topic is None:
         return topic_not_found(topic_name)
-    found = topic.cursors.get(name)
-    return found or Refusal(NOT_FOUND, f'topic "{topic_name}" has no cursor {quoted(name)}')
+    cursor = topic.cursors.get(name)
+    return cursor or Refusal(NOT_FOUND, f'topic "{topic_name}" has no cursor {quoted(name)}')
 
 
 def apply_cursor(shard: ShardData, topic: Topic, cursor: Cursor) -> bool:
@@ -114,8 +114,8 @@ def apply_cursor(shard: ShardData, topic: Topic, cursor: Cursor) -> bool:
     else:
         cursors[cursor.name] = cursor
     topic.set_cursors(cursors)
-    if topic.evicts:
-        keep_to_caps(shard, topic)
+    if topic.can_evict:
+        evict_over_caps(shard, topic)
     return (before is None) != cursor.is_gone
 
 
@@ -128,7 +128,7 @@ def cursors_of(sections: dict[str, bytes]) -> dict[str, Cursor]:
     return {one.name: one for one in _decode(sections[CURSORS])} if CURSORS in sections else {}
 
 
-def _refuse_place(topic: Topic, from_seq: int, epoch: int | None) -> Refusal | None:
+def _refuse_position(topic: Topic, from_seq: int, epoch: int | None) -> Refusal | None:
     if from_seq < 0:
         return Refusal(
             INVALID_REQUEST, f"after_seq: must be at least 0, got {from_seq}", {"field": "after_seq"}
@@ -150,7 +150,7 @@ def _refuse_count(shard: ShardState, topic: Topic, name: str) -> Refusal | None:
     return Refusal(THROTTLED, message, {"limit": "max_cursors", "max": bound}, retry_after_ms=1000)
 
 
-class PendingCursor(TopicEntry):
+class PendingCursor(PendingEntry):
     """A pending change or deletion of a cursor."""
 
     __slots__ = ("cursor", "reply", "shard")
@@ -192,19 +192,19 @@ NO_LAG = Lag(0, 0, 0)
 
 def records_behind(topic: Topic, seqs: Sequence[int]) -> list[int]:
     """Return the number of live records after each of the seqs, in one pass over the runs."""
-    behind = [0]
+    after_run = [0]
     for run in reversed(topic.runs):
-        behind.append(behind[-1] + count_live(run, max(topic.earliest_seq, run.first_seq)))
-    behind.reverse()
-    found = []
+        after_run.append(after_run[-1] + count_live(run, max(topic.earliest_seq, run.first_seq)))
+    after_run.reverse()
+    counts = []
     for seq in seqs:
         first = max(seq + 1, topic.earliest_seq)
         at = topic.run_index(first)
-        here = (
+        in_run = (
             0 if at == len(topic.runs) else count_live(topic.runs[at], max(first, topic.runs[at].first_seq))
         )
-        found.append(here + behind[min(at + 1, len(topic.runs))])
-    return found
+        counts.append(in_run + after_run[min(at + 1, len(topic.runs))])
+    return counts
 
 
 def measure_lag(shard: ShardState, topic: Topic, seq: int, reply: Reply) -> None:
@@ -219,15 +219,15 @@ def measure_lag(shard: ShardState, topic: Topic, seq: int, reply: Reply) -> None
     else:
         thread = shard.threads.cold if run.entry.tier == COLD else shard.threads.read
 
-        def loaded(failure: SegmentDamage | OSError | None) -> None:
+        def on_loaded(failure: SegmentDamage | OSError | None) -> None:
             if failure is not None:
-                tell(reply, _unknown(topic, run, failure))
+                tell(reply, _lag_without_index(topic, run, failure))
             elif first < topic.earliest_seq or topic.run_of(first) is not run:
                 measure_lag(shard, topic, seq, reply)
             else:
                 tell(reply, _lag(shard, topic, run, first))
 
-        thread.submit(lambda: _load(run), loaded)
+        thread.submit(lambda: _load(run), on_loaded)
 
 
 def _load(run: SealedRun) -> SegmentDamage | None:
@@ -246,17 +246,17 @@ def _lag(shard: ShardState, topic: Topic, run: Run, first: int) -> Lag:
     """
     ts = run.stamps[first - run.first_seq]
     if run is topic.run and run.next_seq - first < first - run.first_seq:
-        return _told(shard, *run.live_totals(first, run.next_seq - 1), ts)
+        return _lag_of(shard, *run.live_totals(first, run.next_seq - 1), ts)
     low = max(topic.earliest_seq, run.first_seq)
     count, size = run.live_totals(low, first - 1) if low < first else (0, 0)
     for other in topic.runs:
         if other.next_seq <= run.first_seq:
             more, bytes_more = _totals(topic, other)
             count, size = count + more, size + bytes_more
-    return _told(shard, topic.live_count - count, topic.live_bytes - size, ts)
+    return _lag_of(shard, topic.live_count - count, topic.live_bytes - size, ts)
 
 
-def _told(shard: ShardState, count: int, size: int, ts: int) -> Lag:
+def _lag_of(shard: ShardState, count: int, size: int, ts: int) -> Lag:
     return Lag(count, size, max(0, shard.clock.now_ms() - ts)) if count else NO_LAG
 
 
@@ -267,8 +267,8 @@ def _totals(topic: Topic, run: Run) -> tuple[int, int]:
     return run.live_totals(low, run.next_seq - 1) if low < run.next_seq else (0, 0)
 
 
-def _unknown(topic: Topic, run: SealedRun, error: Exception) -> Lag:
+def _lag_without_index(topic: Topic, run: SealedRun, error: Exception) -> Lag:
     """Return the lag as if the cursor were before the segment, whose index cannot be read."""
-    logger.error('topic "%s": how far a cursor is behind cannot be told exactly: %s', topic.name, error)
-    behind = [_totals(topic, other) for other in topic.runs if other.first_seq >= run.first_seq]
-    return Lag(sum(count for count, _ in behind), sum(size for _, size in behind), 0)
+    logger.error('topic "%s": cursor lag is approximate, segment index unreadable: %s', topic.name, error)
+    totals = [_totals(topic, other) for other in topic.runs if other.first_seq >= run.first_seq]
+    return Lag(sum(count for count, _ in totals), sum(size for _, size in totals), 0)

@@ -73,11 +73,11 @@ class WaitingRead:
         shard, run = self._shard, missing.run
         thread = shard.threads.cold if run.entry.tier == COLD else shard.threads.read
         reader = shard.segments
-        thread.submit(lambda: fetch(reader, run, missing.first_seq, missing.bytes_wanted), self._go_on)
+        thread.submit(lambda: fetch(reader, run, missing.first_seq, missing.bytes_wanted), self._on_fetched)
 
-    def _go_on(self, fetched: Fetched | OSError) -> None:
+    def _on_fetched(self, fetched: Fetched | OSError) -> None:
         try:
-            answer = self._look_again(fetched)
+            answer = self._read_again(fetched)
         except Exception as error:
             answer = unforeseen(logger, "a read", error)
         if isinstance(answer, Unfetched):
@@ -85,7 +85,7 @@ class WaitingRead:
         else:
             tell(self._reply, answer)
 
-    def _look_again(self, fetched: Fetched | OSError) -> ReadAnswer | Refusal | Unfetched:
+    def _read_again(self, fetched: Fetched | OSError) -> ReadAnswer | Refusal | Unfetched:
         assert isinstance(fetched, Fetched), fetched
         self._fetched.append(fetched)
         _keep(self._shard, self._name, self._request, fetched)
@@ -100,8 +100,8 @@ def fetch(reader: SegmentReader, run: SealedRun, first: int, bytes_wanted: int) 
         index = reader.index(name, entry)
         budget = min(max(bytes_wanted, FETCH_BYTES_MIN), FETCH_BYTES_MAX)
         at = first - index.first_seq
-        upto = bisect_right(index.offsets, index.offsets[at] + budget, at) - 1
-        last = min(index.first_seq + upto, first + FETCH_RECORDS_MAX - 1, run.next_seq - 1)
+        end = bisect_right(index.offsets, index.offsets[at] + budget, at) - 1
+        last = min(index.first_seq + end, first + FETCH_RECORDS_MAX - 1, run.next_seq - 1)
         try:
             data, _ = reader.frames(name, entry, index, first, last)
         except SegmentDamage as damage:

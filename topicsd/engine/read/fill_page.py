@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from topicsd.engine.read.page import PAGE_RECORDS, Frames, Page, Variant
-from topicsd.engine.records.run import Run, Source
+from topicsd.engine.records.run import FrameSource, Run
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.records.tail_run import TailRun
 from topicsd.engine.routes.copies import own_frames
@@ -55,22 +55,22 @@ class PageSource:
         self._variant = variant
         self._fetched = fetched
 
-    def page(self, run: Run, first: int, upto: int, bytes_wanted: int) -> Page | Unfetched:
-        """Return a page with the records of `run` from `first` to `upto`.
+    def page(self, run: Run, first: int, last: int, bytes_wanted: int) -> Page | Unfetched:
+        """Return a page with the records of `run` from `first` to `last`.
 
         It may have fewer records, as many as one disk read returns. Return `Unfetched` if records of a sealed
         segment are missing.
         """
         cache = self._shard.pages
         page = cache.page(self._topic.epoch, first, self._variant)
-        if page.next_seq > upto:
+        if page.next_seq > last:
             return page
-        if _is_large(run, page.next_seq, upto):
+        if _is_large(run, page.next_seq, last):
             page = Page(first)
-            return self._grow_by(page, run, first, upto, bytes_wanted) or page
+            return self._grow_by(page, run, first, last, bytes_wanted) or page
         before = len(page.text)
-        while page.next_seq <= upto:
-            missing = self._grow(page, upto, bytes_wanted)
+        while page.next_seq <= last:
+            missing = self._grow(page, last, bytes_wanted)
             if missing is not None:
                 cache.grew(len(page.text) - before)
                 return missing
@@ -80,16 +80,16 @@ class PageSource:
             cache.forget(self._topic.epoch, first, self._variant)
         return page
 
-    def _grow(self, page: Page, upto: int, bytes_wanted: int) -> Unfetched | None:
+    def _grow(self, page: Page, last: int, bytes_wanted: int) -> Unfetched | None:
         """Add the records of the next run to the page, or skip seqs that are in no run."""
         run = self._topic.run_of(page.next_seq)
-        if run is None or run.first_seq > upto:
-            page.skip(upto)
+        if run is None or run.first_seq > last:
+            page.skip(last)
             return None
         if run.first_seq > page.next_seq:
             page.skip(run.first_seq - 1)
-        last = min(run.next_seq - 1, page.first_seq + PAGE_RECORDS - 1)
-        return self._grow_by(page, run, page.next_seq, last, bytes_wanted)
+        run_last = min(run.next_seq - 1, page.first_seq + PAGE_RECORDS - 1)
+        return self._grow_by(page, run, page.next_seq, run_last, bytes_wanted)
 
     def _grow_by(self, page: Page, run: Run, first: int, last: int, bytes_wanted: int) -> Unfetched | None:
         if isinstance(run, SealedRun):
@@ -140,21 +140,21 @@ def keep_fetched(shard: ShardState, topic: Topic, variant: Variant, fetched: Fet
     cache, source = shard.pages, PageSource(shard, topic, variant, [fetched])
     next_page = fetched.first_seq // PAGE_RECORDS * PAGE_RECORDS + PAGE_RECORDS
     for first in (fetched.first_seq, *range(next_page, fetched.last_seq + 1, PAGE_RECORDS)):
-        upto = min(fetched.last_seq, first | (PAGE_RECORDS - 1))
+        last = min(fetched.last_seq, first | (PAGE_RECORDS - 1))
         page = cache.page(topic.epoch, first, variant)
         if page.next_seq != first:
             # The page begins before the segment, or another read has filled it since.
-            source.page(run, first, upto, 0)
+            source.page(run, first, last, 0)
             continue
         before = len(page.text)
-        page.add_frames(topic.topic_id, frames.part(first, upto), variant)
+        page.add_frames(topic.topic_id, frames.part(first, last), variant)
         cache.grew(len(page.text) - before)
         if page.damage is not None:
             cache.forget(topic.epoch, first, variant)
 
 
 def _read_run(
-    run: TailRun, log: Source, first: int, last: int, bytes_wanted: int
+    run: TailRun, log: FrameSource, first: int, last: int, bytes_wanted: int
 ) -> Iterable[tuple[Frames, str]]:
     """Yield the frames of a range in groups, each with an error text or an empty string.
 
@@ -173,27 +173,27 @@ def _read_run(
     while at < count and bytes_wanted > 0:
         start = places[at]
         end = start + lengths[at]
-        upto = at + 1
-        while upto < count:
-            place = places[upto]
+        next_at = at + 1
+        while next_at < count:
+            place = places[next_at]
             # Positions may decrease: originals can be before frames that the topic wrote earlier.
             if place - end > READ_GAP_BYTES or place - start > READ_SPAN_BYTES or place < end:
                 break
-            end = place + lengths[upto]
-            upto += 1
+            end = place + lengths[next_at]
+            next_at += 1
         try:
             data = source.read(start, end)
-            starts = [place - start for place in places[at:upto]]
-            yield Frames(first + at, data, starts, lengths[at:upto]), ""
+            starts = [place - start for place in places[at:next_at]]
+            yield Frames(first + at, data, starts, lengths[at:next_at]), ""
         except OSError:
             # Read each frame alone, so that one unreadable frame does not affect the others.
-            for n in range(at, upto):
+            for n in range(at, next_at):
                 yield _read_alone(source, first + n, places[n], lengths[n])
         bytes_wanted -= end - start
-        at = upto
+        at = next_at
 
 
-def _read_alone(source: Source, seq: int, place: int, length: int) -> tuple[Frames, str]:
+def _read_alone(source: FrameSource, seq: int, place: int, length: int) -> tuple[Frames, str]:
     try:
         return Frames(seq, source.read(place, place + length), (0,), (length,)), ""
     except OSError as error:

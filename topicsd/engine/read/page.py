@@ -112,10 +112,10 @@ class Page:
         """Return the seq at which the page grows; earlier seqs are in the page or have no record."""
         return self.first_seq + len(self.ends)
 
-    def skip(self, upto: int) -> None:
+    def skip(self, last: int) -> None:
         """Extend the page with empty slices up to and including this seq."""
         end = self.ends[-1] if self.ends else 0
-        self.ends.extend([end] * (upto + 1 - self.next_seq))
+        self.ends.extend([end] * (last + 1 - self.next_seq))
 
     def start_of(self, seq: int) -> int:
         at = seq - self.first_seq
@@ -134,27 +134,27 @@ class Page:
         low, high = first - self.first_seq, last - self.first_seq + 1
         return self.first_seq + bisect_right(self.ends, start + room, low, high) - 1
 
-    def add_frames(self, topic_id: int, stretch: Frames, variant: Variant) -> None:
+    def add_frames(self, topic_id: int, frames: Frames, variant: Variant) -> None:
         """Add records at the end of the page.
 
         Each frame is checked completely here, and nowhere else between the disk and a reader.
         """
-        assert stretch.first_seq >= self.next_seq
-        if stretch.first_seq > self.next_seq:
-            self.skip(stretch.first_seq - 1)
+        assert frames.first_seq >= self.next_seq
+        if frames.first_seq > self.next_seq:
+            self.skip(frames.first_seq - 1)
         parts: list[bytes] = []
         tags: list[bytes] = []
         with_tag = variant.with_tag
-        frames, seq = stretch.data, stretch.first_seq - 1
+        data, seq = frames.data, frames.first_seq - 1
         plain_kinds = [_pack_kind(_APPEND, flags, topic_id) for flags in _PLAIN_FLAGS]
         last_kind, last_ts, stamp = b"", -1, b""
-        for at, length in zip(stretch.starts, stretch.lengths, strict=True):
+        for at, length in zip(frames.starts, frames.lengths, strict=True):
             seq += 1
             try:
-                frame_len, body, checksum = _UNPACK[length](frames, at)
+                frame_len, body, checksum = _UNPACK[length](data, at)
                 kind, frame_seq, ts, sizes = _unpack_head(body)
             except struct.error:  # The length is 0 (no record), or the data is too short.
-                parts.append(self._render_other(topic_id, frames, seq, at, length, variant))
+                parts.append(self._render_other(topic_id, data, seq, at, length, variant))
                 continue
             if (
                 checksum != xxh3(body)
@@ -162,7 +162,7 @@ class Page:
                 or (kind != last_kind and kind not in plain_kinds)
                 or frame_len != length - LEN_BYTES
             ):
-                parts.append(self._render_other(topic_id, frames, seq, at, length, variant))
+                parts.append(self._render_other(topic_id, data, seq, at, length, variant))
                 continue
             last_kind = kind
             if ts != last_ts:
@@ -181,9 +181,9 @@ class Page:
                 parts.append(b'{"$seq":%d%b,"data":%b},' % (seq, stamp, body[data_at:]))
         if tags and (joined := b"".join(tags)) != joined.translate(None, _ESCAPED):
             parts = [
-                self._render_other(topic_id, frames, seq, at, length, variant)
+                self._render_other(topic_id, data, seq, at, length, variant)
                 for seq, (at, length) in enumerate(
-                    zip(stretch.starts, stretch.lengths, strict=True), stretch.first_seq
+                    zip(frames.starts, frames.lengths, strict=True), frames.first_seq
                 )
             ]
         ends = accumulate(map(len, parts), initial=len(self.text))
@@ -192,7 +192,7 @@ class Page:
         self.text = b"".join([self.text, *parts]) if self.text else b"".join(parts)
 
     def _render_other(
-        self, topic_id: int, frames: bytes, seq: int, at: int, length: int, variant: Variant
+        self, topic_id: int, data: bytes, seq: int, at: int, length: int, variant: Variant
     ) -> bytes:
         """Render a record that has more fields than data and a plain tag; note damage.
 
@@ -201,7 +201,7 @@ class Page:
         if not length:
             return b""
         try:
-            frame = parse_frame(frames, at, min(len(frames), at + length))
+            frame = parse_frame(data, at, min(len(data), at + length))
             if (frame.topic_id, frame.seq, frame.type) != (topic_id, seq, FrameType.APPEND):
                 raise FrameDamage(at, f"holds seq {frame.seq} of topic id {frame.topic_id:016x}")
             record = record_of(frame)

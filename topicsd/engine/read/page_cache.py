@@ -36,7 +36,7 @@ class PageCache:
             self._pages.move_to_end(key)
         return page
 
-    def stretch(
+    def slices(
         self, epoch: int, first: int, last: int, variant: Variant, room: int
     ) -> list[bytes | memoryview] | None:
         """Return the records from `first` to `last` as slices, or None when the slow path is needed.
@@ -54,11 +54,11 @@ class PageCache:
                 return None
             ends = page.ends
             at = first - page.first_seq
-            upto = PAGE_RECORDS - 1 if number < last_number else last - page.first_seq
-            if upto >= len(ends):
+            end = PAGE_RECORDS - 1 if number < last_number else last - page.first_seq
+            if end >= len(ends):
                 return None
             start = ends[at - 1] if at else 0
-            size = ends[upto] - start
+            size = ends[end] - start
             room -= size
             if room < 0:
                 return None

@@ -17,13 +17,13 @@ OTHER_EPOCH: Final = 0
 def position_past_head(topic: str, seq: int, head: int, epoch: int) -> Refusal:
     message = (
         f'position {seq} is past the head of topic "{topic}", which is {head}: '
-        f"read on from the next_from_seq of the last answer, at most {head}"
+        f"continue from the next_from_seq of the last answer, at most {head}"
     )
     return Refusal(POSITION_PAST_HEAD, message, {"topic": topic, "head_seq": head, "epoch": epoch})
 
 
-def followed_epoch(seq: int, asked: int | None, head: int, epoch: int) -> int:
+def followed_epoch(seq: int, client_epoch: int | None, head: int, epoch: int) -> int:
     """Return the epoch to follow a topic with; `asked` is the client's epoch, if any."""
-    if asked is not None:
-        return asked
+    if client_epoch is not None:
+        return client_epoch
     return OTHER_EPOCH if seq > head else epoch

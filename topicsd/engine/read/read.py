@@ -47,11 +47,11 @@ def read(
     if topic.config.ttl_ms:
         log_expired(shard, topic, shard.clock.now_ms())
     cursor, tombstone = request.from_seq, None
-    is_of_another = request.epoch is not None and request.epoch != topic.epoch
-    if cursor > topic.head or cursor + 1 < topic.evict_floor or is_of_another:
+    is_other_epoch = request.epoch is not None and request.epoch != topic.epoch
+    if cursor > topic.head or cursor + 1 < topic.evict_floor or is_other_epoch:
         if cursor > topic.head and request.epoch == topic.epoch:
             return position_past_head(topic.name, cursor, topic.head, topic.epoch)
-        cursor, tombstone = _missed(topic, request)
+        cursor, tombstone = _skip_lost(topic, request)
     head = stop = topic.head if not request.is_strong else max(cursor, _synced_head(shard, topic))
     if topic.lost.ranges:
         lost = topic.lost.next_after(cursor)
@@ -64,19 +64,19 @@ def read(
         plain = _plain_case(shard, topic, request, cursor, stop, head)
         if plain is not None:
             return plain
-    reading = _Stretches(shard, topic, request, fetched, cursor)
+    collector = _SliceCollector(shard, topic, request, fetched, cursor)
     if cursor < stop:
-        reading.collect(stop)
-    if reading.unfetched is not None:
-        return reading.unfetched
-    if reading.damaged_seq and not reading.parts and tombstone is None:
-        return _corrupt(shard, topic, reading.damaged_seq, reading.damaged)
+        collector.collect(stop)
+    if collector.unfetched is not None:
+        return collector.unfetched
+    if collector.damaged_seq and not collector.parts and tombstone is None:
+        return _corrupt(shard, topic, collector.damaged_seq, collector.damaged)
     return ReadAnswer(
         topic=topic.name,
         epoch=topic.epoch,
-        parts=reading.parts,
-        count=reading.count,
-        next_from_seq=reading.cursor,
+        parts=collector.parts,
+        count=collector.count,
+        next_from_seq=collector.cursor,
         head_seq=head,
         earliest_seq=topic.earliest_seq,
         tombstone=tombstone,
@@ -101,7 +101,7 @@ def _plain_case(
     if run.dead is not None:
         return None
     variant = VARIANTS[request.with_tags, request.with_meta]
-    parts = shard.pages.stretch(topic.epoch, first, last, variant, request.bytes_max)
+    parts = shard.pages.slices(topic.epoch, first, last, variant, request.bytes_max)
     if parts is None:
         return None
     # Positional arguments: keyword arguments would cost as much as finding the page.
@@ -116,7 +116,7 @@ def _synced_head(shard: ShardState, topic: Topic) -> int:
     return durable_seq(shard, topic) if topic.config.durability == "disk" else topic.head
 
 
-def _missed(topic: Topic, request: ReadRequest) -> tuple[int, Tombstone | None]:
+def _skip_lost(topic: Topic, request: ReadRequest) -> tuple[int, Tombstone | None]:
     """Return the seq after which to read, and the tombstone for the records lost before it."""
     cursor = request.from_seq
     if cursor > topic.head or request.epoch not in (None, topic.epoch):
@@ -129,7 +129,7 @@ def _tombstone(topic: Topic, gap_from: int, gap_to: int, reason: str) -> Tombsto
     return Tombstone(gap_from, gap_to, reason, max(0, gap_to - gap_from + 1), topic.earliest_seq, topic.head)
 
 
-class _Stretches:
+class _SliceCollector:
     """The slices of pages of one answer, collected in order until a bound is reached."""
 
     __slots__ = (
@@ -172,8 +172,8 @@ class _Stretches:
 
     def collect(self, stop: int) -> None:
         topic = self.topic
-        looked_at = 0
-        while self.cursor < stop and self.count < self.limit and looked_at < PAGES_MAX:
+        page_count = 0
+        while self.cursor < stop and self.count < self.limit and page_count < PAGES_MAX:
             index = topic.run_index(self.cursor + 1)
             if index == len(topic.runs):
                 self.cursor = stop
@@ -184,13 +184,13 @@ class _Stretches:
             if first > last:
                 self.cursor = stop if run is topic.run else last
                 continue
-            upto = min(last, first | (PAGE_RECORDS - 1))
-            page = self.source.page(run, first, upto, self.room)
+            page_last = min(last, first | (PAGE_RECORDS - 1))
+            page = self.source.page(run, first, page_last, self.room)
             if isinstance(page, Unfetched):
                 self.unfetched = page
                 return
-            looked_at += 1
-            if not self._take(page, run, first, min(upto, page.next_seq - 1)):
+            page_count += 1
+            if not self._take(page, run, first, min(page_last, page.next_seq - 1)):
                 return
 
     def _take(self, page: Page, run: Run, first: int, last: int) -> bool:
@@ -205,7 +205,7 @@ class _Stretches:
             if run.dead is not None:
                 end = min(end, run.next_dead(seq) - 1)
             if page.damage is not None or (self.nodes and page.nodes is not None):
-                stop = self._look_closely(page, seq, end)
+                stop = self._first_excluded(page, seq, end)
                 if stop == seq:
                     if self.damaged_seq:
                         return False
@@ -228,7 +228,7 @@ class _Stretches:
             seq = fit + 1
         return True
 
-    def _look_closely(self, page: Page, first: int, last: int) -> int:
+    def _first_excluded(self, page: Page, first: int, last: int) -> int:
         """Return the first seq that is damaged or of the reader's own nodes, or `last + 1`."""
         damage, nodes = page.damage or {}, page.nodes or {}
         for seq in range(first, last + 1):

@@ -27,27 +27,27 @@ from topicsd.segment.entry import COLD, SegmentDamage
 logger = logging.getLogger("topicsd.engine")
 
 
-def seek(shard: ShardState, name: str, asked: Seek, reply: Reply) -> None:
+def seek(shard: ShardState, name: str, request: Seek, reply: Reply) -> None:
     """Find the position of a seek; `reply` gets it now or after a disk read, or a `Refusal`."""
     topic = shard.visible_topic(name)
     if topic is None:
         reply(topic_not_found(name))
         return
     log_expired(shard, topic, shard.clock.now_ms())
-    ts = asked.from_ts
+    ts = request.from_ts
     if ts is None:
-        assert asked.last is not None
-        reply(_behind_all_but(topic, asked.last))
+        assert request.last is not None
+        reply(_before_last(topic, request.last))
         return
     at = min(bisect_left(topic.runs, ts, key=_last_ts), len(topic.runs) - 1)
     run = topic.runs[at]
     if isinstance(run, SealedRun) and run.entry.first_ts < ts:
         thread = shard.threads.cold if run.entry.tier == COLD else shard.threads.read
-        thread.submit(lambda: _place_in(run, ts), partial(_found, topic, run, reply))
-    elif isinstance(run, TailRun) and (place := bisect_left(run.stamps, ts)):
-        reply(_cursor(topic, run.first_seq + place - 1))
+        thread.submit(lambda: _count_older(run, ts), partial(_on_older_count, topic, run, reply))
+    elif isinstance(run, TailRun) and (older := bisect_left(run.stamps, ts)):
+        reply(_position(topic, run.first_seq + older - 1))
     else:
-        reply(_cursor(topic, topic.runs[at - 1].next_seq - 1 if at else 0))
+        reply(_position(topic, topic.runs[at - 1].next_seq - 1 if at else 0))
 
 
 def _last_ts(run: Run) -> int:
@@ -58,7 +58,7 @@ def _last_ts(run: Run) -> int:
     return run.stamps[-1] if run.stamps else NEVER
 
 
-def _place_in(run: SealedRun, ts: int) -> int | SegmentDamage:
+def _count_older(run: SealedRun, ts: int) -> int | SegmentDamage:
     """Return the number of records of the run that are older than `ts`; runs on a thread."""
     try:
         return bisect_left(run.stamps, ts)
@@ -66,20 +66,24 @@ def _place_in(run: SealedRun, ts: int) -> int | SegmentDamage:
         return damage
 
 
-def _found(topic: Topic, run: SealedRun, reply: Reply, place: int | SegmentDamage | OSError) -> None:
-    if not isinstance(place, int):
+def _on_older_count(topic: Topic, run: SealedRun, reply: Reply, older: int | SegmentDamage | OSError) -> None:
+    if not isinstance(older, int):
         # Fall back to the start of the segment: too many records are better than none, and reads report the
         # damage.
-        logger.error('topic "%s": where a time begins cannot be told: %s', topic.name, place)
-        place = 0
-    tell(reply, _cursor(topic, run.first_seq + place - 1))
+        logger.error(
+            'topic "%s": timestamp lookup failed, reading from the start of the segment: %s',
+            topic.name,
+            older,
+        )
+        older = 0
+    tell(reply, _position(topic, run.first_seq + older - 1))
 
 
-def _cursor(topic: Topic, seq: int) -> int:
+def _position(topic: Topic, seq: int) -> int:
     return max(seq, topic.earliest_seq - 1)
 
 
-def _behind_all_but(topic: Topic, count: int) -> int:
+def _before_last(topic: Topic, count: int) -> int:
     if not count:
         return topic.head
     if count < topic.live_count:

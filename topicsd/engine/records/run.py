@@ -14,7 +14,7 @@ from typing import Final, Protocol
 CLOSE_RECORDS: Final = 64
 
 
-class Source(Protocol):
+class FrameSource(Protocol):
     """A place that frames are read from: the log or an active segment."""
 
     def read(self, start: int, end: int) -> bytes:
@@ -71,7 +71,7 @@ class Run:
         """Return the seqs of each tag, of records that were copied to a segment."""
         raise NotImplementedError
 
-    def place_of(self, seq: int, log: Source) -> tuple[str, int]:
+    def place_of(self, seq: int, log: FrameSource) -> tuple[str, int]:
         """Return the file of a record and the offset in it, for error messages."""
         raise NotImplementedError
 
@@ -82,22 +82,22 @@ class Run:
         """Return the first live seq at or after `seq`, or the end of the run."""
         if self.dead is None or seq >= self.next_seq:
             return seq
-        found = self.dead.find(0, seq - self.first_seq)
-        return self.next_seq if found < 0 else self.first_seq + found
+        offset = self.dead.find(0, seq - self.first_seq)
+        return self.next_seq if offset < 0 else self.first_seq + offset
 
     def next_dead(self, seq: int) -> int:
         """Return the first dead seq at or after `seq`, or the end of the run."""
         if self.dead is None:
             return self.next_seq
-        found = self.dead.find(1, seq - self.first_seq)
-        return self.next_seq if found < 0 else self.first_seq + found
+        offset = self.dead.find(1, seq - self.first_seq)
+        return self.next_seq if offset < 0 else self.first_seq + offset
 
     def last_live(self, first: int, last: int) -> int | None:
         """Return the highest live seq from `first` to `last`, or None."""
         if self.dead is None:
             return last
-        found = self.dead.rfind(0, first - self.first_seq, last - self.first_seq + 1)
-        return None if found < 0 else self.first_seq + found
+        offset = self.dead.rfind(0, first - self.first_seq, last - self.first_seq + 1)
+        return None if offset < 0 else self.first_seq + offset
 
     def live_totals(self, first: int, last: int) -> tuple[int, int]:
         """Return the number of live records from `first` to `last`, and their bytes."""

@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from topicsd.engine.records.run import Run, Source
+from topicsd.engine.records.run import FrameSource, Run
 from topicsd.segment.entry import DATA, SegmentDamage, SegmentEntry, SegmentName
 from topicsd.segment.index_file import SegmentIndex
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 NEAR_RECORDS = 128
 
 
-class _Near(NamedTuple):
+class _NearColumns(NamedTuple):
     """The index columns of some records from `first_seq` on."""
 
     first_seq: int
@@ -32,7 +32,7 @@ class _Near(NamedTuple):
     stamps: array[int]
 
 
-_NOTHING_NEAR = _Near(0, array("I"), array("Q"))
+_NONE_NEAR = _NearColumns(0, array("I"), array("Q"))
 
 
 class SealedRun(Run):
@@ -45,7 +45,7 @@ class SealedRun(Run):
         "_reader",
         "dead_count",
         "entry",
-        "has_looked_ahead",
+        "is_next_prefetched",
         "live_bytes",
         "live_count",
         "name",
@@ -60,8 +60,8 @@ class SealedRun(Run):
         self._next_seq = entry.first_seq + entry.count
         self._front = (entry.first_seq, entry.first_ts)
         """A seq and its time: the first record that was young enough at the last search by time."""
-        self._near = _NOTHING_NEAR
-        self.has_looked_ahead = False
+        self._near = _NONE_NEAR
+        self.is_next_prefetched = False
         """True once the index of the next run was requested."""
         self.name = name
         self.entry = entry
@@ -93,14 +93,14 @@ class SealedRun(Run):
         if first < near.first_seq or last - near.first_seq >= len(near.lengths):
             if last - first >= NEAR_RECORDS:
                 return super().lengths_of(first, last)
-            near = self._look_at(self.index, first)
+            near = self._load_near(self.index, first)
         return near.lengths[first - near.first_seq : last + 1 - near.first_seq]
 
-    def _look_at(self, index: SegmentIndex, seq: int) -> _Near:
+    def _load_near(self, index: SegmentIndex, seq: int) -> _NearColumns:
         """Keep and return the columns of the records from this seq on."""
         at = seq - self.first_seq
-        upto = at + NEAR_RECORDS
-        self._near = _Near(seq, index.lengths[at:upto], index.stamps[at:upto])
+        end = at + NEAR_RECORDS
+        self._near = _NearColumns(seq, index.lengths[at:end], index.stamps[at:end])
         return self._near
 
     @property
@@ -128,13 +128,13 @@ class SealedRun(Run):
         near = self._near
         if not near.first_seq <= seq < near.first_seq + len(near.stamps) or near.stamps[-1] < ts:
             index = self.index
-            found = self.first_seq + bisect_left(index.stamps, ts, seq - self.first_seq)
+            match = self.first_seq + bisect_left(index.stamps, ts, seq - self.first_seq)
             # After a compaction dropped the last records, their index entries have the times of live records.
-            if found == self._next_seq:
-                return found
+            if match == self._next_seq:
+                return match
             # The caller counts the records that are too old next, so keep their columns if they fit.
-            seq = seq if found < seq + NEAR_RECORDS else found
-            near = self._look_at(index, seq)
+            seq = seq if match < seq + NEAR_RECORDS else match
+            near = self._load_near(index, seq)
         at = bisect_left(near.stamps, ts, seq - near.first_seq)
         self._front = (near.first_seq + at, near.stamps[at])
         return near.first_seq + at
@@ -159,10 +159,10 @@ class SealedRun(Run):
 
     def mark_all_dead(self, seqs: Iterable[int], first: int) -> tuple[list[int], int]:
         taken, size = super().mark_all_dead(seqs, first)
-        self.note_taken(len(taken), size)
+        self.count_dead(len(taken), size)
         return taken, size
 
-    def note_taken(self, count: int, size: int) -> None:
+    def count_dead(self, count: int, size: int) -> None:
         """Count records that were marked dead, and their bytes."""
         self.dead_count += count
         self.live_count -= count
@@ -172,7 +172,7 @@ class SealedRun(Run):
         """Return the seqs of each tag, including dead records."""
         return self._reader.all_tags(self.name, self.entry) if self.live_count else {}
 
-    def place_of(self, seq: int, log: Source) -> tuple[str, int]:
+    def place_of(self, seq: int, log: FrameSource) -> tuple[str, int]:
         try:
             return self.name.key(DATA), self.index.offsets[seq - self.first_seq]
         except (SegmentDamage, OSError):

@@ -17,19 +17,19 @@ from bisect import bisect_left
 
 STRETCH_RECORDS = 2048
 TAKEN_AT_ONCE = 1000
-_PLACES = tuple(range(STRETCH_RECORDS))
+_OFFSETS = tuple(range(STRETCH_RECORDS))
 # A first seq that puts every seq outside the range.
 _NOWHERE = -STRETCH_RECORDS
 
 
-class _Stretch:
+class _SeqRange:
     """The tags of one range of seqs, with the offsets of their records."""
 
-    __slots__ = ("_sorted", "first_seq", "new_count", "places")
+    __slots__ = ("_sorted", "first_seq", "new_count", "offsets")
 
     def __init__(self, first_seq: int) -> None:
         self.first_seq = first_seq
-        self.places: dict[bytes, int | array[int]] = {}
+        self.offsets: dict[bytes, int | array[int]] = {}
         self.new_count = 0
         """The number of tags ever added, including removed ones."""
         self._sorted: tuple[int, list[bytes]] = (0, [])
@@ -39,71 +39,71 @@ class _Stretch:
         count, keys = self._sorted
         if count != self.new_count:
             count = self.new_count
-            keys = sorted(self.places)
+            keys = sorted(self.offsets)
             self._sorted = count, keys
         return keys
 
     def keys_from(self, prefix: bytes) -> list[bytes]:
         keys = self.sort()
-        at = upto = bisect_left(keys, prefix)
-        while upto < len(keys) and keys[upto].startswith(prefix):
-            upto += 1
-        return keys[at:upto]
+        start = end = bisect_left(keys, prefix)
+        while end < len(keys) and keys[end].startswith(prefix):
+            end += 1
+        return keys[start:end]
 
     def find(self, tag: bytes, below: int) -> list[int]:
-        places = self.places.get(tag)
-        if places is None:
+        offsets = self.offsets.get(tag)
+        if offsets is None:
             return []
         # One atomic copy, since the loop may remove offsets while a thread searches.
-        here = (places,) if isinstance(places, int) else places[:]
+        stored = (offsets,) if isinstance(offsets, int) else offsets[:]
         first_seq = self.first_seq
-        return [first_seq + place for place in here if first_seq + place < below]
+        return [first_seq + offset for offset in stored if first_seq + offset < below]
 
     def drop(self, tag: bytes, below: int) -> None:
-        places = self.places.get(tag)
-        if isinstance(places, int):
-            places = array("H", (places,))
-        if places is not None:
-            del places[: bisect_left(places, below - self.first_seq)]
-            if not places:
-                del self.places[tag]
+        offsets = self.offsets.get(tag)
+        if isinstance(offsets, int):
+            offsets = array("H", (offsets,))
+        if offsets is not None:
+            del offsets[: bisect_left(offsets, below - self.first_seq)]
+            if not offsets:
+                del self.offsets[tag]
 
     def count(self, tag: bytes) -> int:
-        places = self.places.get(tag)
-        return 0 if places is None else 1 if isinstance(places, int) else len(places)
+        offsets = self.offsets.get(tag)
+        return 0 if offsets is None else 1 if isinstance(offsets, int) else len(offsets)
 
     def take(self, tag: bytes, below: int) -> list[int]:
-        places = self.places.get(tag)
+        offsets = self.offsets.get(tag)
         # A removed tag stays in the sorted list until the next sort.
-        if places is None:
+        if offsets is None:
             return []
         first_seq = self.first_seq
-        if isinstance(places, int):
-            if first_seq + places >= below:
+        if isinstance(offsets, int):
+            if first_seq + offsets >= below:
                 return []
-            del self.places[tag]
-            return [first_seq + places]
-        at = bisect_left(places, below - first_seq)
-        taken = [first_seq + place for place in places[:at]]
-        if at == len(places):
-            del self.places[tag]
+            del self.offsets[tag]
+            return [first_seq + offsets]
+        at = bisect_left(offsets, below - first_seq)
+        taken = [first_seq + offset for offset in offsets[:at]]
+        if at == len(offsets):
+            del self.offsets[tag]
         else:
-            del places[:at]
+            del offsets[:at]
         return taken
 
 
 class TagIndex:
     """The seqs of each tag of one tail run."""
 
-    __slots__ = ("_first", "_stretch", "_stretches", "is_unknown")
+    __slots__ = ("_first_seq", "_last_range", "_ranges", "is_unknown")
 
     def __init__(self) -> None:
         self.is_unknown = False
         """True after a start, while the tags of earlier records are not loaded."""
-        self._stretches: dict[int, _Stretch] = {}
+        self._ranges: dict[int, _SeqRange] = {}
         # The range of the last added seq, and its first seq.
-        self._stretch = _Stretch(_NOWHERE)
-        self._first = _NOWHERE
+        self._last_range = _SeqRange(_NOWHERE)
+        self._first_seq = _NOWHERE
 
     @classmethod
     def of(cls, pairs: dict[bytes, list[int]]) -> TagIndex:
@@ -116,66 +116,66 @@ class TagIndex:
 
     def add(self, tag: bytes, seq: int) -> None:
         """Add a tag of a record. Seqs must be in rising order; a repeated seq changes nothing."""
-        place = seq - self._first
-        if not 0 <= place < STRETCH_RECORDS:
-            place = self._turn_to(seq)
-        stretch = self._stretch
-        places = stretch.places.get(tag)
-        if places is None:
-            stretch.places[tag] = _PLACES[place]
-            stretch.new_count += 1
-        elif isinstance(places, int):
-            if place > places:
-                stretch.places[tag] = array("H", (places, place))
-        elif place > places[-1]:
-            places.append(place)
+        offset = seq - self._first_seq
+        if not 0 <= offset < STRETCH_RECORDS:
+            offset = self._select_range(seq)
+        seq_range = self._last_range
+        offsets = seq_range.offsets.get(tag)
+        if offsets is None:
+            seq_range.offsets[tag] = _OFFSETS[offset]
+            seq_range.new_count += 1
+        elif isinstance(offsets, int):
+            if offset > offsets:
+                seq_range.offsets[tag] = array("H", (offsets, offset))
+        elif offset > offsets[-1]:
+            offsets.append(offset)
 
-    def _turn_to(self, seq: int) -> int:
-        number, place = divmod(seq, STRETCH_RECORDS)
-        self._first = seq - place
-        stretch = self._stretches.get(number)
-        if stretch is None:
-            stretch = self._stretches[number] = _Stretch(self._first)
-        self._stretch = stretch
-        return place
+    def _select_range(self, seq: int) -> int:
+        number, offset = divmod(seq, STRETCH_RECORDS)
+        self._first_seq = seq - offset
+        seq_range = self._ranges.get(number)
+        if seq_range is None:
+            seq_range = self._ranges[number] = _SeqRange(self._first_seq)
+        self._last_range = seq_range
+        return offset
 
     def seqs_by_tag(self) -> dict[bytes, list[int]]:
         """Return the whole index as a dict."""
-        found: dict[bytes, list[int]] = {}
-        for _, stretch in sorted(self._stretches.items()):
-            first_seq = stretch.first_seq
-            for tag, places in stretch.places.items():
-                each = (places,) if isinstance(places, int) else places
-                found.setdefault(tag, []).extend([first_seq + place for place in each])
-        return found
+        by_tag: dict[bytes, list[int]] = {}
+        for _, seq_range in sorted(self._ranges.items()):
+            first_seq = seq_range.first_seq
+            for tag, offsets in seq_range.offsets.items():
+                each = (offsets,) if isinstance(offsets, int) else offsets
+                by_tag.setdefault(tag, []).extend([first_seq + offset for offset in each])
+        return by_tag
 
     def is_much(self, tag: bytes, is_prefix: bool) -> bool:
         """Return whether to `take` these may be too much for one step of the loop."""
-        stretches = self._stretches.values()
+        ranges = self._ranges.values()
         if is_prefix:
-            return len(stretches) > 1
-        return sum([stretch.count(tag) for stretch in stretches]) > TAKEN_AT_ONCE
+            return len(ranges) > 1
+        return sum([seq_range.count(tag) for seq_range in ranges]) > TAKEN_AT_ONCE
 
     def find(self, tag: bytes, is_prefix: bool, below: int) -> list[int]:
         """Return what `take` would return, but leave it in the index; may run on a thread."""
-        found: list[int] = []
-        for stretch in list(self._stretches.values()):
-            for key in stretch.keys_from(tag) if is_prefix else (tag,):
-                found += stretch.find(key, below)
-        return found
+        seqs: list[int] = []
+        for seq_range in list(self._ranges.values()):
+            for key in seq_range.keys_from(tag) if is_prefix else (tag,):
+                seqs += seq_range.find(key, below)
+        return seqs
 
     def drop(self, tag: bytes, below: int) -> None:
         """Remove the seqs below `below` of a tag."""
-        for stretch in self._stretches.values():
-            stretch.drop(tag, below)
+        for seq_range in self._ranges.values():
+            seq_range.drop(tag, below)
 
     def take(self, tag: bytes, is_prefix: bool, below: int) -> list[int]:
         """Remove and return the seqs below `below` with the tag, or with a tag of this prefix."""
-        found: list[int] = []
-        for stretch in self._stretches.values():
-            for key in stretch.keys_from(tag) if is_prefix else (tag,):
-                found += stretch.take(key, below)
-        return found
+        seqs: list[int] = []
+        for seq_range in self._ranges.values():
+            for key in seq_range.keys_from(tag) if is_prefix else (tag,):
+                seqs += seq_range.take(key, below)
+        return seqs
 
     def prune(self, below: int) -> list[object]:
         """Remove and return the ranges below `below`.
@@ -183,15 +183,15 @@ class TagIndex:
         To free one range costs as much as 100 writes, so the caller frees a few at a time.
         """
         numbers: list[int] = []
-        for number in self._stretches:
+        for number in self._ranges:
             if (number + 1) * STRETCH_RECORDS > below:
                 break
             numbers.append(number)
-        pruned: list[object] = [self._stretches.pop(number) for number in numbers]
-        if self._first != _NOWHERE and self._first + STRETCH_RECORDS <= below:
-            self._stretch, self._first = _Stretch(_NOWHERE), _NOWHERE
+        pruned: list[object] = [self._ranges.pop(number) for number in numbers]
+        if self._first_seq != _NOWHERE and self._first_seq + STRETCH_RECORDS <= below:
+            self._last_range, self._first_seq = _SeqRange(_NOWHERE), _NOWHERE
         return pruned
 
     def __len__(self) -> int:
         """Return the number of tags; a tag counts once for each range."""
-        return sum(len(stretch.places) for stretch in self._stretches.values())
+        return sum(len(seq_range.offsets) for seq_range in self._ranges.values())

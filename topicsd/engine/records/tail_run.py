@@ -18,7 +18,7 @@ from itertools import accumulate, compress, count, islice, repeat
 from operator import add, ne
 
 from topicsd.engine.records.active_file import ActiveFile
-from topicsd.engine.records.run import Run, Source
+from topicsd.engine.records.run import FrameSource, Run
 from topicsd.engine.records.tag_index import TagIndex
 
 # Removing the front of the arrays moves the rest; done when it is at least this many records and half of all.
@@ -78,11 +78,11 @@ class TailRun(Run):
         """Return whether the record at this index refers to the bytes of another record."""
         return self._originals is not None and self._originals[at] != self.positions[at]
 
-    def copies(self, at: int, upto: int) -> bytes | None:
+    def copies(self, at: int, end: int) -> bytes | None:
         """Return one byte for each record of the slice, 1 for a copy; None when there is no copy."""
         if self._originals is None:
             return None
-        marks = bytes(map(ne, self._originals[at:upto], self.positions[at:upto]))
+        marks = bytes(map(ne, self._originals[at:end], self.positions[at:end]))
         return marks if 1 in marks else None
 
     def logged_count(self, end: int) -> int:
@@ -163,7 +163,7 @@ class TailRun(Run):
     def all_tags(self) -> dict[bytes, list[int]]:
         return {} if self.source is None else self.source.tags()
 
-    def place_of(self, seq: int, log: Source) -> tuple[str, int]:
+    def place_of(self, seq: int, log: FrameSource) -> tuple[str, int]:
         if self.frames is not None:
             return "memory", 0
         return (self.source or log).place_of(self.places[seq - self.first_seq])

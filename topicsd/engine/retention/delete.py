@@ -21,16 +21,16 @@ from shared.contract.errors import (
     Refusal,
     reason_without_path,
 )
-from topicsd.engine.pending import TopicEntry, tell
+from topicsd.engine.pending import PendingEntry, tell
 from topicsd.engine.queue.job import Taken
 from topicsd.engine.records.run import Run
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.records.tag_index import TagIndex
 from topicsd.engine.records.tail_run import TailRun
 from topicsd.engine.requests import Deleted, DeleteRequest, Reply
-from topicsd.engine.retention.delete_marks import Marks, mark
+from topicsd.engine.retention.delete_marks import DeleteMarks, mark_records
 from topicsd.engine.retention.eviction_log import log_expired
-from topicsd.engine.retention.retention import delete_each, delete_found, delete_front, where_they_are
+from topicsd.engine.retention.retention import current_runs, delete_each, delete_front, delete_matches
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.topic_admin import topic_not_found
@@ -40,11 +40,11 @@ from topicsd.segment.entry import DATA, SegmentDamage
 # Up to this many records of a run are removed faster one by one.
 FEW_RECORDS: Final = 64
 
-Found = dict[Run, list[int] | Marks]
+Matches = dict[Run, list[int] | DeleteMarks]
 """For each run a few seqs, some of which may be dead, or marks."""
 
 
-class Wanted(NamedTuple):
+class TagQuery(NamedTuple):
     """The records to find: those with the tag, or tag prefix, below a seq."""
 
     tag: bytes
@@ -52,7 +52,7 @@ class Wanted(NamedTuple):
     below: int
 
 
-class _Tail(NamedTuple):
+class _TailState(NamedTuple):
     """The state of a tail run at the call. The run itself keeps growing and loses its front."""
 
     run: TailRun
@@ -64,48 +64,48 @@ class _Tail(NamedTuple):
 class Search(NamedTuple):
     """A lookup for a thread: the records to find, and the runs to search."""
 
-    wanted: Wanted
+    match: TagQuery
     earliest_seq: int
     sealed: list[SealedRun]
-    tails: list[_Tail]
+    tails: list[_TailState]
 
 
-class LookedUp(NamedTuple):
+class LookupResult(NamedTuple):
     """The result of a lookup on a thread."""
 
-    found: Found
+    matches: Matches
     tags: dict[TailRun, TagIndex]
     """Tag indexes of active segments whose tags were not loaded since the start."""
 
 
-def search_of(topic: Topic, wanted: Wanted) -> Search | None:
+def search_of(topic: Topic, match: TagQuery) -> Search | None:
     """Return the search for a thread, or None if the event loop finds the records as fast."""
     sealed = [run for run in topic.runs if isinstance(run, SealedRun) and run.entry.has_tags]
     tails = [run for run in topic.runs if isinstance(run, TailRun)]
     is_known = not any(run.tags.is_unknown for run in tails)
-    if is_known and not sealed and not any(run.tags.is_much(wanted.tag, wanted.is_prefix) for run in tails):
+    if is_known and not sealed and not any(run.tags.is_much(match.tag, match.is_prefix) for run in tails):
         return None
-    kept = [
-        _Tail(run, run.first_seq, run.lengths[:], None if run.dead is None else bytes(run.dead))
+    tail_states = [
+        _TailState(run, run.first_seq, run.lengths[:], None if run.dead is None else bytes(run.dead))
         for run in tails
     ]
-    return Search(wanted, topic.earliest_seq, sealed, kept)
+    return Search(match, topic.earliest_seq, sealed, tail_states)
 
 
-def look_up(search: Search) -> LookedUp | SegmentDamage:
+def look_up(search: Search) -> LookupResult | SegmentDamage:
     """Find the records on a thread, and load what their removal needs."""
-    tag, is_prefix, below = search.wanted
-    found: Found = {}
+    tag, is_prefix, below = search.match
+    matches: Matches = {}
     tags: dict[TailRun, TagIndex] = {}
     try:
         for run in search.sealed:
             seqs = run.find_tag(tag, is_prefix, below)
             if len(seqs) > FEW_RECORDS:
                 dead = None if run.dead is None else bytes(run.dead)
-                found[run] = mark(seqs, run.first_seq, run.lengths, dead, search.earliest_seq)
+                matches[run] = mark_records(seqs, run.first_seq, run.lengths, dead, search.earliest_seq)
             elif seqs:
                 run.load_index()
-                found[run] = seqs
+                matches[run] = seqs
         for tail in search.tails:
             index = tail.run.tags
             if index.is_unknown and tail.run.source is not None:
@@ -113,11 +113,11 @@ def look_up(search: Search) -> LookedUp | SegmentDamage:
             seqs = index.find(tag, is_prefix, below)
             if len(seqs) > FEW_RECORDS:
                 seqs = [seq for seq in seqs if seq >= tail.first_seq]
-                marks = mark(seqs, tail.first_seq, tail.lengths, tail.dead, search.earliest_seq)
-                found[tail.run] = marks
+                marks = mark_records(seqs, tail.first_seq, tail.lengths, tail.dead, search.earliest_seq)
+                matches[tail.run] = marks
             elif seqs:
-                found[tail.run] = seqs
-        return LookedUp(found, tags)
+                matches[tail.run] = seqs
+        return LookupResult(matches, tags)
     except SegmentDamage as damage:
         return damage
 
@@ -149,43 +149,45 @@ def delete_records(shard: ShardState, name: str, request: DeleteRequest, reply: 
         return
     search = None
     if control.tag is not None:
-        search = search_of(topic, Wanted(control.tag.encode(), control.is_prefix, control.below))
+        search = search_of(topic, TagQuery(control.tag.encode(), control.is_prefix, control.below))
     if search is None:
         shard.join_control(topic, control, PendingDelete(shard, topic, control, None, reply))
         return
-    go_on = partial(_looked_up, shard, topic, control, reply)
-    shard.threads.read.submit(partial(look_up, search), go_on)
+    on_result = partial(_on_looked_up, shard, topic, control, reply)
+    shard.threads.read.submit(partial(look_up, search), on_result)
 
 
-def _looked_up(
-    shard: ShardState, topic: Topic, control: Delete, reply: Reply, found: LookedUp | SegmentDamage | OSError
+def _on_looked_up(
+    shard: ShardState,
+    topic: Topic,
+    control: Delete,
+    reply: Reply,
+    result: LookupResult | SegmentDamage | OSError,
 ) -> None:
-    if isinstance(found, SegmentDamage):
+    if isinstance(result, SegmentDamage):
         detail: dict[str, object] = {
-            "segment": found.name.key(DATA),
-            "first_seq": found.first_seq,
-            "last_seq": found.last_seq,
+            "segment": result.name.key(DATA),
+            "first_seq": result.first_seq,
+            "last_seq": result.last_seq,
         }
-        tell(reply, Refusal(CORRUPT_SEGMENT, f"the records with the tag cannot be found: {found}", detail))
-    elif isinstance(found, OSError):
+        tell(reply, Refusal(CORRUPT_SEGMENT, f"cannot find the records with the tag: {result}", detail))
+    elif isinstance(result, OSError):
         tell(
             reply,
-            Refusal(
-                CORRUPT_SEGMENT, f"the records with the tag cannot be found: {reason_without_path(found)}"
-            ),
+            Refusal(CORRUPT_SEGMENT, f"cannot find the records with the tag: {reason_without_path(result)}"),
         )
     elif topic.leaving is not None or shard.topics.get(topic.name) is not topic:
         tell(reply, topic_not_found(topic.name))
     elif (refusal := shard.log.admit_control()) is not None:
         tell(reply, refusal)
     else:
-        for run, tags in found.tags.items():
+        for run, tags in result.tags.items():
             if run.tags.is_unknown:
                 run.tags = tags
-        shard.join_control(topic, control, PendingDelete(shard, topic, control, found.found, reply))
+        shard.join_control(topic, control, PendingDelete(shard, topic, control, result.matches, reply))
 
 
-def apply_delete(topic: Topic, control: Delete, found: Found | None = None) -> int:
+def apply_delete(topic: Topic, control: Delete, matches: Matches | None = None) -> int:
     """Remove the records of a delete frame; return how many were live.
 
     `found` is the result of the lookup; without it, as in replay, the records are searched here.
@@ -205,24 +207,24 @@ def apply_delete(topic: Topic, control: Delete, found: Found | None = None) -> i
     # Remembered for a while: these jobs were deleted, not acked.
     taken = None if topic.queue is None else Taken()
     try:
-        return _delete_asked(topic, control, found, taken)
+        return _delete_matches(topic, control, matches, taken)
     finally:
         if topic.queue is not None and taken is not None:
             topic.queue.endings.note_deleted(taken)
 
 
-def _delete_asked(topic: Topic, control: Delete, found: Found | None, taken: Taken | None) -> int:
+def _delete_matches(topic: Topic, control: Delete, matches: Matches | None, taken: Taken | None) -> int:
     if control.tag is None:
         return delete_each(topic, control.seqs, taken)
     tag = control.tag.encode()
-    if found is not None:
-        for run in found:
+    if matches is not None:
+        for run in matches:
             # The tags of a prefix stay in the index for now: there may be as many tags as records.
             if isinstance(run, TailRun) and not control.is_prefix:
                 run.tags.drop(tag, control.below)
-        return delete_found(topic, where_they_are(topic, found), taken)
-    matches = ((run, run.find_tag(tag, control.is_prefix, control.below)) for run in topic.runs)
-    return delete_found(topic, matches, taken)
+        return delete_matches(topic, current_runs(topic, matches), taken)
+    runs_and_seqs = ((run, run.find_tag(tag, control.is_prefix, control.below)) for run in topic.runs)
+    return delete_matches(topic, runs_and_seqs, taken)
 
 
 def _refuse(request: DeleteRequest) -> Refusal | None:
@@ -247,38 +249,39 @@ def _deleted(topic: Topic, count: int) -> Deleted:
     return Deleted(topic.name, count, topic.earliest_seq, topic.head, topic.live_count, topic.live_bytes)
 
 
-class PendingDelete(TopicEntry):
+class PendingDelete(PendingEntry):
     """A delete on its way to the log."""
 
-    __slots__ = ("control", "found", "reply", "shard")
+    __slots__ = ("control", "matches", "reply", "shard")
 
     def __init__(
-        self, shard: ShardState, topic: Topic, control: Delete, found: Found | None, reply: Reply
+        self, shard: ShardState, topic: Topic, control: Delete, matches: Matches | None, reply: Reply
     ) -> None:
         super().__init__(topic)
         self.shard = shard
         self.control = control
-        self.found = found
+        self.matches = matches
         self.reply = reply
 
     def publish(self) -> None:
         self.end_wait()
         topic = self.topic
         try:
-            deleted = apply_delete(topic, self.control, self.found)
+            deleted = apply_delete(topic, self.control, self.matches)
         except (SegmentDamage, OSError) as error:
             # The frame is in the log: the next start that can read the segment applies it.
             tell(
                 self.reply,
                 Refusal(
-                    CORRUPT_SEGMENT, f"the records to delete cannot be found: {reason_without_path(error)}"
+                    CORRUPT_SEGMENT,
+                    f"the delete is logged, but its records cannot be read: {reason_without_path(error)}",
                 ),
             )
             return
         if topic.queue is not None and topic.waiters is not None:
             # A job that blocked others of its tag may be removed.
             self.shard.watch.wake(topic)
-        self.shard.gone_jobs.after(topic, partial(tell, self.reply, _deleted(topic, deleted)))
+        self.shard.removals.after(topic, partial(tell, self.reply, _deleted(topic, deleted)))
 
     def undo(self) -> None:
         self.end_wait()  # No record is removed before the frame satisfies its durability class.

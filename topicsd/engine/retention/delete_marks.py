@@ -19,29 +19,29 @@ from topicsd.engine.records.sealed_run import SealedRun
 SUMMED_AT_ONCE: Final = 8192
 
 
-class Marks(msgspec.Struct, frozen=True, gc=False):
+class DeleteMarks(msgspec.Struct, frozen=True, gc=False):
     """A set of seqs, iterated in ascending order."""
 
     first_seq: int
-    alive: bytes
+    live: bytes
     """1 for each record to remove that was live when the marks were made."""
     count: int
     size: int
 
     def __iter__(self) -> Iterator[int]:
-        return compress(range(self.first_seq, self.first_seq + len(self.alive)), self.alive)
+        return compress(range(self.first_seq, self.first_seq + len(self.live)), self.live)
 
     def __len__(self) -> int:
         return self.count
 
     @property
     def last_seq(self) -> int:
-        return self.first_seq + self.alive.rfind(1)
+        return self.first_seq + self.live.rfind(1)
 
 
-def mark(
+def mark_records(
     seqs: list[int], first_seq: int, lengths: array[int], dead: bytes | None, earliest_seq: int
-) -> Marks:
+) -> DeleteMarks:
     """Return marks for these seqs, except for those dead or below `earliest_seq`.
 
     >>> mark([5, 7, 8], 5, array("I", [10, 20, 30, 40]), bytes([0, 0, 0, 1]), 1)
@@ -50,49 +50,49 @@ def mark(
     marks = bytearray(len(lengths))
     for seq in seqs:
         marks[seq - first_seq] = 1
-    gone = min(max(0, earliest_seq - first_seq), len(marks))
-    marks[:gone] = bytes(gone)
-    alive = bytes(marks) if dead is None else _without(marks, dead)
-    return Marks(first_seq, alive, alive.count(1), _size(lengths, alive))
+    front = min(max(0, earliest_seq - first_seq), len(marks))
+    marks[:front] = bytes(front)
+    live = bytes(marks) if dead is None else _without(marks, dead)
+    return DeleteMarks(first_seq, live, live.count(1), _size(lengths, live))
 
 
-def take_marked(run: Run, marks: Marks, earliest_seq: int) -> Marks:
+def take_marked(run: Run, marks: DeleteMarks, earliest_seq: int) -> DeleteMarks:
     """Remove the marked records from the run; return marks of those that were still live."""
-    marks = _still_there(run, marks, earliest_seq)
+    marks = _without_removed(run, marks, earliest_seq)
     low = marks.first_seq - run.first_seq
-    high = low + len(marks.alive)
+    high = low + len(marks.live)
     if run.dead is None:
         run.dead = bytearray(run.next_seq - run.first_seq)
-        run.dead[low:high] = marks.alive
+        run.dead[low:high] = marks.live
     else:
-        run.dead[low:high] = _or(run.dead[low:high], marks.alive)
+        run.dead[low:high] = _or(run.dead[low:high], marks.live)
     if isinstance(run, SealedRun):
-        run.note_taken(marks.count, marks.size)
+        run.count_dead(marks.count, marks.size)
     return marks
 
 
-def _still_there(run: Run, marks: Marks, earliest_seq: int) -> Marks:
-    front = min(max(0, earliest_seq - marks.first_seq), len(marks.alive))
-    first_seq, alive = marks.first_seq + front, marks.alive[front:]
+def _without_removed(run: Run, marks: DeleteMarks, earliest_seq: int) -> DeleteMarks:
+    front = min(max(0, earliest_seq - marks.first_seq), len(marks.live))
+    first_seq, live = marks.first_seq + front, marks.live[front:]
     low = first_seq - run.first_seq
-    dead = b"" if run.dead is None else run.dead[low : low + len(alive)]
-    if marks.alive.find(1, 0, front) < 0 and not _any_in_both(alive, dead):
-        return Marks(first_seq, alive, marks.count, marks.size)
+    dead = b"" if run.dead is None else run.dead[low : low + len(live)]
+    if marks.live.find(1, 0, front) < 0 and not _any_in_both(live, dead):
+        return DeleteMarks(first_seq, live, marks.count, marks.size)
     if dead:
-        alive = _without(alive, dead)
-    lengths = run.lengths[low : low + len(alive)]
-    return Marks(first_seq, alive, alive.count(1), _size(lengths, alive))
+        live = _without(live, dead)
+    lengths = run.lengths[low : low + len(live)]
+    return DeleteMarks(first_seq, live, live.count(1), _size(lengths, live))
 
 
-def _size(lengths: array[int], alive: bytes) -> int:
+def _size(lengths: array[int], live: bytes) -> int:
     """Sum the lengths of the live records.
 
     Summed in parts: a thread inside one `sum` blocks the event loop until it returns.
     """
     size = 0
-    for at in range(0, len(alive), SUMMED_AT_ONCE):
-        upto = at + SUMMED_AT_ONCE
-        size += sum(compress(lengths[at:upto], alive[at:upto]))
+    for start in range(0, len(live), SUMMED_AT_ONCE):
+        end = start + SUMMED_AT_ONCE
+        size += sum(compress(lengths[start:end], live[start:end]))
     return size
 
 

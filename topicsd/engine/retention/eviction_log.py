@@ -50,20 +50,20 @@ class PendingFloor:
         pass  # The background logs it again once there is room.
 
 
-def look_ahead(shard: ShardState, topic: Topic) -> None:
+def prefetch_next_index(shard: ShardState, topic: Topic) -> None:
     """Load the index of the next segment on a thread before eviction reaches it.
 
     Otherwise the event loop would wait for a slow disk when the segment's records are counted.
     """
     first = topic.runs[0]
-    if not isinstance(first, SealedRun) or first.has_looked_ahead:
+    if not isinstance(first, SealedRun) or first.is_next_prefetched:
         return
     if first.next_seq - topic.earliest_seq <= AHEAD_RECORDS:
-        first.has_looked_ahead = True
-        behind = topic.runs[1]
-        if isinstance(behind, SealedRun):
-            thread = shard.threads.cold if behind.entry.tier == COLD else shard.threads.read
-            thread.submit(partial(_load, behind), lambda outcome: None)
+        first.is_next_prefetched = True
+        following = topic.runs[1]
+        if isinstance(following, SealedRun):
+            thread = shard.threads.cold if following.entry.tier == COLD else shard.threads.read
+            thread.submit(partial(_load, following), lambda outcome: None)
 
 
 def _load(run: SealedRun) -> None:
@@ -72,18 +72,18 @@ def _load(run: SealedRun) -> None:
         run.load_index()
 
 
-def keep_to_caps(shard: ShardData, topic: Topic) -> None:
+def evict_over_caps(shard: ShardData, topic: Topic) -> None:
     """Enforce the caps; if a segment is unreadable, log that and leave the topic over its caps."""
     try:
         enforce_caps(topic)
     except (SegmentDamage, OSError) as error:
-        _say_once(shard, topic, error)
+        _log_failure_once(shard, topic, error)
 
 
-def _say_once(shard: ShardData, topic: Topic, error: Exception) -> None:
-    if topic.epoch not in shard.overfull:
-        shard.overfull.add(topic.epoch)
-        logger.error('what is to leave topic "%s" cannot be told, and stays: %s', topic.name, error)
+def _log_failure_once(shard: ShardData, topic: Topic, error: Exception) -> None:
+    if topic.epoch not in shard.eviction_failures:
+        shard.eviction_failures.add(topic.epoch)
+        logger.error('topic "%s": eviction failed, segment unreadable: %s', topic.name, error)
 
 
 def log_expired(shard: ShardState, topic: Topic, now_ms: int) -> None:
@@ -91,10 +91,10 @@ def log_expired(shard: ShardState, topic: Topic, now_ms: int) -> None:
     try:
         expire(topic, now_ms)
     except (SegmentDamage, OSError) as error:
-        _say_once(shard, topic, error)
+        _log_failure_once(shard, topic, error)
     by_age = topic.evicted_to.get("ttl", 0)
     if by_age > topic.ttl_logged:
-        look_ahead(shard, topic)
+        prefetch_next_index(shard, topic)
     if by_age > topic.ttl_logged and not topic.is_ephemeral and topic.leaving is None:
         pending = PendingFloor(shard, topic)
         topic.ttl_logged = by_age

@@ -19,7 +19,7 @@ from topicsd.engine.records.durable_seq import note_forgotten
 from topicsd.engine.records.run import Run
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.records.tail_run import TRIM_RECORDS, TailRun
-from topicsd.engine.retention.delete_marks import Marks, take_marked
+from topicsd.engine.retention.delete_marks import DeleteMarks, take_marked
 from topicsd.engine.topic import NEVER, Topic
 
 # Jobs that are removed from their queue one by one: as many as an ack names.
@@ -36,8 +36,8 @@ def expire(topic: Topic, now_ms: int) -> None:
     if topic.protected_seq == NEVER:
         last = _last_older(topic, now_ms - ttl_ms)
     else:
-        held = min(_last_older(topic, now_ms - ttl_ms), topic.protected_seq)
-        last = max(held, _last_older(topic, now_ms - HARD_FACTOR * ttl_ms))
+        unprotected = min(_last_older(topic, now_ms - ttl_ms), topic.protected_seq)
+        last = max(unprotected, _last_older(topic, now_ms - HARD_FACTOR * ttl_ms))
     if last >= topic.earliest_seq:
         evict(topic, last, "ttl")
 
@@ -60,22 +60,22 @@ def _last_older(topic: Topic, oldest_ts: int) -> int:
 def enforce_caps(topic: Topic) -> None:
     """Evict records from the front until the topic is within its caps."""
     if topic.protected_seq == NEVER:
-        _keep_to_caps(topic, 1, NEVER)
+        _evict_over(topic, 1, NEVER)
         return
     if topic.earliest_seq <= topic.protected_seq:
-        _keep_to_caps(topic, 1, topic.protected_seq)
-    _keep_to_caps(topic, HARD_FACTOR, NEVER)
+        _evict_over(topic, 1, topic.protected_seq)
+    _evict_over(topic, HARD_FACTOR, NEVER)
 
 
-def _keep_to_caps(topic: Topic, factor: int, upto: int) -> None:
-    """Evict what exceeds `factor` times the caps, up to seq `upto`."""
+def _evict_over(topic: Topic, factor: int, last: int) -> None:
+    """Evict what exceeds `factor` times the caps, up to seq `last`."""
     config = topic.config
     over = topic.live_count - factor * config.cap_records if config.cap_records else 0
     if over > 0:
-        evict(topic, min(nth_live(topic, over), upto), "cap")
+        evict(topic, min(nth_live(topic, over), last), "cap")
     if config.cap_bytes and topic.live_bytes > factor * config.cap_bytes:
         over = topic.live_bytes - factor * config.cap_bytes
-        evict(topic, min(_last_over_bytes(topic, over), upto), "cap")
+        evict(topic, min(_last_over_bytes(topic, over), last), "cap")
 
 
 def evict(topic: Topic, last: int, reason: str) -> None:
@@ -87,7 +87,7 @@ def evict(topic: Topic, last: int, reason: str) -> None:
         note_evicted(topic, lost, reason)
 
 
-def evict_again(topic: Topic, last: int, reason: str) -> None:
+def replay_eviction(topic: Topic, last: int, reason: str) -> None:
     """Replay a logged eviction up to `last`: readers may have seen it, so it is final."""
     _drop_front(topic, last)
     note_evicted(topic, last, reason)
@@ -110,76 +110,76 @@ def delete_front(topic: Topic, last: int) -> int:
 
 def delete_each(topic: Topic, seqs: Iterable[int], taken: Taken | None = None) -> int:
     """Delete these records; return how many were live, and add them to `taken` if given."""
-    return delete_found(topic, _by_run(topic, dict.fromkeys(seqs)), taken)
+    return delete_matches(topic, _by_run(topic, dict.fromkeys(seqs)), taken)
 
 
 def _by_run(topic: Topic, seqs: Iterable[int]) -> Iterator[tuple[Run, list[int]]]:
     """Group consecutive seqs of the same run."""
     run: Run | None = None
     first = end = 0
-    here: list[int] = []
+    group: list[int] = []
     for seq in seqs:
         if not first <= seq < end:
             if run is not None:
-                yield run, here
-            run, here = topic.run_of(seq), []
+                yield run, group
+            run, group = topic.run_of(seq), []
             first, end = (0, 0) if run is None else (run.first_seq, run.next_seq)
         if first <= seq < end:
-            here.append(seq)
+            group.append(seq)
     if run is not None:
-        yield run, here
+        yield run, group
 
 
-def delete_found(
-    topic: Topic, found: Iterable[tuple[Run, list[int] | Marks]], taken: Taken | None = None
+def delete_matches(
+    topic: Topic, matches: Iterable[tuple[Run, list[int] | DeleteMarks]], taken: Taken | None = None
 ) -> int:
     """Delete records given with their runs, however many; see `delete_each`."""
     earliest = topic.earliest_seq
     count = 0
-    elsewhere: list[int] = []
+    outside: list[int] = []
     try:
-        for run, matches in found:
-            seqs: list[int] | Marks
-            if isinstance(matches, Marks):
-                seqs = take_marked(run, matches, earliest)
+        for run, run_matches in matches:
+            seqs: list[int] | DeleteMarks
+            if isinstance(run_matches, DeleteMarks):
+                seqs = take_marked(run, run_matches, earliest)
                 size = seqs.size
             else:
-                seqs, size = run.mark_all_dead(matches, max(earliest, run.first_seq))
+                seqs, size = run.mark_all_dead(run_matches, max(earliest, run.first_seq))
                 # The tags of an active segment include records after it that a checkpoint is copying.
                 low, high = run.first_seq, run.next_seq
-                elsewhere += [seq for seq in matches if not low <= seq < high]
+                outside += [seq for seq in run_matches if not low <= seq < high]
             topic.add_live(-len(seqs), -size)
             count += len(seqs)
             if topic.queue is not None:
-                _tell_queue(topic.queue, seqs, count)
+                _remove_jobs(topic.queue, seqs, count)
             if taken is not None:
-                last = seqs.last_seq if isinstance(seqs, Marks) else max(seqs, default=0)
+                last = seqs.last_seq if isinstance(seqs, DeleteMarks) else max(seqs, default=0)
                 taken.add(seqs, len(seqs), last)
     finally:
         # The records before an unreadable segment are removed.
         if count and topic.next_live(earliest) != earliest:
             move_earliest(topic, earliest)
-    return count + delete_each(topic, elsewhere, taken) if elsewhere else count
+    return count + delete_each(topic, outside, taken) if outside else count
 
 
-def _tell_queue(queue: LeaseQueue, seqs: list[int] | Marks, count_so_far: int) -> None:
+def _remove_jobs(queue: LeaseQueue, seqs: list[int] | DeleteMarks, count_so_far: int) -> None:
     if count_so_far > EACH_MAX:
-        queue.all_gone(seqs)
+        queue.remove_many(seqs)
         return
     for seq in seqs:
-        queue.gone(seq)
+        queue.remove(seq)
 
 
-def where_they_are(
-    topic: Topic, found: Mapping[Run, list[int] | Marks]
-) -> Iterator[tuple[Run, list[int] | Marks]]:
+def current_runs(
+    topic: Topic, matches: Mapping[Run, list[int] | DeleteMarks]
+) -> Iterator[tuple[Run, list[int] | DeleteMarks]]:
     """Map the found records to the current runs: a checkpoint may have replaced some."""
     runs = set(topic.runs)
-    for run, matches in found.items():
+    for run, run_matches in matches.items():
         if run in runs:
-            yield run, matches
+            yield run, run_matches
         else:
-            yield from _by_run(topic, matches)
+            yield from _by_run(topic, run_matches)
 
 
 def nth_live(topic: Topic, count: int) -> int:
@@ -244,7 +244,7 @@ def _drop_front(topic: Topic, last: int) -> int:
         highest = run.last_live(low, high) or highest
     if last >= topic.earliest_seq:
         if topic.queue is not None:
-            topic.queue.gone_to(topic.earliest_seq, last)
+            topic.queue.remove_range(topic.earliest_seq, last)
         move_earliest(topic, last + 1)
     return highest
 
@@ -261,15 +261,15 @@ def move_earliest(topic: Topic, seq: int) -> None:
     """Set `earliest_seq` to the first live seq from `seq` on; drop runs and columns before it."""
     topic.earliest_seq = seq
     topic.earliest_seq = earliest = topic.next_live(seq)
-    gone = 0
-    while gone < len(topic.runs) - 1 and topic.runs[gone].next_seq <= earliest:
-        gone += 1
-    if gone:
-        for run in topic.runs[:gone]:
+    dropped = 0
+    while dropped < len(topic.runs) - 1 and topic.runs[dropped].next_seq <= earliest:
+        dropped += 1
+    if dropped:
+        for run in topic.runs[:dropped]:
             if isinstance(run, TailRun):
                 note_forgotten(topic, run, run.next_seq - 1)
             drop_run(topic, run)
-        del topic.runs[:gone]
+        del topic.runs[:dropped]
     first = topic.runs[0]
     if isinstance(first, TailRun) and earliest - first.first_seq >= TRIM_RECORDS:
         if first.can_forget_before(earliest):

@@ -66,37 +66,37 @@ def frame_copy(original: bytes, topic_id: int, seq: int, ts: int, class_flag: in
     return original[:LEN_BYTES] + copied + pack_u64(checksum ^ xxh3(body) ^ xxh3(copied))
 
 
-def own_frames(run: TailRun, found: Frames, topic: Topic) -> Frames:
+def own_frames(run: TailRun, frames: Frames, topic: Topic) -> Frames:
     """Return frames of a run as read, with originals replaced by the copies that refer to them."""
-    at = found.first_seq - run.first_seq
-    upto = at + len(found.starts)
-    marks = run.copies(at, upto)
+    at = frames.first_seq - run.first_seq
+    end = at + len(frames.starts)
+    marks = run.copies(at, end)
     if marks is None:
-        return found
-    return frame_copies(found, run.stamps[at:upto], marks, topic.topic_id, topic.is_durable)
+        return frames
+    return frame_copies(frames, run.stamps[at:end], marks, topic.topic_id, topic.is_durable)
 
 
 def frame_copies(
-    stretch: Frames, stamps: Sequence[int], marks: bytes, topic_id: int, is_durable: bool
+    frames: Frames, stamps: Sequence[int], marks: bytes, topic_id: int, is_durable: bool
 ) -> Frames:
     """Frame the records marked in `marks` as copies, each in the place of its original.
 
     Records that were not read whole stay as they are.
     """
     class_flag = FLAG_DURABLE if is_durable else 0
-    data, framed = stretch.data, bytearray(stretch.data)
-    columns = zip(stretch.starts, stretch.lengths, stamps, marks, strict=True)
-    for seq, (start, length, ts, is_copy) in enumerate(columns, stretch.first_seq):
+    data, framed = frames.data, bytearray(frames.data)
+    columns = zip(frames.starts, frames.lengths, stamps, marks, strict=True)
+    for seq, (start, length, ts, is_copy) in enumerate(columns, frames.first_seq):
         end = start + length
         if is_copy and end <= len(data):
             framed[start:end] = frame_copy(data[start:end], topic_id, seq, ts, class_flag)
-    return stretch._replace(data=bytes(framed))
+    return frames._replace(data=bytes(framed))
 
 
 # The header after its length has two parts: the fields of the copy's own, and the lengths of node, tag and
 # payload.
-_SAME: Final = Struct("<HHI")
-assert LEN_BYTES + OWN.size + _SAME.size == HEADER_BYTES
+_LENGTHS: Final = Struct("<HHI")
+assert LEN_BYTES + OWN.size + _LENGTHS.size == HEADER_BYTES
 
 _APPEND: Final = int(FrameType.APPEND)
 
@@ -128,22 +128,22 @@ class CopiedFrames:
     def __len__(self) -> int:
         return len(self.seqs)
 
-    def part(self, first: int, upto: int) -> CopiedFrames:
-        """Return the copies from index `first` to `upto`."""
-        return CopiedFrames(self._records[first:upto], self._is_changed)
+    def part(self, first: int, end: int) -> CopiedFrames:
+        """Return the copies from index `first` to before `end`."""
+        return CopiedFrames(self._records[first:end], self._is_changed)
 
     def behind(self, count: int) -> CopiedFrames:
         """Return all but the first `count` copies."""
         return self.part(count, len(self.seqs)) if count < len(self.seqs) else NO_COPIES
 
-    def refer(self, shard: ShardState, forward: Forward) -> References | None:
+    def refer(self, shard: ShardState, route: Forward) -> References | None:
         """Return references to the records in the log of this shard, or None."""
         if self._is_changed or shard.referred_bytes >= REFERRED_FILES_MAX * shard.settings.wal_file_bytes:
             return None
         references = self._references
         if references is None or references.lowest < shard.referable_from:
-            source = shard.topics.get(forward.rule.source)
-            if source is None or source.epoch != forward.source_epoch:
+            source = shard.topics.get(route.rule.source)
+            if source is None or source.epoch != route.source_epoch:
                 return None
             references = self._references = refer(shard, source, self.seqs)
         return references
@@ -170,8 +170,8 @@ class CopiedFrames:
             node, flags = record.node.encode(), flags | FLAG_NODE
         if meta:
             payload, flags = payload_with_meta(payload, meta), flags | FLAG_META
-        rest = _SAME.pack(len(node), len(tag), len(payload)) + node + tag + payload
-        length = LEN_BYTES + FRAME_LEN_MIN - _SAME.size + len(rest)
+        rest = _LENGTHS.pack(len(node), len(tag), len(payload)) + node + tag + payload
+        length = LEN_BYTES + FRAME_LEN_MIN - _LENGTHS.size + len(rest)
         self._frames.append((pack_u32(length - LEN_BYTES), flags, rest))
         self._lengths.append(length)
         self._size += length

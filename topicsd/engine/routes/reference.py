@@ -22,7 +22,7 @@ from topicsd.log.frame import FrameDamage, FrameType, parse_frame
 
 KEPT_MAX: Final = 64
 NAMING_BYTES: Final = 256
-STRETCH_BYTES: Final = 10
+RANGE_BYTES: Final = 10
 
 
 class References(NamedTuple):
@@ -41,7 +41,7 @@ class References(NamedTuple):
     @property
     def log_bytes(self) -> int:
         """Return an estimate of the size of a frame with these references."""
-        return NAMING_BYTES + STRETCH_BYTES * len(self.offsets)
+        return NAMING_BYTES + RANGE_BYTES * len(self.offsets)
 
 
 def refer(shard: ShardState, source: Topic, seqs: Sequence[int]) -> References | None:
@@ -63,9 +63,9 @@ def refer(shard: ShardState, source: Topic, seqs: Sequence[int]) -> References |
     file = shard.files.file_of(lowest)
     if lowest < shard.referable_from or shard.files.file_of(max(places)) is not file:
         return None
-    stretches = stretches_of(places, lengths)
-    offsets = [start - file.base for start, _ in stretches]
-    sizes = [end - start for start, end in stretches]
+    ranges = stretches_of(places, lengths)
+    offsets = [start - file.base for start, _ in ranges]
+    sizes = [end - start for start, end in ranges]
     return References(file.first_ordinal, offsets, sizes, places, list(lengths), sum(sizes), lowest)
 
 
@@ -73,7 +73,7 @@ class UnknownOriginals(Exception):
     """A reference that names no records of the log, with the reason."""
 
 
-class Found(NamedTuple):
+class ReferredRecords(NamedTuple):
     """The records that a reference names."""
 
     places: array[int]
@@ -87,33 +87,33 @@ class Originals:
 
     def __init__(self, files: LogFiles) -> None:
         self._files = files
-        self._found: dict[tuple[int, ...], Found] = {}
+        self._recent: dict[tuple[int, ...], ReferredRecords] = {}
 
-    def of(self, control: ForwardCursor) -> Found:
+    def of(self, control: ForwardCursor) -> ReferredRecords:
         """Return the records of a frame; raise UnknownOriginals unless they are `count` records."""
         key = (control.file, *control.offsets, *control.sizes)
-        found = self._found.get(key)
-        if found is None:
-            while len(self._found) >= KEPT_MAX:
-                del self._found[next(iter(self._found))]
-            found = self._found[key] = self._find(control)
-        if len(found.lengths) != control.count:
-            raise UnknownOriginals(f"it counts {control.count} and names {len(found.lengths)}")
-        return found
+        records = self._recent.get(key)
+        if records is None:
+            while len(self._recent) >= KEPT_MAX:
+                del self._recent[next(iter(self._recent))]
+            records = self._recent[key] = self._resolve(control)
+        if len(records.lengths) != control.count:
+            raise UnknownOriginals(f"it declares {control.count} records and names {len(records.lengths)}")
+        return records
 
-    def _find(self, control: ForwardCursor) -> Found:
-        found = Found(array("Q"), [], [])
+    def _resolve(self, control: ForwardCursor) -> ReferredRecords:
+        records = ReferredRecords(array("Q"), [], [])
         if len(control.offsets) != len(control.sizes):
             raise UnknownOriginals(f"it has {len(control.offsets)} offsets and {len(control.sizes)} sizes")
         for offset, size in zip(control.offsets, control.sizes, strict=True):
             position = self._files.position_of(control.file, offset)
             if position is None:
-                raise UnknownOriginals(f"{wal_name(control.file)} is no part of the log")
-            self._add(found, position, size)
-        assert found.tags is not None
-        return found if any(found.tags) else found._replace(tags=None)
+                raise UnknownOriginals(f"{wal_name(control.file)} is not part of the log")
+            self._add(records, position, size)
+        assert records.tags is not None
+        return records if any(records.tags) else records._replace(tags=None)
 
-    def _add(self, found: Found, position: int, size: int) -> None:
+    def _add(self, records: ReferredRecords, position: int, size: int) -> None:
         file, offset = self._files.place_of(position)
         data = self._files.read(position, position + size)
         at = 0
@@ -124,8 +124,8 @@ class Originals:
                 raise UnknownOriginals(f"{file} at offset {offset + at}: {damage.what}") from None
             if frame.type != FrameType.APPEND:
                 raise UnknownOriginals(f"{file} has no record at offset {offset + at}")
-            found.places.append(position + at)
-            found.lengths.append(frame.size)
-            assert found.tags is not None
-            found.tags.append(frame.tag)
+            records.places.append(position + at)
+            records.lengths.append(frame.size)
+            assert records.tags is not None
+            records.tags.append(frame.tag)
             at += frame.size

@@ -21,7 +21,7 @@ import msgspec
 
 from shared.contract.errors import TOPIC_EXISTS_INCOMPATIBLE, Refusal
 from shared.contract.route_rule import ForwardRule
-from topicsd.engine.pending import TopicEntry, tell
+from topicsd.engine.pending import PendingEntry, tell
 from topicsd.engine.requests import Reply
 from topicsd.engine.retention.eviction_log import log_expired
 from topicsd.engine.shard_data import ShardData
@@ -30,7 +30,7 @@ from topicsd.engine.topic import Topic
 from topicsd.engine.topic_admin import topic_not_found
 from topicsd.log.control_frame import Control, ForwardCreate, ForwardCursor, ForwardDelete, encode_control
 
-FORWARDS: Final = "forwards"
+ROUTES_SECTION: Final = "forwards"
 """The name of the routes' section in a topic's snapshot entry."""
 
 
@@ -60,7 +60,7 @@ class ForwardDeleted(msgspec.Struct, frozen=True):
     deleted: bool
 
 
-class KeptForward(msgspec.Struct, frozen=True, array_like=True):
+class SnapshotRoute(msgspec.Struct, frozen=True, array_like=True):
     """One route in a snapshot."""
 
     rule: ForwardRule
@@ -85,25 +85,25 @@ class Forward:
         "source_head",
     )
 
-    def __init__(self, dest: Topic, kept: KeptForward) -> None:
+    def __init__(self, dest: Topic, saved: SnapshotRoute) -> None:
         self.dest = dest
-        self.rule = kept.rule
-        self.source_epoch = kept.source_epoch
-        self.seq = kept.seq
+        self.rule = saved.rule
+        self.source_epoch = saved.source_epoch
+        self.seq = saved.seq
         """The last seq of the source that it is done with."""
-        self.logged_seq = kept.seq
+        self.logged_seq = saved.seq
         """The position that the log has."""
-        self.source_head = kept.source_head
+        self.source_head = saved.source_head
         """The head of the source when the route was created. Only up to there may an earlier route have
         copied."""
-        self.forwarded_total = kept.forwarded_total
+        self.forwarded_total = saved.forwarded_total
         self.is_leaving = False
         """True while its delete is on its way to the log."""
         self.is_gone = False
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[KeptForward]).decode
+_decode = msgspec.msgpack.Decoder(list[SnapshotRoute]).decode
 
 
 def put_forward(shard: ShardState, rule: ForwardRule, reply: Reply) -> None:
@@ -114,17 +114,17 @@ def put_forward(shard: ShardState, rule: ForwardRule, reply: Reply) -> None:
     assert rule.source != rule.dest
     known = shard.forwards.get(rule.name)
     if known is not None and not known.is_leaving:
-        stand = SourceStand(known.source_epoch, known.source_head, 1)
-        _put(shard, rule, reply, stand)
+        source_position = SourceStand(known.source_epoch, known.source_head, 1)
+        _put(shard, rule, reply, source_position)
     elif rule.source in shard.topics or shard.stand_of is None:
-        _put(shard, rule, reply, _stand_here(shard, rule.source))
+        _put(shard, rule, reply, _local_source(shard, rule.source))
     elif shard.visible_topic(rule.dest) is None and rule.dest not in shard.topics:
         reply(topic_not_found(rule.dest))
     else:
         shard.stand_of(rule.source, partial(_put, shard, rule, reply))
 
 
-def _stand_here(shard: ShardState, name: str) -> SourceStand | Refusal:
+def _local_source(shard: ShardState, name: str) -> SourceStand | Refusal:
     source = shard.visible_topic(name)
     if source is None:
         return topic_not_found(name)
@@ -132,7 +132,7 @@ def _stand_here(shard: ShardState, name: str) -> SourceStand | Refusal:
     return SourceStand(source.epoch, source.head, source.earliest_seq)
 
 
-def _put(shard: ShardState, rule: ForwardRule, reply: Reply, stand: SourceStand | Refusal) -> None:
+def _put(shard: ShardState, rule: ForwardRule, reply: Reply, source_position: SourceStand | Refusal) -> None:
     topic = shard.topics.get(rule.dest)
     if topic is not None and topic.leaving is not None:
         shard.defer(topic, partial(put_forward, shard, rule, reply), reply)
@@ -141,8 +141,8 @@ def _put(shard: ShardState, rule: ForwardRule, reply: Reply, stand: SourceStand 
         reply(topic_not_found(rule.dest))
         return
     refusal = _refuse_repoint(shard, rule) or shard.log.admit_control()
-    if isinstance(stand, Refusal) or refusal is not None:
-        reply(refusal or stand)
+    if isinstance(source_position, Refusal) or refusal is not None:
+        reply(refusal or source_position)
         return
     known = topic.forwards.get(rule.name)
     if known is not None and known.rule == rule and not topic.waiting_count:
@@ -152,18 +152,18 @@ def _put(shard: ShardState, rule: ForwardRule, reply: Reply, stand: SourceStand 
         # Records already looked at are done with, even those that the new rule would have copied.
         seq = known.seq
     else:
-        seq = stand.earliest_seq - 1 if rule.is_from_start else stand.head_seq
-    control = ForwardCreate(rule, stand.epoch, seq, stand.head_seq)
-    _join(shard, topic, control, PendingForward(shard, topic, control, reply))
+        seq = source_position.earliest_seq - 1 if rule.is_from_start else source_position.head_seq
+    control = ForwardCreate(rule, source_position.epoch, seq, source_position.head_seq)
+    _join(shard, topic, control, PendingRoute(shard, topic, control, reply))
 
 
 def delete_forward(shard: ShardState, name: str, reply: Reply) -> None:
     """Delete a route; `reply` gets `ForwardDeleted` or a `Refusal`. A missing one is no error."""
-    forward = shard.forwards.get(name)
-    if forward is None:
+    route = shard.forwards.get(name)
+    if route is None:
         reply(ForwardDeleted(name, deleted=False))
         return
-    topic = forward.dest
+    topic = route.dest
     if topic.leaving is not None:
         shard.defer(topic, partial(delete_forward, shard, name, reply), reply)
         return
@@ -171,8 +171,8 @@ def delete_forward(shard: ShardState, name: str, reply: Reply) -> None:
     if refusal is not None:
         reply(refusal)
         return
-    forward.is_leaving = True
-    _join(shard, topic, ForwardDelete(name), PendingForwardEnd(shard, forward, reply))
+    route.is_leaving = True
+    _join(shard, topic, ForwardDelete(name), PendingRouteEnd(shard, route, reply))
 
 
 def _refuse_repoint(shard: ShardState, rule: ForwardRule) -> Refusal | None:
@@ -184,9 +184,7 @@ def _refuse_repoint(shard: ShardState, rule: ForwardRule) -> Refusal | None:
     return Refusal(TOPIC_EXISTS_INCOMPATIBLE, message, {"reason": "router_repoint_forbidden"})
 
 
-def _join(
-    shard: ShardState, topic: Topic, control: Control, pending: PendingForward | PendingForwardEnd
-) -> None:
+def _join(shard: ShardState, topic: Topic, control: Control, pending: PendingRoute | PendingRouteEnd) -> None:
     """Log a change of configuration: synced, whatever the durability class of the topic."""
     pending.wait()
     frame = encode_control(control, topic_id=topic.topic_id, ts=topic.last_ts, durable=True)
@@ -196,61 +194,61 @@ def _join(
 # -- log and snapshots -------------------------------------------------------------------------------------
 
 
-def apply_forward(shard: ShardData, topic: Topic, control: ForwardCreate) -> bool:
+def apply_route(shard: ShardData, topic: Topic, control: ForwardCreate) -> bool:
     """Apply a frame that creates or changes a route; return whether the route is new."""
     rule = control.rule
     known = topic.forwards.get(rule.name)
     if known is None:
-        kept = KeptForward(rule, control.source_epoch, control.seq, control.source_head, 0)
-        _keep(shard, Forward(topic, kept))
+        saved = SnapshotRoute(rule, control.source_epoch, control.seq, control.source_head, 0)
+        _add_route(shard, Forward(topic, saved))
         return True
     known.rule = rule
     known.seq = known.logged_seq = max(known.seq, control.seq)
     return False
 
 
-def remove_forward(shard: ShardData, topic: Topic, name: str) -> Forward | None:
-    forward = topic.forwards.pop(name, None) if topic.forwards else None
-    if forward is not None:
+def remove_route(shard: ShardData, topic: Topic, name: str) -> Forward | None:
+    route = topic.forwards.pop(name, None) if topic.forwards else None
+    if route is not None:
         del shard.forwards[name]
-        forward.is_gone = True
-    return forward
+        route.is_gone = True
+    return route
 
 
-def apply_forward_cursor(topic: Topic, control: ForwardCursor) -> None:
+def apply_route_cursor(topic: Topic, control: ForwardCursor) -> None:
     """Apply a frame with a route's position; a route deleted before it is ignored."""
-    forward = topic.forwards.get(control.name)
-    if forward is not None:
-        move_forward(forward, control.seq, control.count)
+    route = topic.forwards.get(control.name)
+    if route is not None:
+        move_route(route, control.seq, control.count)
 
 
-def move_forward(forward: Forward, seq: int, count: int) -> None:
+def move_route(route: Forward, seq: int, count: int) -> None:
     """Note a position that is in the log, and the number of copies made on the way."""
-    forward.seq = forward.logged_seq = max(forward.seq, seq)
-    forward.forwarded_total += count
+    route.seq = route.logged_seq = max(route.seq, seq)
+    route.forwarded_total += count
 
 
-def _keep(shard: ShardData, forward: Forward) -> None:
-    topic, name = forward.dest, forward.rule.name
-    topic.forwards = {**topic.forwards, name: forward}
-    shard.forwards[name] = forward
+def _add_route(shard: ShardData, route: Forward) -> None:
+    topic, name = route.dest, route.rule.name
+    topic.forwards = {**topic.forwards, name: route}
+    shard.forwards[name] = route
 
 
-def forward_section(topic: Topic) -> dict[str, bytes]:
+def route_section(topic: Topic) -> dict[str, bytes]:
     """Encode the routes of a topic for a snapshot."""
-    kept = [
-        KeptForward(one.rule, one.source_epoch, one.seq, one.source_head, one.forwarded_total)
+    saved = [
+        SnapshotRoute(one.rule, one.source_epoch, one.seq, one.source_head, one.forwarded_total)
         for one in topic.forwards.values()
     ]
-    return {FORWARDS: _encode(kept)} if kept else {}
+    return {ROUTES_SECTION: _encode(saved)} if saved else {}
 
 
-def load_forwards(shard: ShardData, topic: Topic, sections: dict[str, bytes]) -> None:
-    for kept in _decode(sections[FORWARDS]) if FORWARDS in sections else ():
-        _keep(shard, Forward(topic, kept))
+def load_routes(shard: ShardData, topic: Topic, sections: dict[str, bytes]) -> None:
+    for saved in _decode(sections[ROUTES_SECTION]) if ROUTES_SECTION in sections else ():
+        _add_route(shard, Forward(topic, saved))
 
 
-class PendingForward(TopicEntry):
+class PendingRoute(PendingEntry):
     """A change of a route on its way to the log."""
 
     __slots__ = ("control", "reply", "shard")
@@ -263,10 +261,10 @@ class PendingForward(TopicEntry):
 
     def publish(self) -> None:
         self.end_wait()
-        created = apply_forward(self.shard, self.topic, self.control)
-        forward = self.topic.forwards[self.control.rule.name]
-        tell(self.reply, ForwardPut(forward.rule, created, forward.forwarded_total))
-        self.shard.on_forward(forward)
+        created = apply_route(self.shard, self.topic, self.control)
+        route = self.topic.forwards[self.control.rule.name]
+        tell(self.reply, ForwardPut(route.rule, created, route.forwarded_total))
+        self.shard.on_forward(route)
 
     def undo(self) -> None:
         self.end_wait()  # The route does not exist until its frame is on the disk.
@@ -275,28 +273,28 @@ class PendingForward(TopicEntry):
         tell(self.reply, refusal)
 
 
-class PendingForwardEnd(TopicEntry):
+class PendingRouteEnd(PendingEntry):
     """The delete of a route on its way to the log."""
 
-    __slots__ = ("forward", "reply", "shard")
+    __slots__ = ("reply", "route", "shard")
 
-    def __init__(self, shard: ShardState, forward: Forward, reply: Reply) -> None:
-        super().__init__(forward.dest)
+    def __init__(self, shard: ShardState, route: Forward, reply: Reply) -> None:
+        super().__init__(route.dest)
         self.shard = shard
-        self.forward = forward
+        self.route = route
         self.reply = reply
 
     def publish(self) -> None:
         self.end_wait()
-        name = self.forward.rule.name
-        removed = remove_forward(self.shard, self.topic, name)
+        name = self.route.rule.name
+        removed = remove_route(self.shard, self.topic, name)
         tell(self.reply, ForwardDeleted(name, removed is not None))
         if removed is not None:
             self.shard.on_forward(removed)
 
     def undo(self) -> None:
         self.end_wait()
-        self.forward.is_leaving = False
+        self.route.is_leaving = False
 
     def refuse(self, refusal: Refusal) -> None:
         tell(self.reply, refusal)

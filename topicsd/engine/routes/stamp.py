@@ -69,10 +69,10 @@ def read_stamp(meta: bytes) -> tuple[Stamp | None, bytes]:
     if at < 0:
         return None, meta
     at -= meta[at - 1 : at] == b","
-    found = _STAMP.fullmatch(meta, at)
-    if found is not None:
+    match = _STAMP.fullmatch(meta, at)
+    if match is not None:
         before = meta[:at]
-        return _stamp(found[1]), b"" if before == b"{" else before + b"}"
+        return _stamp(match[1]), b"" if before == b"{" else before + b"}"
     # The text may occur in the writer's part, and a dead letter has other keys after its stamp.
     fields = _decode_fields(meta)
     own = fields.pop(STAMP_KEY, None)
@@ -83,7 +83,7 @@ def read_stamp(meta: bytes) -> tuple[Stamp | None, bytes]:
 
 def _stamp(text: bytes) -> Stamp | None:
     try:
-        found = _decode(text)
+        fields = _decode(text)
     except msgspec.DecodeError:
         return None  # From before the key was reserved.
-    return Stamp(found.source, found.epoch, found.seq, found.hops)
+    return Stamp(fields.source, fields.epoch, fields.seq, fields.hops)

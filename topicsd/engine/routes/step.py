@@ -18,14 +18,14 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from shared.contract.errors import THROTTLED, Refusal
-from topicsd.engine.pending import TopicEntry, tell
+from topicsd.engine.pending import PendingEntry, tell
 from topicsd.engine.records.lost_range import LostRange
 from topicsd.engine.replay import lose_range
 from topicsd.engine.requests import Reply
 from topicsd.engine.retention.eviction_log import log_expired
 from topicsd.engine.routes.copies import CopiedFrames
 from topicsd.engine.routes.reference import References
-from topicsd.engine.routes.route import Forward, move_forward
+from topicsd.engine.routes.route import Forward, move_route
 from topicsd.engine.state import ShardState
 from topicsd.engine.write.append import PendingAppend, ReferringAppend, join_append, refuse_full
 from topicsd.engine.write.seq_ceiling import raise_ceiling
@@ -36,18 +36,16 @@ SKIPPED_MAX: Final = 1024
 """How many records a route may skip without a copy before its position is logged."""
 
 
-def copy_forward(
-    shard: ShardState, forward: Forward, copies: CopiedFrames, to_seq: int, reply: Reply
-) -> None:
+def copy_forward(shard: ShardState, route: Forward, copies: CopiedFrames, to_seq: int, reply: Reply) -> None:
     """Append the copies, all or none, and move the route to `to_seq`."""
-    topic = forward.dest
-    refusal = _refuse_leaving(forward) or _refuse_behind(shard)
+    topic = route.dest
+    refusal = _refuse_if_ending(route) or _refuse_if_congested(shard)
     if refusal is not None:
         reply(refusal)
         return
     now_ms = shard.clock.now_ms()
     ts = max(now_ms, topic.last_ts)
-    references = None if topic.is_ephemeral else copies.refer(shard, forward)
+    references = None if topic.is_ephemeral else copies.refer(shard, route)
     if references is None:
         encoded = copies.encode(topic.topic_id, topic.next_seq, ts, topic.is_durable)
         log_bytes = encoded[2]
@@ -60,7 +58,7 @@ def copy_forward(
     if refusal is not None:
         reply(refusal)
         return
-    step = ForwardStep(forward, to_seq, len(copies), references)
+    step = RouteStep(route, to_seq, len(copies), references)
     if references is None:
         pending = PendingAppend(shard, topic, encoded, ts, step, reply, False)
     else:
@@ -69,24 +67,24 @@ def copy_forward(
     join_append(shard, topic, pending, now_ms)
 
 
-def pass_over(shard: ShardState, forward: Forward, to_seq: int) -> None:
+def pass_over(shard: ShardState, route: Forward, to_seq: int) -> None:
     """Move the route to `to_seq` without a copy: no record up to there matches.
 
     The position is logged only every `SKIPPED_MAX` records. After a restart that lost it, the same records
     are skipped again.
     """
-    forward.seq = max(forward.seq, to_seq)
-    if forward.seq - forward.logged_seq >= SKIPPED_MAX and _refuse_leaving(forward) is None:
-        forward.logged_seq = forward.seq
-        shard.log.join_in_passing(_cursor_frame(forward, forward.seq))
+    route.seq = max(route.seq, to_seq)
+    if route.seq - route.logged_seq >= SKIPPED_MAX and _refuse_if_ending(route) is None:
+        route.logged_seq = route.seq
+        shard.log.join_in_passing(_cursor_frame(route, route.seq))
 
 
 def lose_forward(
-    shard: ShardState, forward: Forward, count: int, reason: str, to_seq: int, reply: Reply
+    shard: ShardState, route: Forward, count: int, reason: str, to_seq: int, reply: Reply
 ) -> None:
     """Add a lost range of `count` records to the destination, for those that the source lost."""
-    topic = forward.dest
-    refusal = _refuse_leaving(forward) or shard.log.admit_control()
+    topic = route.dest
+    refusal = _refuse_if_ending(route) or shard.log.admit_control()
     if refusal is not None:
         reply(refusal)
         return
@@ -95,20 +93,20 @@ def lose_forward(
     topic.raised_head += count  # A lost range does not count in the topic's write rate.
     if topic.next_seq > topic.ceiling_mark:
         raise_ceiling(shard, topic, shard.clock.now_ms())
-    frames = [_cursor_frame(forward, to_seq)]
+    frames = [_cursor_frame(route, to_seq)]
     if not topic.is_ephemeral:
         control = control_frame.LostRange(*lost)
         frames.append(encode_control(control, topic_id=topic.topic_id, ts=topic.last_ts))
-    pending = PendingLoss(shard, forward, lost, to_seq, reply)
+    pending = PendingLoss(shard, route, lost, to_seq, reply)
     waits = topic.is_durable or topic.next_seq > topic.ceiling + 1 or shard.must_wait(topic)
     if waits:
         pending.wait()
     shard.log.join(frames, sum(map(len, frames)), len(frames), pending, waits)
 
 
-def has_no_room(shard: ShardState, forward: Forward) -> bool:
+def has_no_room(shard: ShardState, route: Forward) -> bool:
     """Return whether the destination is full and rejects writes instead of evicting."""
-    topic = forward.dest
+    topic = route.dest
     if not topic.rejects:
         return False
     log_expired(shard, topic, shard.clock.now_ms())
@@ -118,14 +116,14 @@ def has_no_room(shard: ShardState, forward: Forward) -> bool:
     )
 
 
-def _refuse_leaving(forward: Forward) -> Refusal | None:
+def _refuse_if_ending(route: Forward) -> Refusal | None:
     """Refuse a step after the end of the route, or of its topic, has joined the log."""
-    if forward.is_gone or forward.is_leaving or forward.dest.leaving is not None:
-        return Refusal(THROTTLED, f'route "{forward.rule.name}" is being deleted', retry_after_ms=1000)
+    if route.is_gone or route.is_leaving or route.dest.leaving is not None:
+        return Refusal(THROTTLED, f'route "{route.rule.name}" is being deleted', retry_after_ms=1000)
     return None
 
 
-def _refuse_behind(shard: ShardState) -> Refusal | None:
+def _refuse_if_congested(shard: ShardState) -> Refusal | None:
     """Refuse copies while much of the log waits for the disk.
 
     Copies are many times the appended records, and must not make appends wait for the disk.
@@ -135,45 +133,45 @@ def _refuse_behind(shard: ShardState) -> Refusal | None:
     return None
 
 
-def _cursor_frame(forward: Forward, seq: int) -> bytes:
-    topic = forward.dest
-    control = ForwardCursor(forward.rule.name, seq, 0)
+def _cursor_frame(route: Forward, seq: int) -> bytes:
+    topic = route.dest
+    control = ForwardCursor(route.rule.name, seq, 0)
     return encode_control(control, topic_id=topic.topic_id, ts=topic.last_ts, durable=topic.is_durable)
 
 
-class ForwardStep(NamedTuple):
+class RouteStep(NamedTuple):
     """The route, position and copies of one append."""
 
-    forward: Forward
+    route: Forward
     seq: int
     copies: int
     references: References | None
 
-    def begin(self, pending: PendingAppend) -> Control:
-        name, references = self.forward.rule.name, self.references
+    def on_join(self, pending: PendingAppend) -> Control:
+        name, references = self.route.rule.name, self.references
         if references is None:
             return ForwardCursor(name, self.seq, self.copies)
         file, offsets, sizes = references[:3]
         return ForwardCursor(name, self.seq, self.copies, pending.first_seq, file, offsets, sizes)
 
-    def keep(self, pending: PendingAppend) -> None:
-        move_forward(self.forward, self.seq, self.copies)
+    def on_commit(self, pending: PendingAppend) -> None:
+        move_route(self.route, self.seq, self.copies)
         if self.references is not None:
             pending.shard.referred_bytes += self.references.size
 
-    def give_back(self, pending: PendingAppend) -> None:
+    def on_abort(self, pending: PendingAppend) -> None:
         """Do nothing: the route has not moved."""
 
 
-class PendingLoss(TopicEntry):
+class PendingLoss(PendingEntry):
     """A lost range of the destination on its way to the log."""
 
-    __slots__ = ("forward", "lost", "reply", "seq", "shard")
+    __slots__ = ("lost", "reply", "route", "seq", "shard")
 
-    def __init__(self, shard: ShardState, forward: Forward, lost: LostRange, seq: int, reply: Reply) -> None:
-        super().__init__(forward.dest)
+    def __init__(self, shard: ShardState, route: Forward, lost: LostRange, seq: int, reply: Reply) -> None:
+        super().__init__(route.dest)
         self.shard = shard
-        self.forward = forward
+        self.route = route
         self.lost = lost
         self.seq = seq
         self.reply = reply
@@ -181,7 +179,7 @@ class PendingLoss(TopicEntry):
     def publish(self) -> None:
         self.end_wait()
         lose_range(self.topic, self.lost)
-        move_forward(self.forward, self.seq, 0)
+        move_route(self.route, self.seq, 0)
         if self.topic.waiters is not None:
             self.shard.watch.wake(self.topic)
         tell(self.reply, self.lost)

@@ -18,7 +18,7 @@ from operator import mul
 import msgspec
 
 from topicsd.engine.upkeep.scrub import PIECE_BYTES, piece_end
-from topicsd.engine.upkeep.tiering import Pace, unpaced, verify_copy
+from topicsd.engine.upkeep.tiering import Throttle, no_throttle, verify_copy
 from topicsd.log.frame import FrameDamage
 from topicsd.segment.data_file import SEGMENT_HEADER_BYTES, encode_segment_header, parse_segment_header
 from topicsd.segment.dead_file import encode_dead, pack_marks
@@ -47,7 +47,7 @@ def rewrite_segment(
     entry: SegmentEntry,
     dead: bytes | bytearray,
     complete_to: int,
-    pace: Pace = unpaced,
+    throttle: Throttle = no_throttle,
 ) -> SegmentEntry:
     """Write the next generation into the store and verify it; return its entry.
 
@@ -59,7 +59,7 @@ def rewrite_segment(
     live = dead.translate(_FLIP)
     index = reader.load_index(name, entry)
     if index.has_damage:
-        raise SegmentDamage(name, entry.first_seq, entry.last_seq, "what is damaged is not rewritten")
+        raise SegmentDamage(name, entry.first_seq, entry.last_seq, "a damaged segment is not compacted")
     new_name = name._replace(generation=name.generation + 1)
     new_index = _index_without_dead(index, live)
     entries = encode_entries(new_index.offsets, new_index.lengths, new_index.stamps, new_index.flags)
@@ -74,8 +74,8 @@ def rewrite_segment(
         dead_count=entry.count - sum(live),
     )
     assert new_entry.live_count
-    pieces = _live_data(reader, name, entry, index, live, pace)
-    store.put(new_name.key(DATA), _Pieces(pieces).read, new_entry.data_bytes)
+    parts = _live_data(reader, name, entry, index, live, throttle)
+    store.put(new_name.key(DATA), _PartStream(parts).read, new_entry.data_bytes)
     _put(store, new_name.key(INDEX), entries + encode_footer(entries))
     if tags:
         _put(store, new_name.key(TAGS), encode_tags(tags, entry.first_seq))
@@ -83,7 +83,7 @@ def rewrite_segment(
         bitmap = pack_marks(dead)
         _put(store, new_name.key(DEAD), encode_dead(entry.first_seq, entry.count, bitmap, complete_to))
     try:
-        verify_copy(store, new_name, new_entry, pace)
+        verify_copy(store, new_name, new_entry, throttle)
     except SegmentDamage as damage:
         raise SegmentDamage(name, damage.first_seq, damage.last_seq, damage.what) from None
     return new_entry
@@ -104,11 +104,11 @@ def _live_tags(
     reader: SegmentReader, name: SegmentName, entry: SegmentEntry, live: bytes | bytearray
 ) -> dict[bytes, list[int]]:
     first_seq = entry.first_seq
-    found = {
+    tags = {
         tag: [seq for seq in seqs if live[seq - first_seq]]
         for tag, seqs in reader.all_tags(name, entry).items()
     }
-    return {tag: seqs for tag, seqs in found.items() if seqs}
+    return {tag: seqs for tag, seqs in tags.items() if seqs}
 
 
 def _live_data(
@@ -117,7 +117,7 @@ def _live_data(
     entry: SegmentEntry,
     index: SegmentIndex,
     live: bytes | bytearray,
-    pace: Pace,
+    throttle: Throttle,
 ) -> Iterator[bytes]:
     """Yield the new .data in parts, unchecked: damage is found when the copy is verified."""
     try:
@@ -133,23 +133,23 @@ def _live_data(
         last = entry.last_seq if run_end < 0 else entry.first_seq + run_end - 1
         last = min(last, piece_end(index, seq, PIECE_BYTES))
         data, _ = reader.frames(name, entry, index, seq, last)
-        pace(len(data))
+        throttle(len(data))
         yield data
         at = live.find(1, last + 1 - entry.first_seq)
 
 
-class _Pieces:
+class _PartStream:
     """A stream of parts with the read interface of a store: by offset, from start to end."""
 
-    def __init__(self, pieces: Iterator[bytes]) -> None:
-        self._pieces = pieces
+    def __init__(self, parts: Iterator[bytes]) -> None:
+        self._parts = parts
         self._rest = b""
         self._offset = 0
 
     def read(self, offset: int, size: int) -> bytes:
-        assert offset == self._offset, "a store takes what it is given from the front to the end"
+        assert offset == self._offset, "a store reads its input in order"
         if not self._rest:
-            self._rest = next(self._pieces, b"")
+            self._rest = next(self._parts, b"")
         data, self._rest = self._rest[:size], self._rest[size:]
         self._offset += len(data)
         return data

@@ -46,23 +46,23 @@ def scrub(reader: SegmentReader, name: SegmentName, entry: SegmentEntry) -> Scru
 
 def _scrub_data(reader: SegmentReader, name: SegmentName, entry: SegmentEntry, index: SegmentIndex) -> Scrub:
     damages: list[SegmentDamage] = []
-    seq, upto_max = entry.first_seq, entry.last_seq
+    seq, last_max = entry.first_seq, entry.last_seq
     while seq <= entry.last_seq:
-        upto = min(upto_max, piece_end(index, seq, PIECE_BYTES))
-        upto_max = entry.last_seq
+        last = min(last_max, piece_end(index, seq, PIECE_BYTES))
+        last_max = entry.last_seq
         try:
-            data, start = reader.frames(name, entry, index, seq, upto)
+            data, start = reader.frames(name, entry, index, seq, last)
         except SegmentDamage as damage:
             if damage.first_seq > seq:
                 # The records before the damage are readable and are checked first.
-                upto_max = damage.first_seq - 1
+                last_max = damage.first_seq - 1
             else:
                 damages.append(damage)
                 seq = damage.last_seq + 1
             continue
         try:
-            reader.check_frames(name, index, data, start, seq, upto)
-            seq = upto + 1
+            reader.check_frames(name, index, data, start, seq, last)
+            seq = last + 1
         except SegmentDamage as damage:
             damages.append(damage)
             seq = damage.last_seq + 1
@@ -75,7 +75,7 @@ def piece_end(index: SegmentIndex, seq: int, size: int) -> int:
     at = seq - index.first_seq
     start = index.offsets[at]
     # The last record that begins within the part may end after it.
-    upto = bisect_right(index.offsets, start + size, at) - 1
-    if upto > at and index.offsets[upto] + index.lengths[upto] > start + size:
-        upto -= 1
-    return index.first_seq + max(at, upto)
+    last = bisect_right(index.offsets, start + size, at) - 1
+    if last > at and index.offsets[last] + index.lengths[last] > start + size:
+        last -= 1
+    return index.first_seq + max(at, last)

@@ -22,7 +22,7 @@ from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.topic_turns import topics_by_turns
 from topicsd.engine.upkeep.scrub import scrub
-from topicsd.engine.upkeep.tiering import Pace
+from topicsd.engine.upkeep.tiering import Throttle
 from topicsd.segment.entry import SegmentDamage, SegmentEntry, SegmentName
 from topicsd.segment.reader import SegmentReader
 
@@ -36,10 +36,12 @@ FIRST_SCRUB_SECONDS: Final = 3600.0
 class ScrubPass:
     """The progress of the current pass."""
 
-    def __init__(self, shard: ShardState, pace: Pace, is_there: Callable[[Topic, SealedRun], bool]) -> None:
+    def __init__(
+        self, shard: ShardState, throttle: Throttle, exists: Callable[[Topic, SealedRun], bool]
+    ) -> None:
         self._shard = shard
-        self._pace = pace
-        self._is_there = is_there
+        self._throttle = throttle
+        self._exists = exists
         self._begins_at = shard.clock.monotonic() + FIRST_SCRUB_SECONDS
         self._to_read: list[tuple[Topic, SealedRun]] = []
         """Segments still to read, the next one last."""
@@ -58,29 +60,29 @@ class ScrubPass:
         until = clock.monotonic() + seconds
         while self._to_read and clock.monotonic() < until:
             topic, run = self._to_read.pop()
-            if self._is_there(topic, run):
-                yield from self._look_at(topic, run)
+            if self._exists(topic, run):
+                yield from self._scrub_segment(topic, run)
         return bool(self._to_read)
 
-    def _look_at(self, topic: Topic, run: SealedRun) -> Job[None]:
+    def _scrub_segment(self, topic: Topic, run: SealedRun) -> Job[None]:
         entry = msgspec.structs.replace(run.entry, dead_count=run.saved_dead_count)
         try:
-            damages = yield partial(_read_whole, self._shard.segments, run.name, entry, self._pace)
+            damages = yield partial(_read_whole, self._shard.segments, run.name, entry, self._throttle)
         except OSError as error:
             if error.errno == errno.ECANCELED:
                 raise
-            logger.warning("%s could not be looked at: %s", run.name.key(""), error)
+            logger.warning("scrub: segment %s skipped: %s", run.name.key(""), error)
             return
-        for damage in damages if self._is_there(topic, run) else ():
+        for damage in damages if self._exists(topic, run) else ():
             note_segment_damage(self._shard, topic.name, damage)
 
 
 def _read_whole(
-    reader: SegmentReader, name: SegmentName, entry: SegmentEntry, pace: Pace
+    reader: SegmentReader, name: SegmentName, entry: SegmentEntry, throttle: Throttle
 ) -> list[SegmentDamage]:
     work: Callable[[], int] = partial(next, scrub(reader, name, entry))
     while True:
         try:
-            pace(work())
+            throttle(work())
         except StopIteration as end:
             return end.value or []

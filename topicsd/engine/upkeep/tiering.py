@@ -20,16 +20,20 @@ from topicsd.segment.entry import DATA, DEAD, INDEX, SUFFIXES, TAGS, SegmentEntr
 from topicsd.segment.reader import SegmentReader
 from topicsd.segment.store import SegmentStore
 
-Pace = Callable[[int], None]
+Throttle = Callable[[int], None]
 """Called with the size of each read; may wait to limit the rate. An exception ends the work."""
 
 
-def unpaced(size: int) -> None:
+def no_throttle(size: int) -> None:
     pass
 
 
 def copy_segment(
-    source: SegmentStore, target: SegmentStore, name: SegmentName, entry: SegmentEntry, pace: Pace = unpaced
+    source: SegmentStore,
+    target: SegmentStore,
+    name: SegmentName,
+    entry: SegmentEntry,
+    throttle: Throttle = no_throttle,
 ) -> None:
     """Copy a sealed segment's files to the target and verify them there, or raise SegmentDamage."""
     assert entry.is_sealed
@@ -40,26 +44,28 @@ def copy_segment(
         try:
             # There may be unused bytes after the valid length.
             size = entry.data_bytes if suffix == DATA else source.size(key)
-            target.put(key, partial(_paced_read, source, key, pace), size)
+            target.put(key, partial(_throttled_read, source, key, throttle), size)
         except FileNotFoundError:
             # Rebuilt from .data in the target, when the copy is verified.
             if suffix not in (INDEX, TAGS):
                 raise
-    verify_copy(target, name, entry, pace)
+    verify_copy(target, name, entry, throttle)
 
 
-def _paced_read(source: SegmentStore, key: str, pace: Pace, offset: int, size: int) -> bytes:
+def _throttled_read(source: SegmentStore, key: str, throttle: Throttle, offset: int, size: int) -> bytes:
     data = source.read_range(key, offset, size)
-    pace(len(data))
+    throttle(len(data))
     return data
 
 
-def verify_copy(store: SegmentStore, name: SegmentName, entry: SegmentEntry, pace: Pace = unpaced) -> None:
+def verify_copy(
+    store: SegmentStore, name: SegmentName, entry: SegmentEntry, throttle: Throttle = no_throttle
+) -> None:
     """Read a segment whole from this store alone; if it is damaged, delete it and raise."""
     work = scrub(SegmentReader(store, None), name, entry)
     while True:
         try:
-            pace(next(work))
+            throttle(next(work))
         except StopIteration as end:
             if end.value:
                 delete_copy(store, name)

@@ -42,7 +42,7 @@ ROUND_SECONDS = 60.0
 CHECKPOINT_POLL_SECONDS = 0.05
 TOPICS_A_TURN = 500
 # The cold directory is taken for the right one if it has at least one of this many segments.
-COLD_LOOKED_AT = 8
+COLD_CHECKED_MAX = 8
 
 
 class Checkpoints(Protocol):
@@ -56,7 +56,7 @@ class Checkpoints(Protocol):
     def purge(self) -> Job[None]: ...
 
 
-class Pacer:
+class RateLimit:
     """A rate limit in bytes per second; raises ECANCELED once it is stopped."""
 
     def __init__(self, bytes_per_second: int) -> None:
@@ -65,7 +65,7 @@ class Pacer:
 
     def __call__(self, size: int) -> None:
         if self._stopped.wait(size / self._bytes_per_second):
-            raise OSError(errno.ECANCELED, "the shard closes")
+            raise OSError(errno.ECANCELED, "the shard is closing")
 
     def stop(self) -> None:
         self._stopped.set()
@@ -89,15 +89,17 @@ class Upkeep:
         self._checkpoints = checkpoints
         self._hot = hot
         self._cold = cold
-        self._pace = Pacer(shard.settings.background_bytes_per_second)
+        self._throttle = RateLimit(shard.settings.background_bytes_per_second)
         self._is_awake = False
         self._scrub = ScrubPass(
-            shard, self._pace, lambda topic, run: self._is_there(topic, run) and not self._is_away(run)
+            shard,
+            self._throttle,
+            lambda topic, run: self._exists(topic, run) and not self._is_unreachable(run),
         )
         self._has_more = False
         """True if the round ended before all its work was done."""
-        self._cold_is_there = True
-        self._given_up: set[SegmentName] = set()
+        self._is_cold_mounted = True
+        self._damaged: set[SegmentName] = set()
         """Damaged segments: not moved or rewritten before a restart."""
 
     def wake(self) -> None:
@@ -107,16 +109,16 @@ class Upkeep:
             self._loop.call_later(ROUND_SECONDS, self.start_round)
 
     def start_round(self) -> None:
-        self._background.start(self._round(), self._ended)
+        self._background.start(self._round(), self._on_round_end)
 
     def stop(self) -> None:
-        self._pace.stop()
+        self._throttle.stop()
 
-    def _ended(self, outcome: Exception | None) -> None:
+    def _on_round_end(self, outcome: Exception | None) -> None:
         if isinstance(outcome, OSError) and outcome.errno == errno.ECANCELED:
             return
         if isinstance(outcome, Exception):
-            logger.error("the upkeep of segments failed and is tried again: %s", outcome)
+            logger.error("upkeep: round failed, retrying: %s", outcome)
         self._loop.call_later(0.0 if self._has_more else ROUND_SECONDS, self.start_round)
 
     def _round(self) -> Job[None]:
@@ -127,16 +129,16 @@ class Upkeep:
         has_changed = False
         for topics in topics_by_turns(self._shard):
             for topic in topics:
-                has_changed |= _drop_dead(topic) or self._is_to_be_sealed(topic)
+                has_changed |= _drop_dead(topic) or self._is_active_old(topic)
             yield None
-        yield from self._look_for_cold()
-        has_changed |= yield from self._work_off(self._to_move, self._move)
-        has_changed |= yield from self._work_off(self._half_dead, self._rewrite)
+        yield from self._check_cold_dir()
+        has_changed |= yield from self._process(self._to_move, self._move)
+        has_changed |= yield from self._process(self._to_compact, self._compact)
         if has_changed:
             self._checkpoints.start()
         self._has_more |= yield from self._scrub.some(ROUND_SECONDS)
 
-    def _work_off(
+    def _process(
         self,
         choose: Callable[[Topic], Iterable[SealedRun]],
         work: Callable[[Topic, SealedRun], Job[bool]],
@@ -153,11 +155,11 @@ class Upkeep:
                 self._has_more = True
                 break
             # The segment may have been removed while earlier ones were worked on.
-            if self._is_there(topic, run):
-                has_changed |= yield from self._careful(run, work(topic, run))
+            if self._exists(topic, run):
+                has_changed |= yield from self._log_errors(run, work(topic, run))
         return has_changed
 
-    def _look_for_cold(self) -> Job[None]:
+    def _check_cold_dir(self) -> Job[None]:
         """Check that the cold directory has segments of this shard, and is not an unmounted path.
 
         Segments moved to an empty mount point would fill another disk, and be unreachable once the right one
@@ -167,19 +169,17 @@ class Upkeep:
             return
         names: list[SegmentName] = []
         for topics in topics_by_turns(self._shard):
-            names += [run.name for topic in topics for run in topic.runs if _is_cold(run)][:COLD_LOOKED_AT]
-            if len(names) >= COLD_LOOKED_AT:
+            names += [run.name for topic in topics for run in topic.runs if _is_cold(run)][:COLD_CHECKED_MAX]
+            if len(names) >= COLD_CHECKED_MAX:
                 break
             yield None
-        was_there, self._cold_is_there = self._cold_is_there, True
+        was_mounted, self._is_cold_mounted = self._is_cold_mounted, True
         if names:
-            self._cold_is_there = yield partial(_has_any, self._cold, names)
-        if was_there and not self._cold_is_there:
-            logger.error(
-                "the cold directory has none of the segments in it: until it has, nothing moves there"
-            )
+            self._is_cold_mounted = yield partial(_has_any, self._cold, names)
+        if was_mounted and not self._is_cold_mounted:
+            logger.error("cold directory: none of its segments found, tiering paused: is it mounted?")
 
-    def _is_to_be_sealed(self, topic: Topic) -> bool:
+    def _is_active_old(self, topic: Topic) -> bool:
         """Return whether the active segment is old enough to be sealed by a checkpoint.
 
         Only upkeep checks that for topics without writes.
@@ -202,7 +202,7 @@ class Upkeep:
 
     def _to_move(self, topic: Topic) -> Iterator[SealedRun]:
         """Yield hot sealed segments beyond the limit by count or by bytes, the stricter one."""
-        if self._cold is None or not self._cold_is_there:
+        if self._cold is None or not self._is_cold_mounted:
             return
         settings = self._shard.settings
         count = size = 0
@@ -213,17 +213,17 @@ class Upkeep:
             size += run.entry.data_bytes
             is_over = count > settings.hot_retain_segments
             is_over = is_over or 0 < settings.hot_retain_bytes < size
-            if is_over and run.entry.tier == HOT and run.name not in self._given_up:
+            if is_over and run.entry.tier == HOT and run.name not in self._damaged:
                 yield run
 
     def _move(self, topic: Topic, run: SealedRun) -> Job[bool]:
         assert self._cold is not None
         entry, saved = run.entry, run.saved_dead_count
         # The copy has the marks that are on the disk, so its entry counts only those.
-        copied = msgspec.structs.replace(entry, dead_count=saved)
-        work = partial(copy_segment, self._hot, self._cold, run.name, copied, self._pace)
-        is_there, _ = yield from self._copied(topic, run, work)
-        if not is_there or run.saved_dead_count != saved:
+        entry_to_copy = msgspec.structs.replace(entry, dead_count=saved)
+        work = partial(copy_segment, self._hot, self._cold, run.name, entry_to_copy, self._throttle)
+        exists, _ = yield from self._copy(topic, run, work)
+        if not exists or run.saved_dead_count != saved:
             yield partial(delete_copy, self._cold, run.name)
             return False
         run.entry = msgspec.structs.replace(run.entry, tier=COLD)
@@ -232,14 +232,14 @@ class Upkeep:
 
     # -- compaction ------------------------------------------------------------------------------------------
 
-    def _half_dead(self, topic: Topic) -> Iterator[SealedRun]:
+    def _to_compact(self, topic: Topic) -> Iterator[SealedRun]:
         for run in topic.runs:
-            if not isinstance(run, SealedRun) or run.name in self._given_up or self._is_away(run):
+            if not isinstance(run, SealedRun) or run.name in self._damaged or self._is_unreachable(run):
                 continue
             if is_worth_rewriting(_entry_now(run)):
                 yield run
 
-    def _rewrite(self, topic: Topic, run: SealedRun) -> Job[bool]:
+    def _compact(self, topic: Topic, run: SealedRun) -> Job[bool]:
         name, entry = run.name, _entry_now(run)
         marks = bytearray(entry.count) if run.dead is None else bytearray(run.dead)
         below = max(0, topic.earliest_seq - run.first_seq)
@@ -247,10 +247,10 @@ class Upkeep:
         store = self._cold if entry.tier == COLD else self._hot
         assert store is not None
         work = partial(rewrite_segment, self._shard.segments, store, name, entry, bytes(marks))
-        is_there, new_entry = yield from self._copied(
-            topic, run, partial(work, topic.complete_to, self._pace)
+        exists, new_entry = yield from self._copy(
+            topic, run, partial(work, topic.complete_to, self._throttle)
         )
-        if not is_there or new_entry is None:
+        if not exists or new_entry is None:
             yield partial(delete_copy, store, name._replace(generation=name.generation + 1))
             return False
         new_name = name._replace(generation=new_entry.generation)
@@ -269,45 +269,45 @@ class Upkeep:
 
     # -- running ---------------------------------------------------------------------------------------------
 
-    def _careful(self, run: SealedRun, job: Job[bool]) -> Job[bool]:
+    def _log_errors(self, run: SealedRun, job: Job[bool]) -> Job[bool]:
         """Work on one segment; log its error, so that the other segments get their turn."""
         try:
             return (yield from job)
         except OSError as error:
             if error.errno == errno.ECANCELED:
                 raise
-            logger.warning("%s stays as it is: %s", run.name.key(""), error)
+            logger.warning("upkeep: segment %s skipped: %s", run.name.key(""), error)
             return False
         except SegmentDamage as damage:
-            logger.error("%s stays as it is: %s", run.name.key(""), damage)
-            self._given_up.add(run.name)
+            logger.error("upkeep: segment %s skipped: %s", run.name.key(""), damage)
+            self._damaged.add(run.name)
             self._shard.damaged_segments.add(run.name)
             return False
 
-    def _copied(self, topic: Topic, run: SealedRun, work: Callable[[], T]) -> Job[tuple[bool, T | None]]:
+    def _copy(self, topic: Topic, run: SealedRun, work: Callable[[], T]) -> Job[tuple[bool, T | None]]:
         """Run a copy; return whether the segment still exists, and the result.
 
         Errors are ignored if the segment was removed meanwhile, as its files may not exist.
         """
         outcome: T | None = None
         try:
-            outcome = yield from _done(work)
-            yield from self._no_checkpoint()
+            outcome = yield from _run_on_thread(work)
+            yield from self._wait_for_checkpoint()
         except (OSError, SegmentDamage) as error:
             is_over = isinstance(error, OSError) and error.errno == errno.ECANCELED
-            if is_over or self._is_there(topic, run):
+            if is_over or self._exists(topic, run):
                 raise
-        return self._is_there(topic, run), outcome
+        return self._exists(topic, run), outcome
 
-    def _no_checkpoint(self) -> Job[None]:
+    def _wait_for_checkpoint(self) -> Job[None]:
         """Wait until no checkpoint is under way: the runs that it captured must not be replaced."""
         while self._checkpoints.is_running:
             yield CHECKPOINT_POLL_SECONDS
 
-    def _is_away(self, run: SealedRun) -> bool:
-        return run.entry.tier == COLD and (self._cold is None or not self._cold_is_there)
+    def _is_unreachable(self, run: SealedRun) -> bool:
+        return run.entry.tier == COLD and (self._cold is None or not self._is_cold_mounted)
 
-    def _is_there(self, topic: Topic, run: SealedRun) -> bool:
+    def _exists(self, topic: Topic, run: SealedRun) -> bool:
         return self._shard.topics_by_id.get(topic.topic_id) is topic and any(one is run for one in topic.runs)
 
 
@@ -328,7 +328,7 @@ def _drop_dead(topic: Topic) -> bool:
     return bool(dead)
 
 
-def _done(work: Callable[[], T]) -> Job[T]:
+def _run_on_thread(work: Callable[[], T]) -> Job[T]:
     """Run work on the thread; raise the damage that it found."""
     outcome = yield partial(_damage_as_outcome, work)
     if isinstance(outcome, SegmentDamage):

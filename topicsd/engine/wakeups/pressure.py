@@ -20,9 +20,9 @@ class PressureGauge:
         self._loop = loop
         self._watch = watch
         self._log = log
-        self._looked_at = 0.0
+        self._measured_at = 0.0
         self._sync_seconds = 0.0
-        self._runs = False
+        self._is_running = False
         self.pressure = Pressure()
 
     @property
@@ -30,37 +30,37 @@ class PressureGauge:
         return stages(self.pressure)
 
     def start(self) -> None:
-        assert not self._runs
-        self._runs = True
-        self._begin(self._clock.monotonic())
+        assert not self._is_running
+        self._is_running = True
+        self._start_interval(self._clock.monotonic())
 
     def stop(self) -> None:
         """Stop measuring, and end all delays and pauses."""
-        if self._runs:
-            self._runs = False
+        if self._is_running:
+            self._is_running = False
             self.pressure = Pressure()
-            self._obey()
+            self._apply()
 
-    def _begin(self, now: float) -> None:
-        self._looked_at = now
+    def _start_interval(self, now: float) -> None:
+        self._measured_at = now
         self._sync_seconds = self._log.sync_seconds_at(now)
-        self._loop.call_later(TICK_SECONDS, self._look)
+        self._loop.call_later(TICK_SECONDS, self._measure)
 
-    def _look(self) -> None:
-        if not self._runs:
+    def _measure(self) -> None:
+        if not self._is_running:
             return
         now = self._clock.monotonic()
-        elapsed = now - self._looked_at
+        elapsed = now - self._measured_at
         sample = Sample(
             len(self._watch.ready),
             elapsed - TICK_SECONDS,
             (self._log.sync_seconds_at(now) - self._sync_seconds) / max(elapsed, TICK_SECONDS),
         )
         self.pressure = follow(self.pressure, sample)
-        self._obey()
-        self._begin(now)
+        self._apply()
+        self._start_interval(now)
 
-    def _obey(self) -> None:
-        asked = self.stages
-        self._watch.obey(asked.coalesce_seconds, asked.pauses)
-        self._log.obey(asked.sync_window_seconds, asked.refuses)
+    def _apply(self) -> None:
+        response = self.stages
+        self._watch.obey(response.coalesce_seconds, response.pauses)
+        self._log.obey(response.sync_window_seconds, response.refuses)

@@ -55,35 +55,35 @@ class ReadySet(Generic[T]):
         self._marks: dict[T, Mark] = {}
         self._bands: list[list[tuple[float, int, T]]] = [[] for _ in WEIGHTS]
         """A heap for each band, by rise time, in the highest band by arrival time; ties by arrival order."""
-        self._held: dict[T, None] = {}
+        self._paused: dict[T, None] = {}
         """The items that a pause holds back, oldest first."""
         self._turns = [*WEIGHTS]
         """The turns that each band has left in this round."""
         self._count = 0
-        self._look_at = 0.0
+        self._age_at = 0.0
         self.pauses = False
 
     def __len__(self) -> int:
         """Return the number of items that can be taken now."""
-        return len(self._marks) - len(self._held)
+        return len(self._marks) - len(self._paused)
 
     @property
     def held_count(self) -> int:
-        return len(self._held)
+        return len(self._paused)
 
-    def mark(self, one: T, base: float, now: float) -> None:
+    def mark(self, item: T, base: float, now: float) -> None:
         """Mark an item as ready since `now`; an item that is ready already keeps its time."""
-        if one in self._marks:
+        if item in self._marks:
             return
-        self._marks[one] = mark = Mark(now, base)
+        self._marks[item] = mark = Mark(now, base)
         if self.pauses and base < 0:
-            self._held[one] = None
+            self._paused[item] = None
         else:
-            self._enter(one, mark, band_of(base), now)
+            self._enter(item, mark, band_of(base), now)
 
     def take(self, now: float) -> tuple[T, float] | None:
         """Remove the next item; return it and the time since which it was ready, or None."""
-        if now >= self._look_at:
+        if now >= self._age_at:
             self.age(now)
         if not len(self):
             return None
@@ -92,22 +92,22 @@ class ReadySet(Generic[T]):
                 queue = self._bands[band]
                 if queue and self._turns[band]:
                     self._turns[band] -= 1
-                    one = heappop(queue)[2]
-                    return one, self._marks.pop(one).at
+                    item = heappop(queue)[2]
+                    return item, self._marks.pop(item).at
             self._turns = [*WEIGHTS]
 
     def age(self, now: float) -> None:
         """Move all items that are due to a higher band (R3)."""
-        self._look_at = now + AGEING_SECONDS
+        self._age_at = now + AGEING_SECONDS
         for band in range(TOP):
             queue = self._bands[band]
             while queue and queue[0][0] <= now:
-                one = heappop(queue)[2]
-                mark = self._marks[one]
+                item = heappop(queue)[2]
+                mark = self._marks[item]
                 # By a rounding error the priority may be just below the floor of the next band.
-                self._enter(one, mark, max(band + 1, mark.band(now)), now)
-        while self._held and now - self._marks[oldest := next(iter(self._held))].at >= WAIT_SECONDS_MAX:
-            del self._held[oldest]
+                self._enter(item, mark, max(band + 1, mark.band(now)), now)
+        while self._paused and now - self._marks[oldest := next(iter(self._paused))].at >= WAIT_SECONDS_MAX:
+            del self._paused[oldest]
             self._enter(oldest, self._marks[oldest], TOP, now)
 
     def pause(self, is_on: bool, now: float) -> None:
@@ -116,21 +116,21 @@ class ReadySet(Generic[T]):
             return
         self.pauses = is_on
         if is_on:
-            lowest = [one for _, _, one in self._bands[0]]
+            lowest = [item for _, _, item in self._bands[0]]
             self._bands[0].clear()
-            self._held = dict.fromkeys(sorted(lowest, key=lambda one: self._marks[one].at))
+            self._paused = dict.fromkeys(sorted(lowest, key=lambda item: self._marks[item].at))
         else:
-            held, self._held = self._held, {}
-            for one in held:
-                mark = self._marks[one]
-                self._enter(one, mark, mark.band(now), now)
+            paused, self._paused = self._paused, {}
+            for item in paused:
+                mark = self._marks[item]
+                self._enter(item, mark, mark.band(now), now)
 
-    def waited_seconds(self, one: T, now: float) -> float:
+    def waited_seconds(self, item: T, now: float) -> float:
         """Return for how long an item has been ready; 0 if it is not."""
-        mark = self._marks.get(one)
+        mark = self._marks.get(item)
         return 0.0 if mark is None else now - mark.at
 
-    def _enter(self, one: T, mark: Mark, band: int, now: float) -> None:
+    def _enter(self, item: T, mark: Mark, band: int, now: float) -> None:
         self._count += 1
         key = now if band == TOP else mark.rises_at(band)
-        heappush(self._bands[band], (key, self._count, one))
+        heappush(self._bands[band], (key, self._count, item))

@@ -61,33 +61,33 @@ class Watch:
         self.latency_us = Histogram()
         """The latency from a change to the first call of a waiter."""
 
-    def add(self, awaited: Awaited, waiter: Waiter) -> None:
-        if awaited.waiters is None:
-            awaited.waiters = {waiter: True}
+    def add(self, target: Awaited, waiter: Waiter) -> None:
+        if target.waiters is None:
+            target.waiters = {waiter: True}
         else:
-            awaited.waiters[waiter] = True
+            target.waiters[waiter] = True
 
-    def remove(self, awaited: Awaited, waiter: Waiter) -> bool:
+    def remove(self, target: Awaited, waiter: Waiter) -> bool:
         """Remove a waiter; return False if it was not registered."""
-        waiters = awaited.waiters
+        waiters = target.waiters
         if waiters is None:
             return False
-        is_there = waiters.pop(waiter, False)
+        was_registered = waiters.pop(waiter, False)
         if not waiters:
-            awaited.waiters = None
-        return is_there
+            target.waiters = None
+        return was_registered
 
-    def wake(self, awaited: Awaited) -> None:
+    def wake(self, target: Awaited) -> None:
         """Schedule calls of all waiters of a changed topic, at the end of this turn or by W3."""
         if not self._changed:
             self._changed_at = self._clock.monotonic()
             self._run_soon(self._coalesce_seconds)
-        self._changed[awaited] = None
+        self._changed[target] = None
 
-    def effective_priority(self, awaited: Awaited) -> int:
+    def effective_priority(self, target: Awaited) -> int:
         """Return the priority of a topic now, including the addition for waiting."""
-        waited = self.ready.waited_seconds(awaited, self._clock.monotonic())
-        return round(effective_priority(awaited.base_priority(self._clock.now_ms()), waited))
+        waited = self.ready.waited_seconds(target, self._clock.monotonic())
+        return round(effective_priority(target.base_priority(self._clock.now_ms()), waited))
 
     def obey(self, coalesce_seconds: float, pauses: bool) -> None:
         """Set how long changes coalesce, and whether the lowest band pauses, by the pressure.
@@ -122,8 +122,8 @@ class Watch:
                 self._mark(changed, since)
                 self._serve()
             elif len(changed) == 1:
-                (alone,) = changed
-                self._call(alone, since, now, now + SLICE_SECONDS)
+                (target,) = changed
+                self._call(target, since, now, now + SLICE_SECONDS)
             else:
                 self._serve_at_once(changed, since)
         finally:
@@ -139,8 +139,8 @@ class Watch:
         order = sorted(changed, key=lambda one: -one.base_priority(now_ms))
         now = self._clock.monotonic()
         until = now + SLICE_SECONDS
-        for index, awaited in enumerate(order, 1):
-            self._call(awaited, since, now, until)
+        for index, target in enumerate(order, 1):
+            self._call(target, since, now, until)
             now = self._clock.monotonic()
             if now >= until:
                 self._mark(order[index:], since)
@@ -148,11 +148,11 @@ class Watch:
 
     def _mark(self, changed: Iterable[Awaited], since: float) -> None:
         now_ms = self._clock.now_ms()
-        for awaited in changed:
+        for target in changed:
             # Restart the topic: waiters registered since the interrupted slice are called too, after the
             # older ones.
-            self._due.pop(awaited, None)
-            self.ready.mark(awaited, awaited.base_priority(now_ms), since)
+            self._due.pop(target, None)
+            self.ready.mark(target, target.base_priority(now_ms), since)
 
     def _serve(self) -> None:
         now = self._clock.monotonic()
@@ -161,25 +161,25 @@ class Watch:
             self._call(*taken, now, until)
             now = self._clock.monotonic()
 
-    def _call(self, awaited: Awaited, since: float, now: float, until: float) -> None:
+    def _call(self, target: Awaited, since: float, now: float, until: float) -> None:
         """Call the waiters of a topic; if time runs out, mark it ready again with the rest of them."""
-        due = self._due.pop(awaited, None) if self._due else None
+        due = self._due.pop(target, None) if self._due else None
         if due is None:
             latency_us = int((now - since) * 1e6)
             self.latency_us.counts[latency_us.bit_length()] += 1
             self.latency_us.total += latency_us
-            due = [*awaited.waiters] if awaited.waiters else []
+            due = [*target.waiters] if target.waiters else []
             due.reverse()
         while due:
             waiter = due.pop()
-            if not self.remove(awaited, waiter):
+            if not self.remove(target, waiter):
                 continue
             try:
                 waiter()
             except Exception:
                 # A bug in one waiter must not starve the others.
-                logger.exception("a waiter failed")
+                logger.exception("wake queue: a waiter raised an exception")
             if due and (now := self._clock.monotonic()) >= until:
-                self._due[awaited] = due
-                self.ready.mark(awaited, awaited.base_priority(self._clock.now_ms()), now)
+                self._due[target] = due
+                self.ready.mark(target, target.base_priority(self._clock.now_ms()), now)
                 return

@@ -21,16 +21,16 @@ from shared.contract.errors import (
     TOPIC_NOT_FOUND,
     Refusal,
 )
-from topicsd.engine.pending import TopicEntry, tell
+from topicsd.engine.pending import PendingEntry, tell
 from topicsd.engine.queue.delay import delay_frame, delay_frame_bytes, due_of
-from topicsd.engine.queue.state import jobs_came
+from topicsd.engine.queue.state import add_jobs
 from topicsd.engine.requests import Appended, AppendRequest, Reply
-from topicsd.engine.retention.eviction_log import keep_to_caps, log_expired, look_ahead
+from topicsd.engine.retention.eviction_log import evict_over_caps, log_expired, prefetch_next_index
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.topic_create import encode_create, new_topic, register_topic
 from topicsd.engine.write.encode_records import Encoded, encode_records, whole_frames
-from topicsd.engine.write.keyed_write import Key, Numbered, key_of
+from topicsd.engine.write.keyed_write import Key, WriteIdentity, key_of
 from topicsd.engine.write.producer_write import ProducerKey, producer_of
 from topicsd.engine.write.seq_ceiling import raise_ceiling
 from topicsd.log.control_frame import ForwardCursor, encode_control
@@ -47,22 +47,22 @@ def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply) -
         if request.create is False:
             reply(Refusal(TOPIC_NOT_FOUND, f'topic "{name}" does not exist and create is false'))
             return
-        made = new_topic(shard, name, request.config, len(request.records), "config")
-        if isinstance(made, Refusal):
-            reply(made)
+        new = new_topic(shard, name, request.config, len(request.records), "config")
+        if isinstance(new, Refusal):
+            reply(new)
             return
-        topic = made
+        topic = new
         # Before the key is checked, since keys belong to an epoch. The creation takes this ordinal, as no
         # other frame can join before it.
         topic.epoch = shard.log.batch.next_ordinal
     now_ms = shard.clock.now_ms()
     due = 0
     if request.delay_ms is not None or request.not_before is not None:
-        delayed = due_of(topic, request, now_ms)
-        if isinstance(delayed, Refusal):
-            reply(delayed)
+        due_or_refusal = due_of(topic, request, now_ms)
+        if isinstance(due_or_refusal, Refusal):
+            reply(due_or_refusal)
             return
-        due = delayed
+        due = due_or_refusal
     key: Key | ProducerKey | None = None
     if request.idempotency_key is not None or request.producer is not None:
         producer = request.producer
@@ -70,7 +70,7 @@ def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply) -
         if isinstance(keyed, Refusal):
             reply(keyed)
             return
-        if keyed is not None and keyed.settles(shard, topic, now_ms, reply):
+        if keyed is not None and keyed.answer_if_duplicate(shard, topic, now_ms, reply):
             return
         key = keyed
     if request.expected_head is not None and request.expected_head != topic.next_seq - 1:
@@ -148,9 +148,9 @@ def join_append(shard: ShardState, topic: Topic, pending: PendingAppend, now_ms:
     log = shard.log
     parts, lengths, size, _ = pending.encoded
     frame_count = len(lengths)
-    if topic.evicts and topic.config.ttl_ms:
+    if topic.can_evict and topic.config.ttl_ms:
         log_expired(shard, topic, now_ms)
-    ahead = _frames_ahead(shard, topic, pending) if pending.created or pending.key is not None else None
+    leading = _leading_frames(shard, topic, pending) if pending.created or pending.key is not None else None
     topic.next_seq += frame_count
     topic.pending_bytes += size
     if topic.next_seq > topic.ceiling_mark:
@@ -167,17 +167,17 @@ def join_append(shard: ShardState, topic: Topic, pending: PendingAppend, now_ms:
     if topic.is_ephemeral or not parts:
         parts, size, frame_count = [], 0, 0
     pending.position = log.batch.next_position
-    if ahead:
-        ahead_bytes = sum(map(len, ahead))
-        pending.position += ahead_bytes
-        parts, size, frame_count = ahead + parts, ahead_bytes + size, len(ahead) + frame_count
+    if leading:
+        leading_bytes = sum(map(len, leading))
+        pending.position += leading_bytes
+        parts, size, frame_count = leading + parts, leading_bytes + size, len(leading) + frame_count
     if due and not topic.is_ephemeral:
-        behind = delay_frame(topic, pending.first_seq, len(lengths), due)
-        parts, size, frame_count = [*parts, behind], size + len(behind), frame_count + 1
+        delay = delay_frame(topic, pending.first_seq, len(lengths), due)
+        parts, size, frame_count = [*parts, delay], size + len(delay), frame_count + 1
     log.join(parts, size, frame_count, pending, waits)
 
 
-def _frames_ahead(shard: ShardState, topic: Topic, pending: PendingAppend) -> list[bytes]:
+def _leading_frames(shard: ShardState, topic: Topic, pending: PendingAppend) -> list[bytes]:
     """Return the frames to log before the records: the topic's creation, the key of the write."""
     frames = []
     if pending.created:
@@ -186,7 +186,7 @@ def _frames_ahead(shard: ShardState, topic: Topic, pending: PendingAppend) -> li
         frames.append(encode_create(topic))
     key = pending.key
     if key is not None:
-        control = key.begin(pending)
+        control = key.on_join(pending)
         # An ephemeral topic loses its keys with its records, so they are not logged. The position of a route
         # is logged, since the route resumes there.
         if not topic.is_ephemeral or isinstance(control, ForwardCursor):
@@ -194,12 +194,12 @@ def _frames_ahead(shard: ShardState, topic: Topic, pending: PendingAppend) -> li
     return frames
 
 
-class PendingAppend(TopicEntry):
+class PendingAppend(PendingEntry):
     """An append that has joined the log, pending until its durability class is satisfied."""
 
     __slots__ = (
-        "also_waiting",
         "created",
+        "duplicate_replies",
         "durability",
         "encoded",
         "first_seq",
@@ -222,13 +222,13 @@ class PendingAppend(TopicEntry):
         topic: Topic,
         encoded: Encoded,
         ts: int,
-        key: Numbered | None,
+        key: WriteIdentity | None,
         reply: Reply,
         created: bool,
     ) -> None:
-        # Inlined from `TopicEntry.__init__`: hot path.
+        # Inlined from `PendingEntry.__init__`: hot path.
         self.topic = topic
-        self._waits = False
+        self._is_waiting = False
         self.shard = shard
         self.encoded = encoded
         self.ts = ts
@@ -239,12 +239,12 @@ class PendingAppend(TopicEntry):
         self.first_seq = topic.next_seq
         self.position = 0
         self.durability = topic.config.durability
-        self.also_waiting: list[Reply] | None = None
+        self.duplicate_replies: list[Reply] | None = None
         """The replies of repeats of this write that arrived while it was pending."""
 
     def publish(self) -> None:
         topic = self.topic
-        if self._waits:
+        if self._is_waiting:
             self.end_wait()
         parts, lengths, size, tags = self.encoded
         run = topic.run
@@ -261,20 +261,20 @@ class PendingAppend(TopicEntry):
                 if tag:
                     run.tags.add(tag, seq)
         if topic.queue is not None and (topic.queue.order is not None or self.due):
-            jobs_came(topic.queue, self.first_seq, len(lengths), tags, self.due)
-        if topic.evicts:
-            keep_to_caps(self.shard, topic)
+            add_jobs(topic.queue, self.first_seq, len(lengths), tags, self.due)
+        if topic.can_evict:
+            evict_over_caps(self.shard, topic)
             if topic.runs[0] is not run:
-                look_ahead(self.shard, topic)
+                prefetch_next_index(self.shard, topic)
         head = topic.head
         # Positional arguments: keyword arguments would cost more than the rest of the answer.
         answer = Appended(topic.name, self.first_seq, head, head, self.created, False, self.durability)
         if self.key is not None:
-            self.key.keep(self)
+            self.key.on_commit(self)
         if topic.waiters is not None:
             self.shard.watch.wake(topic)
-        if self.also_waiting is not None:
-            for reply in self.also_waiting:
+        if self.duplicate_replies is not None:
+            for reply in self.duplicate_replies:
                 tell(reply, msgspec.structs.replace(answer, created=False, deduped=True))
         # Last, without `tell`: the caller of `publish` logs an exception of the reply.
         self.reply(answer)
@@ -286,15 +286,15 @@ class PendingAppend(TopicEntry):
         topic.last_ts = self.ts_before
         topic.pending_bytes -= self.encoded[2]
         if self.key is not None:
-            self.key.give_back(self)
+            self.key.on_abort(self)
         if self.created:
             self.shard.remove_topic(topic)
 
     def refuse(self, refusal: Refusal) -> None:
         if self.key is not None:
-            self.key.give_back(self)
+            self.key.on_abort(self)
         tell(self.reply, refusal)
-        for reply in self.also_waiting or ():
+        for reply in self.duplicate_replies or ():
             tell(reply, refusal)
 
 
@@ -303,8 +303,8 @@ class DelayedAppend(PendingAppend):
 
     __slots__ = ("due",)
 
-    def __init__(self, due: int, *as_any: Any) -> None:
-        super().__init__(*as_any)
+    def __init__(self, due: int, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self.due = due
 
 
@@ -313,6 +313,6 @@ class ReferringAppend(PendingAppend):
 
     __slots__ = ("originals",)
 
-    def __init__(self, originals: array[int], *as_any: Any) -> None:
-        super().__init__(*as_any)
+    def __init__(self, originals: array[int], *arguments: Any) -> None:
+        super().__init__(*arguments)
         self.originals = originals

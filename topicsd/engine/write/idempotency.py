@@ -44,12 +44,12 @@ def key_digest(epoch: int, topic_id: int, key: str) -> bytes:
 class Generation:
     """The keys that were first used in one tenth of a window."""
 
-    __slots__ = ("counts", "digests", "ends_ms", "first_seqs", "places", "records", "used_ms")
+    __slots__ = ("counts", "digests", "ends_ms", "first_seqs", "indexes", "records", "used_ms")
 
     def __init__(self, ends_ms: int) -> None:
         self.ends_ms = ends_ms
         """The time from which first uses belong to the next generation."""
-        self.places: list[dict[bytes, int]] = [{} for _ in range(PARTS)]
+        self.indexes: list[dict[bytes, int]] = [{} for _ in range(PARTS)]
         self.digests = bytearray()
         self.records = bytearray()
         self.first_seqs = array("Q")
@@ -57,16 +57,16 @@ class Generation:
         self.used_ms = array("Q")
 
     def add(self, key: bytes, write: KeyedWrite, used_ms: int) -> None:
-        self.places[key[0]][key] = len(self.counts)
+        self.indexes[key[0]][key] = len(self.counts)
         self.digests += key
         self.records += write.records
         self.first_seqs.append(write.first_seq)
         self.counts.append(write.records_count)
         self.used_ms.append(used_ms)
 
-    def write_at(self, place: int) -> KeyedWrite:
-        records = bytes(self.records[place * DIGEST_BYTES : (place + 1) * DIGEST_BYTES])
-        return KeyedWrite(records, self.first_seqs[place], self.counts[place])
+    def write_at(self, index: int) -> KeyedWrite:
+        records = bytes(self.records[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES])
+        return KeyedWrite(records, self.first_seqs[index], self.counts[index])
 
 
 class KeyColumns(NamedTuple):
@@ -104,14 +104,14 @@ class Dedupe:
         for window_ms in windows_ms:
             for survives in (True, False):
                 for generation in reversed(self._windows.get((window_ms, survives), {}).values()):
-                    place = generation.places[part].get(key)
-                    if place is not None and now_ms - generation.used_ms[place] <= windows_ms[0]:
-                        return generation.write_at(place)
+                    index = generation.indexes[part].get(key)
+                    if index is not None and now_ms - generation.used_ms[index] <= windows_ms[0]:
+                        return generation.write_at(index)
         return None
 
     def has_room(self, now_ms: int, pending_count: int) -> bool:
         """Return whether there is room for one more key besides the keys of pending writes."""
-        self._forget(now_ms)
+        self._expire(now_ms)
         return not self._keys_max or self.count + pending_count < self._keys_max
 
     def add(self, key: bytes, write: KeyedWrite, window_ms: int, used_ms: int, survives: bool = True) -> None:
@@ -122,7 +122,7 @@ class Dedupe:
         generation = generations.get(number)
         if generation is None:
             generation = generations[number] = Generation((number + 1) * tenth_ms)
-        if key not in generation.places[key[0]]:  # A replay may repeat a key of the snapshot.
+        if key not in generation.indexes[key[0]]:  # A replay may repeat a key of the snapshot.
             generation.add(key, write, used_ms)
             self.count += 1
 
@@ -155,19 +155,19 @@ class Dedupe:
             return
         generations = self._windows.setdefault((columns.window_ms, True), {})
         generation = generations.setdefault(columns.number, Generation(ends_ms))
-        digests, first_place = columns.digests, len(generation.counts)
+        digests, first_index = columns.digests, len(generation.counts)
         generation.digests += digests
         generation.records += columns.records
         generation.first_seqs.frombytes(columns.first_seqs)
         generation.counts.frombytes(columns.counts)
         generation.used_ms.frombytes(columns.used_ms)
-        places = generation.places
-        for place, at in enumerate(range(0, len(digests), DIGEST_BYTES), first_place):
+        indexes = generation.indexes
+        for index, at in enumerate(range(0, len(digests), DIGEST_BYTES), first_index):
             key = digests[at : at + DIGEST_BYTES]
-            places[key[0]][key] = place
-        self.count += len(generation.counts) - first_place
+            indexes[key[0]][key] = index
+        self.count += len(generation.counts) - first_index
 
-    def _forget(self, now_ms: int) -> None:
+    def _expire(self, now_ms: int) -> None:
         # Two for each write are enough: no more than two parts are added for each write.
         del self._leaving[-2:]
         for (window_ms, survives), generations in list(self._windows.items()):
@@ -175,7 +175,7 @@ class Dedupe:
             for number in [number for number, one in generations.items() if now_ms - one.ends_ms > window_ms]:
                 generation = generations.pop(number)
                 self.count -= len(generation.counts)
-                self._leaving += filter(None, generation.places)
+                self._leaving += filter(None, generation.indexes)
                 self._leaving.append((generation.digests, generation.records, generation.first_seqs))
             if not generations:
                 del self._windows[window_ms, survives]

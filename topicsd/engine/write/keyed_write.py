@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 KEY_CHARACTERS_MAX = 256
 
 
-class Numbered(Protocol):
+class WriteIdentity(Protocol):
     """The identity of a write that must be applied once; its frame is logged before the records."""
 
-    def begin(self, pending: PendingAppend) -> Control:
+    def on_join(self, pending: PendingAppend) -> Control:
         """Note the write as pending; return the frame to log before its records."""
         ...
 
-    def keep(self, pending: PendingAppend) -> None:
+    def on_commit(self, pending: PendingAppend) -> None:
         """Store the write as published."""
         ...
 
-    def give_back(self, pending: PendingAppend) -> None:
+    def on_abort(self, pending: PendingAppend) -> None:
         """Forget the pending write; called twice when the write fails, by `undo` and `refuse`."""
         ...
 
@@ -40,15 +40,15 @@ class Key(NamedTuple):
     digest: bytes
     records: bytes
 
-    def settles(self, shard: ShardState, topic: Topic, now_ms: int, reply: Reply) -> bool:
-        return settled_by_key(shard, topic, self, now_ms, reply)
+    def answer_if_duplicate(self, shard: ShardState, topic: Topic, now_ms: int, reply: Reply) -> bool:
+        return answer_known_key(shard, topic, self, now_ms, reply)
 
-    def begin(self, pending: PendingAppend) -> Control:
+    def on_join(self, pending: PendingAppend) -> Control:
         """Note the write as pending; return the frame to log before its records."""
         pending.shard.keyed[self.digest] = pending
         return Idempotency(self.digest, self.records, pending.first_seq, len(pending.encoded[1]))
 
-    def keep(self, pending: PendingAppend) -> None:
+    def on_commit(self, pending: PendingAppend) -> None:
         """Store the use of the key by a published write."""
         shard, topic = pending.shard, pending.topic
         del shard.keyed[self.digest]
@@ -56,7 +56,7 @@ class Key(NamedTuple):
         window_ms = topic.config.idempotency_window_ms
         shard.dedupe.add(self.digest, write, window_ms, pending.ts, not topic.is_ephemeral)
 
-    def give_back(self, pending: PendingAppend) -> None:
+    def on_abort(self, pending: PendingAppend) -> None:
         """Forget the pending write; called twice when the write fails, by `undo` and `refuse`."""
         pending.shard.keyed.pop(self.digest, None)
 
@@ -73,28 +73,28 @@ def key_of(topic: Topic, request: AppendRequest) -> Key | Refusal | None:
     return Key(digest, records_digest(request.records, request.node))
 
 
-def settled_by_key(shard: ShardState, topic: Topic, key: Key, now_ms: int, reply: Reply) -> bool:
+def answer_known_key(shard: ShardState, topic: Topic, key: Key, now_ms: int, reply: Reply) -> bool:
     """Answer a write whose key is known or has no room; return False for a new write.
 
     A repeat of a pending write is answered together with it.
     """
-    on_its_way = shard.keyed.get(key.digest)
-    if on_its_way is not None:
-        assert isinstance(on_its_way.key, Key)
-        if on_its_way.key.records != key.records:
+    pending = shard.keyed.get(key.digest)
+    if pending is not None:
+        assert isinstance(pending.key, Key)
+        if pending.key.records != key.records:
             reply(_mismatch())
         else:
-            on_its_way.also_waiting = [*(on_its_way.also_waiting or ()), reply]
+            pending.duplicate_replies = [*(pending.duplicate_replies or ()), reply]
         return True
-    before = shard.dedupe.find(key.digest, topic.windows_ms, now_ms)
-    if before is not None:
+    first = shard.dedupe.find(key.digest, topic.windows_ms, now_ms)
+    if first is not None:
         reply(
             _mismatch()
-            if before.records != key.records
+            if first.records != key.records
             else Appended(
                 topic.name,
-                before.first_seq,
-                before.first_seq + before.records_count - 1,
+                first.first_seq,
+                first.first_seq + first.records_count - 1,
                 topic.head,
                 created=False,
                 deduped=True,

@@ -22,7 +22,7 @@ from topicsd.engine.requests import Appended, AppendRequest, Move, Producer, Rep
 from topicsd.engine.shard_data import ShardData
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
-from topicsd.engine.write.producers import Produced, Producers
+from topicsd.engine.write.producers import Producers, ProducerWrite
 from topicsd.log import control_frame
 from topicsd.log.control_frame import Control
 
@@ -34,7 +34,7 @@ PRODUCER_CHARACTERS_MAX = 256
 
 def producer_of(request: AppendRequest, producer: Producer) -> ProducerKey | Refusal:
     if isinstance(producer, Move):
-        return MoveKey(producer)
+        return TransferKey(producer)
     if request.idempotency_key is not None:
         message = "producer: excludes idempotency_key, send one of them"
         return Refusal(INVALID_REQUEST, message, {"field": "producer"})
@@ -58,24 +58,24 @@ class ProducerKey:
         self.producer_seq = producer_seq
         self.moved = moved
 
-    def settles(self, shard: ShardState, topic: Topic, now_ms: int, reply: Reply) -> bool:
+    def answer_if_duplicate(self, shard: ShardState, topic: Topic, now_ms: int, reply: Reply) -> bool:
         """Answer a repeat, a jump or a producer without room; return False for a new write."""
-        on_way = topic.producing.get(self.producer)
+        pending_writes = topic.producing.get(self.producer)
         known = topic.producers.find(self.producer) if topic.producers is not None else None
-        if on_way:
-            last = _seq_of(on_way[-1])
+        if pending_writes:
+            last = _seq_of(pending_writes[-1])
             if known is None or self.producer_seq > known.producer_seq:
-                place = self.producer_seq - _seq_of(on_way[0])
+                place = self.producer_seq - _seq_of(pending_writes[0])
                 if place < 0:
-                    _wait(on_way[0], lambda answer: reply(_of_older(answer)))
+                    _add_reply(pending_writes[0], lambda answer: reply(_answer_without_seqs(answer)))
                     return True
-                if place < len(on_way):
-                    _wait(on_way[place], reply)
+                if place < len(pending_writes):
+                    _add_reply(pending_writes[place], reply)
                     return True
         elif known is not None:
             last = known.producer_seq
         else:
-            return self._has_no_room(shard, topic, now_ms, reply)
+            return self._refuse_if_full(shard, topic, now_ms, reply)
         if self.producer_seq > last + 1:
             message = f"producer.seq: must be {last + 1}, the next of this producer, got {self.producer_seq}"
             detail: dict[str, object] = {"field": "producer.seq", "last_seq": last, "next_seq": last + 1}
@@ -87,18 +87,18 @@ class ProducerKey:
         _answer_repeat(topic, known, self.producer_seq, reply)
         return True
 
-    def _has_no_room(self, shard: ShardState, topic: Topic, now_ms: int, reply: Reply) -> bool:
+    def _refuse_if_full(self, shard: ShardState, topic: Topic, now_ms: int, reply: Reply) -> bool:
         bound = shard.settings.max_producers
         known = topic.producers or Producers()
-        coming = sum(name not in known for name in topic.producing)
-        if known.has_room(bound, coming, now_ms):
+        new_count = sum(name not in known for name in topic.producing)
+        if known.has_room(bound, new_count, now_ms):
             return False
         message = f'topic "{topic.name}" has {bound} producers, the most that TOPICS_MAX_PRODUCERS allows'
         detail: dict[str, object] = {"limit": "max_producers", "max": bound}
         reply(Refusal(THROTTLED, message, detail, retry_after_ms=1000))
         return True
 
-    def begin(self, pending: PendingAppend) -> Control:
+    def on_join(self, pending: PendingAppend) -> Control:
         """Note the write as pending; return the frame to log before its records."""
         topic = pending.topic
         if not topic.producing:
@@ -108,23 +108,23 @@ class ProducerKey:
             self.producer, self.producer_seq, pending.first_seq, len(pending.encoded[1]), self.moved
         )
 
-    def keep(self, pending: PendingAppend) -> None:
+    def on_commit(self, pending: PendingAppend) -> None:
         """Store the published write as the last one of the producer."""
-        self.give_back(pending)
+        self.on_abort(pending)
         count = len(pending.encoded[1])
-        write = Produced(self.producer_seq, pending.first_seq, count, pending.ts, self.moved)
-        keep_produced(pending.shard, pending.topic, self.producer, write)
+        write = ProducerWrite(self.producer_seq, pending.first_seq, count, pending.ts, self.moved)
+        store_producer_write(pending.shard, pending.topic, self.producer, write)
 
-    def give_back(self, pending: PendingAppend) -> None:
+    def on_abort(self, pending: PendingAppend) -> None:
         """Forget the pending write; called twice when the write fails, by `undo` and `refuse`."""
-        on_way = pending.topic.producing.get(self.producer, [])
-        if pending in on_way:
-            on_way.remove(pending)
-            if not on_way:
+        pending_writes = pending.topic.producing.get(self.producer, [])
+        if pending in pending_writes:
+            pending_writes.remove(pending)
+            if not pending_writes:
                 del pending.topic.producing[self.producer]
 
 
-class MoveKey(ProducerKey):
+class TransferKey(ProducerKey):
     """The identity of a move (P4). There are at most as many movers as topics, so all have room."""
 
     __slots__ = ("_after",)
@@ -133,16 +133,16 @@ class MoveKey(ProducerKey):
         super().__init__(move.id, move.seq, _moved(move))
         self._after = move.after
 
-    def settles(self, shard: ShardState, topic: Topic, now_ms: int, reply: Reply) -> bool:
+    def answer_if_duplicate(self, shard: ShardState, topic: Topic, now_ms: int, reply: Reply) -> bool:
         known = topic.producers.find(self.producer) if topic.producers is not None else None
-        on_way = topic.producing.get(self.producer)
-        if on_way:
-            last = on_way[-1].key
+        pending_writes = topic.producing.get(self.producer)
+        if pending_writes:
+            last = pending_writes[-1].key
             assert isinstance(last, ProducerKey)
             if (last.producer_seq, last.moved) == (self.producer_seq, self.moved):
-                _wait(on_way[-1], reply)
+                _add_reply(pending_writes[-1], reply)
             else:
-                message = "what was moved before this is still on its way"
+                message = "the previous transfer is still in progress, retry after 1 s"
                 reply(Refusal(THROTTLED, message, retry_after_ms=1000))
         elif known is None and self._after is None:
             return False
@@ -154,9 +154,9 @@ class MoveKey(ProducerKey):
             reply(self._refusal(known))
         return True
 
-    def _refusal(self, known: Produced | None) -> Refusal:
+    def _refusal(self, known: ProducerWrite | None) -> Refusal:
         last = None if known is None else known.producer_seq
-        message = f"after: is {self._after}, what was moved last is {last}"
+        message = f"after: must be {last}, the last transfer, got {self._after}"
         detail: dict[str, object] = {"field": "after", "last_seq": last}
         if known is not None and known.moved:
             detail["last_seqs"] = known.moved
@@ -167,25 +167,25 @@ def _moved(move: Move) -> tuple[int, ...]:
     return tuple(move.seqs) if len(move.seqs) > 1 else ()
 
 
-def keep_produced(shard: ShardData, topic: Topic, producer: str, write: Produced) -> None:
+def store_producer_write(shard: ShardData, topic: Topic, producer: str, write: ProducerWrite) -> None:
     if topic.producers is None:
         topic.producers = Producers()
-    topic.producers.keep(producer, write, shard.settings.max_producers)
+    topic.producers.store(producer, write, shard.settings.max_producers)
 
 
 def is_produced(topic: Topic, producer: Producer) -> bool:
     """Return whether this write was applied before or is pending."""
     known = topic.producers.find(producer.id) if topic.producers is not None else None
-    on_way = topic.producing.get(producer.id)
-    last = _seq_of(on_way[-1]) if on_way else -1 if known is None else known.producer_seq
+    pending_writes = topic.producing.get(producer.id)
+    last = _seq_of(pending_writes[-1]) if pending_writes else -1 if known is None else known.producer_seq
     if isinstance(producer, Move):
-        key = on_way[-1].key if on_way else known
-        moved = key.moved if isinstance(key, ProducerKey | Produced) else ()
+        key = pending_writes[-1].key if pending_writes else known
+        moved = key.moved if isinstance(key, ProducerKey | ProducerWrite) else ()
         return (last, moved) == (producer.seq, _moved(producer))
     return producer.seq <= last
 
 
-def _answer_repeat(topic: Topic, known: Produced, producer_seq: int, reply: Reply) -> None:
+def _answer_repeat(topic: Topic, known: ProducerWrite, producer_seq: int, reply: Reply) -> None:
     first, end = 0, 0
     if producer_seq == known.producer_seq:
         first, end = known.first_seq, known.first_seq + known.records_count - 1
@@ -197,11 +197,11 @@ def _seq_of(pending: PendingAppend) -> int:
     return pending.key.producer_seq
 
 
-def _wait(pending: PendingAppend, reply: Reply) -> None:
-    pending.also_waiting = [*(pending.also_waiting or ()), reply]
+def _add_reply(pending: PendingAppend, reply: Reply) -> None:
+    pending.duplicate_replies = [*(pending.duplicate_replies or ()), reply]
 
 
-def _of_older(answer: Appended | Refusal) -> Appended | Refusal:
+def _answer_without_seqs(answer: Appended | Refusal) -> Appended | Refusal:
     if isinstance(answer, Refusal):
         return answer
     return Appended(answer.topic, 0, 0, answer.head_seq, False, True, answer.durability)

@@ -18,7 +18,7 @@ PRODUCERS: Final = "producers"
 """The name of the section in a topic of a snapshot."""
 
 
-class Produced(NamedTuple):
+class ProducerWrite(NamedTuple):
     """The last write of a producer."""
 
     producer_seq: int
@@ -30,7 +30,7 @@ class Produced(NamedTuple):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(dict[str, Produced]).decode
+_decode = msgspec.msgpack.Decoder(dict[str, ProducerWrite]).decode
 
 
 class Producers:
@@ -38,7 +38,7 @@ class Producers:
 
     __slots__ = ("_known",)
 
-    def __init__(self, known: dict[str, Produced] | None = None) -> None:
+    def __init__(self, known: dict[str, ProducerWrite] | None = None) -> None:
         self._known = known or {}
         """The last write by producer, the producer that was silent the longest first."""
 
@@ -48,22 +48,22 @@ class Producers:
     def __contains__(self, producer: str) -> bool:
         return producer in self._known
 
-    def find(self, producer: str) -> Produced | None:
+    def find(self, producer: str) -> ProducerWrite | None:
         return self._known.get(producer)
 
-    def has_room(self, count_max: int, coming: int, now_ms: int) -> bool:
-        """Return whether there is room for one more producer besides `coming` pending new ones."""
-        if not count_max or len(self._known) + coming < count_max:
+    def has_room(self, count_max: int, new_count: int, now_ms: int) -> bool:
+        """Return whether there is room for one more producer besides `new_count` pending new ones."""
+        if not count_max or len(self._known) + new_count < count_max:
             return True
         # Enough silent producers must be droppable for the pending new ones as well.
         for number, one in enumerate(self._known.values()):
             if now_ms - one.used_ms <= KEPT_MS:
                 return False
-            if number >= len(self._known) + coming - count_max:
+            if number >= len(self._known) + new_count - count_max:
                 return True
         return False
 
-    def keep(self, producer: str, write: Produced, count_max: int) -> None:
+    def store(self, producer: str, write: ProducerWrite, count_max: int) -> None:
         """Store a published write as the last one of its producer; replay calls this too."""
         is_new = self._known.pop(producer, None) is None
         while is_new and count_max and len(self._known) >= count_max:

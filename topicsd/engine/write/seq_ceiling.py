@@ -53,7 +53,7 @@ def raised_ceiling(head: int, raised_head: int, elapsed_ms: int) -> Ceiling:
 LOWERED_A_TICK = 1024
 
 
-class Before(NamedTuple):
+class PreviousCeiling(NamedTuple):
     """The previous ceiling of a topic, to undo a change."""
 
     value: int
@@ -71,7 +71,7 @@ class PendingRaise:
     def __init__(self, topic: Topic, ceiling: Ceiling) -> None:
         self.topic = topic
         self.ceiling = ceiling
-        self.before = _before(topic)
+        self.before = _previous_ceiling(topic)
 
     def publish(self) -> None:
         self.topic.ceiling = max(self.topic.ceiling, self.ceiling.value)
@@ -93,7 +93,7 @@ class PendingLowering:
     def __init__(self, shard: ShardState, topic: Topic) -> None:
         self.shard = shard
         self.topic = topic
-        self.before = _before(topic)
+        self.before = _previous_ceiling(topic)
 
     def publish(self) -> None:
         pass  # The topic applied the lower ceiling when it was logged.
@@ -154,15 +154,15 @@ def lower_quiet_ceilings(shard: ShardState, now: float) -> bool:
 
     Quiet is measured by the head and the monotonic clock, because the clock of record times may step.
     """
-    for topic in list(islice(shard.raised, LOWERED_A_TICK)):
-        seen = shard.raised[topic]
+    for topic in list(islice(shard.raised_ceilings, LOWERED_A_TICK)):
+        seen = shard.raised_ceilings[topic]
         if seen is None or seen.head != topic.next_seq - 1:
             shard.watch_ceiling(topic, now)
         elif now - seen.at >= QUIET_SECONDS:
-            del shard.raised[topic]
+            del shard.raised_ceilings[topic]
             if not lower_ceiling(shard, topic):
                 shard.watch_ceiling(topic, now)
-    return bool(shard.raised)
+    return bool(shard.raised_ceilings)
 
 
 def lower_all_ceilings(shard: ShardState) -> None:
@@ -170,9 +170,9 @@ def lower_all_ceilings(shard: ShardState) -> None:
 
     The heads are then exact; the next run knows the head of an ephemeral topic only by its ceiling.
     """
-    for topic in list(shard.raised):
+    for topic in list(shard.raised_ceilings):
         lower_ceiling(shard, topic)
-    shard.raised.clear()
+    shard.raised_ceilings.clear()
 
 
 def lower_ceiling(shard: ShardState, topic: Topic) -> bool:
@@ -198,8 +198,8 @@ def _is_synced(shard: ShardState, topic: Topic) -> bool:
     return topic.is_ephemeral or run.logged_count(shard.log.synced_position) == len(run.lengths)
 
 
-def _before(topic: Topic) -> Before:
-    return Before(topic.ceiling, topic.ceiling_logged, topic.ceiling_mark)
+def _previous_ceiling(topic: Topic) -> PreviousCeiling:
+    return PreviousCeiling(topic.ceiling, topic.ceiling_logged, topic.ceiling_mark)
 
 
 def _frame(topic: Topic, ceiling: int) -> bytes:

@@ -53,7 +53,7 @@ def test_a_dead_set_is_found_again_where_the_log_reaches_back(
     else:
         one.disk.flip(path, 41)
     one.kill()
-    assert "is skipped: what was deleted cannot be told" in caplog.text
+    assert "is skipped: a dead set is unreadable" in caplog.text
     assert one.state("t") == state
     assert one.seqs("t") == [1, 3, 5, 9, 10]
     one.checkpoint()

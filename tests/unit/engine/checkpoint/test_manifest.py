@@ -114,10 +114,10 @@ def test_a_file_that_was_cut_is_damage_wherever_it_was_cut() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        (b'"topic_count":2', b'"topic_count":3', "names 2 topics of 3"),
-        (b'"shard":0', b'"shard":"0"', "cannot be understood"),
-        (b'"name":', b'"neme":', "cannot be understood"),
-        (b'"empty"', b'"\xff"', "cannot be understood"),
+        (b'"topic_count":2', b'"topic_count":3', "holds 2 of 3 topics"),
+        (b'"shard":0', b'"shard":"0"', "cannot be decoded"),
+        (b'"name":', b'"neme":', "cannot be decoded"),
+        (b'"empty"', b'"\xff"', "cannot be decoded"),
     ],
 )
 def test_what_cannot_be_is_damage_though_the_checksum_fits(old: bytes, new: bytes, said: str) -> None:

@@ -94,7 +94,7 @@ def test_no_directory_for_readers_is_no_reader() -> None:
 
 @pytest.mark.parametrize("reader_id", ["", ".", "../x", "a/b", "a\n", "-x", "ä", "x" * 101])
 def test_an_id_that_could_be_a_path_is_refused(reader_id: str) -> None:
-    with pytest.raises(ValueError, match="a reader's id"):
+    with pytest.raises(ValueError, match="reader_id: must be"):
         ReaderLock(PATHS.readers, reader_id)
 
 

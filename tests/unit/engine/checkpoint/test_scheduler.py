@@ -151,7 +151,7 @@ def test_a_failed_checkpoint_is_told_and_tried_again_and_the_log_keeps_everythin
     one.shard.start_checkpoint(told.append)
     one.settle()
     assert isinstance(told[0], OSError)
-    assert "a checkpoint failed" in caplog.text
+    assert "checkpoint: failed" in caplog.text
     assert not snapshots(one)
     assert one.wal_files()[0].endswith("wal-0000000000000001.log")
     assert not one.failures
@@ -250,4 +250,4 @@ def test_however_often_it_was_asked_for_a_failed_checkpoint_is_tried_again_once(
         one.checkpoint()
     caplog.clear()
     one.pass_time(RETRY_SECONDS * 3000 + 1)
-    assert caplog.text.count("a checkpoint failed") == 3
+    assert caplog.text.count("checkpoint: failed") == 3

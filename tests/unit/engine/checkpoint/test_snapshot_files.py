@@ -126,7 +126,7 @@ def test_one_under_another_name_is_damaged() -> None:
     disk = disk_with(6)
     disk.write_file(PATHS.snapshot(7), bytes_of(sample(5)))
     assert list(read_snapshots(disk, PATHS)) == [
-        DamagedSnapshot(7, "it is snapshot 5 under the name of 7"),
+        DamagedSnapshot(7, "it holds snapshot 5 under the name of snapshot 7"),
         sample(6),
     ]
 

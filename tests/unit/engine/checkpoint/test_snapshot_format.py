@@ -67,7 +67,7 @@ def test_a_file_that_was_cut_is_damage_wherever_it_was_cut() -> None:
 
 
 def test_bytes_behind_the_end_are_damage() -> None:
-    with pytest.raises(SnapshotDamage, match="behind its header"):
+    with pytest.raises(SnapshotDamage, match="after its header"):
         decode_snapshot(bytes_of(sample()) + b"\0")
 
 
@@ -76,10 +76,10 @@ def test_the_damage_is_named() -> None:
     for wrong, said in [
         (b"", "ends after 0 bytes"),
         (b"x" + data[1:], "magic"),
-        (data[:-1], "says"),
+        (data[:-1], "declares"),
         (data[:-1] + b"x", "checksum"),
-        (sealed(VERSION, b"\x93"), "cannot be understood"),
-        (sealed(VERSION, b"\xc0" + b"\x00" * 8), "cannot be understood"),
+        (sealed(VERSION, b"\x93"), "cannot be decoded"),
+        (sealed(VERSION, b"\xc0" + b"\x00" * 8), "cannot be decoded"),
     ]:
         with pytest.raises(SnapshotDamage, match=said):
             decode_snapshot(wrong)
@@ -90,7 +90,7 @@ def test_a_topic_that_is_missing_is_noticed_though_the_checksum_fits() -> None:
     body = pieces[1].replace(b"\xdd\x00\x00\x00\x02", b"\xdd\x00\x00\x00\x01") + b"".join(
         [pieces[2], *pieces[4:]]
     )
-    with pytest.raises(SnapshotDamage, match="1 topics of 2"):
+    with pytest.raises(SnapshotDamage, match="1 of 2 topics"):
         decode_snapshot(sealed(VERSION, body))
 
 

@@ -77,9 +77,9 @@ def test_each_stands_for_itself_where_they_are_mixed_with_own_records() -> None:
 
 WRONG = {
     "a seq that does not follow": ({"first_seq": 2}, "seq 2"),
-    "a file that there is not": ({"file": 2}, "wal-0000000000000002.log is no part of the log"),
-    "more than there are": ({"count": 4}, "counts 4 and names 3"),
-    "fewer than there are": ({"count": 2}, "counts 2 and names 3"),
+    "a file that there is not": ({"file": 2}, "wal-0000000000000002.log is not part of the log"),
+    "more than there are": ({"count": 4}, "declares 4 records and names 3"),
+    "fewer than there are": ({"count": 2}, "declares 2 records and names 3"),
     "an offset without a size": ({"offsets": [FIRST, SECOND], "count": 2}, "2 offsets and 1 sizes"),
     "the middle of a record": ({"offsets": [FIRST + 1]}, f"at offset {FIRST + 1}"),
     "the half of a record": ({"sizes": [SIZES[0] - 1], "count": 1}, "runs past"),

@@ -227,7 +227,7 @@ def test_a_start_without_the_cold_directory_says_so_and_serves_the_rest(
     one.close()
     one.settings = msgspec.structs.replace(one.settings, cold_dir=cold_dir)
     one.open(one.disk)
-    assert "7 segments are in the cold directory" in caplog.text
+    assert "cold directory: 7 segments are unreachable" in caplog.text
     assert one.refused_read("t").code == "corrupt_segment"
     assert one.seqs("t", 70)[0] == 71
     assert one.append("t", 1).first_seq == 96
@@ -247,7 +247,7 @@ def test_nothing_moves_to_a_cold_directory_that_is_not_mounted(caplog: pytest.Lo
     one.pass_time(FIRST_SCRUB_SECONDS * 1000 + ROUND_SECONDS * 3000)
     assert [run.entry.tier for run in sealed(one)] == [COLD] * 2 + [HOT] * 7
     assert not [path for path in one.disk.all_files() if path.startswith(COLD_DIR)]
-    assert caplog.text.count("the cold directory has none") == 1
+    assert caplog.text.count("cold directory: none of its segments found") == 1
     assert not one.shard.state.damaged_segments
     for path, data in mounted.items():
         one.disk.write_file(path, data)
@@ -308,5 +308,5 @@ def test_a_file_that_cannot_be_opened_now_does_not_keep_the_others_from_being_lo
     with caplog.at_level(logging.WARNING):
         one.pass_time(FIRST_SCRUB_SECONDS * 1000 + ROUND_SECONDS * 2000)
     assert fault.fired
-    assert "could not be looked at" in caplog.text
+    assert "scrub: segment" in caplog.text
     assert one.shard.state.damaged_segments == {last.name}

@@ -140,7 +140,7 @@ def test_a_waiter_that_fails_leaves_nobody_waiting(caplog: pytest.LogCaptureFixt
     bench.watch.wake(other)
     with caplog.at_level(logging.ERROR):
         assert bench.settle() == ["a", "b"]
-    assert "a waiter failed" in caplog.text
+    assert "wake queue: a waiter raised an exception" in caplog.text
 
 
 def test_the_highest_priority_of_a_turn_comes_first() -> None:
