@@ -1,4 +1,4 @@
-"""The bounds of JSON, against what a decoder finds; also when a text is looked at in small pieces."""
+"""The bounds of JSON agree with a decoder, also when a text is examined in small blocks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _depth(value: object) -> int:
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 2, 3, 7, 64, 1 << 16])
-def test_the_depth_is_that_of_the_value_however_it_is_cut(
+def test_the_depth_is_that_of_the_value_for_any_block_size(
     monkeypatch: pytest.MonkeyPatch, piece_bytes: int
 ) -> None:
     monkeypatch.setattr(shared.contract.json_bounds, "PIECE_BYTES", piece_bytes)
@@ -45,7 +45,7 @@ def test_the_depth_is_that_of_the_value_however_it_is_cut(
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 3, 1 << 16])
-def test_utf8_is_what_decodes_however_it_is_cut(monkeypatch: pytest.MonkeyPatch, piece_bytes: int) -> None:
+def test_utf8_is_recognized_for_any_block_size(monkeypatch: pytest.MonkeyPatch, piece_bytes: int) -> None:
     monkeypatch.setattr(shared.contract.json_bounds, "PIECE_BYTES", piece_bytes)
     rng = Random(piece_bytes)
     for _ in range(500):
@@ -64,6 +64,6 @@ def _decodes(text: bytes) -> bool:
     return True
 
 
-def test_a_nul_is_seen_where_it_is_escaped() -> None:
+def test_an_escaped_nul_is_detected() -> None:
     assert may_hold_nul(b'"\\u0000"')
     assert not may_hold_nul(b'"\\u0001"')
