@@ -1,11 +1,11 @@
-"""What a connection of HTTP/2 may cost, and whose body is let in."""
+"""The limits of an HTTP/2 connection, and the admission of bodies."""
 
 from __future__ import annotations
 
 from topicsd.http.http2.limits import Allowance, BodyRoom
 
 
-def test_an_allowance_is_so_much_at_once_and_so_much_a_second() -> None:
+def test_an_allowance_permits_a_burst_and_a_rate() -> None:
     allowance = Allowance(3, 2, now=10.0)
     assert [allowance.take(10.0) for _ in range(4)] == [True, True, True, False]
     allowance = Allowance(3, 2, now=10.0)
@@ -14,14 +14,14 @@ def test_an_allowance_is_so_much_at_once_and_so_much_a_second() -> None:
     assert [allowance.take(11.0) for _ in range(3)] == [True, True, False]
 
 
-def test_what_is_not_used_is_not_saved_up_and_what_is_earned_is_added() -> None:
+def test_an_unused_allowance_does_not_accumulate_and_earned_units_are_added() -> None:
     allowance = Allowance(3, 2, now=0.0)
     assert [allowance.take(100.0) for _ in range(4)] == [True, True, True, False]
     allowance.give(3)
     assert [allowance.take(100.0) for _ in range(3)] == [True, True, False]
 
 
-def test_bodies_are_let_in_in_their_order_when_there_is_room_for_all_of_them() -> None:
+def test_bodies_are_admitted_in_order_when_each_fits_completely() -> None:
     room = BodyRoom(100)
     for stream_id, size in ((1, 60), (3, 30), (5, 100), (7, 5)):
         room.ask(stream_id, size)
@@ -35,7 +35,7 @@ def test_bodies_are_let_in_in_their_order_when_there_is_room_for_all_of_them() -
     assert room.admitted() == [(7, 5)]
 
 
-def test_who_gives_up_waiting_holds_up_nobody() -> None:
+def test_a_stream_that_leaves_the_queue_does_not_delay_the_others() -> None:
     room = BodyRoom(100)
     for stream_id in (1, 3, 5):
         room.ask(stream_id, 80)

@@ -1,4 +1,4 @@
-"""How long a connection of HTTP/2 is kept whose client does not read."""
+"""How long an HTTP/2 connection is kept when its client does not read."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from topicsd.http.http2.connection import STREAMS_PATIENCE_SECONDS, H2Lane
 from topicsd.stream.event_stream import CLOGGED_SECONDS_MAX
 
 
-def clogged_on(path: str) -> tuple[OneLane, H2Lane, RecordingTransport]:
-    """A connection with one request, whose client stopped to read."""
+def paused_connection(path: str) -> tuple[OneLane, H2Lane, RecordingTransport]:
+    """Return a connection with one request, whose client stopped reading."""
     stage = OneLane()
     queue = b'{"type":"queue"}'
     stage.receive(
@@ -23,30 +23,30 @@ def clogged_on(path: str) -> tuple[OneLane, H2Lane, RecordingTransport]:
     stage.receive(b"content-length: %d\r\n\r\n%b" % (len(queue), queue))
     stage.settle()
     wire = RecordingTransport()
-    lane = H2Lane(stage.dispatch, stage.heads, stage)
-    lane.connection_made(wire)
+    connection = H2Lane(stage.dispatch, stage.heads, stage)
+    connection.connection_made(wire)
     block = Encoder().encode(request_headers("GET", path))
-    lane.data_received(PREFACE + frame(4, 0, 0) + frame(1, 5, 1, block))
+    connection.data_received(PREFACE + frame(4, 0, 0) + frame(1, 5, 1, block))
     stage.settle()
     assert wire.take()
-    lane.pause_writing()
-    return stage, lane, wire
+    connection.pause_writing()
+    return stage, connection, wire
 
 
-def test_without_a_stream_it_is_given_up_after_the_usual_time() -> None:
-    stage, lane, wire = clogged_on(f"/v0/topics/{HOME}")
+def test_a_connection_without_streams_is_aborted_after_the_client_timeout() -> None:
+    stage, connection, wire = paused_connection(f"/v0/topics/{HOME}")
     now = stage.one.clock.monotonic()
-    lane.check_patience(now + PATIENCE_SECONDS - 1)
+    connection.check_patience(now + PATIENCE_SECONDS - 1)
     assert not wire.is_aborted
-    lane.check_patience(now + PATIENCE_SECONDS + 1)
+    connection.check_patience(now + PATIENCE_SECONDS + 1)
     assert wire.is_aborted
 
 
-def test_with_a_stream_it_is_kept_until_the_stream_would_have_ended() -> None:
-    stage, lane, wire = clogged_on(f"/v0/topics/{HOME}/work?node=a")
+def test_a_connection_with_a_stream_is_kept_until_the_stream_times_out() -> None:
+    stage, connection, wire = paused_connection(f"/v0/topics/{HOME}/work?node=a")
     now = stage.one.clock.monotonic()
     for seconds in (PATIENCE_SECONDS + 1, CLOGGED_SECONDS_MAX + 1):
-        lane.check_patience(now + seconds)
+        connection.check_patience(now + seconds)
         assert not wire.is_aborted
-    lane.check_patience(now + STREAMS_PATIENCE_SECONDS + 1)
+    connection.check_patience(now + STREAMS_PATIENCE_SECONDS + 1)
     assert wire.is_aborted
