@@ -255,7 +255,7 @@ MISTAKES: list[tuple[str, str, str | bytes | None, int, str]] = [
         "/v0/ws",
         None,
         426,
-        "this is for WebSockets: send GET with `upgrade: websocket`",
+        "a WebSocket upgrade is required: send GET with `upgrade: websocket`",
     ),
     # Deletes.
     ("POST", f"{EV}/delete", "{}", 400, "before_seq, match or seqs is required"),
@@ -467,7 +467,7 @@ def test_a_job_that_another_worker_holds_is_skipped_with_the_reason(server: Whol
 @pytest.mark.parametrize(
     ("message", "told"),
     [
-        ({"op": "subscribe"}, "topics: is required, or topic"),
+        ({"op": "subscribe"}, "topics: is required, unless topic is sent"),
         (
             {"op": "subscribe", "topic": "ev", "form_seq": 3},
             "form_seq: unknown field, did you mean after_seq?",

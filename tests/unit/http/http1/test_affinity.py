@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from topicsd.http.http1.affinity import FOREIGN_MIN, LOOKED_AT, Drift
+from topicsd.http.http1.affinity import FOREIGN_MIN, LOOKED_AT, ShardAffinity
 
 HERE, OTHER, THIRD = 0, 1, 2
 
 
-def _after(*owners: int | None) -> Drift:
-    affinity = Drift(HERE, now=0.0)
+def _after(*owners: int | None) -> ShardAffinity:
+    affinity = ShardAffinity(HERE, now=0.0)
     for owner in owners:
-        affinity.note(owner)
+        affinity.count(owner)
     return affinity
 
 
@@ -25,9 +25,9 @@ def test_a_move_is_due_when_sixty_of_the_last_sixty_four_requests_were_for_one_o
 def test_only_the_last_requests_count() -> None:
     affinity = _after(*[OTHER] * LOOKED_AT)
     for owner in (HERE, None, THIRD, HERE):
-        affinity.note(owner)
+        affinity.count(owner)
         assert affinity.target == OTHER
-    affinity.note(HERE)
+    affinity.count(HERE)
     assert (affinity.is_due, affinity.target) == (False, None)
 
 

@@ -133,6 +133,6 @@ def test_a_connection_answers_or_ends_whatever_it_receives(
     stage.one.settle()
     assert [record for record in caplog.records if record.exc_info] == []
     requests = connection._requests
-    counts = (requests._unsent, requests._working, len(requests._under_way), len(requests._exchanges))
+    counts = (requests._unsent, requests._working_bytes, len(requests._in_progress), len(requests._exchanges))
     assert counts == (0, 0, 0, 0)
     assert (len(requests.sender._ready), len(requests.sender._blocked)) == (0, 0)

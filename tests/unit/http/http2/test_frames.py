@@ -14,8 +14,8 @@ from topicsd.http.http2.frames import (
     FRAME_BYTES_MAX,
     HEADER_BLOCK_BYTES_MAX,
     SMALL_DATA_BYTES,
-    Frame,
     FrameCutter,
+    Http2Frame,
 )
 
 DATA, HEADERS, SETTINGS, PUSH_PROMISE, PING, CONTINUATION = 0, 1, 4, 5, 6, 9
@@ -38,7 +38,7 @@ def test_frames_are_unchanged_however_they_are_split() -> None:
         cutter, received = FrameCutter(), []
         for at in range(0, len(data), size):
             cutter.feed(data[at : at + size])
-            while isinstance(one := cutter.next(), Frame):
+            while isinstance(one := cutter.next(), Http2Frame):
                 received.append(one.data)
         assert received == sent
         assert not cutter.is_inside
@@ -83,7 +83,7 @@ def test_each_header_block_is_bounded_over_all_its_frames() -> None:
     cutter = _cutter_after(*whole, *whole[:2], frame(CONTINUATION, 4, 1, b"x" * (rest + 1)))
     inside = []
     for _ in range(5):
-        assert isinstance(cutter.next(), Frame)
+        assert isinstance(cutter.next(), Http2Frame)
         inside.append(cutter.is_in_block)
     assert inside == [True, True, False, True, True]
     assert cutter.next() == ErrorCodes.ENHANCE_YOUR_CALM
@@ -103,7 +103,7 @@ def test_each_header_block_is_bounded_over_all_its_frames() -> None:
 )
 def test_frames_that_request_nothing_have_a_cost(kind: int, flags: int, length: int, cost: int) -> None:
     one = _cutter_after(frame(kind, flags, 1, bytes(length))).next()
-    assert isinstance(one, Frame)
+    assert isinstance(one, Http2Frame)
     assert (one.type, one.cost) == (kind, cost)
 
 
@@ -111,7 +111,7 @@ def test_unknown_settings_are_removed() -> None:
     known = b"".join(struct.pack(">HI", n, n) for n in range(1, 7))
     unknown = b"".join(struct.pack(">HI", n, n) for n in (0, 7, 9, 0xFFFF))
     one = _cutter_after(frame(SETTINGS, 0, 0, unknown + known + unknown)).next()
-    assert isinstance(one, Frame)
+    assert isinstance(one, Http2Frame)
     assert one.data == frame(SETTINGS, 0, 0, known)
     odd = frame(SETTINGS, 0, 0, b"12345")
     assert _cutter_after(odd).next() == (SETTINGS, odd, 1)
@@ -124,4 +124,4 @@ def test_unknown_settings_are_removed() -> None:
 def test_only_data_frames_have_the_timeout_of_a_body(part: bytes, awaits_head: bool) -> None:
     cutter = _cutter_after(part)
     assert cutter.next() is None
-    assert (cutter.is_inside, cutter.awaits_head, cutter.held) == (True, awaits_head, len(part))
+    assert (cutter.is_inside, cutter.awaits_head, cutter.pending_bytes) == (True, awaits_head, len(part))

@@ -24,26 +24,26 @@ def test_an_unused_allowance_does_not_accumulate_and_earned_units_are_added() ->
 def test_bodies_are_admitted_in_order_when_each_fits_completely() -> None:
     room = BodyRoom(100)
     for stream_id, size in ((1, 60), (3, 30), (5, 100), (7, 5)):
-        room.ask(stream_id, size)
-    assert room.admitted() == [(1, 60), (3, 30)]
-    assert room.admitted() == []
-    room.leave(1)
-    assert room.admitted() == []
-    room.leave(3)
-    assert room.admitted() == [(5, 100)]
-    room.leave(5)
-    assert room.admitted() == [(7, 5)]
+        room.request(stream_id, size)
+    assert room.admit() == [(1, 60), (3, 30)]
+    assert room.admit() == []
+    room.release(1)
+    assert room.admit() == []
+    room.release(3)
+    assert room.admit() == [(5, 100)]
+    room.release(5)
+    assert room.admit() == [(7, 5)]
 
 
 def test_a_stream_that_leaves_the_queue_does_not_delay_the_others() -> None:
     room = BodyRoom(100)
     for stream_id in (1, 3, 5):
-        room.ask(stream_id, 80)
-    assert room.admitted() == [(1, 80)]
-    room.leave(3)
-    assert room.admitted() == []
-    room.leave(1)
-    assert room.admitted() == [(5, 80)]
-    room.leave(5)
-    room.leave(99)
-    assert room.admitted() == []
+        room.request(stream_id, 80)
+    assert room.admit() == [(1, 80)]
+    room.release(3)
+    assert room.admit() == []
+    room.release(1)
+    assert room.admit() == [(5, 80)]
+    room.release(5)
+    room.release(99)
+    assert room.admit() == []

@@ -27,7 +27,7 @@ class Stage:
             self.wire.send_headers(stream_id, [(b":status", b"200")])
         self.wire.data_to_send()
         self.sender = Sender[Outgoing](self.wire)
-        self.left: list[tuple[int, int]] = []
+        self.on_sent: list[tuple[int, int]] = []
 
     def add(self, stream_id: int, size: int, ends: bool = True) -> Outgoing:
         one = Outgoing(stream_id)
@@ -37,9 +37,9 @@ class Stage:
         return one
 
     def fill(self, now: float = 0.0) -> list[tuple[int, int]]:
-        self.left.clear()
-        self.sender.fill(now, lambda one, size: self.left.append((one.id, size)))
-        return list(self.left)
+        self.on_sent.clear()
+        self.sender.fill(now, lambda one, size: self.on_sent.append((one.id, size)))
+        return list(self.on_sent)
 
     def open(self, stream_id: int | None, size: int) -> None:
         self.client.increment_flow_control_window(size, stream_id)
@@ -135,7 +135,7 @@ def test_the_data_of_a_forgotten_stream_is_not_sent() -> None:
     waiting, blocked = stage.add(3, 10), stage.add(1, 2 * WINDOW)
     stage.sender.forget(waiting)
     while stage.fill():
-        assert 3 not in [stream_id for stream_id, _ in stage.left]
+        assert 3 not in [stream_id for stream_id, _ in stage.on_sent]
     stage.sender.forget(blocked)
     stage.open(None, 1000)
     assert (stage.fill(), blocked.unsent, waiting.unsent) == ([], 0, 0)

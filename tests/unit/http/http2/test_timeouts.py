@@ -9,7 +9,7 @@ from shared.http.pace import PATIENCE_SECONDS
 from tests.harness.h2_client import frame, request_headers
 from tests.harness.one_lane import HOME, OneLane
 from tests.harness.recording_transport import RecordingTransport
-from topicsd.http.http2.connection import STREAMS_PATIENCE_SECONDS, H2Lane
+from topicsd.http.http2.connection import STREAMS_TIMEOUT_SECONDS, H2Lane
 from topicsd.stream.event_stream import CLOGGED_SECONDS_MAX
 
 
@@ -48,5 +48,5 @@ def test_a_connection_with_a_stream_is_kept_until_the_stream_times_out() -> None
     for seconds in (PATIENCE_SECONDS + 1, CLOGGED_SECONDS_MAX + 1):
         connection.check_patience(now + seconds)
         assert not wire.is_aborted
-    connection.check_patience(now + STREAMS_PATIENCE_SECONDS + 1)
+    connection.check_patience(now + STREAMS_TIMEOUT_SECONDS + 1)
     assert wire.is_aborted

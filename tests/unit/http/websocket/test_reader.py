@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from tests.harness.ws_client import PING, TEXT, masked
-from topicsd.http.websocket.reader import Control, Message, Violation, WsReader
+from topicsd.http.websocket.reader import ControlMessage, Message, Violation, WsReader
 
 BYTES_MAX = 1 << 17
 ALPHABET = 'a"€é😀\\'
@@ -46,10 +46,10 @@ def test_messages_are_read_however_they_are_split() -> None:
             while (one := reader.next()) is not None:
                 items.append(one)
         assert [one.text for one in items if isinstance(one, Message)] == texts, f"seed {seed}"
-        pongs = [one for one in items if isinstance(one, Control) and one.payload == b"p"]
+        pongs = [one for one in items if isinstance(one, ControlMessage) and one.payload == b"p"]
         assert len(pongs) == pings, f"seed {seed}"
         assert not any(isinstance(one, Violation) for one in items), f"seed {seed}"
-        assert reader.held == 0
+        assert reader.pending_bytes == 0
 
 
 @pytest.mark.parametrize("sizes", [[11], [5, 6], [0, 10, 0, 1], [10, 1]])
