@@ -22,7 +22,7 @@ from collections import deque
 from typing import NamedTuple, cast
 
 from shared.contract.errors import REQUEST_TIMEOUT, SHUTTING_DOWN, Refusal
-from shared.http.body import CONTINUE, Body, PlainSink, SharedSink, Sink, body_of, refuse_coding, too_large
+from shared.http.body import CONTINUE, Body, PlainSink, SharedSink, body_of, refuse_coding, too_large
 from shared.http.head import NO_FIELDS, Fields, keeps_alive, refuse_together, refuse_unfinished
 from shared.http.http2_preface import PREFACE_START
 from shared.http.pace import IDLE_SECONDS, Outflow, is_too_slow
@@ -67,11 +67,11 @@ class FastLane(asyncio.Protocol):
         self._monotonic = dispatch.handlers.monotonic
         self._body_bytes_max = dispatch.handlers.body_bytes_max
         self._transport: asyncio.Transport
-        self._handed_data = first
+        self._initial = first
         self._parts: list[bytes] = []
         self._partial: PartialRequest | None = None
         self._held = 0
-        self._needed_bytes = 0
+        self._needed = 0
         self._calls: deque[HttpCall] = deque()
         self._may_append = True
         """Whether the requests in progress allow an append to start beside them."""
@@ -99,7 +99,7 @@ class FastLane(asyncio.Protocol):
         # uvloop's transports are not subclasses of asyncio's.
         self._transport = cast(asyncio.Transport, transport)
         self._connections.opened(self)
-        if self._handed_data:
+        if self._initial:
             asyncio.get_running_loop().call_soon(self.data_received, b"")
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -129,16 +129,16 @@ class FastLane(asyncio.Protocol):
         return bool(self._calls)
 
     def data_received(self, data: bytes) -> None:
-        if self._handed_data:
+        if self._initial:
             # The first bytes from the socket follow the bytes that were handed over.
-            data, self._handed_data = self._handed_data + data, b""
+            data, self._initial = self._initial + data, b""
         elif not data:
             return
         if not self._held:
             if (
                 self._affinity is None
                 or not self._affinity.is_due
-                or not self._move_to_affinity(data, self._affinity)
+                or not self._follow_affinity(data, self._affinity)
             ):
                 self._take(data, is_new=True)
         elif self._partial is not None:
@@ -146,7 +146,7 @@ class FastLane(asyncio.Protocol):
         else:
             self._parts.append(data)
             self._held += len(data)
-            if self._held >= self._needed_bytes and self._is_reading:
+            if self._held >= self._needed and self._is_reading:
                 self._take(self._take_pending(), is_new=False)
 
     # -- reading -------------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ class FastLane(asyncio.Protocol):
         """Start every complete request that may start; keep the rest."""
         at, size = 0, len(data)
         started = self._monotonic()
-        self._needed_bytes = 0
+        self._needed = 0
         self._is_starting = True
         while at < size and not self._is_closing and len(self._calls) < AHEAD_MAX and not self._is_clogged:
             next_at = self._start_one(data, at, size, started)
@@ -174,9 +174,7 @@ class FastLane(asyncio.Protocol):
             self._held = size - at
         elif self._is_reading and not self._held:
             return
-        must_wait = (
-            self._held > 0 and self._held >= self._needed_bytes and (bool(self._calls) or self._is_clogged)
-        )
+        must_wait = self._held > 0 and self._held >= self._needed and (bool(self._calls) or self._is_clogged)
         if must_wait == self._is_reading:
             self._is_reading = not must_wait
             if must_wait:
@@ -185,29 +183,29 @@ class FastLane(asyncio.Protocol):
                 self._transport.resume_reading()
 
     def _begin_body(
-        self, known_line: KnownLine, known_fields: KnownFields, data: bytes, at: int, body_at: int
+        self, known: KnownLine, known_fields: KnownFields, data: bytes, at: int, body_at: int
     ) -> int:
         """Start to read the body of the request at `at`. Returns what `_start_one` returns."""
         fields = known_fields.fields
-        partial = PartialRequest(known_line, known_fields, body_of(fields, self._sink_of(known_line)))
+        partial = PartialRequest(known, known_fields, body_of(fields, self._sink_of(known)))
         next_at = partial.body.feed(data, body_at)
         if isinstance(next_at, Refusal):
             return self._refuse(next_at)
         if partial.body.is_whole:
             return next_at if self._start_partial(partial, has_more_data=next_at < len(data)) else 0
         if fields.expect and next_at == body_at:
-            refusal = self._refuse_early(known_line, fields)
+            refusal = self._refuse_early(known, fields)
             if refusal is not None:
                 return self._refuse(refusal)
             self._transport.write(CONTINUE)
         self._partial = partial
         self._held = len(data) - at
-        self._needed_bytes = _UNKNOWN_BYTES
+        self._needed = _UNKNOWN_BYTES
         return len(data)
 
-    def _sink_of(self, known_line: KnownLine) -> Sink:
+    def _sink_of(self, known: KnownLine) -> PlainSink | SharedSink:
         """Gather the append of another worker in memory to share with it."""
-        is_elsewhere = known_line.is_append and known_line.owner != self._shard
+        is_elsewhere = known.is_append and known.owner != self._shard
         return SharedSink(self._body_bytes_max) if is_elsewhere else PlainSink(self._body_bytes_max)
 
     def _take_body(self, partial: PartialRequest, data: bytes) -> None:
@@ -236,12 +234,12 @@ class FastLane(asyncio.Protocol):
             self._start_call(partial.known_line, partial.known_fields, b"", started, body)
         return True
 
-    def _refuse_early(self, known_line: KnownLine, fields: Fields) -> Refusal | None:
+    def _refuse_early(self, known: KnownLine, fields: Fields) -> Refusal | None:
         """Return why a client that sent `Expect: 100-continue` may not send its body, or None."""
-        match = known_line.match
+        match = known.match
         if isinstance(match, Refusal):
             return match
-        return self._dispatch.refuse_key(match, fields, known_line.line.query)
+        return self._dispatch.refuse_key(match, fields, known.line.query)
 
     def _take_pending(self) -> bytes:
         data = b"".join(self._parts)
@@ -257,15 +255,15 @@ class FastLane(asyncio.Protocol):
             return 0 if refusal is None else self._refuse(refusal)
         line_end = data.find(b"\r\n", at)
         line, block = data[at:line_end], data[line_end + 2 : head_end]
-        known_line, known_fields = self._cached_line(line), self._cached_fields(block)
-        if known_line is None or known_fields is None:
+        known, known_fields = self._cached_line(line), self._cached_fields(block)
+        if known is None or known_fields is None:
             parsed = self._parse_head(line, block)
             if isinstance(parsed, Refusal):
                 return self._refuse(parsed)
-            known_line, known_fields = parsed
-        if not (known_fields.is_plain and known_line.is_plain):
+            known, known_fields = parsed
+        if not (known_fields.is_plain and known.is_plain):
             fields = known_fields.fields
-            refusal = refuse_together(known_line.line, fields)
+            refusal = refuse_together(known.line, fields)
             if refusal is not None:
                 return self._refuse(refusal)
             if known_fields.is_coded:
@@ -274,14 +272,10 @@ class FastLane(asyncio.Protocol):
                 if refusal is not None:
                     return self._refuse(refusal)
                 if fields.is_chunked or fields.content_length:
-                    return (
-                        0
-                        if self._calls
-                        else self._begin_body(known_line, known_fields, data, at, head_end + 4)
-                    )
-            if known_line.is_stream and not self._calls and self._move_to_stream(data[at:], known_line.owner):
+                    return 0 if self._calls else self._begin_body(known, known_fields, data, at, head_end + 4)
+            if known.is_stream and not self._calls and self._move_to_stream(data[at:], known.owner):
                 return 0
-        if self._calls and not (known_line.is_append and self._may_append):
+        if self._calls and not (known.is_append and self._may_append):
             return 0
         body_at = head_end + 4
         length = known_fields.fields.content_length or 0
@@ -290,47 +284,47 @@ class FastLane(asyncio.Protocol):
         end = body_at + length
         if end > size:
             if length >= LARGE_BODY_BYTES:
-                return self._begin_body(known_line, known_fields, data, at, body_at)
-            self._needed_bytes = end - at
+                return self._begin_body(known, known_fields, data, at, body_at)
+            self._needed = end - at
             return 0
         self._has_more_data = end < size
-        self._start_call(known_line, known_fields, data[body_at:end], started)
+        self._start_call(known, known_fields, data[body_at:end], started)
         return end
 
     def _parse_head(self, line: bytes, block: bytes) -> tuple[KnownLine, KnownFields] | Refusal:
-        known_line = self._heads.line(line)
-        if isinstance(known_line, Refusal):
-            return known_line
+        known = self._heads.line(line)
+        if isinstance(known, Refusal):
+            return known
         known_fields = self._heads.fields(block)
-        return known_fields if isinstance(known_fields, Refusal) else (known_line, known_fields)
+        return known_fields if isinstance(known_fields, Refusal) else (known, known_fields)
 
     def _start_call(
         self,
-        known_line: KnownLine,
+        known: KnownLine,
         known_fields: KnownFields,
         body: bytes,
         started: float,
         shared_body: SharedBody | None = None,
     ) -> None:
-        call = HttpCall("", known_line.line.query, known_fields.fields, body, started, lane=self)
+        call = HttpCall("", known.line.query, known_fields.fields, body, started, lane=self)
         if shared_body is not None:
             call.shared_body = shared_body
-        if not (known_fields.is_plain and known_line.is_plain):
-            call.is_head = known_line.line.method == "HEAD"
-            call.is_old = known_line.line.minor_version == 0
-            call.closes = not keeps_alive(known_line.line, known_fields.fields)
+        if not (known_fields.is_plain and known.is_plain):
+            call.is_head = known.line.method == "HEAD"
+            call.is_old = known.line.minor_version == 0
+            call.closes = not keeps_alive(known.line, known_fields.fields)
         if self._affinity is not None:
-            self._affinity.count(known_line.owner)
-        elif known_line.owner != self._shard:
+            self._affinity.count(known.owner)
+        elif known.owner != self._shard:
             self._affinity = ShardAffinity(self._shard, self._opened_at)
-            self._affinity.count(known_line.owner)
+            self._affinity.count(known.owner)
         is_draining = self._dispatch.drains
         if is_draining:
             call.closes = True
         # No request is started after the last request of a connection.
-        self._may_append = known_line.is_append and not call.closes
+        self._may_append = known.is_append and not call.closes
         self._calls.append(call)
-        self._dispatch.start(known_line.match, known_line.owner, call)
+        self._dispatch.start(known.match, known.owner, call)
         if is_draining:
             self._cancel_waits()
 
@@ -347,7 +341,7 @@ class FastLane(asyncio.Protocol):
             return True
         return self._move(data, owner)
 
-    def _move_to_affinity(self, data: bytes, affinity: ShardAffinity) -> bool:
+    def _follow_affinity(self, data: bytes, affinity: ShardAffinity) -> bool:
         """Move the connection to the shard of its affinity, with the request that begins.
 
         Return whether it moved. It moves when a request arrives and not after a response: by then the
@@ -471,7 +465,7 @@ class FastLane(asyncio.Protocol):
         elif self._calls:
             self._waiting_since = now
         elif self._held:
-            if is_too_slow(now - self._waiting_since, self._held, self._needed_bytes > 0):
+            if is_too_slow(now - self._waiting_since, self._held, self._needed > 0):
                 self._refuse(Refusal(REQUEST_TIMEOUT, "the request was not complete in time"))
         elif now - self._waiting_since > IDLE_SECONDS:
             self._close()

@@ -14,7 +14,7 @@ from typing import Final, Generic, TypeVar
 
 from h2.connection import H2Connection
 
-from shared.http.pace import BODY_BYTES_A_SECOND, PATIENCE_SECONDS
+from shared.http.pace import BODY_BYTES_PER_SECOND, PATIENCE_SECONDS
 from topicsd.http.http2.frames import FRAME_BYTES_MAX
 
 WRITE_BYTES: Final = 64 << 10
@@ -116,7 +116,7 @@ class Sender(Generic[T]):
                 self._wire.send_data(one.id, one.take(size), end_stream=ends)
                 frame_bytes += size
                 one.sent_bytes += size
-                if one.sent_bytes >= BODY_BYTES_A_SECOND or not one.unsent:
+                if one.sent_bytes >= BODY_BYTES_PER_SECOND or not one.unsent:
                     one.blocked_since = None
                 if one.unsent:
                     self.wake(one)

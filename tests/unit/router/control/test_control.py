@@ -148,10 +148,10 @@ def test_a_shard_that_is_away_makes_it_not_ready_and_degraded_for_a_probe_that_a
     ask.workers.become(WorkerState.READY, WorkerState.READY)
     ask("ready")
     for state, text in (
-        (WorkerState.GONE, "shard 1 restarts"),
+        (WorkerState.GONE, "shard 1 is restarting"),
         (WorkerState.REPLAYING, "shard 1 is replaying its log"),
-        (WorkerState.FAILED, "shard 1 restarts because its disk failed; the server's log says why"),
-        (WorkerState.REFUSED, "shard 1 cannot be served from its disk; the server's log says why"),
+        (WorkerState.FAILED, "shard 1 is restarting after a disk failure; see the server's log"),
+        (WorkerState.REFUSED, "shard 1 cannot be served from its disk; see the server's log"),
     ):
         ask.workers.become(WorkerState.READY, state)
         status, told = ask("ready")

@@ -42,7 +42,7 @@ def run_scene(scene: Callable[[], Awaitable[T]]) -> T:
 
 
 def _link(serve: Serve = lambda kind, payload, reply: None) -> tuple[Link, RecordingTransport]:
-    link, wire = Link(serve, asks=True), RecordingTransport()
+    link, wire = Link(serve, is_caller=True), RecordingTransport()
     link.connection_made(wire)
     return link, wire
 
@@ -80,9 +80,8 @@ def test_requests_of_one_turn_leave_in_one_write_and_answers_reach_their_callers
         link, wire = _link()
         replies: list[tuple[str, bytes | None]] = []
         for name in "abc":
-            link.call(
-                LinkKind.REQUEST, name.encode(), lambda answer, name=name: replies.append((name, answer))
-            )  # type: ignore[misc]
+            done = lambda answer, name=name: replies.append((name, answer))  # noqa: E731
+            link.call(LinkKind.REQUEST, name.encode(), done)
         assert wire.writes == []
         await asyncio.sleep(0)
         assert len(wire.writes) == 1
@@ -446,7 +445,7 @@ def test_a_process_of_another_user_is_rejected(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr("shared.ipc.link.os.getuid", lambda: uid + 1)
         pool = LinkPool(instance)
         assert not await _ask(pool, "0", b"x")
-        # Without the check on the calling side, the server rejects the link.
+        # The server rejects a link of another user too.
         with socket.socket(socket.AF_UNIX) as peer:
             peer.settimeout(10)
             peer.connect(address_of(instance, "0"))

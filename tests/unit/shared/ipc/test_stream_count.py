@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
-from shared.ipc.stream_count import IN_ALL, PER_KEY, StreamCount
+from shared.ipc.stream_count import BOUND, BOUND_PER_KEY, StreamCount
 
 
 def test_streams_never_exceed_their_bounds() -> None:
     count = StreamCount(3, 2)
-    assert [count.enter(1, "a"), count.enter(2, "a"), count.enter(1, "a")] == ["", "", PER_KEY]
-    assert [count.enter(1, "b"), count.enter(2, "b"), count.enter(2, "c")] == ["", IN_ALL, IN_ALL]
+    assert [count.enter(1, "a"), count.enter(2, "a"), count.enter(1, "a")] == ["", "", BOUND_PER_KEY]
+    assert [count.enter(1, "b"), count.enter(2, "b"), count.enter(2, "c")] == ["", BOUND, BOUND]
     count.leave(2, "a")
-    assert [count.enter(2, "b"), count.enter(2, "b")] == ["", IN_ALL]
+    assert [count.enter(2, "b"), count.enter(2, "b")] == ["", BOUND]
 
 
 def test_without_keys_the_bound_per_key_does_not_apply() -> None:
     count = StreamCount(3, 1)
-    assert [count.enter(1, "") for _ in range(4)] == ["", "", "", IN_ALL]
+    assert [count.enter(1, "") for _ in range(4)] == ["", "", "", BOUND]
 
 
 def test_a_bound_of_zero_is_unlimited() -> None:
@@ -32,7 +32,7 @@ def test_the_streams_of_a_dead_holder_are_released_once() -> None:
     count.keep({2})
     # A message that it sent before it died may arrive late.
     count.leave(1, "a")
-    assert [count.enter(3, "a"), count.enter(3, "a")] == ["", IN_ALL]
+    assert [count.enter(3, "a"), count.enter(3, "a")] == ["", BOUND]
 
 
 def test_the_counts_match_a_table_under_random_operations() -> None:
@@ -43,7 +43,7 @@ def test_the_counts_match_a_table_under_random_operations() -> None:
         what = rng.random()
         if what < 0.5:
             of_key = sum(number for (_, one), number in expected_counts.items() if one == key)
-            expected = IN_ALL if expected_counts.total() >= 6 else PER_KEY if of_key >= 3 else ""
+            expected = BOUND if expected_counts.total() >= 6 else BOUND_PER_KEY if of_key >= 3 else ""
             assert count.enter(holder, key) == expected
             expected_counts[holder, key] += not expected
         elif what < 0.95:

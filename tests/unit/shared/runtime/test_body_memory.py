@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from shared.runtime.body_memory import PIECE_BYTES, SHARED_BYTES_MIN, BodyBuffer, SharedBody, open_body
+from shared.runtime.body_memory import BLOCK_BYTES, SHARED_BYTES_MIN, BodyBuffer, SharedBody, open_body
 
 LARGE = b'{"records":[{"data":"%b"}]}' % (b"x" * SHARED_BYTES_MIN)
 
@@ -95,7 +95,7 @@ def test_a_body_stays_in_this_process_where_there_are_no_memory_files(
 
 
 def test_a_mapped_body_answers_as_bytes_do() -> None:
-    edge = b"a" * (PIECE_BYTES - 3)
+    edge = b"a" * (BLOCK_BYTES - 3)
     for content in (b"abc\\u0000", edge + b"\\u0000{{", "é".encode(), edge + b"\\\\ud", b""):
         padded = content.ljust(SHARED_BYTES_MIN)
         body = mapped(content)
@@ -106,4 +106,4 @@ def test_a_mapped_body_answers_as_bytes_do() -> None:
         for pattern in (ord("\\"), ord("{"), 0xC3, b"\\u0000", b"\\ud", b"\\uD"):
             assert (pattern in body) == (pattern in padded)
         assert body[:10] == padded[:10]
-        assert body[PIECE_BYTES - 5 : PIECE_BYTES + 5] == padded[PIECE_BYTES - 5 : PIECE_BYTES + 5]
+        assert body[BLOCK_BYTES - 5 : BLOCK_BYTES + 5] == padded[BLOCK_BYTES - 5 : BLOCK_BYTES + 5]

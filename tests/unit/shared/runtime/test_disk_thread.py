@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from shared.runtime import disk_thread
-from shared.runtime.disk_thread import SyncThread
+from shared.runtime.disk_thread import SystemDiskThread
 
 
-def run(play: Callable[[SyncThread, asyncio.AbstractEventLoop], Any]) -> None:
+def run(play: Callable[[SystemDiskThread, asyncio.AbstractEventLoop], Any]) -> None:
     """Run a script on a loop with a thread, and stop both."""
 
     async def on_loop() -> None:
-        thread = SyncThread(asyncio.get_running_loop(), "disk-of-a-test")
+        thread = SystemDiskThread(asyncio.get_running_loop(), "disk-of-a-test")
         try:
             outcome = play(thread, asyncio.get_running_loop())
             if asyncio.iscoroutine(outcome):
@@ -30,14 +30,14 @@ def run(play: Callable[[SyncThread, asyncio.AbstractEventLoop], Any]) -> None:
     asyncio.run(on_loop())
 
 
-def submitted(thread: SyncThread, loop: asyncio.AbstractEventLoop, job: Callable[[], Any]) -> Any:
+def submitted(thread: SystemDiskThread, loop: asyncio.AbstractEventLoop, job: Callable[[], Any]) -> Any:
     future = loop.create_future()
     thread.submit(job, future.set_result)
     return future
 
 
 def test_jobs_run_in_order_and_their_outcomes_arrive_on_the_loop() -> None:
-    async def play(thread: SyncThread, loop: asyncio.AbstractEventLoop) -> None:
+    async def play(thread: SystemDiskThread, loop: asyncio.AbstractEventLoop) -> None:
         done: list[int] = []
         outcomes: list[tuple[int, int]] = []
         last = loop.create_future()
@@ -55,7 +55,7 @@ def test_jobs_run_in_order_and_their_outcomes_arrive_on_the_loop() -> None:
 
 
 def test_a_job_runs_on_the_named_thread() -> None:
-    async def play(thread: SyncThread, loop: asyncio.AbstractEventLoop) -> None:
+    async def play(thread: SystemDiskThread, loop: asyncio.AbstractEventLoop) -> None:
         assert await submitted(thread, loop, lambda: threading.current_thread().name) == "disk-of-a-test"
 
     run(play)
@@ -65,7 +65,7 @@ def test_the_error_of_a_job_is_its_outcome_and_the_next_job_runs() -> None:
     def fail() -> None:
         raise OSError(errno.EIO, "the disk is gone")
 
-    async def play(thread: SyncThread, loop: asyncio.AbstractEventLoop) -> None:
+    async def play(thread: SystemDiskThread, loop: asyncio.AbstractEventLoop) -> None:
         outcome = await submitted(thread, loop, fail)
         assert isinstance(outcome, OSError)
         assert outcome.errno == errno.EIO
@@ -78,7 +78,7 @@ def test_an_unexpected_error_fails_the_job_and_not_the_thread(caplog: pytest.Log
     def raise_key_error() -> None:
         raise KeyError("what")
 
-    async def play(thread: SyncThread, loop: asyncio.AbstractEventLoop) -> None:
+    async def play(thread: SystemDiskThread, loop: asyncio.AbstractEventLoop) -> None:
         outcome = await submitted(thread, loop, raise_key_error)
         assert isinstance(outcome, OSError)
         assert outcome.errno == errno.EIO
@@ -87,12 +87,12 @@ def test_an_unexpected_error_fails_the_job_and_not_the_thread(caplog: pytest.Log
 
     with caplog.at_level(logging.ERROR, "topicsd.log"):
         run(play)
-    assert "a disk job failed" in caplog.text
+    assert "disk thread: job failed" in caplog.text
     assert "KeyError" in caplog.text
 
 
 def test_drain_waits_for_every_job_and_delivers_outcomes_without_the_loop() -> None:
-    def play(thread: SyncThread, loop: asyncio.AbstractEventLoop) -> None:
+    def play(thread: SystemDiskThread, loop: asyncio.AbstractEventLoop) -> None:
         gate = threading.Event()
         events: list[str] = []
         thread.submit(gate.wait, lambda outcome: events.append("waited"))
@@ -107,7 +107,7 @@ def test_drain_waits_for_every_job_and_delivers_outcomes_without_the_loop() -> N
 
 
 def test_an_outcome_delivered_by_drain_is_not_delivered_again() -> None:
-    async def play(thread: SyncThread, loop: asyncio.AbstractEventLoop) -> None:
+    async def play(thread: SystemDiskThread, loop: asyncio.AbstractEventLoop) -> None:
         outcomes: list[int] = []
         thread.submit(lambda: 1, outcomes.append)
         thread.drain()
@@ -118,7 +118,7 @@ def test_an_outcome_delivered_by_drain_is_not_delivered_again() -> None:
 
 
 def test_stop_runs_the_submitted_jobs_first() -> None:
-    def play(thread: SyncThread, loop: asyncio.AbstractEventLoop) -> None:
+    def play(thread: SystemDiskThread, loop: asyncio.AbstractEventLoop) -> None:
         done: list[int] = []
         for number in range(100):
             thread.submit(lambda number=number: done.append(number), lambda outcome: None)  # type: ignore[misc]
@@ -134,7 +134,7 @@ def test_on_wait_is_called_while_waiting_for_the_thread(monkeypatch: pytest.Monk
     was_called = threading.Event()
 
     async def on_loop() -> None:
-        thread = SyncThread(asyncio.get_running_loop(), "disk-of-a-test", was_called.set)
+        thread = SystemDiskThread(asyncio.get_running_loop(), "disk-of-a-test", was_called.set)
         outcomes: list[object] = []
         thread.submit(lambda: was_called.wait(30), outcomes.append)
         thread.drain()

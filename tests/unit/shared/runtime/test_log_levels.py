@@ -32,7 +32,7 @@ def test_levels_are_parsed(text: str, levels: Levels) -> None:
         ("topicsd.log=", "'' is not a level"),
         ("=debug", "'' is not a module name"),
         ("topics-d=debug", "'topics-d' is not a module name"),
-        ("topicsd=debug,topicsd=info", "topicsd is named twice"),
+        ("topicsd=debug,topicsd=info", "topicsd must not be named twice"),
         ("info,topicsd.logg=debug", r"^topicsd\.logg: unknown module, did you mean topicsd\.log\?$"),
         ("routr=debug", r"^routr: unknown module, did you mean router\?$"),
         ("zzz=debug", r"^zzz: unknown module, such as topicsd\.log$"),

@@ -108,7 +108,7 @@ def test_no_secret_is_logged(stream_type: type[io.StringIO]) -> None:
 
 
 def test_text_that_is_not_secret_is_unchanged() -> None:
-    problem = "topicsd.toml: api_keys: entry 2: there is no key"
+    problem = "topicsd.toml: api_keys: entry 2: the key must not be empty"
     advice = "TOPICS_API_KEYS: the key of entry 1 is shorter than 16 characters and might be guessed"
     for text in ("the bearer", "next_token=5", "a token is needed", "x=1&y=2", problem, advice):
         assert redact(text) == text

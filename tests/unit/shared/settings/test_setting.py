@@ -8,7 +8,7 @@ from shared.settings.setting import (
     MIB,
     Declared,
     Setting,
-    declared,
+    declared_fields,
     parse_value,
     refuse_value,
     render_bounds,
@@ -123,7 +123,7 @@ class Example(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def test_a_struct_declares_its_fields_in_order_and_names_their_variables() -> None:
-    fields = declared(Example)
+    fields = declared_fields(Example)
     assert [(field.variable, field.kind, field.default) for field in fields] == [
         ("TOPICS_NAME", str, "x"),
         ("TOPICS_VERBOSE", bool, False),
@@ -137,7 +137,7 @@ def test_a_default_outside_its_bounds_is_an_assertion_error() -> None:
         size: Annotated[int, Setting(help="", minimum=1)] = 0
 
     with pytest.raises(AssertionError, match="size"):
-        declared(Wrong)
+        declared_fields(Wrong)
 
 
 def test_an_unsupported_type_is_an_assertion_error() -> None:
@@ -145,4 +145,4 @@ def test_an_unsupported_type_is_an_assertion_error() -> None:
         ratio: Annotated[float, Setting(help="")] = 0.5
 
     with pytest.raises(AssertionError, match="ratio"):
-        declared(Wrong)
+        declared_fields(Wrong)
