@@ -16,8 +16,8 @@ namespace. Only processes of the same user may connect.
 
 L1  A request is answered once, possibly after parts of an answer that is sent incrementally. When the peer
     dies the answer is None: whether the request was applied is unknown.
-L2  The calling end may cancel the wait of the other end, which then answers with what it has: a `HURRY` has
-    the number of the call and no answer of its own. A lost link cancels the waits of all its requests,
+L2  The calling end may cancel the wait of the other end, which then answers with what it has. A `HURRY`
+    has the number of the call and no answer of its own. A lost link cancels the waits of all its requests,
     because no peer is left to receive the answers.
 L3  Parts are sent against credit: the calling end reports how many bytes of them it has passed on, and the
     answering end has a bounded number of bytes in flight. An answer that its client does not read therefore
