@@ -143,13 +143,7 @@ MISTAKES: list[tuple[str, str, str | bytes | None, int, str]] = [
     ),
     ("PUT", EV, '{"type":"stream"}', 400, 'type: must be one of "log", "queue", got "stream"'),
     ("PUT", EV, '{"ttl_ms":-1}', 400, "ttl_ms: must be at least 0, got -1"),
-    (
-        "PUT",
-        EV,
-        '{"type":"queue"}',
-        409,
-        'type: must stay "log", got "queue": it cannot change',
-    ),
+    ("PUT", EV, '{"type":"queue"}', 409, 'type: must stay "log", got "queue": it cannot change'),
     (
         "PUT",
         EV,
@@ -412,10 +406,8 @@ def test_a_body_that_is_not_gzip(server: WholeServer) -> None:
     with RawClient(server.port) as client:
         client.send(request_bytes("POST", EV, b'{"records":[{"data":1}]}', "content-encoding: gzip"))
         answer = client.read_answer()
-    assert (answer.status, answer.message) == (
-        400,
-        "content-encoding: the body must be valid gzip: it is damaged",
-    )
+    message = "content-encoding: the body must be valid gzip: it is damaged"
+    assert (answer.status, answer.message) == (400, message)
 
 
 def test_sizes_are_named_with_their_units(server: WholeServer) -> None:

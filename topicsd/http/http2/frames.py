@@ -7,8 +7,8 @@ V1  A frame has at most the length that every client may send, which its first n
     buffer all of a longer one first).
 V2  A header block is bounded over all its frames, before it is decompressed: a field costs `h2` a copy of
     what follows it.
-V3  Frames that cost work and request nothing are counted (`cost`), to tell a flood of them from a normal
-    client.
+V3  Frames that cost work and request nothing are counted (`cost`), to distinguish a flood of them from a
+    normal client.
 V4  The first frame is SETTINGS. Unknown settings are removed: `h2` keeps each setting it ever saw, and
     iterates over all of them with every frame.
 """
