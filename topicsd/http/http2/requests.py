@@ -64,7 +64,7 @@ class Requests:
         self._unsent = 0
         """Unsent bytes of complete responses."""
         self.is_refusing = False
-        self.cancels_waits = False
+        self.is_cancelling_waits = False
         """Long polls do not wait any more: the client half-closed, or the process ends."""
 
     @property
@@ -196,7 +196,7 @@ class Requests:
         assert exchange.head is not None
         known = exchange.head.known_line
         self._dispatch.start(known.match, known.owner, call)
-        if self.cancels_waits or self._dispatch.drains:
+        if self.is_cancelling_waits or self._dispatch.drains:
             exchange.hurry()
 
     # -- calls of an exchange ------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ class Requests:
 
     def hurry(self) -> None:
         """Cancel the waits of long polls; work in progress is finished."""
-        self.cancels_waits = True
+        self.is_cancelling_waits = True
         for exchange in list(self._exchanges.values()):
             exchange.hurry()
 

@@ -78,16 +78,15 @@ def test_frames_are_decoded_the_same_however_they_are_split(
 def test_requests_of_one_turn_leave_in_one_write_and_answers_reach_their_callers() -> None:
     async def scene() -> None:
         link, wire = _link()
-        replies: list[tuple[str, bytes | None]] = []
+        pairs: list[tuple[str, bytes | None]] = []
         for name in "abc":
-            done = lambda answer, name=name: replies.append((name, answer))  # noqa: E731
-            link.call(LinkKind.REQUEST, name.encode(), done)
+            link.call(LinkKind.REQUEST, name.encode(), lambda answer, name=name: pairs.append((name, answer)))  # type: ignore[misc]
         assert wire.writes == []
         await asyncio.sleep(0)
         assert len(wire.writes) == 1
         for number in (3, 1, 2):
             link.data_received(_frame(LinkKind.ANSWER, number, b"%d" % number))
-        assert replies == [("c", b"3"), ("a", b"1"), ("b", b"2")]
+        assert pairs == [("c", b"3"), ("a", b"1"), ("b", b"2")]
 
     run_scene(scene)
 
