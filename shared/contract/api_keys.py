@@ -82,7 +82,7 @@ class Key(NamedTuple):
         return None
 
 
-class Entry(NamedTuple):
+class KeyEntry(NamedTuple):
     digest: str
     key: Key
 
@@ -93,7 +93,7 @@ _NO_ENTRY: Final[tuple[bytes, None]] = (b"", None)
 class Keys:
     """All keys of the server. Without keys every request is allowed."""
 
-    def __init__(self, entries: list[Entry]) -> None:
+    def __init__(self, entries: list[KeyEntry]) -> None:
         placed = ((bytes.fromhex(entry.digest), entry.key) for entry in _placed(entries))
         self._entries = {digest: (digest, key) for digest, key in placed}
         self.are_asked_for = bool(self._entries)
@@ -184,7 +184,7 @@ def advise_on_api_keys(text: str) -> str | None:
     return f"the key of entry {numbers} is shorter than {ADVISED_CHARACTERS} characters and might be guessed"
 
 
-def _placed(entries: list[Entry]) -> Iterator[Entry]:
+def _placed(entries: list[KeyEntry]) -> Iterator[KeyEntry]:
     """Assign places to keys, the same in every process.
 
     The place depends on the digest and not on the order: a key keeps its place when other keys are added or
@@ -199,11 +199,11 @@ def _placed(entries: list[Entry]) -> Iterator[Entry]:
         yield entry._replace(key=entry.key._replace(place=place))
 
 
-def _parse(text: str) -> list[Entry]:
+def _parse(text: str) -> list[KeyEntry]:
     # An empty entry and a text of blanks are mistakes; only an empty text means no keys.
     if not text:
         return []
-    entries: list[Entry] = []
+    entries: list[KeyEntry] = []
     numbers: dict[str, int] = {}
     for number, part in enumerate(text.split(","), 1):
         try:
@@ -211,37 +211,39 @@ def _parse(text: str) -> list[Entry]:
         except ValueError as error:
             raise ValueError(f"entry {number}: {error}") from None
         if entry.digest in numbers:
-            raise ValueError(f"entry {number}: has the key of entry {numbers[entry.digest]}")
+            raise ValueError(f"entry {number}: must not repeat the key of entry {numbers[entry.digest]}")
         numbers[entry.digest] = number
         entries.append(entry)
     return entries
 
 
-def _parse_entry(part: str) -> Entry:
+def _parse_entry(part: str) -> KeyEntry:
     # A prefix may contain colons.
     key, _, rest = part.partition(":")
     scope_text, _, prefix_text = rest.partition(":")
     if not key:
-        raise ValueError("there is no key")
+        raise ValueError("the key must not be empty")
     if _plain_key.fullmatch(key) is None:
-        raise ValueError("a key is of visible ASCII characters")
+        raise ValueError("a key must consist of visible ASCII characters")
     sealed = _sealed_key.fullmatch(key)
     if key.startswith(SEAL) and sealed is None:
-        raise ValueError(f"{SEAL} is followed by the 64 hex digits of a digest, in lower case")
+        raise ValueError(f"{SEAL} must be followed by 64 lower-case hex digits")
     digest = sha256(key.encode()).hexdigest() if sealed is None else sealed[1]
-    return Entry(digest, Key(digest[:KEY_ID_DIGITS], _parse_scopes(scope_text), _parse_prefixes(prefix_text)))
+    return KeyEntry(
+        digest, Key(digest[:KEY_ID_DIGITS], _parse_scopes(scope_text), _parse_prefixes(prefix_text))
+    )
 
 
 def _parse_scopes(text: str) -> frozenset[str]:
     if not text:
         return ALL_SCOPES
-    found: frozenset[str] = frozenset()
+    scopes: frozenset[str] = frozenset()
     for name in text.split("+"):
         if name not in SCOPE_NAMES:
             # The text is not repeated: it is the rest of the key when the key contains a colon.
             raise ValueError(f"unknown scope; allowed: {', '.join(SCOPE_NAMES)}, joined by +")
-        found |= SCOPE_NAMES[name]
-    return found
+        scopes |= SCOPE_NAMES[name]
+    return scopes
 
 
 def _parse_prefixes(text: str) -> tuple[str, ...]:
@@ -251,5 +253,5 @@ def _parse_prefixes(text: str) -> tuple[str, ...]:
     for position, prefix in enumerate(prefixes, 1):
         # An empty prefix would allow every name; a prefix that breaks the rule matches no name.
         if _prefix.fullmatch(prefix) is None:
-            raise ValueError(f"prefix {position} is none that a name can begin with")
+            raise ValueError(f"prefix {position} must be the beginning of a valid name")
     return tuple(prefixes)

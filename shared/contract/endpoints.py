@@ -67,7 +67,7 @@ def _scopes(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_WRITTEN: Final[tuple[Route, ...]] = (
+_DECLARATIONS: Final[tuple[Route, ...]] = (
     Route("GET", "/v0/topics", "list_topics", _scopes("read"), is_data=False),
     Route("PUT", "/v0/topics/:topic", "put_topic", _scopes("admin"), is_data=True),
     Route("GET", "/v0/topics/:topic", "topic_state", _scopes("read"), is_data=True),
@@ -125,28 +125,28 @@ _PARAMETERS: Final = {
 }
 
 
-def _completed(route: Route) -> Route:
-    variable = next((part for part in route.pattern.split("/") if part.startswith(":")), "")
-    is_plain = route.is_data and not route.is_stream and variable == TOPIC
-    parameters = {*_PARAMETERS.get(route.operation, "").split(), *["token"][: route.takes_token]}
+def _completed(endpoint: Route) -> Route:
+    variable = next((part for part in endpoint.pattern.split("/") if part.startswith(":")), "")
+    is_plain = endpoint.is_data and not endpoint.is_stream and variable == TOPIC
+    parameters = {*_PARAMETERS.get(endpoint.operation, "").split(), *["token"][: endpoint.takes_token]}
     return msgspec.structs.replace(
-        route,
+        endpoint,
         variable=variable,
         is_plain=is_plain,
         parameters=frozenset(parameters),
-        takes_body=route.method in ("POST", "PUT"),
+        takes_body=endpoint.method in ("POST", "PUT"),
     )
 
 
-ROUTES: Final = tuple(map(_completed, _WRITTEN))
+ROUTES: Final = tuple(map(_completed, _DECLARATIONS))
 
 
 def _table() -> dict[tuple[str, ...], dict[str, Route]]:
     """Return the endpoints by the segments of their pattern, with `:` for every variable."""
     table: dict[tuple[str, ...], dict[str, Route]] = {}
-    for route in ROUTES:
-        key = tuple(":" if part.startswith(":") else part for part in route.pattern.split("/")[1:])
-        table.setdefault(key, {})[route.method] = route
+    for endpoint in ROUTES:
+        key = tuple(":" if part.startswith(":") else part for part in endpoint.pattern.split("/")[1:])
+        table.setdefault(key, {})[endpoint.method] = endpoint
     return table
 
 
@@ -178,29 +178,29 @@ def resolve(method: str, path: str) -> Match | Refusal:
             name, item = decoded, second
     if methods is None:
         return Refusal(NOT_FOUND, _not_found(path, parts))
-    route = methods.get("GET" if method == "HEAD" else method)
-    if route is None:
+    endpoint = methods.get("GET" if method == "HEAD" else method)
+    if endpoint is None:
         allowed = ", ".join(sorted({*methods, "HEAD"} if "GET" in methods else methods))
         return Refusal(
             METHOD_NOT_ALLOWED, f"{method} is not allowed here, allowed: {allowed}", {"allow": allowed}
         )
-    return Match(route, name, item)
+    return Match(endpoint, name, item)
 
 
 def _not_found(path: str, parts: list[str]) -> str:
     """Return a message that there is no such endpoint, with the nearest one if there is one."""
     path = path[:PATH_CHARACTERS_MAX]
-    told = f"no endpoint at {path}"
+    message = f"no endpoint at {path}"
     if _differences(["v0", *parts]) == {}:
-        return f"{told}, did you mean /v0{path}?"
+        return f"{message}, did you mean /v0{path}?"
     for place, words in (_differences(parts) or {}).items():
         nearest = nearest_name(parts[place], sorted(words))
         if nearest is not None:
             meant = "/".join(["", *parts[:place], nearest, *parts[place + 1 :]])
-            return f"{told}, did you mean {meant[:PATH_CHARACTERS_MAX]}?"
-    is_slashed = "topics" in parts[:2] and len(parts) > parts.index("topics") + 2
-    slash = '; the name of a topic has no "/"' if is_slashed else ""
-    return f"{told}{slash}; GET / lists the endpoints"
+            return f"{message}, did you mean {meant[:PATH_CHARACTERS_MAX]}?"
+    has_slash = "topics" in parts[:2] and len(parts) > parts.index("topics") + 2
+    slash_hint = '; a topic name must not contain "/"' if has_slash else ""
+    return f"{message}{slash_hint}; GET / lists the endpoints"
 
 
 def _differences(parts: list[str]) -> dict[int, set[str]] | None:
@@ -208,7 +208,7 @@ def _differences(parts: list[str]) -> dict[int, set[str]] | None:
 
     The result is empty when a pattern matches, and None when no pattern is that near.
     """
-    found: dict[int, set[str]] = {}
+    differences: dict[int, set[str]] = {}
     for pattern in _TABLE:
         if len(pattern) != len(parts):
             continue
@@ -217,11 +217,11 @@ def _differences(parts: list[str]) -> dict[int, set[str]] | None:
         if not places:
             return {}
         if len(places) == 1:
-            found.setdefault(places[0], set()).add(pattern[places[0]])
-    return found or None
+            differences.setdefault(places[0], set()).add(pattern[places[0]])
+    return differences or None
 
 
-def refuse_parameters(route: Route, query: str) -> Refusal | None:
+def refuse_parameters(endpoint: Route, query: str) -> Refusal | None:
     """Refuse a query with a parameter that the endpoint does not have.
 
     >>> match = resolve("GET", "/v0/topics")
@@ -230,21 +230,21 @@ def refuse_parameters(route: Route, query: str) -> Refusal | None:
     """
     for part in query.split("&"):
         name = part.partition("=")[0]
-        if name and name not in route.parameters:
+        if name and name not in endpoint.parameters:
             name = unquote_plus(name)
-            if name not in route.parameters:
+            if name not in endpoint.parameters:
                 field = name if len(name) <= SHOWN_CHARACTERS_MAX else f"{name[:SHOWN_CHARACTERS_MAX]}..."
-                told = unknown_name("parameter", name, route.parameters)
-                return Refusal(INVALID_REQUEST, f"{field}: {told}", {"field": field})
+                message = unknown_name("parameter", name, endpoint.parameters)
+                return Refusal(INVALID_REQUEST, f"{field}: {message}", {"field": field})
     return None
 
 
-def refuse_body(route: Route, body: bytes) -> Refusal | None:
+def refuse_body(endpoint: Route, body: bytes) -> Refusal | None:
     """Refuse a body that the endpoint does not accept; an empty object is allowed."""
-    if route.takes_body or body.strip() in (b"", b"{}"):
+    if endpoint.takes_body or body.strip() in (b"", b"{}"):
         return None
-    message = f"the body must be empty: {route.method} {route.pattern} takes none"
-    if route.operation == "delete_topic":
+    message = f"the body must be empty: {endpoint.method} {endpoint.pattern} takes none"
+    if endpoint.operation == "delete_topic":
         message += "; POST /v0/topics/:topic/delete deletes records"
     return Refusal(INVALID_REQUEST, message)
 
@@ -253,4 +253,4 @@ def _decode(segment: str) -> str | Refusal:
     try:
         return unquote_to_bytes(segment).decode()
     except UnicodeDecodeError:
-        return Refusal(INVALID_REQUEST, "the name in the path is not UTF-8 after decoding")
+        return Refusal(INVALID_REQUEST, "the name in the path must be UTF-8 after decoding")

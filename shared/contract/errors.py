@@ -109,7 +109,7 @@ class Refusal(msgspec.Struct, frozen=True, gc=False):
     retry_after_ms: int | None = None
 
     def __post_init__(self) -> None:
-        assert self.code in STATUS, f"{self.code} is no code of ours"
+        assert self.code in STATUS, f"unknown error code {self.code}"
 
     def inside(self, parent: str) -> Refusal:
         """Prefix the refused field with `parent`, its path in the body."""

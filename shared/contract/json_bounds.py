@@ -1,7 +1,7 @@
 """Bounds of JSON bodies that the decoder does not check: depth, UTF-8, NUL in a text.
 
 Every body gets the cheap check; only a body that fails it gets the exact check. Each check takes time
-proportional to the bytes, also for a hostile body, and memory proportional to a block of `PIECE_BYTES`.
+proportional to the bytes, also for a hostile body, and memory proportional to a block of `BLOCK_BYTES`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 DATA_DEPTH_MAX: Final = 128
 
 # A long body is examined in blocks of this size.
-PIECE_BYTES: Final = 64 << 10
+BLOCK_BYTES: Final = 64 << 10
 
 BACKSLASH: Final = ord("\\")
 """A byte that is found fast. A body without it needs no search for escapes."""
@@ -32,8 +32,8 @@ def is_utf8(body: bytes) -> bool:
     # In blocks: the decoded text of a long body may be four times as large as its bytes.
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
-        for at in range(0, len(body), PIECE_BYTES):
-            decoder.decode(body[at : at + PIECE_BYTES])
+        for at in range(0, len(body), BLOCK_BYTES):
+            decoder.decode(body[at : at + BLOCK_BYTES])
         decoder.decode(b"", final=True)
     except UnicodeDecodeError:
         return False
@@ -48,7 +48,7 @@ def is_too_deep(text: bytes | msgspec.Raw, depth_max: int) -> bool:
     """
     if len(text) <= 2 * depth_max:
         return False  # Every opening bracket needs a closing one.
-    if len(text) <= PIECE_BYTES:
+    if len(text) <= BLOCK_BYTES:
         body = bytes(text)
         if body.count(b"[") + body.count(b"{") <= depth_max:
             return False
@@ -61,16 +61,16 @@ def are_too_deep(parts: Iterable[memoryview], depth_max: int) -> bool:
     for part in parts:
         at = 0
         while at < len(part):
-            piece = bytes(part[at : at + PIECE_BYTES])
-            at += len(piece)
-            if b"\\" in piece:
-                if piece.endswith(b"\\") and (len(piece) - len(piece.rstrip(b"\\"))) % 2:
-                    piece += part[at : at + 1]
+            block = bytes(part[at : at + BLOCK_BYTES])
+            at += len(block)
+            if b"\\" in block:
+                if block.endswith(b"\\") and (len(block) - len(block.rstrip(b"\\"))) % 2:
+                    block += part[at : at + 1]
                     at += 1
                 # After this every quotation mark begins or ends a text.
-                piece = piece.replace(b"\\\\", b"").replace(b'\\"', b"")
+                block = block.replace(b"\\\\", b"").replace(b'\\"', b"")
             # Two adjacent quotation marks do not affect the text around them.
-            texts = piece.translate(_BRACKETS, _NO_BRACKETS).replace(b'""', b"").split(b'"')
+            texts = block.translate(_BRACKETS, _NO_BRACKETS).replace(b'""', b"").split(b'"')
             brackets = b"".join(texts[in_text::2])
             in_text ^= (len(texts) - 1) & 1
             opens = brackets.count(b"[")

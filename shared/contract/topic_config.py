@@ -119,8 +119,8 @@ def merge_config(
     default_durability: Durability = "disk",
 ) -> TopicConfig | Refusal:
     """Return the configuration after `patch`, or a refusal; `existing` is None for a new topic."""
-    undurable = default_durability if existing is None and default_durability != "fsync" else "disk"
-    changes = _changes(patch, undurable)
+    without_sync = default_durability if existing is None and default_durability != "fsync" else "disk"
+    changes = _changes(patch, without_sync)
     refusal = _resolve_units(changes) or _refuse_counts(changes) or _refuse_dead_letter(changes, topic_name)
     if refusal is not None:
         return refusal
@@ -132,13 +132,13 @@ def merge_config(
     return refusal or _refuse_queue_fields(changes, merged, existing, topic_name) or merged
 
 
-def _changes(patch: TopicConfigPatch, undurable: Durability) -> dict[str, Any]:
+def _changes(patch: TopicConfigPatch, without_sync: Durability) -> dict[str, Any]:
     """Return the fields of `TopicConfig` that the patch sets, with `durable` as its class."""
     given = {name: getattr(patch, name) for name in patch.__struct_fields__}
     changes = {name: value for name, value in given.items() if value is not UNSET}
     durable = changes.pop("durable", None)
     if durable is not None:
-        changes.setdefault("durability", "fsync" if durable else undurable)
+        changes.setdefault("durability", "fsync" if durable else without_sync)
     return changes
 
 
@@ -157,13 +157,13 @@ def _resolve_units(changes: dict[str, Any]) -> Refusal | None:
     for name in (*COUNTED_FIELDS, "claim_jitter_ms"):
         if name in changes and changes[name] is None:
             changes[name] = 0
-    for names, resolve in ((DURATION_FIELDS, duration_ms), (SIZE_FIELDS, size_bytes)):
+    for names, parse in ((DURATION_FIELDS, duration_ms), (SIZE_FIELDS, size_bytes)):
         for name in names:
             if isinstance(changes.get(name), str):
-                found = resolve(name, changes[name])
-                if isinstance(found, Refusal):
-                    return found
-                changes[name] = found
+                number = parse(name, changes[name])
+                if isinstance(number, Refusal):
+                    return number
+                changes[name] = number
     return None
 
 
@@ -207,15 +207,18 @@ def _refuse_queue_fields(
 
 def _refuse_transition(existing: TopicConfig, merged: TopicConfig) -> Refusal | None:
     if merged.type != existing.type:
-        return _incompatible("type", existing.type, merged.type, "it never changes")
+        return _incompatible("type", existing.type, merged.type, "it cannot change")
     # Without an order, several jobs of one tag may be leased at the same time.
     if merged.type == "queue" and merged.order_by != existing.order_by:
         old, new = existing.order_by or "null", merged.order_by or "null"
-        return _incompatible("order_by", old, new, "it never changes")
+        return _incompatible("order_by", old, new, "it cannot change")
     # An ephemeral topic has no records in the log, so recovery could not distinguish its past from a loss.
     if (merged.durability == "ephemeral") != (existing.durability == "ephemeral"):
         return _incompatible(
-            "durability", existing.durability, merged.durability, "ephemeral cannot be turned on or off later"
+            "durability",
+            existing.durability,
+            merged.durability,
+            "a topic cannot become ephemeral or stop being so",
         )
     return None
 
@@ -223,6 +226,6 @@ def _refuse_transition(existing: TopicConfig, merged: TopicConfig) -> Refusal | 
 def _incompatible(field: str, old: str, new: str, reason: str) -> Refusal:
     return Refusal(
         TOPIC_EXISTS_INCOMPATIBLE,
-        f'{field}: must be "{old}" as the topic has it, got "{new}"; {reason}',
+        f'{field}: must stay "{old}", got "{new}": {reason}',
         {"field": field},
     )

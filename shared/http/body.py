@@ -46,10 +46,10 @@ def too_large(bytes_max: int) -> Refusal:
     return Refusal(PAYLOAD_TOO_LARGE, message, {"max": bytes_max})
 
 
-class Sink(Protocol):
+class BodySink(Protocol):
     """The receiver of the bytes of a body, without their framing."""
 
-    def write(self, piece: bytes) -> Refusal | None: ...
+    def write(self, data: bytes) -> Refusal | None: ...
 
     def finish(self) -> bytes | SharedBody | Refusal: ...
 
@@ -59,10 +59,10 @@ class PlainSink:
         self._bytes_max = bytes_max
         self._body = io.BytesIO()
 
-    def write(self, piece: bytes) -> Refusal | None:
-        if self._body.tell() + len(piece) > self._bytes_max:
+    def write(self, data: bytes) -> Refusal | None:
+        if self._body.tell() + len(data) > self._bytes_max:
             return too_large(self._bytes_max)
-        self._body.write(piece)
+        self._body.write(data)
         return None
 
     def finish(self) -> bytes | Refusal:
@@ -76,10 +76,10 @@ class SharedSink:
         self._bytes_max = bytes_max
         self._body = BodyBuffer()
 
-    def write(self, piece: bytes) -> Refusal | None:
-        if self._body.tell() + len(piece) > self._bytes_max:
+    def write(self, data: bytes) -> Refusal | None:
+        if self._body.tell() + len(data) > self._bytes_max:
             return too_large(self._bytes_max)
-        self._body.write(piece)
+        self._body.write(data)
         return None
 
     def finish(self) -> bytes | SharedBody | Refusal:
@@ -94,9 +94,9 @@ class DroppedSink:
         self._left = bytes_max
         self._start = b""
 
-    def write(self, piece: bytes) -> Refusal | None:
-        self._left -= len(piece)
-        self._start = (self._start + piece[:KEPT_BYTES_MAX])[:KEPT_BYTES_MAX]
+    def write(self, data: bytes) -> Refusal | None:
+        self._left -= len(data)
+        self._start = (self._start + data[:KEPT_BYTES_MAX])[:KEPT_BYTES_MAX]
         return too_large(self._bytes_max) if self._left < 0 else None
 
     def finish(self) -> bytes | Refusal:
@@ -104,30 +104,30 @@ class DroppedSink:
 
 
 class GzipSink:
-    def __init__(self, plain: Sink) -> None:
+    def __init__(self, plain: BodySink) -> None:
         self._plain = plain
         self._inflate = zlib.decompressobj(_GZIP_WINDOW)
 
-    def write(self, piece: bytes) -> Refusal | None:
+    def write(self, data: bytes) -> Refusal | None:
         if self._inflate.eof:
-            return _no_gzip("something follows its end")
-        while piece:
+            return _not_gzip("data follows its end")
+        while data:
             try:
-                inflated = self._inflate.decompress(piece, _INFLATED_AT_ONCE)
+                inflated = self._inflate.decompress(data, _INFLATED_AT_ONCE)
             except zlib.error:
-                return _no_gzip("it is damaged")
+                return _not_gzip("it is damaged")
             refusal = self._plain.write(inflated)
             if refusal is not None:
                 return refusal
-            piece = self._inflate.unconsumed_tail
-        return _no_gzip("something follows its end") if self._inflate.unused_data else None
+            data = self._inflate.unconsumed_tail
+        return _not_gzip("data follows its end") if self._inflate.unused_data else None
 
     def finish(self) -> bytes | SharedBody | Refusal:
-        return self._plain.finish() if self._inflate.eof else _no_gzip("it is cut off")
+        return self._plain.finish() if self._inflate.eof else _not_gzip("it is truncated")
 
 
 class LengthBody:
-    def __init__(self, length: int, sink: Sink) -> None:
+    def __init__(self, length: int, sink: BodySink) -> None:
         self._left = length
         self._sink = sink
 
@@ -137,21 +137,21 @@ class LengthBody:
 
     def feed(self, data: bytes, at: int) -> int | Refusal:
         """Consume the body's bytes in `data` from `at`; return the offset of the rest."""
-        piece = data[at : at + self._left]
-        self._left -= len(piece)
-        return self._sink.write(piece) or at + len(piece)
+        part = data[at : at + self._left]
+        self._left -= len(part)
+        return self._sink.write(part) or at + len(part)
 
     def finish(self) -> bytes | SharedBody | Refusal:
         return self._sink.finish()
 
 
 class ChunkedBody:
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: BodySink) -> None:
         self._sink = sink
         self._left = 0
         self._line = b""
-        self._is_behind_data = False
-        self._is_behind_chunks = False
+        self._is_after_data = False
+        self._is_after_chunks = False
         self._framing_bytes = 0
         self._trailer_bytes = 0
         self._data_bytes = 0
@@ -161,19 +161,19 @@ class ChunkedBody:
         """Consume the body's bytes in `data` from `at`; return the offset of the rest."""
         while at < len(data) and not self.is_whole:
             if self._left:
-                piece = data[at : at + self._left]
-                self._left -= len(piece)
-                self._data_bytes += len(piece)
-                self._is_behind_data = self._left == 0
-                refusal = self._sink.write(piece)
-                at += len(piece)
+                part = data[at : at + self._left]
+                self._left -= len(part)
+                self._data_bytes += len(part)
+                self._is_after_data = self._left == 0
+                refusal = self._sink.write(part)
+                at += len(part)
             else:
-                line_max = TRAILER_BYTES_MAX if self._is_behind_chunks else CHUNK_LINE_BYTES_MAX
+                line_max = TRAILER_BYTES_MAX if self._is_after_chunks else CHUNK_LINE_BYTES_MAX
                 room = line_max + 2 - len(self._line)
                 end = data.find(b"\n", at, at + room)
-                upto = min(at + room, len(data)) if end < 0 else end + 1
-                self._line += data[at:upto]
-                at = upto
+                part_end = min(at + room, len(data)) if end < 0 else end + 1
+                self._line += data[at:part_end]
+                at = part_end
                 refusal = self._take_line(self._line) if end >= 0 else self._refuse_length(line_max)
             if refusal is not None:
                 return refusal
@@ -186,7 +186,7 @@ class ChunkedBody:
         """Refuse an incomplete line that is already too long."""
         if len(self._line) < line_max + 2:
             return None
-        if self._is_behind_chunks:
+        if self._is_after_chunks:
             return _trailers_too_large()
         return Refusal(INVALID_REQUEST, f"a line of the chunked body must be at most {line_max} bytes")
 
@@ -196,18 +196,18 @@ class ChunkedBody:
         if not line.endswith(b"\r\n"):
             return Refusal(INVALID_REQUEST, "a line of the chunked body must end with CRLF")
         line = line[:-2]
-        if self._is_behind_data:
-            self._is_behind_data = False
-            return Refusal(INVALID_REQUEST, "a chunk is longer than its size says") if line else None
-        if self._is_behind_chunks:
+        if self._is_after_data:
+            self._is_after_data = False
+            return Refusal(INVALID_REQUEST, "a chunk must have the announced size") if line else None
+        if self._is_after_chunks:
             return self._take_trailer(line)
         match = _CHUNK_LINE.fullmatch(line)
         if match is None:
             return Refusal(INVALID_REQUEST, "the size of a chunk must be in hex digits")
         if self._framing_bytes > FRAMING_BYTES_FREE + FRAMING_FACTOR_MAX * self._data_bytes:
-            return Refusal(INVALID_REQUEST, "the chunks are too small for what they carry")
+            return Refusal(INVALID_REQUEST, "the chunks must be larger: their framing outweighs the data")
         self._left = int(match[1], 16)
-        self._is_behind_chunks = self._left == 0
+        self._is_after_chunks = self._left == 0
         return None
 
     def _take_trailer(self, line: bytes) -> Refusal | None:
@@ -219,7 +219,10 @@ class ChunkedBody:
             return _trailers_too_large()
         match = _TRAILER.fullmatch(line)
         if match is None or match[1].lower() in _NO_TRAILERS:
-            return Refusal(INVALID_REQUEST, "a trailer of the chunked body is malformed or not allowed")
+            return Refusal(
+                INVALID_REQUEST,
+                "a trailer of the chunked body must be a well-formed field that does not concern the framing",
+            )
         return None
 
 
@@ -235,14 +238,14 @@ def refuse_coding(fields: Fields, bytes_max: int) -> Refusal | None:
     return too_large(bytes_max) if (fields.content_length or 0) > bytes_max else None
 
 
-def body_of(fields: Fields, plain: Sink) -> Body:
+def body_of(fields: Fields, plain: BodySink) -> Body:
     """Return the reader of the body announced by fields that `refuse_coding` accepted."""
     sink = GzipSink(plain) if fields.content_encoding == "gzip" else plain
     return ChunkedBody(sink) if fields.is_chunked else LengthBody(fields.content_length or 0, sink)
 
 
-def _no_gzip(why: str) -> Refusal:
-    return Refusal(INVALID_REQUEST, f"content-encoding: the body is not gzip: {why}")
+def _not_gzip(why: str) -> Refusal:
+    return Refusal(INVALID_REQUEST, f"content-encoding: the body must be valid gzip: {why}")
 
 
 def _trailers_too_large() -> Refusal:

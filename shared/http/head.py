@@ -115,20 +115,20 @@ def parse_fields(block: bytes) -> Fields | Refusal:
     lines = block.split(b"\r\n") if block else []
     if len(lines) > FIELDS_MAX:
         return _too_many_fields(lines)
-    found: dict[bytes, bytes] = {}
+    values: dict[bytes, bytes] = {}
     for line in lines:
         # No match: the line begins with a blank, has one before its colon, or holds a bare CR, LF or NUL.
         match = _FIELD.fullmatch(line)
         if match is None:
-            told = ascii(line[:64].decode("latin-1"))
-            return Refusal(INVALID_REQUEST, f"a header is malformed: {told}")
+            shown = ascii(line[:64].decode("latin-1"))
+            return Refusal(INVALID_REQUEST, f"a header must be `name: value`, got {shown}")
         name, value = match[1].lower(), match[2].rstrip(b" \t")
-        if name in found:
+        if name in values:
             if name in _NOT_REPEATED:
                 return Refusal(INVALID_REQUEST, f"{name.decode()}: must be sent once")
-            value = found[name] + b", " + value
-        found[name] = value
-    return _fields_of(found)
+            value = values[name] + b", " + value
+        values[name] = value
+    return _fields_of(values)
 
 
 def refuse_unfinished(head: bytes) -> Refusal | None:
@@ -182,7 +182,7 @@ def _refuse_flaw(part: bytes) -> Refusal | None:
     )
     if not is_flawed:
         return None
-    return Refusal(INVALID_REQUEST, "the request head must not hold a bare CR, a bare LF or a NUL")
+    return Refusal(INVALID_REQUEST, "the request head must not contain a bare CR, a bare LF or a NUL")
 
 
 def _too_long() -> Refusal:
@@ -196,47 +196,47 @@ def _too_many_bytes() -> Refusal:
 def _too_many_fields(lines: list[bytes]) -> Refusal:
     """Refuse the number of fields, unless the first `FIELDS_MAX` lines have a flaw."""
     return _refuse_flaw(b"\r\n".join(lines[:FIELDS_MAX])) or Refusal(
-        HEADERS_TOO_LARGE, f"the headers must be at most {FIELDS_MAX}"
+        HEADERS_TOO_LARGE, f"the headers must be at most {FIELDS_MAX} fields"
     )
 
 
-def _fields_of(found: dict[bytes, bytes]) -> Fields | Refusal:
-    host = found.get(b"host")
+def _fields_of(values: dict[bytes, bytes]) -> Fields | Refusal:
+    host = values.get(b"host")
     if host is not None and _HOST.fullmatch(host) is None:
-        return Refusal(INVALID_REQUEST, "host: is malformed")
-    coding = found.get(b"transfer-encoding")
+        return Refusal(INVALID_REQUEST, "host: must be a host name or an address, with an optional port")
+    coding = values.get(b"transfer-encoding")
     if coding is not None and coding.lower() != b"chunked":
         return Refusal(INVALID_REQUEST, "transfer-encoding: must be chunked")
-    length_text = found.get(b"content-length")
+    length_text = values.get(b"content-length")
     if length_text is not None:
         if coding is not None:
-            return Refusal(INVALID_REQUEST, "content-length: excludes transfer-encoding")
+            return Refusal(INVALID_REQUEST, "content-length: must not be sent with transfer-encoding")
         if _LENGTH.fullmatch(length_text) is None or len(length_text) > CONTENT_LENGTH_DIGITS_MAX:
             return Refusal(INVALID_REQUEST, "content-length: must be an integer in plain digits")
     try:
-        idempotency_key = found.get(b"idempotency-key", b"").decode()
+        idempotency_key = values.get(b"idempotency-key", b"").decode()
     except UnicodeDecodeError:
-        return Refusal(INVALID_REQUEST, "idempotency-key: is not UTF-8")
-    options = found.get(b"connection", b"").lower().decode("latin-1").split(",")
+        return Refusal(INVALID_REQUEST, "idempotency-key: must be UTF-8")
+    options = values.get(b"connection", b"").lower().decode("latin-1").split(",")
     return Fields(
         host=host,
         content_length=None if length_text is None else int(length_text),
         is_chunked=coding is not None,
-        content_type=_text(found, b"content-type"),
-        content_encoding=_text(found, b"content-encoding").lower(),
-        accept=_text(found, b"accept"),
-        accept_encoding=_text(found, b"accept-encoding").lower(),
-        authorization=found.get(b"authorization"),
+        content_type=_text(values, b"content-type"),
+        content_encoding=_text(values, b"content-encoding").lower(),
+        accept=_text(values, b"accept"),
+        accept_encoding=_text(values, b"accept-encoding").lower(),
+        authorization=values.get(b"authorization"),
         idempotency_key=idempotency_key,
-        expect=_text(found, b"expect").lower(),
+        expect=_text(values, b"expect").lower(),
         connection=frozenset(option.strip() for option in options if option.strip()),
-        upgrade=_text(found, b"upgrade").lower(),
-        last_event_id=_text(found, b"last-event-id"),
-        origin=_text(found, b"origin").lower(),
-        websocket_key=_text(found, b"sec-websocket-key"),
-        websocket_version=_text(found, b"sec-websocket-version"),
+        upgrade=_text(values, b"upgrade").lower(),
+        last_event_id=_text(values, b"last-event-id"),
+        origin=_text(values, b"origin").lower(),
+        websocket_key=_text(values, b"sec-websocket-key"),
+        websocket_version=_text(values, b"sec-websocket-version"),
     )
 
 
-def _text(found: dict[bytes, bytes], name: bytes) -> str:
-    return found.get(name, b"").decode("latin-1")
+def _text(values: dict[bytes, bytes], name: bytes) -> str:
+    return values.get(name, b"").decode("latin-1")

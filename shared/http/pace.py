@@ -13,7 +13,7 @@ from typing import Final
 # Maximum time for a head to arrive, and for a response to make no progress.
 PATIENCE_SECONDS: Final = 10.0
 # Minimum rate of a body, after the same time has passed.
-BODY_BYTES_A_SECOND: Final = 1024
+BODY_BYTES_PER_SECOND: Final = 1024
 IDLE_SECONDS: Final = 75.0
 # `tcpi_bytes_acked` of the kernel's `struct tcp_info`.
 _TCP_INFO_BYTES: Final = 256
@@ -21,10 +21,10 @@ _ACKED_AT: Final = 120
 _ACKED_BYTES = struct.Struct("@Q")
 
 
-def is_too_slow(waited: float, held: int, is_body: bool) -> bool:
+def is_too_slow(waiting_seconds: float, received_bytes: int, is_body: bool) -> bool:
     """Return whether a request of `held` bytes in `waited` seconds is too slow."""
-    late = waited - PATIENCE_SECONDS
-    return late > 0 and not (is_body and held > late * BODY_BYTES_A_SECOND)
+    late_seconds = waiting_seconds - PATIENCE_SECONDS
+    return late_seconds > 0 and not (is_body and received_bytes > late_seconds * BODY_BYTES_PER_SECOND)
 
 
 class Outflow:
@@ -43,12 +43,12 @@ class Outflow:
         self._since = now
 
     def is_stuck(
-        self, transport: asyncio.Transport, now: float, patience_seconds: float = PATIENCE_SECONDS
+        self, transport: asyncio.Transport, now: float, timeout_seconds: float = PATIENCE_SECONDS
     ) -> bool:
         acked_bytes = _acked_bytes(transport)
         if acked_bytes != self._acked_bytes:
             self._acked_bytes, self._since = acked_bytes, now
-        return now - self._since > patience_seconds
+        return now - self._since > timeout_seconds
 
 
 def _acked_bytes(transport: asyncio.Transport) -> int:

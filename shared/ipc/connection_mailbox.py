@@ -41,7 +41,7 @@ class Mailbox:
         try:
             self._socket.setblocking(False)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-            self._socket.bind(_mailbox_of(namespace, shard))
+            self._socket.bind(_mailbox_address(namespace, shard))
         except OSError:
             self._socket.close()
             raise
@@ -57,7 +57,7 @@ class Mailbox:
                 data, ancillary, _, _ = self._socket.recvmsg(DATA_BYTES_MAX, _ANCILLARY_BYTES, _RECEIVE_FLAGS)
             except (BlockingIOError, InterruptedError):
                 break
-            fd, uid = _sent_along(ancillary)
+            fd, uid = _descriptor_and_uid(ancillary)
             if fd is None:
                 continue
             if uid == os.getuid():
@@ -86,7 +86,7 @@ class Postman:
         assert len(data) <= DATA_BYTES_MAX
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _DESCRIPTOR.pack(fd))]
         try:
-            self._socket.sendmsg([data], rights, _SEND_FLAGS, _mailbox_of(self._namespace, shard))
+            self._socket.sendmsg([data], rights, _SEND_FLAGS, _mailbox_address(self._namespace, shard))
         except OSError:
             return False
         return True
@@ -95,11 +95,11 @@ class Postman:
         self._socket.close()
 
 
-def _mailbox_of(namespace: str, shard: int) -> str:
+def _mailbox_address(namespace: str, shard: int) -> str:
     return address_of(namespace, f"{shard}/mailbox")
 
 
-def _sent_along(ancillary: list[tuple[int, int, bytes]]) -> tuple[int | None, int]:
+def _descriptor_and_uid(ancillary: list[tuple[int, int, bytes]]) -> tuple[int | None, int]:
     """Return the descriptor of a message and the user id of its sender."""
     fd, uid = None, -1
     for level, kind, payload in ancillary:

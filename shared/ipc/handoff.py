@@ -66,7 +66,7 @@ class Handed(NamedTuple):
 
 
 def _log_lost() -> None:
-    logger.error("a connection was lost: this process has no descriptor left to take it")
+    logger.error("hand-over: connection lost: out of file descriptors")
 
 
 def channel_pair() -> tuple[socket.socket, socket.socket]:
@@ -119,7 +119,7 @@ def receive_connections(
         if message[:1] == DRAIN:
             received.append(Handed(NO_DESCRIPTOR, b"", drains=True))
             continue
-        assert message[:1] == CONNECTION, f"no message begins with {message[:1]!r}"
+        assert message[:1] == CONNECTION, f"unknown message type {message[:1]!r}"
         fd = _descriptor(ancillary)
         if fd is None:
             assert flags & socket.MSG_CTRUNC

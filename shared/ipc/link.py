@@ -5,7 +5,7 @@ A frame is::
     off  size  field
       0    4   length   of the payload
       4    1   kind     0 is an answer, the others are requests (`LinkKind`)
-      5    8   call     a number chosen by the asking end, repeated by the answer
+      5    8   call     a number chosen by the calling end, repeated by the answer
      13    L   payload
 
 Frames of one turn of the event loop leave in one write. A large frame is not split: a small frame after it
@@ -16,17 +16,17 @@ namespace. Only processes of the same user may connect.
 
 L1  A request is answered once, possibly after parts of an answer that is sent incrementally. When the peer
     dies the answer is None: whether the request was applied is unknown.
-L2  The asking end may cancel the wait of the other end, which then answers with what it has: a `HURRY` has
-    the number of the call and no answer of its own. A lost link cancels the waits of all its requests,
+L2  The calling end may cancel the wait of the other end, which then answers with what it has. A `HURRY`
+    has the number of the call and no answer of its own. A lost link cancels the waits of all its requests,
     because no peer is left to receive the answers.
-L3  Parts are sent against credit: the asking end reports how many bytes of them it has passed on, and the
+L3  Parts are sent against credit: the calling end reports how many bytes of them it has passed on, and the
     answering end has a bounded number of bytes in flight. An answer that its client does not read therefore
     stops at its source.
-L4  Data waiting to be written is bounded. While its peer does not read, an end that asks rejects new requests
-    (`NEVER_SENT`), and an end that answers reads no more of them. Requests cross each link in one direction
-    only, and the asking end always reads, so two processes never wait for each other.
+L4  Data waiting to be written is bounded. While its peer does not read, a calling end rejects new requests
+    (`NEVER_SENT`), and an answering end reads no more of them. Requests cross each link in one direction
+    only, and the calling end always reads, so two processes never wait for each other.
 L5  The body of a request may precede it, as a `BODY`, which neither end copies, or as a `SHARED_BODY`,
-    which names memory of the asking process. The asking process keeps that memory until the answer. A peer
+    which names memory of the calling process. The calling process keeps that memory until the answer. A peer
     that cannot open it answers `NEVER_SENT`; later bodies then cross this link as a `BODY`.
 """
 
@@ -73,7 +73,7 @@ class LinkKind(IntEnum):
     PIECE = 7
     """A part of the answer to the call of that number; more follows."""
     CREDIT = 8
-    """A u32: bytes of the parts of that call that the asking end has passed on (L3)."""
+    """A u32: bytes of the parts of that call that the calling end has passed on (L3)."""
     FEED = 6
     """To a worker: read after a position in one of its topics."""
     MAKE_WATCH = 9
@@ -100,12 +100,12 @@ class LinkKind(IntEnum):
 
 # Plain numbers: looking up and packing members of an IntEnum is several times slower.
 _ANSWER = int(LinkKind.ANSWER)
-_HURRY = int(LinkKind.HURRY)
-_PIECE = int(LinkKind.PIECE)
+_CANCEL_WAIT = int(LinkKind.HURRY)
+_PART = int(LinkKind.PIECE)
 _CREDIT = int(LinkKind.CREDIT)
 _BODY = int(LinkKind.BODY)
 _SHARED_BODY = int(LinkKind.SHARED_BODY)
-_ABOUT_A_CALL = frozenset({_HURRY, _PIECE, _CREDIT, _BODY, _SHARED_BODY})
+_CALL_FRAMES = frozenset({_CANCEL_WAIT, _PART, _CREDIT, _BODY, _SHARED_BODY})
 
 Done = Callable[[bytes | None], None]
 """Called once: with the answer, None if a lost peer may have acted, or `NEVER_SENT`."""
@@ -138,7 +138,7 @@ class Asked(msgspec.Struct, eq=False):
 
 
 class Question(msgspec.Struct, eq=False):
-    """A request to a peer, as the asking end holds it."""
+    """A request to a peer, as the calling end holds it."""
 
     done: Done
     piece: Callable[[bytes], None] | None = None
@@ -181,18 +181,18 @@ class _Large(NamedTuple):
 
 
 class Link(asyncio.Protocol):
-    """One end of a connection between two processes; `asks` selects the asking end."""
+    """One end of a connection between two processes; `is_caller` selects the calling end."""
 
     def __init__(
-        self, serve: Serve, on_lost: Callable[[Link], None] | None = None, *, asks: bool = False
+        self, serve: Serve, on_lost: Callable[[Link], None] | None = None, *, is_caller: bool = False
     ) -> None:
         self._serve = serve
         self._on_lost = on_lost
-        self._asks = asks
+        self._is_caller = is_caller
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._questions: dict[int, Question] = {}
-        self._asked: dict[int, Asked] = {}
+        self._calls: dict[int, Question] = {}
+        self._requests: dict[int, Asked] = {}
         self._bodies: dict[int, bytes | None] = {}
         """Bodies of the requests that follow; None for a shared body that could not be opened."""
         self._shares_bodies = True
@@ -200,12 +200,12 @@ class Link(asyncio.Protocol):
         self._number = 0
         self._out: list[bytes] = []
         self._out_bytes = 0
-        self._scheduled = False
-        self._is_clogged = False
-        self._pieces: list[bytes] = []
+        self._is_flush_scheduled = False
+        self._is_paused = False
+        self._parts: list[bytes] = []
         self._large: _Large | None = None
-        self._held = 0
-        self._wanted = HEADER.size
+        self._pending_bytes = 0
+        self._needed_bytes = HEADER.size
 
     @property
     def is_open(self) -> bool:
@@ -224,49 +224,49 @@ class Link(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
-        questions, self._questions = self._questions, {}
-        asked, self._asked = self._asked, {}
+        calls, self._calls = self._calls, {}
+        requests, self._requests = self._requests, {}
         self._bodies.clear()
-        for question in questions.values():
-            question.done(None)
-        for one in asked.values():
-            if one.hurry is not None:
-                one.hurry()
+        for call in calls.values():
+            call.done(None)
+        for request in requests.values():
+            if request.hurry is not None:
+                request.hurry()
         if self._on_lost is not None:
             self._on_lost(self)
 
     def pause_writing(self) -> None:
-        self._is_clogged = True
-        if not self._asks and self._transport is not None:
+        self._is_paused = True
+        if not self._is_caller and self._transport is not None:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        self._is_clogged = False
-        if not self._asks and self._transport is not None and not self._transport.is_closing():
+        self._is_paused = False
+        if not self._is_caller and self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
         if self._large is not None:
-            missing = self._wanted - self._held
+            missing = self._needed_bytes - self._pending_bytes
             self._large.payload.write(data if len(data) <= missing else data[:missing])
-            self._held += len(data)
+            self._pending_bytes += len(data)
             if len(data) < missing:
                 return
             large, self._large = self._large, None
-            self._held = 0
+            self._pending_bytes = 0
             # A BytesIO that is read whole returns its own buffer without a copy.
-            self._take(large.kind, large.number, large.payload.getvalue())
+            self._handle_frame(large.kind, large.number, large.payload.getvalue())
             data = data[missing:]
-        elif self._held:
-            self._pieces.append(data)
-            self._held += len(data)
-            if self._held < self._wanted:
+        elif self._pending_bytes:
+            self._parts.append(data)
+            self._pending_bytes += len(data)
+            if self._pending_bytes < self._needed_bytes:
                 return
-            data = b"".join(self._pieces)
-            self._pieces.clear()
-            self._held = 0
+            data = b"".join(self._parts)
+            self._parts.clear()
+            self._pending_bytes = 0
         at, size = 0, len(data)
-        self._wanted = HEADER.size
+        self._needed_bytes = HEADER.size
         while size - at >= HEADER.size:
             length, kind, number = HEADER.unpack_from(data, at)
             if length > PAYLOAD_BYTES_MAX:
@@ -276,63 +276,63 @@ class Link(asyncio.Protocol):
             if end > size:
                 if length >= LARGE_PAYLOAD_BYTES:
                     self._large = _Large(kind, number, io.BytesIO())
-                    self._held = self._large.payload.write(data[at + HEADER.size :])
-                    self._wanted = length
+                    self._pending_bytes = self._large.payload.write(data[at + HEADER.size :])
+                    self._needed_bytes = length
                     return
-                self._wanted = end - at
+                self._needed_bytes = end - at
                 break
-            self._take(kind, number, data[at + HEADER.size : end])
+            self._handle_frame(kind, number, data[at + HEADER.size : end])
             at = end
         if at < size:
-            self._pieces.append(data[at:])
-            self._held = size - at
+            self._parts.append(data[at:])
+            self._pending_bytes = size - at
 
     # -- asking --------------------------------------------------------------------------------------------
 
     def call(self, kind: LinkKind, payload: bytes, done: Done, body: bytes | SharedBody = b"") -> Question:
         """Send a request; `done` receives the answer, or the value of `Done` that replaces it."""
-        question = Question(done, body=body)
-        self.ask(kind, payload, question)
-        return question
+        call = Question(done, body=body)
+        self.send_request(kind, payload, call)
+        return call
 
-    def ask(self, kind: LinkKind, payload: bytes, question: Question) -> None:
-        if self._transport is None or self._is_clogged or self._out_bytes > WAITING_BYTES_MAX:
-            question.done(NEVER_SENT)
+    def send_request(self, kind: LinkKind, payload: bytes, call: Question) -> None:
+        if self._transport is None or self._is_paused or self._out_bytes > WAITING_BYTES_MAX:
+            call.done(NEVER_SENT)
             return
         self._number = number = self._number + 1
-        self._questions[number] = question
-        question.link, question.number = self, number
-        if question.body:
-            self._send_body(question.body, question)
+        self._calls[number] = call
+        call.link, call.number = self, number
+        if call.body:
+            self._send_body(call.body, call)
         self._send(kind, number, payload)
-        if question.is_hurried:
+        if call.is_hurried:
             self.hurry(number)
 
-    def _send_body(self, body: bytes | SharedBody, question: Question) -> None:
+    def _send_body(self, body: bytes | SharedBody, call: Question) -> None:
         if isinstance(body, bytes):
-            self._send(_BODY, question.number, body)
-            question.body = b""
+            self._send(_BODY, call.number, body)
+            call.body = b""
         elif self._shares_bodies:
-            self._send(_SHARED_BODY, question.number, body.ticket())
+            self._send(_SHARED_BODY, call.number, body.ticket())
         else:
-            self._send(_BODY, question.number, body.content())
+            self._send(_BODY, call.number, body.content())
 
     def hurry(self, number: int) -> None:
-        if number in self._questions:
-            self._send(_HURRY, number, b"")
+        if number in self._calls:
+            self._send(_CANCEL_WAIT, number, b"")
 
     # -- answering -----------------------------------------------------------------------------------------
 
     def answer(self, number: int, answer: bytes) -> None:
-        if self._asked.pop(number, None) is not None:
+        if self._requests.pop(number, None) is not None:
             self._send(_ANSWER, number, answer)
 
     def piece(self, number: int, data: bytes) -> None:
-        if number in self._asked:
-            self._send(_PIECE, number, data)
+        if number in self._requests:
+            self._send(_PART, number, data)
 
     def credit(self, number: int, size_bytes: int) -> None:
-        if number in self._questions:
+        if number in self._calls:
             self._send(_CREDIT, number, CREDIT.pack(size_bytes))
 
     def close(self) -> None:
@@ -341,36 +341,36 @@ class Link(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    def _take(self, kind: int, number: int, payload: bytes) -> None:
-        if kind != _ANSWER and kind not in _ABOUT_A_CALL:
-            asked = self._asked[number] = Asked(self, number)
+    def _handle_frame(self, kind: int, number: int, payload: bytes) -> None:
+        if kind != _ANSWER and kind not in _CALL_FRAMES:
+            request = self._requests[number] = Asked(self, number)
             if self._bodies:
                 body = self._bodies.pop(number, b"")
                 if body is None:
                     self.answer(number, NEVER_SENT)
                     return
-                asked.body = body
-            self._serve(kind, payload, asked)
+                request.body = body
+            self._serve(kind, payload, request)
             return
         try:
             if kind == _ANSWER:
-                question = self._questions.pop(number, None)
-                if question is not None:
-                    if payload == NEVER_SENT and isinstance(question.body, SharedBody):
+                call = self._calls.pop(number, None)
+                if call is not None:
+                    if payload == NEVER_SENT and isinstance(call.body, SharedBody):
                         self._shares_bodies = False
-                    question.done(payload)
+                    call.done(payload)
             else:
-                self._take_word(kind, number, payload)
+                self._handle_call_frame(kind, number, payload)
         except Exception:
             # A bug in the callback of one call must not lose all others of the link.
-            logger.exception("what was said of a call over a link could not be taken")
+            logger.exception("link: callback failed: unexpected error")
 
-    def _take_word(self, kind: int, number: int, payload: bytes) -> None:
+    def _handle_call_frame(self, kind: int, number: int, payload: bytes) -> None:
         """Handle a frame about a call in flight."""
-        if kind == _PIECE:
-            question = self._questions.get(number)
-            if question is not None and question.piece is not None:
-                question.piece(payload)
+        if kind == _PART:
+            call = self._calls.get(number)
+            if call is not None and call.piece is not None:
+                call.piece(payload)
             return
         if kind == _BODY:
             self._bodies[number] = payload
@@ -378,25 +378,25 @@ class Link(asyncio.Protocol):
         if kind == _SHARED_BODY:
             self._bodies[number] = open_body(payload)
             return
-        asked = self._asked.get(number)
-        if asked is None:
+        request = self._requests.get(number)
+        if request is None:
             return
-        if kind == _CREDIT and asked.credit is not None:
-            asked.credit(CREDIT.unpack(payload)[0])
-        elif kind == _HURRY and asked.hurry is not None:
-            asked.hurry()
+        if kind == _CREDIT and request.credit is not None:
+            request.credit(CREDIT.unpack(payload)[0])
+        elif kind == _CANCEL_WAIT and request.hurry is not None:
+            request.hurry()
 
     def _send(self, kind: int, number: int, payload: bytes) -> None:
         size = len(payload)
         self._out.append(pack_header(size, kind, number))
         self._out.append(payload)
         self._out_bytes += size
-        if not self._scheduled:
-            self._scheduled = True
+        if not self._is_flush_scheduled:
+            self._is_flush_scheduled = True
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        self._scheduled = False
+        self._is_flush_scheduled = False
         out, self._out = self._out, []
         size, self._out_bytes = self._out_bytes, 0
         if not out or self._transport is None:
@@ -424,16 +424,16 @@ class LinkPool:
         link = self._links.get(name)
         if link is not None and link.is_open:
             return link.call(kind, payload, done, body)
-        question = Question(done, body=body)
+        call = Question(done, body=body)
         waiting = self._opening.get(name)
         if waiting is not None:
-            waiting.append((kind, payload, question))
-            return question
-        self._opening[name] = [(kind, payload, question)]
+            waiting.append((kind, payload, call))
+            return call
+        self._opening[name] = [(kind, payload, call)]
         task = asyncio.get_running_loop().create_task(self._open(name))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return question
+        return call
 
     def close(self) -> None:
         for link in self._links.values():
@@ -446,18 +446,18 @@ class LinkPool:
         try:
             peer.setblocking(False)
             peer.connect(address_of(self._namespace, name))
-            _, link = await loop.create_unix_connection(lambda: Link(_serve_nobody, asks=True), sock=peer)
+            _, link = await loop.create_unix_connection(lambda: Link(_reject, is_caller=True), sock=peer)
         except OSError:
             peer.close()
-            for _, _, question in self._opening.pop(name):
-                question.done(NEVER_SENT)
+            for _, _, call in self._opening.pop(name):
+                call.done(NEVER_SENT)
             return
         if not link.is_open:
             # uvloop has closed the descriptor, and does not report a link that was refused at once.
             peer.detach()
         self._links[name] = link
-        for kind, payload, question in self._opening.pop(name):
-            link.ask(kind, payload, question)
+        for kind, payload, call in self._opening.pop(name):
+            link.send_request(kind, payload, call)
 
 
 class LinkServer:
@@ -489,8 +489,8 @@ async def serve_links(namespace: str, name: str, serve: Serve) -> LinkServer:
     return server
 
 
-def _serve_nobody(kind: int, payload: bytes, asked: Asked) -> None:
-    raise AssertionError("a link is asked over from one end only")
+def _reject(kind: int, payload: bytes, request: Asked) -> None:
+    raise AssertionError("only the calling end of a link sends requests")
 
 
 def _uid_of(peer: socket.socket) -> int:

@@ -18,8 +18,8 @@ _HEAD: Final = struct.Struct("<HH")
 class Forwarded(msgspec.Struct, array_like=True):
     """A request for the process that owns its topic.
 
-    `prefixes` are those of the key, for answers about several names. `asked_ms` is the time since the first
-    attempt when that attempt may have been applied; 0 for the first attempt.
+    `prefixes` are those of the key, for answers about several names. `asked_ms` is the time since the
+    first attempt when that attempt may have been applied; 0 for the first attempt.
     """
 
     operation: str

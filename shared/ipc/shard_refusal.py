@@ -31,11 +31,11 @@ def state_text(state: WorkerState) -> str:
 
 
 _TEXTS: Final = {
-    WorkerState.GONE: "restarts",
+    WorkerState.GONE: "is restarting",
     WorkerState.STARTING: "is starting",
     WorkerState.REPLAYING: "is replaying its log",
     WorkerState.READY: "does not answer",
     WorkerState.DRAINING: "is stopping",
-    WorkerState.REFUSED: "cannot be served from its disk; the server's log says why",
-    WorkerState.FAILED: "restarts because its disk failed; the server's log says why",
+    WorkerState.REFUSED: "cannot be served from its disk; see the server's log",
+    WorkerState.FAILED: "is restarting after a disk failure; see the server's log",
 }

@@ -25,7 +25,7 @@ logger = logging.getLogger("shared.runtime.body_memory")
 # A smaller body costs less to copy than to map.
 SHARED_BYTES_MIN: Final = 2 << 20
 # A mapped body is examined in blocks of this size.
-PIECE_BYTES: Final = 256 << 10
+BLOCK_BYTES: Final = 256 << 10
 
 _TICKET: Final = struct.Struct("<IIQQ")
 """Process id, descriptor, inode and size."""
@@ -63,21 +63,21 @@ class MappedBody(mmap.mmap):
     """A mapped body, with the methods of `bytes` that the decoding of an append uses."""
 
     def isascii(self) -> bool:
-        return all(piece.isascii() for piece in self._pieces())
+        return all(block.isascii() for block in self._blocks())
 
     def count(self, byte: bytes) -> int:
         """Count a single byte."""
         assert len(byte) == 1
-        return sum(piece.count(byte) for piece in self._pieces())
+        return sum(block.count(byte) for block in self._blocks())
 
-    def __contains__(self, wanted: object) -> bool:
-        assert isinstance(wanted, int | bytes)
-        overlap = len(wanted) - 1 if isinstance(wanted, bytes) else 0
-        return any(wanted in piece for piece in self._pieces(overlap))
+    def __contains__(self, pattern: object) -> bool:
+        assert isinstance(pattern, int | bytes)
+        overlap = len(pattern) - 1 if isinstance(pattern, bytes) else 0
+        return any(pattern in block for block in self._blocks(overlap))
 
-    def _pieces(self, overlap: int = 0) -> Iterator[bytes]:
-        for at in range(0, len(self), PIECE_BYTES):
-            yield self[at : at + PIECE_BYTES + overlap]
+    def _blocks(self, overlap: int = 0) -> Iterator[bytes]:
+        for at in range(0, len(self), BLOCK_BYTES):
+            yield self[at : at + BLOCK_BYTES + overlap]
 
 
 class BodyBuffer:
@@ -96,14 +96,14 @@ class BodyBuffer:
     def tell(self) -> int:
         return self._size
 
-    def write(self, piece: bytes) -> None:
-        self._size += len(piece)
+    def write(self, data: bytes) -> None:
+        self._size += len(data)
         if self._fd is None:
-            self._small.write(piece)
+            self._small.write(data)
             if self._size >= SHARED_BYTES_MIN and self._is_shareable:
                 self._move()
         else:
-            _write_all(self._fd, piece)
+            _write_all(self._fd, data)
 
     def finish(self) -> bytes | SharedBody:
         if self._fd is None:
@@ -127,8 +127,8 @@ def open_body(ticket: bytes) -> bytes | None:
     pid, fd, inode, size = _TICKET.unpack(ticket)
     try:
         with open(f"/proc/{pid}/fd/{fd}", "rb", buffering=0) as file:
-            found = os.fstat(file.fileno())
-            if (found.st_ino, found.st_size) == (inode, size):
+            status = os.fstat(file.fileno())
+            if (status.st_ino, status.st_size) == (inode, size):
                 return _map(file.fileno(), size)
             cause = "the descriptor is not the announced body"
     except OSError as error:

@@ -63,10 +63,10 @@ class Threads(NamedTuple):
 
 def start_threads(loop: Loop, shard: int, on_wait: Callable[[], object] = lambda: None) -> Threads:
     """Start the threads of a shard; `drain` calls `on_wait` every `WAIT_SECONDS` while it waits."""
-    return Threads(*(SyncThread(loop, f"{kind}-{shard:02d}", on_wait) for kind in Threads._fields))
+    return Threads(*(SystemDiskThread(loop, f"{kind}-{shard:02d}", on_wait) for kind in Threads._fields))
 
 
-class SyncThread:
+class SystemDiskThread:
     def __init__(self, loop: Loop, name: str, on_wait: Callable[[], object] = lambda: None) -> None:
         self._loop = loop
         self._on_wait = on_wait
@@ -76,12 +76,12 @@ class SyncThread:
         self._thread.start()
 
     def submit(self, job: Callable[[], T], done: Callable[[T | OSError], None]) -> None:
-        self._jobs.put(partial(self._carry_out, job, done))
+        self._jobs.put(partial(self._run_job, job, done))
 
     def drain(self) -> None:
-        reached = threading.Event()
-        self._jobs.put(reached.set)
-        while not reached.wait(WAIT_SECONDS):
+        is_drained = threading.Event()
+        self._jobs.put(is_drained.set)
+        while not is_drained.wait(WAIT_SECONDS):
             self._on_wait()
         self._deliver()
 
@@ -95,7 +95,7 @@ class SyncThread:
         while (job := self._jobs.get()) is not None:
             job()
 
-    def _carry_out(self, job: Callable[[], T], done: Callable[[T | OSError], None]) -> None:
+    def _run_job(self, job: Callable[[], T], done: Callable[[T | OSError], None]) -> None:
         outcome: T | OSError
         try:
             outcome = job()
@@ -103,7 +103,7 @@ class SyncThread:
             outcome = error
         except Exception as error:
             # A bug in a job must not end the thread while writers wait: report a failure to them.
-            logger.exception("a disk job failed")
+            logger.exception("disk thread: job failed: unexpected error")
             outcome = OSError(errno.EIO, f"the disk job failed: {error!r}")
         # Through a queue of our own, so that `drain` can run callbacks that the loop has not run yet.
         self._outcomes.append(partial(done, outcome))

@@ -48,18 +48,18 @@ def parse_levels(text: str) -> Levels:
     general: int | None = None
     by_module: dict[str, int] = {}
     for part in text.split(","):
-        module, equals, level = (piece.strip() for piece in part.rpartition("="))
+        module, equals, level = (field.strip() for field in part.rpartition("="))
         if level.lower() not in LEVELS:
             raise ValueError(f"{level!r} is not a level: {', '.join(LEVELS)}")
         number = LEVELS[level.lower()]
         if not equals:
             if general is not None:
-                raise ValueError("only one level can be without a module in front of it")
+                raise ValueError("only one level may be without a module")
             general = number
         elif not _module.fullmatch(module):
             raise ValueError(f"{module!r} is not a module name, such as topicsd.log")
         elif module in by_module:
-            raise ValueError(f"{module} is named twice")
+            raise ValueError(f"{module} must not be named twice")
         elif (unknown := _refuse_module(module)) is not None:
             raise ValueError(unknown)
         else:

@@ -42,18 +42,18 @@ _encode = msgspec.json.Encoder(enc_hook=repr).encode
 
 def set_up_logging(levels: str, role: str, stream: TextIO | None = None) -> None:
     """Configure the logging of this process; a second call replaces the first."""
-    wanted = parse_levels(levels)
+    parsed = parse_levels(levels)
     # Resolved here, not as a default argument, so that a replaced stderr is used.
     out = sys.stderr if stream is None else stream
     handler = logging.StreamHandler(out)
     handler.setFormatter(TextLines(role) if out.isatty() else JsonLines(role))
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(wanted.general)
+    root.setLevel(parsed.general)
     for module in _modules_set:
         logging.getLogger(module).setLevel(logging.NOTSET)
     _modules_set.clear()
-    for module, level in wanted.by_module.items():
+    for module, level in parsed.by_module.items():
         logging.getLogger(module).setLevel(level)
         _modules_set.append(module)
     # Do not report a failed write of a log line to the same broken stream.
@@ -95,14 +95,14 @@ class _Lines(logging.Formatter):
             return redact(str(record.msg))
 
     def fields(self, record: logging.LogRecord) -> dict[str, object]:
-        found = dict(getattr(record, _FIELDS, {}))
-        for name, value in found.items():
+        values = dict(getattr(record, _FIELDS, {}))
+        for name, value in values.items():
             if isinstance(value, bytes | bytearray | memoryview):
                 value = bytes(value).decode("utf-8", "backslashreplace")
             if not isinstance(value, bool | int | float | None):
                 value = redact(value if isinstance(value, str) else str(value))
-            found[name] = value
-        return found
+            values[name] = value
+        return values
 
     def trace(self, record: logging.LogRecord) -> str:
         if not record.exc_info or record.exc_info[0] is None:
@@ -166,11 +166,15 @@ def _log_uncaught(kind: type[BaseException], error: BaseException, trace: Traceb
     if issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, trace)
         return
-    logging.getLogger("topicsd").critical("unhandled exception, exiting", exc_info=(kind, error, trace))
+    logging.getLogger("topicsd").critical(
+        "process: exiting: unhandled exception", exc_info=(kind, error, trace)
+    )
 
 
 def _log_uncaught_in_thread(args: threading.ExceptHookArgs) -> None:
     if args.exc_value is not None and not isinstance(args.exc_value, SystemExit):
-        name = "one" if args.thread is None else args.thread.name
-        told = (args.exc_type, args.exc_value, args.exc_traceback)
-        logging.getLogger("topicsd").critical("unhandled exception, thread %s ends", name, exc_info=told)
+        name = "unnamed" if args.thread is None else args.thread.name
+        exc_info = (args.exc_type, args.exc_value, args.exc_traceback)
+        logging.getLogger("topicsd").critical(
+            "thread %s: ended: unhandled exception", name, exc_info=exc_info
+        )

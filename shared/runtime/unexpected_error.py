@@ -10,5 +10,5 @@ from shared.contract.errors import INTERNAL, Refusal
 
 def unforeseen(logger: logging.Logger, what: str, error: BaseException | None) -> Refusal:
     error_id = secrets.token_hex(4)
-    logger.error("error %s in %s", error_id, what, exc_info=error)
+    logger.error("unexpected error %s: %s", error_id, what, exc_info=error)
     return Refusal(INTERNAL, f"unexpected error, {error_id} in the log")

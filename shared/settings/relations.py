@@ -25,8 +25,8 @@ class Relation(msgspec.Struct, frozen=True):
 
 
 RELATIONS: Final = (
-    Relation("max_meta_bytes", "max_record_bytes", "the meta is a part of the record"),
-    Relation("max_record_bytes", "max_waiting_bytes", "the largest record has to be let in by an idle shard"),
+    Relation("max_meta_bytes", "max_record_bytes", "meta is part of the record"),
+    Relation("max_record_bytes", "max_waiting_bytes", "an idle shard must accept the largest record"),
 )
 
 
@@ -39,8 +39,8 @@ class SettingProblem(msgspec.Struct, frozen=True):
     sentence: str
 
     def __str__(self) -> str:
-        told = self.source if self.value is None else f"{self.source}={self.value!r}"
-        return f"{told}: {self.sentence}"
+        given = self.source if self.value is None else f"{self.source}={self.value!r}"
+        return f"{given}: {self.sentence}"
 
 
 def broken_relations(settings: Settings, sources: Mapping[str, str]) -> list[SettingProblem]:
@@ -54,8 +54,8 @@ def broken_relations(settings: Settings, sources: Mapping[str, str]) -> list[Set
         smaller, larger = by_name[relation.smaller], by_name[relation.larger]
         value, bound = getattr(settings, smaller.name), getattr(settings, larger.name)
         if value > bound:
-            told = f"{sources.get(larger.name, larger.variable)}={render_value(larger, bound)}"
-            sentence = f"must be at most {told}: {relation.reason}"
+            limit = f"{sources.get(larger.name, larger.variable)}={render_value(larger, bound)}"
+            sentence = f"must be at most {limit}: {relation.reason}"
             source = sources.get(smaller.name, smaller.variable)
             problems.append(SettingProblem(source, render_value(smaller, value), sentence))
     return problems

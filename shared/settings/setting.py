@@ -96,19 +96,19 @@ class Declared(msgspec.Struct, frozen=True):
         return "--" + self.name.replace("_", "-")
 
 
-def declared(settings: type[msgspec.Struct]) -> tuple[Declared, ...]:
+def declared_fields(settings: type[msgspec.Struct]) -> tuple[Declared, ...]:
     """Return the fields of a settings struct, in the order of their declaration."""
-    found = []
+    fields = []
     for field in msgspec.structs.fields(settings):
         kind, setting = get_args(field.type)
-        assert kind in (str, int, bool), f"{field.name}: no text stands for a {kind}"
+        assert kind in (str, int, bool), f"{field.name}: unsupported type {kind}"
         assert isinstance(setting, Setting)
-        assert type(field.default) is kind, f"{field.name}: the default is of another type"
-        assert setting.normalise is None or kind is str, f"{field.name}: only text has another form"
+        assert type(field.default) is kind, f"{field.name}: the default must be of the declared type"
+        assert setting.normalise is None or kind is str, f"{field.name}: only a text can be normalised"
         one = Declared(field.name, kind, field.default, setting)
-        assert refuse_value(one, one.default) is None, f"{field.name}: the default breaks its own bounds"
-        found.append(one)
-    return tuple(found)
+        assert refuse_value(one, one.default) is None, f"{field.name}: the default must be within the bounds"
+        fields.append(one)
+    return tuple(fields)
 
 
 def parse_value(field: Declared, text: str) -> Value:
@@ -221,9 +221,9 @@ def render_bounds(field: Declared) -> str:
 
 
 def _within_bounds(field: Declared, value: Value) -> Value:
-    broken = refuse_value(field, value)
-    if broken is not None:
-        raise ValueError(broken)
+    problem = refuse_value(field, value)
+    if problem is not None:
+        raise ValueError(problem)
     if field.setting.normalise is not None and isinstance(value, str):
         return field.setting.normalise(value)
     return value

@@ -25,7 +25,7 @@ from shared.settings.setting import (
     MIB,
     Declared,
     Setting,
-    declared,
+    declared_fields,
     render_bounds,
     show_value,
 )
@@ -54,7 +54,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     host: Annotated[
         str,
         Setting(
-            help="The address to listen at. One that other machines can reach is refused without keys.",
+            help="The address to listen on. An address that other machines can reach requires keys.",
             unit="address",
             minimum=1,
             maximum=253,
@@ -64,11 +64,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     port: Annotated[
         int,
-        Setting(help="The port to listen at; 0 is any that is free.", unit="port", minimum=0, maximum=65535),
+        Setting(help="The port to listen on; 0 selects a free port.", unit="port", minimum=0, maximum=65535),
     ] = 4000
 
     port_file: Annotated[
-        str, Setting(help="A file that receives the port as text, once the server listens.", unit="path")
+        str, Setting(help="A file to which the server writes its port as text when it listens.", unit="path")
     ] = ""
 
     data_dir: Annotated[str, Setting(help="The data directory.", unit="path", minimum=1)] = "./topics-data"
@@ -111,7 +111,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     drain_seconds: Annotated[
         int,
         Setting(
-            help="How long a stop waits for requests in flight.", unit="seconds", minimum=1, maximum=DRAIN_MAX
+            help="How long a shutdown waits for requests in flight.",
+            unit="seconds",
+            minimum=1,
+            maximum=DRAIN_MAX,
         ),
     ] = 10
 
@@ -428,13 +431,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 8 * MIB
 
     def __repr__(self) -> str:
-        told = ", ".join(
+        values = ", ".join(
             f"{field.name}={show_value(field, value)!r}" for field, value in declared_values(self)
         )
-        return f"Settings({told})"
+        return f"Settings({values})"
 
 
-DECLARED: Final[tuple[Declared, ...]] = declared(Settings)
+DECLARED: Final[tuple[Declared, ...]] = declared_fields(Settings)
 
 
 def declared_values(settings: Settings) -> Iterator[tuple[Declared, str | int | bool]]:

@@ -71,49 +71,50 @@ def load_settings(
 
     `flags` are texts by setting name.
     """
-    gathered = _Gathered()
+    collected = _Collected()
     if config_file is not None:
-        _read_file(gathered, config_file)
-    _read_environ(gathered, environ)
+        _read_file(collected, config_file)
+    _read_environ(collected, environ)
     for name, text in flags.items():
-        gathered.take_text(BY_NAME[name], text, BY_NAME[name].flag)
-    if gathered.problems:
-        raise SettingsError(gathered.problems)
-    settings = Settings(**gathered.values)  # type: ignore[arg-type]
-    problems = broken_relations(settings, gathered.sources)
+        collected.take_text(BY_NAME[name], text, BY_NAME[name].flag)
+    if collected.problems:
+        raise SettingsError(collected.problems)
+    settings = Settings(**collected.values)  # type: ignore[arg-type]
+    problems = broken_relations(settings, collected.sources)
     if problems:
         raise SettingsError(problems)
     if settings.memory:
-        settings_in_memory = in_memory(settings, gathered.sources)
+        settings_in_memory = in_memory(settings, collected.sources)
         if not isinstance(settings_in_memory, Settings):
             raise SettingsError(settings_in_memory)
         settings = settings_in_memory
-        if "data_dir" in gathered.sources:
-            gathered.advice["data_dir"] = f"{gathered.sources['data_dir']}: ignored: memory is set"
-    origins = {name: gathered.origins.get(name, DEFAULT) for name in BY_NAME}
-    advice = [*gathered.unknown, *gathered.advice.values()]
-    return Resolved(settings, origins, gathered.sources, advice, gathered.passed_over)
+        if "data_dir" in collected.sources:
+            collected.advice["data_dir"] = f"{collected.sources['data_dir']}: ignored: memory is set"
+    origins = {name: collected.origins.get(name, DEFAULT) for name in BY_NAME}
+    advice = [*collected.unknown, *collected.advice.values()]
+    return Resolved(settings, origins, collected.sources, advice, collected.passed_over)
 
 
-def is_of_kubernetes(variable: str, text: str) -> bool:
+def is_kubernetes_variable(variable: str, text: str) -> bool:
     """Return whether Kubernetes set this variable for a Service.
 
-    >>> is_of_kubernetes("TOPICS_PORT", "tcp://10.0.0.7:4000"), is_of_kubernetes("TOPICS_PORT", "4000")
-    (True, False)
-    >>> is_of_kubernetes("TOPICS_SERVICE_HOST", "10.0.0.7"), is_of_kubernetes("TOPICS_HOST", "10.0.0.7")
-    (True, False)
+    >>> variables = {"TOPICS_PORT": "tcp://10.0.0.7:4000", "TOPICS_SERVICE_HOST": "10.0.0.7"}
+    >>> [is_kubernetes_variable(name, text) for name, text in variables.items()]
+    [True, True]
+    >>> is_kubernetes_variable("TOPICS_PORT", "4000"), is_kubernetes_variable("TOPICS_HOST", "10.0.0.7")
+    (False, False)
     """
     return bool(_kubernetes_name.fullmatch(variable) or _kubernetes_value.fullmatch(text))
 
 
-def _no_such(wrong: str, names: Iterable[str], prefix: str = "") -> str:
+def _unknown_setting(wrong: str, names: Iterable[str], prefix: str = "") -> str:
     nearest = nearest_name(wrong, names, prefix)
     if nearest is None:
         return "unknown setting; `topicsd config show` lists them"
     return f"unknown setting, did you mean {nearest}?"
 
 
-class _Gathered:
+class _Collected:
     """Values and problems collected so far; a later source overrides."""
 
     def __init__(self) -> None:
@@ -129,7 +130,7 @@ class _Gathered:
         try:
             self._take(field, text, parse_value(field, text), origin, origin)
         except ValueError as error:
-            self._complain(field, origin, text, error)
+            self._add_problem(field, origin, text, error)
 
     def take_typed(self, field: Declared, given: object, path: str) -> None:
         source = f"{path}: {field.name}"
@@ -139,7 +140,7 @@ class _Gathered:
             self._take(field, text, value, path, source)
         except ValueError as error:
             shown = _shown(given)
-            self._complain(field, source, shown, error)
+            self._add_problem(field, source, shown, error)
 
     def _take(self, field: Declared, text: str, value: Value, origin: str, source: str) -> None:
         self.values[field.name] = value
@@ -151,9 +152,9 @@ class _Gathered:
         if sentence is not None:
             self.advice[field.name] = f"{source}: {sentence}"
 
-    def _complain(self, field: Declared, source: str, shown: str | None, error: ValueError) -> None:
-        hidden = field.setting.is_secret
-        self.problems.append(SettingProblem(source, None if hidden else shown, str(error)))
+    def _add_problem(self, field: Declared, source: str, shown: str | None, error: ValueError) -> None:
+        is_hidden = field.setting.is_secret
+        self.problems.append(SettingProblem(source, None if is_hidden else shown, str(error)))
 
 
 def _shown(given: object) -> str | None:
@@ -163,35 +164,35 @@ def _shown(given: object) -> str | None:
     return str(given) if isinstance(given, str | int | float) else None
 
 
-def _read_environ(gathered: _Gathered, environ: Mapping[str, str]) -> None:
+def _read_environ(collected: _Collected, environ: Mapping[str, str]) -> None:
     for variable in sorted(environ):
         if not variable.startswith(PREFIX) or variable.startswith(TEST_PREFIX) or variable == CONFIG_VARIABLE:
             continue
         field = BY_VARIABLE.get(variable)
-        if is_of_kubernetes(variable, environ[variable]):
-            gathered.passed_over.append(variable)
+        if is_kubernetes_variable(variable, environ[variable]):
+            collected.passed_over.append(variable)
         elif field is None:
             # Without its value: a misspelled name may hold a key.
-            sentence = _no_such(variable, [*BY_VARIABLE, CONFIG_VARIABLE], PREFIX)
-            gathered.unknown.append(f"{variable}: {sentence}")
+            sentence = _unknown_setting(variable, [*BY_VARIABLE, CONFIG_VARIABLE], PREFIX)
+            collected.unknown.append(f"{variable}: {sentence}")
         else:
-            gathered.take_text(field, environ[variable], variable)
+            collected.take_text(field, environ[variable], variable)
 
 
-def _read_file(gathered: _Gathered, config_file: ConfigFile) -> None:
+def _read_file(collected: _Collected, config_file: ConfigFile) -> None:
     path = config_file.path
     try:
         document = tomllib.loads(config_file.text)
     except tomllib.TOMLDecodeError as error:
-        gathered.problems.append(SettingProblem(path, None, f"is not valid TOML: {error}"))
+        collected.problems.append(SettingProblem(path, None, f"is not valid TOML: {error}"))
         return
     for key, given in document.items():
         field = BY_NAME.get(key)
         if field is not None:
-            gathered.take_typed(field, given, path)
+            collected.take_typed(field, given, path)
             continue
         if isinstance(given, dict):
             sentence = "settings belong at the top level of the file, not in a table"
         else:
-            sentence = _no_such(key, BY_NAME)
-        gathered.problems.append(SettingProblem(f"{path}: {ascii(key)[1:-1]}", None, sentence))
+            sentence = _unknown_setting(key, BY_NAME)
+        collected.problems.append(SettingProblem(f"{path}: {ascii(key)[1:-1]}", None, sentence))

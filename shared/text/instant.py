@@ -53,10 +53,10 @@ def _parse_text(text: str, now_ms: int) -> int:
         except ValueError:
             raise wrong from None
         return now_ms + (duration_ms if text[0] == "+" else -duration_ms)
-    found = _rfc_3339.fullmatch(text)
-    if found is None:
+    match = _rfc_3339.fullmatch(text)
+    if match is None:
         raise wrong
-    day, clock, fraction, zone = found.groups(default="")
+    day, clock, fraction, zone = match.groups(default="")
     zone = "+00:00" if zone in "Zz" else zone.replace(" ", "+")
     try:
         instant = datetime.fromisoformat(f"{day}T{clock}{zone}")

@@ -34,12 +34,12 @@ def nearest_name(wrong: str, names: Iterable[str], prefix: str = "") -> str | No
     """
     if len(wrong) > LETTERS_MAX:
         return None
-    asked = _plain(wrong, prefix)
-    likeness = {name: SequenceMatcher(None, _plain(name, prefix), asked).ratio() for name in names}
+    plain = _plain(wrong, prefix)
+    likeness = {name: SequenceMatcher(None, _plain(name, prefix), plain).ratio() for name in names}
     nearest = max(likeness, key=likeness.__getitem__, default=None)
     if nearest is None or likeness[nearest] >= SLIP:
         return nearest
-    words = _words(asked)
+    words = _words(plain)
     by_words = {name: _words(_plain(name, prefix)) for name in likeness}
     for fitting in (
         [name for name, has in by_words.items() if _are_among(words, has)],

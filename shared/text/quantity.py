@@ -61,12 +61,12 @@ def parse_duration_ms(given: int | str, unit: str = "ms") -> int:
     if isinstance(given, int):
         return given * _DURATIONS[unit]
     name = "seconds" if unit == "s" else "milliseconds"
-    found = _parse(given, _DURATIONS, unit)
-    if found is None:
+    value = _parse(given, _DURATIONS, unit)
+    if value is None:
         raise ValueError(f'must be a number of {name} or a duration such as "10m"')
-    if found.denominator != 1:
+    if value.denominator != 1:
         raise ValueError("must be a whole number of milliseconds")
-    return found.numerator
+    return value.numerator
 
 
 def parse_bytes(given: int | str) -> int:
@@ -87,12 +87,12 @@ def parse_bytes(given: int | str) -> int:
     """
     if isinstance(given, int):
         return given
-    found = _parse(given, _SIZES, "b")
-    if found is None:
+    value = _parse(given, _SIZES, "b")
+    if value is None:
         raise ValueError('must be a number of bytes or a size such as "64 MiB"')
-    if found.denominator != 1:
+    if value.denominator != 1:
         raise ValueError("must be a whole number of bytes")
-    return found.numerator
+    return value.numerator
 
 
 def render_duration_ms(duration_ms: int) -> str:

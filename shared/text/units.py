@@ -71,9 +71,9 @@ def number_in(text: str) -> int | str:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX else text
 
 
-def _without_unit(field: str, given: str, wanted: str) -> Refusal:
+def _without_unit(field: str, given: str, expected: str) -> Refusal:
     # A client that sends 60 as a text may mean seconds.
-    message = f'{field}: "{given[:_DIGITS_MAX]}" has no unit: send {wanted}'
+    message = f'{field}: "{given[:_DIGITS_MAX]}" has no unit: send {expected}'
     return Refusal(INVALID_REQUEST, message, {"field": field})
 
 

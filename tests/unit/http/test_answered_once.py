@@ -1,4 +1,4 @@
-"""What changes something is asked of the engine once, and has one answer."""
+"""A change calls the engine once and has one answer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Counted(Call, kw_only=True, eq=False):
         ("delete_topic", b""),
     ],
 )
-def test_a_change_is_one_frame_and_one_answer(operation: str, body: bytes) -> None:
+def test_a_change_writes_one_frame_and_has_one_answer(operation: str, body: bytes) -> None:
     stage = OneShard()
     stage.append("t", 1, 2)
     frames = stage.shard.log.frame_count

@@ -1,4 +1,4 @@
-"""What a client sees of pressure, as bytes of its connection."""
+"""The effect of pressure on the responses of a connection."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.unit.engine.wakeups.test_pressure import be_late
 
 
 def ask(lane: OneLane, method: str, path: str, body: object = None) -> tuple[int, bytes, Any]:
-    """Status, head and body of one answer."""
+    """Return status, head and body of one answer."""
     send(lane, method, path, body)
     lane.settle()
     (answer,) = answers(lane)
@@ -24,17 +24,17 @@ def send(lane: OneLane, method: str, path: str, body: object = None) -> None:
 
 
 def answers(lane: OneLane) -> list[tuple[int, bytes, Any]]:
-    data, found = lane.wire.take(), []
+    data, responses = lane.wire.take(), []
     while data:
         head, _, rest = data.partition(b"\r\n\r\n")
         length = re.search(rb"content-length: (\d+)", head)
         assert length is not None
-        found.append((int(head.split()[1]), head, json.loads(rest[: int(length[1])])))
+        responses.append((int(head.split()[1]), head, json.loads(rest[: int(length[1])])))
         data = rest[int(length[1]) :]
-    return found
+    return responses
 
 
-def test_under_pressure_a_write_is_refused_with_the_time_to_come_again() -> None:
+def test_under_pressure_a_write_is_refused_with_a_retry_time() -> None:
     lane = OneLane(max_waiting_requests=4)
     lane.one.put(HOME, durability="fsync")
     lane.one.shard.pressure.start()
@@ -50,14 +50,14 @@ def test_under_pressure_a_write_is_refused_with_the_time_to_come_again() -> None
     error = refused[2]["error"]
     assert (error["code"], error["detail"]) == ("throttled", {"retry_after_ms": 1000})
     assert b"\r\nretry-after: 1" in refused[1]
-    # Reading goes on whatever the pressure.
+    # Reads are served whatever the pressure.
     assert len(ask(lane, "POST", "/diff", {})[2]["records"]) == 3
     lane.one.pass_time(2500)
     assert ask(lane, "POST", "", {"records": [{"data": 4}]})[0] == 200
 
 
-def test_whether_pressure_is_minded_is_a_boolean() -> None:
+def test_disable_backpressure_must_be_a_boolean() -> None:
     lane = OneLane()
-    status, _, told = ask(lane, "POST", "", {"records": [{"data": 1}], "disable_backpressure": 1})
-    assert (status, told["error"]["code"]) == (400, "invalid_request")
-    assert "disable_backpressure" in told["error"]["message"]
+    status, _, body = ask(lane, "POST", "", {"records": [{"data": 1}], "disable_backpressure": 1})
+    assert (status, body["error"]["code"]) == (400, "invalid_request")
+    assert "disable_backpressure" in body["error"]["message"]

@@ -1,4 +1,4 @@
-"""What a client sees of priorities."""
+"""The priorities in responses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def priority(lane: OneLane, query: str = "?touch=false") -> int:
     return int(state["effective_priority"])
 
 
-def test_a_topic_that_is_consumed_is_worth_more_for_a_while() -> None:
+def test_a_consumed_topic_has_a_higher_priority_for_a_while() -> None:
     lane = OneLane()
     lane.one.append(HOME, 1)
     assert priority(lane) == 0
@@ -32,7 +32,7 @@ def test_a_topic_that_is_consumed_is_worth_more_for_a_while() -> None:
     assert priority(lane) == 500
     lane.one.pass_time(30_000)
     assert priority(lane) == 250
-    # It says what it was before it was looked at.
+    # The response has the priority before this read.
     assert priority(lane, "") == 250
     assert priority(lane) == 500
     lane.one.pass_time(300_000)
@@ -44,7 +44,7 @@ def test_a_topic_that_is_consumed_is_worth_more_for_a_while() -> None:
     assert priority(lane) == -1000
 
 
-def test_a_list_says_what_each_topic_is_worth() -> None:
+def test_a_topic_list_contains_the_priorities() -> None:
     lane = OneLane()
     for name, patch in (("a", {"priority": 700}), ("b", {}), ("c", {"priority": -2000})):
         lane.one.put(name, **patch)
@@ -53,9 +53,9 @@ def test_a_list_says_what_each_topic_is_worth() -> None:
     pages: list[bytes] = []
     list_topics(lane.one.shard.state, msgspec.msgpack.encode(["", "", 10]), pages.append)
     listed = msgspec.msgpack.decode(pages[0])
-    found = {one["topic"]: one["effective_priority"] for one in listed}
-    assert found == {"a": 700, "b": 0, "c": -1000, HOME: 500}
-    # To be listed is not to be consumed.
+    priorities = {one["topic"]: one["effective_priority"] for one in listed}
+    assert priorities == {"a": 700, "b": 0, "c": -1000, HOME: 500}
+    # Listing a topic does not count as consuming it.
     assert priority(lane) == 500
     lane.one.pass_time(60_000)
     list_topics(lane.one.shard.state, msgspec.msgpack.encode(["", "", 10]), pages.append)

@@ -1,4 +1,4 @@
-"""Readers that wait for records: what each is told, and that those at one cursor share what they are told."""
+"""Readers that wait for records: the answer of each, which readers at one cursor share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from topicsd.stream.feeds import Feeds
 
 
 class Reader(Call, kw_only=True, eq=False):
-    """A request for a diff, and what it was told."""
+    """A request for a diff, and its answer."""
 
     status: int = 0
     parts: list[bytes | memoryview] = msgspec.field(default_factory=list)
@@ -26,7 +26,7 @@ class Reader(Call, kw_only=True, eq=False):
     def send_parts(
         self, parts: Sequence[bytes | memoryview], length: int, status: int = 200, fields: bytes = b""
     ) -> None:
-        assert not self.status, "it is told twice"
+        assert not self.status, "answered twice"
         self.status, self.parts = status, list(parts)
         assert sum(map(len, parts)) == length
 
@@ -57,7 +57,7 @@ def stage() -> Stage:
     return one
 
 
-def test_those_who_wait_at_one_cursor_are_given_the_same_bytes(stage: Stage) -> None:
+def test_readers_that_wait_at_one_cursor_share_the_same_bytes(stage: Stage) -> None:
     readers = [stage.ask(from_seq=1) for _ in range(50)]
     stage.shard.settle()
     assert not any(reader.status for reader in readers)
@@ -71,18 +71,23 @@ def test_those_who_wait_at_one_cursor_are_given_the_same_bytes(stage: Stage) -> 
     assert stage.shard.topic("t").waiters is None
 
 
-def test_a_wait_that_ends_says_how_far_it_looked(stage: Stage) -> None:
+def test_a_wait_that_times_out_returns_the_position_reached(stage: Stage) -> None:
     reader = stage.ask(from_seq=1, node="me")
     stage.shard.append("t", 2, node="me")
     stage.shard.settle()
     assert not reader.status
     stage.shard.pass_time(1000)
-    told = reader.json
-    assert (told["records"], told["next_from_seq"], told["caught_up"], told["lag"]) == ([], 2, True, 0)
+    answer = reader.json
+    assert (answer["records"], answer["next_from_seq"], answer["caught_up"], answer["lag"]) == (
+        [],
+        2,
+        True,
+        0,
+    )
     assert stage.shard.topic("t").waiters is None
 
 
-def test_a_topic_that_was_made_anew_before_anybody_looked_is_told(stage: Stage) -> None:
+def test_a_topic_recreated_during_the_wait_is_reported(stage: Stage) -> None:
     stage.shard.delete_topic("t")
     stage.shard.put("t")
     reader = stage.ask(from_seq=0)
@@ -95,7 +100,7 @@ def test_a_topic_that_was_made_anew_before_anybody_looked_is_told(stage: Stage) 
     assert reader.json["epoch"] == stage.shard.topic("t").epoch
 
 
-def test_a_topic_that_is_deleted_is_not_waited_for(stage: Stage) -> None:
+def test_deleting_the_topic_ends_the_wait(stage: Stage) -> None:
     reader = stage.ask(from_seq=1)
     stage.shard.delete_topic("t")
     stage.shard.settle()
@@ -109,15 +114,15 @@ def test_a_loss_ends_the_wait(stage: Stage) -> None:
     stage.shard.put("t", cap_records=1)
     stage.shard.append("t", 3, 4, 5)
     stage.shard.settle()
-    told = reader.json
-    assert [record["$seq"] for record in told["records"]] == [5]
-    assert (told["tombstone"]["gap_from"], told["tombstone"]["gap_to"]) == (3, 4)
+    answer = reader.json
+    assert [record["$seq"] for record in answer["records"]] == [5]
+    assert (answer["tombstone"]["gap_from"], answer["tombstone"]["gap_to"]) == (3, 4)
 
 
-def test_nothing_is_followed_for_who_is_answered_or_gone(stage: Stage) -> None:
-    answered, hurried = stage.ask(from_seq=0), stage.ask(from_seq=1)
+def test_an_answered_or_cancelled_reader_follows_nothing(stage: Stage) -> None:
+    answered, cancelled = stage.ask(from_seq=0), stage.ask(from_seq=1)
     assert answered.status
-    assert hurried.hurry is not None
-    hurried.hurry()
-    assert hurried.json["records"] == []
+    assert cancelled.hurry is not None
+    cancelled.hurry()
+    assert cancelled.json["records"] == []
     assert stage.shard.topic("t").waiters is None

@@ -15,7 +15,7 @@ FOREIGN_MIN: Final = 60
 STAY_SECONDS: Final = 1.0
 
 
-class Drift:
+class ShardAffinity:
     def __init__(self, shard: int, now: float) -> None:
         """Start counting for a connection that arrived at this shard at `now`."""
         self._shard = shard
@@ -25,7 +25,7 @@ class Drift:
         self._not_before = now + STAY_SECONDS
         self.is_due = False
 
-    def note(self, owner: int | None) -> None:
+    def count(self, owner: int | None) -> None:
         """Count one request. An `owner` of None is the supervisor."""
         owners, counts = self._owners, self._counts
         if len(owners) == LOOKED_AT:

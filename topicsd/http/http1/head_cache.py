@@ -58,12 +58,12 @@ class KnownHeads:
         self._secret = os.urandom(SECRET_BYTES)
 
     def line(self, text: bytes) -> KnownLine | Refusal:
-        return self.known_line(text) or self.learn_line(text)
+        return self.known_line(text) or self.parse_line(text)
 
     def fields(self, text: bytes) -> KnownFields | Refusal:
         return self.known_fields(text) or self._sealed.get(self._digest(text)) or self.learn_fields(text)
 
-    def learn_line(self, text: bytes) -> KnownLine | Refusal:
+    def parse_line(self, text: bytes) -> KnownLine | Refusal:
         line = parse_line(text)
         if isinstance(line, Refusal):
             return line
@@ -93,19 +93,19 @@ class KnownHeads:
         is_plain = fields.host is not None and not is_coded and not fields.connection
         if fields.authorization is None:
             known = KnownFields(fields, is_plain, is_coded)
-            self._remember(self._blocks, text, text, known)
+            self._store(self._blocks, text, text, known)
             return known
         sent_key = sent_key_of(fields.authorization)
         fields = msgspec.structs.replace(fields, authorization=None, sent_key=sent_key)
         known = KnownFields(fields, is_plain, is_coded)
-        self._remember(self._sealed, self._digest(text), text, known)
+        self._store(self._sealed, self._digest(text), text, known)
         return known
 
-    def _remember(self, known: dict[bytes, KnownFields], key: bytes, text: bytes, about: KnownFields) -> None:
+    def _store(self, entries: dict[bytes, KnownFields], key: bytes, text: bytes, known: KnownFields) -> None:
         if len(text) <= REMEMBERED_BYTES_MAX:
-            if len(known) >= REMEMBERED_MAX:
-                known.clear()
-            known[key] = about
+            if len(entries) >= REMEMBERED_MAX:
+                entries.clear()
+            entries[key] = known
 
     def _digest(self, text: bytes) -> bytes:
         return sha256(self._secret + text).digest()

@@ -22,7 +22,7 @@ from topicsd.stream.stream import do_nothing
 HELD_BYTES_MAX: Final = 64 << 10
 
 
-def hold_little(transport: asyncio.Transport) -> None:
+def bound_buffers(transport: asyncio.Transport) -> None:
     """Bound the buffers of a transport, for a client that does not read.
 
     Data that was sent and is not acknowledged does not count.
@@ -64,7 +64,7 @@ class ConnectionStream(asyncio.Protocol):
         self.on_ready: Callable[[], None] = do_nothing
         self.on_lost: Callable[[], None] = do_nothing
         connections.opened(self)
-        hold_little(transport)
+        bound_buffers(transport)
         transport.set_protocol(self)
         transport.resume_reading()
         transport.write(head)

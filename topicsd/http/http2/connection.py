@@ -31,13 +31,13 @@ from shared.http.pace import IDLE_SECONDS, PATIENCE_SECONDS, Outflow, is_too_slo
 from topicsd.http.http1.head_cache import KnownHeads
 from topicsd.http.http1.timeouts import Connections, Lingering
 from topicsd.http.http2.exchange import Exchange
-from topicsd.http.http2.frames import Frame, FrameCutter
+from topicsd.http.http2.frames import FrameCutter, Http2Frame
 from topicsd.http.http2.limits import (
     EARNED_BYTES,
-    FRAMES_A_SECOND,
     FRAMES_MAX,
-    RESETS_A_SECOND,
+    FRAMES_PER_SECOND,
     RESETS_MAX,
+    RESETS_PER_SECOND,
     Allowance,
 )
 from topicsd.http.http2.requests import Requests
@@ -46,9 +46,9 @@ from topicsd.service.dispatch import Dispatch
 from topicsd.stream.event_stream import CLOGGED_SECONDS_MAX
 
 # A connection that is not read is kept until its streams have timed out.
-STREAMS_PATIENCE_SECONDS: Final = CLOGGED_SECONDS_MAX + PATIENCE_SECONDS
+STREAMS_TIMEOUT_SECONDS: Final = CLOGGED_SECONDS_MAX + PATIENCE_SECONDS
 # A request is two frames and takes a good part of a millisecond, in which other connections wait.
-FRAMES_A_TURN: Final = 32
+FRAMES_PER_TURN: Final = 32
 
 logger = logging.getLogger("topicsd.http")
 
@@ -62,27 +62,27 @@ class H2Lane(asyncio.Protocol):
         self._monotonic = dispatch.handlers.monotonic
         self._loop = dispatch.handlers.loop
         self._transport: asyncio.Transport
-        self._first = first
+        self._handed_data = first
         self._cutter = FrameCutter()
-        self._has_begun = False
+        self._has_preface = False
         """Whether the preface was received."""
         self._wire = Wire()
-        self._requests = Requests(dispatch, heads, self._wire, self._turn_soon)
-        self._since = self._held_since = now = self._monotonic()
-        """`_since`: when the last stream ended. `_held_since`: the start of the wait for the rest of a
-        frame or of a header block."""
-        self._frames = Allowance(FRAMES_MAX, FRAMES_A_SECOND, now)
-        self._resets = Allowance(RESETS_MAX, RESETS_A_SECOND, now)
+        self._requests = Requests(dispatch, heads, self._wire, self._schedule_turn)
+        self._idle_since = self._partial_since = now = self._monotonic()
+        """`_idle_since`: when the last stream ended. `_partial_since`: when the wait for the rest of a frame,
+        or of a header block, began."""
+        self._frames = Allowance(FRAMES_MAX, FRAMES_PER_SECOND, now)
+        self._resets = Allowance(RESETS_MAX, RESETS_PER_SECOND, now)
         self._outflow = Outflow()
         self._is_in_turn = self._is_turn_due = False
         self._is_reading = True
         self._is_clogged = False
-        self._is_behind = False
-        """More frames were received than one turn processes."""
+        self._has_more_frames = False
+        """Whether more frames were received than one turn processes."""
         self._is_at_eof = False
-        self._is_leaving = False
-        """It ends with its existing streams."""
-        self._is_over = False
+        self._is_closing = False
+        """Whether the connection ends with its existing streams."""
+        self._is_closed = False
 
     # -- callbacks of asyncio ------------------------------------------------------------------------------
 
@@ -90,14 +90,14 @@ class H2Lane(asyncio.Protocol):
         # uvloop's transports are not subclasses of asyncio's.
         self._transport = cast(asyncio.Transport, transport)
         self._connections.opened(self)
-        if self._first:
+        if self._handed_data:
             self._loop.call_soon(self.data_received, b"")
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Finish the requests in progress; their responses are discarded."""
-        self._is_over = True
+        """Let the requests in progress finish; their responses are discarded."""
+        self._is_closed = True
         self._connections.closed(self)
-        self._requests.lose_all()
+        self._requests.discard_all()
 
     def pause_writing(self) -> None:
         self._is_clogged = True
@@ -113,21 +113,21 @@ class H2Lane(asyncio.Protocol):
         A client may half-close and still read its responses, but most that half-close are gone, so waiting
         calls are answered at once.
         """
-        self._is_at_eof = self._is_leaving = True
+        self._is_at_eof = self._is_closing = True
         self._requests.hurry()
         self._turn()
-        return not self._is_over
+        return not self._is_closed
 
     def data_received(self, data: bytes) -> None:
-        if self._first:
+        if self._handed_data:
             # The first bytes from the socket follow the bytes that were handed over.
-            data, self._first = self._first + data, b""
-        if not data or self._is_over:
+            data, self._handed_data = self._handed_data + data, b""
+        if not data or self._is_closed:
             return
         if not self._cutter.is_inside:
-            self._held_since = self._monotonic()
+            self._partial_since = self._monotonic()
         self._cutter.feed(data)
-        if self._has_begun or self._begin():
+        if self._has_preface or self._begin():
             self._turn()
 
     def _begin(self) -> bool:
@@ -135,19 +135,19 @@ class H2Lane(asyncio.Protocol):
 
         Bytes that only begin like it are a request of an unknown HTTP version, and are refused as one.
         """
-        found = self._cutter.take_preface()
-        if found:
-            self._has_begun = True
+        is_preface = self._cutter.take_preface()
+        if is_preface:
+            self._has_preface = True
             self._wire.receive_data(PREFACE)
-        elif found is not None:
+        elif is_preface is not None:
             refusal = parse_line(PREFACE_LINE.strip())
             assert isinstance(refusal, Refusal)
             self._refuse(refusal)
-        return self._has_begun
+        return self._has_preface
 
     # -- turns ---------------------------------------------------------------------------------------------
 
-    def _turn_soon(self) -> None:
+    def _schedule_turn(self) -> None:
         if not self._is_turn_due and not self._is_in_turn:
             self._is_turn_due = True
             self._loop.call_soon(self._turn)
@@ -155,67 +155,67 @@ class H2Lane(asyncio.Protocol):
     def _turn(self) -> None:
         """Process received frames, start requests, and send what the windows allow."""
         self._is_turn_due = False
-        if self._is_over or self._is_in_turn:
+        if self._is_closed or self._is_in_turn:
             return
         self._is_in_turn = True
         now = self._monotonic()
         try:
-            self._go_on(now)
+            self._process_frames(now)
         except Exception:
-            logger.exception("an error that was not foreseen in a connection of HTTP/2")
-            self._break_off(ErrorCodes.INTERNAL_ERROR)
+            logger.exception("http2: connection closed: unexpected error")
+            self._go_away(ErrorCodes.INTERNAL_ERROR)
         self._is_in_turn = False
-        self._settle(now)
+        self._finish_turn(now)
 
-    def _settle(self, now: float) -> None:
+    def _finish_turn(self, now: float) -> None:
         """End the connection, or pause or resume reading, after a turn."""
-        if self._is_over:
+        if self._is_closed:
             return
-        if not self._requests.is_empty or self._is_behind:
-            self._since = now
-        elif self._is_leaving and self._has_begun:
-            self._break_off()
+        if not self._requests.is_empty or self._has_more_frames:
+            self._idle_since = now
+        elif self._is_closing and self._has_preface:
+            self._go_away()
             return
-        elif self._is_leaving:
+        elif self._is_closing:
             self._end()
             return
-        if self._is_behind:
-            self._turn_soon()
-        if self._is_reading == (self._is_clogged or self._is_behind):
+        if self._has_more_frames:
+            self._schedule_turn()
+        if self._is_reading == (self._is_clogged or self._has_more_frames):
             self._is_reading = not self._is_reading
             if self._is_reading:
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()
 
-    def _go_on(self, now: float) -> None:
-        if not self._has_begun:
+    def _process_frames(self, now: float) -> None:
+        if not self._has_preface:
             return
-        self._is_behind = True
-        for _ in range(FRAMES_A_TURN):
-            frame = None if self._is_over or self._is_clogged else self._cutter.next()
+        self._has_more_frames = True
+        for _ in range(FRAMES_PER_TURN):
+            frame = None if self._is_closed or self._is_clogged else self._cutter.next()
             if frame is None:
-                self._is_behind = False
+                self._has_more_frames = False
                 break
             if isinstance(frame, ErrorCodes):
-                self._break_off(frame)
+                self._go_away(frame)
             else:
                 self._take(frame, now)
-        if self._is_at_eof and not self._is_behind:
-            self._requests.give_up_unfinished()
+        if self._is_at_eof and not self._has_more_frames:
+            self._requests.discard_unfinished()
         self._send(now)
-        while not self._is_over and not self._is_clogged and self._requests.start_some(now):
+        while not self._is_closed and not self._is_clogged and self._requests.start_some(now):
             self._send(now)
 
-    def _take(self, frame: Frame, now: float) -> None:
+    def _take(self, frame: Http2Frame, now: float) -> None:
         if not self._cutter.is_in_block:
-            self._held_since = now
+            self._partial_since = now
         if frame.cost and not self._frames.take(now):
-            self._break_off(ErrorCodes.ENHANCE_YOUR_CALM)
+            self._go_away(ErrorCodes.ENHANCE_YOUR_CALM)
             return
         if frame.type == GO_AWAY_TYPE:
             # The library would end the streams in progress too.
-            self._is_leaving = True
+            self._is_closing = True
             return
         try:
             events = self._wire.receive_data(frame.data)
@@ -226,21 +226,21 @@ class H2Lane(asyncio.Protocol):
             return
         for _ in range(self._requests.take(events, now)):
             if not self._resets.take(now):
-                self._break_off(ErrorCodes.ENHANCE_YOUR_CALM)
+                self._go_away(ErrorCodes.ENHANCE_YOUR_CALM)
                 return
 
     def _send(self, now: float) -> None:
         """Send as much as the client accepts."""
-        while not self._is_over:
+        while not self._is_closed:
             if not self._is_clogged:
-                self._requests.sender.fill(now, self._left)
+                self._requests.sender.fill(now, self._on_sent)
             if not self._flush():
                 return
 
-    def _left(self, exchange: Exchange, size: int) -> None:
+    def _on_sent(self, exchange: Exchange, size: int) -> None:
         # For the request, and for the window updates of a client that has read the response.
         self._frames.give(2 + size // EARNED_BYTES)
-        self._requests.left(exchange, size)
+        self._requests.on_sent(exchange, size)
 
     def _flush(self) -> bool:
         data = self._wire.data_to_send()
@@ -250,26 +250,26 @@ class H2Lane(asyncio.Protocol):
 
     # -- ending --------------------------------------------------------------------------------------------
 
-    def _break_off(self, code: ErrorCodes = ErrorCodes.NO_ERROR) -> None:
+    def _go_away(self, code: ErrorCodes = ErrorCodes.NO_ERROR) -> None:
         """Close with GOAWAY, which says why and which streams were processed."""
         self._wire.close_connection(code)
         self._flush()
-        self._end(lingers=code != ErrorCodes.NO_ERROR or self._cutter.is_inside)
+        self._end(linger=code != ErrorCodes.NO_ERROR or self._cutter.is_inside)
 
     def _refuse(self, refusal: Refusal) -> None:
         """Refuse a connection that has not sent its preface."""
         self._transport.write(closing_refusal(refusal))
         self._end()
 
-    def _end(self, lingers: bool = True) -> None:
+    def _end(self, linger: bool = True) -> None:
         """Start no more requests.
 
         What was written may still have to be read, by a client that keeps sending.
         """
-        self._is_over = True
+        self._is_closed = True
         self._outflow.begin(self._transport, self._monotonic())
-        self._requests.lose_all()
-        if self._is_at_eof or not lingers:
+        self._requests.discard_all()
+        if self._is_at_eof or not linger:
             self._transport.close()
         else:
             Lingering(self._transport, self._connections, self._monotonic)
@@ -279,38 +279,38 @@ class H2Lane(asyncio.Protocol):
 
     def check_patience(self, now: float) -> None:
         """End streams that are too slow, or the connection. Called once a second."""
-        if self._is_over or self._is_clogged:
+        if self._is_closed or self._is_clogged:
             # A stream that is not read has its own timeout, after which it ends with an error event.
-            patience = STREAMS_PATIENCE_SECONDS if self._requests.has_streams else PATIENCE_SECONDS
-            if self._outflow.is_stuck(self._transport, now, patience):
+            timeout_seconds = STREAMS_TIMEOUT_SECONDS if self._requests.has_streams else PATIENCE_SECONDS
+            if self._outflow.is_stuck(self._transport, now, timeout_seconds):
                 self._transport.abort()
             return
-        if not self._has_begun:
-            if now - self._held_since > PATIENCE_SECONDS:
-                self._refuse(Refusal(REQUEST_TIMEOUT, "the preface was not complete in time"))
-        elif self._is_late(now) or (self._requests.is_empty and now - self._since > IDLE_SECONDS):
-            self._break_off()
+        if not self._has_preface:
+            if now - self._partial_since > PATIENCE_SECONDS:
+                self._refuse(Refusal(REQUEST_TIMEOUT, "the HTTP/2 preface was not complete in time"))
+        elif self._is_late(now) or (self._requests.is_empty and now - self._idle_since > IDLE_SECONDS):
+            self._go_away()
         else:
             self._requests.check_patience(now)
             self._turn()
 
     def _is_late(self, now: float) -> bool:
         """Return whether the rest of a frame or of a header block is late."""
-        cutter, waited = self._cutter, now - self._held_since
+        cutter, waiting_seconds = self._cutter, now - self._partial_since
         if not cutter.is_inside:
             return False
-        return is_too_slow(waited, cutter.held, is_body=not cutter.awaits_head)
+        return is_too_slow(waiting_seconds, cutter.pending_bytes, is_body=not cutter.awaits_head)
 
     def drain(self) -> None:
         """Close an idle connection now, another one after its last response."""
         # Bytes that the acceptor handed over were sent before the shutdown.
         self.data_received(b"")
-        if self._is_over:
+        if self._is_closed:
             return
-        if not self._has_begun:
+        if not self._has_preface:
             self._refuse(Refusal(SHUTTING_DOWN, "the server is shutting down", retry_after_ms=1000))
             return
-        self._is_leaving = self._requests.refuses_new = True
+        self._is_closing = self._requests.is_refusing = True
         self._requests.refuse_unfinished(self._monotonic())
         self._requests.hurry()
         self._turn()

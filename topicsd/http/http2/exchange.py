@@ -25,7 +25,7 @@ CLOGGED_BYTES: Final = 64 << 10
 READY_BYTES: Final = 16 << 10
 
 
-class ExchangeLane(Protocol):
+class ExchangeConnection(Protocol):
     """The interface of a connection to its exchanges."""
 
     def send_head(self, exchange: Exchange, headers: list[Header], ends: bool) -> None: ...
@@ -34,8 +34,8 @@ class ExchangeLane(Protocol):
         """Schedule an exchange that has data to send, or its end."""
         ...
 
-    def answered(self, exchange: Exchange, is_bare: bool) -> None:
-        """Note that the head of the response is sent; `is_bare` says that there is no body."""
+    def on_response(self, exchange: Exchange, is_bodyless: bool) -> None:
+        """Note that the head of the response is sent; `is_bodyless` says that there is no body."""
         ...
 
 
@@ -45,38 +45,45 @@ class Exchange(Outgoing):
     __slots__ = (
         "body",
         "call",
-        "has_asked",
+        "connection",
+        "has_requested_room",
+        "has_shared_body",
         "head",
         "is_clogged",
         "is_lost",
         "is_stream",
         "is_waiting_for_room",
         "is_whole",
-        "lane",
         "on_lost",
         "on_ready",
-        "shares_body",
         "since",
-        "working",
+        "working_bytes",
     )
 
     def __init__(
-        self, lane: ExchangeLane, stream_id: int, head: Head | None, now: float, shares_body: bool = False
+        self,
+        connection: ExchangeConnection,
+        stream_id: int,
+        head: Head | None,
+        now: float,
+        has_shared_body: bool = False,
     ) -> None:
         """Create an exchange. `head` is None for a request that is refused.
 
-        `shares_body` is for an append that another worker executes.
+        `has_shared_body` is for an append that another worker executes.
         """
         super().__init__(stream_id)
-        self.lane = lane
+        self.connection = connection
         self.head = head
-        self.shares_body = shares_body
-        is_packed = head is not None and head.fields.content_encoding == "gzip"
-        self.body: io.BytesIO | BodyBuffer = BodyBuffer() if shares_body and not is_packed else io.BytesIO()
+        self.has_shared_body = has_shared_body
+        is_compressed = head is not None and head.fields.content_encoding == "gzip"
+        self.body: io.BytesIO | BodyBuffer = (
+            BodyBuffer() if has_shared_body and not is_compressed else io.BytesIO()
+        )
         self.since = now
-        """The time since when it waits for the body."""
-        self.is_waiting_for_room = self.has_asked = False
-        self.working = 0
+        """When the wait for the body began."""
+        self.is_waiting_for_room = self.has_requested_room = False
+        self.working_bytes = 0
         """Bytes of the body that the handler has."""
         self.is_whole = False
         self.is_lost = False
@@ -91,26 +98,26 @@ class Exchange(Outgoing):
         head = self.head
         assert head is not None
         assert self.call is None
-        gathered, self.body = self.body, io.BytesIO()
-        body = gathered.finish() if isinstance(gathered, BodyBuffer) else gathered.getvalue()
+        buffer, self.body = self.body, io.BytesIO()
+        body = buffer.finish() if isinstance(buffer, BodyBuffer) else buffer.getvalue()
         if head.fields.content_length not in (None, len(body)):
             # The library checks this only where there is a body that ends with a data frame.
             return Refusal(INVALID_REQUEST, "content-length: must be the length of the body")
         if head.fields.content_encoding == "gzip" and isinstance(body, bytes) and body:
-            plain = SharedSink(body_bytes_max) if self.shares_body else PlainSink(body_bytes_max)
+            plain = SharedSink(body_bytes_max) if self.has_shared_body else PlainSink(body_bytes_max)
             sink = GzipSink(plain)
-            unpacked = sink.write(body) or sink.finish()
-            if isinstance(unpacked, Refusal):
-                return unpacked
-            body = unpacked
-        line = head.known.line
+            inflated = sink.write(body) or sink.finish()
+            if isinstance(inflated, Refusal):
+                return inflated
+            body = inflated
+        line = head.known_line.line
         plain_body, shared_body = (body, None) if isinstance(body, bytes) else (b"", body)
         call = H2Call(
             "", line.query, head.fields, plain_body, now, is_head=line.method == "HEAD", exchange=self
         )
         call.shared_body = shared_body
         self.call = call
-        self.working = len(body)
+        self.working_bytes = len(body)
         return call
 
     def refuse(self, refusal: Refusal, now: float) -> None:
@@ -119,11 +126,11 @@ class Exchange(Outgoing):
         self.body = io.BytesIO()
         head = self.head
         fields = NO_FIELDS if head is None else head.fields
-        is_head = head is not None and head.known.line.method == "HEAD"
+        is_head = head is not None and head.known_line.line.method == "HEAD"
         self.call = H2Call("", "", fields, b"", now, is_head=is_head, exchange=self)
         self.call.refuse(refusal)
 
-    def lose(self) -> None:
+    def discard(self) -> None:
         """Discard the exchange: the client reset the stream, or the connection is lost."""
         self.is_lost = True
         self.body = io.BytesIO()
@@ -142,15 +149,15 @@ class Exchange(Outgoing):
         if not self.is_lost:
             self.add(data)
             self.is_clogged = self.unsent >= CLOGGED_BYTES
-            self.lane.has_more(self)
+            self.connection.has_more(self)
 
     def close(self) -> None:
         self.on_lost = self.on_ready = do_nothing
         if not self.is_lost:
             self.is_ending = True
-            self.lane.has_more(self)
+            self.connection.has_more(self)
 
-    def something_left(self) -> None:
+    def on_data_sent(self) -> None:
         if self.is_clogged and self.unsent <= READY_BYTES:
             self.is_clogged = False
             self.on_ready()
@@ -170,25 +177,25 @@ class H2Call(Call, kw_only=True, eq=False):
         if length >= COMPRESSED_BYTES_MIN and accepts_gzip(self.fields.accept_encoding):
             parts, fields = [compress(parts)], fields + GZIP
             length = len(parts[0])
-        self._leave()
-        is_bare = self.is_head or not length
+        self._release()
+        is_bodyless = self.is_head or not length
         if not exchange.is_lost:
-            exchange.lane.send_head(exchange, answer_head(status, fields, length), ends=is_bare)
-            for part in () if is_bare else parts:
+            exchange.connection.send_head(exchange, answer_head(status, fields, length), ends=is_bodyless)
+            for part in () if is_bodyless else parts:
                 exchange.add(part)
             exchange.is_ending = True
-        exchange.lane.answered(exchange, is_bare)
+        exchange.connection.on_response(exchange, is_bodyless)
 
     def open_stream(self, fields: bytes) -> Stream:
         exchange = self.exchange
         exchange.is_stream = True
-        self._leave()
+        self._release()
         if not exchange.is_lost:
-            exchange.lane.send_head(exchange, answer_head(200, fields, None), ends=False)
-        exchange.lane.answered(exchange, is_bare=False)
+            exchange.connection.send_head(exchange, answer_head(200, fields, None), ends=False)
+        exchange.connection.on_response(exchange, is_bodyless=False)
         return exchange
 
-    def _leave(self) -> None:
+    def _release(self) -> None:
         self.body, self.shared_body = b"", None
         on_answer, self.on_answer = self.on_answer, None
         if on_answer is not None:

@@ -7,8 +7,8 @@ V1  A frame has at most the length that every client may send, which its first n
     buffer all of a longer one first).
 V2  A header block is bounded over all its frames, before it is decompressed: a field costs `h2` a copy of
     what follows it.
-V3  Frames that cost work and request nothing are counted (`cost`), to tell a flood of them from a normal
-    client.
+V3  Frames that cost work and request nothing are counted (`cost`), to distinguish a flood of them from a
+    normal client.
 V4  The first frame is SETTINGS. Unknown settings are removed: `h2` keeps each setting it ever saw, and
     iterates over all of them with every frame.
 """
@@ -39,7 +39,7 @@ _SETTING_BYTES: Final = 6
 _KNOWN_SETTINGS: Final = frozenset(range(1, 7))
 
 
-class Frame(NamedTuple):
+class Http2Frame(NamedTuple):
     type: int
     data: bytes
     """The whole frame, with its header."""
@@ -56,23 +56,23 @@ class FrameCutter:
         """A header block is incomplete: no other frame may arrive before its end."""
 
     def feed(self, data: bytes) -> None:
-        self._data = self._data[self._at :] + data if self.held else data
+        self._data = self._data[self._at :] + data if self.pending_bytes else data
         self._at = 0
 
     @property
-    def held(self) -> int:
+    def pending_bytes(self) -> int:
         """Return the number of bytes that were fed and not taken."""
         return len(self._data) - self._at
 
     @property
     def is_inside(self) -> bool:
         """Return whether the rest of a frame or of a header block is missing."""
-        return self.is_in_block or self.held > 0
+        return self.is_in_block or self.pending_bytes > 0
 
     @property
     def awaits_head(self) -> bool:
         """Return whether the missing bytes have the short timeout of a head, not that of a body."""
-        return self.is_in_block or self.held < HEADER_BYTES or self._data[self._at + 3] != DATA
+        return self.is_in_block or self.pending_bytes < HEADER_BYTES or self._data[self._at + 3] != DATA
 
     def take_preface(self) -> bool | None:
         """Return whether the preface was taken; None while too few bytes were received to decide."""
@@ -82,7 +82,7 @@ class FrameCutter:
             return True
         return None if PREFACE.startswith(start) else False
 
-    def next(self) -> Frame | ErrorCodes | None:
+    def next(self) -> Http2Frame | ErrorCodes | None:
         """Return the next frame, None if it is incomplete, or the reason why reading ends."""
         data, at = self._data, self._at
         if len(data) - at < HEADER_BYTES:
@@ -107,10 +107,12 @@ class FrameCutter:
         self._at = end
         is_free = kind == DATA and (length >= SMALL_DATA_BYTES or flags & _END_STREAM)
         frame = data[at:end]
-        return Frame(kind, _known(frame) if kind == SETTINGS_TYPE else frame, 0 if is_free else 1)
+        return Http2Frame(
+            kind, _known_settings(frame) if kind == SETTINGS_TYPE else frame, 0 if is_free else 1
+        )
 
 
-def _known(frame: bytes) -> bytes:
+def _known_settings(frame: bytes) -> bytes:
     """Return a SETTINGS frame with only the known settings; one of a malformed length unchanged."""
     payload = frame[HEADER_BYTES:]
     if len(payload) % _SETTING_BYTES:

@@ -19,7 +19,7 @@ Header = tuple[bytes, bytes]
 
 
 class Head(NamedTuple):
-    known: KnownLine
+    known_line: KnownLine
     fields: Fields
 
 

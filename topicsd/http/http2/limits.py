@@ -25,27 +25,27 @@ UNSENT_BYTES_MAX: Final = 16 << 20
 
 # A client that leaves cancels all its requests at once.
 RESETS_MAX: Final = 2 * STREAMS_MAX
-RESETS_A_SECOND: Final = 20
+RESETS_PER_SECOND: Final = 20
 # The number of resets that a head refused for its size counts as.
 HEAVY_HEAD: Final = 10
 FRAMES_MAX: Final = 4000
-FRAMES_A_SECOND: Final = 500
+FRAMES_PER_SECOND: Final = 500
 # Clients send window updates, for the stream and for the connection, every few KiB that they read.
 EARNED_BYTES: Final = 2048
 
 
 class Allowance:
-    """A rate limit: `at_once` in a burst, and `a_second` sustained."""
+    """A rate limit: `burst` at once, and `rate` per second sustained."""
 
-    def __init__(self, at_once: int, a_second: int, now: float) -> None:
-        self._at_once = at_once
-        self._a_second = a_second
-        self._left = float(at_once)
+    def __init__(self, burst: int, rate: int, now: float) -> None:
+        self._burst = burst
+        self._rate = rate
+        self._left = float(burst)
         self._since = now
 
     def take(self, now: float) -> bool:
         """Use one. Return whether one was left."""
-        self._left = min(self._at_once, self._left + (now - self._since) * self._a_second)
+        self._left = min(self._burst, self._left + (now - self._since) * self._rate)
         self._since = now
         self._left -= 1
         return self._left >= 0
@@ -66,16 +66,16 @@ class BodyRoom:
         self._taken: dict[int, int] = {}
         self._waiting: deque[tuple[int, int]] = deque()
 
-    def ask(self, stream_id: int, size: int) -> None:
+    def request(self, stream_id: int, size: int) -> None:
         assert size <= self._bytes_max
         self._waiting.append((stream_id, size))
 
-    def leave(self, stream_id: int) -> None:
+    def release(self, stream_id: int) -> None:
         """Remove a stream whose body is not held any more, or will never arrive."""
         if self._taken.pop(stream_id, None) is None:
             self._waiting = deque(one for one in self._waiting if one[0] != stream_id)
 
-    def admitted(self) -> list[tuple[int, int]]:
+    def admit(self) -> list[tuple[int, int]]:
         """Return the streams that may send now with their sizes, each stream once."""
         admitted = []
         taken = sum(self._taken.values())

@@ -55,16 +55,16 @@ class Requests:
         self._body_bytes_max = dispatch.handlers.body_bytes_max
         self.sender = Sender[Exchange](wire)
         self._exchanges: dict[int, Exchange] = {}
-        self._whole: deque[Exchange] = deque()
+        self._complete: deque[Exchange] = deque()
         self._room = BodyRoom(self._body_bytes_max)
-        self._under_way: set[Exchange] = set()
+        self._in_progress: set[Exchange] = set()
         """Started and not answered, whether the stream still exists or not."""
-        self._working = 0
+        self._working_bytes = 0
         """Body bytes of the requests in progress."""
         self._unsent = 0
         """Unsent bytes of complete responses."""
-        self.refuses_new = False
-        self.is_hasty = False
+        self.is_refusing = False
+        self.is_cancelling_waits = False
         """Long polls do not wait any more: the client half-closed, or the process ends."""
 
     @property
@@ -79,10 +79,10 @@ class Requests:
 
     def take(self, events: list[Event], now: float) -> int:
         """Process events. Return the work wasted on streams that were reset, as a number of resets."""
-        vain = 0
+        wasted = 0
         for event in events:
             if isinstance(event, RequestReceived):
-                vain += self._begin(event, now)
+                wasted += self._begin_request(event, now)
             elif isinstance(event, DataReceived):
                 self._take_data(event, now)
             elif isinstance(event, StreamEnded):
@@ -90,42 +90,42 @@ class Requests:
                 if exchange is not None:
                     exchange.is_whole = True
                     if exchange.call is None:
-                        self._whole.append(exchange)
+                        self._complete.append(exchange)
             elif isinstance(event, WindowUpdated):
                 self.sender.window_opened(event.stream_id)
             elif isinstance(event, RemoteSettingsChanged):
                 self._wire.bound_header_table()
                 self.sender.window_opened(0)
             elif isinstance(event, StreamReset):
-                vain += 1
+                wasted += 1
                 exchange = self._exchanges.get(event.stream_id)
                 if exchange is not None:
-                    self._lose(exchange)
-        return vain
+                    self._discard(exchange)
+        return wasted
 
-    def _begin(self, event: RequestReceived, now: float) -> int:
+    def _begin_request(self, event: RequestReceived, now: float) -> int:
         """Begin a request. Return 0, or the number of resets that it counts as."""
         stream_id = event.stream_id
-        if self.refuses_new:
+        if self.is_refusing:
             self._wire.reset_stream(stream_id, ErrorCodes.REFUSED_STREAM)
             return 1
         head = read_head(event.headers, self._heads, self._body_bytes_max)
         is_refused = isinstance(head, Refusal)
-        known = None if isinstance(head, Refusal) else head.known
-        is_elsewhere = known is not None and known.is_append and known.owner != self._dispatch.shard
-        exchange = Exchange(self, stream_id, None if is_refused else head, now, is_elsewhere)  # type: ignore[arg-type]
+        known = None if isinstance(head, Refusal) else head.known_line
+        is_remote = known is not None and known.is_append and known.owner != self._dispatch.shard
+        exchange = Exchange(self, stream_id, None if is_refused else head, now, is_remote)  # type: ignore[arg-type]
         exchange.is_whole = event.stream_ended is not None
         self._exchanges[stream_id] = exchange
         if isinstance(head, Refusal):
             exchange.refuse(head, now)
         elif not exchange.is_whole and (head.fields.content_length or 0) > STREAM_WINDOW:
-            self._ask_for_room(exchange, head.fields.content_length or 0, now)
+            self._request_room(exchange, head.fields.content_length or 0, now)
         # Reading a head with so many fields costs far more than sending it.
         is_heavy = isinstance(head, Refusal) and head.code == HEADERS_TOO_LARGE
         return HEAVY_HEAD if is_heavy else 0
 
     def _take_data(self, event: DataReceived, now: float) -> None:
-        self._wire.consumed(event.flow_controlled_length)
+        self._wire.return_window(event.flow_controlled_length)
         exchange = self._exchanges.get(event.stream_id)
         if exchange is None:
             return
@@ -143,19 +143,19 @@ class Requests:
         if padding:
             # The window was opened for the body alone.
             self._wire.increment_flow_control_window(padding, event.stream_id)
-        if size > STREAM_WINDOW // 2 and not exchange.has_asked:
+        if size > STREAM_WINDOW // 2 and not exchange.has_requested_room:
             # The client did not send a content-length.
-            self._ask_for_room(exchange, self._body_bytes_max, now)
+            self._request_room(exchange, self._body_bytes_max, now)
 
     # -- room for bodies -----------------------------------------------------------------------------------
 
-    def _ask_for_room(self, exchange: Exchange, size: int, now: float) -> None:
-        exchange.has_asked = exchange.is_waiting_for_room = True
-        self._room.ask(exchange.id, size)
-        self._let_in(now)
+    def _request_room(self, exchange: Exchange, size: int, now: float) -> None:
+        exchange.has_requested_room = exchange.is_waiting_for_room = True
+        self._room.request(exchange.id, size)
+        self._admit_bodies(now)
 
-    def _let_in(self, now: float) -> None:
-        for stream_id, size in self._room.admitted():
+    def _admit_bodies(self, now: float) -> None:
+        for stream_id, size in self._room.admit():
             exchange = self._exchanges[stream_id]
             exchange.is_waiting_for_room = False
             exchange.since = now
@@ -168,35 +168,35 @@ class Requests:
     def start_some(self, now: float) -> bool:
         """Start the requests that may start. Return whether any did."""
         has_started = False
-        while self._whole and self._has_room_for(self._whole[0]):
-            exchange = self._whole.popleft()
+        while self._complete and self._has_room_for(self._complete[0]):
+            exchange = self._complete.popleft()
             if not exchange.is_lost:
                 self._start(exchange, now)
                 has_started = True
         return has_started
 
     def _has_room_for(self, exchange: Exchange) -> bool:
-        working = self._working
+        working = self._working_bytes
         return (
             self._unsent < UNSENT_BYTES_MAX
-            and len(self._under_way) < STREAMS_MAX
+            and len(self._in_progress) < STREAMS_MAX
             and (not working or working + exchange.body.tell() <= self._body_bytes_max)
         )
 
     def _start(self, exchange: Exchange, now: float) -> None:
         call = exchange.make_call(now, self._body_bytes_max)
-        if exchange.has_asked:
-            self._room.leave(exchange.id)
-            self._let_in(now)
+        if exchange.has_requested_room:
+            self._room.release(exchange.id)
+            self._admit_bodies(now)
         if isinstance(call, Refusal):
             exchange.refuse(call, now)
             return
-        self._working += exchange.working
-        self._under_way.add(exchange)
+        self._working_bytes += exchange.working_bytes
+        self._in_progress.add(exchange)
         assert exchange.head is not None
-        known = exchange.head.known
+        known = exchange.head.known_line
         self._dispatch.start(known.match, known.owner, call)
-        if self.is_hasty or self._dispatch.drains:
+        if self.is_cancelling_waits or self._dispatch.drains:
             exchange.hurry()
 
     # -- calls of an exchange ------------------------------------------------------------------------------
@@ -204,15 +204,15 @@ class Requests:
     def send_head(self, exchange: Exchange, headers: list[Header], ends: bool) -> None:
         self._wire.send_headers(exchange.id, headers, end_stream=ends)
 
-    def answered(self, exchange: Exchange, is_bare: bool) -> None:
-        self._under_way.discard(exchange)
-        self._working -= exchange.working
-        exchange.working = 0
+    def on_response(self, exchange: Exchange, is_bodyless: bool) -> None:
+        self._in_progress.discard(exchange)
+        self._working_bytes -= exchange.working_bytes
+        exchange.working_bytes = 0
         if exchange.is_lost:
             if exchange.is_stream:
                 # In a later turn, when the opener of the stream has set its callbacks.
-                self._loop.call_soon(exchange.lose)
-        elif is_bare:
+                self._loop.call_soon(exchange.discard)
+        elif is_bodyless:
             self._finish(exchange)
         else:
             if not exchange.is_stream:
@@ -224,14 +224,14 @@ class Requests:
         self.sender.wake(exchange)
         self._on_answer()
 
-    def left(self, exchange: Exchange, size: int) -> None:
+    def on_sent(self, exchange: Exchange, size: int) -> None:
         """Account for `size` bytes of an exchange that were put into a frame."""
         if not exchange.is_stream:
             self._unsent -= size
         if exchange.is_ending and not exchange.unsent:
             self._finish(exchange)
         elif exchange.is_stream:
-            exchange.something_left()
+            exchange.on_data_sent()
 
     # -- ends ----------------------------------------------------------------------------------------------
 
@@ -245,20 +245,20 @@ class Requests:
         if not exchange.is_stream:
             self._unsent -= exchange.unsent
         self.sender.forget(exchange)
-        if exchange.has_asked:
-            self._room.leave(exchange.id)
-            self._let_in(exchange.since)
+        if exchange.has_requested_room:
+            self._room.release(exchange.id)
+            self._admit_bodies(exchange.since)
 
-    def _lose(self, exchange: Exchange) -> None:
+    def _discard(self, exchange: Exchange) -> None:
         self._drop(exchange)
-        exchange.lose()
+        exchange.discard()
 
-    def lose_all(self) -> None:
+    def discard_all(self) -> None:
         """Discard all exchanges at the end of the connection, without admitting more bodies."""
         self._room = BodyRoom(0)
         for exchange in list(self._exchanges.values()):
-            self._lose(exchange)
-        self._whole.clear()
+            self._discard(exchange)
+        self._complete.clear()
 
     def check_patience(self, now: float) -> None:
         """End streams that are too slow. Called once a second while the client reads."""
@@ -270,19 +270,19 @@ class Requests:
                     exchange.refuse(Refusal(REQUEST_TIMEOUT, "the request was not complete in time"), now)
             elif exchange.is_stuck(now):
                 self._wire.reset_stream(exchange.id, ErrorCodes.CANCEL)
-                self._lose(exchange)
+                self._discard(exchange)
 
     def hurry(self) -> None:
         """Cancel the waits of long polls; work in progress is finished."""
-        self.is_hasty = True
+        self.is_cancelling_waits = True
         for exchange in list(self._exchanges.values()):
             exchange.hurry()
 
-    def give_up_unfinished(self) -> None:
+    def discard_unfinished(self) -> None:
         """Discard incomplete requests and open streams after the client closed its side."""
         for exchange in list(self._exchanges.values()):
             if exchange.is_stream or (exchange.call is None and not exchange.is_whole):
-                self._lose(exchange)
+                self._discard(exchange)
 
     def refuse_unfinished(self, now: float) -> None:
         """Refuse incomplete requests at shutdown, since the rest may take long to arrive."""

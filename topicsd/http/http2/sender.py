@@ -14,7 +14,7 @@ from typing import Final, Generic, TypeVar
 
 from h2.connection import H2Connection
 
-from shared.http.pace import BODY_BYTES_A_SECOND, PATIENCE_SECONDS
+from shared.http.pace import BODY_BYTES_PER_SECOND, PATIENCE_SECONDS
 from topicsd.http.http2.frames import FRAME_BYTES_MAX
 
 WRITE_BYTES: Final = 64 << 10
@@ -23,7 +23,7 @@ WRITE_BYTES: Final = 64 << 10
 class Outgoing:
     """The unsent data of one stream, after its head. Data is not copied before it is sent."""
 
-    __slots__ = ("_parts", "blocked_since", "id", "is_ending", "is_queued", "moved", "unsent")
+    __slots__ = ("_parts", "blocked_since", "id", "is_ending", "is_queued", "sent_bytes", "unsent")
 
     def __init__(self, stream_id: int) -> None:
         self.id = stream_id
@@ -34,7 +34,7 @@ class Outgoing:
         self.is_queued = False
         self.blocked_since: float | None = None
         """Since when the client accepts no data or almost none, though there is some to send."""
-        self.moved = 0
+        self.sent_bytes = 0
 
     def add(self, part: bytes | memoryview) -> None:
         if len(part):
@@ -99,10 +99,10 @@ class Sender(Generic[T]):
             one.is_queued = False
         one.clear()
 
-    def fill(self, now: float, left: Callable[[T, int], None]) -> None:
+    def fill(self, now: float, on_sent: Callable[[T, int], None]) -> None:
         """Make frames of the data that may be sent; call `left` for each with its size."""
-        made = 0
-        while self._ready and made < WRITE_BYTES:
+        frame_bytes = 0
+        while self._ready and frame_bytes < WRITE_BYTES:
             one = self._ready.popleft()
             one.is_queued = False
             size = one.unsent
@@ -114,15 +114,15 @@ class Sender(Generic[T]):
             ends = one.is_ending and size == one.unsent
             if size or ends:
                 self._wire.send_data(one.id, one.take(size), end_stream=ends)
-                made += size
-                one.moved += size
-                if one.moved >= BODY_BYTES_A_SECOND or not one.unsent:
+                frame_bytes += size
+                one.sent_bytes += size
+                if one.sent_bytes >= BODY_BYTES_PER_SECOND or not one.unsent:
                     one.blocked_since = None
                 if one.unsent:
                     self.wake(one)
-                left(one, size)
+                on_sent(one, size)
 
     def _block(self, one: T, now: float) -> None:
         self._blocked[one.id] = one
         if one.blocked_since is None:
-            one.blocked_since, one.moved = now, 0
+            one.blocked_since, one.sent_bytes = now, 0

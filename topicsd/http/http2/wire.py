@@ -46,7 +46,7 @@ class Wire(H2Connection):
         if self.encoder.header_table_size > HEADER_TABLE_BYTES_MAX:
             self.encoder.header_table_size = HEADER_TABLE_BYTES_MAX
 
-    def consumed(self, size: int) -> None:
+    def return_window(self, size: int) -> None:
         """Return `size` bytes to the connection's window. Each stream is bounded by its own window."""
         self._consumed += size
         if self._consumed >= CONNECTION_WINDOW // 2:

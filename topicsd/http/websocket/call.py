@@ -11,13 +11,13 @@ from topicsd.service.call import Call
 
 FIELDS = Fields(content_type="application/json")
 
-Answered = Callable[["WsCall", int, bytes], None]
+OnResponse = Callable[["WsCall", int, bytes], None]
 """Called once, with the status and the body of the response."""
 
 
 class WsCall(Call, kw_only=True, eq=False):
     request_id: bytes
-    answered: Answered
+    on_response: OnResponse
 
     def send_parts(
         self, parts: Sequence[bytes | memoryview], length: int, status: int = 200, fields: bytes = b""
@@ -25,16 +25,16 @@ class WsCall(Call, kw_only=True, eq=False):
         if self.on_answer is not None:
             on_answer, self.on_answer = self.on_answer, None
             on_answer()
-        self.answered(self, status, b"".join(parts))
+        self.on_response(self, status, b"".join(parts))
 
 
-class _Refused(msgspec.Struct, gc=False):
+class _ErrorBody(msgspec.Struct, gc=False):
     error: msgspec.Raw
 
 
-_decode_refused = msgspec.json.Decoder(_Refused).decode
+_decode_error = msgspec.json.Decoder(_ErrorBody).decode
 
 
 def error_in(body: bytes) -> bytes:
     """Return the JSON of the error in the body of an error response, unchanged."""
-    return bytes(_decode_refused(body).error)
+    return bytes(_decode_error(body).error)

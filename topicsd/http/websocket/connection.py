@@ -21,11 +21,11 @@ from wsproto.frame_protocol import CloseReason, Opcode
 
 from shared.http.pace import is_too_slow
 from shared.runtime.unexpected_error import unforeseen
-from topicsd.http.http1.stream import hold_little
+from topicsd.http.http1.stream import bound_buffers
 from topicsd.http.http1.timeouts import Connections, Lingering
 from topicsd.http.websocket import frames as ws_frames
-from topicsd.http.websocket.reader import Control, Message, WsReader
-from topicsd.http.websocket.session import Wire
+from topicsd.http.websocket.reader import ControlMessage, Message, WsReader
+from topicsd.http.websocket.session import MessageConnection
 from topicsd.stream.event_stream import CLOGGED_SECONDS_MAX, LAGGING_SECONDS
 from topicsd.stream.stream import do_nothing
 
@@ -37,11 +37,11 @@ PONG_SECONDS: Final = 20.0
 EMPTY_FRAMES_MAX: Final = 100
 
 
-def _nobody_counts(change: int) -> None:
+def _ignore(change: int) -> None:
     pass
 
 
-class Session(Protocol):
+class SocketSession(Protocol):
     """The interface of a session to its connection. A session interprets the messages."""
 
     @property
@@ -67,7 +67,7 @@ class WsLane(asyncio.Protocol):
         message_bytes_max: int,
         connections: Connections,
         monotonic: Callable[[], float],
-        make_session: Callable[[Wire], Session],
+        make_session: Callable[[MessageConnection], SocketSession],
     ) -> None:
         """Create a connection. `head` is the response to the upgrade request, which is written first."""
         self._head = head
@@ -78,31 +78,31 @@ class WsLane(asyncio.Protocol):
         self._transport: asyncio.Transport
         self.on_end: Callable[[], None] = do_nothing
         """Called once when the connection is over."""
-        self.on_lag: Callable[[int], None] = _nobody_counts
+        self.on_lag: Callable[[int], None] = _ignore
         """Called with 1 when its client begins to lag, and with -1 when it stops lagging."""
         self.is_clogged = False
         self._is_lagging = False
-        self._clogged_since = 0.0
-        self._is_taking = False
-        self._is_paused = False
-        self._is_over = False
+        self._paused_since = 0.0
+        self._is_reading = False
+        self._is_reading_paused = False
+        self._is_closed = False
         self._empty_frames = 0
-        self._heard_at = self._since = monotonic()
+        self._last_data_at = self._message_since = monotonic()
         """When data was last received, and when the message in progress began."""
         self._pinged_at: float | None = None
 
     # -- calls of the session ------------------------------------------------------------------------------
 
     def write(self, frames: bytes) -> None:
-        if not self._is_over:
+        if not self._is_closed:
             self._transport.write(frames)
 
     def go_on(self) -> None:
-        if self._is_paused:
+        if self._is_reading_paused:
             self._take()
 
     def close(self, code: int, reason: str) -> None:
-        if self._is_over:
+        if self._is_closed:
             return
         self._transport.write(ws_frames.close_frame(code, reason))
         self._end()
@@ -114,16 +114,16 @@ class WsLane(asyncio.Protocol):
         # uvloop's transports are not subclasses of asyncio's.
         self._transport = cast(asyncio.Transport, transport)
         self._connections.opened(self)
-        hold_little(self._transport)
+        bound_buffers(self._transport)
         self._transport.resume_reading()
         self._transport.write(self._head)
 
     def data_received(self, data: bytes) -> None:
-        if self._is_over:
+        if self._is_closed:
             return
-        self._heard_at, self._pinged_at = self._monotonic(), None
-        if not self._reader.held:
-            self._since = self._heard_at
+        self._last_data_at, self._pinged_at = self._monotonic(), None
+        if not self._reader.pending_bytes:
+            self._message_since = self._last_data_at
         self._reader.feed(data)
         self._take()
 
@@ -133,60 +133,60 @@ class WsLane(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.is_clogged = True
-        self._clogged_since = self._monotonic()
+        self._paused_since = self._monotonic()
 
     def resume_writing(self) -> None:
         self.is_clogged = False
-        self._lag(False)
-        if not self._is_over:
+        self._set_lagging(False)
+        if not self._is_closed:
             self._session.ready()
             self._take()
 
     def connection_lost(self, error: Exception | None) -> None:
-        if not self._is_over:
+        if not self._is_closed:
             self._end()
 
     # -- reading -------------------------------------------------------------------------------------------
 
     def _take(self) -> None:
         """Process the received frames while the session accepts them."""
-        if self._is_taking or self._is_over:
+        if self._is_reading or self._is_closed:
             return
-        self._is_taking = True
-        while self._listens:
+        self._is_reading = True
+        while self._may_read:
             received = self._reader.next()
             if received is None:
                 break
             if isinstance(received, Message):
                 self._receive(received.text)
-            elif isinstance(received, Control):
+            elif isinstance(received, ControlMessage):
                 self._take_control(received)
             else:
                 self.close(received.code, received.reason)
-        self._is_taking = False
+        self._is_reading = False
         self._pause_or_resume()
 
     def _pause_or_resume(self) -> None:
-        waits = not self._listens
-        if waits != self._is_paused and not self._is_over:
-            self._is_paused = waits
-            if waits:
+        must_pause = not self._may_read
+        if must_pause != self._is_reading_paused and not self._is_closed:
+            self._is_reading_paused = must_pause
+            if must_pause:
                 self._transport.pause_reading()
             else:
                 self._transport.resume_reading()
 
     @property
-    def _listens(self) -> bool:
-        return not (self._is_over or self.is_clogged or self._session.is_busy)
+    def _may_read(self) -> bool:
+        return not (self._is_closed or self.is_clogged or self._session.is_busy)
 
     def _receive(self, message: bytes) -> None:
         try:
             self._session.receive(message)
         except Exception as error:
-            refusal = unforeseen(logger, "a message of a WebSocket", error)
+            refusal = unforeseen(logger, "a WebSocket message", error)
             self.close(ws_frames.INTERNAL_ERROR, refusal.message)
 
-    def _take_control(self, control: Control) -> None:
+    def _take_control(self, control: ControlMessage) -> None:
         if control.opcode is Opcode.CLOSE:
             code = control.code
             self.close(ws_frames.NORMAL if code == CloseReason.NO_STATUS_RCVD else code, "")
@@ -203,18 +203,20 @@ class WsLane(asyncio.Protocol):
         """Apply the timeouts, and check the key. Called once a second."""
         self._empty_frames = 0
         if self.is_clogged:
-            self._lag(now - self._clogged_since > LAGGING_SECONDS)
-            if now - self._clogged_since > CLOGGED_SECONDS_MAX:
+            self._set_lagging(now - self._paused_since > LAGGING_SECONDS)
+            if now - self._paused_since > CLOGGED_SECONDS_MAX:
                 self._session.too_slow()
-        elif self._is_paused:
+        elif self._is_reading_paused:
             # The connection is not reading, so the client is not late.
-            self._heard_at = self._since = now
-        elif self._reader.held and is_too_slow(now - self._since, self._reader.held, is_body=True):
-            self.close(ws_frames.POLICY, "a message did not come through in time")
+            self._last_data_at = self._message_since = now
+        elif self._reader.pending_bytes and is_too_slow(
+            now - self._message_since, self._reader.pending_bytes, is_body=True
+        ):
+            self.close(ws_frames.POLICY, "a message was not complete in time")
         elif self._pinged_at is not None:
             if now - self._pinged_at > PONG_SECONDS:
-                self.close(ws_frames.POLICY, "a ping was not answered")
-        elif now - self._heard_at > PING_SECONDS:
+                self.close(ws_frames.POLICY, "the client did not answer a ping")
+        elif now - self._last_data_at > PING_SECONDS:
             self._pinged_at = now
             self._transport.write(ws_frames.frame(ws_frames.PING, b""))
         self._session.check_key()
@@ -222,14 +224,14 @@ class WsLane(asyncio.Protocol):
     def drain(self) -> None:
         self._session.drain()
 
-    def _lag(self, is_lagging: bool) -> None:
+    def _set_lagging(self, is_lagging: bool) -> None:
         if is_lagging != self._is_lagging:
             self._is_lagging = is_lagging
             self.on_lag(1 if is_lagging else -1)
 
     def _end(self) -> None:
-        self._is_over = True
-        self._lag(False)
+        self._is_closed = True
+        self._set_lagging(False)
         self._connections.closed(self)
         self._session.lost()
         on_end, self.on_end = self.on_end, do_nothing

@@ -56,8 +56,8 @@ def frame(first: int, payload: bytes) -> bytes:
 
 
 def close_frame(code: int, reason: str) -> bytes:
-    told = reason.encode()[:_REASON_BYTES_MAX].decode(errors="ignore")
-    return frame(CLOSE, code.to_bytes(2, "big") + told.encode())
+    text = reason.encode()[:_REASON_BYTES_MAX].decode(errors="ignore")
+    return frame(CLOSE, code.to_bytes(2, "big") + text.encode())
 
 
 def message(kind: bytes, body: bytes = b"{}", request_id: bytes = b"") -> bytes:
@@ -68,49 +68,49 @@ def message(kind: bytes, body: bytes = b"{}", request_id: bytes = b"") -> bytes:
     return frame(TEXT, head + (b"," if len(body) > 2 else b"") + body[1:])
 
 
-def encoded(kind: bytes, told: object, request_id: bytes = b"") -> bytes:
-    return message(kind, _encode(told), request_id)
+def json_message(kind: bytes, fields: object, request_id: bytes = b"") -> bytes:
+    return message(kind, _encode(fields), request_id)
 
 
-def refused(refusal: Refusal, request_id: bytes = b"", topics: list[str] | None = None) -> bytes:
+def error_message(refusal: Refusal, request_id: bytes = b"", topics: list[str] | None = None) -> bytes:
     """Return an error message with the same fields as an HTTP error body."""
-    told = error_of(refusal)
+    error = error_of(refusal)
     if topics is not None:
-        told["topics"] = topics
-    return encoded(b"error", told, request_id)
+        error["topics"] = topics
+    return json_message(b"error", error, request_id)
 
 
 # -- messages of a chunk -----------------------------------------------------------------------------------
 
 
-def frames_of(piece: Piece) -> bytes:
+def frames_of(chunk: Piece) -> bytes:
     """Return the messages of a chunk, empty if it has nothing to report."""
-    if piece.ws is None:
-        piece.ws = _frames(piece)
-    return piece.ws
+    if chunk.ws is None:
+        chunk.ws = _frames(chunk)
+    return chunk.ws
 
 
-def caught_up(piece: Piece) -> bytes:
-    told = b'{"topic":"%b","epoch":%d,"head_seq":%d}' % (piece.topic.encode(), piece.epoch, piece.head_seq)
-    return message(b"caught_up", told)
+def caught_up(chunk: Piece) -> bytes:
+    body = b'{"topic":"%b","epoch":%d,"head_seq":%d}' % (chunk.topic.encode(), chunk.epoch, chunk.head_seq)
+    return message(b"caught_up", body)
 
 
 def topic_deleted(topic: str, head_seq: int) -> bytes:
-    return encoded(b"topic_deleted", {"topic": topic, "head_seq": head_seq, "reason": "deleted"})
+    return json_message(b"topic_deleted", {"topic": topic, "head_seq": head_seq, "reason": "deleted"})
 
 
-def _frames(piece: Piece) -> bytes:
+def _frames(chunk: Piece) -> bytes:
     frames = []
-    tombstone = piece.tombstone
+    tombstone = chunk.tombstone
     if tombstone is not None:
-        place = {"epoch": piece.epoch, "to_seq": piece.records_from}
-        frames.append(encoded(b"tombstone", told_of(tombstone, piece) | place))
-    if piece.count:
-        told = (
+        range_fields = {"epoch": chunk.epoch, "to_seq": chunk.records_from}
+        frames.append(json_message(b"tombstone", told_of(tombstone, chunk) | range_fields))
+    if chunk.count:
+        template = (
             b'{"op":"record","topic":"%b","epoch":%d,"from_seq":%d,"to_seq":%d,"head_seq":%d,"records":[%b]}'
         )
-        numbers = (piece.epoch, piece.records_from, piece.to_seq, piece.head_seq)
-        frames.append(frame(TEXT, told % (piece.topic.encode(), *numbers, piece.records)))
-    if piece.is_at_head and not piece.is_empty:
-        frames.append(caught_up(piece))
+        numbers = (chunk.epoch, chunk.records_from, chunk.to_seq, chunk.head_seq)
+        frames.append(frame(TEXT, template % (chunk.topic.encode(), *numbers, chunk.records)))
+    if chunk.is_at_head and not chunk.is_empty:
+        frames.append(caught_up(chunk))
     return b"".join(frames)

@@ -50,7 +50,7 @@ class Publish(msgspec.Struct, gc=False):
 
 
 class Subscribe(NamedTuple):
-    places: dict[str, Place]
+    positions: dict[str, Place]
     nodes: frozenset[str]
     limit: int
     bytes_max: int
@@ -101,17 +101,17 @@ _decode_publish = msgspec.json.Decoder(Publish).decode
 
 
 def read_envelope(message: bytes) -> Envelope | Refusal:
-    found = _ENVELOPE.decode_any(message)
-    if isinstance(found, Refusal):
-        return found
-    request_id = bytes(found.request_id) or b"null"
+    envelope = _ENVELOPE.decode_any(message)
+    if isinstance(envelope, Refusal):
+        return envelope
+    request_id = bytes(envelope.request_id) or b"null"
     if len(request_id) > REQUEST_ID_BYTES_MAX:
         return _wrong("request_id", f"must be at most {REQUEST_ID_BYTES_MAX} bytes, got {len(request_id)}")
     try:
         is_given = _decode_id(request_id) is not None
     except msgspec.DecodeError:
         return _wrong("request_id", "must be a string or a number")
-    return Envelope(_op_of(found.op), request_id if is_given else b"")
+    return Envelope(_op_of(envelope.op), request_id if is_given else b"")
 
 
 def _op_of(raw: msgspec.Raw) -> str:
@@ -125,14 +125,14 @@ def _op_of(raw: msgspec.Raw) -> str:
 
 def unknown_op(message: bytes) -> Refusal:
     """Return a refusal that names the operation nearest to that of the message."""
-    found = _ENVELOPE.decode_any(message)
-    if isinstance(found, Refusal):
-        return found
+    envelope = _ENVELOPE.decode_any(message)
+    if isinstance(envelope, Refusal):
+        return envelope
     allowed = ", ".join(OPS)
-    if not found.op:
+    if not envelope.op:
         return _wrong("op", f"is required, one of {allowed}")
     try:
-        nearest = nearest_name(_decode_text(found.op), OPS)
+        nearest = nearest_name(_decode_text(envelope.op), OPS)
     except msgspec.DecodeError:
         return _wrong("op", f"must be a string, one of {allowed}")
     return _wrong("op", f"must be one of {allowed}" + (f"; did you mean {nearest}?" if nearest else ""))
@@ -148,54 +148,57 @@ def read_publish(message: bytes, settings: Settings) -> Publish | Refusal:
 
 
 def read_ping(message: bytes) -> Refusal | None:
-    found = _PING.decode_any(message)
-    return found if isinstance(found, Refusal) else None
+    ping = _PING.decode_any(message)
+    return ping if isinstance(ping, Refusal) else None
 
 
 def read_subscribe(message: bytes, settings: Settings, clock: Clock) -> Subscribe | Refusal:
-    asked = _SUBSCRIBE.decode(message)
-    if isinstance(asked, Refusal):
-        return asked
-    whole = Place(asked.from_seq, asked.after_seq, asked.tail, asked.epoch, asked.from_ts, asked.last)
-    topics = asked.topics
+    request = _SUBSCRIBE.decode(message)
+    if isinstance(request, Refusal):
+        return request
+    shared = Place(
+        request.from_seq, request.after_seq, request.tail, request.epoch, request.from_ts, request.last
+    )
+    topics = request.topics
     if isinstance(topics, dict):
         # The position beside the topics applies to topics without a position of their own.
-        places = {name: whole if place == Place() else place for name, place in topics.items()}
-        if asked.topic is not None:
-            return _wrong("topics", "excludes topic, send one of them")
+        positions = {name: shared if position == Place() else position for name, position in topics.items()}
+        if request.topic is not None:
+            return _wrong("topics", "must not be sent together with topic")
     else:
-        names = _names(asked.topic, topics)
+        names = _names(request.topic, topics)
         if isinstance(names, Refusal):
             return names
-        places = dict.fromkeys(names, whole)
-    nodes = asked.nodes
+        positions = dict.fromkeys(names, shared)
+    nodes = request.nodes
     refusal = (
-        _settle_places(places, whole, settings.max_watch_topics, clock)
+        _settle_positions(positions, shared, settings.max_watch_topics, clock)
         or _refuse_nodes(nodes, message, settings)
-        or asked.settle()
+        or request.settle()
     )
     return refusal or Subscribe(
-        places,
+        positions,
         frozenset(nodes),
-        asked.limit_within(settings.max_limit),
-        asked.bytes_max,
-        asked.include_tags,
-        asked.include_meta,
-        asked.include_data,
-        asked.consistency == "strong",
-        asked.clamped(settings.max_limit),
+        request.limit_within(settings.max_limit),
+        request.bytes_max,
+        request.include_tags,
+        request.include_meta,
+        request.include_data,
+        request.consistency == "strong",
+        request.clamped(settings.max_limit),
     )
 
 
 def read_unsubscribe(message: bytes) -> list[str] | Refusal:
-    asked = _UNSUBSCRIBE.decode(message)
-    return asked if isinstance(asked, Refusal) else _names(asked.topic, asked.topics)
+    request = _UNSUBSCRIBE.decode(message)
+    return request if isinstance(request, Refusal) else _names(request.topic, request.topics)
 
 
 def _names(topic: str | None, topics: str | list[str] | None) -> list[str] | Refusal:
     if (topic is None) == (topics is None):
         return _wrong(
-            "topics", "is required, or topic" if topics is None else "excludes topic, send one of them"
+            "topics",
+            "is required, unless topic is sent" if topics is None else "must not be sent together with topic",
         )
     if topics is None:
         assert topic is not None
@@ -203,13 +206,15 @@ def _names(topic: str | None, topics: str | list[str] | None) -> list[str] | Ref
     return [topics] if isinstance(topics, str) else list(dict.fromkeys(topics))
 
 
-def _settle_places(places: dict[str, Place], whole: Place, topics_max: int, clock: Clock) -> Refusal | None:
-    if not places:
+def _settle_positions(
+    positions: dict[str, Place], shared: Place, topics_max: int, clock: Clock
+) -> Refusal | None:
+    if not positions:
         return _wrong("topics", "must not be empty")
-    if len(places) > topics_max:
-        return too_many_topics(len(places), topics_max)
-    for name, place in places.items():
-        refusal = place.settle("" if place is whole else f"topics.{name[:256]}.", clock)
+    if len(positions) > topics_max:
+        return too_many_topics(len(positions), topics_max)
+    for name, position in positions.items():
+        refusal = position.settle("" if position is shared else f"topics.{name[:256]}.", clock)
         if refusal is not None:
             return refusal
     return None
@@ -228,5 +233,5 @@ def _refuse_nodes(nodes: list[str], message: bytes, settings: Settings) -> Refus
     return refuse_nul_in("node", nodes) if may_hold_nul(message) else None
 
 
-def _wrong(field: str, told: str) -> Refusal:
-    return Refusal(INVALID_REQUEST, f"{field}: {told}", {"field": field})
+def _wrong(field: str, rule: str) -> Refusal:
+    return Refusal(INVALID_REQUEST, f"{field}: {rule}", {"field": field})

@@ -31,7 +31,7 @@ class Message(NamedTuple):
     text: bytes
 
 
-class Control(NamedTuple):
+class ControlMessage(NamedTuple):
     """A control frame, or an empty fragment."""
 
     opcode: Opcode
@@ -75,13 +75,13 @@ class WsReader:
         self._bytes_max = bytes_max
         self._frames = FrameProtocol(False, [_Bound(bytes_max)])
         self._text = BytesIO()
-        self.held = 0
+        self.pending_bytes = 0
         """Bytes of the message in progress."""
 
     def feed(self, data: bytes) -> None:
         self._frames.receive_bytes(data)
 
-    def next(self) -> Message | Control | Violation | None:
+    def next(self) -> Message | ControlMessage | Violation | None:
         """Return the next item; None if it is incomplete, and after a close."""
         try:
             for frame in self._frames.received_frames():
@@ -89,29 +89,29 @@ class WsReader:
                 if opcode is Opcode.TEXT:
                     assert isinstance(payload, str)
                     if not frame.message_finished:
-                        self.held += self._text.write(payload.encode())
+                        self.pending_bytes += self._text.write(payload.encode())
                         if not payload:
-                            return Control(Opcode.CONTINUATION, b"")
-                    elif not self.held:
+                            return ControlMessage(Opcode.CONTINUATION, b"")
+                    elif not self.pending_bytes:
                         return Message(payload.encode())
                     else:
                         self._text.write(payload.encode())
-                        return self._whole()
+                        return self._complete_message()
                 elif opcode is Opcode.BINARY:
-                    return Violation(UNSUPPORTED_DATA, "messages are texts of JSON")
+                    return Violation(UNSUPPORTED_DATA, "a message must be a JSON text")
                 elif opcode is Opcode.CLOSE:
                     assert isinstance(payload, tuple)
-                    return Control(opcode, b"", payload[0])
+                    return ControlMessage(opcode, b"", payload[0])
                 else:
                     assert isinstance(payload, bytes)
-                    return Control(opcode, payload)
+                    return ControlMessage(opcode, payload)
         except ParseFailed as error:
             if error.code is CloseReason.MESSAGE_TOO_BIG:
-                return Violation(error.code, f"a message has more than {self._bytes_max} bytes")
+                return Violation(error.code, f"a message must be at most {self._bytes_max} bytes")
             return Violation(error.code, str(error))
         return None
 
-    def _whole(self) -> Message:
+    def _complete_message(self) -> Message:
         # `getvalue` of a BytesIO shares its buffer: no copy.
-        text, self._text, self.held = self._text.getvalue(), BytesIO(), 0
+        text, self._text, self.pending_bytes = self._text.getvalue(), BytesIO(), 0
         return Message(text)

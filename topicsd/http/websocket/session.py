@@ -23,7 +23,7 @@ from shared.contract.errors import SHUTTING_DOWN, UNAUTHORIZED, Refusal
 from topicsd.engine.read.position import followed_epoch, position_past_head
 from topicsd.http.http1.connection import AHEAD_MAX
 from topicsd.http.websocket import frames as ws_frames
-from topicsd.http.websocket.call import FIELDS, Answered, WsCall, error_in
+from topicsd.http.websocket.call import FIELDS, OnResponse, WsCall, error_in
 from topicsd.http.websocket.messages import (
     PING,
     PUBLISH,
@@ -48,12 +48,12 @@ from topicsd.stream.feeds import Feeds
 from topicsd.stream.read_limiter import Pace
 from topicsd.stream.subscription import Subscription
 
-NOT_FORESEEN: Final = "unexpected error"
+UNEXPECTED_ERROR: Final = "unexpected error"
 READ_ONLY: Final = frozenset({READ})
 WRITE_ONLY: Final = frozenset({WRITE})
 
 
-class Wire(Protocol):
+class MessageConnection(Protocol):
     """The connection that carries the messages."""
 
     @property
@@ -72,50 +72,52 @@ class Wire(Protocol):
         ...
 
 
-class _State(msgspec.Struct, gc=False):
+class _TopicHead(msgspec.Struct, gc=False):
     """The fields that are needed of a topic's state."""
 
     head_seq: int
     earliest_seq: int
     epoch: int
     from_seq: int | None = None
-    """The seq that a seek found."""
+    """The seq that a seek returned."""
 
 
-_decode_state = msgspec.json.Decoder(_State).decode
+_decode_state = msgspec.json.Decoder(_TopicHead).decode
 
 
-class _Entering(NamedTuple):
-    """A subscribe whose topics are not all looked up yet."""
+class _PendingSubscribe(NamedTuple):
+    """A subscribe that waits for the states of its topics."""
 
-    asked: Subscribe
+    request: Subscribe
     request_id: bytes
-    found: dict[str, _State]
+    heads: dict[str, _TopicHead]
     errors: dict[str, bytes]
 
 
-def _refuse_past_head(entering: _Entering) -> Refusal | None:
+def _refuse_past_head(pending: _PendingSubscribe) -> Refusal | None:
     """Refuse the first position past the head of its topic."""
-    for name, place in entering.asked.places.items():
-        state = entering.found[name]
-        if place.epoch == state.epoch and (place.from_seq or 0) > state.head_seq:
-            return position_past_head(name, place.from_seq or 0, state.head_seq, state.epoch)
+    for name, position in pending.request.positions.items():
+        state = pending.heads[name]
+        if position.epoch == state.epoch and (position.from_seq or 0) > state.head_seq:
+            return position_past_head(name, position.from_seq or 0, state.head_seq, state.epoch)
     return None
 
 
 class WsSession:
-    def __init__(self, wire: Wire, dispatch: Dispatch, feeds: Feeds, key: Key | None) -> None:
-        self._wire = wire
+    def __init__(
+        self, connection: MessageConnection, dispatch: Dispatch, feeds: Feeds, key: Key | None
+    ) -> None:
+        self._connection = connection
         self._dispatch = dispatch
         self._feeds = feeds
         self._key = key
         self._subscriptions: dict[str, Subscription] = {}
-        self._held: list[Subscription] = []
-        self._pace = Pace(dispatch.handlers.loop, lambda: wire.is_clogged, self._failed)
+        self._paused: list[Subscription] = []
+        self._read_limiter = Pace(dispatch.handlers.loop, lambda: connection.is_clogged, self._on_failure)
         self._publishing: set[WsCall] = set()
         self._waiting: tuple[Envelope, bytes] | None = None
         """The operation that starts when all operations in progress are answered."""
-        self._entering: _Entering | None = None
+        self._pending_subscribe: _PendingSubscribe | None = None
         self._is_draining = False
         self._is_over = False
 
@@ -123,10 +125,10 @@ class WsSession:
 
     @property
     def is_busy(self) -> bool:
-        """Return whether no message is accepted now. `Wire.go_on` is called when that changes."""
+        """Return whether no message is accepted now. `go_on` of the connection resumes when that changes."""
         return (
             self._waiting is not None
-            or self._entering is not None
+            or self._pending_subscribe is not None
             or len(self._publishing) >= AHEAD_MAX
             or self._is_draining
         )
@@ -140,7 +142,7 @@ class WsSession:
         elif envelope.op == PING and (refusal := read_ping(message)) is not None:
             self._refuse(envelope.request_id, refusal)
         elif envelope.op == PING:
-            self._wire.write(ws_frames.message(b"pong", request_id=envelope.request_id))
+            self._connection.write(ws_frames.message(b"pong", request_id=envelope.request_id))
         elif self._publishing:
             self._waiting = (envelope, message)
         else:
@@ -155,131 +157,131 @@ class WsSession:
             self._refuse(envelope.request_id, unknown_op(message))
 
     def _refuse(self, request_id: bytes, refusal: Refusal) -> None:
-        self._wire.write(ws_frames.refused(refusal, request_id))
+        self._connection.write(ws_frames.error_message(refusal, request_id))
 
     def _refuse_name(self, name: str, scopes: frozenset[str]) -> Refusal | None:
         return None if self._key is None else self._key.refusal(scopes, name)
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         """Start the waiting operation, end a drained session, or resume, after a response."""
         if self._is_over:
             return
         if not self._publishing and self._waiting is not None:
             waiting, self._waiting = self._waiting, None
             self._start(*waiting)
-        if self._is_draining and not self._publishing and self._entering is None:
+        if self._is_draining and not self._publishing and self._pending_subscribe is None:
             self._end(SHUTTING_DOWN, "the server is shutting down", ws_frames.GOING_AWAY)
         elif not self.is_busy:
-            self._wire.go_on()
+            self._connection.go_on()
 
     # -- publishing ----------------------------------------------------------------------------------------
 
     def _publish(self, request_id: bytes, message: bytes) -> None:
-        asked = read_publish(message, self._dispatch.handlers.settings)
-        if isinstance(asked, Refusal):
-            self._refuse(request_id, asked)
+        publish = read_publish(message, self._dispatch.handlers.settings)
+        if isinstance(publish, Refusal):
+            self._refuse(request_id, publish)
             return
-        refusal = self._refuse_name(asked.topic, WRITE_ONLY)
+        refusal = self._refuse_name(publish.topic, WRITE_ONLY)
         if refusal is not None:
             self._refuse(request_id, refusal)
             return
-        query = "" if asked.return_seqs else "return_seqs=false"
-        call = self._call(asked.topic, query, message, request_id, self._published)
+        query = "" if publish.return_seqs else "return_seqs=false"
+        call = self._call(publish.topic, query, message, request_id, self._on_published)
         self._publishing.add(call)
         self._dispatch.start_with_key(self._key, "publish", call)
 
-    def _call(self, name: str, query: str, body: bytes, request_id: bytes, answered: Answered) -> WsCall:
+    def _call(self, name: str, query: str, body: bytes, request_id: bytes, on_response: OnResponse) -> WsCall:
         started = self._dispatch.handlers.monotonic()
-        return WsCall(name, query, FIELDS, body, started, request_id=request_id, answered=answered)
+        return WsCall(name, query, FIELDS, body, started, request_id=request_id, on_response=on_response)
 
-    def _published(self, call: WsCall, status: int, body: bytes) -> None:
+    def _on_published(self, call: WsCall, status: int, body: bytes) -> None:
         self._publishing.discard(call)
         if self._is_over:
             return
         if status < 300:
-            self._wire.write(ws_frames.message(b"ack", body, call.request_id))
+            self._connection.write(ws_frames.message(b"ack", body, call.request_id))
         else:
-            self._wire.write(ws_frames.message(b"error", error_in(body), call.request_id))
+            self._connection.write(ws_frames.message(b"error", error_in(body), call.request_id))
         if call.closes:
             # An unexpected error ends the connection.
-            self._wire.close(ws_frames.INTERNAL_ERROR, NOT_FORESEEN)
+            self._connection.close(ws_frames.INTERNAL_ERROR, UNEXPECTED_ERROR)
         else:
-            self._go_on()
+            self._resume()
 
     # -- subscribing ---------------------------------------------------------------------------------------
 
     def _subscribe(self, request_id: bytes, message: bytes) -> None:
         handlers = self._dispatch.handlers
-        asked = read_subscribe(message, handlers.settings, handlers.shard.state.clock)
-        refusal = asked if isinstance(asked, Refusal) else self._refuse_topics(asked.places)
+        request = read_subscribe(message, handlers.settings, handlers.shard.state.clock)
+        refusal = request if isinstance(request, Refusal) else self._refuse_topics(request.positions)
         if refusal is not None:
             self._refuse(request_id, refusal)
             return
-        assert isinstance(asked, Subscribe)
-        self._entering = _Entering(asked, request_id, {}, {})
+        assert isinstance(request, Subscribe)
+        self._pending_subscribe = _PendingSubscribe(request, request_id, {}, {})
         # The owner of each topic knows its head.
-        for name, place in asked.places.items():
-            call = self._call(name, "touch=false" + place.query, b"", request_id, self._looked_up)
+        for name, position in request.positions.items():
+            call = self._call(name, "touch=false" + position.query, b"", request_id, self._on_topic_state)
             self._dispatch.ask_owner("topic_state", call)
 
-    def _refuse_topics(self, places: dict[str, Place]) -> Refusal | None:
+    def _refuse_topics(self, positions: dict[str, Place]) -> Refusal | None:
         topics_max = self._dispatch.handlers.settings.max_watch_topics
-        count = len(self._subscriptions.keys() | places.keys())
+        count = len(self._subscriptions.keys() | positions.keys())
         if count > topics_max:
             return too_many_topics(count, topics_max)
-        refusals = (self._refuse_name(name, READ_ONLY) for name in places)
+        refusals = (self._refuse_name(name, READ_ONLY) for name in positions)
         return next((refusal for refusal in refusals if refusal is not None), None)
 
-    def _looked_up(self, call: WsCall, status: int, body: bytes) -> None:
-        entering = self._entering
-        if self._is_over or entering is None:
+    def _on_topic_state(self, call: WsCall, status: int, body: bytes) -> None:
+        pending = self._pending_subscribe
+        if self._is_over or pending is None:
             return
         if status == 200:
-            entering.found[call.name] = _decode_state(body)
+            pending.heads[call.name] = _decode_state(body)
         else:
-            entering.errors[call.name] = error_in(body)
-        if len(entering.found) + len(entering.errors) < len(entering.asked.places):
+            pending.errors[call.name] = error_in(body)
+        if len(pending.heads) + len(pending.errors) < len(pending.request.positions):
             return
-        self._entering = None
-        if entering.errors:
+        self._pending_subscribe = None
+        if pending.errors:
             # The first topic in the order of the request, so that the response is deterministic.
-            error = next(entering.errors[name] for name in entering.asked.places if name in entering.errors)
-            self._wire.write(ws_frames.message(b"error", error, entering.request_id))
-        elif (refusal := _refuse_past_head(entering)) is not None:
-            self._refuse(entering.request_id, refusal)
+            error = next(pending.errors[name] for name in pending.request.positions if name in pending.errors)
+            self._connection.write(ws_frames.message(b"error", error, pending.request_id))
+        elif (refusal := _refuse_past_head(pending)) is not None:
+            self._refuse(pending.request_id, refusal)
         else:
-            self._enter(entering)
-        self._go_on()
+            self._begin_subscriptions(pending)
+        self._resume()
 
-    def _enter(self, entering: _Entering) -> None:
-        told, begun = {}, []
-        for name, place in entering.asked.places.items():
-            self._leave(name)
-            state = entering.found[name]
-            seq = state.head_seq if place.tail else state.from_seq or place.from_seq or 0
-            epoch = followed_epoch(seq, place.epoch, state.head_seq, state.epoch)
-            told[name] = {
+    def _begin_subscriptions(self, pending: _PendingSubscribe) -> None:
+        topics, subscriptions = {}, []
+        for name, position in pending.request.positions.items():
+            self._drop(name)
+            state = pending.heads[name]
+            seq = state.head_seq if position.tail else state.from_seq or position.from_seq or 0
+            epoch = followed_epoch(seq, position.epoch, state.head_seq, state.epoch)
+            topics[name] = {
                 "from_seq": seq,
                 "head_seq": state.head_seq,
                 "earliest_seq": state.earliest_seq,
                 "epoch": state.epoch,
             }
-            feed = self._pace.feed(self._feeds.feed(Wanted.of(name, entering.asked)))
+            feed = self._read_limiter.feed(self._feeds.feed(Wanted.of(name, pending.request)))
             subscription = self._subscriptions[name] = Subscription(feed, seq, epoch, self)
-            begun.append(subscription)
-        body = {"topics": told, **member(entering.asked.clamped)}
-        self._wire.write(ws_frames.encoded(b"subscribed", body, entering.request_id))
-        self._pace.go_on_with(begun)
+            subscriptions.append(subscription)
+        body = {"topics": topics, **member(pending.request.clamped)}
+        self._connection.write(ws_frames.json_message(b"subscribed", body, pending.request_id))
+        self._read_limiter.go_on_with(subscriptions)
 
     def _unsubscribe(self, request_id: bytes, message: bytes) -> None:
         names = read_unsubscribe(message)
         if isinstance(names, Refusal):
             self._refuse(request_id, names)
         else:
-            left = [name for name in names if self._leave(name)]
-            self._wire.write(ws_frames.encoded(b"unsubscribed", {"topics": left}, request_id))
+            removed = [name for name in names if self._drop(name)]
+            self._connection.write(ws_frames.json_message(b"unsubscribed", {"topics": removed}, request_id))
 
-    def _leave(self, name: str) -> bool:
+    def _drop(self, name: str) -> bool:
         subscription = self._subscriptions.pop(name, None)
         if subscription is not None:
             subscription.close()
@@ -289,40 +291,40 @@ class WsSession:
 
     @property
     def is_clogged(self) -> bool:
-        return self._wire.is_clogged
+        return self._connection.is_clogged
 
     def hold(self, subscription: Subscription) -> None:
-        self._held.append(subscription)
+        self._paused.append(subscription)
 
-    def deliver(self, subscription: Subscription, piece: Piece) -> None:
-        frames = ws_frames.frames_of(piece)
-        if not subscription.is_told_caught_up and piece.is_at_head:
+    def deliver(self, subscription: Subscription, chunk: Piece) -> None:
+        frames = ws_frames.frames_of(chunk)
+        if not subscription.is_told_caught_up and chunk.is_at_head:
             subscription.is_told_caught_up = True
-            frames = frames or ws_frames.caught_up(piece)
+            frames = frames or ws_frames.caught_up(chunk)
         if frames:
-            self._wire.write(frames)
+            self._connection.write(frames)
 
     def interrupted(self, subscription: Subscription, refusal: Refusal) -> None:
         name = subscription.feed.wanted.topic
         if subscription.is_over:
             del self._subscriptions[name]
-        self._wire.write(ws_frames.refused(refusal, topics=[name]))
+        self._connection.write(ws_frames.error_message(refusal, topics=[name]))
 
     def ended(self, subscription: Subscription) -> None:
         name = subscription.feed.wanted.topic
         del self._subscriptions[name]
-        self._wire.write(ws_frames.topic_deleted(name, subscription.head_seq))
+        self._connection.write(ws_frames.topic_deleted(name, subscription.head_seq))
 
     # -- calls of the connection ---------------------------------------------------------------------------
 
     def ready(self) -> None:
-        """Resume the held subscriptions when the connection accepts data again."""
-        held, self._held = self._held, []
-        self._pace.go_on_with(held)
-        self._pace.go_on()
+        """Resume the paused subscriptions when the connection accepts data again."""
+        subscriptions, self._paused = self._paused, []
+        self._read_limiter.go_on_with(subscriptions)
+        self._read_limiter.go_on()
 
-    def _failed(self) -> None:
-        self._wire.close(ws_frames.INTERNAL_ERROR, NOT_FORESEEN)
+    def _on_failure(self) -> None:
+        self._connection.close(ws_frames.INTERNAL_ERROR, UNEXPECTED_ERROR)
 
     def check_key(self) -> None:
         """End the session if its key was revoked. Called once a second."""
@@ -336,21 +338,21 @@ class WsSession:
     def drain(self) -> None:
         """Finish the operations in progress, then end the session."""
         self._is_draining = True
-        self._hurry()
-        self._go_on()
+        self._cancel_waits()
+        self._resume()
 
     def lost(self) -> None:
         """Release everything when the connection is lost; operations in progress still complete."""
         if self._is_over:
             return
         self._is_over = True
-        self._hurry()
+        self._cancel_waits()
         subscriptions, self._subscriptions = self._subscriptions, {}
         for subscription in subscriptions.values():
             subscription.close()
-        self._held.clear()
+        self._paused.clear()
 
-    def _hurry(self) -> None:
+    def _cancel_waits(self) -> None:
         for call in list(self._publishing):
             if call.hurry is not None:
                 call.hurry()
@@ -360,6 +362,6 @@ class WsSession:
             name: {"from_seq": one.seq} if one.epoch is None else {"from_seq": one.seq, "epoch": one.epoch}
             for name, one in self._subscriptions.items()
         }
-        told = {"code": code, "message": message, "cursors": cursors}
-        self._wire.write(ws_frames.encoded(b"error", told))
-        self._wire.close(close_code, message)
+        error = {"code": code, "message": message, "cursors": cursors}
+        self._connection.write(ws_frames.json_message(b"error", error))
+        self._connection.close(close_code, message)

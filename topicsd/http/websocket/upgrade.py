@@ -28,7 +28,7 @@ from topicsd.service.dispatch import Dispatch
 
 VERSION: Final = "13"
 KEY_BYTES: Final = 16
-ENDING: Final = Refusal(SHUTTING_DOWN, "the server is shutting down", retry_after_ms=1000)
+SHUTDOWN: Final = Refusal(SHUTTING_DOWN, "the server is shutting down", retry_after_ms=1000)
 
 
 class WebSockets:
@@ -43,21 +43,21 @@ class WebSockets:
             call.refuse(refusal)
             return
         assert isinstance(call, HttpCall)
-        self._watching.permits.enter("" if key is None else key.id, partial(self._entered, call, key))
+        self._watching.permits.enter("" if key is None else key.id, partial(self._on_permit, call, key))
 
-    def _entered(self, call: HttpCall, key: Key | None, refusal: Refusal | None) -> None:
+    def _on_permit(self, call: HttpCall, key: Key | None, refusal: Refusal | None) -> None:
         """Open the WebSocket, once the stream is permitted and counted."""
         if refusal is not None:
             call.refuse(refusal)
             return
         self._watching.count_stream(1)
         if self._dispatch.drains:
-            self._left(key)
-            call.refuse(ENDING)
+            self._release(key)
+            call.refuse(SHUTDOWN)
         else:
             self._open(call, key)
 
-    def _left(self, key: Key | None) -> None:
+    def _release(self, key: Key | None) -> None:
         self._watching.permits.leave("" if key is None else key.id)
         self._watching.count_stream(-1)
 
@@ -68,34 +68,34 @@ class WebSockets:
             b"sec-websocket-accept: %b\r\n\r\n" % accept
         )
         handlers = self._dispatch.handlers
-        lane = WsLane(
+        connection = WsLane(
             head,
             handlers.body_bytes_max,
             self._connections,
             handlers.monotonic,
             partial(WsSession, dispatch=self._dispatch, feeds=self._watching.feeds, key=key),
         )
-        lane.on_end = partial(self._left, key)
-        lane.on_lag = self._watching.count_lagging
-        call.give_to(lane)
+        connection.on_end = partial(self._release, key)
+        connection.on_lag = self._watching.count_lagging
+        call.give_to(connection)
 
     def _refuse(self, call: Call, has_key: bool) -> Refusal | None:
         fields = call.fields
         protocols = {one.strip() for one in fields.upgrade.split(",")}
-        is_asked = "websocket" in protocols and "upgrade" in fields.connection
-        if not is_asked or not isinstance(call, HttpCall) or call.is_head or call.is_old:
-            return _upgrade_required("this is for WebSockets: send GET with `upgrade: websocket`")
+        is_upgrade = "websocket" in protocols and "upgrade" in fields.connection
+        if not is_upgrade or not isinstance(call, HttpCall) or call.is_head or call.is_old:
+            return _upgrade_required("a WebSocket upgrade is required: send GET with `upgrade: websocket`")
         if fields.websocket_version != VERSION:
             return _upgrade_required(f"sec-websocket-version: must be {VERSION}")
         if call.body:
-            return _wrong("content-length", "must be 0, a request for a WebSocket has no body")
+            return _wrong("content-length", "must be 0: a WebSocket request has no body")
         if not _is_nonce(fields.websocket_key):
             return _wrong("sec-websocket-key", f"must be {KEY_BYTES} bytes in base64")
         if not has_key and not _is_same_origin(fields):
-            message = "origin: pages of another origin need a key, and this server has no keys"
+            message = "origin: must be this server: another origin needs a key, and the server has no keys"
             return Refusal(FORBIDDEN, message, {"field": "origin"})
         if self._dispatch.drains:
-            return ENDING
+            return SHUTDOWN
         return None
 
 
@@ -103,8 +103,8 @@ def _upgrade_required(message: str) -> Refusal:
     return Refusal(UPGRADE_REQUIRED, message, {"upgrade": "websocket", "sec_websocket_version": VERSION})
 
 
-def _wrong(field: str, told: str) -> Refusal:
-    return Refusal(INVALID_REQUEST, f"{field}: {told}", {"field": field})
+def _wrong(field: str, rule: str) -> Refusal:
+    return Refusal(INVALID_REQUEST, f"{field}: {rule}", {"field": field})
 
 
 def _is_nonce(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""The fast lane: what starts when, and in what order answers leave."""
+"""An HTTP/1.1 connection: when requests start, and in which order their answers are sent."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ CHUNKED = request_bytes("POST", f"/v0/topics/{HOME}", BODY, is_chunked=True)
 ZIPPED = request_bytes("POST", f"/v0/topics/{HOME}", gzip.compress(BODY, mtime=0), "content-encoding: gzip")
 
 
-def _answers(written: bytes) -> list[Any]:
-    """The bodies of all answers, in order; each has a length that is right."""
+def _bodies(written: bytes) -> list[Any]:
+    """Return the bodies of all answers, in order; each must have the correct length."""
     bodies, at = [], 0
     while at < len(written):
         head_end = written.index(b"\r\n\r\n", at) + 4
@@ -39,43 +39,43 @@ def lane() -> OneLane:
     return made
 
 
-def test_appends_in_a_row_share_a_batch_and_are_answered_in_order(lane: OneLane) -> None:
+def test_consecutive_appends_share_a_batch_and_are_answered_in_order(lane: OneLane) -> None:
     lane.receive(*(append(HOME, n) for n in range(10)))
     assert lane.under_way == 10
     assert lane.wire.written == b""
     lane.settle()
-    assert [answer["first_seq"] for answer in _answers(lane.wire.written)] == list(range(2, 12))
+    assert [answer["first_seq"] for answer in _bodies(lane.wire.written)] == list(range(2, 12))
 
 
-def test_no_more_than_sixteen_are_ahead_and_reading_pauses_meanwhile(lane: OneLane) -> None:
+def test_at_most_sixteen_appends_are_in_progress_and_reading_pauses_meanwhile(lane: OneLane) -> None:
     lane.receive(*(append(HOME, n) for n in range(50)))
     assert lane.under_way == AHEAD_MAX
     assert lane.wire.is_reading_paused
     lane.settle()
-    assert [answer["first_seq"] for answer in _answers(lane.wire.written)] == list(range(2, 52))
+    assert [answer["first_seq"] for answer in _bodies(lane.wire.written)] == list(range(2, 52))
     assert not lane.wire.is_reading_paused
 
 
-def test_another_request_starts_when_those_before_it_are_answered(lane: OneLane) -> None:
+def test_any_other_request_starts_when_earlier_requests_are_answered(lane: OneLane) -> None:
     lane.receive(append(HOME), append(HOME), diff(HOME), append(HOME), look(HOME))
     assert lane.under_way == 2
     lane.settle()
-    first, second, read, third, state = _answers(lane.wire.written)
+    first, second, read, third, state = _bodies(lane.wire.written)
     assert [answer["first_seq"] for answer in (first, second, third)] == [2, 3, 4]
     assert (read["head_seq"], state["head_seq"]) == (3, 4)
 
 
-def test_an_append_does_not_start_beside_what_is_none(lane: OneLane) -> None:
+def test_an_append_does_not_start_beside_another_operation(lane: OneLane) -> None:
     lane.receive(diff(HOME, b'{"from_seq":1,"wait_ms":1000}'), append(HOME))
     lane.settle()
     assert lane.wire.written == b""
     assert lane.under_way == 0
     lane.one.pass_time(1000)
-    read, written = _answers(lane.wire.written)
+    read, written = _bodies(lane.wire.written)
     assert (read["records"], written["first_seq"]) == ([], 2)
 
 
-def test_an_answer_that_comes_early_waits_for_those_before_it(lane: OneLane) -> None:
+def test_an_early_answer_waits_for_the_answers_before_it(lane: OneLane) -> None:
     lane.receive(append(AWAY), append(HOME), append(AWAY))
     lane.settle()
     assert lane.wire.written == b""
@@ -84,7 +84,7 @@ def test_an_answer_that_comes_early_waits_for_those_before_it(lane: OneLane) -> 
     answer_last(encode_answer(200, b"", [b'{"n":3}']))
     assert lane.wire.written == b""
     answer_first(encode_answer(201, b"", [b'{"n":1}']))
-    one, two, three = _answers(lane.wire.written)
+    one, two, three = _bodies(lane.wire.written)
     assert (one["n"], two["first_seq"], three["n"]) == (1, 2, 3)
     assert lane.wire.written.startswith(b"HTTP/1.1 201 Created\r\n")
 
@@ -98,7 +98,7 @@ def test_an_answer_that_comes_early_waits_for_those_before_it(lane: OneLane) -> 
         (look(AWAY), NEVER_SENT, 503, "not_ready"),
     ],
 )
-def test_what_the_owner_did_not_answer_is_told_and_the_connection_goes_on(
+def test_a_request_that_the_owner_did_not_answer_is_refused_and_the_connection_continues(
     lane: OneLane, request_bytes: bytes, outcome: bytes | None, status: int, code: str
 ) -> None:
     lane.receive(request_bytes, append(HOME))
@@ -106,30 +106,30 @@ def test_what_the_owner_did_not_answer_is_told_and_the_connection_goes_on(
     lane.settle()
     assert lane.wire.written.startswith(b"HTTP/1.1 %d " % status)
     assert b"\r\nretry-after: 1\r\n" in lane.wire.written
-    refused, written = _answers(lane.wire.written)
+    refused, written = _bodies(lane.wire.written)
     assert (refused["error"]["code"], written["first_seq"]) == (code, 2)
 
 
-def test_nothing_is_started_behind_a_request_that_ends_the_connection(lane: OneLane) -> None:
+def test_no_request_starts_after_one_that_closes_the_connection(lane: OneLane) -> None:
     lane.receive(append(HOME, 1, "connection: close"), append(HOME), look(HOME))
     assert lane.under_way == 1
     lane.settle()
-    assert len(_answers(lane.wire.written)) == 1
+    assert len(_bodies(lane.wire.written)) == 1
     assert lane.one.state(HOME).head_seq == 2
     assert lane.wire.has_ended_writing or lane.wire.is_closed
 
 
-def test_a_malformed_request_is_refused_behind_the_answers_before_it(lane: OneLane) -> None:
+def test_a_malformed_request_is_refused_after_the_earlier_answers(lane: OneLane) -> None:
     lane.receive(append(HOME), append(HOME), b"nonsense\r\n\r\n", append(HOME))
     assert lane.wire.written == b""
     lane.settle()
-    *written, refused = _answers(lane.wire.written)
+    *written, refused = _bodies(lane.wire.written)
     assert [answer["first_seq"] for answer in written] == [2, 3]
     assert refused["error"]["code"] == "invalid_request"
     assert lane.one.state(HOME).head_seq == 3
 
 
-def test_a_client_that_does_not_read_is_not_served_on(lane: OneLane) -> None:
+def test_requests_of_a_client_that_does_not_read_wait(lane: OneLane) -> None:
     lane.lane.pause_writing()
     lane.receive(append(HOME), look(HOME))
     lane.settle()
@@ -137,42 +137,42 @@ def test_a_client_that_does_not_read_is_not_served_on(lane: OneLane) -> None:
     assert lane.wire.is_reading_paused
     lane.lane.resume_writing()
     lane.settle()
-    assert len(_answers(lane.wire.written)) == 2
+    assert len(_bodies(lane.wire.written)) == 2
     assert not lane.wire.is_reading_paused
 
 
-def test_a_large_body_is_put_together_and_what_follows_it_is_read(lane: OneLane) -> None:
+def test_a_large_body_is_assembled_and_the_requests_after_it_are_read(lane: OneLane) -> None:
     body = b'{"records":[{"data":"%b"}]}' % (b"x" * LARGE_BODY_BYTES)
     head = append(HOME).partition(b"\r\n\r\n")[0].replace(b": 24", b": %d" % len(body)) + b"\r\n\r\n"
     sent = append(HOME) + head + body + append(HOME) + look(HOME)
     for at in range(0, len(sent), 50_000):
         lane.receive(sent[at : at + 50_000])
         lane.settle()
-    heads = [answer["head_seq"] for answer in _answers(lane.wire.written)]
+    heads = [answer["head_seq"] for answer in _bodies(lane.wire.written)]
     assert heads == [2, 3, 4, 4]
     assert len(lane.one.read(HOME, 2).records[0].data) == LARGE_BODY_BYTES + 2
 
 
-def test_a_coded_body_starts_once_everything_before_it_is_answered(lane: OneLane) -> None:
+def test_a_coded_body_starts_when_everything_before_it_is_answered(lane: OneLane) -> None:
     lane.receive(append(HOME), CHUNKED, append(HOME), CHUNKED, look(HOME))
     assert lane.under_way == 1
     lane.settle()
-    assert [answer["head_seq"] for answer in _answers(lane.wire.written)] == [2, 3, 4, 5, 5]
+    assert [answer["head_seq"] for answer in _bodies(lane.wire.written)] == [2, 3, 4, 5, 5]
     assert len(lane.connections) == 1
 
 
 @pytest.mark.parametrize("size", [1, 7, len(CHUNKED) - 1, len(CHUNKED) + 1])
-def test_a_coded_body_may_come_in_pieces_and_what_is_behind_it_is_the_next_request(
+def test_a_coded_body_may_arrive_in_segments_and_the_next_request_follows_it(
     lane: OneLane, size: int
 ) -> None:
     sent = CHUNKED + append(HOME) + ZIPPED + look(HOME)
     for at in range(0, len(sent), size):
         lane.receive(sent[at : at + size])
         lane.settle()
-    assert [answer["head_seq"] for answer in _answers(lane.wire.written)] == [2, 3, 4, 4]
+    assert [answer["head_seq"] for answer in _bodies(lane.wire.written)] == [2, 3, 4, 4]
 
 
-def test_who_waits_for_a_word_gets_it_once_all_before_is_answered_or_hears_why_not(lane: OneLane) -> None:
+def test_expect_continue_is_answered_in_turn_or_refused(lane: OneLane) -> None:
     head, _, body = append(HOME, 1, "expect: 100-continue").partition(b"\r\n\r\n")
     lane.receive(append(HOME), head + b"\r\n\r\n")
     assert lane.wire.written == b""
@@ -181,14 +181,14 @@ def test_who_waits_for_a_word_gets_it_once_all_before_is_answered_or_hears_why_n
     lane.wire.take()
     lane.receive(body)
     lane.settle()
-    assert [answer["head_seq"] for answer in _answers(lane.wire.written)] == [3]
+    assert [answer["head_seq"] for answer in _bodies(lane.wire.written)] == [3]
     lane.wire.take()
     lane.receive(head.replace(b"/v0/topics/", b"/v0/nothing/") + b"\r\n\r\n")
     assert lane.wire.written.startswith(b"HTTP/1.1 404 ")
     assert lane.wire.is_closed or lane.wire.has_ended_writing
 
 
-def test_a_coded_body_that_is_malformed_ends_the_connection_in_turn(lane: OneLane) -> None:
+def test_a_malformed_coded_body_ends_the_connection_in_turn(lane: OneLane) -> None:
     lane.receive(append(HOME), CHUNKED.replace(b"\r\n0\r\n", b"x0\r\n"), append(HOME))
     lane.settle()
     first, second = lane.wire.written.split(b"HTTP/1.1 ")[1:]
@@ -206,30 +206,30 @@ def test_a_drain_closes_an_idle_connection_at_once(lane: OneLane) -> None:
     assert lane.wire.written == b""
 
 
-def test_a_drain_answers_what_is_under_way_and_starts_nothing_more(lane: OneLane) -> None:
+def test_a_drain_answers_requests_in_progress_and_starts_no_more(lane: OneLane) -> None:
     lane.receive(*(append(HOME) for _ in range(AHEAD_MAX + 5)))
     lane.dispatch.drains = True
     lane.lane.drain()
     assert lane.wire.written == b""
     lane.settle()
-    assert len(_answers(lane.wire.written)) == AHEAD_MAX
+    assert len(_bodies(lane.wire.written)) == AHEAD_MAX
     assert lane.wire.written.count(b"connection: close\r\n") == 1
     assert lane.one.state(HOME).head_seq == 1 + AHEAD_MAX
     assert lane.wire.is_closed or lane.wire.has_ended_writing
 
 
-def test_a_drain_does_not_wait_for_what_may_come(lane: OneLane) -> None:
+def test_a_drain_cancels_long_polls(lane: OneLane) -> None:
     timers = lane.one.loop.timer_count
     lane.receive(diff(HOME, b'{"from_seq":1,"wait_ms":30000}'))
     assert lane.one.loop.timer_count == timers + 1
     lane.dispatch.drains = True
     lane.lane.drain()
-    assert _answers(lane.wire.written)[0]["records"] == []
+    assert _bodies(lane.wire.written)[0]["records"] == []
     assert lane.one.loop.timer_count == timers
     assert lane.wire.is_closed
 
 
-def test_what_is_under_way_when_the_client_goes_away_is_still_done(lane: OneLane) -> None:
+def test_requests_in_progress_complete_after_the_client_disconnects(lane: OneLane) -> None:
     lane.receive(append(HOME), append(HOME))
     lane.lane.connection_lost(None)
     lane.settle()
@@ -238,7 +238,7 @@ def test_what_is_under_way_when_the_client_goes_away_is_still_done(lane: OneLane
     assert lane.connections == set()
 
 
-def test_nobody_waits_on_for_a_client_that_went_away(lane: OneLane) -> None:
+def test_a_disconnect_cancels_the_long_poll(lane: OneLane) -> None:
     timers = lane.one.loop.timer_count
     lane.receive(diff(HOME, b'{"from_seq":1,"wait_ms":30000}'))
     lane.lane.connection_lost(None)

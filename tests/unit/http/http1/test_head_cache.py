@@ -10,7 +10,7 @@ from shared.contract.api_keys import parse_keys
 from shared.contract.endpoints import Match
 from topicsd.http.http1.head_cache import REMEMBERED_MAX, KnownFields, KnownHeads
 
-SECRET = b"a-key-that-is-in-no-table-behind-the-request"
+SECRET = b"a-key-that-is-in-no-table-after-the-request"
 PLAIN = b"host: x\r\ncontent-length: 2"
 BLOCK = PLAIN + b"\r\nauthorization: Bearer " + SECRET
 SCOPES = frozenset({"read"})
@@ -27,7 +27,7 @@ def heads() -> KnownHeads:
 
 
 def reachable(start: object) -> Iterator[object]:
-    """All that is held by an object, but for code."""
+    """Yield everything reachable from an object, except code."""
     seen: set[int] = set()
     waiting = [start]
     while waiting:
@@ -46,7 +46,7 @@ def has_secret(heads: KnownHeads) -> bool:
     return any(isinstance(one, bytes) and SECRET in one for one in reachable(vars(heads)))
 
 
-def test_a_block_is_remembered(heads: KnownHeads) -> None:
+def test_a_header_block_is_cached(heads: KnownHeads) -> None:
     for block in (PLAIN, BLOCK):
         first = heads.fields(block)
         assert isinstance(first, KnownFields)
@@ -54,7 +54,7 @@ def test_a_block_is_remembered(heads: KnownHeads) -> None:
     assert heads.known_fields(BLOCK) is None
 
 
-def test_no_key_is_remembered_and_its_digest_opens_the_same(heads: KnownHeads) -> None:
+def test_no_key_is_cached_and_its_digest_authenticates_the_same(heads: KnownHeads) -> None:
     known = heads.fields(BLOCK)
     assert isinstance(known, KnownFields)
     assert not has_secret(heads)
@@ -66,14 +66,14 @@ def test_no_key_is_remembered_and_its_digest_opens_the_same(heads: KnownHeads) -
 
 
 @pytest.mark.parametrize("name", ["token", "%74oken"])
-def test_a_line_with_a_token_is_not_remembered(heads: KnownHeads, name: str) -> None:
+def test_a_line_with_a_token_is_not_cached(heads: KnownHeads, name: str) -> None:
     for path in ("/v0/ws", "/v0/topics/a"):
         if path == "/v0/ws" or name == "token":
             heads.line(f"GET {path}?{name}={SECRET.decode()} HTTP/1.1".encode())
     assert not has_secret(heads)
 
 
-def test_what_is_remembered_is_bounded(heads: KnownHeads) -> None:
+def test_the_cache_is_bounded(heads: KnownHeads) -> None:
     for number in range(REMEMBERED_MAX + 10):
         heads.fields(BLOCK + b"%d" % number)
     assert sum(isinstance(one, KnownFields) for one in reachable(vars(heads))) <= REMEMBERED_MAX

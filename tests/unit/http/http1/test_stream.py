@@ -1,4 +1,4 @@
-"""A stream that has its connection for itself: what is left of it when the client is gone."""
+"""A stream on its own connection: what remains of it when the client disconnects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from topicsd.http.http1.timeouts import Connection
 
 
 class GoneTransport(RecordingTransport):
-    """As uvloop's is once its connection is lost."""
+    """A transport that behaves as that of uvloop after its connection is lost."""
 
     is_gone = False
 
@@ -45,7 +45,7 @@ class Stage:
         self.connections.discard(connection)
 
 
-def test_what_comes_for_a_client_that_is_gone_goes_nowhere_and_harms_nobody() -> None:
+def test_writes_after_the_client_disconnected_are_ignored() -> None:
     stage = Stage()
     lost: list[int] = []
     stage.stream.on_lost = lambda: lost.append(1)
@@ -58,7 +58,7 @@ def test_what_comes_for_a_client_that_is_gone_goes_nowhere_and_harms_nobody() ->
     assert (lost, stage.wire.take(), stage.connections) == ([1], b"headone", set())
 
 
-def test_a_connection_that_is_lost_while_its_rest_leaves_is_no_mistake() -> None:
+def test_a_connection_may_be_lost_while_its_buffer_drains() -> None:
     stage = Stage()
     stage.stream.close()
     stage.wire.is_gone = True

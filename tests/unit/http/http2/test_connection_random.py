@@ -1,4 +1,4 @@
-"""A lane of HTTP/2 that is sent anything: it answers or ends, and what it counts comes out even."""
+"""An HTTP/2 connection under random input: it answers or ends, and its counts return to zero."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.harness.recording_transport import RecordingTransport
 from topicsd.http.http2.connection import H2Lane
 
 BODY = b'{"records":[{"data":1}]}'
-ASKED = (("POST", ""), ("POST", ""), ("POST", "/diff"), ("GET", ""), ("HEAD", ""), ("PUT", ""))
+REQUESTS = (("POST", ""), ("POST", ""), ("POST", "/diff"), ("GET", ""), ("HEAD", ""), ("PUT", ""))
 BODIES = (BODY, BODY, BODY, b'{"wait_ms":30000}', b"{}", b"no JSON")
 
 
 class Client:
-    """Makes frames that may be sent, and some that may not."""
+    """A maker of valid frames, and of some invalid ones."""
 
     def __init__(self, rng: random.Random, wildness: float) -> None:
         self._rng = rng
@@ -33,25 +33,25 @@ class Client:
         rng = self._rng
         if rng.random() < self._wildness:
             return self._wild()
-        makers = (self._request, self._request, self._request, self._rest, self._reset, self._word)
+        makers = (self._request, self._request, self._request, self._body, self._reset, self._control)
         return rng.choice(makers)()
 
     def _request(self) -> bytes:
         rng = self._rng
         self._last_id += 2
-        method, rest = rng.choice(ASKED)
+        method, rest = rng.choice(REQUESTS)
         headers = request_headers(method, f"/v0/topics/{rng.choice((HOME, HOME, AWAY))}{rest}")
         headers.append((b"content-type", b"application/json"))
         body = rng.choice(BODIES)
-        is_told = rng.random() < 0.5
-        if is_told:
+        has_length = rng.random() < 0.5
+        if has_length:
             headers.append((b"content-length", b"%d" % len(body)))
         if rng.random() < 0.1:
             headers.append(rng.choice(((b"content-encoding", b"gzip"), (b"x", b"a\x01"), (b"expect", b"x"))))
         block = self._encoder.encode(headers)
-        if not is_told and rng.random() < 0.3:
+        if not has_length and rng.random() < 0.3:
             return frame(1, 5, self._last_id, block)
-        if not is_told and rng.random() < 0.3:
+        if not has_length and rng.random() < 0.3:
             self._unfinished.append(self._last_id)
             return frame(1, 4, self._last_id, block)
         if rng.random() < 0.2:
@@ -60,7 +60,7 @@ class Client:
             block_frames = frame(1, 4, self._last_id, block)
         return block_frames + frame(0, 1, self._last_id, body)
 
-    def _rest(self) -> bytes:
+    def _body(self) -> bytes:
         if not self._unfinished:
             return b""
         at = self._rng.randrange(len(self._unfinished))
@@ -71,7 +71,7 @@ class Client:
             return b""
         return frame(3, 0, self._rng.randrange(1, self._last_id + 1, 2), bytes([0, 0, 0, 8]))
 
-    def _word(self) -> bytes:
+    def _control(self) -> bytes:
         rng = self._rng
         opened = rng.choice((0, max(0, self._last_id)))
         return rng.choice(
@@ -91,46 +91,48 @@ class Client:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_whatever_is_sent_the_lane_answers_or_ends(seed: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_connection_answers_or_ends_whatever_it_receives(
+    seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
     rng = random.Random(seed)
-    one = OneLane()
+    stage = OneLane()
     wire = RecordingTransport()
-    lane = H2Lane(one.dispatch, one.heads, one)
-    lane.connection_made(wire)
+    connection = H2Lane(stage.dispatch, stage.heads, stage)
+    connection.connection_made(wire)
     client = Client(rng, rng.choice((0.0, 0.0, 0.01, 0.3)))
-    lane.data_received(PREFACE + frame(4, 0, 0))
+    connection.data_received(PREFACE + frame(4, 0, 0))
     for _ in range(60):
         data = b"".join(client.next() for _ in range(rng.randrange(1, 6)))
         if data and rng.random() < 0.003:
             at = rng.randrange(len(data))
             data = data[:at] + rng.randbytes(1) + data[at + 1 :]
         at = rng.randrange(len(data) + 1)
-        # Behind the end somebody else has the connection.
-        for piece in (data[:at], data[at:]):
+        # After the end another protocol has the connection.
+        for segment in (data[:at], data[at:]):
             if wire.protocol is None:
-                lane.data_received(piece)
+                connection.data_received(segment)
         act = rng.random()
         if wire.protocol is not None:
             break
         if act < 0.1:
-            lane.pause_writing()
+            connection.pause_writing()
         elif act < 0.3:
-            lane.resume_writing()
+            connection.resume_writing()
         elif act < 0.35:
-            lane.check_patience(one.one.clock.monotonic() + rng.choice((5, 11)))
+            connection.check_patience(stage.one.clock.monotonic() + rng.choice((5, 11)))
         elif act < 0.36:
-            lane.drain()
+            connection.drain()
         if act < 0.7:
-            one.one.settle()
+            stage.one.settle()
     if wire.protocol is None:
-        lane.resume_writing()
-        one.one.settle()
-    lane.connection_lost(None)
-    for _, _, _, done in one.links.asked:
+        connection.resume_writing()
+        stage.one.settle()
+    connection.connection_lost(None)
+    for _, _, _, done in stage.links.asked:
         done(b"")
-    one.one.settle()
+    stage.one.settle()
     assert [record for record in caplog.records if record.exc_info] == []
-    requests = lane._requests
-    counts = (requests._unsent, requests._working, len(requests._under_way), len(requests._exchanges))
+    requests = connection._requests
+    counts = (requests._unsent, requests._working_bytes, len(requests._in_progress), len(requests._exchanges))
     assert counts == (0, 0, 0, 0)
     assert (len(requests.sender._ready), len(requests.sender._blocked)) == (0, 0)

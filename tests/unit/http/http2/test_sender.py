@@ -1,4 +1,4 @@
-"""Who may send when several have something to, and who is stuck."""
+"""The order in which streams send, and when a stream is stuck."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Stage:
             self.wire.send_headers(stream_id, [(b":status", b"200")])
         self.wire.data_to_send()
         self.sender = Sender[Outgoing](self.wire)
-        self.left: list[tuple[int, int]] = []
+        self.on_sent: list[tuple[int, int]] = []
 
     def add(self, stream_id: int, size: int, ends: bool = True) -> Outgoing:
         one = Outgoing(stream_id)
@@ -37,9 +37,9 @@ class Stage:
         return one
 
     def fill(self, now: float = 0.0) -> list[tuple[int, int]]:
-        self.left.clear()
-        self.sender.fill(now, lambda one, size: self.left.append((one.id, size)))
-        return list(self.left)
+        self.on_sent.clear()
+        self.sender.fill(now, lambda one, size: self.on_sent.append((one.id, size)))
+        return list(self.on_sent)
 
     def open(self, stream_id: int | None, size: int) -> None:
         self.client.increment_flow_control_window(size, stream_id)
@@ -47,7 +47,7 @@ class Stage:
         self.sender.window_opened(stream_id or 0)
 
 
-def test_streams_take_turns_a_frame_each() -> None:
+def test_streams_take_turns_of_one_frame() -> None:
     stage = Stage()
     stage.add(1, 2 * FRAME_BYTES_MAX + 1)
     stage.add(3, 10)
@@ -57,16 +57,16 @@ def test_streams_take_turns_a_frame_each() -> None:
     assert stage.fill() == []
 
 
-def test_not_more_is_made_at_a_time_than_fits_into_a_write() -> None:
+def test_one_fill_makes_at_most_one_write_of_frames() -> None:
     stage = Stage()
     stage.open(None, 1 << 20)
     for stream_id in (1, 3):
         stage.add(stream_id, WINDOW)
-    made = [sum(size for _, size in stage.fill()) for _ in range(3)]
-    assert made == [WRITE_BYTES, WRITE_BYTES - 2, 0]
+    sizes = [sum(size for _, size in stage.fill()) for _ in range(3)]
+    assert sizes == [WRITE_BYTES, WRITE_BYTES - 2, 0]
 
 
-def test_a_window_that_is_used_up_holds_back_its_stream_only() -> None:
+def test_a_full_stream_window_blocks_only_its_stream() -> None:
     stage = Stage()
     stage.open(None, 1 << 20)
     stage.add(1, WINDOW + 10)
@@ -82,7 +82,7 @@ def test_a_window_that_is_used_up_holds_back_its_stream_only() -> None:
     assert stage.fill() == [(1, 6)]
 
 
-def test_the_window_of_the_connection_holds_back_all_and_then_none() -> None:
+def test_a_full_connection_window_blocks_all_streams_until_it_opens() -> None:
     stage = Stage()
     stage.add(1, WINDOW)
     while stage.fill():
@@ -94,7 +94,7 @@ def test_the_window_of_the_connection_holds_back_all_and_then_none() -> None:
     assert stage.fill() == [(3, 5)]
 
 
-def test_who_is_blocked_is_stuck_in_time_unless_more_than_next_to_nothing_is_taken() -> None:
+def test_a_blocked_stream_is_stuck_after_a_time_unless_the_client_reads_fast_enough() -> None:
     stage = Stage()
     stage.open(None, 1 << 20)
     slow, quick = stage.add(1, WINDOW + 9000), stage.add(3, WINDOW + 9000)
@@ -109,7 +109,7 @@ def test_who_is_blocked_is_stuck_in_time_unless_more_than_next_to_nothing_is_tak
     assert quick.is_stuck(118.5)
 
 
-def test_who_may_still_add_something_is_not_stuck() -> None:
+def test_an_open_stream_is_not_stuck() -> None:
     stage = Stage()
     one = stage.add(1, WINDOW + 1, ends=False)
     while stage.fill():
@@ -119,7 +119,7 @@ def test_who_may_still_add_something_is_not_stuck() -> None:
     assert one.is_stuck(1000.0)
 
 
-def test_a_stream_that_waits_for_more_is_not_blocked() -> None:
+def test_a_stream_without_data_is_not_blocked() -> None:
     stage = Stage()
     one = stage.add(1, 10, ends=False)
     assert stage.fill() == [(1, 10)]
@@ -130,23 +130,23 @@ def test_a_stream_that_waits_for_more_is_not_blocked() -> None:
     assert stage.fill() == [(1, 4)]
 
 
-def test_what_is_forgotten_is_not_sent() -> None:
+def test_the_data_of_a_forgotten_stream_is_not_sent() -> None:
     stage = Stage()
     waiting, blocked = stage.add(3, 10), stage.add(1, 2 * WINDOW)
     stage.sender.forget(waiting)
     while stage.fill():
-        assert 3 not in [stream_id for stream_id, _ in stage.left]
+        assert 3 not in [stream_id for stream_id, _ in stage.on_sent]
     stage.sender.forget(blocked)
     stage.open(None, 1000)
     assert (stage.fill(), blocked.unsent, waiting.unsent) == ([], 0, 0)
 
 
-def test_parts_are_taken_across_their_borders_and_not_copied_before() -> None:
+def test_take_crosses_part_boundaries_and_parts_are_not_copied_before() -> None:
     one = Outgoing(1)
-    held = bytearray(b"hello ")
-    for part in (memoryview(held), b"", b"wor", b"ld"):
+    buffer = bytearray(b"hello ")
+    for part in (memoryview(buffer), b"", b"wor", b"ld"):
         one.add(part)
-    held[0] = ord("H")
+    buffer[0] = ord("H")
     assert one.unsent == 11
     assert [one.take(size) for size in (3, 5, 3)] == [b"Hel", b"lo wo", b"rld"]
     assert one.unsent == 0

@@ -1,4 +1,4 @@
-"""The transport of a WebSocket, without a socket: when it listens, and how it ends."""
+"""A WebSocket connection without a socket: when it reads, and how it ends."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ MESSAGE = masked(0x80 | TEXT, b"{}")
 
 
 class Listener:
-    """A session that keeps what it is given."""
+    """A session that records its messages and calls."""
 
     def __init__(self) -> None:
-        self.heard: list[bytes] = []
+        self.messages: list[bytes] = []
         self.calls: list[str] = []
         self.is_busy = False
         self.on_message: Callable[[], None] = lambda: None
 
     def receive(self, message: bytes) -> None:
-        self.heard.append(message)
+        self.messages.append(message)
         self.on_message()
 
     def ready(self) -> None:
@@ -54,11 +54,11 @@ class Stage:
         self.session = Listener()
         self.wire = RecordingTransport()
         self.ends = 0
-        self.lane = WsLane(b"head", 1 << 16, self, self.clock.monotonic, lambda _: self.session)
-        self.lane.on_end = self.end
+        self.connection = WsLane(b"head", 1 << 16, self, self.clock.monotonic, lambda _: self.session)
+        self.connection.on_end = self.end
         self.lagging = 0
-        self.lane.on_lag = self.lag
-        self.lane.connection_made(self.wire)
+        self.connection.on_lag = self.lag
+        self.connection.connection_made(self.wire)
         assert self.wire.take() == b"head"
 
     def opened(self, connection: Connection) -> None:
@@ -74,7 +74,7 @@ class Stage:
         self.lagging += change
 
 
-def test_what_comes_waits_while_the_session_is_busy() -> None:
+def test_messages_wait_while_the_session_is_busy() -> None:
     stage = Stage()
     session = stage.session
 
@@ -82,73 +82,75 @@ def test_what_comes_waits_while_the_session_is_busy() -> None:
         session.is_busy = True
 
     session.on_message = be_busy
-    stage.lane.data_received(MESSAGE * 3)
-    assert (len(session.heard), stage.wire.is_reading_paused) == (1, True)
+    stage.connection.data_received(MESSAGE * 3)
+    assert (len(session.messages), stage.wire.is_reading_paused) == (1, True)
     session.is_busy = False
-    stage.lane.go_on()
-    assert len(session.heard) == 2
+    stage.connection.go_on()
+    assert len(session.messages) == 2
     session.on_message = lambda: None
     session.is_busy = False
-    stage.lane.go_on()
-    assert (len(session.heard), stage.wire.is_reading_paused) == (3, False)
+    stage.connection.go_on()
+    assert (len(session.messages), stage.wire.is_reading_paused) == (3, False)
 
 
-def test_a_clogged_client_is_not_listened_to_and_is_given_up_in_time() -> None:
+def test_messages_of_a_paused_client_wait_until_it_times_out() -> None:
     stage = Stage()
-    stage.lane.pause_writing()
-    stage.lane.data_received(MESSAGE)
-    assert stage.session.heard == []
-    stage.lane.check_patience(stage.clock.monotonic() + CLOGGED_SECONDS_MAX - 1)
+    stage.connection.pause_writing()
+    stage.connection.data_received(MESSAGE)
+    assert stage.session.messages == []
+    stage.connection.check_patience(stage.clock.monotonic() + CLOGGED_SECONDS_MAX - 1)
     assert stage.session.calls == []
-    stage.lane.resume_writing()
-    assert (stage.session.calls, len(stage.session.heard)) == (["ready"], 1)
-    stage.lane.pause_writing()
-    stage.lane.check_patience(stage.clock.monotonic() + CLOGGED_SECONDS_MAX + 1)
+    stage.connection.resume_writing()
+    assert (stage.session.calls, len(stage.session.messages)) == (["ready"], 1)
+    stage.connection.pause_writing()
+    stage.connection.check_patience(stage.clock.monotonic() + CLOGGED_SECONDS_MAX + 1)
     assert stage.session.calls == ["ready", "too slow"]
 
 
 def test_a_client_that_has_not_read_for_a_while_lags_until_it_reads_or_ends() -> None:
     stage = Stage()
-    stage.lane.pause_writing()
-    stage.lane.check_patience(stage.clock.monotonic() + LAGGING_SECONDS - 1)
+    stage.connection.pause_writing()
+    stage.connection.check_patience(stage.clock.monotonic() + LAGGING_SECONDS - 1)
     assert stage.lagging == 0
     for seconds in (1, 2):
-        stage.lane.check_patience(stage.clock.monotonic() + LAGGING_SECONDS + seconds)
+        stage.connection.check_patience(stage.clock.monotonic() + LAGGING_SECONDS + seconds)
         assert stage.lagging == 1
-    stage.lane.resume_writing()
+    stage.connection.resume_writing()
     assert stage.lagging == 0
-    stage.lane.pause_writing()
-    stage.lane.check_patience(stage.clock.monotonic() + LAGGING_SECONDS + 1)
-    stage.lane.connection_lost(None)
+    stage.connection.pause_writing()
+    stage.connection.check_patience(stage.clock.monotonic() + LAGGING_SECONDS + 1)
+    stage.connection.connection_lost(None)
     assert stage.lagging == 0
 
 
-def test_an_end_comes_once_whoever_ends_it() -> None:
+def test_a_connection_ends_once_whichever_side_ends_it() -> None:
     stage = Stage()
-    stage.lane.close(1000, "enough")
-    stage.lane.close(1001, "again")
-    stage.lane.data_received(MESSAGE)
-    stage.lane.write(b"more")
-    stage.lane.connection_lost(None)
+    stage.connection.close(1000, "enough")
+    stage.connection.close(1001, "again")
+    stage.connection.data_received(MESSAGE)
+    stage.connection.write(b"more")
+    stage.connection.connection_lost(None)
     assert stage.wire.take() == ws_frames.close_frame(1000, "enough")
-    assert (stage.session.calls, stage.session.heard, stage.ends) == (["lost"], [], 1)
+    assert (stage.session.calls, stage.session.messages, stage.ends) == (["lost"], [], 1)
     assert isinstance(stage.wire.protocol, Lingering)
     assert stage.connections == {stage.wire.protocol}
 
     stage = Stage()
-    stage.lane.connection_lost(None)
+    stage.connection.connection_lost(None)
     assert (stage.session.calls, stage.ends, stage.connections) == (["lost"], 1, set())
 
 
-def test_one_that_was_lost_before_it_began_ends_too() -> None:
+def test_a_connection_lost_before_it_began_ends_too() -> None:
     stage = Stage()
-    lane = WsLane(b"head", 1 << 16, stage, stage.clock.monotonic, lambda _: stage.session)
-    lane.on_end = stage.end
-    lane.connection_lost(None)
+    connection = WsLane(b"head", 1 << 16, stage, stage.clock.monotonic, lambda _: stage.session)
+    connection.on_end = stage.end
+    connection.connection_lost(None)
     assert stage.ends == 1
 
 
-def test_an_exception_ends_it_with_an_id_that_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unexpected_error_ends_the_connection_with_the_id_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     stage = Stage()
 
     def fail() -> None:
@@ -156,15 +158,15 @@ def test_an_exception_ends_it_with_an_id_that_is_in_the_log(caplog: pytest.LogCa
 
     stage.session.on_message = fail
     with caplog.at_level(logging.ERROR, "topicsd.http"):
-        stage.lane.data_received(MESSAGE * 2)
-    assert len(stage.session.heard) == 1
+        stage.connection.data_received(MESSAGE * 2)
+    assert len(stage.session.messages) == 1
     written = stage.wire.take()
     assert written[2:4] == ws_frames.INTERNAL_ERROR.to_bytes(2, "big")
     (logged,) = caplog.records
     assert str(logged.args[0]).encode() in written  # type: ignore[index]
 
 
-def test_a_long_reason_is_cut_between_characters() -> None:
+def test_a_long_reason_is_truncated_between_characters() -> None:
     frame = ws_frames.close_frame(1008, "ä" * 100)
     assert frame[1] == 2 + 122
     assert frame[4:].decode() == "ä" * 61

@@ -1,4 +1,4 @@
-"""What one WebSocket has under way, in which order, and what becomes of it at an end."""
+"""The operations of a WebSocket session: their number, their order, and how they end."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from topicsd.http.websocket import frames as ws_frames
 STATE = {"head_seq": 5, "earliest_seq": 1, "epoch": 3}
 
 
-def _kinds(told: list[Any]) -> list[str]:
-    return [one["op"] for one in told]
+def _kinds(messages: list[Any]) -> list[str]:
+    return [one["op"] for one in messages]
 
 
-def test_as_many_publishes_are_on_their_way_as_appends_of_a_connection() -> None:
+def test_publishes_in_progress_are_bounded_like_appends() -> None:
     socket = OneSocket()
     for number in range(AHEAD_MAX):
         socket.publish(AWAY, request_id=number)
@@ -43,14 +43,14 @@ def test_another_operation_waits_for_the_publishes_before_it() -> None:
     assert not socket.session.is_busy
 
 
-def test_a_ping_waits_for_nothing() -> None:
+def test_a_ping_is_answered_at_once() -> None:
     socket = OneSocket()
     socket.publish(AWAY)
     socket.say("ping", request_id=1)
     assert socket.take() == [{"op": "pong", "request_id": 1}]
 
 
-def test_what_is_behind_a_subscribe_waits_until_all_topics_are_looked_up() -> None:
+def test_messages_after_a_subscribe_wait_until_all_topics_are_looked_up() -> None:
     socket = OneSocket()
     socket.publish(HOME)
     socket.settle()
@@ -58,15 +58,15 @@ def test_what_is_behind_a_subscribe_waits_until_all_topics_are_looked_up() -> No
     assert socket.settle() == []
     assert socket.session.is_busy
     socket.answer(0, STATE)
-    (told, *_) = socket.settle()
-    assert told["topics"] == {
+    (subscribed, *_) = socket.settle()
+    assert subscribed["topics"] == {
         AWAY: {"from_seq": 5, **STATE},
-        HOME: {"from_seq": 1, "head_seq": 1, "earliest_seq": 1, "epoch": told["topics"][HOME]["epoch"]},
+        HOME: {"from_seq": 1, "head_seq": 1, "earliest_seq": 1, "epoch": subscribed["topics"][HOME]["epoch"]},
     }
     assert not socket.session.is_busy
 
 
-def test_a_subscribe_is_for_all_of_its_topics_or_none() -> None:
+def test_a_subscribe_succeeds_for_all_topics_or_none() -> None:
     socket = OneSocket()
     socket.publish(HOME)
     socket.settle()
@@ -78,7 +78,7 @@ def test_a_subscribe_is_for_all_of_its_topics_or_none() -> None:
     assert _kinds(socket.settle()) == ["ack"]
 
 
-def test_nothing_is_said_to_who_has_left() -> None:
+def test_nothing_is_sent_after_the_client_disconnected() -> None:
     socket = OneSocket()
     socket.publish(HOME)
     socket.settle()
@@ -90,7 +90,7 @@ def test_nothing_is_said_to_who_has_left() -> None:
     socket.session.lost()
     socket.answer(0, {"topic": AWAY})
     assert socket.settle() == []
-    assert socket.worker.one.state(HOME).head_seq == 2, "what was under way is still done"
+    assert socket.worker.one.state(HOME).head_seq == 2, "the publish in progress must complete"
 
     socket = OneSocket()
     socket.say("subscribe", topic=AWAY)
@@ -99,7 +99,7 @@ def test_nothing_is_said_to_who_has_left() -> None:
     assert socket.settle() == []
 
 
-def test_a_drain_lets_what_is_under_way_be_answered_and_says_where_it_stood() -> None:
+def test_a_drain_answers_operations_in_progress_and_sends_the_cursors() -> None:
     socket = OneSocket()
     socket.publish(HOME)
     socket.settle()
@@ -118,14 +118,14 @@ def test_a_drain_lets_what_is_under_way_be_answered_and_says_where_it_stood() ->
     assert [code for code, _ in socket.wire.closed] == [ws_frames.GOING_AWAY]
 
 
-def test_a_drain_of_a_socket_with_nothing_to_do_ends_it_at_once() -> None:
+def test_a_drain_ends_an_idle_socket_at_once() -> None:
     socket = OneSocket()
     socket.session.drain()
     assert _kinds(socket.take()) == ["error"]
     assert [code for code, _ in socket.wire.closed] == [ws_frames.GOING_AWAY]
 
 
-def test_what_nobody_foresaw_ends_the_socket_behind_its_answer() -> None:
+def test_an_unexpected_error_ends_the_socket_after_its_answer() -> None:
     socket = OneSocket()
     socket.publish(AWAY, request_id=1)
     error = {"code": "internal", "message": "unexpected error, 1234 in the log"}
@@ -134,13 +134,13 @@ def test_what_nobody_foresaw_ends_the_socket_behind_its_answer() -> None:
     assert [code for code, _ in socket.wire.closed] == [ws_frames.INTERNAL_ERROR]
 
 
-def test_publishes_count_among_the_requests_of_their_key() -> None:
+def test_publishes_count_as_requests_of_their_key() -> None:
     key = Key("12345678", ALL_SCOPES, ())
     socket = OneSocket(key=key, max_inflight_per_key=2)
     for number in range(3):
         socket.publish(AWAY, request_id=number)
-    (told,) = socket.take()
-    assert (told["request_id"], told["code"], told["detail"]["limit"]) == (
+    (error,) = socket.take()
+    assert (error["request_id"], error["code"], error["detail"]["limit"]) == (
         2,
         "throttled",
         "max_inflight_per_key",
@@ -151,7 +151,7 @@ def test_publishes_count_among_the_requests_of_their_key() -> None:
     assert socket.take() == []
 
 
-def test_a_clogged_socket_is_told_nothing_of_what_it_follows() -> None:
+def test_a_paused_socket_receives_no_records() -> None:
     socket = OneSocket()
     socket.publish(HOME)
     socket.settle()
@@ -168,7 +168,7 @@ def test_a_clogged_socket_is_told_nothing_of_what_it_follows() -> None:
     assert caught_up["op"] == "caught_up"
 
 
-def test_a_topic_that_was_left_while_it_was_held_is_not_told() -> None:
+def test_a_topic_unsubscribed_while_paused_is_not_delivered() -> None:
     socket = OneSocket()
     socket.publish(HOME)
     socket.settle()
@@ -184,7 +184,7 @@ def test_a_topic_that_was_left_while_it_was_held_is_not_told() -> None:
     assert socket.settle() == []
 
 
-def test_the_topics_of_one_subscribe_are_no_requests_of_their_own() -> None:
+def test_a_subscribe_to_many_topics_counts_as_one_request() -> None:
     key = Key("12345678", ALL_SCOPES, ())
     socket = OneSocket(key=key, max_inflight_per_key=1)
     names = [name for name in (f"n{n}" for n in range(40)) if shard_of(topic_id(name), SHARDS) == 1]

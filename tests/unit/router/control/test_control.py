@@ -150,10 +150,10 @@ def test_a_missing_shard_is_not_ready_or_degraded_if_the_probe_allows_it(ask: St
     ask.workers.become(WorkerState.READY, WorkerState.READY)
     ask("ready")
     for state, text in (
-        (WorkerState.GONE, "shard 1 restarts"),
+        (WorkerState.GONE, "shard 1 is restarting"),
         (WorkerState.REPLAYING, "shard 1 is replaying its log"),
-        (WorkerState.FAILED, "shard 1 restarts because its disk failed; the server's log says why"),
-        (WorkerState.REFUSED, "shard 1 cannot be served from its disk; the server's log says why"),
+        (WorkerState.FAILED, "shard 1 is restarting after a disk failure; see the server's log"),
+        (WorkerState.REFUSED, "shard 1 cannot be served from its disk; see the server's log"),
     ):
         ask.workers.become(WorkerState.READY, state)
         status, answer = ask("ready")

@@ -10,7 +10,7 @@ def test_every_code_has_a_status_and_is_declared_once() -> None:
     assert all(name.lower() == value for name, value in constants.items())
 
 
-def test_every_status_is_one_of_failure() -> None:
+def test_every_status_is_an_error_status() -> None:
     assert all(400 <= status <= 599 for status in STATUS.values())
 
 
@@ -60,6 +60,6 @@ def test_a_refusal_is_a_value() -> None:
         one.code = "gone"  # type: ignore[misc]
 
 
-def test_a_code_that_is_not_in_the_table_is_our_own_mistake() -> None:
+def test_a_code_that_is_not_in_the_table_is_an_assertion_error() -> None:
     with pytest.raises(AssertionError):
         Refusal("nonsense", "")

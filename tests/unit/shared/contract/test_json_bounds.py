@@ -1,4 +1,4 @@
-"""The bounds of JSON, against what a decoder finds; also when a text is looked at in small pieces."""
+"""The bounds of JSON agree with a decoder, also when a text is examined in small blocks."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def _depth(value: object) -> int:
     return 0
 
 
-@pytest.mark.parametrize("piece_bytes", [1, 2, 3, 7, 64, 1 << 16])
-def test_the_depth_is_that_of_the_value_however_it_is_cut(
-    monkeypatch: pytest.MonkeyPatch, piece_bytes: int
+@pytest.mark.parametrize("block_bytes", [1, 2, 3, 7, 64, 1 << 16])
+def test_the_depth_is_that_of_the_value_for_any_block_size(
+    monkeypatch: pytest.MonkeyPatch, block_bytes: int
 ) -> None:
-    monkeypatch.setattr(shared.contract.json_bounds, "PIECE_BYTES", piece_bytes)
-    rng = Random(piece_bytes)
+    monkeypatch.setattr(shared.contract.json_bounds, "BLOCK_BYTES", block_bytes)
+    rng = Random(block_bytes)
     for _ in range(300):
         value = _value(rng, rng.randrange(14))
         text = json.dumps(value, ensure_ascii=rng.random() < 0.5).encode()
@@ -44,10 +44,10 @@ def test_the_depth_is_that_of_the_value_however_it_is_cut(
             assert is_too_deep(text, bound) == (depth > bound), (text, bound)
 
 
-@pytest.mark.parametrize("piece_bytes", [1, 3, 1 << 16])
-def test_utf8_is_what_decodes_however_it_is_cut(monkeypatch: pytest.MonkeyPatch, piece_bytes: int) -> None:
-    monkeypatch.setattr(shared.contract.json_bounds, "PIECE_BYTES", piece_bytes)
-    rng = Random(piece_bytes)
+@pytest.mark.parametrize("block_bytes", [1, 3, 1 << 16])
+def test_utf8_is_recognized_for_any_block_size(monkeypatch: pytest.MonkeyPatch, block_bytes: int) -> None:
+    monkeypatch.setattr(shared.contract.json_bounds, "BLOCK_BYTES", block_bytes)
+    rng = Random(block_bytes)
     for _ in range(500):
         text = bytearray("aé\u20ac\U0001f600".encode() * 2)
         for _ in range(rng.randrange(3)):
@@ -64,6 +64,6 @@ def _decodes(text: bytes) -> bool:
     return True
 
 
-def test_a_nul_is_seen_where_it_is_escaped() -> None:
+def test_an_escaped_nul_is_detected() -> None:
     assert may_hold_nul(b'"\\u0000"')
     assert not may_hold_nul(b'"\\u0001"')

@@ -15,7 +15,7 @@ BAD = ["", ".a", "-a", "_a", ":a", "a b", "a/b", "a\x00b", "a\ud800", "ä", "aä
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_a_good_name_serves_a_topic_and_a_forward(name: str) -> None:
+def test_a_valid_name_is_valid_for_a_topic_and_a_route(name: str) -> None:
     assert is_topic_name(name)
     assert is_forward_name(name)
     assert refuse_topic_name(name) is None
@@ -23,23 +23,23 @@ def test_a_good_name_serves_a_topic_and_a_forward(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_name_serves_neither(name: str) -> None:
+def test_an_invalid_name_is_valid_for_neither(name: str) -> None:
     assert not is_topic_name(name)
     assert not is_forward_name(name)
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "\u2028"])
-def test_a_newline_at_the_end_is_no_topic_name(end: str) -> None:
+def test_a_name_with_a_final_newline_is_invalid(end: str) -> None:
     assert not is_topic_name("orders" + end)
     assert not is_forward_name("orders" + end)
 
 
-def test_digits_of_other_scripts_are_no_topic_name() -> None:
+def test_digits_of_other_scripts_are_invalid() -> None:
     assert not is_topic_name("\u0663")
     assert not is_topic_name("a\u0663")
 
 
-def test_only_a_forward_may_have_an_arrow_in_its_name() -> None:
+def test_only_a_route_name_may_contain_an_arrow() -> None:
     assert is_forward_name("orders>billing")
     assert not is_topic_name("orders>billing")
     assert not is_forward_name(">orders")

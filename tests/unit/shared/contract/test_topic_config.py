@@ -53,7 +53,7 @@ def test_the_patch_has_every_field_of_the_configuration_and_durable() -> None:
     assert set(TopicConfigPatch.__struct_fields__) == {*TopicConfig.__struct_fields__, "durable"}
 
 
-def test_an_empty_patch_gives_the_defaults_or_leaves_what_there_is() -> None:
+def test_an_empty_patch_gives_the_defaults_or_changes_nothing() -> None:
     assert merged() == TopicConfig()
     existing = TopicConfig(type="queue", ttl_ms=5, durability="memory")
     assert merged(existing) == existing
@@ -80,7 +80,9 @@ def test_a_patch_changes_what_it_names_and_nothing_else() -> None:
         ("ephemeral", {"durability": "ephemeral", "durable": False}, "ephemeral"),
     ],
 )
-def test_durable_is_a_shorthand_and_durability_wins(before: Any, fields: dict[str, Any], after: str) -> None:
+def test_durable_is_a_shorthand_and_durability_overrides_it(
+    before: Any, fields: dict[str, Any], after: str
+) -> None:
     existing = None if before is None else TopicConfig(durability=before)
     config = merged(existing, **fields)
     assert config.durability == after
@@ -88,7 +90,7 @@ def test_durable_is_a_shorthand_and_durability_wins(before: Any, fields: dict[st
 
 
 @pytest.mark.parametrize(
-    ("field", "asked", "stored"),
+    ("field", "value", "stored"),
     [
         ("priority", -1001, -1000),
         ("priority", 5000, 1000),
@@ -101,8 +103,8 @@ def test_durable_is_a_shorthand_and_durability_wins(before: Any, fields: dict[st
         ("claim_jitter_ms", 5001, 5000),
     ],
 )
-def test_some_numbers_are_clamped(field: str, asked: int, stored: int) -> None:
-    assert getattr(merged(type="queue", **{field: asked}), field) == stored
+def test_some_numbers_are_clamped(field: str, value: int, stored: int) -> None:
+    assert getattr(merged(type="queue", **{field: value}), field) == stored
 
 
 @pytest.mark.parametrize("field", COUNTED_FIELDS)
@@ -154,21 +156,21 @@ def test_a_refused_patch_leaves_the_configuration_as_it_was() -> None:
     assert existing == TopicConfig(ttl_ms=5)
 
 
-def test_a_configuration_is_stored_whole_and_comes_back() -> None:
+def test_a_configuration_is_stored_completely_and_decodes_to_itself() -> None:
     config = TopicConfig(type="queue", priority=-5, dead_letter="dead", durability="fsync")
     payload = msgspec.msgpack.encode(config)
     assert set(msgspec.msgpack.decode(payload)) == set(TopicConfig.__struct_fields__)
     assert msgspec.msgpack.decode(payload, type=TopicConfig) == config
 
 
-def test_a_payload_of_another_release_is_read_with_defaults_and_without_what_is_unknown() -> None:
+def test_a_payload_of_another_release_decodes_with_defaults_and_without_unknown_fields() -> None:
     older = msgspec.msgpack.encode({"type": "queue", "ttl_ms": 7})
     assert msgspec.msgpack.decode(older, type=TopicConfig) == TopicConfig(type="queue", ttl_ms=7)
     newer = msgspec.msgpack.encode({"ttl_ms": 7, "colour": "red"})
     assert msgspec.msgpack.decode(newer, type=TopicConfig) == TopicConfig(ttl_ms=7)
 
 
-def test_a_patch_tells_a_missing_field_from_null() -> None:
+def test_a_patch_distinguishes_a_missing_field_from_null() -> None:
     patch = msgspec.json.decode(b'{"priority":null}', type=TopicConfigPatch)
     assert patch.priority is None
     assert patch.dead_letter is msgspec.UNSET

@@ -15,11 +15,11 @@ from shared.http.answer import REASONS, closing_refusal, refusal_body, refusal_f
 
 
 @pytest.mark.parametrize("status", sorted(set(STATUS.values())))
-def test_every_status_has_its_words(status: int) -> None:
+def test_every_status_has_a_reason_phrase(status: int) -> None:
     assert REASONS[status]
 
 
-def test_a_closing_answer_is_whole() -> None:
+def test_a_closing_refusal_is_a_complete_response() -> None:
     answer = closing_refusal(Refusal(NOT_READY, "shard 1 is gone", {"shard": 1}, retry_after_ms=1000))
     head, _, body = answer.partition(b"\r\n\r\n")
     lines = head.split(b"\r\n")
@@ -40,12 +40,12 @@ def test_a_closing_answer_is_whole() -> None:
     assert body.endswith(b"}\n")
 
 
-def test_without_detail_there_is_none() -> None:
+def test_a_refusal_without_detail_has_no_detail_field() -> None:
     assert refusal_body(Refusal(NOT_READY, "no")) == {"error": {"code": "not_ready", "message": "no"}}
 
 
 @pytest.mark.parametrize(("ms", "seconds"), [(1, 1), (1000, 1), (1001, 2), (60_000, 60)])
-def test_the_wait_is_told_in_whole_seconds_and_never_too_short(ms: int, seconds: int) -> None:
+def test_retry_after_is_rounded_up_to_whole_seconds(ms: int, seconds: int) -> None:
     assert refusal_fields(Refusal(NOT_READY, "", retry_after_ms=ms)) == b"retry-after: %d\r\n" % seconds
 
 

@@ -25,13 +25,13 @@ def board() -> Iterator[Board]:
     os.close(board.fd)
 
 
-def test_a_new_board_says_that_every_worker_is_gone(board: Board) -> None:
+def test_a_new_board_means_that_every_worker_has_ended(board: Board) -> None:
     assert len(board) == 3
     assert [slot.state for slot in board] == [WorkerState.GONE] * 3
     assert [slot.reason for slot in board] == [""] * 3
 
 
-def test_the_board_has_no_name_from_the_beginning() -> None:
+def test_the_board_is_never_visible_by_name() -> None:
     before = set(os.listdir("/dev/shm"))
     board = Board.create(2)
     assert set(os.listdir("/dev/shm")) <= before
@@ -43,7 +43,7 @@ def test_the_descriptor_is_not_inherited_by_accident(board: Board) -> None:
     assert not os.get_inheritable(board.fd)
 
 
-def test_each_number_has_a_place_of_its_own(board: Board) -> None:
+def test_each_number_has_its_own_word(board: Board) -> None:
     slot = board.slot(1)
     for number, name in enumerate(WORDS, 1):
         setattr(slot, name, number << 32 | number)
@@ -54,7 +54,7 @@ def test_each_number_has_a_place_of_its_own(board: Board) -> None:
     assert slot.reason == "why"
 
 
-def test_each_histogram_has_a_place_of_its_own(board: Board) -> None:
+def test_each_histogram_has_its_own_words(board: Board) -> None:
     slot = board.slot(1)
     slot.reason = "why"
     for number, name in enumerate(HISTOGRAMS, 1):
@@ -67,7 +67,7 @@ def test_each_histogram_has_a_place_of_its_own(board: Board) -> None:
     assert not any(board.slot(2).words)
 
 
-def test_slots_do_not_reach_into_each_other(board: Board) -> None:
+def test_slots_do_not_overlap(board: Board) -> None:
     slot = board.slot(1)
     for index in range(SLOT_BYTES // 8):
         slot.words[index] = (1 << 64) - 1
@@ -76,7 +76,7 @@ def test_slots_do_not_reach_into_each_other(board: Board) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "kept"),
+    ("text", "stored"),
     [
         ("", ""),
         ("disk gone", "disk gone"),
@@ -85,9 +85,9 @@ def test_slots_do_not_reach_into_each_other(board: Board) -> None:
         ("\udcff", "?"),
     ],
 )
-def test_a_reason_is_cut_to_whole_characters(board: Board, told: str, kept: str) -> None:
-    board.slot(0).reason = told
-    assert board.slot(0).reason == kept
+def test_a_reason_is_truncated_to_whole_characters(board: Board, text: str, stored: str) -> None:
+    board.slot(0).reason = text
+    assert board.slot(0).reason == stored
 
 
 def test_a_reason_that_is_being_changed_can_be_read(board: Board) -> None:
@@ -99,7 +99,7 @@ def test_a_reason_that_is_being_changed_can_be_read(board: Board) -> None:
     assert slot.reason.startswith("äöü")
 
 
-def test_clearing_leaves_nothing(board: Board) -> None:
+def test_clear_resets_every_field(board: Board) -> None:
     slot = board.slot(0)
     slot.reason, slot.state, slot.topics = "why", WorkerState.REFUSED, 7
     slot.in_flight_by_key[5] = 1
@@ -109,7 +109,7 @@ def test_clearing_leaves_nothing(board: Board) -> None:
 
 
 @pytest.mark.slow
-def test_what_a_child_writes_is_there_after_it_was_killed(board: Board) -> None:
+def test_the_values_of_a_killed_child_remain_readable(board: Board) -> None:
     child = (
         "import os, signal, sys\n"
         "from shared.ipc.board import Board, WorkerState\n"

@@ -37,7 +37,7 @@ def connection() -> Iterator[tuple[socket.socket, socket.socket]]:
     accepted.close()
 
 
-def test_a_connection_arrives_with_its_bytes_and_lives_on(channel: Channel, connection: Channel) -> None:
+def test_a_connection_arrives_with_its_bytes_and_stays_open(channel: Channel, connection: Channel) -> None:
     sender, receiver = channel
     client, accepted = connection
     assert send_connection(sender, accepted.fileno(), b"GET / HTTP/1.1\r\n")
@@ -45,11 +45,11 @@ def test_a_connection_arrives_with_its_bytes_and_lives_on(channel: Channel, conn
     [handed] = receive_connections(receiver)
     assert handed == Handed(handed.fd, b"GET / HTTP/1.1\r\n")
     assert not os.get_inheritable(handed.fd)
-    with socket.socket(fileno=handed.fd) as adopted:
-        adopted.sendall(b"hello")
+    with socket.socket(fileno=handed.fd) as received:
+        received.sendall(b"hello")
         assert client.recv(100) == b"hello"
         client.sendall(b"more")
-        assert adopted.recv(100) == b"more"
+        assert received.recv(100) == b"more"
 
 
 @pytest.mark.parametrize("size", [0, 1, DATA_BYTES_MAX])
@@ -62,14 +62,12 @@ def test_data_of_every_size_arrives_whole(channel: Channel, connection: Channel,
     assert handed.data == data
 
 
-def test_more_than_a_message_holds_is_our_own_mistake(channel: Channel, connection: Channel) -> None:
+def test_too_much_data_for_a_message_is_an_assertion_error(channel: Channel, connection: Channel) -> None:
     with pytest.raises(AssertionError):
         send_connection(channel[0], connection[1].fileno(), bytes(DATA_BYTES_MAX + 1))
 
 
-def test_messages_arrive_in_order_and_the_word_to_drain_behind_them(
-    channel: Channel, connection: Channel
-) -> None:
+def test_messages_arrive_in_order_and_the_drain_after_them(channel: Channel, connection: Channel) -> None:
     sender, receiver = channel
     for number in range(3):
         assert send_connection(sender, connection[1].fileno(), b"%d" % number)
@@ -85,11 +83,11 @@ def test_messages_arrive_in_order_and_the_word_to_drain_behind_them(
         os.close(one.fd)
 
 
-def test_nothing_to_receive_is_no_end(channel: Channel) -> None:
+def test_an_empty_channel_is_not_closed(channel: Channel) -> None:
     assert receive_connections(channel[1]) == []
 
 
-def test_no_more_is_received_at_once_than_asked_for(channel: Channel, connection: Channel) -> None:
+def test_at_most_count_max_messages_are_received_at_once(channel: Channel, connection: Channel) -> None:
     sender, receiver = channel
     for _ in range(5):
         assert send_connection(sender, connection[1].fileno(), b"x")
@@ -102,7 +100,7 @@ def test_no_more_is_received_at_once_than_asked_for(channel: Channel, connection
     assert counts == [2, 2, 1]
 
 
-def test_the_end_comes_after_everything_that_was_sent(channel: Channel, connection: Channel) -> None:
+def test_the_channel_ends_after_everything_that_was_sent(channel: Channel, connection: Channel) -> None:
     sender, receiver = channel
     assert send_connection(sender, connection[1].fileno(), b"last")
     sender.close()
@@ -113,9 +111,7 @@ def test_the_end_comes_after_everything_that_was_sent(channel: Channel, connecti
             receive_connections(receiver)
 
 
-def test_a_full_channel_says_so_and_takes_more_when_it_was_read(
-    channel: Channel, connection: Channel
-) -> None:
+def test_a_full_channel_rejects_messages_until_it_is_read(channel: Channel, connection: Channel) -> None:
     sender, receiver = channel
     sent = 0
     while send_connection(sender, connection[1].fileno(), bytes(32_000)):
@@ -134,7 +130,7 @@ def test_a_channel_without_a_receiver_is_an_error(channel: Channel, connection: 
         send_connection(channel[0], connection[1].fileno(), b"x")
 
 
-def test_what_was_not_received_can_be_taken_back_by_whoever_holds_the_receiving_end(
+def test_any_holder_of_the_receiving_end_can_receive_pending_messages(
     channel: Channel, connection: Channel
 ) -> None:
     sender, receiver = channel
@@ -142,15 +138,15 @@ def test_what_was_not_received_can_be_taken_back_by_whoever_holds_the_receiving_
     for _ in range(3):
         assert send_connection(sender, connection[1].fileno(), b"x")
     by_worker = receive_connections(worker_end, count_max=1)
-    taken_back = receive_connections(receiver)
-    assert (len(by_worker), len(taken_back)) == (1, 2)
+    received_again = receive_connections(receiver)
+    assert (len(by_worker), len(received_again)) == (1, 2)
     assert receive_connections(worker_end) == []
     worker_end.close()
-    for one in [*by_worker, *taken_back]:
+    for one in [*by_worker, *received_again]:
         os.close(one.fd)
 
 
-def test_without_a_descriptor_the_connection_is_counted_as_lost_and_the_rest_goes_on(
+def test_without_a_descriptor_the_connection_is_lost_and_the_rest_is_received(
     channel: Channel, connection: Channel
 ) -> None:
     sender, receiver = channel

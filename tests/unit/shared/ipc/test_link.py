@@ -1,4 +1,4 @@
-"""Links: what is asked is answered once, however the bytes come, and whatever becomes of the peer."""
+"""Links: each call is answered once, however its bytes are split and whether or not its peer survives."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ T = TypeVar("T")
 Answers = list[bytes | None]
 
 
-def _run(scene: Callable[[], Awaitable[T]]) -> T:
+def run_scene(scene: Callable[[], Awaitable[T]]) -> T:
     async def bounded() -> T:
         async with asyncio.timeout(20):
             return await scene()
@@ -42,7 +42,7 @@ def _run(scene: Callable[[], Awaitable[T]]) -> T:
 
 
 def _link(serve: Serve = lambda kind, payload, reply: None) -> tuple[Link, RecordingTransport]:
-    link, wire = Link(serve, asks=True), RecordingTransport()
+    link, wire = Link(serve, is_caller=True), RecordingTransport()
     link.connection_made(wire)
     return link, wire
 
@@ -52,10 +52,10 @@ def _frame(kind: int, number: int, payload: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("large_bytes", [LARGE_PAYLOAD_BYTES, 100, 1])
-def test_frames_mean_the_same_wherever_they_are_cut(
+def test_frames_are_decoded_the_same_however_they_are_split(
     monkeypatch: pytest.MonkeyPatch, large_bytes: int
 ) -> None:
-    """Also those that are gathered apart, behind and in front of others."""
+    """This includes large payloads, which are collected separately, before and after other frames."""
     monkeypatch.setattr("shared.ipc.link.LARGE_PAYLOAD_BYTES", large_bytes)
     payloads = [b"", b"x", b"some bytes", b"y" * 300]
     sent = b"".join(_frame(LinkKind.REQUEST, n, payload) for n, payload in enumerate(payloads))
@@ -63,48 +63,48 @@ def test_frames_mean_the_same_wherever_they_are_cut(
     async def scene() -> None:
         for cut in range(len(sent) + 1):
             for step in (1, 7, len(sent)):
-                asked: list[bytes] = []
-                link, _ = _link(lambda kind, payload, reply, asked=asked: asked.append(payload))  # type: ignore[misc]
-                pieces = [sent[:cut], *(sent[at : at + step] for at in range(cut, len(sent), step))]
-                for piece in pieces if cut % 13 == 0 or step > 1 else ():
-                    if piece:
-                        link.data_received(piece)
-                assert asked in (payloads, []), (cut, step)
-                assert asked or (cut % 13 and step == 1)
+                received: list[bytes] = []
+                link, _ = _link(lambda kind, payload, reply, received=received: received.append(payload))  # type: ignore[misc]
+                segments = [sent[:cut], *(sent[at : at + step] for at in range(cut, len(sent), step))]
+                for segment in segments if cut % 13 == 0 or step > 1 else ():
+                    if segment:
+                        link.data_received(segment)
+                assert received in (payloads, []), (cut, step)
+                assert received or (cut % 13 and step == 1)
 
-    _run(scene)
+    run_scene(scene)
 
 
-def test_what_is_asked_in_one_turn_leaves_in_one_write_and_answers_find_their_askers() -> None:
+def test_requests_of_one_turn_leave_in_one_write_and_answers_reach_their_callers() -> None:
     async def scene() -> None:
         link, wire = _link()
-        told: list[tuple[str, bytes | None]] = []
+        pairs: list[tuple[str, bytes | None]] = []
         for name in "abc":
-            link.call(LinkKind.REQUEST, name.encode(), lambda answer, name=name: told.append((name, answer)))  # type: ignore[misc]
+            link.call(LinkKind.REQUEST, name.encode(), lambda answer, name=name: pairs.append((name, answer)))  # type: ignore[misc]
         assert wire.writes == []
         await asyncio.sleep(0)
         assert len(wire.writes) == 1
         for number in (3, 1, 2):
             link.data_received(_frame(LinkKind.ANSWER, number, b"%d" % number))
-        assert told == [("c", b"3"), ("a", b"1"), ("b", b"2")]
+        assert pairs == [("c", b"3"), ("a", b"1"), ("b", b"2")]
 
-    _run(scene)
+    run_scene(scene)
 
 
-def test_an_answer_that_nobody_waits_for_is_dropped() -> None:
+def test_an_answer_without_a_pending_call_is_dropped() -> None:
     async def scene() -> None:
         link, wire = _link()
-        told: Answers = []
-        link.call(LinkKind.REQUEST, b"", told.append)
+        answers: Answers = []
+        link.call(LinkKind.REQUEST, b"", answers.append)
         for number in (1, 1, 99):
             link.data_received(_frame(LinkKind.ANSWER, number, b"answer"))
-        assert told == [b"answer"]
+        assert answers == [b"answer"]
         assert not wire.is_closed
 
-    _run(scene)
+    run_scene(scene)
 
 
-def test_a_mistake_in_taking_one_answer_ends_neither_the_link_nor_the_others(
+def test_an_error_in_one_callback_does_not_affect_the_link_or_other_calls(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     answers: Answers = []
@@ -118,28 +118,28 @@ def test_a_mistake_in_taking_one_answer_ends_neither_the_link_nor_the_others(
         link.call(LinkKind.REQUEST, b"second", answers.append)
         link.data_received(_frame(LinkKind.ANSWER, 1, b"one") + _frame(LinkKind.ANSWER, 2, b"two"))
 
-    _run(scene)
+    run_scene(scene)
     assert answers == [b"two"]
     assert "the handler is closed" in caplog.text
 
 
-def test_who_asked_a_peer_that_dies_is_told_so_once() -> None:
+def test_a_call_to_a_peer_that_dies_fails_once() -> None:
     async def scene() -> None:
         lost: list[Link] = []
         link = Link(lambda kind, payload, reply: None, lost.append)
         link.connection_made(RecordingTransport())
-        told: Answers = []
-        link.call(LinkKind.REQUEST, b"1", told.append)
-        link.call(LinkKind.REQUEST, b"2", told.append)
+        answers: Answers = []
+        link.call(LinkKind.REQUEST, b"1", answers.append)
+        link.call(LinkKind.REQUEST, b"2", answers.append)
         link.data_received(_frame(LinkKind.ANSWER, 1, b"in time"))
         link.connection_lost(None)
-        assert told == [b"in time", None]
-        link.call(LinkKind.REQUEST, b"3", told.append)
-        assert told == [b"in time", None, NEVER_SENT]
+        assert answers == [b"in time", None]
+        link.call(LinkKind.REQUEST, b"3", answers.append)
+        assert answers == [b"in time", None, NEVER_SENT]
         await asyncio.sleep(0)
         assert (lost, link.is_open) == ([link], False)
 
-    _run(scene)
+    run_scene(scene)
 
 
 def test_an_answer_for_a_peer_that_is_gone_is_dropped() -> None:
@@ -152,22 +152,22 @@ def test_an_answer_for_a_peer_that_is_gone_is_dropped() -> None:
         await asyncio.sleep(0)
         assert wire.writes == []
 
-    _run(scene)
+    run_scene(scene)
 
 
-def test_a_length_that_nobody_sends_closes_the_link() -> None:
+def test_an_impossible_length_closes_the_link() -> None:
     async def scene() -> None:
-        asked: list[bytes] = []
-        link, wire = _link(lambda kind, payload, reply: asked.append(payload))
+        payloads: list[bytes] = []
+        link, wire = _link(lambda kind, payload, reply: payloads.append(payload))
         link.data_received(_frame(LinkKind.REQUEST, 1, b"good"))
         link.data_received(HEADER.pack(PAYLOAD_BYTES_MAX + 1, LinkKind.REQUEST, 2) + b"x" * 100)
         assert wire.is_closed
-        assert asked == [b"good"]
+        assert payloads == [b"good"]
 
-    _run(scene)
+    run_scene(scene)
 
 
-def test_frames_that_stand_before_a_close_still_leave() -> None:
+def test_frames_before_a_close_are_sent() -> None:
     async def scene() -> None:
         link, wire = _link(lambda kind, payload, reply: reply(b"answer"))
         link.data_received(_frame(LinkKind.REQUEST, 1, b"x"))
@@ -175,19 +175,19 @@ def test_frames_that_stand_before_a_close_still_leave() -> None:
         assert wire.written == _frame(LinkKind.ANSWER, 1, b"answer")
         assert wire.is_closed
 
-    _run(scene)
+    run_scene(scene)
 
 
-# -- haste -------------------------------------------------------------------------------------------------
+# -- cancelled waits ---------------------------------------------------------------------------------------
 
 
-def test_who_asked_may_hurry_the_other_end_which_answers_once() -> None:
+def test_a_caller_may_cancel_the_wait_of_the_peer_which_answers_once() -> None:
     async def scene() -> None:
         waiting: list[Asked] = []
 
-        def serve(kind: int, payload: bytes, asked: Asked) -> None:
-            waiting.append(asked)
-            asked.hurry = lambda: asked(b"what there is")
+        def serve(kind: int, payload: bytes, request: Asked) -> None:
+            waiting.append(request)
+            request.hurry = lambda: request(b"so far")
 
         link, wire = _link(serve)
         link.data_received(_frame(LinkKind.REQUEST, 7, b"x"))
@@ -197,16 +197,16 @@ def test_who_asked_may_hurry_the_other_end_which_answers_once() -> None:
         waiting[0](b"too late")
         link.data_received(_frame(LinkKind.HURRY, 8, b""))
         await asyncio.sleep(0)
-        assert wire.take() == _frame(LinkKind.ANSWER, 7, b"what there is")
+        assert wire.take() == _frame(LinkKind.ANSWER, 7, b"so far")
 
-    _run(scene)
+    run_scene(scene)
 
 
-def test_a_question_is_hurried_once_and_not_when_it_is_answered() -> None:
+def test_a_wait_is_cancelled_once_and_not_after_the_answer() -> None:
     async def scene() -> None:
         link, wire = _link()
-        told: Answers = []
-        first, second = (link.call(LinkKind.REQUEST, b"", told.append) for _ in range(2))
+        answers: Answers = []
+        first, second = (link.call(LinkKind.REQUEST, b"", answers.append) for _ in range(2))
         await asyncio.sleep(0)
         wire.take()
         first.hurry()
@@ -215,63 +215,63 @@ def test_a_question_is_hurried_once_and_not_when_it_is_answered() -> None:
         second.hurry()
         await asyncio.sleep(0)
         assert wire.take() == _frame(LinkKind.HURRY, 1, b"")
-        assert told == [b"answer"]
+        assert answers == [b"answer"]
 
-    _run(scene)
+    run_scene(scene)
 
 
-def test_what_waits_for_a_peer_that_is_gone_is_hurried() -> None:
+def test_a_lost_link_cancels_the_waits_of_its_requests() -> None:
     async def scene() -> None:
-        hurried: list[int] = []
+        cancelled: list[int] = []
 
-        def serve(kind: int, payload: bytes, asked: Asked) -> None:
-            asked.hurry = lambda: hurried.append(1)
+        def serve(kind: int, payload: bytes, request: Asked) -> None:
+            request.hurry = lambda: cancelled.append(1)
 
         link, _ = _link(serve)
         link.data_received(_frame(LinkKind.REQUEST, 1, b""))
         link.connection_lost(None)
-        assert hurried == [1]
+        assert cancelled == [1]
 
-    _run(scene)
-
-
-# -- what waits to be written ------------------------------------------------------------------------------
+    run_scene(scene)
 
 
-def test_nothing_more_is_asked_of_a_peer_that_does_not_read() -> None:
+# -- data waiting to be written ----------------------------------------------------------------------------
+
+
+def test_calls_to_a_peer_that_does_not_read_are_rejected() -> None:
     async def scene() -> None:
         link, wire = _link()
-        told: Answers = []
-        link.call(LinkKind.REQUEST, b"1", told.append)
+        answers: Answers = []
+        link.call(LinkKind.REQUEST, b"1", answers.append)
         link.pause_writing()
-        link.call(LinkKind.REQUEST, b"2", told.append)
-        assert told == [NEVER_SENT]
-        # Its answers are read on, or two processes might wait for each other.
+        link.call(LinkKind.REQUEST, b"2", answers.append)
+        assert answers == [NEVER_SENT]
+        # Answers are still read; otherwise two processes might wait for each other.
         assert not wire.is_reading_paused
         link.data_received(_frame(LinkKind.ANSWER, 1, b"one"))
         link.resume_writing()
-        link.call(LinkKind.REQUEST, b"3", told.append)
-        assert told == [NEVER_SENT, b"one"]
+        link.call(LinkKind.REQUEST, b"3", answers.append)
+        assert answers == [NEVER_SENT, b"one"]
 
-    _run(scene)
+    run_scene(scene)
 
 
-def test_one_turn_does_not_take_more_than_the_bound_either(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_calls_of_one_turn_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shared.ipc.link.WAITING_BYTES_MAX", 100)
 
     async def scene() -> None:
         link, wire = _link()
-        told: Answers = []
+        answers: Answers = []
         for _ in range(5):
-            link.call(LinkKind.REQUEST, b"x" * 60, told.append)
-        assert told == [NEVER_SENT] * 3
+            link.call(LinkKind.REQUEST, b"x" * 60, answers.append)
+        assert answers == [NEVER_SENT] * 3
         await asyncio.sleep(0)
         assert len(wire.written) == 2 * (60 + HEADER.size)
 
-    _run(scene)
+    run_scene(scene)
 
 
-def test_an_end_that_answers_reads_no_more_while_its_answers_are_not_read() -> None:
+def test_an_answering_end_stops_reading_while_its_answers_are_not_read() -> None:
     async def scene() -> None:
         link = Link(lambda kind, payload, reply: reply(b"answer"))
         wire = RecordingTransport()
@@ -281,7 +281,7 @@ def test_an_end_that_answers_reads_no_more_while_its_answers_are_not_read() -> N
         link.resume_writing()
         assert not wire.is_reading_paused
 
-    _run(scene)
+    run_scene(scene)
 
 
 # -- over a socket -----------------------------------------------------------------------------------------
@@ -292,12 +292,12 @@ def _echo(kind: int, payload: bytes, reply: Callable[[bytes], None]) -> None:
 
 
 async def _ask(pool: LinkPool, name: str, payload: bytes) -> bytes | None:
-    told: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
-    pool.call(name, LinkKind.REQUEST, payload, told.set_result)
-    return await told
+    answer: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+    pool.call(name, LinkKind.REQUEST, payload, answer.set_result)
+    return await answer
 
 
-def test_two_processes_ask_each_other_over_the_links_that_they_opened() -> None:
+def test_two_processes_call_each_other_over_the_links_that_they_opened() -> None:
     async def scene() -> None:
         instance = secrets.token_hex(8)
         servers = [await serve_links(instance, name, _echo) for name in ("0", "1")]
@@ -312,11 +312,11 @@ def test_two_processes_ask_each_other_over_the_links_that_they_opened() -> None:
         for server in servers:
             server.close()
 
-    _run(scene)
+    run_scene(scene)
 
 
-def test_a_body_goes_apart_and_is_there_with_its_question() -> None:
-    """Also of one that waits for the link to be opened, and no other question has it."""
+def test_a_body_is_sent_separately_and_arrives_with_its_request() -> None:
+    """This includes requests that wait for the link to open. No other request gets the body."""
 
     def serve(kind: int, payload: bytes, reply: Asked) -> None:
         del kind
@@ -327,15 +327,15 @@ def test_a_body_goes_apart_and_is_there_with_its_question() -> None:
         server, pool = await serve_links(instance, "0", serve), LinkPool(instance)
         large = secrets.token_bytes(LARGE_PAYLOAD_BYTES)
         for _ in range(2):
-            told: list[asyncio.Future[bytes | None]] = []
+            answers: list[asyncio.Future[bytes | None]] = []
             for payload, body in ((b"a", b""), (b"b", large), (b"c", b""), (b"", large)):
-                told.append(asyncio.get_running_loop().create_future())
-                pool.call("0", LinkKind.REQUEST, payload, told[-1].set_result, body)
-            assert await asyncio.gather(*told) == [b"a:", b"b:" + large, b"c:", b":" + large]
+                answers.append(asyncio.get_running_loop().create_future())
+                pool.call("0", LinkKind.REQUEST, payload, answers[-1].set_result, body)
+            assert await asyncio.gather(*answers) == [b"a:", b"b:" + large, b"c:", b":" + large]
         pool.close()
         server.close()
 
-    _run(scene)
+    run_scene(scene)
 
 
 def _shared_body() -> SharedBody:
@@ -357,15 +357,15 @@ def test_a_shared_body_is_mapped_by_the_peer() -> None:
         instance = secrets.token_hex(8)
         server, pool = await serve_links(instance, "0", serve), LinkPool(instance)
         for _ in range(2):
-            told = asyncio.get_running_loop().create_future()
-            pool.call("0", LinkKind.REQUEST, b"a", told.set_result, _shared_body())
-            assert await told == b"a"
+            answer = asyncio.get_running_loop().create_future()
+            pool.call("0", LinkKind.REQUEST, b"a", answer.set_result, _shared_body())
+            assert await answer == b"a"
         assert [type(body).__name__ for body in bodies] == ["MappedBody", "MappedBody"]
         assert {bytes(body) for body in bodies} == {b"y" * SHARED_BYTES_MIN}
         pool.close()
         server.close()
 
-    _run(scene)
+    run_scene(scene)
 
 
 def test_after_a_shared_body_that_could_not_be_opened_bodies_are_copied(
@@ -383,19 +383,19 @@ def test_after_a_shared_body_that_could_not_be_opened_bodies_are_copied(
         server, pool = await serve_links(instance, "0", serve), LinkPool(instance)
         answers: Answers = []
         for _ in range(2):
-            told = asyncio.get_running_loop().create_future()
-            pool.call("0", LinkKind.REQUEST, b"a", told.set_result, _shared_body())
-            answers.append(await told)
+            answer = asyncio.get_running_loop().create_future()
+            pool.call("0", LinkKind.REQUEST, b"a", answer.set_result, _shared_body())
+            answers.append(await answer)
         assert answers == [NEVER_SENT, b"a"]
         pool.close()
         server.close()
 
-    _run(scene)
+    run_scene(scene)
     assert bodies == [b"y" * SHARED_BYTES_MIN]
     assert "not opened" in caplog.text
 
 
-def test_a_peer_that_is_not_there_is_told_at_once_and_found_when_it_comes() -> None:
+def test_a_call_to_an_absent_peer_fails_at_once_and_succeeds_when_it_starts() -> None:
     async def scene() -> None:
         instance = secrets.token_hex(8)
         pool = LinkPool(instance)
@@ -405,10 +405,10 @@ def test_a_peer_that_is_not_there_is_told_at_once_and_found_when_it_comes() -> N
         pool.close()
         server.close()
 
-    _run(scene)
+    run_scene(scene)
 
 
-def test_a_peer_that_dies_is_found_again_when_it_is_back() -> None:
+def test_a_link_is_reopened_after_its_peer_restarts() -> None:
     async def scene() -> None:
         instance = secrets.token_hex(8)
         peers: list[Link] = []
@@ -431,29 +431,29 @@ def test_a_peer_that_dies_is_found_again_when_it_is_back() -> None:
         pool.close()
         again.close()
 
-    _run(scene)
+    run_scene(scene)
 
 
-def test_a_process_of_another_user_is_not_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_of_another_user_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     uid = os.getuid()
 
     async def scene() -> None:
         instance = secrets.token_hex(8)
-        asked: list[bytes] = []
-        server = await serve_links(instance, "0", lambda kind, payload, reply: asked.append(payload))
+        payloads: list[bytes] = []
+        server = await serve_links(instance, "0", lambda kind, payload, reply: payloads.append(payload))
         monkeypatch.setattr("shared.ipc.link.os.getuid", lambda: uid + 1)
         pool = LinkPool(instance)
         assert not await _ask(pool, "0", b"x")
-        # So is one that asks without looking whom it talks to.
+        # The server rejects a link of another user too.
         with socket.socket(socket.AF_UNIX) as peer:
             peer.settimeout(10)
             peer.connect(address_of(instance, "0"))
             peer.send(_frame(LinkKind.REQUEST, 1, b"x"))
             assert await asyncio.to_thread(_rest, peer) == b""
-        assert asked == []
+        assert payloads == []
         server.close()
 
-    _run(scene)
+    run_scene(scene)
 
 
 def _rest(peer: socket.socket) -> bytes:
@@ -463,7 +463,7 @@ def _rest(peer: socket.socket) -> bytes:
         return b""
 
 
-def test_a_peer_that_stops_reading_costs_a_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_stops_reading_uses_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shared.ipc.link.WAITING_BYTES_MAX", 1 << 20)
 
     async def scene() -> None:
@@ -472,14 +472,14 @@ def test_a_peer_that_stops_reading_costs_a_bounded_memory(monkeypatch: pytest.Mo
         listener.bind(address_of(instance, "0"))
         listener.listen()
         pool = LinkPool(instance)
-        told: Answers = []
-        piece = secrets.token_bytes(64 << 10)
+        answers: Answers = []
+        payload = secrets.token_bytes(64 << 10)
         for _ in range(200):
-            pool.call("0", LinkKind.REQUEST, piece, told.append)
+            pool.call("0", LinkKind.REQUEST, payload, answers.append)
             await asyncio.sleep(0.001)
-        refused = told.count(NEVER_SENT)
-        assert 200 - refused < (1 << 20) * 2 // len(piece) + 16
-        # It reads on, and is asked again.
+        refused = answers.count(NEVER_SENT)
+        assert 200 - refused < (1 << 20) * 2 // len(payload) + 16
+        # Once the peer reads again, calls to it are accepted.
         peer, _ = listener.accept()
         peer.setblocking(False)
         loop = asyncio.get_running_loop()
@@ -487,11 +487,11 @@ def test_a_peer_that_stops_reading_costs_a_bounded_memory(monkeypatch: pytest.Mo
             async with asyncio.timeout(0.3):
                 while True:
                     await loop.sock_recv(peer, 1 << 20)
-        before = len(told)
-        pool.call("0", LinkKind.REQUEST, b"x", told.append)
-        assert len(told) == before
+        before = len(answers)
+        pool.call("0", LinkKind.REQUEST, b"x", answers.append)
+        assert len(answers) == before
         pool.close()
         peer.close()
         listener.close()
 
-    _run(scene)
+    run_scene(scene)

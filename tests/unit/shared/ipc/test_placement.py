@@ -25,19 +25,19 @@ def test_the_shard_with_the_highest_score_wins() -> None:
 
 
 @pytest.mark.parametrize("wrong", [-1, 2**64])
-def test_a_number_that_is_no_id_is_our_own_mistake(wrong: int) -> None:
+def test_a_number_that_is_not_an_id_is_an_assertion_error(wrong: int) -> None:
     with pytest.raises(AssertionError):
         shard_of(wrong, 2)
 
 
-def test_no_shards_is_our_own_mistake() -> None:
+def test_a_shard_count_of_zero_is_an_assertion_error() -> None:
     with pytest.raises(AssertionError):
         shard_of(1, 0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 15])
-def test_one_shard_more_moves_its_share_and_only_to_itself(ids: list[int], count: int) -> None:
+def test_an_added_shard_takes_its_share_and_moves_nothing_else(ids: list[int], count: int) -> None:
     before = [shard_of(number, count) for number in ids]
     after = [shard_of(number, count + 1) for number in ids]
     targets = [new for old, new in zip(before, after, strict=True) if old != new]

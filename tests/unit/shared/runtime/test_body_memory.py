@@ -1,4 +1,4 @@
-"""Bodies in shared memory: the bytes that arrived, whoever maps them, and no descriptor left open."""
+"""Bodies in shared memory: a mapping equals the bytes received, and no descriptor leaks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from shared.runtime.body_memory import PIECE_BYTES, SHARED_BYTES_MIN, BodyBuffer, SharedBody, open_body
+from shared.runtime.body_memory import BLOCK_BYTES, SHARED_BYTES_MIN, BodyBuffer, SharedBody, open_body
 
 LARGE = b'{"records":[{"data":"%b"}]}' % (b"x" * SHARED_BYTES_MIN)
 
@@ -25,7 +25,7 @@ def shared(content: bytes, step: int = 100_000) -> SharedBody:
 
 
 def mapped(content: bytes) -> bytes:
-    """Map a body that is padded to the least size of a shared one."""
+    """Map a body padded to the minimum size of a shared body."""
     return shared(content.ljust(SHARED_BYTES_MIN)).mapped()
 
 
@@ -46,8 +46,8 @@ def test_a_large_body_is_what_arrived(step: int) -> None:
     assert len(body) == len(LARGE)
     opened = open_body(body.ticket())
     assert opened is not None
-    for found in (body.content(), body.mapped(), opened):
-        assert bytes(found) == LARGE
+    for opened_body in (body.content(), body.mapped(), opened):
+        assert bytes(opened_body) == LARGE
 
 
 def test_a_mapping_outlives_the_descriptor_and_is_decoded_as_bytes_are() -> None:
@@ -95,7 +95,7 @@ def test_a_body_stays_in_this_process_where_there_are_no_memory_files(
 
 
 def test_a_mapped_body_answers_as_bytes_do() -> None:
-    edge = b"a" * (PIECE_BYTES - 3)
+    edge = b"a" * (BLOCK_BYTES - 3)
     for content in (b"abc\\u0000", edge + b"\\u0000{{", "é".encode(), edge + b"\\\\ud", b""):
         padded = content.ljust(SHARED_BYTES_MIN)
         body = mapped(content)
@@ -103,7 +103,7 @@ def test_a_mapped_body_answers_as_bytes_do() -> None:
         assert len(body) == len(padded)
         assert body.isascii() == padded.isascii()
         assert body.count(b"{") == padded.count(b"{")
-        for wanted in (ord("\\"), ord("{"), 0xC3, b"\\u0000", b"\\ud", b"\\uD"):
-            assert (wanted in body) == (wanted in padded)
+        for pattern in (ord("\\"), ord("{"), 0xC3, b"\\u0000", b"\\ud", b"\\uD"):
+            assert (pattern in body) == (pattern in padded)
         assert body[:10] == padded[:10]
-        assert body[PIECE_BYTES - 5 : PIECE_BYTES + 5] == padded[PIECE_BYTES - 5 : PIECE_BYTES + 5]
+        assert body[BLOCK_BYTES - 5 : BLOCK_BYTES + 5] == padded[BLOCK_BYTES - 5 : BLOCK_BYTES + 5]

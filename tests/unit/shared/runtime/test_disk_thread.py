@@ -1,4 +1,4 @@
-"""A real thread under a real loop: the rest of the suite puts `StepThread` in its place."""
+"""A real thread with a real loop; other tests use `StepThread` instead."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from shared.runtime import disk_thread as sync_thread
-from shared.runtime.disk_thread import SyncThread
+from shared.runtime import disk_thread
+from shared.runtime.disk_thread import SystemDiskThread
 
 
-def run(play: Callable[[SyncThread, asyncio.AbstractEventLoop], Any]) -> None:
-    """Play a script on a loop with a thread, and end both."""
+def run(play: Callable[[SystemDiskThread, asyncio.AbstractEventLoop], Any]) -> None:
+    """Run a script on a loop with a thread, and stop both."""
 
     async def on_loop() -> None:
-        thread = SyncThread(asyncio.get_running_loop(), "disk-of-a-test")
+        thread = SystemDiskThread(asyncio.get_running_loop(), "disk-of-a-test")
         try:
             outcome = play(thread, asyncio.get_running_loop())
             if asyncio.iscoroutine(outcome):
@@ -30,42 +30,42 @@ def run(play: Callable[[SyncThread, asyncio.AbstractEventLoop], Any]) -> None:
     asyncio.run(on_loop())
 
 
-def submitted(thread: SyncThread, loop: asyncio.AbstractEventLoop, job: Callable[[], Any]) -> Any:
+def submitted(thread: SystemDiskThread, loop: asyncio.AbstractEventLoop, job: Callable[[], Any]) -> Any:
     future = loop.create_future()
     thread.submit(job, future.set_result)
     return future
 
 
-def test_jobs_are_done_one_by_one_in_their_order_and_told_on_the_loop() -> None:
-    async def play(thread: SyncThread, loop: asyncio.AbstractEventLoop) -> None:
+def test_jobs_run_in_order_and_their_outcomes_arrive_on_the_loop() -> None:
+    async def play(thread: SystemDiskThread, loop: asyncio.AbstractEventLoop) -> None:
         done: list[int] = []
-        told: list[tuple[int, int]] = []
+        outcomes: list[tuple[int, int]] = []
         last = loop.create_future()
         for number in range(500):
             thread.submit(
                 lambda number=number: done.append(number) or number,  # type: ignore[misc]
-                lambda outcome: told.append((outcome, threading.get_ident())),
+                lambda outcome: outcomes.append((outcome, threading.get_ident())),
             )
         thread.submit(lambda: None, last.set_result)
         await last
         assert done == list(range(500))
-        assert told == [(number, threading.get_ident()) for number in range(500)]
+        assert outcomes == [(number, threading.get_ident()) for number in range(500)]
 
     run(play)
 
 
-def test_a_job_runs_on_a_thread_of_its_own_name() -> None:
-    async def play(thread: SyncThread, loop: asyncio.AbstractEventLoop) -> None:
+def test_a_job_runs_on_the_named_thread() -> None:
+    async def play(thread: SystemDiskThread, loop: asyncio.AbstractEventLoop) -> None:
         assert await submitted(thread, loop, lambda: threading.current_thread().name) == "disk-of-a-test"
 
     run(play)
 
 
-def test_the_error_of_a_job_is_its_outcome_and_the_next_job_is_done() -> None:
+def test_the_error_of_a_job_is_its_outcome_and_the_next_job_runs() -> None:
     def fail() -> None:
         raise OSError(errno.EIO, "the disk is gone")
 
-    async def play(thread: SyncThread, loop: asyncio.AbstractEventLoop) -> None:
+    async def play(thread: SystemDiskThread, loop: asyncio.AbstractEventLoop) -> None:
         outcome = await submitted(thread, loop, fail)
         assert isinstance(outcome, OSError)
         assert outcome.errno == errno.EIO
@@ -74,12 +74,12 @@ def test_the_error_of_a_job_is_its_outcome_and_the_next_job_is_done() -> None:
     run(play)
 
 
-def test_our_own_mistake_in_a_job_fails_it_and_not_the_thread(caplog: pytest.LogCaptureFixture) -> None:
-    def mistake() -> None:
+def test_an_unexpected_error_fails_the_job_and_not_the_thread(caplog: pytest.LogCaptureFixture) -> None:
+    def raise_key_error() -> None:
         raise KeyError("what")
 
-    async def play(thread: SyncThread, loop: asyncio.AbstractEventLoop) -> None:
-        outcome = await submitted(thread, loop, mistake)
+    async def play(thread: SystemDiskThread, loop: asyncio.AbstractEventLoop) -> None:
+        outcome = await submitted(thread, loop, raise_key_error)
         assert isinstance(outcome, OSError)
         assert outcome.errno == errno.EIO
         assert "KeyError('what')" in str(outcome)
@@ -87,38 +87,38 @@ def test_our_own_mistake_in_a_job_fails_it_and_not_the_thread(caplog: pytest.Log
 
     with caplog.at_level(logging.ERROR, "topicsd.log"):
         run(play)
-    assert "a disk job failed" in caplog.text
+    assert "disk thread: job failed" in caplog.text
     assert "KeyError" in caplog.text
 
 
-def test_draining_waits_for_every_job_and_tells_it_without_a_turn_of_the_loop() -> None:
-    def play(thread: SyncThread, loop: asyncio.AbstractEventLoop) -> None:
+def test_drain_waits_for_every_job_and_delivers_outcomes_without_the_loop() -> None:
+    def play(thread: SystemDiskThread, loop: asyncio.AbstractEventLoop) -> None:
         gate = threading.Event()
-        told: list[str] = []
-        thread.submit(gate.wait, lambda outcome: told.append("waited"))
-        thread.submit(lambda: "quick", told.append)
-        loop.call_soon(told.append, "a turn of the loop")
+        events: list[str] = []
+        thread.submit(gate.wait, lambda outcome: events.append("waited"))
+        thread.submit(lambda: "quick", events.append)
+        loop.call_soon(events.append, "a turn of the loop")
         gate.set()
         thread.drain()
-        assert told == ["waited", "quick"]
+        assert events == ["waited", "quick"]
         thread.drain()
 
     run(play)
 
 
-def test_an_outcome_that_a_drain_told_is_not_told_again_by_the_loop() -> None:
-    async def play(thread: SyncThread, loop: asyncio.AbstractEventLoop) -> None:
-        told: list[int] = []
-        thread.submit(lambda: 1, told.append)
+def test_an_outcome_delivered_by_drain_is_not_delivered_again() -> None:
+    async def play(thread: SystemDiskThread, loop: asyncio.AbstractEventLoop) -> None:
+        outcomes: list[int] = []
+        thread.submit(lambda: 1, outcomes.append)
         thread.drain()
         await submitted(thread, loop, lambda: None)
-        assert told == [1]
+        assert outcomes == [1]
 
     run(play)
 
 
-def test_stopping_does_what_was_submitted_first() -> None:
-    def play(thread: SyncThread, loop: asyncio.AbstractEventLoop) -> None:
+def test_stop_runs_the_submitted_jobs_first() -> None:
+    def play(thread: SystemDiskThread, loop: asyncio.AbstractEventLoop) -> None:
         done: list[int] = []
         for number in range(100):
             thread.submit(lambda number=number: done.append(number), lambda outcome: None)  # type: ignore[misc]
@@ -129,19 +129,19 @@ def test_stopping_does_what_was_submitted_first() -> None:
     run(play)
 
 
-def test_waiting_for_the_thread_beats(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sync_thread, "WAIT_SECONDS", 0.001)
-    has_beaten = threading.Event()
+def test_on_wait_is_called_while_waiting_for_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_thread, "WAIT_SECONDS", 0.001)
+    was_called = threading.Event()
 
     async def on_loop() -> None:
-        thread = SyncThread(asyncio.get_running_loop(), "disk-of-a-test", has_beaten.set)
+        thread = SystemDiskThread(asyncio.get_running_loop(), "disk-of-a-test", was_called.set)
         outcomes: list[object] = []
-        thread.submit(lambda: has_beaten.wait(30), outcomes.append)
+        thread.submit(lambda: was_called.wait(30), outcomes.append)
         thread.drain()
         assert outcomes == [True]
-        has_beaten.clear()
-        thread.submit(lambda: has_beaten.wait(30), outcomes.append)
+        was_called.clear()
+        thread.submit(lambda: was_called.wait(30), outcomes.append)
         thread.stop()
-        assert has_beaten.is_set()
+        assert was_called.is_set()
 
     asyncio.run(on_loop())

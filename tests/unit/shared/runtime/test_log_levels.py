@@ -17,13 +17,13 @@ from shared.runtime.log_levels import Levels, check_levels, parse_levels
         ),
     ],
 )
-def test_levels_are_read(text: str, levels: Levels) -> None:
+def test_levels_are_parsed(text: str, levels: Levels) -> None:
     assert parse_levels(text) == levels
     assert check_levels(text) == text
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "'' is not a level"),
         ("loud", "'loud' is not a level: debug, info, warning, error"),
@@ -32,12 +32,12 @@ def test_levels_are_read(text: str, levels: Levels) -> None:
         ("topicsd.log=", "'' is not a level"),
         ("=debug", "'' is not a module name"),
         ("topics-d=debug", "'topics-d' is not a module name"),
-        ("topicsd=debug,topicsd=info", "topicsd is named twice"),
+        ("topicsd=debug,topicsd=info", "topicsd must not be named twice"),
         ("info,topicsd.logg=debug", r"^topicsd\.logg: unknown module, did you mean topicsd\.log\?$"),
         ("routr=debug", r"^routr: unknown module, did you mean router\?$"),
         ("zzz=debug", r"^zzz: unknown module, such as topicsd\.log$"),
     ],
 )
-def test_what_is_no_level_is_told(text: str, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_an_invalid_level_is_refused_with_a_message(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         parse_levels(text)

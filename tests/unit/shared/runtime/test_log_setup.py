@@ -32,7 +32,7 @@ def logged(stream: io.StringIO) -> list[Any]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-def test_a_file_gets_one_json_object_an_event() -> None:
+def test_a_file_gets_one_json_object_per_event() -> None:
     out = io.StringIO()
     set_up_logging("info", "worker-03", out)
     logging.getLogger("topicsd.log").warning(
@@ -51,20 +51,20 @@ def test_a_file_gets_one_json_object_an_event() -> None:
     }
 
 
-def test_a_terminal_gets_one_line_of_text_an_event() -> None:
+def test_a_terminal_gets_one_line_of_text_per_event() -> None:
     out = Terminal()
     set_up_logging("info", "front", out)
     logging.getLogger("router.accept.connection_router").info(
-        "listening\x1b[2J\nhere", extra=fields(port=4000, told="a b")
+        "listening\x1b[2J\nhere", extra=fields(port=4000, cause="a b")
     )
     (line,) = out.getvalue().splitlines()
     assert line.endswith(
-        r'Z INFO    front router.accept.connection_router: listening\x1b[2J\nhere  port=4000  told="a b"'
+        r'Z INFO    front router.accept.connection_router: listening\x1b[2J\nhere  port=4000  cause="a b"'
     )
 
 
 @pytest.mark.parametrize("stream_type", [io.StringIO, Terminal])
-def test_a_traceback_stays_in_its_line(stream_type: type[io.StringIO]) -> None:
+def test_a_traceback_is_part_of_its_line(stream_type: type[io.StringIO]) -> None:
     out = stream_type()
     set_up_logging("info", "front", out)
     try:
@@ -76,7 +76,7 @@ def test_a_traceback_stays_in_its_line(stream_type: type[io.StringIO]) -> None:
     assert "r1" in line
 
 
-def test_the_level_is_each_modules_own() -> None:
+def test_each_module_has_its_own_level() -> None:
     out = io.StringIO()
     set_up_logging("warning,topicsd.log=debug", "front", out)
     logging.getLogger("topicsd.engine").info("not this")
@@ -87,7 +87,7 @@ def test_the_level_is_each_modules_own() -> None:
 
 
 @pytest.mark.parametrize("stream_type", [io.StringIO, Terminal])
-def test_no_secret_gets_into_a_line(stream_type: type[io.StringIO]) -> None:
+def test_no_secret_is_logged(stream_type: type[io.StringIO]) -> None:
     out = stream_type()
     set_up_logging("debug", "front", out)
     log = logging.getLogger("a")
@@ -107,14 +107,14 @@ def test_no_secret_gets_into_a_line(stream_type: type[io.StringIO]) -> None:
     assert all("[redacted]" in line for line in lines)
 
 
-def test_what_is_no_secret_stays() -> None:
-    complaint = "topicsd.toml: api_keys: entry 2: there is no key"
+def test_text_that_is_not_secret_is_unchanged() -> None:
+    problem = "topicsd.toml: api_keys: entry 2: the key must not be empty"
     advice = "TOPICS_API_KEYS: the key of entry 1 is shorter than 16 characters and might be guessed"
-    for text in ("the bearer", "next_token=5", "a token is needed", "x=1&y=2", complaint, advice):
+    for text in ("the bearer", "next_token=5", "a token is needed", "x=1&y=2", problem, advice):
         assert redact(text) == text
 
 
-def test_what_has_no_json_is_still_logged() -> None:
+def test_values_that_json_cannot_encode_are_still_logged() -> None:
     out = io.StringIO()
     set_up_logging("info", "front", out)
     log = logging.getLogger("a")
@@ -128,17 +128,17 @@ def test_what_has_no_json_is_still_logged() -> None:
     assert third["message"] == "no argument for %d"
 
 
-def test_a_log_that_nobody_takes_stops_nobody() -> None:
+def test_a_closed_log_stream_does_not_stop_the_server() -> None:
     out = io.StringIO()
     set_up_logging("info", "front", out)
     out.close()
     logging.getLogger("a").info("into the void")
 
 
-def test_what_nobody_caught_is_one_line_too() -> None:
+def test_an_uncaught_exception_is_one_line() -> None:
     out = io.StringIO()
     set_up_logging("info", "worker-00", out)
-    error = ValueError("unforeseen")
+    error = ValueError("unexpected")
     sys.excepthook(ValueError, error, None)
 
     def fail() -> None:
@@ -149,7 +149,7 @@ def test_what_nobody_caught_is_one_line_too() -> None:
     thread.join()
     whole, of_thread = logged(out)
     assert whole["level"] == "critical"
-    assert "unforeseen" in whole["exception"]
+    assert "unexpected" in whole["exception"]
     assert "disk-00" in of_thread["message"]
 
 
@@ -166,5 +166,5 @@ def test_what_nobody_caught_is_one_line_too() -> None:
         ("api_keys: must-have-this-key", "api_keys: [redacted]"),
     ],
 )
-def test_a_redaction_takes_keys_and_leaves_sentences(text: str, shown: str) -> None:
+def test_keys_are_redacted_and_sentences_are_not(text: str, shown: str) -> None:
     assert redact(text) == shown

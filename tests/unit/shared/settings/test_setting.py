@@ -8,7 +8,7 @@ from shared.settings.setting import (
     MIB,
     Declared,
     Setting,
-    declared,
+    declared_fields,
     parse_value,
     refuse_value,
     render_bounds,
@@ -43,7 +43,7 @@ PATH = Declared("path", str, ".", Setting(help="A path.", unit="path", minimum=1
         (PATH, "/srv/topics data", "/srv/topics data"),
     ],
 )
-def test_a_text_is_read_as_the_value_it_stands_for(field: Declared, text: str, value: Any) -> None:
+def test_a_text_is_parsed_to_its_value(field: Declared, text: str, value: Any) -> None:
     parsed = parse_value(field, text)
     assert parsed == value
     assert type(parsed) is field.kind
@@ -68,19 +68,19 @@ def test_a_text_is_read_as_the_value_it_stands_for(field: Declared, text: str, v
         "9" * 5000,
     ],
 )
-def test_what_is_no_plain_number_is_refused(text: str) -> None:
+def test_a_text_that_is_not_a_plain_number_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"^must be a whole number$"):
         parse_value(COUNT, text)
 
 
 @pytest.mark.parametrize("text", ["", "-1", "KiB", "1K", "1  MiB", "1TiB", "1,5 MiB"])
-def test_what_is_no_size_is_refused(text: str) -> None:
+def test_a_text_that_is_not_a_size_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r'^must be a number of bytes or a size such as "64 MiB"$'):
         parse_value(SIZE, text)
 
 
 @pytest.mark.parametrize("text", ["", "yes", "True", "TRUE", "on", "2", "true "])
-def test_what_is_no_boolean_is_refused(text: str) -> None:
+def test_a_text_that_is_not_a_boolean_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"^must be true, false, 1 or 0$"):
         parse_value(FLAG, text)
 
@@ -112,7 +112,7 @@ def test_a_field_without_bounds_takes_any_number() -> None:
 @pytest.mark.parametrize(
     ("field", "value"), [(COUNT, -3), (SIZE, 1), (SIZE, 64 * MIB), (SIZE, 1001), (FLAG, True), (PATH, "a b")]
 )
-def test_a_value_that_is_rendered_reads_back(field: Declared, value: Any) -> None:
+def test_a_rendered_value_parses_to_itself(field: Declared, value: Any) -> None:
     assert parse_value(field, render_value(field, value)) == value
 
 
@@ -123,7 +123,7 @@ class Example(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def test_a_struct_declares_its_fields_in_order_and_names_their_variables() -> None:
-    fields = declared(Example)
+    fields = declared_fields(Example)
     assert [(field.variable, field.kind, field.default) for field in fields] == [
         ("TOPICS_NAME", str, "x"),
         ("TOPICS_VERBOSE", bool, False),
@@ -132,17 +132,17 @@ def test_a_struct_declares_its_fields_in_order_and_names_their_variables() -> No
     assert fields[2].setting.help == "Room."
 
 
-def test_a_default_outside_its_bounds_is_our_own_mistake() -> None:
+def test_a_default_outside_its_bounds_is_an_assertion_error() -> None:
     class Wrong(msgspec.Struct):
         size: Annotated[int, Setting(help="", minimum=1)] = 0
 
     with pytest.raises(AssertionError, match="size"):
-        declared(Wrong)
+        declared_fields(Wrong)
 
 
-def test_a_type_that_no_text_stands_for_is_our_own_mistake() -> None:
+def test_an_unsupported_type_is_an_assertion_error() -> None:
     class Wrong(msgspec.Struct):
         ratio: Annotated[float, Setting(help="")] = 0.5
 
     with pytest.raises(AssertionError, match="ratio"):
-        declared(Wrong)
+        declared_fields(Wrong)

@@ -18,7 +18,7 @@ from shared.settings.settings import (
 )
 
 
-def test_a_secret_is_in_no_text_of_the_settings() -> None:
+def test_no_text_of_the_settings_reveals_a_secret() -> None:
     settings = Settings(api_keys="hush", port=1)
     assert "hush" not in repr(settings)
     assert "hush" not in str([settings])
@@ -29,19 +29,19 @@ def test_a_secret_is_in_no_text_of_the_settings() -> None:
     assert "hush" not in str(shown)
 
 
-def test_settings_travel_to_another_process_whole() -> None:
+def test_settings_survive_json_encoding() -> None:
     settings = Settings(api_keys="sha256-" + "0" * 64, port=0, probe_auth=True)
     assert msgspec.json.decode(msgspec.json.encode(settings), type=Settings) == settings
 
 
-def test_every_relation_is_about_fields_that_exist() -> None:
+def test_every_relation_names_existing_fields() -> None:
     names = {field.name for field in DECLARED}
     assert {name for relation in RELATIONS for name in (relation.smaller, relation.larger)} <= names
     assert broken_relations(Settings(), {}) == []
 
 
 @pytest.mark.parametrize("field", DECLARED, ids=lambda field: field.name)
-def test_every_setting_has_bounds_that_hold_and_one_line_of_help(field: Declared) -> None:
+def test_every_setting_enforces_its_bounds_and_has_one_line_of_help(field: Declared) -> None:
     assert field.variable == "TOPICS_" + field.name.upper()
     assert field.flag.removeprefix("--").replace("-", "_") == field.name
     setting = field.setting

@@ -19,19 +19,19 @@ def problems_of(environ: dict[str, str] | None = None, toml: str | None = None, 
     return [str(problem) for problem in raised.value.problems]
 
 
-def test_nobody_says_anything_and_all_are_defaults() -> None:
+def test_without_sources_every_setting_has_its_default() -> None:
     resolved = load()
     assert resolved.settings == Settings()
     assert resolved.origins == {field.name: "default" for field in DECLARED}
     assert resolved.advice == []
 
 
-def test_variables_of_others_are_passed_over() -> None:
+def test_variables_of_other_programs_are_ignored() -> None:
     environ = {"PATH": "/bin", "topics_shards": "x", "MY_TOPICS_SHARDS": "x", "TOPICS_TEST_DEEP": "1"}
     assert load(environ).settings == Settings()
 
 
-def test_the_variable_that_names_the_file_is_no_setting_and_no_problem() -> None:
+def test_the_variable_that_names_the_file_is_ignored() -> None:
     assert load({"TOPICS_CONFIG": "a.toml"}).settings == Settings()
 
 
@@ -47,7 +47,7 @@ def test_the_variable_that_names_the_file_is_no_setting_and_no_problem() -> None
         (False, False, False, 4000, "default"),
     ],
 )
-def test_a_flag_wins_over_a_variable_over_the_file(
+def test_a_flag_overrides_a_variable_which_overrides_the_file(
     in_flag: bool, in_environ: bool, in_file: bool, value: int, origin: str
 ) -> None:
     flags = {"port": "1"} if in_flag else {}
@@ -59,7 +59,7 @@ def test_a_flag_wins_over_a_variable_over_the_file(
 
 
 def test_each_type_is_read_from_each_source() -> None:
-    wanted = Settings(data_dir="/srv/topics", shards=3, wal_file_bytes=128 * MIB, probe_auth=True)
+    expected = Settings(data_dir="/srv/topics", shards=3, wal_file_bytes=128 * MIB, probe_auth=True)
     environ = {
         "TOPICS_DATA_DIR": "/srv/topics",
         "TOPICS_SHARDS": "3",
@@ -67,15 +67,15 @@ def test_each_type_is_read_from_each_source() -> None:
         "TOPICS_PROBE_AUTH": "1",
     }
     toml = 'data_dir = "/srv/topics"\nshards = 3\nwal_file_bytes = "128 MiB"\nprobe_auth = true\n'
-    assert load(environ).settings == wanted
-    assert load(toml=toml).settings == wanted
-    assert load(toml=toml.replace('"128 MiB"', str(128 * MIB))).settings == wanted
+    assert load(environ).settings == expected
+    assert load(toml=toml).settings == expected
+    assert load(toml=toml.replace('"128 MiB"', str(128 * MIB))).settings == expected
     flags = {"data_dir": "/srv/topics", "shards": "3", "wal_file_bytes": "128MiB", "probe_auth": "true"}
-    assert load_settings(flags, {}).settings == wanted
+    assert load_settings(flags, {}).settings == expected
 
 
-def test_all_that_is_wrong_is_told_at_once_with_where_it_stands() -> None:
-    told = problems_of(
+def test_all_problems_are_reported_together_with_their_sources() -> None:
+    problems = problems_of(
         {
             "TOPICS_SHARDS": "many",
             "TOPICS_WAL_FILE_BYTES": "1KiB",
@@ -86,7 +86,7 @@ def test_all_that_is_wrong_is_told_at_once_with_where_it_stands() -> None:
         'log = ["debug"]\n[server]\nport = 1\n',
         drain_seconds="0",
     )
-    assert told == [
+    assert problems == [
         "topics.toml: port='x': must be a whole number, without quotes",
         "topics.toml: prot: unknown setting, did you mean port?",
         "topics.toml: fronts='true': must be a whole number, without quotes",
@@ -101,27 +101,27 @@ def test_all_that_is_wrong_is_told_at_once_with_where_it_stands() -> None:
     ]
 
 
-def test_a_wrong_value_is_told_also_when_another_source_overrules_it() -> None:
+def test_a_wrong_value_is_reported_even_when_another_source_overrides_it() -> None:
     assert problems_of({"TOPICS_PORT": "2"}, "port = -1") == [
         "topics.toml: port='-1': must be from 0 to 65535"
     ]
 
 
-def test_a_file_that_is_no_toml_is_named() -> None:
+def test_a_file_that_is_not_toml_is_named() -> None:
     (problem,) = problems_of(toml="port: 4000")
     assert problem.startswith("topics.toml: is not valid TOML: ")
 
 
-def test_a_mistyped_name_of_the_file_is_answered_with_the_right_one() -> None:
+def test_a_mistyped_file_variable_gets_a_suggestion() -> None:
     (warning,) = load({"TOPICS_CONFGI": "a.toml"}).advice
     assert warning == "TOPICS_CONFGI: unknown setting, did you mean TOPICS_CONFIG?"
 
 
-def test_a_name_that_is_near_none_is_answered_with_where_all_are() -> None:
+def test_an_unknown_name_without_a_near_one_points_to_the_list() -> None:
     (problem,) = problems_of(toml="replication = 3")
     (warning,) = load({"TOPICS_RETRIES": "3"}).advice
-    for told in (problem, warning):
-        assert told.endswith("unknown setting; `topicsd config show` lists them")
+    for message in (problem, warning):
+        assert message.endswith("unknown setting; `topicsd config show` lists them")
 
 
 @pytest.mark.parametrize(
@@ -147,13 +147,13 @@ def test_a_name_that_is_near_none_is_answered_with_where_all_are() -> None:
         ("TOPICS_MAX_BODY", "TOPICS_MAX_BODY_BYTES"),
     ],
 )
-def test_the_nearest_name_is_one_that_may_have_been_meant(wrong: str, right: str | None) -> None:
+def test_the_suggestion_is_a_plausible_name(wrong: str, right: str | None) -> None:
     (warning,) = load({wrong: "1"}).advice
     assert (f"did you mean {right}?" if right else "`topicsd config show` lists them") in warning
 
 
 @pytest.mark.parametrize(
-    ("environ", "told"),
+    ("environ", "message"),
     [
         (
             {"TOPICS_MAX_RECORD_BYTES": "1000"},
@@ -165,12 +165,12 @@ def test_the_nearest_name_is_one_that_may_have_been_meant(wrong: str, right: str
         ),
     ],
 )
-def test_values_that_do_not_go_together_are_refused(environ: dict[str, str], told: str) -> None:
+def test_values_that_contradict_each_other_are_refused(environ: dict[str, str], message: str) -> None:
     (problem,) = problems_of(environ)
-    assert problem.startswith(told)
+    assert problem.startswith(message)
 
 
-def test_values_that_do_not_go_together_are_told_by_where_they_stand() -> None:
+def test_values_that_contradict_each_other_are_reported_by_their_sources() -> None:
     (problem,) = problems_of(toml="max_record_bytes = 1000", max_meta_bytes="2000")
     assert problem.startswith("--max-meta-bytes='2000': must be at most topics.toml: max_record_bytes=1000: ")
 
@@ -189,17 +189,17 @@ SECRET = "hush-hush-hush-hush"
         ({}, f'api_keys = "{SECRET}'),
     ],
 )
-def test_a_secret_is_in_no_complaint(environ: dict[str, str], toml: str | None) -> None:
+def test_no_problem_reveals_a_secret(environ: dict[str, str], toml: str | None) -> None:
     assert SECRET not in "".join(problems_of(environ, toml))
 
 
-def test_behind_the_settings_nobody_sees_a_key() -> None:
+def test_settings_contain_digests_instead_of_keys() -> None:
     settings = load({"TOPICS_API_KEYS": f"{SECRET}:read"}).settings
     assert SECRET not in settings.api_keys
     assert settings.api_keys.startswith("sha256-")
 
 
-def test_a_short_key_is_taken_and_advised_against_without_being_shown() -> None:
+def test_a_short_key_causes_a_warning_that_does_not_show_it() -> None:
     (sentence,) = load({"TOPICS_API_KEYS": f"{SECRET},tiny"}).advice
     assert sentence == (
         "TOPICS_API_KEYS: the key of entry 2 is shorter than 16 characters and might be guessed"
@@ -212,7 +212,7 @@ def test_an_unknown_variable_is_a_warning_without_its_value() -> None:
     assert warning == "TOPICS_KEY: unknown setting, did you mean TOPICS_API_KEYS?"
 
 
-def test_what_kubernetes_sets_for_a_service_is_passed_over() -> None:
+def test_variables_that_kubernetes_sets_for_a_service_are_ignored() -> None:
     environ = {
         "TOPICS_SERVICE_HOST": "10.0.0.7",
         "TOPICS_SERVICE_PORT": "4000",
@@ -279,7 +279,7 @@ def test_durations_and_sizes_have_units_in_every_source(name: str, text: str, va
         ("default_durability", "disc", "must be one of ephemeral, memory, disk, fsync, did you mean disk?"),
     ],
 )
-def test_a_wrong_duration_or_size_says_what_is_taken(name: str, text: str, sentence: str) -> None:
+def test_a_wrong_duration_or_size_names_the_accepted_form(name: str, text: str, sentence: str) -> None:
     variable = f"TOPICS_{name.upper()}"
     assert problems_of({variable: text}) == [f"{variable}={text!r}: {sentence}"]
 

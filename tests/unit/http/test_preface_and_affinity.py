@@ -1,4 +1,4 @@
-"""The preface of HTTP/2 counts at the start of a connection only, and a connection that moves starts anew."""
+"""The HTTP/2 preface counts only at the start of a connection, and a moved connection starts anew."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from topicsd.http.http1.affinity import LOOKED_AT
 
 
 @pytest.mark.parametrize(("last", "moves"), [(look(AWAY), True), (PREFACE, False)])
-def test_a_connection_does_not_move_with_what_would_be_a_preface_there(last: bytes, moves: bool) -> None:
-    one = OneLane()
+def test_a_connection_does_not_move_with_data_that_looks_like_a_preface(last: bytes, moves: bool) -> None:
+    stage = OneLane()
     moved: list[bytes] = []
 
     def move(transport: asyncio.Transport, data: bytes, shard: int) -> bool:
         moved.append(data)
         return True
 
-    dispatch: Any = one.dispatch
+    dispatch: Any = stage.dispatch
     dispatch.move = move
     for _ in range(LOOKED_AT):
-        one.receive(look(AWAY))
-        one.links.asked.pop()[3](NEVER_SENT)
-    one.one.clock.advance(2000)
-    one.wire.take()
-    one.receive(last)
+        stage.receive(look(AWAY))
+        stage.links.asked.pop()[3](NEVER_SENT)
+    stage.one.clock.advance(2000)
+    stage.wire.take()
+    stage.receive(last)
     assert moved == ([last] if moves else [])
     if not moves:
-        assert one.wire.written.startswith(b"HTTP/1.1 505 ")
+        assert stage.wire.written.startswith(b"HTTP/1.1 505 ")
