@@ -96,8 +96,8 @@ def test_a_given_schema_chooses_columns(spark: SparkSession, store: Store) -> No
 @pytest.mark.parametrize(
     ("schema", "sentence"),
     [
-        ("ofset bigint", "there is no column ofset; there are key, value, topic, partition, offset"),
-        ("offset int", "column offset is bigint, not int"),
+        ("ofset bigint", "column ofset: unknown; must be one of key, value, topic, partition, offset"),
+        ("offset int", "column offset: must be bigint, got int"),
     ],
 )
 def test_a_schema_that_is_not_ours_is_refused(
@@ -146,8 +146,8 @@ def test_the_source_can_be_registered_by_hand(spark: SparkSession, store: Store)
 @pytest.mark.parametrize(
     ("topics", "sentence"),
     [
-        ("nowhere", 'there is no topic "nowhere" in'),
-        ("passing", 'topic "passing" is ephemeral: its records are in no file'),
+        ("nowhere", 'topic "nowhere" does not exist in'),
+        ("passing", 'topic "passing" is ephemeral: it has no files'),
     ],
 )
 def test_a_topic_that_cannot_be_read_is_an_error(
@@ -160,7 +160,7 @@ def test_a_topic_that_cannot_be_read_is_an_error(
 def test_loss_names_what_is_gone(spark: SparkSession, store: Store) -> None:
     bounds = {"startingOffsets": f'{{"{CAPPED}":1}}'}
     earliest = store.client.rows(CAPPED)[0]["$seq"]
-    told = rf"wanted from seq 1, earliest is {earliest}: seqs 1 to {earliest - 1} are gone \(cap\)"
+    told = rf"read from seq 1, earliest is {earliest}: seqs 1 to {earliest - 1} are gone \(cap\)"
     with pytest.raises(PySparkException, match=told):
         read(spark, store, CAPPED, **bounds).collect()
     assert read(spark, store, CAPPED, failOnDataLoss="false", **bounds).count() == 700

@@ -11,7 +11,7 @@ import pytest
 
 from shared.contract.route_rule import ForwardRule
 from spark.errors import DamagedRecord
-from spark.source.batch_reader import BatchReader
+from spark.source.batch_reader import BatchQueryReader
 from spark.source.columns import all_columns, arrow_schema
 from spark.source.read_options import parse_options
 from tests.harness.copy_along import copy_along
@@ -22,14 +22,14 @@ from tests.harness.real_shard import RealShard
 NATIVE = ("seq", "ts", "tag", "node", "meta", "data")
 
 
-def reader_of(path: Path, topic: str, **options: str) -> BatchReader:
+def reader_of(path: Path, topic: str, **options: str) -> BatchQueryReader:
     columns = all_columns(is_native=True, include_headers=False)
     given = {"path": str(path), "subscribe": topic, "columns": "native", **options}
     schema = arrow_schema([name for name in columns if name in NATIVE], columns)
-    return BatchReader(parse_options(given, is_stream=False), schema)
+    return BatchQueryReader(parse_options(given, is_stream=False), schema)
 
 
-def rows_of(reader: BatchReader, partitions: Any = None) -> list[Any]:
+def rows_of(reader: BatchQueryReader, partitions: Any = None) -> list[Any]:
     rows = []
     for partition in reader.partitions() if partitions is None else partitions:
         for batch in reader.read(partition):
@@ -112,7 +112,7 @@ def test_copies_in_any_order_among_own_records_are_one_stretch_of_the_log(tmp_pa
     reader, found = reader_of(tmp_path, "d"), told(shard, "d")
     assert len(found) == 77
     assert rows_of(reader) == found
-    assert [len(one.stretches) for one in reader.partitions()] == [1]
+    assert [len(one.ranges) for one in reader.partitions()] == [1]
     assert rows_of(reader_of(tmp_path, "d", minPartitions="9")) == found
     shard.close()
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from spark.errors import DamagedRecord, SourceError
-from spark.source.batch_reader import BatchReader
+from spark.source.batch_reader import BatchQueryReader
 from spark.source.columns import all_columns, arrow_schema
 from spark.source.read_options import parse_options
 from tests.harness.whole_server import WholeServer
@@ -21,13 +21,13 @@ from tests.spark.topic_client import TopicClient
 READS = 50
 
 
-def reader_of(path: Path, topics: str = "orders", **options: str) -> BatchReader:
+def reader_of(path: Path, topics: str = "orders", **options: str) -> BatchQueryReader:
     columns = all_columns(is_native=False, include_headers=False)
     parsed = parse_options({"path": str(path), "subscribe": topics, **options}, is_stream=False)
-    return BatchReader(parsed, arrow_schema(list(columns), columns))
+    return BatchQueryReader(parsed, arrow_schema(list(columns), columns))
 
 
-def rows_of(reader: BatchReader, partitions: Any = None) -> Iterator[tuple[int, bytes]]:
+def rows_of(reader: BatchQueryReader, partitions: Any = None) -> Iterator[tuple[int, bytes]]:
     for partition in reader.partitions() if partitions is None else partitions:
         for batch in reader.read(partition):
             assert isinstance(batch, pa.RecordBatch)
@@ -67,7 +67,7 @@ def test_damaged_bytes_are_named_or_skipped(
     )
     kept = [seq for seq, _ in rows_of(reader_of(path, mode="PERMISSIVE"))]
     assert kept == [seq for seq in range(1, 2001) if seq != 701]
-    assert "1 damaged records were skipped (mode=PERMISSIVE)" in caplog.text
+    assert "skipped damaged records: mode=PERMISSIVE  count=1" in caplog.text
 
 
 def test_a_segment_that_was_cut_short_gives_what_is_left(
@@ -82,7 +82,7 @@ def test_a_segment_that_was_cut_short_gives_what_is_left(
         list(rows_of(reader_of(path)))
     kept = [seq for seq, _ in rows_of(reader_of(path, mode="PERMISSIVE"))]
     assert kept == [*range(1, 901), *range(1001, 2001)]
-    assert "100 damaged records were skipped (mode=PERMISSIVE)" in caplog.text
+    assert "skipped damaged records: mode=PERMISSIVE  count=100" in caplog.text
 
 
 def test_a_torn_tail_and_what_was_never_synced_are_not_read(server: WholeServer, tmp_path: Path) -> None:
@@ -148,5 +148,5 @@ def _write(port: int, ends: threading.Event) -> None:
 
 
 def test_no_directory_is_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"path: .* is no data directory: it has no LAYOUT.json"):
+    with pytest.raises(SourceError, match=r"path: .* is not a data directory: it has no LAYOUT.json"):
         reader_of(tmp_path).partitions()

@@ -17,7 +17,7 @@ from shared.contract.topic_config import TopicConfigPatch
 from shared.settings.settings import Settings
 from spark.errors import DataLoss
 from spark.task import record_batch
-from spark.view.kept_store import KeptStore
+from spark.view.trash_store import TrashStore
 from tests.harness.one_shard import record
 from tests.harness.real_shard import RealShard
 from tests.spark.test_damage_and_drops import reader_of, rows_of
@@ -159,7 +159,7 @@ def test_what_a_cap_takes_behind_a_plan_is_loss(tmp_path: Path) -> None:
     plans = [reader.partitions() for reader in readers]
     shard.put("orders", cap_records=150)
     let_go(shard)
-    with pytest.raises(DataLoss, match=r"wanted seq 1, and the earliest is 351 by now \(cap\)"):
+    with pytest.raises(DataLoss, match=r"read from seq 1, earliest is now 351 \(cap\)"):
         seqs_of(rows_of(readers[0], plans[0]))
     # A segment that is still there is read as it was planned.
     assert seqs_of(rows_of(readers[1], plans[1])) == list(range(301, RECORDS + 1))
@@ -185,7 +185,7 @@ def test_a_file_that_goes_between_the_look_and_the_opening_is_found(tmp_path: Pa
     trash.mkdir(parents=True)
     directory.mkdir(parents=True)
     (directory / "seg-0000000000000001.data").write_bytes(b"of a segment")
-    store = KeptStore(DroppingFs(trash), paths, None)
+    store = TrashStore(DroppingFs(trash), paths, None)
     assert store.read_range("topics/0000000000000007-1024/seg-0000000000000001.data", 3, 4) == b"a se"
     store.close()
 
@@ -204,7 +204,7 @@ def test_what_is_in_the_cold_directory_is_not_looked_for_in_the_trash(tmp_path: 
     key = "topics/0000000000000007-1024/seg-0000000000000001.data"
     cold, fs = LocalStore(RealFs(), str(tmp_path / "cold")), CountingFs()
     cold.put(key, lambda offset, size: b"of a segment"[offset : offset + size], 12)
-    store = KeptStore(fs, shard_paths(str(tmp_path / "data"), 0), cold)
+    store = TrashStore(fs, shard_paths(str(tmp_path / "data"), 0), cold)
     assert not store.exists(key)
     assert fs.listed == 0
     cold.delete(key)

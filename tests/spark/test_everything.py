@@ -98,5 +98,5 @@ def test_damaged_segments_are_skipped_when_that_is_asked_for(
     lost = {topic: sorted(set(seqs) - set(rows[topic])) for topic, seqs in missing.items()}
     assert [topic for topic, seqs in lost.items() if seqs] == [copy.first.fsync]
     assert len(lost[copy.first.fsync]) == 1
-    with pytest.raises(Exception, match=r"mode=PERMISSIVE skips what is damaged"):
+    with pytest.raises(Exception, match=r"set mode=PERMISSIVE to skip"):
         found(spark, copy)

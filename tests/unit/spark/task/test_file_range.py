@@ -4,20 +4,22 @@ import random
 
 import pytest
 
-from spark.task.stretch import Stretch, partitions_of
+from spark.task.file_range import FileRange, partitions_of
 
 
-def stretch(shard: int, first_seq: int, records: int = 10_000, record_bytes: int = 100) -> Stretch:
+def stretch(shard: int, first_seq: int, records: int = 10_000, record_bytes: int = 100) -> FileRange:
     place = ("orders", 1, 1, shard)
-    return Stretch(*place, first_seq, first_seq + records - 1, b"", records * record_bytes, None, None)
+    return FileRange(*place, first_seq, first_seq + records - 1, b"", records * record_bytes, None, None)
 
 
-def sizes(stretches: list[Stretch], records_max: int = 1_000_000, bytes_max: int | None = None) -> list[int]:
+def sizes(
+    stretches: list[FileRange], records_max: int = 1_000_000, bytes_max: int | None = None
+) -> list[int]:
     partitions = partitions_of(stretches, records_max, bytes_max)
-    together = [one for part in partitions for one in part.stretches]
+    together = [one for part in partitions for one in part.ranges]
     assert together == sorted(stretches, key=lambda one: one.shard)
-    assert all(one.shard == part.shard for part in partitions for one in part.stretches)
-    return [len(part.stretches) for part in partitions]
+    assert all(one.shard == part.shard for part in partitions for one in part.ranges)
+    return [len(part.ranges) for part in partitions]
 
 
 @pytest.mark.parametrize(
@@ -35,10 +37,10 @@ def test_neither_bound_is_passed() -> None:
     mixed = [stretch(0, 1, 1), stretch(0, 2, 999_999), stretch(0, 1_000_001, 1), stretch(0, 1_000_002, 500)]
     for records_max, bytes_max in ((1_000_000, None), (1_000_000, 50_000), (1, 1), (999_999, 100_000_000)):
         for part in partitions_of(mixed, records_max, bytes_max):
-            records = sum(one.record_count for one in part.stretches)
-            size = sum(one.size_bytes for one in part.stretches)
+            records = sum(one.record_count for one in part.ranges)
+            size = sum(one.size_bytes for one in part.ranges)
             fits = records <= records_max and (bytes_max is None or size <= bytes_max)
-            assert fits or len(part.stretches) == 1
+            assert fits or len(part.ranges) == 1
 
 
 def test_there_are_no_more_for_being_equal() -> None:
