@@ -153,9 +153,9 @@ class MicroBatches(_Staging):
             decision = decisions.store(decide(batch, chunks, decision, lambda: _new_id(query)))
         if decision is not None and decision.batch > batch:
             raise SourceError(
-                f"checkpoint: batch {batch} was planned after batch {decision.batch} of this query was written: "
-                "the checkpoint is an older copy, or another driver runs the query; use a new checkpoint to "
-                "start over"
+                f"checkpoint: batch {batch} was planned after batch {decision.batch} of this query was "
+                "written: the checkpoint is an older copy, or another driver runs the query; use a new "
+                "checkpoint to start over"
             )
         return decision if decision is not None and decision.batch == batch else None
 

@@ -21,7 +21,7 @@ from topicsd.engine.checkpoint.reader_lock import ReaderLock
 from topicsd.engine.checkpoint.trash import DELETED_SUFFIX
 from topicsd.offline.check.segment_check import SegmentFiles
 from topicsd.offline.data_dir import DataDir
-from topicsd.offline.loaded_shard import LookingStore, segment_files
+from topicsd.offline.loaded_shard import ReadOnlyStore, segment_files
 from topicsd.segment.store import SegmentStore
 
 logger = logging.getLogger("topicsd.spark")
@@ -37,7 +37,7 @@ def hold_files(stack: ExitStack, data_dir: DataDir, shard: int) -> None:
         )
 
 
-class TrashStore(LookingStore):
+class TrashStore(ReadOnlyStore):
     """Segments by their keys, in the shard's directory or its trash.
 
     The trash of a busy shard is long, so the cold directory is checked before the trash is searched.

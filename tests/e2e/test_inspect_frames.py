@@ -123,7 +123,7 @@ def test_a_torn_tail_is_said_behind_the_rows(tmp_path: Path) -> None:
     DIRECTORIES["torn"](tmp_path)
     ran = run_here("inspect", tmp_path, "--frames")
     assert ran.code == 0
-    assert ran.err.startswith("topicsd: shard 00: a torn tail: ")
+    assert ran.err.startswith("topicsd: shard 00: torn tail: ")
 
 
 @pytest.mark.parametrize("json", [("--json",), ()])

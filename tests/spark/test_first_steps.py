@@ -42,7 +42,7 @@ def test_a_newcomer_can_run_the_example(
         found = runpy.run_path(str(EXAMPLE))
     spark.sparkContext.setLogLevel("OFF")
     told = capsys.readouterr().out
-    assert "1200 records were there at first, 5 came since" in told
+    assert "1200 records at first, 5 new records since" in told
     sums = {row.kind: row["sum"] for row in found["sold"].collect()}
     rows = [row["data"] for row in store.client.rows("first-steps")]
     assert len(rows) == 1205

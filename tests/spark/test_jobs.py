@@ -216,7 +216,9 @@ def test_an_export_comes_back_once_and_in_order_also_when_the_replay_died(
     for topic in topics:
         assert contents(store, f"copy-{topic}") == contents(store, topic)
     told = capsys.readouterr().err
-    assert f"replay: run 1: 608 records to topics of the same names behind 'copy-' of {url}" in told
+    assert (
+        f"replay: run 1: sending 608 records to topics of the same names with prefix 'copy-' at {url}" in told
+    )
     assert "replay: run 2: 54 records" in told
     assert main(again, spark) == 0
     assert "replay: all records were sent before" in capsys.readouterr().err

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spark.__main__ import uninterrupted
+from spark.__main__ import deferred_interrupt
 from tests.harness.command_run import PROJECT
 from tests.spark.conftest import PLAIN, Store
 
@@ -46,7 +46,7 @@ def test_what_must_not_be_interrupted_ends_first(capsys: pytest.CaptureFixture[s
     ended = []
 
     def stopped() -> None:
-        with uninterrupted():
+        with deferred_interrupt():
             signal.raise_signal(signal.SIGINT)
             ended.append(True)
 
