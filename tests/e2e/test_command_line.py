@@ -73,7 +73,7 @@ def test_what_is_no_data_directory_is_refused_in_a_sentence(tmp_path: Path, comm
     os.unlink(tmp_path / "data" / LAYOUT_NAME)
     DIRECTORIES["clean"](tmp_path / "good")
     sentences = {
-        "gone": "there is no {path}",
+        "gone": "{path} does not exist",
         "file": "{path} is a file, not a data directory",
         "empty": f"{{path}} is not a data directory: it has no {LAYOUT_NAME}",
         "data": "{path} has shards, but LAYOUT.json is missing. "

@@ -43,11 +43,11 @@ def server(tmp_path: Path) -> Iterator[WholeServer]:
 def seal_all(server: WholeServer, client: TopicClient, folder: Path) -> list[Path]:
     """The segments of a topic with 2,000 records, once they are in files."""
     client.fill("orders", 2000)
-    found = folder / "data" / "shards" / "00" / "topics"
-    server.wait_for(lambda: len(list(found.rglob("*.idx"))) >= 4, "segments are sealed")
+    topics = folder / "data" / "shards" / "00" / "topics"
+    server.wait_for(lambda: len(list(topics.rglob("*.idx"))) >= 4, "segments are sealed")
     client.wait_until_durable("orders")
     server.stop()
-    return sorted(found.rglob("*.data"))
+    return sorted(topics.rglob("*.data"))
 
 
 def test_damaged_bytes_are_named_or_skipped(
@@ -60,10 +60,10 @@ def test_damaged_bytes_are_named_or_skipped(
     data[at + 5] ^= 1
     segments[1].write_bytes(data)
     path = tmp_path / "data"
-    with pytest.raises(DamagedRecord) as told:
+    with pytest.raises(DamagedRecord) as raised:
         list(rows_of(reader_of(path)))
     assert f'{segments[1]}, offset {at - 39}, seq 701 of topic "orders" is damaged: the checksum' in str(
-        told.value
+        raised.value
     )
     kept = [seq for seq, _ in rows_of(reader_of(path, mode="PERMISSIVE"))]
     assert kept == [seq for seq in range(1, 2001) if seq != 701]

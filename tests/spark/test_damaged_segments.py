@@ -24,8 +24,8 @@ def flip(path: Path) -> None:
 def tagged(path: Path, mode: str) -> FilteredQueryReader:
     options = {"path": str(path), "subscribe": "orders", "narrowed": "true", "mode": mode}
     reader = FilteredQueryReader(parse_options(options, is_stream=False), arrow_schema(list(KAFKA), KAFKA))
-    wanted = EqualTo(("key",), b"kept")
-    assert list(reader.pushFilters([wanted])) == [wanted]
+    has_tag = EqualTo(("key",), b"kept")
+    assert list(reader.pushFilters([has_tag])) == [has_tag]
     return reader
 
 
@@ -37,8 +37,8 @@ def test_a_segment_of_which_nobody_knows_the_tags_is_read(tmp_path: Path) -> Non
     flip(segment.with_suffix(".tags"))
     with pytest.raises(DamagedRecord, match=r'seq 250 of topic "orders" is damaged: .*set mode=PERMISSIVE'):
         list(rows_of(tagged(path, "FAILFAST")))
-    found = [seq for seq, _ in rows_of(tagged(path, "PERMISSIVE"))]
-    assert found == [seq for seq in EVERYTHING if seq != 250]
+    seqs = [seq for seq, _ in rows_of(tagged(path, "PERMISSIVE"))]
+    assert seqs == [seq for seq in EVERYTHING if seq != 250]
 
 
 def test_a_place_by_time_in_a_segment_that_is_gone_is_a_sentence(tmp_path: Path) -> None:
@@ -52,8 +52,8 @@ def test_a_place_by_time_in_a_segment_that_is_gone_is_a_sentence(tmp_path: Path)
     path = tmp_path / "data"
     for file in list(path.rglob("seg-0000000000000501.*")):
         file.unlink()
-    told = (
+    message = (
         rf"^{path}: .*seg-0000000000000501.data, seqs 501 to 600: its .data is missing; if the cold directory"
     )
-    with pytest.raises(DamagedRecord, match=told):
+    with pytest.raises(DamagedRecord, match=message):
         reader_of(path, startingTimestamp=str(young + 1)).partitions()

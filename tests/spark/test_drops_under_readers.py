@@ -90,11 +90,11 @@ CHANGES = [
 
 
 def seqs_of(rows: Iterator[tuple[int, bytes]]) -> list[int]:
-    found = []
+    seqs = []
     for seq, value in rows:
         assert msgspec.json.decode(value) == {"n": seq}
-        found.append(seq)
-    return found
+        seqs.append(seq)
+    return seqs
 
 
 def places(folder: Path) -> list[Path]:
@@ -237,25 +237,25 @@ class BusyShard(threading.Thread):
         (self._folder / "data").mkdir()
         self.shard = shard = open_shard(str(self._folder / "data"), self._settings)
         loop = asyncio.get_running_loop()
-        told = loop.create_future()
-        shard.put_topic("orders", TopicConfigPatch(), told.set_result)
+        reply = loop.create_future()
+        shard.put_topic("orders", TopicConfigPatch(), reply.set_result)
         shard.log.commit()
-        await told
+        await reply
         self.has_begun.set()
         turn = seq = 0
         while not self._ends.is_set():
-            turn, told = turn + 1, loop.create_future()
+            turn, reply = turn + 1, loop.create_future()
             if turn % 10:
                 new = [
                     NewRecord(msgspec.Raw(b'{"n":%d}' % n), "kept" if n % 3 == 0 else "gone")
                     for n in range(seq + 1, seq + 21)
                 ]
                 seq += 20
-                shard.append("orders", AppendRequest(new), told.set_result)
+                shard.append("orders", AppendRequest(new), reply.set_result)
             else:
-                shard.delete_records("orders", DeleteRequest(tag="gone"), told.set_result)
+                shard.delete_records("orders", DeleteRequest(tag="gone"), reply.set_result)
             shard.log.commit()
-            await told
+            await reply
             await asyncio.sleep(0.005)
         shard.close()
 
@@ -302,5 +302,5 @@ def test_reads_beside_a_shard_that_rewrites_and_moves_are_durable_prefixes(
     finally:
         busy.end()
     end = busy.shard.state.topics["orders"].head
-    found = seqs_of(rows_of(reader_of(path)))
-    assert [seq for seq in found if seq % 3 == 0] == list(range(3, end + 1, 3))
+    seqs = seqs_of(rows_of(reader_of(path)))
+    assert [seq for seq in seqs if seq % 3 == 0] == list(range(3, end + 1, 3))

@@ -59,8 +59,8 @@ def times(tmp_path_factory: pytest.TempPathFactory) -> Times:
 
 
 def test_a_filter_that_ends_before_the_option_ends_loses_nothing(times: Times) -> None:
-    found = times.seqs(LessThan(("timestamp",), times.at(150)), endingTimestamp=str(times.ms(180)))
-    assert found == list(range(1, 150))
+    seqs = times.seqs(LessThan(("timestamp",), times.at(150)), endingTimestamp=str(times.ms(180)))
+    assert seqs == list(range(1, 150))
 
 
 EDGES = (1, 2, 100, 101, 102, 200, 250, 299, 301, 329, 330, 331, 349, 350, 351)

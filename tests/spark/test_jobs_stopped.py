@@ -31,12 +31,12 @@ def test_a_job_that_is_stopped_says_so_and_leaves_no_process(store: Store, tmp_p
         first = job.stdout.readline()
         os.killpg(job.pid, signal.SIGINT)
         # All who may write there have ended then, Java as well.
-        told, _ = job.communicate()
+        output, _ = job.communicate()
     finally:
         if job.poll() is None:
             os.killpg(job.pid, signal.SIGKILL)
     assert first.startswith("export: run 1: 1 topics, "), "and no word of Spark's in front of it"
-    assert told == "export: interrupted; run the same command again to resume\n"
+    assert output == "export: interrupted; run the same command again to resume\n"
     assert job.returncode == 130
     assert not list(Path(out).glob("_manifest/*.json"))
 

@@ -36,8 +36,8 @@ def load(session: SparkSession, store: Store, topics: str = BOTH, **options: Any
 def columns_read(frame: DataFrame) -> list[str]:
     """By each scan of the plan."""
     plan = cast(Any, frame)._jdf.queryExecution().optimizedPlan().toString()
-    found = re.findall(r"RelationV2\[(.*?)\] topicsd", plan)
-    return [re.sub(r"#\d+L?", "", columns) for columns in found]
+    scans = re.findall(r"RelationV2\[(.*?)\] topicsd", plan)
+    return [re.sub(r"#\d+L?", "", scan) for scan in scans]
 
 
 def partitions(frame: DataFrame) -> int:
@@ -104,10 +104,10 @@ def test_rows_are_those_of_a_session_that_reads_everything(
     given = {"url": f"http://127.0.0.1:{store.server.port}"} if place == "url" else {}
     frame = load(narrow, store, **given)
     for at, condition in enumerate(conditions):
-        wanted = sorted((row.topic, row.offset, row.value) for row in rows if row[f"mark_{at}"])
-        assert wanted, condition
-        found = sorted(map(tuple, frame.where(condition).select("topic", "offset", "value").collect()))
-        assert found == wanted, condition
+        expected = sorted((row.topic, row.offset, row.value) for row in rows if row[f"mark_{at}"])
+        assert expected, condition
+        actual = sorted(map(tuple, frame.where(condition).select("topic", "offset", "value").collect()))
+        assert actual == expected, condition
 
 
 COUNTS = (
@@ -135,8 +135,8 @@ def test_records_that_are_counted_are_those_that_are_read(
     load(spark, store, topics).localCheckpoint().createOrReplaceTempView("orders")
     load(narrow, store, topics, **given).createOrReplaceTempView("orders")
     for query in COUNTS:
-        wanted, found = (sorted(map(tuple, session.sql(query).collect())) for session in (spark, narrow))
-        assert found == wanted, query
+        expected, actual = (sorted(map(tuple, session.sql(query).collect())) for session in (spark, narrow))
+        assert actual == expected, query
 
 
 def test_a_schema_may_ask_for_the_number_of_records(
@@ -170,8 +170,8 @@ def test_each_query_of_a_frame_has_its_own_filters(narrow: SparkSession, store: 
     assert frame.where("offset <= 10").count() == 10
     assert frame.count() == len(frame.collect()) == count
     low, high = frame.where("offset <= 5"), frame.where("offset > 2000 and offset <= 2003")
-    found = low.union(high).select("offset").collect()
-    assert sorted(row.offset for row in found) == [1, 2, 3, 4, 5, 2001, 2002, 2003]
+    rows = low.union(high).select("offset").collect()
+    assert sorted(row.offset for row in rows) == [1, 2, 3, 4, 5, 2001, 2002, 2003]
     joined = low.alias("a").join(broadcast(frame.where("offset <= 3")).alias("b"), "offset")
     assert joined.count() == 3
     kept = frame.where("offset <= 7").cache()

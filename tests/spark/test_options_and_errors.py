@@ -148,15 +148,15 @@ def test_what_is_no_data_directory_is_refused(spark: SparkSession, store: Store,
 
 
 def test_each_way_to_name_topics_selects_the_same(spark: SparkSession, store: Store) -> None:
-    found = offsets(load(spark, store.path, OFFSETS, subscribe=PLAIN))
-    assert found == [row["$seq"] for row in store.client.rows(PLAIN)]
+    read_offsets = offsets(load(spark, store.path, OFFSETS, subscribe=PLAIN))
+    assert read_offsets == [row["$seq"] for row in store.client.rows(PLAIN)]
     for way in (
         {"topics": f" {PLAIN} ,"},
         {"SUBSCRIBE": PLAIN},
         {"subscribePattern": f"{PLAIN[:-1]}."},
         {"assign": f'{{"{PLAIN}":[0]}}'},
     ):
-        assert offsets(load(spark, store.path, OFFSETS, **way)) == found
+        assert offsets(load(spark, store.path, OFFSETS, **way)) == read_offsets
     assert load(spark, store.path, OFFSETS, subscribePattern="nothing-of-it").count() == 0
 
 
@@ -182,7 +182,7 @@ def test_a_stream_begins_where_it_is_told(spark: SparkSession, store: Store, tmp
     rows = store.client.rows(PLAIN)
     stamp, seqs = rows[-1]["$ts"], [row["$seq"] for row in rows]
     young = [row["$seq"] for row in rows if row["$ts"] >= stamp]
-    for number, (options, wanted) in enumerate(
+    for number, (options, expected) in enumerate(
         [
             ({}, []),
             ({"startingOffsets": f'{{"{PLAIN}":-1}}'}, []),
@@ -193,8 +193,8 @@ def test_a_stream_begins_where_it_is_told(spark: SparkSession, store: Store, tmp
         folder = tmp_path / str(number)
         reader = spark.readStream.format("topicsd").schema(OFFSETS).options(subscribe=PLAIN, **options)
         drain(reader.options(minPartitions="3").load(store.path), "parquet", folder)
-        found = offsets(spark.read.schema(OFFSETS).parquet(str(folder / "rows")))
-        assert found == wanted, options
+        read_offsets = offsets(spark.read.schema(OFFSETS).parquet(str(folder / "rows")))
+        assert read_offsets == expected, options
 
 
 def test_a_checkpoint_of_another_version_is_refused(
@@ -204,9 +204,9 @@ def test_a_checkpoint_of_another_version_is_refused(
     drain(stream, "noop", tmp_path)
     (offset,) = (tmp_path / "checkpoint" / "offsets").glob("[0-9]*")
     *head, place = offset.read_text().splitlines()
-    told = json.loads(place)
-    assert (place, told["version"]) == (json.dumps(told, sort_keys=True, separators=(", ", ": ")), 1)
-    offset.write_text("\n".join([*head, json.dumps({**told, "version": 2})]))
+    stored = json.loads(place)
+    assert (place, stored["version"]) == (json.dumps(stored, sort_keys=True, separators=(", ", ": ")), 1)
+    offset.write_text("\n".join([*head, json.dumps({**stored, "version": 2})]))
     # What Spark keeps beside it of what it wrote itself.
     shutil.rmtree(tmp_path / "checkpoint" / "commits")
     with pytest.raises(StreamingQueryException, match="the version of its offsets must be 1, got 2"):
@@ -223,8 +223,8 @@ def test_a_directory_without_its_cold_part_names_what_is_missing(spark: SparkSes
     assert len(list(moved.rglob("*.data"))) == 4
     with pytest.raises(PySparkException, match=r"seg-0000000000000001.data is missing, although the man"):
         load(spark, tmp_path / "data", subscribe="orders").count()
-    found = load(spark, tmp_path / "data", subscribe="orders", coldDir=str(moved))
-    assert offsets(found) == EVERYTHING
+    frame = load(spark, tmp_path / "data", subscribe="orders", coldDir=str(moved))
+    assert offsets(frame) == EVERYTHING
 
 
 def test_damage_fails_the_query_or_is_left_out(spark: SparkSession, tmp_path: Path) -> None:
@@ -235,8 +235,10 @@ def test_damage_fails_the_query_or_is_left_out(spark: SparkSession, tmp_path: Pa
     data[at + 5] ^= 1
     segment.write_bytes(data)
     start = at - HEADER_BYTES - len("gone")
-    told = rf'{re.escape(str(segment))}, offset {start}, seq 230 of topic "orders" is damaged: the checksum'
-    with pytest.raises(PySparkException, match=told):
+    message = (
+        rf'{re.escape(str(segment))}, offset {start}, seq 230 of topic "orders" is damaged: the checksum'
+    )
+    with pytest.raises(PySparkException, match=message):
         load(spark, tmp_path / "data", subscribe="orders", mode="failfast").collect()
     rows = load(spark, tmp_path / "data", subscribe="orders", mode="PERMISSIVE")
     assert offsets(rows) == [seq for seq in EVERYTHING if seq != 230]

@@ -29,11 +29,11 @@ def url_of(store: Store) -> str:
 
 def both(spark: SparkSession, store: Store, schema: str = "", **options: Any) -> list[DataFrame]:
     """The query by path and by url."""
-    found = []
+    frames = []
     for place in ({"path": store.path}, {"url": url_of(store)}):
         reader = spark.read.format("topicsd").options(**{"subscribe": STAYING, **options}, **place)
-        found.append((reader.schema(schema) if schema else reader).load())
-    return found
+        frames.append((reader.schema(schema) if schema else reader).load())
+    return frames
 
 
 @pytest.mark.parametrize(
@@ -68,12 +68,12 @@ def test_the_same_options_bound_what_is_read(spark: SparkSession, store: Store) 
     ):
         given = {"subscribe": PLAIN, **options}
         given = {name: text for name, text in given.items() if text}
-        found = []
+        results = []
         for place in ({"path": store.path}, {"url": url_of(store)}):
             frame = spark.read.format("topicsd").options(**given, **place).schema("topic string, offset long")
-            found.append(sorted(frame.load().collect()))
-        assert found[0] == found[1], options
-        assert found[0], options
+            results.append(sorted(frame.load().collect()))
+        assert results[0] == results[1], options
+        assert results[0], options
     assert both(spark, store, subscribe=PLAIN, minPartitions="9")[1].rdd.getNumPartitions() >= 9
 
 

@@ -40,9 +40,9 @@ def test_rows_go_where_their_column_says_with_key_and_headers(spark: SparkSessio
     frame = spark.createDataFrame(rows, "topic string, value string, key string").repartition(3)
     headers = "array(named_struct('key', 'trace', 'value', cast(key as binary)))"
     write(frame.withColumn("headers", expr(headers)), store, recordsPerRequest="50")
-    found = [(topic, row) for topic in ("sunk-a", "sunk-b") for row in store.client.rows(topic)]
-    assert sorted((topic, json.dumps(row["data"]), row["$tag"]) for topic, row in found) == sorted(rows)
-    assert all(row["meta"] == {"trace": row["$tag"]} for _, row in found)
+    received = [(topic, row) for topic in ("sunk-a", "sunk-b") for row in store.client.rows(topic)]
+    assert sorted((topic, json.dumps(row["data"]), row["$tag"]) for topic, row in received) == sorted(rows)
+    assert all(row["meta"] == {"trace": row["$tag"]} for _, row in received)
 
 
 @pytest.mark.parametrize("columns", ["kafka", "native"])
@@ -147,8 +147,8 @@ class Copy:
 
 def copied(client: TopicClient, *topics: str) -> None:
     """Each record of the sources is in the sink once."""
-    found = Counter((row["data"]["topic"], row["data"]["offset"]) for row in client.rows("sink"))
-    assert found == Counter((topic, row["$seq"]) for topic in topics for row in client.rows(topic))
+    counts = Counter((row["data"]["topic"], row["data"]["offset"]) for row in client.rows("sink"))
+    assert counts == Counter((topic, row["$seq"]) for topic in topics for row in client.rows(topic))
 
 
 def test_a_stream_is_copied_once_over_replays(spark: SparkSession, tmp_path: Path) -> None:

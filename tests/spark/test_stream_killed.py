@@ -63,12 +63,12 @@ def test_a_stream_that_is_killed_has_each_record_once(spark: SparkSession, tmp_p
 def run_and_kill(program: str, arguments: list[str], checkpoint: Path, log: Path) -> None:
     """As soon as the driver has worked for its share of the time; it has to have come to some batch."""
     before = len(list((checkpoint / "commits").glob("[0-9]*")))
-    with log.open("wb") as told:
+    with log.open("wb") as log_file:
         driver = subprocess.Popen(
             [sys.executable, "-c", program, *arguments],
             cwd=PROJECT,
-            stdout=told,
-            stderr=told,
+            stdout=log_file,
+            stderr=log_file,
             start_new_session=True,
         )
     try:

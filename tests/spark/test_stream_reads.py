@@ -52,15 +52,15 @@ class Sink:
 
     def rows(self) -> list[tuple[str, int]]:
         """In no order."""
-        found = self._spark.read.parquet(str(self._folder / "rows")).select("topic", "offset").collect()
-        return sorted((row.topic, row.offset) for row in found)
+        rows = self._spark.read.parquet(str(self._folder / "rows")).select("topic", "offset").collect()
+        return sorted((row.topic, row.offset) for row in rows)
 
 
 class SinkOfPattern(Sink):
     way = "subscribePattern"
 
 
-def wanted(client: TopicClient, *topics: str) -> list[tuple[str, int]]:
+def expected_offsets(client: TopicClient, *topics: str) -> list[tuple[str, int]]:
     return sorted((topic, row["$seq"]) for topic in topics for row in client.rows(topic))
 
 
@@ -73,7 +73,7 @@ def test_a_stream_goes_in_bounded_batches_and_goes_on_after_a_restart(
     store.client.wait_until_durable(*topics)
     sink = Sink(spark, tmp_path, store.path, ",".join(topics), maxOffsetsPerTrigger="500")
     query = sink.drain()
-    assert sink.rows() == wanted(store.client, *topics)
+    assert sink.rows() == expected_offsets(store.client, *topics)
     batches = [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
     assert batches == [500, 500, 200]
     last = json.loads(query.recentProgress[-1]["sources"][0]["endOffset"])
@@ -86,7 +86,7 @@ def test_a_stream_goes_in_bounded_batches_and_goes_on_after_a_restart(
     store.client.fill("stream-a", 40)
     store.client.wait_until_durable(*topics)
     sink.drain()
-    assert sink.rows() == wanted(store.client, *topics)
+    assert sink.rows() == expected_offsets(store.client, *topics)
 
 
 def test_a_batch_is_bounded_by_bytes(spark: SparkSession, store: Store, tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_stream_under_load_has_each_record_once_over_restarts(spark: SparkSess
             writer.join()
         client.wait_until_durable(*topics)
         sink.drain()
-        assert sink.rows() == wanted(client, *topics)
+        assert sink.rows() == expected_offsets(client, *topics)
 
 
 def write_until(port: int, topics: tuple[str, ...], ends: threading.Event) -> None:

@@ -110,15 +110,15 @@ def test_a_driver_that_is_killed_at_any_request_leaves_no_double_and_no_hole(
         other = [(topic, f"{int(n) + 900}") for topic, n in again[:-5][::-1]]
         replayed = [task(options, query, n, rows) for n, rows in enumerate(attempt(other, 2))]
         run(options, query, 1, replayed)
-        found = [rows_of(client, topic) for topic in topics]
+        after = [rows_of(client, topic) for topic in topics]
         for shard in range(SHARDS):
-            assert found[shard][: len(before[shard])] == before[shard]
-            assert sorted(found[shard][:7]) == [n for n in range(14) if n % 2 == shard]
-        batch = sorted(n for rows in found for n in rows[7:])
+            assert after[shard][: len(before[shard])] == before[shard]
+            assert sorted(after[shard][:7]) == [n for n in range(14) if n % 2 == shard]
+        batch = sorted(n for rows in after for n in rows[7:])
         assert batch in (list(range(100, 120)), sorted(int(n) for _, n in other)), killed_at
         # What comes next is taken.
         run(options, query, 2, [task(options, query, 0, [(topics[0], "-1")])])
-        assert rows_of(client, topics[0]) == [*found[0], -1]
+        assert rows_of(client, topics[0]) == [*after[0], -1]
         if steps:
             break
     # One for each request that a commit makes, so that none was left out.
@@ -137,8 +137,8 @@ def test_one_producer_a_topic_is_all_that_stays_of_a_query(server: WholeServer, 
     assert rows_of(client, "counted") == [*range(10)] * 6
     assert client.ask("GET", "spark-long.staged")["count"] == 0
     assert client.ask("GET", "spark-long.decided")["count"] == 1
-    with ServerClient(options.url, "") as asked:
-        decision = Decisions(asked, "spark-long.decided").last()
+    with ServerClient(options.url, "") as sink_client:
+        decision = Decisions(sink_client, "spark-long.decided").last()
     assert decision is not None
     assert decision.producers["counted"].next_seq == 6 * 4
 
@@ -153,8 +153,8 @@ def test_an_older_checkpoint_is_refused(server: WholeServer) -> None:
 
 def test_of_two_drivers_that_decide_at_a_time_one_does(server: WholeServer, client: TopicClient) -> None:
     options = options_of(server, topic="contested")
-    with ServerClient(options.url, "") as asked:
-        one, other = Decisions(asked, "spark-two.decided"), Decisions(asked, "spark-two.decided")
+    with ServerClient(options.url, "") as sink_client:
+        one, other = Decisions(sink_client, "spark-two.decided"), Decisions(sink_client, "spark-two.decided")
         assert (one.last(), other.last()) == (None, None)
         mine = Decision(
             0, [ChunkMove(StagedChunk("contested", 1, 2), 0)], {"contested": SinkProducer("a", 1)}
@@ -164,20 +164,20 @@ def test_of_two_drivers_that_decide_at_a_time_one_does(server: WholeServer, clie
         )
         assert one.store(mine) == mine
         assert other.store(theirs) == mine
-        assert Decisions(asked, "spark-two.decided").last() == mine
+        assert Decisions(sink_client, "spark-two.decided").last() == mine
 
 
 def test_a_decision_of_any_size_is_kept_whole(server: WholeServer) -> None:
     moves = [ChunkMove(StagedChunk(f"topic-{n}", n, n), 0) for n in range(7000)]
     decision = Decision(3, moves, {move.chunk.topic: SinkProducer("p" * 40, 1) for move in moves})
-    with ServerClient(options_of(server).url, "") as asked:
-        decisions = Decisions(asked, "spark-large.decided")
+    with ServerClient(options_of(server).url, "") as client:
+        decisions = Decisions(client, "spark-large.decided")
         decisions.last()
         decisions.store(decision)
-        assert Decisions(asked, "spark-large.decided").last() == decision
+        assert Decisions(client, "spark-large.decided").last() == decision
         smaller = Decision(4, moves[:1], {})
         decisions.store(smaller)
-        assert Decisions(asked, "spark-large.decided").last() == smaller
+        assert Decisions(client, "spark-large.decided").last() == smaller
 
 
 def test_what_a_topic_lost_in_a_crash_is_sent_again_as_far_as_it_is_there(
@@ -192,11 +192,11 @@ def test_what_a_topic_lost_in_a_crash_is_sent_again_as_far_as_it_is_there(
     def make() -> ServerClient:
         return ServerClient(options.url, "")
 
-    with make() as asked:
+    with make() as sink_client:
         moves = [ChunkMove(chunk, number + 5) for number, chunk in enumerate(report.chunks)]
         decision = Decision(1, moves, {"lossy": SinkProducer("first", 8)})
         client.ask("POST", "lossy", {"records": [{"data": "old"}], "producer": {"id": "first", "seq": 2}})
-        decisions = Decisions(asked, "spark-lossy.decided")
+        decisions = Decisions(sink_client, "spark-lossy.decided")
         decisions.last()
         move_decided(make, "spark-lossy.staged", decision, decisions, ids)
         assert rows_of(client, "lossy") == ["old", *range(9)]

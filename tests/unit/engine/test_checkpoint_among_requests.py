@@ -36,9 +36,9 @@ def test_a_tag_that_was_copied_while_the_others_were_looked_up_is_found() -> Non
         one.shard.start_checkpoint()
         for _ in range(steps):
             one.turn()
-        told = one.send_delete("t", tag="nothing")
+        reply = one.send_delete("t", tag="nothing")
         one.settle()
-        assert told.code is None
+        assert reply.code is None
         assert one.delete("t", tag=tag).deleted == 1
         one.restart()
 

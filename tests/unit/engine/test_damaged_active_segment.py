@@ -91,7 +91,7 @@ def readable(one: OneShard, topic: str) -> tuple[list[int], set[int]]:
             assert last > cursor
             cursor = last
             continue
-        good += [found.seq for found in answer.records]
+        good += [record.seq for record in answer.records]
         cursor = answer.next_from_seq
         if answer.caught_up:
             return good, damaged

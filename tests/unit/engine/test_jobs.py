@@ -58,8 +58,8 @@ def _fail(number: int = errno.EIO) -> Callable[[], None]:
 def test_a_job_gets_what_the_thread_found_and_its_answer_is_told() -> None:
     def job() -> Job[int]:
         yield None
-        found = yield lambda: 20
-        return int(found) + 1
+        result = yield lambda: 20
+        return int(result) + 1
 
     stage = Stage()
     stage.start(job())

@@ -20,11 +20,11 @@ def queue(*tags: str | None, **config: Any) -> OneShard:
 
 
 def counts(stage: OneShard) -> Counts:
-    found = stage.state("q").queue
-    assert found is not None
+    queue = stage.state("q").queue
+    assert queue is not None
     live = stage.topic("q").live_count
-    assert found.ready + found.in_flight + found.delayed + found.parked + found.blocked == live
-    return found
+    assert queue.ready + queue.in_flight + queue.delayed + queue.parked + queue.blocked == live
+    return queue
 
 
 def blocked_by(stage: OneShard, seq: int) -> object:
@@ -153,11 +153,11 @@ def test_what_comes_and_goes_is_not_remembered() -> None:
     for _ in range(300):
         answer = stage.append("q", record(tag="a"), record(tag="old"), 3)
         stage.delete("q", seqs=[answer.first_seq, answer.first_seq + 1, answer.last_seq])
-    found = stage.topic("q").queue
-    assert found is not None
-    assert found.order is not None
-    lane = found.order.lane_of(1)
+    state = stage.topic("q").queue
+    assert state is not None
+    assert state.order is not None
+    lane = state.order.lane_of(1)
     assert lane is not None
     assert len(lane.seqs) < 150
-    assert len(found._fresh) < 150
-    assert len(found.order._lanes) == 1
+    assert len(state._fresh) < 150
+    assert len(state.order._lanes) == 1

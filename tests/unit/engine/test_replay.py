@@ -144,13 +144,13 @@ def test_replaying_twice_is_replaying_once() -> None:
         assert pictures(one) == before
 
 
-def start(*frames: bytes, **told: int) -> OneShard:
+def start(*frames: bytes, **heads: int) -> OneShard:
     """Start a shard on a log with these frames in its second batch."""
     disk = MemoryDisk()
     create_data_dir(disk, DATA_DIR, 1, INSTANCE)
     wal = WalBytes(instance=IDENTITY.instance)
     wal.batch(CREATE, append_frame(1))
-    wal.batch(*frames, **told)
+    wal.batch(*frames, **heads)
     wal.put(disk, PATHS)
     return OneShard(disk=disk)
 

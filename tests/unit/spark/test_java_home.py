@@ -43,9 +43,9 @@ def test_one_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
 
 
 def test_without_a_named_one_that_of_the_project_is_taken() -> None:
-    found = java_environment({"PATH": "/nowhere"})
-    assert Path(found["JAVA_HOME"], "bin", "java").exists()
-    assert Path(found["TOPICSD_JAVA_RUNTIME"], "bin", "java").exists()
+    environ = java_environment({"PATH": "/nowhere"})
+    assert Path(environ["JAVA_HOME"], "bin", "java").exists()
+    assert Path(environ["TOPICSD_JAVA_RUNTIME"], "bin", "java").exists()
 
 
 def test_without_any_java_a_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,11 +21,11 @@ EVERYTHING = StructType()
 
 
 def test_versions_are_compared_as_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = {}
+    results = {}
     for installed in ("4.0.5", "4.1.0", "4.10.0.dev1", "5.0.0"):
         monkeypatch.setattr(pyspark, "__version__", installed)
-        found[installed] = is_at_least((4, 1))
-    assert found == {"4.0.5": False, "4.1.0": True, "4.10.0.dev1": True, "5.0.0": True}
+        results[installed] = is_at_least((4, 1))
+    assert results == {"4.0.5": False, "4.1.0": True, "4.10.0.dev1": True, "5.0.0": True}
 
 
 @pytest.mark.parametrize("option", ["maxOffsetsPerTrigger", "maxBytesPerTrigger"])
@@ -34,8 +34,8 @@ def test_bounds_of_a_batch_need_what_can_bound_it(option: str, monkeypatch: pyte
     assert hasattr(bounded.streamReader(EVERYTHING), "getDefaultReadLimit")
     monkeypatch.setattr(pyspark, "__version__", "4.1.3")
     assert not hasattr(TopicsdSource(READ).streamReader(EVERYTHING), "prepareForTriggerAvailableNow")
-    told = r"^maxOffsetsPerTrigger and maxBytesPerTrigger need PySpark 4\.2 or newer, got 4\.1\.3; w"
-    with pytest.raises(SourceError, match=told):
+    message = r"^maxOffsetsPerTrigger and maxBytesPerTrigger need PySpark 4\.2 or newer, got 4\.1\.3; w"
+    with pytest.raises(SourceError, match=message):
         bounded.streamReader(EVERYTHING)
 
 
@@ -65,5 +65,5 @@ print(type(source.reader(StructType())).__name__, type(source.streamReader(Struc
 
 
 def test_nothing_is_imported_that_4_0_has_not() -> None:
-    told = subprocess.run([sys.executable, "-c", OF_4_0], capture_output=True, text=True, check=False)
-    assert (told.stdout, told.stderr) == ("BatchQueryReader StreamReader\n", "")
+    output = subprocess.run([sys.executable, "-c", OF_4_0], capture_output=True, text=True, check=False)
+    assert (output.stdout, output.stderr) == ("BatchQueryReader StreamReader\n", "")

@@ -79,9 +79,9 @@ def test_more_records_than_one_step_takes_are_copied_in_order() -> None:
     for _ in range(4):
         one.append("t", *range(400))
     one.checkpoint()
-    before = [found.data for found in one.read("t", limit=10_000).records]
+    before = [record.data for record in one.read("t", limit=10_000).records]
     one.kill()
-    assert [found.data for found in one.read("t", limit=10_000).records] == before
+    assert [record.data for record in one.read("t", limit=10_000).records] == before
     assert len(before) == 1600
 
 

@@ -50,9 +50,9 @@ def test_the_bytes_are_synced_before_the_name_and_the_name_before_anybody_is_tol
 
 def test_small_pieces_are_written_together_and_a_large_one_on_its_own() -> None:
     disk = shard_disk()
-    pieces = [b"a" * 1000] * 3000 + [b"b" * (3 << 20)] + [b"c"] * 10
-    write_snapshot(disk, PATHS, 7, pieces)
-    assert disk.read_file(PATHS.snapshot(7)) == b"".join(pieces)
+    parts = [b"a" * 1000] * 3000 + [b"b" * (3 << 20)] + [b"c"] * 10
+    write_snapshot(disk, PATHS, 7, parts)
+    assert disk.read_file(PATHS.snapshot(7)) == b"".join(parts)
     assert calls_of(disk).count("pwrite") == 4
 
 
@@ -133,10 +133,10 @@ def test_one_under_another_name_is_damaged() -> None:
 
 def test_one_that_is_dropped_while_we_look_is_none() -> None:
     disk = disk_with(6, 7)
-    found = read_snapshots(disk, PATHS)
-    assert next(found) == sample(7)
+    snapshots = read_snapshots(disk, PATHS)
+    assert next(snapshots) == sample(7)
     disk.unlink(PATHS.snapshot(6))
-    assert list(found) == []
+    assert list(snapshots) == []
 
 
 def test_other_names_are_not_looked_at() -> None:

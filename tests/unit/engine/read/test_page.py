@@ -67,11 +67,11 @@ def test_a_damaged_frame_and_one_of_another_topic_or_seq_are_told_and_the_rest_i
 
 
 def test_a_page_holds_what_its_variant_shows() -> None:
-    found = frames(1, tag=b"a", node=b"n")
+    page_frames = frames(1, tag=b"a", node=b"n")
     texts = {}
     for (with_tag, with_meta), variant in VARIANTS.items():
         page = Page(1)
-        page.add_frames(TOPIC, found, variant)
+        page.add_frames(TOPIC, page_frames, variant)
         texts[with_tag, with_meta] = page.text
         assert page.nodes == {1: "n"}
     assert texts[False, False] == texts[False, True] == b'{"$seq":1,"$ts":1,"$node":"n","data":"1"},'

@@ -30,7 +30,7 @@ def flip(one: OneShard, seq: int, offset: int = 20, topic: str = "t") -> None:
 def test_what_is_good_in_front_of_the_damage_is_answered_first() -> None:
     one = damaged(4)
     answer = one.read("t")
-    assert [found.seq for found in answer.records] == [1, 2, 3]
+    assert [record.seq for record in answer.records] == [1, 2, 3]
     assert (answer.next_from_seq, answer.caught_up) == (3, False)
 
 
@@ -88,7 +88,7 @@ def read_on(one: OneShard, nodes: frozenset[str] = frozenset()) -> tuple[list[in
     while cursor < one.state("t").head_seq:
         answer = read_now(one.shard.state, "t", ReadRequest(cursor, nodes=nodes))
         if isinstance(answer, ReadAnswer):
-            seqs += [found.seq for found in answer.records]
+            seqs += [record.seq for record in answer.records]
             after = answer.next_from_seq
         else:
             codes.append(answer.code)

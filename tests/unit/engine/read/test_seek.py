@@ -11,10 +11,10 @@ from topicsd.engine.read.seek import seek
 
 
 def _seek(one: OneShard, topic: str, **place: int) -> Any:
-    told = Told()
-    seek(one.shard.state, topic, Seek(**place), told)
+    reply = Told()
+    seek(one.shard.state, topic, Seek(**place), reply)
     one.settle()
-    return told.answer
+    return reply.answer
 
 
 def test_a_time_is_the_cursor_in_front_of_the_first_record_that_is_not_older() -> None:

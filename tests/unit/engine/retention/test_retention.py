@@ -133,9 +133,9 @@ def test_a_topic_that_rejects_refuses_what_it_has_no_room_for_with_the_numbers()
 def test_a_topic_that_rejects_counts_what_is_on_its_way() -> None:
     one = OneShard()
     one.put("t", cap_records=3, discard="reject", durability="fsync")
-    told = [one.send_append("t", number) for number in range(5)]
+    replies = [one.send_append("t", number) for number in range(5)]
     one.settle()
-    assert [answer.code for answer in told] == [None, None, None, "topic_full", "topic_full"]
+    assert [answer.code for answer in replies] == [None, None, None, "topic_full", "topic_full"]
     assert floors(one) == (1, 1, 3)
 
 

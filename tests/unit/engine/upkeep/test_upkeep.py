@@ -48,7 +48,7 @@ def a_round(one: OneShard) -> None:
 
 def test_all_but_the_newest_segments_move_to_the_cold_directory() -> None:
     one = filled(95, cold_dir=COLD_DIR, hot_retain_segments=2)
-    before = [found.data for found in one.read("t", limit=1000).records]
+    before = [record.data for record in one.read("t", limit=1000).records]
     a_round(one)
     assert [run.entry.tier for run in sealed(one)] == [COLD] * 7 + [HOT] * 2
     one.settle()
@@ -56,7 +56,7 @@ def test_all_but_the_newest_segments_move_to_the_cold_directory() -> None:
     assert data_files(one, "/data/shards/00") == 2 + 1, "the active one is hot too"
     for end in ("kill", "restart"):
         getattr(one, end)()
-        assert [found.data for found in one.read("t", limit=1000).records] == before
+        assert [record.data for record in one.read("t", limit=1000).records] == before
         assert [run.entry.tier for run in sealed(one)][:9] == [COLD] * 7 + [HOT] * 2
 
 

@@ -13,10 +13,10 @@ BASES = (-500.0, 100.0, 300.0, 600.0, 900.0)
 
 
 def taken(ready: ReadySet[str], now: float) -> list[str]:
-    found = []
+    taken_keys = []
     while (one := ready.take(now)) is not None:
-        found.append(one[0])
-    return found
+        taken_keys.append(one[0])
+    return taken_keys
 
 
 def test_what_is_marked_comes_out_once_and_says_since_when() -> None:
@@ -168,9 +168,9 @@ def test_any_run_keeps_the_rules(seed: int) -> None:
                 if now - at >= WAIT_SECONDS_MAX:
                     overdue.setdefault(other, 2 * len(oracle.waiting) + sum(WEIGHTS))
             band = oracle.next_band(now)
-            found = ready.take(now)
-            assert found is not None
-            one, since = found
+            next_ready = ready.take(now)
+            assert next_ready is not None
+            one, since = next_ready
             assert (oracle.band(one, now), since) == (band, oracle.waiting[one][0])
             del oracle.waiting[one]
             overdue.pop(one, None)
@@ -179,6 +179,6 @@ def test_any_run_keeps_the_rules(seed: int) -> None:
         assert len(ready) == len(oracle.waiting)
     now += WAIT_SECONDS_MAX
     rest = []
-    while (found := ready.take(now)) is not None:
-        rest.append(found[0])
+    while (next_ready := ready.take(now)) is not None:
+        rest.append(next_ready[0])
     assert sorted(rest) == sorted(oracle.waiting)

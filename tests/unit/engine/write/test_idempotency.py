@@ -178,11 +178,11 @@ def test_it_agrees_with_a_plain_dictionary_over_random_uses() -> None:
         name = rng.randrange(400)
         window = (100, 1000, 5000)[name % 3]
         before = used.get(name)
-        found = dedupe.find(key(name), (window,), now)
+        entry = dedupe.find(key(name), (window,), now)
         if before is not None and now - before[1] <= window:
-            assert found == before[0]
+            assert entry == before[0]
         else:
-            assert found is None
+            assert entry is None
             dedupe.has_room(now, 0)
             dedupe.add(key(name), write(number), window, now)
             used[name] = (write(number), now)

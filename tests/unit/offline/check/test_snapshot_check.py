@@ -33,7 +33,7 @@ def test_what_a_checkpoint_wrote_is_fine(snapshot: Snapshot) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "problem"),
     [
         ({"topic_id": 7}, "id"),
         ({"epoch": 1 << 40}, "epoch"),
@@ -48,8 +48,8 @@ def test_what_a_checkpoint_wrote_is_fine(snapshot: Snapshot) -> None:
         ({"segments": []}, "its first live seq, 1, is in no segment or lost range"),
     ],
 )
-def test_what_cannot_be_is_named(snapshot: Snapshot, changed: dict[str, Any], told: str) -> None:
-    assert any(told in what for what in complaints(snapshot, **changed))
+def test_what_cannot_be_is_named(snapshot: Snapshot, changed: dict[str, Any], problem: str) -> None:
+    assert any(problem in what for what in complaints(snapshot, **changed))
 
 
 def test_a_hole_is_fine_where_it_is_lost_or_all_of_it_was_deleted(snapshot: Snapshot) -> None:

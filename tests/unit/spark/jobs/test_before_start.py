@@ -66,10 +66,10 @@ def test_a_job_that_cannot_end_well_is_refused_at_once(
     monkeypatch.setattr("spark.__main__.new_session", None)
     create_data_dir(RealFs(), "data", 1, INSTANCE)
     assert main(arguments.split()) == 1
-    told = capsys.readouterr().err.replace(f"{tmp_path}/", "")
-    assert sentence in told
-    assert told.startswith(f"{arguments.split()[0]}: ")
-    assert len(told.splitlines()) == 1
+    output = capsys.readouterr().err.replace(f"{tmp_path}/", "")
+    assert sentence in output
+    assert output.startswith(f"{arguments.split()[0]}: ")
+    assert len(output.splitlines()) == 1
     assert not (tmp_path / "out").exists()
 
 

@@ -28,9 +28,9 @@ def test_each_job_has_a_help(command: str, capsys: pytest.CaptureFixture[str]) -
 def test_the_list_of_jobs_says_what_each_is_for(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
-    told = " ".join(capsys.readouterr().out.split())
-    assert "export Export topics to Parquet, in folders by topic and day" in told
-    assert "compact Export the latest record of each tag to Parquet" in told
+    output = " ".join(capsys.readouterr().out.split())
+    assert "export Export topics to Parquet, in folders by topic and day" in output
+    assert "compact Export the latest record of each tag to Parquet" in output
 
 
 @pytest.mark.parametrize(
@@ -79,10 +79,10 @@ def test_without_a_java_that_will_do_the_job_says_what_to_install(
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     create_data_dir(RealFs(), str(tmp_path / "data"), 1, INSTANCE)
     assert main(["stats", "--path", str(tmp_path / "data"), "--topics", "orders"]) == 1
-    told = capsys.readouterr().err
-    assert told.startswith(f"stats: JAVA_HOME={tmp_path}: cannot run java: ")
-    assert "Spark needs Java 17 or 21: install one" in told
-    assert len(told.splitlines()) == 1
+    output = capsys.readouterr().err
+    assert output.startswith(f"stats: JAVA_HOME={tmp_path}: cannot run java: ")
+    assert "Spark needs Java 17 or 21: install one" in output
+    assert len(output.splitlines()) == 1
 
 
 BARE = "import sys; sys.path.insert(0, sys.argv.pop()); from spark.__main__ import main; sys.exit(main())"

@@ -35,12 +35,12 @@ def write_run(folder: MortalFolder, head: int, spark_dies: bool = False) -> Expo
 
 def rows(root: Path) -> dict[str, list[int]]:
     """As any reader of Parquet has the folder."""
-    found: dict[str, list[int]] = {topic: [] for topic in TOPICS}
+    seqs: dict[str, list[int]] = {topic: [] for topic in TOPICS}
     for path in root.rglob("*.parquet"):
         name = path.relative_to(root).parts[0]
         if not name.startswith("_"):
-            found[name.removeprefix("topic=")] += json.loads(path.read_text())
-    return {topic: sorted(seqs) for topic, seqs in found.items()}
+            seqs[name.removeprefix("topic=")] += json.loads(path.read_text())
+    return {topic: sorted(topic_seqs) for topic, topic_seqs in seqs.items()}
 
 
 def up_to(head: int) -> dict[str, list[int]]:

@@ -32,11 +32,11 @@ def sent(
     folder: MortalFolder, manifests: list[ExportManifest], target: Target = TARGET
 ) -> list[tuple[int, ...]]:
     book = ReplayBook(folder, "replay")
-    found = []
+    rounds = []
     for one in book.rounds(manifests, target):
-        found.append((one.number, one.first_run, one.last_run))
+        rounds.append((one.number, one.first_run, one.last_run))
         book.mark_done(one)
-    return found
+    return rounds
 
 
 def test_what_came_since_is_a_round_of_its_own(tmp_path: Path) -> None:
@@ -67,8 +67,8 @@ def test_a_round_that_has_begun_is_sent_again_as_it_was_planned(tmp_path: Path) 
 def test_a_name_goes_to_one_place(tmp_path: Path) -> None:
     folder = MortalFolder(tmp_path)
     sent(folder, runs(1))
-    told = "writes to topics .* 'copy.' at http://127.0.0.1:4000, not to topic x at http://b"
-    with pytest.raises(SourceError, match=told):
+    message = "writes to topics .* 'copy.' at http://127.0.0.1:4000, not to topic x at http://b"
+    with pytest.raises(SourceError, match=message):
         sent(folder, runs(2), Target("http://b", "x", ""))
 
 

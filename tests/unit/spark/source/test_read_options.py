@@ -20,8 +20,8 @@ def test_a_batch_reads_everything_unless_told() -> None:
 
 def test_a_stream_begins_at_the_end_unless_told() -> None:
     assert parse_options(GIVEN, is_stream=True).start == Bound(word="latest")
-    told = parse_options({**GIVEN, "startingOffsets": "earliest"}, is_stream=True)
-    assert told.start == Bound(word="earliest")
+    options = parse_options({**GIVEN, "startingOffsets": "earliest"}, is_stream=True)
+    assert options.start == Bound(word="earliest")
 
 
 def test_names_are_told_apart_without_their_case() -> None:
@@ -123,9 +123,9 @@ REFUSED = [
 
 @pytest.mark.parametrize(("given", "sentence"), REFUSED, ids=[sentence for _, sentence in REFUSED])
 def test_a_wrong_option_is_named_with_what_is_allowed(given: dict[str, str], sentence: str) -> None:
-    with pytest.raises(SourceError) as told:
+    with pytest.raises(SourceError) as raised:
         parse_options({"path": "/data", **given}, is_stream=False)
-    assert sentence in str(told.value)
+    assert sentence in str(raised.value)
 
 
 @pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp"])
