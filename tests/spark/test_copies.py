@@ -105,7 +105,7 @@ def mixed(path: Path) -> RealShard:
     return shard
 
 
-def test_copies_in_any_order_among_own_records_are_one_stretch_of_the_log(tmp_path: Path) -> None:
+def test_copies_in_any_order_among_own_records_are_one_range_of_the_log(tmp_path: Path) -> None:
     shard = mixed(tmp_path)
     shard.delete("d", seqs=[3, 50, 51])
     shard.pass_time(500)

@@ -147,6 +147,6 @@ def _write(port: int, ends: threading.Event) -> None:
         client.ask("POST", "passing/delete", {"before_seq": client.ask("GET", "passing")["head_seq"] - 50})
 
 
-def test_no_directory_is_a_sentence(tmp_path: Path) -> None:
+def test_a_missing_directory_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"path: .* is not a data directory: it has no LAYOUT.json"):
         reader_of(tmp_path).partitions()

@@ -29,7 +29,7 @@ def tagged(path: Path, mode: str) -> FilteredQueryReader:
     return reader
 
 
-def test_a_segment_of_which_nobody_knows_the_tags_is_read(tmp_path: Path) -> None:
+def test_a_segment_with_unknown_tags_is_read(tmp_path: Path) -> None:
     filled(tmp_path).shard.close()
     path = tmp_path / "data"
     segment = next(path.rglob("seg-0000000000000201.data"))
@@ -41,7 +41,7 @@ def test_a_segment_of_which_nobody_knows_the_tags_is_read(tmp_path: Path) -> Non
     assert seqs == [seq for seq in EVERYTHING if seq != 250]
 
 
-def test_a_place_by_time_in_a_segment_that_is_gone_is_a_sentence(tmp_path: Path) -> None:
+def test_a_position_by_time_in_a_missing_segment_is_an_error(tmp_path: Path) -> None:
     shard = filled(tmp_path)
     young = shard.clock.now_ms()
     for _ in range(2):

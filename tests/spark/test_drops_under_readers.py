@@ -167,7 +167,7 @@ def test_what_a_cap_takes_behind_a_plan_is_loss(tmp_path: Path) -> None:
 
 
 class DroppingFs(RealFs):
-    """Whoever opens a file finds that it was moved to the trash the moment before."""
+    """Each opened file was moved to the trash a moment before."""
 
     def __init__(self, trash: Path) -> None:
         self._trash = trash

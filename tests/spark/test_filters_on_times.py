@@ -100,7 +100,7 @@ def test_segments_of_other_times_are_not_opened(times: Times, monkeypatch: pytes
     assert [seq for seq in opened if seq] == [101], "once, by the task"
 
 
-def test_damaged_records_of_which_nobody_knows_the_time_are_told(tmp_path: Path) -> None:
+def test_damaged_records_with_unknown_times_are_reported(tmp_path: Path) -> None:
     times = Times(tmp_path)
     segment = next(times.path.rglob("seg-0000000000000101.data"))
     flip(segment)

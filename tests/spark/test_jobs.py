@@ -63,7 +63,7 @@ def as_wanted(rows: list[Row]) -> list[tuple[Any, ...]]:
     ]
 
 
-def test_an_export_goes_on_where_the_one_before_ended_also_when_that_died(
+def test_an_export_continues_where_the_last_one_ended_even_after_a_crash(
     spark: SparkSession, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     topics = ("export-a", "export-b")
@@ -141,7 +141,7 @@ def test_a_topic_that_was_made_anew_is_loss_for_an_export(
     assert sorted(row.seq for row in rows) == sorted([*range(1, 10), *range(1, 25)])
 
 
-def test_statistics_are_told_by_topic_and_hour(
+def test_statistics_are_by_topic_and_hour(
     spark: SparkSession, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fill(store, "stats-a", count=96)
@@ -189,7 +189,7 @@ def test_a_compaction_has_the_latest_record_of_each_tag(
 
 
 class DyingBook(HadoopFolder):
-    """Its process dies when all is sent, and nobody knows yet."""
+    """The process dies after everything was sent, before that is recorded."""
 
     def write_new(self, name: str, data: bytes) -> None:
         if name.endswith(".done"):
@@ -246,7 +246,7 @@ def test_a_compaction_goes_into_a_topic(spark: SparkSession, store: Store, tmp_p
     assert contents(store, "latest-b") == [kept["blue"], kept["red"]]
 
 
-def test_what_fails_in_a_job_is_a_sentence(
+def test_a_failed_job_prints_one_line(
     spark: SparkSession, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, server = str(tmp_path / "out"), ["--url", f"http://127.0.0.1:{store.server.port}"]

@@ -178,7 +178,7 @@ def test_a_start_behind_every_record_is_empty_where_that_is_wanted(spark: SparkS
     assert load(spark, store.path, subscribe=PLAIN, endingTimestamp=1).count() == 0
 
 
-def test_a_stream_begins_where_it_is_told(spark: SparkSession, store: Store, tmp_path: Path) -> None:
+def test_a_stream_begins_at_the_given_position(spark: SparkSession, store: Store, tmp_path: Path) -> None:
     rows = store.client.rows(PLAIN)
     stamp, seqs = rows[-1]["$ts"], [row["$seq"] for row in rows]
     young = [row["$seq"] for row in rows if row["$ts"] >= stamp]

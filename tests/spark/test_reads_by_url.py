@@ -17,7 +17,7 @@ from tests.harness.whole_server import WholeServer
 from tests.spark.conftest import CAPPED, CAPPED_BYTES, OTHER, PLAIN, SMALL_FILES, Store
 from tests.spark.test_batch_reads import as_answered
 from tests.spark.test_damage_and_drops import seal_all
-from tests.spark.test_stream_reads import Sink, wanted
+from tests.spark.test_stream_reads import Sink, expected_offsets
 from tests.spark.topic_client import TopicClient
 
 STAYING = f"{PLAIN},{OTHER},{CAPPED},{CAPPED_BYTES}"
@@ -92,7 +92,7 @@ def test_the_same_options_bound_what_is_read(spark: SparkSession, store: Store) 
         ),
     ],
 )
-def test_errors_say_the_same(
+def test_errors_by_url_are_those_by_path(
     spark: SparkSession, store: Store, options: dict[str, str], sentence: str
 ) -> None:
     given = {name: text for name, text in options.items() if text}
@@ -120,7 +120,7 @@ def test_an_ephemeral_topic_is_read_from_the_server_only(spark: SparkSession, st
         by_path.collect()
 
 
-def test_no_server_is_a_sentence(spark: SparkSession, store: Store) -> None:
+def test_a_missing_server_is_an_error(spark: SparkSession, store: Store) -> None:
     reader = spark.read.format("topicsd").option("subscribe", PLAIN)
     with pytest.raises(PySparkException, match="path, url: set exactly one"):
         reader.options(path=store.path, url=url_of(store)).load().collect()
@@ -128,9 +128,7 @@ def test_no_server_is_a_sentence(spark: SparkSession, store: Store) -> None:
         spark.read.format("topicsd").options(subscribe=PLAIN, url="nowhere").load().collect()
 
 
-def test_a_stream_goes_on_by_url_where_it_was_by_path(
-    spark: SparkSession, store: Store, tmp_path: Path
-) -> None:
+def test_a_stream_by_path_resumes_by_url(spark: SparkSession, store: Store, tmp_path: Path) -> None:
     topics = ("either-a", "either-b")
     for topic, count in zip(topics, (300, 150), strict=True):
         store.client.fill(topic, count)
@@ -143,7 +141,7 @@ def test_a_stream_goes_on_by_url_where_it_was_by_path(
     places = {"url": url_of(store), "progressCursor": "by-spark"}
     query = Sink(spark, tmp_path, None, names, maxOffsetsPerTrigger="300", **places).drain()
     sink = Sink(spark, tmp_path, None, names, **places)
-    assert sink.rows() == wanted(store.client, *topics)
+    assert sink.rows() == expected_offsets(store.client, *topics)
     batches = [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
     assert batches == [300, 300, 200]
     # Spark says one batch late how far it is.
@@ -225,4 +223,4 @@ def test_a_key_is_sent_where_the_server_wants_one(spark: SparkSession, tmp_path:
             b"2",
         ]
         with pytest.raises(PySparkException, match="401 unauthorized"):
-            reader.option("apiKey", "nobody").load().collect()
+            reader.option("apiKey", "unknown").load().collect()

@@ -64,7 +64,7 @@ def expected_offsets(client: TopicClient, *topics: str) -> list[tuple[str, int]]
     return sorted((topic, row["$seq"]) for topic in topics for row in client.rows(topic))
 
 
-def test_a_stream_goes_in_bounded_batches_and_goes_on_after_a_restart(
+def test_a_stream_has_bounded_batches_and_resumes_after_a_restart(
     spark: SparkSession, store: Store, tmp_path: Path
 ) -> None:
     topics = ("stream-a", "stream-b")

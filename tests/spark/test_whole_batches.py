@@ -1,4 +1,4 @@
-"""Batches go to their topics once, whoever is killed when: a real server, and tasks and drivers that are
+"""Batches go to their topics once, under any kill: a real server, and tasks and drivers that are
 played."""
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ def test_what_a_topic_lost_in_a_crash_is_sent_again_as_far_as_it_is_there(
         assert kept.producers["lossy"] == SinkProducer("second", 3)
 
 
-def test_staged_rows_that_somebody_deleted_are_no_hole(server: WholeServer, client: TopicClient) -> None:
+def test_deleted_staged_rows_fail_the_batch(server: WholeServer, client: TopicClient) -> None:
     options = options_of(server, topic="holed")
     report = task(options, "holed", 0, [("", f"{n}") for n in range(3)])
     client.ask("POST", "spark-holed.staged/delete", {"before_seq": 3})

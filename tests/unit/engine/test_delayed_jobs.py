@@ -137,7 +137,7 @@ def test_a_repeat_under_its_key_delays_nothing_twice() -> None:
 
 
 @pytest.mark.parametrize("end", [OneShard.restart, OneShard.kill])
-def test_a_paused_queue_hands_out_nothing_until_it_goes_on(end: Any) -> None:
+def test_a_paused_queue_hands_out_nothing_until_it_resumes(end: Any) -> None:
     stage = queue()
     stage.append("q", 1, 2, 3)
     assert stage.claimed("q", "a", 2, 1000) == [1, 2]

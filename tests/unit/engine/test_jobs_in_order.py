@@ -75,7 +75,7 @@ def test_a_delayed_job_holds_up_those_of_its_tag_behind_it() -> None:
 
 
 @pytest.mark.parametrize("deleted", [{"seqs": [1]}, {"before_seq": 2}])
-def test_a_job_that_is_deleted_stands_in_nobodys_way(deleted: dict[str, Any]) -> None:
+def test_a_deleted_job_blocks_no_other_job(deleted: dict[str, Any]) -> None:
     stage = queue("a", "a", "a")
     stage.claim("q", "w")
     stage.delete("q", **deleted)
@@ -88,7 +88,7 @@ def test_a_job_that_is_deleted_stands_in_nobodys_way(deleted: dict[str, Any]) ->
     assert stage.claimed("q", "w", 9) == [6]
 
 
-def test_a_tag_goes_on_without_a_job_that_is_parked_and_takes_it_back_in_its_place() -> None:
+def test_a_lane_continues_without_a_parked_job_and_takes_it_back_in_its_position() -> None:
     stage = queue("a", "a", "a", max_deliveries=1)
     stage.claim("q", "w")
     stage.nack("q", "w", 1)

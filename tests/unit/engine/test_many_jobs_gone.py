@@ -134,7 +134,7 @@ def test_a_shard_that_ends_keeps_no_claim_waiting() -> None:
     assert [one.seq for one in reply.answer.claimed] == [*range(31, 41)]
 
 
-def test_a_topic_that_is_deleted_meanwhile_lets_nobody_wait_and_counts_no_lease_twice() -> None:
+def test_deleting_the_topic_ends_all_waits_and_counts_no_lease_twice() -> None:
     stage = queue()
     stage.claim("q", "w", 100)
     reply = stage.send_delete("q", before_seq=31)
@@ -167,7 +167,7 @@ def test_deadlines_that_count_no_more_are_stepped_over_a_bounded_number_at_a_tim
     stage = queue()
     state = stage.topic("q").queue
     assert state is not None
-    # Whoever took them out did not have the deadlines looked at.
+    # These removals did not check the deadlines.
     count = 3 * STEPPED_OVER_MAX
     for number in range(count):
         state._due.push((1, 10_000 + number))

@@ -1,4 +1,4 @@
-"""Very many jobs were delivered too often: whoever comes next does not have all of them parked at once."""
+"""Very many jobs reach max_deliveries: the next claim does not park all of them at once."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_claim_that_got_something_in_front_of_them_does_not_wait_for_the_other
     assert counts(stage) == Counts(0, 1, 0, JOBS - 1, 0)
 
 
-def test_a_topic_that_is_deleted_meanwhile_has_nobody_wait() -> None:
+def test_deleting_the_topic_ends_all_waits() -> None:
     stage = begun(1)
     reply = stage.send_claim("q", "a", 1)
     assert not reply.came

@@ -60,7 +60,7 @@ def test_a_lease_that_ran_out_goes_to_another_before_what_is_fresh() -> None:
     assert stage.ack("q", "b", 1, leases=[new.lease]).done == [1]
 
 
-def test_who_comes_late_is_heard_as_long_as_nobody_else_has_the_job() -> None:
+def test_a_late_ack_counts_while_no_other_worker_has_the_job() -> None:
     stage = queue(1)
     stage.claim("q", "a", 1, 1000)
     stage.pass_time(5000)
@@ -81,7 +81,7 @@ def test_a_nack_with_a_delay_comes_back_when_it_is_due() -> None:
     assert stage.nack("q", "a", 1, 2).skipped == [1, 2]
 
 
-def test_a_job_that_is_being_acked_is_nobodys() -> None:
+def test_a_job_whose_ack_is_in_progress_cannot_be_claimed() -> None:
     stage = queue(1, durable=True)
     stage.claim("q", "a", 1, 1000)
     reply = stage.send_settle(ack, "q", "a", 1)
@@ -130,10 +130,10 @@ def test_each_answer_of_a_cohort_is_bounded_in_bytes_and_has_one_job() -> None:
 
 
 class _Never(OrderedDict[int, None]):
-    """Nobody walks over all that are parked."""
+    """A dict that fails when all its entries are visited."""
 
     def __iter__(self) -> NoReturn:
-        raise AssertionError("somebody looks at all")
+        raise AssertionError("all entries were visited")
 
 
 @pytest.mark.parametrize("dead_letter", [None, "dead"])
@@ -256,7 +256,7 @@ def test_claims_of_a_cohort_are_served_in_turn() -> None:
     assert [[one.seq for one in each.answer.claimed] for each in replies] == [[1, 3], [2, 4, 5]]
 
 
-def test_a_cohort_whose_queue_is_deleted_is_told_so() -> None:
+def test_claims_in_progress_are_refused_when_their_queue_is_deleted() -> None:
     stage = queue(5, claim_jitter_ms=50)
     reply = stage.send_claim("q", "a", 2)
     stage.delete_topic("q")

@@ -184,7 +184,7 @@ IMPOSSIBLE = {
     "a key of no topic": ([encode_control(Idempotency(b"k" * 16, b"r" * 16, 1, 1), topic_id=8, ts=0)], 4),
     "a loss that is none": ([encode_control(LostRange(9, 10, "crash"), topic_id=7, ts=0)], 4),
     "a control frame of another shape": ([append_frame(2), control(["many"], FrameType.HEAD_WATERMARK)], 5),
-    "a frame type that nobody writes yet": ([control([1], FrameType.LEASE)], 4),
+    "a frame type that is not written yet": ([control([1], FrameType.LEASE)], 4),
     "a file header in the middle": ([control([1], FrameType.FILE_HEADER)], 4),
 }
 

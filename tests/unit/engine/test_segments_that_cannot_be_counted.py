@@ -1,4 +1,4 @@
-"""A segment whose files are gone is said to be damaged to whoever asks for it, and holds up nobody else."""
+"""A segment with missing files is reported as damaged to its readers, and blocks no other request."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def with_lost_segment(**config: object) -> OneShard:
     return one
 
 
-def test_a_reader_is_told_also_when_the_index_is_gone_as_well() -> None:
+def test_a_read_is_refused_when_the_index_is_missing_too() -> None:
     one = with_lost_segment()
     reply = Told()
     one.shard.read("t", ReadRequest(from_seq=0), reply)
@@ -53,7 +53,7 @@ def test_a_delete_that_ends_in_it_is_answered_and_takes_nothing_out() -> None:
     assert (one.state("t").earliest_seq, one.state("t").count) == (1, 10)
 
 
-def test_upkeep_goes_on_with_the_other_topics(caplog: pytest.LogCaptureFixture) -> None:
+def test_upkeep_continues_with_the_other_topics(caplog: pytest.LogCaptureFixture) -> None:
     one = with_lost_segment(ttl_ms=1000)
     one.topic("t").runs[0]._front = (1, 0)  # type: ignore[attr-defined]
     one.put("other", ttl_ms=1000)

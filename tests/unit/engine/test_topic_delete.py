@@ -121,7 +121,7 @@ def test_a_deletion_behind_writes_on_their_way_lets_them_finish() -> None:
     assert one.shard.topic_names() == []
 
 
-def test_a_deletion_for_which_there_is_no_room_lets_those_go_on_who_waited() -> None:
+def test_waiting_requests_continue_when_a_deletion_has_no_room() -> None:
     one = OneShard()
     one.append("t", 1)
     one.pass_time(100)

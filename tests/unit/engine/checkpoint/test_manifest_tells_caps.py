@@ -9,7 +9,7 @@ from topicsd.engine.checkpoint.manifest import ManifestTopic, topic_line
 CAPPED = msgspec.structs.replace(ORDERS, config=TopicConfig(cap_records=7, cap_bytes=900, discard="reject"))
 
 
-def test_a_reader_is_told_what_the_log_behind_will_evict() -> None:
+def test_the_manifest_has_the_caps_that_the_later_log_applies() -> None:
     manifest = msgspec.json.decode(topic_line(CAPPED, 0), type=ManifestTopic)
     assert (manifest.cap_records, manifest.cap_bytes, manifest.discard) == (7, 900, "reject")
     assert [one.live_bytes for one in manifest.segments] == [one.live_bytes for one in CAPPED.segments]

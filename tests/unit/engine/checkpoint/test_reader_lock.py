@@ -143,7 +143,7 @@ def test_a_server_that_unlinks_for_ever_is_an_error_and_not_a_loop() -> None:
     assert not disk._fds
 
 
-def test_who_may_not_write_there_is_told() -> None:
+def test_missing_write_permission_is_reported() -> None:
     disk = shard_disk()
     disk.fail("lock", error=errno.EACCES)
     with pytest.raises(PermissionError), ReaderLock(PATHS.readers, "spark", disk):

@@ -140,7 +140,7 @@ def test_a_start_knows_what_is_still_to_go() -> None:
     assert len(one.disk.list_dir(PATHS.topics)) == 1
 
 
-def test_a_failed_checkpoint_is_told_and_tried_again_and_the_log_keeps_everything(
+def test_a_failed_checkpoint_is_reported_and_retried_and_the_log_keeps_everything(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     one = shard()

@@ -42,13 +42,13 @@ def test_a_written_snapshot_is_read_back() -> None:
     assert not disk._fds
 
 
-def test_the_bytes_are_synced_before_the_name_and_the_name_before_anybody_is_told() -> None:
+def test_the_bytes_are_synced_before_the_name_and_the_name_before_the_reply() -> None:
     disk = shard_disk()
     write(disk, 7)
     assert calls_of(disk) == ["create", "pwrite", "sync_data", "rename", "sync_dir"]
 
 
-def test_small_pieces_are_written_together_and_a_large_one_on_its_own() -> None:
+def test_small_parts_are_written_together_and_a_large_one_separately() -> None:
     disk = shard_disk()
     parts = [b"a" * 1000] * 3000 + [b"b" * (3 << 20)] + [b"c"] * 10
     write_snapshot(disk, PATHS, 7, parts)
@@ -101,7 +101,7 @@ def test_a_failure_that_is_not_of_the_file_is_no_damage() -> None:
         choose_snapshot(disk, PATHS)
 
 
-def test_no_snapshot_is_told_from_none_that_is_good() -> None:
+def test_no_snapshot_differs_from_no_good_snapshot() -> None:
     assert choose_snapshot(shard_disk(), PATHS) == (None, [])
     assert choose_snapshot(MemoryDisk(), PATHS) == (None, [])
     disk = disk_with(6, 7)
@@ -199,7 +199,7 @@ def test_a_full_disk_has_its_room_back_and_says_what_was_wrong() -> None:
     assert disk.free_bytes(PATHS.meta) == free
 
 
-def test_the_first_failure_is_told_when_the_disk_fails_for_good() -> None:
+def test_the_first_failure_is_reported_when_the_disk_fails_for_good() -> None:
     disk = disk_with(6)
     disk.fail(nth=2, error=errno.ENOSPC)
     disk.fail(nth=3, error=errno.EIO, forever=True)

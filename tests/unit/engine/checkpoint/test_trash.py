@@ -85,7 +85,7 @@ def test_what_is_not_there_any_more_is_passed_over() -> None:
     assert move_to_trash(disk, PATHS, [], 1000) == 0
 
 
-def test_a_file_of_somebody_else_is_our_own_mistake() -> None:
+def test_a_foreign_file_is_an_assertion_error() -> None:
     with pytest.raises(AssertionError):
         move_to_trash(disk_with_files(), PATHS, ["/shards/001/file"], 1000)
 

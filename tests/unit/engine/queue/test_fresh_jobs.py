@@ -28,7 +28,7 @@ class Log:
 
 
 class Known(set[int]):
-    """Jobs, and how often somebody looked for one."""
+    """Jobs, and how often a lookup was made."""
 
     looks = 0
 

@@ -67,7 +67,7 @@ def test_what_is_deleted_while_its_reader_waits_is_not_delivered() -> None:
     assert seqs(reply.answer) == list(range(6, 13))
 
 
-def test_a_segment_that_cannot_be_read_is_told_and_the_next_one_is_read() -> None:
+def test_an_unreadable_segment_is_reported_and_the_next_one_is_read() -> None:
     one = sealed()
     (first, *_) = [path for path in one.disk.all_files() if path.endswith(".data")]
     one.disk.unlink(first)
@@ -80,7 +80,7 @@ def test_a_segment_that_cannot_be_read_is_told_and_the_next_one_is_read() -> Non
     assert seqs(reply.answer) == list(range(5, 13))
 
 
-def test_a_failure_that_nobody_foresaw_is_told_to_who_waits_for_the_disk(
+def test_an_unexpected_error_is_reported_to_requests_that_wait_for_the_disk(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = sealed()

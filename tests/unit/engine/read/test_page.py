@@ -45,7 +45,7 @@ def test_what_is_not_there_has_an_empty_place() -> None:
     assert [bool(page.slice(seq, seq)) for seq in range(6)] == [False, False, False, True, False, True]
 
 
-def test_a_damaged_frame_and_one_of_another_topic_or_seq_are_told_and_the_rest_is_read() -> None:
+def test_a_damaged_frame_and_one_of_another_topic_or_seq_are_reported_and_the_rest_is_read() -> None:
     good = frames(1, 2, 3)
     damaged = bytearray(good.data)
     damaged[good.starts[1] + 40] ^= 1

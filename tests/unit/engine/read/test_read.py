@@ -64,7 +64,7 @@ def test_a_cursor_below_zero_is_refused() -> None:
     assert (refusal.code, refusal.detail) == ("invalid_request", {"field": "from_seq"})
 
 
-def test_the_limit_bounds_the_records_and_the_next_read_goes_on() -> None:
+def test_the_limit_bounds_the_records_and_the_next_read_continues() -> None:
     one = filled(10)
     cursor, seen = 0, []
     while not (answer := one.read("t", cursor, limit=3)).caught_up:
@@ -124,7 +124,7 @@ def test_the_reader_does_not_see_what_it_wrote_itself() -> None:
     assert one.seqs("t", nodes=frozenset({"other"})) == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_record_without_a_node_is_nobodys_own() -> None:
+def test_a_record_without_a_node_belongs_to_no_node() -> None:
     one = OneShard()
     one.append("t", record(1), record(2, node="n"))
     assert one.seqs("t", nodes=frozenset({"n"})) == [1]
@@ -159,7 +159,7 @@ def test_an_answer_of_nothing_but_own_records_moves_the_cursor() -> None:
 # -- what was lost ------------------------------------------------------------------------------------------
 
 
-def test_a_cursor_behind_the_floor_is_told_once_what_it_missed() -> None:
+def test_a_cursor_below_the_floor_gets_one_tombstone() -> None:
     one = filled(10, cap_records=4)
     answer = one.read("t", 2)
     assert answer.tombstone == Tombstone(3, 6, "cap", 4, 7, 10)
@@ -167,10 +167,12 @@ def test_a_cursor_behind_the_floor_is_told_once_what_it_missed() -> None:
     assert one.read("t", answer.next_from_seq).tombstone is None
 
 
-@pytest.mark.parametrize(("from_seq", "is_told"), [(0, True), (5, True), (6, False), (7, False), (10, False)])
-def test_a_cursor_that_missed_nothing_is_told_nothing(from_seq: int, is_told: bool) -> None:
+@pytest.mark.parametrize(
+    ("from_seq", "has_tombstone"), [(0, True), (5, True), (6, False), (7, False), (10, False)]
+)
+def test_a_cursor_that_missed_nothing_gets_no_tombstone(from_seq: int, has_tombstone: bool) -> None:
     answer = filled(10, cap_records=4).read("t", from_seq)
-    assert (answer.tombstone is not None) is is_told
+    assert (answer.tombstone is not None) is has_tombstone
     assert [record.seq for record in answer.records] == list(range(max(from_seq, 6) + 1, 11))
 
 
@@ -269,7 +271,7 @@ def test_a_read_of_an_ephemeral_topic_is_served_from_memory() -> None:
     assert answer.tombstone.gap_to >= 4
 
 
-# -- over files and in pieces -------------------------------------------------------------------------------
+# -- over files and in parts --------------------------------------------------------------------------------
 
 
 def test_records_over_many_files_are_read_as_one_log() -> None:

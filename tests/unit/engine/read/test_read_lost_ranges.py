@@ -1,4 +1,4 @@
-"""Loss in the middle of a log: what stands in front of it is alive, and its edge is told exactly."""
+"""A lost range in the middle of a log: the records before it are live, and its bounds are exact."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def read_through(one: OneShard, from_seq: int = 0, limit: int = 1000) -> list[Re
     return answers
 
 
-def test_a_read_stops_in_front_of_the_range_and_the_next_one_is_told_exactly_that_range() -> None:
+def test_a_read_stops_before_the_range_and_the_next_one_reports_exactly_that_range() -> None:
     one = crashed()
     first, last = lost_range(one)
     assert first == 6
@@ -45,7 +45,7 @@ def test_a_read_stops_in_front_of_the_range_and_the_next_one_is_told_exactly_tha
     assert behind.caught_up
 
 
-def test_a_cursor_in_the_middle_of_the_range_is_told_what_it_missed_of_it() -> None:
+def test_a_cursor_inside_the_range_gets_the_rest_of_it_as_lost() -> None:
     one = crashed()
     _, last = lost_range(one)
     answer = one.read("t", 10)
@@ -54,7 +54,7 @@ def test_a_cursor_in_the_middle_of_the_range_is_told_what_it_missed_of_it() -> N
     assert one.read("t", last).tombstone is None
 
 
-def test_a_range_at_the_head_is_told_before_anything_was_written_behind_it() -> None:
+def test_a_range_at_the_head_is_reported_before_later_writes() -> None:
     one = crashed()
     _, last = lost_range(one)
     answers = read_through(one)
@@ -80,7 +80,7 @@ def test_one_answer_carries_one_tombstone() -> None:
     assert len(answers[1].records) == 298
 
 
-def test_a_floor_at_the_edge_of_the_range_is_told_first_and_the_range_next() -> None:
+def test_a_floor_at_the_edge_of_the_range_is_reported_before_the_range() -> None:
     one = crashed(count=5)
     _, last = lost_range(one)
     one.put("t", cap_records=10)
@@ -145,7 +145,7 @@ def test_ranges_survive_every_end() -> None:
         assert read_through(one) == before
 
 
-def test_deleting_what_is_in_front_of_a_range_leaves_the_range_to_be_told() -> None:
+def test_a_range_is_reported_after_the_records_before_it_are_deleted() -> None:
     one = crashed(count=3)
     first, last = lost_range(one)
     one.append("t", "after")
@@ -182,7 +182,7 @@ def test_the_own_node_filter_and_small_limits_step_over_a_range() -> None:
     assert [answer.tombstone is not None for answer in answers].count(True) == 1
 
 
-def test_an_epoch_that_changed_is_told_before_a_lost_range() -> None:
+def test_a_changed_epoch_is_reported_before_a_lost_range() -> None:
     one = crashed(count=3)
     _, last = lost_range(one)
     one.append("t", "after")

@@ -76,7 +76,7 @@ def test_what_is_read_from_there_is_what_was_meant(seed: int) -> None:
         assert (behind.tombstone, newest.tombstone) == (None, None)
 
 
-def test_what_was_lost_in_the_middle_is_told_to_who_begins_in_front_of_it() -> None:
+def test_a_read_from_before_a_lost_range_reports_it() -> None:
     one = OneShard()
     one.append("t", 1)
     one.clock.advance(100)

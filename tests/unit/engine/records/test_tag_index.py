@@ -57,7 +57,7 @@ def test_a_tag_that_comes_after_a_prefix_was_asked_for_is_found_by_the_next() ->
     assert sorted(index.take(b"a", True, below=100)) == [10, 11]
 
 
-def test_what_is_pruned_is_forgotten_a_whole_stretch_at_a_time() -> None:
+def test_pruning_drops_whole_ranges() -> None:
     index = TagIndex()
     for seq in range(1, 3 * STRETCH_RECORDS):
         index.add(b"all", seq)

@@ -167,7 +167,7 @@ def test_a_rule_that_came_to_nothing_is_not_there() -> None:
     assert list(places(one)) == ["a>b"]
 
 
-def test_one_that_could_not_be_deleted_goes_on() -> None:
+def test_a_route_whose_delete_failed_continues() -> None:
     one = stage()
     put(one)
     one.disk.fail("sync_data")

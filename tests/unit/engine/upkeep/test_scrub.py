@@ -101,7 +101,7 @@ def test_data_that_is_gone_is_damage_of_all() -> None:
     assert ranges(scrubbed(written)) == [(FIRST, FIRST + 39)]
 
 
-def test_a_piece_is_never_larger_than_asked_for_unless_one_record_is() -> None:
+def test_a_part_is_never_larger_than_requested_unless_one_record_is() -> None:
     written = Written(count=100)
     index = written.reader.index(NAME, written.entry)
     for size in (1, 60, 200, 1000, 10**6):

@@ -105,7 +105,7 @@ def test_a_damaged_segment_stays_where_it_is(suffix: str) -> None:
     assert files_at(written.disk, COLD_ROOT) == {}
 
 
-def test_the_pace_is_told_every_byte_twice() -> None:
+def test_the_rate_limit_counts_every_byte_twice() -> None:
     written = Written()
     sizes: list[int] = []
     copy_segment(written.hot, written.cold, NAME, written.entry, sizes.append)

@@ -171,11 +171,11 @@ def test_what_is_deleted_while_a_segment_is_rewritten_stays_deleted() -> None:
     assert one.state("t").count == 2
 
 
-def test_age_takes_its_part_of_a_topic_that_nobody_touches() -> None:
+def test_age_evicts_from_an_idle_topic() -> None:
     one = filled(40)
     one.put("t", ttl_ms=1000)
     one.pass_time(2000)
-    assert len(one.topic("t").runs) > 1, "nobody asked yet"
+    assert len(one.topic("t").runs) > 1, "no request evicted yet"
     a_round(one)
     one.checkpoint()
     assert len(one.topic("t").runs) == 1
@@ -275,7 +275,7 @@ def test_a_shard_starts_without_the_cold_directory_also_when_segments_there_were
     assert one.seqs("t", 20)[:2] == [21, 24]
 
 
-def test_moves_that_take_long_end_a_round_and_the_next_goes_on_with_them(
+def test_long_moves_end_a_round_and_the_next_round_continues_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     one = filled(60, cold_dir=COLD_DIR, hot_retain_segments=0)

@@ -57,7 +57,7 @@ def test_a_disk_that_is_always_at_work_is_no_pressure() -> None:
     assert one.shard.pressure.stages == Stages()
 
 
-def test_under_pressure_writers_and_readers_are_told_later_and_all_of_it() -> None:
+def test_under_pressure_replies_come_later_and_none_is_lost() -> None:
     one = begun()
     one.put("f", durability="fsync")
     one.pass_time(200)

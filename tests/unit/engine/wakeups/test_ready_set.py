@@ -69,7 +69,7 @@ def test_what_a_band_does_not_use_is_not_saved_up() -> None:
 @pytest.mark.parametrize(
     ("base", "bands"),
     [
-        # By seconds waited: 0, 2, 4, 8, 9.9 and 10, by when whoever it is is in the highest.
+        # By seconds waited: 0, 2, 4, 8, 9.9 and 10, when any waiter is in the highest band.
         (-1000.0, [0, 0, 0, 0, 0, 4]),
         (-300.0, [0, 0, 1, 3, 3, 4]),
         (0.0, [1, 1, 2, 4, 4, 4]),
@@ -77,7 +77,7 @@ def test_what_a_band_does_not_use_is_not_saved_up() -> None:
         (1000.0, [4, 4, 4, 4, 4, 4]),
     ],
 )
-def test_whoever_waits_rises(base: float, bands: list[int]) -> None:
+def test_a_waiter_rises_with_its_wait(base: float, bands: list[int]) -> None:
     mark = Mark(100.0, base)
     assert [mark.band(100.0 + waited) for waited in (0, 2, 4, 8, 9.9, 10)] == bands
     assert all(mark.band(mark.rises_at(band) + 1e-6) > band for band in range(mark.band(100.0), TOP))
@@ -95,7 +95,7 @@ def test_the_lowest_is_in_the_highest_band_after_ten_seconds_of_others_before_it
     assert taken(ready, now) == ["early0", "early1", "early2", "low", "late0", "late1", "late2"]
 
 
-def test_in_a_pause_what_is_negative_is_held_and_then_goes_on() -> None:
+def test_a_pause_holds_negative_priorities_until_it_ends() -> None:
     ready: ReadySet[str] = ReadySet()
     ready.mark("old", -200.0, 0.0)
     ready.pause(True, 1.0)
@@ -113,7 +113,7 @@ def test_in_a_pause_what_is_negative_is_held_and_then_goes_on() -> None:
     assert ready.take(5.0) == ("old", 0.0)
 
 
-def test_a_pause_holds_nobody_for_longer_than_ten_seconds() -> None:
+def test_a_pause_holds_no_waiter_for_longer_than_ten_seconds() -> None:
     ready: ReadySet[str] = ReadySet()
     ready.mark("low", -200.0, 0.0)
     ready.pause(True, 1.0)

@@ -77,7 +77,7 @@ def test_an_answer_may_set_off_the_next_write() -> None:
     assert one.seqs("t") == list(range(1, 51))
 
 
-def test_a_reply_that_fails_keeps_nobody_else_from_an_answer() -> None:
+def test_a_failing_reply_does_not_stop_other_replies() -> None:
     def fails(answer: object) -> None:
         raise RuntimeError("the client is gone")
 

@@ -118,7 +118,7 @@ def test_a_refused_write_gives_its_key_back_and_its_repeats_are_refused_with_it(
     assert one.append("t", 2, idempotency_key="k").deduped is True
 
 
-def test_a_write_in_doubt_is_told_by_its_key_after_the_restart() -> None:
+def test_the_key_of_a_write_in_doubt_gives_its_outcome_after_the_restart() -> None:
     one = OneShard()
     one.put("t", durability="fsync")
     one.disk.fail("sync_data")

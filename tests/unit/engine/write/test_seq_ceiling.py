@@ -120,7 +120,7 @@ def test_many_topics_are_brought_down_a_few_at_a_time() -> None:
     assert one.loop.timer_count == 1, "that of the next checkpoint"
 
 
-def test_a_topic_that_goes_on_keeps_its_ceiling_above_its_head() -> None:
+def test_a_busy_topic_keeps_its_ceiling_above_its_head() -> None:
     one = OneShard()
     one.append("t", 0)
     for number in range(100):

@@ -48,7 +48,7 @@ def test_what_a_checkpoint_wrote_is_fine(snapshot: Snapshot) -> None:
         ({"segments": []}, "its first live seq, 1, is in no segment or lost range"),
     ],
 )
-def test_what_cannot_be_is_named(snapshot: Snapshot, changed: dict[str, Any], problem: str) -> None:
+def test_a_violated_invariant_is_named(snapshot: Snapshot, changed: dict[str, Any], problem: str) -> None:
     assert any(problem in what for what in complaints(snapshot, **changed))
 
 

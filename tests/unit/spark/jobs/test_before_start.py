@@ -1,4 +1,4 @@
-"""What can be told before Spark is started is told without it, and before anything is noted."""
+"""Errors that can be found without Spark are reported before it starts and before anything is written."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from topicsd.disk.layout import create_data_dir
         ("compact --path data --topics a --out out --to-url http://127.0.0.1:1 --into b", "no response from"),
     ],
 )
-def test_a_job_that_cannot_end_well_is_refused_at_once(
+def test_a_job_that_cannot_succeed_is_refused_at_once(
     arguments: str,
     sentence: str,
     tmp_path: Path,

@@ -67,7 +67,7 @@ def test_flags_become_options_of_the_source(monkeypatch: pytest.MonkeyPatch) -> 
     assert source_options(by_url) == {"url": "http://a", "subscribePattern": "o.*", "apiKey": "secret"}
 
 
-def test_what_spark_submit_says_of_the_master_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_submit_sets_the_master(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parse(["stats", *READ]).master == "local[*]"
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     assert parse(["stats", *READ]).master == ""

@@ -85,7 +85,7 @@ def test_settling_may_die_too(tmp_path: Path) -> None:
         try:
             ExportFolder(MortalFolder(root, dies_at)).settle()
         except Death:
-            # A run whose files are not all in their place is not told of.
+            # A run whose files are not all in place is not listed.
             runs = ExportFolder(MortalFolder(root)).manifests()
             assert not runs or rows(root) == up_to(10)
             assert all(len(seqs) == len(set(seqs)) for seqs in rows(root).values())

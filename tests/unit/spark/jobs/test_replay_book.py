@@ -59,7 +59,7 @@ def test_a_round_that_has_begun_is_sent_again_as_it_was_planned(tmp_path: Path) 
         with pytest.raises(Death):
             sent(MortalFolder(root, dies_at), runs(3))
         again = sent(MortalFolder(root), runs(5))
-        # Either nobody was told of a plan, or it is the same one.
+        # Either no plan was yielded, or it is the same one.
         assert again in ([(1, 1, 5)], [(1, 1, 3), (2, 4, 5)], [(2, 4, 5)]), dies_at
         assert (again == [(1, 1, 5)]) == (dies_at < 2), dies_at
 

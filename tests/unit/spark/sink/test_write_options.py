@@ -11,7 +11,7 @@ from spark.sink.write_options import parse_write_options, write_option_table
 GIVEN = {"url": "http://127.0.0.1:4000"}
 
 
-def test_what_is_not_said_has_a_default() -> None:
+def test_options_have_defaults() -> None:
     options = parse_write_options({**GIVEN, "checkpointLocation": "/done", "queryName": "copy"})
     assert (options.topic, options.chunk_records, options.retry_s) == ("", 1000, 60)
     assert options.staging_prefix == "spark-"
@@ -36,7 +36,7 @@ def test_a_wrong_option_is_named(given: dict[str, str], sentence: str) -> None:
         parse_write_options({**GIVEN, **given})
 
 
-def test_columns_that_only_a_read_has_are_passed_over() -> None:
+def test_columns_that_only_a_read_has_are_ignored() -> None:
     columns = [("value", "binary"), ("partition", "int"), ("offset", "bigint"), ("timestamp", "timestamp")]
     check_sink_columns(columns, has_topic=True)
     with pytest.raises(

@@ -11,20 +11,20 @@ from spark.source.read_options import OPTIONS, Bound, Selection, option_table, p
 GIVEN = {"path": "/data", "subscribe": "orders"}
 
 
-def test_a_batch_reads_everything_unless_told() -> None:
+def test_a_batch_reads_everything_by_default() -> None:
     options = parse_options(GIVEN, is_stream=False)
     assert (options.start, options.end) == (Bound(word="earliest"), Bound(word="latest"))
     assert options.fail_on_data_loss
     assert not any((options.is_permissive, options.is_narrowed, options.include_headers, options.is_native))
 
 
-def test_a_stream_begins_at_the_end_unless_told() -> None:
+def test_a_stream_begins_at_the_end_by_default() -> None:
     assert parse_options(GIVEN, is_stream=True).start == Bound(word="latest")
     options = parse_options({**GIVEN, "startingOffsets": "earliest"}, is_stream=True)
     assert options.start == Bound(word="earliest")
 
 
-def test_names_are_told_apart_without_their_case() -> None:
+def test_option_names_are_case_insensitive() -> None:
     options = parse_options({"PATH": "/data", "topics": "b, a,", "failondataloss": "FALSE"}, is_stream=False)
     assert options.selection == Selection(names=("a", "b"))
     assert not options.fail_on_data_loss
@@ -139,7 +139,7 @@ def test_directories_are_the_same_wherever_a_task_runs() -> None:
     assert (options.path, options.cold_dir) == (f"{Path.cwd()}/data", f"{Path.cwd()}/cold")
 
 
-def test_a_path_or_a_server_has_to_be_given() -> None:
+def test_exactly_one_of_path_and_url_is_required() -> None:
     with pytest.raises(SourceError, match=r"path, url: set exactly one: .*; got neither"):
         parse_options({"subscribe": "orders"}, is_stream=False)
     options = parse_options({"url": "http://localhost:1", "subscribe": "a", "apiKey": "k"}, is_stream=False)
@@ -159,7 +159,7 @@ def test_a_path_or_a_server_has_to_be_given() -> None:
         ({"url": "http://a", "progressCursor": "a b"}, "progressCursor: must match"),
     ],
 )
-def test_what_does_not_go_with_a_place_is_refused(given: dict[str, str], sentence: str) -> None:
+def test_options_that_do_not_fit_path_or_url_are_refused(given: dict[str, str], sentence: str) -> None:
     with pytest.raises(SourceError, match=sentence):
         parse_options({"subscribe": "orders", **given}, is_stream=True)
 
