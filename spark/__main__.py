@@ -30,43 +30,43 @@ FAILED, INTERRUPTED = 1, 130
 
 def main(arguments: Sequence[str] | None = None, session: SparkSession | None = None) -> int:
     """Run the command in the given session, or in a new session that ends with it."""
-    given = parse(arguments)
-    if given.command == "zip":
-        write_zip(given.file)
+    args = parse(arguments)
+    if args.command == "zip":
+        write_zip(args.file)
         return 0
     try:
-        with complete_installation():
+        with missing_package_as_error():
             import pyspark  # noqa: F401  First: its name is the one that users know.
 
             from spark.jobs.before_start import check
 
-            check(given)
+            check(args)
         if session is not None:
-            run(session, given)
+            run(session, args)
         else:
-            with opened(given) as own:
-                run(own, given)
+            with new_session(args) as created:
+                run(created, args)
     except KeyboardInterrupt:
-        print(f"{given.command}: stopped; the same command goes on where this one was", file=sys.stderr)
+        print(f"{args.command}: interrupted; run the same command again to resume", file=sys.stderr)
         return INTERRUPTED
     except Exception as error:
-        if given.verbose:
+        if args.verbose:
             raise
-        print(f"{given.command}: {plain_sentence(error)}", file=sys.stderr)
+        print(f"{args.command}: {plain_sentence(error)}", file=sys.stderr)
         return FAILED
     return 0
 
 
-def run(session: SparkSession, given: Namespace) -> None:
-    from spark.jobs.job_runs import RUNS
+def run(session: SparkSession, args: Namespace) -> None:
+    from spark.jobs.job_runs import RUNNERS
     from spark.jobs.task_progress import TaskProgress
 
     register(session)
     session.conf.set("spark.sql.session.timeZone", "UTC")
-    with TaskProgress(session, given.command) as progress:
-        told = RUNS[given.command](session, given, progress.say)
-    if told:
-        print(told)
+    with TaskProgress(session, args.command) as progress:
+        result = RUNNERS[args.command](session, args, progress.report)
+    if result:
+        print(result)
 
 
 def register(session: SparkSession) -> None:
@@ -84,58 +84,58 @@ def register(session: SparkSession) -> None:
 
 
 @contextmanager
-def complete_installation() -> Iterator[None]:
+def missing_package_as_error() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
         raise SourceError(
-            f"there is no {error.name}; install the project with it: pip install '.[spark]'"
+            f"Python package {error.name} is missing; install it with: pip install '.[spark]'"
         ) from None
 
 
 @contextmanager
-def opened(given: Namespace) -> Iterator[SparkSession]:
+def new_session(args: Namespace) -> Iterator[SparkSession]:
     """Open a session; on a cluster, send the package to its machines."""
-    settings = dict(given.conf)
+    settings = dict(args.conf)
     memory = settings.pop("spark.driver.memory", "1g")
-    if not given.verbose:
+    if not args.verbose:
         os.environ["SPARK_SUBMIT_OPTS"] = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} {quiet_java()}"
         # Py4J logs an interrupted call with its trace, some of it to the root logger.
         logging.getLogger().addFilter(lambda _: False)
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    with complete_installation(), uninterrupted():
+    with missing_package_as_error(), deferred_interrupt():
         from spark.session import local_session
 
-        session = local_session(f"topicsd {given.command}", given.master, memory, settings)
+        session = local_session(f"topicsd {args.command}", args.master, memory, settings)
     try:
-        session.sparkContext.setLogLevel("WARN" if given.verbose else "OFF")
+        session.sparkContext.setLogLevel("WARN" if args.verbose else "OFF")
         with tempfile.TemporaryDirectory(prefix="topicsd-spark-") as folder:
-            if given.master and given.master.partition("[")[0] != "local":
+            if args.master and args.master.partition("[")[0] != "local":
                 package = Path(folder, "topicsd.zip")
                 write_zip(str(package))
                 session.sparkContext.addPyFile(str(package))
             yield session
     finally:
-        if not given.verbose:
+        if not args.verbose:
             silence_java(session)
         session.stop()
 
 
 @contextmanager
-def uninterrupted() -> Iterator[None]:
+def deferred_interrupt() -> Iterator[None]:
     """Defer Ctrl-C to the end of the block: a half-started Java would be left running."""
-    came: list[int] = []
+    signals: list[int] = []
 
-    def note(number: int, _: object) -> None:
-        came.append(number)
-        print("this stops as soon as Spark has started", file=sys.stderr)
+    def on_interrupt(number: int, _: object) -> None:
+        signals.append(number)
+        print("interrupted: stopping as soon as Spark has started", file=sys.stderr)
 
-    before = signal.signal(signal.SIGINT, note)
+    previous = signal.signal(signal.SIGINT, on_interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-    if came:
+        signal.signal(signal.SIGINT, previous)
+    if signals:
         raise KeyboardInterrupt
 
 
@@ -144,8 +144,8 @@ def quiet_java() -> str:
 
     A Spark setting would override one that the user made for a cluster.
     """
-    place = Path(__file__).resolve().parent / "java" / "quiet_log4j2.properties"
-    return f"-Dlog4j2.configurationFile={place.as_uri()}"
+    config = Path(__file__).resolve().parent / "java" / "quiet_log4j2.properties"
+    return f"-Dlog4j2.configurationFile={config.as_uri()}"
 
 
 def silence_java(session: SparkSession) -> None:

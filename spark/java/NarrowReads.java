@@ -49,7 +49,7 @@ import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
 import scala.runtime.AbstractPartialFunction;
 
-/** See spark/optimizer/narrow_reads.py, which compiles this in Spark. Janino, Spark's compiler, knows no lambdas. */
+/** See spark/optimizer/narrow_reads.py, which compiles this class. Janino, Spark's compiler, has no lambdas. */
 public class NarrowReads extends Rule {
     private static final String FORMAT = "topicsd";
     private static final String RECORDS = "records";
@@ -60,7 +60,7 @@ public class NarrowReads extends Rule {
         return ((LogicalPlan) plan).transformDown(new Narrowing());
     }
 
-    /** What is not understood stays as it is: it reads more, and nothing else. */
+    /** Leaves plans that it does not understand unchanged; they only read more. */
     private class Narrowing extends AbstractPartialFunction {
         public boolean isDefinedAt(Object plan) {
             return true;
@@ -78,7 +78,7 @@ public class NarrowReads extends Rule {
         }
     }
 
-    /** Where a query counts records, by nothing but what is the same in all of a topic, the source counts them. */
+    /** Lets the source count when a query counts records, grouped only by columns that are constant in a topic. */
     private LogicalPlan counted(Aggregate top) {
         LogicalPlan below = top.child();
         if (below instanceof Project) {
@@ -124,7 +124,7 @@ public class NarrowReads extends Rule {
         return (LogicalPlan) over.transformExpressions(new Summing(records));
     }
 
-    /** No aggregate functions but `count(1)`, and nothing that is another thing each time. */
+    /** Whether the only aggregate function is `count(1)`, and everything else is deterministic. */
     private boolean areCounts(Seq expressions) {
         Iterator found = CollectionConverters.asJava(expressions).iterator();
         while (found.hasNext()) {
@@ -153,7 +153,7 @@ public class NarrowReads extends Rule {
         return true;
     }
 
-    /** Their number is the sum of what the source has counted; of nothing it is 0 and not null. */
+    /** Replaces `count` by the sum of the source's counts: 0, not null, when there are none. */
     private class Summing extends AbstractPartialFunction {
         private final AttributeReference records;
 
@@ -204,7 +204,7 @@ public class NarrowReads extends Rule {
         if (used != null && filter != null) {
             used = used.$plus$plus(filter.references());
         }
-        List output = wanted(CollectionConverters.asJava(relation.output()), used);
+        List output = usedColumns(CollectionConverters.asJava(relation.output()), used);
         List filters = filters(filter);
         if (output.size() == relation.output().size() && filters.isEmpty()) {
             return top;
@@ -226,12 +226,12 @@ public class NarrowReads extends Rule {
             && table instanceof PythonTable
             && FORMAT.equalsIgnoreCase(table.name())
             && !made.contains(relation.scan())
-            // A row of such a schema stands for many records.
+            // With this column a row counts several records.
             && !Arrays.asList(relation.scan().readSchema().fieldNames()).contains(RECORDS);
     }
 
-    /** In their order; of a query that wants none, the cheapest one, whose rows can be counted. */
-    private List wanted(List output, AttributeSet used) {
+    /** Returns the used columns in their order; if a query uses none, the cheapest one, whose rows can be counted. */
+    private List usedColumns(List output, AttributeSet used) {
         if (used == null) {
             return output;
         }
@@ -260,7 +260,7 @@ public class NarrowReads extends Rule {
         return found;
     }
 
-    /** The parts of the condition that a source is told of. They stay in the plan, too. */
+    /** Adds the parts of the condition that can be passed to the source. They also stay in the plan. */
     private void addTranslated(Expression condition, List filters) {
         if (condition instanceof And) {
             addTranslated(((And) condition).left(), filters);
@@ -273,7 +273,7 @@ public class NarrowReads extends Rule {
         }
     }
 
-    /** A table of its own for each read: one that is shared has the filters that were passed to it last. */
+    /** Creates a table for each read: a shared table would have the filters that were passed to it last. */
     private LogicalPlan narrower(DataSourceV2ScanRelation relation, List output, List filters) {
         StructField[] fields = new StructField[output.size()];
         for (int at = 0; at < fields.length; at++) {
@@ -307,7 +307,7 @@ public class NarrowReads extends Rule {
         return copied(relation, scan, asScala(output));
     }
 
-    /** How many parts there are to copy is not the same in all versions. */
+    /** Copies the relation by reflection: the number of its parts differs between versions. */
     private LogicalPlan copied(DataSourceV2ScanRelation relation, Scan scan, Seq output) {
         try {
             Method[] methods = DataSourceV2ScanRelation.class.getMethods();
@@ -327,6 +327,6 @@ public class NarrowReads extends Rule {
         } catch (ReflectiveOperationException problem) {
             throw new IllegalStateException(problem);
         }
-        throw new IllegalStateException("a scan cannot be copied");
+        throw new IllegalStateException("cannot copy the scan relation");
     }
 }

@@ -9,25 +9,26 @@ from collections.abc import Sequence
 
 DESCRIPTION = "Jobs over the topics of a data directory or of a server, on Spark."
 WHERE = (
-    "A place (--from, --to) is `earliest`, `latest`, a time in UTC as 2026-11-18T10:00 or in milliseconds\n"
-    'since 1970, or JSON of seqs: {"orders":23}. An API key comes from the environment, TOPICS_API_KEY.'
+    "A position (--from, --to) is `earliest`, `latest`, a UTC time such as 2026-11-18T10:00, a time in\n"
+    'milliseconds since 1970, or seqs as JSON: {"orders":23}. The environment variable TOPICS_API_KEY holds\n'
+    "the API key."
 )
 KEY_VARIABLE = "TOPICS_API_KEY"
 
 EXPORT = (
-    "Topics to Parquet, in folders by topic and day. Each run goes on where the one before it ended, as the\n"
-    "manifest in the folder says; one that was cut off is ended or begun again by the next."
+    "Export topics to Parquet, in folders by topic and day. Each run continues where the manifest in the\n"
+    "folder says that the last run ended. The next run completes or repeats an interrupted one."
 )
-STATS = "Records, rates, sizes, tags, deletions and cursors of topics by hour, as a table and as a picture."
+STATS = "Show records, rates, sizes, tags, deletions and cursors of topics by hour, as a table or a chart."
 REPLAY = (
-    "What an export has, back into topics, each record once and in order. One that was cut off goes on, and\n"
-    "what came to the export since is sent by the next."
+    "Write an export back into topics, each record once and in order. Running the command again resumes an\n"
+    "interrupted replay, and sends what was exported since."
 )
 COMPACT = (
-    "The latest record of each tag to Parquet, and with --into or --prefix from there into topics.\n"
-    "Records without a tag are left out. The folder is one that replay can read."
+    "Export the latest record of each tag to Parquet, and with --into or --prefix from there into topics.\n"
+    "Records without a tag are left out. `replay` can read the folder."
 )
-ZIP = "The package as a file for --py-files, for programs of your own on a cluster."
+ZIP = "Write the package as a zip for --py-files, for your own programs on a cluster."
 
 
 def parse(arguments: Sequence[str] | None = None) -> Namespace:
@@ -36,40 +37,45 @@ def parse(arguments: Sequence[str] | None = None) -> Namespace:
     export = _command(commands, "export", EXPORT)
     _add_source(export)
     export.add_argument(
-        "--out", required=True, metavar="FOLDER", help="a directory, or any URI that Spark knows"
+        "--out",
+        required=True,
+        metavar="FOLDER",
+        help="the folder to write: a directory, or any URI that Spark supports",
     )
     stats = _command(commands, "stats", STATS)
     _add_source(stats)
-    stats.add_argument("--png", metavar="FILE", help="draw them too")
+    stats.add_argument("--png", metavar="FILE", help="also draw a chart into this file")
     replay = _command(commands, "replay", REPLAY)
-    replay.add_argument("--in", required=True, dest="folder", metavar="FOLDER", help="of an export")
-    replay.add_argument("--url", required=True, help="the server")
+    replay.add_argument(
+        "--in", required=True, dest="folder", metavar="FOLDER", help="the folder of an export"
+    )
+    replay.add_argument("--url", required=True, help="the server to write to")
     _add_target(replay)
     compact = _command(commands, "compact", COMPACT)
     _add_source(compact)
-    compact.add_argument("--out", required=True, metavar="FOLDER", help="where the records go")
+    compact.add_argument("--out", required=True, metavar="FOLDER", help="the folder to write")
     compact.add_argument("--to-url", metavar="URL", help="the server for --into or --prefix (default: --url)")
     _add_target(compact)
-    packed = commands.add_parser("zip", help=ZIP, description=ZIP)
-    packed.add_argument("file", metavar="FILE", help="its name has to end with .zip")
-    given = parser.parse_args(arguments)
-    _check(parser, given)
-    return given
+    zip_command = commands.add_parser("zip", help=ZIP, description=ZIP)
+    zip_command.add_argument("file", metavar="FILE", help="the file to write; its name must end in .zip")
+    args = parser.parse_args(arguments)
+    _check(parser, args)
+    return args
 
 
-def source_options(given: Namespace) -> dict[str, str]:
+def source_options(args: Namespace) -> dict[str, str]:
     """Return the data source options for what a job reads."""
-    options = dict(given.option)
+    options = dict(args.option)
     for option, value in (
-        ("path", given.path),
-        ("url", given.url),
-        ("subscribe", given.topics),
-        ("subscribePattern", given.pattern),
+        ("path", args.path),
+        ("url", args.url),
+        ("subscribe", args.topics),
+        ("subscribePattern", args.pattern),
     ):
         if value is not None:
             options[option] = value
     key = api_key()
-    return {**options, "apiKey": key} if given.url and key else options
+    return {**options, "apiKey": key} if args.url and key else options
 
 
 def api_key() -> str:
@@ -90,68 +96,79 @@ def _command(commands: argparse._SubParsersAction[ArgumentParser], name: str, te
         "--master",
         # A process that spark-submit started gets the master from it.
         default="" if "PYSPARK_GATEWAY_PORT" in os.environ else "local[*]",
-        help="where it runs: a cluster, to which the package goes along (default: here, local[*])",
+        help="the Spark master; a cluster receives the package (default: local[*], this machine)",
     )
     on_spark.add_argument(
         "--conf",
         action="append",
         default=[],
-        type=_pair,
+        type=_key_value,
         metavar="KEY=VALUE",
-        help="a setting of Spark, as spark.driver.memory=4g",
+        help="a Spark setting, such as spark.driver.memory=4g",
     )
-    on_spark.add_argument("--verbose", action="store_true", help="what Spark logs, and traces of errors")
+    on_spark.add_argument("--verbose", action="store_true", help="show Spark's log, and tracebacks of errors")
     return parser
 
 
 def _add_source(parser: ArgumentParser) -> None:
-    source = parser.add_argument_group("what is read")
-    place = source.add_mutually_exclusive_group(required=True)
-    place.add_argument("--path", metavar="DIR", help="a data directory; a server may be running on it")
-    place.add_argument("--url", help="a server")
+    source = parser.add_argument_group("source")
+    location = source.add_mutually_exclusive_group(required=True)
+    location.add_argument("--path", metavar="DIR", help="a data directory; a server may be running on it")
+    location.add_argument("--url", help="the server to read from")
     names = source.add_mutually_exclusive_group(required=True)
-    names.add_argument("--topics", metavar="NAMES", help="with commas between them")
-    names.add_argument("--pattern", metavar="REGEX", help="all whose whole name matches")
+    names.add_argument("--topics", metavar="NAMES", help="topics, separated by commas")
+    names.add_argument("--pattern", metavar="REGEX", help="the topics whose whole name matches")
     source.add_argument(
-        "--from", default="earliest", dest="begin", metavar="PLACE", help="(default: earliest)"
+        "--from",
+        default="earliest",
+        dest="begin",
+        metavar="POSITION",
+        help="where to begin (default: earliest)",
     )
-    source.add_argument("--to", default="latest", dest="end", metavar="PLACE", help="(default: latest)")
+    source.add_argument(
+        "--to", default="latest", dest="end", metavar="POSITION", help="where to end (default: latest)"
+    )
     source.add_argument(
         "--option",
         action="append",
         default=[],
-        type=_pair,
+        type=_key_value,
         metavar="KEY=VALUE",
-        help="of the data source, as failOnDataLoss=false or coldDir=/mnt/cold",
+        help="an option of the data source, such as failOnDataLoss=false or coldDir=/mnt/cold",
     )
 
 
 def _add_target(parser: ArgumentParser) -> None:
-    target = parser.add_argument_group("where it is written")
+    target = parser.add_argument_group("target")
     names = target.add_mutually_exclusive_group()
-    names.add_argument("--into", default="", metavar="TOPIC", help="all into this topic")
+    names.add_argument("--into", default="", metavar="TOPIC", help="write all records to this topic")
     names.add_argument(
-        "--prefix", default=None, metavar="TEXT", help="each into the topic of its name, with this in front"
+        "--prefix",
+        default=None,
+        metavar="TEXT",
+        help="write each record to the topic of its own name with this prefix",
     )
     target.add_argument(
-        "--name", default="replay", help="of the replay: each name is sent once (default: %(default)s)"
+        "--name",
+        default="replay",
+        help="the name of the replay; each name is sent once (default: %(default)s)",
     )
 
 
-def _check(parser: ArgumentParser, given: Namespace) -> None:
+def _check(parser: ArgumentParser, args: Namespace) -> None:
     """Check the combinations of flags."""
-    if given.command == "compact":
-        writes = given.into or given.prefix is not None
-        if writes and not (given.to_url or given.url):
-            parser.error("compact: --into and --prefix need a server: --to-url")
-        if given.to_url and not writes:
+    if args.command == "compact":
+        writes = args.into or args.prefix is not None
+        if writes and not (args.to_url or args.url):
+            parser.error("compact: --into and --prefix need a server; set --to-url")
+        if args.to_url and not writes:
             parser.error("compact: --to-url needs --into or --prefix")
-    if given.command == "zip" and not given.file.endswith(".zip"):
-        parser.error("zip: the name has to end with .zip, else Spark does not put it on the path of Python")
+    if args.command == "zip" and not args.file.endswith(".zip"):
+        parser.error("zip: FILE must end in .zip, otherwise Spark does not add it to the Python path")
 
 
-def _pair(text: str) -> tuple[str, str]:
+def _key_value(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not key or not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is not like KEY=VALUE")
+        raise argparse.ArgumentTypeError(f"must be KEY=VALUE, got {text!r}")
     return key, value

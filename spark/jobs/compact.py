@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.functions import col, max_by, struct
 
 from shared.runtime.clock import Clock, SystemClock
-from spark.jobs.export import READ, Say, commit, stage
-from spark.jobs.export_folder import ExportFolder, Manifest
+from spark.jobs.export import READ_SCHEMA, OnStep, commit, stage
+from spark.jobs.export_folder import ExportFolder, ExportManifest
 from spark.jobs.job_source import JobSource
 
 if TYPE_CHECKING:
@@ -26,27 +26,27 @@ def compact(
     target: ExportFolder,
     begin: str,
     end: str,
-    say: Say,
+    on_step: OnStep,
     clock: Clock | None = None,
-) -> Manifest | None:
+) -> ExportManifest | None:
     """Write the compaction; return its manifest, or the one already in the folder."""
     with target.only_writer():
         last = target.settle()
         if last is not None:
-            say(f"{target.folder.uri} has {last.records:,} records already; compact anew into another folder")
+            on_step(f"{target.folder.uri} has {last.records:,} records; use another folder to compact again")
             return last
-        stretches = source.stretches(begin, end)
-        stretches = {name: one for name, one in stretches.items() if one.start < one.end}
-        if not stretches:
-            say("there are no records")
+        ranges = source.ranges(begin, end)
+        ranges = {name: one for name, one in ranges.items() if one.start < one.end}
+        if not ranges:
+            on_step("no records to compact")
             return None
-        seqs = sum(one.end - one.start for one in stretches.values())
-        say(f"the latest record of each tag in {seqs:,} seqs of {len(stretches)} topics")
-        frame = latest(source.frame(session, stretches, READ))
-        exported = stage(session, frame, stretches, target, 1)
-        source.check_epochs(stretches)
-        manifest = commit(target, None, exported, SystemClock() if clock is None else clock)
-        say(f"{manifest.records:,} records in {len(manifest.files)} files of {target.folder.uri}")
+        seqs = sum(one.end - one.start for one in ranges.values())
+        on_step(f"selecting the latest record of each tag in {seqs:,} seqs of {len(ranges)} topics")
+        frame = latest(source.frame(session, ranges, READ_SCHEMA))
+        exports = stage(session, frame, ranges, target, 1)
+        source.check_epochs(ranges)
+        manifest = commit(target, None, exports, SystemClock() if clock is None else clock)
+        on_step(f"wrote {manifest.records:,} records to {len(manifest.files)} files in {target.folder.uri}")
         return manifest
 
 

@@ -26,13 +26,13 @@ class CursorLag(NamedTuple):
 
 def topics_with_cursors(options: ReadOptions) -> list[Topic]:
     """Return topics with cursors from the snapshots: manifests, used for records, have none."""
-    data_dir, found = open_directory(options.path, options.cold_dir, None), []
+    data_dir, topics = open_directory(options.path, options.cold_dir, None), []
     for shard in data_dir.shards:
         loaded = LoadedShard(data_dir, shard, SystemClock())
         loaded.walk()
         loaded.close()
-        found += [topic for topic in loaded.state.topics.values() if topic.cursors]
-    return found
+        topics += [topic for topic in loaded.state.topics.values() if topic.cursors]
+    return topics
 
 
 def lags_of(topic: Topic) -> list[CursorLag]:
@@ -44,29 +44,29 @@ def lags_of(topic: Topic) -> list[CursorLag]:
     ]
 
 
-class _Listed(msgspec.Struct):
+class _CursorItem(msgspec.Struct):
     cursor: str
     from_seq: int
     set_ts: int
     lag_records: int
 
 
-class _List(msgspec.Struct):
-    cursors: list[_Listed]
+class _CursorList(msgspec.Struct):
+    cursors: list[_CursorItem]
 
 
-def cursor_lags(given: Mapping[str, str], topics: list[str]) -> list[CursorLag]:
+def cursor_lags(raw: Mapping[str, str], topics: list[str]) -> list[CursorLag]:
     """Return the cursor lags of these topics, which are among those the options select."""
-    options = parse_options(given, is_stream=False)
-    found = []
+    options = parse_options(raw, is_stream=False)
+    lags = []
     if options.path:
         for topic in topics_with_cursors(options):
             if topic.name in topics:
-                found += lags_of(topic)
-        return sorted(found)
+                lags += lags_of(topic)
+        return sorted(lags)
     with ServerClient(options.url, options.api_key) as client:
         for name in topics:
             answer = client.ask("GET", f"topics/{in_path(name)}/cursors")
-            for told in msgspec.json.decode(answer, type=_List).cursors:
-                found.append(CursorLag(name, told.cursor, told.from_seq, told.set_ts, told.lag_records))
-    return found
+            for item in msgspec.json.decode(answer, type=_CursorList).cursors:
+                lags.append(CursorLag(name, item.cursor, item.from_seq, item.set_ts, item.lag_records))
+    return lags

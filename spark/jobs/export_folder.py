@@ -38,7 +38,7 @@ import msgspec
 
 from spark.errors import SourceError
 from spark.jobs.hadoop_folder import Folder
-from spark.source.stream_offset import Place, Places, decode
+from spark.source.stream_offset import TopicOffset, TopicOffsets, decode
 
 VERSION = 1
 MANIFESTS, STAGING = "_manifest", "_staging"
@@ -51,7 +51,7 @@ class FolderBusy(SourceError):
     """Another job is writing to the folder."""
 
 
-class Exported(msgspec.Struct, frozen=True):
+class TopicExport(msgspec.Struct, frozen=True):
     """A run's part of a topic: the live seqs from `start` up to `end`, exclusive."""
 
     epoch: int
@@ -60,13 +60,13 @@ class Exported(msgspec.Struct, frozen=True):
     records: int
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+class ExportManifest(msgspec.Struct, frozen=True, kw_only=True):
     version: int = VERSION
     run: int
     export: str
     """The id of the folder, the same in all of its runs."""
     made_ms: int
-    topics: dict[str, Exported]
+    topics: dict[str, TopicExport]
     """What this run added."""
     place: dict[str, Any]
     """The end of all runs so far, encoded as in a stream's checkpoint (`stream_offset.py`)."""
@@ -74,7 +74,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The final names of this run's files."""
 
     @property
-    def places(self) -> Places:
+    def positions(self) -> TopicOffsets:
         return decode(self.place)
 
     @property
@@ -97,7 +97,7 @@ class ExportFolder:
             os.makedirs(os.path.join(path, MANIFESTS), exist_ok=True)
             handle = os.open(os.path.join(path, MANIFESTS, LOCK), os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
-            raise SourceError(f"{self.folder.uri} cannot be written to: {error.strerror}") from None
+            raise SourceError(f"cannot write to {self.folder.uri}: {error.strerror}") from None
         try:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -107,30 +107,32 @@ class ExportFolder:
         finally:
             os.close(handle)
 
-    def manifests(self) -> list[Manifest]:
+    def manifests(self) -> list[ExportManifest]:
         """Return the manifests, in order, of the runs whose files are all in place."""
-        moving = self.folder.names(STAGING)
-        return [self._manifest(run) for run in self._runs() if f"{run:07d}" not in moving]
+        staged_runs = self.folder.names(STAGING)
+        return [self._manifest(run) for run in self._runs() if f"{run:07d}" not in staged_runs]
 
-    def last(self) -> Manifest | None:
+    def last(self) -> ExportManifest | None:
         runs = self._runs()
         return self._manifest(runs[-1]) if runs else None
 
     def _runs(self) -> list[int]:
-        found = map(_NAME.fullmatch, self.folder.names(MANIFESTS))
-        return sorted(int(one[1]) for one in found if one)
+        matches = map(_NAME.fullmatch, self.folder.names(MANIFESTS))
+        return sorted(int(one[1]) for one in matches if one)
 
-    def _manifest(self, run: int) -> Manifest:
+    def _manifest(self, run: int) -> ExportManifest:
         name = f"{MANIFESTS}/{run:07d}.json"
         try:
-            found = msgspec.json.decode(self.folder.read(name), type=Manifest)
+            manifest = msgspec.json.decode(self.folder.read(name), type=ExportManifest)
         except msgspec.DecodeError as error:
-            raise SourceError(f"{self.folder.uri_of(name)} is not understood: {error}") from None
-        if found.version != VERSION:
-            raise SourceError(f"{self.folder.uri_of(name)} has version {found.version}, not {VERSION}")
-        return found
+            raise SourceError(f"{self.folder.uri_of(name)}: invalid manifest: {error}") from None
+        if manifest.version != VERSION:
+            raise SourceError(
+                f"{self.folder.uri_of(name)}: version must be {VERSION}, got {manifest.version}"
+            )
+        return manifest
 
-    def settle(self) -> Manifest | None:
+    def settle(self) -> ExportManifest | None:
         """Complete or discard an interrupted run; return the last manifest that counts."""
         last = self.last()
         for name in self.folder.names(STAGING):
@@ -146,20 +148,22 @@ class ExportFolder:
 
     def staged_files(self, run: int) -> list[tuple[str, str]]:
         """Return the names of a run's files, in staging and in place."""
-        found = []
+        files = []
         # A run that only notes the ends of topics has no files.
         staged = f"{STAGING}/{run:07d}"
         for name, _ in self.folder.files(staged) if self.folder.exists(staged) else ():
             if name.endswith(_PARQUET):
                 parts = name.split("/")
-                found.append((name, "/".join([*parts[:-1], f"{run:07d}-{parts[-1]}"])))
-        return found
+                files.append((name, "/".join([*parts[:-1], f"{run:07d}-{parts[-1]}"])))
+        return files
 
-    def commit(self, manifest: Manifest) -> None:
+    def commit(self, manifest: ExportManifest) -> None:
         """Publish a run whose files are in staging."""
         name = f"{MANIFESTS}/{manifest.run:07d}.json"
         if self.folder.exists(name):
-            raise SourceError(f"{self.folder.uri_of(name)} was written meanwhile; one export at a time")
+            raise SourceError(
+                f"{self.folder.uri_of(name)}: another export wrote this run; run one export at a time"
+            )
         self.folder.write_new(name, msgspec.json.format(msgspec.json.encode(manifest)))
         self._move(manifest.run)
 
@@ -169,6 +173,6 @@ class ExportFolder:
         self.folder.remove(f"{STAGING}/{run:07d}")
 
 
-def places_after(before: Manifest | None, topics: dict[str, Exported]) -> Places:
-    known = {} if before is None else before.places
-    return {**known, **{name: Place(one.epoch, one.end) for name, one in topics.items()}}
+def positions_after(last: ExportManifest | None, topics: dict[str, TopicExport]) -> TopicOffsets:
+    positions = {} if last is None else last.positions
+    return {**positions, **{name: TopicOffset(one.epoch, one.end) for name, one in topics.items()}}

@@ -68,7 +68,7 @@ class HadoopFolder:
         try:
             self._fs = root.getFileSystem(context._jsc.hadoopConfiguration())
         except Exception as error:
-            raise SourceError(f"{uri}: there is no file system for it ({plain_sentence(error)})") from None
+            raise SourceError(f"{uri}: no file system for this URI: {plain_sentence(error)}") from None
         self._root = root.makeQualified(self._fs.getUri(), self._fs.getWorkingDirectory())
         self.uri: str = self._root.toString()
 
@@ -92,13 +92,13 @@ class HadoopFolder:
         return sorted(status.getPath().getName() for status in self._fs.listStatus(self._path(name)))
 
     def files(self, name: str) -> list[tuple[str, int]]:
-        found = []
-        above = len(self._path(name).toUri().getPath()) + 1
+        files = []
+        prefix_length = len(self._path(name).toUri().getPath()) + 1
         walk = self._fs.listFiles(self._path(name), True)
         while walk.hasNext():
             status = walk.next()
-            found.append((str(status.getPath().toUri().getPath())[above:], int(status.getLen())))
-        return sorted(found)
+            files.append((str(status.getPath().toUri().getPath())[prefix_length:], int(status.getLen())))
+        return sorted(files)
 
     def read(self, name: str) -> bytes:
         stream = self._fs.open(self._path(name))
@@ -127,7 +127,7 @@ class HadoopFolder:
             self.remove(target)
         self._fs.mkdirs(self._path(target).getParent())
         if not self._fs.rename(self._path(name), self._path(target)):
-            raise SourceError(f"{self.uri_of(name)} cannot be renamed to {target}")
+            raise SourceError(f"cannot rename {self.uri_of(name)} to {target}")
 
     def remove(self, name: str) -> None:
         self._fs.delete(self._path(name), True)

@@ -18,12 +18,12 @@ from pyspark.sql.functions import max as greatest
 from pyspark.sql.functions import min as least
 from pyspark.sql.functions import sum as total
 
-from spark.jobs.job_source import JobSource, Stretch
+from spark.jobs.job_source import JobSource, TopicRange
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-READ = "topic string, offset bigint, timestamp timestamp, key binary, value binary"
+READ_SCHEMA = "topic string, offset bigint, timestamp timestamp, key binary, value binary"
 HOUR_S = 3600
 
 
@@ -57,13 +57,13 @@ class TopicSum(NamedTuple):
 
 
 def hours_of(
-    session: SparkSession, source: JobSource, stretches: Mapping[str, Stretch], starts: Mapping[str, int]
+    session: SparkSession, source: JobSource, ranges: Mapping[str, TopicRange], starts: Mapping[str, int]
 ) -> list[Hour]:
     """Return the hours of the topics; `starts` are the seqs from which gone seqs count."""
-    if not any(one.start < one.end for one in stretches.values()):
+    if not any(one.start < one.end for one in ranges.values()):
         return []
-    rows = by_hour(source.frame(session, stretches, READ)).collect()
-    return finished(map(_hour, rows), starts)
+    rows = by_hour(source.frame(session, ranges, READ_SCHEMA)).collect()
+    return with_rates(map(_hour, rows), starts)
 
 
 def by_hour(rows: DataFrame) -> DataFrame:
@@ -108,39 +108,39 @@ def _hour(row: Any) -> Hour:
     )
 
 
-def finished(hours: Iterable[Hour], starts: Mapping[str, int]) -> list[Hour]:
+def with_rates(hours: Iterable[Hour], starts: Mapping[str, int]) -> list[Hour]:
     """Return hours sorted by topic and time, with the numbers that depend on the hour before.
 
     >>> hour = Hour("a", 0, 5, 50, 1, "x", 3, 8, 600.0, 3000.0)
     >>> later = hour._replace(begins_s=3600, records=2, first_seq=12, last_seq=13, last_s=3700.0)
-    >>> [(one.gone, round(one.rate, 4)) for one in finished([later, hour], {"a": 1})]
+    >>> [(one.gone, round(one.rate, 4)) for one in with_rates([later, hour], {"a": 1})]
     [(3, 0.0017), (3, 0.02)]
     """
-    found = []
+    results = []
     ordered = sorted(hours)
     now = max((one.last_s for one in ordered), default=0.0)
-    before: Hour | None = None
+    previous: Hour | None = None
     for one in ordered:
-        is_first = before is None or before.topic != one.topic
-        last_seq = starts[one.topic] - 1 if is_first or before is None else before.last_seq
+        is_first = previous is None or previous.topic != one.topic
+        last_seq = starts[one.topic] - 1 if is_first or previous is None else previous.last_seq
         begins = max(one.begins_s, one.first_s) if is_first else one.begins_s
         seconds = max(1.0, min(now, one.begins_s + HOUR_S) - begins)
-        found.append(one._replace(gone=one.last_seq - last_seq - one.records, rate=one.records / seconds))
-        before = one
-    return found
+        results.append(one._replace(gone=one.last_seq - last_seq - one.records, rate=one.records / seconds))
+        previous = one
+    return results
 
 
 def sums_of(
-    hours: Iterable[Hour], stretches: Mapping[str, Stretch], starts: Mapping[str, int]
+    hours: Iterable[Hour], ranges: Mapping[str, TopicRange], starts: Mapping[str, int]
 ) -> list[TopicSum]:
-    by_topic: dict[str, list[Hour]] = {name: [] for name in sorted(stretches)}
+    by_topic: dict[str, list[Hour]] = {name: [] for name in sorted(ranges)}
     for one in hours:
         by_topic[one.topic].append(one)
-    found = []
+    sums = []
     for name, own in by_topic.items():
-        stretch, records = stretches[name], sum(one.records for one in own)
+        topic_range, records = ranges[name], sum(one.records for one in own)
         size = sum(one.bytes for one in own)
         first, last = (own[0].first_s, own[-1].last_s) if own else (0.0, 0.0)
-        gone = stretch.end - starts[name] - records
-        found.append(TopicSum(name, records, size, first, last, stretch.end - 1, gone))
-    return found
+        gone = topic_range.end - starts[name] - records
+        sums.append(TopicSum(name, records, size, first, last, topic_range.end - 1, gone))
+    return sums

@@ -11,7 +11,7 @@ from spark.chart.stats_chart import stats_chart
 from spark.jobs.command_line import api_key, source_options
 from spark.jobs.compact import compact
 from spark.jobs.cursor_lags import cursor_lags
-from spark.jobs.export import Say, export
+from spark.jobs.export import OnStep, export
 from spark.jobs.export_folder import ExportFolder
 from spark.jobs.hadoop_folder import HadoopFolder
 from spark.jobs.hour_stats import hours_of, sums_of
@@ -23,47 +23,47 @@ from spark.jobs.stats_text import stats_text
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Run = Callable[["SparkSession", Namespace, Say], str]
+JobRunner = Callable[["SparkSession", Namespace, OnStep], str]
 
 
-def run_export(session: SparkSession, given: Namespace, say: Say) -> str:
-    source = JobSource(source_options(given))
-    export(session, source, _folder(session, given.out), given.begin, given.end, say)
+def run_export(session: SparkSession, args: Namespace, on_step: OnStep) -> str:
+    source = JobSource(source_options(args))
+    export(session, source, _folder(session, args.out), args.begin, args.end, on_step)
     return ""
 
 
-def run_stats(session: SparkSession, given: Namespace, say: Say) -> str:
+def run_stats(session: SparkSession, args: Namespace, on_step: OnStep) -> str:
     # The statistics report lost records, so they must not fail the query.
-    options = {"failOnDataLoss": "false", **source_options(given)}
+    options = {"failOnDataLoss": "false", **source_options(args)}
     source = JobSource(options)
-    stretches = source.stretches(given.begin, given.end)
-    is_whole = given.begin.strip().lower() == "earliest"
-    starts = {name: 1 if is_whole else one.start for name, one in stretches.items()}
-    hours = hours_of(session, source, stretches, starts)
-    sums = sums_of(hours, stretches, starts)
-    lags = cursor_lags(options, sorted(stretches))
-    if given.png:
-        Path(given.png).write_bytes(stats_chart(sums, hours, lags))
-        say(f"the picture is in {given.png}")
+    ranges = source.ranges(args.begin, args.end)
+    is_whole = args.begin.strip().lower() == "earliest"
+    starts = {name: 1 if is_whole else one.start for name, one in ranges.items()}
+    hours = hours_of(session, source, ranges, starts)
+    sums = sums_of(hours, ranges, starts)
+    lags = cursor_lags(options, sorted(ranges))
+    if args.png:
+        Path(args.png).write_bytes(stats_chart(sums, hours, lags))
+        on_step(f"wrote the chart to {args.png}")
     return stats_text(sums, hours, lags)
 
 
-def run_replay(session: SparkSession, given: Namespace, say: Say) -> str:
-    target = Target(given.url, given.into, given.prefix or "")
-    replay(session, _folder(session, given.folder), target, api_key(), given.name, say)
+def run_replay(session: SparkSession, args: Namespace, on_step: OnStep) -> str:
+    target = Target(args.url, args.into, args.prefix or "")
+    replay(session, _folder(session, args.folder), target, api_key(), args.name, on_step)
     return ""
 
 
-def run_compact(session: SparkSession, given: Namespace, say: Say) -> str:
-    folder = _folder(session, given.out)
-    found = compact(session, JobSource(source_options(given)), folder, given.begin, given.end, say)
-    if found is not None and (given.into or given.prefix is not None):
-        target = Target(given.to_url or given.url, given.into, given.prefix or "")
-        replay(session, folder, target, api_key(), given.name, say)
+def run_compact(session: SparkSession, args: Namespace, on_step: OnStep) -> str:
+    folder = _folder(session, args.out)
+    manifest = compact(session, JobSource(source_options(args)), folder, args.begin, args.end, on_step)
+    if manifest is not None and (args.into or args.prefix is not None):
+        target = Target(args.to_url or args.url, args.into, args.prefix or "")
+        replay(session, folder, target, api_key(), args.name, on_step)
     return ""
 
 
-RUNS: dict[str, Run] = {
+RUNNERS: dict[str, JobRunner] = {
     "export": run_export,
     "stats": run_stats,
     "replay": run_replay,

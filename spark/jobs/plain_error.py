@@ -15,8 +15,8 @@ import re
 
 from spark.errors import SourceError
 
-_OURS = re.compile(r"\bspark\.source_error\.\w+: (.+)")
-_LINES_OF_JAVA = re.compile(r"^(?:[\w$]+\.)+[\w$]+(?:Exception|Error): ")
+_SOURCE_ERROR = re.compile(r"\bspark\.source_error\.\w+: (.+)")
+_JAVA_CLASS = re.compile(r"^(?:[\w$]+\.)+[\w$]+(?:Exception|Error): ")
 
 
 def plain_sentence(error: BaseException) -> str:
@@ -25,10 +25,10 @@ def plain_sentence(error: BaseException) -> str:
         return f"{error.filename}: {error.strerror}"
     if isinstance(error, SourceError):
         return text
-    ours = _OURS.findall(text)
-    if ours:
-        return str(ours[-1]).strip()
+    sentences = _SOURCE_ERROR.findall(text)
+    if sentences:
+        return str(sentences[-1]).strip()
     if "An error occurred while calling" in text:
         # Py4J puts its own line before Java's message.
         text = text.partition("\n")[2].removeprefix(": ")
-    return _LINES_OF_JAVA.sub("", (text or type(error).__name__).splitlines()[0])
+    return _JAVA_CLASS.sub("", (text or type(error).__name__).splitlines()[0])

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.functions import col, concat, lit
 
 from spark.errors import SourceError
-from spark.jobs.export import WRITTEN, Say
-from spark.jobs.export_folder import ExportFolder, FolderBusy, Manifest
+from spark.jobs.export import FILE_SCHEMA, OnStep
+from spark.jobs.export_folder import ExportFolder, ExportManifest, FolderBusy
 from spark.jobs.replay_book import ReplayBook, Round, Target
 
 if TYPE_CHECKING:
@@ -25,36 +25,36 @@ PARTITIONS_MAX = 64
 
 
 def replay(
-    session: SparkSession, source: ExportFolder, target: Target, api_key: str, name: str, say: Say
+    session: SparkSession, source: ExportFolder, target: Target, api_key: str, name: str, on_step: OnStep
 ) -> int:
     """Send what was not sent yet; return the number of records sent."""
     try:
         with source.only_writer():
             source.settle()
     except FolderBusy:
-        say("an export is writing to this folder; its run is not in this replay")
+        on_step("an export is writing to this folder; the replay leaves out its run")
     manifests = {one.run: one for one in source.manifests()}
     if not manifests:
-        raise SourceError(f"{source.folder.uri} has no export: there is no manifest in it")
+        raise SourceError(f"{source.folder.uri}: not an export folder: it has no manifest")
     book = ReplayBook(source.folder, name)
     sent = 0
     for one in book.rounds(list(manifests.values()), target):
         runs = [manifests[run] for run in range(one.first_run, one.last_run + 1)]
         records = sum(run.records for run in runs)
-        told = f"runs {one.first_run} to {one.last_run}" if len(runs) > 1 else f"run {one.first_run}"
-        say(f"{told}: {records:,} records to {target}")
+        what = f"runs {one.first_run} to {one.last_run}" if len(runs) > 1 else f"run {one.first_run}"
+        on_step(f"{what}: sending {records:,} records to {target}")
         if records:
             send(session, source, runs, one, api_key, f"{manifests[1].export}.{name}")
-        book.done(one)
+        book.mark_done(one)
         sent += records
-    say(f"{sent:,} records are sent" if sent else f"there is nothing that was not sent before to {target}")
+    on_step(f"sent {sent:,} records" if sent else f"all records were sent before to {target}")
     return sent
 
 
 def send(
     session: SparkSession,
     source: ExportFolder,
-    runs: list[Manifest],
+    runs: list[ExportManifest],
     one: Round,
     api_key: str,
     writer_id: str,
@@ -68,9 +68,9 @@ def send(
     writer.option("txnAppId", writer_id).option("txnVersion", str(one.number)).save()
 
 
-def rows_of(session: SparkSession, source: ExportFolder, runs: list[Manifest]) -> DataFrame:
+def rows_of(session: SparkSession, source: ExportFolder, runs: list[ExportManifest]) -> DataFrame:
     files = [source.folder.uri_of(name) for run in runs for name in run.files]
-    reader = session.read.schema(WRITTEN).option("basePath", source.folder.uri)
+    reader = session.read.schema(FILE_SCHEMA).option("basePath", source.folder.uri)
     return reader.parquet(*files)
 
 

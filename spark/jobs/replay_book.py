@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import msgspec
 
 from spark.errors import SourceError
-from spark.jobs.export_folder import Manifest
+from spark.jobs.export_folder import ExportManifest
 from spark.jobs.hadoop_folder import Folder
 
 REPLAYS = "_replays"
@@ -36,10 +36,12 @@ class Target(msgspec.Struct, frozen=True):
     """The text before that name."""
 
     def __str__(self) -> str:
-        of_prefix = (
-            f"topics of the same names behind {self.prefix!r}" if self.prefix else "topics of the same names"
+        names = (
+            f"topics of the same names with prefix {self.prefix!r}"
+            if self.prefix
+            else "topics of the same names"
         )
-        return f"{f'topic {self.topic}' if self.topic else of_prefix} of {self.url}"
+        return f"{f'topic {self.topic}' if self.topic else names} at {self.url}"
 
 
 class Round(msgspec.Struct, frozen=True):
@@ -52,13 +54,13 @@ class Round(msgspec.Struct, frozen=True):
 class ReplayBook:
     def __init__(self, folder: Folder, name: str) -> None:
         if not _NAME.fullmatch(name):
-            raise SourceError(f"{name!r} is no name of a replay, which must match {_NAME.pattern}")
+            raise SourceError(f"--name: must match {_NAME.pattern}, got {name!r}")
         self._folder = folder
         self._name = name
 
-    def rounds(self, manifests: list[Manifest], target: Target) -> Iterator[Round]:
+    def rounds(self, manifests: list[ExportManifest], target: Target) -> Iterator[Round]:
         """Yield the rounds to do: first unfinished ones, then new ones."""
-        known = self._planned(target)
+        known = self._stored_rounds(target)
         done = set(self._folder.names(f"{REPLAYS}/{self._name}"))
         for one in known:
             if f"{one.number:07d}.done" not in done:
@@ -67,33 +69,33 @@ class ReplayBook:
         rest = [one for one in manifests if not known or one.run > known[-1].last_run]
         while rest:
             number += 1
-            taken, rest = first_round(rest)
-            planned = Round(number, taken[0].run, taken[-1].run, target)
-            self._folder.write_new(self._path(number, "json"), msgspec.json.encode(planned))
-            yield planned
+            first, rest = first_round(rest)
+            added = Round(number, first[0].run, first[-1].run, target)
+            self._folder.write_new(self._path(number, "json"), msgspec.json.encode(added))
+            yield added
 
-    def done(self, one: Round) -> None:
+    def mark_done(self, one: Round) -> None:
         self._folder.write_new(self._path(one.number, "done"), b"")
 
-    def _planned(self, target: Target) -> list[Round]:
-        found = []
+    def _stored_rounds(self, target: Target) -> list[Round]:
+        rounds = []
         for name in self._folder.names(f"{REPLAYS}/{self._name}"):
             if name.endswith(".json"):
                 data = self._folder.read(f"{REPLAYS}/{self._name}/{name}")
-                found.append(msgspec.json.decode(data, type=Round))
-        for one in found:
+                rounds.append(msgspec.json.decode(data, type=Round))
+        for one in rounds:
             if one.target != target:
                 raise SourceError(
-                    f'the replay "{self._name}" of this export goes to {one.target}, not to {target}; '
-                    "give this one another --name"
+                    f'--name: replay "{self._name}" of this export writes to {one.target}, not to {target}; '
+                    "use another name"
                 )
-        return found
+        return rounds
 
     def _path(self, number: int, suffix: str) -> str:
         return f"{REPLAYS}/{self._name}/{number:07d}.{suffix}"
 
 
-def first_round(manifests: list[Manifest]) -> tuple[list[Manifest], list[Manifest]]:
+def first_round(manifests: list[ExportManifest]) -> tuple[list[ExportManifest], list[ExportManifest]]:
     """Split off the runs of the next round, at least one; return them and the rest."""
     records = 0
     for at, one in enumerate(manifests):

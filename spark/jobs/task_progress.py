@@ -15,7 +15,7 @@ from shared.runtime.clock import Clock, SystemClock
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 LINE_SECONDS = 10.0
 
 
@@ -30,9 +30,9 @@ class TaskProgress:
         self._out = sys.stderr if out is None else out
         self._clock = SystemClock() if clock is None else clock
         self._is_terminal = self._out.isatty()
-        self._began = self._said_at = self._clock.monotonic()
-        self._shown = ""
-        self._ends = threading.Event()
+        self._started_at = self._line_at = self._clock.monotonic()
+        self._line = ""
+        self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._lock = threading.Lock()
 
@@ -41,18 +41,18 @@ class TaskProgress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ends.set()
+        self._stop.set()
         self._thread.join()
         with self._lock:
             self._clear()
 
-    def say(self, sentence: str) -> None:
+    def report(self, sentence: str) -> None:
         with self._lock:
             self._clear()
             print(f"{self._job}: {sentence}", file=self._out, flush=True)
 
     def _watch(self) -> None:
-        while not self._ends.wait(LOOK_SECONDS):
+        while not self._stop.wait(POLL_SECONDS):
             stages = [self._tracker.getStageInfo(stage) for stage in self._tracker.getActiveStageIds()]
             done = sum(one.numCompletedTasks for one in stages if one is not None)
             total = sum(one.numTasks for one in stages if one is not None)
@@ -63,15 +63,15 @@ class TaskProgress:
         if not total:
             return
         now = self._clock.monotonic()
-        line = f"{self._job}: {done} of {total} tasks of this step, {now - self._began:.0f} s in all"
+        line = f"{self._job}: {done} of {total} tasks of this step, {now - self._started_at:.0f} s in all"
         if self._is_terminal:
             print(f"\r\x1b[K{line}", end="", file=self._out, flush=True)
-            self._shown = line
-        elif now - self._said_at >= LINE_SECONDS:
+            self._line = line
+        elif now - self._line_at >= LINE_SECONDS:
             print(line, file=self._out, flush=True)
-            self._said_at = now
+            self._line_at = now
 
     def _clear(self) -> None:
-        if self._shown:
+        if self._line:
             print("\r\x1b[K", end="", file=self._out, flush=True)
-            self._shown = ""
+            self._line = ""

@@ -28,7 +28,7 @@ from pyspark.sql.datasource import (
 from spark.optimizer.limits import NO_LIMITS, Limits
 from spark.source.read_options import SEQ_MAX
 
-TOPIC, OFFSETS, STAMPS, TAGS = (
+TOPIC, OFFSETS, TIMES, TAGS = (
     ("topic",),
     (("offset",), ("seq",)),
     (("timestamp",), ("ts",)),
@@ -40,11 +40,11 @@ def limits_of(filters: Iterable[Filter]) -> Limits:
     """Return the limits of a query for which all of these filters hold."""
     limits = NO_LIMITS
     for one in filters:
-        limits = _tightened(limits, one)
+        limits = _tighten(limits, one)
     return limits
 
 
-def _tightened(limits: Limits, one: Filter) -> Limits:
+def _tighten(limits: Limits, one: Filter) -> Limits:
     """Return the limits tightened by one filter; unchanged if the filter is not understood."""
     attribute: Any = getattr(one, "attribute", None)
     value: Any = getattr(one, "value", None)
@@ -53,7 +53,7 @@ def _tightened(limits: Limits, one: Filter) -> Limits:
     if attribute in OFFSETS and isinstance(value, int):
         low, high = _range(one, value)
         return msgspec.structs.replace(limits, first=max(limits.first, low), last=min(limits.last, high))
-    if attribute in STAMPS and isinstance(value, datetime):
+    if attribute in TIMES and isinstance(value, datetime):
         micros = (value - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
         low, high = _range(one, micros)
         from_ms, to_ms = max(0, -(-low // 1000)), SEQ_MAX if high == SEQ_MAX else high // 1000

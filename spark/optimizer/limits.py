@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from spark.source.read_options import SEQ_MAX
-from spark.task.stretch import Stretch
+from spark.task.file_range import FileRange
 from spark.view.server_view import ServerTopic
 from spark.view.shard_view import TopicView
 from topicsd.segment.entry import SegmentDamage
@@ -28,7 +28,7 @@ class Limits(msgspec.Struct, frozen=True):
     tag: bytes | None = None
     is_prefix: bool = False
 
-    def wants_topic(self, name: str) -> bool:
+    def includes_topic(self, name: str) -> bool:
         return self.topics is None or name in self.topics
 
     @property
@@ -42,24 +42,24 @@ class Limits(msgspec.Struct, frozen=True):
             first, last = max(first, low), min(last, high)
         return first, last
 
-    def with_tags(self, view: TopicView, stretches: Iterable[Stretch]) -> Iterator[Stretch]:
+    def with_tags(self, view: TopicView, ranges: Iterable[FileRange]) -> Iterator[FileRange]:
         """Yield the ranges that may contain the tag; skip sealed segments without it.
 
         A damaged segment is yielded: the task decides what its damage means.
         """
-        for stretch in stretches:
-            if self.tag is None or stretch.segment is None or not stretch.segment[1].is_sealed:
-                yield stretch
+        for file_range in ranges:
+            if self.tag is None or file_range.segment is None or not file_range.segment[1].is_sealed:
+                yield file_range
                 continue
-            name, entry = stretch.segment
-            below = stretch.last_seq + 1
+            name, entry = file_range.segment
+            below = file_range.last_seq + 1
             try:
                 seqs = view.loaded.segments.find_tag(name, entry, self.tag, self.is_prefix, below)
             except SegmentDamage:
-                yield stretch
+                yield file_range
                 continue
-            if seqs and seqs[-1] >= stretch.first_seq:
-                yield stretch
+            if seqs and seqs[-1] >= file_range.first_seq:
+                yield file_range
 
 
 NO_LIMITS = Limits()

@@ -24,7 +24,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from spark.errors import SourceError
-from spark.pyspark_version import KNOWS_FILTERS, need
+from spark.pyspark_version import FILTERS, require
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,24 +39,24 @@ def narrow_reads(session: SparkSession) -> None:
     Raises SourceError where it cannot be installed: in a session of Spark Connect, or in a version of Spark
     with other internals. Queries work there as well, and read more.
     """
-    need(
-        KNOWS_FILTERS,
+    require(
+        FILTERS,
         "narrow_reads needs",
-        "a schema of the columns, and bounds as options, read less as well",
+        "pass a schema with the needed columns, and bounds as options, instead",
     )
     try:
         experimental: Any = session._jsparkSession.experimental()
         rules = experimental.extraOptimizations()
         if any(rules.apply(at).getClass().getName() == RULE for at in range(rules.size())):
             return
-        rule = _compiled(session.sparkContext._jvm).loadClass(RULE).newInstance()
+        rule = _compile(session.sparkContext._jvm).loadClass(RULE).newInstance()
         getattr(experimental, "extraOptimizations_$eq")(rules.appended(rule))
     except Exception as error:
-        told = " ".join(str(error).splitlines()[:2])
-        raise SourceError(f"reads cannot be narrowed in this session: {told}") from None
+        reason = " ".join(str(error).splitlines()[:2])
+        raise SourceError(f"narrow_reads: cannot install the rule in this session: {reason}") from None
 
 
-def _compiled(jvm: Any) -> Any:
+def _compile(jvm: Any) -> Any:
     """Compile the rule and return the class loader that holds it."""
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from spark.sink.staging import CONFIG, Staged, forget
+from spark.sink.staging import CONFIG, StagedChunk, delete_before
 from spark.view.server_client import ServerClient, ServerRefusal, in_path
 
 # Moves or producers in one record; their JSON stays far below the maximum of a record.
@@ -26,20 +26,20 @@ PART_ENTRIES = 2000
 HEAD_MISMATCH = "head_mismatch"
 
 
-class Producer(NamedTuple):
+class SinkProducer(NamedTuple):
     id: str
     next_seq: int
 
 
-class Move(NamedTuple):
-    chunk: Staged
+class ChunkMove(NamedTuple):
+    chunk: StagedChunk
     producer_seq: int
 
 
 class Decision(msgspec.Struct, frozen=True):
     batch: int
-    moves: list[Move]
-    producers: dict[str, Producer]
+    moves: list[ChunkMove]
+    producers: dict[str, SinkProducer]
     """The producers by topic after this batch, including those of earlier batches."""
 
 
@@ -47,57 +47,59 @@ class _Part(msgspec.Struct):
     batch: int
     number: int
     parts: int
-    moves: list[Move]
-    producers: dict[str, Producer]
+    moves: list[ChunkMove]
+    producers: dict[str, SinkProducer]
 
 
-class _Record(msgspec.Struct):
+class _PartRecord(msgspec.Struct):
     data: _Part
 
 
 class _Page(msgspec.Struct):
-    records: list[_Record]
+    records: list[_PartRecord]
     next_from_seq: int
     head_seq: int
 
 
 def decide(
-    batch: int, chunks: Sequence[Staged], before: Decision | None, new_id: Callable[[], str]
+    batch: int, chunks: Sequence[StagedChunk], previous: Decision | None, new_id: Callable[[], str]
 ) -> Decision:
     """Assign each chunk its producer and number.
 
     >>> ids = iter(["p", "q"]).__next__
-    >>> first = decide(4, [Staged("a", 1, 9), Staged("b", 10, 11), Staged("a", 12, 12)], None, ids)
+    >>> staged = [StagedChunk("a", 1, 9), StagedChunk("b", 10, 11), StagedChunk("a", 12, 12)]
+    >>> first = decide(4, staged, None, ids)
     >>> [(move.chunk.topic, move.producer_seq) for move in first.moves]
     [('a', 0), ('b', 0), ('a', 1)]
-    >>> second = decide(5, [Staged("a", 13, 20)], first, ids)
+    >>> second = decide(5, [StagedChunk("a", 13, 20)], first, ids)
     >>> second.moves[0].producer_seq, second.producers["a"], second.producers["b"].next_seq
-    (2, Producer(id='p', next_seq=3), 1)
+    (2, SinkProducer(id='p', next_seq=3), 1)
     """
-    producers = {} if before is None else dict(before.producers)
+    producers = {} if previous is None else dict(previous.producers)
     moves = []
     for chunk in chunks:
-        one = producers.get(chunk.topic) or Producer(new_id(), 0)
-        moves.append(Move(chunk, one.next_seq))
+        one = producers.get(chunk.topic) or SinkProducer(new_id(), 0)
+        moves.append(ChunkMove(chunk, one.next_seq))
         producers[chunk.topic] = one._replace(next_seq=one.next_seq + 1)
     return Decision(batch, moves, producers)
 
 
-def begun_anew(decision: Decision, topic: str, new_id: Callable[[], str]) -> Decision:
+def with_new_producer(decision: Decision, topic: str, new_id: Callable[[], str]) -> Decision:
     """Return the decision with a new producer for a topic that lost earlier batches.
 
-    >>> one = Decision(5, [Move(Staged("a", 1, 2), 7), Move(Staged("b", 3, 4), 0)], {"a": Producer("p", 8)})
-    >>> [move.producer_seq for move in begun_anew(one, "a", lambda: "q").moves]
+    >>> moves = [ChunkMove(StagedChunk("a", 1, 2), 7), ChunkMove(StagedChunk("b", 3, 4), 0)]
+    >>> one = Decision(5, moves, {"a": SinkProducer("p", 8)})
+    >>> [move.producer_seq for move in with_new_producer(one, "a", lambda: "q").moves]
     [0, 0]
     """
-    mine = [move.chunk for move in decision.moves if move.chunk.topic == topic]
-    fresh = decide(decision.batch, mine, None, new_id)
+    chunks = [move.chunk for move in decision.moves if move.chunk.topic == topic]
+    fresh = decide(decision.batch, chunks, None, new_id)
     numbers = iter(fresh.moves)
     moves = [next(numbers) if move.chunk.topic == topic else move for move in decision.moves]
     return Decision(decision.batch, moves, {**decision.producers, **fresh.producers})
 
 
-def done(decision: Decision) -> Decision:
+def without_moves(decision: Decision) -> Decision:
     """Return the decision without moves: everything was moved."""
     return Decision(decision.batch, [], decision.producers)
 
@@ -128,7 +130,7 @@ class Decisions:
         producers = {name: one for part in parts for name, one in part.producers.items()}
         return Decision(parts[0].batch, [move for part in parts for move in part.moves], producers)
 
-    def keep(self, decision: Decision) -> Decision:
+    def store(self, decision: Decision) -> Decision:
         """Store the decision whole or not at all; return the one another driver stored since `last`."""
         moves, names = decision.moves, list(decision.producers)
         starts = range(0, max(1, len(moves), len(names)), PART_ENTRIES)
@@ -150,23 +152,25 @@ class Decisions:
             # It may be our own, if its response was lost.
             if refusal.code != HEAD_MISMATCH:
                 raise
-            found = self.last()
-            assert found is not None
-            return found
+            winner = self.last()
+            assert winner is not None
+            return winner
         if self._head:
-            forget(self._client, self._topic, self._head + 1)
+            delete_before(self._client, self._topic, self._head + 1)
         self._head += len(parts)
         return decision
 
     def _newest(self, count: int) -> list[_Part]:
         parts: list[_Part] = []
-        place = {"last": count}
+        position = {"last": count}
         while len(parts) < count:
-            answer = self._client.ask("POST", f"topics/{in_path(self._topic)}/diff", {**place, "limit": 1000})
+            answer = self._client.ask(
+                "POST", f"topics/{in_path(self._topic)}/diff", {**position, "limit": 1000}
+            )
             page = msgspec.json.decode(answer, type=_Page)
             self._head = page.head_seq
             if not page.records:
                 break
             parts += [one.data for one in page.records]
-            place = {"from_seq": page.next_from_seq}
+            position = {"from_seq": page.next_from_seq}
         return parts

@@ -10,21 +10,23 @@ import logging
 
 from spark.errors import SourceError
 from spark.source.read_options import ReadOptions
-from spark.source.stream_offset import Places
+from spark.source.stream_offset import TopicOffsets
 from spark.view.server_client import ServerClient, in_path
 
-PATIENCE_S = 2.0
+TIMEOUT_S = 2.0
 
 logger = logging.getLogger("topicsd.spark")
 
 
-def publish(options: ReadOptions, places: Places) -> None:
+def publish(options: ReadOptions, offsets: TopicOffsets) -> None:
     name = options.progress_cursor
-    with ServerClient(options.url, options.api_key, PATIENCE_S) as client:
-        for topic, place in places.items():
+    with ServerClient(options.url, options.api_key, TIMEOUT_S) as client:
+        for topic, position in offsets.items():
             # A cursor is the last seq that was processed.
-            body = {"after_seq": place.offset - 1, "epoch": place.epoch}
+            body = {"after_seq": position.offset - 1, "epoch": position.epoch}
             try:
                 client.ask("PUT", f"topics/{in_path(topic)}/cursors/{in_path(name)}", body)
             except SourceError as refusal:
-                logger.warning("how far the stream is in topic %s was not published: %s", topic, refusal)
+                logger.warning(
+                    "progress cursor: publish failed: %s  topic=%s cursor=%s", refusal, topic, name
+                )

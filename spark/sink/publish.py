@@ -24,12 +24,12 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from spark.sink.decision import Decision, Decisions, begun_anew, done
-from spark.sink.staging import Staged, read_staged
+from spark.sink.decision import Decision, Decisions, with_new_producer, without_moves
+from spark.sink.staging import StagedChunk, read_staged
 from spark.view.server_client import ServerClient, ServerRefusal, in_path
 
-GAP = "producer_gap"
-LANES = 4
+PRODUCER_GAP = "producer_gap"
+TOPICS_AT_ONCE = 4
 """The number of topics written at once."""
 
 logger = logging.getLogger("topicsd.spark")
@@ -37,14 +37,14 @@ logger = logging.getLogger("topicsd.spark")
 MakeClient = Callable[[], ServerClient]
 
 
-def move_keyed(make_client: MakeClient, staging: str, chunks: Sequence[Staged]) -> None:
+def move_keyed(make_client: MakeClient, staging: str, chunks: Sequence[StagedChunk]) -> None:
     """Move the chunks of a batch that is never run again, under idempotency keys."""
 
-    def move(topic: str, mine: list[Staged]) -> None:
-        with make_client() as client, _Ahead(make_client, staging, mine) as ahead:
-            for place, chunk in enumerate(mine):
+    def move(topic: str, topic_chunks: list[StagedChunk]) -> None:
+        with make_client() as client, _Prefetch(make_client, staging, topic_chunks) as prefetch:
+            for index, chunk in enumerate(topic_chunks):
                 key = b'"idempotency_key":"%b/%d"' % (staging.encode(), chunk.first_seq)
-                _append(client, topic, ahead.records(place), key)
+                _append(client, topic, prefetch.records(index), key)
 
     _by_topic(chunks, move)
 
@@ -56,89 +56,91 @@ def move_decided(
     decisions: Decisions,
     new_id: Callable[[], str],
 ) -> None:
-    def move(topic: str, mine: list[Staged]) -> None:
-        with make_client() as client, _Ahead(make_client, staging, mine) as ahead:
+    def move(topic: str, topic_chunks: list[StagedChunk]) -> None:
+        with make_client() as client, _Prefetch(make_client, staging, topic_chunks) as prefetch:
             first = next(one.producer_seq for one in decision.moves if one.chunk.topic == topic)
-            producer, place = decision.producers[topic].id, 0
-            while place < len(mine):
-                known = b'"producer":{"id":"%b","seq":%d}' % (producer.encode(), first + place)
+            producer, index = decision.producers[topic].id, 0
+            while index < len(topic_chunks):
+                identity = b'"producer":{"id":"%b","seq":%d}' % (producer.encode(), first + index)
                 try:
-                    _append(client, topic, ahead.records(place), known)
-                    place += 1
+                    _append(client, topic, prefetch.records(index), identity)
+                    index += 1
                 except ServerRefusal as refusal:
-                    if refusal.code != GAP:
+                    if refusal.code != PRODUCER_GAP:
                         raise
-                    place = int(refusal.detail["next_seq"]) - first
-                    if place < 0:
-                        raise _Forgot(topic, first + place) from None
+                    index = int(refusal.detail["next_seq"]) - first
+                    if index < 0:
+                        raise _ProducerGap(topic, first + index) from None
 
     while True:
         chunks = [one.chunk for one in decision.moves]
         try:
             _by_topic(chunks, move)
             if chunks:
-                decisions.keep(done(decision))
+                decisions.store(without_moves(decision))
             return
-        except _Forgot as forgot:
+        except _ProducerGap as gap:
             logger.warning(
-                "topic %s has lost what it took from this query as number %d and up, in a crash; its class "
-                "allows that",
-                forgot.topic,
-                forgot.next_seq,
+                "sink: topic lost acknowledged chunks of earlier batches: a crash, as its durability class "
+                "allows  topic=%s producer_seq=%d",
+                gap.topic,
+                gap.next_seq,
             )
-            decision = decisions.keep(begun_anew(decision, forgot.topic, new_id))
+            decision = decisions.store(with_new_producer(decision, gap.topic, new_id))
 
 
-class _Forgot(Exception):
+class _ProducerGap(Exception):
     def __init__(self, topic: str, next_seq: int) -> None:
         super().__init__(topic)
         self.topic = topic
         self.next_seq = next_seq
 
 
-class _Ahead:
+class _Prefetch:
     """A reader that fetches the next chunk while the current one is appended."""
 
-    def __init__(self, make_client: MakeClient, staging: str, chunks: list[Staged]) -> None:
+    def __init__(self, make_client: MakeClient, staging: str, chunks: list[StagedChunk]) -> None:
         self._client = make_client()
         self._staging = staging
         self._chunks = chunks
         self._thread = ThreadPoolExecutor(1)
-        self._coming: tuple[int, Future[bytes]] | None = None
+        self._next: tuple[int, Future[bytes]] | None = None
 
-    def __enter__(self) -> _Ahead:
+    def __enter__(self) -> _Prefetch:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._thread.shutdown(cancel_futures=True)
         self._client.close()
 
-    def records(self, place: int) -> bytes:
-        coming = self._coming
-        found = coming[1] if coming is not None and coming[0] == place else self._read(place)
-        self._coming = (place + 1, self._read(place + 1)) if place + 1 < len(self._chunks) else None
-        return found.result()
+    def records(self, index: int) -> bytes:
+        following = self._next
+        chunk_bytes = following[1] if following is not None and following[0] == index else self._read(index)
+        self._next = (index + 1, self._read(index + 1)) if index + 1 < len(self._chunks) else None
+        return chunk_bytes.result()
 
-    def _read(self, place: int) -> Future[bytes]:
-        return self._thread.submit(read_staged, self._client, self._staging, self._chunks[place])
+    def _read(self, index: int) -> Future[bytes]:
+        return self._thread.submit(read_staged, self._client, self._staging, self._chunks[index])
 
 
-def _append(client: ServerClient, topic: str, records: bytes, known_by: bytes) -> None:
+def _append(client: ServerClient, topic: str, records: bytes, identity: bytes) -> None:
     client.ask(
-        "POST", f"topics/{in_path(topic)}?return_seqs=false", b'{"records":%b,%b}' % (records, known_by)
+        "POST", f"topics/{in_path(topic)}?return_seqs=false", b'{"records":%b,%b}' % (records, identity)
     )
 
 
-def _by_topic(chunks: Sequence[Staged], move: Callable[[str, list[Staged]], None]) -> None:
-    topics: dict[str, list[Staged]] = {}
+def _by_topic(chunks: Sequence[StagedChunk], move: Callable[[str, list[StagedChunk]], None]) -> None:
+    topics: dict[str, list[StagedChunk]] = {}
     for chunk in chunks:
         topics.setdefault(chunk.topic, []).append(chunk)
-    with ThreadPoolExecutor(LANES) as lanes:
-        for done in _each_done([lanes.submit(move, topic, mine) for topic, mine in topics.items()]):
-            done.result()
+    with ThreadPoolExecutor(TOPICS_AT_ONCE) as pool:
+        for future in _cancel_rest_on_failure(
+            [pool.submit(move, topic, topic_chunks) for topic, topic_chunks in topics.items()]
+        ):
+            future.result()
 
 
-def _each_done(futures: list[Future[None]]) -> Iterator[Future[None]]:
+def _cancel_rest_on_failure(futures: list[Future[None]]) -> Iterator[Future[None]]:
     """Yield the futures in order; after a failure, cancel those that have not begun."""
     try:
         yield from futures

@@ -34,8 +34,8 @@ SINK_COLUMNS: dict[str, tuple[str, ...]] = {
     "node": TEXTS,
     "topic": ("string",),
 }
-PASSED_OVER = ("partition", "offset", "timestamp", "timestampType", "seq", "ts")
-EITHER = (("value", "data"), ("key", "tag"), ("headers", "meta"), ("headers", "node"))
+IGNORED_COLUMNS = ("partition", "offset", "timestamp", "timestampType", "seq", "ts")
+EXCLUSIVE_COLUMNS = (("value", "data"), ("key", "tag"), ("headers", "meta"), ("headers", "node"))
 CHUNK_BYTES = 1 << 20
 
 _encode = msgspec.json.Encoder().encode
@@ -47,7 +47,7 @@ class RowError(SourceError):
     """A row that cannot be a record."""
 
 
-class Chunk(NamedTuple):
+class SinkChunk(NamedTuple):
     """Records for one topic, sent in one request."""
 
     topic: str
@@ -62,22 +62,20 @@ class Chunk(NamedTuple):
 
 def check_sink_columns(columns: Iterable[tuple[str, str]], has_topic: bool) -> None:
     """Check the columns (name and Spark type) of a query; raise SourceError for a wrong one."""
-    found = dict(columns)
-    for name, kind in found.items():
+    types = dict(columns)
+    for name, kind in types.items():
         kinds = SINK_COLUMNS.get(name)
-        if kinds is None and name not in PASSED_OVER:
-            raise SourceError(
-                f"column {name}: the sink has none of this name; it has {', '.join(SINK_COLUMNS)}"
-            )
+        if kinds is None and name not in IGNORED_COLUMNS:
+            raise SourceError(f"column {name}: unknown; must be one of {', '.join(SINK_COLUMNS)}")
         if kinds is not None and kind not in kinds:
-            raise SourceError(f"column {name}: is {kind}, allowed is {' or '.join(kinds)}")
-    for one, other in EITHER:
-        if one in found and other in found:
-            raise SourceError(f"column {other}: stands in the place of {one}; leave one of them out")
-    if "value" not in found and "data" not in found:
-        raise SourceError("column value: is missing; it is the JSON of each record")
-    if not has_topic and "topic" not in found:
-        raise SourceError("topic: neither the option nor a column of this name says where rows go")
+            raise SourceError(f"column {name}: must be {' or '.join(kinds)}, got {kind}")
+    for one, other in EXCLUSIVE_COLUMNS:
+        if one in types and other in types:
+            raise SourceError(f"column {other}: must not be combined with column {one}; remove one of them")
+    if "value" not in types and "data" not in types:
+        raise SourceError("column value: is missing; it must hold the JSON of each record")
+    if not has_topic and "topic" not in types:
+        raise SourceError("topic: is missing; set the option topic, or add a column topic")
 
 
 class SinkRows:
@@ -87,14 +85,14 @@ class SinkRows:
         self._topic = topic
         self._chunk_records = chunk_records
         self._partition = partition
-        self._open: dict[str, tuple[Chunk, int]] = {}
+        self._open: dict[str, tuple[SinkChunk, int]] = {}
         """Open chunks by topic, with their size in bytes."""
-        self._held_bytes = 0
-        self._known: set[str] = set()
-        """Topic names that were found valid."""
+        self._open_bytes = 0
+        self._valid_topics: set[str] = set()
+        """The topic names that have passed the check."""
         self._row = 0
 
-    def chunks(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Chunk]:
+    def chunks(self, batches: Iterable[pa.RecordBatch]) -> Iterator[SinkChunk]:
         for batch in batches:
             columns = {
                 name: batch.column(name).to_pylist() for name in batch.schema.names if name in SINK_COLUMNS
@@ -102,33 +100,33 @@ class SinkRows:
             for topic, record in zip(
                 self._topics(columns, batch.num_rows), self._records(columns), strict=True
             ):
-                chunk, size = self._open.get(topic) or (Chunk(topic, [], []), 0)
+                chunk, size = self._open.get(topic) or (SinkChunk(topic, [], []), 0)
                 chunk.records.append(record)
                 chunk.rows.append(self._row)
                 self._row += 1
                 size += len(record)
-                self._held_bytes += len(record)
+                self._open_bytes += len(record)
                 self._open[topic] = chunk, size
                 if len(chunk.records) >= self._chunk_records or size >= CHUNK_BYTES:
                     yield self._close(topic)
-                elif self._held_bytes >= 16 * CHUNK_BYTES:
+                elif self._open_bytes >= 16 * CHUNK_BYTES:
                     # Bounds memory when the rows belong to very many topics.
                     yield self._close(max(self._open, key=lambda name: self._open[name][1]))
         while self._open:
             yield self._close(next(iter(self._open)))
 
-    def about(self, chunk: Chunk, field: str, sentence: str) -> RowError:
+    def row_error(self, chunk: SinkChunk, field: str, sentence: str) -> RowError:
         """Return the server's refusal of a chunk as an error that names the row and the column."""
-        found = _INDEX.search(field) or _INDEX.search(sentence)
-        if found is None:
+        match = _INDEX.search(field) or _INDEX.search(sentence)
+        if match is None:
             rows = f"rows {chunk.rows[0]} to {chunk.rows[-1]}"
             return RowError(f'{rows} of partition {self._partition}, for topic "{chunk.topic}": {sentence}')
-        column = {"tag": "key", "meta": "headers", "node": "headers"}.get(found[2], "value")
-        return self._wrong(column, chunk.rows[int(found[1])], sentence)
+        column = {"tag": "key", "meta": "headers", "node": "headers"}.get(match[2], "value")
+        return self._wrong(column, chunk.rows[int(match[1])], sentence)
 
-    def _close(self, topic: str) -> Chunk:
+    def _close(self, topic: str) -> SinkChunk:
         chunk, size = self._open.pop(topic)
-        self._held_bytes -= size
+        self._open_bytes -= size
         return chunk
 
     def _topics(self, columns: dict[str, list[Any]], count: int) -> Iterable[str]:
@@ -136,14 +134,14 @@ class SinkRows:
             return [self._topic] * count
         names = columns["topic"]
         for at, name in enumerate(names):
-            if name not in self._known:
+            if name not in self._valid_topics:
                 if name is None or not is_topic_name(name):
                     raise self._wrong(
                         "topic",
                         self._row + at,
-                        f"{name!r} is no topic name, which must match {TOPIC_NAME_RULE}",
+                        f"must match {TOPIC_NAME_RULE}, got {name!r}",
                     )
-                self._known.add(name)
+                self._valid_topics.add(name)
         return names
 
     def _records(self, columns: dict[str, list[Any]]) -> Iterator[bytes]:
@@ -163,13 +161,13 @@ class SinkRows:
         for at, value in enumerate(columns[name]):
             record = b'{"data":' + self._data(name, value)
             for column, make in parts:
-                given = columns[column][at]
-                if given is not None:
+                cell = columns[column][at]
+                if cell is not None:
                     try:
-                        for part in make(given):
+                        for part in make(cell):
                             record += part
                     except (ValueError, msgspec.DecodeError) as error:
-                        raise self._wrong(column, self._row, _said(error)) from None
+                        raise self._wrong(column, self._row, _reason(error)) from None
             yield record + b"}"
 
     def _data(self, name: str, value: str | bytes | None) -> bytes:
@@ -181,42 +179,42 @@ class SinkRows:
             if not data.isascii():
                 data.decode()
         except (ValueError, msgspec.DecodeError) as error:
-            told = f"{data[:40]!r} is no JSON ({_said(error)}); to_json() makes some of a column"
-            raise self._wrong(name, self._row, told) from None
+            message = f"must be JSON, got {data[:40]!r} ({_reason(error)}); convert the column with to_json()"
+            raise self._wrong(name, self._row, message) from None
         return data
 
     def _wrong(self, column: str, row: int, sentence: str) -> RowError:
         return RowError(f"column {column}, row {row} of partition {self._partition}: {sentence}")
 
 
-def _said(error: Exception) -> str:
-    return "is no UTF-8" if isinstance(error, UnicodeError) else str(error)
+def _reason(error: Exception) -> str:
+    return "not valid UTF-8" if isinstance(error, UnicodeError) else str(error)
 
 
-def _text(given: str | bytes) -> bytes:
-    return _encode(given if isinstance(given, str) else given.decode())
+def _text(value: str | bytes) -> bytes:
+    return _encode(value if isinstance(value, str) else value.decode())
 
 
-def _tag(given: str | bytes) -> Sequence[bytes]:
-    return (b',"tag":', _text(given)) if given else ()
+def _tag(value: str | bytes) -> Sequence[bytes]:
+    return (b',"tag":', _text(value)) if value else ()
 
 
-def _node(given: str | bytes) -> Sequence[bytes]:
-    return (b',"node":', _text(given)) if given else ()
+def _node(value: str | bytes) -> Sequence[bytes]:
+    return (b',"node":', _text(value)) if value else ()
 
 
-def _meta(given: str | bytes) -> Sequence[bytes]:
-    meta = given.encode() if isinstance(given, str) else given
+def _meta(value: str | bytes) -> Sequence[bytes]:
+    meta = value.encode() if isinstance(value, str) else value
     meta.decode()
     return b',"meta":', bytes(_check_json(meta))
 
 
-def _headers(given: list[dict[str, Any]]) -> Sequence[bytes]:
+def _headers(entries: list[dict[str, Any]]) -> Sequence[bytes]:
     node, meta = None, {}
-    for entry in given:
+    for entry in entries:
         key, value = entry["key"], entry["value"]
         if key is None or key in meta or (key == "node" and node is not None):
-            raise ValueError(f"{key!r} is there twice, or is no name; a record has each header once")
+            raise ValueError(f"header keys must be distinct and not null, got {key!r}")
         text = None if value is None else value.decode()
         if key == "node":
             node = text

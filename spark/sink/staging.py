@@ -17,17 +17,17 @@ from typing import NamedTuple
 import msgspec
 
 from spark.errors import SourceError
-from spark.sink.rows import Chunk, SinkRows
+from spark.sink.rows import SinkChunk, SinkRows
 from spark.task.read_pages import read_page
 from spark.view.server_client import ServerClient, ServerRefusal, in_path
 from topicsd.engine.requests import NO_META
 
 CONFIG = {"durability": "fsync"}
-_MAKES = b',"config":' + msgspec.json.encode(CONFIG) + b"}"
-_IS_THERE = b',"create":false}'
+_CREATE = b',"config":' + msgspec.json.encode(CONFIG) + b"}"
+_NO_CREATE = b',"create":false}'
 
 
-class Staged(NamedTuple):
+class StagedChunk(NamedTuple):
     """A chunk for a topic, by its first and last seq in the staging topic."""
 
     topic: str
@@ -40,7 +40,7 @@ class _Appended(msgspec.Struct):
     last_seq: int
 
 
-class _Record(msgspec.Struct, omit_defaults=True):
+class _StagedRecord(msgspec.Struct, omit_defaults=True):
     data: msgspec.Raw
     tag: str | None = None
     node: str | None = None
@@ -52,34 +52,34 @@ _encode = msgspec.json.Encoder().encode
 
 def open_staging(client: ServerClient, staging: str) -> None:
     """Create the topic, with one record that belongs to no batch."""
-    _append(client, staging, b'{"records":[{"data":null}]', _MAKES)
+    _append(client, staging, b'{"records":[{"data":null}]', _CREATE)
 
 
-def stage(client: ServerClient, staging: str, chunk: Chunk, rows: SinkRows, is_open: bool) -> Staged:
+def stage(client: ServerClient, staging: str, chunk: SinkChunk, rows: SinkRows, is_open: bool) -> StagedChunk:
     try:
-        answer = _append(client, staging, chunk.body, _IS_THERE if is_open else _MAKES)
+        answer = _append(client, staging, chunk.body, _NO_CREATE if is_open else _CREATE)
     except ServerRefusal as refusal:
         if refusal.status in (400, 413):
-            raise rows.about(chunk, str(refusal.detail.get("field", "")), str(refusal)) from None
+            raise rows.row_error(chunk, str(refusal.detail.get("field", "")), str(refusal)) from None
         raise
-    told = msgspec.json.decode(answer, type=_Appended)
-    return Staged(chunk.topic, told.first_seq, told.last_seq)
+    seqs = msgspec.json.decode(answer, type=_Appended)
+    return StagedChunk(chunk.topic, seqs.first_seq, seqs.last_seq)
 
 
-def read_staged(client: ServerClient, staging: str, chunk: Staged) -> bytes:
+def read_staged(client: ServerClient, staging: str, chunk: StagedChunk) -> bytes:
     """Return the chunk's records as an array of JSON objects for an append."""
     cursor, parts = chunk.first_seq - 1, []
     while cursor < chunk.last_seq:
         page = read_page(client, staging, cursor, chunk.last_seq)
-        whole = not page.records or page.records[-1].seq - page.records[0].seq + 1 == len(page.records)
-        if not page.records or page.records[0].seq != cursor + 1 or not whole:
+        is_whole = not page.records or page.records[-1].seq - page.records[0].seq + 1 == len(page.records)
+        if not page.records or page.records[0].seq != cursor + 1 or not is_whole:
             raise SourceError(
-                f'topic "{staging}" has lost records behind seq {cursor}, which wait there for topic '
-                f'"{chunk.topic}"; somebody has deleted them'
+                f'topic "{staging}": staged records after seq {cursor} for topic "{chunk.topic}" are '
+                "missing: they were deleted before the batch was written"
             )
         cursor = page.records[-1].seq
         parts += [
-            _Record(one.data, one.tag, one.node, one.meta if one.meta is not NO_META else msgspec.UNSET)
+            _StagedRecord(one.data, one.tag, one.node, one.meta if one.meta is not NO_META else msgspec.UNSET)
             for one in page.records
         ]
     return _encode(parts)
@@ -89,5 +89,5 @@ def _append(client: ServerClient, staging: str, records: bytes, rest: bytes) -> 
     return client.ask("POST", f"topics/{in_path(staging)}?return_seqs=false", records + rest)
 
 
-def forget(client: ServerClient, topic: str, before_seq: int) -> None:
+def delete_before(client: ServerClient, topic: str, before_seq: int) -> None:
     client.ask("POST", f"topics/{in_path(topic)}/delete", {"before_seq": before_seq})

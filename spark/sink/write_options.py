@@ -8,7 +8,7 @@ import msgspec
 
 from shared.contract.names import TOPIC_NAME_RULE, is_topic_name
 from spark.errors import SourceError
-from spark.source.read_options import named, server_url, whole_number
+from spark.source.read_options import canonical_options, server_url, whole_number
 
 WRITE_OPTIONS: dict[str, str] = {
     "url": "the server to write to: http://host:4000",
@@ -24,7 +24,7 @@ WRITE_OPTIONS: dict[str, str] = {
 }
 _NAMES = {name.lower(): name for name in WRITE_OPTIONS}
 # Options that Spark adds by itself.
-_SPARKS = ("queryname",)
+_SPARK_OPTIONS = ("queryname",)
 # Leaves room for the query's id and the suffix in the name of a topic.
 PREFIX_CHARACTERS_MAX = 128
 
@@ -35,29 +35,32 @@ class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     """The destination of all rows; empty if each row names its own."""
     chunk_records: int
-    patience_s: float
+    retry_s: float
     staging_prefix: str
     txn: tuple[str, int] | None
     """The writer's name and the number of this write."""
 
 
-def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
-    options = named({key: text for key, text in given.items() if key.lower() not in _SPARKS}, _NAMES)
+def parse_write_options(raw: Mapping[str, str]) -> WriteOptions:
+    options = canonical_options(
+        {key: text for key, text in raw.items() if key.lower() not in _SPARK_OPTIONS}, _NAMES
+    )
     if not options.get("url"):
-        raise SourceError("url: is missing; it names the server to write to")
+        raise SourceError("url: is missing; set it to the server to write to")
     topic, prefix = options.get("topic", ""), options.get("stagingPrefix", "spark-")
     if "topic" in options and not is_topic_name(topic):
-        raise SourceError(f"topic: {topic!r} is no topic name, which must match {TOPIC_NAME_RULE}")
+        raise SourceError(f"topic: must match {TOPIC_NAME_RULE}, got {topic!r}")
     if not is_topic_name(prefix) or len(prefix) > PREFIX_CHARACTERS_MAX:
         raise SourceError(
-            f"stagingPrefix: {prefix!r} cannot begin a name, which must match {TOPIC_NAME_RULE}"
+            f"stagingPrefix: must match {TOPIC_NAME_RULE} and have at most {PREFIX_CHARACTERS_MAX} "
+            f"characters, got {prefix!r}"
         )
     return WriteOptions(
         url=server_url(options["url"]),
         api_key=options.get("apiKey", ""),
         topic=topic,
         chunk_records=whole_number(options, "recordsPerRequest", 1000),
-        patience_s=whole_number(options, "retrySeconds", 60, 0),
+        retry_s=whole_number(options, "retrySeconds", 60, 0),
         staging_prefix=prefix,
         txn=_txn(options),
     )
@@ -68,9 +71,9 @@ def _txn(options: dict[str, str]) -> tuple[str, int] | None:
         return None
     name = options.get("txnAppId", "")
     if not is_topic_name(name) or len(name) > PREFIX_CHARACTERS_MAX - len(".decided"):
-        raise SourceError(f"txnAppId: {name!r} is in the name of a topic and must match {TOPIC_NAME_RULE}")
+        raise SourceError(f"txnAppId: must match {TOPIC_NAME_RULE}, as part of a topic name, got {name!r}")
     if "txnVersion" not in options:
-        raise SourceError("txnVersion: is missing; it numbers the writes of txnAppId")
+        raise SourceError("txnVersion: is missing; set it to the number of this write of txnAppId")
     return name, whole_number(options, "txnVersion", 0, 0)
 
 

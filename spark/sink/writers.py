@@ -20,7 +20,7 @@ from spark.errors import SourceError
 from spark.sink.decision import Decision, Decisions, decide
 from spark.sink.publish import move_decided, move_keyed
 from spark.sink.rows import SinkRows
-from spark.sink.staging import Staged, forget, open_staging, stage
+from spark.sink.staging import StagedChunk, delete_before, open_staging, stage
 from spark.sink.write_options import WriteOptions
 from spark.view.server_client import ServerClient, in_path
 
@@ -32,7 +32,7 @@ logger = logging.getLogger("topicsd.spark")
 class TaskReport(WriterCommitMessage):
     """The chunks that a task has staged."""
 
-    def __init__(self, query: str, chunks: list[Staged]) -> None:
+    def __init__(self, query: str, chunks: list[StagedChunk]) -> None:
         self.query = query
         self.chunks = chunks
 
@@ -45,7 +45,7 @@ class _Staging:
         self._options = options
 
     def _client(self) -> ServerClient:
-        return ServerClient(self._options.url, self._options.api_key, self._options.patience_s)
+        return ServerClient(self._options.url, self._options.api_key, self._options.retry_s)
 
     def _topic(self, query: str) -> str:
         return f"{self._options.staging_prefix}{query}.staged"
@@ -80,7 +80,11 @@ class BatchWriter(_Staging, DataSourceArrowWriter):
         try:
             self._clear()
         except SourceError as refusal:
-            logger.warning("topic %s stays behind, delete it: %s", self._topic(self._id), refusal)
+            logger.warning(
+                "sink: delete of the staging topic failed, delete it: %s  topic=%s",
+                refusal,
+                self._topic(self._id),
+            )
 
     def _clear(self) -> None:
         with self._client() as client:
@@ -117,7 +121,7 @@ class MicroBatches(_Staging):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         task = _task()
         query = task.getLocalProperty(QUERY)
-        assert query is not None, "Spark tells every task of a stream the id of its query"
+        assert query is not None, "Spark sets the query id for every task of a stream"
         return self._stage(query, task.partitionId(), iterator)
 
     def commit(self, messages: Reports, batchId: int) -> None:  # noqa: N803  PySpark's name.
@@ -129,25 +133,29 @@ class MicroBatches(_Staging):
         with self._client() as client:
             decisions = Decisions(client, f"{self._options.staging_prefix}{query}.decided")
             chunks = _chunks(messages)
-            decision = self._decided(decisions, query, batchId, chunks)
+            decision = self._decision(decisions, query, batchId, chunks)
             if decision is None:
                 return
             move_decided(self._client, self._topic(query), decision, decisions, lambda: _new_id(query))
             # Includes everything staged so far by attempts that do not count.
-            every = [*chunks, *(move.chunk for move in decision.moves)]
-            if every:
-                forget(client, self._topic(query), max(chunk.last_seq for chunk in every) + 1)
+            chunks_to_delete = [*chunks, *(move.chunk for move in decision.moves)]
+            if chunks_to_delete:
+                delete_before(
+                    client, self._topic(query), max(chunk.last_seq for chunk in chunks_to_delete) + 1
+                )
 
-    def _decided(self, decisions: Decisions, query: str, batch: int, chunks: list[Staged]) -> Decision | None:
+    def _decision(
+        self, decisions: Decisions, query: str, batch: int, chunks: list[StagedChunk]
+    ) -> Decision | None:
         """Return the batch's decision, or None for an undecided batch without rows."""
         decision = decisions.last()
         if (decision is None or decision.batch < batch) and chunks:
-            decision = decisions.keep(decide(batch, chunks, decision, lambda: _new_id(query)))
+            decision = decisions.store(decide(batch, chunks, decision, lambda: _new_id(query)))
         if decision is not None and decision.batch > batch:
-            told = f"batch {batch} comes after batch {decision.batch} of this query was written"
             raise SourceError(
-                f"{told}: the checkpoint is an older copy, or another driver is at work; a query with a new "
-                "checkpoint begins anew"
+                f"checkpoint: batch {batch} was planned after batch {decision.batch} of this query was "
+                "written: the checkpoint is an older copy, or another driver runs the query; use a new "
+                "checkpoint to start over"
             )
         return decision if decision is not None and decision.batch == batch else None
 
@@ -165,6 +173,6 @@ def _new_id(query: str) -> str:
     return f"spark/{query}/{uuid.uuid4().hex[:8]}"
 
 
-def _chunks(messages: Reports) -> list[Staged]:
+def _chunks(messages: Reports) -> list[StagedChunk]:
     """Return the staged chunks in the order of the partitions."""
     return [chunk for message in messages if isinstance(message, TaskReport) for chunk in message.chunks]

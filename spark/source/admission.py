@@ -14,7 +14,7 @@ from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.topic import Topic
 
 
-def shares(waiting: dict[str, int], room: int) -> dict[str, int]:
+def shares(backlog: dict[str, int], room: int) -> dict[str, int]:
     """Return how much to take of each topic's backlog; all of it when there is room.
 
     >>> shares({"a": 10, "b": 90}, 50)
@@ -24,13 +24,13 @@ def shares(waiting: dict[str, int], room: int) -> dict[str, int]:
     >>> shares({"a": 3, "b": 0}, 9)
     {'a': 3, 'b': 0}
     """
-    total = sum(waiting.values())
-    left, taken = room, {}
-    for name, count in sorted(waiting.items(), key=lambda one: (-one[1], one[0])):
-        share = count if total <= room else min(left, count, max(1, count * room // total))
-        taken[name] = share
-        left -= share
-    return taken
+    total = sum(backlog.values())
+    rest, result = room, {}
+    for name, count in sorted(backlog.items(), key=lambda one: (-one[1], one[0])):
+        share = count if total <= room else min(rest, count, max(1, count * room // total))
+        result[name] = share
+        rest -= share
+    return result
 
 
 def bytes_between(topic: Topic, start: int, end: int) -> int:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from spark.optimizer.limits import NO_LIMITS
-from spark.source.plan import Wanted, partitions_for, read, view_of
+from spark.source.plan import QueryRange, partitions_for, read, view_of
 from spark.source.positions import check_topics, end_of, refuse_loss, start_of
 from spark.source.read_options import ReadOptions
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
 
 
-class BatchReader(DataSourceReader):
+class BatchQueryReader(DataSourceReader):
     def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
         self._options = options
         self._schema = schema
@@ -33,22 +33,22 @@ class BatchReader(DataSourceReader):
         options = self._options
         with view_of(options) as view:
             check_topics(view, options)
-            wanted = []
+            ranges = []
             for topic in view.topics.values():
                 start, end = start_of(topic, options), end_of(topic, options)
                 if options.fail_on_data_loss:
                     refuse_loss(topic, start, end)
-                if self._limits.wants_topic(topic.name):
+                if self._limits.includes_topic(topic.name):
                     first, last = self._limits.seqs(topic, start, end - 1)
                     is_front = first == start == topic.earliest
-                    wanted.append(Wanted(topic.name, first, last, is_front))
-            return partitions_for(view, wanted, options, self._schema, self._limits)
+                    ranges.append(QueryRange(topic.name, first, last, is_front))
+            return partitions_for(view, ranges, options, self._schema, self._limits)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         return read(self._options, self._schema, partition, self._limits)
 
 
-class FilteredReader(BatchReader):
+class FilteredQueryReader(BatchQueryReader):
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  PySpark's name.
         from spark.optimizer.filters import limits_of
 

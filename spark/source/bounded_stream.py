@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import (
 from spark.source.admission import shares
 from spark.source.plan import view_of
 from spark.source.read_options import ReadOptions
-from spark.source.stream_offset import Place, Places, decode, encode
+from spark.source.stream_offset import TopicOffset, TopicOffsets, decode, encode
 from spark.source.stream_reader import StreamReader, ends_of
 from spark.view.server_view import ServerTopic, ServerView
 from spark.view.shard_view import DirectoryView, TopicView
@@ -25,7 +25,7 @@ from spark.view.shard_view import DirectoryView, TopicView
 class BoundedStreamReader(StreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
         super().__init__(options, schema)
-        self._goal: Places | None = None
+        self._goal: TopicOffsets | None = None
         """Where a query with the trigger availableNow ends."""
         self._latest: dict[str, Any] | None = None
 
@@ -41,49 +41,55 @@ class BoundedStreamReader(StreamReader, SupportsTriggerAvailableNow):
     def latestOffset(  # noqa: N802  PySpark's name.
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
-        assert start is not None, "said since 4.2"
-        self._let_go()
+        assert start is not None, "PySpark 4.2 and newer pass `start`"
+        self._release_locks()
         with view_of(self._options) as view:
             self._latest = encode(ends_of(view))
             starts = self._starts(view, decode(start))
-            ends = {name: self._end(view.topics[name], place) for name, place in starts.items()}
+            ends = {name: self._end(view.topics[name], first) for name, first in starts.items()}
             return encode(self._within(view, starts, ends, limit))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  PySpark's name.
         return self._latest
 
-    def _end(self, topic: TopicView | ServerTopic, start: Place) -> Place:
+    def _end(self, topic: TopicView | ServerTopic, start: TopicOffset) -> TopicOffset:
         end = super()._end(topic, start)
         if self._goal is None:
             return end
         goal = self._goal.get(topic.name)
         if goal is None or goal.epoch != start.epoch:
             return start
-        return Place(start.epoch, max(start.offset, min(end.offset, goal.offset)))
+        return TopicOffset(start.epoch, max(start.offset, min(end.offset, goal.offset)))
 
     def _within(
-        self, view: DirectoryView | ServerView, starts: Places, ends: Places, limit: ReadLimit | None
-    ) -> Places:
+        self,
+        view: DirectoryView | ServerView,
+        starts: TopicOffsets,
+        ends: TopicOffsets,
+        limit: ReadLimit | None,
+    ) -> TopicOffsets:
         """Return the ends, lowered to the limit."""
         if limit is None or isinstance(limit, ReadAllAvailable):
             return ends
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.max_offsets
         bytes_max = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self._options.max_bytes
         if rows_max:
-            taken = shares({name: ends[name].offset - starts[name].offset for name in ends}, rows_max)
-            ends = {name: Place(end.epoch, starts[name].offset + taken[name]) for name, end in ends.items()}
+            counts = shares({name: ends[name].offset - starts[name].offset for name in ends}, rows_max)
+            ends = {
+                name: TopicOffset(end.epoch, starts[name].offset + counts[name]) for name, end in ends.items()
+            }
         if bytes_max:
-            waiting = {
+            backlog = {
                 name: view.topics[name].bytes_between(starts[name].offset, end.offset)
                 for name, end in ends.items()
             }
-            taken = shares(waiting, bytes_max)
+            counts = shares(backlog, bytes_max)
             ends = {
                 name: end
-                if taken[name] >= waiting[name]
-                else Place(
+                if counts[name] >= backlog[name]
+                else TopicOffset(
                     end.epoch,
-                    view.topics[name].end_within(starts[name].offset, end.offset, taken[name]),
+                    view.topics[name].end_within(starts[name].offset, end.offset, counts[name]),
                 )
                 for name, end in ends.items()
             }

@@ -48,9 +48,9 @@ ARROW_TYPES = {
 }
 # The number of records instead of the records: one row then counts several records of one topic.
 RECORDS = "records"
-COUNTED = {RECORDS: "bigint"}
+COUNT_COLUMN = {RECORDS: "bigint"}
 # The columns that a schema given to the reader may choose from.
-EVERY = KAFKA | HEADERS | NATIVE | COUNTED
+KNOWN_COLUMNS = KAFKA | HEADERS | NATIVE | COUNT_COLUMN
 # Columns with the same value in all records of a topic; they may appear beside `records`.
 OF_TOPIC = frozenset(("topic", "partition", "timestampType"))
 # Columns known from the segment's entry, and columns known from its index.
@@ -74,16 +74,16 @@ def chosen_columns(schema: StructType, columns: dict[str, str]) -> list[str]:
     for field in schema.fields:
         kind = columns.get(field.name)
         if kind is None:
-            raise SourceError(f"there is no column {field.name}; there are {', '.join(columns)}")
-        found = field.dataType.simpleString()
-        if found != kind:
-            raise SourceError(f"column {field.name} is {kind}, not {found}")
+            raise SourceError(f"column {field.name}: unknown; must be one of {', '.join(columns)}")
+        actual = field.dataType.simpleString()
+        if actual != kind:
+            raise SourceError(f"column {field.name}: must be {kind}, got {actual}")
     names = [field.name for field in schema.fields]
     others = set(names) - OF_TOPIC - {RECORDS}
     if RECORDS in names and others:
         raise SourceError(
-            f"column {RECORDS} is of many records; beside it there may be {', '.join(sorted(OF_TOPIC))}, "
-            f"and not {', '.join(sorted(others))}"
+            f"column {RECORDS}: must be combined only with {', '.join(sorted(OF_TOPIC))}, "
+            f"got {', '.join(sorted(others))}"
         )
     return names
 

@@ -11,18 +11,18 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
 
-from spark.source.columns import EVERY, RECORDS, arrow_schema
+from spark.source.columns import KNOWN_COLUMNS, RECORDS, arrow_schema
 
 CHEAPEST = "timestampType"
 
 
-def counted(
+def count_rows(
     read: Callable[[pa.Schema], Iterable[pa.RecordBatch]], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     """Count the rows that `read` yields for the schema's other columns; a batch has one topic."""
     names = [name for name in schema.names if name != RECORDS]
     totals: Counter[tuple[object, ...]] = Counter()
-    for batch in read(arrow_schema(names or [CHEAPEST], EVERY)):
+    for batch in read(arrow_schema(names or [CHEAPEST], KNOWN_COLUMNS)):
         if batch.num_rows:
             totals[tuple(batch.column(name)[0].as_py() for name in names)] += batch.num_rows
     if totals:

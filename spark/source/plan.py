@@ -11,12 +11,18 @@ from pyspark.sql.datasource import InputPartition
 
 from spark.optimizer.limits import NO_LIMITS, Limits
 from spark.source.columns import FROM_INDEX, RECORDS
-from spark.source.counts import counted
+from spark.source.counts import count_rows
 from spark.source.read_options import ReadOptions
+from spark.task.file_range import (
+    FilePartition,
+    FileRange,
+    PartitionSize,
+    file_ranges_of,
+    split_into_partitions,
+)
+from spark.task.read_files import read_partition
 from spark.task.read_pages import RangePartition, SeqRange, ranges_of, read_ranges
-from spark.task.read_stretch import read_partition
-from spark.task.record_batch import joined
-from spark.task.stretch import PartitionSize, Stretch, StretchPartition, divided, stretches_of
+from spark.task.record_batch import join_batches
 from spark.view.server_view import ServerView
 from spark.view.shard_view import DirectoryView
 
@@ -26,7 +32,7 @@ BYTES_PER_PARTITION = 128 << 20
 RECORDS_PER_COUNT = 10_000_000
 
 
-class Wanted(NamedTuple):
+class QueryRange(NamedTuple):
     topic: str
     first_seq: int
     last_seq: int
@@ -39,25 +45,25 @@ def view_of(options: ReadOptions) -> DirectoryView | ServerView:
 
 def partitions_for(
     view: DirectoryView | ServerView,
-    wanted: Iterable[Wanted],
+    ranges: Iterable[QueryRange],
     options: ReadOptions,
     schema: pa.Schema,
     limits: Limits = NO_LIMITS,
 ) -> list[InputPartition]:
     if isinstance(view, ServerView):
-        ranges = []
-        for name, first, last, is_front in wanted:
+        seq_ranges = []
+        for name, first, last, is_front in ranges:
             topic = view.topics[name]
             low, high = max(first, topic.earliest), min(last, topic.durable)
             if low <= high:
-                ranges.append(SeqRange(name, topic.epoch, topic.shard, low, high, is_front))
-        return list(ranges_of(ranges, options.max_records, options.min_partitions))
+                seq_ranges.append(SeqRange(name, topic.epoch, topic.shard, low, high, is_front))
+        return list(ranges_of(seq_ranges, options.max_records, options.min_partitions))
     size = size_of_partitions(options, schema)
-    stretches: list[Stretch] = []
-    for name, first, last, _ in wanted:
-        found = stretches_of(view.topics[name], first, last, size.records_max)
-        stretches += limits.with_tags(view.topics[name], found)
-    return list(divided(stretches, view.topics, size))
+    file_ranges: list[FileRange] = []
+    for name, first, last, _ in ranges:
+        candidates = file_ranges_of(view.topics[name], first, last, size.records_max)
+        file_ranges += limits.with_tags(view.topics[name], candidates)
+    return list(split_into_partitions(file_ranges, view.topics, size))
 
 
 def size_of_partitions(options: ReadOptions, schema: pa.Schema) -> PartitionSize:
@@ -76,16 +82,16 @@ def read(
 ) -> Iterator[pa.RecordBatch]:
     read_columns = partial(read_records, options, partition, limits)
     if RECORDS in schema.names:
-        yield from counted(read_columns, schema)
+        yield from count_rows(read_columns, schema)
     else:
-        yield from joined(read_columns(schema))
+        yield from join_batches(read_columns(schema))
 
 
 def read_records(
     options: ReadOptions, partition: InputPartition | None, limits: Limits, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     """Read one partition; it is None when Spark was given an empty list of partitions."""
-    if isinstance(partition, StretchPartition):
+    if isinstance(partition, FilePartition):
         yield from read_partition(options, schema, partition, limits)
     elif isinstance(partition, RangePartition):
         yield from read_ranges(options, schema, partition)

@@ -12,7 +12,7 @@ from spark.view.server_view import ServerTopic, ServerView
 from spark.view.shard_view import DirectoryView, TopicView
 from topicsd.engine.records.lost_range import LostRange
 
-NEVER_HERE = "they never were here: this is an older copy, or the start is wrong"
+NEVER_WRITTEN = "never written here: the directory is an older copy, or the start is wrong"
 
 
 def check_topics(view: DirectoryView | ServerView, options: ReadOptions) -> None:
@@ -22,57 +22,57 @@ def check_topics(view: DirectoryView | ServerView, options: ReadOptions) -> None
     """
     for name in options.selection.names:
         if name not in view.topics:
-            raise SourceError(f'there is no topic "{name}" in {view.place}')
+            raise SourceError(f'topic "{name}" does not exist in {view.location}')
     for name, shards in options.selection.shards.items():
         if shards != [view.topics[name].shard]:
             raise SourceError(
-                f'assign: topic "{name}" is in shard {view.topics[name].shard}, not in {shards}'
+                f'assign: topic "{name}" must have shard {view.topics[name].shard}, got {shards}'
             )
     for option, bound in (("startingOffsets", options.start), ("endingOffsets", options.end)):
-        named = bound.seqs if bound.seqs is not None else bound.stamps
-        if named is not None and set(named) != set(view.topics):
-            other = sorted(set(named) ^ set(view.topics))[0]
-            told = "is not among the topics that are read" if other in named else "has no offset in it"
-            raise SourceError(f'{option}: has to name each topic that is read: "{other}" {told}')
+        by_topic = bound.seqs if bound.seqs is not None else bound.stamps
+        if by_topic is not None and set(by_topic) != set(view.topics):
+            topic = sorted(set(by_topic) ^ set(view.topics))[0]
+            problem = "is not read" if topic in by_topic else "is missing"
+            raise SourceError(f'{option}: must name exactly the topics that are read: "{topic}" {problem}')
 
 
 def start_of(view: TopicView | ServerTopic, options: ReadOptions) -> int:
     bound = options.start
     ts = _stamp(bound, view.name)
     if ts is not None:
-        found = view.seq_at(ts)
-        if found is not None and found < view.end:
-            return found
-        if not options.latest_if_young:
+        seq = view.seq_at(ts)
+        if seq is not None and seq < view.end:
+            return seq
+        if not options.starts_at_latest:
             option = "startingTimestamp" if bound.stamps is None else "startingOffsetsByTimestamp"
             raise SourceError(
-                f'{option}: topic "{view.name}" has no record that is as young as {ts}; '
-                "startingOffsetsByTimestampStrategy=latest begins behind its last one"
+                f'{option}: topic "{view.name}" has no record at or after {ts}; '
+                "set startingOffsetsByTimestampStrategy=latest to begin after its last record"
             )
         return view.end
-    return _position(view, _named(bound, view.name, EARLIEST_NUMBER))
+    return _position(view, _seq_of(bound, view.name, EARLIEST_NUMBER))
 
 
 def end_of(view: TopicView | ServerTopic, options: ReadOptions) -> int:
     """Return the seq after the last one to read."""
     bound = options.end
     if bound.ts is not None:
-        found = view.seq_at(bound.ts)
-        return view.end if found is None else min(found, view.end)
-    wanted = _position(view, _named(bound, view.name, LATEST_NUMBER))
-    if wanted > view.end:
+        seq = view.seq_at(bound.ts)
+        return view.end if seq is None else min(seq, view.end)
+    end = _position(view, _seq_of(bound, view.name, LATEST_NUMBER))
+    if end > view.end:
         raise SourceError(
-            f'endingOffsets: topic "{view.name}" is on the disk up to seq {view.durable}, '
-            f"so its end is at most {view.end}, not {wanted}"
+            f'endingOffsets: must be at most {view.end} for topic "{view.name}", whose last seq on disk is '
+            f"{view.durable}, got {end}"
         )
-    return wanted
+    return end
 
 
 def _stamp(bound: Bound, name: str) -> int | None:
     return bound.ts if bound.stamps is None else bound.stamps[name]
 
 
-def _named(bound: Bound, name: str, default: int) -> int:
+def _seq_of(bound: Bound, name: str, default: int) -> int:
     if bound.seqs is not None:
         return bound.seqs[name]
     return {EARLIEST: EARLIEST_NUMBER, LATEST: LATEST_NUMBER}.get(bound.word, default)
@@ -95,23 +95,23 @@ def refuse_loss(view: TopicView | ServerTopic, start: int, end: int) -> None:
     """
     lost = None
     if start > view.head + 1:
-        lost = LostRange(view.head + 1, start - 1, NEVER_HERE)
+        lost = LostRange(view.head + 1, start - 1, NEVER_WRITTEN)
     elif start < end:
-        lost = LostRange(view.end, end - 1, NEVER_HERE) if end > view.end else view.lost(start, end)
+        lost = LostRange(view.end, end - 1, NEVER_WRITTEN) if end > view.end else view.lost(start, end)
     if lost is not None:
         raise loss_of(view.name, start, view.earliest, lost)
 
 
-def recreated(view: TopicView | ServerTopic, start: int) -> DataLoss:
+def recreation_loss(view: TopicView | ServerTopic, start: int) -> DataLoss:
     return loss_of(view.name, start, view.earliest, LostRange(start, start, "recreated"))
 
 
-def loss_of(topic: str, wanted: int, earliest: int, lost: LostRange) -> DataLoss:
+def loss_of(topic: str, start: int, earliest: int, lost: LostRange) -> DataLoss:
     first, last, reason = lost
     gone = (
         f"seqs {first} to {last} are gone ({reason})" if last > first else f"seq {first} is gone ({reason})"
     )
     return DataLoss(
-        f'topic "{topic}": wanted from seq {wanted}, earliest is {earliest}: {gone}; '
-        "failOnDataLoss=false reads on without them"
+        f'topic "{topic}": read from seq {start}, earliest is {earliest}: {gone}; '
+        "set failOnDataLoss=false to skip them"
     )

@@ -91,7 +91,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     include_headers: bool
     start: Bound
     end: Bound
-    latest_if_young: bool
+    starts_at_latest: bool
     fail_on_data_loss: bool
     max_offsets: int
     max_bytes: int
@@ -101,13 +101,13 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     is_narrowed: bool
 
 
-def parse_options(given: Mapping[str, str], is_stream: bool) -> ReadOptions:
-    options = named(given, _NAMES)
+def parse_options(raw: Mapping[str, str], is_stream: bool) -> ReadOptions:
+    options = canonical_options(raw, _NAMES)
     for name in _BATCH_ONLY if is_stream else _STREAM_ONLY:
         if name in options:
-            raise SourceError(f"{name}: is for {'a batch read' if is_stream else 'a stream'} only")
+            raise SourceError(f"{name}: must be set only for {'a batch read' if is_stream else 'a stream'}")
     path, url = options.get("path", ""), options.get("url", "")
-    _check_place(options, path, url)
+    _check_location(options, path, url)
     return ReadOptions(
         # Tasks may run in other working directories than the driver.
         path=os.path.abspath(path) if path else "",
@@ -120,7 +120,8 @@ def parse_options(given: Mapping[str, str], is_stream: bool) -> ReadOptions:
         include_headers=_flag(options, "includeHeaders", False),
         start=_start(options, is_stream),
         end=_end(options),
-        latest_if_young=_one_of(options, "startingOffsetsByTimestampStrategy", "error", "latest") == "latest",
+        starts_at_latest=_one_of(options, "startingOffsetsByTimestampStrategy", "error", "latest")
+        == "latest",
         fail_on_data_loss=_flag(options, "failOnDataLoss", True),
         max_offsets=whole_number(options, "maxOffsetsPerTrigger", 0),
         max_bytes=whole_number(options, "maxBytesPerTrigger", 0),
@@ -131,60 +132,64 @@ def parse_options(given: Mapping[str, str], is_stream: bool) -> ReadOptions:
     )
 
 
-def _check_place(options: dict[str, str], path: str, url: str) -> None:
+def _check_location(options: dict[str, str], path: str, url: str) -> None:
     if bool(path) == bool(url) and not (path and "progressCursor" in options):
-        given = "both are" if path else "neither is"
-        raise SourceError(f"exactly one of path, a data directory, and url, a server, is read; {given} given")
+        given = "both" if path else "neither"
+        raise SourceError(
+            f"path, url: set exactly one: path, a data directory, or url, a server; got {given}"
+        )
     if "progressCursor" in options:
         if not url:
-            raise SourceError("progressCursor: is kept by the server, so url has to name it")
+            raise SourceError("progressCursor: needs url, since the server keeps the cursor")
         if not is_topic_name(options["progressCursor"]):
-            raise SourceError(f"progressCursor: is no name for a cursor; it has to match {TOPIC_NAME_RULE}")
+            raise SourceError(f"progressCursor: must match {TOPIC_NAME_RULE}")
     if "coldDir" in options and not path:
-        raise SourceError("coldDir: is for path only; a server knows where its segments are")
+        raise SourceError("coldDir: must be set only with path; a server knows its own cold directory")
     if "apiKey" in options and not url:
-        raise SourceError("apiKey: is for url only")
+        raise SourceError("apiKey: must be set only with url")
 
 
 def server_url(url: str) -> str:
     """Return the URL unchanged if it is valid."""
     try:
         parts = urlsplit(url)
-        is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        is_one = False
-    if not is_one:
-        raise SourceError(f"url: {url!r} is no server; like this: http://127.0.0.1:4000")
+        is_valid = False
+    if not is_valid:
+        raise SourceError(f"url: must be an http or https URL such as http://127.0.0.1:4000, got {url!r}")
     return url
 
 
-def schema_options(given: Mapping[str, str]) -> tuple[bool, bool]:
+def schema_options(raw: Mapping[str, str]) -> tuple[bool, bool]:
     """Return whether the columns are native, and whether headers are requested."""
-    options = named(given, _NAMES)
+    options = canonical_options(raw, _NAMES)
     is_native = _one_of(options, "columns", "kafka", "native") == "native"
-    wants_headers = _flag(options, "includeHeaders", False)
-    if is_native and wants_headers:
-        raise SourceError("includeHeaders: the native columns have meta and node; leave it out")
-    return is_native, wants_headers
+    has_headers = _flag(options, "includeHeaders", False)
+    if is_native and has_headers:
+        raise SourceError("includeHeaders: must not be set with columns=native, which have meta and node")
+    return is_native, has_headers
 
 
-def named(given: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
+def canonical_options(raw: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
     """Return the options under the names in `names`, whose keys are in lower case."""
     options = {}
-    for key, value in given.items():
+    for key, value in raw.items():
         name = names.get(key.lower())
         if name is None:
             known = ", ".join(one for one in names.values() if one != NARROWED)
-            raise SourceError(f"{key}: there is no such option; there are {known}")
+            raise SourceError(f"{key}: unknown option; must be one of {known}")
         options[name] = value
     return options
 
 
 def _selection(options: dict[str, str]) -> Selection:
-    ways = ("subscribe", "topics", "subscribePattern", "assign")
-    given = [name for name in ways if name in options]
+    selectors = ("subscribe", "topics", "subscribePattern", "assign")
+    given = [name for name in selectors if name in options]
     if len(given) != 1:
-        raise SourceError(f"exactly one of {', '.join(ways)} says which topics; given are {given or 'none'}")
+        raise SourceError(
+            f"topics: set exactly one of {', '.join(selectors)}; got {', '.join(given) or 'none'}"
+        )
     (name,) = given
     text = options[name]
     if name == "assign":
@@ -194,12 +199,12 @@ def _selection(options: dict[str, str]) -> Selection:
         try:
             re.compile(text)
         except re.error as error:
-            raise SourceError(f"subscribePattern: is no regular expression: {error}") from None
+            raise SourceError(f"subscribePattern: must be a regular expression: {error}") from None
         return Selection(pattern=text or "(?!)")
     else:
         shards, names = {}, tuple(sorted({part.strip() for part in text.split(",")} - {""}))
     if not names:
-        raise SourceError(f"{name}: names no topic")
+        raise SourceError(f"{name}: must name at least one topic")
     return Selection(names=names, shards=shards)
 
 
@@ -210,11 +215,11 @@ def _start(options: dict[str, str], is_stream: bool) -> Bound:
     if name in options:
         stamps = _by_topic(name, options[name])
         if min(stamps.values(), default=0) < 0:
-            raise SourceError(f"{name}: a time is a number of milliseconds of at least 0")
+            raise SourceError(f"{name}: must be at least 0 ms")
         return Bound(stamps=stamps)
     bound = _offsets(options, "startingOffsets", LATEST if is_stream else EARLIEST)
     if not is_stream and LATEST in (bound.word, *_words(bound)):
-        raise SourceError("startingOffsets: latest is for streams only; a batch has to begin before its end")
+        raise SourceError("startingOffsets: must not be latest in a batch read, which begins before its end")
     return bound
 
 
@@ -223,7 +228,7 @@ def _end(options: dict[str, str]) -> Bound:
         return Bound(ts=whole_number(options, "endingTimestamp", 0, 0))
     bound = _offsets(options, "endingOffsets", LATEST)
     if EARLIEST in (bound.word, *_words(bound)):
-        raise SourceError("endingOffsets: earliest is no end; allowed are latest and JSON of seqs")
+        raise SourceError("endingOffsets: must be latest or seqs as JSON, got earliest")
     return bound
 
 
@@ -239,17 +244,19 @@ def _offsets(options: dict[str, str], name: str, default: str) -> Bound:
     seqs = _by_topic(name, text)
     for topic, seq in seqs.items():
         if not EARLIEST_NUMBER <= seq <= SEQ_MAX:
-            raise SourceError(f'{name}: {seq} of "{topic}" is no seq; allowed are 0 and more, -1 and -2')
+            raise SourceError(
+                f'{name}: "{topic}" must be a seq of at least 0, -1 (latest) or -2 (earliest), got {seq}'
+            )
     return Bound(seqs=seqs)
 
 
 def _by_topic(name: str, text: str) -> dict[str, int]:
     example = '{"orders":{"0":23}} or {"orders":23}'
     numbers = {}
-    for topic, given in _json(name, text, dict[str, int | dict[str, int]], example).items():
-        if isinstance(given, dict) and len(given) != 1:
-            raise SourceError(f'{name}: "{topic}" has {len(given)} shards, and a topic has one: {example}')
-        numbers[topic] = next(iter(given.values())) if isinstance(given, dict) else given
+    for topic, value in _json(name, text, dict[str, int | dict[str, int]], example).items():
+        if isinstance(value, dict) and len(value) != 1:
+            raise SourceError(f'{name}: "{topic}" must have one shard, such as {example}, got {len(value)}')
+        numbers[topic] = next(iter(value.values())) if isinstance(value, dict) else value
     return numbers
 
 
@@ -257,7 +264,7 @@ def _json(name: str, text: str, kind: Any, example: str) -> Any:
     try:
         return msgspec.json.decode(text.encode(), type=kind)
     except msgspec.DecodeError as error:
-        raise SourceError(f"{name}: {text!r} is not understood ({error}); like this: {example}") from None
+        raise SourceError(f"{name}: must be JSON such as {example}, got {text!r} ({error})") from None
 
 
 def whole_number(options: dict[str, str], name: str, default: int, least: int = 1) -> int:
@@ -265,7 +272,7 @@ def whole_number(options: dict[str, str], name: str, default: int, least: int = 
     if text is None:
         return default
     if not re.fullmatch(r"\d{1,18}", text, re.ASCII) or int(text) < least:
-        raise SourceError(f"{name}: {text!r} is not allowed; it is a whole number of at least {least}")
+        raise SourceError(f"{name}: must be a whole number of at least {least}, got {text!r}")
     return int(text)
 
 
@@ -279,9 +286,7 @@ def _one_of(options: dict[str, str], name: str, default: str, *others: str) -> s
     for word in (default, *others):
         if text.lower() == word.lower():
             return word
-    raise SourceError(
-        f"{name}: {text!r} is not allowed; it is one of {', '.join(sorted({default, *others}))}"
-    )
+    raise SourceError(f"{name}: must be one of {', '.join(sorted({default, *others}))}, got {text!r}")
 
 
 def option_table() -> str:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceReader, DataSourceStreamReader
 
 from spark.errors import SourceError
-from spark.pyspark_version import BOUNDS_BATCHES, WRITES_STREAMS, has, need
-from spark.source.columns import EVERY, all_columns, arrow_schema, chosen_columns, ddl
+from spark.pyspark_version import BATCH_LIMITS, STREAM_WRITES, is_at_least, require
+from spark.source.columns import KNOWN_COLUMNS, all_columns, arrow_schema, chosen_columns, ddl
 from spark.source.read_options import parse_options, schema_options
 
 if TYPE_CHECKING:
@@ -32,25 +32,25 @@ class TopicsdSource(DataSource):
         return ddl(all_columns(*schema_options(self.options)))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from spark.source.batch_reader import BatchReader, FilteredReader
+        from spark.source.batch_reader import BatchQueryReader, FilteredQueryReader
 
         options = parse_options(self.options, is_stream=False)
-        kind = FilteredReader if options.is_narrowed else BatchReader
+        kind = FilteredQueryReader if options.is_narrowed else BatchQueryReader
         return kind(options, _columns(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  PySpark's name.
         from spark.source.stream_reader import StreamReader
 
         options = parse_options(self.options, is_stream=True)
-        if has(BOUNDS_BATCHES):
+        if is_at_least(BATCH_LIMITS):
             from spark.source.bounded_stream import BoundedStreamReader
 
             return BoundedStreamReader(options, _columns(schema))
         if options.max_offsets or options.max_bytes:
-            need(
-                BOUNDS_BATCHES,
+            require(
+                BATCH_LIMITS,
                 "maxOffsetsPerTrigger and maxBytesPerTrigger need",
-                "without them a micro-batch is all that came",
+                "without them a micro-batch takes all new records",
             )
         return StreamReader(options, _columns(schema))
 
@@ -63,17 +63,17 @@ class TopicsdSource(DataSource):
     def streamWriter(  # noqa: N802  PySpark's name.
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamArrowWriter:
-        need(
-            WRITES_STREAMS,
+        require(
+            STREAM_WRITES,
             "a stream that writes to topics needs",
-            "foreachBatch with a batch write has each row once as well, with txnAppId, and txnVersion as the "
-            "number of the batch",
+            "foreachBatch with a batch write also writes each row once, with txnAppId, and the number of the "
+            "batch as txnVersion",
         )
         from spark.sink.stream_writer import StreamWriter
 
         options = self._write_options(schema, overwrite)
         if options.txn is not None:
-            raise SourceError("txnAppId: a stream numbers its batches itself; it is for batch writes only")
+            raise SourceError("txnAppId: must not be set for a stream, which numbers its own batches")
         return StreamWriter(options)
 
     def _write_options(self, schema: StructType, overwrite: bool) -> WriteOptions:
@@ -81,7 +81,7 @@ class TopicsdSource(DataSource):
         from spark.sink.write_options import parse_write_options
 
         if overwrite:
-            raise SourceError("mode: a topic is written to at its end; allowed is append")
+            raise SourceError("mode: must be append, since records are only added at the end of a topic")
         options = parse_write_options(self.options)
         fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
         check_sink_columns(fields, bool(options.topic))
@@ -89,4 +89,4 @@ class TopicsdSource(DataSource):
 
 
 def _columns(schema: StructType) -> pa.Schema:
-    return arrow_schema(chosen_columns(schema, EVERY), EVERY)
+    return arrow_schema(chosen_columns(schema, KNOWN_COLUMNS), KNOWN_COLUMNS)

@@ -11,10 +11,10 @@ created under its name after its deletion, whose seqs begin again.
 How to change the format: raise VERSION and read the versions before it; a checkpoint lives as long as its
 query.
 
-    >>> encode({"b": Place(2, 7), "a": Place(1, 5)})["topics"]
+    >>> encode({"b": TopicOffset(2, 7), "a": TopicOffset(1, 5)})["topics"]
     {'a': {'epoch': 1, 'offset': 5}, 'b': {'epoch': 2, 'offset': 7}}
-    >>> decode(encode({"a": Place(1, 5)}))
-    {'a': Place(epoch=1, offset=5)}
+    >>> decode(encode({"a": TopicOffset(1, 5)}))
+    {'a': TopicOffset(epoch=1, offset=5)}
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from spark.errors import SourceError
 VERSION = 1
 
 
-class Place(NamedTuple):
+class TopicOffset(NamedTuple):
     epoch: int
     offset: int
 
 
-Places = dict[str, Place]
+TopicOffsets = dict[str, TopicOffset]
 
 
-def encode(places: Places) -> dict[str, Any]:
-    topics = {name: {"epoch": epoch, "offset": offset} for name, (epoch, offset) in sorted(places.items())}
+def encode(offsets: TopicOffsets) -> dict[str, Any]:
+    topics = {name: {"epoch": epoch, "offset": offset} for name, (epoch, offset) in sorted(offsets.items())}
     return {"topics": topics, "version": VERSION}
 
 
-def decode(offset: dict[str, Any]) -> Places:
+def decode(offset: dict[str, Any]) -> TopicOffsets:
     if offset.get("version") != VERSION:
         raise SourceError(
-            f"the checkpoint has offsets of version {offset.get('version')}; this program reads {VERSION}"
+            f"checkpoint: the version of its offsets must be {VERSION}, got {offset.get('version')}"
         )
-    return {name: Place(one["epoch"], one["offset"]) for name, one in offset["topics"].items()}
+    return {name: TopicOffset(one["epoch"], one["offset"]) for name, one in offset["topics"].items()}

@@ -17,13 +17,13 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from spark.errors import DataLoss
 from spark.sink.progress_cursor import publish
-from spark.source.plan import Wanted, partitions_for, read, view_of
-from spark.source.positions import check_topics, recreated, refuse_loss, start_of
+from spark.source.plan import QueryRange, partitions_for, read, view_of
+from spark.source.positions import check_topics, recreation_loss, refuse_loss, start_of
 from spark.source.read_options import ReadOptions
-from spark.source.stream_offset import Place, Places, decode, encode
-from spark.view.kept_store import hold_files
+from spark.source.stream_offset import TopicOffset, TopicOffsets, decode, encode
 from spark.view.server_view import ServerTopic, ServerView
 from spark.view.shard_view import DirectoryView, TopicView
+from spark.view.trash_store import hold_files
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
@@ -33,20 +33,20 @@ class StreamReader(DataSourceStreamReader):
     def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
         self._options = options
         self._schema = schema
-        self._held: ExitStack | None = None
+        self._locks: ExitStack | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for the tasks, without locks: tasks hold their own."""
-        return {**self.__dict__, "_held": None}
+        return {**self.__dict__, "_locks": None}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  PySpark's name.
         with view_of(self._options) as view:
             check_topics(view, self._options)
-            places = {
-                name: Place(topic.epoch, start_of(topic, self._options))
+            offsets = {
+                name: TopicOffset(topic.epoch, start_of(topic, self._options))
                 for name, topic in view.topics.items()
             }
-            return encode(self._starts(view, places))
+            return encode(self._starts(view, offsets))
 
     def latestOffset(  # noqa: N802  PySpark's name.
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
@@ -55,34 +55,34 @@ class StreamReader(DataSourceStreamReader):
 
         PySpark passes `start` since 4.2. Without it, an invalid start is reported when the batch is planned.
         """
-        self._let_go()
+        self._release_locks()
         with view_of(self._options) as view:
             if start is None:
                 return encode(ends_of(view))
             starts = self._starts(view, decode(start))
-            return encode({name: self._end(view.topics[name], place) for name, place in starts.items()})
+            return encode({name: self._end(view.topics[name], offset) for name, offset in starts.items()})
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         options, ends = self._options, decode(end)
-        self._let_go()
+        self._release_locks()
         if options.path:
-            with DirectoryView(options) as looked_at:
-                self._hold(looked_at)
+            with DirectoryView(options) as lock_view:
+                self._lock_files(lock_view)
         # Files are sure to stay only if the manifest that names them was read under the lock.
         with view_of(options) as view:
             starts = self._starts(view, decode(start))
-            wanted = []
-            for name, place in ends.items():
+            ranges = []
+            for name, offset in ends.items():
                 topic = view.topics.get(name)
-                if topic is None or topic.epoch != place.epoch:
+                if topic is None or topic.epoch != offset.epoch:
                     if options.fail_on_data_loss:
-                        raise DataLoss(f'topic "{name}" was deleted or made anew while a batch was planned')
+                        raise DataLoss(f'topic "{name}" was deleted or recreated while the batch was planned')
                     continue
                 first = starts[name].offset
                 if options.fail_on_data_loss:
-                    refuse_loss(topic, first, place.offset)
-                wanted.append(Wanted(name, first, place.offset - 1))
-            return partitions_for(view, wanted, options, self._schema)
+                    refuse_loss(topic, first, offset.offset)
+                ranges.append(QueryRange(name, first, offset.offset - 1))
+            return partitions_for(view, ranges, options, self._schema)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         return read(self._options, self._schema, partition)
@@ -93,40 +93,42 @@ class StreamReader(DataSourceStreamReader):
             publish(self._options, decode(end))
 
     def stop(self) -> None:
-        self._let_go()
+        self._release_locks()
 
-    def _hold(self, view: DirectoryView) -> None:
-        self._held = ExitStack()
+    def _lock_files(self, view: DirectoryView) -> None:
+        self._locks = ExitStack()
         for shard in sorted({topic.shard for topic in view.topics.values()}):
-            hold_files(self._held, view.data_dir, shard)
+            hold_files(self._locks, view.data_dir, shard)
 
-    def _let_go(self) -> None:
-        if self._held is not None:
-            self._held.close()
-            self._held = None
+    def _release_locks(self) -> None:
+        if self._locks is not None:
+            self._locks.close()
+            self._locks = None
 
-    def _starts(self, view: DirectoryView | ServerView, places: Places) -> Places:
+    def _starts(self, view: DirectoryView | ServerView, offsets: TopicOffsets) -> TopicOffsets:
         """Return where each topic resumes; a new or recreated topic begins at its earliest record."""
         if self._options.fail_on_data_loss:
-            for name in places:
+            for name in offsets:
                 if name not in view.topics:
-                    raise DataLoss(f'topic "{name}" was deleted; failOnDataLoss=false goes on without it')
+                    raise DataLoss(
+                        f'topic "{name}" was deleted; set failOnDataLoss=false to continue without it'
+                    )
         starts = {}
         for name, topic in view.topics.items():
-            place = places.get(name)
-            if place is not None and place.epoch != topic.epoch:
+            offset = offsets.get(name)
+            if offset is not None and offset.epoch != topic.epoch:
                 if self._options.fail_on_data_loss:
-                    raise recreated(topic, place.offset)
-                place = None
-            elif place is not None and self._options.fail_on_data_loss:
-                refuse_loss(topic, place.offset, place.offset)
-            earliest = Place(topic.epoch, min(topic.earliest, topic.end))
-            starts[name] = earliest if place is None else place
+                    raise recreation_loss(topic, offset.offset)
+                offset = None
+            elif offset is not None and self._options.fail_on_data_loss:
+                refuse_loss(topic, offset.offset, offset.offset)
+            earliest = TopicOffset(topic.epoch, min(topic.earliest, topic.end))
+            starts[name] = earliest if offset is None else offset
         return starts
 
-    def _end(self, topic: TopicView | ServerTopic, start: Place) -> Place:
-        return Place(start.epoch, max(start.offset, topic.end))
+    def _end(self, topic: TopicView | ServerTopic, start: TopicOffset) -> TopicOffset:
+        return TopicOffset(start.epoch, max(start.offset, topic.end))
 
 
-def ends_of(view: DirectoryView | ServerView) -> Places:
-    return {name: Place(topic.epoch, topic.end) for name, topic in view.topics.items()}
+def ends_of(view: DirectoryView | ServerView) -> TopicOffsets:
+    return {name: TopicOffset(topic.epoch, topic.end) for name, topic in view.topics.items()}

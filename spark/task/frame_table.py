@@ -68,9 +68,9 @@ class FrameTable:
         self.starts, self.ends = starts, starts + lengths
         self.bad = ~whole
         if whole.all():
-            self._look(topic_id, seqs)
+            self._parse(topic_id, seqs)
 
-    def _look(self, topic_id: int, seqs: Numbers) -> None:
+    def _parse(self, topic_id: int, seqs: Numbers) -> None:
         heads = self._fixed(_HEADER_BYTES, self.starts).view(_HEADER)
         node_len, tag_len = heads["node_len"].astype(np.int64), heads["tag_len"].astype(np.int64)
         data_len = heads["data_len"].astype(np.int64)
@@ -89,8 +89,8 @@ class FrameTable:
             | (heads["seq"] != seqs.astype(np.uint64))
             | (FRAME_LEN_MIN + node_len + tag_len + data_len != lengths - LEN_BYTES)
         )
-        found = np.fromiter(map(xxh3, self._bodies()), np.uint64, len(lengths))
-        bad |= found != self._fixed(_U64, self.data_end)
+        checksums = np.fromiter(map(xxh3, self._bodies()), np.uint64, len(lengths))
+        bad |= checksums != self._fixed(_U64, self.data_end)
         if not bad.any() and self.has_meta.any():
             self._split_meta(bad)
         self.bad = bad

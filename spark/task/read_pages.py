@@ -21,13 +21,13 @@ from spark.source.positions import loss_of
 from spark.source.read_options import ReadOptions
 from spark.task.record_batch import LOG_APPEND_TIME, header_entries
 from spark.view.server_client import ServerClient, ServerRefusal, in_path
-from spark.view.server_view import Tombstone
+from spark.view.server_view import ServerTombstone
 from topicsd.engine.records.lost_range import LostRange
 from topicsd.engine.requests import NO_META
 
 PAGE_RECORDS = 1000
 CORRUPT = "corrupt_segment"
-GONE = "topic_not_found"
+TOPIC_NOT_FOUND = "topic_not_found"
 
 logger = logging.getLogger("topicsd.spark")
 
@@ -64,65 +64,69 @@ class DiffPage(msgspec.Struct):
     next_from_seq: int
     earliest_seq: int
     epoch: int
-    tombstone: Tombstone | None
+    tombstone: ServerTombstone | None
 
 
 _decode = msgspec.json.Decoder(DiffPage).decode
 
 
-def ranges_of(wanted: Sequence[SeqRange], records_max: int, partitions_min: int) -> list[RangePartition]:
+def ranges_of(ranges: Sequence[SeqRange], records_max: int, partitions_min: int) -> list[RangePartition]:
     """Group ranges into partitions by shard, up to `records_max` seqs, at least `partitions_min`.
 
     >>> many = ranges_of([SeqRange("a", 1, 0, 1, 5), SeqRange("b", 2, 0, 1, 2)], 4, 1)
     >>> [[(one.topic, one.first_seq, one.last_seq) for one in part.ranges] for part in many]
     [[('a', 1, 4)], [('a', 5, 5), ('b', 1, 2)]]
     """
-    total = sum(one.last_seq - one.first_seq + 1 for one in wanted)
-    enough = max(1, min(records_max, -(-total // partitions_min)))
+    total = sum(one.last_seq - one.first_seq + 1 for one in ranges)
+    size = max(1, min(records_max, -(-total // partitions_min)))
     partitions: list[RangePartition] = []
     room = 0
-    for one in sorted(wanted, key=lambda one: one.shard):
-        for first in range(one.first_seq, one.last_seq + 1, enough):
-            last = min(one.last_seq, first + enough - 1)
+    for one in sorted(ranges, key=lambda one: one.shard):
+        for first in range(one.first_seq, one.last_seq + 1, size):
+            last = min(one.last_seq, first + size - 1)
             is_front = one.is_front and first == one.first_seq
-            piece = one._replace(first_seq=first, last_seq=last, is_front=is_front)
-            room -= piece.last_seq - first + 1
+            part = one._replace(first_seq=first, last_seq=last, is_front=is_front)
+            room -= part.last_seq - first + 1
             if room < 0 or partitions[-1].ranges[0].shard != one.shard:
-                partitions.append(RangePartition([piece]))
-                room = enough - (piece.last_seq - first + 1)
+                partitions.append(RangePartition([part]))
+                room = size - (part.last_seq - first + 1)
             else:
-                partitions[-1].ranges.append(piece)
+                partitions[-1].ranges.append(part)
     return partitions
 
 
-def read_ranges(options: ReadOptions, schema: pa.Schema, part: RangePartition) -> Iterator[pa.RecordBatch]:
+def read_ranges(
+    options: ReadOptions, schema: pa.Schema, partition: RangePartition
+) -> Iterator[pa.RecordBatch]:
     skipped = 0
     with ServerClient(options.url, options.api_key) as client:
-        for wanted in part.ranges:
-            cursor = wanted.first_seq - 1
-            while cursor < wanted.last_seq:
+        for seq_range in partition.ranges:
+            cursor = seq_range.first_seq - 1
+            while cursor < seq_range.last_seq:
                 try:
-                    page = read_page(client, wanted.topic, cursor, wanted.last_seq, wanted.epoch)
+                    page = read_page(client, seq_range.topic, cursor, seq_range.last_seq, seq_range.epoch)
                 except ServerRefusal as refusal:
-                    if refusal.code == GONE:
+                    if refusal.code == TOPIC_NOT_FOUND:
                         break  # A deleted topic is not data loss.
                     if refusal.code != CORRUPT:
                         raise
                     if not options.is_permissive:
-                        raise DamagedRecord(f"{refusal}; mode=PERMISSIVE skips what is damaged") from None
+                        raise DamagedRecord(
+                            f"{refusal}; set mode=PERMISSIVE to skip damaged records"
+                        ) from None
                     skipped += int(refusal.detail["last_seq"]) - int(refusal.detail["first_seq"]) + 1
                     cursor = int(refusal.detail["next_from_seq"])
                     continue
-                if page.epoch != wanted.epoch:
+                if page.epoch != seq_range.epoch:
                     break
                 if page.tombstone is not None and options.fail_on_data_loss:
-                    _say_loss(wanted, page, page.tombstone, cursor + 1)
+                    _raise_if_lost(seq_range, page, page.tombstone, cursor + 1)
                 cursor = page.next_from_seq
-                records = [one for one in page.records if one.seq <= wanted.last_seq]
+                records = [one for one in page.records if one.seq <= seq_range.last_seq]
                 if records:
-                    yield page_batch(wanted, records, schema)
+                    yield page_batch(seq_range, records, schema)
     if skipped:
-        logger.warning("%d damaged records were skipped (mode=PERMISSIVE)", skipped)
+        logger.warning("read: skipped damaged records: mode=PERMISSIVE  count=%d", skipped)
 
 
 def read_page(
@@ -134,15 +138,15 @@ def read_page(
     return _decode(client.ask("POST", f"topics/{in_path(topic)}/diff", body))
 
 
-def _say_loss(wanted: SeqRange, page: DiffPage, tombstone: Tombstone, start: int) -> None:
+def _raise_if_lost(seq_range: SeqRange, page: DiffPage, tombstone: ServerTombstone, start: int) -> None:
     lost = LostRange(max(start, tombstone.gap_from), tombstone.gap_to, tombstone.reason)
-    is_in_front = wanted.is_front and start == wanted.first_seq and lost.last < page.earliest_seq
-    if lost.first <= wanted.last_seq and not is_in_front:
-        raise loss_of(wanted.topic, start, page.earliest_seq, lost)
+    is_in_front = seq_range.is_front and start == seq_range.first_seq and lost.last < page.earliest_seq
+    if lost.first <= seq_range.last_seq and not is_in_front:
+        raise loss_of(seq_range.topic, start, page.earliest_seq, lost)
 
 
-def page_batch(wanted: SeqRange, records: list[PageRecord], schema: pa.Schema) -> pa.RecordBatch:
-    columns = [_COLUMNS[name](wanted, records) for name in schema.names]
+def page_batch(seq_range: SeqRange, records: list[PageRecord], schema: pa.Schema) -> pa.RecordBatch:
+    columns = [_COLUMNS[name](seq_range, records) for name in schema.names]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -154,7 +158,7 @@ def _each(kind: pa.DataType, value: Callable[[PageRecord], Any]) -> Column:
 
 
 def _same(kind: pa.DataType, value: Callable[[SeqRange], Any]) -> Column:
-    return lambda wanted, records: pa.repeat(pa.scalar(value(wanted), kind), len(records))
+    return lambda seq_range, records: pa.repeat(pa.scalar(value(seq_range), kind), len(records))
 
 
 def _bytes(text: str | None) -> bytes | None:
@@ -178,8 +182,8 @@ _seqs = _each(pa.int64(), lambda one: one.seq)
 _COLUMNS: dict[str, Column] = {
     "key": _each(pa.binary(), lambda one: _bytes(one.tag)),
     "value": _each(pa.binary(), lambda one: bytes(one.data)),
-    "topic": _same(pa.string(), lambda wanted: wanted.topic),
-    "partition": _same(pa.int32(), lambda wanted: wanted.shard),
+    "topic": _same(pa.string(), lambda seq_range: seq_range.topic),
+    "partition": _same(pa.int32(), lambda seq_range: seq_range.shard),
     "offset": _seqs,
     "timestamp": _stamps,
     "timestampType": _same(pa.int32(), lambda _: LOG_APPEND_TIME),

@@ -38,7 +38,7 @@ def batch_of(rows: Rows, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([_COLUMNS[name](rows) for name in schema.names], schema=schema)
 
 
-def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def join_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Concatenate small batches: Spark's cost per batch equals that of hundreds of records."""
     small: list[pa.RecordBatch] = []
     records = size = 0
@@ -109,8 +109,8 @@ def header_entries(node: bytes | None, meta: bytes | None) -> list[dict[str, Any
     """Return the headers of a record: a string value as its bytes, any other value as JSON."""
     entries: list[dict[str, Any]] = []
     if meta is not None:
-        found = msgspec.json.decode(meta)
-        for key, value in (found if isinstance(found, dict) else {"meta": found}).items():
+        decoded = msgspec.json.decode(meta)
+        for key, value in (decoded if isinstance(decoded, dict) else {"meta": decoded}).items():
             raw = value.encode() if isinstance(value, str) else msgspec.json.encode(value)
             entries.append({"key": key, "value": raw})
     if node is not None:

@@ -1,6 +1,6 @@
 """The HTTP client of a driver or a task: one kept connection, with retries.
 
-Requests to a busy, restarting or unreachable server are retried for up to `patience_s`, after the server's
+Requests to a busy, restarting or unreachable server are retried for up to `retry_s`, after the server's
 Retry-After if it sends one. Every request must therefore be idempotent; callers that write ensure this.
 """
 
@@ -16,21 +16,21 @@ import msgspec
 from shared.runtime.clock import Clock, SystemClock
 from spark.errors import SourceError
 
-PATIENCE_S = 60.0
-ANSWER_S = 60.0
+RETRY_S = 60.0
+RESPONSE_TIMEOUT_S = 60.0
 PAUSE_S_MAX = 5.0
 # Busy, in doubt, not ready, full: conditions that may clear in a moment.
-AGAIN = frozenset((429, 503, 504, 507))
+RETRY_STATUSES = frozenset((429, 503, 504, 507))
 
 
-class _Told(msgspec.Struct):
+class _ErrorFields(msgspec.Struct):
     code: str = ""
     message: str = ""
     detail: dict[str, Any] = {}
 
 
-class _Refused(msgspec.Struct):
-    error: _Told
+class _ErrorResponse(msgspec.Struct):
+    error: _ErrorFields
 
 
 class ServerRefusal(SourceError):
@@ -44,19 +44,17 @@ class ServerRefusal(SourceError):
 
 
 class ServerClient:
-    def __init__(
-        self, url: str, api_key: str, patience_s: float = PATIENCE_S, clock: Clock | None = None
-    ) -> None:
+    def __init__(self, url: str, api_key: str, retry_s: float = RETRY_S, clock: Clock | None = None) -> None:
         parts = urlsplit(url)
         kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         assert parts.hostname is not None
-        self._connection = kind(parts.hostname, parts.port, timeout=ANSWER_S)
+        self._connection = kind(parts.hostname, parts.port, timeout=RESPONSE_TIMEOUT_S)
         self._base = parts.path.rstrip("/") + "/v0/"
         self._fields = {"content-type": "application/json"}
         if api_key:
             self._fields["authorization"] = f"Bearer {api_key}"
         self._url = url
-        self._patience_s = patience_s
+        self._retry_s = retry_s
         self._clock = SystemClock() if clock is None else clock
 
     def __enter__(self) -> ServerClient:
@@ -70,24 +68,24 @@ class ServerClient:
 
     def ask(self, method: str, target: str, body: Any = None) -> bytes:
         """Return the body of the response; raise `ServerRefusal` for a refusal that a retry cannot fix."""
-        sent = body if body is None or isinstance(body, bytes) else msgspec.json.encode(body)
-        deadline, pause_s = self._clock.monotonic() + self._patience_s, 0.05
+        payload = body if body is None or isinstance(body, bytes) else msgspec.json.encode(body)
+        deadline, pause_s = self._clock.monotonic() + self._retry_s, 0.05
         while True:
             try:
-                status, after, answer = self._once(method, target, sent)
+                status, retry_after_s, answer = self._once(method, target, payload)
             except (OSError, HTTPException) as error:
                 # The server closes idle connections; the next attempt opens a new one.
                 self.close()
-                problem: SourceError = SourceError(f"url: {self._url} does not answer: {_why(error)}")
+                problem: SourceError = SourceError(f"url: no response from {self._url}: {_reason(error)}")
                 is_idle_end = isinstance(error, RemoteDisconnected | ConnectionResetError)
                 wait_s = 0.05 if is_idle_end else pause_s
             else:
                 if status < 300:
                     return answer
                 problem = _refusal(status, answer, f"{method} {target}")
-                if status not in AGAIN:
+                if status not in RETRY_STATUSES:
                     raise problem
-                wait_s = max(pause_s, after)
+                wait_s = max(pause_s, retry_after_s)
             if self._clock.monotonic() + wait_s > deadline:
                 raise problem
             threading.Event().wait(min(wait_s, PAUSE_S_MAX))
@@ -104,18 +102,18 @@ def in_path(name: str) -> str:
     return quote(name, safe="")
 
 
-def _why(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
-def _refusal(status: int, body: bytes, asked: str) -> ServerRefusal:
+def _refusal(status: int, body: bytes, request: str) -> ServerRefusal:
     try:
-        told = msgspec.json.decode(body, type=_Refused).error
+        error = msgspec.json.decode(body, type=_ErrorResponse).error
     except msgspec.DecodeError:
-        told = _Told(message=body[:200].decode(errors="replace"))
+        error = _ErrorFields(message=body[:200].decode(errors="replace"))
     return ServerRefusal(
-        f"the server answered {asked} with {status} {told.code}: {told.message}",
+        f"{request}: the server responded {status} {error.code}: {error.message}",
         status,
-        told.code,
-        told.detail,
+        error.code,
+        error.detail,
     )

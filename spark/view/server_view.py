@@ -22,7 +22,7 @@ class _Config(msgspec.Struct):
     durability: str
 
 
-class _State(msgspec.Struct):
+class _TopicState(msgspec.Struct):
     epoch: int
     head_seq: int
     earliest_seq: int
@@ -34,14 +34,14 @@ class _State(msgspec.Struct):
     """The seq at which the requested time begins."""
 
 
-class Tombstone(msgspec.Struct):
+class ServerTombstone(msgspec.Struct):
     gap_from: int
     gap_to: int
     reason: str
 
 
-class _Told(msgspec.Struct):
-    tombstone: Tombstone | None
+class _DiffResponse(msgspec.Struct):
+    tombstone: ServerTombstone | None
 
 
 class _Name(msgspec.Struct):
@@ -60,7 +60,7 @@ class _Ready(msgspec.Struct):
 class ServerTopic:
     """A topic read from a server, with the interface of `TopicView`."""
 
-    def __init__(self, name: str, shard: int, state: _State, client: ServerClient) -> None:
+    def __init__(self, name: str, shard: int, state: _TopicState, client: ServerClient) -> None:
         self.name = name
         self.shard = shard
         self._state = state
@@ -89,8 +89,8 @@ class ServerTopic:
         return self.durable + 1
 
     def seq_at(self, ts: int) -> int | None:
-        found = _state_of(self._client, self.name, f"&from_ts={ts}")
-        return None if found.from_seq >= found.head_seq else found.from_seq + 1
+        state = _state_of(self._client, self.name, f"&from_ts={ts}")
+        return None if state.from_seq >= state.head_seq else state.from_seq + 1
 
     def seqs_between(self, from_ms: int, to_ms: int) -> tuple[int, int]:
         """Return the first and the last seq of the records in this time range."""
@@ -103,8 +103,8 @@ class ServerTopic:
             return None
         body = {"after_seq": start - 1, "limit": 1, "include_meta": False}
         answer = self._client.ask("POST", f"topics/{in_path(self.name)}/diff", body)
-        found = msgspec.json.decode(answer, type=_Told).tombstone
-        return None if found is None else LostRange(start, found.gap_to, found.reason)
+        tombstone = msgspec.json.decode(answer, type=_DiffResponse).tombstone
+        return None if tombstone is None else LostRange(start, tombstone.gap_to, tombstone.reason)
 
     def bytes_between(self, start: int, end: int) -> int:
         return max(0, end - start) * self._record_bytes
@@ -119,16 +119,16 @@ class ServerTopic:
 
 class ServerView:
     def __init__(self, options: ReadOptions) -> None:
-        self.place = options.url
+        self.location = options.url
         self.topics: dict[str, ServerTopic] = {}
         """The topics that the options select, by name, sorted."""
         self._client = ServerClient(options.url, options.api_key)
         try:
             selection = options.selection
-            names = selection.names or [name for name in self._listed() if selection.matches(name)]
+            names = selection.names or [name for name in self._topic_names() if selection.matches(name)]
             shards = len(msgspec.json.decode(self._client.ask("GET", "ready"), type=_Ready).shards)
             for name in sorted(names):
-                self._look(name, shards)
+                self._add_topic(name, shards)
         except BaseException:
             self.close()
             raise
@@ -142,7 +142,7 @@ class ServerView:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _look(self, name: str, shards: int) -> None:
+    def _add_topic(self, name: str, shards: int) -> None:
         try:
             state = _state_of(self._client, name)
         except ServerRefusal as refusal:
@@ -152,7 +152,7 @@ class ServerView:
             shard = shard_of(topic_id(name), shards)
             self.topics[name] = ServerTopic(name, shard, state, self._client)
 
-    def _listed(self) -> list[str]:
+    def _topic_names(self) -> list[str]:
         names: list[str] = []
         cursor = ""
         while True:
@@ -163,5 +163,7 @@ class ServerView:
             cursor = f"&cursor={in_path(page.next_cursor)}"
 
 
-def _state_of(client: ServerClient, name: str, more: str = "") -> _State:
-    return msgspec.json.decode(client.ask("GET", f"topics/{in_path(name)}?touch=false{more}"), type=_State)
+def _state_of(client: ServerClient, name: str, more: str = "") -> _TopicState:
+    return msgspec.json.decode(
+        client.ask("GET", f"topics/{in_path(name)}?touch=false{more}"), type=_TopicState
+    )

@@ -21,7 +21,7 @@ from shared.runtime.clock import Clock, SystemClock
 from spark.errors import DamagedRecord, SourceError
 from spark.source.admission import bytes_between, end_within
 from spark.source.read_options import ReadOptions
-from spark.view.kept_store import hold_files, kept_files
+from spark.view.trash_store import files_with_trash, hold_files
 from topicsd.disk.fs import Fs, RealFs
 from topicsd.disk.layout import LAYOUT_NAME, LayoutError, read_layout
 from topicsd.disk.read_only_fs import ReadOnlyFs
@@ -81,9 +81,9 @@ class TopicView(NamedTuple):
         for run in self.topic.runs:
             if run.first_seq < run.next_seq:
                 find = run.first_not_older_of_all if isinstance(run, SealedRun) else run.first_not_older
-                found = find(ts)
-                if found < run.next_seq:
-                    return max(found, self.topic.earliest_seq)
+                seq = find(ts)
+                if seq < run.next_seq:
+                    return max(seq, self.topic.earliest_seq)
         return None
 
     def seqs_between(self, from_ms: int, to_ms: int) -> tuple[int, int]:
@@ -107,10 +107,10 @@ class TopicView(NamedTuple):
         topic = self.topic
         if start < topic.evict_floor:
             return LostRange(start, topic.evict_floor - 1, topic.reason_for(start))
-        found = topic.lost.next_after(start - 1)
-        if found is None or found.first >= end:
+        lost = topic.lost.next_after(start - 1)
+        if lost is None or lost.first >= end:
             return None
-        return LostRange(max(start, found.first), found.last, found.reason)
+        return LostRange(max(start, lost.first), lost.last, lost.reason)
 
     def bytes_between(self, start: int, end: int) -> int:
         return bytes_between(self.topic, start, end)
@@ -141,26 +141,26 @@ class DirectoryView:
     def __init__(self, options: ReadOptions, clock: Clock | None = None, fs: Fs | None = None) -> None:
         self._clock = SystemClock() if clock is None else clock
         self.data_dir = open_directory(options.path, options.cold_dir, fs)
-        self.place = options.path
+        self.location = options.path
         self._stack = ExitStack()
         self.topics: dict[str, TopicView] = {}
         """The topics that the options select, by name, sorted."""
         selection = options.selection
         shards = sorted({self._owner(name) for name in selection.names}) or self.data_dir.shards
         try:
-            found = [view for shard in shards for view in self._look(shard) if selection.matches(view.name)]
+            views = [view for shard in shards for view in self._look(shard) if selection.matches(view.name)]
         except BaseException as error:
             self.__exit__(type(error), error)
             raise
-        for view in sorted(found, key=lambda view: view.name):
+        for view in sorted(views, key=lambda view: view.name):
             if not view.topic.is_ephemeral:
                 self.topics[view.name] = view
             elif selection.pattern:
-                logger.info('topic "%s" is ephemeral: its records are in no file, skipped', view.name)
+                logger.info("read: topic skipped: an ephemeral topic has no files  topic=%s", view.name)
             else:
                 self.close()
                 raise SourceError(
-                    f'topic "{view.name}" is ephemeral: its records are in no file; read it from the server'
+                    f'topic "{view.name}" is ephemeral: it has no files; set url to read it from the server'
                 )
 
     def close(self) -> None:
@@ -173,8 +173,10 @@ class DirectoryView:
         self.close()
         if isinstance(error, SegmentDamage):
             # Looking up a position by time or size needs a segment's index.
-            told = f"{self.place}: {error}"
-            raise DamagedRecord(f"{told}; coldDir says where old segments are") from None
+            message = f"{self.location}: {error}"
+            raise DamagedRecord(
+                f"{message}; if the cold directory has moved, set coldDir to its path"
+            ) from None
 
     def _owner(self, name: str) -> int:
         return shard_of(topic_id(name), self.data_dir.layout.shards)
@@ -199,14 +201,14 @@ class OwnerlessFs(ReadOnlyFs):
 
 
 def open_directory(path: str, cold_dir: str, fs: Fs | None = None) -> DataDir:
-    looking = OwnerlessFs(RealFs() if fs is None else fs)
+    read_only = OwnerlessFs(RealFs() if fs is None else fs)
     try:
-        layout = read_layout(looking, path)
+        layout = read_layout(read_only, path)
     except LayoutError as error:
         raise SourceError(f"path: {error}") from None
     if layout is None:
-        raise SourceError(f"path: {path} is no data directory: it has no {LAYOUT_NAME}")
-    return DataDir(looking, path, layout, list(range(layout.shards)), cold_dir)
+        raise SourceError(f"path: {path} is not a data directory: it has no {LAYOUT_NAME}")
+    return DataDir(read_only, path, layout, list(range(layout.shards)), cold_dir)
 
 
 def load(data_dir: DataDir, shard: int, clock: Clock) -> LoadedShard:
@@ -214,7 +216,9 @@ def load(data_dir: DataDir, shard: int, clock: Clock) -> LoadedShard:
     for left in reversed(range(TRIES)):
         manifest = _manifest(data_dir, shard)
         snapshot = None if manifest is None else snapshot_of(manifest, data_dir.identity(shard))
-        loaded = LoadedShard(data_dir, shard, clock, Basis(snapshot, [], ""), kept_files(data_dir, shard))
+        loaded = LoadedShard(
+            data_dir, shard, clock, Basis(snapshot, [], ""), files_with_trash(data_dir, shard)
+        )
         try:
             loaded.walk()
         except BaseException:
@@ -226,7 +230,7 @@ def load(data_dir: DataDir, shard: int, clock: Clock) -> LoadedShard:
         loaded.close()
         if not left or _number(_manifest(data_dir, shard)) == _number(manifest):
             break
-    raise SourceError(f"shard {shard:02d} of {data_dir.path} cannot be read: {problem}")
+    raise SourceError(f"cannot read shard {shard:02d} of {data_dir.path}: {problem}")
 
 
 def _number(manifest: Manifest | None) -> int:
@@ -243,5 +247,5 @@ def _manifest(data_dir: DataDir, shard: int) -> Manifest | None:
     except (ManifestDamage, UnknownVersion) as error:
         raise SourceError(f"{paths.manifest}: {error}") from None
     if (bytes.fromhex(manifest.instance), manifest.shard) != data_dir.identity(shard):
-        raise SourceError(f"{paths.manifest} is of another shard or directory")
+        raise SourceError(f"{paths.manifest} belongs to another shard or data directory")
     return manifest

@@ -73,12 +73,13 @@ def test_what_is_no_data_directory_is_refused_in_a_sentence(tmp_path: Path, comm
     os.unlink(tmp_path / "data" / LAYOUT_NAME)
     DIRECTORIES["clean"](tmp_path / "good")
     sentences = {
-        "gone": "there is no {path}",
+        "gone": "{path} does not exist",
         "file": "{path} is a file, not a data directory",
-        "empty": f"{{path}} is no data directory: it has no {LAYOUT_NAME}",
+        "empty": f"{{path}} is not a data directory: it has no {LAYOUT_NAME}",
         "data": "{path}/LAYOUT.json: missing, but {path} has shards; "
         "to rebuild it from the shards, run: topicsd doctor {path}",
-        "good/shards/00": "{path} is one shard; name the data directory above it, and the shard with --shard",
+        "good/shards/00": "{path} is a shard; name the data directory that contains it, "
+        "and select the shard with --shard",
         "file/below": "{path}: Not a directory",
     }
     for name, sentence in sentences.items():

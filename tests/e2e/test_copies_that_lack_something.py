@@ -117,10 +117,8 @@ def test_doctor_writes_the_layout_again(
     assert f"To see what a repair would do and lose: topicsd doctor {copy.data} --repair\n" in ran.out
     ran = run_here("doctor", copy.data, "--repair")
     told = " ".join(ran.out.split())
-    assert (
-        f"1. write LAYOUT.json for 2 shards, as many as there are directories, and instance {before}" in told
-    )
-    assert "check shards/01 must be the last shard: no file records how many there were" in told
+    assert f"1. write LAYOUT.json for 2 shards, one for each directory, and instance {before}" in told
+    assert "check shards/01 must be the last shard: no file records the number of shards" in told
     apply = f"topicsd doctor {copy.data} --repair --apply"
     assert f"Nothing was changed. To apply the repair above: {apply}" in told
     ran = run_here("doctor", copy.data, "--repair", "--apply", "--json")
@@ -136,7 +134,7 @@ def test_a_layout_of_which_nothing_else_is_left_gets_a_new_instance(tmp_path: Pa
     lose_layout(tmp_path)
     ran = run_here("doctor", tmp_path, "--repair", "--apply")
     assert ran.code == 0
-    said = "for 1 shard, as many as there are directories, and a new instance, as no file names the old one"
+    said = "for 1 shard, one for each directory, and a new instance, since no file names the old one"
     assert said in " ".join(ran.out.split())
     assert instance(tmp_path) != before
 
@@ -153,7 +151,7 @@ REFUSED: dict[str, tuple[Break, str]] = {
             os.rename(path / "shards/02", path / "shards/01"),
             os.rename(path / "elsewhere", path / "shards/02"),
         ),
-        "shards/01 holds files of shard 02",
+        "shards/01 contains files of shard 02",
     ),
 }
 
@@ -184,7 +182,7 @@ def test_shards_of_two_directories_are_refused(tmp_path: Path) -> None:
     lose_layout(one)
     ran = run_here("doctor", one)
     assert ran.code == 1
-    assert "the shards are of different data directories: shards/00 is of " in ran.err
+    assert "the shards belong to different data directories: shards/00 belongs to " in ran.err
 
 
 def test_a_server_names_doctor(tmp_path: Path) -> None:

@@ -79,6 +79,6 @@ def test_copies_of_a_topic_that_nothing_names_are_counted_as_what_is_lost(tmp_pa
     end(shard)
     damage(Path(file), first, last)
     loses = doctor(tmp_path, "--repair", code=1)["loses"]
-    assert [one for one in loses if "nothing names" in one] == [
-        "4 records of topics whose creation is damaged, so that nothing names them"
+    assert [one for one in loses if "whose names are lost" in one] == [
+        "4 records of topics whose names are lost with their creation"
     ]

@@ -14,7 +14,7 @@ from tests.harness.real_shard import RealShard
 
 RECORDS = 28
 AT_MOST = re.compile(
-    r'topic "orders": at most ([\d,]+) records after seq 28\. How many there were is not known, '
+    r'topic "orders": at most ([\d,]+) records after seq 28\. The exact number is unknown, '
     r"and no seq is used twice: its seqs continue at (\d+), and readers get a tombstone for the range"
 )
 

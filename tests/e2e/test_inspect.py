@@ -74,15 +74,15 @@ def test_nothing_in_the_directory_is_changed(tmp_path: Path, name: str) -> None:
 
 
 ENDS = {
-    "clean": ("clean", True, "it stopped cleanly"),
-    "killed": ("process_died", True, "the process died or was killed; the machine has run on"),
-    "rebooted": ("machine_restarted", False, "the machine went down"),
+    "clean": ("clean", True, "stopped cleanly"),
+    "killed": ("process_died", True, "the process died or was killed; the machine has not restarted"),
+    "rebooted": ("machine_restarted", False, "the machine restarted"),
     "copied": ("moved", False, "these files are copies"),
     "sync_failed": ("sync_failed", False, "a sync failed"),
     "without_current": ("unknown", False, "CURRENT is missing"),
     "with_a_damaged_current": ("unknown", False, "CURRENT is damaged"),
-    "untouched": ("never_written", True, "nothing was ever written"),
-    "of_many_files": ("clean", True, "it stopped cleanly"),
+    "untouched": ("never_written", True, "nothing was written yet"),
+    "of_many_files": ("clean", True, "stopped cleanly"),
 }
 
 
@@ -165,7 +165,7 @@ CLEAN_TEXT = """\
 topics-data: format 1, 1 shard, instance 6f6e652d73686172642d2d2d2d2d2d2d
 
 shard 00 topics-data/shards/00
-last run it stopped cleanly: all of the log was synced
+last run stopped cleanly: the whole log was synced
 heads exact: a start resumes where the log ends
 log 1 file, n batches, n frames, n KiB; ends here
 
@@ -257,7 +257,7 @@ def test_one_shard_of_many(tmp_path: Path) -> None:
     assert shard["shard"] == 2
     refused = run_here("inspect", tmp_path, "--shard", 3)
     assert (refused.code, refused.out) == (2, "")
-    assert refused.err == f"topicsd: there is no shard 3: {tmp_path} has shards 0 to 2\n"
+    assert refused.err == f"topicsd: --shard: must be 0 to 2 for {tmp_path}, got 3\n"
 
 
 def test_damage_in_one_shard_leaves_the_others_readable(tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_files_follow_each_other(tmp_path: Path) -> None:
     assert len(files) > 2
     for file, following in pairwise(files):
         assert file["last_ordinal"] + 1 == following["first_ordinal"]
-        assert file["end"] == "the next file goes on"
+        assert file["end"] == "continues in the next file"
         assert file["synced_offset"] == file["used_bytes"]
     assert files[-1]["end"] == "ends here"
 
@@ -292,7 +292,7 @@ def test_what_was_cut_off_and_what_is_left_over_is_shown(tmp_path: Path) -> None
     DIRECTORIES["killed_with_a_spare"](tmp_path / "spare")
     shard = only_shard(tmp_path / "spare")
     (name,) = shard["leftovers"]
-    assert f"{name} was left by a run that did not end cleanly" in shard["notes"][0]
+    assert f"{name} is left over from an unclean stop" in shard["notes"][0]
 
 
 def test_a_torn_tail_is_named(tmp_path: Path) -> None:
@@ -301,8 +301,8 @@ def test_a_torn_tail_is_named(tmp_path: Path) -> None:
     (file,) = shard["files"]
     torn = f"{file['remains_bytes']} bytes at offset {file['used_bytes']} of {file['name']}"
     assert shard["notes"] == [
-        f"a torn tail: {torn} are no whole batch. Nothing of it was acked as synced; a start puts it into "
-        "quarantine and goes on in front of it"
+        f"torn tail: {torn} are not a whole batch. No write in it was acknowledged as synced; a start moves "
+        "it to quarantine and continues before it"
     ]
     assert file["end"] == f"torn tail of {file['remains_bytes']} B at {file['used_bytes']}"
 
@@ -322,10 +322,10 @@ def test_a_torn_tail_in_front_of_a_server_is_a_batch_on_its_way(tmp_path: Path) 
     report = only_shard(tmp_path)
     assert report["problems"] == []
     assert report["notes"][0].startswith(
-        "it is being written: read up to its last whole batch, which ends at"
+        "the log is being written: read up to its last whole batch, which ends at"
     )
     shard.stop_dead()
-    assert only_shard(tmp_path)["notes"][0].startswith("a torn tail")
+    assert only_shard(tmp_path)["notes"][0].startswith("torn tail")
 
 
 def test_a_tear_with_whole_batches_behind_it_is_none_of_a_running_server(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_nothing_behind_a_snapshot_of_a_newer_program_is_used(
 def test_a_damaged_manifest_is_told(tmp_path: Path) -> None:
     paths = data_dir(tmp_path, 7)
     flip(paths.manifest, 60)
-    assert "Readers from outside have nothing to go by" in only_shard(tmp_path, code=1)["problems"][0]
+    assert "Outside readers cannot read this shard" in only_shard(tmp_path, code=1)["problems"][0]
 
 
 def test_trash_and_readers_are_told(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_heads_and_counts_are_those_of_a_start(tmp_path: Path) -> None:
     shard = only_shard(tmp_path, 0)
     assert (shard["snapshot"], shard["starts"]) == (2, True)
     assert numbers(shard) == served_numbers(tmp_path)
-    assert any("goes on from snapshot 2" in note for note in shard["notes"])
+    assert any("loads snapshot 2" in note for note in shard["notes"])
 
 
 def test_a_shard_that_runs_is_looked_at(tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def test_what_was_half_written_a_moment_ago_is_no_damage(
         monkeypatch.setattr(RealFs, "pread", pread)
         assert ran.code == 0
         (note,) = ran.json["shards"][0]["notes"]
-        assert note.startswith("it is being written: read up to its last whole batch, which ends at ")
+        assert note.startswith("the log is being written: read up to its last whole batch, which ends at ")
         assert f" offset {ends[-3]} " in note
         if command == "inspect":
             assert ran.json["shards"][0]["heads_exact"]

@@ -158,12 +158,12 @@ def test_bytes_behind_the_end_are_a_note(tmp_path: Path) -> None:
     flip(real.wal_files()[0], end + 100)
     assert problems(tmp_path) == []
     (note,) = notes(tmp_path)
-    assert note.startswith(f"101 bytes at offset {end} of {FIRST} were cut off by an earlier start")
+    assert note.startswith(f"an earlier start cut off 101 bytes at offset {end} of {FIRST}")
     real = died(tmp_path / "died")
     end = log_end(real)
     flip(real.wal_files()[0], end)
     assert problems(tmp_path / "died") == []
-    assert notes(tmp_path / "died")[0].startswith(f"a torn tail: 1 byte at offset {end} of {FIRST} are no")
+    assert notes(tmp_path / "died")[0].startswith(f"torn tail: 1 byte at offset {end} of {FIRST} are no")
 
 
 def test_whole_batches_behind_a_tear_are_counted(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_whole_batches_behind_a_tear_are_counted(tmp_path: Path) -> None:
     assert problems(tmp_path) == []
     said = notes(tmp_path)
     assert f"at offset {first['offset']} of {FIRST}: the checksum does not match" in said[1]
-    assert "behind the tear stand 2 whole batches with 2 records that are cut off with it" in said
+    assert "the torn tail contains 2 whole batches with 2 records, which a start cuts off" in said
 
 
 def test_each_damaged_place_is_named(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_a_truncated_file_is_named(tmp_path: Path) -> None:
     first, second = problems(tmp_path)
     assert first["file"] == FIRST
     assert f"CURRENT records a clean end at {end}" in first["what"]
-    assert f"has {end - 1} bytes and was made with 65536" in second["what"]
+    assert f"has {end - 1} of its 65536 bytes" in second["what"]
 
 
 def test_zeros_where_the_log_was_are_found(tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def missing_first(real: RealShard) -> str:
 
 def missing_middle(real: RealShard) -> str:
     os.unlink(real.wal_files()[1])
-    return "are missing, and wal-0000000000000042.log is the next file there is"
+    return "are missing, and wal-0000000000000042.log is the next file"
 
 
 def missing_last(real: RealShard) -> str:
@@ -309,20 +309,20 @@ CRAFTED: dict[str, tuple[list[bytes], int, str | None, int | None, str]] = {
     "a record of no topic": ([append_frame(1)], 118, None, 1, "a topic that does not exist"),
     "a topic is made twice": ([CREATE, CREATE], AT, None, None, "which already exists"),
     "a frame's own checksum": ([CREATE, broken(orders(1))], AT, None, None, "the checksum does not match"),
-    "time goes back": ([CREATE, late(1, 9), late(2, 8)], AT + 47, None, 2, "the time 8 is before"),
+    "time goes back": ([CREATE, late(1, 9), late(2, 8)], AT + 47, None, 2, "its time 8 is before"),
     "time goes back to copies": (
         [CREATE, late(1, 9), copy(2, 8)],
         AT + 47,
         None,
         None,
-        "the time 8 is before",
+        "its time 8 is before",
     ),
     "time goes back from copies": (
         [CREATE, late(1, 8), copy(2, 9), late(3, 8)],
         AT + 47 + len(copy(2, 9)),
         None,
         3,
-        "the time 8 is before",
+        "its time 8 is before",
     ),
     "a meta that is none": (
         [CREATE, encode_frame(FrameType.APPEND, topic_id=ORDERS, seq=1, payload=b"1", has_meta=True)],
@@ -357,7 +357,7 @@ CRAFTED: dict[str, tuple[list[bytes], int, str | None, int | None, str]] = {
         118,
         None,
         None,
-        'the topic "bills" is created with an id that is not that of its name',
+        'the topic "bills" is created with an id that does not match its name',
     ),
     "a lost range elsewhere": (
         [CREATE, encode_control(LostRange(5, 9, "crash"), topic_id=ORDERS, ts=0)],
@@ -396,12 +396,12 @@ def test_a_topic_is_named_when_it_was_there_before_the_batch(tmp_path: Path) -> 
 
 def test_a_batch_end_that_counts_wrong_is_named(tmp_path: Path) -> None:
     crafted(tmp_path, CREATE, orders(1), ordinal=9)
-    assert "the batch has 2 frames, and its end says 8" in problems(tmp_path)[0]["what"]
+    assert "the batch has 2 frames, but its BatchEnd records 8" in problems(tmp_path)[0]["what"]
 
 
 def test_a_batch_end_that_knows_the_future_is_named(tmp_path: Path) -> None:
     crafted(tmp_path, CREATE, synced=200)
-    assert "synced up to 200, behind its own beginning" in problems(tmp_path)[0]["what"]
+    assert "synced offset of 200, which is after its own start" in problems(tmp_path)[0]["what"]
 
 
 def test_whole_frames_in_the_wrong_place_are_named(tmp_path: Path) -> None:
@@ -418,7 +418,7 @@ def test_whole_frames_in_the_wrong_place_are_named(tmp_path: Path) -> None:
     write_current(real.fs, real.paths.current, msgspec.structs.replace(current, end=wal.end))
     found = problems(tmp_path)[0]
     assert found["offset"] == begin
-    assert "are whole frames, but not the batch that belongs here" in found["what"]
+    assert "are whole frames, but not the expected batch" in found["what"]
 
 
 @pytest.mark.parametrize("length", [0xFFFFFFFF, 0, 1, 37, 45, 70_000_000])
@@ -443,7 +443,9 @@ def test_a_topic_in_the_wrong_shard_is_noted(tmp_path: Path) -> None:
     stop(shard)
     assert verified(tmp_path)["is_fine"]
     assert [
-        note for note in notes(tmp_path) if note.startswith('topic "topic-1" is here, but its name belongs')
+        note
+        for note in notes(tmp_path)
+        if note.startswith('topic "topic-1" is in this shard, but its name belongs')
     ]
 
 
@@ -454,7 +456,7 @@ def test_what_is_none_of_ours_is_noted(tmp_path: Path) -> None:
     verdict = verified(tmp_path)
     assert verdict["is_fine"]
     assert verdict["notes"] == ["shards/01: LAYOUT.json does not name this shard"]
-    assert "notes.txt in wal/ is nothing of ours" in verdict["shards"][0]["notes"]
+    assert "notes.txt in wal/ is not a file of topicsd" in verdict["shards"][0]["notes"]
     assert "shards/01" in run_here("inspect", tmp_path).out
 
 
@@ -482,4 +484,4 @@ def test_a_read_error_is_named_with_its_place(tmp_path: Path, monkeypatch: pytes
     assert [len(shard["problems"]) for shard in verdict["shards"]] == [0, 1, 0]
     (found,) = problems(tmp_path)
     assert found["file"] == f"{tmp_path}/shards/01/wal/{FIRST} at offset 118"
-    assert found["what"] == "cannot be read: Input/output error"
+    assert found["what"] == "read failed: Input/output error"

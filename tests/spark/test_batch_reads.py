@@ -49,8 +49,8 @@ def test_a_topic_has_the_rows_that_diff_gives(spark: SparkSession, store: Store,
 
 def test_all_topics_at_once_by_a_pattern(spark: SparkSession, store: Store) -> None:
     reader = spark.read.format("topicsd").option("subscribePattern", f"{PLAIN}|{OTHER}|capped.*")
-    found = {row.topic: row["count"] for row in reader.load(store.path).groupBy("topic").count().collect()}
-    assert found == {topic: len(store.client.rows(topic)) for topic in (PLAIN, OTHER, CAPPED, CAPPED_BYTES)}
+    counts = {row.topic: row["count"] for row in reader.load(store.path).groupBy("topic").count().collect()}
+    assert counts == {topic: len(store.client.rows(topic)) for topic in (PLAIN, OTHER, CAPPED, CAPPED_BYTES)}
 
 
 def test_what_has_expired_is_left_out(spark: SparkSession, store: Store) -> None:
@@ -63,9 +63,9 @@ def test_what_has_expired_is_left_out(spark: SparkSession, store: Store) -> None
 
 def test_the_native_columns_are_ours(spark: SparkSession, store: Store) -> None:
     rows = read(spark, store, PLAIN, columns="native").where("meta is not null").collect()
-    wanted = [one for one in store.client.rows(PLAIN) if "meta" in one]
-    assert len(rows) == len(wanted) == 2
-    for row, one in zip(rows, wanted, strict=True):
+    expected = [one for one in store.client.rows(PLAIN) if "meta" in one]
+    assert len(rows) == len(expected) == 2
+    for row, one in zip(rows, expected, strict=True):
         assert list(row.asDict()) == ["seq", "ts", "tag", "node", "meta", "data"]
         assert (row.seq, row.tag, row.node) == (one["$seq"], one["$tag"], one["$node"])
         assert json.loads(row.meta) == one["meta"]
@@ -73,8 +73,8 @@ def test_the_native_columns_are_ours(spark: SparkSession, store: Store) -> None:
 
 
 def test_the_schema_has_kafkas_types(spark: SparkSession, store: Store) -> None:
-    found = dict(read(spark, store, PLAIN, includeHeaders="true").dtypes)
-    assert found == {
+    types = dict(read(spark, store, PLAIN, includeHeaders="true").dtypes)
+    assert types == {
         "key": "binary",
         "value": "binary",
         "topic": "string",
@@ -88,16 +88,16 @@ def test_the_schema_has_kafkas_types(spark: SparkSession, store: Store) -> None:
 
 def test_a_given_schema_chooses_columns(spark: SparkSession, store: Store) -> None:
     rows = read(spark, store, PLAIN, "offset bigint, key binary").collect()
-    wanted = [(one["$seq"], one.get("$tag")) for one in store.client.rows(PLAIN)]
-    assert [(row.offset, row.key and row.key.decode()) for row in rows] == wanted
-    assert read(spark, store, PLAIN, "offset bigint").count() == len(wanted)
+    expected = [(one["$seq"], one.get("$tag")) for one in store.client.rows(PLAIN)]
+    assert [(row.offset, row.key and row.key.decode()) for row in rows] == expected
+    assert read(spark, store, PLAIN, "offset bigint").count() == len(expected)
 
 
 @pytest.mark.parametrize(
     ("schema", "sentence"),
     [
-        ("ofset bigint", "there is no column ofset; there are key, value, topic, partition, offset"),
-        ("offset int", "column offset is bigint, not int"),
+        ("ofset bigint", "column ofset: unknown; must be one of key, value, topic, partition, offset"),
+        ("offset int", "column offset: must be bigint, got int"),
     ],
 )
 def test_a_schema_that_is_not_ours_is_refused(
@@ -146,8 +146,8 @@ def test_the_source_can_be_registered_by_hand(spark: SparkSession, store: Store)
 @pytest.mark.parametrize(
     ("topics", "sentence"),
     [
-        ("nowhere", 'there is no topic "nowhere" in'),
-        ("passing", 'topic "passing" is ephemeral: its records are in no file'),
+        ("nowhere", 'topic "nowhere" does not exist in'),
+        ("passing", 'topic "passing" is ephemeral: it has no files'),
     ],
 )
 def test_a_topic_that_cannot_be_read_is_an_error(
@@ -160,8 +160,8 @@ def test_a_topic_that_cannot_be_read_is_an_error(
 def test_loss_names_what_is_gone(spark: SparkSession, store: Store) -> None:
     bounds = {"startingOffsets": f'{{"{CAPPED}":1}}'}
     earliest = store.client.rows(CAPPED)[0]["$seq"]
-    told = rf"wanted from seq 1, earliest is {earliest}: seqs 1 to {earliest - 1} are gone \(cap\)"
-    with pytest.raises(PySparkException, match=told):
+    message = rf"read from seq 1, earliest is {earliest}: seqs 1 to {earliest - 1} are gone \(cap\)"
+    with pytest.raises(PySparkException, match=message):
         read(spark, store, CAPPED, **bounds).collect()
     assert read(spark, store, CAPPED, failOnDataLoss="false", **bounds).count() == 700
     # What was deleted on purpose is no loss.

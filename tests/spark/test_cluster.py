@@ -64,7 +64,7 @@ def test_a_job_runs_where_the_package_comes_as_a_zip(store: Store, tmp_path: Pat
     )
     assert ran.returncode == 0, ran.stdout[-3000:]
     # There stderr of the program is stdout.
-    assert "export: run 1: 40 records in 1 files" in ran.stdout
+    assert "export: run 1: wrote 40 records to 1 files" in ran.stdout
     (manifest,) = (out / "_manifest").glob("*.json")
     (name,) = json.loads(manifest.read_text())["files"]
     assert (out / name).exists()

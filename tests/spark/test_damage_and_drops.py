@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from spark.errors import DamagedRecord, SourceError
-from spark.source.batch_reader import BatchReader
+from spark.source.batch_reader import BatchQueryReader
 from spark.source.columns import all_columns, arrow_schema
 from spark.source.read_options import parse_options
 from tests.harness.whole_server import WholeServer
@@ -21,13 +21,13 @@ from tests.spark.topic_client import TopicClient
 READS = 50
 
 
-def reader_of(path: Path, topics: str = "orders", **options: str) -> BatchReader:
+def reader_of(path: Path, topics: str = "orders", **options: str) -> BatchQueryReader:
     columns = all_columns(is_native=False, include_headers=False)
     parsed = parse_options({"path": str(path), "subscribe": topics, **options}, is_stream=False)
-    return BatchReader(parsed, arrow_schema(list(columns), columns))
+    return BatchQueryReader(parsed, arrow_schema(list(columns), columns))
 
 
-def rows_of(reader: BatchReader, partitions: Any = None) -> Iterator[tuple[int, bytes]]:
+def rows_of(reader: BatchQueryReader, partitions: Any = None) -> Iterator[tuple[int, bytes]]:
     for partition in reader.partitions() if partitions is None else partitions:
         for batch in reader.read(partition):
             assert isinstance(batch, pa.RecordBatch)
@@ -43,11 +43,11 @@ def server(tmp_path: Path) -> Iterator[WholeServer]:
 def seal_all(server: WholeServer, client: TopicClient, folder: Path) -> list[Path]:
     """The segments of a topic with 2,000 records, once they are in files."""
     client.fill("orders", 2000)
-    found = folder / "data" / "shards" / "00" / "topics"
-    server.wait_for(lambda: len(list(found.rglob("*.idx"))) >= 4, "segments are sealed")
+    topics = folder / "data" / "shards" / "00" / "topics"
+    server.wait_for(lambda: len(list(topics.rglob("*.idx"))) >= 4, "segments are sealed")
     client.wait_until_durable("orders")
     server.stop()
-    return sorted(found.rglob("*.data"))
+    return sorted(topics.rglob("*.data"))
 
 
 def test_damaged_bytes_are_named_or_skipped(
@@ -60,14 +60,14 @@ def test_damaged_bytes_are_named_or_skipped(
     data[at + 5] ^= 1
     segments[1].write_bytes(data)
     path = tmp_path / "data"
-    with pytest.raises(DamagedRecord) as told:
+    with pytest.raises(DamagedRecord) as raised:
         list(rows_of(reader_of(path)))
     assert f'{segments[1]}, offset {at - 39}, seq 701 of topic "orders" is damaged: the checksum' in str(
-        told.value
+        raised.value
     )
     kept = [seq for seq, _ in rows_of(reader_of(path, mode="PERMISSIVE"))]
     assert kept == [seq for seq in range(1, 2001) if seq != 701]
-    assert "1 damaged records were skipped (mode=PERMISSIVE)" in caplog.text
+    assert "skipped damaged records: mode=PERMISSIVE  count=1" in caplog.text
 
 
 def test_a_segment_that_was_cut_short_gives_what_is_left(
@@ -82,7 +82,7 @@ def test_a_segment_that_was_cut_short_gives_what_is_left(
         list(rows_of(reader_of(path)))
     kept = [seq for seq, _ in rows_of(reader_of(path, mode="PERMISSIVE"))]
     assert kept == [*range(1, 901), *range(1001, 2001)]
-    assert "100 damaged records were skipped (mode=PERMISSIVE)" in caplog.text
+    assert "skipped damaged records: mode=PERMISSIVE  count=100" in caplog.text
 
 
 def test_a_torn_tail_and_what_was_never_synced_are_not_read(server: WholeServer, tmp_path: Path) -> None:
@@ -147,6 +147,6 @@ def _write(port: int, ends: threading.Event) -> None:
         client.ask("POST", "passing/delete", {"before_seq": client.ask("GET", "passing")["head_seq"] - 50})
 
 
-def test_no_directory_is_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"path: .* is no data directory: it has no LAYOUT.json"):
+def test_a_missing_directory_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"path: .* is not a data directory: it has no LAYOUT.json"):
         reader_of(tmp_path).partitions()

@@ -17,7 +17,7 @@ from shared.contract.topic_config import TopicConfigPatch
 from shared.settings.settings import Settings
 from spark.errors import DataLoss
 from spark.task import record_batch
-from spark.view.kept_store import KeptStore
+from spark.view.trash_store import TrashStore
 from tests.harness.one_shard import record
 from tests.harness.real_shard import RealShard
 from tests.spark.test_damage_and_drops import reader_of, rows_of
@@ -90,11 +90,11 @@ CHANGES = [
 
 
 def seqs_of(rows: Iterator[tuple[int, bytes]]) -> list[int]:
-    found = []
+    seqs = []
     for seq, value in rows:
         assert msgspec.json.decode(value) == {"n": seq}
-        found.append(seq)
-    return found
+        seqs.append(seq)
+    return seqs
 
 
 def places(folder: Path) -> list[Path]:
@@ -159,7 +159,7 @@ def test_what_a_cap_takes_behind_a_plan_is_loss(tmp_path: Path) -> None:
     plans = [reader.partitions() for reader in readers]
     shard.put("orders", cap_records=150)
     let_go(shard)
-    with pytest.raises(DataLoss, match=r"wanted seq 1, and the earliest is 351 by now \(cap\)"):
+    with pytest.raises(DataLoss, match=r"read from seq 1, earliest is now 351 \(cap\)"):
         seqs_of(rows_of(readers[0], plans[0]))
     # A segment that is still there is read as it was planned.
     assert seqs_of(rows_of(readers[1], plans[1])) == list(range(301, RECORDS + 1))
@@ -167,7 +167,7 @@ def test_what_a_cap_takes_behind_a_plan_is_loss(tmp_path: Path) -> None:
 
 
 class DroppingFs(RealFs):
-    """Whoever opens a file finds that it was moved to the trash the moment before."""
+    """Each opened file was moved to the trash a moment before."""
 
     def __init__(self, trash: Path) -> None:
         self._trash = trash
@@ -185,7 +185,7 @@ def test_a_file_that_goes_between_the_look_and_the_opening_is_found(tmp_path: Pa
     trash.mkdir(parents=True)
     directory.mkdir(parents=True)
     (directory / "seg-0000000000000001.data").write_bytes(b"of a segment")
-    store = KeptStore(DroppingFs(trash), paths, None)
+    store = TrashStore(DroppingFs(trash), paths, None)
     assert store.read_range("topics/0000000000000007-1024/seg-0000000000000001.data", 3, 4) == b"a se"
     store.close()
 
@@ -204,7 +204,7 @@ def test_what_is_in_the_cold_directory_is_not_looked_for_in_the_trash(tmp_path: 
     key = "topics/0000000000000007-1024/seg-0000000000000001.data"
     cold, fs = LocalStore(RealFs(), str(tmp_path / "cold")), CountingFs()
     cold.put(key, lambda offset, size: b"of a segment"[offset : offset + size], 12)
-    store = KeptStore(fs, shard_paths(str(tmp_path / "data"), 0), cold)
+    store = TrashStore(fs, shard_paths(str(tmp_path / "data"), 0), cold)
     assert not store.exists(key)
     assert fs.listed == 0
     cold.delete(key)
@@ -237,25 +237,25 @@ class BusyShard(threading.Thread):
         (self._folder / "data").mkdir()
         self.shard = shard = open_shard(str(self._folder / "data"), self._settings)
         loop = asyncio.get_running_loop()
-        told = loop.create_future()
-        shard.put_topic("orders", TopicConfigPatch(), told.set_result)
+        reply = loop.create_future()
+        shard.put_topic("orders", TopicConfigPatch(), reply.set_result)
         shard.log.commit()
-        await told
+        await reply
         self.has_begun.set()
         turn = seq = 0
         while not self._ends.is_set():
-            turn, told = turn + 1, loop.create_future()
+            turn, reply = turn + 1, loop.create_future()
             if turn % 10:
                 new = [
                     NewRecord(msgspec.Raw(b'{"n":%d}' % n), "kept" if n % 3 == 0 else "gone")
                     for n in range(seq + 1, seq + 21)
                 ]
                 seq += 20
-                shard.append("orders", AppendRequest(new), told.set_result)
+                shard.append("orders", AppendRequest(new), reply.set_result)
             else:
-                shard.delete_records("orders", DeleteRequest(tag="gone"), told.set_result)
+                shard.delete_records("orders", DeleteRequest(tag="gone"), reply.set_result)
             shard.log.commit()
-            await told
+            await reply
             await asyncio.sleep(0.005)
         shard.close()
 
@@ -302,5 +302,5 @@ def test_reads_beside_a_shard_that_rewrites_and_moves_are_durable_prefixes(
     finally:
         busy.end()
     end = busy.shard.state.topics["orders"].head
-    found = seqs_of(rows_of(reader_of(path)))
-    assert [seq for seq in found if seq % 3 == 0] == list(range(3, end + 1, 3))
+    seqs = seqs_of(rows_of(reader_of(path)))
+    assert [seq for seq in seqs if seq % 3 == 0] == list(range(3, end + 1, 3))

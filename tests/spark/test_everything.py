@@ -29,8 +29,8 @@ def served(everything: Everything, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(params=["down", "up"])
 def directory(request: pytest.FixtureRequest, everything: Everything) -> Everything:
-    found: Everything = request.getfixturevalue("served") if request.param == "up" else everything
-    return found
+    chosen: Everything = request.getfixturevalue("served") if request.param == "up" else everything
+    return chosen
 
 
 def is_in_files(directory: Everything, topic: str) -> bool:
@@ -47,7 +47,7 @@ def options(directory: Everything) -> dict[str, str]:
     }
 
 
-def found(spark: SparkSession, directory: Everything, **more: str) -> dict[str, list[int]]:
+def seqs_read(spark: SparkSession, directory: Everything, **more: str) -> dict[str, list[int]]:
     rows = spark.read.format("topicsd").options(**options(directory), **more).load().collect()
     seqs: dict[str, list[int]] = {}
     for row in sorted(rows, key=lambda row: (row.topic, row.offset)):
@@ -59,16 +59,16 @@ def test_a_pattern_passes_over_topics_that_have_no_files(spark: SparkSession, ev
     given = {**options(everything), "subscribePattern": ".*"}
     del given["subscribe"]
     rows = spark.read.format("topicsd").options(**given).load().collect()
-    assert {row.topic for row in rows} == set(wanted(everything))
+    assert {row.topic for row in rows} == set(expected_seqs(everything))
 
 
-def wanted(directory: Everything) -> dict[str, list[int]]:
+def expected_seqs(directory: Everything) -> dict[str, list[int]]:
     seqs = {topic: [row["$seq"] for row in rows] for topic, rows in directory.said.rows.items()}
     return {topic: one for topic, one in seqs.items() if one and is_in_files(directory, topic)}
 
 
 def test_a_batch_has_the_rows_that_the_server_gave(spark: SparkSession, directory: Everything) -> None:
-    assert found(spark, directory) == wanted(directory)
+    assert seqs_read(spark, directory) == expected_seqs(directory)
 
 
 def test_statistics_have_every_topic_and_cursor(
@@ -77,10 +77,10 @@ def test_statistics_have_every_topic_and_cursor(
     topics = options(directory)["subscribe"]
     given = ["stats", "--path", str(directory.data), "--topics", topics]
     assert main(given, spark) == 0
-    told = capfd.readouterr().out
+    output = capfd.readouterr().out
     for topic in topics.split(","):
-        assert topic in told
-    assert "billing" in told
+        assert topic in output
+    assert "billing" in output
 
 
 def test_damaged_segments_are_skipped_when_that_is_asked_for(
@@ -94,9 +94,9 @@ def test_damaged_segments_are_skipped_when_that_is_asked_for(
                 name = SegmentName(topic.topic_id, topic.epoch, entry.first_seq, entry.generation)
                 root = shard_paths(str(copy.data), snapshot.head.shard).root
                 flip(Path(root, name.key(".data")), 150)
-    rows, missing = found(spark, copy, mode="PERMISSIVE"), wanted(copy)
+    rows, missing = seqs_read(spark, copy, mode="PERMISSIVE"), expected_seqs(copy)
     lost = {topic: sorted(set(seqs) - set(rows[topic])) for topic, seqs in missing.items()}
     assert [topic for topic, seqs in lost.items() if seqs] == [copy.first.fsync]
     assert len(lost[copy.first.fsync]) == 1
-    with pytest.raises(Exception, match=r"mode=PERMISSIVE skips what is damaged"):
-        found(spark, copy)
+    with pytest.raises(Exception, match=r"set mode=PERMISSIVE to skip"):
+        seqs_read(spark, copy)

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql.datasource import Filter, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual
 
 from spark.errors import DamagedRecord
-from spark.source.batch_reader import FilteredReader
+from spark.source.batch_reader import FilteredQueryReader
 from spark.source.columns import KAFKA, arrow_schema
 from spark.source.read_options import parse_options
 from tests.harness.one_shard import record
@@ -48,7 +48,7 @@ class Times:
 
     def seqs(self, *filters: Filter, **options: str) -> list[int]:
         given = {"path": str(self.path), "subscribe": "orders", "narrowed": "true", **options}
-        reader = FilteredReader(parse_options(given, is_stream=False), arrow_schema(list(KAFKA), KAFKA))
+        reader = FilteredQueryReader(parse_options(given, is_stream=False), arrow_schema(list(KAFKA), KAFKA))
         assert list(reader.pushFilters(list(filters))) == list(filters)
         return [seq for seq, _ in rows_of(reader)]
 
@@ -59,8 +59,8 @@ def times(tmp_path_factory: pytest.TempPathFactory) -> Times:
 
 
 def test_a_filter_that_ends_before_the_option_ends_loses_nothing(times: Times) -> None:
-    found = times.seqs(LessThan(("timestamp",), times.at(150)), endingTimestamp=str(times.ms(180)))
-    assert found == list(range(1, 150))
+    seqs = times.seqs(LessThan(("timestamp",), times.at(150)), endingTimestamp=str(times.ms(180)))
+    assert seqs == list(range(1, 150))
 
 
 EDGES = (1, 2, 100, 101, 102, 200, 250, 299, 301, 329, 330, 331, 349, 350, 351)
@@ -100,13 +100,13 @@ def test_segments_of_other_times_are_not_opened(times: Times, monkeypatch: pytes
     assert [seq for seq in opened if seq] == [101], "once, by the task"
 
 
-def test_damaged_records_of_which_nobody_knows_the_time_are_told(tmp_path: Path) -> None:
+def test_damaged_records_with_unknown_times_are_reported(tmp_path: Path) -> None:
     times = Times(tmp_path)
     segment = next(times.path.rglob("seg-0000000000000101.data"))
     flip(segment)
     flip(segment.with_suffix(".idx"))
     span = [GreaterThanOrEqual(("timestamp",), times.at(102)), LessThan(("timestamp",), times.at(198))]
-    with pytest.raises(DamagedRecord, match=r"seqs 150 to 150: its .data is damaged; mode=PERMISSIVE skips"):
+    with pytest.raises(DamagedRecord, match=r"seqs 150 to 150: its .data is damaged; set mode=PERMISSIVE"):
         times.seqs(*span)
     left = [seq for seq in range(101, 201) if seq != 150]
     assert times.seqs(*span, mode="PERMISSIVE") == left, "Spark applies the filter"

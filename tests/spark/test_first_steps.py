@@ -39,11 +39,11 @@ def test_a_newcomer_can_run_the_example(
     monkeypatch.setenv("TOPICS_DATA_DIR", store.path)
     monkeypatch.setenv("FIRST_STEPS_DIR", str(tmp_path))
     with rules_as_before(spark):
-        found = runpy.run_path(str(EXAMPLE))
+        program = runpy.run_path(str(EXAMPLE))
     spark.sparkContext.setLogLevel("OFF")
-    told = capsys.readouterr().out
-    assert "1200 records were there at first, 5 came since" in told
-    sums = {row.kind: row["sum"] for row in found["sold"].collect()}
+    output = capsys.readouterr().out
+    assert "1200 records at first, 5 new records since" in output
+    sums = {row.kind: row["sum"] for row in program["sold"].collect()}
     rows = [row["data"] for row in store.client.rows("first-steps")]
     assert len(rows) == 1205
     for kind in ("coffee", "tea", "cake"):

@@ -48,7 +48,7 @@ def exported(spark: SparkSession, folder: Path, topic: str) -> list[Row]:
     return rows.collect()
 
 
-def wanted(store: Store, topic: str) -> list[tuple[Any, ...]]:
+def expected_rows(store: Store, topic: str) -> list[tuple[Any, ...]]:
     """All that there is of each record but its time."""
     return [(one["$seq"], *content(one)) for one in store.client.rows(topic)]
 
@@ -63,7 +63,7 @@ def as_wanted(rows: list[Row]) -> list[tuple[Any, ...]]:
     ]
 
 
-def test_an_export_goes_on_where_the_one_before_ended_also_when_that_died(
+def test_an_export_continues_where_the_last_one_ended_even_after_a_crash(
     spark: SparkSession, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     topics = ("export-a", "export-b")
@@ -75,9 +75,9 @@ def test_an_export_goes_on_where_the_one_before_ended_also_when_that_died(
     assert main(command, spark) == 0
     for topic in topics:
         rows = exported(spark, out, topic)
-        assert as_wanted(rows) == wanted(store, topic)
+        assert as_wanted(rows) == expected_rows(store, topic)
         assert {row.day for row in rows} == {row.ts.date() for row in rows}
-    assert "export: run 1: 1,109 records in 2 files" in capsys.readouterr().err
+    assert "export: run 1: wrote 1,109 records to 2 files" in capsys.readouterr().err
 
     store.client.fill("export-a", 50)
     store.client.wait_until_durable("export-a")
@@ -86,11 +86,11 @@ def test_an_export_goes_on_where_the_one_before_ended_also_when_that_died(
     with pytest.raises(Death):
         export(spark, source, dying, "earliest", "latest", lambda sentence: None)
     # Its manifest is there, and its rows are not yet.
-    assert len(exported(spark, out, "export-a")) == len(wanted(store, "export-a")) - 50
+    assert len(exported(spark, out, "export-a")) == len(expected_rows(store, "export-a")) - 50
     assert main(command, spark) == 0
-    assert "export: there is nothing new" in capsys.readouterr().err
+    assert "export: no new records" in capsys.readouterr().err
     for topic in topics:
-        assert as_wanted(exported(spark, out, topic)) == wanted(store, topic)
+        assert as_wanted(exported(spark, out, topic)) == expected_rows(store, topic)
 
 
 def test_an_export_has_a_range(spark: SparkSession, store: Store, tmp_path: Path) -> None:
@@ -103,12 +103,12 @@ def test_an_export_has_a_range(spark: SparkSession, store: Store, tmp_path: Path
         (str(stamp + 1), "latest", 105, 105),
         ('{"export-range":20}', '{"export-range":10}', 20, 20),
     ):
-        found = source.stretches(begin, end)["export-range"]
-        assert (found.start, found.end) == (first, last), (begin, end)
+        topic_range = source.ranges(begin, end)["export-range"]
+        assert (topic_range.start, topic_range.end) == (first, last), (begin, end)
     folder = ExportFolder(HadoopFolder(spark, str(tmp_path)))
     made = export(spark, source, folder, '{"export-range":20}', '{"export-range":30}', lambda sentence: None)
     assert made is not None
-    assert made.places["export-range"].offset == 30
+    assert made.positions["export-range"].offset == 30
     assert [row.seq for row in exported(spark, tmp_path, "export-range")] == list(range(20, 30))
 
 
@@ -119,10 +119,10 @@ def test_an_export_from_the_end_has_what_comes_behind_it(
     command = ["export", "--path", store.path, "--topics", "export-tail", "--out", str(tmp_path)]
     for _ in range(2):
         assert main([*command, "--from", "latest"], spark) == 0
-        assert capsys.readouterr().err == "export: there is nothing new\n"
+        assert capsys.readouterr().err == "export: no new records\n"
     fill(store, "export-tail", count=2)
     assert main([*command, "--from", "latest"], spark) == 0
-    assert as_wanted(exported(spark, tmp_path, "export-tail")) == wanted(store, "export-tail")[9:]
+    assert as_wanted(exported(spark, tmp_path, "export-tail")) == expected_rows(store, "export-tail")[9:]
 
 
 def test_a_topic_that_was_made_anew_is_loss_for_an_export(
@@ -134,14 +134,14 @@ def test_a_topic_that_was_made_anew_is_loss_for_an_export(
     store.client.ask("DELETE", "export-again")
     fill(store, "export-again", count=20)
     assert main(command, spark) == 1
-    told = capsys.readouterr().err.splitlines()[-1]
-    assert told.startswith('export: topic "export-again": wanted from seq 10, earliest is 1')
+    output = capsys.readouterr().err.splitlines()[-1]
+    assert output.startswith('export: topic "export-again": read from seq 10, earliest is 1')
     assert main([*command, "--option", "failOnDataLoss=false"], spark) == 0
     rows = exported(spark, tmp_path, "export-again")
     assert sorted(row.seq for row in rows) == sorted([*range(1, 10), *range(1, 25)])
 
 
-def test_statistics_are_told_by_topic_and_hour(
+def test_statistics_are_by_topic_and_hour(
     spark: SparkSession, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fill(store, "stats-a", count=96)
@@ -152,11 +152,11 @@ def test_statistics_are_told_by_topic_and_hour(
     picture = tmp_path / "stats.png"
     command = ["stats", "--path", store.path, "--topics", "stats-a,stats-b", "--png", str(picture)]
     assert main(command, spark) == 0
-    told = capsys.readouterr()
+    output = capsys.readouterr()
     by_url = ["stats", "--url", f"http://127.0.0.1:{store.server.port}", "--topics", "stats-a,stats-b"]
     assert main(by_url, spark) == 0
-    assert capsys.readouterr().out == told.out
-    tables = [table.splitlines() for table in told.out.rstrip().split("\n\n")]
+    assert capsys.readouterr().out == output.out
+    tables = [table.splitlines() for table in output.out.rstrip().split("\n\n")]
     assert [table[0].split()[:2] for table in tables] == [
         ["TOPIC", "HOUR"],
         ["TOPIC", "RECORDS"],
@@ -171,7 +171,7 @@ def test_statistics_are_told_by_topic_and_hour(
     assert {hour[-2] for hour in hours if hour[-3] != "0"} == {"red"}
     assert tables[2][1].split()[:4] == ["stats-a", "billing", "90", "10"]
     assert picture.read_bytes().startswith(b"\x89PNG")
-    assert f"stats: the picture is in {picture}" in told.err
+    assert f"stats: wrote the chart to {picture}" in output.err
 
 
 def test_a_compaction_has_the_latest_record_of_each_tag(
@@ -181,7 +181,7 @@ def test_a_compaction_has_the_latest_record_of_each_tag(
     fill(store, "compact-a", count=10)
     command = ["compact", "--path", store.path, "--topics", "compact-a", "--out", str(tmp_path)]
     assert main(command, spark) == 0
-    latest = {one[1]: one for one in wanted(store, "compact-a") if one[1]}
+    latest = {one[1]: one for one in expected_rows(store, "compact-a") if one[1]}
     rows = exported(spark, tmp_path, "compact-a")
     assert as_wanted(rows) == sorted(latest.values(), key=lambda one: int(one[0]))
     assert main(command, spark) == 0
@@ -189,7 +189,7 @@ def test_a_compaction_has_the_latest_record_of_each_tag(
 
 
 class DyingBook(HadoopFolder):
-    """Its process dies when all is sent, and nobody knows yet."""
+    """The process dies after everything was sent, before that is recorded."""
 
     def write_new(self, name: str, data: bytes) -> None:
         if name.endswith(".done"):
@@ -215,14 +215,17 @@ def test_an_export_comes_back_once_and_in_order_also_when_the_replay_died(
     assert main(again, spark) == 0
     for topic in topics:
         assert contents(store, f"copy-{topic}") == contents(store, topic)
-    told = capsys.readouterr().err
-    assert f"replay: run 1: 608 records to topics of the same names behind 'copy-' of {url}" in told
-    assert "replay: run 2: 54 records" in told
+    output = capsys.readouterr().err
+    assert (
+        f"replay: run 1: sending 608 records to topics of the same names with prefix 'copy-' at {url}"
+        in output
+    )
+    assert "replay: run 2: sending 54 records" in output
     assert main(again, spark) == 0
-    assert "replay: there is nothing that was not sent before" in capsys.readouterr().err
+    assert "replay: all records were sent before" in capsys.readouterr().err
     assert contents(store, "copy-replay-a") == contents(store, "replay-a")
     assert main([*again[:-2], "--into", "other"], spark) == 1
-    assert "give this one another --name" in capsys.readouterr().err
+    assert "use another name" in capsys.readouterr().err
 
 
 def contents(store: Store, topic: str) -> list[tuple[Any, ...]]:
@@ -243,7 +246,7 @@ def test_a_compaction_goes_into_a_topic(spark: SparkSession, store: Store, tmp_p
     assert contents(store, "latest-b") == [kept["blue"], kept["red"]]
 
 
-def test_what_fails_in_a_job_is_a_sentence(
+def test_a_failed_job_prints_one_line(
     spark: SparkSession, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, server = str(tmp_path / "out"), ["--url", f"http://127.0.0.1:{store.server.port}"]
@@ -251,22 +254,25 @@ def test_what_fails_in_a_job_is_a_sentence(
     for arguments, sentence in (
         (
             ["export", "--path", store.path, "--topics", "capped", "--out", str(tmp_path / "file")],
-            "/file cannot be written to: Not a directory",
+            "/file: Not a directory",
         ),
         (
             ["export", "--path", store.path, "--topics", "nowhere", "--out", out],
-            'there is no topic "nowhere"',
+            'topic "nowhere" does not exist in',
         ),
-        (["stats", "--path", str(tmp_path), "--topics", "a"], "is no data directory: it has no LAYOUT.json"),
+        (
+            ["stats", "--path", str(tmp_path), "--topics", "a"],
+            "is not a data directory: it has no LAYOUT.json",
+        ),
         (["stats", "--path", store.path, "--topics", "passing"], 'topic "passing" is ephemeral'),
-        (["stats", "--path", store.path, "--topics", "capped", "--from", "noon"], "'noon' is no place in a"),
-        (["replay", "--in", out, *server], "has no export: there is no manifest in it"),
+        (["stats", "--path", store.path, "--topics", "capped", "--from", "noon"], "got 'noon'"),
+        (["replay", "--in", out, *server], "not an export folder: it has no manifest"),
         (
             ["export", "--path", store.path, "--topics", "capped", "--out", "no://where"],
-            "no file system for it (No FileSystem for scheme",
+            "no file system for this URI: No FileSystem for scheme",
         ),
     ):
         assert main(arguments, spark) == 1
-        told = capsys.readouterr().err.splitlines()
-        assert len(told) == 1
-        assert sentence in told[0]
+        output = capsys.readouterr().err.splitlines()
+        assert len(output) == 1
+        assert sentence in output[0]

@@ -22,12 +22,12 @@ KILLS = 3
 
 def run_and_kill(seconds: float, log: Path, *job: str) -> None:
     """Or it has ended by then."""
-    with log.open("ab") as told:
+    with log.open("ab") as log_file:
         process = subprocess.Popen(
             [sys.executable, "-m", "spark", *job, "--master", "local[2]"],
             cwd=PROJECT,
-            stdout=told,
-            stderr=told,
+            stdout=log_file,
+            stderr=log_file,
             start_new_session=True,
         )
     try:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spark.__main__ import uninterrupted
+from spark.__main__ import deferred_interrupt
 from tests.harness.command_run import PROJECT
 from tests.spark.conftest import PLAIN, Store
 
@@ -31,12 +31,12 @@ def test_a_job_that_is_stopped_says_so_and_leaves_no_process(store: Store, tmp_p
         first = job.stdout.readline()
         os.killpg(job.pid, signal.SIGINT)
         # All who may write there have ended then, Java as well.
-        told, _ = job.communicate()
+        output, _ = job.communicate()
     finally:
         if job.poll() is None:
             os.killpg(job.pid, signal.SIGKILL)
     assert first.startswith("export: run 1: 1 topics, "), "and no word of Spark's in front of it"
-    assert told == "export: stopped; the same command goes on where this one was\n"
+    assert output == "export: interrupted; run the same command again to resume\n"
     assert job.returncode == 130
     assert not list(Path(out).glob("_manifest/*.json"))
 
@@ -46,7 +46,7 @@ def test_what_must_not_be_interrupted_ends_first(capsys: pytest.CaptureFixture[s
     ended = []
 
     def stopped() -> None:
-        with uninterrupted():
+        with deferred_interrupt():
             signal.raise_signal(signal.SIGINT)
             ended.append(True)
 
@@ -54,4 +54,4 @@ def test_what_must_not_be_interrupted_ends_first(capsys: pytest.CaptureFixture[s
         stopped()
     assert ended
     assert signal.getsignal(signal.SIGINT) is before
-    assert capsys.readouterr().err == "this stops as soon as Spark has started\n"
+    assert capsys.readouterr().err == "interrupted: stopping as soon as Spark has started\n"

@@ -1,4 +1,4 @@
-"""A batch write with a number is done once, whoever is killed when: a real server, and played drivers."""
+"""A numbered batch write is applied once under any kill: a real server and simulated drivers."""
 
 from __future__ import annotations
 

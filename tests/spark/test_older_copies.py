@@ -15,7 +15,7 @@ from spark.source.stream_reader import StreamReader
 from tests.spark.test_damage_and_drops import reader_of
 from tests.spark.test_drops_under_readers import RECORDS, filled
 
-NEVER_HERE = r"they never were here: this is an older copy, or the start is wrong"
+NEVER_HERE = r"never written here: the directory is an older copy, or the start is wrong"
 
 
 def stream_of(path: Path, **options: str) -> StreamReader:
@@ -24,9 +24,9 @@ def stream_of(path: Path, **options: str) -> StreamReader:
 
 
 def place(path: Path, offset: int) -> dict[str, Any]:
-    found = stream_of(path, startingOffsets="earliest").initialOffset()
-    found["topics"]["orders"]["offset"] = offset
-    return found
+    position = stream_of(path, startingOffsets="earliest").initialOffset()
+    position["topics"]["orders"]["offset"] = offset
+    return position
 
 
 def test_a_checkpoint_beyond_an_older_copy_is_loss_and_nothing_is_passed_over(tmp_path: Path) -> None:
@@ -38,8 +38,8 @@ def test_a_checkpoint_beyond_an_older_copy_is_loss_and_nothing_is_passed_over(tm
     end = stream_of(path).latestOffset(place(path, head + 1))
     assert end == place(path, head + 1)
     beyond = place(path, head + 11)
-    told = rf'topic "orders": wanted from seq {head + 11}, .*: seqs {head + 1} to {head + 10} are gone'
-    with pytest.raises(DataLoss, match=rf"{told} \({NEVER_HERE}\); failOnDataLoss=false"):
+    message = rf'topic "orders": read from seq {head + 11}, .*: seqs {head + 1} to {head + 10} are gone'
+    with pytest.raises(DataLoss, match=rf"{message} \({NEVER_HERE}\); set failOnDataLoss=false"):
         stream_of(path).latestOffset(beyond)
     # A batch that was planned on the newer one, and is planned again.
     with pytest.raises(DataLoss, match=rf"seqs {head + 1} to {head + 10} are gone \({NEVER_HERE}\)"):

@@ -36,53 +36,77 @@ def drain(stream: DataFrame, kind: str, folder: Path) -> None:
 
 
 REFUSED = [
-    ({}, "exactly one of subscribe, topics, subscribePattern, assign says which topics"),
-    ({"subscribe": PLAIN, "topics": PLAIN}, "exactly one of subscribe, topics, subscribePattern, assign"),
-    ({"subscribe": " , "}, "subscribe: names no topic"),
-    ({"subscribePattern": "("}, "subscribePattern: is no regular expression"),
-    ({"assign": "[]"}, r"assign: '\[\]' is not understood"),
-    ({"assign": f'{{"{PLAIN}":[1]}}'}, rf'assign: topic "{PLAIN}" is in shard 0, not in \[1\]'),
-    ({"subscribe": PLAIN, "ofsets": "1"}, "ofsets: there is no such option; there are path,"),
-    ({"subscribe": PLAIN, "columns": "all"}, "columns: 'all' is not allowed; it is one of kafka, native"),
-    ({"subscribe": PLAIN, "includeHeaders": "yes"}, "includeHeaders: 'yes' is not allowed; .* false, true"),
+    ({}, "topics: set exactly one of subscribe, topics, subscribePattern, assign; got none"),
+    ({"subscribe": PLAIN, "topics": PLAIN}, "topics: set exactly one of subscribe, topics, subscribePattern"),
+    ({"subscribe": " , "}, "subscribe: must name at least one topic"),
+    ({"subscribePattern": "("}, "subscribePattern: must be a regular expression"),
+    ({"assign": "[]"}, r"assign: must be JSON such as"),
+    ({"assign": f'{{"{PLAIN}":[1]}}'}, rf'assign: topic "{PLAIN}" must have shard 0, got \[1\]'),
+    ({"subscribe": PLAIN, "ofsets": "1"}, "ofsets: unknown option; must be one of path,"),
+    ({"subscribe": PLAIN, "columns": "all"}, "columns: must be one of kafka, native, got 'all'"),
+    ({"subscribe": PLAIN, "includeHeaders": "yes"}, "includeHeaders: must be one of false, true, got 'yes'"),
     (
         {"subscribe": PLAIN, "columns": "native", "includeHeaders": "true"},
-        "includeHeaders: the native columns have meta and node",
+        "includeHeaders: must not be set with columns=native",
     ),
-    ({"subscribe": PLAIN, "startingOffsets": "latest"}, "startingOffsets: latest is for streams only"),
-    ({"subscribe": PLAIN, "startingOffsets": f'{{"{PLAIN}":-1}}'}, "startingOffsets: latest is for streams"),
-    ({"subscribe": PLAIN, "startingOffsets": f'{{"{PLAIN}":-3}}'}, "startingOffsets: -3 of .* is no seq"),
-    ({"subscribe": PLAIN, "startingOffsets": "soon"}, "startingOffsets: 'soon' is not understood"),
+    (
+        {"subscribe": PLAIN, "startingOffsets": "latest"},
+        "startingOffsets: must not be latest in a batch read",
+    ),
+    ({"subscribe": PLAIN, "startingOffsets": f'{{"{PLAIN}":-1}}'}, "startingOffsets: must not be latest"),
+    ({"subscribe": PLAIN, "startingOffsets": f'{{"{PLAIN}":-3}}'}, "startingOffsets: .* must be a seq"),
+    ({"subscribe": PLAIN, "startingOffsets": "soon"}, "startingOffsets: must be JSON such as"),
     (
         {"subscribe": PLAIN, "startingOffsets": f'{{"{PLAIN}":{{"0":1,"1":1}}}}'},
-        f'startingOffsets: "{PLAIN}" has 2 shards, and a topic has one',
+        f'startingOffsets: "{PLAIN}" must have one shard, such as .*, got 2',
     ),
     (
         {"subscribe": PLAIN, "startingOffsets": f'{{"{OTHER}":1}}'},
-        "startingOffsets: has to name each topic that is read",
+        "startingOffsets: must name exactly the topics that are read",
     ),
-    ({"subscribe": PLAIN, "endingOffsets": "earliest"}, "endingOffsets: earliest is no end"),
-    ({"subscribe": PLAIN, "endingOffsets": f'{{"{PLAIN}":999999}}'}, "so its end is at most .*, not 999999"),
-    ({"subscribe": PLAIN, "startingTimestamp": "-5"}, "startingTimestamp: '-5' is not allowed"),
-    ({"subscribe": PLAIN, "endingTimestamp": "today"}, "endingTimestamp: 'today' is not allowed"),
+    (
+        {"subscribe": PLAIN, "endingOffsets": "earliest"},
+        "endingOffsets: must be latest or seqs as JSON, got earliest",
+    ),
+    (
+        {"subscribe": PLAIN, "endingOffsets": f'{{"{PLAIN}":999999}}'},
+        "endingOffsets: must be at most .*, got 999999",
+    ),
+    (
+        {"subscribe": PLAIN, "startingTimestamp": "-5"},
+        "startingTimestamp: must be a whole number of at least",
+    ),
+    (
+        {"subscribe": PLAIN, "endingTimestamp": "today"},
+        "endingTimestamp: must be a whole number of at least",
+    ),
     (
         {"subscribe": PLAIN, "startingOffsetsByTimestamp": f'{{"{PLAIN}":-1}}'},
-        "startingOffsetsByTimestamp: a time is a number of milliseconds of at least 0",
+        "startingOffsetsByTimestamp: must be at least 0 ms",
     ),
     (
         {"subscribe": PLAIN, "startingTimestamp": str(FAR)},
-        f'startingTimestamp: topic "{PLAIN}" has no record that is as young as {FAR}; .*=latest begins',
+        f'startingTimestamp: topic "{PLAIN}" has no record at or after {FAR}; set .*=latest to begin',
     ),
     (
         {"subscribe": PLAIN, "startingOffsetsByTimestampStrategy": "first"},
-        "startingOffsetsByTimestampStrategy: 'first' is not allowed; it is one of error, latest",
+        "startingOffsetsByTimestampStrategy: must be one of error, latest, got 'first'",
     ),
-    ({"subscribe": PLAIN, "failOnDataLoss": "no"}, "failOnDataLoss: 'no' is not allowed"),
-    ({"subscribe": PLAIN, "maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger: is for a stream only"),
-    ({"subscribe": PLAIN, "maxBytesPerTrigger": "5"}, "maxBytesPerTrigger: is for a stream only"),
-    ({"subscribe": PLAIN, "minPartitions": "0"}, "minPartitions: '0' is not allowed; .* at least 1"),
-    ({"subscribe": PLAIN, "maxRecordsPerPartition": "many"}, "maxRecordsPerPartition: 'many' is not allowed"),
-    ({"subscribe": PLAIN, "mode": "LENIENT"}, "mode: 'LENIENT' is not allowed; .* FAILFAST, PERMISSIVE"),
+    ({"subscribe": PLAIN, "failOnDataLoss": "no"}, "failOnDataLoss: must be one of false, true, got 'no'"),
+    (
+        {"subscribe": PLAIN, "maxOffsetsPerTrigger": "5"},
+        "maxOffsetsPerTrigger: must be set only for a stream",
+    ),
+    ({"subscribe": PLAIN, "maxBytesPerTrigger": "5"}, "maxBytesPerTrigger: must be set only for a stream"),
+    (
+        {"subscribe": PLAIN, "minPartitions": "0"},
+        "minPartitions: must be a whole number of at least 1, got '0'",
+    ),
+    (
+        {"subscribe": PLAIN, "maxRecordsPerPartition": "many"},
+        "maxRecordsPerPartition: must be a whole number of at least",
+    ),
+    ({"subscribe": PLAIN, "mode": "LENIENT"}, "mode: must be one of FAILFAST, PERMISSIVE, got 'LENIENT'"),
 ]
 
 
@@ -97,12 +121,15 @@ def test_a_wrong_option_is_refused_by_name(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"endingOffsets": "latest"}, "endingOffsets: is for a batch read only"),
-        ({"endingTimestamp": "5"}, "endingTimestamp: is for a batch read only"),
-        ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger: '0' is not allowed; .* at least 1"),
-        ({"maxBytesPerTrigger": "1MB"}, "maxBytesPerTrigger: '1MB' is not allowed"),
-        ({"subscribe": "nowhere"}, 'there is no topic "nowhere" in'),
-        ({"subscribe": "passing"}, 'topic "passing" is ephemeral: its records are in no file'),
+        ({"endingOffsets": "latest"}, "endingOffsets: must be set only for a batch read"),
+        ({"endingTimestamp": "5"}, "endingTimestamp: must be set only for a batch read"),
+        (
+            {"maxOffsetsPerTrigger": "0"},
+            "maxOffsetsPerTrigger: must be a whole number of at least 1, got '0'",
+        ),
+        ({"maxBytesPerTrigger": "1MB"}, "maxBytesPerTrigger: must be a whole number of at least"),
+        ({"subscribe": "nowhere"}, 'topic "nowhere" does not exist in'),
+        ({"subscribe": "passing"}, 'topic "passing" is ephemeral: it has no files'),
     ],
 )
 def test_a_stream_refuses_what_is_no_option_of_it(
@@ -114,22 +141,22 @@ def test_a_stream_refuses_what_is_no_option_of_it(
 
 
 def test_what_is_no_data_directory_is_refused(spark: SparkSession, store: Store, tmp_path: Path) -> None:
-    with pytest.raises(PySparkException, match="is no data directory: it has no LAYOUT"):
+    with pytest.raises(PySparkException, match="is not a data directory: it has no LAYOUT"):
         load(spark, tmp_path, subscribe=PLAIN).count()
     with pytest.raises(PySparkException, match="path"):
         spark.read.format("topicsd").option("subscribe", PLAIN).load().count()
 
 
 def test_each_way_to_name_topics_selects_the_same(spark: SparkSession, store: Store) -> None:
-    found = offsets(load(spark, store.path, OFFSETS, subscribe=PLAIN))
-    assert found == [row["$seq"] for row in store.client.rows(PLAIN)]
+    read_offsets = offsets(load(spark, store.path, OFFSETS, subscribe=PLAIN))
+    assert read_offsets == [row["$seq"] for row in store.client.rows(PLAIN)]
     for way in (
         {"topics": f" {PLAIN} ,"},
         {"SUBSCRIBE": PLAIN},
         {"subscribePattern": f"{PLAIN[:-1]}."},
         {"assign": f'{{"{PLAIN}":[0]}}'},
     ):
-        assert offsets(load(spark, store.path, OFFSETS, **way)) == found
+        assert offsets(load(spark, store.path, OFFSETS, **way)) == read_offsets
     assert load(spark, store.path, OFFSETS, subscribePattern="nothing-of-it").count() == 0
 
 
@@ -151,11 +178,11 @@ def test_a_start_behind_every_record_is_empty_where_that_is_wanted(spark: SparkS
     assert load(spark, store.path, subscribe=PLAIN, endingTimestamp=1).count() == 0
 
 
-def test_a_stream_begins_where_it_is_told(spark: SparkSession, store: Store, tmp_path: Path) -> None:
+def test_a_stream_begins_at_the_given_position(spark: SparkSession, store: Store, tmp_path: Path) -> None:
     rows = store.client.rows(PLAIN)
     stamp, seqs = rows[-1]["$ts"], [row["$seq"] for row in rows]
     young = [row["$seq"] for row in rows if row["$ts"] >= stamp]
-    for number, (options, wanted) in enumerate(
+    for number, (options, expected) in enumerate(
         [
             ({}, []),
             ({"startingOffsets": f'{{"{PLAIN}":-1}}'}, []),
@@ -166,8 +193,8 @@ def test_a_stream_begins_where_it_is_told(spark: SparkSession, store: Store, tmp
         folder = tmp_path / str(number)
         reader = spark.readStream.format("topicsd").schema(OFFSETS).options(subscribe=PLAIN, **options)
         drain(reader.options(minPartitions="3").load(store.path), "parquet", folder)
-        found = offsets(spark.read.schema(OFFSETS).parquet(str(folder / "rows")))
-        assert found == wanted, options
+        read_offsets = offsets(spark.read.schema(OFFSETS).parquet(str(folder / "rows")))
+        assert read_offsets == expected, options
 
 
 def test_a_checkpoint_of_another_version_is_refused(
@@ -177,12 +204,12 @@ def test_a_checkpoint_of_another_version_is_refused(
     drain(stream, "noop", tmp_path)
     (offset,) = (tmp_path / "checkpoint" / "offsets").glob("[0-9]*")
     *head, place = offset.read_text().splitlines()
-    told = json.loads(place)
-    assert (place, told["version"]) == (json.dumps(told, sort_keys=True, separators=(", ", ": ")), 1)
-    offset.write_text("\n".join([*head, json.dumps({**told, "version": 2})]))
+    stored = json.loads(place)
+    assert (place, stored["version"]) == (json.dumps(stored, sort_keys=True, separators=(", ", ": ")), 1)
+    offset.write_text("\n".join([*head, json.dumps({**stored, "version": 2})]))
     # What Spark keeps beside it of what it wrote itself.
     shutil.rmtree(tmp_path / "checkpoint" / "commits")
-    with pytest.raises(StreamingQueryException, match="offsets of version 2; this program reads 1"):
+    with pytest.raises(StreamingQueryException, match="the version of its offsets must be 1, got 2"):
         drain(stream, "noop", tmp_path)
 
 
@@ -194,10 +221,10 @@ def test_a_directory_without_its_cold_part_names_what_is_missing(spark: SparkSes
     shard.shard.close()
     moved = cold.rename(tmp_path / "elsewhere")
     assert len(list(moved.rglob("*.data"))) == 4
-    with pytest.raises(PySparkException, match=r"seg-0000000000000001.data of .* is missing, though the man"):
+    with pytest.raises(PySparkException, match=r"seg-0000000000000001.data is missing, although the man"):
         load(spark, tmp_path / "data", subscribe="orders").count()
-    found = load(spark, tmp_path / "data", subscribe="orders", coldDir=str(moved))
-    assert offsets(found) == EVERYTHING
+    frame = load(spark, tmp_path / "data", subscribe="orders", coldDir=str(moved))
+    assert offsets(frame) == EVERYTHING
 
 
 def test_damage_fails_the_query_or_is_left_out(spark: SparkSession, tmp_path: Path) -> None:
@@ -208,8 +235,10 @@ def test_damage_fails_the_query_or_is_left_out(spark: SparkSession, tmp_path: Pa
     data[at + 5] ^= 1
     segment.write_bytes(data)
     start = at - HEADER_BYTES - len("gone")
-    told = rf'{re.escape(str(segment))}, offset {start}, seq 230 of topic "orders" is damaged: the checksum'
-    with pytest.raises(PySparkException, match=told):
+    message = (
+        rf'{re.escape(str(segment))}, offset {start}, seq 230 of topic "orders" is damaged: the checksum'
+    )
+    with pytest.raises(PySparkException, match=message):
         load(spark, tmp_path / "data", subscribe="orders", mode="failfast").collect()
     rows = load(spark, tmp_path / "data", subscribe="orders", mode="PERMISSIVE")
     assert offsets(rows) == [seq for seq in EVERYTHING if seq != 230]
@@ -219,5 +248,7 @@ def test_a_copy_that_is_older_than_a_start_is_loss(spark: SparkSession, store: S
     head = store.client.rows(CAPPED)[-1]["$seq"]
     start = {"startingOffsets": f'{{"{CAPPED}":{head + 100}}}'}
     assert load(spark, store.path, subscribe=CAPPED, failOnDataLoss="false", **start).count() == 0
-    with pytest.raises(PySparkException, match=rf"seqs {head + 1} to {head + 99} are gone \(they never were"):
+    with pytest.raises(
+        PySparkException, match=rf"seqs {head + 1} to {head + 99} are gone \(never written here"
+    ):
         load(spark, store.path, subscribe=CAPPED, **start).count()

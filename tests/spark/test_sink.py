@@ -40,9 +40,9 @@ def test_rows_go_where_their_column_says_with_key_and_headers(spark: SparkSessio
     frame = spark.createDataFrame(rows, "topic string, value string, key string").repartition(3)
     headers = "array(named_struct('key', 'trace', 'value', cast(key as binary)))"
     write(frame.withColumn("headers", expr(headers)), store, recordsPerRequest="50")
-    found = [(topic, row) for topic in ("sunk-a", "sunk-b") for row in store.client.rows(topic)]
-    assert sorted((topic, json.dumps(row["data"]), row["$tag"]) for topic, row in found) == sorted(rows)
-    assert all(row["meta"] == {"trace": row["$tag"]} for _, row in found)
+    received = [(topic, row) for topic in ("sunk-a", "sunk-b") for row in store.client.rows(topic)]
+    assert sorted((topic, json.dumps(row["data"]), row["$tag"]) for topic, row in received) == sorted(rows)
+    assert all(row["meta"] == {"trace": row["$tag"]} for _, row in received)
 
 
 @pytest.mark.parametrize("columns", ["kafka", "native"])
@@ -61,7 +61,7 @@ def test_nothing_stays_of_a_write(spark: SparkSession, store: Store) -> None:
 
     write_numbers(spark.range(50), "cast(id as string)")
     write_numbers(spark.range(0), "cast(id as string)")
-    with pytest.raises(PySparkException, match=r"column value, row 1999 of partition 0: .* is no JSON"):
+    with pytest.raises(PySparkException, match=r"column value, row 1999 of partition 0: must be JSON"):
         write_numbers(spark.range(2000).coalesce(1), "if(id = 1999, 'no json', '1')")
     assert len(store.client.rows("clean")) == 50
     assert listed(store, "clean-") == []
@@ -90,22 +90,26 @@ def listed(store: Store, prefix: str) -> list[str]:
 @pytest.mark.parametrize(
     ("columns", "options", "sentence"),
     [
-        ("'1' as value", {}, "topic: neither the option nor a column of this name says where rows go"),
-        ("1 as value", {"topic": "t"}, "column value: is int, allowed is string or binary"),
+        ("'1' as value", {}, "topic: is missing; set the option topic, or add a column topic"),
+        ("1 as value", {"topic": "t"}, "column value: must be string or binary, got int"),
         (
             "'1' as other, '1' as value",
             {"topic": "t"},
-            "column other: the sink has none of this name",
+            "column other: unknown; must be one of",
         ),
-        ("'1' as value, '2' as data", {"topic": "t"}, "column data: stands in the place of value"),
-        ("'1' as key", {"topic": "t"}, "column value: is missing; it is the JSON of each record"),
-        ("'1' as value", {"topic": "a b"}, "topic: 'a b' is no topic name, which must match"),
-        ("'1' as value", {"topic": "t", "topics": "u"}, "topics: there is no such option; there are url"),
-        ("'1' as value", {"topic": "t", "recordsPerRequest": "0"}, "recordsPerRequest: '0' is not allowed"),
-        ("'1' as value", {"topic": "t", "mode": "overwrite"}, "a topic is written to at its end; allowed is"),
+        ("'1' as value, '2' as data", {"topic": "t"}, "column data: must not be combined with column value"),
+        ("'1' as key", {"topic": "t"}, "column value: is missing; it must hold the JSON of each record"),
+        ("'1' as value", {"topic": "a b"}, "topic: must match .*, got 'a b'"),
+        ("'1' as value", {"topic": "t", "topics": "u"}, "topics: unknown option; must be one of url"),
+        (
+            "'1' as value",
+            {"topic": "t", "recordsPerRequest": "0"},
+            "recordsPerRequest: must be a whole number of at least",
+        ),
+        ("'1' as value", {"topic": "t", "mode": "overwrite"}, "mode: must be append"),
     ],
 )
-def test_what_the_sink_does_not_take_is_said(
+def test_invalid_writes_are_refused_with_the_reason(
     spark: SparkSession, store: Store, columns: str, options: dict[str, str], sentence: str
 ) -> None:
     mode = options.pop("mode", "append")
@@ -114,7 +118,7 @@ def test_what_the_sink_does_not_take_is_said(
 
 
 def test_a_server_has_to_be_named(spark: SparkSession) -> None:
-    with pytest.raises(PySparkException, match="url: is missing; it names the server to write to"):
+    with pytest.raises(PySparkException, match="url: is missing; set it to the server to write to"):
         spark.sql("select '1' as value").write.format("topicsd").mode("append").option("topic", "t").save()
 
 
@@ -143,8 +147,8 @@ class Copy:
 
 def copied(client: TopicClient, *topics: str) -> None:
     """Each record of the sources is in the sink once."""
-    found = Counter((row["data"]["topic"], row["data"]["offset"]) for row in client.rows("sink"))
-    assert found == Counter((topic, row["$seq"]) for topic in topics for row in client.rows(topic))
+    counts = Counter((row["data"]["topic"], row["data"]["offset"]) for row in client.rows("sink"))
+    assert counts == Counter((topic, row["$seq"]) for topic in topics for row in client.rows(topic))
 
 
 def test_a_stream_is_copied_once_over_replays(spark: SparkSession, tmp_path: Path) -> None:

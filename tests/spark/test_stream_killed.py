@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from tests.harness.command_run import PROJECT
 from tests.harness.whole_server import WholeServer, name_on
 from tests.spark.conftest import SHARDS, SMALL_FILES
-from tests.spark.test_stream_reads import Sink, wanted, write_until
+from tests.spark.test_stream_reads import Sink, expected_offsets, write_until
 from tests.spark.topic_client import TopicClient
 
 SECONDS = float(os.environ.get("TOPICS_TEST_STREAM_SECONDS", "120"))
@@ -57,18 +57,18 @@ def test_a_stream_that_is_killed_has_each_record_once(spark: SparkSession, tmp_p
         client.wait_until_durable(*topics)
         drained = Sink(spark, sink, str(data), ",".join(topics), maxOffsetsPerTrigger="50000")
         drained.drain()
-        assert drained.rows() == wanted(client, *topics)
+        assert drained.rows() == expected_offsets(client, *topics)
 
 
 def run_and_kill(program: str, arguments: list[str], checkpoint: Path, log: Path) -> None:
     """As soon as the driver has worked for its share of the time; it has to have come to some batch."""
     before = len(list((checkpoint / "commits").glob("[0-9]*")))
-    with log.open("wb") as told:
+    with log.open("wb") as log_file:
         driver = subprocess.Popen(
             [sys.executable, "-c", program, *arguments],
             cwd=PROJECT,
-            stdout=told,
-            stderr=told,
+            stdout=log_file,
+            stderr=log_file,
             start_new_session=True,
         )
     try:

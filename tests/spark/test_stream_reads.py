@@ -52,19 +52,19 @@ class Sink:
 
     def rows(self) -> list[tuple[str, int]]:
         """In no order."""
-        found = self._spark.read.parquet(str(self._folder / "rows")).select("topic", "offset").collect()
-        return sorted((row.topic, row.offset) for row in found)
+        rows = self._spark.read.parquet(str(self._folder / "rows")).select("topic", "offset").collect()
+        return sorted((row.topic, row.offset) for row in rows)
 
 
 class SinkOfPattern(Sink):
     way = "subscribePattern"
 
 
-def wanted(client: TopicClient, *topics: str) -> list[tuple[str, int]]:
+def expected_offsets(client: TopicClient, *topics: str) -> list[tuple[str, int]]:
     return sorted((topic, row["$seq"]) for topic in topics for row in client.rows(topic))
 
 
-def test_a_stream_goes_in_bounded_batches_and_goes_on_after_a_restart(
+def test_a_stream_has_bounded_batches_and_resumes_after_a_restart(
     spark: SparkSession, store: Store, tmp_path: Path
 ) -> None:
     topics = ("stream-a", "stream-b")
@@ -73,7 +73,7 @@ def test_a_stream_goes_in_bounded_batches_and_goes_on_after_a_restart(
     store.client.wait_until_durable(*topics)
     sink = Sink(spark, tmp_path, store.path, ",".join(topics), maxOffsetsPerTrigger="500")
     query = sink.drain()
-    assert sink.rows() == wanted(store.client, *topics)
+    assert sink.rows() == expected_offsets(store.client, *topics)
     batches = [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
     assert batches == [500, 500, 200]
     last = json.loads(query.recentProgress[-1]["sources"][0]["endOffset"])
@@ -86,7 +86,7 @@ def test_a_stream_goes_in_bounded_batches_and_goes_on_after_a_restart(
     store.client.fill("stream-a", 40)
     store.client.wait_until_durable(*topics)
     sink.drain()
-    assert sink.rows() == wanted(store.client, *topics)
+    assert sink.rows() == expected_offsets(store.client, *topics)
 
 
 def test_a_batch_is_bounded_by_bytes(spark: SparkSession, store: Store, tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_topic_that_was_made_anew_is_loss(spark: SparkSession, store: Store, t
     store.client.ask("DELETE", "again")
     store.client.fill("again", 30)
     store.client.wait_until_durable("again")
-    with pytest.raises(StreamingQueryException, match=r'topic "again": wanted from seq 21.*\(recreated\)'):
+    with pytest.raises(StreamingQueryException, match=r'topic "again": read from seq 21.*\(recreated\)'):
         Sink(spark, tmp_path, store.path, "again").drain()
     sink = Sink(spark, tmp_path, store.path, "again", failOnDataLoss="false")
     sink.drain()
@@ -145,7 +145,7 @@ def test_a_stream_under_load_has_each_record_once_over_restarts(spark: SparkSess
             writer.join()
         client.wait_until_durable(*topics)
         sink.drain()
-        assert sink.rows() == wanted(client, *topics)
+        assert sink.rows() == expected_offsets(client, *topics)
 
 
 def write_until(port: int, topics: tuple[str, ...], ends: threading.Event) -> None:
@@ -168,7 +168,9 @@ def test_topics_of_a_pattern_may_come_and_go(spark: SparkSession, store: Store, 
     assert first.rows() == both
     store.client.ask("DELETE", "guest-1")
     store.client.wait_until_durable("guest-2")
-    with pytest.raises(StreamingQueryException, match='topic "guest-1" was deleted; failOnDataLoss=false'):
+    with pytest.raises(
+        StreamingQueryException, match='topic "guest-1" was deleted; set failOnDataLoss=false'
+    ):
         first.drain()
     second = SinkOfPattern(spark, tmp_path, store.path, "guest-.*", failOnDataLoss="false")
     second.drain()

@@ -1,4 +1,4 @@
-"""Batches go to their topics once, whoever is killed when: a real server, and tasks and drivers that are
+"""Batches go to their topics once, under any kill: a real server, and tasks and drivers that are
 played."""
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from spark.errors import SourceError
-from spark.sink.decision import Decision, Decisions, Move, Producer
+from spark.sink.decision import ChunkMove, Decision, Decisions, SinkProducer
 from spark.sink.publish import move_decided
 from spark.sink.rows import RowError, SinkRows
-from spark.sink.staging import Staged
+from spark.sink.staging import StagedChunk
 from spark.sink.write_options import WriteOptions, parse_write_options
 from spark.sink.writers import MicroBatches, TaskReport
 from spark.view.server_client import ServerClient, ServerRefusal
@@ -110,15 +110,15 @@ def test_a_driver_that_is_killed_at_any_request_leaves_no_double_and_no_hole(
         other = [(topic, f"{int(n) + 900}") for topic, n in again[:-5][::-1]]
         replayed = [task(options, query, n, rows) for n, rows in enumerate(attempt(other, 2))]
         run(options, query, 1, replayed)
-        found = [rows_of(client, topic) for topic in topics]
+        after = [rows_of(client, topic) for topic in topics]
         for shard in range(SHARDS):
-            assert found[shard][: len(before[shard])] == before[shard]
-            assert sorted(found[shard][:7]) == [n for n in range(14) if n % 2 == shard]
-        batch = sorted(n for rows in found for n in rows[7:])
+            assert after[shard][: len(before[shard])] == before[shard]
+            assert sorted(after[shard][:7]) == [n for n in range(14) if n % 2 == shard]
+        batch = sorted(n for rows in after for n in rows[7:])
         assert batch in (list(range(100, 120)), sorted(int(n) for _, n in other)), killed_at
         # What comes next is taken.
         run(options, query, 2, [task(options, query, 0, [(topics[0], "-1")])])
-        assert rows_of(client, topics[0]) == [*found[0], -1]
+        assert rows_of(client, topics[0]) == [*after[0], -1]
         if steps:
             break
     # One for each request that a commit makes, so that none was left out.
@@ -137,8 +137,8 @@ def test_one_producer_a_topic_is_all_that_stays_of_a_query(server: WholeServer, 
     assert rows_of(client, "counted") == [*range(10)] * 6
     assert client.ask("GET", "spark-long.staged")["count"] == 0
     assert client.ask("GET", "spark-long.decided")["count"] == 1
-    with ServerClient(options.url, "") as asked:
-        decision = Decisions(asked, "spark-long.decided").last()
+    with ServerClient(options.url, "") as sink_client:
+        decision = Decisions(sink_client, "spark-long.decided").last()
     assert decision is not None
     assert decision.producers["counted"].next_seq == 6 * 4
 
@@ -147,33 +147,37 @@ def test_an_older_checkpoint_is_refused(server: WholeServer) -> None:
     options = options_of(server, topic="older")
     for batch in (4, 5):
         run(options, "old", batch, [task(options, "old", 0, [("", "1")])])
-    with pytest.raises(SourceError, match="batch 4 comes after batch 5 of this query was written"):
+    with pytest.raises(SourceError, match="batch 4 was planned after batch 5 of this query was written"):
         run(options, "old", 4, [task(options, "old", 0, [("", "1")])])
 
 
 def test_of_two_drivers_that_decide_at_a_time_one_does(server: WholeServer, client: TopicClient) -> None:
     options = options_of(server, topic="contested")
-    with ServerClient(options.url, "") as asked:
-        one, other = Decisions(asked, "spark-two.decided"), Decisions(asked, "spark-two.decided")
+    with ServerClient(options.url, "") as sink_client:
+        one, other = Decisions(sink_client, "spark-two.decided"), Decisions(sink_client, "spark-two.decided")
         assert (one.last(), other.last()) == (None, None)
-        mine = Decision(0, [Move(Staged("contested", 1, 2), 0)], {"contested": Producer("a", 1)})
-        theirs = Decision(0, [Move(Staged("contested", 3, 4), 0)], {"contested": Producer("b", 1)})
-        assert one.keep(mine) == mine
-        assert other.keep(theirs) == mine
-        assert Decisions(asked, "spark-two.decided").last() == mine
+        mine = Decision(
+            0, [ChunkMove(StagedChunk("contested", 1, 2), 0)], {"contested": SinkProducer("a", 1)}
+        )
+        theirs = Decision(
+            0, [ChunkMove(StagedChunk("contested", 3, 4), 0)], {"contested": SinkProducer("b", 1)}
+        )
+        assert one.store(mine) == mine
+        assert other.store(theirs) == mine
+        assert Decisions(sink_client, "spark-two.decided").last() == mine
 
 
 def test_a_decision_of_any_size_is_kept_whole(server: WholeServer) -> None:
-    moves = [Move(Staged(f"topic-{n}", n, n), 0) for n in range(7000)]
-    decision = Decision(3, moves, {move.chunk.topic: Producer("p" * 40, 1) for move in moves})
-    with ServerClient(options_of(server).url, "") as asked:
-        decisions = Decisions(asked, "spark-large.decided")
+    moves = [ChunkMove(StagedChunk(f"topic-{n}", n, n), 0) for n in range(7000)]
+    decision = Decision(3, moves, {move.chunk.topic: SinkProducer("p" * 40, 1) for move in moves})
+    with ServerClient(options_of(server).url, "") as client:
+        decisions = Decisions(client, "spark-large.decided")
         decisions.last()
-        decisions.keep(decision)
-        assert Decisions(asked, "spark-large.decided").last() == decision
+        decisions.store(decision)
+        assert Decisions(client, "spark-large.decided").last() == decision
         smaller = Decision(4, moves[:1], {})
-        decisions.keep(smaller)
-        assert Decisions(asked, "spark-large.decided").last() == smaller
+        decisions.store(smaller)
+        assert Decisions(client, "spark-large.decided").last() == smaller
 
 
 def test_what_a_topic_lost_in_a_crash_is_sent_again_as_far_as_it_is_there(
@@ -188,33 +192,36 @@ def test_what_a_topic_lost_in_a_crash_is_sent_again_as_far_as_it_is_there(
     def make() -> ServerClient:
         return ServerClient(options.url, "")
 
-    with make() as asked:
-        moves = [Move(chunk, number + 5) for number, chunk in enumerate(report.chunks)]
-        decision = Decision(1, moves, {"lossy": Producer("first", 8)})
+    with make() as sink_client:
+        moves = [ChunkMove(chunk, number + 5) for number, chunk in enumerate(report.chunks)]
+        decision = Decision(1, moves, {"lossy": SinkProducer("first", 8)})
         client.ask("POST", "lossy", {"records": [{"data": "old"}], "producer": {"id": "first", "seq": 2}})
-        decisions = Decisions(asked, "spark-lossy.decided")
+        decisions = Decisions(sink_client, "spark-lossy.decided")
         decisions.last()
         move_decided(make, "spark-lossy.staged", decision, decisions, ids)
         assert rows_of(client, "lossy") == ["old", *range(9)]
         kept = decisions.last()
         assert kept is not None
-        assert kept.producers["lossy"] == Producer("second", 3)
+        assert kept.producers["lossy"] == SinkProducer("second", 3)
 
 
-def test_staged_rows_that_somebody_deleted_are_no_hole(server: WholeServer, client: TopicClient) -> None:
+def test_deleted_staged_rows_fail_the_batch(server: WholeServer, client: TopicClient) -> None:
     options = options_of(server, topic="holed")
     report = task(options, "holed", 0, [("", f"{n}") for n in range(3)])
     client.ask("POST", "spark-holed.staged/delete", {"before_seq": 3})
-    with pytest.raises(SourceError, match="has lost records behind seq 0, which wait there for topic"):
+    with pytest.raises(SourceError, match="staged records after seq 0 for topic"):
         run(options, "holed", 0, [report])
 
 
 WRONG = [
-    ({"value": ['{"a":1}', "{'a':1}"]}, r"column value, row 1 of partition 7: .* is no JSON .*to_json"),
-    ({"value": ["1", '2},{"data":3']}, "column value, row 1 of partition 7: .* is no JSON"),
-    ({"value": [b"1", b'"\xff"']}, r"column value, row 1 of partition 7: .* is no JSON \(is no UTF-8\)"),
-    ({"value": ["1"], "topic": ["a b"]}, "column topic, row 0 of partition 7: 'a b' is no topic name"),
-    ({"value": ["1"], "topic": [None]}, "column topic, row 0 of partition 7: None is no topic name"),
+    ({"value": ['{"a":1}', "{'a':1}"]}, r"column value, row 1 of partition 7: must be JSON, .*to_json"),
+    ({"value": ["1", '2},{"data":3']}, "column value, row 1 of partition 7: must be JSON"),
+    (
+        {"value": [b"1", b'"\xff"']},
+        r"column value, row 1 of partition 7: must be JSON, .* \(not valid UTF-8\)",
+    ),
+    ({"value": ["1"], "topic": ["a b"]}, "column topic, row 0 of partition 7: must match .*, got 'a b'"),
+    ({"value": ["1"], "topic": [None]}, "column topic, row 0 of partition 7: must match .*, got None"),
     (
         {"value": ["1", "2"], "key": ["a", "t" * 300]},
         "column key, row 1 of partition 7: .*at most 256 bytes, got 300",
@@ -223,7 +230,7 @@ WRONG = [
     ({"value": ["1"], "meta": ["[1]"]}, "column headers, row 0 of partition 7: .*meta"),
     (
         {"value": ["1"], "headers": [[{"key": "a", "value": b"1"}, {"key": "a", "value": b"2"}]]},
-        "column headers, row 0 of partition 7: 'a' is there twice",
+        "column headers, row 0 of partition 7: header keys must be distinct and not null, got 'a'",
     ),
 ]
 
@@ -251,7 +258,7 @@ def test_chunks_are_bounded_in_records_and_bytes(server: WholeServer) -> None:
 def test_a_server_that_is_away_is_waited_for(tmp_path: Path) -> None:
     with WholeServer(tmp_path, shards=1) as server:
         port = server.port
-        with ServerClient(f"http://127.0.0.1:{port}", "", patience_s=0) as client:
+        with ServerClient(f"http://127.0.0.1:{port}", "", retry_s=0) as client:
             with pytest.raises(ServerRefusal, match="404 topic_not_found"):
                 client.ask("GET", "topics/nowhere")
             worker = server.a_worker(0)
@@ -260,5 +267,5 @@ def test_a_server_that_is_away_is_waited_for(tmp_path: Path) -> None:
             with ServerClient(f"http://127.0.0.1:{port}", "") as patient:
                 patient.ask("PUT", "topics/later", {"type": "log"})
             server.stop()
-            with pytest.raises(SourceError, match=f"url: http://127.0.0.1:{port} does not answer: "):
+            with pytest.raises(SourceError, match=f"url: no response from http://127.0.0.1:{port}: "):
                 client.ask("GET", "ready")

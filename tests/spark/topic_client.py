@@ -45,14 +45,14 @@ class TopicClient:
 
     def rows(self, topic: str) -> list[dict[str, Any]]:
         """Everything that a reader from the start is given now."""
-        found: list[dict[str, Any]] = []
+        records: list[dict[str, Any]] = []
         cursor = 0
         while True:
             body = {"from_seq": cursor, "limit": 1000, "include_tags": True, "include_meta": True}
             answer = self.ask("POST", f"{topic}/diff", body)
-            found += answer["records"]
+            records += answer["records"]
             if answer["next_from_seq"] == cursor:
-                return found
+                return records
             cursor = answer["next_from_seq"]
 
     def wait_until_durable(self, *topics: str) -> None:

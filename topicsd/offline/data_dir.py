@@ -48,21 +48,21 @@ class DataDir(NamedTuple):
 
 
 def add_directory(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("directory", metavar="DIR", help=f"the data directory, the one with {LAYOUT_NAME}")
-    parser.add_argument("--shard", type=int, metavar="N", help="only this shard, from 0")
+    parser.add_argument("directory", metavar="DIR", help=f"the data directory, which contains {LAYOUT_NAME}")
+    parser.add_argument("--shard", type=int, metavar="N", help="only shard N, counted from 0")
     parser.add_argument(
         "--cold-dir",
         metavar="DIR",
         default="",
-        help="where old segments were moved to; where the server last said that it is, unless given",
+        help="the directory of cold segments (default: the one that the manifest of each shard names)",
     )
 
 
-def open_data_dir(given: argparse.Namespace, on_read: Callable[[int], None] | None = None) -> DataDir:
+def open_data_dir(args: argparse.Namespace, on_read: Callable[[int], None] | None = None) -> DataDir:
     """Return the data directory that the arguments name; CommandError when it is unusable."""
     fs = ReadOnlyFs(RealFs()) if on_read is None else ReadOnlyFs(RealFs(), on_read)
     try:
-        return data_dir_of(given, fs, layout_of(fs, given.directory))
+        return data_dir_of(args, fs, layout_of(fs, args.directory))
     except LayoutError as error:
         raise CommandError(str(error), WRONG) from None
 
@@ -76,20 +76,20 @@ def layout_of(fs: Fs, path: str) -> Layout:
     if layout is not None:
         return layout
     if not shard_numbers(fs, path):
-        raise CommandError(_why_not(fs, path))
+        raise CommandError(_not_a_data_dir(fs, path))
     raise LayoutDamaged(
         f"{os.path.join(path, LAYOUT_NAME)}: missing, but {path} has shards{rebuild_advice(path)}"
     )
 
 
-def data_dir_of(given: argparse.Namespace, fs: Fs, layout: Layout) -> DataDir:
-    path: str = given.directory
-    wanted: int | None = given.shard
-    if wanted is None:
-        return DataDir(fs, path, layout, list(range(layout.shards)), given.cold_dir)
-    if not 0 <= wanted < layout.shards:
-        raise CommandError(f"there is no shard {wanted}: {path} has shards 0 to {layout.shards - 1}")
-    return DataDir(fs, path, layout, [wanted], given.cold_dir)
+def data_dir_of(args: argparse.Namespace, fs: Fs, layout: Layout) -> DataDir:
+    path: str = args.directory
+    shard: int | None = args.shard
+    if shard is None:
+        return DataDir(fs, path, layout, list(range(layout.shards)), args.cold_dir)
+    if not 0 <= shard < layout.shards:
+        raise CommandError(f"--shard: must be 0 to {layout.shards - 1} for {path}, got {shard}")
+    return DataDir(fs, path, layout, [shard], args.cold_dir)
 
 
 def owner_first(data_dir: DataDir, topic: str) -> list[int]:
@@ -100,18 +100,20 @@ def owner_first(data_dir: DataDir, topic: str) -> list[int]:
 
 def stray_shards(data_dir: DataDir) -> list[str]:
     """Return the directories in shards/ that the layout does not name."""
-    known = {os.path.basename(data_dir.paths(shard).root) for shard in range(data_dir.layout.shards)}
-    return [name for name in data_dir.fs.list_dir(os.path.join(data_dir.path, "shards")) if name not in known]
+    names = {os.path.basename(data_dir.paths(shard).root) for shard in range(data_dir.layout.shards)}
+    return [name for name in data_dir.fs.list_dir(os.path.join(data_dir.path, "shards")) if name not in names]
 
 
-def _why_not(fs: Fs, path: str) -> str:
+def _not_a_data_dir(fs: Fs, path: str) -> str:
     """Return the message that says why `path` is no data directory."""
     if not exists(fs, path):
-        return f"there is no {path}"
+        return f"{path} does not exist"
     try:
         names = fs.list_dir(path)
     except NotADirectoryError:
         return f"{path} is a file, not a data directory"
     if "wal" in names:
-        return f"{path} is one shard; name the data directory above it, and the shard with --shard"
-    return f"{path} is no data directory: it has no {LAYOUT_NAME}"
+        return (
+            f"{path} is a shard; name the data directory that contains it, and select the shard with --shard"
+        )
+    return f"{path} is not a data directory: it has no {LAYOUT_NAME}"

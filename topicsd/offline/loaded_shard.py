@@ -79,28 +79,28 @@ def choose_basis(fs: Fs, paths: ShardPaths, identity: Identity, segments: Segmen
     try:
         snapshot, complaints, dead = choose_known(fs, paths, segments)
     except UnknownVersion as error:
-        return Basis(None, [], f"its newest snapshot is of a newer program: {error}")
+        return Basis(None, [], f"a newer program wrote the newest snapshot: {error}")
     if snapshot is not None and (snapshot.head.instance, snapshot.head.shard) != identity:
         head = snapshot.head
-        whose = f"shard {head.shard:02d} of instance {head.instance.hex()}"
-        return Basis(None, complaints, f"snapshot {head.number} belongs to {whose}")
+        origin = f"shard {head.shard:02d} of instance {head.instance.hex()}"
+        return Basis(None, complaints, f"snapshot {head.number} belongs to {origin}")
     skipped = [number for number in numbers if snapshot is not None and number > snapshot.head.number]
     return Basis(snapshot, complaints, "", dead, skipped)
 
 
-class LookingStore(LocalStore):
+class ReadOnlyStore(LocalStore):
     """A read-only segment store: files that a reader rebuilds stay in memory."""
 
     def put(self, key: str, source_read: Callable[[int, int], bytes], size: int) -> NoReturn:
-        raise OSError(errno.EROFS, "it is only looked at", self.path_of(key))
+        raise OSError(errno.EROFS, "the store is read-only", self.path_of(key))
 
 
 def segment_files(data_dir: DataDir, shard: int) -> SegmentFiles:
     """Return read-only stores for both tiers."""
-    hot = LookingStore(data_dir.fs, data_dir.paths(shard).root)
+    hot = ReadOnlyStore(data_dir.fs, data_dir.paths(shard).root)
     cold_dir = cold_dir_of(data_dir, shard)
     return SegmentFiles(
-        hot, LookingStore(data_dir.fs, shard_paths(cold_dir, shard).root) if cold_dir else None
+        hot, ReadOnlyStore(data_dir.fs, shard_paths(cold_dir, shard).root) if cold_dir else None
     )
 
 
@@ -126,7 +126,7 @@ class LoadedShard:
         files: SegmentFiles | None = None,
     ) -> None:
         """Load the snapshot; `basis` and `files` replace those that a start would use."""
-        self._given = basis
+        self._basis_override = basis
         self._files = segment_files(data_dir, shard) if files is None else files
         self.data_dir = data_dir
         self.shard = shard
@@ -135,7 +135,7 @@ class LoadedShard:
         """Why a start would stop before it reads the log; empty when it would not."""
         for left in reversed(range(TRIES)):
             self._open()
-            is_in_doubt = self.problem or self.log.problem or self.log.lacks_a_file
+            is_in_doubt = self.problem or self.log.problem or self.log.has_missing_file
             if not left or not is_in_doubt or not self.is_outdated:
                 break
             self.close()
@@ -155,7 +155,7 @@ class LoadedShard:
         try:
             self.log.walk(self.identity, self.replay_batch)
         except (SegmentDamage, DeadDamage) as damage:
-            self.log.problem = f"a frame of the log cannot be replayed: {damage}"
+            self.log.problem = f"cannot replay a frame of the log: {damage}"
 
     def replay_batch(self, batch: FoundBatch, position: int) -> None:
         self._replay.batch(batch, position)
@@ -164,7 +164,7 @@ class LoadedShard:
         fs, paths = self.data_dir.fs, self.data_dir.paths(self.shard)
         self._newest = snapshot_numbers(fs, paths)[:1]
         self.segments = SegmentReader(self._files.hot, self._files.cold)
-        self.basis = basis = self._given or choose_basis(fs, paths, self.identity, self.segments)
+        self.basis = basis = self._basis_override or choose_basis(fs, paths, self.identity, self.segments)
         self.problem = basis.problem
         self.log = ShardLog(fs, paths, basis.known, self.data_dir.is_held)
         self.state = state = ShardData(self._clock, Settings(), self.log.read_again, self.segments)

@@ -56,7 +56,7 @@ class End(Enum):
 
     HERE = "ends here"
     BEING_WRITTEN = "being written"
-    CUT_BEFORE = "ends here; what stands behind was cut off by an earlier start"
+    CUT_BEFORE = "ends here; an earlier start cut off the bytes after it"
     TORN = "torn tail"
     DAMAGED = "damaged"
     UNREADABLE = "unreadable"
@@ -93,8 +93,8 @@ class ShardLog:
         self.known = known
         self.owner = None if is_held else fs.lock_owner(paths.lock)
         # CURRENT is read before the files are listed, so that the list has the file that CURRENT names.
-        self.current, self._current_place = _read_current(fs, paths.current)
-        self.has_current_file = self._current_place is not None
+        self.current, self._current_stat = _read_current(fs, paths.current)
+        self.has_current_file = self._current_stat is not None
         self.read_again = LogFiles(fs)
         """The files that the walk has reached, by position, from which records are read again."""
         self.files: list[LogFileFound] = []
@@ -108,10 +108,10 @@ class ShardLog:
         self.synced_position = 0
         """The position up to which the log is known to be on the disk itself."""
         try:
-            found = _open_files(fs, paths)
+            files = _open_files(fs, paths)
             begin = 0 if known is None else known.start.file
-            self.past = [file for file in found if file.first_ordinal < begin]
-            self.files = found[len(self.past) :]
+            self.past = [file for file in files if file.first_ordinal < begin]
+            self.files = files[len(self.past) :]
         except UnreadableLog as error:
             self.problem = str(error)
             self._is_of_newer_program = True
@@ -137,7 +137,7 @@ class ShardLog:
         return survey(self.fs, file.fd, file.header.epoch, end).data_end - end
 
     @property
-    def lacks_a_file(self) -> bool:
+    def has_missing_file(self) -> bool:
         """Whether no walk can begin: a file is missing, or was dropped after `known` was read."""
         try:
             check_start(self.files, self.current, self.known)
@@ -148,7 +148,7 @@ class ShardLog:
     def walk(self, identity: Identity, on_batch: OnBatch) -> None:
         """Call `on_batch` for every batch and judge the end; damage is a verdict, not an exception."""
 
-        def counted(batch: FoundBatch, position: int) -> None:
+        def count_batch(batch: FoundBatch, position: int) -> None:
             name = self.name_of(batch)
             self.tallies[name] = self.tallies.get(name, FileTally()).with_batch(batch)
             if batch.closing.synced:
@@ -161,7 +161,7 @@ class ShardLog:
         try:
             check_identity(self.paths, self.files, identity)
             self.walked = walk = walk_log(
-                self.fs, self.files, self.current, counted, self.known, partial(add_file, self.read_again)
+                self.fs, self.files, self.current, count_batch, self.known, partial(add_file, self.read_again)
             )
         except BatchRefused as error:
             self.problem = f"{error.place}: {error}"
@@ -172,13 +172,13 @@ class ShardLog:
         self.end = self._judge(walk)
         if self.end is End.DAMAGED:
             place = f"{walk.place} is damaged at offset {walk.offset}"
-            self.problem = f"{place}, in front of data that was synced: {walk.reason}"
-        self._note_what_current_proves(walk)
+            self.problem = f"{place}, before synced data: {walk.reason}"
+        self._raise_synced_position(walk)
 
     @property
     def is_same_place(self) -> bool:
         """Whether the machine has not restarted since the last run and the files are not copies."""
-        return is_same_place(self.fs, self.paths, self.current, self.files, self._current_place)
+        return is_same_place(self.fs, self.paths, self.current, self.files, self._current_stat)
 
     @property
     def heads_exact(self) -> bool:
@@ -222,7 +222,7 @@ class ShardLog:
     def _judge(self, walk: Walk) -> End:
         if walk.verdict is Verdict.END:
             return End.HERE
-        if self._has_moved_on(walk):
+        if self._is_still_written(walk):
             return End.BEING_WRITTEN
         if walk.verdict is Verdict.REFUSE:
             return End.DAMAGED
@@ -234,7 +234,7 @@ class ShardLog:
         # A batch that is being written is the last one: with whole batches after it, the tail is torn.
         return End.TORN if self.owner is None or walk.cuts_batches else End.BEING_WRITTEN
 
-    def _has_moved_on(self, walk: Walk) -> bool:
+    def _is_still_written(self, walk: Walk) -> bool:
         """Whether a whole batch is now at the place where the walk stopped."""
         file = self.file_named(walk.place)
         if file.header is None or walk.offset < FILE_HEADER_BYTES:
@@ -243,7 +243,7 @@ class ShardLog:
         reader.offset, reader.ordinal, reader.chain = walk.offset, walk.ordinal, walk.chain
         return reader.next() is not None
 
-    def _note_what_current_proves(self, walk: Walk) -> None:
+    def _raise_synced_position(self, walk: Walk) -> None:
         """Raise `synced_position` to the position that CURRENT proves to be synced."""
         current = self.current
         if current is None:
@@ -263,14 +263,14 @@ def _read_current(fs: Fs, path: str) -> tuple[Current | None, FileStat | None]:
     A server replaces CURRENT at every rotation, so the stat is taken before and after and has to match.
     """
     for _ in range(READ_TRIES):
-        place = _place_of(fs, path)
+        stat = _stat_of(fs, path)
         current = read_current(fs, path)
-        if place == _place_of(fs, path):
+        if stat == _stat_of(fs, path):
             break
-    return current, place
+    return current, stat
 
 
-def _place_of(fs: Fs, path: str) -> FileStat | None:
+def _stat_of(fs: Fs, path: str) -> FileStat | None:
     return fs.stat(path) if exists(fs, path) else None
 
 

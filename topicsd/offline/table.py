@@ -38,10 +38,10 @@ def facts(pairs: Iterable[tuple[str, str]], indent: int = 2, name_width: int = 0
     >>> facts([("head", "12"), ("class", "disk")])
     ['  head   12', '  class  disk']
     """
-    found = list(pairs)
-    width = max([name_width, *(len(name) for name, _ in found)])
+    rows = list(pairs)
+    width = max([name_width, *(len(name) for name, _ in rows)])
     lines = []
-    for name, value in found:
+    for name, value in rows:
         lead = " " * indent + name.ljust(width) + "  "
         lines += textwrap.wrap(
             value,
@@ -87,10 +87,10 @@ def utc(ts_ms: int) -> str:
     ('2023-11-14T22:13:20.123Z', '1970-01-01T00:00:00.000Z', '9223372036854775808')
     """
     try:
-        found = datetime.fromtimestamp(ts_ms // 1000, UTC)
+        time = datetime.fromtimestamp(ts_ms // 1000, UTC)
     except (OverflowError, ValueError, OSError):
         return str(ts_ms)
-    return f"{found:%Y-%m-%dT%H:%M:%S}.{ts_ms % 1000:03d}Z"
+    return f"{time:%Y-%m-%dT%H:%M:%S}.{ts_ms % 1000:03d}Z"
 
 
 def utc_or_nothing(ts_ms: int) -> str:

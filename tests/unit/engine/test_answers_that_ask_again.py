@@ -21,7 +21,7 @@ def chain(shard: OneShard, topic: str, answers: list[object], length: int) -> No
 
 
 @pytest.mark.parametrize("durability", ["ephemeral", "memory", "disk", "fsync"])
-def test_a_writer_that_goes_on_from_its_answers_gets_every_seq(durability: str) -> None:
+def test_a_writer_that_continues_from_its_replies_gets_every_seq(durability: str) -> None:
     shard = OneShard()
     shard.put("a", durability=durability)
     answers: list[object] = []

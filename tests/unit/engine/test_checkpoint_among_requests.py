@@ -36,9 +36,9 @@ def test_a_tag_that_was_copied_while_the_others_were_looked_up_is_found() -> Non
         one.shard.start_checkpoint()
         for _ in range(steps):
             one.turn()
-        told = one.send_delete("t", tag="nothing")
+        reply = one.send_delete("t", tag="nothing")
         one.settle()
-        assert told.code is None
+        assert reply.code is None
         assert one.delete("t", tag=tag).deleted == 1
         one.restart()
 
@@ -71,7 +71,7 @@ def test_the_first_live_seq_is_the_same_when_the_marks_came_before_the_snapshot(
     assert (one.state("t").earliest_seq, one.state("t").count) == (3, 4)
 
 
-def test_a_log_file_that_is_let_go_of_is_not_synced_again() -> None:
+def test_a_released_log_file_is_not_synced_again() -> None:
     one = OneShard(wal_file_bytes=1 << 16)
     one.put("t", durability="fsync")
 

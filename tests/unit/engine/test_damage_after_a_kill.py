@@ -29,7 +29,7 @@ def test_seqs_of_acked_records_that_are_cut_off_are_not_used_again(tmp_path: Pat
 
 
 def test_a_last_write_that_was_not_finished_loses_nothing(tmp_path: Path) -> None:
-    """It has no end, so nobody was told that it happened."""
+    """It has no BatchEnd, so no write in it was acknowledged."""
     shard, offsets = killed_with_three_acked(tmp_path)
     end = log_end(shard)
     with open(shard.wal_files()[0], "r+b") as file:

@@ -1,4 +1,4 @@
-"""An active segment that is damaged is closed with what is good in it, and its topic goes on in a new one.
+"""An active segment that is damaged is closed with its good records, and its topic continues in a new one.
 
 No other topic, and no checkpoint, waits for a person to come.
 """
@@ -91,7 +91,7 @@ def readable(one: OneShard, topic: str) -> tuple[list[int], set[int]]:
             assert last > cursor
             cursor = last
             continue
-        good += [found.seq for found in answer.records]
+        good += [record.seq for record in answer.records]
         cursor = answer.next_from_seq
         if answer.caught_up:
             return good, damaged
@@ -109,7 +109,7 @@ CASES = [
 
 @pytest.mark.parametrize(("damage", "lost"), CASES)
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_a_checkpoint_closes_it_and_goes_on(
+def test_a_checkpoint_closes_it_and_continues(
     damage: Damage, lost: set[int], is_restarted: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     # With an age of nothing it is sealed, which is when every byte of it is read.

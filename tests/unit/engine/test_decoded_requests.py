@@ -10,8 +10,8 @@ def test_a_request_decodes_from_json_and_keeps_data_and_meta_as_they_are() -> No
     request = msgspec.json.decode(BODY, type=AppendRequest)
     assert request.records[0].meta is NO_META
     shard = OneShard()
-    told = Told()
-    shard.shard.append("a", request, told)
+    reply = Told()
+    shard.shard.append("a", request, reply)
     shard.settle()
     first, second = shard.read("a").records
     assert (first.data, first.meta) == (b'{"b":1.50,"a":2}', None)

@@ -21,12 +21,12 @@ def queue(**config: Any) -> OneShard:
 
 
 def counts(stage: OneShard) -> Counts:
-    found = stage.state("q").queue
-    assert found is not None
-    return found
+    queue = stage.state("q").queue
+    assert queue is not None
+    return queue
 
 
-def told(stage: OneShard, seq: int) -> dict[str, object]:
+def job_json(stage: OneShard, seq: int) -> dict[str, object]:
     answer = explain(stage.shard.state, "q", seq)
     assert isinstance(answer, dict)
     return answer
@@ -46,7 +46,7 @@ def test_a_delayed_job_is_ready_when_it_is_due_also_after_a_restart(
         stage.checkpoint()
     end(stage)
     assert counts(stage) == Counts(1, 0, 3, 0, 0)
-    assert told(stage, 2)["state"] == "delayed"
+    assert job_json(stage, 2)["state"] == "delayed"
     assert stage.claimed("q", "a", 9) == [3]
     stage.pass_time(5000)
     assert counts(stage) == Counts(2, 1, 1, 0, 0)
@@ -137,7 +137,7 @@ def test_a_repeat_under_its_key_delays_nothing_twice() -> None:
 
 
 @pytest.mark.parametrize("end", [OneShard.restart, OneShard.kill])
-def test_a_paused_queue_hands_out_nothing_until_it_goes_on(end: Any) -> None:
+def test_a_paused_queue_hands_out_nothing_until_it_resumes(end: Any) -> None:
     stage = queue()
     stage.append("q", 1, 2, 3)
     assert stage.claimed("q", "a", 2, 1000) == [1, 2]
@@ -145,7 +145,7 @@ def test_a_paused_queue_hands_out_nothing_until_it_goes_on(end: Any) -> None:
     assert stage.claimed("q", "b", 9) == []
     assert stage.ack("q", "a", 1).done == [1]
     assert stage.nack("q", "a", 2).done == [2]
-    assert (told(stage, 3)["state"], told(stage, 3)["paused"]) == ("paused", True)
+    assert (job_json(stage, 3)["state"], job_json(stage, 3)["paused"]) == ("paused", True)
     stage.append("q", 4)
     end(stage)
     assert stage.claimed("q", "b", 9) == []
@@ -164,7 +164,7 @@ def test_each_job_says_why_it_is_not_delivered() -> None:
     stage.nack("q", "a", 2, reason="no disk")
     stage.nack("q", "a", 3, ms=5000, reason="later")
     assert stage.claimed("q", "b") == [5]
-    whole = [told(stage, seq) for seq in range(8)]
+    whole = [job_json(stage, seq) for seq in range(8)]
     assert [one.pop("topic") for one in whole] == ["q"] * 8
     assert [one.pop("paused") for one in whole] == [False] * 8
     assert [one.pop("seq") for one in whole] == [*range(8)]
@@ -179,7 +179,7 @@ def test_each_job_says_why_it_is_not_delivered() -> None:
         {"state": "not_written", "head_seq": 6},
     ]
     stage.pass_time(1000)
-    assert told(stage, 4) == {"topic": "q", "seq": 4, "state": "ready", "deliveries": 1, "paused": False}
+    assert job_json(stage, 4) == {"topic": "q", "seq": 4, "state": "ready", "deliveries": 1, "paused": False}
 
 
 @pytest.mark.parametrize("end", [None, OneShard.restart, OneShard.kill])
@@ -235,7 +235,7 @@ def test_a_job_says_that_it_is_due_also_where_very_many_are() -> None:
     stage.append("q", *[1] * 3 * COLLECTED_MAX)
     assert len(stage.claimed("q", "a", 3 * COLLECTED_MAX)) == 3 * COLLECTED_MAX
     stage.pass_time(1000)
-    assert told(stage, 3 * COLLECTED_MAX)["state"] == "ready"
+    assert job_json(stage, 3 * COLLECTED_MAX)["state"] == "ready"
     assert counts(stage).ready == 3 * COLLECTED_MAX
 
 

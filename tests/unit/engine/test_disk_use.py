@@ -99,10 +99,10 @@ def test_what_stays_for_readers_gives_way_to_writes_when_space_runs_short() -> N
     trash = f"{DATA_DIR}/shards/00/trash"
     assert used_bytes(one, trash) > 2 * WAL_FILE_BYTES
     one.disk.space_bytes = one.disk.used_bytes + 1000
-    told = []
+    replies = []
     for _ in range(600):
-        told.append(one.send_append("t0", "x" * 1000))
+        replies.append(one.send_append("t0", "x" * 1000))
         one.pass_time(100)
     # More than the trash held, and none of it was refused for longer than it takes to find that out.
-    assert sum(one.code is None for one in told) > 550
+    assert sum(one.code is None for one in replies) > 550
     assert not one.append("t0", "there is room").deduped

@@ -27,9 +27,9 @@ def test_of_those_that_expect_the_same_head_one_wins(durability: str) -> None:
     """What is on its way counts."""
     one = OneShard()
     one.put("t", durability=durability)
-    told = [one.send_append("t", number, expected_head=0) for number in range(5)]
+    replies = [one.send_append("t", number, expected_head=0) for number in range(5)]
     one.settle()
-    assert [answer.code for answer in told] == [None] + ["head_mismatch"] * 4
+    assert [answer.code for answer in replies] == [None] + ["head_mismatch"] * 4
     assert [record.data for record in one.read("t").records] == [b"0"]
 
 

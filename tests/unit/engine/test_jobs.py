@@ -1,4 +1,4 @@
-"""A job goes from step to step as what it waits for comes, and stops where it is told to."""
+"""A job advances when its wait ends, and stops at the requested step."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def _fail(number: int = errno.EIO) -> Callable[[], None]:
     return work
 
 
-def test_a_job_gets_what_the_thread_found_and_its_answer_is_told() -> None:
+def test_a_job_gets_the_result_of_the_thread_and_reports_its_own() -> None:
     def job() -> Job[int]:
         yield None
-        found = yield lambda: 20
-        return int(found) + 1
+        result = yield lambda: 20
+        return int(result) + 1
 
     stage = Stage()
     stage.start(job())
@@ -96,7 +96,7 @@ def test_what_a_job_does_not_catch_is_its_outcome() -> None:
         stage.background.run_now(job())
 
 
-def test_a_job_that_waits_for_a_sync_goes_on_in_a_turn_behind_what_was_published() -> None:
+def test_a_job_that_waits_for_a_sync_resumes_in_a_turn_after_the_publish() -> None:
     went_on = []
 
     def job() -> Job[None]:
@@ -165,7 +165,7 @@ def test_a_job_that_is_stopped_while_it_waits_is_not_woken_again(wait: Any) -> N
     assert not stage.outcomes
 
 
-def test_a_job_that_holds_the_loop_does_not_go_on_behind_a_sync_that_failed() -> None:
+def test_a_job_that_holds_the_loop_does_not_resume_after_a_failed_sync() -> None:
     went_on = []
 
     def job() -> Job[None]:

@@ -20,11 +20,11 @@ def queue(*tags: str | None, **config: Any) -> OneShard:
 
 
 def counts(stage: OneShard) -> Counts:
-    found = stage.state("q").queue
-    assert found is not None
+    queue = stage.state("q").queue
+    assert queue is not None
     live = stage.topic("q").live_count
-    assert found.ready + found.in_flight + found.delayed + found.parked + found.blocked == live
-    return found
+    assert queue.ready + queue.in_flight + queue.delayed + queue.parked + queue.blocked == live
+    return queue
 
 
 def blocked_by(stage: OneShard, seq: int) -> object:
@@ -75,7 +75,7 @@ def test_a_delayed_job_holds_up_those_of_its_tag_behind_it() -> None:
 
 
 @pytest.mark.parametrize("deleted", [{"seqs": [1]}, {"before_seq": 2}])
-def test_a_job_that_is_deleted_stands_in_nobodys_way(deleted: dict[str, Any]) -> None:
+def test_a_deleted_job_blocks_no_other_job(deleted: dict[str, Any]) -> None:
     stage = queue("a", "a", "a")
     stage.claim("q", "w")
     stage.delete("q", **deleted)
@@ -88,7 +88,7 @@ def test_a_job_that_is_deleted_stands_in_nobodys_way(deleted: dict[str, Any]) ->
     assert stage.claimed("q", "w", 9) == [6]
 
 
-def test_a_tag_goes_on_without_a_job_that_is_parked_and_takes_it_back_in_its_place() -> None:
+def test_a_lane_continues_without_a_parked_job_and_takes_it_back_in_its_position() -> None:
     stage = queue("a", "a", "a", max_deliveries=1)
     stage.claim("q", "w")
     stage.nack("q", "w", 1)
@@ -153,11 +153,11 @@ def test_what_comes_and_goes_is_not_remembered() -> None:
     for _ in range(300):
         answer = stage.append("q", record(tag="a"), record(tag="old"), 3)
         stage.delete("q", seqs=[answer.first_seq, answer.first_seq + 1, answer.last_seq])
-    found = stage.topic("q").queue
-    assert found is not None
-    assert found.order is not None
-    lane = found.order.lane_of(1)
+    state = stage.topic("q").queue
+    assert state is not None
+    assert state.order is not None
+    lane = state.order.lane_of(1)
     assert lane is not None
     assert len(lane.seqs) < 150
-    assert len(found._fresh) < 150
-    assert len(found.order._lanes) == 1
+    assert len(state._fresh) < 150
+    assert len(state.order._lanes) == 1

@@ -30,16 +30,16 @@ def queue(delay_ms: int | None = None, **config: Any) -> OneShard:
 
 
 def counts(stage: OneShard) -> Counts:
-    found = stage.topic("q").queue
-    assert found is not None
-    return found.counts()
+    queue = stage.topic("q").queue
+    assert queue is not None
+    return queue.counts()
 
 
-def turns(stage: OneShard, told: Told) -> int:
+def turns(stage: OneShard, reply: Told) -> int:
     """How many it takes until the answer is there; in none of them more than a few jobs leave."""
     before = sum(counts(stage)[1:4])
     for number in range(1000):
-        if told.came:
+        if reply.came:
             return number
         stage.loop.run_turn()
         now = sum(counts(stage)[1:4])
@@ -51,9 +51,9 @@ def turns(stage: OneShard, told: Told) -> int:
 
 def test_delayed_jobs_leave_a_few_a_turn_and_the_answer_comes_when_all_have_left() -> None:
     stage = queue(delay_ms=1000)
-    told = stage.send_delete("q", before_seq=31)
-    assert turns(stage, told) >= 30 // AT_ONCE - 1
-    assert (told.answer.deleted, told.answer.count) == (30, 10)
+    reply = stage.send_delete("q", before_seq=31)
+    assert turns(stage, reply) >= 30 // AT_ONCE - 1
+    assert (reply.answer.deleted, reply.answer.count) == (30, 10)
     assert counts(stage) == Counts(0, 0, 10, 0, 0)
     stage.pass_time(1000)
     assert stage.claimed("q", "w", 100) == [*range(31, 41)]
@@ -61,12 +61,12 @@ def test_delayed_jobs_leave_a_few_a_turn_and_the_answer_comes_when_all_have_left
 
 def test_readers_miss_all_records_at_once() -> None:
     stage = queue(delay_ms=1000)
-    told = stage.send_delete("q", before_seq=31)
+    reply = stage.send_delete("q", before_seq=31)
     while stage.seqs("q")[0] == 1:
         stage.loop.run_turn()
     assert stage.seqs("q") == [*range(31, 41)]
     assert stage.state("q").count == 10
-    assert not told.came
+    assert not reply.came
 
 
 @pytest.mark.parametrize("order_by", ["seq", "tag"])
@@ -74,17 +74,17 @@ def test_readers_miss_all_records_at_once() -> None:
 def test_a_claim_waits_and_gets_nothing_that_is_gone(order_by: str, jitter_ms: int) -> None:
     stage = queue(order_by=order_by, claim_jitter_ms=jitter_ms)
     stage.pass_time(100)
-    told = stage.send_claim("q", "w", 100)
+    reply = stage.send_claim("q", "w", 100)
     stage.pass_time(100)
-    stage.nack("q", "w", *[one.seq for one in told.answer.claimed])
+    stage.nack("q", "w", *[one.seq for one in reply.answer.claimed])
     stage.send_delete("q", before_seq=31)
     while stage.seqs("q")[0] == 1:
         stage.loop.run_turn()
-    told = stage.send_claim("q", "w", 100)
-    assert not told.came
+    reply = stage.send_claim("q", "w", 100)
+    assert not reply.came
     stage.pass_time(10)
     expected = [*range(31, 35)] if order_by == "tag" else [*range(31, 41)]
-    assert [one.seq for one in told.answer.claimed] == expected
+    assert [one.seq for one in reply.answer.claimed] == expected
 
 
 def test_what_is_gone_cannot_be_acked_while_it_leaves_and_what_is_not_can() -> None:
@@ -93,9 +93,9 @@ def test_what_is_gone_cannot_be_acked_while_it_leaves_and_what_is_not_can() -> N
     stage.send_delete("q", before_seq=31)
     while stage.seqs("q")[0] == 1:
         stage.loop.run_turn()
-    told = stage.send_settle(ack, "q", "w", 30, 31)
+    reply = stage.send_settle(ack, "q", "w", 30, 31)
     stage.settle()
-    assert (told.answer.done, told.answer.skipped) == ([31], [30])
+    assert (reply.answer.done, reply.answer.skipped) == ([31], [30])
     assert counts(stage) == Counts(0, 9, 0, 0, 0)
     assert stage.shard.state.totals.leases_in_flight == 9
 
@@ -118,9 +118,9 @@ def test_what_a_cap_or_its_age_takes_leaves_a_few_a_turn_too(lost: str) -> None:
 
 
 def jobs(stage: OneShard) -> dict[int, Any]:
-    found = stage.topic("q").queue
-    assert found is not None
-    return dict(found.jobs)
+    queue = stage.topic("q").queue
+    assert queue is not None
+    return dict(queue.jobs)
 
 
 def test_a_shard_that_ends_keeps_no_claim_waiting() -> None:
@@ -129,22 +129,22 @@ def test_a_shard_that_ends_keeps_no_claim_waiting() -> None:
     stage.send_delete("q", before_seq=31)
     while stage.seqs("q")[0] == 1:
         stage.loop.run_turn()
-    told = stage.send_claim("q", "w", 100)
+    reply = stage.send_claim("q", "w", 100)
     drain_claims(stage.shard.state)
-    assert [one.seq for one in told.answer.claimed] == [*range(31, 41)]
+    assert [one.seq for one in reply.answer.claimed] == [*range(31, 41)]
 
 
-def test_a_topic_that_is_deleted_meanwhile_lets_nobody_wait_and_counts_no_lease_twice() -> None:
+def test_deleting_the_topic_ends_all_waits_and_counts_no_lease_twice() -> None:
     stage = queue()
     stage.claim("q", "w", 100)
-    told = stage.send_delete("q", before_seq=31)
+    reply = stage.send_delete("q", before_seq=31)
     while stage.seqs("q")[0] == 1:
         stage.loop.run_turn()
     claim = stage.send_claim("q", "w", 100)
     gone = stage.send_delete_topic("q")
     stage.settle()
     assert gone.answer.deleted
-    assert told.answer.deleted == 30
+    assert reply.answer.deleted == 30
     assert claim.code == "topic_not_found" or not claim.answer.claimed
     assert stage.shard.state.totals.leases_in_flight == 0
 
@@ -165,13 +165,13 @@ def test_a_start_finds_the_same_whenever_it_was_killed() -> None:
 
 def test_deadlines_that_count_no_more_are_stepped_over_a_bounded_number_at_a_time() -> None:
     stage = queue()
-    found = stage.topic("q").queue
-    assert found is not None
-    # Whoever took them out did not have the deadlines looked at.
+    state = stage.topic("q").queue
+    assert state is not None
+    # These removals did not check the deadlines.
     count = 3 * STEPPED_OVER_MAX
     for number in range(count):
-        found._due.push((1, 10_000 + number))
+        state._due.push((1, 10_000 + number))
     for left in range(3, 0, -1):
-        assert len(found._due) == left * STEPPED_OVER_MAX
-        assert not found.collect(5)
-    assert found.next_due() is None
+        assert len(state._due) == left * STEPPED_OVER_MAX
+        assert not state.collect(5)
+    assert state.next_due() is None

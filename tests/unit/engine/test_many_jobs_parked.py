@@ -1,4 +1,4 @@
-"""Very many jobs were delivered too often: whoever comes next does not have all of them parked at once."""
+"""Very many jobs reach max_deliveries: the next claim does not park all of them at once."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def begun(fresh: int, jitter_ms: int = 0) -> OneShard:
     stage = OneShard()
     stage.put("q", type="queue", claim_jitter_ms=jitter_ms)
     stage.append("q", *range(JOBS))
-    told = stage.send_claim("q", "w", JOBS - fresh)
+    reply = stage.send_claim("q", "w", JOBS - fresh)
     stage.pass_time(100)
-    stage.nack("q", "w", *[one.seq for one in told.answer.claimed])
+    stage.nack("q", "w", *[one.seq for one in reply.answer.claimed])
     stage.put("q", max_deliveries=1)
     return stage
 
 
 def counts(stage: OneShard) -> Counts:
-    found = stage.state("q").queue
-    assert found is not None
-    return found
+    queue = stage.state("q").queue
+    assert queue is not None
+    return queue
 
 
 @pytest.mark.parametrize("jitter_ms", [0, 5])
@@ -42,12 +42,12 @@ def test_they_are_parked_a_few_a_turn_and_the_claim_gets_what_is_behind_them(jit
     stage.clock.advance_ns(jitter_ms * 1_000_000)
     before = counts(stage).parked
     assert before <= 3 * AT_ONCE
-    while not all(told.came for told in claims):
+    while not all(reply.came for reply in claims):
         stage.turn()
         now = counts(stage).parked
         assert now - before <= 3 * AT_ONCE
         before = now
-    assert sorted(one.seq for told in claims for one in told.answer.claimed) == [JOBS - 1, JOBS]
+    assert sorted(one.seq for reply in claims for one in reply.answer.claimed) == [JOBS - 1, JOBS]
     stage.settle()
     assert counts(stage) == Counts(0, 2, 0, JOBS - 2, 0)
     stage.kill()
@@ -66,11 +66,11 @@ def test_a_claim_that_got_something_in_front_of_them_does_not_wait_for_the_other
     assert counts(stage) == Counts(0, 1, 0, JOBS - 1, 0)
 
 
-def test_a_topic_that_is_deleted_meanwhile_has_nobody_wait() -> None:
+def test_deleting_the_topic_ends_all_waits() -> None:
     stage = begun(1)
-    told = stage.send_claim("q", "a", 1)
-    assert not told.came
+    reply = stage.send_claim("q", "a", 1)
+    assert not reply.came
     gone = stage.send_delete_topic("q")
     stage.settle()
     assert gone.answer.deleted
-    assert told.came
+    assert reply.came

@@ -24,9 +24,9 @@ from topicsd.log.recovery import RecoveryRefused
 async def appended(shard: Shard, topic: str, data: bytes) -> Appended:
     answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     shard.append(topic, AppendRequest([NewRecord(msgspec.Raw(data))]), answer.set_result)
-    found = await answer
-    assert isinstance(found, Appended)
-    return found
+    result = await answer
+    assert isinstance(result, Appended)
+    return result
 
 
 def flip_a_byte(path: Path) -> None:
@@ -62,10 +62,12 @@ def test_a_new_directory_is_made_and_what_was_written_is_there_the_next_time(tmp
     assert layout.shards == 1
 
 
-@pytest.mark.parametrize(("asked", "made"), [(3, 3), (0, len(os.sched_getaffinity(0)))])
-def test_a_new_directory_gets_the_shards_that_the_settings_say(tmp_path: Path, asked: int, made: int) -> None:
+@pytest.mark.parametrize(("shards", "made"), [(3, 3), (0, len(os.sched_getaffinity(0)))])
+def test_a_new_directory_gets_the_shards_that_the_settings_say(
+    tmp_path: Path, shards: int, made: int
+) -> None:
     async def script() -> None:
-        open_shard(str(tmp_path), made - 1, settings=Settings(shards=asked)).close()
+        open_shard(str(tmp_path), made - 1, settings=Settings(shards=shards)).close()
         with pytest.raises(LayoutError, match=f"must be from 0 to {made - 1}, the shards of .*, got {made}"):
             open_shard(str(tmp_path), made)
 

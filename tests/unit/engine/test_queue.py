@@ -24,11 +24,11 @@ def queue(jobs: int = 0, **config: object) -> OneShard:
 
 
 def counts(stage: OneShard, topic: str = "q") -> Counts:
-    found = stage.state(topic).queue
-    assert found is not None
+    queue = stage.state(topic).queue
+    assert queue is not None
     live = stage.topic(topic).live_count
-    assert found.ready + found.in_flight + found.delayed + found.parked == live
-    return found
+    assert queue.ready + queue.in_flight + queue.delayed + queue.parked == live
+    return queue
 
 
 def test_jobs_go_out_in_order_to_one_holder_each_and_are_gone_once_acked() -> None:
@@ -60,7 +60,7 @@ def test_a_lease_that_ran_out_goes_to_another_before_what_is_fresh() -> None:
     assert stage.ack("q", "b", 1, leases=[new.lease]).done == [1]
 
 
-def test_who_comes_late_is_heard_as_long_as_nobody_else_has_the_job() -> None:
+def test_a_late_ack_counts_while_no_other_worker_has_the_job() -> None:
     stage = queue(1)
     stage.claim("q", "a", 1, 1000)
     stage.pass_time(5000)
@@ -81,15 +81,15 @@ def test_a_nack_with_a_delay_comes_back_when_it_is_due() -> None:
     assert stage.nack("q", "a", 1, 2).skipped == [1, 2]
 
 
-def test_a_job_that_is_being_acked_is_nobodys() -> None:
+def test_a_job_whose_ack_is_in_progress_cannot_be_claimed() -> None:
     stage = queue(1, durable=True)
     stage.claim("q", "a", 1, 1000)
-    told = stage.send_settle(ack, "q", "a", 1)
-    assert not told.came
+    reply = stage.send_settle(ack, "q", "a", 1)
+    assert not reply.came
     stage.clock.advance(2000)
     assert not stage.send_claim("q", "b").answer.claimed
     stage.settle()
-    assert told.answer.done == [1]
+    assert reply.answer.done == [1]
     assert counts(stage) == Counts(0, 0, 0, 0, 0)
 
 
@@ -124,16 +124,16 @@ def test_each_answer_of_a_cohort_is_bounded_in_bytes_and_has_one_job() -> None:
     stage = OneShard(max_response_bytes=64 << 10)
     config = TopicConfigPatch(type="queue", claim_jitter_ms=50)
     stage.append("q", *["x" * 40_000] * 6, config=config)
-    told = [stage.send_claim("q", "a", 9), stage.send_claim("q", "b", 9)]
+    replies = [stage.send_claim("q", "a", 9), stage.send_claim("q", "b", 9)]
     stage.pass_time(50)
-    assert [[one.seq for one in each.answer.claimed] for each in told] == [[1], [2]]
+    assert [[one.seq for one in each.answer.claimed] for each in replies] == [[1], [2]]
 
 
 class _Never(OrderedDict[int, None]):
-    """Nobody walks over all that are parked."""
+    """A dict that fails when all its entries are visited."""
 
     def __iter__(self) -> NoReturn:
-        raise AssertionError("somebody looks at all")
+        raise AssertionError("all entries were visited")
 
 
 @pytest.mark.parametrize("dead_letter", [None, "dead"])
@@ -142,13 +142,13 @@ def test_what_a_claim_parks_costs_nothing_for_what_was_parked_before(dead_letter
     stage.nack("q", "a", *stage.claimed("q", "a", 10))
     assert stage.claimed("q", "a", 1) == [11]
     assert counts(stage).parked == 10
-    found = stage.topic("q").queue
-    assert found is not None
+    state = stage.topic("q").queue
+    assert state is not None
     stage.nack("q", "a", 11)
-    found.parked = _Never(found.parked)
+    state.parked = _Never(state.parked)
     assert stage.claimed("q", "a", 1) == [12]
     assert counts(stage).parked == 11
-    found.parked = OrderedDict(found.parked.items())
+    state.parked = OrderedDict(state.parked.items())
     stage.kill()
     assert counts(stage).parked == 11
 
@@ -159,10 +159,10 @@ def test_leases_that_are_extended_again_and_again_leave_nothing_behind() -> None
     for _ in range(1000):
         stage.clock.advance(1)
         stage.extend("q", "a", 1, 2, ms=86_400_000)
-    found = stage.topic("q").queue
-    assert found is not None
-    assert len(found._due) < 100
-    assert found.next_due() == stage.clock.now_ms() + 86_400_000
+    state = stage.topic("q").queue
+    assert state is not None
+    assert len(state._due) < 100
+    assert state.next_due() == stage.clock.now_ms() + 86_400_000
 
 
 def test_a_job_delivered_too_often_is_parked_and_not_handed_out() -> None:
@@ -185,7 +185,7 @@ ENDS: dict[str, Callable[[OneShard], None]] = {
 @pytest.mark.parametrize("checkpoints", [False, True])
 def test_leases_that_are_kept_hold_over_a_restart(end: Callable[[OneShard], None], checkpoints: bool) -> None:
     stage = queue(4, leases_durable=True, durable=True)
-    held = stage.claim("q", "a", 2, 5000).claimed
+    leases = stage.claim("q", "a", 2, 5000).claimed
     stage.nack("q", "a", 2, ms=9000)
     stage.claim("q", "b", 1, 3000)
     if checkpoints:
@@ -196,7 +196,7 @@ def test_leases_that_are_kept_hold_over_a_restart(end: Callable[[OneShard], None
     assert stage.claimed("q", "c", 9) == [4]
     stage.pass_time(5000)
     assert stage.claim("q", "c", 9).claimed[0][::2] == (1, 2)
-    assert stage.ack("q", "a", 1, leases=[held[0].lease]).skipped == [1]
+    assert stage.ack("q", "a", 1, leases=[leases[0].lease]).skipped == [1]
     assert stage.ack("q", "b", 3).done == [3]
     end(stage)
     assert counts(stage) == Counts(0, 2, 1, 0, 0)
@@ -212,9 +212,9 @@ def test_leases_that_are_not_kept_end_with_the_run(end: Callable[[OneShard], Non
     stage.claim("q", "a", 2)
     stage.checkpoint()
     end(stage)
-    found = stage.topic("q").queue
-    assert found is not None
-    assert [found.jobs[seq].reason for seq in (1, 2)] == ["no luck", ""]
+    state = stage.topic("q").queue
+    assert state is not None
+    assert [state.jobs[seq].reason for seq in (1, 2)] == ["no luck", ""]
     assert stage.ack("q", "a", 1, 2).skipped == [1, 2]
     claimed = stage.claim("q", "b", 9).claimed
     assert sorted(one[::2] for one in claimed) == [(1, 3), (2, 2), (3, 1)]
@@ -249,19 +249,19 @@ def test_a_parked_job_stays_parked_over_a_kill() -> None:
 
 def test_claims_of_a_cohort_are_served_in_turn() -> None:
     stage = queue(5, claim_jitter_ms=50)
-    told = [stage.send_claim("q", "a", 2), stage.send_claim("q", "b", 9)]
+    replies = [stage.send_claim("q", "a", 2), stage.send_claim("q", "b", 9)]
     stage.settle()
-    assert not any(one.came for one in told)
+    assert not any(one.came for one in replies)
     stage.pass_time(50)
-    assert [[one.seq for one in each.answer.claimed] for each in told] == [[1, 3], [2, 4, 5]]
+    assert [[one.seq for one in each.answer.claimed] for each in replies] == [[1, 3], [2, 4, 5]]
 
 
-def test_a_cohort_whose_queue_is_deleted_is_told_so() -> None:
+def test_claims_in_progress_are_refused_when_their_queue_is_deleted() -> None:
     stage = queue(5, claim_jitter_ms=50)
-    told = stage.send_claim("q", "a", 2)
+    reply = stage.send_claim("q", "a", 2)
     stage.delete_topic("q")
     stage.pass_time(50)
-    assert told.code == "topic_not_found"
+    assert reply.code == "topic_not_found"
 
 
 def test_jobs_of_a_sealed_segment_are_read_from_it() -> None:
@@ -282,15 +282,15 @@ def test_claims_that_come_together_read_a_sealed_segment_once_and_what_comes_nex
     stage.append("q", *range(1, 1001))
     stage.checkpoint()
     stage.restart()
-    told = [stage.send_claim("q", "a", 8) for _ in range(20)]
-    told.append(stage.send_claim("q", "a", 500))
+    replies = [stage.send_claim("q", "a", 8) for _ in range(20)]
+    replies.append(stage.send_claim("q", "a", 500))
     assert stage.copy_thread.run_one()
     stage.loop.run_until_idle()
-    assert all(one.came for one in told)
+    assert all(one.came for one in replies)
     assert stage.claimed("q", "a", 8) == [*range(661, 669)]
     assert stage.copy_thread.pending == 0
-    found = [msgspec.json.decode(job)["data"] for one in told for job in one.answer.jobs.values()]
-    assert found == [*range(1, 661)]
+    numbers = [msgspec.json.decode(job)["data"] for one in replies for job in one.answer.jobs.values()]
+    assert numbers == [*range(1, 661)]
 
 
 def test_a_log_has_no_jobs() -> None:

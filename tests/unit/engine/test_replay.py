@@ -144,13 +144,13 @@ def test_replaying_twice_is_replaying_once() -> None:
         assert pictures(one) == before
 
 
-def start(*frames: bytes, **told: int) -> OneShard:
+def start(*frames: bytes, **heads: int) -> OneShard:
     """Start a shard on a log with these frames in its second batch."""
     disk = MemoryDisk()
     create_data_dir(disk, DATA_DIR, 1, INSTANCE)
     wal = WalBytes(instance=IDENTITY.instance)
     wal.batch(CREATE, append_frame(1))
-    wal.batch(*frames, **told)
+    wal.batch(*frames, **heads)
     wal.put(disk, PATHS)
     return OneShard(disk=disk)
 
@@ -184,7 +184,7 @@ IMPOSSIBLE = {
     "a key of no topic": ([encode_control(Idempotency(b"k" * 16, b"r" * 16, 1, 1), topic_id=8, ts=0)], 4),
     "a loss that is none": ([encode_control(LostRange(9, 10, "crash"), topic_id=7, ts=0)], 4),
     "a control frame of another shape": ([append_frame(2), control(["many"], FrameType.HEAD_WATERMARK)], 5),
-    "a frame type that nobody writes yet": ([control([1], FrameType.LEASE)], 4),
+    "a frame type that is not written yet": ([control([1], FrameType.LEASE)], 4),
     "a file header in the middle": ([control([1], FrameType.FILE_HEADER)], 4),
 }
 

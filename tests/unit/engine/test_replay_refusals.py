@@ -26,8 +26,8 @@ def replay(frames: list[bytes], frame_count: int | None = None) -> None:
     count = len(frames) if frame_count is None else frame_count
     closing = BatchEnd(b"e" * 16, 1 + count, 118, len(buffer), 0, 0)
     # What stands behind the frames is their BatchEnd; its length is what counts here.
-    found = FoundBatch(buffer + bytes(200), 0, len(buffer), 118, 1, count, closing)
-    Replay(empty_data()).batch(found, 0)
+    batch = FoundBatch(buffer + bytes(200), 0, len(buffer), 118, 1, count, closing)
+    Replay(empty_data()).batch(batch, 0)
 
 
 IMPOSSIBLE = {

@@ -1,4 +1,4 @@
-"""A segment whose files are gone is said to be damaged to whoever asks for it, and holds up nobody else."""
+"""A segment with missing files is reported as damaged to its readers, and blocks no other request."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ def with_lost_segment(**config: object) -> OneShard:
     return one
 
 
-def test_a_reader_is_told_also_when_the_index_is_gone_as_well() -> None:
+def test_a_read_is_refused_when_the_index_is_missing_too() -> None:
     one = with_lost_segment()
-    told = Told()
-    one.shard.read("t", ReadRequest(from_seq=0), told)
+    reply = Told()
+    one.shard.read("t", ReadRequest(from_seq=0), reply)
     one.settle()
-    assert told.code == "corrupt_segment"
-    assert told.answer.detail["next_from_seq"] == 5
+    assert reply.code == "corrupt_segment"
+    assert reply.answer.detail["next_from_seq"] == 5
     assert one.seqs("t", 5) == [6, 7, 8, 9, 10]
 
 
 def test_a_cap_that_ends_in_it_holds_up_no_write() -> None:
     one = with_lost_segment(cap_records=10)
-    told = [one.send_append("t", 1, 2), one.send_append("other", 1)]
+    replies = [one.send_append("t", 1, 2), one.send_append("other", 1)]
     one.settle()
-    assert [one.code for one in told] == [None, None]
+    assert [one.code for one in replies] == [None, None]
     assert one.state("t").count == 12
     one.append("t", *range(3))
     assert one.state("t").count == 10, "what is whole in it goes without being counted"
@@ -47,13 +47,13 @@ def test_a_cap_that_ends_in_it_holds_up_no_write() -> None:
 
 def test_a_delete_that_ends_in_it_is_answered_and_takes_nothing_out() -> None:
     one = with_lost_segment()
-    told = [one.send_delete("t", before_seq=3), one.send_append("other", 1)]
+    replies = [one.send_delete("t", before_seq=3), one.send_append("other", 1)]
     one.settle()
-    assert [one.code for one in told] == ["corrupt_segment", None]
+    assert [one.code for one in replies] == ["corrupt_segment", None]
     assert (one.state("t").earliest_seq, one.state("t").count) == (1, 10)
 
 
-def test_upkeep_goes_on_with_the_other_topics(caplog: pytest.LogCaptureFixture) -> None:
+def test_upkeep_continues_with_the_other_topics(caplog: pytest.LogCaptureFixture) -> None:
     one = with_lost_segment(ttl_ms=1000)
     one.topic("t").runs[0]._front = (1, 0)  # type: ignore[attr-defined]
     one.put("other", ttl_ms=1000)

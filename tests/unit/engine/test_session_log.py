@@ -19,10 +19,10 @@ def session(number: int, *names: str) -> WatchSession:
     return WatchSession(number.to_bytes(16), f"key-{number % 3}", *columns, ["n"], 17, 4096, 2000, True)
 
 
-def keep(one: OneShard, wanted: WatchSession) -> Told:
-    told = Told()
-    keep_session(one.shard.state, wanted, told)
-    return told
+def keep(one: OneShard, session_to_keep: WatchSession) -> Told:
+    reply = Told()
+    keep_session(one.shard.state, session_to_keep, reply)
+    return reply
 
 
 @pytest.fixture
@@ -31,14 +31,14 @@ def one() -> OneShard:
 
 
 def test_a_session_is_there_when_it_is_answered_and_after_a_kill_as_it_was(one: OneShard) -> None:
-    wanted = session(1, "a", "b")
-    told = keep(one, wanted)
-    assert not told.came
+    expected = session(1, "a", "b")
+    reply = keep(one, expected)
+    assert not reply.came
     assert one.shard.state.watch_sessions == {}
     one.settle()
-    assert told.answer == wanted
+    assert reply.answer == expected
     one.kill()
-    assert one.shard.state.watch_sessions == {wanted.session: wanted}
+    assert one.shard.state.watch_sessions == {expected.session: expected}
 
 
 def test_one_that_ended_stays_so(one: OneShard) -> None:
@@ -105,13 +105,13 @@ def test_a_disk_without_room_refuses_it_and_what_there_is_can_still_end(one: One
     keep(one, session(1, "a"))
     one.settle()
     one.disk.space_bytes = one.disk.used_bytes
-    told: list[Told] = []
-    while not told or told[-1].code is None:
-        told.append(keep(one, session(len(told) + 2, "a" * 200)))
+    replies: list[Told] = []
+    while not replies or replies[-1].code is None:
+        replies.append(keep(one, session(len(replies) + 2, "a" * 200)))
         one.settle()
-    assert told[-1].code == "storage_full"
+    assert replies[-1].code == "storage_full"
     kept = dict(one.shard.state.watch_sessions)
-    assert len(kept) == len(told) > 100
+    assert len(kept) == len(replies) > 100
     drop_session(one.shard.state, session(1).session)
     one.settle()
     one.kill()

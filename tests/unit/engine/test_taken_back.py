@@ -73,9 +73,9 @@ def test_a_turn_without_room_leaves_everything_as_it_was(seed: int) -> None:
     one = filled()
     before = numbers(one)
     one.disk.fail("pwrite", error=errno.ENOSPC, forever=True)
-    told = [ask(one, rng) for _ in range(rng.randint(1, 12))]
+    replies = [ask(one, rng) for _ in range(rng.randint(1, 12))]
     one.settle()
-    for answer in told:
+    for answer in replies:
         if answer.code is None:
             # What needed no log: there was nothing to delete, or nothing to change.
             assert isinstance(answer.answer, TopicDeleted | TopicPut)
@@ -98,9 +98,9 @@ def test_a_turn_without_room_leaves_everything_as_it_was(seed: int) -> None:
 def test_a_creation_without_room_is_none() -> None:
     one = filled()
     one.disk.fail("pwrite", error=errno.ENOSPC)
-    told = [one.send_append("new", 1), one.send_append("new", 2), one.send_put("new", ttl_ms=5)]
+    replies = [one.send_append("new", 1), one.send_append("new", 2), one.send_put("new", ttl_ms=5)]
     one.settle()
-    assert [answer.code for answer in told] == ["storage_full"] * 3
+    assert [answer.code for answer in replies] == ["storage_full"] * 3
     assert one.shard.topic_names() == ["a", "b"]
     one.pass_time(6000)
     assert one.append("new", 1).created
@@ -141,15 +141,15 @@ def test_more_requests_than_may_wait_are_throttled_whatever_they_ask() -> None:
     for _ in range(2):
         one.send_append("t", 1)
     one.loop.run_until_idle()
-    for told in (
+    for reply in (
         one.send_append("t", 1),
         one.send_put("new"),
         one.send_put("t", ttl_ms=5),
         one.send_delete("t", before_seq=1),
         one.send_delete_topic("t"),
     ):
-        assert told.code == "throttled"
-        assert told.answer.retry_after_ms is not None
+        assert reply.code == "throttled"
+        assert reply.answer.retry_after_ms is not None
     one.settle()
     assert one.delete_topic("t").deleted
 
@@ -163,4 +163,4 @@ def test_more_requests_than_may_wait_behind_a_deletion_are_throttled() -> None:
     assert too_many.code == "throttled"
     one.settle()
     assert deletion.answer.deleted
-    assert [told.answer.first_seq for told in waiting] == [1, 2, 3]
+    assert [reply.answer.first_seq for reply in waiting] == [1, 2, 3]

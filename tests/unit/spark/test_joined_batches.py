@@ -3,7 +3,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from spark.task.record_batch import JOINED_RECORDS, joined
+from spark.task.record_batch import JOINED_RECORDS, join_batches
 
 HALF = JOINED_RECORDS // 2
 
@@ -21,11 +21,11 @@ HALF = JOINED_RECORDS // 2
 def test_small_batches_come_together_with_the_same_rows(given: list[int], taken: list[int]) -> None:
     numbers = iter(range(sum(given)))
     batches = [pa.RecordBatch.from_pydict({"n": [next(numbers) for _ in range(size)]}) for size in given]
-    found = list(joined(batches))
-    assert [batch.num_rows for batch in found] == taken
-    assert [n for batch in found for n in batch["n"].to_pylist()] == list(range(sum(given)))
+    joined = list(join_batches(batches))
+    assert [batch.num_rows for batch in joined] == taken
+    assert [n for batch in joined for n in batch["n"].to_pylist()] == list(range(sum(given)))
 
 
 def test_few_that_are_large_do_not_wait_for_more() -> None:
     batches = [pa.RecordBatch.from_pydict({"data": ["x" * (1 << 19)]}) for _ in range(5)]
-    assert [batch.num_rows for batch in joined(batches)] == [2, 2, 1]
+    assert [batch.num_rows for batch in join_batches(batches)] == [2, 2, 1]

@@ -46,20 +46,20 @@ from topicsd.offline.loaded_shard import LoadedShard, segment_files
 from topicsd.offline.table import plural, readable
 from topicsd.segment.entry import DATA, DEAD, INDEX, TAGS, SegmentName
 
-Find = Callable[[Finding], None]
+OnFinding = Callable[[Finding], None]
 _SHOWN_MAX = 3
 
 
 class CheckpointCheck:
     """The check of one shard's checkpoint files. `facts` lists the faulty segments for a repair."""
 
-    def __init__(self, loaded: LoadedShard, find: Find, note: Callable[[str], None]) -> None:
+    def __init__(self, loaded: LoadedShard, on_finding: OnFinding, on_note: Callable[[str], None]) -> None:
         self._loaded = loaded
         self._fs = loaded.data_dir.fs
         self._paths = loaded.data_dir.paths(loaded.shard)
-        self._find = find
-        self._note = note
-        self._good: dict[int, Snapshot] = {}
+        self._on_finding = on_finding
+        self._on_note = on_note
+        self._good_snapshots: dict[int, Snapshot] = {}
         self.facts: list[SegmentFacts] = []
         self.segments = 0
         self.records = 0
@@ -71,7 +71,7 @@ class CheckpointCheck:
         if snapshot is not None:
             for topic, what in check_snapshot(snapshot):
                 file = snapshot_name(snapshot.head.number)
-                self._find(Finding(what=what, level=Level.LOSS, file=file, topic=topic))
+                self._on_finding(Finding(what=what, level=Level.LOSS, file=file, topic=topic))
             self._check_segments(snapshot)
             self._check_older_log(snapshot)
         self._check_manifest()
@@ -83,26 +83,26 @@ class CheckpointCheck:
         """Check all snapshots: an older one is used when the newer ones are bad."""
         basis = self._loaded.basis
         if basis.snapshot is not None:
-            self._good[basis.snapshot.head.number] = basis.snapshot
+            self._good_snapshots[basis.snapshot.head.number] = basis.snapshot
         for number in snapshot_numbers(self._fs, self._paths):
-            if number in self._good:
+            if number in self._good_snapshots:
                 continue
             try:
                 snapshot = read_snapshot(self._fs, self._paths, number)
             except FileNotFoundError:
                 continue  # A running server has dropped it.
             except (SnapshotDamage, UnknownVersion) as damage:
-                what = f"no start can use it: {damage}"
-                self._find(Finding(what=what, level=Level.HARMLESS, file=snapshot_name(number)))
+                what = f"a start cannot use it: {damage}"
+                self._on_finding(Finding(what=what, level=Level.HARMLESS, file=snapshot_name(number)))
             else:
-                self._good[number] = snapshot
+                self._good_snapshots[number] = snapshot
                 if number in basis.skipped:
-                    what = "no start uses it: what was deleted from one of its segments cannot be told"
-                    self._find(Finding(what=what, level=Level.HARMLESS, file=snapshot_name(number)))
+                    what = "a start skips it: the deletes of one of its segments are unknown"
+                    self._on_finding(Finding(what=what, level=Level.HARMLESS, file=snapshot_name(number)))
 
     def _check_older_log(self, newest: Snapshot) -> None:
         """Check the log between the older snapshot and the newest, which a start does not read."""
-        older = [one for number, one in self._good.items() if number < newest.head.number]
+        older = [one for number, one in self._good_snapshots.items() if number < newest.head.number]
         if not older:
             return
         start, end = older[0].head.start, newest.head.start
@@ -112,16 +112,16 @@ class CheckpointCheck:
         if (place.ordinal, place.chain) == (end.ordinal, end.chain) or self._is_outdated():
             return
         number = older[0].head.number
-        told = (
-            f"snapshot {number} needs the log from ordinal {start.ordinal} to {end.ordinal}, and it can be "
-            f"read to {place.ordinal}: until two more are written, a start has the newest one only"
+        message = (
+            f"snapshot {number} needs the log from ordinal {start.ordinal} to {end.ordinal}, which can be "
+            f"read only to {place.ordinal}: a start has only the newest snapshot until two more are written"
         )
         if end.offset == FILE_HEADER_BYTES:
             # A repair began a new log here, and the chain of the old log does not continue in it.
-            self._note(told)
+            self._on_note(message)
         else:
-            self._find(
-                Finding(what=told, level=Level.HARMLESS, file=wal_name(place.file), offset=place.offset)
+            self._on_finding(
+                Finding(what=message, level=Level.HARMLESS, file=wal_name(place.file), offset=place.offset)
             )
 
     def _read_between(self, start: LogPlace, end: LogPlace) -> LogPlace:
@@ -141,7 +141,7 @@ class CheckpointCheck:
                 self.bytes += reader.offset - batch.offset
                 for complaint in check.batch(batch):
                     what, offset = complaint.what, complaint.offset
-                    self._find(Finding(what=what, level=Level.HARMLESS, file=file.name, offset=offset))
+                    self._on_finding(Finding(what=what, level=Level.HARMLESS, file=file.name, offset=offset))
             place = LogPlace(file.first_ordinal, reader.offset, reader.ordinal, reader.chain)
         return place
 
@@ -160,8 +160,8 @@ class CheckpointCheck:
                     self.bytes += entry.data_bytes
                     if not facts.is_fine and not self._is_outdated():
                         self.facts.append(facts)
-                        for found in segment_findings(topic, facts):
-                            self._find(found)
+                        for finding in segment_findings(topic, facts):
+                            self._on_finding(finding)
         finally:
             files.close()
 
@@ -176,56 +176,58 @@ class CheckpointCheck:
             manifest = read_manifest(self._fs, self._paths)
         except FileNotFoundError:
             if self._loaded.basis.snapshot is not None:
-                self._find_in_manifest("it is missing")
+                self._add_manifest_finding("it is missing")
             return
         except (ManifestDamage, UnknownVersion) as damage:
-            self._find_in_manifest(str(damage))
+            self._add_manifest_finding(str(damage))
             return
-        snapshot = self._good.get(manifest.number)
+        snapshot = self._good_snapshots.get(manifest.number)
         if snapshot is not None:
-            other = list(_differences(manifest, snapshot))
-            if other:
-                told = ", ".join(f'"{name}"' for name in other[:_SHOWN_MAX])
-                more = f" and {plural(len(other) - _SHOWN_MAX, 'more')}" if len(other) > _SHOWN_MAX else ""
-                self._find_in_manifest(f"it is other than snapshot {manifest.number} about {told}{more}")
+            names = list(_differences(manifest, snapshot))
+            if names:
+                topics = ", ".join(f'"{name}"' for name in names[:_SHOWN_MAX])
+                more = f" and {plural(len(names) - _SHOWN_MAX, 'more')}" if len(names) > _SHOWN_MAX else ""
+                self._add_manifest_finding(f"it differs from snapshot {manifest.number} in {topics}{more}")
         elif not self._is_outdated():
-            self._note(f"MANIFEST.json was written for snapshot {manifest.number}, which cannot be read")
+            self._on_note(f"MANIFEST.json belongs to snapshot {manifest.number}, which cannot be read")
 
-    def _find_in_manifest(self, what: str) -> None:
-        after = "Readers from outside have nothing to go by until the next checkpoint"
-        self._find(Finding(what=f"{what}. {after}", level=Level.HARMLESS, file="MANIFEST.json"))
+    def _add_manifest_finding(self, what: str) -> None:
+        effect = "Outside readers cannot read this shard until the next checkpoint"
+        self._on_finding(Finding(what=f"{what}. {effect}", level=Level.HARMLESS, file="MANIFEST.json"))
 
     def _note_orphans(self) -> None:
         if self._loaded.log.owner is not None:
             return  # A running server may be creating these files now.
-        named = {
+        known = {
             SegmentName(topic.topic_id, topic.epoch, entry.first_seq, entry.generation)
-            for snapshot in self._good.values()
+            for snapshot in self._good_snapshots.values()
             for topic in snapshot.topics
             for entry in topic.segments
         }
-        incarnations = {(name.topic_id, name.epoch) for name in named}
+        incarnations = {(name.topic_id, name.epoch) for name in known}
         for directory in names_in(self._fs, self._paths.topics):
             path = os.path.join(self._paths.topics, directory)
             incarnation = parse_topic_dir_name(directory)
             if incarnation is None:
                 is_deleted = parse_topic_dir_name(directory.removesuffix(DELETED_SUFFIX)) is not None
-                what = "is of a deleted topic and goes with a checkpoint" if is_deleted else "is none of ours"
-                self._note(f"topics/{readable(directory)} {what}")
+                what = (
+                    "belongs to a deleted topic; a checkpoint removes it"
+                    if is_deleted
+                    else "is not a file of topicsd"
+                )
+                self._on_note(f"topics/{readable(directory)} {what}")
                 continue
             files = names_in(self._fs, path)
             if incarnation not in incarnations:
                 count = plural(len(files), "file")
-                self._note(f"topics/{directory} with {count} is named by no snapshot; no start looks at it")
+                self._on_note(f"topics/{directory} ({count}) is in no snapshot; a start ignores it")
                 continue
-            unnamed = [file for file in files if not _is_named(file, incarnation, named)]
+            unnamed = [file for file in files if not _is_named(file, incarnation, known)]
             for file in unnamed:
-                self._note(
-                    f"topics/{directory}/{readable(file)} is named by no snapshot; no start looks at it"
-                )
+                self._on_note(f"topics/{directory}/{readable(file)} is in no snapshot; a start ignores it")
         for file in names_in(self._fs, self._paths.meta):
             if parse_snapshot_name(file) is None and file not in ("MANIFEST.json", "readers"):
-                self._note(f"meta/{readable(file)} is left over, or none of ours")
+                self._on_note(f"meta/{readable(file)} is a leftover, or not a file of topicsd")
 
 
 def segment_findings(topic: TopicEntry, facts: SegmentFacts) -> Iterator[Finding]:
@@ -243,34 +245,34 @@ def segment_findings(topic: TopicEntry, facts: SegmentFacts) -> Iterator[Finding
             topic=topic.name,
             seq=first if first <= last else None,
         )
-    made_again = "a start makes it in memory" if is_active else "it is made again when it is needed"
-    for suffix, what, level, after in (
-        (DATA, facts.in_data, Level.HARMLESS, "nobody reads it"),
-        (INDEX, facts.in_index, Level.HARMLESS, made_again),
-        (TAGS, facts.in_tags, Level.HARMLESS, made_again),
+    rebuilt = "a start rebuilds it in memory" if is_active else "it is rebuilt when it is needed"
+    for suffix, what, level, effect in (
+        (DATA, facts.in_data, Level.HARMLESS, "no reader needs it"),
+        (INDEX, facts.in_index, Level.HARMLESS, rebuilt),
+        (TAGS, facts.in_tags, Level.HARMLESS, rebuilt),
         (
             DEAD,
             facts.in_dead,
             Level.STOPS,
-            "what was deleted of the segment is not known, so no server starts",
+            "the deletes of the segment are unknown, so a server does not start this shard",
         ),
-        (DATA, facts.in_entry, Level.LOSS, "counts and caps of the topic are off"),
+        (DATA, facts.in_entry, Level.LOSS, "the counts and caps of the topic are wrong"),
     ):
         if what:
-            yield Finding(what=f"{what}; {after}", level=level, file=name.key(suffix), topic=topic.name)
+            yield Finding(what=f"{what}; {effect}", level=level, file=name.key(suffix), topic=topic.name)
 
 
 def _differences(manifest: Manifest, snapshot: Snapshot) -> Iterator[str]:
     """Yield the names of the topics on which the manifest and its snapshot disagree."""
     published = {(topic.id, topic.epoch): topic for topic in manifest.topics}
     for entry in snapshot.topics:
-        made = msgspec.json.decode(topic_line(entry, entry.head), type=ManifestTopic)
-        if published.pop((made.id, made.epoch), None) != made:
+        expected = msgspec.json.decode(topic_line(entry, entry.head), type=ManifestTopic)
+        if published.pop((expected.id, expected.epoch), None) != expected:
             yield entry.name
-    for left in published.values():
-        yield left.name
+    for topic in published.values():
+        yield topic.name
 
 
-def _is_named(file: str, incarnation: tuple[int, int], named: set[SegmentName]) -> bool:
+def _is_named(file: str, incarnation: tuple[int, int], known: set[SegmentName]) -> bool:
     parsed = parse_segment_name(file)
-    return parsed is not None and SegmentName(*incarnation, parsed[0], parsed[1]) in named
+    return parsed is not None and SegmentName(*incarnation, parsed[0], parsed[1]) in known

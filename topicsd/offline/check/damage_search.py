@@ -34,7 +34,7 @@ class DamagedFrame(NamedTuple):
 
     offset: int
     what: str
-    claims: Frame | None
+    header: Frame | None
     """The content of its header, without the parts; None when the header is incomplete."""
     names: dict[int, str]
     """The names of the topics created before it in the same range, by topic id."""
@@ -44,7 +44,7 @@ class DamagedFrame(NamedTuple):
     """The topic of the record directly before it."""
 
 
-class Stretch(NamedTuple):
+class DamagedRange(NamedTuple):
     """A damaged range: the bytes from `offset` to `end`, where the log is whole again."""
 
     offset: int
@@ -53,7 +53,7 @@ class Stretch(NamedTuple):
     """The first damaged frame; None when every frame is whole but the batch does not belong here."""
 
 
-class Place(NamedTuple):
+class ResumePoint(NamedTuple):
     """The place in a file where reading resumes."""
 
     offset: int
@@ -61,25 +61,29 @@ class Place(NamedTuple):
     chain: int
 
 
-def read_on(
-    fs: Fs, file: LogFileFound, place: Place, data_end: int, on_batch: Callable[[FoundBatch], None]
-) -> Iterator[Stretch]:
-    """Yield the damaged ranges from `place` to `data_end`; pass whole batches to `on_batch`."""
+def find_damage(
+    fs: Fs,
+    file: LogFileFound,
+    resume_point: ResumePoint,
+    data_end: int,
+    on_batch: Callable[[FoundBatch], None],
+) -> Iterator[DamagedRange]:
+    """Yield the damaged ranges from `resume_point` to `data_end`; pass whole batches to `on_batch`."""
     assert file.header is not None
     reader = BatchReader(fs, file.fd, file.header)
-    reader.offset, reader.ordinal, reader.chain = place
+    reader.offset, reader.ordinal, reader.chain = resume_point
     _read_whole(reader, on_batch)
-    for at, closing in batch_ends(fs, file.fd, file.header.epoch, place.offset):
+    for at, closing in batch_ends(fs, file.fd, file.header.epoch, resume_point.offset):
         # A BatchEnd inside the payload of a record is not at the offset that it records.
         if at < reader.offset or closing.offset + closing.length != at:
             continue
         end = at + BATCH_END_BYTES
-        yield Stretch(reader.offset, end, first_damage(fs, file.fd, reader.offset, end))
+        yield DamagedRange(reader.offset, end, first_damage(fs, file.fd, reader.offset, end))
         reader = BatchReader(fs, file.fd, file.header)
         reader.offset, reader.ordinal, reader.chain = end, closing.ordinal + 1, closing.chain
         _read_whole(reader, on_batch)
     if data_end > reader.offset:
-        yield Stretch(reader.offset, data_end, first_damage(fs, file.fd, reader.offset, data_end))
+        yield DamagedRange(reader.offset, data_end, first_damage(fs, file.fd, reader.offset, data_end))
 
 
 def first_damage(fs: Fs, fd: int, offset: int, end: int) -> DamagedFrame | None:
@@ -90,17 +94,17 @@ def first_damage(fs: Fs, fd: int, offset: int, end: int) -> DamagedFrame | None:
     at = offset
     while at < end:
         head = fs.pread(fd, HEADER_BYTES, at)
-        claims = _claims(head)
+        header = _header(head)
         try:
-            frame = parse_frame(head, 0, len(head)) if claims is None else _frame_at(fs, fd, at, end, claims)
+            frame = parse_frame(head, 0, len(head)) if header is None else _frame_at(fs, fd, at, end, header)
         except FrameDamage as error:
-            return DamagedFrame(at, error.what, claims, names, heads, before)
+            return DamagedFrame(at, error.what, header, names, heads, before)
         seq = _last_seq(frame)
         before = frame.topic_id if seq else None
         if before is not None:
             heads[before] = seq
         elif frame.type == FrameType.TOPIC_CREATE:
-            names[frame.topic_id] = _created(frame)
+            names[frame.topic_id] = _created_name(frame)
             heads[frame.topic_id] = 0
         at += frame.size
     return None
@@ -111,9 +115,9 @@ def _read_whole(reader: BatchReader, on_batch: Callable[[FoundBatch], None]) -> 
         on_batch(batch)
 
 
-def _frame_at(fs: Fs, fd: int, at: int, end: int, claims: Frame) -> Frame:
+def _frame_at(fs: Fs, fd: int, at: int, end: int, header: Frame) -> Frame:
     # With an impossible length only the header is read.
-    size = claims.size if FRAME_LEN_MIN <= claims.size - LEN_BYTES <= FRAME_LEN_MAX else HEADER_BYTES
+    size = header.size if FRAME_LEN_MIN <= header.size - LEN_BYTES <= FRAME_LEN_MAX else HEADER_BYTES
     buffer = fs.pread(fd, min(size, end - at), at)
     return parse_frame(buffer, 0, len(buffer))
 
@@ -128,13 +132,13 @@ def _last_seq(frame: Frame) -> int:
     return 0
 
 
-def _created(frame: Frame) -> str:
+def _created_name(frame: Frame) -> str:
     control = decode_control(frame)
     assert isinstance(control, TopicCreate)
     return control.name
 
 
-def _claims(head: bytes) -> Frame | None:
+def _header(head: bytes) -> Frame | None:
     """Return the frame that a header announces, without its parts; None when it is too short."""
     if len(head) < HEADER_BYTES:
         return None

@@ -19,14 +19,14 @@ class Level(Enum):
 
 
 MEANS = {
-    Level.HARMLESS: "no data is lost, and a server starts",
-    Level.LOSS: "data is damaged; a server starts and serves the rest",
+    Level.HARMLESS: "no data is lost; a server starts this shard",
+    Level.LOSS: "data is damaged; a server starts this shard and serves the rest",
     Level.STOPS: "a server does not start this shard",
 }
 
 MEANS_STOPPED = {
     **MEANS,
-    Level.HARMLESS: "no data is lost by it",
+    Level.HARMLESS: "no data is lost",
     Level.LOSS: "data is damaged; the rest can be served once the shard starts",
 }
 """The meanings for a shard that does not start for another reason."""

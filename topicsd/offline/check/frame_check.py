@@ -49,25 +49,25 @@ class FrameCheck:
             except FrameDamage as error:
                 yield Complaint(to_offset + at, error.what)
                 return
-            for what in self._look_at(frame):
+            for what in self._check_frame(frame):
                 yield Complaint(to_offset + at, what, frame.topic_id, frame.seq)
             at += frame.size
             count += 1
         self.frames += count
         closing = batch.closing
         if count != batch.frame_count:
-            what = f"the batch has {count} frames, and its end says {batch.frame_count}"
+            what = f"the batch has {count} frames, but its BatchEnd records {batch.frame_count}"
             yield Complaint(batch.offset, what)
         if closing.synced > batch.offset:
-            what = f"the batch says that the file was synced up to {closing.synced}, behind its own beginning"
+            what = f"the batch records a synced offset of {closing.synced}, which is after its own start"
             yield Complaint(batch.offset, what)
 
-    def _look_at(self, frame: Frame) -> Iterator[str]:
+    def _check_frame(self, frame: Frame) -> Iterator[str]:
         try:
             if frame.type == _APPEND:
                 self.records += 1
                 record_of(frame)
-                yield from self._look_at_time(frame)
+                yield from self._check_time(frame)
                 self.heads[frame.topic_id] = frame.seq
                 return
             control = decode_control(frame)
@@ -81,17 +81,17 @@ class FrameCheck:
         if isinstance(control, ForwardCursor) and control.offsets:
             self.records += control.count
             self.heads[frame.topic_id] = control.last_seq
-            yield from self._look_at_time(frame)
+            yield from self._check_time(frame)
             if control.count > COPIES_MAX:
-                yield f"it names {control.count} copies, at most {COPIES_MAX} are allowed"
+                yield f"it names {control.count} copies; at most {COPIES_MAX} are allowed"
         if isinstance(control, TopicCreate):
             if topic_id(control.name) != frame.topic_id:
-                yield f'the topic "{control.name}" is created with an id that is not that of its name'
+                yield f'the topic "{control.name}" is created with an id that does not match its name'
             self.names[frame.topic_id] = control.name
             self.heads[frame.topic_id] = 0
             self._stamps.pop(frame.topic_id, None)
 
-    def _look_at_time(self, frame: Frame) -> Iterator[str]:
+    def _check_time(self, frame: Frame) -> Iterator[str]:
         if frame.ts < self._stamps.get(frame.topic_id, 0):
-            yield f"the time {frame.ts} is before that of the record in front of it"
+            yield f"its time {frame.ts} is before the time of the previous record"
         self._stamps[frame.topic_id] = frame.ts

@@ -62,13 +62,13 @@ class SegmentFiles(NamedTuple):
             readable(store.path_of(name.key(suffix))) for store in (self.hot, self.cold) if store is not None
         ]
         if entry.tier == COLD and self.cold is None:
-            return "the file is missing: it is in the cold directory, and nothing says where that is"
+            return "the file is missing: it is in the cold directory, whose path is unknown"
         if self.cold is None:
-            return f"the file is missing: there is no {paths[0]}"
+            return f"the file is missing: {paths[0]} does not exist"
         if entry.tier == COLD:
-            return f"the file is missing: there is no {paths[1]}; the cold directory may not be mounted"
-        told = f"the file is missing: there is no {paths[0]}, and no {paths[1]}"
-        return f"{told}; if it has moved, the cold directory may not be mounted"
+            return f"the file is missing: {paths[1]} does not exist; the cold directory may not be mounted"
+        text = f"the file is missing: neither {paths[0]} nor {paths[1]} exists"
+        return f"{text}; the cold directory may not be mounted"
 
     def close(self) -> None:
         self.hot.close()
@@ -158,7 +158,7 @@ class SegmentCheck:
         """Return one byte per record, 1 for dead; None when none is dead or it is not known."""
         return self._check_dead()[1]
 
-    def made(self) -> tuple[SegmentIndex, dict[bytes, list[int]]]:
+    def rebuild(self) -> tuple[SegmentIndex, dict[bytes, list[int]]]:
         """Return the index and the tags, rebuilt from `.data`."""
         read = self._files.read(self._name, DATA)
         assert read is not None
@@ -167,32 +167,32 @@ class SegmentCheck:
     def _scan(self, read: Read) -> tuple[SegmentIndex, dict[bytes, list[int]]]:
         entry = self._entry
         builder, pairs = IndexBuilder(entry.first_seq), []
-        for found in scan_data(read, self._name, entry):
-            if isinstance(found, FoundFrame):
-                frame = found.frame
-                self._ends += [found.offset] * (len(self._damage) - len(self._ends))
-                builder.add(found.seq, found.offset, frame.size, frame.ts, frame.flags)
-                pairs.append((found.seq, frame.tag))
+        for item in scan_data(read, self._name, entry):
+            if isinstance(item, FoundFrame):
+                frame = item.frame
+                self._ends += [item.offset] * (len(self._damage) - len(self._ends))
+                builder.add(item.seq, item.offset, frame.size, frame.ts, frame.flags)
+                pairs.append((item.seq, frame.tag))
                 self.record_count += 1
             else:
-                self._damage.append(found)
-                builder.add_damage(found.last_seq)
+                self._damage.append(item)
+                builder.add_damage(item.last_seq)
         return builder.build(entry.last_seq), tags_of(pairs)
 
     def _check_data(self, read: Read) -> str:
         entry = self._entry
         size = self._files.size(self._name, DATA)
         if entry.is_sealed and size > entry.data_bytes:
-            return f"it has {size - entry.data_bytes} bytes more than the snapshot says"
+            return f"it has {size - entry.data_bytes} more bytes than the snapshot records"
         try:
             header = parse_segment_header(read(0, SEGMENT_HEADER_BYTES))
         except (FrameDamage, OSError):
             return ""  # The scan has already reported it.
         if Identity(header.instance, header.shard) != self._identity:
-            return f"it is of shard {header.shard:02d} of instance {header.instance.hex()}"
+            return f"it belongs to shard {header.shard:02d} of instance {header.instance.hex()}"
         return ""
 
-    def _check_index(self, made: SegmentIndex | None) -> str:
+    def _check_index(self, rebuilt: SegmentIndex | None) -> str:
         """Compare the index with `made`, the one rebuilt from `.data`; None skips the comparison."""
         entry = self._entry
         read = self._files.read(self._name, INDEX)
@@ -200,39 +200,39 @@ class SegmentCheck:
             return self._files.missing(self._name, entry, INDEX)
         size = entry.count * ENTRY_BYTES + FOOTER_BYTES * entry.is_sealed
         try:
-            found = decode_index(read(0, size + 1), entry.first_seq, entry.count, entry.is_sealed)
+            index = decode_index(read(0, size + 1), entry.first_seq, entry.count, entry.is_sealed)
         except (IndexDamage, OSError) as damage:
             return str(damage)
-        if made is None:
+        if rebuilt is None:
             return ""
         for column in ("offsets", "lengths", "stamps", "flags"):
-            if getattr(found, column) != getattr(made, column):
-                return f"its {column} are not those of .data"
+            if getattr(index, column) != getattr(rebuilt, column):
+                return f"its {column} differ from those in .data"
         return ""
 
     def _check_tags(
-        self, made: dict[bytes, list[int]] | None, marks: bytearray | None, earliest_seq: int
+        self, rebuilt: dict[bytes, list[int]] | None, marks: bytearray | None, earliest_seq: int
     ) -> str:
         """Compare the tags with `made`, those of `.data`; tags of dead records may be missing."""
         entry = self._entry
         if not entry.has_tags:
-            return "records have tags, and there is no such file" if entry.is_sealed and made else ""
+            return "records have tags, but the file is missing" if entry.is_sealed and rebuilt else ""
         read = self._files.read(self._name, TAGS)
         if read is None:
             return self._files.missing(self._name, entry, TAGS)
         try:
             reader = TagsReader(read, self._files.size(self._name, TAGS))
-            found = dict(reader.all_seqs())
+            tags = dict(reader.all_seqs())
         except (TagsDamage, OSError) as damage:
             return str(damage)
         if reader.first_seq != entry.first_seq:
-            return f"it is of records from {reader.first_seq} on"
-        if made is None or found == made:
+            return f"it begins at seq {reader.first_seq}, not at {entry.first_seq}"
+        if rebuilt is None or tags == rebuilt:
             return ""
-        pairs = {(seq, tag) for tag, seqs in found.items() for seq in seqs}
-        all_pairs = {(seq, tag) for tag, seqs in made.items() for seq in seqs}
+        pairs = {(seq, tag) for tag, seqs in tags.items() for seq in seqs}
+        all_pairs = {(seq, tag) for tag, seqs in rebuilt.items() for seq in seqs}
         for seq, _ in sorted(pairs - all_pairs):
-            return f"it gives seq {seq} a tag that .data does not"
+            return f"it has a tag of seq {seq} that .data does not have"
         for seq, _ in sorted(all_pairs - pairs):
             if seq >= earliest_seq and (marks is None or not marks[seq - entry.first_seq]):
                 return f"the tag of seq {seq} is missing"
@@ -249,23 +249,23 @@ class SegmentCheck:
         try:
             # The file may be for a longer segment, when a later checkpoint was interrupted.
             size = max(self._files.size(self._name, DEAD), dead_bytes(entry.count))
-            found = decode_dead(read(0, size), entry.first_seq, entry.count)
+            dead_set = decode_dead(read(0, size), entry.first_seq, entry.count)
         except (DeadDamage, UnknownVersion, OSError) as damage:
             return str(damage), None
-        if found.dead_count < entry.dead_count:
-            counted = f"the snapshot counts {entry.dead_count}"
-            return f"it has {found.dead_count} dead records, and {counted}", None
-        return "", unpack_marks(found.bitmap, entry.count)
+        if dead_set.dead_count < entry.dead_count:
+            expected = f"the snapshot records {entry.dead_count}"
+            return f"it has {dead_set.dead_count} dead records, but {expected}", None
+        return "", unpack_marks(dead_set.bitmap, entry.count)
 
     def _check_totals(self, index: SegmentIndex, marks: bytearray | None, earliest_seq: int) -> str:
         entry = self._entry
         if marks is not None and marks.count(1) != entry.dead_count:
             return ""  # An interrupted checkpoint wrote the dead set; a start counts again.
-        found = live_totals(index.lengths, marks, earliest_seq - entry.first_seq)
-        if found != (entry.live_count, entry.live_bytes):
-            counted = f"{entry.live_count} live records of {entry.live_bytes} bytes"
-            return f"the snapshot counts {counted}, the files have {found[0]} of {found[1]}"
+        totals = live_totals(index.lengths, marks, earliest_seq - entry.first_seq)
+        if totals != (entry.live_count, entry.live_bytes):
+            expected = f"{entry.live_count} live records of {entry.live_bytes} bytes"
+            return f"the snapshot records {expected}, the files have {totals[0]} of {totals[1]} bytes"
         stamps = (index.stamps[0], index.stamps[-1])
         if not entry.generation and stamps != (entry.first_ts, entry.last_ts):
-            return "the times of its first and last record are other than the snapshot says"
+            return "the times of its first and last record differ from those in the snapshot"
         return ""

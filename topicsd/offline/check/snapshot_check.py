@@ -32,26 +32,26 @@ def check_snapshot(snapshot: Snapshot) -> Iterator[tuple[str | None, str]]:
             yield topic.name, what
     for keys in snapshot.keys:
         if not _columns_fit(keys):
-            yield None, f"the idempotency keys of generation {keys.number} have columns of several lengths"
+            yield None, f"the columns of the idempotency keys of generation {keys.number} differ in length"
 
 
 def _check_topic(head: SnapshotHead, topic: TopicEntry) -> Iterator[str]:
     if topic.topic_id != topic_id(topic.name):
-        yield "its id is not that of its name"
+        yield "its id does not match its name"
     if not topic.epoch < head.end_ordinal:
-        yield f"its epoch {topic.epoch} is behind the end of the capture, {head.end_ordinal}"
+        yield f"its epoch {topic.epoch} is not below the end ordinal of the capture, {head.end_ordinal}"
     if not head.start.ordinal <= topic.complete_to <= head.end_ordinal:
         window = f"{head.start.ordinal} to {head.end_ordinal}"
-        yield f"it is complete to ordinal {topic.complete_to}, which is not in {window}"
+        yield f"it is complete to ordinal {topic.complete_to}, which is outside {window}"
     if topic.config.durability == "ephemeral":
         if topic.segments:
-            yield "it is ephemeral and has segments"
+            yield "it is ephemeral, but has segments"
         return
     if not 1 <= topic.evict_floor <= topic.earliest_seq <= topic.head + 1:
         floors = f"floor {topic.evict_floor}, earliest {topic.earliest_seq}, head {topic.head}"
         yield f"its numbers are out of order: {floors}"
     if topic.evict_floor <= max(topic.evicted_to.values(), default=0):
-        yield f"its floor {topic.evict_floor} is not behind what was evicted"
+        yield f"its floor {topic.evict_floor} is not above every evicted seq"
     if needs_ceiling(topic.config) and topic.ceiling < topic.head:
         yield f"its ceiling {topic.ceiling} is below its head {topic.head}"
     yield from _check_lost(topic)
@@ -62,7 +62,7 @@ def _check_lost(topic: TopicEntry) -> Iterator[str]:
     before = 0
     for low, high, _ in topic.lost:
         if not before < low <= high <= topic.head:
-            yield f"its lost range {low} to {high} is out of order, or behind the head"
+            yield f"its lost range {low} to {high} is out of order, or ends above the head"
         before = high
 
 
@@ -71,17 +71,17 @@ def _check_segments(topic: TopicEntry) -> Iterator[str]:
     for number, entry in enumerate(topic.segments):
         if not before < entry.first_seq <= entry.last_seq <= topic.head:
             seqs = f"{entry.first_seq} to {entry.last_seq}"
-            yield f"its segment with seqs {seqs} overlaps another one, or stands behind the head"
+            yield f"its segment with seqs {seqs} overlaps another segment, or ends above the head"
         before = max(before, entry.last_seq)
         if not entry.is_sealed and number < len(topic.segments) - 1:
-            yield f"its segment from seq {entry.first_seq} on is active, and not the last one"
+            yield f"its segment from seq {entry.first_seq} on is active, but not the last segment"
         if not _counts_fit(entry):
-            yield f"its segment from seq {entry.first_seq} on has counts that cannot be"
+            yield f"its segment from seq {entry.first_seq} on has impossible counts"
     first = topic.earliest_seq
-    stretches = [(one.first_seq, one.last_seq) for one in topic.segments]
-    stretches += [(low, high) for low, high, _ in topic.lost]
-    if first <= topic.head and not any(low <= first <= high for low, high in stretches):
-        yield f"seq {first}, the first that is alive, is in no segment"
+    ranges = [(one.first_seq, one.last_seq) for one in topic.segments]
+    ranges += [(low, high) for low, high, _ in topic.lost]
+    if first <= topic.head and not any(low <= first <= high for low, high in ranges):
+        yield f"its first live seq, {first}, is in no segment or lost range"
 
 
 def _counts_fit(entry: SegmentEntry) -> bool:

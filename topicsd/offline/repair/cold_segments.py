@@ -28,7 +28,7 @@ from topicsd.segment.entry import COLD, SegmentName
 GIVE_UP_FLAG = "--give-up-cold"
 
 
-class OutOfReach(NamedTuple):
+class MissingCold(NamedTuple):
     """The missing cold segments of a shard."""
 
     segments: list[SegmentFacts]
@@ -36,46 +36,45 @@ class OutOfReach(NamedTuple):
     """The path that was searched and the possible fixes; empty when no cold segment is missing."""
 
 
-def out_of_reach(data_dir: DataDir, shard: int, basis: Candidate) -> OutOfReach:
+def missing_cold(data_dir: DataDir, shard: int, basis: Candidate) -> MissingCold:
     """Return the cold segments that the basis of a repair names and no directory has."""
     missing = [facts for facts in basis.facts if facts.is_missing]
     if not missing or basis.snapshot is None:
-        return OutOfReach([], "")
+        return MissingCold([], "")
     topics = basis.snapshot.topics
-    cold = _cold_names(data_dir, shard) | _named(topics, only_cold=True)
+    cold = _cold_names(data_dir, shard) | _segment_names(topics, only_cold=True)
     missing = [facts for facts in missing if facts.name in cold]
     if not missing:
-        return OutOfReach([], "")
-    recorded = len(cold & _named(topics, only_cold=False))
+        return MissingCold([], "")
+    recorded = len(cold & _segment_names(topics, only_cold=False))
     directory = cold_dir_of(data_dir, shard)
     verb = "is" if len(missing) == 1 else "are"
     if directory:
         root = readable(shard_paths(directory, shard).root)
-        where = f"not in {root}: the cold directory {readable(directory)} may not be mounted"
+        where = f"missing in {root}: the cold directory {readable(directory)} may not be mounted"
     else:
-        where = "out of reach: nothing says where the cold directory is"
+        where = "missing: the path of the cold directory is unknown"
     why = (
         f"{len(missing)} of {plural(recorded, 'cold segment')} {verb} {where}. "
-        f"Mount it, or say where it is with --cold-dir. To take what is not there as lost for good: "
-        f"{GIVE_UP_FLAG}"
+        f"Mount it, or set its path with --cold-dir. To give up the missing segments for good: {GIVE_UP_FLAG}"
     )
-    return OutOfReach(missing, why)
+    return MissingCold(missing, why)
 
 
 def _cold_names(data_dir: DataDir, shard: int) -> set[SegmentName]:
     """Return the segments that a snapshot or the manifest records as cold."""
     fs, paths = data_dir.fs, data_dir.paths(shard)
-    found: set[SegmentName] = set()
+    names: set[SegmentName] = set()
     for number in snapshot_numbers(fs, paths):
         try:
-            found |= _named(read_snapshot(fs, paths, number).topics, only_cold=True)
+            names |= _segment_names(read_snapshot(fs, paths, number).topics, only_cold=True)
         except (FileNotFoundError, SnapshotDamage, UnknownVersion):
             continue
     try:
         manifest = read_manifest(fs, paths)
     except (FileNotFoundError, ManifestDamage, UnknownVersion):
-        return found
-    return found | {
+        return names
+    return names | {
         SegmentName(int(topic.id, 16), topic.epoch, one.first_seq, one.generation)
         for topic in manifest.topics
         for one in topic.segments
@@ -83,7 +82,7 @@ def _cold_names(data_dir: DataDir, shard: int) -> set[SegmentName]:
     }
 
 
-def _named(topics: list[TopicEntry], *, only_cold: bool) -> set[SegmentName]:
+def _segment_names(topics: list[TopicEntry], *, only_cold: bool) -> set[SegmentName]:
     return {
         SegmentName(topic.topic_id, topic.epoch, entry.first_seq, entry.generation)
         for topic in topics

@@ -80,34 +80,34 @@ def diagnose(data_dir: DataDir, shard: int, clock: Clock) -> Diagnosis:
         check = ShardCheck(loaded, verdict)
         check.run()
         basis, owner = loaded.basis, loaded.log.owner
-        found = _candidate(loaded, check, basis.snapshot)
-        why_not = loaded.problem or found.log_problem
+        candidate = _candidate(loaded, check, basis.snapshot)
+        why_not = loaded.problem or candidate.log_problem
     stopping = [finding for finding in verdict.problems if finding.level is Level.STOPS]
     if stopping:
         why_not = f"{stopping[0].file}: {stopping[0].what}" if stopping[0].file else stopping[0].what
     if why_not and basis.snapshot is None:
-        verdict.problems[:] = map(_stops, verdict.problems)
+        verdict.problems[:] = map(_as_stopping, verdict.problems)
     diagnosis = Diagnosis(
         verdict=verdict,
         in_use_by=owner,
         why_not=why_not,
         starts_from=None if basis.snapshot is None else basis.snapshot.head.number,
-        damaged_snapshots=sorted({*_damaged(data_dir, shard), *basis.skipped}, reverse=True),
-        basis=found,
+        damaged_snapshots=sorted({*_damaged_snapshots(data_dir, shard), *basis.skipped}, reverse=True),
+        basis=candidate,
     )
-    if basis.problem or found.is_foreign:
-        diagnosis.basis, diagnosis.why_no_basis = None, basis.problem or found.log_problem
-    elif basis.snapshot is None and _reaches_not_back(data_dir, shard):
+    if basis.problem or candidate.is_foreign:
+        diagnosis.basis, diagnosis.why_no_basis = None, basis.problem or candidate.log_problem
+    elif basis.snapshot is None and _is_log_truncated(data_dir, shard):
         diagnosis.basis = _from_manifest(data_dir, shard, clock)
         if diagnosis.basis is None:
             diagnosis.why_no_basis = (
-                "no snapshot is good, the log does not reach back to its start, and MANIFEST.json cannot be "
-                "used: nothing says which topics there were. Restore the shard from a backup"
+                "no snapshot is good, the log does not reach back to its start, and MANIFEST.json is "
+                "unusable: no file names the topics. Restore the shard from a backup"
             )
     return diagnosis
 
 
-def _stops(finding: Finding) -> Finding:
+def _as_stopping(finding: Finding) -> Finding:
     """Return a finding about a snapshot with level STOPS; other findings are unchanged.
 
     A bad snapshot is harmless only while another snapshot, or the whole log, can replace it.
@@ -130,20 +130,20 @@ def _candidate(loaded: LoadedShard, check: ShardCheck, snapshot: Snapshot | None
     )
 
 
-def _damaged(data_dir: DataDir, shard: int) -> list[int]:
+def _damaged_snapshots(data_dir: DataDir, shard: int) -> list[int]:
     fs, paths = data_dir.fs, data_dir.paths(shard)
-    found = []
+    numbers = []
     for number in snapshot_numbers(fs, paths):
         try:
             read_snapshot(fs, paths, number)
         except SnapshotDamage:
-            found.append(number)
+            numbers.append(number)
         except (FileNotFoundError, UnknownVersion):
             continue
-    return found
+    return numbers
 
 
-def _looked_at(data_dir: DataDir, shard: int, clock: Clock, snapshot: Snapshot) -> Candidate:
+def _candidate_from(data_dir: DataDir, shard: int, clock: Clock, snapshot: Snapshot) -> Candidate:
     """Check the shard with this snapshot as the basis."""
     with closing(LoadedShard(data_dir, shard, clock, Basis(snapshot, [], ""))) as loaded:
         check = ShardCheck(loaded, ShardVerdict(shard=shard, path=""))
@@ -151,7 +151,7 @@ def _looked_at(data_dir: DataDir, shard: int, clock: Clock, snapshot: Snapshot) 
         return _candidate(loaded, check, snapshot)
 
 
-def _reaches_not_back(data_dir: DataDir, shard: int) -> bool:
+def _is_log_truncated(data_dir: DataDir, shard: int) -> bool:
     """Whether the log no longer begins at ordinal 1, so that it lacks earlier frames."""
     fs, paths = data_dir.fs, data_dir.paths(shard)
     names = [name for name in names_in(fs, paths.wal) if name.startswith("wal-")]
@@ -173,9 +173,9 @@ def _from_manifest(data_dir: DataDir, shard: int, clock: Clock) -> Candidate | N
     identity = data_dir.identity(shard)
     if (bytes.fromhex(manifest.instance), manifest.shard) != identity:
         return None
-    found = _looked_at(data_dir, shard, clock, snapshot_of(manifest, identity))
-    found.is_from_manifest = True
-    return found
+    candidate = _candidate_from(data_dir, shard, clock, snapshot_of(manifest, identity))
+    candidate.is_from_manifest = True
+    return candidate
 
 
 def snapshot_of(manifest: Manifest, identity: Identity) -> Snapshot:

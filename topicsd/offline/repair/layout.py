@@ -42,7 +42,7 @@ class LayoutRefused(Exception):
     """The error that the files of the shards are insufficient or contradictory."""
 
 
-class Derived(NamedTuple):
+class DerivedLayout(NamedTuple):
     """The layout derived from the shards, with the step and the risk of writing it."""
 
     layout: Layout
@@ -52,7 +52,7 @@ class Derived(NamedTuple):
     """The assumption that no file can confirm."""
 
 
-def derive_layout(fs: Fs, data_dir: str) -> Derived:
+def derive_layout(fs: Fs, data_dir: str) -> DerivedLayout:
     """Return the layout that fits the shards; LayoutRefused when no layout fits."""
     numbers = shard_numbers(fs, data_dir)
     count = len(numbers)
@@ -62,12 +62,12 @@ def derive_layout(fs: Fs, data_dir: str) -> Derived:
     instance = _instance(fs, data_dir, numbers)
     layout = make_layout(count, instance or os.urandom(INSTANCE_BYTES))
     if instance is None:
-        whose = "a new instance, as no file names the old one"
+        origin = "a new instance, since no file names the old one"
     else:
-        whose = f"instance {layout.instance}, which its files name"
-    step = f"write {LAYOUT_NAME} for {plural(count, 'shard')}, as many as there are directories, and {whose}"
-    risk = f"shards/{count - 1:02d} must be the last shard: no file records how many there were"
-    return Derived(layout, step, risk)
+        origin = f"instance {layout.instance}, which their files name"
+    step = f"write {LAYOUT_NAME} for {plural(count, 'shard')}, one for each directory, and {origin}"
+    risk = f"shards/{count - 1:02d} must be the last shard: no file records the number of shards"
+    return DerivedLayout(layout, step, risk)
 
 
 def write_derived(fs: Fs, data_dir: str, layout: Layout) -> None:
@@ -80,22 +80,26 @@ def write_derived(fs: Fs, data_dir: str, layout: Layout) -> None:
 
 def _instance(fs: Fs, data_dir: str, numbers: list[int]) -> bytes | None:
     """Return the instance that all shards name, or None when no file names one."""
-    found: dict[bytes, int] = {}
+    first_shards: dict[bytes, int] = {}
     for number in numbers:
         for instance, shard in _identities(fs, shard_paths(data_dir, number)):
             if shard != number:
-                raise LayoutRefused(f"shards/{number:02d} holds files of shard {shard:02d}. Restore its name")
-            found.setdefault(instance, number)
-    if len(found) > 1:
-        said = " and ".join(f"shards/{number:02d} is of {one.hex()}" for one, number in found.items())
-        raise LayoutRefused(f"the shards are of different data directories: {said}")
-    return next(iter(found), None)
+                raise LayoutRefused(
+                    f"shards/{number:02d} contains files of shard {shard:02d}. Rename the directory back"
+                )
+            first_shards.setdefault(instance, number)
+    if len(first_shards) > 1:
+        shards = " and ".join(
+            f"shards/{number:02d} belongs to {one.hex()}" for one, number in first_shards.items()
+        )
+        raise LayoutRefused(f"the shards belong to different data directories: {shards}")
+    return next(iter(first_shards), None)
 
 
 def _identities(fs: Fs, paths: ShardPaths) -> Iterator[tuple[bytes, int]]:
     """Yield the instance and shard that the files of a shard name; one kind of file is enough."""
-    said = [*_of_log(fs, paths)] or [*_of_snapshots(fs, paths)] or [*_of_manifest(fs, paths)]
-    yield from said or _of_segments(fs, paths)
+    identities = [*_of_log(fs, paths)] or [*_of_snapshots(fs, paths)] or [*_of_manifest(fs, paths)]
+    yield from identities or _of_segments(fs, paths)
 
 
 def _of_log(fs: Fs, paths: ShardPaths) -> Iterator[tuple[bytes, int]]:

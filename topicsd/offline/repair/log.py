@@ -39,7 +39,7 @@ from topicsd.segment.reader import SegmentReader
 
 _CHAIN_BYTES = 8
 
-Keep = Callable[[str, Read, int, int], None]
+CopyToQuarantine = Callable[[str, Read, int, int], None]
 """A function that copies a range of a file to quarantine/."""
 
 
@@ -67,7 +67,7 @@ class LogRepair:
         self._identity = identity
         self._segments = segments
 
-    def run(self, snapshot: Snapshot | None, keep: Keep) -> Content:
+    def run(self, snapshot: Snapshot | None, copy_to_quarantine: CopyToQuarantine) -> Content:
         """Return the content of a new snapshot, from the old one and the good part of the log.
 
         All segments and the new log are on the disk when this returns.
@@ -75,43 +75,43 @@ class LogRepair:
         fs = self._fs
         current = read_current(fs, self._paths.current)
         is_distrusted = current is None or current.state == "sync_failed"
-        found = open_wal_files(fs, self._paths, (lambda _: True) if is_distrusted else None)
+        files_found = open_wal_files(fs, self._paths, (lambda _: True) if is_distrusted else None)
         log = LogFiles(fs)
         segments = SegmentReader(self._segments.hot, self._segments.cold)
         state = ShardData(self._clock, Settings(), log, segments)
         start = None if snapshot is None else snapshot.head.start
         begin = 0 if start is None else start.file
-        files = [file for file in found if file.first_ordinal >= begin]
-        for file in found[: len(found) - len(files)]:
+        files = [file for file in files_found if file.first_ordinal >= begin]
+        for file in files_found[: len(files_found) - len(files)]:
             fs.close(file.fd)
         with closing(log):
             if snapshot is not None:
                 load_snapshot(state, snapshot, self._segments.hot)
             salvage = Salvage(fs, state, snapshot)
-            salvage.run(files, current, file_bytes_max(found))
+            salvage.run(files, current, file_bytes_max(files_found))
             salvage.finish(heads_are_known(fs, self._paths, files, current))
             fds = {file.name: file.fd for file in files}
             for gap in salvage.gaps:
                 if gap.end > gap.offset:
-                    keep(gap.file, partial(_pread, fs, fds[gap.file]), gap.offset, gap.end)
-            ordinal = max([salvage.ordinal, *(file.first_ordinal + 1 for file in found)])
-            found_topics = [state.topics[name] for name in sorted(state.topics)]
-            topics = [self._captured(state, log, topic, ordinal) for topic in found_topics]
+                    copy_to_quarantine(gap.file, partial(_pread, fs, fds[gap.file]), gap.offset, gap.end)
+            ordinal = max([salvage.ordinal, *(file.first_ordinal + 1 for file in files_found)])
+            by_name = [state.topics[name] for name in sorted(state.topics)]
+            topics = [self._capture(state, log, topic, ordinal) for topic in by_name]
         keys = [KeyGeneration(*columns) for columns in state.dedupe.columns()]
         sections = session_section([encode_session(one) for one in state.watch_sessions.values()])
         place = self._begin_log(ordinal)
         return Content(topics, keys, sections, place, ordinal, ordinal, FILE_HEADER_BYTES)
 
-    def _captured(self, state: ShardData, log: LogFiles, topic: Topic, ordinal: int) -> TopicEntry:
+    def _capture(self, state: ShardData, log: LogFiles, topic: Topic, ordinal: int) -> TopicEntry:
         settings = state.settings
         bounds = SegmentBounds.of(settings)
         files = Files(self._fs, self._paths, self._identity, log)
-        captured = capture(topic, Unpublished({}, {}, ordinal))
-        copy = SegmentCopy(files, bounds, captured, self._clock.now_ms())
+        topic_capture = capture(topic, Unpublished({}, {}, ordinal))
+        copy = SegmentCopy(files, bounds, topic_capture, self._clock.now_ms())
         _drive(copy.run())
-        for run, marks in captured.changed:
+        for run, marks in topic_capture.changed:
             write_marks(files, run.name, marks, ordinal)
-        return msgspec.structs.replace(captured.entry, segments=copy.entries())
+        return msgspec.structs.replace(topic_capture.entry, segments=copy.entries())
 
     def _begin_log(self, ordinal: int) -> LogPlace:
         """Write an empty log file that no other file chains to, and a CURRENT that names it."""
@@ -123,14 +123,14 @@ class LogRepair:
         )
         path = paths.wal_file(ordinal)
         replace_file(fs, path, encode_file_header(header))
-        placed = fs.stat(path)
+        stat = fs.stat(path)
         current = Current(
             state="clean",
             file=ordinal,
             end=FILE_HEADER_BYTES,
             boot_id=fs.boot_id(),
-            device=placed.device,
-            wal_inode=placed.inode,
+            device=stat.device,
+            wal_inode=stat.inode,
         )
         write_current(fs, paths.current, current)
         return LogPlace(ordinal, FILE_HEADER_BYTES, ordinal, chain)
@@ -138,11 +138,11 @@ class LogRepair:
 
 def _drive(job: Job[Any]) -> None:
     """Run a job of the checkpoint to its end, without yielding to an event loop."""
-    answer: Any = None
+    result: Any = None
     try:
         while True:
-            step = job.send(answer)
-            answer = step() if callable(step) else None
+            step = job.send(result)
+            result = step() if callable(step) else None
     except StopIteration:
         return
 

@@ -52,8 +52,8 @@ from topicsd.offline.data_dir import DataDir
 from topicsd.offline.loaded_shard import cold_dir_of
 from topicsd.offline.repair.log import Content, LogRepair
 from topicsd.offline.repair.plan import Plan
-from topicsd.offline.repair.segment import next_generation, write_mended
-from topicsd.offline.repair.topic import Action, SegmentMend, TopicMend
+from topicsd.offline.repair.segment import next_generation, rewrite_segment
+from topicsd.offline.repair.topic import Action, SegmentRepair, TopicRepair
 from topicsd.segment.data_file import Read
 from topicsd.segment.entry import DATA, DEAD, INDEX, TAGS, SegmentEntry
 from topicsd.segment.index_file import encode_entries, encode_footer
@@ -91,9 +91,9 @@ class Repair:
         with closing(self._files):
             for facts in plan.rebuilds:
                 self._rebuild(facts)
-            snapshot = self._mended(plan.basis.snapshot)
+            snapshot = self._repair_segments(plan.basis.snapshot)
             if plan.writes_snapshot:
-                self._write(self._salvaged(snapshot) if plan.salvages else _same_place(snapshot))
+                self._write(self._salvage(snapshot) if plan.salvages else _with_same_log(snapshot))
             elif plan.writes_manifest and snapshot is not None:
                 self._write_manifest(snapshot.head, snapshot.topics)
         for number in plan.damaged_snapshots:
@@ -101,31 +101,31 @@ class Repair:
 
     # -- R1 ----------------------------------------------------------------------------------------------
 
-    def _keep(self, name: str, read: Read, offset: int, end: int) -> None:
+    def _copy_to_quarantine(self, name: str, read: Read, offset: int, end: int) -> None:
         """Copy a range of a file to quarantine/."""
         fs = self._fs
         digest = xxhash.xxh3_64()
         spans = [(at, min(COPY_BYTES, end - at)) for at in range(offset, end, COPY_BYTES)]
         for at, size in spans:
             digest.update(_readable(read, at, size))
-        kept = self._paths.quarantined(f"{name}.at-{offset}.{digest.hexdigest()[:8]}")
-        if exists(fs, kept):
+        copy = self._paths.quarantined(f"{name}.at-{offset}.{digest.hexdigest()[:8]}")
+        if exists(fs, copy):
             return
-        fd = create_afresh(fs, kept + ".tmp")
+        fd = create_afresh(fs, copy + ".tmp")
         try:
             for at, size in spans:
                 write_all(fs, fd, _readable(read, at, size), at - offset)
             fs.sync_data(fd)
         finally:
             fs.close(fd)
-        fs.rename(kept + ".tmp", kept)
+        fs.rename(copy + ".tmp", copy)
         fs.sync_dir(self._paths.quarantine)
 
-    def _keep_file(self, facts: SegmentFacts, suffix: str) -> None:
+    def _copy_file_to_quarantine(self, facts: SegmentFacts, suffix: str) -> None:
         read = self._files.read(facts.name, suffix)
         if read is not None:
             size = self._files.size(facts.name, suffix)
-            self._keep(_flat(facts.name.key(suffix)), read, 0, size)
+            self._copy_to_quarantine(_flat(facts.name.key(suffix)), read, 0, size)
 
     def _move_to_quarantine(self, path: str, name: str) -> None:
         fs, number = self._fs, 1
@@ -141,57 +141,57 @@ class Repair:
         name, entry = facts.name, facts.entry
         store = self._files.store_with(name, DATA)
         assert store is not None
-        index, tags = SegmentCheck(self._files, self._identity, name, entry).made()
+        index, tags = SegmentCheck(self._files, self._identity, name, entry).rebuild()
         if facts.in_index:
-            self._keep_file(facts, INDEX)
+            self._copy_file_to_quarantine(facts, INDEX)
             entries = encode_entries(index.offsets, index.lengths, index.stamps, index.flags)
             data = entries + encode_footer(entries) if entry.is_sealed else entries
             store.put(name.key(INDEX), _slice_of(data), len(data))
         if facts.in_tags and entry.is_sealed:
-            self._keep_file(facts, TAGS)
+            self._copy_file_to_quarantine(facts, TAGS)
             data = encode_tags(tags, entry.first_seq)
             store.put(name.key(TAGS), _slice_of(data), len(data))
 
-    def _mended(self, snapshot: Snapshot | None) -> Snapshot | None:
+    def _repair_segments(self, snapshot: Snapshot | None) -> Snapshot | None:
         """Write the repaired segments and return the snapshot that names them."""
         if snapshot is None:
             return None
-        mends = {(mend.topic.topic_id, mend.topic.epoch): mend for mend in self._plan.mends}
+        repairs = {(repair.topic.topic_id, repair.topic.epoch): repair for repair in self._plan.repairs}
         topics = [
             topic
-            if (mend := mends.get((topic.topic_id, topic.epoch))) is None or not mend.changes_entry
-            else mend.entry_with(self._segments(mend))
+            if (repair := repairs.get((topic.topic_id, topic.epoch))) is None or not repair.changes_entry
+            else repair.entry_with(self._segments(repair))
             for topic in snapshot.topics
         ]
         return snapshot._replace(topics=topics)
 
-    def _segments(self, mend: TopicMend) -> list[SegmentEntry]:
-        found = []
-        for entry in mend.topic.segments:
-            one = mend.segments.get(entry.first_seq)
+    def _segments(self, repair: TopicRepair) -> list[SegmentEntry]:
+        entries = []
+        for entry in repair.topic.segments:
+            one = repair.segments.get(entry.first_seq)
             action = Action.LEAVE if one is None else one.action
             if one is None or action is Action.LEAVE:
-                found.append(entry)
+                entries.append(entry)
             elif action is Action.RECOUNT:
-                found.append(self._counted(one, mend.earliest_seq))
+                entries.append(self._recount(one, repair.earliest_seq))
             elif action is Action.REWRITE:
-                found.append(self._rewritten(one, mend))
+                entries.append(self._rewrite(one, repair))
             else:
-                self._keep_damage(one.facts)
-        return found
+                self._copy_damage_to_quarantine(one.facts)
+        return entries
 
-    def _keep_damage(self, facts: SegmentFacts) -> None:
+    def _copy_damage_to_quarantine(self, facts: SegmentFacts) -> None:
         read = self._files.read(facts.name, DATA)
         if read is not None:
             for damage, end in zip(facts.damage, facts.ends, strict=True):
-                self._keep(_flat(facts.name.key(DATA)), read, damage.offset, end)
+                self._copy_to_quarantine(_flat(facts.name.key(DATA)), read, damage.offset, end)
 
-    def _counted(self, one: SegmentMend, earliest_seq: int) -> SegmentEntry:
+    def _recount(self, one: SegmentRepair, earliest_seq: int) -> SegmentEntry:
         facts, entry = one.facts, one.facts.entry
-        index, tags = SegmentCheck(self._files, self._identity, facts.name, entry).made()
+        index, tags = SegmentCheck(self._files, self._identity, facts.name, entry).rebuild()
         marks = None if facts.in_dead else facts.marks
         if facts.in_dead:
-            self._keep_file(facts, DEAD)
+            self._copy_file_to_quarantine(facts, DEAD)
         count, size = live_totals(index.lengths, marks, earliest_seq - entry.first_seq)
         return msgspec.structs.replace(
             entry,
@@ -203,25 +203,25 @@ class Repair:
             dead_count=0 if marks is None else marks.count(1),
         )
 
-    def _rewritten(self, one: SegmentMend, mend: TopicMend) -> SegmentEntry:
-        facts, topic = one.facts, mend.topic
-        self._keep_damage(facts)
+    def _rewrite(self, one: SegmentRepair, repair: TopicRepair) -> SegmentEntry:
+        facts, topic = one.facts, repair.topic
+        self._copy_damage_to_quarantine(facts)
         directory = self._paths.topic_dir(topic.topic_id, topic.epoch)
         generation = next_generation(self._fs, directory, facts.entry.first_seq)
-        entry = write_mended(
-            self._files, self._identity, facts, one.kept, generation, mend.earliest_seq, topic.complete_to
+        entry = rewrite_segment(
+            self._files, self._identity, facts, one.good, generation, repair.earliest_seq, topic.complete_to
         )
         name = facts.name._replace(generation=generation)
-        check = SegmentCheck(self._files, self._identity, name, entry).run(mend.earliest_seq)
+        check = SegmentCheck(self._files, self._identity, name, entry).run(repair.earliest_seq)
         if not check.is_fine:
-            raise RepairFailed(f"{name.key(DATA)} was written and does not read back: {check}")
+            raise RepairFailed(f"{name.key(DATA)} was rewritten, but its check failed: {check}")
         return entry
 
     # -- R3 to R5 ----------------------------------------------------------------------------------------
 
-    def _salvaged(self, snapshot: Snapshot | None) -> Content:
+    def _salvage(self, snapshot: Snapshot | None) -> Content:
         repair = LogRepair(self._fs, self._clock, self._paths, self._identity, self._files)
-        return repair.run(snapshot, self._keep)
+        return repair.run(snapshot, self._copy_to_quarantine)
 
     def _write(self, content: Content) -> None:
         fs, paths = self._fs, self._paths
@@ -246,14 +246,14 @@ class Repair:
         self._write_manifest(head, content.topics)
 
     def _write_manifest(self, head: SnapshotHead, topics: list[TopicEntry]) -> None:
-        pieces = manifest_pieces(
+        parts = manifest_pieces(
             manifest_head(head, self._cold_dir or None), [topic_line(topic, topic.head) for topic in topics]
         )
-        write_manifest(self._fs, self._paths, pieces)
+        write_manifest(self._fs, self._paths, parts)
 
 
-def _same_place(snapshot: Snapshot | None) -> Content:
-    assert snapshot is not None, "a log that is good, with no snapshot in front of it, needs none"
+def _with_same_log(snapshot: Snapshot | None) -> Content:
+    assert snapshot is not None, "a good log without a snapshot needs no repair"
     head = snapshot.head
     return Content(
         snapshot.topics,

@@ -59,7 +59,7 @@ REASON = "crash"
 
 # Added to the ceiling of an ephemeral topic when a frame with a higher ceiling may be missing.
 CEILING_MARGIN = 1_000_000
-MAKING_FRAMES = 2
+ROUTE_CREATE_FRAMES = 2
 """The frames of a new route before its first copy: its creation, and the BatchEnd after it."""
 _FRAME_BYTES_MIN = LEN_BYTES + FRAME_LEN_MIN
 # The least size of a copy in a frame: a place and a size, of at least one byte each.
@@ -81,7 +81,7 @@ class Gap(NamedTuple):
     what: str
 
 
-class Lost(NamedTuple):
+class LostSpan(NamedTuple):
     """A range of lost seqs of one topic."""
 
     topic: str
@@ -107,7 +107,7 @@ class Salvage:
         self._missing: dict[int, int] = {}
         """The number of records that each topic may have lost in gaps since its last good frame."""
         self.gaps: list[Gap] = []
-        self.lost: list[Lost] = []
+        self.lost: list[LostSpan] = []
         self.ordinal = FIRST_ORDINAL if start is None else start.ordinal
         self.chain = 0 if start is None else start.chain
         self.ends_in_gap = False
@@ -208,18 +208,18 @@ class Salvage:
             while reader.ordinal < limit and (batch := reader.next()) is not None:
                 if batch.closing.ordinal >= limit:
                     return  # V2
-                self._take(batch, file.name, position + batch.offset - FILE_HEADER_BYTES)
+                self._replay_batch(batch, file.name, position + batch.offset - FILE_HEADER_BYTES)
                 self.ordinal, self.chain = reader.ordinal, reader.chain
             if reader.ordinal >= limit:
                 return
-            found = self._next_whole(file, header, reader.offset, limit)
-            if found is None:
+            resume = self._next_whole(file, header, reader.offset, limit)
+            if resume is None:
                 end = max(survey(fs, file.fd, header.epoch, reader.offset).data_end, ends_at)
                 if end > reader.offset:
-                    what = "no whole batch begins here, and none stands behind it"
+                    what = "no whole batch begins here or later"
                     self._add_tail(file.name, reader.offset, end, what, limit)
                 return
-            end, ordinal, chain = found
+            end, ordinal, chain = resume
             self._add_gap(
                 file.name, reader.offset, end, "no whole batch begins here", ordinal - reader.ordinal
             )
@@ -258,22 +258,22 @@ class Salvage:
         self.ends_in_gap = True
         # A route may also have been created in the gap, in a batch before the one with its first copies.
         copied = count * COPIES_MAX
-        made_there = max(count, (count - MAKING_FRAMES) * COPIES_MAX)
+        copied_by_new = max(count, (count - ROUTE_CREATE_FRAMES) * COPIES_MAX)
         if size is not None:
             named_max = max(count, size // _COPY_BYTES_MIN)
-            copied, made_there = min(copied, named_max), min(made_there, named_max)
+            copied, copied_by_new = min(copied, named_max), min(copied_by_new, named_max)
         for topic_id, topic in self._state.topics_by_id.items():
-            records = copied if topic.forwards else made_there
+            records = copied if topic.forwards else copied_by_new
             self._missing[topic_id] = self._missing.get(topic_id, 0) + records
 
-    def _take(self, batch: FoundBatch, file: str, position: int) -> None:
+    def _replay_batch(self, batch: FoundBatch, file: str, position: int) -> None:
         self.ends_in_gap = False
         try:
             self._bridge(batch)
             self._replay.batch(batch, position)
         except (ReplayError, FrameDamage, SegmentDamage) as error:
             end = batch.offset + batch.closing.length + BATCH_END_BYTES
-            self._add_gap(file, batch.offset, end, f"cannot be replayed: {error}", batch.frame_count)
+            self._add_gap(file, batch.offset, end, f"replay failed: {error}", batch.frame_count)
 
     # -- V3 ----------------------------------------------------------------------------------------------
 
@@ -327,7 +327,7 @@ class Salvage:
 
     def _lose(self, topic: Topic, last: int, is_bound: bool = False) -> None:
         if last > topic.head:
-            self.lost.append(Lost(topic.name, topic.head + 1, last, is_bound))
+            self.lost.append(LostSpan(topic.name, topic.head + 1, last, is_bound))
             lose_range(topic, LostRange(topic.head + 1, last, REASON))
 
 
@@ -363,8 +363,8 @@ def file_bytes_max(files: list[LogFileFound]) -> int:
 
 def _clean_end(file: LogFileFound, current: Current | None) -> int:
     """Return the end of the file that CURRENT records, or 0 when it records none."""
-    is_said = current is not None and current.state == "clean" and current.file == file.first_ordinal
-    return current.end if current is not None and is_said else 0
+    is_recorded = current is not None and current.state == "clean" and current.file == file.first_ordinal
+    return current.end if current is not None and is_recorded else 0
 
 
 def heads_are_known(fs: Fs, paths: ShardPaths, files: list[LogFileFound], current: Current | None) -> bool:

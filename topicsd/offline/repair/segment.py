@@ -33,7 +33,7 @@ from topicsd.segment.rebuild import IndexBuilder
 from topicsd.segment.tags_file import encode_tags, tags_of
 
 
-class Kept(NamedTuple):
+class GoodRecords(NamedTuple):
     """The good part of a segment: one byte per record, 1 for missing or dead, and the lost seqs."""
 
     dead: bytearray
@@ -45,7 +45,7 @@ class Kept(NamedTuple):
         return None if at < 0 else first_seq + at
 
 
-def kept_of(facts: SegmentFacts, earliest_seq: int) -> Kept:
+def good_records(facts: SegmentFacts, earliest_seq: int) -> GoodRecords:
     """Return the good part of a segment, without reading it; unknown deletes count as live."""
     entry = facts.entry
     marks = bytearray(entry.count) if facts.marks is None else facts.marks
@@ -55,7 +55,7 @@ def kept_of(facts: SegmentFacts, earliest_seq: int) -> Kept:
         if alive:
             lost.append((alive[0], alive[-1]))
         dead[first - entry.first_seq : last + 1 - entry.first_seq] = b"\1" * (last + 1 - first)
-    return Kept(dead, lost)
+    return GoodRecords(dead, lost)
 
 
 def next_generation(fs: Fs, topic_dir: str, first_seq: int) -> int:
@@ -64,11 +64,11 @@ def next_generation(fs: Fs, topic_dir: str, first_seq: int) -> int:
     return 1 + max((one[1] for one in parsed if one is not None and one[0] == first_seq), default=0)
 
 
-def write_mended(
+def rewrite_segment(
     files: SegmentFiles,
     identity: Identity,
     facts: SegmentFacts,
-    kept: Kept,
+    good: GoodRecords,
     generation: int,
     earliest_seq: int,
     complete_to: int,
@@ -81,13 +81,13 @@ def write_mended(
     spans: list[tuple[int, int]] = []
     pairs: list[tuple[int, bytes]] = []
     end = SEGMENT_HEADER_BYTES
-    for found in scan_data(read, facts.name, entry):
-        if not isinstance(found, FoundFrame) or kept.dead[found.seq - entry.first_seq]:
+    for item in scan_data(read, facts.name, entry):
+        if not isinstance(item, FoundFrame) or good.dead[item.seq - entry.first_seq]:
             continue
-        frame = found.frame
-        builder.add(found.seq, end, frame.size, frame.ts, frame.flags)
-        spans.append((found.offset, frame.size))
-        pairs.append((found.seq, frame.tag))
+        frame = item.frame
+        builder.add(item.seq, end, frame.size, frame.ts, frame.flags)
+        spans.append((item.offset, frame.size))
+        pairs.append((item.seq, frame.tag))
         end += frame.size
     index, tags = builder.build(entry.last_seq), tags_of(pairs)
     header = encode_segment_header(SegmentHeader(identity.shard, identity.instance, *name))
@@ -96,12 +96,12 @@ def write_mended(
     contents = {INDEX: entries + encode_footer(entries)}
     if tags:
         contents[TAGS] = encode_tags(tags, entry.first_seq)
-    dead_count = kept.dead.count(1)
+    dead_count = good.dead.count(1)
     if dead_count:
-        contents[DEAD] = encode_dead(entry.first_seq, entry.count, pack_marks(kept.dead), complete_to)
+        contents[DEAD] = encode_dead(entry.first_seq, entry.count, pack_marks(good.dead), complete_to)
     for suffix, content in contents.items():
         files.hot.put(name.key(suffix), _slice_of(content), len(content))
-    live_count, live_bytes = live_totals(index.lengths, kept.dead, earliest_seq - entry.first_seq)
+    live_count, live_bytes = live_totals(index.lengths, good.dead, earliest_seq - entry.first_seq)
     return msgspec.structs.replace(
         entry,
         generation=generation,
@@ -121,12 +121,12 @@ class _Stream:
     """A header followed by spans of another file, read in order by a store."""
 
     def __init__(self, header: bytes, read: Read, spans: list[tuple[int, int]]) -> None:
-        self._pieces = self._all(header, read, spans)
+        self._parts = self._all(header, read, spans)
         self._rest = b""
 
     def read(self, offset: int, size: int) -> bytes:
         if not self._rest:
-            self._rest = next(self._pieces, b"")
+            self._rest = next(self._parts, b"")
         data, self._rest = self._rest[:size], self._rest[size:]
         return data
 

@@ -16,10 +16,10 @@ import msgspec
 from topicsd.engine.checkpoint.snapshot_format import TopicEntry
 from topicsd.offline.check.segment_check import SegmentFacts
 from topicsd.offline.repair.salvage import REASON
-from topicsd.offline.repair.segment import Kept, kept_of
+from topicsd.offline.repair.segment import GoodRecords, good_records
 from topicsd.segment.entry import SegmentEntry
 
-Marks = Callable[[SegmentEntry], bytearray | None]
+ReadMarks = Callable[[SegmentEntry], bytearray | None]
 
 
 class Action(Enum):
@@ -34,20 +34,20 @@ class Action(Enum):
     LEAVE = "leave"
 
 
-class SegmentMend(NamedTuple):
+class SegmentRepair(NamedTuple):
     """The repair of one segment."""
 
     facts: SegmentFacts
     action: Action
-    kept: Kept
+    good: GoodRecords
 
 
-class TopicMend(NamedTuple):
+class TopicRepair(NamedTuple):
     """The repair of one topic's entry."""
 
     topic: TopicEntry
     """The entry as it is in the snapshot."""
-    segments: dict[int, SegmentMend]
+    segments: dict[int, SegmentRepair]
     """The faulty segments by first seq."""
     lost: list[tuple[int, int]]
     """The ranges of seqs that are given up."""
@@ -55,7 +55,7 @@ class TopicMend(NamedTuple):
 
     @property
     def changes_entry(self) -> bool:
-        return any(mend.action is not Action.LEAVE for mend in self.segments.values())
+        return any(repair.action is not Action.LEAVE for repair in self.segments.values())
 
     def entry_with(self, segments: list[SegmentEntry]) -> TopicEntry:
         lost = [*self.topic.lost, *((first, last, REASON) for first, last in self.lost)]
@@ -64,45 +64,47 @@ class TopicMend(NamedTuple):
         )
 
 
-def mend_topic(topic: TopicEntry, found: list[SegmentFacts], revives: bool, marks: Marks) -> TopicMend:
+def repair_topic(
+    topic: TopicEntry, faults: list[SegmentFacts], revives: bool, read_marks: ReadMarks
+) -> TopicRepair:
     """Return the repair of a topic's entry.
 
     With `revives`, all records of a segment whose deletes are unknown become live.
     """
     segments, lost = {}, []
-    for facts in found:
-        kept = kept_of(facts, topic.earliest_seq)
-        action = _action(topic, facts, kept, revives)
-        segments[facts.entry.first_seq] = SegmentMend(facts, action, kept)
+    for facts in faults:
+        good = good_records(facts, topic.earliest_seq)
+        action = _action(topic, facts, good, revives)
+        segments[facts.entry.first_seq] = SegmentRepair(facts, action, good)
         if action is Action.REWRITE:
-            lost += kept.lost
+            lost += good.lost
         elif action is Action.DROP and facts.entry.last_seq >= topic.earliest_seq:
             lost.append((max(facts.entry.first_seq, topic.earliest_seq), facts.entry.last_seq))
-    mend = TopicMend(topic, segments, lost, topic.earliest_seq)
+    repair = TopicRepair(topic, segments, lost, topic.earliest_seq)
     if any(first <= topic.earliest_seq <= last for first, last in lost):
-        mend = mend._replace(earliest_seq=next(_live_seqs(mend, marks), topic.head + 1))
-    return mend
+        repair = repair._replace(earliest_seq=next(_live_seqs(repair, read_marks), topic.head + 1))
+    return repair
 
 
-def _action(topic: TopicEntry, facts: SegmentFacts, kept: Kept, revives: bool) -> Action:
+def _action(topic: TopicEntry, facts: SegmentFacts, good: GoodRecords, revives: bool) -> Action:
     if facts.in_dead and not revives:
         return Action.LEAVE
     if facts.damage:
-        is_alive = kept.first_live(facts.entry.first_seq, topic.earliest_seq) is not None
+        is_alive = good.first_live(facts.entry.first_seq, topic.earliest_seq) is not None
         return Action.REWRITE if is_alive else Action.DROP
     has_no_tags = bool(facts.in_tags) and not facts.entry.has_tags
     return Action.RECOUNT if facts.in_dead or facts.in_entry or has_no_tags else Action.LEAVE
 
 
-def _live_seqs(mend: TopicMend, marks: Marks) -> Iterator[int]:
+def _live_seqs(repair: TopicRepair, read_marks: ReadMarks) -> Iterator[int]:
     """Yield the first live seq of each segment, in order."""
-    for entry in mend.topic.segments:
-        if entry.last_seq < mend.topic.earliest_seq:
+    for entry in repair.topic.segments:
+        if entry.last_seq < repair.topic.earliest_seq:
             continue
-        one = mend.segments.get(entry.first_seq)
+        one = repair.segments.get(entry.first_seq)
         if one is not None and one.action is Action.DROP:
             continue
-        dead = one.kept.dead if one is not None else marks(entry) or bytearray(entry.count)
-        found = Kept(dead, []).first_live(entry.first_seq, mend.topic.earliest_seq)
-        if found is not None:
-            yield found
+        dead = one.good.dead if one is not None else read_marks(entry) or bytearray(entry.count)
+        first_seq = GoodRecords(dead, []).first_live(entry.first_seq, repair.topic.earliest_seq)
+        if first_seq is not None:
+            yield first_seq

@@ -91,13 +91,13 @@ def checkpoint_report(data_dir: DataDir, shard: int) -> CheckpointReport:
         ]
     except OSError as error:
         where = readable(str(error.filename or paths.root))
-        report.problems.append(f"it cannot be read: {where}: {os_error_reason(error)}")
+        report.problems.append(f"cannot read {where}: {os_error_reason(error)}")
     return report
 
 
 def _read_snapshots(report: CheckpointReport, fs: Fs, paths: ShardPaths, identity: tuple[bytes, int]) -> None:
     """Read all snapshots: an older one is used when the newer ones are bad."""
-    stopped = False
+    is_stopped = False
     for number in snapshot_numbers(fs, paths):
         try:
             size = fs.stat(paths.snapshot(number)).size
@@ -106,28 +106,28 @@ def _read_snapshots(report: CheckpointReport, fs: Fs, paths: ShardPaths, identit
             # A running server has dropped it since.
             continue
         except (SnapshotDamage, UnknownVersion) as damage:
-            found = SnapshotReport(
+            entry = SnapshotReport(
                 name=snapshot_name(number), number=number, size_bytes=size, damage=str(damage)
             )
             # A start refuses a snapshot of a newer program instead of using an older snapshot.
-            stopped = stopped or (isinstance(damage, UnknownVersion) and report.used is None)
+            is_stopped = is_stopped or (isinstance(damage, UnknownVersion) and report.used is None)
         else:
-            found = _good(snapshot, size, identity)
-            if report.used is None and not stopped and not found.damage:
+            entry = _snapshot_report(snapshot, size, identity)
+            if report.used is None and not is_stopped and not entry.damage:
                 report.used, report.topics = number, sorted(snapshot.topics, key=lambda one: one.name)
-        report.snapshots.append(found)
-        if found.damage:
-            report.problems.append(f"{found.name} is damaged or of another program: {found.damage}")
+        report.snapshots.append(entry)
+        if entry.damage:
+            report.problems.append(f"{entry.name} is damaged or from another program: {entry.damage}")
 
 
-def _good(snapshot: Snapshot, size: int, identity: tuple[bytes, int]) -> SnapshotReport:
+def _snapshot_report(snapshot: Snapshot, size: int, identity: tuple[bytes, int]) -> SnapshotReport:
     head = snapshot.head
     is_ours = (head.instance, head.shard) == identity
     return SnapshotReport(
         name=snapshot_name(head.number),
         number=head.number,
         size_bytes=size,
-        damage="" if is_ours else f"it is of instance {head.instance.hex()}, shard {head.shard:02d}",
+        damage="" if is_ours else f"it belongs to instance {head.instance.hex()}, shard {head.shard:02d}",
         made_ts=head.created_ms,
         replay_from=head.start,
         complete_to_ordinal=head.end_ordinal,
@@ -148,8 +148,8 @@ def _read_published(report: CheckpointReport, fs: Fs, paths: ShardPaths) -> None
         return
     except (ManifestDamage, UnknownVersion) as damage:
         report.problems.append(
-            f"MANIFEST.json cannot be used: {damage}. Readers from outside have nothing to go by until the "
-            "next checkpoint; a server needs none"
+            f"MANIFEST.json is unusable: {damage}. Outside readers cannot read this shard until the next "
+            "checkpoint; a server starts without it"
         )
         return
     report.published = PublishedReport(

@@ -16,7 +16,7 @@ from topicsd.offline.report.topic import DEFAULTS
 from topicsd.offline.table import NOTHING, harmless, size, utc
 
 COLUMNS = (
-    "{ordinal:>12}  {file:24}  {offset:>10}  {size:>9}  {type:15}  {time:24}  {seq:>10}  {topic}  {says}"
+    "{ordinal:>12}  {file:24}  {offset:>10}  {size:>9}  {type:15}  {time:24}  {seq:>10}  {topic}  {content}"
 )
 HEADINGS = {
     "ordinal": "ORDINAL",
@@ -27,7 +27,7 @@ HEADINGS = {
     "time": "TIME",
     "seq": "SEQ",
     "topic": "TOPIC",
-    "says": "WHAT IT SAYS",
+    "content": "CONTENT",
 }
 
 
@@ -66,8 +66,8 @@ def frame_row(
         data, meta = split_payload(frame.payload, frame.flags)
         data_bytes, meta_bytes = len(data), None if meta is None else len(meta)
     else:
-        said = decode_control(frame)
-        control, event = control_fields(said), events.event(frame.topic_id, said)
+        frame_control = decode_control(frame)
+        control, event = control_fields(frame_control), events.event(frame.topic_id, frame_control)
     return FrameRow(
         shard=shard,
         ordinal=ordinal,
@@ -136,20 +136,20 @@ def row_text(row: FrameRow) -> str:
         time=row.time,
         seq=row.seq or NOTHING,
         topic=harmless(topic),
-        says=" ".join(_says(row)),
+        content=" ".join(_content(row)),
     ).rstrip()
 
 
-def _says(row: FrameRow) -> list[str]:
-    found = [] if row.event is None else [row.event]
+def _content(row: FrameRow) -> list[str]:
+    words = [] if row.event is None else [row.event]
     if row.data_bytes is not None:
-        found.append(f"data={size(row.data_bytes).replace(' ', '')}")
+        words.append(f"data={size(row.data_bytes).replace(' ', '')}")
     if row.meta_bytes is not None:
-        found.append(f"meta={size(row.meta_bytes).replace(' ', '')}")
+        words.append(f"meta={size(row.meta_bytes).replace(' ', '')}")
     for name, value in (("tag", row.tag), ("node", row.node)):
         if value is not None:
-            found.append(f'{name}="{harmless(value)}"')
+            words.append(f'{name}="{harmless(value)}"')
     for name, value in (row.control or {}).items():
         shown = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-        found.append(f"{name}={harmless(shown)}")
-    return found
+        words.append(f"{name}={harmless(shown)}")
+    return words

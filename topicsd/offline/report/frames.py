@@ -55,14 +55,14 @@ class FrameListing:
             self._events.go_on_from(self._snapshot)
         log.walk(identity, self._batch)
 
-    def _list_past(self, log: ShardLog, upto: LogPlace) -> None:
+    def _list_past(self, log: ShardLog, end: LogPlace) -> None:
         """List each file from its own beginning to its first damage: no start reads these files."""
         files = [*log.past, *log.files[:1]]
-        for file, after in zip(files, [*files[1:], None], strict=True):
+        for file, following in zip(files, [*files[1:], None], strict=True):
             if file.header is None:
                 continue
             reader = BatchReader(log.fs, file.fd, file.header)
-            limit = upto.ordinal if after is None else min(upto.ordinal, after.first_ordinal)
+            limit = end.ordinal if following is None else min(end.ordinal, following.first_ordinal)
             while reader.ordinal < limit and (batch := reader.next()) is not None:
                 self._batch(batch, 0)
 

@@ -28,19 +28,19 @@ class JobEvents:
     def event(self, topic_id: int, control: Control) -> str | None:
         """Return the event that a control frame records, or None when it names no jobs."""
         if isinstance(control, Delete):
-            return self._deleted(topic_id, control)
+            return self._delete_event(topic_id, control)
         if isinstance(control, Lease):
-            return self._leased(topic_id, control)
+            return self._lease_event(topic_id, control)
         return None
 
-    def _deleted(self, topic_id: int, control: Delete) -> str:
+    def _delete_event(self, topic_id: int, control: Delete) -> str:
         for seq in control.seqs:
             self._leases.pop((topic_id, seq), None)
         if control.is_dead_letter:
             return "dead_lettered"
         return "acked" if control.seqs and not control.is_asked else "deleted"
 
-    def _leased(self, topic_id: int, control: Lease) -> str:
+    def _lease_event(self, topic_id: int, control: Lease) -> str:
         keys = [(topic_id, seq) for seq in control.seqs]
         if control.state == IN_FLIGHT:
             known = [self._leases.get(key) for key in keys]

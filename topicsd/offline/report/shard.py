@@ -23,7 +23,7 @@ from topicsd.offline.shard_log import End, FileTally, ShardLog
 from topicsd.offline.table import plural, readable, size, utc
 from topicsd.segment.entry import SegmentDamage
 
-BEYOND = "is not part of the log; a start puts it into quarantine"
+BEYOND = "is not part of the log; a start moves it to quarantine"
 
 
 class FileReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,10 +95,10 @@ def shard_report(data_dir: DataDir, shard: int, clock: Clock) -> ShardReport:
                     for _, topic in sorted(state.topics.items())
                 ]
             except SegmentDamage as damage:
-                report.problems.append(f"what is alive cannot be told: {damage}")
+                report.problems.append(f"the live records are unknown: {damage}")
     except OSError as error:
         where = readable(str(error.filename or paths.root))
-        report.problems.append(f"it cannot be read: {where}: {os_error_reason(error)}")
+        report.problems.append(f"cannot read {where}: {os_error_reason(error)}")
     return report
 
 
@@ -112,7 +112,7 @@ def _fill(report: ShardReport, loaded: LoadedShard) -> None:
     report.snapshot = None if snapshot is None else snapshot.head.number
     report.files = [_past_report(file) for file in log.past]
     report.files += [_file_report(log, file) for file in log.files]
-    report.quarantine = [NamedSize(*found) for found in log.quarantined()]
+    report.quarantine = [NamedSize(*entry) for entry in log.quarantined()]
     report.leftovers = log.leftovers()
     report.problems, report.notes = (
         problems(log, loaded.basis, loaded.problem),
@@ -126,71 +126,69 @@ def last_run(log: ShardLog) -> LastRun:
     current = log.current
     state = None if current is None else current.state
     if log.owner is not None:
-        failed = "; a sync has failed, so it will restart" if state == "sync_failed" else ""
+        failed = "; a sync failed, so the process will restart" if state == "sync_failed" else ""
         return LastRun(
-            "in_use", f"it has not ended: process {log.owner} holds the shard and may write to it{failed}"
+            "in_use", f"still running: process {log.owner} holds the shard and may write to it{failed}"
         )
     is_new = log.known is None and not log.tallies and log.end is End.HERE
     if current is None and not log.has_current_file and is_new:
-        return LastRun("never_written", "nothing was ever written here")
+        return LastRun("never_written", "nothing was written yet")
     if current is None:
-        wrong = "is damaged" if log.has_current_file else "is missing"
-        return LastRun(
-            "unknown", f"nobody can say: CURRENT {wrong}; what a failed sync would leave is assumed"
-        )
+        fault = "is damaged" if log.has_current_file else "is missing"
+        return LastRun("unknown", f"unknown: CURRENT {fault}; a start assumes that a sync failed")
     if state == "clean":
-        return LastRun("clean", "it stopped cleanly: all of the log was synced")
+        return LastRun("clean", "stopped cleanly: the whole log was synced")
     if state == "sync_failed":
         return LastRun(
             "sync_failed",
-            "a sync failed: the disk refused data, and what was not synced before may be gone; "
-            "the next start believes only what the disk itself returns. Look at the disk",
+            "a sync failed: the disk refused data, and data that was not synced before may be lost; the next "
+            "start trusts only what the disk itself returns. Check the disk",
         )
     if log.is_same_place:
         return LastRun(
             "process_died",
-            "the process died or was killed; the machine has run on since, so all that it wrote is there",
+            "the process died or was killed; the machine has not restarted, so all that it wrote is there",
         )
     if not current.boot_id:
         return LastRun(
             "start_ended",
-            "a start ended before it had noted what the run before it may have lost",
+            "a start ended before it recorded what the run before it may have lost",
         )
     if current.boot_id != log.fs.boot_id():
         return LastRun(
             "machine_restarted",
-            "the machine went down, or is another one: what was not synced then may be missing at the end",
+            "the machine restarted, or is another one: data that was not synced may be missing at the end",
         )
     return LastRun(
         "moved",
-        "the process died or was killed, and these files are copies of those that it wrote: "
-        "whether they hold all of it, nobody can say",
+        "the process died or was killed, and these files are copies of those that it wrote: it is unknown "
+        "whether they are complete",
     )
 
 
 def problems(log: ShardLog, basis: Basis, problem: str = "") -> list[str]:
     """Return the faults of the shard; `problem` is why a start would stop before the log."""
     first = problem or basis.problem or log.problem
-    found = [f"{first}. A server does not start this shard"] if first else []
-    return found + basis.complaints + problems_around(log)
+    sentences = [f"{first}. A server does not start this shard"] if first else []
+    return sentences + basis.complaints + problems_around(log)
 
 
 def problems_around(log: ShardLog) -> list[str]:
     """Return the faults that do not prevent reading the log."""
-    found = []
+    sentences = []
     if log.current is None and (log.tallies or log.known is not None):
-        wrong = "is damaged" if log.has_current_file else "is missing, though there is a log"
-        found.append(
-            f"CURRENT {wrong}. A start reads the log from the disk itself and takes no head for exact"
+        fault = "is damaged" if log.has_current_file else "is missing, although the log exists"
+        sentences.append(
+            f"CURRENT {fault}. A start reads the log from the disk itself and treats no head as exact"
         )
     for file in log.files:
         header = file.header
         if header is not None and file.size_bytes < header.file_bytes:
-            found.append(
-                f"{file.name} has {file.size_bytes} bytes and was made with {header.file_bytes}: it was cut "
-                "from outside, and no head in it counts as exact"
+            sentences.append(
+                f"{file.name} has {file.size_bytes} of its {header.file_bytes} bytes: another program "
+                "truncated it, and a start treats no head as exact"
             )
-    return found
+    return sentences
 
 
 def snapshot_note(basis: Basis) -> list[str]:
@@ -199,43 +197,45 @@ def snapshot_note(basis: Basis) -> list[str]:
         return []
     head = basis.snapshot.head
     place = f"{wal_name(head.start.file)} from offset {head.start.offset}"
-    return [f"a start goes on from snapshot {head.number} of {utc(head.created_ms)}, and reads {place}"]
+    return [f"a start loads snapshot {head.number} of {utc(head.created_ms)}, and replays {place}"]
 
 
 def notes(log: ShardLog) -> list[str]:
     """Return sentences about useful facts that are no faults."""
-    found = []
+    sentences = []
     walk = log.walked
     if walk is not None and log.end is not End.HERE and log.end is not End.DAMAGED:
         where, count = f"offset {walk.offset} of {walk.place}", walk.remains_end - walk.offset
         if log.end is End.BEING_WRITTEN:
-            found.append(f"it is being written: read up to its last whole batch, which ends at {where}")
+            sentences.append(
+                f"the log is being written: read up to its last whole batch, which ends at {where}"
+            )
         elif log.end is End.CUT_BEFORE:
-            found.append(
-                f"{plural(count, 'byte')} at {where} were cut off by an earlier start and are never read"
+            sentences.append(
+                f"an earlier start cut off {plural(count, 'byte')} at {where}, which are never read"
             )
         else:
-            found.append(
-                f"a torn tail: {plural(count, 'byte')} at {where} are no whole batch. Nothing of it was "
-                "acked as synced; a start puts it into quarantine and goes on in front of it"
+            sentences.append(
+                f"torn tail: {plural(count, 'byte')} at {where} are not a whole batch. No write in it was "
+                "acknowledged as synced; a start moves it to quarantine and continues before it"
             )
     if log.current is not None and log.current.state == "sync_failed":
-        found.append("what is shown went through the page cache, which may hold more than the disk does")
+        sentences.append("this report was read through the page cache, which may have more than the disk")
     if walk is not None and log.end is End.TORN:
-        found += [f"{file.name} {BEYOND}" for file in walk.beyond if file.name != walk.place]
+        sentences += [f"{file.name} {BEYOND}" for file in walk.beyond if file.name != walk.place]
     if log.quarantined():
         count = sum(bytes_kept for _, bytes_kept in log.quarantined())
-        found.append(
-            f"quarantine holds {size(count)} from a start or a repair; no server reads or deletes it"
+        sentences.append(
+            f"quarantine has {size(count)} from a start or a repair; a server neither reads nor deletes it"
         )
     for name in log.leftovers():
-        found.append(
-            f"{name} was made ahead for what comes next"
+        sentences.append(
+            f"{name} is prepared for the next file"
             if log.owner is not None
-            else f"{name} was left by a run that did not end cleanly; the next start removes it"
+            else f"{name} is left over from an unclean stop; the next start removes it"
         )
-    found += [f"{name} in wal/ is nothing of ours" for name in log.unknown_names()]
-    return found
+    sentences += [f"{name} in wal/ is not a file of topicsd" for name in log.unknown_names()]
+    return sentences
 
 
 def _past_report(file: LogFileFound) -> FileReport:
@@ -250,7 +250,7 @@ def _past_report(file: LogFileFound) -> FileReport:
         synced_offset=0,
         made_ts=0 if file.header is None else file.header.ts,
         remains_bytes=0,
-        end="in the snapshot; kept for the one before it",
+        end="in the snapshot; kept for the previous snapshot",
     )
 
 
@@ -277,16 +277,16 @@ def _file_report(log: ShardLog, file: LogFileFound) -> FileReport:
     )
 
 
-def _file_end(log: ShardLog, file: LogFileFound, goes_on: bool) -> str:
+def _file_end(log: ShardLog, file: LogFileFound, has_next: bool) -> str:
     if file.header is None:
         return file.damage
     walk = log.walked
     if walk is None:
         return "not read"
-    if goes_on:
-        return "the next file goes on"
+    if has_next:
+        return "continues in the next file"
     if any(one.name == file.name for one in walk.beyond):
-        return "stands behind the damage" if log.end is End.DAMAGED else BEYOND
+        return "after the damage" if log.end is End.DAMAGED else BEYOND
     if log.end is End.TORN and walk.place == file.name:
         return f"torn tail of {size(walk.remains_end - walk.offset)} at {walk.offset}"
     if log.end is End.DAMAGED and walk.place == file.name:

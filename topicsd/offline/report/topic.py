@@ -75,20 +75,20 @@ class TopicReport(msgspec.Struct, frozen=True, kw_only=True):
 def topic_report(topic: Topic, synced_position: int, heads_exact: bool, now_ms: int) -> TopicReport:
     expire(topic, now_ms)
     config = msgspec.structs.asdict(topic.config)
-    held = not topic.is_ephemeral
+    is_logged = not topic.is_ephemeral
     return TopicReport(
         topic=topic.name,
         topic_id=f"{topic.topic_id:016x}",
         epoch=topic.epoch,
         durability=topic.config.durability,
-        head_seq=topic.head if held else None,
+        head_seq=topic.head if is_logged else None,
         durable_seq=durable_seq_at(topic, synced_position),
-        earliest_seq=topic.earliest_seq if held else None,
-        evict_floor=topic.evict_floor if held else None,
+        earliest_seq=topic.earliest_seq if is_logged else None,
+        evict_floor=topic.evict_floor if is_logged else None,
         evicted_to=dict(topic.evicted_to),
         lost_ranges=[LostSeqs(*lost) for lost in topic.lost.ranges],
-        count=topic.live_count if held else None,
-        bytes=topic.live_bytes if held else None,
+        count=topic.live_count if is_logged else None,
+        bytes=topic.live_bytes if is_logged else None,
         ceiling=topic.ceiling,
         last_write_ts=topic.last_ts,
         config=config,

@@ -28,9 +28,9 @@ def test_records_behind_a_floor_that_is_not_synced_are_not_replayed_over_the_sna
     one.clock.advance(500)
     assert one.state("t").evict_floor == 2
     one.loop.run_until_idle()
-    told = one.send_append("t", 3)
+    reply = one.send_append("t", 3)
     one.loop.run_until_idle()
-    assert told.came, "it is published in front of the floor's sync"
+    assert reply.came, "it is published in front of the floor's sync"
     one.settle()
     one.kill()
     assert (one.seqs("t"), one.state("t").evict_floor) == ([2, 3], 2)
@@ -57,11 +57,11 @@ def test_a_request_that_waits_for_its_sync_is_replayed_behind_the_snapshot() -> 
     one.put("t", durability="fsync")
     one.append("t", 1)
     at_the_first_sync(one)
-    told = one.send_append("t", 2)
+    reply = one.send_append("t", 2)
     one.loop.run_turn()
-    assert not told.came
+    assert not reply.came
     one.settle()
-    assert told.answer.first_seq == 2
+    assert reply.answer.first_seq == 2
     one.kill()
     assert one.seqs("t") == [1, 2]
 
@@ -83,8 +83,8 @@ def test_a_topic_that_is_leaving_is_captured_only_if_it_stays() -> None:
     one.append("u", 1)
     at_the_first_sync(one)
     one.thread.run_one()
-    told = one.send_delete_topic("u")
+    reply = one.send_delete_topic("u")
     one.settle()
-    assert told.answer.deleted
+    assert reply.answer.deleted
     one.kill()
     assert one.shard.topic_names() == ["t"]

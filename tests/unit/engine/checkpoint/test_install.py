@@ -57,5 +57,5 @@ def test_a_topic_that_was_deleted_and_made_again_meanwhile_keeps_nothing_of_the_
     one.send_append("t", "new")
     one.settle()
     for _ in range(2):
-        assert [found.data for found in one.read("t").records] == [b'"new"']
+        assert [record.data for record in one.read("t").records] == [b'"new"']
         one.kill()

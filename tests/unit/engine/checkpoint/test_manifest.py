@@ -37,9 +37,9 @@ def resealed(text: bytes) -> bytes:
 def test_what_was_written_is_read_back() -> None:
     disk = shard_disk()
     write_manifest(disk, PATHS, PIECES)
-    found = read_manifest(disk, PATHS)
-    assert found == decode_manifest(TEXT)
-    assert (found.number, found.ts, found.cold_dir, found.topic_count) == (7, NOW_MS, "/cold", 2)
+    manifest = read_manifest(disk, PATHS)
+    assert manifest == decode_manifest(TEXT)
+    assert (manifest.number, manifest.ts, manifest.cold_dir, manifest.topic_count) == (7, NOW_MS, "/cold", 2)
     assert calls_of(disk) == ["create", "pwrite", "sync_data", "rename", "sync_dir"]
     assert not disk._fds
 
@@ -83,10 +83,10 @@ def test_a_name_cannot_break_a_line() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3])
 def test_any_number_of_topics_has_a_manifest(count: int) -> None:
-    pieces = manifest_pieces(manifest_head(head_of(topic_count=count), None), LINES[:1] * count)
-    found = decode_manifest(b"".join(pieces))
-    assert len(found.topics) == count
-    assert found.cold_dir is None
+    parts = manifest_pieces(manifest_head(head_of(topic_count=count), None), LINES[:1] * count)
+    manifest = decode_manifest(b"".join(parts))
+    assert len(manifest.topics) == count
+    assert manifest.cold_dir is None
 
 
 def test_the_checksum_is_verified_as_the_documentation_says(tmp_path: Path) -> None:

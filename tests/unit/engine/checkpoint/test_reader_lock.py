@@ -83,9 +83,9 @@ def test_what_a_dead_reader_left_is_unlinked_also_beside_one_that_is_held() -> N
     disk = shard_disk()
     disk.write_file(f"{PATHS.readers}/a-dead", b"")
     disk.write_file(f"{PATHS.readers}/z-dead", b"")
-    with ReaderLock(PATHS.readers, "m", disk) as held:
+    with ReaderLock(PATHS.readers, "m", disk) as lock:
         assert readers_held(disk, PATHS)
-        assert disk.list_dir(PATHS.readers) == [os.path.basename(held._path)]
+        assert disk.list_dir(PATHS.readers) == [os.path.basename(lock._path)]
 
 
 def test_no_directory_for_readers_is_no_reader() -> None:
@@ -114,19 +114,19 @@ def test_a_reader_whose_name_is_given_to_another_file_as_it_locks_takes_another(
         disk.close(disk.create(path))
 
     disk.after_lock = replace
-    with ReaderLock(PATHS.readers, "spark", disk) as held:
+    with ReaderLock(PATHS.readers, "spark", disk) as lock:
         assert readers_held(disk, PATHS)
-        assert disk.list_dir(PATHS.readers) == [os.path.basename(held._path)]
+        assert disk.list_dir(PATHS.readers) == [os.path.basename(lock._path)]
 
 
 def test_a_reader_that_the_server_is_asking_about_takes_another() -> None:
     disk = interrupting_disk()
     asking: list[int] = []
     disk.before_lock = lambda path: asking.append(MemoryDisk.lock(disk, path))
-    with ReaderLock(PATHS.readers, "spark", disk) as held:
+    with ReaderLock(PATHS.readers, "spark", disk) as lock:
         disk.unlink(disk._fds[asking[0]].path)
         disk.close(asking[0])
-        assert disk.list_dir(PATHS.readers) == [os.path.basename(held._path)]
+        assert disk.list_dir(PATHS.readers) == [os.path.basename(lock._path)]
 
 
 def test_a_server_that_unlinks_for_ever_is_an_error_and_not_a_loop() -> None:
@@ -143,7 +143,7 @@ def test_a_server_that_unlinks_for_ever_is_an_error_and_not_a_loop() -> None:
     assert not disk._fds
 
 
-def test_who_may_not_write_there_is_told() -> None:
+def test_missing_write_permission_is_reported() -> None:
     disk = shard_disk()
     disk.fail("lock", error=errno.EACCES)
     with pytest.raises(PermissionError), ReaderLock(PATHS.readers, "spark", disk):
@@ -163,12 +163,12 @@ def test_a_file_that_the_server_may_not_open_holds_if_its_holder_can_be_seen() -
 
 def test_a_disk_that_does_not_answer_is_not_taken_for_no_reader() -> None:
     disk = shard_disk()
-    with ReaderLock(PATHS.readers, "spark", disk) as held:
+    with ReaderLock(PATHS.readers, "spark", disk) as lock:
         for call in ("lock", "list_dir"):
             disk.fail(call)
             with pytest.raises(OSError, match="Input/output"):
                 readers_held(disk, PATHS)
-        assert disk.list_dir(PATHS.readers) == [os.path.basename(held._path)]
+        assert disk.list_dir(PATHS.readers) == [os.path.basename(lock._path)]
 
 
 @pytest.mark.parametrize(("mode", "kind"), [("r", "shared"), ("r", "exclusive"), ("r+", "exclusive")])

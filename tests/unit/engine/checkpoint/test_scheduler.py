@@ -23,8 +23,8 @@ def snapshots(one: OneShard) -> list[str]:
 
 def segments(one: OneShard) -> list[str]:
     """Of all topics, by the first seq."""
-    found = [path for path in one.disk.all_files() if path.startswith(PATHS.topics) and "seg-" in path]
-    return sorted({path.partition("seg-")[2].split(".")[0].lstrip("0") for path in found})
+    paths = [path for path in one.disk.all_files() if path.startswith(PATHS.topics) and "seg-" in path]
+    return sorted({path.partition("seg-")[2].split(".")[0].lstrip("0") for path in paths})
 
 
 def damage_newest(one: OneShard) -> None:
@@ -140,17 +140,17 @@ def test_a_start_knows_what_is_still_to_go() -> None:
     assert len(one.disk.list_dir(PATHS.topics)) == 1
 
 
-def test_a_failed_checkpoint_is_told_and_tried_again_and_the_log_keeps_everything(
+def test_a_failed_checkpoint_is_reported_and_retried_and_the_log_keeps_everything(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     one = shard()
     for number in range(6):
         one.append("t", number)
     one.disk.fail("rename", forever=True)
-    told: list[Exception | None] = []
-    one.shard.start_checkpoint(told.append)
+    errors: list[Exception | None] = []
+    one.shard.start_checkpoint(errors.append)
     one.settle()
-    assert isinstance(told[0], OSError)
+    assert isinstance(errors[0], OSError)
     assert "checkpoint: failed" in caplog.text
     assert not snapshots(one)
     assert one.wal_files()[0].endswith("wal-0000000000000001.log")

@@ -23,7 +23,7 @@ def bounds(one: OneShard) -> list[tuple[int, int, bool]]:
     return [(run.first_seq, run.next_seq, isinstance(run, SealedRun)) for run in one.topic("t").runs[:-1]]
 
 
-def test_a_segment_is_sealed_when_it_has_its_records_and_the_next_goes_on_behind_it() -> None:
+def test_a_full_segment_is_sealed_and_the_next_one_continues_after_it() -> None:
     one = shard(segment_max_events=4)
     one.append("t", *range(6))
     one.checkpoint()
@@ -79,9 +79,9 @@ def test_more_records_than_one_step_takes_are_copied_in_order() -> None:
     for _ in range(4):
         one.append("t", *range(400))
     one.checkpoint()
-    before = [found.data for found in one.read("t", limit=10_000).records]
+    before = [record.data for record in one.read("t", limit=10_000).records]
     one.kill()
-    assert [found.data for found in one.read("t", limit=10_000).records] == before
+    assert [record.data for record in one.read("t", limit=10_000).records] == before
     assert len(before) == 1600
 
 

@@ -42,17 +42,17 @@ def test_a_written_snapshot_is_read_back() -> None:
     assert not disk._fds
 
 
-def test_the_bytes_are_synced_before_the_name_and_the_name_before_anybody_is_told() -> None:
+def test_the_bytes_are_synced_before_the_name_and_the_name_before_the_reply() -> None:
     disk = shard_disk()
     write(disk, 7)
     assert calls_of(disk) == ["create", "pwrite", "sync_data", "rename", "sync_dir"]
 
 
-def test_small_pieces_are_written_together_and_a_large_one_on_its_own() -> None:
+def test_small_parts_are_written_together_and_a_large_one_separately() -> None:
     disk = shard_disk()
-    pieces = [b"a" * 1000] * 3000 + [b"b" * (3 << 20)] + [b"c"] * 10
-    write_snapshot(disk, PATHS, 7, pieces)
-    assert disk.read_file(PATHS.snapshot(7)) == b"".join(pieces)
+    parts = [b"a" * 1000] * 3000 + [b"b" * (3 << 20)] + [b"c"] * 10
+    write_snapshot(disk, PATHS, 7, parts)
+    assert disk.read_file(PATHS.snapshot(7)) == b"".join(parts)
     assert calls_of(disk).count("pwrite") == 4
 
 
@@ -101,7 +101,7 @@ def test_a_failure_that_is_not_of_the_file_is_no_damage() -> None:
         choose_snapshot(disk, PATHS)
 
 
-def test_no_snapshot_is_told_from_none_that_is_good() -> None:
+def test_no_snapshot_differs_from_no_good_snapshot() -> None:
     assert choose_snapshot(shard_disk(), PATHS) == (None, [])
     assert choose_snapshot(MemoryDisk(), PATHS) == (None, [])
     disk = disk_with(6, 7)
@@ -133,10 +133,10 @@ def test_one_under_another_name_is_damaged() -> None:
 
 def test_one_that_is_dropped_while_we_look_is_none() -> None:
     disk = disk_with(6, 7)
-    found = read_snapshots(disk, PATHS)
-    assert next(found) == sample(7)
+    snapshots = read_snapshots(disk, PATHS)
+    assert next(snapshots) == sample(7)
     disk.unlink(PATHS.snapshot(6))
-    assert list(found) == []
+    assert list(snapshots) == []
 
 
 def test_other_names_are_not_looked_at() -> None:
@@ -199,7 +199,7 @@ def test_a_full_disk_has_its_room_back_and_says_what_was_wrong() -> None:
     assert disk.free_bytes(PATHS.meta) == free
 
 
-def test_the_first_failure_is_told_when_the_disk_fails_for_good() -> None:
+def test_the_first_failure_is_reported_when_the_disk_fails_for_good() -> None:
     disk = disk_with(6)
     disk.fail(nth=2, error=errno.ENOSPC)
     disk.fail(nth=3, error=errno.EIO, forever=True)

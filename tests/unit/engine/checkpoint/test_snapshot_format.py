@@ -37,8 +37,8 @@ def test_a_shard_without_topics_and_keys_has_a_snapshot_too() -> None:
 
 def test_a_topic_is_in_the_file_as_it_was_encoded_and_is_not_copied() -> None:
     encoded = encode_topic(EMPTY)
-    pieces = snapshot_pieces(head_of(topic_count=1), [encoded], [])
-    assert any(piece is encoded for piece in pieces)
+    parts = snapshot_pieces(head_of(topic_count=1), [encoded], [])
+    assert any(part is encoded for part in parts)
 
 
 @pytest.mark.slow
@@ -86,9 +86,9 @@ def test_the_damage_is_named() -> None:
 
 
 def test_a_topic_that_is_missing_is_noticed_though_the_checksum_fits() -> None:
-    pieces = pieces_of(sample())
-    body = pieces[1].replace(b"\xdd\x00\x00\x00\x02", b"\xdd\x00\x00\x00\x01") + b"".join(
-        [pieces[2], *pieces[4:]]
+    parts = pieces_of(sample())
+    body = parts[1].replace(b"\xdd\x00\x00\x00\x02", b"\xdd\x00\x00\x00\x01") + b"".join(
+        [parts[2], *parts[4:]]
     )
     with pytest.raises(SnapshotDamage, match="1 of 2 topics"):
         decode_snapshot(sealed(VERSION, body))

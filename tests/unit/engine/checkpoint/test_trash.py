@@ -42,8 +42,8 @@ def in_trash(disk: MemoryDisk) -> list[str]:
     return disk.list_dir(PATHS.trash)
 
 
-def purge_all(disk: MemoryDisk, now_ms: int, *, held: bool = False, short: bool = False) -> int:
-    return purge(disk, PATHS, now_ms, GRACE_MS, held, short)
+def purge_all(disk: MemoryDisk, now_ms: int, *, is_locked: bool = False, short: bool = False) -> int:
+    return purge(disk, PATHS, now_ms, GRACE_MS, is_locked, short)
 
 
 def test_a_dropped_file_keeps_its_bytes_and_says_when_it_was_dropped_and_whose_it_was() -> None:
@@ -85,7 +85,7 @@ def test_what_is_not_there_any_more_is_passed_over() -> None:
     assert move_to_trash(disk, PATHS, [], 1000) == 0
 
 
-def test_a_file_of_somebody_else_is_our_own_mistake() -> None:
+def test_a_foreign_file_is_an_assertion_error() -> None:
     with pytest.raises(AssertionError):
         move_to_trash(disk_with_files(), PATHS, ["/shards/001/file"], 1000)
 
@@ -106,7 +106,7 @@ def test_a_file_stays_for_the_grace_time_and_not_longer() -> None:
 def test_nothing_goes_while_a_reader_holds(short: bool) -> None:
     disk = disk_with_files()
     move_to_trash(disk, PATHS, [DATA], 1000)
-    assert purge_all(disk, 1000 + 9 * GRACE_MS, held=True, short=short) == 0
+    assert purge_all(disk, 1000 + 9 * GRACE_MS, is_locked=True, short=short) == 0
     assert len(in_trash(disk)) == 1
 
 

@@ -28,7 +28,7 @@ class Log:
 
 
 class Known(set[int]):
-    """Jobs, and how often somebody looked for one."""
+    """Jobs, and how often a lookup was made."""
 
     looks = 0
 
@@ -54,11 +54,11 @@ def test_the_next_is_the_first_live_record_that_is_no_job(seed: int) -> None:
             log.live.discard(seq)
             jobs.discard(seq)
         expected = min((seq for seq in log.live if not set.__contains__(jobs, seq)), default=0)
-        found = fresh.next(log, jobs)
-        assert found == expected
-        if found and random.random() < 0.7:
-            jobs.add(found)
-            fresh.is_job(found)
+        seq = fresh.next(log, jobs)
+        assert seq == expected
+        if seq and random.random() < 0.7:
+            jobs.add(seq)
+            fresh.is_job(seq)
 
 
 @pytest.mark.parametrize("rows", [1, 5])

@@ -11,7 +11,7 @@ LOOKS_MAX = MOVED_AT_ONCE + 1
 
 
 class Looks:
-    """What counts, and how often somebody asked."""
+    """The live entries, and the number of lookups."""
 
     def __init__(self, *entries: int) -> None:
         self.alive = set(entries)

@@ -1,4 +1,4 @@
-"""What is remembered of jobs that are gone is bounded, and what is forgotten is not told wrongly."""
+"""The outcomes of ended jobs are bounded, and a dropped outcome is never reported wrongly."""
 
 from __future__ import annotations
 

@@ -10,17 +10,17 @@ from topicsd.engine.read.cursors import Lag, delete_cursor, measure_lag, put_cur
 
 
 def _put(one: OneShard, topic: str, name: str, seq: int, epoch: int | None = None) -> Any:
-    told = Told()
-    put_cursor(one.shard.state, topic, name, seq, epoch, told)
+    reply = Told()
+    put_cursor(one.shard.state, topic, name, seq, epoch, reply)
     one.settle()
-    return told.answer
+    return reply.answer
 
 
 def _delete(one: OneShard, topic: str, name: str) -> Any:
-    told = Told()
-    delete_cursor(one.shard.state, topic, name, told)
+    reply = Told()
+    delete_cursor(one.shard.state, topic, name, reply)
     one.settle()
-    return told.answer
+    return reply.answer
 
 
 def _places(one: OneShard, topic: str) -> dict[str, int]:
@@ -28,10 +28,10 @@ def _places(one: OneShard, topic: str) -> dict[str, int]:
 
 
 def _lag(one: OneShard, topic: str, seq: int) -> Lag:
-    told = Told()
-    measure_lag(one.shard.state, one.topic(topic), seq, told)
+    reply = Told()
+    measure_lag(one.shard.state, one.topic(topic), seq, reply)
     one.settle()
-    lag = told.answer
+    lag = reply.answer
     assert isinstance(lag, Lag)
     assert records_behind(one.topic(topic), [seq]) == [lag.records]
     return lag
@@ -137,7 +137,7 @@ def test_its_lag_is_what_is_alive_behind_it(seed: int) -> None:
         assert lag.bytes == sum(len(record.data) + each for record in behind)
 
 
-def _held(one: OneShard) -> list[int]:
+def _positions(one: OneShard) -> list[int]:
     return one.seqs("t")
 
 
@@ -150,21 +150,21 @@ def test_a_protected_cursor_holds_what_is_behind_it_to_twice_the_cap(segment_max
     _put(one, "t", "fast", 3)
     one.append("t", 4, 5)
     one.checkpoint()
-    assert _held(one) == [2, 3, 4, 5]
+    assert _positions(one) == [2, 3, 4, 5]
     one.append("t", 6, 7)
-    assert _held(one) == [2, 3, 4, 5, 6, 7]
+    assert _positions(one) == [2, 3, 4, 5, 6, 7]
     one.append("t", 8)
-    assert _held(one) == [3, 4, 5, 6, 7, 8]
+    assert _positions(one) == [3, 4, 5, 6, 7, 8]
     one.kill()
-    assert _held(one) == [3, 4, 5, 6, 7, 8]
+    assert _positions(one) == [3, 4, 5, 6, 7, 8]
     assert one.read("t", 1).tombstone is not None
     _put(one, "t", "slow", 4)
-    assert _held(one) == [4, 5, 6, 7, 8]
+    assert _positions(one) == [4, 5, 6, 7, 8]
     _delete(one, "t", "slow")
     _delete(one, "t", "fast")
-    assert _held(one) == [6, 7, 8]
+    assert _positions(one) == [6, 7, 8]
     one.kill()
-    assert _held(one) == [6, 7, 8]
+    assert _positions(one) == [6, 7, 8]
 
 
 def test_bytes_are_held_to_twice_the_cap_too() -> None:
@@ -175,9 +175,9 @@ def test_bytes_are_held_to_twice_the_cap_too() -> None:
     _put(one, "t", "c", 0)
     for _ in range(5):
         one.append("t", "x" * 54)
-    assert _held(one) == [3, 4, 5, 6]
+    assert _positions(one) == [3, 4, 5, 6]
     one.put("t", protect_cursors=False)
-    assert _held(one) == [5, 6]
+    assert _positions(one) == [5, 6]
 
 
 @pytest.mark.parametrize("checkpoints", [0, 1])
@@ -191,8 +191,8 @@ def test_age_waits_for_a_cursor_to_twice_the_age(checkpoints: int) -> None:
     for _ in range(checkpoints):
         one.checkpoint()
     one.clock.advance(600)
-    assert _held(one) == [3, 4, 5, 6, 7, 8]
+    assert _positions(one) == [3, 4, 5, 6, 7, 8]
     one.clock.advance(901)
-    assert _held(one) == [5, 6, 7, 8]
+    assert _positions(one) == [5, 6, 7, 8]
     _put(one, "t", "c", 8)
-    assert _held(one) == []
+    assert _positions(one) == []

@@ -22,21 +22,21 @@ def sealed(count: int = 12) -> OneShard:
 
 
 def send_read(one: OneShard, from_seq: int = 0, limit: int = 100) -> Told:
-    told = Told()
-    read_through(one.shard.state, "t", ReadRequest(from_seq, limit), told)
-    return told
+    reply = Told()
+    read_through(one.shard.state, "t", ReadRequest(from_seq, limit), reply)
+    return reply
 
 
 def seqs(answer: ReadAnswer) -> list[int]:
-    return [found.seq for found in answer.records]
+    return [record.seq for record in answer.records]
 
 
 def test_a_reader_of_a_segment_is_answered_when_the_thread_has_read_it() -> None:
     one = sealed()
-    told = send_read(one)
-    assert not told.came
+    reply = send_read(one)
+    assert not reply.came
     one.settle()
-    assert seqs(told.answer) == list(range(1, 13))
+    assert seqs(reply.answer) == list(range(1, 13))
 
 
 def test_what_is_in_a_page_is_answered_at_once() -> None:
@@ -48,50 +48,50 @@ def test_what_is_in_a_page_is_answered_at_once() -> None:
 
 def test_a_topic_that_is_deleted_while_its_reader_waits_is_not_found() -> None:
     one = sealed()
-    told = send_read(one)
+    reply = send_read(one)
     one.send_delete_topic("t")
     one.loop.run_until_idle()
     while one.thread.run_one():
         one.loop.run_until_idle()
     one.settle()
-    assert isinstance(told.answer, Refusal)
-    assert told.code == "topic_not_found"
+    assert isinstance(reply.answer, Refusal)
+    assert reply.code == "topic_not_found"
 
 
 def test_what_is_deleted_while_its_reader_waits_is_not_delivered() -> None:
     one = sealed()
-    told = send_read(one)
+    reply = send_read(one)
     one.send_delete("t", before_seq=6)
     one.loop.run_until_idle()
     one.settle()
-    assert seqs(told.answer) == list(range(6, 13))
+    assert seqs(reply.answer) == list(range(6, 13))
 
 
-def test_a_segment_that_cannot_be_read_is_told_and_the_next_one_is_read() -> None:
+def test_an_unreadable_segment_is_reported_and_the_next_one_is_read() -> None:
     one = sealed()
     (first, *_) = [path for path in one.disk.all_files() if path.endswith(".data")]
     one.disk.unlink(first)
-    told = send_read(one)
+    reply = send_read(one)
     one.settle()
-    assert told.code == "corrupt_segment"
-    assert told.answer.detail["next_from_seq"] == 4
-    told = send_read(one, 4)
+    assert reply.code == "corrupt_segment"
+    assert reply.answer.detail["next_from_seq"] == 4
+    reply = send_read(one, 4)
     one.settle()
-    assert seqs(told.answer) == list(range(5, 13))
+    assert seqs(reply.answer) == list(range(5, 13))
 
 
-def test_a_failure_that_nobody_foresaw_is_told_to_who_waits_for_the_disk(
+def test_an_unexpected_error_is_reported_to_requests_that_wait_for_the_disk(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = sealed()
-    told = send_read(one)
+    reply = send_read(one)
 
     def broken(*_: object) -> None:
         raise RuntimeError("a secret of ours")
 
     monkeypatch.setattr("topicsd.engine.read.fetch.read", broken)
     one.settle()
-    assert told.code == INTERNAL
+    assert reply.code == INTERNAL
     assert send_read(one).code == INTERNAL
     assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == 2 * [
         "a secret of ours"

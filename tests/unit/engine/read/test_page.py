@@ -45,7 +45,7 @@ def test_what_is_not_there_has_an_empty_place() -> None:
     assert [bool(page.slice(seq, seq)) for seq in range(6)] == [False, False, False, True, False, True]
 
 
-def test_a_damaged_frame_and_one_of_another_topic_or_seq_are_told_and_the_rest_is_read() -> None:
+def test_a_damaged_frame_and_one_of_another_topic_or_seq_are_reported_and_the_rest_is_read() -> None:
     good = frames(1, 2, 3)
     damaged = bytearray(good.data)
     damaged[good.starts[1] + 40] ^= 1
@@ -67,11 +67,11 @@ def test_a_damaged_frame_and_one_of_another_topic_or_seq_are_told_and_the_rest_i
 
 
 def test_a_page_holds_what_its_variant_shows() -> None:
-    found = frames(1, tag=b"a", node=b"n")
+    page_frames = frames(1, tag=b"a", node=b"n")
     texts = {}
     for (with_tag, with_meta), variant in VARIANTS.items():
         page = Page(1)
-        page.add_frames(TOPIC, found, variant)
+        page.add_frames(TOPIC, page_frames, variant)
         texts[with_tag, with_meta] = page.text
         assert page.nodes == {1: "n"}
     assert texts[False, False] == texts[False, True] == b'{"$seq":1,"$ts":1,"$node":"n","data":"1"},'

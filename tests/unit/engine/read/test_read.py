@@ -20,7 +20,7 @@ def filled(count: int = 10, **config: object) -> OneShard:
 def test_a_read_delivers_what_is_behind_the_cursor() -> None:
     one = filled(5)
     answer = one.read("t", 2)
-    assert [found.seq for found in answer.records] == [3, 4, 5]
+    assert [record.seq for record in answer.records] == [3, 4, 5]
     assert (answer.topic, answer.next_from_seq, answer.head_seq, answer.earliest_seq) == ("t", 5, 5, 1)
     assert (answer.caught_up, answer.lag, answer.tombstone) == (True, 0, None)
     assert answer.epoch == one.state("t").epoch
@@ -28,8 +28,8 @@ def test_a_read_delivers_what_is_behind_the_cursor() -> None:
 
 def test_a_record_has_everything_it_was_given() -> None:
     one = filled(3)
-    (found,) = one.read("t", 2).records
-    assert (found.seq, found.ts, found.data, found.tag, found.node, found.meta) == (
+    (record,) = one.read("t", 2).records
+    assert (record.seq, record.ts, record.data, record.tag, record.node, record.meta) == (
         3,
         one.clock.now_ms(),
         b"3",
@@ -64,15 +64,15 @@ def test_a_cursor_below_zero_is_refused() -> None:
     assert (refusal.code, refusal.detail) == ("invalid_request", {"field": "from_seq"})
 
 
-def test_the_limit_bounds_the_records_and_the_next_read_goes_on() -> None:
+def test_the_limit_bounds_the_records_and_the_next_read_continues() -> None:
     one = filled(10)
     cursor, seen = 0, []
     while not (answer := one.read("t", cursor, limit=3)).caught_up:
         assert len(answer.records) <= 3
         assert answer.lag == 10 - answer.next_from_seq
-        seen += [found.seq for found in answer.records]
+        seen += [record.seq for record in answer.records]
         cursor = answer.next_from_seq
-    seen += [found.seq for found in answer.records]
+    seen += [record.seq for record in answer.records]
     assert seen == list(range(1, 11))
 
 
@@ -91,21 +91,21 @@ def test_a_large_record_behind_small_ones_comes_with_the_next_answer() -> None:
     one = OneShard()
     one.append("t", 1, 2, record(b'"' + b"x" * 100_000 + b'"'), 4)
     first = one.read("t", bytes_max=1000)
-    assert ([found.seq for found in first.records], first.next_from_seq) == ([1, 2], 2)
+    assert ([record.seq for record in first.records], first.next_from_seq) == ([1, 2], 2)
     second = one.read("t", 2, bytes_max=1000)
-    assert ([found.seq for found in second.records], second.next_from_seq) == ([3], 3)
+    assert ([record.seq for record in second.records], second.next_from_seq) == ([3], 3)
 
 
 def test_what_was_deleted_is_skipped_in_silence_and_moves_the_cursor() -> None:
     one = filled(10)
     one.delete("t", tag="tag-1")
     answer = one.read("t")
-    assert [found.seq for found in answer.records] == [2, 3, 5, 6, 8, 9]
+    assert [record.seq for record in answer.records] == [2, 3, 5, 6, 8, 9]
     assert (answer.next_from_seq, answer.tombstone, answer.earliest_seq) == (10, None, 2)
     at_the_edge = one.read("t", 9)
     assert (at_the_edge.records, at_the_edge.next_from_seq) == ([], 10)
     limited = one.read("t", 3, limit=2)
-    assert ([found.seq for found in limited.records], limited.next_from_seq) == ([5, 6], 6)
+    assert ([record.seq for record in limited.records], limited.next_from_seq) == ([5, 6], 6)
 
 
 def test_a_topic_of_which_all_was_deleted_is_caught_up_in_silence() -> None:
@@ -118,13 +118,13 @@ def test_a_topic_of_which_all_was_deleted_is_caught_up_in_silence() -> None:
 def test_the_reader_does_not_see_what_it_wrote_itself() -> None:
     one = filled(6)
     answer = one.read("t", nodes=frozenset({"node-0"}))
-    assert [found.seq for found in answer.records] == [1, 3, 5]
+    assert [record.seq for record in answer.records] == [1, 3, 5]
     assert (answer.next_from_seq, answer.caught_up, answer.tombstone) == (6, True, None)
     assert one.seqs("t", nodes=frozenset({"node-0", "node-1"})) == []
     assert one.seqs("t", nodes=frozenset({"other"})) == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_record_without_a_node_is_nobodys_own() -> None:
+def test_a_record_without_a_node_belongs_to_no_node() -> None:
     one = OneShard()
     one.append("t", record(1), record(2, node="n"))
     assert one.seqs("t", nodes=frozenset({"n"})) == [1]
@@ -138,7 +138,7 @@ def test_a_topic_may_turn_the_own_node_filter_off() -> None:
 def test_the_limit_counts_what_is_delivered_and_not_what_is_skipped() -> None:
     one = filled(10)
     answer = one.read("t", nodes=frozenset({"node-0"}), limit=3)
-    assert [found.seq for found in answer.records] == [1, 3, 5]
+    assert [record.seq for record in answer.records] == [1, 3, 5]
     assert answer.next_from_seq == 5
 
 
@@ -159,19 +159,21 @@ def test_an_answer_of_nothing_but_own_records_moves_the_cursor() -> None:
 # -- what was lost ------------------------------------------------------------------------------------------
 
 
-def test_a_cursor_behind_the_floor_is_told_once_what_it_missed() -> None:
+def test_a_cursor_below_the_floor_gets_one_tombstone() -> None:
     one = filled(10, cap_records=4)
     answer = one.read("t", 2)
     assert answer.tombstone == Tombstone(3, 6, "cap", 4, 7, 10)
-    assert [found.seq for found in answer.records] == [7, 8, 9, 10]
+    assert [record.seq for record in answer.records] == [7, 8, 9, 10]
     assert one.read("t", answer.next_from_seq).tombstone is None
 
 
-@pytest.mark.parametrize(("from_seq", "is_told"), [(0, True), (5, True), (6, False), (7, False), (10, False)])
-def test_a_cursor_that_missed_nothing_is_told_nothing(from_seq: int, is_told: bool) -> None:
+@pytest.mark.parametrize(
+    ("from_seq", "has_tombstone"), [(0, True), (5, True), (6, False), (7, False), (10, False)]
+)
+def test_a_cursor_that_missed_nothing_gets_no_tombstone(from_seq: int, has_tombstone: bool) -> None:
     answer = filled(10, cap_records=4).read("t", from_seq)
-    assert (answer.tombstone is not None) is is_told
-    assert [found.seq for found in answer.records] == list(range(max(from_seq, 6) + 1, 11))
+    assert (answer.tombstone is not None) is has_tombstone
+    assert [record.seq for record in answer.records] == list(range(max(from_seq, 6) + 1, 11))
 
 
 def test_the_reason_is_that_of_what_is_missing_behind_the_cursor() -> None:
@@ -204,7 +206,7 @@ def test_a_delete_right_behind_the_floor_moves_the_earliest_seq_only() -> None:
     one.delete("t", before_seq=5)
     answer = one.read("t")
     assert answer.tombstone == Tombstone(1, 2, "cap", 2, 5, 6)
-    assert [found.seq for found in answer.records] == [5, 6]
+    assert [record.seq for record in answer.records] == [5, 6]
 
 
 def test_a_reader_that_is_ahead_of_the_head_learns_that_the_topic_was_created_again() -> None:
@@ -213,7 +215,7 @@ def test_a_reader_that_is_ahead_of_the_head_learns_that_the_topic_was_created_ag
     one.append("t", "a", "b", "c")
     answer = one.read("t", 10)
     assert answer.tombstone == Tombstone(1, 3, "recreated", 3, 1, 3)
-    assert [found.data for found in answer.records] == [b'"a"', b'"b"', b'"c"']
+    assert [record.data for record in answer.records] == [b'"a"', b'"b"', b'"c"']
     assert answer.next_from_seq == 3
 
 
@@ -235,7 +237,7 @@ def test_a_reader_of_another_epoch_learns_it_though_the_head_is_past_its_cursor(
     assert one.read("t", 2).tombstone is None
     answer = one.read("t", 2, epoch=before.epoch)
     assert answer.tombstone == Tombstone(1, 8, "recreated", 8, 1, 8)
-    assert [found.seq for found in answer.records] == list(range(1, 9))
+    assert [record.seq for record in answer.records] == list(range(1, 9))
     assert answer.epoch != before.epoch
     assert one.read("t", 2, epoch=answer.epoch).tombstone is None
 
@@ -248,7 +250,7 @@ def test_a_topic_created_again_that_lost_its_front_is_read_from_its_floor() -> N
         one.append("t", number)
     answer = one.read("t", 10)
     assert answer.tombstone == Tombstone(1, 5, "recreated", 5, 4, 5)
-    assert [found.seq for found in answer.records] == [4, 5]
+    assert [record.seq for record in answer.records] == [4, 5]
 
 
 def test_a_read_of_an_ephemeral_topic_is_served_from_memory() -> None:
@@ -259,7 +261,7 @@ def test_a_read_of_an_ephemeral_topic_is_served_from_memory() -> None:
     one.append("t", "c", "d")
     one.delete("t", tag="x")
     answer = one.read("t")
-    assert [(found.seq, found.data) for found in answer.records] == [(2, b'"b"'), (3, b'"c"'), (4, b'"d"')]
+    assert [(record.seq, record.data) for record in answer.records] == [(2, b'"b"'), (3, b'"c"'), (4, b'"d"')]
     assert one.disk.read_file(one.wal_files()[0]) == before
     one.kill()
     answer = one.read("t")
@@ -269,7 +271,7 @@ def test_a_read_of_an_ephemeral_topic_is_served_from_memory() -> None:
     assert answer.tombstone.gap_to >= 4
 
 
-# -- over files and in pieces -------------------------------------------------------------------------------
+# -- over files and in parts --------------------------------------------------------------------------------
 
 
 def test_records_over_many_files_are_read_as_one_log() -> None:
@@ -283,7 +285,7 @@ def test_records_over_many_files_are_read_as_one_log() -> None:
         cursor, seen = 0, []
         while cursor < 100:
             answer = one.read("t", cursor, limit=limit)
-            seen += [found.data for found in answer.records]
+            seen += [record.data for record in answer.records]
             cursor = answer.next_from_seq
         assert seen == [f'"payload {number} {"x" * (number % 37)}"'.encode() for number in range(100)]
 

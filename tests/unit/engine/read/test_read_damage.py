@@ -1,4 +1,4 @@
-"""A reader never gets a wrong record: damage is answered with where it is and how to go on behind it."""
+"""A reader never gets a wrong record: damage is reported with its place and the position after it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def flip(one: OneShard, seq: int, offset: int = 20, topic: str = "t") -> None:
 def test_what_is_good_in_front_of_the_damage_is_answered_first() -> None:
     one = damaged(4)
     answer = one.read("t")
-    assert [found.seq for found in answer.records] == [1, 2, 3]
+    assert [record.seq for record in answer.records] == [1, 2, 3]
     assert (answer.next_from_seq, answer.caught_up) == (3, False)
 
 
@@ -83,12 +83,12 @@ def test_damage_at_the_front_of_a_gap_does_not_swallow_the_tombstone() -> None:
 
 
 def read_on(one: OneShard, nodes: frozenset[str] = frozenset()) -> tuple[list[int], list[str]]:
-    """The seqs that a reader gets who goes on behind every damage, and the codes of what it was told."""
+    """The seqs that a reader gets when it continues after each damage, and the refusal codes."""
     cursor, seqs, codes = 0, [], []
     while cursor < one.state("t").head_seq:
         answer = read_now(one.shard.state, "t", ReadRequest(cursor, nodes=nodes))
         if isinstance(answer, ReadAnswer):
-            seqs += [found.seq for found in answer.records]
+            seqs += [record.seq for record in answer.records]
             after = answer.next_from_seq
         else:
             codes.append(answer.code)

@@ -1,4 +1,4 @@
-"""Loss in the middle of a log: what stands in front of it is alive, and its edge is told exactly."""
+"""A lost range in the middle of a log: the records before it are live, and its bounds are exact."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ def read_through(one: OneShard, from_seq: int = 0, limit: int = 1000) -> list[Re
     return answers
 
 
-def test_a_read_stops_in_front_of_the_range_and_the_next_one_is_told_exactly_that_range() -> None:
+def test_a_read_stops_before_the_range_and_the_next_one_reports_exactly_that_range() -> None:
     one = crashed()
     first, last = lost_range(one)
     assert first == 6
     one.append("t", "after", "the loss")
     before = one.read("t")
-    assert ([found.seq for found in before.records], before.next_from_seq) == ([1, 2, 3, 4, 5], 5)
+    assert ([record.seq for record in before.records], before.next_from_seq) == ([1, 2, 3, 4, 5], 5)
     assert (before.tombstone, before.caught_up, before.head_seq) == (None, False, last + 2)
     behind = one.read("t", 5)
     assert behind.tombstone == Tombstone(6, last, "crash", last - 5, 1, last + 2)
-    assert [found.seq for found in behind.records] == [last + 1, last + 2]
+    assert [record.seq for record in behind.records] == [last + 1, last + 2]
     assert behind.caught_up
 
 
-def test_a_cursor_in_the_middle_of_the_range_is_told_what_it_missed_of_it() -> None:
+def test_a_cursor_inside_the_range_gets_the_rest_of_it_as_lost() -> None:
     one = crashed()
     _, last = lost_range(one)
     answer = one.read("t", 10)
@@ -54,7 +54,7 @@ def test_a_cursor_in_the_middle_of_the_range_is_told_what_it_missed_of_it() -> N
     assert one.read("t", last).tombstone is None
 
 
-def test_a_range_at_the_head_is_told_before_anything_was_written_behind_it() -> None:
+def test_a_range_at_the_head_is_reported_before_later_writes() -> None:
     one = crashed()
     _, last = lost_range(one)
     answers = read_through(one)
@@ -75,12 +75,12 @@ def test_one_answer_carries_one_tombstone() -> None:
     assert floor is not None
     assert lost is not None
     assert (floor.gap_from, floor.gap_to) == (1, 3)
-    assert [found.seq for found in answers[0].records] == [4, 5]
+    assert [record.seq for record in answers[0].records] == [4, 5]
     assert (lost.gap_from, lost.gap_to) == (6, last)
     assert len(answers[1].records) == 298
 
 
-def test_a_floor_at_the_edge_of_the_range_is_told_first_and_the_range_next() -> None:
+def test_a_floor_at_the_edge_of_the_range_is_reported_before_the_range() -> None:
     one = crashed(count=5)
     _, last = lost_range(one)
     one.put("t", cap_records=10)
@@ -91,7 +91,7 @@ def test_a_floor_at_the_edge_of_the_range_is_told_first_and_the_range_next() -> 
         Tombstone(6, last, "crash", last - 5, last + 1, last + 10),
     ]
     assert answers[0].records == []
-    assert [found.seq for found in answers[1].records] == list(range(last + 1, last + 11))
+    assert [record.seq for record in answers[1].records] == list(range(last + 1, last + 11))
 
 
 def test_a_range_below_the_floor_is_forgotten_with_it() -> None:
@@ -119,7 +119,7 @@ def test_two_crashes_leave_two_ranges() -> None:
         (4, first_last),
         (first_last + 2, second.last),
     ]
-    assert [[found.data for found in answer.records] for answer in answers] == [
+    assert [[record.data for record in answer.records] for answer in answers] == [
         [b"1", b"2", b"3"],
         [b'"between"'],
         [b'"end"'],
@@ -145,7 +145,7 @@ def test_ranges_survive_every_end() -> None:
         assert read_through(one) == before
 
 
-def test_deleting_what_is_in_front_of_a_range_leaves_the_range_to_be_told() -> None:
+def test_a_range_is_reported_after_the_records_before_it_are_deleted() -> None:
     one = crashed(count=3)
     first, last = lost_range(one)
     one.append("t", "after")
@@ -164,7 +164,7 @@ def test_deleting_by_tag_and_bound_works_on_both_sides_of_a_range() -> None:
     _, last = lost_range(one)
     one.append("t", record(3, tag="x"), record(4, tag="x"))
     assert one.delete("t", tag="x", before_seq=last + 2).deleted == 2
-    assert [found.data for answer in read_through(one) for found in answer.records] == [b"2", b"4"]
+    assert [record.data for answer in read_through(one) for record in answer.records] == [b"2", b"4"]
     assert one.delete("t", before_seq=last + 10).deleted == 2
     assert one.state("t").count == 0
 
@@ -178,18 +178,18 @@ def test_the_own_node_filter_and_small_limits_step_over_a_range() -> None:
     answers = [one.read("t", nodes=frozenset({"me"}), limit=1)]
     while not answers[-1].caught_up:
         answers.append(one.read("t", answers[-1].next_from_seq, nodes=frozenset({"me"}), limit=1))
-    assert [found.node for answer in answers for found in answer.records] == [b"you"]
+    assert [record.node for answer in answers for record in answer.records] == [b"you"]
     assert [answer.tombstone is not None for answer in answers].count(True) == 1
 
 
-def test_an_epoch_that_changed_is_told_before_a_lost_range() -> None:
+def test_a_changed_epoch_is_reported_before_a_lost_range() -> None:
     one = crashed(count=3)
     _, last = lost_range(one)
     one.append("t", "after")
     answer = one.read("t", 1, epoch=one.state("t").epoch + 1)
     assert answer.tombstone is not None
     assert answer.tombstone.reason == "recreated"
-    assert [found.seq for found in answer.records] == [1, 2, 3]
+    assert [record.seq for record in answer.records] == [1, 2, 3]
     assert answer.next_from_seq == 3
     following = one.read("t", 3)
     assert following.tombstone is not None

@@ -11,10 +11,10 @@ from topicsd.engine.read.seek import seek
 
 
 def _seek(one: OneShard, topic: str, **place: int) -> Any:
-    told = Told()
-    seek(one.shard.state, topic, Seek(**place), told)
+    reply = Told()
+    seek(one.shard.state, topic, Seek(**place), reply)
     one.settle()
-    return told.answer
+    return reply.answer
 
 
 def test_a_time_is_the_cursor_in_front_of_the_first_record_that_is_not_older() -> None:
@@ -76,7 +76,7 @@ def test_what_is_read_from_there_is_what_was_meant(seed: int) -> None:
         assert (behind.tombstone, newest.tombstone) == (None, None)
 
 
-def test_what_was_lost_in_the_middle_is_told_to_who_begins_in_front_of_it() -> None:
+def test_a_read_from_before_a_lost_range_reports_it() -> None:
     one = OneShard()
     one.append("t", 1)
     one.clock.advance(100)

@@ -15,11 +15,11 @@ def ranges() -> LostRanges:
 
 
 @pytest.mark.parametrize(
-    ("seq", "found"),
+    ("seq", "expected"),
     [(0, FIRST), (10, FIRST), (19, FIRST), (20, SECOND), (40, SECOND), (41, None), (99, None)],
 )
-def test_the_next_range_is_the_first_that_reaches_behind_a_seq(seq: int, found: LostRange | None) -> None:
-    assert ranges().next_after(seq) == found
+def test_the_next_range_is_the_first_that_reaches_behind_a_seq(seq: int, expected: LostRange | None) -> None:
+    assert ranges().next_after(seq) == expected
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_a_tag_that_comes_after_a_prefix_was_asked_for_is_found_by_the_next() ->
     assert sorted(index.take(b"a", True, below=100)) == [10, 11]
 
 
-def test_what_is_pruned_is_forgotten_a_whole_stretch_at_a_time() -> None:
+def test_pruning_drops_whole_ranges() -> None:
     index = TagIndex()
     for seq in range(1, 3 * STRETCH_RECORDS):
         index.add(b"all", seq)
@@ -90,9 +90,9 @@ def test_what_a_thread_finds_is_what_would_be_taken_and_it_stays(tag: bytes, is_
     for seq in range(1, 3 * STRETCH_RECORDS, 3):
         index.add((b"a", b"b-%d" % (seq % 10), b"a-%d" % seq)[seq % 3], seq)
     below = 2 * STRETCH_RECORDS + 100
-    found = index.find(tag, is_prefix, below)
-    assert index.find(tag, is_prefix, below) == found
-    assert sorted(index.take(tag, is_prefix, below)) == sorted(found)
+    seqs = index.find(tag, is_prefix, below)
+    assert index.find(tag, is_prefix, below) == seqs
+    assert sorted(index.take(tag, is_prefix, below)) == sorted(seqs)
     assert index.find(tag, is_prefix, below) == []
 
 
@@ -138,14 +138,14 @@ def test_it_agrees_with_a_list_of_pairs_over_random_calls() -> None:
             index.add(tag, seq)
             pairs.add((tag, seq))
             if rng.random() < 0.1:
-                wanted, is_prefix = rng.choice([b"", *tags]), rng.random() < 0.5
+                pattern, is_prefix = rng.choice([b"", *tags]), rng.random() < 0.5
                 below = rng.randint(1, seq + 1)
                 right = {
                     (tag, at)
                     for tag, at in pairs
-                    if at < below and (tag.startswith(wanted) if is_prefix else tag == wanted)
+                    if at < below and (tag.startswith(pattern) if is_prefix else tag == pattern)
                 }
-                assert sorted(index.take(wanted, is_prefix, below)) == sorted(at for _, at in right)
+                assert sorted(index.take(pattern, is_prefix, below)) == sorted(at for _, at in right)
                 pairs -= right
             assert index.seqs_by_tag() == {
                 tag: sorted(at for other, at in pairs if other == tag) for tag in {tag for tag, _ in pairs}

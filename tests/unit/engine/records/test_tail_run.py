@@ -52,7 +52,7 @@ def test_dead_records_are_stepped_over_in_both_directions() -> None:
     assert run.last_live(12, 13) is None
 
 
-def test_a_marked_record_tells_its_bytes_and_is_marked_once() -> None:
+def test_marking_a_record_returns_its_bytes_only_once() -> None:
     run = run_of(3)
     assert run.mark_all_dead([3, 2, 4, 0], 1) == ([3, 2], 50)
     assert run.mark_all_dead([2, 1], 1) == ([1], 10)
@@ -79,7 +79,7 @@ def test_the_first_record_that_is_not_older_than_a_time_is_found() -> None:
     assert [run.first_not_older(ts) for ts in (99, 100, 101, 200, 300, 301)] == [1, 1, 3, 3, 5, 6]
 
 
-def test_the_front_is_forgotten_in_large_pieces_only() -> None:
+def test_the_front_is_dropped_in_large_parts_only() -> None:
     run = run_of(3 * TRIM_RECORDS)
     run.forget_before(TRIM_RECORDS)
     run.forget_before(TRIM_RECORDS + 1)

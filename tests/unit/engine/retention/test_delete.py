@@ -89,12 +89,12 @@ def test_what_was_deleted_is_not_deleted_again() -> None:
 
 def test_a_delete_that_says_nothing_is_refused() -> None:
     one = tagged()
-    told = one.send_delete("t")
-    assert told.code == "invalid_request"
-    assert "before_seq" in told.answer.message
-    assert "match" in told.answer.message
-    told = one.send_delete("t", before_seq=-1)
-    assert (told.code, told.answer.detail) == ("invalid_request", {"field": "before_seq"})
+    reply = one.send_delete("t")
+    assert reply.code == "invalid_request"
+    assert "before_seq" in reply.answer.message
+    assert "match" in reply.answer.message
+    reply = one.send_delete("t", before_seq=-1)
+    assert (reply.code, reply.answer.detail) == ("invalid_request", {"field": "before_seq"})
 
 
 def test_a_topic_that_is_not_there_is_not_found() -> None:
@@ -108,10 +108,10 @@ def test_only_what_exists_at_the_call_is_deleted() -> None:
     """Bound by the head at the call, though the records on their way are published before the delete."""
     one = tagged(durability="fsync")
     on_its_way = one.send_append("t", record("late", tag="a"))
-    told = one.send_delete("t", tag="a")
+    reply = one.send_delete("t", tag="a")
     one.settle()
     assert on_its_way.answer.first_seq == 11
-    assert (told.answer.deleted, told.answer.head_seq) == (3, 11)
+    assert (reply.answer.deleted, reply.answer.head_seq) == (3, 11)
     assert one.seqs("t", 10) == [11]
     one.kill()
     assert one.seqs("t", 10) == [11]
@@ -129,9 +129,9 @@ def test_a_tag_of_a_record_on_its_way_is_found_by_the_next_delete() -> None:
 @pytest.mark.parametrize(("durability", "at_once"), [("disk", True), ("fsync", False)])
 def test_a_delete_has_the_class_of_its_topic(durability: str, at_once: bool) -> None:
     one = tagged(durability=durability)
-    told = one.send_delete("t", before_seq=5)
+    reply = one.send_delete("t", before_seq=5)
     one.loop.run_until_idle()
-    assert told.came is at_once
+    assert reply.came is at_once
     assert one.state("t").count == (6 if at_once else 10)
     one.settle()
     assert one.state("t").count == 6
@@ -142,11 +142,11 @@ def test_a_delete_does_not_overtake_what_waits_for_the_disk() -> None:
     one.append("t", 1)
     one.pass_time(3000)
     append = one.send_append("t", "above the ceiling")
-    told = one.send_delete("t", before_seq=5)
+    reply = one.send_delete("t", before_seq=5)
     one.loop.run_until_idle()
-    assert (append.came, told.came) == (False, False)
+    assert (append.came, reply.came) == (False, False)
     one.settle()
-    assert (append.answer.first_seq, told.answer.deleted, one.seqs("t")) == (2, 1, [2])
+    assert (append.answer.first_seq, reply.answer.deleted, one.seqs("t")) == (2, 1, [2])
 
 
 def test_a_delete_waits_for_a_disk_that_does_not_keep_up() -> None:
@@ -155,11 +155,11 @@ def test_a_delete_waits_for_a_disk_that_does_not_keep_up() -> None:
     one.pass_time(100)
     one.append("t", "x" * 1500)
     assert one.shard.log.behind
-    told = one.send_delete("t", before_seq=2)
+    reply = one.send_delete("t", before_seq=2)
     one.loop.run_until_idle()
-    assert not told.came
+    assert not reply.came
     one.settle()
-    assert told.answer.deleted == 1
+    assert reply.answer.deleted == 1
 
 
 def test_a_delete_is_silent_and_leaves_the_floor_where_it_is() -> None:
@@ -200,9 +200,9 @@ def test_what_was_deleted_stays_deleted(end: str) -> None:
 def test_a_refused_delete_takes_nothing_out() -> None:
     one = tagged(durability="fsync")
     one.disk.fail("sync_data")
-    told = one.send_delete("t", before_seq=5)
+    reply = one.send_delete("t", before_seq=5)
     one.settle()
-    assert told.code == "storage_failed"
+    assert reply.code == "storage_failed"
     assert one.state("t").count == 10
 
 
@@ -226,10 +226,10 @@ def test_many_tags_are_sorted_on_the_thread_and_those_that_come_meanwhile_are_le
     one = OneShard(wal_file_bytes=1 << 24)
     for first in range(0, 3 * STRETCH_RECORDS, 512):
         one.append("t", *[record(1, tag=f"tag-{first + at}") for at in range(512)])
-    told = one.send_delete("t", tag="tag-1", is_prefix=True)
+    reply = one.send_delete("t", tag="tag-1", is_prefix=True)
     one.loop.run_until_idle()
-    assert not told.came
+    assert not reply.came
     late = one.send_append("t", record(1, tag="tag-1x"))
     one.settle()
-    assert told.answer.deleted == sum(str(at).startswith("1") for at in range(3 * STRETCH_RECORDS))
+    assert reply.answer.deleted == sum(str(at).startswith("1") for at in range(3 * STRETCH_RECORDS))
     assert one.seqs("t", late.answer.first_seq - 1) == [late.answer.first_seq]

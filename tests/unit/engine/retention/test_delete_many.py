@@ -72,13 +72,13 @@ def test_what_carries_the_tag_goes_and_only_what_is_there_at_the_call(
     is_sealed: bool, is_prefix: bool
 ) -> None:
     stage = filled(is_sealed)
-    told = stage.send_delete("t", tag="a", is_prefix=is_prefix)
+    reply = stage.send_delete("t", tag="a", is_prefix=is_prefix)
     stage.loop.run_until_idle()
-    assert not told.came
+    assert not reply.came
     assert stage.state("t").count == COUNT
     late = stage.send_append("t", record("late", tag="a"))
     stage.settle()
-    assert told.answer.deleted == COUNT - len(expected())
+    assert reply.answer.deleted == COUNT - len(expected())
     assert stage.seqs("t") == [*expected(), late.answer.first_seq]
     same_after_a_kill(stage)
     assert stage.delete("t", tag="a", is_prefix=is_prefix).deleted == 1
@@ -86,10 +86,10 @@ def test_what_carries_the_tag_goes_and_only_what_is_there_at_the_call(
 
 def test_a_bound_holds_too() -> None:
     stage = filled(is_sealed=True)
-    told = stage.send_delete("t", tag="a", before_seq=COUNT - 10)
+    reply = stage.send_delete("t", tag="a", before_seq=COUNT - 10)
     stage.settle()
     assert stage.seqs("t", COUNT - 11) == [*range(COUNT - 10, COUNT + 1)]
-    assert told.answer.deleted == sum(seq % 3 != 0 for seq in range(1, COUNT - 10))
+    assert reply.answer.deleted == sum(seq % 3 != 0 for seq in range(1, COUNT - 10))
     same_after_a_kill(stage)
 
 
@@ -110,7 +110,7 @@ def test_what_goes_between_the_look_and_the_delete_is_counted_once(
     is_sealed: bool, is_looked_up: bool, meanwhile: str
 ) -> None:
     stage = filled(is_sealed)
-    told = stage.send_delete("t", tag="a")
+    reply = stage.send_delete("t", tag="a")
     if is_looked_up:
         stage.loop.run_until_idle()
         stage.copy_thread.run_one()
@@ -121,21 +121,21 @@ def test_what_goes_between_the_look_and_the_delete_is_counted_once(
     assert [seq for seq in left if seq % 3] == []
     assert stage.state("t").count == len(left)
     if not meanwhile.startswith("a cap"):
-        assert told.answer.deleted + other.answer.deleted == before - len(left)
+        assert reply.answer.deleted + other.answer.deleted == before - len(left)
     same_after_a_kill(stage)
 
 
 @pytest.mark.parametrize("turns", range(16))
 def test_a_checkpoint_that_copies_them_meanwhile_changes_nothing(turns: int) -> None:
     stage = filled(is_sealed=True)
-    told = stage.send_delete("t", tag="a")
+    reply = stage.send_delete("t", tag="a")
     stage.loop.run_until_idle()
     stage.copy_thread.run_one()
     stage.shard.start_checkpoint()
     for _ in range(turns):
         stage.turn()
     stage.settle()
-    assert told.answer.deleted == COUNT - len(expected())
+    assert reply.answer.deleted == COUNT - len(expected())
     assert stage.seqs("t") == expected()
     same_after_a_kill(stage)
 
@@ -155,12 +155,12 @@ def test_a_run_that_was_replaced_since_is_found_where_its_records_are(
         for _ in range(random.randrange(200)):
             random.choice(steps)()
         first = stage.topic("t").runs[0]
-        told = stage.send_delete("t", tag="a")
-        while not told.came and stage.topic("t").runs[0] is first:
+        reply = stage.send_delete("t", tag="a")
+        while not reply.came and stage.topic("t").runs[0] is first:
             random.choice(steps)()
-        replaced_count += not told.came
+        replaced_count += not reply.came
         stage.settle()
-        assert told.answer.deleted == 40
+        assert reply.answer.deleted == 40
         assert stage.seqs("t") == expected(60)
         same_after_a_kill(stage)
     assert replaced_count
@@ -171,10 +171,10 @@ def test_jobs_leave_with_their_records_and_a_claim_gets_the_others() -> None:
     first = stage.send_claim("t", "w", 1000)
     stage.settle()
     assert len(first.answer.claimed) == 1000
-    told = stage.send_delete("t", tag="a")
+    reply = stage.send_delete("t", tag="a")
     claim = stage.send_claim("t", "w", 1000)
     stage.settle()
-    assert told.answer.deleted == COUNT - len(expected())
+    assert reply.answer.deleted == COUNT - len(expected())
     assert claim.came
     counts = stage.state("t").queue
     assert counts is not None

@@ -103,7 +103,7 @@ def test_caps_are_found_again_by_a_restart() -> None:
         assert (floors(one), one.seqs("t", 20), one.state("t")) == before
 
 
-def test_the_index_of_what_was_evicted_is_given_back() -> None:
+def test_the_index_of_evicted_records_is_freed() -> None:
     one = OneShard(wal_file_bytes=8 << 20)
     one.put("t", cap_records=100)
     for _ in range(30):
@@ -133,9 +133,9 @@ def test_a_topic_that_rejects_refuses_what_it_has_no_room_for_with_the_numbers()
 def test_a_topic_that_rejects_counts_what_is_on_its_way() -> None:
     one = OneShard()
     one.put("t", cap_records=3, discard="reject", durability="fsync")
-    told = [one.send_append("t", number) for number in range(5)]
+    replies = [one.send_append("t", number) for number in range(5)]
     one.settle()
-    assert [answer.code for answer in told] == [None, None, None, "topic_full", "topic_full"]
+    assert [answer.code for answer in replies] == [None, None, None, "topic_full", "topic_full"]
     assert floors(one) == (1, 1, 3)
 
 
@@ -236,7 +236,7 @@ def test_a_floor_that_was_reported_holds_when_the_clock_steps_back(report: str) 
         assert one.state("t").count == 0
 
 
-def test_a_floor_that_nobody_was_told_may_come_back_with_the_clock() -> None:
+def test_an_unreported_floor_may_move_back_with_the_clock() -> None:
     one = filled(5, ttl_ms=1000)
     one.clock.advance(1001)
     one.clock.step_wall(-5000)

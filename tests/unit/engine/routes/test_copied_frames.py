@@ -38,8 +38,8 @@ def test_a_copy_has_the_bytes_that_an_append_of_it_would_have(
     taken = records(*kinds)
     frames = CopiedFrames(taken)
     for topic_id, first_seq, ts in ((7, 1, 1000), (1 << 63, 1 << 40, 1 << 41)):
-        found = frames.encode(topic_id, first_seq, ts, is_durable)
-        assert found == encode_records(taken, None, topic_id, first_seq, ts, is_durable, Settings())
+        encoded = frames.encode(topic_id, first_seq, ts, is_durable)
+        assert encoded == encode_records(taken, None, topic_id, first_seq, ts, is_durable, Settings())
 
 
 def test_limits_are_those_of_the_time_when_the_source_took_it() -> None:
@@ -48,11 +48,11 @@ def test_limits_are_those_of_the_time_when_the_source_took_it() -> None:
     assert (lengths, tags) == ([size], [b"t" * 300])
 
 
-@pytest.mark.parametrize(("first", "upto"), [(0, 6), (0, 2), (2, 6), (1, 3), (6, 6), (4, 9), (9, 6)])
-def test_a_part_is_what_stands_there(first: int, upto: int) -> None:
+@pytest.mark.parametrize(("first", "end"), [(0, 6), (0, 2), (2, 6), (1, 3), (6, 6), (4, 9), (9, 6)])
+def test_a_part_is_what_stands_there(first: int, end: int) -> None:
     taken = records(*KINDS)
-    part = CopiedFrames(taken).part(first, upto)
-    assert part.seqs == [one.seq for one in taken[first:upto]]
+    part = CopiedFrames(taken).part(first, end)
+    assert part.seqs == [one.seq for one in taken[first:end]]
     assert len(part) == len(part.seqs)
-    again = CopiedFrames(taken[first:upto]).encode(7, 1, 1, False)
+    again = CopiedFrames(taken[first:end]).encode(7, 1, 1, False)
     assert part.encode(7, 1, 1, False) == again

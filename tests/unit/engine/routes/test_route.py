@@ -13,30 +13,30 @@ RULE = ForwardRule("a>b", "a", "b")
 
 
 def send_put(one: OneShard, rule: ForwardRule) -> Told:
-    told = Told()
-    put_forward(one.shard.state, rule, told)
-    return told
+    reply = Told()
+    put_forward(one.shard.state, rule, reply)
+    return reply
 
 
 def put(one: OneShard, rule: ForwardRule = RULE) -> Any:
-    told = send_put(one, rule)
+    reply = send_put(one, rule)
     one.settle()
-    return told.answer
+    return reply.answer
 
 
 def delete(one: OneShard, name: str = RULE.name) -> Any:
-    told = Told()
-    delete_forward(one.shard.state, name, told)
+    reply = Told()
+    delete_forward(one.shard.state, name, reply)
     one.settle()
-    return told.answer
+    return reply.answer
 
 
 def places(one: OneShard) -> dict[str, tuple[int, int, int]]:
     """By name: the incarnation of the source, how far, and how many copies."""
-    found = one.shard.state.forwards
-    assert all(name in one.topic(forward.rule.dest).forwards for name, forward in found.items())
+    routes = one.shard.state.forwards
+    assert all(name in one.topic(forward.rule.dest).forwards for name, forward in routes.items())
     return {
-        name: (forward.source_epoch, forward.seq, forward.forwarded_total) for name, forward in found.items()
+        name: (forward.source_epoch, forward.seq, forward.forwarded_total) for name, forward in routes.items()
     }
 
 
@@ -95,18 +95,18 @@ def test_both_ends_have_to_be_there() -> None:
 def test_where_a_source_of_another_shard_stands_is_asked() -> None:
     one = OneShard()
     one.put("b")
-    asked: list[Any] = []
-    one.shard.state.stand_of = lambda name, found: asked.append((name, found))
-    told = send_put(one, RULE)
+    calls: list[Any] = []
+    one.shard.state.stand_of = lambda name, on_stand: calls.append((name, on_stand))
+    reply = send_put(one, RULE)
     missing = send_put(one, ForwardRule("r", "a", "nowhere"))
     assert missing.code == "topic_not_found"
     one.settle()
-    assert not told.came
-    [(name, found)] = asked
+    assert not reply.came
+    [(name, on_stand)] = calls
     assert name == "a"
-    found(SourceStand(77, 9, 4))
+    on_stand(SourceStand(77, 9, 4))
     one.settle()
-    assert told.answer.created
+    assert reply.answer.created
     assert places(one) == {"a>b": (77, 9, 0)}
 
 
@@ -167,7 +167,7 @@ def test_a_rule_that_came_to_nothing_is_not_there() -> None:
     assert list(places(one)) == ["a>b"]
 
 
-def test_one_that_could_not_be_deleted_goes_on() -> None:
+def test_a_route_whose_delete_failed_continues() -> None:
     one = stage()
     put(one)
     one.disk.fail("sync_data")

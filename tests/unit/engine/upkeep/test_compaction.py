@@ -47,9 +47,9 @@ def assert_has(
     for tag, seqs in written.tags.items():
         live = [seq for seq in seqs if not dead[seq - FIRST]]
         assert reader.find_tag(name, entry, tag, False, ALL) == live
-    found = reader.dead_set(name, entry)
-    assert unpack_marks(found.bitmap, entry.count) == dead
-    assert found.complete_to == 7000
+    dead_set = reader.dead_set(name, entry)
+    assert unpack_marks(dead_set.bitmap, entry.count) == dead
+    assert dead_set.complete_to == 7000
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -20,8 +20,8 @@ def scrubbed(written: Written) -> list[SegmentDamage]:
         try:
             assert 0 <= next(work) <= max(PIECE_BYTES, 20 * written.entry.count + 500)
         except StopIteration as end:
-            found: list[SegmentDamage] = end.value
-            return found
+            damages: list[SegmentDamage] = end.value
+            return damages
 
 
 def ranges(damages: list[SegmentDamage]) -> list[tuple[int, int]]:
@@ -101,16 +101,16 @@ def test_data_that_is_gone_is_damage_of_all() -> None:
     assert ranges(scrubbed(written)) == [(FIRST, FIRST + 39)]
 
 
-def test_a_piece_is_never_larger_than_asked_for_unless_one_record_is() -> None:
+def test_a_part_is_never_larger_than_requested_unless_one_record_is() -> None:
     written = Written(count=100)
     index = written.reader.index(NAME, written.entry)
     for size in (1, 60, 200, 1000, 10**6):
         seq = FIRST
         while seq <= written.entry.last_seq:
-            upto = piece_end(index, seq, size)
-            data, _ = written.reader.frames(NAME, written.entry, index, seq, upto)
-            assert upto >= seq
-            assert len(data) <= size or upto == seq
-            if upto < written.entry.last_seq:
-                assert len(data) + len(written.frames[upto + 1 - FIRST]) > size
-            seq = upto + 1
+            end = piece_end(index, seq, size)
+            data, _ = written.reader.frames(NAME, written.entry, index, seq, end)
+            assert end >= seq
+            assert len(data) <= size or end == seq
+            if end < written.entry.last_seq:
+                assert len(data) + len(written.frames[end + 1 - FIRST]) > size
+            seq = end + 1

@@ -105,11 +105,11 @@ def test_a_damaged_segment_stays_where_it_is(suffix: str) -> None:
     assert files_at(written.disk, COLD_ROOT) == {}
 
 
-def test_the_pace_is_told_every_byte_twice() -> None:
+def test_the_rate_limit_counts_every_byte_twice() -> None:
     written = Written()
-    told: list[int] = []
-    copy_segment(written.hot, written.cold, NAME, written.entry, told.append)
-    assert sum(told) >= 2 * written.entry.data_bytes
+    sizes: list[int] = []
+    copy_segment(written.hot, written.cold, NAME, written.entry, sizes.append)
+    assert sum(sizes) >= 2 * written.entry.data_bytes
 
 
 def test_work_that_its_pace_ends_leaves_nothing_half() -> None:

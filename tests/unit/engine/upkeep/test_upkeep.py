@@ -48,7 +48,7 @@ def a_round(one: OneShard) -> None:
 
 def test_all_but_the_newest_segments_move_to_the_cold_directory() -> None:
     one = filled(95, cold_dir=COLD_DIR, hot_retain_segments=2)
-    before = [found.data for found in one.read("t", limit=1000).records]
+    before = [record.data for record in one.read("t", limit=1000).records]
     a_round(one)
     assert [run.entry.tier for run in sealed(one)] == [COLD] * 7 + [HOT] * 2
     one.settle()
@@ -56,7 +56,7 @@ def test_all_but_the_newest_segments_move_to_the_cold_directory() -> None:
     assert data_files(one, "/data/shards/00") == 2 + 1, "the active one is hot too"
     for end in ("kill", "restart"):
         getattr(one, end)()
-        assert [found.data for found in one.read("t", limit=1000).records] == before
+        assert [record.data for record in one.read("t", limit=1000).records] == before
         assert [run.entry.tier for run in sealed(one)][:9] == [COLD] * 7 + [HOT] * 2
 
 
@@ -171,11 +171,11 @@ def test_what_is_deleted_while_a_segment_is_rewritten_stays_deleted() -> None:
     assert one.state("t").count == 2
 
 
-def test_age_takes_its_part_of_a_topic_that_nobody_touches() -> None:
+def test_age_evicts_from_an_idle_topic() -> None:
     one = filled(40)
     one.put("t", ttl_ms=1000)
     one.pass_time(2000)
-    assert len(one.topic("t").runs) > 1, "nobody asked yet"
+    assert len(one.topic("t").runs) > 1, "no request evicted yet"
     a_round(one)
     one.checkpoint()
     assert len(one.topic("t").runs) == 1
@@ -275,7 +275,7 @@ def test_a_shard_starts_without_the_cold_directory_also_when_segments_there_were
     assert one.seqs("t", 20)[:2] == [21, 24]
 
 
-def test_moves_that_take_long_end_a_round_and_the_next_goes_on_with_them(
+def test_long_moves_end_a_round_and_the_next_round_continues_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     one = filled(60, cold_dir=COLD_DIR, hot_retain_segments=0)

@@ -38,8 +38,8 @@ def test_nothing_at_all_is_no_pressure() -> None:
 
 
 def test_each_part_is_a_share_of_what_is_too_much() -> None:
-    found = after(Sample(128, 0.003, 0.25), 100)
-    assert found[:3] == pytest.approx((0.5, 0.5, 0.25))
+    pressure = after(Sample(128, 0.003, 0.25), 100)
+    assert pressure[:3] == pytest.approx((0.5, 0.5, 0.25))
     assert after(FULL, 100)[:3] == pytest.approx((1.0, 1.0, 1.0))
 
 
@@ -52,24 +52,26 @@ def test_no_part_is_more_than_all_or_less_than_nothing() -> None:
 
 
 def test_one_stumble_of_the_loop_widens_nothing() -> None:
-    found = follow(Pressure(), Sample(0, 3.0, 0.0))
-    assert found.level == pytest.approx(0.25)
-    asked = stages(found)
-    assert asked.coalesce_seconds < 0.002
-    assert asked == Stages(coalesce_seconds=asked.coalesce_seconds)
-    assert stages(follow(found, IDLE)) == Stages()
+    pressure = follow(Pressure(), Sample(0, 3.0, 0.0))
+    assert pressure.level == pytest.approx(0.25)
+    stage_list = stages(pressure)
+    assert stage_list.coalesce_seconds < 0.002
+    assert stage_list == Stages(coalesce_seconds=stage_list.coalesce_seconds)
+    assert stages(follow(pressure, IDLE)) == Stages()
 
 
 def test_the_stages_come_one_after_the_other_and_grow() -> None:
-    found = [stages(Pressure(depth=percent / 100)) for percent in range(101)]
-    assert [one.coalesce_seconds > 0 for one in found] == [percent > 20 for percent in range(101)]
-    assert [one.sync_window_seconds > 0 for one in found] == [percent > 40 for percent in range(101)]
-    assert [one.refuses for one in found] == [percent >= 95 for percent in range(101)]
-    for before, behind in pairwise(found):
+    stage_lists = [stages(Pressure(depth=percent / 100)) for percent in range(101)]
+    assert [one.coalesce_seconds > 0 for one in stage_lists] == [percent > 20 for percent in range(101)]
+    assert [one.sync_window_seconds > 0 for one in stage_lists] == [percent > 40 for percent in range(101)]
+    assert [one.refuses for one in stage_lists] == [percent >= 95 for percent in range(101)]
+    for before, behind in pairwise(stage_lists):
         assert behind.coalesce_seconds >= before.coalesce_seconds
         assert behind.sync_window_seconds >= before.sync_window_seconds
-    assert found[41].sync_window_seconds == pytest.approx(0.0005, abs=0.0002)
-    assert (found[100].coalesce_seconds, found[100].sync_window_seconds) == pytest.approx((0.02, 0.01))
+    assert stage_lists[41].sync_window_seconds == pytest.approx(0.0005, abs=0.0002)
+    assert (stage_lists[100].coalesce_seconds, stage_lists[100].sync_window_seconds) == pytest.approx(
+        (0.02, 0.01)
+    )
 
 
 def test_a_pause_begins_high_and_ends_low() -> None:

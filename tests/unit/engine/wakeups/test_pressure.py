@@ -36,9 +36,9 @@ def test_a_shard_at_rest_is_under_no_pressure_and_neither_is_one_with_some_write
 def test_a_loop_that_is_late_is_pressure_until_it_is_not() -> None:
     one = begun()
     be_late(one)
-    asked = one.shard.pressure.stages
-    assert asked.coalesce_seconds > 0.018
-    assert (asked.pauses, asked.refuses) == (True, True)
+    stages = one.shard.pressure.stages
+    assert stages.coalesce_seconds > 0.018
+    assert (stages.pauses, stages.refuses) == (True, True)
     assert one.shard.log.room_until == -1
     one.pass_time(2500)
     assert one.shard.pressure.stages == Stages()
@@ -49,15 +49,15 @@ def test_a_disk_that_is_always_at_work_is_no_pressure() -> None:
     one = begun()
     one.put("f", durability="fsync")
     # Two, as the sync of one alone that the loop finds to be fast is its own.
-    told = [one.send_append("f", number) for number in range(2)]
+    replies = [one.send_append("f", number) for number in range(2)]
     # One sync that takes its time is as good as many.
     one.loop.advance(30 * TICK_MS)
-    assert not any(one_told.came for one_told in told)
+    assert not any(reply.came for reply in replies)
     assert one.shard.pressure.pressure.busy > 0.9
     assert one.shard.pressure.stages == Stages()
 
 
-def test_under_pressure_writers_and_readers_are_told_later_and_all_of_it() -> None:
+def test_under_pressure_replies_come_later_and_none_is_lost() -> None:
     one = begun()
     one.put("f", durability="fsync")
     one.pass_time(200)
@@ -67,12 +67,12 @@ def test_under_pressure_writers_and_readers_are_told_later_and_all_of_it() -> No
     watch.add(topic, lambda: woken.append(one.clock.monotonic()))
     one.append("f", 0)
     began = one.clock.monotonic()
-    told = [one.send_append("f", number) for number in range(3)]
+    replies = [one.send_append("f", number) for number in range(3)]
     one.settle()
-    assert not any(one_told.came for one_told in told)
+    assert not any(reply.came for reply in replies)
     assert woken == []
     one.pass_time(20)
-    assert [one_told.answer.first_seq for one_told in told] == [2, 3, 4]
+    assert [reply.answer.first_seq for reply in replies] == [2, 3, 4]
     (at,) = woken
     assert 0.015 < at - began <= 0.021
     assert one.seqs("f") == [1, 2, 3, 4]
@@ -88,7 +88,7 @@ def test_a_write_is_refused_under_pressure_where_much_waits_unless_it_asks_not_t
     assert (refused.code, refused.answer.retry_after_ms) == ("throttled", 1000)
     passes = one.send_append("f", 3, disable_backpressure=True)
     one.pass_time(30)
-    assert [told.answer.first_seq for told in (*waiting, passes)] == [1, 2, 3]
+    assert [reply.answer.first_seq for reply in (*waiting, passes)] == [1, 2, 3]
     assert one.shard.log.counters.refused_under_pressure == 1
     one.append("f", 4)
 

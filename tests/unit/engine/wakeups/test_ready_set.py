@@ -13,10 +13,10 @@ BASES = (-500.0, 100.0, 300.0, 600.0, 900.0)
 
 
 def taken(ready: ReadySet[str], now: float) -> list[str]:
-    found = []
+    taken_keys = []
     while (one := ready.take(now)) is not None:
-        found.append(one[0])
-    return found
+        taken_keys.append(one[0])
+    return taken_keys
 
 
 def test_what_is_marked_comes_out_once_and_says_since_when() -> None:
@@ -69,7 +69,7 @@ def test_what_a_band_does_not_use_is_not_saved_up() -> None:
 @pytest.mark.parametrize(
     ("base", "bands"),
     [
-        # By seconds waited: 0, 2, 4, 8, 9.9 and 10, by when whoever it is is in the highest.
+        # By seconds waited: 0, 2, 4, 8, 9.9 and 10, when any waiter is in the highest band.
         (-1000.0, [0, 0, 0, 0, 0, 4]),
         (-300.0, [0, 0, 1, 3, 3, 4]),
         (0.0, [1, 1, 2, 4, 4, 4]),
@@ -77,7 +77,7 @@ def test_what_a_band_does_not_use_is_not_saved_up() -> None:
         (1000.0, [4, 4, 4, 4, 4, 4]),
     ],
 )
-def test_whoever_waits_rises(base: float, bands: list[int]) -> None:
+def test_a_waiter_rises_with_its_wait(base: float, bands: list[int]) -> None:
     mark = Mark(100.0, base)
     assert [mark.band(100.0 + waited) for waited in (0, 2, 4, 8, 9.9, 10)] == bands
     assert all(mark.band(mark.rises_at(band) + 1e-6) > band for band in range(mark.band(100.0), TOP))
@@ -95,7 +95,7 @@ def test_the_lowest_is_in_the_highest_band_after_ten_seconds_of_others_before_it
     assert taken(ready, now) == ["early0", "early1", "early2", "low", "late0", "late1", "late2"]
 
 
-def test_in_a_pause_what_is_negative_is_held_and_then_goes_on() -> None:
+def test_a_pause_holds_negative_priorities_until_it_ends() -> None:
     ready: ReadySet[str] = ReadySet()
     ready.mark("old", -200.0, 0.0)
     ready.pause(True, 1.0)
@@ -113,7 +113,7 @@ def test_in_a_pause_what_is_negative_is_held_and_then_goes_on() -> None:
     assert ready.take(5.0) == ("old", 0.0)
 
 
-def test_a_pause_holds_nobody_for_longer_than_ten_seconds() -> None:
+def test_a_pause_holds_no_waiter_for_longer_than_ten_seconds() -> None:
     ready: ReadySet[str] = ReadySet()
     ready.mark("low", -200.0, 0.0)
     ready.pause(True, 1.0)
@@ -168,9 +168,9 @@ def test_any_run_keeps_the_rules(seed: int) -> None:
                 if now - at >= WAIT_SECONDS_MAX:
                     overdue.setdefault(other, 2 * len(oracle.waiting) + sum(WEIGHTS))
             band = oracle.next_band(now)
-            found = ready.take(now)
-            assert found is not None
-            one, since = found
+            next_ready = ready.take(now)
+            assert next_ready is not None
+            one, since = next_ready
             assert (oracle.band(one, now), since) == (band, oracle.waiting[one][0])
             del oracle.waiting[one]
             overdue.pop(one, None)
@@ -179,6 +179,6 @@ def test_any_run_keeps_the_rules(seed: int) -> None:
         assert len(ready) == len(oracle.waiting)
     now += WAIT_SECONDS_MAX
     rest = []
-    while (found := ready.take(now)) is not None:
-        rest.append(found[0])
+    while (next_ready := ready.take(now)) is not None:
+        rest.append(next_ready[0])
     assert sorted(rest) == sorted(oracle.waiting)

@@ -86,7 +86,7 @@ def test_what_a_waiter_changes_is_served_in_the_next_turn() -> None:
     assert bench.turn() == ["second"]
 
 
-def test_whoever_left_is_not_called_also_when_its_turn_has_come() -> None:
+def test_a_waiter_that_left_is_not_called_even_on_its_turn() -> None:
     bench, topic = Bench(), Changing()
     second = bench.waiter("second")
     bench.watch.add(topic, bench.waiter("first", lambda: bench.watch.remove(topic, second)))
@@ -127,7 +127,7 @@ def test_one_that_leaves_is_not_looked_for_among_the_others() -> None:
     assert compared <= len(waiters)
 
 
-def test_a_waiter_that_fails_leaves_nobody_waiting(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_waiter_leaves_no_other_waiting(caplog: pytest.LogCaptureFixture) -> None:
     bench, topic, other = Bench(), Changing(1.0), Changing()
 
     def fail() -> None:
@@ -175,7 +175,7 @@ def test_ten_thousand_waiters_of_one_do_not_hold_the_loop() -> None:
     assert 90 <= len(turns) <= 110
 
 
-def test_a_change_in_the_middle_calls_who_came_since_and_nobody_twice() -> None:
+def test_a_change_during_a_round_calls_new_waiters_and_none_twice() -> None:
     bench, topic = Bench(call_ms=0.5), Changing()
     for number in range(6):
         again = bench.waiter(str(number), lambda number=number: bench.add(topic, f"{number} again"))

@@ -11,7 +11,7 @@ def test_the_records_of_a_request_get_contiguous_seqs_in_their_order() -> None:
     one = OneShard()
     assert one.append("t", "a", "b") == Appended("t", 1, 2, 2, True, False, "disk")
     assert one.append("t", "c", "d", "e") == Appended("t", 3, 5, 5, False, False, "disk")
-    assert [(found.seq, found.data) for found in one.read("t").records] == [
+    assert [(record.seq, record.data) for record in one.read("t").records] == [
         (1, b'"a"'),
         (2, b'"b"'),
         (3, b'"c"'),
@@ -22,10 +22,10 @@ def test_the_records_of_a_request_get_contiguous_seqs_in_their_order() -> None:
 
 def test_requests_of_one_turn_stand_in_the_order_in_which_they_came() -> None:
     one = OneShard()
-    told = [one.send_append("t", number, number) for number in range(20)]
+    replies = [one.send_append("t", number, number) for number in range(20)]
     one.settle()
-    assert [answer.answer.first_seq for answer in told] == list(range(1, 41, 2))
-    assert [found.data for found in one.read("t").records] == [b"%d" % (at // 2) for at in range(40)]
+    assert [answer.answer.first_seq for answer in replies] == list(range(1, 41, 2))
+    assert [record.data for record in one.read("t").records] == [b"%d" % (at // 2) for at in range(40)]
 
 
 def test_data_and_meta_come_back_byte_for_byte() -> None:
@@ -35,10 +35,10 @@ def test_data_and_meta_come_back_byte_for_byte() -> None:
     given = record(odd)
     given.meta = meta
     one.append("t", given)
-    (found,) = one.read("t").records
-    assert (found.data, found.meta) == (odd, bytes(meta))
+    (stored,) = one.read("t").records
+    assert (stored.data, stored.meta) == (odd, bytes(meta))
     one.kill()
-    assert one.read("t").records == [found]
+    assert one.read("t").records == [stored]
 
 
 @pytest.mark.parametrize("data", [None, 0, "", [], {}, False])
@@ -52,7 +52,7 @@ def test_a_record_has_the_node_and_the_tag_it_was_given_or_the_node_of_its_reque
     one = OneShard()
     one.append("t", record(1), record(2, node="own"), record(3, tag="x"), node="request")
     one.append("t", record(4), record(5, node="own", tag="ä"))
-    assert [(found.node, found.tag) for found in one.read("t").records] == [
+    assert [(record.node, record.tag) for record in one.read("t").records] == [
         (b"request", b""),
         (b"own", b""),
         (b"request", b"x"),
@@ -81,7 +81,7 @@ def test_the_time_of_a_record_is_the_clocks_and_never_steps_back() -> None:
     one.append("t", 5)
     one.clock.step_wall(120_000)
     one.append("t", 6)
-    stamps = [found.ts - start for found in one.read("t").records]
+    stamps = [record.ts - start for record in one.read("t").records]
     assert stamps == [0, 500, 500, 500, 500, one.clock.now_ms() - start]
     assert one.state("t").last_write_ts == one.clock.now_ms()
 
@@ -189,4 +189,4 @@ def test_a_write_for_which_there_is_no_room_leaves_nothing_behind() -> None:
     assert one.append("t", 2).first_seq == 2
     assert one.delete("t", tag="a").deleted == 0
     one.kill()
-    assert [found.data for found in one.read("t").records] == [b"1", b"2"]
+    assert [record.data for record in one.read("t").records] == [b"1", b"2"]

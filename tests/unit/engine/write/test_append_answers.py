@@ -14,13 +14,13 @@ def test_a_write_is_visible_and_answered_when_its_class_is_satisfied(
 ) -> None:
     one = OneShard()
     one.put("t", durability=durability)
-    told = one.send_append("t", 1)
-    assert not told.came
+    reply = one.send_append("t", 1)
+    assert not reply.came
     one.loop.run_until_idle()
-    assert told.came is after_write
+    assert reply.came is after_write
     assert one.state("t").head_seq == int(after_write)
     one.settle()
-    assert (told.answer.durability, one.state("t").head_seq) == (durability, 1)
+    assert (reply.answer.durability, one.state("t").head_seq) == (durability, 1)
 
 
 def test_a_write_of_a_weaker_class_does_not_overtake_one_that_waits() -> None:
@@ -31,7 +31,7 @@ def test_a_write_of_a_weaker_class_does_not_overtake_one_that_waits() -> None:
     one.loop.run_until_idle()
     second = one.send_append("t", 2)
     one.loop.run_until_idle()
-    assert [told.came for told in (put, first, second)] == [False] * 3
+    assert [reply.came for reply in (put, first, second)] == [False] * 3
     one.settle()
     assert (put.answer.config.durability, first.answer.first_seq, second.answer.first_seq) == ("disk", 1, 2)
     third = one.send_append("t", 3)
@@ -42,11 +42,11 @@ def test_a_write_of_a_weaker_class_does_not_overtake_one_that_waits() -> None:
 def test_a_write_to_a_topic_whose_creation_is_on_its_way_does_not_overtake_it() -> None:
     one = OneShard()
     put = one.send_put("t")
-    told = one.send_append("t", 1)
+    reply = one.send_append("t", 1)
     one.loop.run_until_idle()
-    assert (put.came, told.came) == (False, False)
+    assert (put.came, reply.came) == (False, False)
     one.settle()
-    assert (put.answer.created, told.answer.created, told.answer.first_seq) == (True, False, 1)
+    assert (put.answer.created, reply.answer.created, reply.answer.first_seq) == (True, False, 1)
 
 
 def test_the_topics_of_a_shard_do_not_wait_for_each_other() -> None:
@@ -77,7 +77,7 @@ def test_an_answer_may_set_off_the_next_write() -> None:
     assert one.seqs("t") == list(range(1, 51))
 
 
-def test_a_reply_that_fails_keeps_nobody_else_from_an_answer() -> None:
+def test_a_failing_reply_does_not_stop_other_replies() -> None:
     def fails(answer: object) -> None:
         raise RuntimeError("the client is gone")
 
@@ -85,9 +85,9 @@ def test_a_reply_that_fails_keeps_nobody_else_from_an_answer() -> None:
         one = OneShard()
         one.put("t", durability=durability)
         one.shard.append("t", AppendRequest([record(1)]), fails)
-        told = one.send_append("t", 2)
+        reply = one.send_append("t", 2)
         one.settle()
-        assert told.answer.first_seq == 2
+        assert reply.answer.first_seq == 2
         assert one.seqs("t") == [1, 2]
 
 
@@ -99,7 +99,7 @@ def test_after_a_failed_disk_every_write_is_refused() -> None:
     one.settle()
     assert in_doubt.code == "storage_failed"
     assert len(one.failures) == 1
-    for told in (
+    for reply in (
         one.send_append("t", 2),
         one.send_append("new", 1),
         one.send_put("t", ttl_ms=1),
@@ -108,17 +108,17 @@ def test_after_a_failed_disk_every_write_is_refused() -> None:
         one.send_delete_topic("t"),
     ):
         one.settle()
-        assert told.code == "storage_failed"
+        assert reply.code == "storage_failed"
     assert one.seqs("t") == []
 
 
 def test_more_than_may_wait_is_throttled_and_gets_in_later() -> None:
     one = OneShard(max_waiting_requests=2)
     one.put("t", durability="fsync")
-    told = [one.send_append("t", 1), one.send_append("t", 2)]
+    replies = [one.send_append("t", 1), one.send_append("t", 2)]
     one.loop.run_until_idle()
     refused = one.send_append("t", 3)
     assert (refused.code, refused.answer.retry_after_ms) == ("throttled", 1000)
     one.settle()
-    assert [answer.answer.first_seq for answer in told] == [1, 2]
+    assert [answer.answer.first_seq for answer in replies] == [1, 2]
     assert one.append("t", 3).first_seq == 3

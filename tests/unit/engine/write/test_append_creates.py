@@ -22,12 +22,12 @@ def test_a_topic_that_is_not_there_is_created_with_the_configuration_of_the_writ
 
 def test_a_write_that_creates_is_answered_when_the_creation_is_on_the_disk() -> None:
     one = OneShard()
-    told = one.send_append("t", 1)
+    reply = one.send_append("t", 1)
     one.loop.run_until_idle()
-    assert not told.came
+    assert not reply.came
     assert one.shard.topic_names() == []
     one.settle()
-    assert told.answer.created
+    assert reply.answer.created
     for seed in range(10):
         other = OneShard(disk=one.disk.after_power_cut(Random(seed)))
         assert other.seqs("t") == [1]
@@ -35,10 +35,10 @@ def test_a_write_that_creates_is_answered_when_the_creation_is_on_the_disk() -> 
 
 def test_only_the_first_of_two_writes_created_the_topic() -> None:
     one = OneShard()
-    told = [one.send_append("t", number) for number in range(3)]
+    replies = [one.send_append("t", number) for number in range(3)]
     one.settle()
-    assert [answer.answer.created for answer in told] == [True, False, False]
-    assert [answer.answer.first_seq for answer in told] == [1, 2, 3]
+    assert [answer.answer.created for answer in replies] == [True, False, False]
+    assert [answer.answer.first_seq for answer in replies] == [1, 2, 3]
 
 
 def test_a_write_may_ask_not_to_create() -> None:
@@ -67,10 +67,10 @@ def test_two_names_with_one_id_are_not_mixed_up(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(topic_create, "topic_id", lambda name: 7)
     one = OneShard()
     one.append("first", 1)
-    for told in (one.send_append("second", 1), one.send_put("second")):
-        assert told.code == "topic_exists_incompatible"
-        assert told.answer.detail == {"reason": "id_collision"}
-        assert '"first"' in told.answer.message
+    for reply in (one.send_append("second", 1), one.send_put("second")):
+        assert reply.code == "topic_exists_incompatible"
+        assert reply.answer.detail == {"reason": "id_collision"}
+        assert '"first"' in reply.answer.message
     assert one.shard.topic_names() == ["first"]
     one.delete_topic("first")
     assert one.append("second", 1).created

@@ -35,142 +35,142 @@ def test_a_digest_is_of_one_key_of_one_incarnation_of_one_topic() -> None:
 
 
 def test_a_key_gives_what_it_was_used_for() -> None:
-    dedupe = Dedupe(0)
+    key_table = Dedupe(0)
     for number in range(200):
-        dedupe.add(key(number), write(number), WINDOW, 1000 + number)
-    assert dedupe.count == 200
+        key_table.add(key(number), write(number), WINDOW, 1000 + number)
+    assert key_table.count == 200
     for number in range(200):
-        assert dedupe.find(key(number), (WINDOW,), 1300) == write(number)
-    assert dedupe.find(key(200), (WINDOW,), 1300) is None
+        assert key_table.find(key(number), (WINDOW,), 1300) == write(number)
+    assert key_table.find(key(200), (WINDOW,), 1300) is None
 
 
 def test_the_window_ends_exactly_when_it_is_over() -> None:
-    dedupe = Dedupe(0)
-    dedupe.add(key(1), write(1), WINDOW, 5000)
-    assert dedupe.find(key(1), (WINDOW,), 5000 + WINDOW) == write(1)
-    assert dedupe.find(key(1), (WINDOW,), 5000 + WINDOW + 1) is None
+    key_table = Dedupe(0)
+    key_table.add(key(1), write(1), WINDOW, 5000)
+    assert key_table.find(key(1), (WINDOW,), 5000 + WINDOW) == write(1)
+    assert key_table.find(key(1), (WINDOW,), 5000 + WINDOW + 1) is None
 
 
 def test_a_use_is_not_refreshed_by_being_found() -> None:
-    dedupe = Dedupe(0)
-    dedupe.add(key(1), write(1), WINDOW, 0)
+    key_table = Dedupe(0)
+    key_table.add(key(1), write(1), WINDOW, 0)
     for now in range(0, WINDOW + 1, 1000):
-        assert dedupe.find(key(1), (WINDOW,), now) == write(1)
-    assert dedupe.find(key(1), (WINDOW,), WINDOW + 1) is None
+        assert key_table.find(key(1), (WINDOW,), now) == write(1)
+    assert key_table.find(key(1), (WINDOW,), WINDOW + 1) is None
 
 
 def test_a_key_used_again_after_its_window_stands_for_the_later_write() -> None:
-    dedupe = Dedupe(0)
-    dedupe.add(key(1), write(1), WINDOW, 0)
-    dedupe.add(key(1), write(2), WINDOW, WINDOW + 1)
-    assert dedupe.find(key(1), (WINDOW,), WINDOW + 2) == write(2)
-    assert dedupe.find(key(1), (WINDOW,), 2 * WINDOW + 1) == write(2)
-    assert dedupe.find(key(1), (WINDOW,), 2 * WINDOW + 2) is None
+    key_table = Dedupe(0)
+    key_table.add(key(1), write(1), WINDOW, 0)
+    key_table.add(key(1), write(2), WINDOW, WINDOW + 1)
+    assert key_table.find(key(1), (WINDOW,), WINDOW + 2) == write(2)
+    assert key_table.find(key(1), (WINDOW,), 2 * WINDOW + 1) == write(2)
+    assert key_table.find(key(1), (WINDOW,), 2 * WINDOW + 2) is None
 
 
 def test_no_key_is_forgotten_early_and_all_are_in_the_end() -> None:
-    dedupe = Dedupe(0)
+    key_table = Dedupe(0)
     for number in range(3000):
         now = number * 10
-        dedupe.add(key(number), write(number), WINDOW, now)
-        assert dedupe.has_room(now, 0)
+        key_table.add(key(number), write(number), WINDOW, now)
+        assert key_table.has_room(now, 0)
         oldest = max(0, number - WINDOW // 10)
-        assert dedupe.find(key(oldest), (WINDOW,), now) == write(oldest)
+        assert key_table.find(key(oldest), (WINDOW,), now) == write(oldest)
         # A generation more than the window, and the one that is being filled.
-        assert dedupe.count <= WINDOW // 10 + 2 * (WINDOW // GENERATIONS // 10) + 1
-    dedupe.has_room(30_000 + 2 * WINDOW, 0)
-    assert dedupe.count == 0
+        assert key_table.count <= WINDOW // 10 + 2 * (WINDOW // GENERATIONS // 10) + 1
+    key_table.has_room(30_000 + 2 * WINDOW, 0)
+    assert key_table.count == 0
 
 
 def test_what_is_full_has_no_room_until_a_generation_is_over() -> None:
-    dedupe = Dedupe(3)
+    key_table = Dedupe(3)
     for number in range(3):
-        assert dedupe.has_room(number, 0)
-        dedupe.add(key(number), write(number), WINDOW, number)
-    assert not dedupe.has_room(WINDOW, 0)
-    assert dedupe.find(key(0), (WINDOW,), WINDOW) == write(0)
-    assert dedupe.has_room(WINDOW + WINDOW // GENERATIONS + 10, 0)
-    assert dedupe.count == 0
+        assert key_table.has_room(number, 0)
+        key_table.add(key(number), write(number), WINDOW, number)
+    assert not key_table.has_room(WINDOW, 0)
+    assert key_table.find(key(0), (WINDOW,), WINDOW) == write(0)
+    assert key_table.has_room(WINDOW + WINDOW // GENERATIONS + 10, 0)
+    assert key_table.count == 0
 
 
 def test_writes_on_their_way_take_room_too() -> None:
-    dedupe = Dedupe(3)
-    dedupe.add(key(0), write(0), WINDOW, 0)
-    assert dedupe.has_room(0, 1)
-    assert not dedupe.has_room(0, 2)
+    key_table = Dedupe(3)
+    key_table.add(key(0), write(0), WINDOW, 0)
+    assert key_table.has_room(0, 1)
+    assert not key_table.has_room(0, 2)
 
 
 def test_zero_is_no_bound() -> None:
-    dedupe = Dedupe(0)
+    key_table = Dedupe(0)
     for number in range(1000):
-        dedupe.add(key(number), write(number), WINDOW, 0)
-    assert dedupe.has_room(0, 10**9)
+        key_table.add(key(number), write(number), WINDOW, 0)
+    assert key_table.has_room(0, 10**9)
 
 
 def test_topics_with_other_windows_have_generations_of_their_own() -> None:
-    dedupe = Dedupe(0)
-    dedupe.add(key(1), write(1), 100, 0)
-    dedupe.add(key(2), write(2), 1_000_000, 0)
-    dedupe.has_room(500, 0)
-    assert dedupe.count == 1
-    assert dedupe.find(key(1), (100,), 500) is None
-    assert dedupe.find(key(2), (1_000_000,), 500) == write(2)
+    key_table = Dedupe(0)
+    key_table.add(key(1), write(1), 100, 0)
+    key_table.add(key(2), write(2), 1_000_000, 0)
+    key_table.has_room(500, 0)
+    assert key_table.count == 1
+    assert key_table.find(key(1), (100,), 500) is None
+    assert key_table.find(key(2), (1_000_000,), 500) == write(2)
 
 
 def test_a_window_that_was_changed_counts_for_the_keys_from_before_too() -> None:
-    dedupe = Dedupe(0)
-    dedupe.add(key(1), write(1), 1000, 0)
-    dedupe.add(key(2), write(2), 500, 600)
-    assert dedupe.find(key(1), (500, 1000), 500) == write(1)
-    assert dedupe.find(key(1), (500, 1000), 501) is None
-    assert dedupe.find(key(2), (500, 1000), 1100) == write(2)
-    assert dedupe.find(key(1), (5000, 500, 1000), 1050) == write(1)
+    key_table = Dedupe(0)
+    key_table.add(key(1), write(1), 1000, 0)
+    key_table.add(key(2), write(2), 500, 600)
+    assert key_table.find(key(1), (500, 1000), 500) == write(1)
+    assert key_table.find(key(1), (500, 1000), 501) is None
+    assert key_table.find(key(2), (500, 1000), 1100) == write(2)
+    assert key_table.find(key(1), (5000, 500, 1000), 1050) == write(1)
 
 
 def test_the_keys_of_another_window_are_not_looked_at() -> None:
-    dedupe = Dedupe(0)
-    dedupe.add(key(1), write(1), 1000, 0)
-    assert dedupe.find(key(1), (500,), 0) is None
+    key_table = Dedupe(0)
+    key_table.add(key(1), write(1), 1000, 0)
+    assert key_table.find(key(1), (500,), 0) is None
 
 
 def test_a_clock_that_steps_back_forgets_nothing() -> None:
-    dedupe = Dedupe(0)
-    dedupe.add(key(1), write(1), WINDOW, 100_000)
-    dedupe.add(key(2), write(2), WINDOW, 50_000)
-    assert dedupe.has_room(50_001, 0)
-    assert dedupe.find(key(1), (WINDOW,), 50_001) == write(1)
-    assert dedupe.find(key(2), (WINDOW,), 50_001) == write(2)
+    key_table = Dedupe(0)
+    key_table.add(key(1), write(1), WINDOW, 100_000)
+    key_table.add(key(2), write(2), WINDOW, 50_000)
+    assert key_table.has_room(50_001, 0)
+    assert key_table.find(key(1), (WINDOW,), 50_001) == write(1)
+    assert key_table.find(key(2), (WINDOW,), 50_001) == write(2)
 
 
 def test_a_clock_that_was_ahead_for_a_while_keeps_no_keys_but_its_own() -> None:
-    dedupe = Dedupe(0)
-    dedupe.add(key(0), write(0), WINDOW, 10**12)
+    key_table = Dedupe(0)
+    key_table.add(key(0), write(0), WINDOW, 10**12)
     for number in range(1, 1000):
         now = number * 1000
-        assert dedupe.has_room(now, 0)
-        dedupe.add(key(number), write(number), WINDOW, now)
-        assert dedupe.find(key(number), (WINDOW,), now) == write(number)
-        assert dedupe.count <= 1 + WINDOW // 1000 + WINDOW // GENERATIONS // 1000 + 1
-    assert dedupe.find(key(0), (WINDOW,), 10**12 + WINDOW) == write(0)
+        assert key_table.has_room(now, 0)
+        key_table.add(key(number), write(number), WINDOW, now)
+        assert key_table.find(key(number), (WINDOW,), now) == write(number)
+        assert key_table.count <= 1 + WINDOW // 1000 + WINDOW // GENERATIONS // 1000 + 1
+    assert key_table.find(key(0), (WINDOW,), 10**12 + WINDOW) == write(0)
 
 
 def test_topics_whose_times_are_apart_do_not_break_the_generations_up() -> None:
-    dedupe = Dedupe(0)
+    key_table = Dedupe(0)
     for number in range(1000):
-        dedupe.add(key(number), write(number), WINDOW, number if number % 2 else 10**12)
-    assert sum(len(generations) for generations in dedupe._windows.values()) <= 3
+        key_table.add(key(number), write(number), WINDOW, number if number % 2 else 10**12)
+    assert sum(len(generations) for generations in key_table._windows.values()) <= 3
 
 
 def test_the_largest_numbers_fit() -> None:
-    dedupe = Dedupe(0)
+    key_table = Dedupe(0)
     largest = KeyedWrite(b"\xff" * DIGEST_BYTES, (1 << 63) - 1, 1_000_000)
-    dedupe.add(key(1), largest, (1 << 63) - 1, (1 << 63) - 1)
-    assert dedupe.find(key(1), ((1 << 63) - 1,), (1 << 63) - 1) == largest
+    key_table.add(key(1), largest, (1 << 63) - 1, (1 << 63) - 1)
+    assert key_table.find(key(1), ((1 << 63) - 1,), (1 << 63) - 1) == largest
 
 
 def test_it_agrees_with_a_plain_dictionary_over_random_uses() -> None:
     rng = Random(13)
-    dedupe = Dedupe(0)
+    key_table = Dedupe(0)
     used: dict[int, tuple[KeyedWrite, int]] = {}
     now = 0
     for number in range(5000):
@@ -178,21 +178,21 @@ def test_it_agrees_with_a_plain_dictionary_over_random_uses() -> None:
         name = rng.randrange(400)
         window = (100, 1000, 5000)[name % 3]
         before = used.get(name)
-        found = dedupe.find(key(name), (window,), now)
+        entry = key_table.find(key(name), (window,), now)
         if before is not None and now - before[1] <= window:
-            assert found == before[0]
+            assert entry == before[0]
         else:
-            assert found is None
-            dedupe.has_room(now, 0)
-            dedupe.add(key(name), write(number), window, now)
+            assert entry is None
+            key_table.has_room(now, 0)
+            key_table.add(key(name), write(number), window, now)
             used[name] = (write(number), now)
 
 
 def test_the_keys_of_a_generation_go_through_columns_in_small_parts() -> None:
-    dedupe, keys_count = Dedupe(0), 2 * KEYS_A_STEP + 7
+    key_table, keys_count = Dedupe(0), 2 * KEYS_A_STEP + 7
     for number in range(keys_count):
-        dedupe.add(key(number), write(number), WINDOW, 1000)
-    parts = list(dedupe.columns())
+        key_table.add(key(number), write(number), WINDOW, 1000)
+    parts = list(key_table.columns())
     assert [len(part.digests) // DIGEST_BYTES for part in parts] == [KEYS_A_STEP, KEYS_A_STEP, 7]
     again = Dedupe(0)
     for part in parts:
@@ -203,35 +203,35 @@ def test_the_keys_of_a_generation_go_through_columns_in_small_parts() -> None:
 
 
 def test_keys_that_come_between_two_parts_are_in_a_later_one() -> None:
-    dedupe = Dedupe(0)
+    key_table = Dedupe(0)
     for number in range(KEYS_A_STEP + 1):
-        dedupe.add(key(number), write(number), WINDOW, 1000)
-    columns = dedupe.columns()
+        key_table.add(key(number), write(number), WINDOW, 1000)
+    columns = key_table.columns()
     again = Dedupe(0)
     again.add_columns(next(columns), 1000)
-    dedupe.add(key(10**6), write(3), WINDOW, 1000)
+    key_table.add(key(10**6), write(3), WINDOW, 1000)
     for part in columns:
         again.add_columns(part, 1000)
-    assert again.count == dedupe.count
+    assert again.count == key_table.count
     assert again.find(key(10**6), (WINDOW,), 1000) == write(3)
 
 
 def test_what_is_forgotten_goes_in_small_parts_and_all_of_it() -> None:
-    dedupe = Dedupe(0)
+    key_table = Dedupe(0)
     for number in range(2000):
-        dedupe.add(key(number), write(number), WINDOW, 1)
-    assert dedupe.has_room(3 * WINDOW, 0)
-    assert dedupe.count == 0
-    assert 100 < len(dedupe._leaving) <= PARTS + 1
+        key_table.add(key(number), write(number), WINDOW, 1)
+    assert key_table.has_room(3 * WINDOW, 0)
+    assert key_table.count == 0
+    assert 100 < len(key_table._leaving) <= PARTS + 1
     for number in range(PARTS):
-        dedupe.has_room(3 * WINDOW, 0)
-        dedupe.add(key(number), write(number), WINDOW, 3 * WINDOW)
-    assert not dedupe._leaving
+        key_table.has_room(3 * WINDOW, 0)
+        key_table.add(key(number), write(number), WINDOW, 3 * WINDOW)
+    assert not key_table._leaving
 
 
 def test_nothing_gathers_where_writes_are_few() -> None:
-    dedupe = Dedupe(0)
+    key_table = Dedupe(0)
     for number in range(100):
-        dedupe.has_room(number * WINDOW, 0)
-        dedupe.add(key(number), write(number), WINDOW, number * WINDOW)
-    assert len(dedupe._leaving) < 4
+        key_table.has_room(number * WINDOW, 0)
+        key_table.add(key(number), write(number), WINDOW, number * WINDOW)
+    assert len(key_table._leaving) < 4

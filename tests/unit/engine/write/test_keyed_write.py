@@ -95,12 +95,12 @@ def test_a_repeat_while_the_first_is_on_its_way_waits_for_its_outcome() -> None:
     repeats = [one.send_append("t", 1, idempotency_key="k") for _ in range(3)]
     other = one.send_append("t", 2, idempotency_key="k")
     assert other.code == "idempotency_mismatch"
-    assert [told.came for told in (first, *repeats)] == [False] * 4
+    assert [reply.came for reply in (first, *repeats)] == [False] * 4
     one.settle()
     assert (first.answer.first_seq, first.answer.deduped) == (1, False)
-    for told in repeats:
-        assert (told.answer.first_seq, told.answer.last_seq, told.answer.deduped) == (1, 1, True)
-        assert told.answer.created is False
+    for reply in repeats:
+        assert (reply.answer.first_seq, reply.answer.last_seq, reply.answer.deduped) == (1, 1, True)
+        assert reply.answer.created is False
     assert one.state("t").head_seq == 1
 
 
@@ -109,22 +109,22 @@ def test_a_refused_write_gives_its_key_back_and_its_repeats_are_refused_with_it(
     one.append("t", 1)
     one.disk.space_bytes = one.disk.used_bytes
     large = b'"' + b"x" * 6000 + b'"'
-    told = [one.send_append("t", record(large), idempotency_key="k") for _ in range(3)]
+    replies = [one.send_append("t", record(large), idempotency_key="k") for _ in range(3)]
     one.settle()
-    assert [answer.code for answer in told] == ["storage_full"] * 3
+    assert [answer.code for answer in replies] == ["storage_full"] * 3
     one.disk.space_bytes = None
     one.pass_time(6000)
     assert one.append("t", 2, idempotency_key="k").deduped is False
     assert one.append("t", 2, idempotency_key="k").deduped is True
 
 
-def test_a_write_in_doubt_is_told_by_its_key_after_the_restart() -> None:
+def test_the_key_of_a_write_in_doubt_gives_its_outcome_after_the_restart() -> None:
     one = OneShard()
     one.put("t", durability="fsync")
     one.disk.fail("sync_data")
-    told = one.send_append("t", 1, idempotency_key="k")
+    reply = one.send_append("t", 1, idempotency_key="k")
     one.settle()
-    assert told.code == "storage_failed"
+    assert reply.code == "storage_failed"
     one.disk.clear_faults()
     one.kill()
     before = one.seqs("t")
@@ -202,9 +202,9 @@ def test_more_keys_than_the_shard_may_remember_are_throttled_and_never_forgotten
 def test_keys_on_their_way_count_for_the_bound() -> None:
     one = OneShard(max_idempotency_keys=2)
     one.put("t", durability="fsync")
-    told = [one.send_append("t", number, idempotency_key=f"k{number}") for number in range(3)]
+    replies = [one.send_append("t", number, idempotency_key=f"k{number}") for number in range(3)]
     one.settle()
-    assert [answer.code for answer in told] == [None, None, "throttled"]
+    assert [answer.code for answer in replies] == [None, None, "throttled"]
 
 
 def test_a_keyed_write_is_one_with_its_records_whatever_is_lost() -> None:

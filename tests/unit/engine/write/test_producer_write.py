@@ -49,10 +49,10 @@ def test_what_is_on_its_way_counts_and_a_repeat_waits_for_its_outcome() -> None:
     repeats = [one.send_append("t", seq, producer=_by(seq)) for seq in (4, 5, 3)]
     gap = one.send_append("t", 7, producer=_by(7))
     assert gap.code == "producer_gap"
-    assert not any(told.came for told in (first, second, *repeats))
+    assert not any(reply.came for reply in (first, second, *repeats))
     one.settle()
-    assert [told.answer.first_seq for told in (first, second, *repeats)] == [1, 2, 1, 2, 0]
-    assert [told.answer.deduped for told in repeats] == [True] * 3
+    assert [reply.answer.first_seq for reply in (first, second, *repeats)] == [1, 2, 1, 2, 0]
+    assert [reply.answer.deduped for reply in repeats] == [True] * 3
     assert one.state("t").head_seq == 2
 
 
@@ -60,9 +60,9 @@ def test_a_refused_write_gives_its_number_back_and_its_repeats_are_refused_with_
     one = OneShard(wal_file_bytes=4096)
     one.append("t", 1, producer=_by(1))
     one.disk.space_bytes = one.disk.used_bytes
-    told = [one.send_append("t", "x" * 6000, producer=_by(seq)) for seq in (2, 3, 2, 3)]
+    replies = [one.send_append("t", "x" * 6000, producer=_by(seq)) for seq in (2, 3, 2, 3)]
     one.settle()
-    assert [answer.code for answer in told] == ["storage_full"] * 4
+    assert [answer.code for answer in replies] == ["storage_full"] * 4
     assert one.topic("t").producing == {}
     one.disk.space_bytes = None
     one.pass_time(6000)
@@ -120,9 +120,9 @@ def test_more_producers_than_a_topic_may_know_are_throttled_and_a_silent_one_giv
 
 def test_those_whose_first_write_is_on_its_way_take_room() -> None:
     one = OneShard(max_producers=2)
-    told = [one.send_append("t", 1, producer=_by(1, name)) for name in "abc"]
+    replies = [one.send_append("t", 1, producer=_by(1, name)) for name in "abc"]
     one.settle()
-    assert [answer.code for answer in told] == [None, None, "throttled"]
+    assert [answer.code for answer in replies] == [None, None, "throttled"]
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,11 @@ from topicsd.engine.write.seq_ceiling import STEP_MIN
 def heads_after_cuts(one: OneShard, name: str, seeds: int = 20) -> set[int]:
     """The heads that a power cut now may leave."""
     disk = one.disk
-    found = set()
+    heads = set()
     for seed in range(seeds):
         other = OneShard(disk=disk.after_power_cut(Random(seed)), clock=one.clock)
-        found.add(other.state(name).head_seq)
-    return found
+        heads.add(other.state(name).head_seq)
+    return heads
 
 
 @pytest.mark.parametrize("durability", ["ephemeral", "memory", "disk"])
@@ -44,9 +44,9 @@ def test_a_ceiling_is_raised_before_the_head_comes_to_it_and_no_write_waits_for_
     one = OneShard()
     one.put("t")
     for number in range(3000):
-        told = one.send_append("t", number)
+        reply = one.send_append("t", number)
         one.loop.run_until_idle()
-        assert told.came, f"write {number} had to wait"
+        assert reply.came, f"write {number} had to wait"
         assert one.topic("t").ceiling >= one.state("t").head_seq
         if not number % 5:
             one.pass_time(10)
@@ -99,11 +99,11 @@ def test_a_write_after_a_rest_is_above_its_ceiling_and_waits_for_the_new_one() -
     one = OneShard()
     one.append("t", 1)
     one.pass_time(2500)
-    told = one.send_append("t", 2)
+    reply = one.send_append("t", 2)
     one.loop.run_until_idle()
-    assert not told.came
+    assert not reply.came
     one.settle()
-    assert told.answer.first_seq == 2
+    assert reply.answer.first_seq == 2
     assert one.topic("t").ceiling >= 2 + STEP_MIN
     after = one.send_append("t", 3)
     one.loop.run_until_idle()
@@ -120,7 +120,7 @@ def test_many_topics_are_brought_down_a_few_at_a_time() -> None:
     assert one.loop.timer_count == 1, "that of the next checkpoint"
 
 
-def test_a_topic_that_goes_on_keeps_its_ceiling_above_its_head() -> None:
+def test_a_busy_topic_keeps_its_ceiling_above_its_head() -> None:
     one = OneShard()
     one.append("t", 0)
     for number in range(100):

@@ -14,6 +14,6 @@ def test_copies_that_a_frame_names_are_records_of_its_topic() -> None:
     disk, damaged = MemoryDisk(), bytearray(append_frame(8, b"123", topic_id=8))
     damaged[-10] ^= 1
     disk.write_file("/log", b"".join(whole) + damaged)
-    found = first_damage(disk, disk.open_read("/log"), 0, sum(map(len, whole)) + len(damaged))
-    assert found is not None
-    assert (found.offset, found.heads, found.before) == (sum(map(len, whole)), {8: 7}, 8)
+    damage = first_damage(disk, disk.open_read("/log"), 0, sum(map(len, whole)) + len(damaged))
+    assert damage is not None
+    assert (damage.offset, damage.heads, damage.before) == (sum(map(len, whole)), {8: 7}, 8)

@@ -33,7 +33,7 @@ def test_what_a_checkpoint_wrote_is_fine(snapshot: Snapshot) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "problem"),
     [
         ({"topic_id": 7}, "id"),
         ({"epoch": 1 << 40}, "epoch"),
@@ -41,15 +41,15 @@ def test_what_a_checkpoint_wrote_is_fine(snapshot: Snapshot) -> None:
         ({"complete_to": 1 << 40}, "complete to"),
         ({"earliest_seq": 0}, "out of order"),
         ({"evict_floor": 9}, "out of order"),
-        ({"evicted_to": {"cap": 5}}, "not behind what was evicted"),
+        ({"evicted_to": {"cap": 5}}, "not above every evicted seq"),
         ({"ceiling": 3}, "ceiling"),
         ({"lost": [(9, 5, "crash")]}, "lost range"),
         ({"lost": [(34, 90, "crash")]}, "lost range"),
-        ({"segments": []}, "seq 1, the first that is alive, is in no segment"),
+        ({"segments": []}, "its first live seq, 1, is in no segment or lost range"),
     ],
 )
-def test_what_cannot_be_is_named(snapshot: Snapshot, changed: dict[str, Any], told: str) -> None:
-    assert any(told in what for what in complaints(snapshot, **changed))
+def test_a_violated_invariant_is_named(snapshot: Snapshot, changed: dict[str, Any], problem: str) -> None:
+    assert any(problem in what for what in complaints(snapshot, **changed))
 
 
 def test_a_hole_is_fine_where_it_is_lost_or_all_of_it_was_deleted(snapshot: Snapshot) -> None:
@@ -57,7 +57,7 @@ def test_a_hole_is_fine_where_it_is_lost_or_all_of_it_was_deleted(snapshot: Snap
     first, second, *others = orders.segments
     assert complaints(snapshot, segments=[first, *others]) == []
     assert complaints(snapshot, segments=[second, *others]) == [
-        "seq 1, the first that is alive, is in no segment"
+        "its first live seq, 1, is in no segment or lost range"
     ]
     assert complaints(snapshot, segments=[second, *others], lost=[(1, 10, "crash")]) == []
     assert complaints(snapshot, segments=[second, *others], earliest_seq=11) == []

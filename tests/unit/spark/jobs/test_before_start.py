@@ -1,4 +1,4 @@
-"""What can be told before Spark is started is told without it, and before anything is noted."""
+"""Errors that can be found without Spark are reported before it starts and before anything is written."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from shared.contract.names import TOPIC_NAME_RULE
 from spark.__main__ import main
 from tests.harness.one_shard import INSTANCE
 from topicsd.disk.fs import RealFs
@@ -17,31 +18,43 @@ from topicsd.disk.layout import create_data_dir
     [
         (
             "export --path nowhere --topics a --out out",
-            "path: nowhere is no data directory: it has no LAYOUT",
+            "path: nowhere is not a data directory: it has no LAYOUT",
         ),
-        ("export --path data --pattern ( --out out", "subscribePattern: is no regular expression: missing )"),
-        ("export --path data --topics , --out out", "subscribe: names no topic"),
+        (
+            "export --path data --pattern ( --out out",
+            "subscribePattern: must be a regular expression: missing )",
+        ),
+        ("export --path data --topics , --out out", "subscribe: must name at least one topic"),
         (
             "stats --path data --topics a --from noon",
-            "--from: 'noon' is no place in a topic; it is earliest,",
+            "--from: must be earliest, latest, a time such as",
         ),
-        ("stats --path data --topics a --to {", "--to: startingOffsets: '{' is not understood"),
-        ("stats --path data --topics a --option x=1", "x: there is no such option; there are path, url"),
-        ("stats --path data --topics a --option mode=x", "mode: 'x' is not allowed; it is one of FAILFAST"),
+        ("stats --path data --topics a --to {", "--to: startingOffsets: must be JSON such as"),
+        ("stats --path data --topics a --option x=1", "x: unknown option; must be one of path, url"),
+        (
+            "stats --path data --topics a --option mode=x",
+            "mode: must be one of FAILFAST, PERMISSIVE, got 'x'",
+        ),
         (
             "stats --path data --topics a --png no/a.png",
-            "--png: no/a.png cannot be written; its folder has to",
+            "--png: cannot write no/a.png; its folder must exist",
         ),
-        ("stats --url here --topics a", "url: 'here' is no server; like this: http://127.0.0.1:4000"),
-        ("replay --in out --url here", "url: 'here' is no server; like this: http://127.0.0.1:4000"),
+        (
+            "stats --url here --topics a",
+            "url: must be an http or https URL such as http://127.0.0.1:4000, got 'here'",
+        ),
+        (
+            "replay --in out --url here",
+            "url: must be an http or https URL such as http://127.0.0.1:4000, got 'here'",
+        ),
         (
             "replay --in out --url http://127.0.0.1:1",
-            "url: http://127.0.0.1:1 does not answer: Connection ref",
+            "url: no response from http://127.0.0.1:1: Connection ref",
         ),
-        ("compact --path data --topics a --out out --to-url http://127.0.0.1:1 --into b", "does not answer"),
+        ("compact --path data --topics a --out out --to-url http://127.0.0.1:1 --into b", "no response from"),
     ],
 )
-def test_a_job_that_cannot_end_well_is_refused_at_once(
+def test_a_job_that_cannot_succeed_is_refused_at_once(
     arguments: str,
     sentence: str,
     tmp_path: Path,
@@ -49,14 +62,14 @@ def test_a_job_that_cannot_end_well_is_refused_at_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("spark.jobs.before_start.PATIENCE_S", 0.0)
-    monkeypatch.setattr("spark.__main__.opened", None)
+    monkeypatch.setattr("spark.jobs.before_start.TIMEOUT_S", 0.0)
+    monkeypatch.setattr("spark.__main__.new_session", None)
     create_data_dir(RealFs(), "data", 1, INSTANCE)
     assert main(arguments.split()) == 1
-    told = capsys.readouterr().err.replace(f"{tmp_path}/", "")
-    assert sentence in told
-    assert told.startswith(f"{arguments.split()[0]}: ")
-    assert len(told.splitlines()) == 1
+    output = capsys.readouterr().err.replace(f"{tmp_path}/", "")
+    assert sentence in output
+    assert output.startswith(f"{arguments.split()[0]}: ")
+    assert len(output.splitlines()) == 1
     assert not (tmp_path / "out").exists()
 
 
@@ -66,4 +79,4 @@ def test_a_topic_that_cannot_be_is_refused(
 ) -> None:
     monkeypatch.setattr("spark.jobs.before_start._check_answers", lambda url: None)
     assert main(["replay", "--in", "out", "--url", "http://127.0.0.1:1", f"{flag}={text}"]) == 1
-    assert f"replay: {flag}: {text!r} is not how a topic may be named; names match" in capsys.readouterr().err
+    assert f"replay: {flag}: must match {TOPIC_NAME_RULE}, got {text!r}" in capsys.readouterr().err

@@ -28,9 +28,9 @@ def test_each_job_has_a_help(command: str, capsys: pytest.CaptureFixture[str]) -
 def test_the_list_of_jobs_says_what_each_is_for(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
-    told = " ".join(capsys.readouterr().out.split())
-    assert "export Topics to Parquet, in folders by topic and day" in told
-    assert "compact The latest record of each tag to Parquet" in told
+    output = " ".join(capsys.readouterr().out.split())
+    assert "export Export topics to Parquet, in folders by topic and day" in output
+    assert "compact Export the latest record of each tag to Parquet" in output
 
 
 @pytest.mark.parametrize(
@@ -39,15 +39,15 @@ def test_the_list_of_jobs_says_what_each_is_for(capsys: pytest.CaptureFixture[st
         (["export", "--topics", "a", "--out", "x"], "one of the arguments --path --url is required"),
         (["export", "--path", "data", "--out", "x"], "one of the arguments --topics --pattern is required"),
         (["stats", *READ, "--url", "http://a"], "argument --url: not allowed with argument --path"),
-        (["stats", *READ, "--option", "mode"], "argument --option: 'mode' is not like KEY=VALUE"),
+        (["stats", *READ, "--option", "mode"], "argument --option: must be KEY=VALUE, got 'mode'"),
         (["export", *READ], "the following arguments are required: --out"),
         (["replay", "--in", "x"], "the following arguments are required: --url"),
         (
             ["compact", *READ, "--out", "x", "--into", "b"],
-            "compact: --into and --prefix need a server: --to-url",
+            "compact: --into and --prefix need a server; set --to-url",
         ),
         (["compact", *READ, "--out", "x", "--to-url", "http://a"], "compact: --to-url needs --into or"),
-        (["zip", "topicsd.whl"], "zip: the name has to end with .zip"),
+        (["zip", "topicsd.whl"], "zip: FILE must end in .zip"),
     ],
 )
 def test_a_wrong_command_line_is_refused_with_a_sentence(
@@ -67,7 +67,7 @@ def test_flags_become_options_of_the_source(monkeypatch: pytest.MonkeyPatch) -> 
     assert source_options(by_url) == {"url": "http://a", "subscribePattern": "o.*", "apiKey": "secret"}
 
 
-def test_what_spark_submit_says_of_the_master_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_submit_sets_the_master(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parse(["stats", *READ]).master == "local[*]"
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     assert parse(["stats", *READ]).master == ""
@@ -79,10 +79,10 @@ def test_without_a_java_that_will_do_the_job_says_what_to_install(
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     create_data_dir(RealFs(), str(tmp_path / "data"), 1, INSTANCE)
     assert main(["stats", "--path", str(tmp_path / "data"), "--topics", "orders"]) == 1
-    told = capsys.readouterr().err
-    assert told.startswith(f"stats: JAVA_HOME={tmp_path} has no Java that runs")
-    assert "Spark needs Java 17 or 21: install one" in told
-    assert len(told.splitlines()) == 1
+    output = capsys.readouterr().err
+    assert output.startswith(f"stats: JAVA_HOME={tmp_path}: cannot run java: ")
+    assert "Spark needs Java 17 or 21: install one" in output
+    assert len(output.splitlines()) == 1
 
 
 BARE = "import sys; sys.path.insert(0, sys.argv.pop()); from spark.__main__ import main; sys.exit(main())"
@@ -97,4 +97,4 @@ def test_without_pyspark_the_job_says_what_to_install(tmp_path: Path) -> None:
     bare = [sys.executable, "-I", "-S", "-c", BARE, "stats", *READ, str(PROJECT)]
     ran = subprocess.run(bare, env={**os.environ, "JAVA_HOME": str(tmp_path)}, capture_output=True, text=True)
     assert ran.returncode == 1
-    assert ran.stderr == "stats: there is no pyspark; install the project with it: pip install '.[spark]'\n"
+    assert ran.stderr == "stats: Python package pyspark is missing; install it with: pip install '.[spark]'\n"

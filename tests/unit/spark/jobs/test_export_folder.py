@@ -8,13 +8,13 @@ import pytest
 from shared.runtime.clock import SystemClock
 from spark.errors import SourceError
 from spark.jobs.export import commit
-from spark.jobs.export_folder import Exported, ExportFolder, FolderBusy, Manifest
+from spark.jobs.export_folder import ExportFolder, ExportManifest, FolderBusy, TopicExport
 from tests.harness.mortal_folder import Death, MortalFolder
 
 TOPICS = ("orders", "clicks")
 
 
-def write_run(folder: MortalFolder, head: int, spark_dies: bool = False) -> Manifest | None:
+def write_run(folder: MortalFolder, head: int, spark_dies: bool = False) -> ExportManifest | None:
     """What an export does, with files in which there are the seqs of their records, in the place of Spark."""
     target = ExportFolder(folder)
     with target.only_writer():
@@ -22,25 +22,25 @@ def write_run(folder: MortalFolder, head: int, spark_dies: bool = False) -> Mani
         run = 1 if last is None else last.run + 1
         exported = {}
         for topic in TOPICS:
-            start = 1 if last is None else last.places[topic].offset
+            start = 1 if last is None else last.positions[topic].offset
             for part, seqs in enumerate((range(start, head, 2), range(start + 1, head, 2))):
                 day = Path(target.staging(run)) / f"topic={topic}" / "day=2026-11-18"
                 day.mkdir(parents=True, exist_ok=True)
                 (day / f"part-{part}-{head}.parquet").write_text(json.dumps(list(seqs)))
                 if spark_dies:
                     raise Death
-            exported[topic] = Exported(7, start, head, head - start)
+            exported[topic] = TopicExport(7, start, head, head - start)
         return commit(target, last, exported, SystemClock())
 
 
 def rows(root: Path) -> dict[str, list[int]]:
     """As any reader of Parquet has the folder."""
-    found: dict[str, list[int]] = {topic: [] for topic in TOPICS}
+    seqs: dict[str, list[int]] = {topic: [] for topic in TOPICS}
     for path in root.rglob("*.parquet"):
         name = path.relative_to(root).parts[0]
         if not name.startswith("_"):
-            found[name.removeprefix("topic=")] += json.loads(path.read_text())
-    return {topic: sorted(seqs) for topic, seqs in found.items()}
+            seqs[name.removeprefix("topic=")] += json.loads(path.read_text())
+    return {topic: sorted(topic_seqs) for topic, topic_seqs in seqs.items()}
 
 
 def up_to(head: int) -> dict[str, list[int]]:
@@ -85,7 +85,7 @@ def test_settling_may_die_too(tmp_path: Path) -> None:
         try:
             ExportFolder(MortalFolder(root, dies_at)).settle()
         except Death:
-            # A run whose files are not all in their place is not told of.
+            # A run whose files are not all in place is not listed.
             runs = ExportFolder(MortalFolder(root)).manifests()
             assert not runs or rows(root) == up_to(10)
             assert all(len(seqs) == len(set(seqs)) for seqs in rows(root).values())
@@ -116,7 +116,7 @@ def test_two_jobs_do_not_write_to_one_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
-    [("{", "0000001.json is not understood: "), ('"version": 2', "0000001.json has version 2, not 1")],
+    [("{", "0000001.json: invalid manifest: "), ('"version": 2', "0000001.json: version must be 1, got 2")],
 )
 def test_a_manifest_that_is_not_ours_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
     write_run(MortalFolder(tmp_path), 10)

@@ -6,7 +6,7 @@ import pytest
 
 from spark.errors import SourceError
 from spark.jobs import replay_book
-from spark.jobs.export_folder import Exported, Manifest
+from spark.jobs.export_folder import ExportManifest, TopicExport
 from spark.jobs.replay_book import ReplayBook, Target
 from spark.source.stream_offset import encode
 from tests.harness.mortal_folder import Death, MortalFolder
@@ -14,13 +14,13 @@ from tests.harness.mortal_folder import Death, MortalFolder
 TARGET = Target("http://127.0.0.1:4000", "", "copy.")
 
 
-def runs(count: int, records: int = 10) -> list[Manifest]:
+def runs(count: int, records: int = 10) -> list[ExportManifest]:
     return [
-        Manifest(
+        ExportManifest(
             run=run,
             export="e",
             made_ms=0,
-            topics={"orders": Exported(1, 1, 1 + records, records)},
+            topics={"orders": TopicExport(1, 1, 1 + records, records)},
             place=encode({}),
             files=[],
         )
@@ -28,13 +28,15 @@ def runs(count: int, records: int = 10) -> list[Manifest]:
     ]
 
 
-def sent(folder: MortalFolder, manifests: list[Manifest], target: Target = TARGET) -> list[tuple[int, ...]]:
+def sent(
+    folder: MortalFolder, manifests: list[ExportManifest], target: Target = TARGET
+) -> list[tuple[int, ...]]:
     book = ReplayBook(folder, "replay")
-    found = []
+    rounds = []
     for one in book.rounds(manifests, target):
-        found.append((one.number, one.first_run, one.last_run))
-        book.done(one)
-    return found
+        rounds.append((one.number, one.first_run, one.last_run))
+        book.mark_done(one)
+    return rounds
 
 
 def test_what_came_since_is_a_round_of_its_own(tmp_path: Path) -> None:
@@ -57,7 +59,7 @@ def test_a_round_that_has_begun_is_sent_again_as_it_was_planned(tmp_path: Path) 
         with pytest.raises(Death):
             sent(MortalFolder(root, dies_at), runs(3))
         again = sent(MortalFolder(root), runs(5))
-        # Either nobody was told of a plan, or it is the same one.
+        # Either no plan was yielded, or it is the same one.
         assert again in ([(1, 1, 5)], [(1, 1, 3), (2, 4, 5)], [(2, 4, 5)]), dies_at
         assert (again == [(1, 1, 5)]) == (dies_at < 2), dies_at
 
@@ -65,11 +67,11 @@ def test_a_round_that_has_begun_is_sent_again_as_it_was_planned(tmp_path: Path) 
 def test_a_name_goes_to_one_place(tmp_path: Path) -> None:
     folder = MortalFolder(tmp_path)
     sent(folder, runs(1))
-    told = "goes to topics .* 'copy.' of http://127.0.0.1:4000, not to topic x of http://b"
-    with pytest.raises(SourceError, match=told):
+    message = "writes to topics .* 'copy.' at http://127.0.0.1:4000, not to topic x at http://b"
+    with pytest.raises(SourceError, match=message):
         sent(folder, runs(2), Target("http://b", "x", ""))
 
 
 def test_a_name_that_is_no_file_name_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="is no name of a replay"):
+    with pytest.raises(SourceError, match="--name: must match"):
         ReplayBook(MortalFolder(tmp_path), "../other")

@@ -23,7 +23,7 @@ def test_a_terminal_has_one_line_that_changes_and_is_cleared_for_a_sentence() ->
     shown = progress(out, ManualClock())
     shown.show(1, 8)
     shown.show(0, 0)
-    shown.say("run 2")
+    shown.report("run 2")
     assert out.getvalue() == ("\r\x1b[Kexport: 1 of 8 tasks of this step, 0 s in all\r\x1b[Kexport: run 2\n")
 
 

@@ -64,4 +64,4 @@ def test_all_of_them_hold() -> None:
     assert limits_of(filters) == Limits(first=6, last=8)
     topics = [In(("topic",), ("a", "b")), In(("topic",), ("b", "c"))]
     limits = limits_of(topics)
-    assert (limits.wants_topic("b"), limits.wants_topic("a")) == (True, False)
+    assert (limits.includes_topic("b"), limits.includes_topic("a")) == (True, False)

@@ -11,20 +11,20 @@ from spark.source.read_options import OPTIONS, Bound, Selection, option_table, p
 GIVEN = {"path": "/data", "subscribe": "orders"}
 
 
-def test_a_batch_reads_everything_unless_told() -> None:
+def test_a_batch_reads_everything_by_default() -> None:
     options = parse_options(GIVEN, is_stream=False)
     assert (options.start, options.end) == (Bound(word="earliest"), Bound(word="latest"))
     assert options.fail_on_data_loss
     assert not any((options.is_permissive, options.is_narrowed, options.include_headers, options.is_native))
 
 
-def test_a_stream_begins_at_the_end_unless_told() -> None:
+def test_a_stream_begins_at_the_end_by_default() -> None:
     assert parse_options(GIVEN, is_stream=True).start == Bound(word="latest")
-    told = parse_options({**GIVEN, "startingOffsets": "earliest"}, is_stream=True)
-    assert told.start == Bound(word="earliest")
+    options = parse_options({**GIVEN, "startingOffsets": "earliest"}, is_stream=True)
+    assert options.start == Bound(word="earliest")
 
 
-def test_names_are_told_apart_without_their_case() -> None:
+def test_option_names_are_case_insensitive() -> None:
     options = parse_options({"PATH": "/data", "topics": "b, a,", "failondataloss": "FALSE"}, is_stream=False)
     assert options.selection == Selection(names=("a", "b"))
     assert not options.fail_on_data_loss
@@ -64,55 +64,73 @@ def test_a_time_goes_before_offsets() -> None:
 
 
 REFUSED = [
-    ({"subscribe": "a", "assign": '{"a":[0]}'}, "exactly one of subscribe, topics, subscribePattern, assign"),
-    ({}, "given are none"),
-    ({"subscribe": " ,"}, "subscribe: names no topic"),
-    ({"subscribePattern": "("}, "subscribePattern: is no regular expression"),
-    ({"assign": "[]"}, "assign: '[]' is not understood"),
-    ({"subscribe": "a", "startingOffset": "1"}, "startingOffset: there is no such option; there are path"),
-    ({"subscribe": "a", "startingOffsets": "first"}, "startingOffsets: 'first' is not understood"),
-    ({"subscribe": "a", "startingOffsets": '{"a":{"0":1,"1":2}}'}, '"a" has 2 shards, and a topic has one'),
-    ({"subscribe": "a", "startingOffsets": '{"a":-3}'}, "allowed are 0 and more, -1 and -2"),
-    ({"subscribe": "a", "startingOffsets": "latest"}, "startingOffsets: latest is for streams only"),
-    ({"subscribe": "a", "startingOffsets": '{"a":-1}'}, "startingOffsets: latest is for streams only"),
-    ({"subscribe": "a", "endingOffsets": "earliest"}, "endingOffsets: earliest is no end"),
-    ({"subscribe": "a", "endingOffsets": '{"a":-2}'}, "endingOffsets: earliest is no end"),
+    (
+        {"subscribe": "a", "assign": '{"a":[0]}'},
+        "topics: set exactly one of subscribe, topics, subscribePattern",
+    ),
+    ({}, "subscribePattern, assign; got none"),
+    ({"subscribe": " ,"}, "subscribe: must name at least one topic"),
+    ({"subscribePattern": "("}, "subscribePattern: must be a regular expression"),
+    ({"assign": "[]"}, "assign: must be JSON such as"),
+    ({"subscribe": "a", "startingOffset": "1"}, "startingOffset: unknown option; must be one of path"),
+    ({"subscribe": "a", "startingOffsets": "first"}, "startingOffsets: must be JSON such as"),
+    ({"subscribe": "a", "startingOffsets": '{"a":{"0":1,"1":2}}'}, '"a" must have one shard, such as'),
+    (
+        {"subscribe": "a", "startingOffsets": '{"a":-3}'},
+        "must be a seq of at least 0, -1 (latest) or -2 (earliest), got -3",
+    ),
+    ({"subscribe": "a", "startingOffsets": "latest"}, "startingOffsets: must not be latest in a batch read"),
+    (
+        {"subscribe": "a", "startingOffsets": '{"a":-1}'},
+        "startingOffsets: must not be latest in a batch read",
+    ),
+    (
+        {"subscribe": "a", "endingOffsets": "earliest"},
+        "endingOffsets: must be latest or seqs as JSON, got earliest",
+    ),
+    (
+        {"subscribe": "a", "endingOffsets": '{"a":-2}'},
+        "endingOffsets: must be latest or seqs as JSON, got earliest",
+    ),
     (
         {"subscribe": "a", "startingTimestamp": "now"},
-        "startingTimestamp: 'now' is not allowed; it is a whole",
+        "startingTimestamp: must be a whole number of at least",
     ),
-    ({"subscribe": "a", "startingOffsetsByTimestamp": '{"a":-1}'}, "a time is a number of milliseconds"),
-    ({"subscribe": "a", "startingOffsetsByTimestampStrategy": "x"}, "it is one of error, latest"),
+    ({"subscribe": "a", "startingOffsetsByTimestamp": '{"a":-1}'}, "must be at least 0 ms"),
+    ({"subscribe": "a", "startingOffsetsByTimestampStrategy": "x"}, "must be one of error, latest, got"),
     (
         {"subscribe": "a", "failOnDataLoss": "no"},
-        "failOnDataLoss: 'no' is not allowed; it is one of false, true",
+        "failOnDataLoss: must be one of false, true, got 'no'",
     ),
-    ({"subscribe": "a", "columns": "avro"}, "columns: 'avro' is not allowed; it is one of kafka, native"),
-    ({"subscribe": "a", "mode": "DROPMALFORMED"}, "it is one of FAILFAST, PERMISSIVE"),
+    ({"subscribe": "a", "columns": "avro"}, "columns: must be one of kafka, native, got 'avro'"),
+    ({"subscribe": "a", "mode": "DROPMALFORMED"}, "must be one of FAILFAST, PERMISSIVE, got"),
     (
         {"subscribe": "a", "minPartitions": "0"},
-        "minPartitions: '0' is not allowed; it is a whole number of at",
+        "minPartitions: must be a whole number of at least",
     ),
-    ({"subscribe": "a", "maxRecordsPerPartition": "1.5"}, "maxRecordsPerPartition: '1.5' is not allowed"),
-    ({"subscribe": "a", "maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger: is for a stream only"),
+    (
+        {"subscribe": "a", "maxRecordsPerPartition": "1.5"},
+        "maxRecordsPerPartition: must be a whole number of at least",
+    ),
+    ({"subscribe": "a", "maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger: must be set only for a stream"),
     (
         {"subscribe": "a", "url": "http://localhost"},
-        "exactly one of path, a data directory, and url, a server",
+        "path, url: set exactly one",
     ),
-    ({"subscribe": "a", "apiKey": "secret"}, "apiKey: is for url only"),
+    ({"subscribe": "a", "apiKey": "secret"}, "apiKey: must be set only with url"),
 ]
 
 
 @pytest.mark.parametrize(("given", "sentence"), REFUSED, ids=[sentence for _, sentence in REFUSED])
 def test_a_wrong_option_is_named_with_what_is_allowed(given: dict[str, str], sentence: str) -> None:
-    with pytest.raises(SourceError) as told:
+    with pytest.raises(SourceError) as raised:
         parse_options({"path": "/data", **given}, is_stream=False)
-    assert sentence in str(told.value)
+    assert sentence in str(raised.value)
 
 
 @pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp"])
 def test_a_stream_has_no_end(name: str) -> None:
-    with pytest.raises(SourceError, match=f"{name}: is for a batch read only"):
+    with pytest.raises(SourceError, match=f"{name}: must be set only for a batch read"):
         parse_options({**GIVEN, name: "1"}, is_stream=True)
 
 
@@ -121,8 +139,8 @@ def test_directories_are_the_same_wherever_a_task_runs() -> None:
     assert (options.path, options.cold_dir) == (f"{Path.cwd()}/data", f"{Path.cwd()}/cold")
 
 
-def test_a_path_or_a_server_has_to_be_given() -> None:
-    with pytest.raises(SourceError, match=r"exactly one of path, .* and url, .*; neither is given"):
+def test_exactly_one_of_path_and_url_is_required() -> None:
+    with pytest.raises(SourceError, match=r"path, url: set exactly one: .*; got neither"):
         parse_options({"subscribe": "orders"}, is_stream=False)
     options = parse_options({"url": "http://localhost:1", "subscribe": "a", "apiKey": "k"}, is_stream=False)
     assert (options.path, options.url, options.api_key) == ("", "http://localhost:1", "k")
@@ -131,17 +149,17 @@ def test_a_path_or_a_server_has_to_be_given() -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"url": "localhost:4000"}, "url: 'localhost:4000' is no server; like this: http://127.0.0.1:4000"),
-        ({"url": "http://a:b"}, "url: 'http://a:b' is no server; like this"),
-        ({"url": "http://a", "coldDir": "/cold"}, "coldDir: is for path only"),
+        ({"url": "localhost:4000"}, "url: must be an http or https URL .*, got 'localhost:4000'"),
+        ({"url": "http://a:b"}, "url: must be an http or https URL .*, got 'http://a:b'"),
+        ({"url": "http://a", "coldDir": "/cold"}, "coldDir: must be set only with path"),
         (
             {"path": "/data", "progressCursor": "spark"},
-            "progressCursor: is kept by the server, so url has to",
+            "progressCursor: needs url",
         ),
-        ({"url": "http://a", "progressCursor": "a b"}, "progressCursor: is no name for a cursor"),
+        ({"url": "http://a", "progressCursor": "a b"}, "progressCursor: must match"),
     ],
 )
-def test_what_does_not_go_with_a_place_is_refused(given: dict[str, str], sentence: str) -> None:
+def test_options_that_do_not_fit_path_or_url_are_refused(given: dict[str, str], sentence: str) -> None:
     with pytest.raises(SourceError, match=sentence):
         parse_options({"subscribe": "orders", **given}, is_stream=True)
 
@@ -154,7 +172,7 @@ def test_a_stream_of_a_directory_may_have_a_server_for_its_cursor() -> None:
 def test_native_columns_have_no_headers() -> None:
     assert schema_options({"columns": "native"}) == (True, False)
     assert list(all_columns(False, True))[-1] == "headers"
-    with pytest.raises(SourceError, match="includeHeaders: the native columns have meta and node"):
+    with pytest.raises(SourceError, match="includeHeaders: must not be set with columns=native"):
         schema_options({"columns": "native", "includeHeaders": "true"})
 
 

@@ -31,8 +31,8 @@ def table(frames: list[bytes], between: bytes = b"", seqs: list[int] | None = No
         starts.append(len(data))
         data += frame
     lengths = np.array([len(frame) for frame in frames], dtype=np.int64)
-    wanted = np.array(seqs or range(1, len(frames) + 1), dtype=np.int64)
-    return FrameTable(data, np.array(starts, dtype=np.int64), lengths, TOPIC_ID, wanted)
+    expected_seqs = np.array(seqs or range(1, len(frames) + 1), dtype=np.int64)
+    return FrameTable(data, np.array(starts, dtype=np.int64), lengths, TOPIC_ID, expected_seqs)
 
 
 @pytest.mark.parametrize("between", [b"", b"what is of another topic"])
@@ -81,5 +81,5 @@ def test_what_runs_past_the_bytes_is_marked() -> None:
     data = FRAMES[0] + FRAMES[1][:-1]
     starts = np.array([0, len(FRAMES[0])], dtype=np.int64)
     lengths = np.array([len(FRAMES[0]), len(FRAMES[1])], dtype=np.int64)
-    found = FrameTable(data, starts, lengths, TOPIC_ID, np.array([1, 2], dtype=np.int64))
-    assert found.bad.tolist() == [False, True]
+    frames = FrameTable(data, starts, lengths, TOPIC_ID, np.array([1, 2], dtype=np.int64))
+    assert frames.bad.tolist() == [False, True]

@@ -21,7 +21,7 @@ from topicsd.engine.checkpoint.reader_lock import ReaderLock
 from topicsd.engine.checkpoint.trash import DELETED_SUFFIX
 from topicsd.offline.check.segment_check import SegmentFiles
 from topicsd.offline.data_dir import DataDir
-from topicsd.offline.loaded_shard import LookingStore, segment_files
+from topicsd.offline.loaded_shard import ReadOnlyStore, segment_files
 from topicsd.segment.store import SegmentStore
 
 logger = logging.getLogger("topicsd.spark")
@@ -33,11 +33,11 @@ def hold_files(stack: ExitStack, data_dir: DataDir, shard: int) -> None:
         stack.enter_context(ReaderLock(data_dir.paths(shard).readers, f"spark-{os.getpid()}"))
     except OSError as error:
         logger.info(
-            "no reader's lock in shard %02d, what is dropped stays for a while only: %s", shard, error
+            "reader lock: not taken, dropped files stay for the grace time only: %s  shard=%d", error, shard
         )
 
 
-class KeptStore(LookingStore):
+class TrashStore(ReadOnlyStore):
     """Segments by their keys, in the shard's directory or its trash.
 
     The trash of a busy shard is long, so the cold directory is checked before the trash is searched.
@@ -52,12 +52,12 @@ class KeptStore(LookingStore):
     def path_of(self, key: str) -> str:
         path = super().path_of(key)
         directory, name = os.path.split(path)
-        for place in (path, os.path.join(directory + DELETED_SUFFIX, name)):
-            if exists(self._fs, place):
-                return place
+        for candidate in (path, os.path.join(directory + DELETED_SUFFIX, name)):
+            if exists(self._fs, candidate):
+                return candidate
         if self._cold is not None and self._cold.exists(key):
             return path
-        return kept_path(self._fs, self._paths, ".".join(key.split("/")[1:])) or path
+        return trash_path(self._fs, self._paths, ".".join(key.split("/")[1:])) or path
 
     def read_range(self, key: str, offset: int, size: int) -> bytes:
         try:
@@ -67,16 +67,16 @@ class KeptStore(LookingStore):
             return super().read_range(key, offset, size)
 
 
-def kept_path(fs: Fs, paths: ShardPaths, name: str) -> str | None:
+def trash_path(fs: Fs, paths: ShardPaths, name: str) -> str | None:
     """Return the path in trash/ of the file that was dropped last under this name, or None."""
-    for found in reversed(names_in(fs, paths.trash)):
-        parsed = parse_trash_name(found) if found.endswith(name) else None
+    for trash_name in reversed(names_in(fs, paths.trash)):
+        parsed = parse_trash_name(trash_name) if trash_name.endswith(name) else None
         if parsed is not None and parsed[2] == name:
-            return os.path.join(paths.trash, found)
+            return os.path.join(paths.trash, trash_name)
     return None
 
 
-def kept_files(data_dir: DataDir, shard: int) -> SegmentFiles:
+def files_with_trash(data_dir: DataDir, shard: int) -> SegmentFiles:
     """Return both tiers of a shard's segments. The cold directory keeps no dropped files."""
     cold = segment_files(data_dir, shard).cold
-    return SegmentFiles(KeptStore(data_dir.fs, data_dir.paths(shard), cold), cold)
+    return SegmentFiles(TrashStore(data_dir.fs, data_dir.paths(shard), cold), cold)

@@ -22,7 +22,7 @@ from topicsd.segment.dead_file import pack_marks
 from topicsd.segment.entry import SegmentEntry, SegmentName
 
 
-class LogPieces(NamedTuple):
+class LogFrames(NamedTuple):
     """Records in one file of the log: arrays of numbers, as bytes."""
 
     file: int
@@ -34,7 +34,7 @@ class LogPieces(NamedTuple):
     """A mark for each record that is a copy whose original is in this place; empty if none is."""
 
 
-class Stretch(NamedTuple):
+class FileRange(NamedTuple):
     topic: str
     topic_id: int
     epoch: int
@@ -46,23 +46,23 @@ class Stretch(NamedTuple):
     size_bytes: int
     """The approximate size of the frames."""
     segment: tuple[SegmentName, SegmentEntry] | None
-    log: LogPieces | None
+    log: LogFrames | None
 
     @property
     def record_count(self) -> int:
         return self.last_seq - self.first_seq + 1
 
 
-class StretchPartition(InputPartition):
+class FilePartition(InputPartition):
     """Ranges of one shard, read by one task."""
 
-    def __init__(self, shard: int, stretches: list[Stretch]) -> None:
-        super().__init__((shard, stretches[0].topic, stretches[0].first_seq))
+    def __init__(self, shard: int, ranges: list[FileRange]) -> None:
+        super().__init__((shard, ranges[0].topic, ranges[0].first_seq))
         self.shard = shard
-        self.stretches = stretches
+        self.ranges = ranges
 
 
-def stretches_of(view: TopicView, first: int, last: int, records_max: int) -> Iterator[Stretch]:
+def file_ranges_of(view: TopicView, first: int, last: int, records_max: int) -> Iterator[FileRange]:
     """Yield the live, durable seqs from `first` to `last`, at most `records_max` in each range."""
     topic = view.topic
     last = min(last, view.durable)
@@ -71,16 +71,16 @@ def stretches_of(view: TopicView, first: int, last: int, records_max: int) -> It
         if isinstance(run, SealedRun) and not run.live_count:
             continue
         while low <= high:
-            upto = min(high, low + records_max - 1)
-            if run.next_live(low) <= upto:
+            end = min(high, low + records_max - 1)
+            if run.next_live(low) <= end:
                 if isinstance(run, SealedRun):
-                    yield _of_segment(view, run.name, run.entry, run.dead, low, upto)
+                    yield _of_segment(view, run.name, run.entry, run.dead, low, end)
                 elif isinstance(run, TailRun) and run.source is not None:
                     # Such a run holds only what a checkpoint has copied.
-                    yield _of_segment(view, run.source.name, run.source.entry, run.dead, low, upto)
+                    yield _of_segment(view, run.source.name, run.source.entry, run.dead, low, end)
                 elif isinstance(run, TailRun):
-                    yield from _of_log(view, run, low, upto)
-            low = upto + 1
+                    yield from _of_log(view, run, low, end)
+            low = end + 1
 
 
 def _marks(dead: bytearray | None, first_seq: int, low: int, high: int) -> bytes:
@@ -90,34 +90,34 @@ def _marks(dead: bytearray | None, first_seq: int, low: int, high: int) -> bytes
 
 def _of_segment(
     view: TopicView, name: SegmentName, entry: SegmentEntry, dead: bytearray | None, low: int, high: int
-) -> Stretch:
+) -> FileRange:
     topic = view.topic
     size = entry.data_bytes * (high - low + 1) // max(1, entry.count)
     marks = _marks(dead, entry.first_seq, low, high)
-    place = (topic.name, topic.topic_id, topic.epoch, view.shard)
-    return Stretch(*place, low, high, marks, size, (name, entry), None)
+    origin = (topic.name, topic.topic_id, topic.epoch, view.shard)
+    return FileRange(*origin, low, high, marks, size, (name, entry), None)
 
 
-def _of_log(view: TopicView, run: TailRun, low: int, high: int) -> Iterator[Stretch]:
+def _of_log(view: TopicView, run: TailRun, low: int, high: int) -> Iterator[FileRange]:
     """Yield a range for each file of the log; with copies, frames are not in seq order there."""
     topic = view.topic
     at, stop = low - run.first_seq, high - run.first_seq + 1
-    places = np.array(run.places[at:stop], dtype=np.int64)
-    numbers = np.searchsorted(view.wal_starts, places, side="right") - 1
+    positions = np.array(run.places[at:stop], dtype=np.int64)
+    numbers = np.searchsorted(view.wal_starts, positions, side="right") - 1
     changes = np.flatnonzero(np.diff(numbers)) + 1
     for begin, end in pairwise([0, *changes.tolist(), stop - at]):
         file, start = view.wal_file(int(numbers[begin]))
-        offsets = places[begin:end] - start + FILE_HEADER_BYTES
-        here = slice(at + begin, at + end)
-        lengths, stamps = run.lengths[here], run.stamps[here]
-        copies = run.copies(here.start, here.stop) or b""
-        pieces = LogPieces(
+        offsets = positions[begin:end] - start + FILE_HEADER_BYTES
+        span = slice(at + begin, at + end)
+        lengths, stamps = run.lengths[span], run.stamps[span]
+        copies = run.copies(span.start, span.stop) or b""
+        frames = LogFrames(
             file, offsets.astype(np.uint64).tobytes(), lengths.tobytes(), stamps.tobytes(), copies
         )
         first, last = low + begin, low + end - 1
         dead = _marks(run.dead, run.first_seq, first, last)
-        place = (topic.name, topic.topic_id, topic.epoch, view.shard)
-        yield Stretch(*place, first, last, dead, sum(lengths), None, pieces)
+        origin = (topic.name, topic.topic_id, topic.epoch, view.shard)
+        yield FileRange(*origin, first, last, dead, sum(lengths), None, frames)
 
 
 class PartitionSize(NamedTuple):
@@ -126,58 +126,58 @@ class PartitionSize(NamedTuple):
     partitions_min: int = 1
 
 
-def divided(
-    stretches: list[Stretch], views: Mapping[str, TopicView], wanted: PartitionSize
-) -> list[StretchPartition]:
+def split_into_partitions(
+    ranges: list[FileRange], views: Mapping[str, TopicView], size: PartitionSize
+) -> list[FilePartition]:
     """Group ranges into partitions, split so that there are at least as many as requested."""
-    total = sum(stretch.record_count for stretch in stretches)
-    enough = max(1, min(wanted.records_max, -(-total // wanted.partitions_min)))
-    if enough < wanted.records_max:
-        stretches = [
-            piece
-            for one in stretches
-            for piece in stretches_of(views[one.topic], one.first_seq, one.last_seq, enough)
+    total = sum(file_range.record_count for file_range in ranges)
+    records_max = max(1, min(size.records_max, -(-total // size.partitions_min)))
+    if records_max < size.records_max:
+        ranges = [
+            part
+            for one in ranges
+            for part in file_ranges_of(views[one.topic], one.first_seq, one.last_seq, records_max)
         ]
-    return partitions_of(stretches, enough, wanted.bytes_max)
+    return partitions_of(ranges, records_max, size.bytes_max)
 
 
 def partitions_of(
-    stretches: Sequence[Stretch], records_max: int, bytes_max: int | None
-) -> list[StretchPartition]:
+    ranges: Sequence[FileRange], records_max: int, bytes_max: int | None
+) -> list[FilePartition]:
     """Group neighbouring ranges of a shard into partitions of about equal size, up to the bounds.
 
     A task costs more than a segment of 10,000 records, and unequal partitions would delay the query. Spark
     turns an empty list into one partition that is None; the reader must handle it.
     """
     partitions = []
-    for shard, found in groupby(sorted(stretches, key=_shard), key=_shard):
-        ones = list(found)
-        full = _groups(ones, records_max, bytes_max, 1)
-        even = _groups(ones, records_max, bytes_max, len(full))
+    for shard, members in groupby(sorted(ranges, key=_shard), key=_shard):
+        shard_ranges = list(members)
+        full = _groups(shard_ranges, records_max, bytes_max, 1)
+        even = _groups(shard_ranges, records_max, bytes_max, len(full))
         groups = even if len(even) == len(full) else full
-        partitions += [StretchPartition(shard, group) for group in groups]
+        partitions += [FilePartition(shard, group) for group in groups]
     return partitions
 
 
-def _shard(stretch: Stretch) -> int:
-    return stretch.shard
+def _shard(file_range: FileRange) -> int:
+    return file_range.shard
 
 
 def _groups(
-    stretches: list[Stretch], records_max: int, bytes_max: int | None, count: int
-) -> list[list[Stretch]]:
+    ranges: list[FileRange], records_max: int, bytes_max: int | None, count: int
+) -> list[list[FileRange]]:
     """Group ranges up to the bounds, starting a new group at each of `count` equal parts."""
-    total = sum(stretch.size_bytes for stretch in stretches)
-    groups: list[list[Stretch]] = []
+    total = sum(file_range.size_bytes for file_range in ranges)
+    groups: list[list[FileRange]] = []
     records = size = before = 0
-    for stretch in stretches:
-        records += stretch.record_count
-        size += stretch.size_bytes
+    for file_range in ranges:
+        records += file_range.record_count
+        size += file_range.size_bytes
         fits = records <= records_max and (bytes_max is None or size <= bytes_max)
         if groups and fits and before * count < len(groups) * total:
-            groups[-1].append(stretch)
+            groups[-1].append(file_range)
         else:
-            groups.append([stretch])
-            records, size = stretch.record_count, stretch.size_bytes
-        before += stretch.size_bytes
+            groups.append([file_range])
+            records, size = file_range.record_count, file_range.size_bytes
+        before += file_range.size_bytes
     return groups
