@@ -77,10 +77,10 @@ def _forwarded(port: int) -> int:
 
 
 def _values(metrics: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    found = metrics[name]
-    if isinstance(found, list):
-        return found
-    return [{"value": found}]
+    samples = metrics[name]
+    if isinstance(samples, list):
+        return samples
+    return [{"value": samples}]
 
 
 def test_a_connection_goes_to_the_shard_that_it_asks_for_and_the_client_notices_nothing(
@@ -150,15 +150,15 @@ def test_a_large_body_for_another_shard_is_held_once_in_each_process(server: Ser
 
 
 def _peak_bytes(pid: int) -> int:
-    found = re.search(r"^VmHWM:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
-    assert found is not None
-    return int(found[1]) << 10
+    match = re.search(r"^VmHWM:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    assert match is not None
+    return int(match[1]) << 10
 
 
 # -- in doubt ----------------------------------------------------------------------------------------------
 
 
-def _write(server: Served, keyed: bool, number: int, stop: threading.Event, told: list[Any]) -> None:
+def _write(server: Served, keyed: bool, number: int, stop: threading.Event, answers: list[Any]) -> None:
     with RawClient(server.port) as client:
         client.socket.settimeout(60)
         assert client.ask("GET", f"/v0/topics/{HOME}").status in (200, 404)
@@ -172,7 +172,7 @@ def _write(server: Served, keyed: bool, number: int, stop: threading.Event, told
             fields = [f"idempotency-key: {data}"] if keyed else []
             body = b'{"records":[{"data":"%b"}]}' % data.encode()
             answer = client.ask("POST", f"/v0/topics/{AWAY}-kill", body, *fields)
-            told.append((data, answer.status, answer.json))
+            answers.append((data, answer.status, answer.json))
             if answer.status >= 300:
                 assert answer.fields["retry-after"] == "1"
                 time.sleep(0.05)
@@ -215,17 +215,17 @@ def test_keyed_writes_over_a_link_that_dies_are_answered_once_their_shard_is_bac
     assert any(answer["deduped"] for _, status, answer in keyed if status == 200) or keyed
     assert {status for _, status, _ in plain} <= {200, 503, 504}
     assert max(Counter(data for data, _ in records).values()) == 1
-    found = dict(records)
+    data_by_seq = dict(records)
     for data, status, answer in keyed + plain:
         if status == 200:
-            assert found[data] == answer["first_seq"]
+            assert data_by_seq[data] == answer["first_seq"]
 
 
 # -- caps over all shards ----------------------------------------------------------------------------------
 
 
 def test_the_cap_on_topics_is_exact_over_all_shards(tmp_path: Path) -> None:
-    bound, told = 20, []
+    bound, answers = 20, []
     with served(tmp_path, "--max-topics", str(bound)) as server:
 
         def create(number: int) -> None:
@@ -236,17 +236,17 @@ def test_the_cap_on_topics_is_exact_over_all_shards(tmp_path: Path) -> None:
                         answer = client.ask("PUT", f"/v0/topics/{name}", b"{}")
                     else:
                         answer = client.ask("POST", f"/v0/topics/{name}", ONE)
-                    told.append((name, answer))
+                    answers.append((name, answer))
 
         crew = [threading.Thread(target=create, args=(n,)) for n in range(6)]
         for one in crew:
             one.start()
         for one in crew:
             one.join()
-        made = [name for name, answer in told if answer.status == 201]
+        made = [name for name, answer in answers if answer.status == 201]
         assert len(made) == bound
-        refused = next(answer for _, answer in told if answer.status != 201)
-        assert {answer.status for _, answer in told} == {201, 429}
+        refused = next(answer for _, answer in answers if answer.status != 201)
+        assert {answer.status for _, answer in answers} == {201, 429}
         assert (refused.code, refused.fields["retry-after"]) == ("throttled", "1")
         assert refused.json["error"]["detail"]["limit"] == "max_topics"
         assert refused.json["error"]["detail"]["max"] == bound

@@ -122,8 +122,8 @@ def test_a_file_that_cannot_be_read_is_told_with_what_named_it(
 ) -> None:
     ran = run_here("config", "show", "--config", tmp_path)
     assert (ran.code, ran.out) == (2, "")
-    told = f"{str(tmp_path)!r}: cannot be read: Is a directory"
-    assert ran.err == f"topicsd: --config={told}\n"
+    problem = f"{str(tmp_path)!r}: cannot be read: Is a directory"
+    assert ran.err == f"topicsd: --config={problem}\n"
     monkeypatch.setenv("TOPICS_CONFIG", str(tmp_path / "none"))
     ran = run_here("serve")
     assert ran.code == 2

@@ -116,13 +116,13 @@ def test_doctor_writes_the_layout_again(
     assert "1 problem found" in ran.out
     assert f"To see what a repair would do and lose: topicsd doctor {copy.data} --repair\n" in ran.out
     ran = run_here("doctor", copy.data, "--repair")
-    told = " ".join(ran.out.split())
+    output = " ".join(ran.out.split())
     assert (
-        f"1. write LAYOUT.json for 2 shards, as many as there are directories, and instance {before}" in told
+        f"1. write LAYOUT.json for 2 shards, as many as there are directories, and instance {before}" in output
     )
-    assert "check shards/01 must be the last shard: no file records how many there were" in told
+    assert "check shards/01 must be the last shard: no file records how many there were" in output
     apply = f"topicsd doctor {copy.data} --repair --apply"
-    assert f"Nothing was changed. To apply the repair above: {apply}" in told
+    assert f"Nothing was changed. To apply the repair above: {apply}" in output
     ran = run_here("doctor", copy.data, "--repair", "--apply", "--json")
     assert (ran.code, ran.json["layout"]["repaired"]) == (0, True)
     assert (copy.data / LAYOUT_NAME).read_bytes() == text

@@ -51,19 +51,19 @@ class Writer(threading.Thread):
 
 
 def records_of(port: int, topic: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     cursor, is_at_end = 0, False
     while not is_at_end:
         body = {"from_seq": cursor, "limit": 1000, "include_tags": True}
         status, answer = ask(port, "POST", f"/v0/topics/{topic}/diff", body)
         assert status == 200, answer
         assert answer.get("tombstone") is None, answer
-        found += answer["records"]
+        records += answer["records"]
         cursor, is_at_end = answer["next_from_seq"], answer["caught_up"]
-    return found
+    return records
 
 
-def told(records: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+def contents(records: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     return [(one["data"], one.get("$tag"), one["meta"]["n"]) for one in records]
 
 
@@ -93,7 +93,7 @@ def test_what_is_copied_while_workers_are_killed_is_there_once(tmp_path: Path) -
         ending.set()
         for one in writers:
             one.join()
-        written = told(records_of(port, source))
+        written = contents(records_of(port, source))
         kept = [one for one in written if one[1] is not None]
         expected = {near: written, next_: written, far: kept, back: kept}
 
@@ -107,5 +107,5 @@ def test_what_is_copied_while_workers_are_killed_is_there_once(tmp_path: Path) -
         assert len(written) == len({one[0] for one in written})
         assert {one[0] for one in written} >= set().union(*(one.acked for one in writers))
         for topic, records in expected.items():
-            assert told(records_of(port, topic)) == records, (seed, topic)
+            assert contents(records_of(port, topic)) == records, (seed, topic)
         print(f"{len(written)} records, {len(kept)} of them go on")

@@ -186,9 +186,9 @@ def test_offline_commands_name_owner_mode_and_user(theirs: Path, command: str, f
     meta.chmod(0o700)
     ran = run_as_nobody(command, str(theirs), *flags)
     assert ran.code in (1, 2)
-    told = " ".join((ran.out + ran.err).split())
-    assert str(meta) in told
-    assert "is owned by root (uid 0), mode 0700, and this process runs as" in told
+    text = " ".join((ran.out + ran.err).split())
+    assert str(meta) in text
+    assert "is owned by root (uid 0), mode 0700, and this process runs as" in text
 
 
 @pytest.mark.slow

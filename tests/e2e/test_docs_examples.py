@@ -25,7 +25,7 @@ DATA_DIR = "topics-data"
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
-@pytest.mark.parametrize("document", [name for name, found in DOCUMENTS.items() if found])
+@pytest.mark.parametrize("document", [name for name, examples in DOCUMENTS.items() if examples])
 def test_the_snippets_of_a_document_do_what_they_show(document: str, tmp_path: Path) -> None:
     # Topics of several shards are listed in the order of their shards.
     with served(tmp_path, "--shards=1", f"--data-dir={tmp_path / DATA_DIR}") as server:

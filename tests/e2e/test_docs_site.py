@@ -44,7 +44,7 @@ def test_the_site_builds_with_search_and_loads_nothing_from_elsewhere(tmp_path: 
     pages = [page.read_text(encoding="utf-8") for page in tmp_path.rglob("*.html")]
     assert len(pages) > len(list((PROJECT / "docs").rglob("*.md")))
     loaded = re.compile(r'<(?:script|img|iframe)[^>]* src="(?:https?:)?//|<link[^>]* href="(?:https?:)?//')
-    assert [found[0] for page in pages for found in loaded.finditer(page)] == []
+    assert [match[0] for page in pages for match in loaded.finditer(page)] == []
     index = json.loads((tmp_path / "search" / "search_index.json").read_text(encoding="utf-8"))
     assert any("tombstone" in entry["text"] for entry in index["docs"])
 

@@ -146,8 +146,8 @@ def test_there_is_nothing_to_repair_in_what_the_program_leaves(tmp_path: Path, n
 
 def test_a_directory_with_segments_is_fine(tmp_path: Path) -> None:
     kept(tmp_path)
-    found = doctor(tmp_path, code=0)
-    assert (found["starts"], found["snapshot"], found["findings"], found["plan"]) == (True, 2, [], [])
+    report = doctor(tmp_path, code=0)
+    assert (report["starts"], report["snapshot"], report["findings"], report["plan"]) == (True, 2, [], [])
     shard = started(tmp_path)
     assert read_all(shard) == (ALL, [])
     goes_on(shard, tmp_path)
@@ -157,9 +157,11 @@ def test_a_damaged_record_of_a_segment_becomes_a_lost_range(tmp_path: Path) -> N
     shard = kept(tmp_path)
     damage(shard, 11, 12)
     assert run_here("verify", tmp_path).code == 1
-    found = doctor(tmp_path, code=1)
-    assert found["starts"]
-    assert [(one["level"], one["topic"], one["seq"]) for one in found["findings"]] == [("loss", "orders", 12)]
+    report = doctor(tmp_path, code=1)
+    assert report["starts"]
+    assert [(one["level"], one["topic"], one["seq"]) for one in report["findings"]] == [
+        ("loss", "orders", 12)
+    ]
     mended = repaired(tmp_path)
     assert read_all(mended) == ([seq for seq in ALL if seq != 12], [(12, 12, "crash")])
     assert any("seg-" in name for name in os.listdir(mended.paths.quarantine))
@@ -200,10 +202,10 @@ def test_what_can_be_made_from_the_records_is(
     path = segment(shard, 11, suffix)
     before = path.read_bytes()
     change(path)
-    found = doctor(tmp_path, code=1)
-    assert found["starts"]
-    assert [one["level"] for one in found["findings"]] == ["harmless"]
-    assert found["loses"] == []
+    report = doctor(tmp_path, code=1)
+    assert report["starts"]
+    assert [one["level"] for one in report["findings"]] == ["harmless"]
+    assert report["loses"] == []
     mended = repaired(tmp_path)
     assert path.read_bytes() == before
     assert read_all(mended) == (ALL, [])
@@ -215,10 +217,10 @@ def test_deletes_that_the_older_snapshot_and_its_log_know_are_found_again(
 ) -> None:
     shard = kept(tmp_path)
     flip(segment(shard, 1, ".del"), 41)
-    found = doctor(tmp_path, "--repair", code=1)
-    assert found["starts"]
-    assert [one["level"] for one in found["findings"]] == ["harmless"]
-    assert found["loses"] == []
+    report = doctor(tmp_path, "--repair", code=1)
+    assert report["starts"]
+    assert [one["level"] for one in report["findings"]] == ["harmless"]
+    assert report["loses"] == []
     mended = repaired(tmp_path) if is_repaired else started(tmp_path)
     assert read_all(mended) == (ALL, [])
     goes_on(mended, tmp_path)
@@ -233,9 +235,9 @@ def test_deletes_that_nobody_knows_come_back_only_when_told(tmp_path: Path) -> N
     shard.checkpoint()
     shard.close()
     os.unlink(segment(shard, 11, ".del"))
-    found = doctor(tmp_path, "--repair", "--apply", code=1)
-    assert not found["repaired"]
-    assert "--revive-deleted" in found["refused"][0]
+    report = doctor(tmp_path, "--repair", "--apply", code=1)
+    assert not report["repaired"]
+    assert "--revive-deleted" in report["refused"][0]
     with pytest.raises(RecoveryRefused):
         started(tmp_path)
     mended = repaired(tmp_path, "--revive-deleted")
@@ -246,8 +248,8 @@ def test_deletes_that_nobody_knows_come_back_only_when_told(tmp_path: Path) -> N
 def test_a_damaged_newest_snapshot_costs_nothing(tmp_path: Path) -> None:
     shard = kept(tmp_path)
     flip(shard.paths.snapshot(2), 60)
-    found = doctor(tmp_path, code=1)
-    assert (found["starts"], found["snapshot"], found["loses"]) == (True, 1, [])
+    report = doctor(tmp_path, code=1)
+    assert (report["starts"], report["snapshot"], report["loses"]) == (True, 1, [])
     mended = repaired(tmp_path)
     assert read_all(mended) == (ALL, [])
     assert "snapshot.00000002.bin.1" in os.listdir(mended.paths.quarantine)
@@ -262,9 +264,9 @@ def test_without_a_snapshot_the_manifest_is_gone_by(tmp_path: Path) -> None:
         os.unlink(file)
     with pytest.raises(UnreadableLog):
         started(tmp_path)
-    found = doctor(tmp_path, "--repair", code=1)
-    assert not found["starts"]
-    assert any("settings" in one for one in found["loses"])
+    report = doctor(tmp_path, "--repair", code=1)
+    assert not report["starts"]
+    assert any("settings" in one for one in report["loses"])
     mended = repaired(tmp_path)
     assert read_all(mended) == (ALL, [])
     goes_on(mended, tmp_path)
@@ -277,9 +279,9 @@ def test_with_nothing_to_go_by_it_says_so_and_leaves_all_alone(tmp_path: Path) -
     flip(shard.paths.manifest, 60)
     os.unlink(shard.wal_files()[0])
     before = fingerprint(Path(shard.paths.root))
-    found = doctor(tmp_path, "--repair", "--apply", code=1)
-    assert not found["repaired"]
-    assert "backup" in found["refused"][0]
+    report = doctor(tmp_path, "--repair", "--apply", code=1)
+    assert not report["repaired"]
+    assert "backup" in report["refused"][0]
     assert fingerprint(Path(shard.paths.root)) == before
 
 
@@ -311,9 +313,9 @@ def test_damage_in_the_log_is_a_lost_range_and_the_rest_is_kept(tmp_path: Path) 
     assert run_here("verify", tmp_path).code == 1
     with pytest.raises(RecoveryRefused):
         started(tmp_path)
-    found = doctor(tmp_path, "--repair", code=1)
-    assert not found["starts"]
-    assert found["findings"][0]["level"] == "stops"
+    report = doctor(tmp_path, "--repair", code=1)
+    assert not report["starts"]
+    assert report["findings"][0]["level"] == "stops"
     mended = repaired(tmp_path)
     assert read_all(mended) == ([seq for seq in range(1, 42) if seq != 28], [(28, 28, "crash")])
     assert any(name.startswith("wal-") for name in os.listdir(mended.paths.quarantine))
@@ -403,7 +405,7 @@ def test_a_repair_that_is_killed_anywhere_is_run_again(
     starts: bool,
 ) -> None:
     build(tmp_path / "source")
-    wanted = [seq for seq in (range(1, 42) if build is broken_log else ALL) if seq not in lost]
+    expected = [seq for seq in (range(1, 42) if build is broken_log else ALL) if seq not in lost]
     for nth in range(1, 1000, 1 if DEEP else 5):
         path = tmp_path / str(nth)
         shutil.copytree(tmp_path / "source", path)
@@ -424,9 +426,9 @@ def test_a_repair_that_is_killed_anywhere_is_run_again(
         assert done.code == 0, (nth, done.out, done.err)
         shard = started(path)
         got = read_all(shard)
-        assert got.seqs == wanted, nth
+        assert got.seqs == expected, nth
         # Once CURRENT was written, nothing says any more that no seq behind the last record was given out.
-        assert [gap[:2] for gap in got.gaps if gap[0] <= wanted[-1]] == [(seq, seq) for seq in lost], nth
+        assert [gap[:2] for gap in got.gaps if gap[0] <= expected[-1]] == [(seq, seq) for seq in lost], nth
         shard.close()
         shutil.rmtree(path)
         if is_over:
@@ -449,10 +451,10 @@ def test_nothing_is_repaired_while_a_server_holds_the_shard(tmp_path: Path) -> N
 def test_a_log_of_a_newer_program_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept(tmp_path)
     monkeypatch.setattr("topicsd.log.file_header.VERSION", 0)
-    found = doctor(tmp_path, "--repair", "--apply", code=1)
-    assert not found["repaired"]
-    assert "version" in found["refused"][0]
-    assert found["plan"] == []
+    report = doctor(tmp_path, "--repair", "--apply", code=1)
+    assert not report["repaired"]
+    assert "version" in report["refused"][0]
+    assert report["plan"] == []
 
 
 def test_apply_alone_is_refused(tmp_path: Path) -> None:

@@ -78,9 +78,9 @@ def test_what_is_in_a_directory_that_is_not_mounted_is_not_given_up(
         flip(place.snapshots()[-1], 60)
     place.unmount(leaves)
     missing = 2 if leaves == "newer" else 3
-    told = unchanged(place.data, lambda: run_here("verify", place.data))
-    assert told.code == 1
-    assert told.out.count("the cold directory may not be mounted") == missing
+    ran = unchanged(place.data, lambda: run_here("verify", place.data))
+    assert ran.code == 1
+    assert ran.out.count("the cold directory may not be mounted") == missing
     done = doctor(place.data, "--repair", "--apply", code=1)
     assert done["loses"] == []
     (refused,) = done["refused"]
@@ -152,7 +152,7 @@ def test_a_server_that_does_not_start_is_not_said_to_start(tmp_path: Path) -> No
     for snapshot in place.snapshots():
         flip(snapshot, 60)
     os.unlink(place.shard.wal_files()[0])
-    told = run_here("doctor", place.data)
-    assert "a server does not start it: " in told.out
-    assert "a server starts" not in told.out
-    assert f"topicsd doctor {place.data} --repair" in " ".join(told.out.split())
+    ran = run_here("doctor", place.data)
+    assert "a server does not start it: " in ran.out
+    assert "a server starts" not in ran.out
+    assert f"topicsd doctor {place.data} --repair" in " ".join(ran.out.split())

@@ -28,9 +28,9 @@ def route(shard: RealShard, source: str, dest: str, **options: bool) -> None:
 
 
 def end_of_log(shard: RealShard) -> int:
-    found = shard.shard.log.place
-    assert found is not None
-    return found.offset
+    place = shard.shard.log.place
+    assert place is not None
+    return place.offset
 
 
 def end(shard: RealShard) -> None:

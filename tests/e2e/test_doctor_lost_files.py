@@ -35,16 +35,16 @@ def without_its_last_file(path: Path, *, is_clean: bool) -> RealShard:
 
 
 def planned(path: Path) -> Any:
-    (found,) = run_here("doctor", path, "--repair", "--json").json["shards"]
-    return found
+    (report,) = run_here("doctor", path, "--repair", "--json").json["shards"]
+    return report
 
 
 @pytest.mark.parametrize(("is_clean", "most"), [(True, 1000), (False, 1 << 15)])
 def test_what_may_be_lost_is_bounded_by_what_the_file_held(tmp_path: Path, is_clean: bool, most: int) -> None:
     shard = without_its_last_file(tmp_path, is_clean=is_clean)
-    found = planned(tmp_path)
-    assert not found["starts"]
-    (said,) = [one for one in found["loses"] if one.startswith('topic "orders"')]
+    report = planned(tmp_path)
+    assert not report["starts"]
+    (said,) = [one for one in report["loses"] if one.startswith('topic "orders"')]
     match = AT_MOST.fullmatch(said)
     assert match is not None, said
     count, goes_on = int(match[1].replace(",", "")), int(match[2])

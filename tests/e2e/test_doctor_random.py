@@ -98,7 +98,7 @@ def test_no_loss_is_silent_and_no_seq_comes_again(tmp_path: Path, seed: int) -> 
         if topic is None or topic.epoch != epoch:
             continue  # That it was made stood in what is damaged.
         got = read_all(again, name)
-        told = {seq for first, last, _ in got.gaps for seq in range(first, min(last, head) + 1)}
-        assert [seq for seq in before[name] if seq not in got.seqs and seq not in told] == []
+        reported = {seq for first, last, _ in got.gaps for seq in range(first, min(last, head) + 1)}
+        assert [seq for seq in before[name] if seq not in got.seqs and seq not in reported] == []
         assert again.append(name, "new").first_seq > head
     again.close()

@@ -20,7 +20,7 @@ def segments(
     everything: Everything, suffix: str, is_right: Callable[[SegmentEntry], bool]
 ) -> list[tuple[Path, SegmentName]]:
     """The files of this kind of all segments for which it is so."""
-    found = []
+    paths = []
     for snapshot in snapshots_of(everything):
         for topic in snapshot.topics:
             for entry in topic.segments:
@@ -30,8 +30,8 @@ def segments(
                 root = everything.cold if entry.tier == "cold" and suffix != ".del" else everything.data
                 path = Path(shard_paths(str(root), snapshot.head.shard).root, name.key(suffix))
                 if path.exists():
-                    found.append((path, name))
-    return found
+                    paths.append((path, name))
+    return paths
 
 
 def a_segment(suffix: str, is_right: Callable[[SegmentEntry], bool]) -> Callable[[Everything], Path]:
@@ -91,11 +91,11 @@ def test_a_flipped_byte_is_found_and_repaired(copy: Everything, kind: str) -> No
         assert ran.code in (0, 1)
         assert "Traceback" not in ran.err
 
-    found = run_here("doctor", copy.data, "--json", cold).json
-    assert not found["is_fine"]
-    levels = [one["level"] for shard in found["shards"] for one in shard["findings"]]
+    report = run_here("doctor", copy.data, "--json", cold).json
+    assert not report["is_fine"]
+    levels = [one["level"] for shard in report["shards"] for one in shard["findings"]]
     assert levels == [] if damage.level == "layout" else damage.level in levels
-    assert (found["layout"] is not None) == (damage.level == "layout")
+    assert (report["layout"] is not None) == (damage.level == "layout")
 
     apply = ("doctor", copy.data, "--repair", "--apply", cold)
     if damage.repairs:

@@ -45,8 +45,8 @@ def served(everything: Everything, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(params=["down", "up"])
 def directory(request: pytest.FixtureRequest, everything: Everything) -> Everything:
-    found: Everything = request.getfixturevalue("served") if request.param == "up" else everything
-    return found
+    result: Everything = request.getfixturevalue("served") if request.param == "up" else everything
+    return result
 
 
 @pytest.mark.parametrize("look", LOOKS, ids=" ".join)
@@ -87,16 +87,16 @@ def inspected(directory: Everything) -> dict[str, Any]:
 
 
 def test_topics_are_as_the_server_said(directory: Everything) -> None:
-    found, said = inspected(directory), directory.said
-    assert sorted(found) == sorted(said.states)
+    topics, said = inspected(directory), directory.said
+    assert sorted(topics) == sorted(said.states)
     for name, state in said.states.items():
         if state["config"]["durability"] == "ephemeral":
-            assert found[name]["head_seq"] is None
+            assert topics[name]["head_seq"] is None
             continue
         for field in ("head_seq", "earliest_seq", "epoch", "count", "bytes"):
-            assert found[name][field] == state[field], (name, field)
+            assert topics[name][field] == state[field], (name, field)
         config = {name: value for name, value in state["config"].items() if name != "durable"}
-        assert found[name]["config"] == config
+        assert topics[name]["config"] == config
 
 
 @pytest.mark.parametrize("flags", [(), ("--json",), ("--checkpoint",), ("--frames",)], ids=" ".join)
@@ -110,13 +110,13 @@ def test_each_topic_alone(directory: Everything, flags: tuple[str, ...]) -> None
 
 
 def test_queues_are_as_the_server_said(directory: Everything) -> None:
-    found, seen = inspected(directory), set()
+    topics, seen = inspected(directory), set()
     for name, state in directory.said.states.items():
         said = state.get("queue")
-        assert (found[name]["queue"] is None) == (said is None), name
+        assert (topics[name]["queue"] is None) == (said is None), name
         if said is None:
             continue
-        queue = found[name]["queue"]
+        queue = topics[name]["queue"]
         counts = {field: said.get(field, 0) for field in queue if field not in ("paused", "leases_durable")}
         if not state["config"]["leases_durable"]:
             # No file knows that a job is held, or was given back with a delay.
@@ -135,12 +135,12 @@ def test_queues_are_as_the_server_said(directory: Everything) -> None:
 
 
 def test_cursors_and_routes_are_as_the_server_said(directory: Everything) -> None:
-    found = inspected(directory)
+    topics = inspected(directory)
     for name, said in directory.said.cursors.items():
         fields = ("cursor", "from_seq", "set_ts", "lag_records")
         cursors = [{field: one[field] for field in fields} for one in said]
-        assert found[name]["cursors"] == cursors, name
-    routes = {route["name"]: route for topic in found.values() for route in topic["routes"]}
+        assert topics[name]["cursors"] == cursors, name
+    routes = {route["name"]: route for topic in topics.values() for route in topic["routes"]}
     assert sorted(routes) == sorted(route["router"] for route in directory.said.routes)
     for route in directory.said.routes:
         shown = routes[route["router"]]
@@ -148,7 +148,7 @@ def test_cursors_and_routes_are_as_the_server_said(directory: Everything) -> Non
             assert shown[field] == route[field], (shown, route)
         if "ring" not in route["router"]:
             assert shown["lag"] == 0
-            assert shown["position"] == found[route["source"]]["head_seq"]
+            assert shown["position"] == topics[route["source"]]["head_seq"]
 
 
 def test_text_shows_queues_routes_and_cursors(everything: Everything) -> None:
@@ -156,8 +156,8 @@ def test_text_shows_queues_routes_and_cursors(everything: Everything) -> None:
     for heading in ("QUEUE ", "ROUTE ", "CURSOR "):
         assert f"\n  {heading}" in text
     names = everything.second
-    held = run_here("inspect", everything.data, "--topic", names.held).out
-    assert "queue       4 ready, 4 in flight, 3 delayed" in held
+    text = run_here("inspect", everything.data, "--topic", names.held).out
+    assert "queue       4 ready, 4 in flight, 3 delayed" in text
     paused = run_here("inspect", everything.data, "--topic", names.paused).out
     assert "paused: 1 ready, 2 dead lettered" in paused
     route = " ".join(run_here("inspect", everything.data, "--topic", names.across).out.split())

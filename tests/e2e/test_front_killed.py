@@ -87,20 +87,20 @@ def test_a_server_that_starts_while_the_workers_of_the_last_one_drain_waits_for_
         book.make_topics(first.port)
         with Crew(first.port, book, seed_of_this_run()):
             time.sleep(0.2)
-            held = first.a_worker(0)
-            held.signal(signal.SIGSTOP)
+            worker = first.a_worker(0)
+            worker.signal(signal.SIGSTOP)
             first.front.signal(signal.SIGKILL)
             first.served.process.wait()
-            released = threading.Timer(2.0, held.signal, (signal.SIGCONT,))
+            released = threading.Timer(2.0, worker.signal, (signal.SIGCONT,))
             released.start()
             second = WholeServer(other_folder, shards=SHARDS, data_dir=tmp_path / "data")
             started = time.monotonic()
             with second:
                 took = time.monotonic() - started
-                assert held.wait(0)
+                assert worker.wait(0)
                 released.join()
         book.crashed()
-        held.close()
+        worker.close()
     print(f"the second server was ready after {took:.2f} s")
     with first:
         book.check(first.port)
@@ -155,27 +155,27 @@ def test_a_stop_under_load_answers_or_refuses_everything(tmp_path: Path) -> None
                     book.make_topics(server.port)
                 else:
                     book.check(server.port)
-                told, enough = Counter[str](), threading.Event()
-                newcomer = threading.Thread(target=_ask_anew, args=(server, told, enough))
+                answers, enough = Counter[str](), threading.Event()
+                newcomer = threading.Thread(target=_ask_anew, args=(server, answers, enough))
                 with Crew(server.port, book, f"{seed} {number}"):
                     newcomer.start()
-                    server.wait_for(lambda: told["200"] + told["201"] > 10, "some are answered")  # noqa: B023
+                    server.wait_for(lambda: answers["200"] + answers["201"] > 10, "some are answered")  # noqa: B023
                     started = time.monotonic()
                     assert server.stop() == 0
                     took = time.monotonic() - started
                     enough.set()
                     newcomer.join()
             book.crashed()
-            print(f"stopped in {took:.2f} s; new connections: {dict(told)}; others: {dict(book.answers)}")
+            print(f"stopped in {took:.2f} s; new connections: {dict(answers)}; others: {dict(book.answers)}")
             assert took < DRAIN_SECONDS
             # One connection a request: an answer, or nobody listened any more, and nothing in between.
-            assert set(told) <= {"200", "201", "503 shutting_down", "refused"}, told
+            assert set(answers) <= {"200", "201", "503 shutting_down", "refused"}, answers
     with server:
         book.check(server.port)
         assert server.stop() == 0
 
 
-def _ask_anew(server: WholeServer, told: Counter[str], enough: threading.Event) -> None:
+def _ask_anew(server: WholeServer, answers: Counter[str], enough: threading.Event) -> None:
     port, shard = server.port, 0
     names = [server.topic_of(shard, "new") for shard in range(server.shards)]
     while not enough.is_set():
@@ -184,9 +184,11 @@ def _ask_anew(server: WholeServer, told: Counter[str], enough: threading.Event) 
             with Client(port) as client:
                 try:
                     answer = client.ask("POST", f"/v0/topics/{names[shard % len(names)]}", RECORD)
-                    told[str(answer.status) if answer.status < 300 else f"{answer.status} {answer.code}"] += 1
+                    answers[
+                        str(answer.status) if answer.status < 300 else f"{answer.status} {answer.code}"
+                    ] += 1
                 except ConnectionEnded as error:
-                    told[f"no answer: {error}"] += 1
+                    answers[f"no answer: {error}"] += 1
         except ConnectionRefusedError:
-            told["refused"] += 1
+            answers["refused"] += 1
             enough.wait(0.05)

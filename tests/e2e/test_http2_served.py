@@ -23,8 +23,8 @@ RECORDS = b'{"records":[{"data":1}]}'
 def test_every_route_is_answered_on_one_connection_whoever_owns_it(tmp_path: Path) -> None:
     with served(tmp_path) as server, H2Client(server.port) as client:
         topics = [f"t{n}" for n in range(8)]
-        asked = [client.start("POST", f"/v0/topics/{topic}", RECORDS) for topic in topics]
-        assert [client.finish(one).status for one in asked] == [201] * 8
+        requests = [client.start("POST", f"/v0/topics/{topic}", RECORDS) for topic in topics]
+        assert [client.finish(one).status for one in requests] == [201] * 8
         assert client.ask("GET", "/v0/health").json["status"] == "ok"
         assert client.ask("GET", "/v0/ready").status == 200
         listed = client.ask("GET", "/v0/topics").json["topics"]
@@ -64,8 +64,8 @@ def test_a_stop_answers_what_is_in_flight_and_says_goodbye(tmp_path: Path) -> No
 def test_curl_speaks_it(tmp_path: Path) -> None:
     with served(tmp_path) as server:
         url = f"http://127.0.0.1:{server.port}/v0/topics/t"
-        told = ["curl", "--silent", "--write-out", "\n%{http_version} %{http_code}"]
-        known = [*told, "--http2-prior-knowledge", "--header", "content-type: application/json"]
+        curl = ["curl", "--silent", "--write-out", "\n%{http_version} %{http_code}"]
+        known = [*curl, "--http2-prior-knowledge", "--header", "content-type: application/json"]
         large = tmp_path / "body"
         large.write_bytes(b'{"records":[{"data":"%b"}' % (b"x" * 900_000) + b',{"data":1}]}')
         for body, status in ((RECORDS.decode(), 201), (f"@{large}", 200)):
@@ -79,5 +79,5 @@ def test_curl_speaks_it(tmp_path: Path) -> None:
         assert how == "2 200"
         assert [len(str(one["data"])) for one in json.loads(answer)["records"]] == [1, 900_000, 1]
         if "HTTP2" in subprocess.run(["curl", "--version"], capture_output=True, text=True).stdout:
-            ran = subprocess.run([*told, "--http2", url], capture_output=True)
+            ran = subprocess.run([*curl, "--http2", url], capture_output=True)
             assert ran.stdout.decode().rpartition("\n")[2] == "1.1 200"

@@ -25,8 +25,8 @@ def test_nothing_is_written_and_what_is_kept_is_ephemeral(tmp_path: Path) -> Non
     with WholeServer(tmp_path, "--memory", data_dir=folder / "data") as server:
         topics = [server.topic_of(shard, "t") for shard in range(2)]
         for topic in topics:
-            told = ask(server, "POST", topic, b'{"records":[{"data":1},{"data":2}]}')
-            assert (told.status, told.json["durability"]) == (201, "ephemeral")
+            answer = ask(server, "POST", topic, b'{"records":[{"data":1},{"data":2}]}')
+            assert (answer.status, answer.json["durability"]) == (201, "ephemeral")
             read = ask(server, "POST", f"{topic}/diff", b"{}")
             assert [one["data"] for one in read.json["records"]] == [1, 2]
         queue = ask(server, "PUT", "jobs", b'{"type":"queue","durable":false}')

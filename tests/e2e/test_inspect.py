@@ -126,9 +126,9 @@ def test_the_facts_of_a_clean_directory(tmp_path: Path) -> None:
     assert file["size_bytes"] == 1 << 16
     assert file["synced_offset"] == file["used_bytes"]
     assert file["remains_bytes"] == 0
-    found = topics(shard)
-    assert list(found) == ["audit", "live", "orders"]
-    orders, audit, live = found["orders"], found["audit"], found["live"]
+    by_name = topics(shard)
+    assert list(by_name) == ["audit", "live", "orders"]
+    orders, audit, live = by_name["orders"], by_name["audit"], by_name["live"]
     assert orders["topic_id"] == f"{topic_id('orders'):016x}"
     assert (orders["head_seq"], orders["durable_seq"], orders["earliest_seq"]) == (3, 3, 2)
     assert (orders["evict_floor"], orders["count"], orders["ceiling"]) == (1, 2, 3)
@@ -209,16 +209,16 @@ def test_one_topic_in_detail(tmp_path: Path) -> None:
         "config all defaults",
     ):
         assert said in text
-    found = run_here("inspect", tmp_path, "--topic", "orders", "--json").json
-    assert (found["shard"], found["starts"], found["problems"]) == (0, True, [])
-    assert found["topic"] == topics(only_shard(tmp_path))["orders"]
+    report = run_here("inspect", tmp_path, "--topic", "orders", "--json").json
+    assert (report["shard"], report["starts"], report["problems"]) == (0, True, [])
+    assert report["topic"] == topics(only_shard(tmp_path))["orders"]
 
 
 def test_a_restart_that_would_lose_is_said_of_the_topic(tmp_path: Path) -> None:
     DIRECTORIES["rebooted"](tmp_path)
     text = joined(run_here("inspect", tmp_path, "--topic", "orders").out)
-    told = r"the head would be (\d+), its ceiling, and readers would be told that seqs 4 to \1 \(crash\)"
-    assert re.search(told, text)
+    sentence = r"the head would be (\d+), its ceiling, and readers would be told that seqs 4 to \1 \(crash\)"
+    assert re.search(sentence, text)
     text = joined(run_here("inspect", tmp_path, "--topic", "audit").out)
     assert "restart the head would be 3, and nothing would be reported lost" in text
     assert "floor 2: records were lost up to 1 by cap" in text
@@ -240,8 +240,8 @@ def test_a_topic_is_looked_for_where_its_name_belongs_and_then_elsewhere(tmp_pat
     DIRECTORIES["of_many_shards"](tmp_path)
     names = [f"topic-{number}" for number in range(12)]
     shards = [run_here("inspect", tmp_path, "--topic", name, "--json").json for name in names]
-    assert {found["shard"] for found in shards} == {0, 1, 2}
-    assert [found["topic"]["head_seq"] for found in shards] == list(range(1, 13))
+    assert {report["shard"] for report in shards} == {0, 1, 2}
+    assert [report["topic"]["head_seq"] for report in shards] == list(range(1, 13))
     owner = shards[3]["shard"]
     elsewhere = RealShard(tmp_path, shard=(owner + 1) % 3)
     elsewhere.append("topic-99", 1)

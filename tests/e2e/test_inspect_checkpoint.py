@@ -55,12 +55,12 @@ def only_shard(path: Path, code: int = 0) -> Any:
 
 def test_the_snapshots_are_listed_with_what_is_in_them(tmp_path: Path) -> None:
     data_dir(tmp_path, 6, 7)
-    told = checked(tmp_path)
-    assert "uses snapshot 7 and reads the log from ordinal 10190, at offset 4096 of" in told
-    assert "snapshot.00000006.bin" in told
-    assert "orders/ä" in told
-    assert "cold segments below /cold" in told
-    assert "WRONG" not in told
+    output = checked(tmp_path)
+    assert "uses snapshot 7 and reads the log from ordinal 10190, at offset 4096 of" in output
+    assert "snapshot.00000006.bin" in output
+    assert "orders/ä" in output
+    assert "cold segments below /cold" in output
+    assert "WRONG" not in output
     shard = only_shard(tmp_path)
     newest = shard["snapshots"][0]
     assert (newest["topic_count"], newest["segment_count"], newest["idempotency_keys"]) == (2, 2, 2)
@@ -69,9 +69,9 @@ def test_the_snapshots_are_listed_with_what_is_in_them(tmp_path: Path) -> None:
 
 def test_a_topic_is_shown_with_its_segments(tmp_path: Path) -> None:
     data_dir(tmp_path, 7)
-    told = checked(tmp_path, "--topic", "orders/ä")
+    output = checked(tmp_path, "--topic", "orders/ä")
     for text in ("seg-0000000000000001-2", "sealed", "cold", "10021-10027", "active", "seqs 10001 to 10020"):
-        assert text in told
+        assert text in output
     answer = msgspec.json.decode(checked(tmp_path, "--topic", "orders/ä", "--json"))
     assert answer["snapshot"] == 7
     assert answer["topic"]["config"]["durability"] == "fsync"
@@ -82,10 +82,10 @@ def test_a_topic_is_shown_with_its_segments(tmp_path: Path) -> None:
 def test_a_damaged_snapshot_is_told_and_the_one_before_it_is_used(tmp_path: Path) -> None:
     paths = data_dir(tmp_path, 6, 7)
     flip(paths.snapshot(7), 60)
-    told = checked(tmp_path, code=1)
-    assert "WRONG" in told
-    assert "NOT USED" in told
-    assert "uses snapshot 6" in told
+    output = checked(tmp_path, code=1)
+    assert "WRONG" in output
+    assert "NOT USED" in output
+    assert "uses snapshot 6" in output
     shard = only_shard(tmp_path, code=1)
     assert [bool(one["damage"]) for one in shard["snapshots"]] == [True, False]
     assert "checksum" in shard["problems"][0]
@@ -124,10 +124,10 @@ def test_trash_and_readers_are_told(tmp_path: Path) -> None:
     move_to_trash(FS, paths, [dropped], 1000)
     Path(paths.readers, "dead-1").touch()
     with ReaderLock(paths.readers, "spark"):
-        told = checked(tmp_path)
-        assert f"process {os.getpid()} keeps what is in trash/" in told
-        assert "1 file, 2 KiB" in told
-        assert "dead-1: left over" in told
+        output = checked(tmp_path)
+        assert f"process {os.getpid()} keeps what is in trash/" in output
+        assert "1 file, 2 KiB" in output
+        assert "dead-1: left over" in output
 
 
 @pytest.mark.parametrize("has_directories", [True, False])

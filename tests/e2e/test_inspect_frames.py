@@ -65,9 +65,9 @@ def test_rows_hold_what_json_holds(tmp_path: Path) -> None:
     rows = run_here("inspect", tmp_path, "--frames").out.splitlines()
     assert rows[0] == f"shard 00  {tmp_path}/shards/00"
     assert rows[1].split()[:5] == ["ORDINAL", "FILE", "OFFSET", "SIZE", "TYPE"]
-    found = frames(tmp_path)
-    assert len(rows) == 2 + len(found)
-    for text, row in zip(rows[2:], found, strict=True):
+    json_rows = frames(tmp_path)
+    assert len(rows) == 2 + len(json_rows)
+    for text, row in zip(rows[2:], json_rows, strict=True):
         cells = text.split()
         assert cells[:6] == [
             str(row.get("ordinal", "-")),

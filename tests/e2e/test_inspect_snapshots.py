@@ -30,12 +30,12 @@ def numbers(shard: Any) -> dict[str, tuple[int, int, int, int]]:
 
 def served_numbers(path: Path) -> dict[str, tuple[int, int, int, int]]:
     shard = started(path)
-    found = {}
+    numbers = {}
     for name in shard.shard.topic_names():
         state = shard.state(name)
-        found[name] = (state.head_seq, state.earliest_seq, state.count, state.bytes)
+        numbers[name] = (state.head_seq, state.earliest_seq, state.count, state.bytes)
     shard.stop_dead()
-    return found
+    return numbers
 
 
 def test_heads_and_counts_are_those_of_a_start(tmp_path: Path) -> None:

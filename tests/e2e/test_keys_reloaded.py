@@ -49,11 +49,11 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def hang_up(server: Served, told: str) -> None:
+def hang_up(server: Served, line: str) -> None:
     """SIGHUP, until the log says so."""
-    count = server.log.read_text().count(told)
+    count = server.log.read_text().count(line)
     server.process.send_signal(signal.SIGHUP)
-    until(lambda: server.log.read_text().count(told) > count)
+    until(lambda: server.log.read_text().count(line) > count)
 
 
 def test_a_new_key_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
@@ -70,14 +70,14 @@ def test_a_new_key_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
         # A flag overrules what the file says of the port.
         assert "restart to apply" not in server.log.read_text()
 
-        for broken, told in (
+        for broken, line in (
             (f'api_keys = "{OLD}:raed"', "unknown scope"),
             ("api_keys = ", "is not valid TOML"),
             ('api_keys = ""', "the new settings have none"),
             (f'api_keys = "{OLD}"\nmax_limit = 0', "max_limit"),
         ):
             write(config, broken)
-            hang_up(server, told)
+            hang_up(server, line)
             assert knows(server, NEW)
             assert status(server.port, PATHS[0], OLD) == 401
         config.unlink()

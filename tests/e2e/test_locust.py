@@ -19,10 +19,10 @@ USERS = 10
 
 
 def has_server() -> bool:
-    asked = subprocess.run(
+    ran = subprocess.run(
         [*SERVER_COMMAND, "--help"], env=environ(), capture_output=True, check=False, timeout=30
     )
-    return asked.returncode == 0
+    return ran.returncode == 0
 
 
 pytestmark = [

@@ -56,9 +56,9 @@ class Memory:
 
 
 def _status_bytes(pid: int, name: str) -> int:
-    found = re.search(rf"^{name}:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
-    assert found is not None
-    return int(found[1]) * 1024
+    match = re.search(rf"^{name}:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    assert match is not None
+    return int(match[1]) * 1024
 
 
 @pytest.fixture(scope="module")

@@ -486,7 +486,7 @@ def test_a_job_that_another_worker_holds_is_skipped_with_the_reason(server: Whol
         ({"op": "publish", "topic": "ev", "records": {}}, "records: must be an array, got an object"),
     ],
 )
-def test_messages_of_a_web_socket(server: WholeServer, message: dict[str, object], told: str) -> None:
+def test_messages_of_a_web_socket(server: WholeServer, message: dict[str, object], text: str) -> None:
     with WsClient(server.port) as socket:
         socket.say_raw(json.dumps(message).encode())
-        assert socket.read()["message"] == told
+        assert socket.read()["message"] == text

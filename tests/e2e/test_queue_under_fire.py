@@ -77,8 +77,8 @@ def _finish(server: WholeServer, book: WorkBook, queue: str) -> None:
         jobs = ask(server, "POST", f"{queue}/claim", {"node": "last", "max": 1000})["claimed"]
         book.claimed(jobs, time.time() * 1000)
         numbers = {job["$seq"]: job["data"] for job in jobs}
-        told = ask(server, "POST", f"{queue}/ack", {"node": "last", "seqs": list(numbers)})
-        book.ended(numbers, "ack", told["skipped"])
+        answer = ask(server, "POST", f"{queue}/ack", {"node": "last", "seqs": list(numbers)})
+        book.ended(numbers, "ack", answer["skipped"])
         time.sleep(0.05)
     assert not book.complaints, book.complaints[:3]
 

@@ -44,8 +44,8 @@ def test_a_shard_that_does_not_start_is_named_without_paths_and_without_a_retry_
             # Over the worker of the other shard.
             assert other.ask("GET", f"/v0/topics/{name_on(1, 2, 't')}").status == 200
             answers["forwarded"] = other.ask("GET", f"/v0/topics/{damaged}")
-    told = {name: (one.status, one.json.get("error", {}).get("code")) for name, one in answers.items()}
-    assert told == {
+    outcomes = {name: (one.status, one.json.get("error", {}).get("code")) for name, one in answers.items()}
+    assert outcomes == {
         "/v0/ready": (503, "not_ready"),
         "/v0/ready?allow_degraded=true": (200, None),
         "/v0/topics": (503, "not_ready"),

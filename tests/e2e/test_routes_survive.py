@@ -45,8 +45,8 @@ def listed(server: WholeServer, query: str = "") -> list[dict[str, Any]]:
         return answers[-1].status != 503
 
     server.wait_for(is_whole, "all shards tell their rules")
-    found: list[dict[str, Any]] = answers[-1].json["routers"]
-    return found
+    routes: list[dict[str, Any]] = answers[-1].json["routers"]
+    return routes
 
 
 @pytest.mark.parametrize("checkpoint", [False, True])

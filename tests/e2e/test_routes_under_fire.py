@@ -59,10 +59,10 @@ class RouteClient(threading.Thread):
                 dest = rng.choice(self.sources)
             self._put(name, source, dest)
         elif kind == "delete":
-            status, told = self._ask("DELETE", f"/v0/routers/{name}")
+            status, answer = self._ask("DELETE", f"/v0/routers/{name}")
             # One whose source was deleted may be there for a moment, while its shard is away.
             if status == 200 and self.ends.get(name) is not None:
-                assert told["deleted"] is True, name
+                assert answer["deleted"] is True, name
             self._note(name, status, None)
         elif kind == "append":
             self._ask("POST", f"/v0/topics/{source}", {"records": [{"data": 1}]})
@@ -121,8 +121,8 @@ def test_what_was_answered_is_so_and_nothing_excludes_another(tmp_path: Path) ->
 
 def routes_of(server: WholeServer) -> dict[str, tuple[str, str]]:
     with RawClient(server.port) as client:
-        told = client.ask("GET", "/v0/routers?page_size=1000").json["routers"]
-    return {one["router"]: (one["source"], one["dest"]) for one in told}
+        routes = client.ask("GET", "/v0/routers?page_size=1000").json["routers"]
+    return {one["router"]: (one["source"], one["dest"]) for one in routes}
 
 
 def is_whole(server: WholeServer) -> bool:
@@ -134,13 +134,13 @@ def is_whole(server: WholeServer) -> bool:
 
 
 def check(server: WholeServer, clients: list[RouteClient], seed: str) -> None:
-    found = routes_of(server)
+    listed = routes_of(server)
     for one in clients:
         for name, ends in one.ends.items():
-            assert found.get(name) == ends, (seed, name)
-    into = Counter(dest for _, dest in found.values())
-    assert not into or max(into.values()) == 1, (seed, found)
-    up = {dest: source for source, dest in found.values()}
+            assert listed.get(name) == ends, (seed, name)
+    into = Counter(dest for _, dest in listed.values())
+    assert not into or max(into.values()) == 1, (seed, listed)
+    up = {dest: source for source, dest in listed.values()}
     for topic in up:
         seen = {topic}
         while (topic := up.get(topic, "")) and topic not in seen:

@@ -62,8 +62,8 @@ def test_an_open_door_is_refused_unless_it_is_meant(host: str) -> None:
 
 
 def test_the_address_of_a_passed_socket_counts_and_not_the_setting() -> None:
-    told = r"0\.0\.0\.0 can be reached"
-    with closing(socket.create_server(("0.0.0.0", 0))) as passed, pytest.raises(CommandError, match=told):
+    refusal = r"0\.0\.0\.0 can be reached"
+    with closing(socket.create_server(("0.0.0.0", 0))) as passed, pytest.raises(CommandError, match=refusal):
         refuse_open_door(Settings(), [passed])
     with closing(socket.create_server(("127.0.0.1", 0))) as passed:
         refuse_open_door(Settings(host="0.0.0.0"), [passed])

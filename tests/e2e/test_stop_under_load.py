@@ -121,7 +121,7 @@ def test_a_stop_answers_what_was_sent(tmp_path: Path, fronts: int, all_at_once: 
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(PATIENCE_SECONDS) == 0
         clients.join()
-    lost = [told for told, sent in clients.unanswered if sent < stopped_at or told.startswith("new")]
+    lost = [error for error, sent in clients.unanswered if sent < stopped_at or error.startswith("new")]
     assert lost == []
     # The first append makes the topic, and a read may come before it.
     assert clients.statuses <= {200, 201, 404, 503}

@@ -107,20 +107,20 @@ def test_a_stop_tells_every_stream_and_a_restart_goes_on_with_it(tmp_path: Path)
             took = time.monotonic() - began
             ended.set()
             writer.join()
-            told = [to_the_end(stream) for stream in streams]
+            received = [to_the_end(stream) for stream in streams]
         assert took < DRAIN_SECONDS
-        for events in told:
+        for events in received:
             last = events[-1]
             assert (last.name, last.data["code"]) == ("error", "shutting_down"), last
             assert last.id
             assert last.data["retry_after_ms"] > 0
-        print(f"stopped in {took:.2f} s; {sum(map(len, map(seqs, told)))} records were read before")
+        print(f"stopped in {took:.2f} s; {sum(map(len, map(seqs, received)))} records were read before")
         server.start()
         with RawClient(server.port) as client:
             for topic in topics * RECORDS_MORE:
                 assert append(client, topic) == 200
             heads = {topic: client.ask("GET", f"/v0/topics/{topic}").json["head_seq"] for topic in topics}
-        for topic, target, events in zip(watched, targets, told, strict=True):
+        for topic, target, events in zip(watched, targets, received, strict=True):
             with EventClient(server.port, target, f"last-event-id: {events[-1].id}") as stream:
                 stream.begin()
                 while seqs(events)[-1] < heads[topic]:
@@ -150,7 +150,7 @@ def test_a_watcher_that_never_reads_is_held_no_memory_for_and_is_sent_away(tmp_p
             print(f"{NEVER_READING} streams that nobody reads: {most / NEVER_READING / 1024:,.0f} KiB each")
             assert most < NEVER_READING * HELD_BYTES_MAX
             # The one that lost its session was sent away first. Who still does not read then is cut off.
-            told = [to_the_end(streams[0].begin())]
+            received = [to_the_end(streams[0].begin())]
             server.wait_for(lambda: open_streams(server.port) == NEVER_READING, "all are counted")
             while open_streams(server.port) > 1:
                 assert time.monotonic() - began < 2 * CLOGGED_SECONDS_MAX
@@ -164,8 +164,8 @@ def test_a_watcher_that_never_reads_is_held_no_memory_for_and_is_sent_away(tmp_p
         assert most < NEVER_READING * HELD_BYTES_MAX + GROWTH_BYTES_MAX
         # All at once, for the same reason.
         with ThreadPoolExecutor(NEVER_READING) as readers:
-            told += readers.map(lambda stream: to_the_end(stream.begin()), streams[1:])
-        for number, events in enumerate(told):
+            received += readers.map(lambda stream: to_the_end(stream.begin()), streams[1:])
+        for number, events in enumerate(received):
             last = events[-1]
             assert last.name == "error", last
             assert last.data["code"] == ("slow_consumer" if number else "taken_over"), last

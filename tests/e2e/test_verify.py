@@ -191,8 +191,8 @@ def test_each_damaged_place_is_named(tmp_path: Path) -> None:
     hit = [appends[3], appends[7], appends[25]]
     for row in hit:
         flip(os.path.join(real.paths.wal, row["file"]), row["offset"] + 50)
-    found = problems(tmp_path)
-    assert [(one["file"], one["offset"], one["topic"], one["seq"]) for one in found] == [
+    damaged = problems(tmp_path)
+    assert [(one["file"], one["offset"], one["topic"], one["seq"]) for one in damaged] == [
         (row["file"], row["offset"], "orders", row["seq"]) for row in hit
     ]
     text = run_here("verify", tmp_path)
@@ -206,9 +206,9 @@ def test_each_damaged_place_is_named(tmp_path: Path) -> None:
 def test_a_damaged_header_of_a_later_file_is_named(tmp_path: Path) -> None:
     real = DIRECTORIES["of_many_files"](tmp_path)
     flip(real.wal_files()[1], 60)
-    (found,) = problems(tmp_path)
-    assert (found["file"], found["offset"]) == (os.path.basename(real.wal_files()[1]), 0)
-    assert "the file header is damaged" in found["what"]
+    (problem,) = problems(tmp_path)
+    assert (problem["file"], problem["offset"]) == (os.path.basename(real.wal_files()[1]), 0)
+    assert "the file header is damaged" in problem["what"]
 
 
 def test_a_truncated_file_is_named(tmp_path: Path) -> None:
@@ -227,8 +227,8 @@ def test_zeros_where_the_log_was_are_found(tmp_path: Path) -> None:
     with open(real.wal_files()[0], "r+b") as file:
         file.seek(118)
         file.write(bytes(end - 118))
-    (found,) = problems(tmp_path)
-    assert (found["file"], found["offset"]) == (FIRST, 118)
+    (problem,) = problems(tmp_path)
+    assert (problem["file"], problem["offset"]) == (FIRST, 118)
 
 
 def missing_first(real: RealShard) -> str:
@@ -266,18 +266,18 @@ def of_another_version(real: RealShard) -> str:
 )
 def test_files_that_are_no_log_together_are_named(tmp_path: Path, change: Callable[[RealShard], str]) -> None:
     said = change(DIRECTORIES["of_many_files"](tmp_path))
-    found = problems(tmp_path)
-    assert any(said in one["what"] for one in found), found
+    rows = problems(tmp_path)
+    assert any(said in one["what"] for one in rows), rows
     assert run_here("inspect", tmp_path).code == 1
 
 
-def crafted(path: Path, *frames: bytes, **told: Any) -> None:
+def crafted(path: Path, *frames: bytes, **fields: Any) -> None:
     """A log whose batch is whole, and whose frames say what a shard would not write."""
     real = RealShard(path)
     real.append("other", 1)
     stop(real)
     wal = WalBytes()
-    wal.batch(*frames, **told)
+    wal.batch(*frames, **fields)
     Path(real.wal_files()[0]).write_bytes(wal.padded())
     current = read_current(real.fs, real.paths.current)
     assert current is not None
@@ -374,9 +374,9 @@ def test_a_whole_batch_that_cannot_be_is_named(
     tmp_path: Path, frames: list[bytes], offset: int, topic: str | None, seq: int | None, said: str
 ) -> None:
     crafted(tmp_path, *frames)
-    found = problems(tmp_path)[0]
-    assert said in found["what"]
-    assert (found["file"], found["offset"], found["seq"]) == (FIRST, offset, seq)
+    problem = problems(tmp_path)[0]
+    assert said in problem["what"]
+    assert (problem["file"], problem["offset"], problem["seq"]) == (FIRST, offset, seq)
     text = " ".join(run_here("verify", tmp_path).out.split())
     assert f"{FIRST}, at offset {offset}" in text
 
@@ -389,9 +389,9 @@ def test_a_topic_is_named_when_it_was_there_before_the_batch(tmp_path: Path) -> 
     wal.batch(CREATE, orders(1))
     begin, _ = wal.batch(orders(3))
     Path(real.wal_files()[0]).write_bytes(wal.padded())
-    found = problems(tmp_path)[0]
-    assert (found["topic"], found["seq"], found["offset"]) == ("orders", 3, begin)
-    assert 'is seq 3 of topic "orders", whose head is 1' in found["what"]
+    problem = problems(tmp_path)[0]
+    assert (problem["topic"], problem["seq"], problem["offset"]) == ("orders", 3, begin)
+    assert 'is seq 3 of topic "orders", whose head is 1' in problem["what"]
 
 
 def test_a_batch_end_that_counts_wrong_is_named(tmp_path: Path) -> None:
@@ -416,9 +416,9 @@ def test_whole_frames_in_the_wrong_place_are_named(tmp_path: Path) -> None:
     current = read_current(real.fs, real.paths.current)
     assert current is not None
     write_current(real.fs, real.paths.current, msgspec.structs.replace(current, end=wal.end))
-    found = problems(tmp_path)[0]
-    assert found["offset"] == begin
-    assert "are whole frames, but not the batch that belongs here" in found["what"]
+    problem = problems(tmp_path)[0]
+    assert problem["offset"] == begin
+    assert "are whole frames, but not the batch that belongs here" in problem["what"]
 
 
 @pytest.mark.parametrize("length", [0xFFFFFFFF, 0, 1, 37, 45, 70_000_000])
@@ -429,15 +429,15 @@ def test_a_length_that_cannot_be_is_not_believed(tmp_path: Path, length: int) ->
     with open(real.wal_files()[0], "r+b") as file:
         file.seek(row["offset"])
         file.write(length.to_bytes(4, "little"))
-    (found,) = problems(tmp_path)
-    assert (found["offset"], found["topic"], found["seq"]) == (row["offset"], "orders", 2)
-    assert re.search("frame length|the checksum does not match", found["what"])
+    (problem,) = problems(tmp_path)
+    assert (problem["offset"], problem["topic"], problem["seq"]) == (row["offset"], "orders", 2)
+    assert re.search("frame length|the checksum does not match", problem["what"])
 
 
 def test_a_topic_in_the_wrong_shard_is_noted(tmp_path: Path) -> None:
     DIRECTORIES["of_many_shards"](tmp_path)
-    found = run_here("inspect", tmp_path, "--topic", "topic-1", "--json").json
-    wrong = (found["shard"] + 1) % 3
+    report = run_here("inspect", tmp_path, "--topic", "topic-1", "--json").json
+    wrong = (report["shard"] + 1) % 3
     shard = RealShard(tmp_path, shard=wrong)
     shard.append("topic-1", "elsewhere")
     stop(shard)
@@ -480,6 +480,6 @@ def test_a_read_error_is_named_with_its_place(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(RealFs, "pread", sick)
     verdict = verified(tmp_path)
     assert [len(shard["problems"]) for shard in verdict["shards"]] == [0, 1, 0]
-    (found,) = problems(tmp_path)
-    assert found["file"] == f"{tmp_path}/shards/01/wal/{FIRST} at offset 118"
-    assert found["what"] == "cannot be read: Input/output error"
+    (problem,) = problems(tmp_path)
+    assert problem["file"] == f"{tmp_path}/shards/01/wal/{FIRST} at offset 118"
+    assert problem["what"] == "cannot be read: Input/output error"

@@ -53,8 +53,8 @@ def test_watchers_are_told_of_everything_while_workers_are_killed(tmp_path: Path
     assert book.counts["workers killed"] >= 3
     for kind in ("Poller", "SocketWatcher"):
         assert book.counts[f"records read by a {kind}"] > book.counts["records written"] / 4
-    told = {name for name, number in book.counts.items() if number}
-    assert {"tombstone cap", "tombstone recreated", "topic-deleted", "error not_ready"} <= told
+    received = {name for name, number in book.counts.items() if number}
+    assert {"tombstone cap", "tombstone recreated", "topic-deleted", "error not_ready"} <= received
 
 
 def _kill_now_and_then(server: WholeServer, book: WatchBook, rng: Random) -> None:

@@ -58,8 +58,8 @@ def ask(address: str, body: object = None) -> dict[str, object]:
     request = urllib.request.Request(address, headers={"content-type": "application/json"})
     data = None if body is None else json.dumps(body).encode()
     with urllib.request.urlopen(request, data, START_SECONDS) as answer:
-        found: dict[str, object] = json.load(answer)
-    return found
+        answered: dict[str, object] = json.load(answer)
+    return answered
 
 
 @pytest.mark.slow

@@ -62,14 +62,14 @@ def test_the_other_shards_do_not_notice_that_one_is_killed(tmp_path: Path) -> No
         targets.write_text("".join(f'/v0/topics/{name}\t{{"records":[{{"data":1}}]}}\n' for name in others))
 
         def load(seconds: float, rate: float = 0.0) -> Measured:
-            asked = Load(
+            plan = Load(
                 targets=str(targets),
                 own_targets=True,
                 connections=4,
                 seconds=seconds,
                 rate=rate,
             )
-            return run(server.port, asked)
+            return run(server.port, plan)
 
         rate = load(1.0).per_second / 4
         with Crew(server.port, book, seed, writers=2, topics=_topics_of(server, book), pause_seconds=0.05):
@@ -107,9 +107,9 @@ def _outage(server: WholeServer) -> float:
     """Until its shard serves again. All that new connections are told meanwhile is 503 and when to come."""
     started = time.monotonic()
     path = f"/v0/topics/{server.topic_of(VICTIM, 'd')}"
-    told: Counter[str] = Counter()
+    outcomes: Counter[str] = Counter()
     while True:
-        assert time.monotonic() - started < 30, told
+        assert time.monotonic() - started < 30, outcomes
         try:
             with Client(server.port) as client:
                 answer = client.ask("GET", path)
@@ -117,14 +117,14 @@ def _outage(server: WholeServer) -> float:
                     break
                 assert (answer.status, answer.code) == (503, "not_ready"), answer
                 assert int(answer.fields["retry-after"]) >= 1
-                told["503"] += 1
+                outcomes["503"] += 1
                 _check_control(client.socket.getpeername()[1])
         except ConnectionEnded:
             # It had been handed over and received when the worker died.
-            told["ended"] += 1
+            outcomes["ended"] += 1
         time.sleep(0.01)
-    assert told["503"] > 0
-    assert told["ended"] <= 1, told
+    assert outcomes["503"] > 0
+    assert outcomes["ended"] <= 1, outcomes
     return time.monotonic() - started
 
 
@@ -184,21 +184,21 @@ def _ask_over_the_link(server: WholeServer) -> float:
     """What a connection of another shard is told of the one that hangs, at the latest when it is killed."""
     with RawClient(server.port) as client:
         assert client.ask("GET", f"/v0/topics/{server.topic_of(0, 'd')}").status == 200
-        asked = time.monotonic()
+        began = time.monotonic()
         answer = client.ask("GET", f"/v0/topics/{server.topic_of(VICTIM, 'd')}")
     # Where reads are asked again, the next worker may have answered.
     assert answer.status == 200 or (answer.status, answer.code) == (503, "not_ready"), answer
-    return time.monotonic() - asked
+    return time.monotonic() - began
 
 
 def _ask_others(server: WholeServer, hung: Process) -> int:
     """Ask the other shards on new connections until the hung worker is killed; each of them answers."""
-    asked = 0
+    count = 0
     while not hung.wait(0.02):
-        asked += 1
-        assert asked < 1000, "it is not killed"
-        shard = 0 if asked % 2 else 2
+        count += 1
+        assert count < 1000, "it is not killed"
+        shard = 0 if count % 2 else 2
         with RawClient(server.port) as client:
             answer = client.ask("POST", f"/v0/topics/{server.topic_of(shard, 'o')}", RECORD)
         assert answer.status in (200, 201), answer
-    return asked
+    return count

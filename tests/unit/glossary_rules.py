@@ -88,8 +88,8 @@ def retired_words_are_not_used(root: Path, folders: tuple[str, ...]) -> list[str
         words = is_frozen.sub("", text) if is_frozen else text
         words = _CAMEL.sub(" ", words).replace("_", " ")
         for one, pattern in phrases:
-            for found in pattern.finditer(words):
-                line = words.count("\n", 0, found.start()) + 1
+            for match in pattern.finditer(words):
+                line = words.count("\n", 0, match.start()) + 1
                 complaints.append(f'{name}:{line}: "{one.word}" is retired, use: {one.instead}')
         for line, identifier in _identifiers(name, text):
             if identifier in identifiers:
@@ -111,8 +111,8 @@ def _identifiers(name: str, text: str) -> Iterator[tuple[int, str]]:
                 yield token.start[0], token.string
         return
     for span in _CODE.finditer(text):
-        for found in _NAME.finditer(span[0]):
-            yield text.count("\n", 0, span.start() + found.start()) + 1, found[0]
+        for match in _NAME.finditer(span[0]):
+            yield text.count("\n", 0, span.start() + match.start()) + 1, match[0]
 
 
 def participles_are_not_names(root: Path, folders: tuple[str, ...]) -> list[str]:

@@ -103,8 +103,8 @@ def functions_are_short(root: Path) -> list[str]:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 line_count = (node.end_lineno or node.lineno) - node.lineno + 1
                 if line_count > FUNCTION_LINES_MAX:
-                    told = f"{node.name} has {line_count} lines, at most {FUNCTION_LINES_MAX}"
-                    complaints.append(f"{name}:{node.lineno}: {told}")
+                    message = f"{node.name} has {line_count} lines, at most {FUNCTION_LINES_MAX}"
+                    complaints.append(f"{name}:{node.lineno}: {message}")
     return complaints
 
 
@@ -264,9 +264,9 @@ def nothing_is_left_for_later(root: Path) -> list[str]:
     complaints = []
     for path in texts(root):
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-            found = LEFT_OVER.search(line)
-            if found:
-                complaints.append(f"{path.relative_to(root).as_posix()}:{number}: {found[0]}")
+            match = LEFT_OVER.search(line)
+            if match:
+                complaints.append(f"{path.relative_to(root).as_posix()}:{number}: {match[0]}")
     return complaints
 
 

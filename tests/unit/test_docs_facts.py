@@ -51,16 +51,16 @@ def pages_with(language: str) -> list[str]:
 
 def table(page: str, heading: str) -> list[list[str]]:
     """Return the cells of the first table of a page whose first heading is this."""
-    found = re.search(rf"^\| {heading} \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", PAGES[page], re.MULTILINE)
-    assert found is not None
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in found[1].splitlines()]
+    match = re.search(rf"^\| {heading} \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", PAGES[page], re.MULTILINE)
+    assert match is not None
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in match[1].splitlines()]
 
 
 def test_the_table_of_settings_is_the_one_that_the_code_makes() -> None:
     page = PAGES["docs/ops/configuration.md"]
-    found = re.search(r"<!-- settings: .*? -->\n\n(.*?)\n<!-- end of settings -->", page, re.DOTALL)
-    assert found is not None
-    assert found[1] + "\n" == settings_table()
+    match = re.search(r"<!-- settings: .*? -->\n\n(.*?)\n<!-- end of settings -->", page, re.DOTALL)
+    assert match is not None
+    assert match[1] + "\n" == settings_table()
 
 
 def test_the_readme_is_short() -> None:

@@ -96,8 +96,8 @@ NAMES = glossary_rules.participles_are_not_names
     ],
 )
 def test_a_retired_word_is_found(tmp_path: Path, name: str, text: str, complaint: str) -> None:
-    (found_one,) = complaints(tmp_path, WORDS, name, text)
-    assert complaint in found_one
+    (line,) = complaints(tmp_path, WORDS, name, text)
+    assert complaint in line
 
 
 @pytest.mark.parametrize(
@@ -125,8 +125,8 @@ def test_what_only_looks_retired_is_left_alone(tmp_path: Path, name: str, text: 
     ],
 )
 def test_a_participle_as_a_name_is_found(tmp_path: Path, text: str) -> None:
-    (found_one,) = complaints(tmp_path, NAMES, "topicsd/a.py", text)
-    assert "is a participle" in found_one
+    (line,) = complaints(tmp_path, NAMES, "topicsd/a.py", text)
+    assert "is a participle" in line
 
 
 def test_a_longer_name_with_a_participle_is_left_alone(tmp_path: Path) -> None:
@@ -141,8 +141,8 @@ def test_a_longer_name_with_a_participle_is_left_alone(tmp_path: Path) -> None:
 def test_a_type_name_of_two_modules_is_found(tmp_path: Path, text: str) -> None:
     complaints(tmp_path, NAMES, "shared/b.py", "class Reply: pass\n")
     rule = glossary_rules.types_have_names_of_their_own
-    (found_one,) = complaints(tmp_path, rule, "topicsd/a.py", text)
-    assert found_one == "topicsd/a.py:1: the type Reply has the name of another one: shared/b.py:1"
+    (line,) = complaints(tmp_path, rule, "topicsd/a.py", text)
+    assert line == "topicsd/a.py:1: the type Reply has the name of another one: shared/b.py:1"
 
 
 def test_constants_and_type_variables_may_share_names(tmp_path: Path) -> None:

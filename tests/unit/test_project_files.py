@@ -35,8 +35,8 @@ def test_the_newest_heading_of_the_changelog_is_unreleased_or_the_version(projec
 
 def locked(name: str) -> dict[str, str]:
     """Return the packages of a lock file with their versions."""
-    found = re.findall(r"^([\w.-]+)==([^ ]+)", read(name), re.MULTILINE)
-    return {normalised(package): version for package, version in found}
+    pins = re.findall(r"^([\w.-]+)==([^ ]+)", read(name), re.MULTILINE)
+    return {normalised(package): version for package, version in pins}
 
 
 def packages(requirements: list[str]) -> set[str]:
@@ -64,11 +64,11 @@ def test_a_lock_has_sums_and_no_address(name: str) -> None:
 
 def test_every_dependency_is_listed_with_a_reason(project: dict[str, Any]) -> None:
     extras = project["optional-dependencies"].values()
-    asked = packages([*project["dependencies"], *(one for extra in extras for one in extra)])
+    declared = packages([*project["dependencies"], *(one for extra in extras for one in extra)])
     rows = re.findall(
         r"^\| `([\w.-]+)` \| \S.* \| \S.* \|$", read("docs/develop/dependencies.md"), re.MULTILINE
     )
-    assert {normalised(row) for row in rows} == asked
+    assert {normalised(row) for row in rows} == declared
 
 
 def make(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -69,7 +69,7 @@ class ToyLog:
         return first_seq
 
 
-def _found(log: ToyLog) -> Found:
+def _shown(log: ToyLog) -> Found:
     records: list[tuple[int, bytes, str | None]] = [
         (seq, data, None) for seq, data in enumerate(log.payloads, 1)
     ]
@@ -107,7 +107,7 @@ def _sweep_cuts(mistake: str | None) -> int:
             for _ in range(2):
                 disk = disk.after_power_cut(Random(seed))
                 ledger.new_generation(machine_failed=True)
-                ledger.check({"t": _found(ToyLog(disk, mistake))})
+                ledger.check({"t": _shown(ToyLog(disk, mistake))})
             tried += 1
         calls += 1
     return tried
@@ -126,7 +126,7 @@ def _sweep_failed_syncs(mistake: str | None) -> int:
             ledger, _ = _played(mistake, disk)
             fired = fault.fired > 0
             ledger.new_generation(machine_failed=True)
-            ledger.check({"t": _found(ToyLog(disk.after_process_kill(), mistake))})
+            ledger.check({"t": _shown(ToyLog(disk.after_process_kill(), mistake))})
             tried += 1
     return tried
 

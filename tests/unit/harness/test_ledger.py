@@ -37,9 +37,9 @@ def _without(*seqs: int, **changed: object) -> Found:
     return replace(WHOLE, records=records, earliest_seq=first, **changed)  # type: ignore[arg-type]
 
 
-def _refuses(ledger: Ledger, found: Found, why: str, *, exact: bool = False) -> None:
+def _refuses(ledger: Ledger, shown: Found, why: str, *, exact: bool = False) -> None:
     with pytest.raises(AssertionError, match=why):
-        ledger.check({"t": found}, exact=exact)
+        ledger.check({"t": shown}, exact=exact)
 
 
 def test_everything_there_is_right_after_any_crash() -> None:
@@ -102,7 +102,7 @@ def test_records_that_were_never_sent_or_changed_or_moved_or_doubled_are_named()
     def changed(seq: int, payload: bytes, tag: str | None = None) -> Found:
         return replace(WHOLE, records=[*RECORDS[:4], (seq, payload, tag)], head_seq=9, lost=[(6, 9, "crash")])
 
-    for found, why in (
+    for shown, why in (
         (changed(5, b"E"), "never sent"),
         (changed(5, b"e", "tag"), "the tag of seq 5"),
         (changed(6, b"e"), "at seq 6 and not at 5"),
@@ -110,7 +110,7 @@ def test_records_that_were_never_sent_or_changed_or_moved_or_doubled_are_named()
         (changed(4, b"e"), "out of order or twice"),
     ):
         ledger, _ = _ledger()
-        _refuses(ledger, found, why)
+        _refuses(ledger, shown, why)
 
 
 def test_a_hole_and_a_record_behind_a_report_of_its_loss_are_named() -> None:

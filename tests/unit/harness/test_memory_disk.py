@@ -37,19 +37,24 @@ def _answers(fs: Fs, root: str) -> list[object]:
     fs.allocate(fd, 4096)
     fs.allocate(fd, 10)
     reading = fs.open_read(f"{wal}/a")
-    found: list[object] = [written, fs.pread(reading, 8, 0), fs.pread(reading, 100, 4090), fs.fstat(fd).size]
+    answers: list[object] = [
+        written,
+        fs.pread(reading, 8, 0),
+        fs.pread(reading, 100, 4090),
+        fs.fstat(fd).size,
+    ]
     fs.truncate(fd, 6)
     fs.truncate(fd, 9)
-    found += [fs.pread(fd, 100, 0), fs.pread(fd, 10, 9), fs.pread(fd, 10, 100)]
+    answers += [fs.pread(fd, 100, 0), fs.pread(fd, 10, 9), fs.pread(fd, 10, 100)]
     fs.link(f"{wal}/a", f"{wal}/b")
-    found += [fs.stat(f"{wal}/b").inode == fs.fstat(fd).inode, fs.list_dir(wal)]
+    answers += [fs.stat(f"{wal}/b").inode == fs.fstat(fd).inode, fs.list_dir(wal)]
     fs.rename(f"{wal}/a", f"{wal}/b")  # two names of one file: nothing happens
-    found.append(fs.list_dir(wal))
+    answers.append(fs.list_dir(wal))
     fs.unlink(f"{wal}/a")
     fs.rename(f"{wal}/b", f"{wal}/c")
     fs.make_dir(f"{root}/empty")
     fs.remove_dir(f"{root}/empty")
-    found.append(fs.list_dir(root))
+    answers.append(fs.list_dir(root))
     fs.make_dir(f"{root}/full")
     fs.close(fs.create(f"{root}/full/x"))
     holding = fs.lock(f"{root}/LOCK")
@@ -84,12 +89,12 @@ def _answers(fs: Fs, root: str) -> list[object]:
         lambda: fs.allocate(fd, 0),
         lambda: fs.truncate(fd, -1),
     ]
-    found += [_errno_of(call) for call in wrong]
+    answers += [_errno_of(call) for call in wrong]
     fs.close(holding)
     fs.close(fs.lock(f"{root}/LOCK"))
     fs.close(fd)
-    found += [_errno_of(lambda: fs.close(fd)), _errno_of(lambda: fs.pread(fd, 1, 0)), fs.list_dir(root)]
-    return found
+    answers += [_errno_of(lambda: fs.close(fd)), _errno_of(lambda: fs.pread(fd, 1, 0)), fs.list_dir(root)]
+    return answers
 
 
 def test_it_answers_a_script_of_right_and_wrong_calls_as_the_kernel_does(tmp_path: Path) -> None:

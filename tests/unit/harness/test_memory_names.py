@@ -56,8 +56,8 @@ def test_a_rename_is_never_half_done() -> None:
     disk.write_file("/CURRENT", b"old")
     disk.write_file("/tmp", b"new")
     disk.rename("/tmp", "/CURRENT")
-    found = {(tuple(after.tree()), after.read_file("/CURRENT")) for after in _outcomes(disk)}
-    assert found == {(("/CURRENT", "/tmp"), b"old"), (("/CURRENT",), b"new")}
+    outcomes = {(tuple(after.tree()), after.read_file("/CURRENT")) for after in _outcomes(disk)}
+    assert outcomes == {(("/CURRENT", "/tmp"), b"old"), (("/CURRENT",), b"new")}
 
 
 def test_a_kept_rename_has_its_file_even_when_its_first_name_was_never_synced() -> None:
@@ -65,8 +65,8 @@ def test_a_kept_rename_has_its_file_even_when_its_first_name_was_never_synced() 
     disk.write_file("/CURRENT", b"old")
     _made(disk, "/tmp", b"new")
     disk.rename("/tmp", "/CURRENT")
-    found = {(tuple(after.tree()), after.read_file("/CURRENT")) for after in _outcomes(disk)}
-    assert found == {(("/CURRENT",), b"old"), (("/CURRENT", "/tmp"), b"old"), (("/CURRENT",), b"new")}
+    outcomes = {(tuple(after.tree()), after.read_file("/CURRENT")) for after in _outcomes(disk)}
+    assert outcomes == {(("/CURRENT",), b"old"), (("/CURRENT", "/tmp"), b"old"), (("/CURRENT",), b"new")}
 
 
 def test_a_rename_over_two_directories_waits_for_both() -> None:

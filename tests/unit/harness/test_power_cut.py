@@ -74,8 +74,8 @@ def test_the_first_versions_and_the_last_one_are_known_however_often_it_was_writ
     fd = _file(disk, b"\0" * SECTOR_BYTES)
     for digit in range(1, 200):
         disk.pwrite(fd, bytes([digit]) * SECTOR_BYTES, 0)
-    found = [set(after.read_file("/a")) for after in _outcomes(disk)]
-    whole = {next(iter(data)) for data in found if len(data) == 1}
+    versions = [set(after.read_file("/a")) for after in _outcomes(disk)]
+    whole = {next(iter(data)) for data in versions if len(data) == 1}
     assert {0, 1, 199} <= whole <= {0, 1, 2, 3, 199}
 
 
@@ -84,10 +84,10 @@ def test_an_unsynced_size_is_kept_or_lost_apart_from_the_bytes_in_it() -> None:
     fd = _file(disk, b"")
     disk.allocate(fd, 2048)
     disk.pwrite(fd, b"n" * SECTOR_BYTES, SECTOR_BYTES)
-    found = {after.read_file("/a") for after in _outcomes(disk)}
-    assert {b"", bytes(2048)} <= found
-    assert any(data[SECTOR_BYTES : 2 * SECTOR_BYTES] == b"n" * SECTOR_BYTES for data in found)
-    assert {len(data) for data in found} == {0, 2048}
+    contents = {after.read_file("/a") for after in _outcomes(disk)}
+    assert {b"", bytes(2048)} <= contents
+    assert any(data[SECTOR_BYTES : 2 * SECTOR_BYTES] == b"n" * SECTOR_BYTES for data in contents)
+    assert {len(data) for data in contents} == {0, 2048}
 
 
 def test_what_a_kept_truncation_cut_off_does_not_come_back_behind_a_later_extension() -> None:
@@ -202,8 +202,8 @@ def test_after_a_cut_everything_counts_as_synced_in_another_boot_with_the_same_i
     after = disk.after_power_cut(Random(3))
     assert after.boot_id() != disk.boot_id()
     assert after.stat("/a").inode == disk.stat("/a").inode
-    found = after.read_file("/a")
-    assert all(later.read_file("/a") == found for later in _outcomes(after))
+    content = after.read_file("/a")
+    assert all(later.read_file("/a") == content for later in _outcomes(after))
 
 
 def test_a_killed_process_leaves_the_call_undone_or_a_write_by_half() -> None:

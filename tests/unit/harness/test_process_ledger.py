@@ -51,8 +51,8 @@ class Stage:
 
 
 def refusal(status: int, code: str, **fields: str) -> Answer:
-    told = {"content-type": "application/json", "retry-after": "1", **fields}
-    return Answer(status, "", told, b'{"error":{"code":"%b","message":""}}\n' % code.encode())
+    headers = {"content-type": "application/json", "retry-after": "1", **fields}
+    return Answer(status, "", headers, b'{"error":{"code":"%b","message":""}}\n' % code.encode())
 
 
 @pytest.fixture
