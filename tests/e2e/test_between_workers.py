@@ -83,7 +83,7 @@ def _values(metrics: dict[str, Any], name: str) -> list[dict[str, Any]]:
     return [{"value": samples}]
 
 
-def test_a_connection_goes_to_the_shard_that_it_asks_for_and_the_client_notices_nothing(
+def test_a_connection_moves_to_its_shard_without_an_effect_on_the_client(
     server: Served,
 ) -> None:
     moved = _moved(server.port)
@@ -105,7 +105,7 @@ def test_a_connection_goes_to_the_shard_that_it_asks_for_and_the_client_notices_
     assert heads == list(range(heads[0], heads[0] + len(heads)))
 
 
-def test_a_connection_that_goes_round_stays(server: Served) -> None:
+def test_a_connection_that_uses_all_shards_stays(server: Served) -> None:
     moved = _moved(server.port)
     with RawClient(server.port) as client:
         until = time.monotonic() + 1.5
@@ -116,7 +116,7 @@ def test_a_connection_that_goes_round_stays(server: Served) -> None:
     assert _moved(server.port) == moved
 
 
-def test_a_burst_that_moves_with_its_connection_is_answered_whole(server: Served) -> None:
+def test_a_pipelined_burst_is_answered_after_a_hand_over(server: Served) -> None:
     """Many requests in one segment, some of them cut: all that was read goes along."""
     moved = _moved(server.port)
     body = b'{"records":[{"data":"%b"}]}' % (b"x" * 400)
@@ -133,7 +133,7 @@ def test_a_burst_that_moves_with_its_connection_is_answered_whole(server: Served
     _wait_until(lambda: _moved(server.port) == moved + 1)
 
 
-def test_a_large_body_for_another_shard_is_held_once_in_each_process(server: Served) -> None:
+def test_a_large_body_for_another_shard_is_in_memory_once_per_process(server: Served) -> None:
     body = b'{"records":[%b]}' % b",".join([b'{"data":"%b"}' % (b"x" * (1_000_000))] * 48)
     pids = list(
         map(int, Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split())
@@ -178,7 +178,7 @@ def _write(server: Served, keyed: bool, number: int, stop: threading.Event, answ
                 time.sleep(0.05)
 
 
-def test_keyed_writes_over_a_link_that_dies_are_answered_once_their_shard_is_back(tmp_path: Path) -> None:
+def test_keyed_writes_over_a_broken_link_are_answered_when_their_shard_is_back(tmp_path: Path) -> None:
     topic = f"{AWAY}-kill"
     keyed: list[Any] = []
     plain: list[Any] = []
@@ -224,7 +224,7 @@ def test_keyed_writes_over_a_link_that_dies_are_answered_once_their_shard_is_bac
 # -- caps over all shards ----------------------------------------------------------------------------------
 
 
-def test_the_cap_on_topics_is_exact_over_all_shards(tmp_path: Path) -> None:
+def test_the_cap_on_topics_is_exact_across_shards(tmp_path: Path) -> None:
     bound, answers = 20, []
     with served(tmp_path, "--max-topics", str(bound)) as server:
 
@@ -269,7 +269,7 @@ def test_the_cap_on_topics_is_exact_over_all_shards(tmp_path: Path) -> None:
                 time.sleep(0.05)
 
 
-def test_a_new_topic_takes_all_that_comes_for_it_in_order(tmp_path: Path) -> None:
+def test_concurrent_writes_to_a_new_topic_keep_their_order(tmp_path: Path) -> None:
     """Also while the front process is asked whether there is room."""
     with served(tmp_path, "--max-topics", "3") as server, RawClient(server.port) as client:
         path = f"/v0/topics/{next(_names(0, 'n'))}"
@@ -284,7 +284,7 @@ def test_a_new_topic_takes_all_that_comes_for_it_in_order(tmp_path: Path) -> Non
         assert [record["data"] for record in records] == list(range(9))
 
 
-def test_the_cap_on_bytes_is_over_all_shards(tmp_path: Path) -> None:
+def test_the_cap_on_bytes_applies_across_shards(tmp_path: Path) -> None:
     bound, size = 100_000, 9_000
     body = b'{"records":[{"data":"%b"}]}' % (b"x" * size)
     with served(tmp_path, "--max-total-bytes", str(bound)) as server, RawClient(server.port) as client:
@@ -309,7 +309,7 @@ def test_the_cap_on_bytes_is_over_all_shards(tmp_path: Path) -> None:
 # -- waits -------------------------------------------------------------------------------------------------
 
 
-def test_a_wait_at_another_shard_ends_early_with_the_server(tmp_path: Path) -> None:
+def test_a_remote_long_poll_ends_when_the_server_stops(tmp_path: Path) -> None:
     with served(tmp_path) as server, closing(http.client.HTTPConnection("127.0.0.1", server.port)) as client:
         fields = {"content-type": "application/json"}
         for topic in (AWAY, HOME):

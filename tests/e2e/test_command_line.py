@@ -25,7 +25,7 @@ COMMANDS = ("inspect", "verify")
 
 
 @pytest.mark.slow
-def test_the_installed_script_is_the_module() -> None:
+def test_the_installed_script_runs_the_module() -> None:
     script = Path(sys.executable).with_name("topicsd")
     outputs = [
         subprocess.run([*start, "--version"], capture_output=True, text=True, env=environment())
@@ -50,7 +50,7 @@ def test_help_names_the_commands_and_each_has_an_example() -> None:
 
 
 @pytest.mark.parametrize("arguments", [(), ("inspect",), ("mend", "."), ("inspect", ".", "--shard", "one")])
-def test_a_wrong_command_line_is_two_and_shows_the_usage(arguments: tuple[str, ...]) -> None:
+def test_a_wrong_command_line_exits_with_2_and_shows_the_usage(arguments: tuple[str, ...]) -> None:
     ran = run_here(*arguments)
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.startswith("usage: topicsd")
@@ -66,7 +66,7 @@ def test_without_asserts_it_does_not_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_what_is_no_data_directory_is_refused_in_a_sentence(tmp_path: Path, command: str) -> None:
+def test_a_path_that_is_no_data_directory_is_refused_in_one_line(tmp_path: Path, command: str) -> None:
     (tmp_path / "file").write_text("x")
     (tmp_path / "empty").mkdir()
     DIRECTORIES["clean"](tmp_path / "data")
@@ -128,7 +128,9 @@ def test_a_file_that_cannot_be_read_is_named_and_the_other_shards_are_shown(
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_missing_permission_is_said(tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_permission_is_reported(
+    tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     DIRECTORIES["clean"](tmp_path)
 
     def refuse(self: RealFs, path: str) -> int:
@@ -142,7 +144,7 @@ def test_missing_permission_is_said(tmp_path: Path, command: str, monkeypatch: p
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_path_that_is_no_text_is_taken(tmp_path: Path, command: str) -> None:
+def test_a_path_that_is_not_utf8_is_accepted(tmp_path: Path, command: str) -> None:
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
     DIRECTORIES["clean"](path)
     assert run_command(command, path, "--json").json["directory"].endswith(r"caf\xe9")
@@ -158,7 +160,7 @@ def large(path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_pipe_that_ends_early_ends_it_quietly(tmp_path: Path) -> None:
+def test_a_closed_pipe_ends_the_command_quietly(tmp_path: Path) -> None:
     large(tmp_path)
     for more in ("--frames", "--frames --json"):
         line = " ".join(command_line("inspect", tmp_path, more))
@@ -168,7 +170,7 @@ def test_a_pipe_that_ends_early_ends_it_quietly(tmp_path: Path) -> None:
         assert len(ran.stdout.splitlines()) == 3
 
 
-def test_a_full_disk_under_the_output_is_said(tmp_path: Path) -> None:
+def test_a_full_disk_under_the_output_is_reported(tmp_path: Path) -> None:
     DIRECTORIES["clean"](tmp_path)
     with open("/dev/full", "w") as full:
         line = command_line("inspect", tmp_path)
@@ -177,7 +179,7 @@ def test_a_full_disk_under_the_output_is_said(tmp_path: Path) -> None:
     assert ran.stderr == "topicsd: the output cannot be written: No space left on device\n"
 
 
-def test_an_error_without_a_path_is_not_taken_for_one_of_the_output() -> None:
+def test_an_error_without_a_path_is_not_reported_as_an_output_error() -> None:
     def create() -> None:
         os.close(-1)
 
@@ -188,7 +190,7 @@ def test_an_error_without_a_path_is_not_taken_for_one_of_the_output() -> None:
 
 
 @pytest.mark.slow
-def test_a_lack_of_shared_memory_is_named(tmp_path: Path) -> None:
+def test_missing_shared_memory_is_reported(tmp_path: Path) -> None:
     line = command_line("serve", "--port=0", "--shards=1", f"--data-dir={tmp_path / 'data'}")
     limited = ["prlimit", "--fsize=4096", *line]
     ran = subprocess.run(limited, capture_output=True, text=True, env=environment(), timeout=60)
@@ -207,7 +209,7 @@ def interrupts() -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("interrupts")
-def test_an_interrupt_is_130_and_no_traceback(tmp_path: Path) -> None:
+def test_an_interrupt_exits_with_130_and_without_a_traceback(tmp_path: Path) -> None:
     large(tmp_path)
     line = command_line("inspect", tmp_path, "--frames")
     with subprocess.Popen(
@@ -222,7 +224,7 @@ def test_an_interrupt_is_130_and_no_traceback(tmp_path: Path) -> None:
     assert err == "topicsd: interrupted\n"
 
 
-def test_output_is_utf8_whatever_the_terminal_is_set_to(tmp_path: Path) -> None:
+def test_output_is_utf8_in_every_locale(tmp_path: Path) -> None:
     shard = RealShard(tmp_path)
     shard.append("orders", record(1, tag="café"))
     stop(shard)

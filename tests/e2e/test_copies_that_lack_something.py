@@ -43,7 +43,7 @@ def pruned(everything: Everything, tmp_path: Path) -> Everything:
 
 
 @pytest.mark.parametrize("command", ["inspect", "verify", "doctor"])
-def test_the_commands_read_a_copy_without_its_empty_folders(pruned: Everything, command: str) -> None:
+def test_commands_read_a_copy_without_its_empty_folders(pruned: Everything, command: str) -> None:
     before = fingerprint(pruned.data)
     ran = run_here(command, pruned.data)
     assert (ran.code, ran.err) == (0, ""), ran.out
@@ -77,7 +77,7 @@ def test_a_shard_that_was_never_written_may_lack_all_of_its_folders(tmp_path: Pa
         api.append(name_on(1, 2, "bills"), {"data": 1})
 
 
-def test_a_shard_that_is_gone_is_named(tmp_path: Path) -> None:
+def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     DIRECTORIES["of_many_shards"](tmp_path)
     os.rename(tmp_path / "shards/01", tmp_path / "elsewhere")
     for command in ("inspect", "verify", "doctor"):
@@ -118,7 +118,8 @@ def test_doctor_writes_the_layout_again(
     ran = run_here("doctor", copy.data, "--repair")
     output = " ".join(ran.out.split())
     assert (
-        f"1. write LAYOUT.json for 2 shards, as many as there are directories, and instance {before}" in output
+        f"1. write LAYOUT.json for 2 shards, as many as there are directories, and instance {before}"
+        in output
     )
     assert "check shards/01 must be the last shard: no file records how many there were" in output
     apply = f"topicsd doctor {copy.data} --repair --apply"
@@ -130,7 +131,7 @@ def test_doctor_writes_the_layout_again(
     assert run_here("verify", copy.data).code == 0
 
 
-def test_a_layout_of_which_nothing_else_is_left_gets_a_new_instance(tmp_path: Path) -> None:
+def test_a_layout_without_other_files_gets_a_new_instance(tmp_path: Path) -> None:
     DIRECTORIES["untouched"](tmp_path)
     before = instance(tmp_path)
     lose_layout(tmp_path)
@@ -159,7 +160,7 @@ REFUSED: dict[str, tuple[Break, str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_layout_that_the_shards_do_not_give_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_layout_that_cannot_be_derived_from_the_shards_is_refused(tmp_path: Path, name: str) -> None:
     breaks, said = REFUSED[name]
     DIRECTORIES["of_many_shards"](tmp_path)
     lose_layout(tmp_path)
@@ -187,7 +188,7 @@ def test_shards_of_two_directories_are_refused(tmp_path: Path) -> None:
     assert "the shards are of different data directories: shards/00 is of " in ran.err
 
 
-def test_a_server_names_doctor(tmp_path: Path) -> None:
+def test_a_server_suggests_doctor(tmp_path: Path) -> None:
     DIRECTORIES["clean"](tmp_path / "data")
     for lose in (damage_layout, lose_layout):
         lose(tmp_path / "data")

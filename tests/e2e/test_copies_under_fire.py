@@ -67,7 +67,7 @@ def contents(records: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     return [(one["data"], one.get("$tag"), one["meta"]["n"]) for one in records]
 
 
-def test_what_is_copied_while_workers_are_killed_is_there_once(tmp_path: Path) -> None:
+def test_records_are_copied_exactly_once_while_workers_are_killed(tmp_path: Path) -> None:
     seed = str(seed_of_this_run())
     rng = Random(seed)
     with WholeServer(tmp_path, shards=SHARDS) as server:

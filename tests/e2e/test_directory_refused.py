@@ -90,7 +90,7 @@ def test_a_directory_with_other_things_in_it_is_refused_and_left_alone(tmp_path:
     assert sorted(os.listdir(tmp_path)) == ["a", "b", "c", "d"]
 
 
-def test_a_new_disk_and_a_start_that_was_cut_short_are_no_other_things(tmp_path: Path) -> None:
+def test_an_empty_disk_and_an_interrupted_start_are_accepted(tmp_path: Path) -> None:
     for name in ("lost+found", "shards", "shards/00", "shards/00/wal"):
         (tmp_path / name).mkdir()
     for name in ("LOCK", "LAYOUT.json.tmp"):
@@ -103,7 +103,7 @@ def test_a_new_disk_and_a_start_that_was_cut_short_are_no_other_things(tmp_path:
     refuse_directory(RealFs(), str(tmp_path / "not there"))
 
 
-def test_a_lost_layout_names_the_doctor(tmp_path: Path) -> None:
+def test_a_missing_layout_error_names_topicsd_doctor(tmp_path: Path) -> None:
     create_data_dir(RealFs(), str(tmp_path), 1, os.urandom(16))
     (tmp_path / "LAYOUT.json").unlink()
     (tmp_path / "shards/00/wal/wal-0000000000000001.log").write_bytes(b"x")
@@ -128,7 +128,7 @@ def test_an_empty_path_is_called_empty() -> None:
     assert sentence(ran) == "topicsd: --data-dir='': must not be empty"
 
 
-def test_a_place_where_no_directory_can_be_made_is_named() -> None:
+def test_a_parent_that_cannot_hold_a_directory_is_named() -> None:
     ran = serve("/proc/topics")
     assert ran.code == 2
     assert sentence(ran) == (
@@ -153,7 +153,7 @@ def test_a_directory_that_cannot_be_made_names_owner_mode_and_user(shared_folder
 @pytest.mark.parametrize(
     "path", ["LOCK", "shards/00/LOCK", "shards/01/wal", "shards/01/meta/snapshot.00000001.bin", "."]
 )
-def test_what_another_user_owns_is_named_with_owner_mode_and_user(theirs: Path, path: str) -> None:
+def test_a_directory_of_another_user_is_named_with_owner_mode_and_user(theirs: Path, path: str) -> None:
     if not (theirs / path).exists():
         (theirs / path).write_bytes(b"")
         (theirs / path).chmod(0o640)
@@ -192,7 +192,7 @@ def test_offline_commands_name_owner_mode_and_user(theirs: Path, command: str, f
 
 
 @pytest.mark.slow
-def test_a_read_only_file_system_is_found_at_the_start(shared_folder: Path) -> None:
+def test_a_read_only_file_system_is_detected_at_the_start(shared_folder: Path) -> None:
     data_dir = shared_folder / "data"
     create_data_dir(RealFs(), str(data_dir), 1, os.urandom(16))
     wal = data_dir / "shards/00/wal"

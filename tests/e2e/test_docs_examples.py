@@ -36,7 +36,7 @@ def test_there_are_snippets_to_run() -> None:
     assert sum(map(len, DOCUMENTS.values())) >= 3
 
 
-def test_the_examples_of_the_runner_come_true() -> None:
+def test_the_doctests_of_the_runner_pass() -> None:
     result = doctest.testmod(snippets)
     assert (result.failed, result.attempted) == (0, 4)
 
@@ -69,12 +69,10 @@ def test_fences_share_one_shell_and_outputs_are_compared(tmp_path: Path) -> None
         ("```bash\nexit 0\n```\n", "line 1: was not run"),
     ],
 )
-def test_a_snippet_that_does_something_else_is_complained_about(
-    tmp_path: Path, document: str, complaint: str
-) -> None:
+def test_a_snippet_with_other_output_is_reported(tmp_path: Path, document: str, complaint: str) -> None:
     assert run(document, tmp_path) == [complaint]
 
 
-def test_a_text_fence_further_down_is_no_output() -> None:
+def test_a_text_fence_that_does_not_follow_directly_is_no_output() -> None:
     document = "```python\nprint(1)\n```\n\nIts input was\n\n```text\n2\n```\n"
     assert snippets_of(document) == [Snippet(1, "python", "print(1)\n", None)]

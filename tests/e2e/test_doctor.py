@@ -136,7 +136,7 @@ def goes_on(shard: RealShard, path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["clean", "killed", "rebooted", "lost_range", "torn_and_gone_on", "of_many_files"]
 )
-def test_there_is_nothing_to_repair_in_what_the_program_leaves(tmp_path: Path, name: str) -> None:
+def test_directories_of_the_program_need_no_repair(tmp_path: Path, name: str) -> None:
     DIRECTORIES[name](tmp_path)
     assert "nothing to repair" in unchanged(tmp_path, lambda: run_here("doctor", tmp_path, "--repair")).out
     before = fingerprint(tmp_path / "shards" / "00" / "wal")
@@ -168,7 +168,7 @@ def test_a_damaged_record_of_a_segment_becomes_a_lost_range(tmp_path: Path) -> N
     goes_on(mended, tmp_path)
 
 
-def test_a_damaged_record_that_was_deleted_is_missed_by_nobody(tmp_path: Path) -> None:
+def test_a_damaged_record_that_was_deleted_is_no_loss(tmp_path: Path) -> None:
     shard = kept(tmp_path)
     damage(shard, 1, 2)
     mended = repaired(tmp_path)
@@ -176,7 +176,7 @@ def test_a_damaged_record_that_was_deleted_is_missed_by_nobody(tmp_path: Path) -
     goes_on(mended, tmp_path)
 
 
-def test_a_segment_that_is_gone_is_a_lost_range(tmp_path: Path) -> None:
+def test_a_missing_segment_becomes_a_lost_range(tmp_path: Path) -> None:
     shard = kept(tmp_path)
     os.unlink(segment(shard, 11, ".data"))
     mended = repaired(tmp_path)
@@ -184,7 +184,7 @@ def test_a_segment_that_is_gone_is_a_lost_range(tmp_path: Path) -> None:
     goes_on(mended, tmp_path)
 
 
-def test_a_damaged_active_segment_is_sealed_with_what_is_good(tmp_path: Path) -> None:
+def test_a_damaged_active_segment_is_sealed_with_its_good_records(tmp_path: Path) -> None:
     shard = kept(tmp_path)
     data = segment(shard, 31, ".data")
     flip(data, data.stat().st_size - 60)
@@ -195,7 +195,7 @@ def test_a_damaged_active_segment_is_sealed_with_what_is_good(tmp_path: Path) ->
 
 @pytest.mark.parametrize("suffix", [".idx", ".tags"])
 @pytest.mark.parametrize("change", [lambda path: flip(path, 30), os.unlink])
-def test_what_can_be_made_from_the_records_is(
+def test_files_that_derive_from_records_are_written_again(
     tmp_path: Path, suffix: str, change: Callable[[Path], None]
 ) -> None:
     shard = kept(tmp_path)
@@ -212,9 +212,7 @@ def test_what_can_be_made_from_the_records_is(
 
 
 @pytest.mark.parametrize("is_repaired", [False, True])
-def test_deletes_that_the_older_snapshot_and_its_log_know_are_found_again(
-    tmp_path: Path, is_repaired: bool
-) -> None:
+def test_deletes_are_recovered_from_the_older_snapshot_and_its_log(tmp_path: Path, is_repaired: bool) -> None:
     shard = kept(tmp_path)
     flip(segment(shard, 1, ".del"), 41)
     report = doctor(tmp_path, "--repair", code=1)
@@ -226,7 +224,7 @@ def test_deletes_that_the_older_snapshot_and_its_log_know_are_found_again(
     goes_on(mended, tmp_path)
 
 
-def test_deletes_that_nobody_knows_come_back_only_when_told(tmp_path: Path) -> None:
+def test_unrecoverable_deletes_are_reverted_only_on_request(tmp_path: Path) -> None:
     shard = kept(tmp_path)
     shard = started(tmp_path)
     write(shard, 1)
@@ -245,7 +243,7 @@ def test_deletes_that_nobody_knows_come_back_only_when_told(tmp_path: Path) -> N
     goes_on(mended, tmp_path)
 
 
-def test_a_damaged_newest_snapshot_costs_nothing(tmp_path: Path) -> None:
+def test_a_damaged_newest_snapshot_loses_nothing(tmp_path: Path) -> None:
     shard = kept(tmp_path)
     flip(shard.paths.snapshot(2), 60)
     report = doctor(tmp_path, code=1)
@@ -256,7 +254,7 @@ def test_a_damaged_newest_snapshot_costs_nothing(tmp_path: Path) -> None:
     goes_on(mended, tmp_path)
 
 
-def test_without_a_snapshot_the_manifest_is_gone_by(tmp_path: Path) -> None:
+def test_without_a_snapshot_the_manifest_is_used(tmp_path: Path) -> None:
     shard = kept(tmp_path)
     for number in (1, 2):
         flip(shard.paths.snapshot(number), 60)
@@ -272,7 +270,7 @@ def test_without_a_snapshot_the_manifest_is_gone_by(tmp_path: Path) -> None:
     goes_on(mended, tmp_path)
 
 
-def test_with_nothing_to_go_by_it_says_so_and_leaves_all_alone(tmp_path: Path) -> None:
+def test_without_snapshot_and_manifest_the_repair_refuses_and_changes_nothing(tmp_path: Path) -> None:
     shard = kept(tmp_path)
     for number in (1, 2):
         flip(shard.paths.snapshot(number), 60)
@@ -325,7 +323,7 @@ def test_damage_in_the_log_is_a_lost_range_and_the_rest_is_kept(tmp_path: Path) 
     goes_on(mended, tmp_path)
 
 
-def test_damage_at_the_end_of_a_log_that_ended_cleanly(tmp_path: Path) -> None:
+def test_damage_at_the_end_of_a_cleanly_closed_log(tmp_path: Path) -> None:
     shard = RealShard(tmp_path, **SMALL)
     shard.append("other", "a", "b")
     write(shard, 5)
@@ -339,7 +337,7 @@ def test_damage_at_the_end_of_a_log_that_ended_cleanly(tmp_path: Path) -> None:
     goes_on(mended, tmp_path)
 
 
-def test_a_wal_file_that_is_gone(tmp_path: Path) -> None:
+def test_a_missing_wal_file(tmp_path: Path) -> None:
     shard = DIRECTORIES["of_many_files"](tmp_path)
     shard.reopen()
     shard.append("other", "a", "b")
@@ -352,7 +350,7 @@ def test_a_wal_file_that_is_gone(tmp_path: Path) -> None:
     goes_on(mended, tmp_path)
 
 
-def test_a_repair_that_is_interrupted_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_repair_can_be_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken_log(tmp_path)
 
     def fails(*_: object) -> None:
@@ -397,7 +395,7 @@ def broken_segments(path: Path) -> RealShard:
 @pytest.mark.parametrize(
     ("build", "lost", "starts"), [(broken_log, [28], False), (broken_segments, [12, 33], True)]
 )
-def test_a_repair_that_is_killed_anywhere_is_run_again(
+def test_a_repair_killed_at_any_call_can_be_run_again(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     build: Callable[[Path], RealShard],
@@ -437,7 +435,7 @@ def test_a_repair_that_is_killed_anywhere_is_run_again(
     raise AssertionError("it never came to its end")
 
 
-def test_nothing_is_repaired_while_a_server_holds_the_shard(tmp_path: Path) -> None:
+def test_a_shard_with_a_running_server_is_not_repaired(tmp_path: Path) -> None:
     shard = kept(tmp_path)
     flip(segment(shard, 11, ".data"), 200)
     running = started(tmp_path)
@@ -467,7 +465,7 @@ def test_apply_alone_is_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("quiet_log")
 @pytest.mark.parametrize("seed", range(200 if DEEP else 30))
-def test_whatever_byte_is_changed_no_answer_is_wrong(tmp_path: Path, seed: int) -> None:
+def test_no_answer_is_wrong_after_any_changed_byte(tmp_path: Path, seed: int) -> None:
     shard = kept(tmp_path)
     random = Random(seed)
     files = [

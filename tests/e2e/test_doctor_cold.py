@@ -70,7 +70,7 @@ class Place:
 
 @pytest.mark.parametrize("leaves", ["nothing", "empty", "newer"])
 @pytest.mark.parametrize("bad_snapshot", [False, True])
-def test_what_is_in_a_directory_that_is_not_mounted_is_not_given_up(
+def test_segments_of_an_unmounted_cold_directory_are_not_dropped(
     tmp_path: Path, leaves: str, bad_snapshot: bool
 ) -> None:
     place = Place(tmp_path)
@@ -94,7 +94,7 @@ def test_what_is_in_a_directory_that_is_not_mounted_is_not_given_up(
     assert read_all(place.started()) == (ALL, [])
 
 
-def test_a_segment_that_the_older_snapshot_calls_hot_is_not_given_up(tmp_path: Path) -> None:
+def test_a_segment_that_is_hot_in_the_older_snapshot_is_not_dropped(tmp_path: Path) -> None:
     """Its hot files are gone since the newest one called it cold, and that one is damaged."""
     place = Place(tmp_path, goes_on=False)
     _, newest = place.snapshots()
@@ -109,7 +109,7 @@ def test_a_segment_that_the_older_snapshot_calls_hot_is_not_given_up(tmp_path: P
     assert read_all(place.started()) == (ALL[:-10], [])
 
 
-def test_the_rest_is_repaired_meanwhile(tmp_path: Path) -> None:
+def test_other_damage_is_repaired_meanwhile(tmp_path: Path) -> None:
     place = Place(tmp_path)
     place.unmount("nothing")
     flip(segment(place.shard, 31, ".data"), 200)
@@ -123,7 +123,7 @@ def test_the_rest_is_repaired_meanwhile(tmp_path: Path) -> None:
     assert got.seqs == [seq for seq in ALL if seq != 31]
 
 
-def test_with_a_damaged_log_all_is_left_alone(tmp_path: Path) -> None:
+def test_nothing_is_changed_with_a_damaged_log(tmp_path: Path) -> None:
     place = Place(tmp_path)
     place.unmount("nothing")
     newest = place.shard.wal_files()[-1]
@@ -137,7 +137,7 @@ def test_with_a_damaged_log_all_is_left_alone(tmp_path: Path) -> None:
     assert given_up["repaired"]
 
 
-def test_it_is_given_up_when_told(tmp_path: Path) -> None:
+def test_cold_segments_are_dropped_on_request(tmp_path: Path) -> None:
     place = Place(tmp_path)
     place.unmount("nothing")
     done = doctor(place.data, "--repair", "--apply", "--give-up-cold", code=0)
@@ -147,7 +147,7 @@ def test_it_is_given_up_when_told(tmp_path: Path) -> None:
     assert got.gaps[0][2] == "crash"
 
 
-def test_a_server_that_does_not_start_is_not_said_to_start(tmp_path: Path) -> None:
+def test_doctor_does_not_claim_that_an_unstartable_server_starts(tmp_path: Path) -> None:
     place = Place(tmp_path)
     for snapshot in place.snapshots():
         flip(snapshot, 60)

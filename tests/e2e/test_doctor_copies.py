@@ -45,7 +45,7 @@ def damage(path: Path, first: int, last: int) -> None:
         file.write(os.urandom(last - first))
 
 
-def test_a_route_that_is_made_in_a_damaged_range_may_have_copied_there(tmp_path: Path) -> None:
+def test_a_route_created_in_a_damaged_range_may_have_copied_there(tmp_path: Path) -> None:
     shard = begun(tmp_path)
     for name in ("a", "d"):
         shard.put(name, durability="fsync")
@@ -65,7 +65,7 @@ def test_a_route_that_is_made_in_a_damaged_range_may_have_copied_there(tmp_path:
     mended.close()
 
 
-def test_copies_of_a_topic_that_nothing_names_are_counted_as_what_is_lost(tmp_path: Path) -> None:
+def test_copies_of_an_unknown_topic_are_counted_as_lost(tmp_path: Path) -> None:
     shard = begun(tmp_path)
     shard.put("a")
     first = end_of_log(shard)

@@ -40,7 +40,9 @@ def planned(path: Path) -> Any:
 
 
 @pytest.mark.parametrize(("is_clean", "most"), [(True, 1000), (False, 1 << 15)])
-def test_what_may_be_lost_is_bounded_by_what_the_file_held(tmp_path: Path, is_clean: bool, most: int) -> None:
+def test_the_possible_loss_is_bounded_by_the_content_of_the_file(
+    tmp_path: Path, is_clean: bool, most: int
+) -> None:
     shard = without_its_last_file(tmp_path, is_clean=is_clean)
     report = planned(tmp_path)
     assert not report["starts"]

@@ -78,7 +78,7 @@ def break_something(shard: RealShard, random: Random) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("quiet_log")
 @pytest.mark.parametrize("seed", range(400 if DEEP else 40))
-def test_no_loss_is_silent_and_no_seq_comes_again(tmp_path: Path, seed: int) -> None:
+def test_every_loss_is_reported_and_no_seq_is_used_twice(tmp_path: Path, seed: int) -> None:
     random = Random(seed)
     shard = RealShard(tmp_path, segment_max_events=10, wal_file_bytes=random.choice([4096, 8192, 1 << 16]))
     live_through(shard, random)

@@ -120,7 +120,7 @@ def test_damage_beside_a_server_is_found(copy: Everything) -> None:
         assert run_here("inspect", copy.data).code in (0, 1)
 
 
-def test_damage_of_an_active_segment_is_told_with_its_range(copy: Everything) -> None:
+def test_damage_of_an_active_segment_is_reported_with_its_range(copy: Everything) -> None:
     is_active: Callable[[SegmentEntry], bool] = lambda one: not one.is_sealed and one.count > 2  # noqa: E731
     path, name = segments(copy, ".data", is_active)[0]
     index = run_here("inspect", path.with_suffix(".idx"), "--json").json
@@ -149,7 +149,7 @@ def test_everything_else_is_served_after_a_repair(copy: Everything) -> None:
     with server(copy.folder) as running:
         said = ask(Api(running.port))
     first = copy.first
-    kept = {first.plain, first.jobs, first.held, first.parked, first.across, first.fsync}
+    kept = {first.plain, first.jobs, first.leased, first.parked, first.across, first.fsync}
     assert kept <= set(said.states)
     for topic in kept:
         assert said.states[topic]["count"] > 0, topic

@@ -50,7 +50,7 @@ def directory(request: pytest.FixtureRequest, everything: Everything) -> Everyth
 
 
 @pytest.mark.parametrize("look", LOOKS, ids=" ".join)
-def test_a_command_says_that_all_is_well(
+def test_every_command_reports_no_problem(
     directory: Everything, everything: Everything, look: tuple[str, ...]
 ) -> None:
     name, *flags = look
@@ -86,7 +86,7 @@ def inspected(directory: Everything) -> dict[str, Any]:
     return {topic["topic"]: topic for shard in shards for topic in shard["topics"]}
 
 
-def test_topics_are_as_the_server_said(directory: Everything) -> None:
+def test_topics_match_the_answers_of_the_server(directory: Everything) -> None:
     topics, said = inspected(directory), directory.said
     assert sorted(topics) == sorted(said.states)
     for name, state in said.states.items():
@@ -109,7 +109,7 @@ def test_each_topic_alone(directory: Everything, flags: tuple[str, ...]) -> None
         assert ran.code == 0, (name, ran.out[-2000:])
 
 
-def test_queues_are_as_the_server_said(directory: Everything) -> None:
+def test_queues_match_the_answers_of_the_server(directory: Everything) -> None:
     topics, seen = inspected(directory), set()
     for name, state in directory.said.states.items():
         said = state.get("queue")
@@ -134,7 +134,7 @@ def test_queues_are_as_the_server_said(directory: Everything) -> None:
     assert seen == {"ready", "in_flight", "delayed", "blocked", "parked", "dead_lettered"}
 
 
-def test_cursors_and_routes_are_as_the_server_said(directory: Everything) -> None:
+def test_cursors_and_routes_match_the_answers_of_the_server(directory: Everything) -> None:
     topics = inspected(directory)
     for name, said in directory.said.cursors.items():
         fields = ("cursor", "from_seq", "set_ts", "lag_records")
@@ -156,7 +156,7 @@ def test_text_shows_queues_routes_and_cursors(everything: Everything) -> None:
     for heading in ("QUEUE ", "ROUTE ", "CURSOR "):
         assert f"\n  {heading}" in text
     names = everything.second
-    text = run_here("inspect", everything.data, "--topic", names.held).out
+    text = run_here("inspect", everything.data, "--topic", names.leased).out
     assert "queue       4 ready, 4 in flight, 3 delayed" in text
     paused = run_here("inspect", everything.data, "--topic", names.paused).out
     assert "paused: 1 ready, 2 dead lettered" in paused
@@ -164,21 +164,21 @@ def test_text_shows_queues_routes_and_cursors(everything: Everything) -> None:
     assert f'from "{names.plain}" to "{names.across}", position 74, lag 0, 51 copies' in route
 
 
-def test_frames_say_what_happened_to_jobs(everything: Everything) -> None:
+def test_frames_show_the_events_of_jobs(everything: Everything) -> None:
     names = everything.second
-    rows = run_here("inspect", everything.data, "--frames", "--json", "--topic", names.held).json_lines
+    rows = run_here("inspect", everything.data, "--frames", "--json", "--topic", names.leased).json_lines
     events = [row["event"] for row in rows if "event" in row]
     assert events == ["delayed", "claimed", "acked", "released", "released", "extended", "deleted"]
     rows = run_here("inspect", everything.data, "--frames", "--json", "--topic", names.paused).json_lines
     assert [row["event"] for row in rows if "event" in row] == ["parked", "dead_lettered"]
-    text = run_here("inspect", everything.data, "--frames", "--topic", names.held).out
+    text = run_here("inspect", everything.data, "--frames", "--topic", names.leased).out
     assert " acked below=0" in text
 
 
 def test_an_extension_of_a_lease_in_the_snapshot_is_no_claim(everything: Everything) -> None:
     """Its claim is in no log any more."""
     topics = [topic for one in snapshots_of(everything) for topic in one.topics]
-    (topic,) = [topic for topic in topics if topic.name == everything.first.held]
+    (topic,) = [topic for topic in topics if topic.name == everything.first.leased]
     (seq, lease), *_ = leases_of(topic.sections)
     frame = Lease(IN_FLIGHT, [seq], [1], [lease], 1, "worker")
     assert JobEvents().event(topic.topic_id, frame) == "claimed"

@@ -26,7 +26,7 @@ RECORD = b'{"records":[{"data":1}]}'
 pytestmark = pytest.mark.slow
 
 
-def test_workers_that_lost_the_front_process_answer_what_they_have_and_a_new_server_takes_over(
+def test_workers_without_a_supervisor_answer_their_requests_and_a_new_server_starts(
     tmp_path: Path,
 ) -> None:
     seed = seed_of_this_run()
@@ -77,7 +77,7 @@ def _who_waits(server: WholeServer, shard: int) -> RawClient:
     return client
 
 
-def test_a_server_that_starts_while_the_workers_of_the_last_one_drain_waits_for_them(tmp_path: Path) -> None:
+def test_a_new_server_waits_for_the_draining_workers_of_the_last_one(tmp_path: Path) -> None:
     """One worker is kept from ending: its shard's lock keeps the next generation out, and nothing else."""
     book = book_of(SHARDS)
     other_folder = tmp_path / "second"
@@ -107,7 +107,7 @@ def test_a_server_that_starts_while_the_workers_of_the_last_one_drain_waits_for_
         assert first.stop() == 0
 
 
-def test_a_second_server_on_the_directory_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
+def test_a_second_server_on_the_directory_is_refused_and_the_first_continues(tmp_path: Path) -> None:
     book = book_of(SHARDS)
     other_folder = tmp_path / "second"
     other_folder.mkdir()
@@ -129,7 +129,7 @@ def test_a_second_server_on_the_directory_is_refused_and_the_first_goes_on(tmp_p
         assert server.stop() == 0
 
 
-def test_a_request_that_is_half_there_when_the_server_stops_is_refused(tmp_path: Path) -> None:
+def test_an_incomplete_request_is_refused_when_the_server_stops(tmp_path: Path) -> None:
     with WholeServer(tmp_path, shards=SHARDS) as server:
         path = f"/v0/topics/{server.topic_of(0, 'd')}"
         with RawClient(server.port) as fresh, RawClient(server.port) as used:

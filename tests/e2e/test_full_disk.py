@@ -103,7 +103,7 @@ def _check_full(server: WholeServer) -> None:
         assert client.ask("GET", "/v0/topics").status == 200
 
 
-def test_writes_resume_within_seconds_of_there_being_space_also_after_a_kill_on_a_full_disk(
+def test_writes_resume_within_seconds_of_free_space_even_after_a_kill(
     tmp_path: Path,
 ) -> None:
     with small_disk(tmp_path / "disk", DISK_BYTES) as disk:

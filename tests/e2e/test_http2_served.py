@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 RECORDS = b'{"records":[{"data":1}]}'
 
 
-def test_every_route_is_answered_on_one_connection_whoever_owns_it(tmp_path: Path) -> None:
+def test_requests_to_all_shards_are_answered_on_one_connection(tmp_path: Path) -> None:
     with served(tmp_path) as server, H2Client(server.port) as client:
         topics = [f"t{n}" for n in range(8)]
         requests = [client.start("POST", f"/v0/topics/{topic}", RECORDS) for topic in topics]
@@ -41,14 +41,14 @@ def test_every_route_is_answered_on_one_connection_whoever_owns_it(tmp_path: Pat
             assert other.ask("GET", "/v0/topics/t0").json["head_seq"] == 1
 
 
-def test_a_preface_that_comes_byte_by_byte_is_one(tmp_path: Path) -> None:
+def test_a_preface_sent_byte_by_byte_is_recognized(tmp_path: Path) -> None:
     with served(tmp_path) as server, RawClient(server.port) as client:
         preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
         client.send_in_pieces([preface[at : at + 1] for at in range(len(preface))])
         assert client.socket.recv(9, 0x100)[3] == 4  # MSG_WAITALL
 
 
-def test_a_stop_answers_what_is_in_flight_and_says_goodbye(tmp_path: Path) -> None:
+def test_a_stop_answers_requests_in_flight_and_sends_goaway(tmp_path: Path) -> None:
     with served(tmp_path) as server, H2Client(server.port) as client:
         client.ask("PUT", "/v0/topics/t", b"{}")
         waiting = client.start("POST", "/v0/topics/t/diff", b'{"wait_ms":30000}')
@@ -61,7 +61,7 @@ def test_a_stop_answers_what_is_in_flight_and_says_goodbye(tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
-def test_curl_speaks_it(tmp_path: Path) -> None:
+def test_curl_speaks_http2(tmp_path: Path) -> None:
     with served(tmp_path) as server:
         url = f"http://127.0.0.1:{server.port}/v0/topics/t"
         curl = ["curl", "--silent", "--write-out", "\n%{http_version} %{http_code}"]

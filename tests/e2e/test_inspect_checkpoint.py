@@ -53,7 +53,7 @@ def only_shard(path: Path, code: int = 0) -> Any:
     return shard
 
 
-def test_the_snapshots_are_listed_with_what_is_in_them(tmp_path: Path) -> None:
+def test_snapshots_are_listed_with_their_contents(tmp_path: Path) -> None:
     data_dir(tmp_path, 6, 7)
     output = checked(tmp_path)
     assert "uses snapshot 7 and reads the log from ordinal 10190, at offset 4096 of" in output
@@ -79,7 +79,7 @@ def test_a_topic_is_shown_with_its_segments(tmp_path: Path) -> None:
     assert answer["topic"]["sections"] == {"queue": {"bytes": len(ORDERS.sections["queue"])}}
 
 
-def test_a_damaged_snapshot_is_told_and_the_one_before_it_is_used(tmp_path: Path) -> None:
+def test_a_damaged_snapshot_is_reported_and_the_one_before_it_is_used(tmp_path: Path) -> None:
     paths = data_dir(tmp_path, 6, 7)
     flip(paths.snapshot(7), 60)
     output = checked(tmp_path, code=1)
@@ -92,13 +92,13 @@ def test_a_damaged_snapshot_is_told_and_the_one_before_it_is_used(tmp_path: Path
     assert "WRONG" in checked(tmp_path, "--topic", "empty", code=1)
 
 
-def test_a_snapshot_of_another_directory_is_told(tmp_path: Path) -> None:
+def test_a_snapshot_of_another_directory_is_reported(tmp_path: Path) -> None:
     paths = data_dir(tmp_path, 6)
     put_snapshot(paths, 7, shard=3)
     assert "shard 03" in only_shard(tmp_path, code=1)["problems"][0]
 
 
-def test_nothing_behind_a_snapshot_of_a_newer_program_is_used(
+def test_a_snapshot_of_a_newer_program_stops_the_search(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = data_dir(tmp_path, 6)
@@ -111,13 +111,13 @@ def test_nothing_behind_a_snapshot_of_a_newer_program_is_used(
     assert "has no snapshot that it can use" in checked(tmp_path, code=1)
 
 
-def test_a_damaged_manifest_is_told(tmp_path: Path) -> None:
+def test_a_damaged_manifest_is_reported(tmp_path: Path) -> None:
     paths = data_dir(tmp_path, 7)
     flip(paths.manifest, 60)
     assert "Readers from outside have nothing to go by" in only_shard(tmp_path, code=1)["problems"][0]
 
 
-def test_trash_and_readers_are_told(tmp_path: Path) -> None:
+def test_trash_and_readers_are_reported(tmp_path: Path) -> None:
     paths = data_dir(tmp_path, 7)
     dropped = os.path.join(paths.wal, "wal-0000000000000001.log")
     Path(dropped).write_bytes(b"x" * 2048)
@@ -131,7 +131,7 @@ def test_trash_and_readers_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("has_directories", [True, False])
-def test_a_shard_without_a_checkpoint_says_so(tmp_path: Path, has_directories: bool) -> None:
+def test_a_shard_without_a_checkpoint_is_reported(tmp_path: Path, has_directories: bool) -> None:
     paths = data_dir(tmp_path)
     if not has_directories:
         # As a program that knew no checkpoints made it.
@@ -144,7 +144,7 @@ def test_a_shard_without_a_checkpoint_says_so(tmp_path: Path, has_directories: b
     assert "no snapshot in" in ran.err
 
 
-def test_frames_and_checkpoint_are_two_questions(tmp_path: Path) -> None:
+def test_frames_and_checkpoint_cannot_be_combined(tmp_path: Path) -> None:
     data_dir(tmp_path)
     ran = run_here("inspect", tmp_path, "--checkpoint", "--frames")
     assert ran.code == 2

@@ -56,7 +56,7 @@ def hang_up(server: Served, line: str) -> None:
     until(lambda: server.log.read_text().count(line) > count)
 
 
-def test_a_new_key_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
+def test_a_new_key_replaces_the_old_one(tmp_path: Path) -> None:
     config = tmp_path / "topicsd.toml"
     write(config, f'api_keys = "{OLD}"\n')
     with served(tmp_path, "--config", str(config)) as server:
@@ -95,7 +95,7 @@ def test_a_new_key_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
         assert server.stop() == 0
 
 
-def test_without_a_file_there_is_nothing_to_reload_and_the_log_says_so(tmp_path: Path) -> None:
+def test_a_reload_without_a_file_is_logged(tmp_path: Path) -> None:
     with served(tmp_path, environ={"TOPICS_API_KEYS": OLD}) as server:
         hang_up(server, "keys: not reloaded: there is no configuration file to read again")
         assert knows(server, OLD)
@@ -103,7 +103,7 @@ def test_without_a_file_there_is_nothing_to_reload_and_the_log_says_so(tmp_path:
         assert server.stop() == 0
 
 
-def test_a_changed_setting_of_the_file_is_named_as_one_that_takes_a_restart(tmp_path: Path) -> None:
+def test_a_changed_setting_is_logged_as_needing_a_restart(tmp_path: Path) -> None:
     config = tmp_path / "topicsd.toml"
     write(config, f'api_keys = ["{OLD}"]\nmax_limit = 500\n')
     with served(tmp_path, "--config", str(config)) as server:
@@ -116,7 +116,7 @@ def test_a_changed_setting_of_the_file_is_named_as_one_that_takes_a_restart(tmp_
         hang_up(server, "api_keys: must be a text in quotes, or a list of them")
 
 
-def test_a_stream_ends_with_its_key_whoever_has_its_connection(tmp_path: Path) -> None:
+def test_a_stream_ends_with_its_key_in_every_process(tmp_path: Path) -> None:
     config = tmp_path / "topicsd.toml"
     write(config, f'api_keys = "{OLD}"\n')
     field = f"authorization: Bearer {OLD}"

@@ -58,7 +58,7 @@ def test_a_scenario_runs_without_a_failure(tmp_path: Path, scenario: str) -> Non
     assert sum(table["num_requests"] for table in tables) > USERS * SECONDS
 
 
-def test_workers_end_what_they_hold_beside_some_that_go_silent(tmp_path: Path) -> None:
+def test_workers_finish_their_jobs_beside_silent_workers(tmp_path: Path) -> None:
     with Subjects(str(tmp_path)).server(2) as server:
         tables = run_locust(server, tmp_path, "Worker", "Boss")
     by_name = {table["name"]: table for table in tables}

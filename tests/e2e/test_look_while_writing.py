@@ -86,7 +86,7 @@ def acked(path: Path) -> dict[str, int]:
 
 
 @pytest.mark.slow
-def test_looking_while_somebody_writes(tmp_path: Path) -> None:
+def test_inspect_and_verify_work_beside_a_writer(tmp_path: Path) -> None:
     path = tmp_path / "data"
     seed = Random().randrange(1 << 30)
     print("seed", seed)
@@ -113,7 +113,7 @@ def test_looking_while_somebody_writes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_listing_frames_while_somebody_writes(tmp_path: Path) -> None:
+def test_frames_can_be_listed_beside_a_writer(tmp_path: Path) -> None:
     path = tmp_path / "data"
     with writer(path, 1):
         rows = run_here("inspect", path, "--frames", "--json").json_lines
@@ -125,7 +125,7 @@ def test_listing_frames_while_somebody_writes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_locked", [True, False])
 @pytest.mark.parametrize("seen", [0, 1, 40, 100])
-def test_what_was_half_written_a_moment_ago_is_no_damage(
+def test_a_batch_that_is_being_written_is_no_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_locked: bool, seen: int
 ) -> None:
     """At the first read there are only `seen` bytes of the last two batches, and then they are whole."""
@@ -163,7 +163,7 @@ def test_what_was_half_written_a_moment_ago_is_no_damage(
 
 
 @pytest.mark.parametrize("command", ["inspect", "verify"])
-def test_a_checkpoint_between_two_looks_is_no_damage(
+def test_a_checkpoint_between_two_reads_is_no_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     """The first one: it takes the beginning of the log away, when it was seen that there is no snapshot."""

@@ -61,7 +61,9 @@ def _worst_answer(server: WholeServer, count: int) -> float:
     return worst
 
 
-def test_thousands_of_idle_and_slow_connections_cost_little_and_hold_nobody_up(tmp_path: Path) -> None:
+def test_thousands_of_idle_and_slow_connections_use_little_memory_and_delay_no_request(
+    tmp_path: Path,
+) -> None:
     with descriptors(CONNECTIONS + 500), ExitStack() as stack, WholeServer(tmp_path, shards=SHARDS) as server:
         _worst_answer(server, 50)
         before = _memory(server)
@@ -112,7 +114,7 @@ def _send_what_fits(client: RawClient, wire: bytes) -> None:
         raise AssertionError("the server reads on and on")
 
 
-def test_clients_that_do_not_read_their_answers_cost_what_one_answer_has(tmp_path: Path) -> None:
+def test_a_client_that_does_not_read_uses_the_memory_of_one_answer(tmp_path: Path) -> None:
     with ExitStack() as stack, WholeServer(tmp_path, shards=SHARDS) as server:
         path = f"/v0/topics/{server.topic_of(0, 'd')}"
         with RawClient(server.port) as client:

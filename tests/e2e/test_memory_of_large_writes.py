@@ -80,7 +80,7 @@ def connected(server: WholeServer, shard: int) -> Iterator[RawClient]:
 @pytest.mark.parametrize("is_gzip", [False, True], ids=["plain", "gzip"])
 @pytest.mark.parametrize("at", [0, 1], ids=["at its shard", "at another shard"])
 @pytest.mark.parametrize("body_of", [one_record, many_records, with_a_key])
-def test_a_large_write_is_held_once(
+def test_a_large_write_is_in_memory_once(
     server: WholeServer, body_of: Callable[[], bytes], at: int, is_gzip: bool
 ) -> None:
     body = body_of()
@@ -101,7 +101,7 @@ def test_a_large_write_is_held_once(
 
 @pytest.mark.parametrize("is_gzip", [False, True], ids=["plain", "gzip"])
 @pytest.mark.parametrize("at", [0, 1], ids=["at its shard", "at another shard"])
-def test_a_large_write_over_http2_is_held_once(server: WholeServer, at: int, is_gzip: bool) -> None:
+def test_a_large_write_over_http2_is_in_memory_once(server: WholeServer, at: int, is_gzip: bool) -> None:
     body = with_a_key()
     with H2Client(server.port) as client:
         first = server.topic_of(at, "first")

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 APPENDS, RECORDS, READS = 40, 3, 10
 
 
-def test_a_disk_at_work_is_seen_by_the_gauge_of_its_worker(tmp_path: Path) -> None:
+def test_the_gauge_of_a_worker_shows_its_blocked_disk(tmp_path: Path) -> None:
     with served(tmp_path) as server, closing(http.client.HTTPConnection("127.0.0.1", server.port)) as client:
 
         def ask(method: str, path: str, body: object = None) -> bytes:
@@ -36,7 +36,7 @@ def test_a_disk_at_work_is_seen_by_the_gauge_of_its_worker(tmp_path: Path) -> No
         assert server.stop() == 0
 
 
-def test_every_number_is_there_after_requests(tmp_path: Path) -> None:
+def test_every_metric_counts_after_requests(tmp_path: Path) -> None:
     with served(tmp_path) as server, closing(http.client.HTTPConnection("127.0.0.1", server.port)) as client:
 
         def ask(method: str, path: str, body: object = None) -> bytes:

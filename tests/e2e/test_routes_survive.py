@@ -50,7 +50,7 @@ def listed(server: WholeServer, query: str = "") -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("checkpoint", [False, True])
-def test_rules_are_there_after_the_server_was_killed_and_copy_on(tmp_path: Path, checkpoint: bool) -> None:
+def test_routes_survive_a_killed_server_and_resume(tmp_path: Path, checkpoint: bool) -> None:
     with WholeServer(tmp_path, shards=SHARDS) as server:
         source = server.topic_of(0, "source")
         dests = [server.topic_of(shard, "dest") for shard in range(SHARDS)]
@@ -77,7 +77,7 @@ def test_rules_are_there_after_the_server_was_killed_and_copy_on(tmp_path: Path,
         assert server.stop() == 0
 
 
-def test_while_a_shard_is_away_its_rules_are_what_they_were_and_it_is_named(tmp_path: Path) -> None:
+def test_the_list_keeps_the_routes_of_an_unreachable_shard_and_names_it(tmp_path: Path) -> None:
     with WholeServer(tmp_path, shards=2) as server:
         here, there = server.topic_of(0, "here"), server.topic_of(1, "there")
         assert make(server, "r", here, there).status == 201
@@ -102,7 +102,7 @@ def test_while_a_shard_is_away_its_rules_are_what_they_were_and_it_is_named(tmp_
         worker.close()
 
 
-def test_a_rule_whose_source_was_deleted_while_its_shard_was_away_ends_when_it_is_back(
+def test_a_route_whose_source_was_deleted_ends_when_its_shard_is_back(
     tmp_path: Path,
 ) -> None:
     with WholeServer(tmp_path, shards=2) as server:

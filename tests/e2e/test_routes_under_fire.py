@@ -97,7 +97,7 @@ class RouteClient(threading.Thread):
         return answer.status, answer.json
 
 
-def test_what_was_answered_is_so_and_nothing_excludes_another(tmp_path: Path) -> None:
+def test_answered_route_changes_hold_and_never_conflict(tmp_path: Path) -> None:
     seed = str(seed_of_this_run())
     rng = Random(seed)
     with WholeServer(tmp_path, shards=SHARDS) as server:

@@ -60,7 +60,7 @@ def get(port: int, path: str) -> int:
         return answer.status
 
 
-def test_it_reports_that_it_is_ready_beats_and_stops(tmp_path: Path, manager: Manager) -> None:
+def test_systemd_receives_ready_watchdog_and_stopping(tmp_path: Path, manager: Manager) -> None:
     with served(tmp_path, environ=manager.environ) as server:
         manager.wait_for("READY=1")
         assert get(server.port, "/v0/ready") == 200
@@ -78,7 +78,7 @@ def test_it_reports_that_it_is_ready_beats_and_stops(tmp_path: Path, manager: Ma
 
 
 @pytest.mark.parametrize("fronts", [1, 2])
-def test_a_restart_refuses_nobody(tmp_path: Path, manager: Manager, fronts: int) -> None:
+def test_a_restart_refuses_no_connection(tmp_path: Path, manager: Manager, fronts: int) -> None:
     """Clients go on connecting, one connection a request, while one server goes and the next one comes."""
     statuses: list[int] = []
     failures: list[str] = []
@@ -114,7 +114,7 @@ def test_a_restart_refuses_nobody(tmp_path: Path, manager: Manager, fronts: int)
     assert set(statuses) <= {200, 503}
 
 
-def test_a_server_that_hangs_is_not_reported_as_well(tmp_path: Path, manager: Manager) -> None:
+def test_a_hanging_server_sends_no_watchdog_message(tmp_path: Path, manager: Manager) -> None:
     with served(tmp_path, environ=manager.environ) as server:
         manager.wait_for("READY=1")
         server.process.send_signal(signal.SIGSTOP)

@@ -21,7 +21,7 @@ FLAGS = ("--wal-file-bytes=256KiB", "--fronts=2")
 pytestmark = pytest.mark.slow
 
 
-def test_a_server_killed_again_and_again_loses_nothing_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_server_killed_repeatedly_loses_and_leaks_nothing(tmp_path: Path) -> None:
     seed = seed_of_this_run()
     rng = Random(seed)
     server = WholeServer(tmp_path, *FLAGS, shards=3)

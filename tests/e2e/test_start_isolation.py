@@ -74,7 +74,7 @@ BARE_DEV = "mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3 && mknod -m
         ),
     ],
 )
-def test_shared_memory_that_cannot_be_had_is_named(tmp_path: Path, how: str, what: str) -> None:
+def test_missing_shared_memory_is_named(tmp_path: Path, how: str, what: str) -> None:
     before = ("unshare", "--mount", "sh", "-c", f'{how} && exec "$@"', "sh")
     if shutil.which("unshare") is None or subprocess.run(["unshare", "--mount", "true"]).returncode:
         pytest.skip("no mount namespace can be made here")

@@ -104,7 +104,7 @@ def children(pid: int) -> list[int]:
 
 @pytest.mark.parametrize("all_at_once", [False, True])
 @pytest.mark.parametrize("fronts", [1, 2])
-def test_a_stop_answers_what_was_sent(tmp_path: Path, fronts: int, all_at_once: bool) -> None:
+def test_a_stop_answers_every_request_that_was_sent(tmp_path: Path, fronts: int, all_at_once: bool) -> None:
     """`all_at_once` is how systemd stops a service: every process of it is told."""
     with served(tmp_path, f"--fronts={fronts}") as server:
         clients = Clients(server.port)
@@ -127,7 +127,7 @@ def test_a_stop_answers_what_was_sent(tmp_path: Path, fronts: int, all_at_once: 
     assert clients.statuses <= {200, 201, 404, 503}
 
 
-def test_a_request_that_is_half_there_is_told_that_the_server_stops(tmp_path: Path) -> None:
+def test_an_incomplete_request_is_answered_with_shutting_down(tmp_path: Path) -> None:
     with served(tmp_path) as server:
         halves = (
             append(0)[:-5],

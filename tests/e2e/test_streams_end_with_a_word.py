@@ -52,7 +52,7 @@ class Stream(EventClient):
     def _recv(self) -> bytes:
         data = self.socket.recv(READ_BYTES)
         if not data:
-            assert self._held == b"", self._held
+            assert self._unread == b"", self._unread
             raise ConnectionEnded
         return data
 
@@ -87,7 +87,7 @@ def write_until_refused(port: int, topics: list[str], ended: threading.Event) ->
                 return
 
 
-def test_a_stop_tells_every_stream_and_a_restart_goes_on_with_it(tmp_path: Path) -> None:
+def test_every_stream_ends_with_an_event_at_a_stop_and_resumes_after_a_restart(tmp_path: Path) -> None:
     with WholeServer(tmp_path, f"--drain-seconds={DRAIN_SECONDS:.0f}", shards=SHARDS) as server:
         topics = [server.topic_of(number % SHARDS, f"t{number}-") for number in range(TOPICS)]
         with RawClient(server.port) as client:
@@ -129,7 +129,7 @@ def test_a_stop_tells_every_stream_and_a_restart_goes_on_with_it(tmp_path: Path)
         assert server.stop() == 0
 
 
-def test_a_watcher_that_never_reads_is_held_no_memory_for_and_is_sent_away(tmp_path: Path) -> None:
+def test_a_watcher_that_never_reads_uses_no_memory_and_is_disconnected(tmp_path: Path) -> None:
     with WholeServer(tmp_path, "--page-cache-bytes=1MiB", shards=1) as server, ExitStack() as stack:
         record = b'"%b"' % (b"x" * RECORD_BYTES)
         with RawClient(server.port) as client:

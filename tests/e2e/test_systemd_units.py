@@ -56,7 +56,7 @@ def test_systemd_waits_longer_than_the_longest_drain() -> None:
     assert int(seconds) > DRAIN_MAX
 
 
-def test_a_start_that_cannot_be_right_is_not_tried_again() -> None:
+def test_a_start_with_a_permanent_error_is_not_retried() -> None:
     assert values(SERVICE, "Type") == ["notify"]
     assert values(SERVICE, "Restart") == ["on-failure"]
     assert values(SERVICE, "RestartPreventExitStatus") == ["2"]

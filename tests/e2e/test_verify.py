@@ -51,7 +51,7 @@ BROKEN = {"damaged", "without_current", "with_a_damaged_current", "cut_from_outs
 
 
 @pytest.mark.parametrize("name", DIRECTORIES)
-def test_what_the_program_left_is_fine_and_what_was_damaged_is_not(tmp_path: Path, name: str) -> None:
+def test_directories_of_the_program_pass_and_damaged_ones_fail(tmp_path: Path, name: str) -> None:
     DIRECTORIES[name](tmp_path)
     text = run_here("verify", tmp_path)
     assert verified(tmp_path)["is_fine"] == (name not in BROKEN)
@@ -135,7 +135,7 @@ def test_every_byte_that_is_changed_is_found_and_named(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("build", [stopped, died])
-def test_what_it_calls_fine_starts_and_what_it_calls_wrong_does_not(
+def test_a_directory_starts_if_and_only_if_verify_passes(
     tmp_path: Path, build: Callable[[Path], RealShard]
 ) -> None:
     end = log_end(build(tmp_path / "original"))
@@ -152,7 +152,7 @@ def test_what_it_calls_fine_starts_and_what_it_calls_wrong_does_not(
         shutil.rmtree(path)
 
 
-def test_bytes_behind_the_end_are_a_note(tmp_path: Path) -> None:
+def test_bytes_after_the_end_are_a_note(tmp_path: Path) -> None:
     real = stopped(tmp_path)
     end = log_end(real)
     flip(real.wal_files()[0], end + 100)
@@ -166,7 +166,7 @@ def test_bytes_behind_the_end_are_a_note(tmp_path: Path) -> None:
     assert notes(tmp_path / "died")[0].startswith(f"a torn tail: 1 byte at offset {end} of {FIRST} are no")
 
 
-def test_whole_batches_behind_a_tear_are_counted(tmp_path: Path) -> None:
+def test_whole_batches_after_a_tear_are_counted(tmp_path: Path) -> None:
     shard = RealShard(tmp_path)
     shard.send_append("orders", 0)
     shard.settle()
@@ -264,7 +264,7 @@ def of_another_version(real: RealShard) -> str:
 @pytest.mark.parametrize(
     "change", [missing_first, missing_middle, missing_last, of_another_directory, of_another_version]
 )
-def test_files_that_are_no_log_together_are_named(tmp_path: Path, change: Callable[[RealShard], str]) -> None:
+def test_files_that_do_not_form_one_log_are_named(tmp_path: Path, change: Callable[[RealShard], str]) -> None:
     said = change(DIRECTORIES["of_many_files"](tmp_path))
     rows = problems(tmp_path)
     assert any(said in one["what"] for one in rows), rows
@@ -370,7 +370,7 @@ CRAFTED: dict[str, tuple[list[bytes], int, str | None, int | None, str]] = {
 
 
 @pytest.mark.parametrize(("frames", "offset", "topic", "seq", "said"), CRAFTED.values(), ids=CRAFTED)
-def test_a_whole_batch_that_cannot_be_is_named(
+def test_an_impossible_whole_batch_is_named(
     tmp_path: Path, frames: list[bytes], offset: int, topic: str | None, seq: int | None, said: str
 ) -> None:
     crafted(tmp_path, *frames)
@@ -381,7 +381,7 @@ def test_a_whole_batch_that_cannot_be_is_named(
     assert f"{FIRST}, at offset {offset}" in text
 
 
-def test_a_topic_is_named_when_it_was_there_before_the_batch(tmp_path: Path) -> None:
+def test_a_topic_that_existed_before_the_batch_is_named(tmp_path: Path) -> None:
     real = RealShard(tmp_path)
     real.append("other", 1)
     stop(real)
@@ -394,12 +394,12 @@ def test_a_topic_is_named_when_it_was_there_before_the_batch(tmp_path: Path) -> 
     assert 'is seq 3 of topic "orders", whose head is 1' in problem["what"]
 
 
-def test_a_batch_end_that_counts_wrong_is_named(tmp_path: Path) -> None:
+def test_a_batch_end_with_a_wrong_count_is_named(tmp_path: Path) -> None:
     crafted(tmp_path, CREATE, orders(1), ordinal=9)
     assert "the batch has 2 frames, and its end says 8" in problems(tmp_path)[0]["what"]
 
 
-def test_a_batch_end_that_knows_the_future_is_named(tmp_path: Path) -> None:
+def test_a_batch_end_with_a_position_ahead_of_the_log_is_named(tmp_path: Path) -> None:
     crafted(tmp_path, CREATE, synced=200)
     assert "synced up to 200, behind its own beginning" in problems(tmp_path)[0]["what"]
 
@@ -422,7 +422,7 @@ def test_whole_frames_in_the_wrong_place_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("length", [0xFFFFFFFF, 0, 1, 37, 45, 70_000_000])
-def test_a_length_that_cannot_be_is_not_believed(tmp_path: Path, length: int) -> None:
+def test_an_impossible_frame_length_is_rejected(tmp_path: Path, length: int) -> None:
     real = stopped(tmp_path)
     rows = run_here("inspect", tmp_path, "--frames", "--json").json_lines
     row = next(row for row in rows if row["type"] == "append" and row["seq"] == 2)
@@ -447,7 +447,7 @@ def test_a_topic_in_the_wrong_shard_is_noted(tmp_path: Path) -> None:
     ]
 
 
-def test_what_is_none_of_ours_is_noted(tmp_path: Path) -> None:
+def test_foreign_files_are_noted(tmp_path: Path) -> None:
     real = stopped(tmp_path)
     (tmp_path / "shards/01").mkdir()
     Path(real.paths.wal, "notes.txt").write_text("x")
@@ -458,7 +458,7 @@ def test_what_is_none_of_ours_is_noted(tmp_path: Path) -> None:
     assert "shards/01" in run_here("inspect", tmp_path).out
 
 
-def test_only_the_shard_that_is_meant_is_read(tmp_path: Path) -> None:
+def test_only_the_selected_shard_is_read(tmp_path: Path) -> None:
     real = DIRECTORIES["of_many_shards"](tmp_path)
     flip(real.wal_files()[0], 200)
     assert run_here("verify", tmp_path).code == 1
@@ -467,7 +467,9 @@ def test_only_the_shard_that_is_meant_is_read(tmp_path: Path) -> None:
     assert "read 1 shard, 1 file" in run_here("verify", tmp_path, "--shard", 1).out
 
 
-def test_a_read_error_is_named_with_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_error_is_named_with_its_file_and_offset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     DIRECTORIES["of_many_shards"](tmp_path)
     pread = RealFs.pread
     bad = (tmp_path / "shards/01/wal" / FIRST).stat().st_ino

@@ -33,7 +33,7 @@ def watched(path: Path) -> RealShard:
     return shard
 
 
-def test_a_session_is_a_row_that_says_all_of_it(tmp_path: Path) -> None:
+def test_a_session_is_one_row_with_all_its_fields(tmp_path: Path) -> None:
     watched(tmp_path).shard.close(checkpoint=False)
     rows = run_here("inspect", tmp_path, "--frames", "--json").json_lines
     session_rows = [row for row in rows if row["type"] == "watch_session"]
@@ -49,7 +49,7 @@ def test_a_session_is_a_row_that_says_all_of_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damaged", ["", "log", "segment"])
-def test_a_start_and_a_repair_keep_them(tmp_path: Path, damaged: str) -> None:
+def test_a_start_and_a_repair_keep_sessions(tmp_path: Path, damaged: str) -> None:
     shard = watched(tmp_path)
     damaged_at = log_end(shard) + 40
     shard.append("orders", record({"n": 2}))

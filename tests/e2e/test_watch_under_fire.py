@@ -26,7 +26,7 @@ CAP = 60
 pytestmark = pytest.mark.slow
 
 
-def test_watchers_are_told_of_everything_while_workers_are_killed(tmp_path: Path) -> None:
+def test_watchers_receive_everything_while_workers_are_killed(tmp_path: Path) -> None:
     seed = seed_of_this_run()
     rng = Random(seed)
     # A cache that does not hold what slow watchers still want: they read what checkpoints have sealed.

@@ -30,7 +30,7 @@ RECORD = b'{"records":[{"data":1}]}'
 pytestmark = pytest.mark.slow
 
 
-def test_workers_killed_again_and_again_lose_nothing(tmp_path: Path) -> None:
+def test_workers_killed_repeatedly_lose_nothing(tmp_path: Path) -> None:
     seed = seed_of_this_run()
     book = book_of(SHARDS)
     retries: list[Sent] = []
@@ -52,7 +52,7 @@ def test_workers_killed_again_and_again_lose_nothing(tmp_path: Path) -> None:
     assert book.acked_count > ROUNDS * 20
 
 
-def test_the_other_shards_do_not_notice_that_one_is_killed(tmp_path: Path) -> None:
+def test_a_killed_worker_does_not_affect_the_other_shards(tmp_path: Path) -> None:
     seed = seed_of_this_run()
     book = book_of(SHARDS)
     with WholeServer(tmp_path, shards=SHARDS) as server, ThreadPoolExecutor() as pool:
@@ -146,7 +146,7 @@ def _check_control(port: int) -> None:
         assert listed.status == 200 or (listed.code == "not_ready" and str(VICTIM) in listed.message), listed
 
 
-def test_a_worker_that_hangs_is_replaced_and_its_shard_says_so_meanwhile(tmp_path: Path) -> None:
+def test_a_hanging_worker_is_replaced_and_its_shard_answers_503_meanwhile(tmp_path: Path) -> None:
     seed = seed_of_this_run()
     book = book_of(SHARDS)
     with WholeServer(tmp_path, shards=SHARDS) as server, ThreadPoolExecutor() as pool:

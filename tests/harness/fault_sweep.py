@@ -14,7 +14,7 @@ from random import Random
 
 from shared.contract.errors import STORAGE_FAILED, STORAGE_FULL
 from tests.harness.checkpoint_scripts import SCRIPTS
-from tests.harness.crash_sweep import recover_and_go_on
+from tests.harness.crash_sweep import recover_and_continue
 from tests.harness.faults import Fault
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
@@ -140,7 +140,7 @@ class FaultCase:
             disk = self.disk.after_power_cut(self.rng)
         else:
             disk = self.disk.after_process_kill()
-        recover_and_go_on(disk, self.book, clock, self.rng, exact=not self.failed)
+        recover_and_continue(disk, self.book, clock, self.rng, exact=not self.failed)
 
 
 def fault_once(name: str, manner: Manner, way: Way, nth: int) -> bool:

@@ -224,7 +224,7 @@ class FrontProcess:
         **settings: object,
     ) -> None:
         self._port_file = folder / "port"
-        told = {
+        spec = {
             "shards": shard_count,
             "times": times._asdict(),
             "instance": os.urandom(16).hex(),
@@ -236,7 +236,7 @@ class FrontProcess:
         self._port_file.unlink(missing_ok=True)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.harness.front_stage", json.dumps(told)],
+                [sys.executable, "-m", "tests.harness.front_stage", json.dumps(spec)],
                 env=environment(worker),
                 cwd=PROJECT,
                 stderr=log,
@@ -318,15 +318,15 @@ def _command(pid: int) -> bytes:
         return b""
 
 
-def main(told: dict[str, Any]) -> int:
+def main(spec: dict[str, Any]) -> int:
     set_up_logging("debug", "front")
     return run(
-        Settings(**told["settings"]),
-        told["shards"],
-        told["instance"],
-        told["namespace"],
+        Settings(**spec["settings"]),
+        spec["shards"],
+        spec["instance"],
+        spec["namespace"],
         worker_command=FAKE_WORKER,
-        times=PoolTimes(**told["times"]),
+        times=PoolTimes(**spec["times"]),
     )
 
 

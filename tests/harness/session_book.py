@@ -55,19 +55,19 @@ class SessionBook:
         for known in self.known.values():
             known.end_position = 1 << 62
 
-    def shows(self, found: Mapping[bytes, WatchSession]) -> None:
+    def shows(self, sessions: Mapping[bytes, WatchSession]) -> None:
         """Check that a running shard holds every answered session until its end, and no other."""
         acked = {session for session, known in self.known.items() if known.is_acked}
         ended = {session for session, known in self.known.items() if known.has_ended}
-        assert acked - ended <= set(found) <= acked
+        assert acked - ended <= set(sessions) <= acked
 
-    def check(self, found: Mapping[bytes, WatchSession], *, exact: bool) -> None:
+    def check(self, sessions: Mapping[bytes, WatchSession], *, exact: bool) -> None:
         """Judge what a recovery shows. `exact`: only the process ended."""
-        strangers = set(found) - set(self.known)
+        strangers = set(sessions) - set(self.known)
         assert not strangers, f"sessions that came back, or nobody made: {strangers}"
         for session, known in list(self.known.items()):
-            if session in found:
-                assert found[session] == known.wanted
+            if session in sessions:
+                assert sessions[session] == known.wanted
                 known.is_acked, known.has_ended = True, False
                 continue
             is_kept = known.is_acked and not known.has_ended and (exact or known.is_on_media)

@@ -256,9 +256,11 @@ class ShardRun:
             for payload, tag in zip(request.payloads, request.tags, strict=True)
         ]
         self._requests.append(request)
-        told = self._call(f"append {name} {len(records)} {request.key or ''}", self._appended, name, request)
-        asked = AppendRequest(records, idempotency_key=request.key, config=patch)
-        self.shard.append(name, asked, told)
+        on_reply = self._call(
+            f"append {name} {len(records)} {request.key or ''}", self._appended, name, request
+        )
+        append = AppendRequest(records, idempotency_key=request.key, config=patch)
+        self.shard.append(name, append, on_reply)
 
     def delete(
         self, name: str, *, before_seq: int | None = None, tag: str | None = None, is_prefix: bool = False
@@ -271,18 +273,18 @@ class ShardRun:
             if (before_seq is None or seq < before_seq) and _matches(its_tag, tag, is_prefix)
         ]
         deletion = self.book.ledger.deleting(topic.page, matched)
-        told = self._call(f"delete {name} {before_seq} {tag}", self._deleted, topic, deletion)
-        self.shard.delete_records(name, DeleteRequest(before_seq, tag, is_prefix), told)
+        on_reply = self._call(f"delete {name} {before_seq} {tag}", self._deleted, topic, deletion)
+        self.shard.delete_records(name, DeleteRequest(before_seq, tag, is_prefix), on_reply)
 
     def put(self, name: str, **patch: Any) -> None:
         """Create a topic, or change its configuration."""
-        wanted = TopicConfigPatch(**patch)
+        changes = TopicConfigPatch(**patch)
         is_there = any(topic.name == name and not topic.leaving for topic in self.book.topics)
-        topic = self.book.target(name, wanted)
+        topic = self.book.target(name, changes)
         if is_there:
-            self.book.ask_config(topic, wanted)
-        told = self._call(f"put {name} {patch}", self._changed, topic, topic.next_config)
-        self.shard.put_topic(name, wanted, told)
+            self.book.ask_config(topic, changes)
+        on_reply = self._call(f"put {name} {patch}", self._changed, topic, topic.next_config)
+        self.shard.put_topic(name, changes, on_reply)
 
     def drop(self, name: str) -> None:
         """Delete the topic."""
@@ -293,8 +295,8 @@ class ShardRun:
     def watch(self, *names: str) -> KnownSession:
         """Create a watch session of these topics."""
         known = self.book.sessions.new(names)
-        told = self._call(f"watch {names}", self._watched, known)
-        keep_session(self.shard.state, known.wanted, told)
+        on_reply = self._call(f"watch {names}", self._watched, known)
+        keep_session(self.shard.state, known.wanted, on_reply)
         known.end_position = self.shard.log.batch.next_position
         return known
 
@@ -313,13 +315,13 @@ class ShardRun:
         call = Call(what)
         self.calls.append(call)
 
-        def told(answer: Any) -> None:
+        def on_reply(answer: Any) -> None:
             assert call.answer is None, f"{what}: answered twice, {call.answer} and {answer}"
             assert answer is not None
             call.answer = answer
             act(*args, answer)
 
-        return told
+        return on_reply
 
     def _appended(self, name: str, request: Request, answer: Appended | Refusal) -> None:
         ledger = self.book.ledger
@@ -420,12 +422,12 @@ class ShardRun:
         assert failure is None or isinstance(failure, OSError), failure
         shard = self.shard.state
         for topic in self.book.topics:
-            found = shard.topics.get(topic.name)
-            if found is None or not found.visible or topic.epoch != found.epoch:
+            topic_state = shard.topics.get(topic.name)
+            if topic_state is None or not topic_state.visible or topic.epoch != topic_state.epoch:
                 continue
-            topic.floor = max(topic.floor, found.evict_floor)
+            topic.floor = max(topic.floor, topic_state.evict_floor)
             if not self.has_failed:
-                self.book.ledger.on_media(topic.page, durable_seq(shard, found))
+                self.book.ledger.on_media(topic.page, durable_seq(shard, topic_state))
         if not self.has_failed:
             self.book.sessions.synced(self.shard.log.synced_position)
         if self._audited:

@@ -133,7 +133,7 @@ class WorkCrew(LiveThreads):
     def _stream(self, client: Client, rng: Random, name: str) -> None:
         """Hold a stream for some jobs, and leave it with others still held."""
         book = self._book
-        held: dict[int, Any] = {}
+        jobs: dict[int, Any] = {}
         with _Stream(
             self._port, f"/v0/topics/{book.queue}/work?node={name}&max=3&lease_ms={LEASE_MS}"
         ) as stream:
@@ -144,18 +144,18 @@ class WorkCrew(LiveThreads):
                     if event.name != "job":
                         break
                     book.claimed([event.data], time.time() * 1000)
-                    held[event.data["$seq"]] = event.data
+                    jobs[event.data["$seq"]] = event.data
                     book.counted["streamed"] += 1
                     if rng.random() < 0.7:
-                        self._end_one(client, name, held)
+                        self._end_one(client, name, jobs)
             except TimeoutError:
                 pass  # No job arrived for a while.
             finally:
                 # The jobs that are held are returned when the connection ends.
-                book.is_ending([job["data"] for job in held.values()], "nack")
+                book.is_ending([job["data"] for job in jobs.values()], "nack")
 
-    def _end_one(self, client: Client, name: str, held: dict[int, Any]) -> None:
-        seq, job = held.popitem()
+    def _end_one(self, client: Client, name: str, jobs: dict[int, Any]) -> None:
+        seq, job = jobs.popitem()
         self._book.is_ending([job["data"]], "ack")
         body = {"node": name, "seqs": [seq], "lease_ids": [job["lease_id"]]}
         ended = ask(client, self._book.queue, "/ack", body)

@@ -56,7 +56,7 @@ def table(page: str, heading: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in match[1].splitlines()]
 
 
-def test_the_table_of_settings_is_the_one_that_the_code_makes() -> None:
+def test_the_table_of_settings_is_generated_by_the_code() -> None:
     page = PAGES["docs/ops/configuration.md"]
     match = re.search(r"<!-- settings: .*? -->\n\n(.*?)\n<!-- end of settings -->", page, re.DOTALL)
     assert match is not None
@@ -71,7 +71,7 @@ def test_the_classes_of_durability_are_the_same_everywhere() -> None:
     assert table("README.md", "class") == table("docs/concepts.md", "class")
 
 
-def test_the_numbers_of_the_readme_are_those_of_the_run_that_it_names() -> None:
+def test_the_numbers_of_the_readme_match_the_named_run() -> None:
     named = re.search(r"Run `([^`]+)`", PAGES["README.md"])
     assert named is not None
     results = (PROJECT / "loadtest" / "results" / "bench.jsonl").read_text().splitlines()
@@ -122,7 +122,7 @@ def test_the_configuration_of_caddy_is_balanced() -> None:
     assert text.count("{") == text.count("}") == 3
 
 
-def test_the_picture_is_well_formed_and_described() -> None:
+def test_the_diagram_is_well_formed_and_described() -> None:
     root = ElementTree.parse(PROJECT / "docs" / "overview.svg").getroot()
     names = {element.tag.rpartition("}")[2] for element in root.iter()}
     assert {"title", "desc", "style"} <= names
@@ -174,7 +174,7 @@ def test_every_flag_that_a_document_names_exists(program: str, capsys: pytest.Ca
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
-def test_the_program_for_a_browser_has_no_error_of_syntax(tmp_path: Path) -> None:
+def test_the_browser_example_has_valid_syntax(tmp_path: Path) -> None:
     (text,) = fences("docs/guides/watching.md", "js")
     (tmp_path / "page.js").write_text(text)
     checked = subprocess.run(["node", "--check", tmp_path / "page.js"], capture_output=True, text=True)

@@ -25,12 +25,12 @@ A `piece` may be named here.
 | `piece` | chunk | |
 | `fast lane` | HTTP/1.1 connection | |
 | `forwarded` | remote request | `forwarded_total` |
-| `Place` | Position | |
+| `Position` | Position | |
 """
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_what_is_renovated_keeps_to_the_glossary(rule: Rule) -> None:
+def test_renovated_folders_follow_the_glossary(rule: Rule) -> None:
     assert rule(PROJECT, RENOVATED) == []
 
 
@@ -85,8 +85,8 @@ NAMES = glossary_rules.participles_are_not_names
         ("docs/a.md", "The fast-lane.\n", "fast lane"),
         ("docs/a.md", "The fast\nlane.\n", 'docs/a.md:1: "fast lane"'),
         ("docs/a.md", "`FastLane` reads.\n", "fast lane"),
-        ("docs/a.md", "Use `Place` here.\n", "docs/a.md:1: Place is retired, use: Position"),
-        ("docs/a.md", "x\n\n```\nat = Place()\n```\n", "docs/a.md:4: Place is retired"),
+        ("docs/a.md", "Use `Position` here.\n", "docs/a.md:1: Place is retired, use: Position"),
+        ("docs/a.md", "x\n\n```\nat = Position()\n```\n", "docs/a.md:4: Place is retired"),
         ("topicsd/a.py", "def tell_piece(): pass\n", 'topicsd/a.py:1: "piece"'),
         ("topicsd/a.py", "class PieceMaker: pass\n", 'topicsd/a.py:1: "piece"'),
         ("topicsd/a.py", '"""A piece."""\n', 'topicsd/a.py:1: "piece"'),
@@ -95,7 +95,7 @@ NAMES = glossary_rules.participles_are_not_names
         ("topicsd/a.py", "here: Place\n", "topicsd/a.py:1: Place"),
     ],
 )
-def test_a_retired_word_is_found(tmp_path: Path, name: str, text: str, complaint: str) -> None:
+def test_a_retired_word_is_reported(tmp_path: Path, name: str, text: str, complaint: str) -> None:
     (line,) = complaints(tmp_path, WORDS, name, text)
     assert complaint in line
 
@@ -109,7 +109,7 @@ def test_a_retired_word_is_found(tmp_path: Path, name: str, text: str, complaint
         ("shared/a.py", "piece = 1\n"),
     ],
 )
-def test_what_only_looks_retired_is_left_alone(tmp_path: Path, name: str, text: str) -> None:
+def test_words_that_only_look_retired_are_ignored(tmp_path: Path, name: str, text: str) -> None:
     assert complaints(tmp_path, WORDS, name, text) == []
 
 
@@ -124,12 +124,12 @@ def test_what_only_looks_retired_is_left_alone(tmp_path: Path, name: str, text: 
         "for told in x: pass",
     ],
 )
-def test_a_participle_as_a_name_is_found(tmp_path: Path, text: str) -> None:
+def test_a_participle_as_a_name_is_reported(tmp_path: Path, text: str) -> None:
     (line,) = complaints(tmp_path, NAMES, "topicsd/a.py", text)
     assert "is a participle" in line
 
 
-def test_a_longer_name_with_a_participle_is_left_alone(tmp_path: Path) -> None:
+def test_a_longer_name_with_a_participle_is_ignored(tmp_path: Path) -> None:
     text = "def is_found(last_told): return last_told.held\n"
     assert complaints(tmp_path, NAMES, "topicsd/a.py", text) == []
 
@@ -138,7 +138,7 @@ def test_a_longer_name_with_a_participle_is_left_alone(tmp_path: Path) -> None:
     "text",
     ["class Reply: pass\n", "Reply = Callable[[int], None]\n", "Reply: TypeAlias = int | str\n"],
 )
-def test_a_type_name_of_two_modules_is_found(tmp_path: Path, text: str) -> None:
+def test_a_type_name_of_two_modules_is_reported(tmp_path: Path, text: str) -> None:
     complaints(tmp_path, NAMES, "shared/b.py", "class Reply: pass\n")
     rule = glossary_rules.types_have_names_of_their_own
     (line,) = complaints(tmp_path, rule, "topicsd/a.py", text)
@@ -151,7 +151,7 @@ def test_constants_and_type_variables_may_share_names(tmp_path: Path) -> None:
     assert complaints(tmp_path, glossary_rules.types_have_names_of_their_own, "topicsd/a.py", text) == []
 
 
-def test_two_types_outside_the_renovated_folders_are_left_alone(tmp_path: Path) -> None:
+def test_two_types_outside_the_renovated_folders_are_ignored(tmp_path: Path) -> None:
     complaints(tmp_path, NAMES, "shared/b.py", "class Reply: pass\n")
     complaints(tmp_path, NAMES, "router/a.py", "class Reply: pass\n")
     assert glossary_rules.types_have_names_of_their_own(tmp_path, ("docs", "topicsd")) == []

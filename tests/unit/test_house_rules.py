@@ -11,7 +11,7 @@ PROJECT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_the_project_keeps_the_rule(rule: Rule) -> None:
+def test_the_project_follows_the_rule(rule: Rule) -> None:
     assert rule(PROJECT) == []
 
 
@@ -141,7 +141,7 @@ BROKEN: list[tuple[Rule, str, str, str]] = [
 
 
 @pytest.mark.parametrize(("rule", "name", "text", "complaint"), BROKEN)
-def test_a_tree_that_breaks_a_rule_is_complained_about(
+def test_a_tree_that_breaks_a_rule_is_reported(
     tmp_path: Path, rule: Rule, name: str, text: str, complaint: str
 ) -> None:
     write(tmp_path, {name: text})
@@ -183,6 +183,6 @@ KEPT.update(
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_a_tree_that_keeps_the_rules_is_left_in_peace(tmp_path: Path, rule: Rule) -> None:
+def test_a_tree_that_follows_the_rules_is_accepted(tmp_path: Path, rule: Rule) -> None:
     write(tmp_path, KEPT)
     assert rule(tmp_path) == []

@@ -7,7 +7,7 @@ from tests.harness.one_lane import HOME, OneLane, append
 from topicsd.http.http1.connection import FastLane
 
 
-def test_every_body_is_taken_for_coded_also_when_its_head_is_known() -> None:
+def test_every_body_is_treated_as_encoded_even_with_a_cached_head() -> None:
     one = OneLane()
     heads = CodedHeads(one.dispatch)
     lane = FastLane(one.dispatch, heads, one)

@@ -137,7 +137,7 @@ def _empty_disk() -> MemoryDisk:
     return disk
 
 
-def test_a_log_that_is_right_passes_every_cut_and_every_failed_sync() -> None:
+def test_a_correct_log_passes_every_cut_and_every_failed_sync() -> None:
     assert _sweep_cuts(None) > 100
     assert _sweep_failed_syncs(None) > 50
 
@@ -151,6 +151,6 @@ def test_a_log_that_is_right_passes_every_cut_and_every_failed_sync() -> None:
         ("acks behind a failed sync", _sweep_failed_syncs, "are gone"),
     ],
 )
-def test_each_usual_mistake_is_found(mistake: str, sweep: Callable[[str | None], int], verdict: str) -> None:
+def test_each_common_bug_is_detected(mistake: str, sweep: Callable[[str | None], int], verdict: str) -> None:
     with pytest.raises(AssertionError, match=verdict):
         sweep(mistake)

@@ -42,14 +42,14 @@ def _refuses(ledger: Ledger, shown: Found, why: str, *, exact: bool = False) -> 
         ledger.check({"t": shown}, exact=exact)
 
 
-def test_everything_there_is_right_after_any_crash() -> None:
+def test_a_complete_recovery_is_accepted_after_any_crash() -> None:
     ledger, _ = _ledger()
     for machine_failed in (False, True):
         ledger.new_generation(machine_failed=machine_failed)
         ledger.check({"t": WHOLE}, exact=True)
 
 
-def test_a_missing_acked_fsync_request_is_named_even_when_it_is_reported_as_lost() -> None:
+def test_a_missing_acked_fsync_request_fails_even_when_reported_as_lost() -> None:
     ledger, _ = _ledger()
     ledger.new_generation(machine_failed=True)
     _refuses(ledger, _without(4, 5, lost=[(4, 5, "crash")]), r"acked seqs \[4, 5\] are gone")
@@ -63,7 +63,7 @@ def test_an_absent_topic_counts_as_empty() -> None:
         ledger.check({"t": WHOLE, "u": Found()})
 
 
-def test_a_disk_request_may_go_with_the_machine_when_its_seqs_are_reported_as_lost() -> None:
+def test_a_disk_request_may_be_lost_in_a_power_cut_when_reported() -> None:
     gone = _without(4, 5, head_seq=9, lost=[(4, 9, "crash")])
     ledger, _ = _ledger("disk")
     ledger.new_generation(machine_failed=True)
@@ -82,7 +82,7 @@ def test_a_disk_request_may_go_with_the_machine_when_its_seqs_are_reported_as_lo
     _refuses(ledger, gone, "are gone")
 
 
-def test_what_was_there_after_a_failure_of_the_machine_is_there_after_the_next() -> None:
+def test_records_that_survived_one_machine_failure_survive_the_next() -> None:
     ledger, _ = _ledger("disk")
     ledger.new_generation(machine_failed=True)
     ledger.check({"t": WHOLE})
@@ -90,7 +90,7 @@ def test_what_was_there_after_a_failure_of_the_machine_is_there_after_the_next()
     _refuses(ledger, _without(4, 5, lost=[(4, 5, "crash")]), "are gone")
 
 
-def test_half_a_request_is_never_right() -> None:
+def test_a_partial_request_is_refused() -> None:
     classes: tuple[Durability, ...] = ("disk", "fsync")
     for durability in classes:
         ledger, _ = _ledger(durability)
@@ -98,7 +98,7 @@ def test_half_a_request_is_never_right() -> None:
         _refuses(ledger, _without(5, lost=[(5, 5, "crash")]), "a part of")
 
 
-def test_records_that_were_never_sent_or_changed_or_moved_or_doubled_are_named() -> None:
+def test_unknown_changed_moved_and_duplicated_records_are_refused() -> None:
     def changed(seq: int, payload: bytes, tag: str | None = None) -> Found:
         return replace(WHOLE, records=[*RECORDS[:4], (seq, payload, tag)], head_seq=9, lost=[(6, 9, "crash")])
 
@@ -113,14 +113,14 @@ def test_records_that_were_never_sent_or_changed_or_moved_or_doubled_are_named()
         _refuses(ledger, shown, why)
 
 
-def test_a_hole_and_a_record_behind_a_report_of_its_loss_are_named() -> None:
+def test_an_unreported_hole_and_a_record_reported_as_lost_are_refused() -> None:
     ledger, _ = _ledger()
     _refuses(ledger, replace(WHOLE, head_seq=6), r"\[6\] are missing")
     _refuses(ledger, replace(WHOLE, lost=[(3, 3, "crash")]), r"\[3\] are there and reported")
     _refuses(ledger, replace(WHOLE, lost=[(6, 8, "crash")]), "a loss beyond the head")
 
 
-def test_an_open_request_is_there_whole_or_not_at_all_and_then_for_good() -> None:
+def test_an_unanswered_request_survives_whole_or_not_at_all_and_permanently() -> None:
     def opened() -> Ledger:
         ledger, _ = _ledger()
         ledger.errored(ledger.sent("t", [b"f", b"g"]))
@@ -145,14 +145,14 @@ def test_an_open_request_is_there_whole_or_not_at_all_and_then_for_good() -> Non
     _refuses(opened(), half, "a part of")
 
 
-def test_a_refused_request_never_comes() -> None:
+def test_a_refused_request_never_appears() -> None:
     ledger, _ = _ledger()
     ledger.refused(ledger.sent("t", [b"f"]))
     ledger.new_generation(machine_failed=False)
     _refuses(ledger, replace(WHOLE, records=[*RECORDS, (6, b"f", None)], head_seq=6), "came back")
 
 
-def test_a_seq_is_never_given_twice_also_not_after_its_record_was_lost() -> None:
+def test_a_seq_is_never_reused_even_after_its_record_was_lost() -> None:
     ledger, _ = _ledger("disk")
     with pytest.raises(AssertionError, match="was given to"):
         ledger.acked(ledger.sent("t", [b"f"]), 5)
@@ -163,7 +163,7 @@ def test_a_seq_is_never_given_twice_also_not_after_its_record_was_lost() -> None
         ledger.acked(ledger.sent("t", [b"g"]), 8)
 
 
-def test_a_retry_gets_the_same_seqs_while_its_first_try_is_there_and_new_ones_once_it_is_lost() -> None:
+def test_a_retry_gets_the_same_seqs_unless_the_first_try_was_lost() -> None:
     ledger, (_, second) = _ledger("disk")
     ledger.retried(second)
     ledger.acked(second, 4)
@@ -181,7 +181,7 @@ def test_a_retry_gets_the_same_seqs_while_its_first_try_is_there_and_new_ones_on
     )
 
 
-def test_an_acked_delete_stays_and_one_in_doubt_is_whole() -> None:
+def test_an_acked_delete_stays_and_one_in_doubt_is_atomic() -> None:
     deleted = _without(1, 3)
     ledger, _ = _ledger()
     ledger.delete_acked(ledger.deleting("t", [1, 3]))
@@ -204,7 +204,7 @@ def test_an_acked_delete_stays_and_one_in_doubt_is_whole() -> None:
     _refuses(ledger, deleted, "a part of")
 
 
-def test_a_machine_may_take_an_acked_delete_of_class_disk_and_a_kill_may_not() -> None:
+def test_an_acked_disk_delete_may_be_lost_in_a_power_cut_and_not_in_a_kill() -> None:
     for machine_failed in (True, False):
         ledger, _ = _ledger("disk")
         ledger.delete_acked(ledger.deleting("t", [1, 3]))
@@ -226,14 +226,14 @@ def test_floors_only_rise_and_only_where_something_may_be_evicted() -> None:
     _refuses(ledger, replace(evicted, earliest_seq=4), "alive from 3")
 
 
-def test_an_ephemeral_topic_loses_all_its_records_and_none_of_its_seqs() -> None:
+def test_an_ephemeral_topic_loses_its_records_and_keeps_its_seqs() -> None:
     ledger, _ = _ledger("ephemeral")
     ledger.new_generation(machine_failed=False)
     ledger.check({"t": Found(head_seq=300, evict_floor=301, earliest_seq=301)})
     _refuses(ledger, Found(head_seq=5, evict_floor=301, earliest_seq=301), "fell from 300")
 
 
-def test_a_reported_loss_stays_reported_and_none_is_made_up_for_a_head_that_is_known() -> None:
+def test_a_reported_loss_stays_reported_and_a_known_head_has_none() -> None:
     ledger, _ = _ledger()
     ledger.new_generation(machine_failed=False)
     padded = replace(WHOLE, head_seq=9, lost=[(6, 9, "crash")])

@@ -97,13 +97,13 @@ def _answers(fs: Fs, root: str) -> list[object]:
     return answers
 
 
-def test_it_answers_a_script_of_right_and_wrong_calls_as_the_kernel_does(tmp_path: Path) -> None:
+def test_valid_and_invalid_calls_are_answered_as_by_the_kernel(tmp_path: Path) -> None:
     disk = MemoryDisk()
     disk.make_dirs("/data")
     assert _answers(disk, "/data") == _answers(RealFs(), str(tmp_path))
 
 
-def test_errors_are_the_subclasses_that_python_raises() -> None:
+def test_errors_have_the_subclasses_that_python_raises() -> None:
     disk = MemoryDisk()
     disk.make_dirs("/d")
     disk.write_file("/a", b"")
@@ -144,7 +144,7 @@ def test_a_planned_reboot_writes_back_everything_and_is_another_boot() -> None:
         assert after.after_power_cut(Random(seed)).read_file("/a") == b"unsynced"
 
 
-def test_a_copy_has_what_reads_see_in_other_inodes_on_the_same_boot() -> None:
+def test_a_copy_has_the_readable_contents_other_inodes_and_the_same_boot() -> None:
     disk = MemoryDisk()
     disk.make_dir("/d")
     disk.pwrite(disk.create("/d/a"), b"unsynced", 0)
@@ -168,7 +168,7 @@ def test_a_new_file_never_gets_an_inode_that_was_used_before() -> None:
         assert after.fstat(after.create("/b")).inode > inode
 
 
-def test_space_runs_out_and_comes_back_with_the_last_descriptor_of_an_unlinked_file() -> None:
+def test_space_returns_with_the_last_descriptor_of_an_unlinked_file() -> None:
     disk = MemoryDisk(space_bytes=1000)
     first = disk.create("/a")
     disk.allocate(first, 600)
@@ -200,7 +200,7 @@ def test_flip_changes_one_byte_for_readers_and_for_the_media() -> None:
     assert disk.read_media("/a") == disk.read_file("/a") == b"\x87yz"
 
 
-def test_calls_that_change_something_are_counted_and_traced_and_reads_are_not() -> None:
+def test_only_mutating_calls_are_counted_and_traced() -> None:
     disk = MemoryDisk(traced=True)
     fd = disk.create("/a")
     disk.pwrite(fd, b"abc", 7)
@@ -210,7 +210,7 @@ def test_calls_that_change_something_are_counted_and_traced_and_reads_are_not() 
     assert disk.trace == [("create", "/a"), ("pwrite", "/a 3 bytes 7"), ("sync_data", "/a")]
 
 
-def test_tree_names_directories_and_files() -> None:
+def test_tree_lists_directories_and_files() -> None:
     disk = MemoryDisk()
     disk.make_dirs("/d/e")
     disk.write_file("/d/e/f", b"1")
@@ -219,9 +219,7 @@ def test_tree_names_directories_and_files() -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_random_writes_and_sizes_read_as_on_the_kernel_and_a_sync_makes_all_of_it_survive(
-    seed: int, tmp_path: Path
-) -> None:
+def test_random_writes_match_the_kernel_and_survive_after_a_sync(seed: int, tmp_path: Path) -> None:
     rng = Random(seed)
     disk, real = MemoryDisk(), RealFs()
     mine, theirs = disk.create("/a"), real.create(str(tmp_path / "a"))
