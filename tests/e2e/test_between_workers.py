@@ -46,7 +46,7 @@ def _metrics(port: int, key: str = "") -> dict[str, Any]:
 def _wait_until(what: Callable[[], object], seconds: float = PATIENCE_SECONDS) -> None:
     deadline = time.monotonic() + seconds
     while not what():
-        assert time.monotonic() < deadline, f"waited {seconds} s in vain"
+        assert time.monotonic() < deadline, f"not within {seconds} s"
         time.sleep(0.02)
 
 

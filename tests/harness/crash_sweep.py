@@ -115,10 +115,10 @@ def recover_and_continue(
     contents, states, sessions = run.all_found(), run.states(), run.sessions()
     again = ShardRun(disk.after_process_kill(), book, clock)
     twice = (again.all_found(), again.states(), again.sessions())
-    assert twice == (contents, states, sessions), "recovering twice is not recovering once"
+    assert twice == (contents, states, sessions), "a second recovery has another result"
     if (older := without_newest_snapshot(disk)) is not None:
         other = ShardRun(older, book, clock)
-        what = "the older snapshot does not lead to where the newest does"
+        what = "recovery from the older snapshot has another result"
         shown = (other.all_found(), kept_states(other), other.sessions())
         assert shown == (contents, kept_states(run), sessions), what
     run = again

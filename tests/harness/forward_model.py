@@ -30,7 +30,7 @@ from topicsd.engine.routes.route import ForwardPut
 
 SHARDS = 3
 TAGS = (None, "x", "xy", "y")
-FILTERS = (None, None, None, ["tag", "Eq", "x"], ["tag", "Glob", "x*"], ["tag", "Eq", "nobody"])
+FILTERS = (None, None, None, ["tag", "Eq", "x"], ["tag", "Glob", "x*"], ["tag", "Eq", "unused"])
 
 
 class DestRecord(NamedTuple):
@@ -242,7 +242,7 @@ class ForwardModel:
         for name, began in list(self.rules.items()):
             if topic in (began.rule.source, began.rule.dest):
                 del self.rules[name]
-                assert self.stage.forward(name) is None, f"{name} leads from or into {topic}, which is gone"
+                assert self.stage.forward(name) is None, f"{name} still uses the deleted topic {topic}"
         self.written[topic] = set()
         self._create(topic)
 
@@ -264,7 +264,7 @@ class ForwardModel:
     def check(self, began: RuleStart) -> None:
         rule = began.rule
         forward = self.stage.forward(rule.name)
-        assert forward is not None, f"{rule.name} is not there"
+        assert forward is not None, f"route {rule.name} is missing"
         if self._is_blocked(rule):
             return
         source, dest = self.records(rule.source), self.records(rule.dest)
@@ -305,18 +305,18 @@ class ForwardModel:
                 if stamp is None or stamp["source"] != rule.source:
                     continue
                 seq = stamp["seq"]
-                assert seq > last, f"{rule.name}: seq {seq} behind {last}"
+                assert seq > last, f"{rule.name}: seq {seq} after seq {last}"
                 assert not rule.keeps_tag or _accepts(rule, one.tag.decode()), (
-                    f"{rule.name}: took {one.tag!r}"
+                    f"{rule.name}: copied a record with tag {one.tag!r}"
                 )
                 # Records left out by a filter are missing as well, and are not known any more.
                 assert seq == last + 1 or is_gap_reported or rule.tags is not None, (
-                    f"{rule.name}: {last + 1} to {seq - 1} went missing in silence"
+                    f"{rule.name}: seqs {last + 1} to {seq - 1} are missing without a tombstone"
                 )
                 last, is_gap_reported = seq, False
             cursor, is_at_end = answer.next_from_seq, answer.caught_up
         assert last == head or is_gap_reported or rule.tags is not None, (
-            f"{rule.name}: {last + 1} to {head} went missing in silence"
+            f"{rule.name}: seqs {last + 1} to {head} are missing without a tombstone"
         )
 
     def _is_blocked(self, rule: ForwardRule) -> bool:

@@ -80,7 +80,7 @@ def environment(worker: dict[str, object] | None = None) -> dict[str, str]:
 async def until(what: Callable[[], object], seconds: float = PATIENCE_SECONDS) -> None:
     deadline = time.monotonic() + seconds
     while not what():
-        assert time.monotonic() < deadline, f"waited {seconds} s in vain"
+        assert time.monotonic() < deadline, f"not within {seconds} s"
         await asyncio.sleep(0.01)
 
 
@@ -259,7 +259,7 @@ class FrontProcess:
 
     def port(self) -> int:
         wait_until(lambda: self._port_file.exists() or self.process.poll() is not None)
-        assert self._port_file.exists(), f"the front process has ended:\n{self.log.read_text()}"
+        assert self._port_file.exists(), f"the supervisor has ended:\n{self.log.read_text()}"
         return int(self._port_file.read_text())
 
     def worker_pids(self) -> list[int]:
@@ -298,7 +298,7 @@ def ask(port: int, method: str, path: str) -> Answer:
 def wait_until(what: Callable[[], object], seconds: float = PATIENCE_SECONDS) -> None:
     deadline = time.monotonic() + seconds
     while not what():
-        assert time.monotonic() < deadline, f"waited {seconds} s in vain"
+        assert time.monotonic() < deadline, f"not within {seconds} s"
         time.sleep(0.02)
 
 

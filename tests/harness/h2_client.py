@@ -167,7 +167,7 @@ class H2Client:
             assert stream_id not in self.resets or stream_id in self._ended, (
                 f"stream {stream_id} was reset: {self.resets[stream_id]!r}"
             )
-            assert not self.is_at_end, f"the server closed, {self.gone_away}"
+            assert not self.is_at_end, f"the server closed the connection: {self.gone_away}"
             self.read_some()
         head = self._heads[stream_id]
         fields = {name.decode(): value.decode() for name, value in head if not name.startswith(b":")}

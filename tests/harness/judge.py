@@ -36,9 +36,9 @@ def judge(
     _check_requests(page, alive, deleted | evicted, machine_failed)
     lost = contents.lost_seqs()
     holes = set(range(1, contents.head_seq + 1)) - alive - lost - deleted - evicted
-    assert not holes, f"{page.name}: seqs {sorted(holes)} are missing and nothing says why"
+    assert not holes, f"{page.name}: seqs {sorted(holes)} are missing without a reason"
     hidden = alive & (lost | evicted)
-    assert not hidden, f"{page.name}: seqs {sorted(hidden)} are there and reported as lost or evicted"
+    assert not hidden, f"{page.name}: seqs {sorted(hidden)} are live and reported as lost or evicted"
     _check_ends(page, contents, alive)
     _check_losses(page, contents, lost, exact)
     _settle(page, contents, alive, standing, deleted | evicted, machine_failed)
@@ -60,7 +60,7 @@ def _check_survivors(page: TopicPage, sent: dict[bytes, tuple[Request, int]], co
         assert tag == request.tags[index], (
             f"{name}: the tag of seq {seq} is {tag!r}, not {request.tags[index]!r}"
         )
-        assert request.fate not in ("refused", "gone"), f"{name}: {request} came back at seq {seq}"
+        assert request.fate not in ("refused", "gone"), f"{name}: {request} returned at seq {seq}"
         if request.first_seq is None:
             request.first_seq = seq - index
         place = request.first_seq + index
@@ -82,7 +82,7 @@ def _check_deletions(page: TopicPage, alive: set[int], machine_failed: bool) -> 
             continue
         durability = deletion.durability or page.durability
         obliged = deletion.acked and _must_survive(durability, deletion.on_media, machine_failed)
-        assert not obliged, f"{page.name}: seqs {sorted(survivors)} were deleted and are there"
+        assert not obliged, f"{page.name}: seqs {sorted(survivors)} were deleted and are live"
     return standing
 
 
@@ -93,11 +93,11 @@ def _check_requests(page: TopicPage, alive: set[int], explained: set[int], machi
         missing = seqs - alive - explained
         if not missing:
             continue
-        assert not seqs & alive, f"{page.name}: a part of {request} is there, seqs {sorted(missing)} are not"
+        assert not seqs & alive, f"{page.name}: {request} survived in part, without seqs {sorted(missing)}"
         obliged = request.fate == "acked" and _must_survive(
             request.durability, request.on_media, machine_failed
         )
-        assert not obliged, f"{page.name}: acked seqs {sorted(missing)} are gone: {request}"
+        assert not obliged, f"{page.name}: acked seqs {sorted(missing)} are missing: {request}"
 
 
 def _check_ends(page: TopicPage, contents: Found, alive: set[int]) -> None:
@@ -105,7 +105,7 @@ def _check_ends(page: TopicPage, contents: Found, alive: set[int]) -> None:
     name = page.name
     given = max(page.owners, default=0)
     assert contents.head_seq >= given, (
-        f"{name}: the head is {contents.head_seq}, but seq {given} was given already"
+        f"{name}: the head is {contents.head_seq}, but seq {given} was assigned"
     )
     assert contents.head_seq >= page.last.head_seq, (
         f"{name}: the head fell from {page.last.head_seq}: {contents}"
@@ -132,7 +132,7 @@ def _check_losses(page: TopicPage, contents: Found, lost: set[int], exact: bool)
     )
     before = page.last.lost_seqs()
     unsaid = before - lost - set(range(contents.evict_floor))
-    assert not unsaid, f"{name}: seqs {sorted(unsaid)} were reported as lost and are not any more"
+    assert not unsaid, f"{name}: seqs {sorted(unsaid)} were reported as lost before, but not now"
     if exact:
         made_up = lost - before
         assert not made_up, f"{name}: seqs {sorted(made_up)} are reported as lost, but the head can be known"

@@ -144,7 +144,7 @@ class Ledger:
         `exact`: the head is known, of all topics or of these, so no loss may be reported for it.
         """
         strangers = contents.keys() - self._pages.keys()
-        assert not strangers, f"topics that nobody made: {sorted(strangers)}"
+        assert not strangers, f"topics that were never created: {sorted(strangers)}"
         for name, page in self._pages.items():
             judge(
                 page,

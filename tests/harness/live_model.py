@@ -87,7 +87,7 @@ class Client:
     def _take(self, event: Event) -> None:
         topic = event.data["topic"]
         progress = self.progress[topic]
-        assert not progress.is_deleted, "nothing comes of a topic that is gone"
+        assert not progress.is_deleted, "a deleted topic sends no event"
         if event.name == "topic-deleted":
             progress.is_deleted = True
         elif event.name == "tombstone":
@@ -153,7 +153,7 @@ class LiveModel:
                 if progress.is_deleted:
                     continue
                 assert progress.incarnation == self.incarnation[topic], (
-                    f"{topic} was made anew, which nobody said"
+                    f"{topic} was recreated without a notice"
                 )
                 self.check_skipped(topic, progress, self._owner(topic).state(topic).head_seq)
 
@@ -228,7 +228,7 @@ class LiveModel:
 
     def check_record(self, topic: str, progress: TopicProgress, record: dict[str, Any]) -> None:
         seq = record["$seq"]
-        assert seq > progress.seq, f"{topic}: seq {seq} comes again, behind {progress.seq}"
+        assert seq > progress.seq, f"{topic}: seq {seq} repeats after seq {progress.seq}"
         self.check_skipped(topic, progress, seq - 1)
         key = (topic, progress.incarnation)
         assert record["data"] == self.records[key][seq], f"{topic}: seq {seq} is not what was written"
@@ -238,16 +238,16 @@ class LiveModel:
         """Check that only records deleted on purpose are skipped silently."""
         deleted = self.deleted[topic, progress.incarnation]
         missed = [seq for seq in range(progress.seq + 1, end + 1) if seq not in deleted]
-        assert not missed, f"{topic}: {missed} went missing in silence"
+        assert not missed, f"{topic}: seqs {missed} are missing without a tombstone"
         progress.seq = max(progress.seq, end)
 
     def check_tombstone(self, topic: str, progress: TopicProgress, event: Event) -> None:
         data = event.data
         if data["reason"] == "recreated":
             now = event.stamp[topic]
-            assert now > progress.incarnation, f"{topic} was not made anew"
+            assert now > progress.incarnation, f"{topic} was not recreated"
             progress.incarnation, progress.seq = now, data["earliest_seq"] - 1
             return
-        assert data["gap_from"] > progress.seq, f"{topic}: a loss is told that begins before the cursor"
+        assert data["gap_from"] > progress.seq, f"{topic}: the tombstone begins before the cursor"
         self.check_skipped(topic, progress, data["gap_from"] - 1)
         progress.seq = data["gap_to"]

@@ -96,7 +96,7 @@ class Collector:
         self.is_clogged = False
         self.pieces: list[Piece] = []
         self.refusals: list[Refusal] = []
-        self._paused: list[Subscription] = []
+        self.held: list[Subscription] = []
         self.has_ended = False
         self.subscription = Subscription(feed, seq, epoch, self)
         self.subscription.go_on()
@@ -110,12 +110,12 @@ class Collector:
 
     def unclog(self) -> None:
         self.is_clogged = False
-        paused, self._paused = self._paused, []
+        paused, self.held = self.held, []
         for one in paused:
             one.go_on()
 
     def hold(self, subscription: Subscription) -> None:
-        self._paused.append(subscription)
+        self.held.append(subscription)
 
     def deliver(self, subscription: Subscription, piece: Piece) -> None:
         if not piece.is_empty:

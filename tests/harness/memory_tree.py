@@ -206,5 +206,5 @@ class MemoryTree:
 
 def _parts(path: str) -> list[str]:
     parts = [part for part in path.split("/") if part and part != "."]
-    assert ".." not in parts, f"this disk has no way up: {path}"
+    assert ".." not in parts, f"paths with .. are not supported: {path}"
     return parts

@@ -30,12 +30,12 @@ Again = Callable[[MemoryDisk], MemoryDisk]
 
 
 class Asked(Call, kw_only=True, eq=False):
-    send_answer: Callable[[int, bytes], object]
+    told: Callable[[int, bytes], object]
 
     def send_parts(
         self, parts: Sequence[bytes | memoryview], length: int, status: int = 200, fields: bytes = b""
     ) -> None:
-        self.send_answer(status, b"".join(parts))
+        self.told(status, b"".join(parts))
 
 
 class _Side:
@@ -102,7 +102,7 @@ class MoveStage:
                 owner.unanswered.remove(call)
                 call.send_parts([body], len(body), status)
 
-        request = Asked(call.name, call.query, call.fields, call.body, 0.0, send_answer=answered)
+        request = Asked(call.name, call.query, call.fields, call.body, 0.0, told=answered)
         owner.shard.loop.call_soon(owner.handlers.start, operation, request)
 
     def lose(self, number: int) -> None:
@@ -156,7 +156,7 @@ class MoveStage:
             except AssertionError as error:
                 self._failures.append(error)
 
-        call = Asked(topic, "", FIELDS, msgspec.json.encode(body), 0.0, send_answer=answered)
+        call = Asked(topic, "", FIELDS, msgspec.json.encode(body), 0.0, told=answered)
         self.start(operation, call)
         return reply
 

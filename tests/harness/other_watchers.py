@@ -60,7 +60,7 @@ class OtherWatcher:
     def finish(self) -> None:
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while not self._is_done():
-            assert time.monotonic() < deadline, f"{self._positions} is all that it was told"
+            assert time.monotonic() < deadline, f"incomplete: {self._positions}"
             self._read()
         # A duplicate would arrive now.
         for _ in range(3):
@@ -159,7 +159,7 @@ class SocketWatcher(OtherWatcher):
         while not ending.is_set():
             number = self._rng.random()
             if number < 0.02:
-                self._book.count("times that somebody did not read")
+                self._book.count("pauses in reading")
                 ending.wait(self._rng.uniform(0.1, 2.0))
             elif number < 0.04:
                 self.close()
@@ -182,7 +182,7 @@ class SocketWatcher(OtherWatcher):
                 raise
             time.sleep(RETRY_SECONDS)
         except (ConnectionEnded, ConnectionError):
-            self._book.count("sockets that were lost")
+            self._book.count("lost sockets")
             self.close()
             time.sleep(RETRY_SECONDS)
 

@@ -80,7 +80,7 @@ class _State(msgspec.Struct):
 
 def seed_of_this_run() -> int:
     seed = int(os.environ.get("TOPICS_TEST_SEED", time.time_ns()))
-    print(f"replay with TOPICS_TEST_SEED={seed} (the kernel chooses its moments anew)")
+    print(f"replay with TOPICS_TEST_SEED={seed} (the scheduling by the kernel differs)")
     return seed
 
 
@@ -163,7 +163,7 @@ class ProcessLedger:
                 self._leave_open(sent)
             else:
                 self._leave_open(sent)
-                self.complaints.append(f"an answer that nobody expected: {answer}")
+                self.complaints.append(f"unexpected answer: {answer}")
         return False
 
     def lost(self, sent: Sent) -> None:
@@ -204,7 +204,7 @@ class ProcessLedger:
             for record in page.records:
                 cursor += 1
                 if record.seq != cursor:
-                    self.complaints.append(f"{name}: seq {record.seq} is read where {cursor} is due")
+                    self.complaints.append(f"{name}: read seq {record.seq}, expected {cursor}")
                 self._seen[name][record.seq] = bytes(record.data)
         return page.next_from_seq
 

@@ -185,7 +185,7 @@ class RawClient:
 
     def _recv(self) -> bytes:
         data = self.socket.recv(READ_BYTES)
-        assert data, f"the server closed, behind {self._unread!r}"
+        assert data, f"the server closed the connection after {self._unread!r}"
         return data
 
 

@@ -64,12 +64,12 @@ class SessionBook:
     def check(self, sessions: Mapping[bytes, WatchSession], *, exact: bool) -> None:
         """Judge what a recovery shows. `exact`: only the process ended."""
         strangers = set(sessions) - set(self.known)
-        assert not strangers, f"sessions that came back, or nobody made: {strangers}"
+        assert not strangers, f"sessions that returned or were never created: {strangers}"
         for session, known in list(self.known.items()):
             if session in sessions:
                 assert sessions[session] == known.wanted
                 known.is_acked, known.has_ended = True, False
                 continue
             is_kept = known.is_acked and not known.has_ended and (exact or known.is_on_media)
-            assert not is_kept, f"session {known.wanted.session.hex()} is gone: {known}"
+            assert not is_kept, f"session {known.wanted.session.hex()} is missing: {known}"
             del self.known[session]

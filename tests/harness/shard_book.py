@@ -113,7 +113,7 @@ class ShardBook:
 
     def born(self, topic: Incarnation, epoch: int) -> None:
         others = {other.epoch for other in self.topics if other is not topic}
-        assert epoch not in others, f"epoch {epoch} was given twice"
+        assert epoch not in others, f"epoch {epoch} was assigned twice"
         topic.epoch = epoch
 
     def has_config(self, topic: Incarnation, config: TopicConfig) -> None:
@@ -122,7 +122,7 @@ class ShardBook:
             del topic.coming[: topic.coming.index(config) + 1]
         elif config not in topic.either:
             known = (topic.config,) if topic.has_shown_config else topic.requested
-            assert config in known, f"{topic.page}: nobody asked for {config}"
+            assert config in known, f"{topic.page}: {config} was never requested"
         topic.has_shown_config = True
         topic.config = config
         page = self.ledger.page(topic.page)
@@ -166,10 +166,10 @@ class ShardBook:
                 topic.coming.clear()
                 pages[topic.page] = contents[topic.name]
             else:
-                assert not topic.is_born or topic.leaving, f"{topic.page} is gone, and nobody deleted it"
+                assert not topic.is_born or topic.leaving, f"{topic.page} is missing and was not deleted"
                 self.gone(topic)
         strangers = states.keys() - {topic.name for topic in self.topics}
-        assert not strangers, f"topics that came back, or nobody made: {sorted(strangers)}"
+        assert not strangers, f"topics that returned or were never created: {sorted(strangers)}"
         for topic in self.topics:
             self._check_floor(topic, pages[topic.page].evict_floor, exact or clean)
         exact_pages = [topic.page for topic in self.topics if self._is_exact(topic, exact, clean)]
@@ -218,7 +218,7 @@ class ShardBook:
             for seq, payload in owners.items()
             if seq <= last and (ttl is None or self.latest_ms - self.sent_ms[payload] <= ttl)
         ]
-        complaint = f"{topic.page}: seqs {sorted(young)} were evicted, and nothing asked for it"
+        complaint = f"{topic.page}: seqs {sorted(young)} were evicted without a cap or TTL"
         assert not young, f"{complaint}: {contents}"
 
     def _bytes_from(self, topic: Incarnation, first: int) -> int:

@@ -438,8 +438,8 @@ class ShardRun:
         self.book.sessions.shows(self.shard.state.watch_sessions)
         for name in self.shard.topic_names():
             topic = self.book.of_name(name)
-            assert topic is not None, f"{name} is shown, and nobody made it"
-            assert topic.is_born, f"{name} is shown, and its creation is not acked"
+            assert topic is not None, f"{name} is shown, but was never created"
+            assert topic.is_born, f"{name} is shown, but its creation is not acked"
             for seq, payload, _ in self.found(name).records:
                 request = ledger.request_of(payload)
                 assert request.fate == "acked", f"seq {seq} of {name} is shown: {request}"

@@ -28,7 +28,7 @@ def found_of(shard: Shard, name: str, page_records: int = PAGE_RECORDS) -> Found
         _take(answer, cursor, contents)
         if answer.caught_up:
             break
-        assert answer.next_from_seq > cursor, f"{name}: no way forward from {cursor}: {answer}"
+        assert answer.next_from_seq > cursor, f"{name}: the read does not advance from {cursor}: {answer}"
         cursor = answer.next_from_seq
     assert len(contents.records) == state.count, (
         f"{name}: {len(contents.records)} records, the count is {state}"
@@ -39,7 +39,7 @@ def found_of(shard: Shard, name: str, page_records: int = PAGE_RECORDS) -> Found
 def _take(answer: ReadAnswer, cursor: int, contents: Found) -> None:
     gap = answer.tombstone
     if gap is not None:
-        assert gap.gap_from == cursor + 1, f"{gap} does not join the cursor {cursor}"
+        assert gap.gap_from == cursor + 1, f"{gap} does not begin after the cursor {cursor}"
         assert gap.gap_to <= answer.next_from_seq
         if gap.gap_to >= contents.evict_floor:
             contents.lost.append((gap.gap_from, gap.gap_to, gap.reason))

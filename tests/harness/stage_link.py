@@ -29,7 +29,7 @@ class StageLink(LinkPool):
     def call(
         self, name: str, kind: LinkKind, payload: bytes, done: Done, body: bytes | SharedBody = b""
     ) -> Question:
-        assert not body, "nothing so large crosses in these tests"
+        assert not body, "these tests send no separate body"
         call = Question(done)
         loop = self._loop()
         if self.is_full:

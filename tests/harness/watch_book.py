@@ -80,7 +80,7 @@ class WatchBook:
         with self._lock:
             known = self._written[topic, self._incarnations[topic]]
             for seq, record in enumerate(records, first_seq):
-                assert seq not in known, f"{topic}: seq {seq} is given twice"
+                assert seq not in known, f"{topic}: seq {seq} is assigned twice"
                 known[seq] = record
 
     def note_delete(self, topic: str, before_seq: int | None, tag: str | None) -> None:
@@ -107,22 +107,24 @@ class WatchBook:
     ) -> None:
         seq, data, node = record["$seq"], record["data"], record.get("$node", "")
         self._learn(progress, topic, data["n"], nodes)
-        assert seq > progress.seq, f"{topic}: seq {seq} comes behind {progress.seq}"
-        assert node not in nodes, f"{topic}: seq {seq} is of its own node"
+        assert seq > progress.seq, f"{topic}: seq {seq} arrived after seq {progress.seq}"
+        assert node not in nodes, f"{topic}: seq {seq} is from its own node"
         self.note_skipped(progress, topic, seq - 1, nodes)
         with self._lock:
             before = self._seen.setdefault((topic, data["n"], seq), (data["v"], node))
-        assert before == (data["v"], node), f"{topic}: seq {seq} was {before} for somebody else"
+        assert before == (data["v"], node), f"{topic}: seq {seq} was {before} for another watcher"
         progress.seq = seq
 
     def _learn(self, progress: TopicProgress, topic: str, incarnation: int, nodes: frozenset[str]) -> None:
         if progress.incarnation is None:
-            assert incarnation > progress.above, f"{topic}: incarnation {incarnation} behind {progress.above}"
+            assert incarnation > progress.above, (
+                f"{topic}: incarnation {incarnation} is not above {progress.above}"
+            )
             progress.incarnation = incarnation
             passed, progress.passed = progress.passed, []
             for first, last in passed:
                 self._pass(topic, incarnation, first, last, nodes)
-        assert incarnation == progress.incarnation, f"{topic}: was made anew, which nobody said"
+        assert incarnation == progress.incarnation, f"{topic}: was recreated without a notice"
 
     def note_skipped(self, progress: TopicProgress, topic: str, seq: int, nodes: frozenset[str]) -> None:
         """Note that every record up to `seq` that was not received was skipped silently."""
@@ -144,7 +146,7 @@ class WatchBook:
                     if record is None:
                         self._unsure.add(_Unsure(topic, incarnation, seq, nodes))
                     else:
-                        assert record.node in nodes, f"{topic}: seq {seq} went missing in silence"
+                        assert record.node in nodes, f"{topic}: seq {seq} is missing without a tombstone"
 
     def note_tombstone(
         self, progress: TopicProgress, topic: str, tombstone: dict[str, Any], nodes: frozenset[str]
@@ -156,10 +158,10 @@ class WatchBook:
             progress.seq = tombstone["earliest_seq"] - 1
             return
         assert tombstone["gap_from"] > progress.seq, (
-            f"{topic}: told again of a loss, {tombstone} behind {progress}"
+            f"{topic}: repeated tombstone {tombstone} after {progress}"
         )
         most = tombstone["head_seq"] - self.caps[topic]
-        assert self.caps[topic], f"{topic}: has no cap, and lost {tombstone}"
+        assert self.caps[topic], f"{topic}: has no cap, but sent {tombstone}"
         assert tombstone["gap_to"] <= most, f"{topic}: lost more than its cap: {tombstone}"
         self.note_skipped(progress, topic, tombstone["gap_from"] - 1, nodes)
         progress.seq = tombstone["gap_to"]
@@ -183,9 +185,9 @@ class WatchBook:
         assert not self.complaints, "\n".join(self.complaints[:5])
         for (topic, incarnation, seq), (value, node) in self._seen.items():
             record = self._written[topic, incarnation].get(seq)
-            assert record is not None, f"{topic}: seq {seq} was seen, and nobody wrote it"
+            assert record is not None, f"{topic}: seq {seq} was seen, but never written"
             assert (record.value, record.node) == (value, node), f"{topic}: seq {seq} is not what was written"
         for topic, incarnation, seq, nodes in self._unsure:
             record = self._written[topic, incarnation].get(seq)
-            assert record is not None, f"{topic}: seq {seq} does not exist, and was passed over"
-            assert record.node in nodes, f"{topic}: seq {seq} went missing in silence"
+            assert record is not None, f"{topic}: seq {seq} does not exist, but was skipped"
+            assert record.node in nodes, f"{topic}: seq {seq} is missing without a tombstone"

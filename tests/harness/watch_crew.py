@@ -117,7 +117,7 @@ class TopicWriter:
         self._book.note_recreated(self._topic)
         self._head = 0
         self.make()
-        self._book.count("topics made anew")
+        self._book.count("topics recreated")
 
     def _until_done(self, method: str, target: str, body: bytes | None = None) -> Answer:
         deadline = time.monotonic() + TIMEOUT_SECONDS
@@ -162,7 +162,7 @@ class _Stream(EventClient):
         except ConnectionError as error:
             raise ConnectionEnded(repr(error)) from None
         if not data:
-            raise ConnectionEnded("in order")
+            raise ConnectionEnded("closed cleanly")
         return data
 
     def is_refused(self) -> bool:
@@ -193,7 +193,7 @@ class Watcher:
         while not ending.is_set():
             number = self._rng.random()
             if number < 0.02:
-                self._book.count("times that somebody did not read")
+                self._book.count("pauses in reading")
                 longest = 2.0 if self._rng.random() < 0.99 else CLOGGED_SECONDS_MAX + 5
                 ending.wait(self._rng.uniform(0.1, longest))
             elif number < 0.04:
@@ -209,7 +209,9 @@ class Watcher:
         """Read to the end, when no client writes and no process is killed any more."""
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while not self._is_done():
-            assert time.monotonic() < deadline, f"{self._progress} of {self._target} is all that it was told"
+            assert time.monotonic() < deadline, (
+                f"{self._target}: incomplete after {TIMEOUT_SECONDS} s: {self._progress}"
+            )
             if any(progress.is_deleted for progress in self._progress.values()):
                 self._reconnect(False)
             self._read()
@@ -257,7 +259,7 @@ class Watcher:
                     return answer.json
                 # 404: a topic is being created again.
                 assert answer.status in (404, 503, 504), answer
-        raise AssertionError("no session is made")
+        raise AssertionError("the session was not created")
 
     def _reconnect(self, before_leaving: bool) -> None:
         """Reconnect, mostly with the last id; `before_leaving` takes over the still open stream."""
@@ -270,7 +272,7 @@ class Watcher:
             index = -1 if self._rng.random() < 0.7 else self._rng.randrange(len(self._ids))
             while len(self._ids) - 1 > index % len(self._ids):
                 self._ids.pop()
-                self._book.count("events taken back")
+                self._book.count("events replayed")
             self._progress = {name: progress.copy() for name, progress in self._ids[-1][1].items()}
             for progress in self._progress.values():
                 progress.is_deleted = False
@@ -286,7 +288,7 @@ class Watcher:
                 if self._stream is not None:
                     self._book.count("streams")
                     return
-        raise AssertionError(f"there is no stream of {self._target}")
+        raise AssertionError(f"{self._target}: the stream did not open")
 
     def _open(self, fields: list[str]) -> _Stream | None:
         """Open a stream; return None if it is refused."""
@@ -320,7 +322,7 @@ class Watcher:
         except TimeoutError:
             return
         except ConnectionEnded:
-            self._book.count("streams that were lost")
+            self._book.count("lost streams")
             self._reconnect(False)
 
     def _take(self, event: Event) -> bool:
@@ -332,7 +334,7 @@ class Watcher:
             return "topics" in data
         topic = data["topic"]
         progress = self._progress[topic]
-        assert not progress.is_deleted, f"{topic} is deleted, and there is {event}"
+        assert not progress.is_deleted, f"{topic} is deleted, but sent {event}"
         if event.name == "record":
             assert data["records"]
             for record in data["records"]:
@@ -406,7 +408,7 @@ class WatchCrew:
     def _join(self) -> None:
         for thread in self._threads:
             thread.join(2 * TIMEOUT_SECONDS)
-            assert not thread.is_alive(), "a client does not come to its end"
+            assert not thread.is_alive(), "a client thread did not end"
         self._threads.clear()
 
     def _run(self, work: Callable[[], None]) -> None:

@@ -138,7 +138,7 @@ class WholeServer:
 
     @property
     def served(self) -> Served:
-        assert self._served is not None, "it does not run"
+        assert self._served is not None, "the server does not run"
         return self._served
 
     @property

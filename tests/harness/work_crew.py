@@ -55,7 +55,7 @@ class WorkBook:
                 if held_until_ms > now_ms:
                     self.complaints.append(f"{number} has two holders for {held_until_ms - now_ms} ms")
                 if number in self.done:
-                    self.complaints.append(f"{number} was done, and is handed out: {job}")
+                    self.complaints.append(f"{number} is done, but was claimed again: {job}")
                 if job["deliveries"] > self.deliveries_max:
                     self.complaints.append(f"{number} is delivered too often: {job}")
                 self._held_until_ms[number] = job["deadline"]
@@ -168,7 +168,7 @@ class _Stream(EventClient, Client):
         self.socket.settimeout(QUIET_SECONDS)
         if not self.read_head().startswith("HTTP/1.1 200 "):
             time.sleep(0.02)
-            raise ConnectionEnded("its shard is away")
+            raise ConnectionEnded("the shard is unreachable")
         self._read_until(b"\n\n")
 
 
@@ -180,5 +180,5 @@ def ask(client: RawClient, topic: str, rest: str, body: object) -> Any:
     assert answer.status in (503, 504), answer
     time.sleep(0.02)
     if answer.closes:
-        raise ConnectionEnded("it said so")
+        raise ConnectionEnded("the server closes the connection")
     return None

@@ -25,7 +25,7 @@ A `piece` may be named here.
 | `piece` | chunk | |
 | `fast lane` | HTTP/1.1 connection | |
 | `forwarded` | remote request | `forwarded_total` |
-| `Position` | Position | |
+| `Place` | Position | |
 """
 
 
@@ -85,8 +85,8 @@ NAMES = glossary_rules.participles_are_not_names
         ("docs/a.md", "The fast-lane.\n", "fast lane"),
         ("docs/a.md", "The fast\nlane.\n", 'docs/a.md:1: "fast lane"'),
         ("docs/a.md", "`FastLane` reads.\n", "fast lane"),
-        ("docs/a.md", "Use `Position` here.\n", "docs/a.md:1: Place is retired, use: Position"),
-        ("docs/a.md", "x\n\n```\nat = Position()\n```\n", "docs/a.md:4: Place is retired"),
+        ("docs/a.md", "Use `Place` here.\n", "docs/a.md:1: Place is retired, use: Position"),
+        ("docs/a.md", "x\n\n```\nat = Place()\n```\n", "docs/a.md:4: Place is retired"),
         ("topicsd/a.py", "def tell_piece(): pass\n", 'topicsd/a.py:1: "piece"'),
         ("topicsd/a.py", "class PieceMaker: pass\n", 'topicsd/a.py:1: "piece"'),
         ("topicsd/a.py", '"""A piece."""\n', 'topicsd/a.py:1: "piece"'),

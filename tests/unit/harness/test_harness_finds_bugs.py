@@ -145,10 +145,10 @@ def test_a_correct_log_passes_every_cut_and_every_failed_sync() -> None:
 @pytest.mark.parametrize(
     ("mistake", "sweep", "verdict"),
     [
-        ("no sync of the file", _sweep_cuts, "are gone"),
-        ("no sync of the names", _sweep_cuts, "are gone"),
+        ("no sync of the file", _sweep_cuts, "are missing: "),
+        ("no sync of the names", _sweep_cuts, "are missing: "),
         ("no checksum", _sweep_cuts, "never sent"),
-        ("acks behind a failed sync", _sweep_failed_syncs, "are gone"),
+        ("acks behind a failed sync", _sweep_failed_syncs, "are missing: "),
     ],
 )
 def test_each_common_bug_is_detected(mistake: str, sweep: Callable[[str | None], int], verdict: str) -> None:

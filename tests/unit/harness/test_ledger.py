@@ -52,7 +52,7 @@ def test_a_complete_recovery_is_accepted_after_any_crash() -> None:
 def test_a_missing_acked_fsync_request_fails_even_when_reported_as_lost() -> None:
     ledger, _ = _ledger()
     ledger.new_generation(machine_failed=True)
-    _refuses(ledger, _without(4, 5, lost=[(4, 5, "crash")]), r"acked seqs \[4, 5\] are gone")
+    _refuses(ledger, _without(4, 5, lost=[(4, 5, "crash")]), r"acked seqs \[4, 5\] are missing")
 
 
 def test_an_absent_topic_counts_as_empty() -> None:
@@ -76,10 +76,10 @@ def test_a_disk_request_may_be_lost_in_a_power_cut_when_reported() -> None:
     _refuses(ledger, replace(gone, lost=[]), "nothing says why")
     ledger, _ = _ledger("disk")
     ledger.new_generation(machine_failed=True)
-    _refuses(ledger, replace(gone, lost=[], head_seq=3), "seq 5 was given already")
+    _refuses(ledger, replace(gone, lost=[], head_seq=3), "seq 5 was assigned")
     ledger, _ = _ledger("disk")
     ledger.new_generation(machine_failed=False)
-    _refuses(ledger, gone, "are gone")
+    _refuses(ledger, gone, "are missing: ")
 
 
 def test_records_that_survived_one_machine_failure_survive_the_next() -> None:
@@ -87,7 +87,7 @@ def test_records_that_survived_one_machine_failure_survive_the_next() -> None:
     ledger.new_generation(machine_failed=True)
     ledger.check({"t": WHOLE})
     ledger.new_generation(machine_failed=True)
-    _refuses(ledger, _without(4, 5, lost=[(4, 5, "crash")]), "are gone")
+    _refuses(ledger, _without(4, 5, lost=[(4, 5, "crash")]), "are missing: ")
 
 
 def test_a_partial_request_is_refused() -> None:
@@ -116,7 +116,7 @@ def test_unknown_changed_moved_and_duplicated_records_are_refused() -> None:
 def test_an_unreported_hole_and_a_record_reported_as_lost_are_refused() -> None:
     ledger, _ = _ledger()
     _refuses(ledger, replace(WHOLE, head_seq=6), r"\[6\] are missing")
-    _refuses(ledger, replace(WHOLE, lost=[(3, 3, "crash")]), r"\[3\] are there and reported")
+    _refuses(ledger, replace(WHOLE, lost=[(3, 3, "crash")]), r"\[3\] are live and reported")
     _refuses(ledger, replace(WHOLE, lost=[(6, 8, "crash")]), "a loss beyond the head")
 
 
@@ -134,12 +134,12 @@ def test_an_unanswered_request_survives_whole_or_not_at_all_and_permanently() ->
     ledger = opened()
     ledger.check({"t": WHOLE}, exact=True)
     ledger.new_generation(machine_failed=True)
-    _refuses(ledger, with_both, "came back")
+    _refuses(ledger, with_both, "returned at seq")
 
     ledger = opened()
     ledger.check({"t": with_both}, exact=True)
     ledger.new_generation(machine_failed=True)
-    _refuses(ledger, replace(WHOLE, head_seq=8, lost=[(6, 8, "crash")]), "are gone")
+    _refuses(ledger, replace(WHOLE, head_seq=8, lost=[(6, 8, "crash")]), "are missing: ")
 
     half = replace(WHOLE, records=[*RECORDS, (7, b"g", None)], head_seq=7, lost=[(6, 6, "crash")])
     _refuses(opened(), half, "a part of")
@@ -149,7 +149,7 @@ def test_a_refused_request_never_appears() -> None:
     ledger, _ = _ledger()
     ledger.refused(ledger.sent("t", [b"f"]))
     ledger.new_generation(machine_failed=False)
-    _refuses(ledger, replace(WHOLE, records=[*RECORDS, (6, b"f", None)], head_seq=6), "came back")
+    _refuses(ledger, replace(WHOLE, records=[*RECORDS, (6, b"f", None)], head_seq=6), "returned at seq")
 
 
 def test_a_seq_is_never_reused_even_after_its_record_was_lost() -> None:
@@ -187,7 +187,7 @@ def test_an_acked_delete_stays_and_one_in_doubt_is_atomic() -> None:
     ledger.delete_acked(ledger.deleting("t", [1, 3]))
     assert ledger.live("t") == [(2, None), (4, None), (5, None)]
     ledger.new_generation(machine_failed=True)
-    _refuses(ledger, WHOLE, r"seqs \[1, 3\] were deleted and are there")
+    _refuses(ledger, WHOLE, r"seqs \[1, 3\] were deleted and are live")
     ledger.check({"t": deleted}, exact=True)
 
     ledger, _ = _ledger()
@@ -195,7 +195,7 @@ def test_an_acked_delete_stays_and_one_in_doubt_is_atomic() -> None:
     ledger.new_generation(machine_failed=True)
     _refuses(ledger, _without(1), "a part of")
     ledger.check({"t": deleted})
-    _refuses(ledger, WHOLE, "were deleted and are there")
+    _refuses(ledger, WHOLE, "were deleted and are live")
 
     ledger, _ = _ledger()
     ledger.deleting("t", [1, 3])
@@ -221,7 +221,7 @@ def test_floors_only_rise_and_only_where_something_may_be_evicted() -> None:
     _refuses(ledger, evicted, "without a cap")
     ledger, _ = _ledger(evicts=True)
     ledger.check({"t": evicted}, exact=True)
-    _refuses(ledger, replace(WHOLE, evict_floor=2), "are there and reported")
+    _refuses(ledger, replace(WHOLE, evict_floor=2), "are live and reported")
     _refuses(ledger, _without(1, evict_floor=2), "the floor fell from 3")
     _refuses(ledger, replace(evicted, earliest_seq=4), "alive from 3")
 

@@ -80,7 +80,7 @@ def test_a_refused_record_that_appears_is_detected(stage: Stage) -> None:
     sent = stage.sent()
     stage.ask(sent)
     stage.book.answered(sent, refusal(503, "not_ready"))
-    with pytest.raises(AssertionError, match="came back"):
+    with pytest.raises(AssertionError, match="returned at seq"):
         stage.check()
 
 
