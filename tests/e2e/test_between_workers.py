@@ -1,4 +1,4 @@
-"""What crosses from one worker to another in a whole server: connections, writes in doubt, caps, waits."""
+"""Requests that cross workers of a whole server: hand-overs, writes in doubt, caps, long polls."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _wait_until(what: Callable[[], object], seconds: float = PATIENCE_SECONDS) -
 
 
 def _worker_of(server: Served, shard: int) -> int:
-    """The pid of a shard's worker."""
+    """Return the pid of a shard's worker."""
     pid = server.process.pid
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         if f'"shard":{shard},'.encode() in Path(f"/proc/{child}/environ").read_bytes():
@@ -95,7 +95,7 @@ def test_a_connection_moves_to_its_shard_without_an_effect_on_the_client(
             answer = client.ask("POST", f"/v0/topics/{AWAY}", ONE)
             assert answer.status in (200, 201), answer
             heads.append(answer.json["first_seq"])
-        # It came once, and is at home there.
+        # Handed over once; later requests are local.
         _wait_until(lambda: _moved(server.port) == moved + 1)
         before = _forwarded(server.port)
         for _ in range(200):
@@ -117,7 +117,7 @@ def test_a_connection_that_uses_all_shards_stays(server: Served) -> None:
 
 
 def test_a_pipelined_burst_is_answered_after_a_hand_over(server: Served) -> None:
-    """Many requests in one segment, some of them cut: all that was read goes along."""
+    """Send many requests in one segment, the last one incomplete; all bytes read move along."""
     moved = _moved(server.port)
     body = b'{"records":[{"data":"%b"}]}' % (b"x" * 400)
     head = b"POST /v0/topics/%b HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n" % AWAY.encode()
@@ -165,7 +165,7 @@ def _write(server: Served, keyed: bool, number: int, stop: threading.Event, answ
         for n in count():
             if stop.is_set():
                 return
-            # Now and then something of the other shard, so that the connection stays where it is.
+            # Occasional requests for the other shard prevent a hand-over.
             if n % 4 == 0:
                 client.ask("GET", f"/v0/topics/{HOME}")
             data = f"{number}-{n}"
@@ -253,14 +253,14 @@ def test_the_cap_on_topics_is_exact_across_shards(tmp_path: Path) -> None:
         with RawClient(server.port) as client:
             listed = client.ask("GET", "/v0/topics?page_size=1000").json["topics"]
             assert sorted(one["topic"] for one in listed) == sorted(made)
-            # What exists is written to, and one that goes makes room for one more, on any shard.
+            # Existing topics accept writes, and a deleted topic makes room on any shard.
             assert client.ask("POST", f"/v0/topics/{made[0]}", ONE).status == 200
             for n, gone in enumerate(made[:6]):
                 assert client.ask("DELETE", f"/v0/topics/{gone}").json["deleted"]
                 assert client.ask("PUT", f"/v0/topics/{next(_names(n % 2, f'd{n}-'))}", b"{}").status == 201
                 assert client.ask("PUT", f"/v0/topics/{next(_names(n % 2, f'e{n}-'))}", b"{}").status == 429
         with RawClient(server.port) as client:
-            # A shard that is down keeps its place.
+            # The topics of a shard that is down still count.
             assert client.ask("GET", f"/v0/topics/{next(_names(0, 'f'))}").status == 404
             os.kill(_worker_of(server, 1), signal.SIGKILL)
             for n in range(20):
@@ -270,7 +270,7 @@ def test_the_cap_on_topics_is_exact_across_shards(tmp_path: Path) -> None:
 
 
 def test_concurrent_writes_to_a_new_topic_keep_their_order(tmp_path: Path) -> None:
-    """Also while the front process is asked whether there is room."""
+    """Writes arrive while the supervisor is asked for room under the cap."""
     with served(tmp_path, "--max-topics", "3") as server, RawClient(server.port) as client:
         path = f"/v0/topics/{next(_names(0, 'n'))}"
         head = (
@@ -300,7 +300,7 @@ def test_the_cap_on_bytes_applies_across_shards(tmp_path: Path) -> None:
         assert taken * size <= bound + SHARDS * (size + 100)
         assert refused.json["error"]["detail"]["limit"] == "max_total_bytes"
         assert "retry-after" in refused.fields
-        # Reads and deletes go on, and make room.
+        # Reads and deletes are still served, and deletes make room.
         assert client.ask("POST", f"/v0/topics/{HOME}/diff", b"{}").status == 200
         assert client.ask("POST", f"/v0/topics/{HOME}/delete", b'{"before_seq":1000}').status == 200
         _wait_until(lambda: client.ask("POST", f"/v0/topics/{HOME}", body).status == 200, 5)
@@ -316,7 +316,7 @@ def test_a_remote_long_poll_ends_when_the_server_stops(tmp_path: Path) -> None:
             client.request("POST", f"/v0/topics/{topic}", ONE, fields)
             client.getresponse().read()
         with RawClient(server.port) as other:
-            # Placed at home by its first request.
+            # The first request places the connection.
             assert other.ask("GET", f"/v0/topics/{HOME}").status == 200
             wait = b'{"from_seq":1,"wait_ms":30000}'
             other.send(

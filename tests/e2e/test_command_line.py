@@ -1,4 +1,4 @@
-"""The command as a process: help, refusals in a sentence, pipes that end early, an interrupt."""
+"""The command as a process: help, one-line errors, closed pipes, interrupts."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_a_path_that_is_not_utf8_is_accepted(tmp_path: Path, command: str) -> No
 
 
 def large(path: Path) -> None:
-    """More frames than a pipe holds."""
+    """Create a directory with more frames than a pipe holds."""
     shard = RealShard(path, wal_file_bytes=1 << 20)
     for _ in range(80):
         shard.append("orders", *(record(number) for number in range(200)))
@@ -201,7 +201,7 @@ def test_missing_shared_memory_is_reported(tmp_path: Path) -> None:
 
 @pytest.fixture
 def interrupts() -> Iterator[None]:
-    """A shell lets what it starts in the background ignore them: the tests, and then all that those start."""
+    """Restore the default handling of SIGINT: background jobs of a shell ignore it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -216,7 +216,7 @@ def test_an_interrupt_exits_with_130_and_without_a_traceback(tmp_path: Path) -> 
         line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
     ) as process:
         assert process.stdout is not None
-        # It has begun, and waits for somebody to read on.
+        # It has started, and blocks on the full pipe.
         process.stdout.readline()
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=30)
@@ -250,5 +250,5 @@ def test_progress_is_for_a_terminal_only(tmp_path: Path, monkeypatch: pytest.Mon
     os.close(ours)
     assert ran.returncode == 0
     assert re.search(r"\r\x1b\[Kshard 00: [\d.]+ KiB of 64 KiB", seen)
-    assert seen.endswith("\r\x1b[K"), "and it is wiped off at the end"
+    assert seen.endswith("\r\x1b[K"), "the progress line is cleared at the end"
     assert ran.stdout.startswith(b"shard 00  1 file")

@@ -1,4 +1,4 @@
-"""`topicsd config show`: what is shown is what `topicsd serve` would run with, and no secret is."""
+"""`topicsd config show` prints the settings of `topicsd serve`, without secrets."""
 
 from __future__ import annotations
 

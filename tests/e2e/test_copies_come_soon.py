@@ -1,4 +1,4 @@
-"""A copy in a topic of another shard is there milliseconds after its record, not after a background sync."""
+"""Copies on another shard appear milliseconds after their records, not after a background sync."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.harness.whole_server import WholeServer
 pytestmark = pytest.mark.slow
 
 COPIES = 41
-# The interval of background syncs is 50 ms, so without a sync of their own copies would take 25 on average.
+# Background syncs run every 50 ms: without a sync of their own, copies would take 25 ms on average.
 MEDIAN_SECONDS_MAX = 0.015
 
 

@@ -1,4 +1,4 @@
-"""Directories as copies leave them: without what was empty, or without LAYOUT.json."""
+"""Incomplete copies of a directory: without its empty folders, or without LAYOUT.json."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from topicsd.disk.layout import LAYOUT_NAME
 
 
 def drop_empty_folders(root: Path) -> list[Path]:
-    """As `find ROOT -type d -empty -delete`."""
+    """Delete empty folders, as `find ROOT -type d -empty -delete` does."""
     dropped = []
     for folder, _, _ in os.walk(root, topdown=False):
         if not os.listdir(folder):

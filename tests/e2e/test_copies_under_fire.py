@@ -1,4 +1,4 @@
-"""Records that go along routes over all shards while workers are killed are everywhere once, in order."""
+"""Routes over all shards copy each record once and in order while workers are killed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def ask(port: int, method: str, path: str, body: object = None) -> tuple[int, An
             answer = client.ask(method, path, None if body is None else json.dumps(body).encode())
             return answer.status, answer.json
     except (OSError, AssertionError):
-        return 0, None  # The worker that had the connection was killed.
+        return 0, None  # The worker of this connection was killed.
 
 
 class Writer(threading.Thread):

@@ -1,4 +1,4 @@
-"""A data directory that the server cannot use: one sentence that names path, owner, mode and user."""
+"""A data directory that the server cannot use: one error line with path, owner, mode and user."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from topicsd.disk.layout import create_data_dir
 pytestmark = pytest.mark.usefixtures("alone")
 
 NOBODY = 65534
-# Imports come first: the interpreter itself may be where only its owner can read.
+# Import first: the interpreter may be in a folder that only its owner can read.
 AS_NOBODY = f"""
 import os, sys
 import router.supervision.supervisor, topicsd.cli.main
@@ -61,7 +61,7 @@ def sentence(ran: Ran) -> str:
 
 @pytest.fixture
 def shared_folder() -> Iterator[Path]:
-    """A folder that every user can reach; those of pytest are for one user."""
+    """Return a folder that every user can reach; the folders of pytest are private."""
     folder = Path(tempfile.mkdtemp(prefix="topicsd-test-"))
     folder.chmod(0o755)
     yield folder
@@ -70,7 +70,7 @@ def shared_folder() -> Iterator[Path]:
 
 @pytest.fixture
 def theirs(shared_folder: Path) -> Path:
-    """A data directory that belongs to nobody, in full."""
+    """Return a complete data directory that belongs to the user `nobody`."""
     path = shared_folder / "data"
     create_data_dir(RealFs(), str(path), 2, os.urandom(16))
     for one in (path, *path.rglob("*")):

@@ -1,4 +1,4 @@
-"""The snippets of the documentation run as they are written, and print what is shown."""
+"""The snippets of the documentation run as written and print the documented output."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tests.harness.snippets import Snippet, run_snippets, snippets_of
 DOCUMENTS = {
     path.relative_to(PROJECT).as_posix(): snippets_of(path.read_text(encoding="utf-8"))
     for path in [PROJECT / "README.md", *sorted((PROJECT / "docs").rglob("*.md"))]
-    # Those about Spark share one session (`tests/spark/test_docs_snippets.py`).
+    # Spark documents share one session (`tests/spark/test_docs_snippets.py`).
     if "spark" not in path.relative_to(PROJECT).parts
 }
-# A directory in a document is the one that a user gets.
+# The documents show the default data directory.
 DATA_DIR = "topics-data"
 
 

@@ -1,4 +1,4 @@
-"""`topicsd doctor`: what it says of a damaged directory, what its repair does, and what a start has then."""
+"""`topicsd doctor`: its report on a damaged directory, its repair, and the start after it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TAGGED = ("t0", "t1", "t2")
 
 
 class Read(NamedTuple):
-    """What a reader gets of a topic from its start."""
+    """The seqs and gaps that a reader receives from the start of a topic."""
 
     seqs: list[int]
     gaps: list[tuple[int, int, str]]
@@ -42,7 +42,7 @@ def write(shard: RealShard, count: int) -> None:
 
 
 def kept(path: Path) -> RealShard:
-    """Segments, sealed and active, deletes in them, two snapshots, and a log behind the newest."""
+    """Build a shard with sealed and active segments, deletes, two snapshots and a log after the newest."""
     shard = RealShard(path, **SMALL)
     shard.put("orders", idempotency_window_ms=60_000)
     shard.append("other", "a", "b")
@@ -101,14 +101,14 @@ def segment(shard: RealShard, first_seq: int, suffix: str) -> Path:
 
 
 def damage(shard: RealShard, first_seq: int, seq: int) -> None:
-    """A byte of the payload of one record of a segment."""
+    """Damage one payload byte of a record in a segment."""
     data, topic = segment(shard, first_seq, ".data"), shard.topic("orders")
     at = data.read_bytes().index(topic.topic_id.to_bytes(8, "little") + seq.to_bytes(8, "little"))
     flip(data, at - TOPIC_ID_AT + HEADER_BYTES + 20)
 
 
 def repaired(path: Path, *flags: str) -> RealShard:
-    """Looked at, planned, repaired, looked at again, and started."""
+    """Check, plan, repair, check again and start."""
     unchanged(path, lambda: run_here("doctor", path))
     planned = unchanged(path, lambda: run_here("doctor", path, "--repair", *flags))
     assert (planned.code, planned.err) == (1, "")
@@ -121,7 +121,7 @@ def repaired(path: Path, *flags: str) -> RealShard:
 
 
 def goes_on(shard: RealShard, path: Path) -> None:
-    """It can be written to, stopped and started as any other, and a seq is never used twice."""
+    """Check that the shard accepts writes and restarts, and uses no seq twice."""
     before = read_all(shard)
     head = shard.state("orders").head_seq
     assert shard.append("orders", "more").first_seq == head + 1
@@ -284,13 +284,13 @@ def test_without_snapshot_and_manifest_the_repair_refuses_and_changes_nothing(tm
 
 
 def last_records(shard: RealShard) -> list[tuple[str, int]]:
-    """File and offset of the records behind the newest snapshot."""
+    """Return file and offset of the records after the newest snapshot."""
     run = shard.topic("orders").run
     return [shard.shard._files.place_of(position) for position in run.positions]
 
 
 def broken_log(path: Path) -> RealShard:
-    """A byte of a record in front of synced data; more of the topic stands behind it."""
+    """Damage a byte of a record that is followed by synced records of the topic."""
     shard = RealShard(path, segment_max_events=10)
     shard.append("other", "a", "b")
     shard.append("quiet", "a", "b")
@@ -369,7 +369,7 @@ def test_an_interrupted_repair_can_be_run_again(tmp_path: Path, monkeypatch: pyt
 
 
 class Dying(RealFs):
-    """The process is killed at the n-th call that changes something."""
+    """A file system on which the process dies in the n-th mutating call."""
 
     def __init__(self, nth: int) -> None:
         self._left = nth
@@ -425,7 +425,7 @@ def test_a_repair_killed_at_any_call_can_be_run_again(
         shard = started(path)
         got = read_all(shard)
         assert got.seqs == expected, nth
-        # Once CURRENT was written, nothing says any more that no seq behind the last record was given out.
+        # Once CURRENT is written, seqs after the last record may have been assigned.
         assert [gap[:2] for gap in got.gaps if gap[0] <= expected[-1]] == [(seq, seq) for seq in lost], nth
         shard.close()
         shutil.rmtree(path)

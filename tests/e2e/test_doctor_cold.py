@@ -1,4 +1,4 @@
-"""`topicsd doctor` beside a cold directory that is not there: nothing of it is written off unasked."""
+"""`topicsd doctor` with a missing cold directory: its segments are dropped only on request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALL = [seq for seq in range(1, 56) if seq not in (2, 5, 8)]
 
 
 class Place:
-    """A data directory whose oldest segments have moved, with a log behind the newest snapshot."""
+    """A data directory with cold segments and a log after the newest snapshot."""
 
     def __init__(self, path: Path, *, goes_on: bool = True) -> None:
         self.data, self.cold, self.away = path / "data", path / "cold", path / "away"
@@ -55,7 +55,7 @@ class Place:
         if leaves == "empty":
             self.cold.mkdir()
         elif leaves == "newer":
-            # What a server put there that ran without the mount.
+            # Written by a server that ran without the mount.
             moved = next(self.away.rglob("seg-0000000000000021.data"))
             target = self.cold / moved.relative_to(self.away)
             target.parent.mkdir(parents=True)
@@ -95,7 +95,7 @@ def test_segments_of_an_unmounted_cold_directory_are_not_dropped(
 
 
 def test_a_segment_that_is_hot_in_the_older_snapshot_is_not_dropped(tmp_path: Path) -> None:
-    """Its hot files are gone since the newest one called it cold, and that one is damaged."""
+    """Its hot files were dropped by the newest snapshot, which is damaged."""
     place = Place(tmp_path, goes_on=False)
     _, newest = place.snapshots()
     flip(newest, 60)

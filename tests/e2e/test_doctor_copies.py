@@ -1,4 +1,4 @@
-"""`topicsd doctor` and `topicsd verify` where copies stand in the log by reference."""
+"""`topicsd doctor` and `topicsd verify` on a log with copies by reference."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from topicsd.stream.route_runner import Forwards
 
 
 def begun(path: Path) -> RealShard:
-    """A shard in which routes work."""
+    """Open a shard with running routes."""
     shard = RealShard(path)
     state = shard.shard.state
     Forwards(state, shard.loop, Feeds(state, shard.loop))
@@ -39,7 +39,7 @@ def end(shard: RealShard) -> None:
 
 
 def damage(path: Path, first: int, last: int) -> None:
-    """So much that no batch between these offsets is left."""
+    """Damage every batch between these offsets."""
     with open(path, "r+b") as file:
         file.seek(first)
         file.write(os.urandom(last - first))

@@ -1,4 +1,4 @@
-"""`topicsd doctor` where a file of the log is gone: how much may be lost, and where seqs continue."""
+"""`topicsd doctor` with a missing WAL file: the possible loss, and the next seq."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AT_MOST = re.compile(
 
 
 def without_its_last_file(path: Path, *, is_clean: bool) -> RealShard:
-    """Everything is in segments, and the last file of the log holds no record."""
+    """Build a shard with records in segments, and delete its last WAL file."""
     shard = RealShard(path)
     shard.append("orders", *range(RECORDS))
     shard.shard.close()

@@ -1,4 +1,4 @@
-"""Shards with a random past are damaged anywhere and repaired: no loss is silent, no seq comes again."""
+"""Random shards are damaged anywhere and repaired: every loss is reported, no seq is used twice."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WRITTEN = [name for name in CONFIG if name != "copies"]
 
 
 def copy_on(shard: RealShard) -> None:
-    """Routes are at work from here on."""
+    """Start routes on the shard."""
     copy_along(shard, *[ForwardRule(dest, "orders", dest) for dest in COPIES])
 
 
@@ -96,7 +96,7 @@ def test_every_loss_is_reported_and_no_seq_is_used_twice(tmp_path: Path, seed: i
     for name, (epoch, head) in heads.items():
         topic = again.shard.state.topics.get(name)
         if topic is None or topic.epoch != epoch:
-            continue  # That it was made stood in what is damaged.
+            continue  # Its creation was in the damaged range.
         got = read_all(again, name)
         reported = {seq for first, last, _ in got.gaps for seq in range(first, min(last, head) + 1)}
         assert [seq for seq in before[name] if seq not in got.seqs and seq not in reported] == []

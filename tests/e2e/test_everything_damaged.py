@@ -1,4 +1,4 @@
-"""A flipped byte in each kind of file of the directory of everything: found, told, repaired."""
+"""A flipped byte in each kind of file of the directory of everything is reported and repaired."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from topicsd.segment.entry import SegmentEntry, SegmentName
 def segments(
     everything: Everything, suffix: str, is_right: Callable[[SegmentEntry], bool]
 ) -> list[tuple[Path, SegmentName]]:
-    """The files of this kind of all segments for which it is so."""
+    """Return path and name of this kind of file for the matching segments."""
     paths = []
     for snapshot in snapshots_of(everything):
         for topic in snapshot.topics:
@@ -39,7 +39,7 @@ def a_segment(suffix: str, is_right: Callable[[SegmentEntry], bool]) -> Callable
 
 
 def in_shard(pattern: str) -> Callable[[Everything], Path]:
-    """The newest of the files."""
+    """Return a function for the newest file of a pattern in shard 0."""
     return lambda everything: sorted(everything.data.glob(f"shards/00/{pattern}"))[-1]
 
 
@@ -101,7 +101,7 @@ def test_a_flipped_byte_is_found_and_repaired(copy: Everything, kind: str) -> No
     if damage.repairs:
         assert run_here(*apply).code == 1
     ran = run_here(*apply, *damage.repairs)
-    # Where nothing else is wrong a server makes again what is harmless.
+    # A server repairs harmless damage itself if nothing else is wrong.
     assert ran.code == 0 or "harmless" in ran.out, ran.out
     assert all(shard["starts"] for shard in run_here("doctor", copy.data, "--json", cold).json["shards"])
 
@@ -140,7 +140,7 @@ def test_damage_of_an_active_segment_is_reported_with_its_range(copy: Everything
 
 
 def test_everything_else_is_served_after_a_repair(copy: Everything) -> None:
-    """Damage of every kind at once that a repair can undo."""
+    """Damage all kinds of repairable files at once."""
     kinds = ("log", "snapshot", "manifest", "layout", "sealed .data", "sealed .idx", ".tags", "CURRENT")
     for path, kind in [(KINDS[kind].file(copy), kind) for kind in kinds]:
         flip(path, KINDS[kind].offset)

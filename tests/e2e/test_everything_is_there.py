@@ -32,12 +32,12 @@ CONTROLS = {struct.__name__: struct for struct in get_args(Control)}
 
 
 def fields_in_use(values: Iterable[Any]) -> set[str]:
-    """Those that have a value which is not empty, zero or false in one of the structs."""
+    """Return the fields that are not empty, zero or false in at least one of the structs."""
     return {name for value in values for name in value.__struct_fields__ if getattr(value, name)}
 
 
 def controls(everything: Everything) -> dict[str, list[dict[str, Any]]]:
-    """What the control frames behind the snapshots say, by type."""
+    """Return the control frames after the snapshots, by type."""
     rows: dict[str, list[dict[str, Any]]] = {}
     starts = {shard: one.head.start.ordinal for shard, one in enumerate(snapshots_of(everything))}
     for row in run_here("inspect", everything.data, "--frames", "--json").json_lines:
@@ -48,7 +48,7 @@ def controls(everything: Everything) -> dict[str, list[dict[str, Any]]]:
 
 def test_every_frame_type_occurs_in_the_log(everything: Everything) -> None:
     rows = run_here("inspect", everything.data, "--frames", "--json").json_lines
-    # Nothing writes this one: its number is reserved.
+    # Never written: the number is reserved.
     types = set(FrameType) - {FrameType.CHECKPOINT_MARK}
     assert {row["type"] for row in rows} == {one.name.lower() for one in types}
 

@@ -1,4 +1,4 @@
-"""Every command over the directory of everything, with its server up and down."""
+"""Every command on the directory of everything, with its server up and down."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LOOKS = (
 
 @pytest.fixture(scope="module")
 def served(everything: Everything, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Everything]:
-    """A copy with a server on it, which holds jobs and has written since its start."""
+    """Return a copy with a running server that has leased jobs and has written since its start."""
     copy = everything.copied(tmp_path_factory.mktemp("served"))
     with server(copy.folder) as running:
         api = Api(running.port)
@@ -56,7 +56,7 @@ def test_every_command_reports_no_problem(
     name, *flags = look
     ran = run_here(name, directory.data, *flags)
     assert ran.code == 0, ran.out[-2000:]
-    # What `--frames` notes of the end of a log that is being written.
+    # The note of `--frames` at the end of a log that is being written.
     assert directory is not everything or not ran.err, ran.err
     assert "WRONG" not in ran.out
 
@@ -119,7 +119,7 @@ def test_queues_match_the_answers_of_the_server(directory: Everything) -> None:
         queue = topics[name]["queue"]
         counts = {field: said.get(field, 0) for field in queue if field not in ("paused", "leases_durable")}
         if not state["config"]["leases_durable"]:
-            # No file knows that a job is held, or was given back with a delay.
+            # Leases and returns with a delay are not in any file.
             assert (
                 queue["ready"] + queue["delayed"] == counts["ready"] + counts["in_flight"] + counts["delayed"]
             )
@@ -176,7 +176,7 @@ def test_frames_show_the_events_of_jobs(everything: Everything) -> None:
 
 
 def test_an_extension_of_a_lease_in_the_snapshot_is_no_claim(everything: Everything) -> None:
-    """Its claim is in no log any more."""
+    """The frame of its claim was dropped with the log."""
     topics = [topic for one in snapshots_of(everything) for topic in one.topics]
     (topic,) = [topic for topic in topics if topic.name == everything.first.leased]
     (seq, lease), *_ = leases_of(topic.sections)

@@ -1,4 +1,4 @@
-"""The lines of the benchmark about forwards are measured from start to end against the server itself."""
+"""The route benchmark runs against a real server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The front process dies alone, or is told to stop, while everybody writes."""
+"""The supervisor is killed or stopped while clients write."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_workers_without_a_supervisor_answer_their_requests_and_a_new_server_sta
                 with Crew(server.port, book, f"{seed} {number}"):
                     time.sleep(0.4)
                     took = _lose_front(server, waiting)
-            print(f"all processes ended {took:.2f} s after the front process")
+            print(f"all processes ended {took:.2f} s after the supervisor")
             book.crashed()
             with nothing_left_behind(tmp_path), server:
                 book.check(server.port)
@@ -52,7 +52,7 @@ def test_workers_without_a_supervisor_answer_their_requests_and_a_new_server_sta
 
 
 def _lose_front(server: WholeServer, waiting: list[RawClient]) -> float:
-    """What waits is answered and told that nothing comes behind it; how long until the last process ended."""
+    """Kill the supervisor, check that waiting requests are answered; return the seconds until all ended."""
     children = server.children()
     server.front.signal(signal.SIGKILL)
     killed = time.monotonic()
@@ -62,14 +62,14 @@ def _lose_front(server: WholeServer, waiting: list[RawClient]) -> float:
         assert answer.closes
         client.read_end()
     for child in children:
-        assert child.wait(DRAIN_SECONDS + 5), f"process {child.pid} outlives the front process"
+        assert child.wait(DRAIN_SECONDS + 5), f"process {child.pid} outlived the supervisor"
         child.close()
     server.served.process.wait()
     return time.monotonic() - killed
 
 
 def _who_waits(server: WholeServer, shard: int) -> RawClient:
-    """A connection that waits for a record that does not come."""
+    """Open a connection that waits for a record that never arrives."""
     client = RawClient(server.port)
     path = f"/v0/topics/{server.topic_of(shard, 'quiet')}"
     head = client.ask("POST", path, RECORD).json["head_seq"]
@@ -78,7 +78,7 @@ def _who_waits(server: WholeServer, shard: int) -> RawClient:
 
 
 def test_a_new_server_waits_for_the_draining_workers_of_the_last_one(tmp_path: Path) -> None:
-    """One worker is kept from ending: its shard's lock keeps the next generation out, and nothing else."""
+    """One stopped worker keeps the lock of its shard, and only that shard waits."""
     book = book_of(SHARDS)
     other_folder = tmp_path / "second"
     other_folder.mkdir()
@@ -159,7 +159,7 @@ def test_a_stop_under_load_answers_or_refuses_everything(tmp_path: Path) -> None
                 newcomer = threading.Thread(target=_ask_anew, args=(server, answers, enough))
                 with Crew(server.port, book, f"{seed} {number}"):
                     newcomer.start()
-                    server.wait_for(lambda: answers["200"] + answers["201"] > 10, "some are answered")  # noqa: B023
+                    server.wait_for(lambda: answers["200"] + answers["201"] > 10, "answers")  # noqa: B023
                     started = time.monotonic()
                     assert server.stop() == 0
                     took = time.monotonic() - started
@@ -168,7 +168,7 @@ def test_a_stop_under_load_answers_or_refuses_everything(tmp_path: Path) -> None
             book.crashed()
             print(f"stopped in {took:.2f} s; new connections: {dict(answers)}; others: {dict(book.answers)}")
             assert took < DRAIN_SECONDS
-            # One connection a request: an answer, or nobody listened any more, and nothing in between.
+            # One connection per request: each is answered or refused by the kernel.
             assert set(answers) <= {"200", "201", "503 shutting_down", "refused"}, answers
     with server:
         book.check(server.port)

@@ -1,4 +1,4 @@
-"""HTTP/2 through the real server: accepted by the front process, spoken by a worker, beside HTTP/1.1."""
+"""HTTP/2 through the real server: accepted by the supervisor, served by a worker, beside HTTP/1.1."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_requests_to_all_shards_are_answered_on_one_connection(tmp_path: Path) -
             assert len(client.ask("POST", f"/v0/topics/{topic}/diff", b"{}").json["records"]) == 1
         for watched in (topics, *([topic] for topic in topics)):
             body = json.dumps({"topics": {topic: {"from_seq": 0} for topic in watched}}).encode()
-            # Whichever shard it is at home with, the stream comes over this connection.
+            # The stream uses this connection, whatever its home shard is.
             events = H2Events(client, client.ask("POST", "/v0/watch", body).json["stream_url"])
             assert sorted(events.records(len(watched))) == [(topic, 1) for topic in watched]
         with RawClient(server.port) as other:

@@ -1,4 +1,4 @@
-"""A server in memory: nothing is written, durable classes are refused, and a lost shard is told."""
+"""A server in memory: nothing is written, durable classes are refused, lost shards are reported."""
 
 from __future__ import annotations
 

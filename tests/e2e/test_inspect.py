@@ -1,4 +1,4 @@
-"""`topicsd inspect` over directories in every state: what it says is what a start makes of them."""
+"""`topicsd inspect` on directories in every state predicts the result of a start."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_the_end_of_the_last_run_is_reported(
 
 
 def joined(text: str) -> str:
-    """A wrapped text on one line."""
+    """Return a wrapped text as one line."""
     return " ".join(text.split())
 
 
@@ -139,7 +139,7 @@ def test_the_facts_of_a_clean_directory(tmp_path: Path) -> None:
     assert (audit["evict_floor"], audit["evicted_to"]) == (2, {"cap": 1})
     assert (live["head_seq"], live["count"], live["durable_seq"]) == (None, None, 0)
     assert live["after_restart"] == {"head_seq": 1, "lost": {"gap_from": 1, "gap_to": 1, "reason": "crash"}}
-    assert shard["idempotency_keys"] == 0, "its window is long over"
+    assert shard["idempotency_keys"] == 0, "its window has passed"
 
 
 def test_text_and_json_hold_the_same_facts(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_text_and_json_hold_the_same_facts(tmp_path: Path) -> None:
     assert "NOT EXACT" in text
 
 
-# Numbers that the engine is free to change are `n`; words and columns are for people and stay.
+# Numbers that the engine may change are `n`; words and columns are fixed.
 CLEAN_TEXT = """\
 topics-data: format 1, 1 shard, instance 6f6e652d73686172642d2d2d2d2d2d2d
 

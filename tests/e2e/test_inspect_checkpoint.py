@@ -1,4 +1,4 @@
-"""`topicsd inspect --checkpoint` over directories with snapshots, good and bad ones."""
+"""`topicsd inspect --checkpoint` on directories with good and damaged snapshots."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def data_dir(path: Path, *numbers: int) -> ShardPaths:
 
 
 def checked(path: Path, *more: object, code: int = 0) -> str:
-    """What it prints; it leaves everything as it was."""
+    """Return the output of the command; check that it changes nothing."""
     before = fingerprint(path)
     ran = run_here("inspect", path, "--checkpoint", *more)
     assert (ran.code, ran.err) == (code, "")
@@ -134,7 +134,7 @@ def test_trash_and_readers_are_reported(tmp_path: Path) -> None:
 def test_a_shard_without_a_checkpoint_is_reported(tmp_path: Path, has_directories: bool) -> None:
     paths = data_dir(tmp_path)
     if not has_directories:
-        # As a program that knew no checkpoints made it.
+        # As written by a program without checkpoints.
         for directory in (paths.readers, paths.meta, paths.trash, paths.topics):
             os.rmdir(directory)
     assert "there was no checkpoint yet" in checked(tmp_path)

@@ -1,4 +1,4 @@
-"""`topicsd inspect` over directories with snapshots and segments: it says what a start would find."""
+"""`topicsd inspect` on directories with snapshots and segments predicts the result of a start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys that change while the server runs: read again on SIGHUP, here and in the workers, of now and later."""
+"""API keys are reloaded on SIGHUP, in the supervisor and in current and later workers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.harness.served import Served, served
 pytestmark = pytest.mark.slow
 
 OLD, NEW = "old-" + "k" * 32, "new-" + "k" * 32
-# One of each shard, and one that the front process answers.
+# One path per shard, and one that the supervisor answers.
 PATHS = [*(f"/v0/topics/t{number}" for number in range(8)), "/v0/topics"]
 
 
@@ -50,7 +50,7 @@ def write(path: Path, text: str) -> None:
 
 
 def hang_up(server: Served, line: str) -> None:
-    """SIGHUP, until the log says so."""
+    """Send SIGHUP and wait until the log has another such line."""
     count = server.log.read_text().count(line)
     server.process.send_signal(signal.SIGHUP)
     until(lambda: server.log.read_text().count(line) > count)
@@ -67,7 +67,7 @@ def test_a_new_key_replaces_the_old_one(tmp_path: Path) -> None:
         hang_up(server, "keys: reloaded")
         until(lambda: knows_not(server, OLD))
         assert knows(server, NEW)
-        # A flag overrules what the file says of the port.
+        # The flag overrides the port in the file.
         assert "restart to apply" not in server.log.read_text()
 
         for broken, line in (
@@ -112,7 +112,7 @@ def test_a_changed_setting_is_logged_as_needing_a_restart(tmp_path: Path) -> Non
         hang_up(server, "settings: changed, restart to apply: TOPICS_MAX_LIMIT")
         until(lambda: knows(server, NEW))
         write(config, "api_keys = 5\n")
-        # The message is whole: a redaction takes keys, not sentences.
+        # The redaction removes the key only.
         hang_up(server, "api_keys: must be a text in quotes, or a list of them")
 
 
@@ -130,7 +130,7 @@ def test_a_stream_ends_with_its_key_in_every_process(tmp_path: Path) -> None:
         for number in range(4):
             answer = client.ask("POST", f"/v0/topics/t{number}", b'{"records":[{"data":1}]}', field)
             assert answer.status == 201
-            # On the one connection are streams of both shards.
+            # One connection has streams of both shards.
             streams.append(H2Events(client, session(number), field))
             streams.append(EventClient(server.port, session(number), field).begin())
         for stream in streams:

@@ -1,4 +1,4 @@
-"""The metrics of a server that has something to tell."""
+"""The metrics of a server after requests."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_every_metric_counts_after_requests(tmp_path: Path) -> None:
         ask("GET", "/v0/topics/t1")
 
         def numbers(path: str = "/v0/metrics") -> dict[str, float]:
-            """By their names, the shards and kinds together."""
+            """Return the sum of each metric over its labels."""
             sums: dict[str, float] = {}
             for family in parse(ask("GET", path).decode()).values():
                 for (name, labels), value in family.series.items():
@@ -62,7 +62,7 @@ def test_every_metric_counts_after_requests(tmp_path: Path) -> None:
             return sums
 
         deadline = time.monotonic() + 20
-        # Each worker tells its numbers with its own beat.
+        # Each worker publishes its counters with its own heartbeat.
         while (
             (values := numbers())["topics_reads_total"] < READS
             or values["topics_request_latency_us_count"] < APPENDS + READS + 1

@@ -1,4 +1,4 @@
-"""Mistakes of people who use the server for the first time, and what they are answered over a real server."""
+"""Common mistakes of first-time users, and the answers of a real server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person types who does not know the command yet: the answer says what to type instead."""
+"""Mistyped commands: the error message suggests the right one."""
 
 from __future__ import annotations
 

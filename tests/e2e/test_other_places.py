@@ -1,4 +1,4 @@
-"""The port file and the cold directory of a server are looked at before anything starts or is made."""
+"""The port file and the cold directory are checked before the server starts or creates anything."""
 
 from __future__ import annotations
 

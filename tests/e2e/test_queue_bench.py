@@ -1,4 +1,4 @@
-"""The lines of the benchmark about queues are measured from start to end against the server itself."""
+"""The queue benchmark runs against a real server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers of a queue go silent and its server is killed, again and again: a job is done once, or is dead."""
+"""Workers fall silent and the server is killed repeatedly: each job is done or dead-lettered once."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_each_job_is_done_once_or_a_dead_letter_once(tmp_path: Path) -> None:
         assert server.stop() == 0
     print(dict(book.counted), f"{len(letters)} dead letters")
     dead_numbers = [letter["data"] for letter in letters]
-    assert len(dead_numbers) == len(set(dead_numbers)), "a dead letter is there twice"
+    assert len(dead_numbers) == len(set(dead_numbers)), "a dead letter appears twice"
     assert not set(dead_numbers) & book.done
     assert all(letter["meta"]["$dead_letter_deliveries"] == DELIVERIES_MAX for letter in letters)
     missed = book.produced - book.done - book.may_be_done - set(dead_numbers)
@@ -71,7 +71,7 @@ def test_each_job_is_done_once_or_a_dead_letter_once(tmp_path: Path) -> None:
 
 
 def _finish(server: WholeServer, book: WorkBook, queue: str) -> None:
-    """Whatever is left is done, until there is nothing."""
+    """Claim and ack the remaining jobs until the queue is empty."""
     time.sleep(LEASE_MS / 1000)
     while ask(server, "GET", queue)["count"]:
         jobs = ask(server, "POST", f"{queue}/claim", {"node": "last", "max": 1000})["claimed"]

@@ -1,4 +1,4 @@
-"""The line of the benchmark about a worker that is restarted is measured on the server itself."""
+"""The restart benchmark runs against a real server."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Routes made, changed and ended by several clients at once, together with topics, while workers are killed.
+"""Several clients create, change and delete routes and topics while workers are killed.
 
-Each client has routes and sources of its own, so it knows what has to be there; destinations are for all, so
-that they are in each other's way.
+Each client has its own routes and sources, so it knows which routes must exist; destinations are shared, so
+that clients conflict.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SHARDS = 3
 CLIENTS = 6
 SECONDS = 60.0 if DEEP else 8.0
 DESTS = [f"dest{number}" for number in range(6)]
-# What says for sure that nothing was done.
+# These answers prove that nothing was done.
 NOT_DONE = {404, 409, 503}
 
 pytestmark = pytest.mark.slow
@@ -39,7 +39,7 @@ class RouteClient(threading.Thread):
         self.sources = [f"source{number}.{one}" for one in range(3)]
         self.names = [f"r{number}.{one}" for one in range(4)]
         self.ends: dict[str, tuple[str, str] | None] = dict.fromkeys(self.names)
-        """Of each route that is there for sure; None is one that is not there for sure."""
+        """The ends of each route that must exist; None for a route that must not exist."""
         self.statuses: Counter[int] = Counter()
         self.error: Exception | None = None
 
@@ -60,7 +60,7 @@ class RouteClient(threading.Thread):
             self._put(name, source, dest)
         elif kind == "delete":
             status, answer = self._ask("DELETE", f"/v0/routers/{name}")
-            # One whose source was deleted may be there for a moment, while its shard is away.
+            # A route whose source was deleted may exist briefly, while its shard is unreachable.
             if status == 200 and self.ends.get(name) is not None:
                 assert answer["deleted"] is True, name
             self._note(name, status, None)
@@ -89,7 +89,7 @@ class RouteClient(threading.Thread):
             with RawClient(self._port) as client:
                 answer = client.ask(method, path, None if body is None else json.dumps(body).encode())
         except (OSError, AssertionError):
-            # The worker that had the connection was killed.
+            # The worker of this connection was killed.
             self.statuses[0] += 1
             return 0, None
         self.statuses[answer.status] += 1
@@ -126,7 +126,7 @@ def routes_of(server: WholeServer) -> dict[str, tuple[str, str]]:
 
 
 def is_whole(server: WholeServer) -> bool:
-    """Whether both ends of each route are there."""
+    """Return whether both ends of each route exist."""
     with RawClient(server.port) as client:
         topics = client.ask("GET", "/v0/topics?page_size=1000").json["topics"]
     names = {one["topic"] for one in topics}

@@ -1,4 +1,4 @@
-"""`topicsd serve` where it must not start: each refusal is one sentence, and an exit code."""
+"""`topicsd serve` where it must not start: each refusal is one error line and an exit code."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_second_server_on_a_directory_is_refused(tmp_path: Path) -> None:
         ran.err.splitlines()[-1]
         == f"topicsd: {data_dir} is in use: a server runs on it, process {os.getpid()}"
     )
-    # It made nothing there.
+    # It created nothing there.
     assert os.listdir(data_dir) == ["LOCK"]
     DirLock(fs, lock_path(data_dir)).release()
 
@@ -100,7 +100,7 @@ def test_a_damaged_layout_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_port_file_that_becomes_unwritable_is_one_error_line(tmp_path: Path) -> None:
-    # No name is left for the unfinished file beside it.
+    # No name is left for the temporary file beside it.
     port_file = tmp_path / ("p" * 250)
     ran = run_command(
         "serve", "--port=0", "--shards=1", "--data-dir", tmp_path / "d", "--port-file", port_file

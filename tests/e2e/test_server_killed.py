@@ -1,4 +1,4 @@
-"""The whole server is killed under load, again and again over one directory: what was acked is there."""
+"""The whole server is killed under load repeatedly: every acked record survives."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.harness.whole_server import WholeServer, nothing_left_behind
 from tests.harness.writer_crew import Crew
 
 ROUNDS = 150 if DEEP else 6
-# Files of the log small enough to be changed in most rounds.
+# WAL files small enough to rotate in most rounds.
 FLAGS = ("--wal-file-bytes=256KiB", "--fronts=2")
 
 pytestmark = pytest.mark.slow
@@ -30,12 +30,12 @@ def test_a_server_killed_repeatedly_loses_and_leaks_nothing(tmp_path: Path) -> N
     for number in range(ROUNDS):
         with attempt("server killed under load", f"TOPICS_TEST_SEED={seed}, round {number}"):
             if number % 2:
-                # The one that is to recover is killed as well, wherever it is by then.
+                # The next server is killed as well, at any point of its recovery.
                 server.start_and_kill(rng.uniform(0.1, 1.0))
             with nothing_left_behind(tmp_path), server:
                 if number == 0:
                     book.make_topics(server.port)
-                # Now and then the next one goes on over what the one before left, with nobody in between.
+                # Sometimes the next server continues without a check in between.
                 elif number % 3:
                     book.check(server.port)
                     retries = book.settled(retries)

@@ -1,6 +1,6 @@
-"""A stop of the real server while clients go on: who sent a request gets a whole answer, or no connection.
+"""A stop under load: every request that was sent gets a whole answer, or no connection.
 
-The only exception is HTTP's own: on a connection that was kept open, a request that is sent after the stop
+The only exception is that of HTTP: on a persistent connection, a request that is sent after the stop
 began may cross the end of the connection.
 """
 
@@ -36,14 +36,14 @@ def health(number: int) -> bytes:
 
 
 def slow_read(number: int) -> bytes:
-    """One that waits for what does not come, and is answered early by a stop."""
+    """Return a long poll without a record; a stop answers it early."""
     body = b'{"from_seq":1000000,"wait_ms":20000}'
     head = f"POST /v0/topics/t{number % 7}/diff HTTP/1.1\r\nhost: here\r\ncontent-length: {len(body)}\r\n"
     return head.encode() + b"content-type: application/json\r\n\r\n" + body
 
 
 class Clients:
-    """Threads that ask; what they were not answered, and when they had asked it."""
+    """Threads that send requests, with the unanswered requests and their times."""
 
     def __init__(self, port: int) -> None:
         self.statuses: set[int] = set()
@@ -75,7 +75,7 @@ class Clients:
                     number += 1
 
     def _ask_once(self, connection: socket.socket, request: bytes, keeps: bool) -> bool:
-        """Whether the connection may be asked again."""
+        """Send one request; return whether the connection can be used again."""
         sent = time.monotonic()
         data = b""
         with suppress(OSError):
@@ -105,7 +105,7 @@ def children(pid: int) -> list[int]:
 @pytest.mark.parametrize("all_at_once", [False, True])
 @pytest.mark.parametrize("fronts", [1, 2])
 def test_a_stop_answers_every_request_that_was_sent(tmp_path: Path, fronts: int, all_at_once: bool) -> None:
-    """`all_at_once` is how systemd stops a service: every process of it is told."""
+    """With `all_at_once` every process is signalled, as systemd does."""
     with served(tmp_path, f"--fronts={fronts}") as server:
         clients = Clients(server.port)
         for ask in (append, health):
@@ -123,7 +123,7 @@ def test_a_stop_answers_every_request_that_was_sent(tmp_path: Path, fronts: int,
         clients.join()
     lost = [error for error, sent in clients.unanswered if sent < stopped_at or error.startswith("new")]
     assert lost == []
-    # The first append makes the topic, and a read may come before it.
+    # The first append creates the topic, and a read may precede it.
     assert clients.statuses <= {200, 201, 404, 503}
 
 
@@ -151,5 +151,5 @@ def test_an_incomplete_request_is_answered_with_shutting_down(tmp_path: Path) ->
                 assert data.startswith(b"HTTP/1.1 503 ")
                 assert b"shutting_down" in data
         assert server.process.wait(PATIENCE_SECONDS) == 0
-        # Nobody waits for the rest.
+        # The rest is never sent.
         assert time.monotonic() - began < 8

@@ -1,4 +1,4 @@
-"""Every end of a stream that is the server's own says why and where to come back; nothing is missed by it."""
+"""Streams ended by the server name the reason and where to resume, and no record is lost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DRAIN_SECONDS = 10.0
 RECORDS_MORE = 5
 NEVER_READING = 20
 RECORD_BYTES = 20_000
-# Of one stream that nobody reads: the worker holds about a piece, the kernel hardly more.
+# Per unread stream: the worker keeps about one chunk, the kernel little more.
 HELD_BYTES_MAX = 512 << 10
 UNDER_WAY_BYTES_MAX = 1 << 20
 GROWTH_BYTES_MAX = 24 << 20
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.slow
 
 
 def session(port: int, topic: str) -> str:
-    """The path of a stream from the beginning."""
+    """Return the path of a stream from the beginning."""
     with RawClient(port) as client:
         body = b'{"topics":{"%b":{"from_seq":0}},"limit":20}' % topic.encode()
         answer = client.ask("POST", "/v0/watch", body)
@@ -42,12 +42,12 @@ def session(port: int, topic: str) -> str:
 
 
 def append(client: RawClient, topic: str, data: bytes = b"1") -> int:
-    """The status."""
+    """Append a record; return the status."""
     return client.ask("POST", f"/v0/topics/{topic}", b'{"records":[{"data":%b}]}' % data).status
 
 
 class Stream(EventClient):
-    """It takes the end of its connection for what it is."""
+    """A stream that reports a closed connection as its end."""
 
     def _recv(self) -> bytes:
         data = self.socket.recv(READ_BYTES)
@@ -58,7 +58,7 @@ class Stream(EventClient):
 
 
 def to_the_end(stream: EventClient) -> list[Event]:
-    """All that it still says."""
+    """Return all remaining events."""
     events = []
     with suppress(ConnectionEnded):
         while True:
@@ -142,16 +142,16 @@ def test_a_watcher_that_never_reads_uses_no_memory_and_is_disconnected(tmp_path:
         streams = [stack.enter_context(Stream(server.port, target, buffer_bytes=4096)) for target in targets]
         began = time.monotonic()
         with RawClient(server.port) as client, EventClient(server.port, targets[0]) as reader:
-            # It takes the session over, and reads: what the others leave does not hold it up.
+            # It takes over the session and reads; the unread streams do not delay it.
             reader.begin()
             while seqs([reader.next()])[-1:] != [100]:
                 pass
             most, head = worker.resident_bytes() - before, 100
-            print(f"{NEVER_READING} streams that nobody reads: {most / NEVER_READING / 1024:,.0f} KiB each")
+            print(f"{NEVER_READING} unread streams: {most / NEVER_READING / 1024:,.0f} KiB each")
             assert most < NEVER_READING * HELD_BYTES_MAX
-            # The one that lost its session was sent away first. Who still does not read then is cut off.
+            # The stream that lost its session was ended first. Those that still do not read are disconnected.
             received = [to_the_end(streams[0].begin())]
-            server.wait_for(lambda: open_streams(server.port) == NEVER_READING, "all are counted")
+            server.wait_for(lambda: open_streams(server.port) == NEVER_READING, "all streams are counted")
             while open_streams(server.port) > 1:
                 assert time.monotonic() - began < 2 * CLOGGED_SECONDS_MAX
                 assert append(client, "big", record) == 200
@@ -162,7 +162,7 @@ def test_a_watcher_that_never_reads_uses_no_memory_and_is_disconnected(tmp_path:
                 time.sleep(0.05)
         print(f"{most / (1 << 20):,.1f} MiB more at most, {head * RECORD_BYTES / 1e6:,.0f} MB were written")
         assert most < NEVER_READING * HELD_BYTES_MAX + GROWTH_BYTES_MAX
-        # All at once, for the same reason.
+        # All at once, because of the timeout.
         with ThreadPoolExecutor(NEVER_READING) as readers:
             received += readers.map(lambda stream: to_the_end(stream.begin()), streams[1:])
         for number, events in enumerate(received):
@@ -170,7 +170,7 @@ def test_a_watcher_that_never_reads_uses_no_memory_and_is_disconnected(tmp_path:
             assert last.name == "error", last
             assert last.data["code"] == ("slow_consumer" if number else "taken_over"), last
             assert seqs(events) == list(range(1, len(seqs(events)) + 1))
-            assert len(seqs(events)) * RECORD_BYTES < UNDER_WAY_BYTES_MAX, "the kernel held much for it"
+            assert len(seqs(events)) * RECORD_BYTES < UNDER_WAY_BYTES_MAX, "the kernel buffered too much"
             if number:
                 with EventClient(server.port, targets[number], f"last-event-id: {last.id}") as again:
                     assert seqs([again.begin().next()])[0] == seqs(events)[-1] + 1

@@ -1,4 +1,4 @@
-"""`topicsd verify`: whatever is wrong is named with its place, and what is fine is let be."""
+"""`topicsd verify` names every problem with file and offset, and reports no false problem."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def died(path: Path) -> RealShard:
 
 
 def synced_end(rows: list[Any]) -> int:
-    """How far the log itself proves that it was synced."""
+    """Return the offset up to which the log proves that it was synced."""
     return max(int(row["control"]["synced"]) for row in rows if row["type"] == "batch_end")
 
 
@@ -171,7 +171,7 @@ def test_whole_batches_after_a_tear_are_counted(tmp_path: Path) -> None:
     shard.send_append("orders", 0)
     shard.settle()
     for number in range(1, 4):
-        # Written and not synced.
+        # Written, but not synced.
         shard.send_append("orders", number)
         shard.loop.run_until_idle()
     shard.stop_dead()
@@ -200,7 +200,7 @@ def test_each_damaged_place_is_named(tmp_path: Path) -> None:
     for row in hit:
         assert f'{row["file"]}, at offset {row["offset"]}, seq {row["seq"]} of topic "orders"' in joined
     assert "3 problems found: read 1 shard, 4 files" in text.out
-    assert verified(tmp_path)["records"] == len(appends) - 3, "what is whole behind the damage is read"
+    assert verified(tmp_path)["records"] == len(appends) - 3, "whole records after the damage are read"
 
 
 def test_a_damaged_header_of_a_later_file_is_named(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_files_that_do_not_form_one_log_are_named(tmp_path: Path, change: Callab
 
 
 def crafted(path: Path, *frames: bytes, **fields: Any) -> None:
-    """A log whose batch is whole, and whose frames say what a shard would not write."""
+    """Write a log with a whole batch of frames that no shard would write."""
     real = RealShard(path)
     real.append("other", 1)
     stop(real)
@@ -300,7 +300,7 @@ AT = 118 + len(CREATE)
 
 
 def copy(seq: int, ts: int) -> bytes:
-    """Of the first record behind the creation."""
+    """Return a reference to the first record after the creation."""
     return encode_control(ForwardCursor("r", 1, 1, seq, 1, [AT], [47]), topic_id=ORDERS, ts=ts)
 
 
@@ -405,7 +405,7 @@ def test_a_batch_end_with_a_position_ahead_of_the_log_is_named(tmp_path: Path) -
 
 
 def test_whole_frames_in_the_wrong_place_are_named(tmp_path: Path) -> None:
-    """A batch with another chain: what an older run wrote, or another file."""
+    """Write a batch with another chain, as of an older run or another file."""
     real = RealShard(tmp_path)
     real.append("other", 1)
     stop(real)

@@ -1,4 +1,4 @@
-"""Watch sessions in a data directory: what `inspect` shows of them, and that a repair keeps them."""
+"""Watch sessions in a data directory: `inspect` shows them, and a repair keeps them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def session(number: int) -> WatchSession:
 
 
 def watched(path: Path) -> RealShard:
-    """One session in a snapshot, one behind it, and one that ended."""
+    """Build a shard with one session in a snapshot, one after it, and one that ended."""
     shard = RealShard(path)
     shard.append("orders", record({"n": 1}))
     for number in (1, 2, 3):

@@ -1,4 +1,4 @@
-"""Watchers of a server whose workers are killed under load are told of everything, in order, once."""
+"""Watchers receive every record once and in order while workers are killed under load."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.harness.whole_server import WholeServer
 
 SHARDS = 2
 WATCHERS = 20
-# Who ask again and again, and as many WebSockets.
+# Polling clients, and as many WebSockets.
 OTHERS = 6
 SECONDS = 120.0 if DEEP else 12.0
 CAP = 60
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 def test_watchers_receive_everything_while_workers_are_killed(tmp_path: Path) -> None:
     seed = seed_of_this_run()
     rng = Random(seed)
-    # A cache that does not hold what slow watchers still want: they read what checkpoints have sealed.
+    # The cache is too small for slow watchers: they read sealed segments.
     flags = ("--wal-file-bytes=256KiB", "--page-cache-bytes=1MiB", "--checkpoint-interval-ms=500")
     with WholeServer(tmp_path, *flags, shards=SHARDS) as server:
         caps, made_anew = {}, []

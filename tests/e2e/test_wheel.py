@@ -1,4 +1,4 @@
-"""A wheel of the project, installed into an empty environment with nothing but the runtime lock, serves."""
+"""A wheel of the project serves from an environment with the runtime lock only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One worker is killed or stopped under load: its shard is away for a moment, the others never notice."""
+"""One worker is killed or stopped under load: its shard is briefly unavailable, the others are not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROUNDS = 40 if DEEP else 4
 SHARDS = 3
 VICTIM = 1
 MEASURED_SECONDS = 10.0 if DEEP else 3.0
-# A machine that is busy with other things has tails of its own; the figures are printed.
+# A busy machine adds latency of its own; the figures are printed.
 TAIL_TIMES = 2.0
 TAIL_US_MIN = 50_000 if DEEP else 1_000_000
 RECORD = b'{"records":[{"data":1}]}'
@@ -84,11 +84,11 @@ def test_a_killed_worker_does_not_affect_the_other_shards(tmp_path: Path) -> Non
     print(
         f"{rate:,.0f}/s; p99 {calm.latency_us.p99:,.0f} µs, with a kill {under_kill.latency_us.p99:,.0f} µs;"
     )
-    print(f"its shard was away for {outage:.2f} s; {dict(book.answers)}")
+    print(f"its shard was unavailable for {outage:.2f} s; {dict(book.answers)}")
     assert calm.fault() is None
     assert under_kill.fault() is None
     assert under_kill.latency_us.p99 <= max(TAIL_TIMES * calm.latency_us.p99, TAIL_US_MIN)
-    # Nobody but the clients of the shard that was killed was told anything but yes.
+    # Only clients of the killed shard received errors.
     assert {seen.topic for seen in book.answers} <= set(_topics_of(server, book))
 
 
@@ -104,7 +104,7 @@ def _kill_worker(server: WholeServer, shard: int) -> None:
 
 
 def _outage(server: WholeServer) -> float:
-    """Until its shard serves again. All that new connections are told meanwhile is 503 and when to come."""
+    """Return the seconds until the shard serves again; new connections get 503 and Retry-After."""
     started = time.monotonic()
     path = f"/v0/topics/{server.topic_of(VICTIM, 'd')}"
     outcomes: Counter[str] = Counter()
@@ -120,7 +120,7 @@ def _outage(server: WholeServer) -> float:
                 outcomes["503"] += 1
                 _check_control(client.socket.getpeername()[1])
         except ConnectionEnded:
-            # It had been handed over and received when the worker died.
+            # The worker died after it received the connection.
             outcomes["ended"] += 1
         time.sleep(0.01)
     assert outcomes["503"] > 0
@@ -129,7 +129,7 @@ def _outage(server: WholeServer) -> float:
 
 
 def _check_control(port: int) -> None:
-    """What is said of the whole while a shard is away is never silently short."""
+    """Check that lists name the shard that is missing from them."""
     with RawClient(port) as client:
         assert client.ask("GET", "/v0/health").status == 200
         ready = client.ask("GET", "/v0/ready?allow_degraded=true")
@@ -138,7 +138,7 @@ def _check_control(port: int) -> None:
         listed = client.ask("GET", "/v0/topics")
         if ready.json["status"] == "ready":
             return
-        # It may have come back between the one question and the other.
+        # The shard may have returned between the two requests.
         assert ready.json["status"] == "degraded"
         assert f"shard {VICTIM}" in ready.json["reason"]
         assert part.status == 200
@@ -181,12 +181,12 @@ def test_a_hanging_worker_is_replaced_and_its_shard_answers_503_meanwhile(tmp_pa
 
 
 def _ask_over_the_link(server: WholeServer) -> float:
-    """What a connection of another shard is told of the one that hangs, at the latest when it is killed."""
+    """Return the seconds until a remote request to the hanging shard is answered."""
     with RawClient(server.port) as client:
         assert client.ask("GET", f"/v0/topics/{server.topic_of(0, 'd')}").status == 200
         began = time.monotonic()
         answer = client.ask("GET", f"/v0/topics/{server.topic_of(VICTIM, 'd')}")
-    # Where reads are asked again, the next worker may have answered.
+    # Reads are retried, so the next worker may have answered.
     assert answer.status == 200 or (answer.status, answer.code) == (503, "not_ready"), answer
     return time.monotonic() - began
 
@@ -196,7 +196,7 @@ def _ask_others(server: WholeServer, hung: Process) -> int:
     count = 0
     while not hung.wait(0.02):
         count += 1
-        assert count < 1000, "it is not killed"
+        assert count < 1000, "the worker was not killed"
         shard = 0 if count % 2 else 2
         with RawClient(server.port) as client:
             answer = client.ask("POST", f"/v0/topics/{server.topic_of(shard, 'o')}", RECORD)

@@ -1,4 +1,4 @@
-"""A worker that is asked to end, or loses the front process, before it is ready."""
+"""A worker that must stop, or loses the supervisor, before it is ready."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ USED_BYTES_MIN = RECORDS * 46
 
 
 class Front:
-    """What a worker has of its front process, in the hands of a test."""
+    """The supervisor's side of a worker, under the control of a test."""
 
     def __init__(self, data_dir: Path) -> None:
         layout = read_layout(RealFs(), str(data_dir))
@@ -94,7 +94,7 @@ ENDINGS = [go_away, ask_to_drain, terminate, go_away_and_terminate]
 
 @pytest.fixture(scope="module")
 def long_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory whose replay takes a while."""
+    """Return a directory whose replay takes a while."""
     folder = tmp_path_factory.mktemp("long") / "data"
     shard = RealShard(folder, wal_file_bytes=64 << 20)
     one = record(1)

@@ -1,4 +1,4 @@
-"""What the documents state about the project and about other programs is true, or at least well-formed."""
+"""Statements of the documents about the project and other programs are true or well-formed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAGES = {
     for path in [README, PROJECT / "CONTRIBUTING.md", *sorted((PROJECT / "docs").rglob("*.md"))]
 }
 README_LINES_MAX = 80
-# Their commands need root, another machine or a network, replace this environment, or do not end.
+# Their commands need root, another machine or a network, replace this environment, or never end.
 NOT_RUN = {
     "README.md",
     "docs/quickstart.md",
@@ -36,7 +36,7 @@ NOT_RUN = {
     "docs/ops/systemd.md",
     "docs/spark/cluster.md",
 }
-# Variables that are no settings: the place of the file, Spark's key, the length of tests, and a prefix.
+# Variables that are not settings: the path of the file, Spark's key, the test length, and a prefix.
 OTHER_VARIABLES = {"TOPICS_CONFIG", "TOPICS_API_KEY", "TOPICS_TEST_DEEP", "TOPICS_NAME"}
 PROGRAMS = {"topicsd": main, "python -m spark": parse}
 

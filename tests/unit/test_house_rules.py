@@ -28,7 +28,7 @@ def write(root: Path, files: dict[str, str]) -> None:
 
 LONG_FUNCTION = "def long():\n" + "    pass\n" * house_rules.FUNCTION_LINES_MAX
 
-# A rule, a file that breaks it, its text, and what the complaint says.
+# A rule, a file that breaks it, its text, and the complaint.
 BROKEN: list[tuple[Rule, str, str, str]] = [
     (house_rules.files_are_short, "shared/long.py", "\n" * 501, "shared/long.py: 501 lines"),
     (house_rules.functions_are_short, "topicsd/a.py", LONG_FUNCTION, "topicsd/a.py:1: long has 71 lines"),
@@ -149,7 +149,7 @@ def test_a_tree_that_breaks_a_rule_is_reported(
     assert complaint in said
 
 
-# Files that look as if they broke a rule, and do not.
+# Files that seem to break a rule, but do not.
 KEPT: dict[str, str] = {
     ".gitignore": "build/\n*.egg-info/\n",
     "build/lib/a.py": "import time",

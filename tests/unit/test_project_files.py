@@ -72,7 +72,7 @@ def test_every_dependency_is_listed_with_a_reason(project: dict[str, Any]) -> No
 
 
 def make(*arguments: str) -> subprocess.CompletedProcess[str]:
-    # Without what a make above this one hands down: `make PYTHON=... test` must test the same.
+    # Without the variables of an outer make: `make PYTHON=... test` must test the same.
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
     return subprocess.run(["make", *arguments], cwd=PROJECT, env=environ, capture_output=True, text=True)
 

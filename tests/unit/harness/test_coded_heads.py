@@ -1,4 +1,4 @@
-"""What is asked at the second port of `HttpServer` is read another way than at the first, each time."""
+"""Requests to the second port of `HttpServer` take the slow path, each time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def test_every_body_is_treated_as_encoded_even_with_a_cached_head() -> None:
     lane = FastLane(one.dispatch, heads, one)
     lane.connection_made(one.wire)
     for _ in range(2):
-        # Two that are plain would be under way together.
+        # Two plain writes would be in flight together.
         lane.data_received(append(HOME) * 2)
         assert one.under_way == 1
         one.settle()

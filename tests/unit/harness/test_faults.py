@@ -1,4 +1,4 @@
-"""The n-th call fails, once or for ever, and a failed sync leaves what ext4 leaves."""
+"""The n-th call fails once or always, and a failed sync behaves as on ext4."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def test_a_failed_sync_marks_pages_clean_and_the_next_one_lies() -> None:
     disk.fail("sync_data")
     with pytest.raises(OSError, match="Input/output error"):
         disk.sync_data(fd)
-    assert disk.pread(fd, 2000, 0) == b"n" * 2000, "the cache still shows it"
+    assert disk.pread(fd, 2000, 0) == b"n" * 2000, "the page cache still has it"
     disk.sync_data(fd)
-    assert disk.read_media("/a") == b"o" * 2000, "the sync that said yes wrote nothing"
+    assert disk.read_media("/a") == b"o" * 2000, "the successful sync wrote nothing"
     for seed in range(10):
         assert disk.after_power_cut(Random(seed)).read_file("/a") == b"o" * 2000
     assert disk.after_reboot().read_file("/a") == b"o" * 2000

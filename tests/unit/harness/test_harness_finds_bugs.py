@@ -1,4 +1,4 @@
-"""The drivers together: a toy log that is right passes every cut, and each usual mistake in it is found."""
+"""The harness as a whole: a correct toy log passes every cut, and each common bug in it is detected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OUTCOMES = 12
 
 
 class ToyLog:
-    """Requests of fsync class in one file: u16 length, crc32, payloads of 600 bytes. Recovery copies."""
+    """A log of fsync requests in one file: u16 length, crc32, payloads of 600 bytes. Recovery copies it."""
 
     def __init__(self, disk: MemoryDisk, mistake: str | None) -> None:
         self._disk = disk
@@ -77,7 +77,7 @@ def _shown(log: ToyLog) -> Found:
 
 
 def _played(mistake: str | None, disk: MemoryDisk) -> tuple[Ledger, bool]:
-    """Four requests of one to three records until the disk stops it; and whether the power held."""
+    """Send four requests of one to three records; return the ledger and whether the power held."""
     ledger = Ledger()
     ledger.topic("t", "fsync")
     request: Request | None = None
@@ -95,7 +95,7 @@ def _played(mistake: str | None, disk: MemoryDisk) -> tuple[Ledger, bool]:
 
 
 def _sweep_cuts(mistake: str | None) -> int:
-    """Cut at every call, a few outcomes each, recover twice each time; answers how many that were."""
+    """Cut at every call with a few outcomes each, recover twice; return the number of runs."""
     tried = 0
     calls = 0
     power_held = False
@@ -114,7 +114,7 @@ def _sweep_cuts(mistake: str | None) -> int:
 
 
 def _sweep_failed_syncs(mistake: str | None) -> int:
-    """Every sync fails once, then the process is started again."""
+    """Fail every sync once and restart the process; return the number of runs."""
     tried = 0
     for seed in (None, *range(OUTCOMES)):
         nth = 0

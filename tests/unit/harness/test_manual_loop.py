@@ -1,4 +1,4 @@
-"""Time passes, callbacks run and jobs are done when the test says so, in asyncio's order."""
+"""Time, callbacks and jobs advance only on request, in the order of asyncio."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The disk in memory answers as the kernel does, and ends as machines do."""
+"""The disk in memory answers like the kernel and fails like machines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _errno_of(call: Callable[[], object]) -> int | None:
 
 
 def _answers(fs: Fs, root: str) -> list[object]:
-    """One script of calls, the wrong ones above all; the same answers on every disk."""
+    """Run a script of calls, most of them invalid; every disk gives the same answers."""
     wal = f"{root}/wal"
     fs.make_dir(wal)
     fd = fs.create(f"{wal}/a")
@@ -48,7 +48,7 @@ def _answers(fs: Fs, root: str) -> list[object]:
     answers += [fs.pread(fd, 100, 0), fs.pread(fd, 10, 9), fs.pread(fd, 10, 100)]
     fs.link(f"{wal}/a", f"{wal}/b")
     answers += [fs.stat(f"{wal}/b").inode == fs.fstat(fd).inode, fs.list_dir(wal)]
-    fs.rename(f"{wal}/a", f"{wal}/b")  # two names of one file: nothing happens
+    fs.rename(f"{wal}/a", f"{wal}/b")  # Two names of one file: no effect.
     answers.append(fs.list_dir(wal))
     fs.unlink(f"{wal}/a")
     fs.rename(f"{wal}/b", f"{wal}/c")
@@ -131,7 +131,7 @@ def test_a_process_kill_keeps_the_page_cache_the_boot_and_the_inodes_and_frees_l
     with pytest.raises(OSError, match="Bad file descriptor"):
         after.pread(fd, 1, 0)
     outcomes = {after.after_power_cut(Random(seed)).tree() == [] for seed in range(20)}
-    assert True in outcomes, "what was unsynced stayed unsynced"
+    assert True in outcomes, "unsynced data stays unsynced"
 
 
 def test_a_planned_reboot_writes_back_everything_and_is_another_boot() -> None:
@@ -176,10 +176,10 @@ def test_space_returns_with_the_last_descriptor_of_an_unlinked_file() -> None:
     with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
         disk.allocate(second, 500)
     assert disk.fstat(second).size == 0
-    assert disk.pwrite(second, bytes(500), 0) == 400, "what fits is taken"
+    assert disk.pwrite(second, bytes(500), 0) == 400, "data that fits is accepted"
     with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
         disk.pwrite(second, b"x", 400)
-    assert disk.pwrite(first, bytes(600), 0) == 600, "room that was allocated stays usable"
+    assert disk.pwrite(first, bytes(600), 0) == 600, "allocated space stays usable"
     disk.unlink("/a")
     assert disk.free_bytes("/") == 0
     disk.close(first)

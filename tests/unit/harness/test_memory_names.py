@@ -1,4 +1,4 @@
-"""A name is there after a cut when its directory was synced, and perhaps when it was not."""
+"""A synced name survives a cut; an unsynced name may survive."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _outcomes(disk: MemoryDisk) -> Iterator[MemoryDisk]:
 
 
 def _made(disk: MemoryDisk, path: str, data: bytes) -> None:
-    """A file whose bytes are synced and whose name is not."""
+    """Create a file with synced bytes and an unsynced name."""
     fd = disk.create(path)
     disk.pwrite(fd, data, 0)
     disk.sync_data(fd)

@@ -1,4 +1,4 @@
-"""What was not synced is kept, lost or torn; what was synced is there; nothing is acked by a dead disk."""
+"""Unsynced data is kept, lost or torn; synced data survives; a dead disk acks nothing."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_every_call_after_the_cut_raises_but_a_close() -> None:
     fd = _file(disk, b"abc")
     disk.cut_power_after(1)
     disk.pwrite(fd, b"x", 0)
-    assert disk.pread(fd, 3, 0) == b"xbc", "the power goes in the next call that changes something"
+    assert disk.pread(fd, 3, 0) == b"xbc", "the power fails in the next mutating call"
     with pytest.raises(PowerCut):
         disk.pwrite(fd, b"y", 0)
     arguments: dict[str, tuple[object, ...]] = {
@@ -152,7 +152,7 @@ def test_every_call_after_the_cut_raises_but_a_close() -> None:
         if name != "close":
             with pytest.raises(PowerCut):
                 getattr(disk, name)(*arguments.get(name, ("/a",)))
-    # Code that cleans up behind itself when it is forgotten comes to this at any time later.
+    # Finalizers may close descriptors at any later time.
     disk.close(fd)
     assert disk.is_gone
 

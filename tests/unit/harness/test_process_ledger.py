@@ -1,4 +1,4 @@
-"""The ledger of a running server finds what it is there for: each test breaks a promise behind its back."""
+"""The ledger of a running server detects broken promises; each test breaks one."""
 
 from __future__ import annotations
 

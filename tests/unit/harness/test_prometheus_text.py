@@ -1,4 +1,4 @@
-"""The reader of metrics takes what is right, and nothing that is nearly right."""
+"""The metrics parser accepts valid text and rejects almost valid text."""
 
 from __future__ import annotations
 
