@@ -26,7 +26,7 @@ from tests.harness.served import Served, served
 pytestmark = pytest.mark.slow
 
 SHARDS = 2
-PATIENCE_SECONDS = 30.0
+TIMEOUT_SECONDS = 30.0
 
 
 def _names(shard: int, prefix: str) -> Iterator[str]:
@@ -43,7 +43,7 @@ def _metrics(port: int, key: str = "") -> dict[str, Any]:
         return dict(client.ask("GET", "/v0/metrics", None, *fields).json)
 
 
-def _wait_until(what: Callable[[], object], seconds: float = PATIENCE_SECONDS) -> None:
+def _wait_until(what: Callable[[], object], seconds: float = TIMEOUT_SECONDS) -> None:
     deadline = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < deadline, f"not within {seconds} s"
@@ -72,7 +72,7 @@ def _moved(port: int) -> int:
     return sum(one["value"] for one in _values(_metrics(port), "topics_connections_moved_total"))
 
 
-def _forwarded(port: int) -> int:
+def _remote_requests(port: int) -> int:
     return sum(one["value"] for one in _values(_metrics(port), "topics_requests_forwarded_total"))
 
 
@@ -97,11 +97,11 @@ def test_a_connection_moves_to_its_shard_without_an_effect_on_the_client(
             heads.append(answer.json["first_seq"])
         # Handed over once; later requests are local.
         _wait_until(lambda: _moved(server.port) == moved + 1)
-        before = _forwarded(server.port)
+        before = _remote_requests(server.port)
         for _ in range(200):
             heads.append(client.ask("POST", f"/v0/topics/{AWAY}", ONE).json["first_seq"])
         time.sleep(0.6)
-        assert _forwarded(server.port) - before < 10
+        assert _remote_requests(server.port) - before < 10
     assert heads == list(range(heads[0], heads[0] + len(heads)))
 
 
@@ -329,4 +329,4 @@ def test_a_remote_long_poll_ends_when_the_server_stops(tmp_path: Path) -> None:
             answer = other.read_answer()
             assert (answer.status, answer.json["records"], answer.closes) == (200, [], True)
             assert time.monotonic() - began < 5
-        assert server.process.wait(PATIENCE_SECONDS) == 0
+        assert server.process.wait(TIMEOUT_SECONDS) == 0

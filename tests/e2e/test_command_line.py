@@ -49,7 +49,7 @@ def test_help_names_the_commands_and_each_has_an_example() -> None:
         assert "older than what its original" in " ".join(help_text.out.split())
 
 
-@pytest.mark.parametrize("arguments", [(), ("inspect",), ("mend", "."), ("inspect", ".", "--shard", "one")])
+@pytest.mark.parametrize("arguments", [(), ("inspect",), ("fix", "."), ("inspect", ".", "--shard", "one")])
 def test_a_wrong_command_line_exits_with_2_and_shows_the_usage(arguments: tuple[str, ...]) -> None:
     ran = run_here(*arguments)
     assert (ran.code, ran.out) == (2, "")

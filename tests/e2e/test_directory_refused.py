@@ -20,15 +20,15 @@ from topicsd.disk.layout import create_data_dir
 
 pytestmark = pytest.mark.usefixtures("alone")
 
-NOBODY = 65534
+UNPRIVILEGED_ID = 65534
 # Import first: the interpreter may be in a folder that only its owner can read.
-AS_NOBODY = f"""
+UNPRIVILEGED_PROGRAM = f"""
 import os, sys
 import router.supervision.supervisor, topicsd.cli.main
 from topicsd.__main__ import main
 os.setgroups([])
-os.setgid({NOBODY})
-os.setuid({NOBODY})
+os.setgid({UNPRIVILEGED_ID})
+os.setuid({UNPRIVILEGED_ID})
 sys.exit(main(sys.argv[1:]))
 """
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="changes the user of a process")
@@ -38,13 +38,13 @@ def serve(data_dir: object, *flags: object) -> Ran:
     return run_here("serve", "--port=0", f"--data-dir={data_dir}", *flags)
 
 
-def serve_as_nobody(data_dir: Path) -> Ran:
-    return run_as_nobody("serve", "--port=0", f"--data-dir={data_dir}")
+def serve_unprivileged(data_dir: Path) -> Ran:
+    return run_unprivileged("serve", "--port=0", f"--data-dir={data_dir}")
 
 
-def run_as_nobody(*line: str) -> Ran:
+def run_unprivileged(*line: str) -> Ran:
     done = subprocess.run(
-        [sys.executable, "-c", AS_NOBODY, *line],
+        [sys.executable, "-c", UNPRIVILEGED_PROGRAM, *line],
         env=environment(),
         capture_output=True,
         text=True,
@@ -70,11 +70,11 @@ def shared_folder() -> Iterator[Path]:
 
 @pytest.fixture
 def theirs(shared_folder: Path) -> Path:
-    """Return a complete data directory that belongs to the user `nobody`."""
+    """Return a complete data directory of an unprivileged user."""
     path = shared_folder / "data"
     create_data_dir(RealFs(), str(path), 2, os.urandom(16))
     for one in (path, *path.rglob("*")):
-        os.chown(one, NOBODY, NOBODY)
+        os.chown(one, UNPRIVILEGED_ID, UNPRIVILEGED_ID)
     return path
 
 
@@ -140,11 +140,11 @@ def test_a_parent_that_cannot_hold_a_directory_is_named() -> None:
 @needs_root
 @pytest.mark.slow
 def test_a_directory_that_cannot_be_made_names_owner_mode_and_user(shared_folder: Path) -> None:
-    ran = serve_as_nobody(shared_folder / "data")
+    ran = serve_unprivileged(shared_folder / "data")
     assert ran.code == 2
     assert sentence(ran) == (
         f"topicsd: cannot create {shared_folder}/data: Permission denied: {shared_folder} is owned by "
-        f"root (uid 0), mode 0755, and this process runs as {user_name(NOBODY)}"
+        f"root (uid 0), mode 0755, and this process runs as {user_name(UNPRIVILEGED_ID)}"
     )
 
 
@@ -160,11 +160,11 @@ def test_a_directory_of_another_user_is_named_with_owner_mode_and_user(theirs: P
     os.chown(theirs / path, 0, 0)
     named = os.path.normpath(theirs / path)
     mode = f"{os.stat(named).st_mode & 0o7777:04o}"
-    ran = serve_as_nobody(theirs)
+    ran = serve_unprivileged(theirs)
     assert ran.code == 2
     assert re.fullmatch(
         rf"topicsd: {re.escape(named)}: [Pp]ermission denied: it is owned by root \(uid 0\), "
-        rf"mode {mode}, and this process runs as {re.escape(user_name(NOBODY))}",
+        rf"mode {mode}, and this process runs as {re.escape(user_name(UNPRIVILEGED_ID))}",
         sentence(ran),
     )
 
@@ -184,7 +184,7 @@ def test_offline_commands_name_owner_mode_and_user(theirs: Path, command: str, f
     meta = theirs / "shards/00/meta"
     os.chown(meta, 0, 0)
     meta.chmod(0o700)
-    ran = run_as_nobody(command, str(theirs), *flags)
+    ran = run_unprivileged(command, str(theirs), *flags)
     assert ran.code in (1, 2)
     text = " ".join((ran.out + ran.err).split())
     assert str(meta) in text

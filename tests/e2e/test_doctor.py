@@ -120,7 +120,7 @@ def repaired(path: Path, *flags: str) -> RealShard:
     return started(path)
 
 
-def goes_on(shard: RealShard, path: Path) -> None:
+def check_usable(shard: RealShard, path: Path) -> None:
     """Check that the shard accepts writes and restarts, and uses no seq twice."""
     before = read_all(shard)
     head = shard.state("orders").head_seq
@@ -150,7 +150,7 @@ def test_a_directory_with_segments_is_fine(tmp_path: Path) -> None:
     assert (report["starts"], report["snapshot"], report["findings"], report["plan"]) == (True, 2, [], [])
     shard = started(tmp_path)
     assert read_all(shard) == (ALL, [])
-    goes_on(shard, tmp_path)
+    check_usable(shard, tmp_path)
 
 
 def test_a_damaged_record_of_a_segment_becomes_a_lost_range(tmp_path: Path) -> None:
@@ -162,35 +162,35 @@ def test_a_damaged_record_of_a_segment_becomes_a_lost_range(tmp_path: Path) -> N
     assert [(one["level"], one["topic"], one["seq"]) for one in report["findings"]] == [
         ("loss", "orders", 12)
     ]
-    mended = repaired(tmp_path)
-    assert read_all(mended) == ([seq for seq in ALL if seq != 12], [(12, 12, "crash")])
-    assert any("seg-" in name for name in os.listdir(mended.paths.quarantine))
-    goes_on(mended, tmp_path)
+    repaired_shard = repaired(tmp_path)
+    assert read_all(repaired_shard) == ([seq for seq in ALL if seq != 12], [(12, 12, "crash")])
+    assert any("seg-" in name for name in os.listdir(repaired_shard.paths.quarantine))
+    check_usable(repaired_shard, tmp_path)
 
 
 def test_a_damaged_record_that_was_deleted_is_no_loss(tmp_path: Path) -> None:
     shard = kept(tmp_path)
     damage(shard, 1, 2)
-    mended = repaired(tmp_path)
-    assert read_all(mended) == (ALL, [])
-    goes_on(mended, tmp_path)
+    repaired_shard = repaired(tmp_path)
+    assert read_all(repaired_shard) == (ALL, [])
+    check_usable(repaired_shard, tmp_path)
 
 
 def test_a_missing_segment_becomes_a_lost_range(tmp_path: Path) -> None:
     shard = kept(tmp_path)
     os.unlink(segment(shard, 11, ".data"))
-    mended = repaired(tmp_path)
-    assert read_all(mended) == ([seq for seq in ALL if not 11 <= seq <= 20], [(11, 20, "crash")])
-    goes_on(mended, tmp_path)
+    repaired_shard = repaired(tmp_path)
+    assert read_all(repaired_shard) == ([seq for seq in ALL if not 11 <= seq <= 20], [(11, 20, "crash")])
+    check_usable(repaired_shard, tmp_path)
 
 
 def test_a_damaged_active_segment_is_sealed_with_its_good_records(tmp_path: Path) -> None:
     shard = kept(tmp_path)
     data = segment(shard, 31, ".data")
     flip(data, data.stat().st_size - 60)
-    mended = repaired(tmp_path)
-    assert read_all(mended) == ([seq for seq in ALL if seq != 35], [(35, 35, "crash")])
-    goes_on(mended, tmp_path)
+    repaired_shard = repaired(tmp_path)
+    assert read_all(repaired_shard) == ([seq for seq in ALL if seq != 35], [(35, 35, "crash")])
+    check_usable(repaired_shard, tmp_path)
 
 
 @pytest.mark.parametrize("suffix", [".idx", ".tags"])
@@ -206,9 +206,9 @@ def test_files_that_derive_from_records_are_written_again(
     assert report["starts"]
     assert [one["level"] for one in report["findings"]] == ["harmless"]
     assert report["loses"] == []
-    mended = repaired(tmp_path)
+    repaired_shard = repaired(tmp_path)
     assert path.read_bytes() == before
-    assert read_all(mended) == (ALL, [])
+    assert read_all(repaired_shard) == (ALL, [])
 
 
 @pytest.mark.parametrize("is_repaired", [False, True])
@@ -219,9 +219,9 @@ def test_deletes_are_recovered_from_the_older_snapshot_and_its_log(tmp_path: Pat
     assert report["starts"]
     assert [one["level"] for one in report["findings"]] == ["harmless"]
     assert report["loses"] == []
-    mended = repaired(tmp_path) if is_repaired else started(tmp_path)
-    assert read_all(mended) == (ALL, [])
-    goes_on(mended, tmp_path)
+    repaired_shard = repaired(tmp_path) if is_repaired else started(tmp_path)
+    assert read_all(repaired_shard) == (ALL, [])
+    check_usable(repaired_shard, tmp_path)
 
 
 def test_unrecoverable_deletes_are_reverted_only_on_request(tmp_path: Path) -> None:
@@ -238,9 +238,9 @@ def test_unrecoverable_deletes_are_reverted_only_on_request(tmp_path: Path) -> N
     assert "--revive-deleted" in report["refused"][0]
     with pytest.raises(RecoveryRefused):
         started(tmp_path)
-    mended = repaired(tmp_path, "--revive-deleted")
-    assert read_all(mended) == (sorted([*ALL, 11, 14, 42, 43]), [])
-    goes_on(mended, tmp_path)
+    repaired_shard = repaired(tmp_path, "--revive-deleted")
+    assert read_all(repaired_shard) == (sorted([*ALL, 11, 14, 42, 43]), [])
+    check_usable(repaired_shard, tmp_path)
 
 
 def test_a_damaged_newest_snapshot_loses_nothing(tmp_path: Path) -> None:
@@ -248,10 +248,10 @@ def test_a_damaged_newest_snapshot_loses_nothing(tmp_path: Path) -> None:
     flip(shard.paths.snapshot(2), 60)
     report = doctor(tmp_path, code=1)
     assert (report["starts"], report["snapshot"], report["loses"]) == (True, 1, [])
-    mended = repaired(tmp_path)
-    assert read_all(mended) == (ALL, [])
-    assert "snapshot.00000002.bin.1" in os.listdir(mended.paths.quarantine)
-    goes_on(mended, tmp_path)
+    repaired_shard = repaired(tmp_path)
+    assert read_all(repaired_shard) == (ALL, [])
+    assert "snapshot.00000002.bin.1" in os.listdir(repaired_shard.paths.quarantine)
+    check_usable(repaired_shard, tmp_path)
 
 
 def test_without_a_snapshot_the_manifest_is_used(tmp_path: Path) -> None:
@@ -265,9 +265,9 @@ def test_without_a_snapshot_the_manifest_is_used(tmp_path: Path) -> None:
     report = doctor(tmp_path, "--repair", code=1)
     assert not report["starts"]
     assert any("settings" in one for one in report["loses"])
-    mended = repaired(tmp_path)
-    assert read_all(mended) == (ALL, [])
-    goes_on(mended, tmp_path)
+    repaired_shard = repaired(tmp_path)
+    assert read_all(repaired_shard) == (ALL, [])
+    check_usable(repaired_shard, tmp_path)
 
 
 def test_without_snapshot_and_manifest_the_repair_refuses_and_changes_nothing(tmp_path: Path) -> None:
@@ -314,13 +314,13 @@ def test_damage_in_the_log_is_a_lost_range_and_the_rest_is_kept(tmp_path: Path) 
     report = doctor(tmp_path, "--repair", code=1)
     assert not report["starts"]
     assert report["findings"][0]["level"] == "stops"
-    mended = repaired(tmp_path)
-    assert read_all(mended) == ([seq for seq in range(1, 42) if seq != 28], [(28, 28, "crash")])
-    assert any(name.startswith("wal-") for name in os.listdir(mended.paths.quarantine))
-    quiet = mended.state("quiet")
+    repaired_shard = repaired(tmp_path)
+    assert read_all(repaired_shard) == ([seq for seq in range(1, 42) if seq != 28], [(28, 28, "crash")])
+    assert any(name.startswith("wal-") for name in os.listdir(repaired_shard.paths.quarantine))
+    quiet = repaired_shard.state("quiet")
     assert quiet.head_seq >= 2
-    assert mended.append("quiet", "c").first_seq > 2
-    goes_on(mended, tmp_path)
+    assert repaired_shard.append("quiet", "c").first_seq > 2
+    check_usable(repaired_shard, tmp_path)
 
 
 def test_damage_at_the_end_of_a_cleanly_closed_log(tmp_path: Path) -> None:
@@ -330,11 +330,11 @@ def test_damage_at_the_end_of_a_cleanly_closed_log(tmp_path: Path) -> None:
     name, offset = last_records(shard)[4]
     shard.shard.close(checkpoint=False)
     flip(os.path.join(shard.paths.wal, name), offset + HEADER_BYTES + 20)
-    mended = repaired(tmp_path)
-    got = read_all(mended)
+    repaired_shard = repaired(tmp_path)
+    got = read_all(repaired_shard)
     assert got.seqs == [1, 2, 3, 4]
     assert got.gaps[0][0] == 5
-    goes_on(mended, tmp_path)
+    check_usable(repaired_shard, tmp_path)
 
 
 def test_a_missing_wal_file(tmp_path: Path) -> None:
@@ -343,11 +343,11 @@ def test_a_missing_wal_file(tmp_path: Path) -> None:
     shard.append("other", "a", "b")
     shard.shard.close(checkpoint=False)
     os.unlink(shard.wal_files()[2])
-    mended = repaired(tmp_path)
-    got = read_all(mended)
+    repaired_shard = repaired(tmp_path)
+    got = read_all(repaired_shard)
     (gap,) = got.gaps
     assert got.seqs == [seq for seq in range(1, 41) if not gap[0] <= seq <= gap[1]]
-    goes_on(mended, tmp_path)
+    check_usable(repaired_shard, tmp_path)
 
 
 def test_an_interrupted_repair_can_be_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -363,9 +363,9 @@ def test_an_interrupted_repair_can_be_run_again(tmp_path: Path, monkeypatch: pyt
     monkeypatch.undo()
     with pytest.raises((RecoveryRefused, UnreadableLog)):
         started(tmp_path)
-    mended = repaired(tmp_path)
-    assert read_all(mended).seqs == [seq for seq in range(1, 42) if seq != 28]
-    goes_on(mended, tmp_path)
+    repaired_shard = repaired(tmp_path)
+    assert read_all(repaired_shard).seqs == [seq for seq in range(1, 42) if seq != 28]
+    check_usable(repaired_shard, tmp_path)
 
 
 class Dying(RealFs):

@@ -18,10 +18,10 @@ from topicsd.segment.entry import COLD
 ALL = [seq for seq in range(1, 56) if seq not in (2, 5, 8)]
 
 
-class Place:
+class ColdDirectory:
     """A data directory with cold segments and a log after the newest snapshot."""
 
-    def __init__(self, path: Path, *, goes_on: bool = True) -> None:
+    def __init__(self, path: Path, *, has_newer_snapshots: bool = True) -> None:
         self.data, self.cold, self.away = path / "data", path / "cold", path / "away"
         self.cold.mkdir()
         shard = self.started()
@@ -30,7 +30,7 @@ class Place:
         shard.checkpoint()
         shard.pass_time(ROUND_SECONDS * 1000 + 1)
         shard.settle()
-        if goes_on:
+        if has_newer_snapshots:
             shard.checkpoint()
             write(shard, 6)
             shard.checkpoint()
@@ -73,86 +73,86 @@ class Place:
 def test_segments_of_an_unmounted_cold_directory_are_not_dropped(
     tmp_path: Path, leaves: str, bad_snapshot: bool
 ) -> None:
-    place = Place(tmp_path)
+    directory = ColdDirectory(tmp_path)
     if bad_snapshot:
-        flip(place.snapshots()[-1], 60)
-    place.unmount(leaves)
+        flip(directory.snapshots()[-1], 60)
+    directory.unmount(leaves)
     missing = 2 if leaves == "newer" else 3
-    ran = unchanged(place.data, lambda: run_here("verify", place.data))
+    ran = unchanged(directory.data, lambda: run_here("verify", directory.data))
     assert ran.code == 1
     assert ran.out.count("the cold directory may not be mounted") == missing
-    done = doctor(place.data, "--repair", "--apply", code=1)
+    done = doctor(directory.data, "--repair", "--apply", code=1)
     assert done["loses"] == []
     (refused,) = done["refused"]
     assert f"{missing} of 3 cold segments" in refused
-    assert str(place.cold) in refused
+    assert str(directory.cold) in refused
     assert "mounted" in refused
     assert "--give-up-cold" in refused
     assert {one["level"] for one in done["findings"]} == {"loss"}
-    place.mount()
-    assert doctor(place.data, code=0)["findings"] == []
-    assert read_all(place.started()) == (ALL, [])
+    directory.mount()
+    assert doctor(directory.data, code=0)["findings"] == []
+    assert read_all(directory.started()) == (ALL, [])
 
 
 def test_a_segment_that_is_hot_in_the_older_snapshot_is_not_dropped(tmp_path: Path) -> None:
     """Its hot files were dropped by the newest snapshot, which is damaged."""
-    place = Place(tmp_path, goes_on=False)
-    _, newest = place.snapshots()
+    directory = ColdDirectory(tmp_path, has_newer_snapshots=False)
+    _, newest = directory.snapshots()
     flip(newest, 60)
-    place.unmount("nothing")
+    directory.unmount("nothing")
     for _ in range(2):
-        done = doctor(place.data, "--repair", "--apply", code=1)
+        done = doctor(directory.data, "--repair", "--apply", code=1)
         assert not done["repaired"]
         assert "3 of 3 cold segments" in done["refused"][0]
-    place.mount()
-    doctor(place.data, "--repair", "--apply", code=0)
-    assert read_all(place.started()) == (ALL[:-10], [])
+    directory.mount()
+    doctor(directory.data, "--repair", "--apply", code=0)
+    assert read_all(directory.started()) == (ALL[:-10], [])
 
 
 def test_other_damage_is_repaired_meanwhile(tmp_path: Path) -> None:
-    place = Place(tmp_path)
-    place.unmount("nothing")
-    flip(segment(place.shard, 31, ".data"), 200)
-    done = doctor(place.data, "--repair", "--apply", code=1)
+    directory = ColdDirectory(tmp_path)
+    directory.unmount("nothing")
+    flip(segment(directory.shard, 31, ".data"), 200)
+    done = doctor(directory.data, "--repair", "--apply", code=1)
     assert done["repaired"]
     assert len(done["refused"]) == 1
-    place.mount()
-    assert doctor(place.data, code=0)["findings"] == []
-    got = read_all(place.started())
+    directory.mount()
+    assert doctor(directory.data, code=0)["findings"] == []
+    got = read_all(directory.started())
     assert got.gaps == [(31, 31, "crash")]
     assert got.seqs == [seq for seq in ALL if seq != 31]
 
 
 def test_nothing_is_changed_with_a_damaged_log(tmp_path: Path) -> None:
-    place = Place(tmp_path)
-    place.unmount("nothing")
-    newest = place.shard.wal_files()[-1]
+    directory = ColdDirectory(tmp_path)
+    directory.unmount("nothing")
+    newest = directory.shard.wal_files()[-1]
     flip(newest, len(Path(newest).read_bytes().rstrip(b"\0")) - 100)
-    before = fingerprint(Path(place.paths.root))
-    done = doctor(place.data, "--repair", "--apply", code=1)
+    before = fingerprint(Path(directory.paths.root))
+    done = doctor(directory.data, "--repair", "--apply", code=1)
     assert not done["repaired"]
     assert "--give-up-cold" in done["refused"][0]
-    assert fingerprint(Path(place.paths.root)) == before
-    given_up = doctor(place.data, "--repair", "--apply", "--give-up-cold", code=0)
+    assert fingerprint(Path(directory.paths.root)) == before
+    given_up = doctor(directory.data, "--repair", "--apply", "--give-up-cold", code=0)
     assert given_up["repaired"]
 
 
 def test_cold_segments_are_dropped_on_request(tmp_path: Path) -> None:
-    place = Place(tmp_path)
-    place.unmount("nothing")
-    done = doctor(place.data, "--repair", "--apply", "--give-up-cold", code=0)
+    directory = ColdDirectory(tmp_path)
+    directory.unmount("nothing")
+    done = doctor(directory.data, "--repair", "--apply", "--give-up-cold", code=0)
     assert done["repaired"]
-    got = read_all(place.started())
+    got = read_all(directory.started())
     assert got.seqs == [seq for seq in ALL if seq > 30]
     assert got.gaps[0][2] == "crash"
 
 
 def test_doctor_does_not_claim_that_an_unstartable_server_starts(tmp_path: Path) -> None:
-    place = Place(tmp_path)
-    for snapshot in place.snapshots():
+    directory = ColdDirectory(tmp_path)
+    for snapshot in directory.snapshots():
         flip(snapshot, 60)
-    os.unlink(place.shard.wal_files()[0])
-    ran = run_here("doctor", place.data)
+    os.unlink(directory.shard.wal_files()[0])
+    ran = run_here("doctor", directory.data)
     assert "a server does not start it: " in ran.out
     assert "a server starts" not in ran.out
-    assert f"topicsd doctor {place.data} --repair" in " ".join(ran.out.split())
+    assert f"topicsd doctor {directory.data} --repair" in " ".join(ran.out.split())

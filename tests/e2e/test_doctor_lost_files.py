@@ -49,8 +49,8 @@ def test_the_possible_loss_is_bounded_by_the_content_of_the_file(
     (said,) = [one for one in report["loses"] if one.startswith('topic "orders"')]
     match = AT_MOST.fullmatch(said)
     assert match is not None, said
-    count, goes_on = int(match[1].replace(",", "")), int(match[2])
-    assert goes_on == RECORDS + count + 1 <= RECORDS + most + 1
+    count, next_seq = int(match[1].replace(",", "")), int(match[2])
+    assert next_seq == RECORDS + count + 1 <= RECORDS + most + 1
     assert run_here("doctor", tmp_path, "--repair", "--apply").code == 0
     shard.reopen()
-    assert shard.append("orders", "next").last_seq >= goes_on
+    assert shard.append("orders", "next").last_seq >= next_seq

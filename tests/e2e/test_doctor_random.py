@@ -25,7 +25,7 @@ CONFIG: dict[str, dict[str, object]] = {
     "audited": {"durability": "fsync"},
 }
 COPIES = ("copies", "audited")
-"""Of what comes to orders; nobody else writes into the first of them."""
+"""Destinations of the routes from orders; clients write into the second one, too."""
 WRITTEN = [name for name in CONFIG if name != "copies"]
 
 

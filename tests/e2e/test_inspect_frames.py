@@ -85,9 +85,9 @@ def test_the_listing_can_be_limited_to_one_topic(tmp_path: Path) -> None:
     rows = frames(tmp_path, "--topic", "audit")
     assert rows == [row for row in frames(tmp_path) if row.get("topic") == "audit"]
     assert [row["seq"] for row in rows if row["type"] == "append"] == [1, 2, 3]
-    missing = run_here("inspect", tmp_path, "--frames", "--topic", "nobody")
+    missing = run_here("inspect", tmp_path, "--frames", "--topic", "missing")
     assert (missing.code, missing.out) == (2, "")
-    assert missing.err == f'topicsd: there is no topic "nobody" in {tmp_path}\n'
+    assert missing.err == f'topicsd: there is no topic "missing" in {tmp_path}\n'
 
 
 def test_frames_of_a_topic_come_from_the_shard_that_has_it(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_frames_before_the_snapshot_are_listed_while_they_exist(tmp_path: Path) 
     rows = run_here("inspect", tmp_path, "--frames", "--json", "--topic", "orders").json_lines
     assert {row["topic"] for row in rows} == {"orders"}
     assert [row["seq"] for row in rows if row["type"] == "append"][-1] == 41
-    assert run_here("inspect", tmp_path, "--frames", "--topic", "nobody").code == 2
+    assert run_here("inspect", tmp_path, "--frames", "--topic", "missing").code == 2
     names = [wal_name(int(os.path.basename(path)[4:-4])) for path in made.wal_files()]
     shard = only_shard(tmp_path, 0)
     assert [file["name"] for file in shard["files"]] == names

@@ -49,7 +49,7 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def hang_up(server: Served, line: str) -> None:
+def reload_keys(server: Served, line: str) -> None:
     """Send SIGHUP and wait until the log has another such line."""
     count = server.log.read_text().count(line)
     server.process.send_signal(signal.SIGHUP)
@@ -64,7 +64,7 @@ def test_a_new_key_replaces_the_old_one(tmp_path: Path) -> None:
         assert knows_not(server, NEW)
 
         write(config, f'api_keys = "{NEW}"\nport = 4999\n')
-        hang_up(server, "keys: reloaded")
+        reload_keys(server, "keys: reloaded")
         until(lambda: knows_not(server, OLD))
         assert knows(server, NEW)
         # The flag overrides the port in the file.
@@ -77,11 +77,11 @@ def test_a_new_key_replaces_the_old_one(tmp_path: Path) -> None:
             (f'api_keys = "{OLD}"\nmax_limit = 0', "max_limit"),
         ):
             write(config, broken)
-            hang_up(server, line)
+            reload_keys(server, line)
             assert knows(server, NEW)
             assert status(server.port, PATHS[0], OLD) == 401
         config.unlink()
-        hang_up(server, "No such file")
+        reload_keys(server, "No such file")
         assert knows(server, NEW)
 
         workers = set(re.findall(r'"worker_pid":(\d+)', server.log.read_text()))
@@ -97,7 +97,7 @@ def test_a_new_key_replaces_the_old_one(tmp_path: Path) -> None:
 
 def test_a_reload_without_a_file_is_logged(tmp_path: Path) -> None:
     with served(tmp_path, environ={"TOPICS_API_KEYS": OLD}) as server:
-        hang_up(server, "keys: not reloaded: there is no configuration file to read again")
+        reload_keys(server, "keys: not reloaded: there is no configuration file to read again")
         assert knows(server, OLD)
         assert "keys: reloaded" not in server.log.read_text()
         assert server.stop() == 0
@@ -109,11 +109,11 @@ def test_a_changed_setting_is_logged_as_needing_a_restart(tmp_path: Path) -> Non
     with served(tmp_path, "--config", str(config)) as server:
         assert knows(server, OLD)
         write(config, f'api_keys = ["{NEW}"]\nmax_limit = 600\n')
-        hang_up(server, "settings: changed, restart to apply: TOPICS_MAX_LIMIT")
+        reload_keys(server, "settings: changed, restart to apply: TOPICS_MAX_LIMIT")
         until(lambda: knows(server, NEW))
         write(config, "api_keys = 5\n")
         # The redaction removes the key only.
-        hang_up(server, "api_keys: must be a text in quotes, or a list of them")
+        reload_keys(server, "api_keys: must be a text in quotes, or a list of them")
 
 
 def test_a_stream_ends_with_its_key_in_every_process(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_stream_ends_with_its_key_in_every_process(tmp_path: Path) -> None:
         for stream in streams:
             assert [stream.next().name, stream.next().name] == ["record", "caught-up"]
         write(config, f'api_keys = "{NEW}"\n')
-        hang_up(server, "keys: reloaded")
+        reload_keys(server, "keys: reloaded")
         for stream in streams:
             last = stream.next()
             assert (last.name, last.data["code"]) == ("error", "unauthorized")

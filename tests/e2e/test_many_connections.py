@@ -75,7 +75,7 @@ def test_thousands_of_idle_and_slow_connections_use_little_memory_and_delay_no_r
             if number % 3 == 0:
                 silent.append(client)
             elif number % 3 == 1:
-                # Half of them send part of a request line and stay at the acceptor; the others reach a worker.
+                # Half of them send part of a request line and stay at the acceptor, others reach a worker.
                 client.send(look[: 20 if number % 2 else -2])
                 halves.append(client)
             else:

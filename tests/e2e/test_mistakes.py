@@ -465,7 +465,7 @@ def test_a_job_leased_to_another_worker_is_skipped_with_the_reason(server: Whole
 
 
 @pytest.mark.parametrize(
-    ("message", "told"),
+    ("message", "text"),
     [
         ({"op": "subscribe"}, "topics: is required, or topic"),
         (

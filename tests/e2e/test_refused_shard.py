@@ -43,7 +43,7 @@ def test_a_shard_that_does_not_start_is_named_without_paths_and_without_a_retry_
         with RawClient(one.port) as other:
             # Through the worker of the other shard.
             assert other.ask("GET", f"/v0/topics/{name_on(1, 2, 't')}").status == 200
-            answers["forwarded"] = other.ask("GET", f"/v0/topics/{damaged}")
+            answers["remote"] = other.ask("GET", f"/v0/topics/{damaged}")
     outcomes = {name: (one.status, one.json.get("error", {}).get("code")) for name, one in answers.items()}
     assert outcomes == {
         "/v0/ready": (503, "not_ready"),
@@ -52,7 +52,7 @@ def test_a_shard_that_does_not_start_is_named_without_paths_and_without_a_retry_
         "/v0/routers": (503, "not_ready"),
         "partial": (200, None),
         "topic": (503, "storage_failed"),
-        "forwarded": (503, "storage_failed"),
+        "remote": (503, "storage_failed"),
     }
     for name, answer in answers.items():
         assert "retry-after" not in answer.fields, name

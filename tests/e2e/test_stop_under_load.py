@@ -21,7 +21,7 @@ from tests.harness.served import served
 
 pytestmark = pytest.mark.slow
 
-PATIENCE_SECONDS = 30.0
+TIMEOUT_SECONDS = 30.0
 BODY = b'{"records":[{"data":1}]}'
 
 
@@ -35,7 +35,7 @@ def health(number: int) -> bytes:
     return b"GET /v0/health HTTP/1.1\r\nhost: here\r\n\r\n"
 
 
-def slow_read(number: int) -> bytes:
+def long_poll(number: int) -> bytes:
     """Return a long poll without a record; a stop answers it early."""
     body = b'{"from_seq":1000000,"wait_ms":20000}'
     head = f"POST /v0/topics/t{number % 7}/diff HTTP/1.1\r\nhost: here\r\ncontent-length: {len(body)}\r\n"
@@ -67,7 +67,7 @@ class Clients:
     def _run(self, ask: Callable[[int], bytes], keeps: bool, number: int) -> None:
         while not self._is_over.is_set():
             try:
-                connection = socket.create_connection(("127.0.0.1", self._port), timeout=PATIENCE_SECONDS)
+                connection = socket.create_connection(("127.0.0.1", self._port), timeout=TIMEOUT_SECONDS)
             except ConnectionRefusedError:
                 return
             with closing(connection):
@@ -111,15 +111,15 @@ def test_a_stop_answers_every_request_that_was_sent(tmp_path: Path, fronts: int,
         for ask in (append, health):
             clients.start(ask, keeps=False, count=3)
             clients.start(ask, keeps=True, count=3)
-        clients.start(slow_read, keeps=True, count=2)
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        clients.start(long_poll, keeps=True, count=2)
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while clients.answer_count < 500 and time.monotonic() < deadline:
             time.sleep(0.01)
         stopped_at = time.monotonic()
         for pid in children(server.process.pid) if all_at_once else []:
             os.kill(pid, signal.SIGTERM)
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(PATIENCE_SECONDS) == 0
+        assert server.process.wait(TIMEOUT_SECONDS) == 0
         clients.join()
     lost = [error for error, sent in clients.unanswered if sent < stopped_at or error.startswith("new")]
     assert lost == []
@@ -138,7 +138,7 @@ def test_an_incomplete_request_is_answered_with_shutting_down(tmp_path: Path) ->
             b"",
         )
         connections = [
-            socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_SECONDS) for _ in halves
+            socket.create_connection(("127.0.0.1", server.port), timeout=TIMEOUT_SECONDS) for _ in halves
         ]
         for connection, half in zip(connections, halves, strict=True):
             connection.sendall(half)
@@ -150,6 +150,6 @@ def test_an_incomplete_request_is_answered_with_shutting_down(tmp_path: Path) ->
                 data = connection.recv(1 << 16)
                 assert data.startswith(b"HTTP/1.1 503 ")
                 assert b"shutting_down" in data
-        assert server.process.wait(PATIENCE_SECONDS) == 0
+        assert server.process.wait(TIMEOUT_SECONDS) == 0
         # The rest is never sent.
         assert time.monotonic() - began < 8

@@ -248,7 +248,7 @@ def missing_last(real: RealShard) -> str:
 
 
 def of_another_directory(real: RealShard) -> str:
-    wal = WalBytes(instance=b"somebody-else's-")
+    wal = WalBytes(instance=b"other-instance--")
     Path(real.wal_files()[0]).write_bytes(wal.padded())
     return "belongs to shard 0 of instance"
 

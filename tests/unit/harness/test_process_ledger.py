@@ -131,5 +131,5 @@ def test_records_seen_by_a_reader_must_stay(stage: Stage) -> None:
 
 def test_an_unexpected_answer_is_detected(stage: Stage) -> None:
     stage.book.answered(stage.sent(), refusal(500, "internal"))
-    with pytest.raises(AssertionError, match="nobody expected"):
+    with pytest.raises(AssertionError, match="unexpected answer"):
         stage.check()

@@ -108,4 +108,4 @@ def test_records_are_copied_exactly_once_while_workers_are_killed(tmp_path: Path
         assert {one[0] for one in written} >= set().union(*(one.acked for one in writers))
         for topic, records in expected.items():
             assert contents(records_of(port, topic)) == records, (seed, topic)
-        print(f"{len(written)} records, {len(kept)} of them go on")
+        print(f"{len(written)} records, {len(kept)} of them with a tag")

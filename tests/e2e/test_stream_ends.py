@@ -25,8 +25,8 @@ RECORDS_MORE = 5
 NEVER_READING = 20
 RECORD_BYTES = 20_000
 # Per unread stream: the worker keeps about one chunk, the kernel little more.
-HELD_BYTES_MAX = 512 << 10
-UNDER_WAY_BYTES_MAX = 1 << 20
+STREAM_BYTES_MAX = 512 << 10
+IN_FLIGHT_BYTES_MAX = 1 << 20
 GROWTH_BYTES_MAX = 24 << 20
 
 pytestmark = pytest.mark.slow
@@ -148,7 +148,7 @@ def test_a_watcher_that_never_reads_uses_no_memory_and_is_disconnected(tmp_path:
                 pass
             most, head = worker.resident_bytes() - before, 100
             print(f"{NEVER_READING} unread streams: {most / NEVER_READING / 1024:,.0f} KiB each")
-            assert most < NEVER_READING * HELD_BYTES_MAX
+            assert most < NEVER_READING * STREAM_BYTES_MAX
             # The stream that lost its session was ended first. Those that still do not read are disconnected.
             received = [to_the_end(streams[0].begin())]
             server.wait_for(lambda: open_streams(server.port) == NEVER_READING, "all streams are counted")
@@ -161,7 +161,7 @@ def test_a_watcher_that_never_reads_uses_no_memory_and_is_disconnected(tmp_path:
                 most = max(most, worker.resident_bytes() - before)
                 time.sleep(0.05)
         print(f"{most / (1 << 20):,.1f} MiB more at most, {head * RECORD_BYTES / 1e6:,.0f} MB were written")
-        assert most < NEVER_READING * HELD_BYTES_MAX + GROWTH_BYTES_MAX
+        assert most < NEVER_READING * STREAM_BYTES_MAX + GROWTH_BYTES_MAX
         # All at once, because of the timeout.
         with ThreadPoolExecutor(NEVER_READING) as readers:
             received += readers.map(lambda stream: to_the_end(stream.begin()), streams[1:])
@@ -170,7 +170,7 @@ def test_a_watcher_that_never_reads_uses_no_memory_and_is_disconnected(tmp_path:
             assert last.name == "error", last
             assert last.data["code"] == ("slow_consumer" if number else "taken_over"), last
             assert seqs(events) == list(range(1, len(seqs(events)) + 1))
-            assert len(seqs(events)) * RECORD_BYTES < UNDER_WAY_BYTES_MAX, "the kernel buffered too much"
+            assert len(seqs(events)) * RECORD_BYTES < IN_FLIGHT_BYTES_MAX, "the kernel buffered too much"
             if number:
                 with EventClient(server.port, targets[number], f"last-event-id: {last.id}") as again:
                     assert seqs([again.begin().next()])[0] == seqs(events)[-1] + 1

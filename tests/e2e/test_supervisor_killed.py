@@ -34,24 +34,24 @@ def test_workers_without_a_supervisor_answer_their_requests_and_a_new_server_sta
     server = WholeServer(tmp_path, "--wal-file-bytes=256KiB", shards=SHARDS)
     for number in range(ROUNDS):
         with (
-            attempt("front process killed", f"TOPICS_TEST_SEED={seed}, round {number}"),
+            attempt("supervisor killed", f"TOPICS_TEST_SEED={seed}, round {number}"),
             ExitStack() as stack,
         ):
             with server:
                 if number == 0:
                     book.make_topics(server.port)
-                waiting = [stack.enter_context(_who_waits(server, shard)) for shard in range(SHARDS)]
+                waiting = [stack.enter_context(_long_poll(server, shard)) for shard in range(SHARDS)]
                 with Crew(server.port, book, f"{seed} {number}"):
                     time.sleep(0.4)
-                    took = _lose_front(server, waiting)
-            print(f"all processes ended {took:.2f} s after the supervisor")
+                    seconds = _kill_supervisor(server, waiting)
+            print(f"all processes ended {seconds:.2f} s after the supervisor")
             book.crashed()
             with nothing_left_behind(tmp_path), server:
                 book.check(server.port)
                 assert server.stop() == 0
 
 
-def _lose_front(server: WholeServer, waiting: list[RawClient]) -> float:
+def _kill_supervisor(server: WholeServer, waiting: list[RawClient]) -> float:
     """Kill the supervisor, check that waiting requests are answered; return the seconds until all ended."""
     children = server.children()
     server.front.signal(signal.SIGKILL)
@@ -68,7 +68,7 @@ def _lose_front(server: WholeServer, waiting: list[RawClient]) -> float:
     return time.monotonic() - killed
 
 
-def _who_waits(server: WholeServer, shard: int) -> RawClient:
+def _long_poll(server: WholeServer, shard: int) -> RawClient:
     """Open a connection that waits for a record that never arrives."""
     client = RawClient(server.port)
     path = f"/v0/topics/{server.topic_of(shard, 'quiet')}"
@@ -156,7 +156,7 @@ def test_a_stop_under_load_answers_or_refuses_everything(tmp_path: Path) -> None
                 else:
                     book.check(server.port)
                 answers, enough = Counter[str](), threading.Event()
-                newcomer = threading.Thread(target=_ask_anew, args=(server, answers, enough))
+                newcomer = threading.Thread(target=_ask_on_new_connections, args=(server, answers, enough))
                 with Crew(server.port, book, f"{seed} {number}"):
                     newcomer.start()
                     server.wait_for(lambda: answers["200"] + answers["201"] > 10, "answers")  # noqa: B023
@@ -175,7 +175,7 @@ def test_a_stop_under_load_answers_or_refuses_everything(tmp_path: Path) -> None
         assert server.stop() == 0
 
 
-def _ask_anew(server: WholeServer, answers: Counter[str], enough: threading.Event) -> None:
+def _ask_on_new_connections(server: WholeServer, answers: Counter[str], enough: threading.Event) -> None:
     port, shard = server.port, 0
     names = [server.topic_of(shard, "new") for shard in range(server.shards)]
     while not enough.is_set():

@@ -32,14 +32,14 @@ def test_watchers_receive_everything_while_workers_are_killed(tmp_path: Path) ->
     # The cache is too small for slow watchers: they read sealed segments.
     flags = ("--wal-file-bytes=256KiB", "--page-cache-bytes=1MiB", "--checkpoint-interval-ms=500")
     with WholeServer(tmp_path, *flags, shards=SHARDS) as server:
-        caps, made_anew = {}, []
+        caps, recreated = {}, []
         for shard in range(SHARDS):
             caps[server.topic_of(shard, "plain")] = 0
             caps[server.topic_of(shard, "capped")] = CAP
-            made_anew.append(server.topic_of(shard, "anew"))
-            caps[made_anew[-1]] = 0
+            recreated.append(server.topic_of(shard, "recreated"))
+            caps[recreated[-1]] = 0
         book = WatchBook(caps)
-        crew = WatchCrew(server.port, book, seed, made_anew, WATCHERS, OTHERS)
+        crew = WatchCrew(server.port, book, seed, recreated, WATCHERS, OTHERS)
         with attempt("workers killed while watched", f"TOPICS_TEST_SEED={seed}"):
             crew.start()
             try:
