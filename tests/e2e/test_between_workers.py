@@ -188,18 +188,18 @@ def test_keyed_writes_over_a_broken_link_are_answered_when_their_shard_is_back(t
         with RawClient(server.port) as client:
             assert client.ask("PUT", f"/v0/topics/{topic}", b'{"durability":"fsync"}').status == 201
         stop = threading.Event()
-        crew = [
+        threads = [
             threading.Thread(target=_write, args=(server, n % 2 == 0, n, stop, plain if n % 2 else keyed))
             for n in range(6)
         ]
-        for one in crew:
+        for one in threads:
             one.start()
         time.sleep(0.7)
         os.kill(_worker_of(server, 1), signal.SIGKILL)
         acked = len(keyed)
         _wait_until(lambda: len(keyed) > acked + 50)
         stop.set()
-        for one in crew:
+        for one in threads:
             one.join()
         records: list[tuple[str, int]] = []
         with RawClient(server.port) as client:
@@ -238,10 +238,10 @@ def test_the_cap_on_topics_is_exact_across_shards(tmp_path: Path) -> None:
                         answer = client.ask("POST", f"/v0/topics/{name}", ONE)
                     answers.append((name, answer))
 
-        crew = [threading.Thread(target=create, args=(n,)) for n in range(6)]
-        for one in crew:
+        threads = [threading.Thread(target=create, args=(n,)) for n in range(6)]
+        for one in threads:
             one.start()
-        for one in crew:
+        for one in threads:
             one.join()
         made = [name for name, answer in answers if answer.status == 201]
         assert len(made) == bound

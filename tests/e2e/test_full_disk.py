@@ -11,7 +11,7 @@ from tests.harness.process_ledger import book_of, seed_of_this_run
 from tests.harness.raw_client import Answer, RawClient
 from tests.harness.small_disk import SmallDisk, small_disk
 from tests.harness.whole_server import WholeServer
-from tests.harness.writer_crew import Crew
+from tests.harness.writer_clients import Writers
 
 SHARDS = 2
 # More than twice the data written before it is filled: a checkpoint keeps a second copy.
@@ -60,7 +60,7 @@ def test_a_full_disk_refuses_writes_and_nothing_else_until_there_is_space(tmp_pa
         with RawClient(server.port) as client:
             for shard in range(SHARDS):
                 assert client.ask("POST", _path(server, shard), b'{"records":[%b]}' % SMALL).status == 201
-        with Crew(server.port, book, seed, size=3000):
+        with Writers(server.port, book, seed, size=3000):
             time.sleep(0.2)
             disk.fill()
             server.wait_for(
@@ -76,7 +76,7 @@ def test_a_full_disk_refuses_writes_and_nothing_else_until_there_is_space(tmp_pa
         book.answers.clear()
         acked_before = book.acked_count
         disk_free_at = time.monotonic()
-        with Crew(server.port, book, f"{seed} again", size=100):
+        with Writers(server.port, book, f"{seed} again", size=100):
             server.wait_for(lambda: book.acked_count > acked_before + 100, "writes are accepted again")
         print(f"writes resumed within {time.monotonic() - disk_free_at:.2f} s")
         book.check(server.port)

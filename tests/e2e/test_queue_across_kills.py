@@ -12,10 +12,10 @@ import pytest
 
 from tests.harness.crash_sweep import DEEP
 from tests.harness.process_ledger import seed_of_this_run
+from tests.harness.queue_clients import LEASE_MS, JobBook, QueueClients
 from tests.harness.raw_client import RawClient
 from tests.harness.tally import attempt
 from tests.harness.whole_server import WholeServer
-from tests.harness.work_crew import LEASE_MS, WorkBook, WorkCrew
 
 ROUNDS = 60 if DEEP else 5
 DELIVERIES_MAX = 3
@@ -36,14 +36,14 @@ def test_each_job_is_done_once_or_a_dead_letter_once(tmp_path: Path) -> None:
     rng = Random(seed)
     server = WholeServer(tmp_path, "--wal-file-bytes=256KiB")
     queue, dead = server.topic_of(0, "jobs"), server.topic_of(1, "dead")
-    book = WorkBook(queue, DELIVERIES_MAX)
+    book = JobBook(queue, DELIVERIES_MAX)
     for number in range(ROUNDS):
         with attempt("server of a queue killed", f"TOPICS_TEST_SEED={seed}, round {number}"), server:
             if number == 0:
                 ask(server, "PUT", dead, {})
                 config = {"type": "queue", "leases_durable": True, "max_deliveries": DELIVERIES_MAX}
                 ask(server, "PUT", queue, {**config, "dead_letter": dead})
-            with WorkCrew(server.port, book, f"{seed} {number}"):
+            with QueueClients(server.port, book, f"{seed} {number}"):
                 time.sleep(rng.uniform(0.5, 1.5))
                 if number % 2:
                     shard = rng.randrange(2)
@@ -70,7 +70,7 @@ def test_each_job_is_done_once_or_a_dead_letter_once(tmp_path: Path) -> None:
     assert letters
 
 
-def _finish(server: WholeServer, book: WorkBook, queue: str) -> None:
+def _finish(server: WholeServer, book: JobBook, queue: str) -> None:
     """Claim and ack the remaining jobs until the queue is empty."""
     time.sleep(LEASE_MS / 1000)
     while ask(server, "GET", queue)["count"]:

@@ -12,7 +12,7 @@ from tests.harness.crash_sweep import DEEP
 from tests.harness.process_ledger import Sent, book_of, seed_of_this_run
 from tests.harness.tally import attempt
 from tests.harness.whole_server import WholeServer, nothing_left_behind
-from tests.harness.writer_crew import Crew
+from tests.harness.writer_clients import Writers
 
 ROUNDS = 150 if DEEP else 6
 # WAL files small enough to rotate in most rounds.
@@ -39,7 +39,7 @@ def test_a_server_killed_repeatedly_loses_and_leaks_nothing(tmp_path: Path) -> N
                 elif number % 3:
                     book.check(server.port)
                     retries = book.settled(retries)
-                with Crew(server.port, book, f"{seed} {number}", retries=retries):
+                with Writers(server.port, book, f"{seed} {number}", retries=retries):
                     time.sleep(rng.uniform(0.1, 0.7))
                     server.kill(rng)
             retries = book.crashed()

@@ -14,7 +14,7 @@ from tests.harness import prometheus_text
 from tests.harness.event_client import Event, EventClient
 from tests.harness.raw_client import READ_BYTES, RawClient
 from tests.harness.whole_server import WholeServer
-from tests.harness.writer_crew import Client, ConnectionEnded
+from tests.harness.writer_clients import Client, ConnectionEnded
 from topicsd.stream.event_stream import CLOGGED_SECONDS_MAX
 
 SHARDS = 2

@@ -16,7 +16,7 @@ from tests.harness.process_ledger import book_of, seed_of_this_run
 from tests.harness.raw_client import RawClient, request_bytes
 from tests.harness.tally import attempt
 from tests.harness.whole_server import WholeServer, nothing_left_behind
-from tests.harness.writer_crew import Client, ConnectionEnded, Crew
+from tests.harness.writer_clients import Client, ConnectionEnded, Writers
 
 ROUNDS = 20 if DEEP else 2
 SHARDS = 2
@@ -41,7 +41,7 @@ def test_workers_without_a_supervisor_answer_their_requests_and_a_new_server_sta
                 if number == 0:
                     book.make_topics(server.port)
                 waiting = [stack.enter_context(_long_poll(server, shard)) for shard in range(SHARDS)]
-                with Crew(server.port, book, f"{seed} {number}"):
+                with Writers(server.port, book, f"{seed} {number}"):
                     time.sleep(0.4)
                     seconds = _kill_supervisor(server, waiting)
             print(f"all processes ended {seconds:.2f} s after the supervisor")
@@ -85,7 +85,7 @@ def test_a_new_server_waits_for_the_draining_workers_of_the_last_one(tmp_path: P
     first = WholeServer(tmp_path, shards=SHARDS)
     with first:
         book.make_topics(first.port)
-        with Crew(first.port, book, seed_of_this_run()):
+        with Writers(first.port, book, seed_of_this_run()):
             time.sleep(0.2)
             worker = first.a_worker(0)
             worker.signal(signal.SIGSTOP)
@@ -114,7 +114,7 @@ def test_a_second_server_on_the_directory_is_refused_and_the_first_continues(tmp
     with WholeServer(tmp_path, shards=SHARDS) as server:
         book.make_topics(server.port)
         workers = server.worker_pids()
-        with Crew(server.port, book, seed_of_this_run()) as crew:
+        with Writers(server.port, book, seed_of_this_run()) as clients:
             for _ in range(2):
                 second = WholeServer(other_folder, shards=SHARDS, data_dir=tmp_path / "data")
                 with pytest.raises(AssertionError) as refused:
@@ -123,7 +123,7 @@ def test_a_second_server_on_the_directory_is_refused_and_the_first_continues(tmp
                 assert str(server.served.process.pid) in str(refused.value)
             time.sleep(0.2)
         assert server.worker_pids() == workers
-        assert crew.ended_count == 0
+        assert clients.ended_count == 0
         assert not book.answers
         book.check(server.port)
         assert server.stop() == 0
@@ -157,7 +157,7 @@ def test_a_stop_under_load_answers_or_refuses_everything(tmp_path: Path) -> None
                     book.check(server.port)
                 answers, enough = Counter[str](), threading.Event()
                 newcomer = threading.Thread(target=_ask_on_new_connections, args=(server, answers, enough))
-                with Crew(server.port, book, f"{seed} {number}"):
+                with Writers(server.port, book, f"{seed} {number}"):
                     newcomer.start()
                     server.wait_for(lambda: answers["200"] + answers["201"] > 10, "answers")  # noqa: B023
                     started = time.monotonic()

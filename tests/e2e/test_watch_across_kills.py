@@ -13,7 +13,7 @@ from tests.harness.crash_sweep import DEEP
 from tests.harness.process_ledger import seed_of_this_run
 from tests.harness.tally import attempt
 from tests.harness.watch_book import WatchBook
-from tests.harness.watch_crew import WatchCrew
+from tests.harness.watch_clients import WatchClients
 from tests.harness.whole_server import WholeServer
 
 SHARDS = 2
@@ -39,13 +39,13 @@ def test_watchers_receive_everything_while_workers_are_killed(tmp_path: Path) ->
             recreated.append(server.topic_of(shard, "recreated"))
             caps[recreated[-1]] = 0
         book = WatchBook(caps)
-        crew = WatchCrew(server.port, book, seed, recreated, WATCHERS, OTHERS)
+        clients = WatchClients(server.port, book, seed, recreated, WATCHERS, OTHERS)
         with attempt("workers killed while watched", f"TOPICS_TEST_SEED={seed}"):
-            crew.start()
+            clients.start()
             try:
                 _kill_now_and_then(server, book, rng)
             finally:
-                crew.finish()
+                clients.finish()
             book.check()
         assert server.stop() == 0
     print(dict(book.counts))

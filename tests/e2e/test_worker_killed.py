@@ -16,7 +16,7 @@ from tests.harness.process_ledger import ProcessLedger, Sent, book_of, seed_of_t
 from tests.harness.raw_client import RawClient
 from tests.harness.tally import attempt
 from tests.harness.whole_server import Process, WholeServer
-from tests.harness.writer_crew import Client, ConnectionEnded, Crew
+from tests.harness.writer_clients import Client, ConnectionEnded, Writers
 
 ROUNDS = 40 if DEEP else 4
 SHARDS = 3
@@ -39,7 +39,7 @@ def test_workers_killed_repeatedly_lose_nothing(tmp_path: Path) -> None:
         for number in range(ROUNDS):
             shard = number % SHARDS
             with attempt("worker killed under load", f"TOPICS_TEST_SEED={seed}, round {number}"):
-                with Crew(server.port, book, f"{seed} {number}", retries=retries):
+                with Writers(server.port, book, f"{seed} {number}", retries=retries):
                     time.sleep(0.3)
                     _kill_worker(server, shard)
                     server.wait_for_shard(shard)
@@ -72,7 +72,7 @@ def test_a_killed_worker_does_not_affect_the_other_shards(tmp_path: Path) -> Non
             return run(server.port, plan)
 
         rate = load(1.0).per_second / 4
-        with Crew(server.port, book, seed, writers=2, topics=_topics_of(server, book), pause_seconds=0.05):
+        with Writers(server.port, book, seed, writers=2, topics=_topics_of(server, book), pause_seconds=0.05):
             calm = load(MEASURED_SECONDS, rate)
             struck = pool.submit(load, MEASURED_SECONDS, rate)
             time.sleep(0.5)
@@ -152,7 +152,7 @@ def test_a_hanging_worker_is_replaced_and_its_shard_answers_503_meanwhile(tmp_pa
     with WholeServer(tmp_path, shards=SHARDS) as server, ThreadPoolExecutor() as pool:
         book.make_topics(server.port)
         path = f"/v0/topics/{server.topic_of(VICTIM, 'd')}"
-        with Crew(server.port, book, seed, pause_seconds=0.01):
+        with Writers(server.port, book, seed, pause_seconds=0.01):
             time.sleep(0.3)
             hung = server.a_worker(VICTIM)
             hung.signal(signal.SIGSTOP)
@@ -170,7 +170,7 @@ def test_a_hanging_worker_is_replaced_and_its_shard_answers_503_meanwhile(tmp_pa
         hung.close()
         doubtful = book.crashed()
         book.check(server.port)
-        with Crew(server.port, book, f"{seed} again", retries=book.settled(doubtful)):
+        with Writers(server.port, book, f"{seed} again", retries=book.settled(doubtful)):
             time.sleep(0.3)
         book.check(server.port)
         assert server.stop() == 0

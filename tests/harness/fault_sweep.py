@@ -84,7 +84,7 @@ class FaultCase:
         if self.failed:
             # A failed log is caused by a fault in the WAL; checkpoint I/O elsewhere does not fail it.
             assert any(PATHS.wal in on or not on for on in self.fault.on), self.fault.on
-        self._reads_go_on(run)
+        self._check_reads(run)
         if self.failed:
             assert self.fault.fired
             self._takes_nothing_more(run)
@@ -99,7 +99,7 @@ class FaultCase:
             assert self.fault.fired
             assert run.steps[-1] == "close"
 
-    def _reads_go_on(self, run: ShardRun) -> None:
+    def _check_reads(self, run: ShardRun) -> None:
         if run.steps[-1] != "close" and (self.way.call is None or self.way.call != "pread"):
             run.audit()
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 from tests.harness.ledger_entries import Deletion, Durability, Found, Request, TopicPage
 
 
-def judge(
+def check_recovery(
     page: TopicPage,
     sent: dict[bytes, tuple[Request, int]],
     contents: Found,

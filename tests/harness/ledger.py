@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from tests.harness.judge import judge
+from tests.harness.judge import check_recovery
 from tests.harness.ledger_entries import Deletion, Durability, Found, Request, TopicPage
 
 
@@ -146,7 +146,7 @@ class Ledger:
         strangers = contents.keys() - self._pages.keys()
         assert not strangers, f"topics that were never created: {sorted(strangers)}"
         for name, page in self._pages.items():
-            judge(
+            check_recovery(
                 page,
                 self._sent,
                 contents.get(name, Found()),

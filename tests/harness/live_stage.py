@@ -83,10 +83,10 @@ class _StageFeeds(Feeds):
         super().__init__(stage.home.shard.state, stage.home.loop, 0, 2, ways)
         self._stage_ways = ways
 
-    def _make(self, owner: int, key: Wanted) -> Feed:
-        if key.topic.endswith("1"):
-            return RemoteFeed(self._stage_ways, 1, key, self._unused)
-        return LocalFeed(self._shard, self._loop, key, self._unused)
+    def _make(self, owner: int, spec: Wanted) -> Feed:
+        if spec.topic.endswith("1"):
+            return RemoteFeed(self._stage_ways, 1, spec, self._unused)
+        return LocalFeed(self._shard, self._loop, spec, self._unused)
 
 
 class Collector:

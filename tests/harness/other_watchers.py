@@ -1,6 +1,6 @@
 """Watchers without a session: one that polls, and one that follows on a WebSocket.
 
-Promises: like those of `watch_crew.py`, they act by their seed and are judged by the `WatchBook`. They keep
+Promises: like those of `watch_clients.py`, they act by their seed and are judged by the `WatchBook`. They keep
 their cursors themselves, lose connections, leave, return, and read to the end in `finish`.
 """
 
@@ -17,7 +17,7 @@ import msgspec
 
 from tests.harness.raw_client import Answer
 from tests.harness.watch_book import TopicProgress, WatchBook
-from tests.harness.writer_crew import Client, ConnectionEnded
+from tests.harness.writer_clients import Client, ConnectionEnded
 from tests.harness.ws_client import Closed, NoWebSocket, WsClient
 
 BUFFER_BYTES: Final = 4096

@@ -22,7 +22,7 @@ from tests.harness.raw_client import Answer, RawClient, request_bytes
 from tests.harness.whole_server import name_on
 
 PAGE_RECORDS: Final = 997
-PATIENCE_SECONDS: Final = 10.0
+TIMEOUT_SECONDS: Final = 10.0
 # Answers that mean nothing was written, and answers that leave it open.
 REFUSED: Final = {
     (503, "not_ready"),
@@ -263,7 +263,7 @@ class ProcessLedger:
 
 def _ask(port: int, method: str, target: str, body: bytes | None = None) -> Answer:
     """Ask, and retry while a worker on a busy machine is not ready."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while True:
         with RawClient(port) as client:
             answer = client.ask(method, target, body)

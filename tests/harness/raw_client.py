@@ -103,10 +103,10 @@ class RawClient:
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)
 
-    def send_in_pieces(self, pieces: Iterable[bytes], pause_seconds: float = 0.0005) -> None:
+    def send_in_pieces(self, parts: Iterable[bytes], pause_seconds: float = 0.0005) -> None:
         """Send each piece in a TCP segment of its own, so that the server reads them one by one."""
-        for piece in pieces:
-            self.socket.sendall(piece)
+        for part in parts:
+            self.socket.sendall(part)
             time.sleep(pause_seconds)
 
     def send_end(self) -> None:
@@ -172,11 +172,11 @@ class RawClient:
         return text
 
     def _read_exactly(self, length: int) -> bytes:
-        pieces, missing = [self._unread], length - len(self._unread)
+        chunks, missing = [self._unread], length - len(self._unread)
         while missing > 0:
-            pieces.append(self._recv())
-            missing -= len(pieces[-1])
-        data = b"".join(pieces)
+            chunks.append(self._recv())
+            missing -= len(chunks[-1])
+        data = b"".join(chunks)
         self._unread = data[length:]
         return data[:length]
 
@@ -210,5 +210,5 @@ def request_bytes(
 
 def chunks_of(body: bytes, *, size: int = 1 << 16) -> bytes:
     """Return the body in chunks of that size, with the last chunk."""
-    pieces = [body[at : at + size] for at in range(0, len(body), size)]
-    return b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
+    chunks = [body[at : at + size] for at in range(0, len(body), size)]
+    return b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks) + b"0\r\n\r\n"

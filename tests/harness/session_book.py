@@ -16,7 +16,7 @@ from topicsd.log.control_frame import WatchSession
 
 @dataclass(eq=False)
 class KnownSession:
-    wanted: WatchSession
+    expected: WatchSession
     end_position: int = 0
     """The end of its frame in the log of the run that created it."""
     is_acked: bool = False
@@ -43,7 +43,7 @@ class SessionBook:
 
     def refused(self, session: KnownSession) -> None:
         """Note that nothing of the session was written."""
-        del self.known[session.wanted.session]
+        del self.known[session.expected.session]
 
     def synced(self, position: int) -> None:
         """Note that the log is on the media up to this position."""
@@ -67,9 +67,9 @@ class SessionBook:
         assert not strangers, f"sessions that returned or were never created: {strangers}"
         for session, known in list(self.known.items()):
             if session in sessions:
-                assert sessions[session] == known.wanted
+                assert sessions[session] == known.expected
                 known.is_acked, known.has_ended = True, False
                 continue
             is_kept = known.is_acked and not known.has_ended and (exact or known.is_on_media)
-            assert not is_kept, f"session {known.wanted.session.hex()} is missing: {known}"
+            assert not is_kept, f"session {known.expected.session.hex()} is missing: {known}"
             del self.known[session]

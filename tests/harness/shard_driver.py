@@ -296,13 +296,13 @@ class ShardRun:
         """Create a watch session of these topics."""
         known = self.book.sessions.new(names)
         on_reply = self._call(f"watch {names}", self._watched, known)
-        keep_session(self.shard.state, known.wanted, on_reply)
+        keep_session(self.shard.state, known.expected, on_reply)
         known.end_position = self.shard.log.batch.next_position
         return known
 
     def unwatch(self, known: KnownSession) -> None:
         """End a session if it exists."""
-        session = known.wanted.session
+        session = known.expected.session
         if session in self.shard.state.watch_sessions and not known.has_ended:
             self.steps.append(f"unwatch {session.hex()}")
             known.has_ended = True
@@ -391,7 +391,7 @@ class ShardRun:
 
     def _watched(self, known: KnownSession, answer: WatchSession | Refusal) -> None:
         if isinstance(answer, WatchSession):
-            assert answer == known.wanted
+            assert answer == known.expected
             known.is_acked = True
         elif self._is_nothing_written(answer):
             self.book.sessions.refused(known)

@@ -2,7 +2,7 @@
 
 Some workers claim, others have a stream of jobs.
 
-Promises: their answers are noted in the `WorkBook`, by the data of a job, and checked against earlier answers
+Promises: their answers are noted in the `JobBook`, by the data of a job, and checked against earlier answers
 of others. A job is known to be held from an answer until its deadline, or until the moment when its end was
 sent. A refused or disconnected client continues with another connection.
 """
@@ -20,13 +20,13 @@ from typing import Any, Final
 from tests.harness.event_client import EventClient
 from tests.harness.live_threads import LiveThreads
 from tests.harness.raw_client import RawClient
-from tests.harness.writer_crew import Client, ConnectionEnded
+from tests.harness.writer_clients import Client, ConnectionEnded
 
 LEASE_MS: Final = 700
 QUIET_SECONDS: Final = 0.5
 
 
-class WorkBook:
+class JobBook:
     """The known state of each job."""
 
     def __init__(self, queue: str, deliveries_max: int) -> None:
@@ -38,7 +38,7 @@ class WorkBook:
         self.may_be_done: set[int] = set()
         self.complaints: list[str] = []
         self.counted: Counter[str] = Counter()
-        self._held_until_ms: dict[int, float] = {}
+        self._leased_until_ms: dict[int, float] = {}
         self._number = 0
 
     def next_numbers(self, count: int) -> list[int]:
@@ -51,20 +51,20 @@ class WorkBook:
             self.counted["claimed"] += len(jobs)
             for job in jobs:
                 number = job["data"]
-                held_until_ms = self._held_until_ms.get(number, 0)
-                if held_until_ms > now_ms:
-                    self.complaints.append(f"{number} has two holders for {held_until_ms - now_ms} ms")
+                leased_until_ms = self._leased_until_ms.get(number, 0)
+                if leased_until_ms > now_ms:
+                    self.complaints.append(f"{number} has two holders for {leased_until_ms - now_ms} ms")
                 if number in self.done:
                     self.complaints.append(f"{number} is done, but was claimed again: {job}")
                 if job["deliveries"] > self.deliveries_max:
                     self.complaints.append(f"{number} is delivered too often: {job}")
-                self._held_until_ms[number] = job["deadline"]
+                self._leased_until_ms[number] = job["deadline"]
 
     def is_ending(self, numbers: list[int], verb: str) -> None:
         """Note the end of jobs before it is sent."""
         with self.lock:
             for number in numbers:
-                self._held_until_ms[number] = 0
+                self._leased_until_ms[number] = 0
             if verb == "ack":
                 self.may_be_done.update(numbers)
 
@@ -81,8 +81,8 @@ class WorkBook:
                     self.counted["done"] += 1
 
 
-class WorkCrew(LiveThreads):
-    def __init__(self, port: int, book: WorkBook, seed: object, workers: int = 12, streams: int = 3) -> None:
+class QueueClients(LiveThreads):
+    def __init__(self, port: int, book: JobBook, seed: object, workers: int = 12, streams: int = 3) -> None:
         super().__init__()
         self._port = port
         self._book = book

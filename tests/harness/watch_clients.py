@@ -25,7 +25,7 @@ from tests.harness.event_client import Event, EventClient
 from tests.harness.other_watchers import OtherWatcher, Poller, SocketWatcher
 from tests.harness.raw_client import READ_BYTES, Answer
 from tests.harness.watch_book import TopicProgress, WatchBook, Written
-from tests.harness.writer_crew import Client, ConnectionEnded
+from tests.harness.writer_clients import Client, ConnectionEnded
 from topicsd.stream.event_stream import CLOGGED_SECONDS_MAX
 
 NODES: Final = ("", "", "n1", "n2")
@@ -355,7 +355,7 @@ class Watcher:
         return True
 
 
-class WatchCrew:
+class WatchClients:
     """All writers and watchers, each in a thread."""
 
     def __init__(
@@ -367,7 +367,7 @@ class WatchCrew:
         watchers: int,
         others: int = 0,
     ) -> None:
-        """Create the crew; `others` is the number of each other kind of watcher."""
+        """Create the clients; `others` is the number of each other kind of watcher."""
         self._book = book
         topics = list(book.caps)
         self._writers = [

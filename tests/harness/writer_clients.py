@@ -43,7 +43,7 @@ class Client(RawClient):
             raise ConnectionEnded(repr(error)) from None
 
 
-class Crew(LiveThreads):
+class Writers(LiveThreads):
     def __init__(
         self,
         port: int,
