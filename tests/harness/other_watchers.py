@@ -1,7 +1,7 @@
 """Watchers without a session: one that polls, and one that follows on a WebSocket.
 
-Promises: like those of `watch_clients.py`, they act by their seed and are judged by the `WatchBook`. They keep
-their cursors themselves, lose connections, leave, return, and read to the end in `finish`.
+Promises: like those of `watch_clients.py`, they act by their seed and are judged by the `WatchBook`. They
+keep their cursors themselves, lose connections, leave, return, and read to the end in `finish`.
 """
 
 from __future__ import annotations
