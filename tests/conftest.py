@@ -1,4 +1,4 @@
-"""What a test run says at its end besides what failed: how much the sweeps tried."""
+"""Print at the end of a test run how many crashes and faults the sweeps tried."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.harness.everything import Everything, build
 
 @pytest.fixture(scope="session")
 def everything(tmp_path_factory: pytest.TempPathFactory) -> Everything:
-    """The directory of everything, to look at only; what changes something works on a copy."""
+    """Return the directory of everything; tests that change it use a copy."""
     return build(tmp_path_factory.mktemp("everything"))
 
 
 @pytest.fixture
 def quiet_log() -> Iterator[None]:
-    """For sweeps: thousands of recoveries have tens of thousands of lines to say."""
+    """Silence the log: thousands of recoveries write tens of thousands of lines."""
     logger = logging.getLogger("topicsd")
     before = logger.level
     logger.setLevel(logging.CRITICAL + 1)

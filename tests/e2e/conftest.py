@@ -11,7 +11,7 @@ from tests.harness.logging_state import logging_as_it_was
 
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """A command that is run in this process finds no setting but those it is given."""
+    """Run commands in this process without settings, in an empty folder."""
     for name in [name for name in os.environ if name.startswith(("TOPICS_", "LISTEN_"))]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""What crosses from one worker to another in a whole server: connections, writes in doubt, caps, waits."""
+"""Requests that cross workers of a whole server: hand-overs, writes in doubt, caps, long polls."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.harness.served import Served, served
 pytestmark = pytest.mark.slow
 
 SHARDS = 2
-PATIENCE_SECONDS = 30.0
+TIMEOUT_SECONDS = 30.0
 
 
 def _names(shard: int, prefix: str) -> Iterator[str]:
@@ -43,15 +43,15 @@ def _metrics(port: int, key: str = "") -> dict[str, Any]:
         return dict(client.ask("GET", "/v0/metrics", None, *fields).json)
 
 
-def _wait_until(what: Callable[[], object], seconds: float = PATIENCE_SECONDS) -> None:
+def _wait_until(what: Callable[[], object], seconds: float = TIMEOUT_SECONDS) -> None:
     deadline = time.monotonic() + seconds
     while not what():
-        assert time.monotonic() < deadline, f"waited {seconds} s in vain"
+        assert time.monotonic() < deadline, f"not within {seconds} s"
         time.sleep(0.02)
 
 
 def _worker_of(server: Served, shard: int) -> int:
-    """The pid of a shard's worker."""
+    """Return the pid of a shard's worker."""
     pid = server.process.pid
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         if f'"shard":{shard},'.encode() in Path(f"/proc/{child}/environ").read_bytes():
@@ -72,18 +72,18 @@ def _moved(port: int) -> int:
     return sum(one["value"] for one in _values(_metrics(port), "topics_connections_moved_total"))
 
 
-def _forwarded(port: int) -> int:
+def _remote_requests(port: int) -> int:
     return sum(one["value"] for one in _values(_metrics(port), "topics_requests_forwarded_total"))
 
 
 def _values(metrics: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    found = metrics[name]
-    if isinstance(found, list):
-        return found
-    return [{"value": found}]
+    samples = metrics[name]
+    if isinstance(samples, list):
+        return samples
+    return [{"value": samples}]
 
 
-def test_a_connection_goes_to_the_shard_that_it_asks_for_and_the_client_notices_nothing(
+def test_a_connection_moves_to_its_shard_without_an_effect_on_the_client(
     server: Served,
 ) -> None:
     moved = _moved(server.port)
@@ -95,17 +95,17 @@ def test_a_connection_goes_to_the_shard_that_it_asks_for_and_the_client_notices_
             answer = client.ask("POST", f"/v0/topics/{AWAY}", ONE)
             assert answer.status in (200, 201), answer
             heads.append(answer.json["first_seq"])
-        # It came once, and is at home there.
+        # Handed over once; later requests are local.
         _wait_until(lambda: _moved(server.port) == moved + 1)
-        before = _forwarded(server.port)
+        before = _remote_requests(server.port)
         for _ in range(200):
             heads.append(client.ask("POST", f"/v0/topics/{AWAY}", ONE).json["first_seq"])
         time.sleep(0.6)
-        assert _forwarded(server.port) - before < 10
+        assert _remote_requests(server.port) - before < 10
     assert heads == list(range(heads[0], heads[0] + len(heads)))
 
 
-def test_a_connection_that_goes_round_stays(server: Served) -> None:
+def test_a_connection_that_uses_all_shards_stays(server: Served) -> None:
     moved = _moved(server.port)
     with RawClient(server.port) as client:
         until = time.monotonic() + 1.5
@@ -116,8 +116,8 @@ def test_a_connection_that_goes_round_stays(server: Served) -> None:
     assert _moved(server.port) == moved
 
 
-def test_a_burst_that_moves_with_its_connection_is_answered_whole(server: Served) -> None:
-    """Many requests in one segment, some of them cut: all that was read goes along."""
+def test_a_pipelined_burst_is_answered_after_a_hand_over(server: Served) -> None:
+    """Send many requests in one segment, the last one incomplete; all bytes read move along."""
     moved = _moved(server.port)
     body = b'{"records":[{"data":"%b"}]}' % (b"x" * 400)
     head = b"POST /v0/topics/%b HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n" % AWAY.encode()
@@ -133,7 +133,7 @@ def test_a_burst_that_moves_with_its_connection_is_answered_whole(server: Served
     _wait_until(lambda: _moved(server.port) == moved + 1)
 
 
-def test_a_large_body_for_another_shard_is_held_once_in_each_process(server: Served) -> None:
+def test_a_large_body_for_another_shard_is_in_memory_once_per_process(server: Served) -> None:
     body = b'{"records":[%b]}' % b",".join([b'{"data":"%b"}' % (b"x" * (1_000_000))] * 48)
     pids = list(
         map(int, Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split())
@@ -150,35 +150,35 @@ def test_a_large_body_for_another_shard_is_held_once_in_each_process(server: Ser
 
 
 def _peak_bytes(pid: int) -> int:
-    found = re.search(r"^VmHWM:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
-    assert found is not None
-    return int(found[1]) << 10
+    match = re.search(r"^VmHWM:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    assert match is not None
+    return int(match[1]) << 10
 
 
 # -- in doubt ----------------------------------------------------------------------------------------------
 
 
-def _write(server: Served, keyed: bool, number: int, stop: threading.Event, told: list[Any]) -> None:
+def _write(server: Served, keyed: bool, number: int, stop: threading.Event, answers: list[Any]) -> None:
     with RawClient(server.port) as client:
         client.socket.settimeout(60)
         assert client.ask("GET", f"/v0/topics/{HOME}").status in (200, 404)
         for n in count():
             if stop.is_set():
                 return
-            # Now and then something of the other shard, so that the connection stays where it is.
+            # Occasional requests for the other shard prevent a hand-over.
             if n % 4 == 0:
                 client.ask("GET", f"/v0/topics/{HOME}")
             data = f"{number}-{n}"
             fields = [f"idempotency-key: {data}"] if keyed else []
             body = b'{"records":[{"data":"%b"}]}' % data.encode()
             answer = client.ask("POST", f"/v0/topics/{AWAY}-kill", body, *fields)
-            told.append((data, answer.status, answer.json))
+            answers.append((data, answer.status, answer.json))
             if answer.status >= 300:
                 assert answer.fields["retry-after"] == "1"
                 time.sleep(0.05)
 
 
-def test_keyed_writes_over_a_link_that_dies_are_answered_once_their_shard_is_back(tmp_path: Path) -> None:
+def test_keyed_writes_over_a_broken_link_are_answered_when_their_shard_is_back(tmp_path: Path) -> None:
     topic = f"{AWAY}-kill"
     keyed: list[Any] = []
     plain: list[Any] = []
@@ -188,18 +188,18 @@ def test_keyed_writes_over_a_link_that_dies_are_answered_once_their_shard_is_bac
         with RawClient(server.port) as client:
             assert client.ask("PUT", f"/v0/topics/{topic}", b'{"durability":"fsync"}').status == 201
         stop = threading.Event()
-        crew = [
+        threads = [
             threading.Thread(target=_write, args=(server, n % 2 == 0, n, stop, plain if n % 2 else keyed))
             for n in range(6)
         ]
-        for one in crew:
+        for one in threads:
             one.start()
         time.sleep(0.7)
         os.kill(_worker_of(server, 1), signal.SIGKILL)
         acked = len(keyed)
         _wait_until(lambda: len(keyed) > acked + 50)
         stop.set()
-        for one in crew:
+        for one in threads:
             one.join()
         records: list[tuple[str, int]] = []
         with RawClient(server.port) as client:
@@ -215,17 +215,17 @@ def test_keyed_writes_over_a_link_that_dies_are_answered_once_their_shard_is_bac
     assert any(answer["deduped"] for _, status, answer in keyed if status == 200) or keyed
     assert {status for _, status, _ in plain} <= {200, 503, 504}
     assert max(Counter(data for data, _ in records).values()) == 1
-    found = dict(records)
+    data_by_seq = dict(records)
     for data, status, answer in keyed + plain:
         if status == 200:
-            assert found[data] == answer["first_seq"]
+            assert data_by_seq[data] == answer["first_seq"]
 
 
 # -- caps over all shards ----------------------------------------------------------------------------------
 
 
-def test_the_cap_on_topics_is_exact_over_all_shards(tmp_path: Path) -> None:
-    bound, told = 20, []
+def test_the_cap_on_topics_is_exact_across_shards(tmp_path: Path) -> None:
+    bound, answers = 20, []
     with served(tmp_path, "--max-topics", str(bound)) as server:
 
         def create(number: int) -> None:
@@ -236,31 +236,31 @@ def test_the_cap_on_topics_is_exact_over_all_shards(tmp_path: Path) -> None:
                         answer = client.ask("PUT", f"/v0/topics/{name}", b"{}")
                     else:
                         answer = client.ask("POST", f"/v0/topics/{name}", ONE)
-                    told.append((name, answer))
+                    answers.append((name, answer))
 
-        crew = [threading.Thread(target=create, args=(n,)) for n in range(6)]
-        for one in crew:
+        threads = [threading.Thread(target=create, args=(n,)) for n in range(6)]
+        for one in threads:
             one.start()
-        for one in crew:
+        for one in threads:
             one.join()
-        made = [name for name, answer in told if answer.status == 201]
+        made = [name for name, answer in answers if answer.status == 201]
         assert len(made) == bound
-        refused = next(answer for _, answer in told if answer.status != 201)
-        assert {answer.status for _, answer in told} == {201, 429}
+        refused = next(answer for _, answer in answers if answer.status != 201)
+        assert {answer.status for _, answer in answers} == {201, 429}
         assert (refused.code, refused.fields["retry-after"]) == ("throttled", "1")
         assert refused.json["error"]["detail"]["limit"] == "max_topics"
         assert refused.json["error"]["detail"]["max"] == bound
         with RawClient(server.port) as client:
             listed = client.ask("GET", "/v0/topics?page_size=1000").json["topics"]
             assert sorted(one["topic"] for one in listed) == sorted(made)
-            # What exists is written to, and one that goes makes room for one more, on any shard.
+            # Existing topics accept writes, and a deleted topic makes room on any shard.
             assert client.ask("POST", f"/v0/topics/{made[0]}", ONE).status == 200
             for n, gone in enumerate(made[:6]):
                 assert client.ask("DELETE", f"/v0/topics/{gone}").json["deleted"]
                 assert client.ask("PUT", f"/v0/topics/{next(_names(n % 2, f'd{n}-'))}", b"{}").status == 201
                 assert client.ask("PUT", f"/v0/topics/{next(_names(n % 2, f'e{n}-'))}", b"{}").status == 429
         with RawClient(server.port) as client:
-            # A shard that is down keeps its place.
+            # The topics of a shard that is down still count.
             assert client.ask("GET", f"/v0/topics/{next(_names(0, 'f'))}").status == 404
             os.kill(_worker_of(server, 1), signal.SIGKILL)
             for n in range(20):
@@ -269,8 +269,8 @@ def test_the_cap_on_topics_is_exact_over_all_shards(tmp_path: Path) -> None:
                 time.sleep(0.05)
 
 
-def test_a_new_topic_takes_all_that_comes_for_it_in_order(tmp_path: Path) -> None:
-    """Also while the front process is asked whether there is room."""
+def test_concurrent_writes_to_a_new_topic_keep_their_order(tmp_path: Path) -> None:
+    """Writes arrive while the supervisor is asked for room under the cap."""
     with served(tmp_path, "--max-topics", "3") as server, RawClient(server.port) as client:
         path = f"/v0/topics/{next(_names(0, 'n'))}"
         head = (
@@ -284,7 +284,7 @@ def test_a_new_topic_takes_all_that_comes_for_it_in_order(tmp_path: Path) -> Non
         assert [record["data"] for record in records] == list(range(9))
 
 
-def test_the_cap_on_bytes_is_over_all_shards(tmp_path: Path) -> None:
+def test_the_cap_on_bytes_applies_across_shards(tmp_path: Path) -> None:
     bound, size = 100_000, 9_000
     body = b'{"records":[{"data":"%b"}]}' % (b"x" * size)
     with served(tmp_path, "--max-total-bytes", str(bound)) as server, RawClient(server.port) as client:
@@ -300,7 +300,7 @@ def test_the_cap_on_bytes_is_over_all_shards(tmp_path: Path) -> None:
         assert taken * size <= bound + SHARDS * (size + 100)
         assert refused.json["error"]["detail"]["limit"] == "max_total_bytes"
         assert "retry-after" in refused.fields
-        # Reads and deletes go on, and make room.
+        # Reads and deletes are still served, and deletes make room.
         assert client.ask("POST", f"/v0/topics/{HOME}/diff", b"{}").status == 200
         assert client.ask("POST", f"/v0/topics/{HOME}/delete", b'{"before_seq":1000}').status == 200
         _wait_until(lambda: client.ask("POST", f"/v0/topics/{HOME}", body).status == 200, 5)
@@ -309,14 +309,14 @@ def test_the_cap_on_bytes_is_over_all_shards(tmp_path: Path) -> None:
 # -- waits -------------------------------------------------------------------------------------------------
 
 
-def test_a_wait_at_another_shard_ends_early_with_the_server(tmp_path: Path) -> None:
+def test_a_remote_long_poll_ends_when_the_server_stops(tmp_path: Path) -> None:
     with served(tmp_path) as server, closing(http.client.HTTPConnection("127.0.0.1", server.port)) as client:
         fields = {"content-type": "application/json"}
         for topic in (AWAY, HOME):
             client.request("POST", f"/v0/topics/{topic}", ONE, fields)
             client.getresponse().read()
         with RawClient(server.port) as other:
-            # Placed at home by its first request.
+            # The first request places the connection.
             assert other.ask("GET", f"/v0/topics/{HOME}").status == 200
             wait = b'{"from_seq":1,"wait_ms":30000}'
             other.send(
@@ -329,4 +329,4 @@ def test_a_wait_at_another_shard_ends_early_with_the_server(tmp_path: Path) -> N
             answer = other.read_answer()
             assert (answer.status, answer.json["records"], answer.closes) == (200, [], True)
             assert time.monotonic() - began < 5
-        assert server.process.wait(PATIENCE_SECONDS) == 0
+        assert server.process.wait(TIMEOUT_SECONDS) == 0

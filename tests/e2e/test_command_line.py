@@ -1,4 +1,4 @@
-"""The command as a process: help, refusals in a sentence, pipes that end early, an interrupt."""
+"""The command as a process: help, one-line errors, closed pipes, interrupts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COMMANDS = ("inspect", "verify")
 
 
 @pytest.mark.slow
-def test_the_installed_script_is_the_module() -> None:
+def test_the_installed_script_runs_the_module() -> None:
     script = Path(sys.executable).with_name("topicsd")
     outputs = [
         subprocess.run([*start, "--version"], capture_output=True, text=True, env=environment())
@@ -49,8 +49,8 @@ def test_help_names_the_commands_and_each_has_an_example() -> None:
         assert "lacks what its original wrote" in " ".join(help_text.out.split())
 
 
-@pytest.mark.parametrize("arguments", [(), ("inspect",), ("mend", "."), ("inspect", ".", "--shard", "one")])
-def test_a_wrong_command_line_is_two_and_shows_the_usage(arguments: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("arguments", [(), ("inspect",), ("fix", "."), ("inspect", ".", "--shard", "one")])
+def test_a_wrong_command_line_exits_with_2_and_shows_the_usage(arguments: tuple[str, ...]) -> None:
     ran = run_here(*arguments)
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.startswith("usage: topicsd")
@@ -66,7 +66,7 @@ def test_without_asserts_it_does_not_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_what_is_no_data_directory_is_refused_in_a_sentence(tmp_path: Path, command: str) -> None:
+def test_a_path_that_is_no_data_directory_is_refused_in_one_line(tmp_path: Path, command: str) -> None:
     (tmp_path / "file").write_text("x")
     (tmp_path / "empty").mkdir()
     DIRECTORIES["clean"](tmp_path / "data")
@@ -129,7 +129,9 @@ def test_a_file_that_cannot_be_read_is_named_and_the_other_shards_are_shown(
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_missing_permission_is_said(tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_permission_is_reported(
+    tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     DIRECTORIES["clean"](tmp_path)
 
     def refuse(self: RealFs, path: str) -> int:
@@ -143,7 +145,7 @@ def test_missing_permission_is_said(tmp_path: Path, command: str, monkeypatch: p
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_path_that_is_no_text_is_taken(tmp_path: Path, command: str) -> None:
+def test_a_path_that_is_not_utf8_is_accepted(tmp_path: Path, command: str) -> None:
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
     DIRECTORIES["clean"](path)
     assert run_command(command, path, "--json").json["directory"].endswith(r"caf\xe9")
@@ -151,7 +153,7 @@ def test_a_path_that_is_no_text_is_taken(tmp_path: Path, command: str) -> None:
 
 
 def large(path: Path) -> None:
-    """More frames than a pipe holds."""
+    """Create a directory with more frames than a pipe holds."""
     shard = RealShard(path, wal_file_bytes=1 << 20)
     for _ in range(80):
         shard.append("orders", *(record(number) for number in range(200)))
@@ -159,7 +161,7 @@ def large(path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_pipe_that_ends_early_ends_it_quietly(tmp_path: Path) -> None:
+def test_a_closed_pipe_ends_the_command_quietly(tmp_path: Path) -> None:
     large(tmp_path)
     for more in ("--frames", "--frames --json"):
         line = " ".join(command_line("inspect", tmp_path, more))
@@ -169,7 +171,7 @@ def test_a_pipe_that_ends_early_ends_it_quietly(tmp_path: Path) -> None:
         assert len(ran.stdout.splitlines()) == 3
 
 
-def test_a_full_disk_under_the_output_is_said(tmp_path: Path) -> None:
+def test_a_full_disk_under_the_output_is_reported(tmp_path: Path) -> None:
     DIRECTORIES["clean"](tmp_path)
     with open("/dev/full", "w") as full:
         line = command_line("inspect", tmp_path)
@@ -178,7 +180,7 @@ def test_a_full_disk_under_the_output_is_said(tmp_path: Path) -> None:
     assert ran.stderr == "topicsd: cannot write the output: No space left on device\n"
 
 
-def test_an_error_without_a_path_is_not_taken_for_one_of_the_output() -> None:
+def test_an_error_without_a_path_is_not_reported_as_an_output_error() -> None:
     def create() -> None:
         os.close(-1)
 
@@ -189,7 +191,7 @@ def test_an_error_without_a_path_is_not_taken_for_one_of_the_output() -> None:
 
 
 @pytest.mark.slow
-def test_a_lack_of_shared_memory_is_named(tmp_path: Path) -> None:
+def test_missing_shared_memory_is_reported(tmp_path: Path) -> None:
     line = command_line("serve", "--port=0", "--shards=1", f"--data-dir={tmp_path / 'data'}")
     limited = ["prlimit", "--fsize=4096", *line]
     ran = subprocess.run(limited, capture_output=True, text=True, env=environment(), timeout=60)
@@ -200,7 +202,7 @@ def test_a_lack_of_shared_memory_is_named(tmp_path: Path) -> None:
 
 @pytest.fixture
 def interrupts() -> Iterator[None]:
-    """A shell lets what it starts in the background ignore them: the tests, and then all that those start."""
+    """Restore the default handling of SIGINT: background jobs of a shell ignore it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -208,14 +210,14 @@ def interrupts() -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("interrupts")
-def test_an_interrupt_is_130_and_no_traceback(tmp_path: Path) -> None:
+def test_an_interrupt_exits_with_130_and_without_a_traceback(tmp_path: Path) -> None:
     large(tmp_path)
     line = command_line("inspect", tmp_path, "--frames")
     with subprocess.Popen(
         line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
     ) as process:
         assert process.stdout is not None
-        # It has begun, and waits for somebody to read on.
+        # It has started, and blocks on the full pipe.
         process.stdout.readline()
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=30)
@@ -223,7 +225,7 @@ def test_an_interrupt_is_130_and_no_traceback(tmp_path: Path) -> None:
     assert err == "topicsd: interrupted\n"
 
 
-def test_output_is_utf8_whatever_the_terminal_is_set_to(tmp_path: Path) -> None:
+def test_output_is_utf8_in_every_locale(tmp_path: Path) -> None:
     shard = RealShard(tmp_path)
     shard.append("orders", record(1, tag="café"))
     stop(shard)
@@ -249,5 +251,5 @@ def test_progress_is_for_a_terminal_only(tmp_path: Path, monkeypatch: pytest.Mon
     os.close(ours)
     assert ran.returncode == 0
     assert re.search(r"\r\x1b\[Kshard 00: [\d.]+ KiB of 64 KiB", seen)
-    assert seen.endswith("\r\x1b[K"), "and it is wiped off at the end"
+    assert seen.endswith("\r\x1b[K"), "the progress line is cleared at the end"
     assert ran.stdout.startswith(b"shard 00  1 file")

@@ -1,4 +1,4 @@
-"""`topicsd config show`: what is shown is what `topicsd serve` would run with, and no secret is."""
+"""`topicsd config show` prints the settings of `topicsd serve`, without secrets."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_file_can_be_named_by_a_variable_and_the_flag_wins(
     assert shown("--config", other)["port"]["value"] == 4
 
 
-def test_a_person_sees_a_table_without_secrets(config_file: Path) -> None:
+def test_the_text_is_a_table_without_secrets(config_file: Path) -> None:
     ran = run_command("config", "show", "--config", config_file, "--fronts=2")
     assert (ran.code, ran.err) == (0, "")
     rows = {line.split()[0]: line for line in ran.out.splitlines()}
@@ -70,14 +70,14 @@ def test_a_person_sees_a_table_without_secrets(config_file: Path) -> None:
     assert SECRET not in ran.out
 
 
-def test_no_secret_in_the_json_either(config_file: Path) -> None:
+def test_the_json_contains_no_secret(config_file: Path) -> None:
     settings = shown("--config", config_file)
     assert settings["api_keys"]["value"] == "(set)"
     assert SECRET not in str(settings)
     assert "sha256" not in str(settings)
 
 
-def test_a_short_key_is_advised_against() -> None:
+def test_a_short_key_is_warned_about() -> None:
     ran = run_here("config", "show", "--api-keys", "tiny")
     assert ran.code == 0
     assert "--api-keys: the key of entry 1 is shorter than 16 characters" in ran.err
@@ -85,7 +85,7 @@ def test_a_short_key_is_advised_against() -> None:
 
 
 @pytest.mark.parametrize("command", [["serve"], ["config", "show"]])
-def test_all_that_is_wrong_is_told_and_nothing_starts(
+def test_every_wrong_setting_is_reported_and_nothing_starts(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -104,7 +104,7 @@ def test_all_that_is_wrong_is_told_and_nothing_starts(
 
 
 @pytest.mark.parametrize("command", [["serve"], ["config", "show"]])
-def test_a_mistyped_flag_is_answered_with_the_nearest_and_without_its_value(command: list[str]) -> None:
+def test_a_mistyped_flag_is_answered_with_the_nearest_flag_without_its_value(command: list[str]) -> None:
     for wrong in (["--api-key", SECRET], [f"--api-key={SECRET}"]):
         ran = run_here(*command, *wrong)
         assert ran.code == 2
@@ -112,18 +112,18 @@ def test_a_mistyped_flag_is_answered_with_the_nearest_and_without_its_value(comm
         assert SECRET not in ran.err
 
 
-def test_a_flag_that_is_near_none_is_only_named() -> None:
+def test_an_unknown_flag_without_a_near_match_is_only_named() -> None:
     ran = run_here("serve", "--quorum", "3")
     assert ran.err.endswith("unknown option --quorum\n")
 
 
-def test_a_file_that_cannot_be_read_is_told_with_what_named_it(
+def test_an_unreadable_file_is_reported_with_the_option_that_named_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran = run_here("config", "show", "--config", tmp_path)
     assert (ran.code, ran.out) == (2, "")
-    told = f"{str(tmp_path)!r}: cannot be read: Is a directory"
-    assert ran.err == f"topicsd: --config={told}\n"
+    problem = f"{str(tmp_path)!r}: cannot be read: Is a directory"
+    assert ran.err == f"topicsd: --config={problem}\n"
     monkeypatch.setenv("TOPICS_CONFIG", str(tmp_path / "none"))
     ran = run_here("serve")
     assert ran.code == 2
@@ -132,7 +132,7 @@ def test_a_file_that_cannot_be_read_is_told_with_what_named_it(
 
 
 @pytest.mark.parametrize("content", [b"\xff", b"port = ", b"#" * (1 << 21)])
-def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, content: bytes) -> None:
+def test_an_unusable_file_is_named(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.toml"
     path.write_bytes(content)
     ran = run_here("config", "show", "--config", path)

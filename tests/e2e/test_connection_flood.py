@@ -1,4 +1,4 @@
-"""More connections than there are descriptors: the log goes on, and who waits is served later."""
+"""More connections than descriptors: the log continues, and waiting clients are served later."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FILE_BYTES = 64 << 10
 
 
 def limit_descriptors(server: Served) -> None:
-    """Of the front process, and of a worker that it starts from now on."""
+    """Limit the descriptors of the supervisor and of workers that it starts later."""
     resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
     (first,) = worker_pids(server)
     os.kill(first, signal.SIGKILL)
@@ -49,7 +49,7 @@ def connect(port: int) -> socket.socket:
 
 
 def status(client: socket.socket, seconds: float) -> int | None:
-    """Of the answer that comes in this time."""
+    """Return the status of the answer, or None after the timeout."""
     client.settimeout(seconds)
     try:
         answer = client.recv(1 << 16)
@@ -77,7 +77,7 @@ def test_a_flood_of_connections_does_not_break_the_log(tmp_path: Path) -> None:
         answers = [status(client, 0.2) for client in clients[1:]]
         assert 20 < answers.count(200) < DESCRIPTORS // 2
         assert set(answers) == {200, None}
-        # Each file of the log is a descriptor more.
+        # Each WAL file needs another descriptor.
         for _ in range(100):
             assert append(clients[0]) == 200
         files = list((tmp_path / "data" / "shards" / "00" / "wal").glob("wal-*"))
@@ -89,10 +89,10 @@ def test_a_flood_of_connections_does_not_break_the_log(tmp_path: Path) -> None:
                 client.close()
         assert {status(client, 20) for client in waiting} <= {200, 503}
         assert append(clients[0]) == 200
-        told = server.log.read_text()
-        assert "receiving paused" in told
-        assert "Traceback" not in told
-        assert "was lost" not in told
+        log = server.log.read_text()
+        assert "receiving paused" in log
+        assert "Traceback" not in log
+        assert "was lost" not in log
         assert len(worker_pids(server)) == 2
         for client in (*waiting, clients[0]):
             client.close()

@@ -1,4 +1,4 @@
-"""A data directory that the server cannot use: one sentence that names path, owner, mode and user."""
+"""A data directory that the server cannot use: one error line with path, owner, mode and user."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from topicsd.disk.layout import create_data_dir
 
 pytestmark = pytest.mark.usefixtures("alone")
 
-NOBODY = 65534
-# Imports come first: the interpreter itself may be where only its owner can read.
-AS_NOBODY = f"""
+UNPRIVILEGED_ID = 65534
+# Import first: the interpreter may be in a folder that only its owner can read.
+UNPRIVILEGED_PROGRAM = f"""
 import os, sys
 import router.supervision.supervisor, topicsd.cli.main
 from topicsd.__main__ import main
 os.setgroups([])
-os.setgid({NOBODY})
-os.setuid({NOBODY})
+os.setgid({UNPRIVILEGED_ID})
+os.setuid({UNPRIVILEGED_ID})
 sys.exit(main(sys.argv[1:]))
 """
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="changes the user of a process")
@@ -38,13 +38,13 @@ def serve(data_dir: object, *flags: object) -> Ran:
     return run_here("serve", "--port=0", f"--data-dir={data_dir}", *flags)
 
 
-def serve_as_nobody(data_dir: Path) -> Ran:
-    return run_as_nobody("serve", "--port=0", f"--data-dir={data_dir}")
+def serve_unprivileged(data_dir: Path) -> Ran:
+    return run_unprivileged("serve", "--port=0", f"--data-dir={data_dir}")
 
 
-def run_as_nobody(*line: str) -> Ran:
+def run_unprivileged(*line: str) -> Ran:
     done = subprocess.run(
-        [sys.executable, "-c", AS_NOBODY, *line],
+        [sys.executable, "-c", UNPRIVILEGED_PROGRAM, *line],
         env=environment(),
         capture_output=True,
         text=True,
@@ -61,7 +61,7 @@ def sentence(ran: Ran) -> str:
 
 @pytest.fixture
 def shared_folder() -> Iterator[Path]:
-    """A folder that every user can reach; those of pytest are for one user."""
+    """Return a folder that every user can reach; the folders of pytest are private."""
     folder = Path(tempfile.mkdtemp(prefix="topicsd-test-"))
     folder.chmod(0o755)
     yield folder
@@ -70,11 +70,11 @@ def shared_folder() -> Iterator[Path]:
 
 @pytest.fixture
 def theirs(shared_folder: Path) -> Path:
-    """A data directory that belongs to nobody, in full."""
+    """Return a complete data directory of an unprivileged user."""
     path = shared_folder / "data"
     create_data_dir(RealFs(), str(path), 2, os.urandom(16))
     for one in (path, *path.rglob("*")):
-        os.chown(one, NOBODY, NOBODY)
+        os.chown(one, UNPRIVILEGED_ID, UNPRIVILEGED_ID)
     return path
 
 
@@ -90,7 +90,7 @@ def test_a_directory_with_other_things_in_it_is_refused_and_left_alone(tmp_path:
     assert sorted(os.listdir(tmp_path)) == ["a", "b", "c", "d"]
 
 
-def test_a_new_disk_and_a_start_that_was_cut_short_are_no_other_things(tmp_path: Path) -> None:
+def test_an_empty_disk_and_an_interrupted_start_are_accepted(tmp_path: Path) -> None:
     for name in ("lost+found", "shards", "shards/00", "shards/00/wal"):
         (tmp_path / name).mkdir()
     for name in ("LOCK", "LAYOUT.json.tmp"):
@@ -103,7 +103,7 @@ def test_a_new_disk_and_a_start_that_was_cut_short_are_no_other_things(tmp_path:
     refuse_directory(RealFs(), str(tmp_path / "not there"))
 
 
-def test_a_lost_layout_names_the_doctor(tmp_path: Path) -> None:
+def test_a_missing_layout_error_names_topicsd_doctor(tmp_path: Path) -> None:
     create_data_dir(RealFs(), str(tmp_path), 1, os.urandom(16))
     (tmp_path / "LAYOUT.json").unlink()
     (tmp_path / "shards/00/wal/wal-0000000000000001.log").write_bytes(b"x")
@@ -128,7 +128,7 @@ def test_an_empty_path_is_called_empty() -> None:
     assert sentence(ran) == "topicsd: --data-dir='': must not be empty"
 
 
-def test_a_place_where_no_directory_can_be_made_is_named() -> None:
+def test_a_parent_that_cannot_hold_a_directory_is_named() -> None:
     ran = serve("/proc/topics")
     assert ran.code == 2
     assert sentence(ran) == (
@@ -140,11 +140,11 @@ def test_a_place_where_no_directory_can_be_made_is_named() -> None:
 @needs_root
 @pytest.mark.slow
 def test_a_directory_that_cannot_be_made_names_owner_mode_and_user(shared_folder: Path) -> None:
-    ran = serve_as_nobody(shared_folder / "data")
+    ran = serve_unprivileged(shared_folder / "data")
     assert ran.code == 2
     assert sentence(ran) == (
         f"topicsd: cannot create {shared_folder}/data: Permission denied: {shared_folder} is owned by "
-        f"root (uid 0), mode 0755, and this process runs as {user_name(NOBODY)}"
+        f"root (uid 0), mode 0755, and this process runs as {user_name(UNPRIVILEGED_ID)}"
     )
 
 
@@ -153,18 +153,18 @@ def test_a_directory_that_cannot_be_made_names_owner_mode_and_user(shared_folder
 @pytest.mark.parametrize(
     "path", ["LOCK", "shards/00/LOCK", "shards/01/wal", "shards/01/meta/snapshot.00000001.bin", "."]
 )
-def test_what_another_user_owns_is_named_with_owner_mode_and_user(theirs: Path, path: str) -> None:
+def test_a_directory_of_another_user_is_named_with_owner_mode_and_user(theirs: Path, path: str) -> None:
     if not (theirs / path).exists():
         (theirs / path).write_bytes(b"")
         (theirs / path).chmod(0o640)
     os.chown(theirs / path, 0, 0)
     named = os.path.normpath(theirs / path)
     mode = f"{os.stat(named).st_mode & 0o7777:04o}"
-    ran = serve_as_nobody(theirs)
+    ran = serve_unprivileged(theirs)
     assert ran.code == 2
     assert re.fullmatch(
         rf"topicsd: {re.escape(named)}: [Pp]ermission denied: it is owned by root \(uid 0\), "
-        rf"mode {mode}, and this process runs as {re.escape(user_name(NOBODY))}",
+        rf"mode {mode}, and this process runs as {re.escape(user_name(UNPRIVILEGED_ID))}",
         sentence(ran),
     )
 
@@ -184,15 +184,15 @@ def test_offline_commands_name_owner_mode_and_user(theirs: Path, command: str, f
     meta = theirs / "shards/00/meta"
     os.chown(meta, 0, 0)
     meta.chmod(0o700)
-    ran = run_as_nobody(command, str(theirs), *flags)
+    ran = run_unprivileged(command, str(theirs), *flags)
     assert ran.code in (1, 2)
-    told = " ".join((ran.out + ran.err).split())
-    assert str(meta) in told
-    assert "is owned by root (uid 0), mode 0700, and this process runs as" in told
+    text = " ".join((ran.out + ran.err).split())
+    assert str(meta) in text
+    assert "is owned by root (uid 0), mode 0700, and this process runs as" in text
 
 
 @pytest.mark.slow
-def test_a_read_only_file_system_is_found_at_the_start(shared_folder: Path) -> None:
+def test_a_read_only_file_system_is_detected_at_the_start(shared_folder: Path) -> None:
     data_dir = shared_folder / "data"
     create_data_dir(RealFs(), str(data_dir), 1, os.urandom(16))
     wal = data_dir / "shards/00/wal"

@@ -1,4 +1,4 @@
-"""The snippets of the documentation run as they are written, and print what is shown."""
+"""The snippets of the documentation run as written and print the documented output."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tests.harness.snippets import Snippet, run_snippets, snippets_of
 DOCUMENTS = {
     path.relative_to(PROJECT).as_posix(): snippets_of(path.read_text(encoding="utf-8"))
     for path in [PROJECT / "README.md", *sorted((PROJECT / "docs").rglob("*.md"))]
-    # Those about Spark share one session (`tests/spark/test_docs_snippets.py`).
+    # Spark documents share one session (`tests/spark/test_docs_snippets.py`).
     if "spark" not in path.relative_to(PROJECT).parts
 }
-# A directory in a document is the one that a user gets.
+# The documents show the default data directory.
 DATA_DIR = "topics-data"
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
-@pytest.mark.parametrize("document", [name for name, found in DOCUMENTS.items() if found])
+@pytest.mark.parametrize("document", [name for name, examples in DOCUMENTS.items() if examples])
 def test_the_snippets_of_a_document_do_what_they_show(document: str, tmp_path: Path) -> None:
     # Topics of several shards are listed in the order of their shards.
     with served(tmp_path, "--shards=1", f"--data-dir={tmp_path / DATA_DIR}") as server:
@@ -36,7 +36,7 @@ def test_there_are_snippets_to_run() -> None:
     assert sum(map(len, DOCUMENTS.values())) >= 3
 
 
-def test_the_examples_of_the_runner_come_true() -> None:
+def test_the_doctests_of_the_runner_pass() -> None:
     result = doctest.testmod(snippets)
     assert (result.failed, result.attempted) == (0, 4)
 
@@ -69,12 +69,10 @@ def test_fences_share_one_shell_and_outputs_are_compared(tmp_path: Path) -> None
         ("```bash\nexit 0\n```\n", "line 1: was not run"),
     ],
 )
-def test_a_snippet_that_does_something_else_is_complained_about(
-    tmp_path: Path, document: str, complaint: str
-) -> None:
+def test_a_snippet_with_other_output_is_reported(tmp_path: Path, document: str, complaint: str) -> None:
     assert run(document, tmp_path) == [complaint]
 
 
-def test_a_text_fence_further_down_is_no_output() -> None:
+def test_a_text_fence_that_does_not_follow_directly_is_no_output() -> None:
     document = "```python\nprint(1)\n```\n\nIts input was\n\n```text\n2\n```\n"
     assert snippets_of(document) == [Snippet(1, "python", "print(1)\n", None)]

@@ -1,4 +1,4 @@
-"""The documentation builds as a site with search, from this tree and nothing else."""
+"""The documentation builds as a site with search, without network access."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import pytest
 
 from tests.harness.command_run import PROJECT
 
-# No proxy and no resolver: a build that asked another host would fail.
+# No proxy and no resolver: a build that contacts another host fails.
 NO_NETWORK = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
 
 
-# Without `--quiet`, with which warnings are not counted and a broken link passes.
+# Not `--quiet`: it does not count warnings, and a broken link would pass.
 def build(project: Path, site: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(site)],
@@ -31,7 +31,7 @@ def build(project: Path, site: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A copy of what the site is built from."""
+    """Return a copy of the sources of the site."""
     shutil.copy(PROJECT / "mkdocs.yml", tmp_path)
     shutil.copytree(PROJECT / "docs", tmp_path / "docs")
     return tmp_path
@@ -44,7 +44,7 @@ def test_the_site_builds_with_search_and_loads_nothing_from_elsewhere(tmp_path: 
     pages = [page.read_text(encoding="utf-8") for page in tmp_path.rglob("*.html")]
     assert len(pages) > len(list((PROJECT / "docs").rglob("*.md")))
     loaded = re.compile(r'<(?:script|img|iframe)[^>]* src="(?:https?:)?//|<link[^>]* href="(?:https?:)?//')
-    assert [found[0] for page in pages for found in loaded.finditer(page)] == []
+    assert [match[0] for page in pages for match in loaded.finditer(page)] == []
     index = json.loads((tmp_path / "search" / "search_index.json").read_text(encoding="utf-8"))
     assert any("tombstone" in entry["text"] for entry in index["docs"])
 

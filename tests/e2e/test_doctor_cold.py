@@ -1,4 +1,4 @@
-"""`topicsd doctor` beside a cold directory that is not there: nothing of it is written off unasked."""
+"""`topicsd doctor` with a missing cold directory: its segments are dropped only on request."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from topicsd.segment.entry import COLD
 ALL = [seq for seq in range(1, 56) if seq not in (2, 5, 8)]
 
 
-class Place:
-    """A data directory whose oldest segments have moved, with a log behind the newest snapshot."""
+class ColdDirectory:
+    """A data directory with cold segments and a log after the newest snapshot."""
 
-    def __init__(self, path: Path, *, goes_on: bool = True) -> None:
+    def __init__(self, path: Path, *, has_newer_snapshots: bool = True) -> None:
         self.data, self.cold, self.away = path / "data", path / "cold", path / "away"
         self.cold.mkdir()
         shard = self.started()
@@ -30,7 +30,7 @@ class Place:
         shard.checkpoint()
         shard.pass_time(ROUND_SECONDS * 1000 + 1)
         shard.settle()
-        if goes_on:
+        if has_newer_snapshots:
             shard.checkpoint()
             write(shard, 6)
             shard.checkpoint()
@@ -55,7 +55,7 @@ class Place:
         if leaves == "empty":
             self.cold.mkdir()
         elif leaves == "newer":
-            # What a server put there that ran without the mount.
+            # Written by a server that ran without the mount.
             moved = next(self.away.rglob("seg-0000000000000021.data"))
             target = self.cold / moved.relative_to(self.away)
             target.parent.mkdir(parents=True)
@@ -70,89 +70,89 @@ class Place:
 
 @pytest.mark.parametrize("leaves", ["nothing", "empty", "newer"])
 @pytest.mark.parametrize("bad_snapshot", [False, True])
-def test_what_is_in_a_directory_that_is_not_mounted_is_not_given_up(
+def test_segments_of_an_unmounted_cold_directory_are_not_dropped(
     tmp_path: Path, leaves: str, bad_snapshot: bool
 ) -> None:
-    place = Place(tmp_path)
+    directory = ColdDirectory(tmp_path)
     if bad_snapshot:
-        flip(place.snapshots()[-1], 60)
-    place.unmount(leaves)
+        flip(directory.snapshots()[-1], 60)
+    directory.unmount(leaves)
     missing = 2 if leaves == "newer" else 3
-    told = unchanged(place.data, lambda: run_here("verify", place.data))
-    assert told.code == 1
-    assert told.out.count("the cold directory may not be mounted") == missing
-    done = doctor(place.data, "--repair", "--apply", code=1)
+    ran = unchanged(directory.data, lambda: run_here("verify", directory.data))
+    assert ran.code == 1
+    assert ran.out.count("the cold directory may not be mounted") == missing
+    done = doctor(directory.data, "--repair", "--apply", code=1)
     assert done["loses"] == []
     (refused,) = done["refused"]
     assert f"{missing} of 3 cold segments" in refused
-    assert str(place.cold) in refused
+    assert str(directory.cold) in refused
     assert "mounted" in refused
     assert "--give-up-cold" in refused
     assert {one["level"] for one in done["findings"]} == {"loss"}
-    place.mount()
-    assert doctor(place.data, code=0)["findings"] == []
-    assert read_all(place.started()) == (ALL, [])
+    directory.mount()
+    assert doctor(directory.data, code=0)["findings"] == []
+    assert read_all(directory.started()) == (ALL, [])
 
 
-def test_a_segment_that_the_older_snapshot_calls_hot_is_not_given_up(tmp_path: Path) -> None:
-    """Its hot files are gone since the newest one called it cold, and that one is damaged."""
-    place = Place(tmp_path, goes_on=False)
-    _, newest = place.snapshots()
+def test_a_segment_that_is_hot_in_the_older_snapshot_is_not_dropped(tmp_path: Path) -> None:
+    """Its hot files were dropped by the newest snapshot, which is damaged."""
+    directory = ColdDirectory(tmp_path, has_newer_snapshots=False)
+    _, newest = directory.snapshots()
     flip(newest, 60)
-    place.unmount("nothing")
+    directory.unmount("nothing")
     for _ in range(2):
-        done = doctor(place.data, "--repair", "--apply", code=1)
+        done = doctor(directory.data, "--repair", "--apply", code=1)
         assert not done["repaired"]
         assert "3 of 3 cold segments" in done["refused"][0]
-    place.mount()
-    doctor(place.data, "--repair", "--apply", code=0)
-    assert read_all(place.started()) == (ALL[:-10], [])
+    directory.mount()
+    doctor(directory.data, "--repair", "--apply", code=0)
+    assert read_all(directory.started()) == (ALL[:-10], [])
 
 
-def test_the_rest_is_repaired_meanwhile(tmp_path: Path) -> None:
-    place = Place(tmp_path)
-    place.unmount("nothing")
-    flip(segment(place.shard, 31, ".data"), 200)
-    done = doctor(place.data, "--repair", "--apply", code=1)
+def test_other_damage_is_repaired_meanwhile(tmp_path: Path) -> None:
+    directory = ColdDirectory(tmp_path)
+    directory.unmount("nothing")
+    flip(segment(directory.shard, 31, ".data"), 200)
+    done = doctor(directory.data, "--repair", "--apply", code=1)
     assert done["repaired"]
     assert len(done["refused"]) == 1
-    place.mount()
-    assert doctor(place.data, code=0)["findings"] == []
-    got = read_all(place.started())
+    directory.mount()
+    assert doctor(directory.data, code=0)["findings"] == []
+    got = read_all(directory.started())
     assert got.gaps == [(31, 31, "crash")]
     assert got.seqs == [seq for seq in ALL if seq != 31]
 
 
-def test_with_a_damaged_log_all_is_left_alone(tmp_path: Path) -> None:
-    place = Place(tmp_path)
-    place.unmount("nothing")
-    newest = place.shard.wal_files()[-1]
+def test_nothing_is_changed_with_a_damaged_log(tmp_path: Path) -> None:
+    directory = ColdDirectory(tmp_path)
+    directory.unmount("nothing")
+    newest = directory.shard.wal_files()[-1]
     flip(newest, len(Path(newest).read_bytes().rstrip(b"\0")) - 100)
-    before = fingerprint(Path(place.paths.root))
-    done = doctor(place.data, "--repair", "--apply", code=1)
+    before = fingerprint(Path(directory.paths.root))
+    done = doctor(directory.data, "--repair", "--apply", code=1)
     assert not done["repaired"]
     assert "--give-up-cold" in done["refused"][0]
-    assert fingerprint(Path(place.paths.root)) == before
-    given_up = doctor(place.data, "--repair", "--apply", "--give-up-cold", code=0)
+    assert fingerprint(Path(directory.paths.root)) == before
+    given_up = doctor(directory.data, "--repair", "--apply", "--give-up-cold", code=0)
     assert given_up["repaired"]
 
 
-def test_it_is_given_up_when_told(tmp_path: Path) -> None:
-    place = Place(tmp_path)
-    place.unmount("nothing")
-    done = doctor(place.data, "--repair", "--apply", "--give-up-cold", code=0)
+def test_cold_segments_are_dropped_on_request(tmp_path: Path) -> None:
+    directory = ColdDirectory(tmp_path)
+    directory.unmount("nothing")
+    done = doctor(directory.data, "--repair", "--apply", "--give-up-cold", code=0)
     assert done["repaired"]
-    got = read_all(place.started())
+    got = read_all(directory.started())
     assert got.seqs == [seq for seq in ALL if seq > 30]
     assert got.gaps[0][2] == "crash"
 
 
-def test_a_server_that_does_not_start_is_not_said_to_start(tmp_path: Path) -> None:
-    place = Place(tmp_path)
-    for snapshot in place.snapshots():
+def test_doctor_does_not_claim_that_an_unstartable_server_starts(tmp_path: Path) -> None:
+    directory = ColdDirectory(tmp_path)
+    for snapshot in directory.snapshots():
         flip(snapshot, 60)
-    os.unlink(place.shard.wal_files()[0])
-    told = run_here("doctor", place.data)
-    assert "cannot start: " in told.out
-    assert "a server can start" not in told.out
-    assert f"topicsd doctor {place.data} --repair" in " ".join(told.out.split())
+    os.unlink(directory.shard.wal_files()[0])
+    ran = run_here("doctor", directory.data)
+    assert "cannot start: " in ran.out
+    assert "a server can start" not in ran.out
+    assert f"topicsd doctor {directory.data} --repair" in " ".join(ran.out.split())

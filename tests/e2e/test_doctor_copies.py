@@ -1,4 +1,4 @@
-"""`topicsd doctor` and `topicsd verify` where copies stand in the log by reference."""
+"""`topicsd doctor` and `topicsd verify` on a log with copies by reference."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from topicsd.stream.route_runner import Forwards
 
 
 def begun(path: Path) -> RealShard:
-    """A shard in which routes work."""
+    """Open a shard with running routes."""
     shard = RealShard(path)
     state = shard.shard.state
     Forwards(state, shard.loop, Feeds(state, shard.loop))
@@ -28,9 +28,9 @@ def route(shard: RealShard, source: str, dest: str, **options: bool) -> None:
 
 
 def end_of_log(shard: RealShard) -> int:
-    found = shard.shard.log.place
-    assert found is not None
-    return found.offset
+    place = shard.shard.log.place
+    assert place is not None
+    return place.offset
 
 
 def end(shard: RealShard) -> None:
@@ -39,13 +39,13 @@ def end(shard: RealShard) -> None:
 
 
 def damage(path: Path, first: int, last: int) -> None:
-    """So much that no batch between these offsets is left."""
+    """Damage every batch between these offsets."""
     with open(path, "r+b") as file:
         file.seek(first)
         file.write(os.urandom(last - first))
 
 
-def test_a_route_that_is_made_in_a_damaged_range_may_have_copied_there(tmp_path: Path) -> None:
+def test_a_route_created_in_a_damaged_range_may_have_copied_there(tmp_path: Path) -> None:
     shard = begun(tmp_path)
     for name in ("a", "d"):
         shard.put(name, durability="fsync")
@@ -65,7 +65,7 @@ def test_a_route_that_is_made_in_a_damaged_range_may_have_copied_there(tmp_path:
     mended.close()
 
 
-def test_copies_of_a_topic_that_nothing_names_are_counted_as_what_is_lost(tmp_path: Path) -> None:
+def test_copies_of_an_unknown_topic_are_counted_as_lost(tmp_path: Path) -> None:
     shard = begun(tmp_path)
     shard.put("a")
     first = end_of_log(shard)

@@ -1,4 +1,4 @@
-"""`topicsd doctor` where a file of the log is gone: how much may be lost, and where seqs continue."""
+"""`topicsd doctor` with a missing WAL file: the possible loss, and the next seq."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AT_MOST = re.compile(
 
 
 def without_its_last_file(path: Path, *, is_clean: bool) -> RealShard:
-    """Everything is in segments, and the last file of the log holds no record."""
+    """Build a shard with records in segments, and delete its last WAL file."""
     shard = RealShard(path)
     shard.append("orders", *range(RECORDS))
     shard.shard.close()
@@ -35,20 +35,22 @@ def without_its_last_file(path: Path, *, is_clean: bool) -> RealShard:
 
 
 def planned(path: Path) -> Any:
-    (found,) = run_here("doctor", path, "--repair", "--json").json["shards"]
-    return found
+    (report,) = run_here("doctor", path, "--repair", "--json").json["shards"]
+    return report
 
 
 @pytest.mark.parametrize(("is_clean", "most"), [(True, 1000), (False, 1 << 15)])
-def test_what_may_be_lost_is_bounded_by_what_the_file_held(tmp_path: Path, is_clean: bool, most: int) -> None:
+def test_the_possible_loss_is_bounded_by_the_content_of_the_file(
+    tmp_path: Path, is_clean: bool, most: int
+) -> None:
     shard = without_its_last_file(tmp_path, is_clean=is_clean)
-    found = planned(tmp_path)
-    assert not found["starts"]
-    (said,) = [one for one in found["loses"] if one.startswith('topic "orders"')]
+    report = planned(tmp_path)
+    assert not report["starts"]
+    (said,) = [one for one in report["loses"] if one.startswith('topic "orders"')]
     match = AT_MOST.fullmatch(said)
     assert match is not None, said
-    count, goes_on = int(match[1].replace(",", "")), int(match[2])
-    assert goes_on == RECORDS + count + 1 <= RECORDS + most + 1
+    count, next_seq = int(match[1].replace(",", "")), int(match[2])
+    assert next_seq == RECORDS + count + 1 <= RECORDS + most + 1
     assert run_here("doctor", tmp_path, "--repair", "--apply").code == 0
     shard.reopen()
-    assert shard.append("orders", "next").last_seq >= goes_on
+    assert shard.append("orders", "next").last_seq >= next_seq

@@ -1,4 +1,4 @@
-"""A flipped byte in each kind of file of the directory of everything: found, told, repaired."""
+"""A flipped byte in each kind of file of the directory of everything is reported and repaired."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from topicsd.segment.entry import SegmentEntry, SegmentName
 def segments(
     everything: Everything, suffix: str, is_right: Callable[[SegmentEntry], bool]
 ) -> list[tuple[Path, SegmentName]]:
-    """The files of this kind of all segments for which it is so."""
-    found = []
+    """Return path and name of this kind of file for the matching segments."""
+    paths = []
     for snapshot in snapshots_of(everything):
         for topic in snapshot.topics:
             for entry in topic.segments:
@@ -30,8 +30,8 @@ def segments(
                 root = everything.cold if entry.tier == "cold" and suffix != ".del" else everything.data
                 path = Path(shard_paths(str(root), snapshot.head.shard).root, name.key(suffix))
                 if path.exists():
-                    found.append((path, name))
-    return found
+                    paths.append((path, name))
+    return paths
 
 
 def a_segment(suffix: str, is_right: Callable[[SegmentEntry], bool]) -> Callable[[Everything], Path]:
@@ -39,7 +39,7 @@ def a_segment(suffix: str, is_right: Callable[[SegmentEntry], bool]) -> Callable
 
 
 def in_shard(pattern: str) -> Callable[[Everything], Path]:
-    """The newest of the files."""
+    """Return a function for the newest file of a pattern in shard 0."""
     return lambda everything: sorted(everything.data.glob(f"shards/00/{pattern}"))[-1]
 
 
@@ -91,17 +91,17 @@ def test_a_flipped_byte_is_found_and_repaired(copy: Everything, kind: str) -> No
         assert ran.code in (0, 1)
         assert "Traceback" not in ran.err
 
-    found = run_here("doctor", copy.data, "--json", cold).json
-    assert not found["is_fine"]
-    levels = [one["level"] for shard in found["shards"] for one in shard["findings"]]
+    report = run_here("doctor", copy.data, "--json", cold).json
+    assert not report["is_fine"]
+    levels = [one["level"] for shard in report["shards"] for one in shard["findings"]]
     assert levels == [] if damage.level == "layout" else damage.level in levels
-    assert (found["layout"] is not None) == (damage.level == "layout")
+    assert (report["layout"] is not None) == (damage.level == "layout")
 
     apply = ("doctor", copy.data, "--repair", "--apply", cold)
     if damage.repairs:
         assert run_here(*apply).code == 1
     ran = run_here(*apply, *damage.repairs)
-    # Where nothing else is wrong a server makes again what is harmless.
+    # A server repairs harmless damage itself if nothing else is wrong.
     assert ran.code == 0 or "harmless" in ran.out, ran.out
     assert all(shard["starts"] for shard in run_here("doctor", copy.data, "--json", cold).json["shards"])
 
@@ -120,7 +120,7 @@ def test_damage_beside_a_server_is_found(copy: Everything) -> None:
         assert run_here("inspect", copy.data).code in (0, 1)
 
 
-def test_damage_of_an_active_segment_is_told_with_its_range(copy: Everything) -> None:
+def test_damage_of_an_active_segment_is_reported_with_its_range(copy: Everything) -> None:
     is_active: Callable[[SegmentEntry], bool] = lambda one: not one.is_sealed and one.count > 2  # noqa: E731
     path, name = segments(copy, ".data", is_active)[0]
     index = run_here("inspect", path.with_suffix(".idx"), "--json").json
@@ -140,7 +140,7 @@ def test_damage_of_an_active_segment_is_told_with_its_range(copy: Everything) ->
 
 
 def test_everything_else_is_served_after_a_repair(copy: Everything) -> None:
-    """Damage of every kind at once that a repair can undo."""
+    """Damage all kinds of repairable files at once."""
     kinds = ("log", "snapshot", "manifest", "layout", "sealed .data", "sealed .idx", ".tags", "CURRENT")
     for path, kind in [(KINDS[kind].file(copy), kind) for kind in kinds]:
         flip(path, KINDS[kind].offset)
@@ -149,7 +149,7 @@ def test_everything_else_is_served_after_a_repair(copy: Everything) -> None:
     with server(copy.folder) as running:
         said = ask(Api(running.port))
     first = copy.first
-    kept = {first.plain, first.jobs, first.held, first.parked, first.across, first.fsync}
+    kept = {first.plain, first.jobs, first.leased, first.parked, first.across, first.fsync}
     assert kept <= set(said.states)
     for topic in kept:
         assert said.states[topic]["count"] > 0, topic

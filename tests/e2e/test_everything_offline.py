@@ -1,4 +1,4 @@
-"""Every command over the directory of everything, with its server up and down."""
+"""Every command on the directory of everything, with its server up and down."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LOOKS = (
 
 @pytest.fixture(scope="module")
 def served(everything: Everything, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Everything]:
-    """A copy with a server on it, which holds jobs and has written since its start."""
+    """Return a copy with a running server that has leased jobs and has written since its start."""
     copy = everything.copied(tmp_path_factory.mktemp("served"))
     with server(copy.folder) as running:
         api = Api(running.port)
@@ -45,18 +45,18 @@ def served(everything: Everything, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(params=["down", "up"])
 def directory(request: pytest.FixtureRequest, everything: Everything) -> Everything:
-    found: Everything = request.getfixturevalue("served") if request.param == "up" else everything
-    return found
+    result: Everything = request.getfixturevalue("served") if request.param == "up" else everything
+    return result
 
 
 @pytest.mark.parametrize("look", LOOKS, ids=" ".join)
-def test_a_command_says_that_all_is_well(
+def test_every_command_reports_no_problem(
     directory: Everything, everything: Everything, look: tuple[str, ...]
 ) -> None:
     name, *flags = look
     ran = run_here(name, directory.data, *flags)
     assert ran.code == 0, ran.out[-2000:]
-    # What `--frames` notes of the end of a log that is being written.
+    # The note of `--frames` at the end of a log that is being written.
     assert directory is not everything or not ran.err, ran.err
     assert "WRONG" not in ran.out
 
@@ -86,17 +86,17 @@ def inspected(directory: Everything) -> dict[str, Any]:
     return {topic["topic"]: topic for shard in shards for topic in shard["topics"]}
 
 
-def test_topics_are_as_the_server_said(directory: Everything) -> None:
-    found, said = inspected(directory), directory.said
-    assert sorted(found) == sorted(said.states)
+def test_topics_match_the_answers_of_the_server(directory: Everything) -> None:
+    topics, said = inspected(directory), directory.said
+    assert sorted(topics) == sorted(said.states)
     for name, state in said.states.items():
         if state["config"]["durability"] == "ephemeral":
-            assert found[name]["head_seq"] is None
+            assert topics[name]["head_seq"] is None
             continue
         for field in ("head_seq", "earliest_seq", "epoch", "count", "bytes"):
-            assert found[name][field] == state[field], (name, field)
+            assert topics[name][field] == state[field], (name, field)
         config = {name: value for name, value in state["config"].items() if name != "durable"}
-        assert found[name]["config"] == config
+        assert topics[name]["config"] == config
 
 
 @pytest.mark.parametrize("flags", [(), ("--json",), ("--checkpoint",), ("--frames",)], ids=" ".join)
@@ -109,17 +109,17 @@ def test_each_topic_alone(directory: Everything, flags: tuple[str, ...]) -> None
         assert ran.code == 0, (name, ran.out[-2000:])
 
 
-def test_queues_are_as_the_server_said(directory: Everything) -> None:
-    found, seen = inspected(directory), set()
+def test_queues_match_the_answers_of_the_server(directory: Everything) -> None:
+    topics, seen = inspected(directory), set()
     for name, state in directory.said.states.items():
         said = state.get("queue")
-        assert (found[name]["queue"] is None) == (said is None), name
+        assert (topics[name]["queue"] is None) == (said is None), name
         if said is None:
             continue
-        queue = found[name]["queue"]
+        queue = topics[name]["queue"]
         counts = {field: said.get(field, 0) for field in queue if field not in ("paused", "leases_durable")}
         if not state["config"]["leases_durable"]:
-            # No file knows that a job is held, or was given back with a delay.
+            # Leases and returns with a delay are not in any file.
             assert (
                 queue["ready"] + queue["delayed"] == counts["ready"] + counts["in_flight"] + counts["delayed"]
             )
@@ -134,13 +134,13 @@ def test_queues_are_as_the_server_said(directory: Everything) -> None:
     assert seen == {"ready", "in_flight", "delayed", "blocked", "parked", "dead_lettered"}
 
 
-def test_cursors_and_routes_are_as_the_server_said(directory: Everything) -> None:
-    found = inspected(directory)
+def test_cursors_and_routes_match_the_answers_of_the_server(directory: Everything) -> None:
+    topics = inspected(directory)
     for name, said in directory.said.cursors.items():
         fields = ("cursor", "from_seq", "set_ts", "lag_records")
         cursors = [{field: one[field] for field in fields} for one in said]
-        assert found[name]["cursors"] == cursors, name
-    routes = {route["name"]: route for topic in found.values() for route in topic["routes"]}
+        assert topics[name]["cursors"] == cursors, name
+    routes = {route["name"]: route for topic in topics.values() for route in topic["routes"]}
     assert sorted(routes) == sorted(route["router"] for route in directory.said.routes)
     for route in directory.said.routes:
         shown = routes[route["router"]]
@@ -148,7 +148,7 @@ def test_cursors_and_routes_are_as_the_server_said(directory: Everything) -> Non
             assert shown[field] == route[field], (shown, route)
         if "ring" not in route["router"]:
             assert shown["lag"] == 0
-            assert shown["position"] == found[route["source"]]["head_seq"]
+            assert shown["position"] == topics[route["source"]]["head_seq"]
 
 
 def test_text_shows_queues_routes_and_cursors(everything: Everything) -> None:
@@ -156,29 +156,29 @@ def test_text_shows_queues_routes_and_cursors(everything: Everything) -> None:
     for heading in ("QUEUE ", "ROUTE ", "CURSOR "):
         assert f"\n  {heading}" in text
     names = everything.second
-    held = run_here("inspect", everything.data, "--topic", names.held).out
-    assert "queue       4 ready, 4 in flight, 3 delayed" in held
+    text = run_here("inspect", everything.data, "--topic", names.leased).out
+    assert "queue       4 ready, 4 in flight, 3 delayed" in text
     paused = run_here("inspect", everything.data, "--topic", names.paused).out
     assert "paused: 1 ready, 2 dead lettered" in paused
     route = " ".join(run_here("inspect", everything.data, "--topic", names.across).out.split())
     assert f'from "{names.plain}" to "{names.across}", position 74, lag 0, 51 copies' in route
 
 
-def test_frames_say_what_happened_to_jobs(everything: Everything) -> None:
+def test_frames_show_the_events_of_jobs(everything: Everything) -> None:
     names = everything.second
-    rows = run_here("inspect", everything.data, "--frames", "--json", "--topic", names.held).json_lines
+    rows = run_here("inspect", everything.data, "--frames", "--json", "--topic", names.leased).json_lines
     events = [row["event"] for row in rows if "event" in row]
     assert events == ["delayed", "claimed", "acked", "released", "released", "extended", "deleted"]
     rows = run_here("inspect", everything.data, "--frames", "--json", "--topic", names.paused).json_lines
     assert [row["event"] for row in rows if "event" in row] == ["parked", "dead_lettered"]
-    text = run_here("inspect", everything.data, "--frames", "--topic", names.held).out
+    text = run_here("inspect", everything.data, "--frames", "--topic", names.leased).out
     assert " acked below=0" in text
 
 
 def test_an_extension_of_a_lease_in_the_snapshot_is_no_claim(everything: Everything) -> None:
-    """Its claim is in no log any more."""
+    """The frame of its claim was dropped with the log."""
     topics = [topic for one in snapshots_of(everything) for topic in one.topics]
-    (topic,) = [topic for topic in topics if topic.name == everything.first.held]
+    (topic,) = [topic for topic in topics if topic.name == everything.first.leased]
     (seq, lease), *_ = leases_of(topic.sections)
     frame = Lease(IN_FLIGHT, [seq], [1], [lease], 1, "worker")
     assert JobEvents().event(topic.topic_id, frame) == "claimed"

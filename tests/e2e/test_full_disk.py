@@ -1,4 +1,4 @@
-"""The disk of a running server is full: writes are refused, reads go on, and writes resume by themselves."""
+"""The disk of a running server is full: writes are refused, reads continue, writes resume."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tests.harness.process_ledger import book_of, seed_of_this_run
 from tests.harness.raw_client import Answer, RawClient
 from tests.harness.small_disk import SmallDisk, small_disk
 from tests.harness.whole_server import WholeServer
-from tests.harness.writer_crew import Crew
+from tests.harness.writer_clients import Writers
 
 SHARDS = 2
-# More than twice what is written until it is filled: a checkpoint holds it a second time for a while.
+# More than twice the data written before it is filled: a checkpoint keeps a second copy.
 DISK_BYTES = 32 << 20
 RECORD = b'{"records":[{"data":"%b"}]}' % (b"x" * 4000)
 SMALL = b",".join([b'{"data":1}'] * 5)
@@ -37,7 +37,7 @@ def _write_until_full(server: WholeServer, shard: int) -> Answer:
 
 
 def _resume_seconds(server: WholeServer, disk: SmallDisk) -> float:
-    """From the moment at which there is space until each shard takes a write."""
+    """Return the seconds from free space until each shard accepts a write."""
     disk.empty()
     started = time.monotonic()
     with RawClient(server.port) as client:
@@ -60,7 +60,7 @@ def test_a_full_disk_refuses_writes_and_nothing_else_until_there_is_space(tmp_pa
         with RawClient(server.port) as client:
             for shard in range(SHARDS):
                 assert client.ask("POST", _path(server, shard), b'{"records":[%b]}' % SMALL).status == 201
-        with Crew(server.port, book, seed, size=3000):
+        with Writers(server.port, book, seed, size=3000):
             time.sleep(0.2)
             disk.fill()
             server.wait_for(
@@ -68,7 +68,7 @@ def test_a_full_disk_refuses_writes_and_nothing_else_until_there_is_space(tmp_pa
             )
             time.sleep(0.3)
         assert {(seen.status, seen.code) for seen in book.answers} == {(507, "storage_full")}
-        # Nobody ended, nothing was restarted, and everything that was acked can be read.
+        # No process ended or was restarted, and every acked record can be read.
         book.check(server.port)
         workers = server.worker_pids()
         _check_full(server)
@@ -76,9 +76,9 @@ def test_a_full_disk_refuses_writes_and_nothing_else_until_there_is_space(tmp_pa
         book.answers.clear()
         acked_before = book.acked_count
         disk_free_at = time.monotonic()
-        with Crew(server.port, book, f"{seed} again", size=100):
-            server.wait_for(lambda: book.acked_count > acked_before + 100, "writes are taken again")
-        print(f"writes went on within {time.monotonic() - disk_free_at:.2f} s")
+        with Writers(server.port, book, f"{seed} again", size=100):
+            server.wait_for(lambda: book.acked_count > acked_before + 100, "writes are accepted again")
+        print(f"writes resumed within {time.monotonic() - disk_free_at:.2f} s")
         book.check(server.port)
         assert server.worker_pids() == workers
         assert server.stop() == 0
@@ -95,7 +95,7 @@ def _check_full(server: WholeServer) -> None:
             detail = refused.json["error"]["detail"]
             assert detail["free_bytes"] < detail["required_bytes"], detail
             assert not refused.closes
-            # What frees space, and what looks, goes on.
+            # Requests that free space and requests that read are served.
             made = client.ask("POST", f"{_path(server, shard)}/diff", b'{"from_seq":0,"limit":5}')
             assert (made.status, len(made.json["records"])) == (200, 5)
         assert client.ask("GET", "/v0/health").status == 200
@@ -103,7 +103,7 @@ def _check_full(server: WholeServer) -> None:
         assert client.ask("GET", "/v0/topics").status == 200
 
 
-def test_writes_resume_within_seconds_of_there_being_space_also_after_a_kill_on_a_full_disk(
+def test_writes_resume_within_seconds_of_free_space_even_after_a_kill(
     tmp_path: Path,
 ) -> None:
     with small_disk(tmp_path / "disk", DISK_BYTES) as disk:
@@ -126,7 +126,7 @@ def test_writes_resume_within_seconds_of_there_being_space_also_after_a_kill_on_
                     assert deleted.status == 200, deleted
                     heads[shard] = client.ask("GET", _path(server, shard)).json["head_seq"]
             server.kill()
-        # A start on a full disk serves what there is.
+        # A server that starts on a full disk serves the existing records.
         with server:
             with RawClient(server.port) as client:
                 for shard in range(SHARDS):
@@ -134,5 +134,5 @@ def test_writes_resume_within_seconds_of_there_being_space_also_after_a_kill_on_
                     assert (state["head_seq"], state["earliest_seq"]) == (heads[shard], 3)
             restarted = _resume_seconds(server, disk)
             assert server.stop() == 0
-    print(f"writes went on after {resumed:.2f} s, and {restarted:.2f} s behind a restart on the full disk")
+    print(f"writes resumed after {resumed:.2f} s, and {restarted:.2f} s after a restart on the full disk")
     assert restarted < RESUME_SECONDS

@@ -1,4 +1,4 @@
-"""HTTP/2 through the real server: accepted by the front process, spoken by a worker, beside HTTP/1.1."""
+"""HTTP/2 through the real server: accepted by the supervisor, served by a worker, beside HTTP/1.1."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ pytestmark = pytest.mark.slow
 RECORDS = b'{"records":[{"data":1}]}'
 
 
-def test_every_route_is_answered_on_one_connection_whoever_owns_it(tmp_path: Path) -> None:
+def test_requests_to_all_shards_are_answered_on_one_connection(tmp_path: Path) -> None:
     with served(tmp_path) as server, H2Client(server.port) as client:
         topics = [f"t{n}" for n in range(8)]
-        asked = [client.start("POST", f"/v0/topics/{topic}", RECORDS) for topic in topics]
-        assert [client.finish(one).status for one in asked] == [201] * 8
+        requests = [client.start("POST", f"/v0/topics/{topic}", RECORDS) for topic in topics]
+        assert [client.finish(one).status for one in requests] == [201] * 8
         assert client.ask("GET", "/v0/health").json["status"] == "ok"
         assert client.ask("GET", "/v0/ready").status == 200
         listed = client.ask("GET", "/v0/topics").json["topics"]
@@ -34,21 +34,21 @@ def test_every_route_is_answered_on_one_connection_whoever_owns_it(tmp_path: Pat
             assert len(client.ask("POST", f"/v0/topics/{topic}/diff", b"{}").json["records"]) == 1
         for watched in (topics, *([topic] for topic in topics)):
             body = json.dumps({"topics": {topic: {"from_seq": 0} for topic in watched}}).encode()
-            # Whichever shard it is at home with, the stream comes over this connection.
+            # The stream uses this connection, whatever its home shard is.
             events = H2Events(client, client.ask("POST", "/v0/watch", body).json["stream_url"])
             assert sorted(events.records(len(watched))) == [(topic, 1) for topic in watched]
         with RawClient(server.port) as other:
             assert other.ask("GET", "/v0/topics/t0").json["head_seq"] == 1
 
 
-def test_a_preface_that_comes_byte_by_byte_is_one(tmp_path: Path) -> None:
+def test_a_preface_sent_byte_by_byte_is_recognized(tmp_path: Path) -> None:
     with served(tmp_path) as server, RawClient(server.port) as client:
         preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
         client.send_in_pieces([preface[at : at + 1] for at in range(len(preface))])
         assert client.socket.recv(9, 0x100)[3] == 4  # MSG_WAITALL
 
 
-def test_a_stop_answers_what_is_in_flight_and_says_goodbye(tmp_path: Path) -> None:
+def test_a_stop_answers_requests_in_flight_and_sends_goaway(tmp_path: Path) -> None:
     with served(tmp_path) as server, H2Client(server.port) as client:
         client.ask("PUT", "/v0/topics/t", b"{}")
         waiting = client.start("POST", "/v0/topics/t/diff", b'{"wait_ms":30000}')
@@ -61,11 +61,11 @@ def test_a_stop_answers_what_is_in_flight_and_says_goodbye(tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
-def test_curl_speaks_it(tmp_path: Path) -> None:
+def test_curl_speaks_http2(tmp_path: Path) -> None:
     with served(tmp_path) as server:
         url = f"http://127.0.0.1:{server.port}/v0/topics/t"
-        told = ["curl", "--silent", "--write-out", "\n%{http_version} %{http_code}"]
-        known = [*told, "--http2-prior-knowledge", "--header", "content-type: application/json"]
+        curl = ["curl", "--silent", "--write-out", "\n%{http_version} %{http_code}"]
+        known = [*curl, "--http2-prior-knowledge", "--header", "content-type: application/json"]
         large = tmp_path / "body"
         large.write_bytes(b'{"records":[{"data":"%b"}' % (b"x" * 900_000) + b',{"data":1}]}')
         for body, status in ((RECORDS.decode(), 201), (f"@{large}", 200)):
@@ -79,5 +79,5 @@ def test_curl_speaks_it(tmp_path: Path) -> None:
         assert how == "2 200"
         assert [len(str(one["data"])) for one in json.loads(answer)["records"]] == [1, 900_000, 1]
         if "HTTP2" in subprocess.run(["curl", "--version"], capture_output=True, text=True).stdout:
-            ran = subprocess.run([*told, "--http2", url], capture_output=True)
+            ran = subprocess.run([*curl, "--http2", url], capture_output=True)
             assert ran.stdout.decode().rpartition("\n")[2] == "1.1 200"

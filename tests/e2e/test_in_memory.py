@@ -1,4 +1,4 @@
-"""A server in memory: nothing is written, durable classes are refused, and a lost shard is told."""
+"""A server in memory: nothing is written, durable classes are refused, lost shards are reported."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def ask(server: WholeServer, method: str, path: str, body: bytes | None = None) 
         return client.ask(method, f"/v0/topics/{path}", body)
 
 
-def test_nothing_is_written_and_what_is_kept_is_ephemeral(tmp_path: Path) -> None:
+def test_nothing_is_written_and_topics_are_ephemeral(tmp_path: Path) -> None:
     folder = tmp_path / "empty"
     folder.mkdir()
     with WholeServer(tmp_path, "--memory", data_dir=folder / "data") as server:
         topics = [server.topic_of(shard, "t") for shard in range(2)]
         for topic in topics:
-            told = ask(server, "POST", topic, b'{"records":[{"data":1},{"data":2}]}')
-            assert (told.status, told.json["durability"]) == (201, "ephemeral")
+            answer = ask(server, "POST", topic, b'{"records":[{"data":1},{"data":2}]}')
+            assert (answer.status, answer.json["durability"]) == (201, "ephemeral")
             read = ask(server, "POST", f"{topic}/diff", b"{}")
             assert [one["data"] for one in read.json["records"]] == [1, 2]
         queue = ask(server, "PUT", "jobs", b'{"type":"queue","durable":false}')
@@ -62,7 +62,7 @@ def test_a_durable_class_is_refused(tmp_path: Path, config: bytes, sentence: str
         assert ask(server, "PUT", "t", config).status == 400
 
 
-def test_a_topic_that_a_crash_took_is_another_one_when_it_is_made_again(tmp_path: Path) -> None:
+def test_a_topic_recreated_after_a_crash_has_another_epoch(tmp_path: Path) -> None:
     with WholeServer(tmp_path, "--memory", shards=1) as server:
         ask(server, "POST", "t", b'{"records":[{"data":1},{"data":2}]}')
         epoch = ask(server, "POST", "t/diff", b"{}").json["epoch"]

@@ -1,4 +1,4 @@
-"""`topicsd inspect` over directories in every state: what it says is what a start makes of them."""
+"""`topicsd inspect` on directories in every state predicts the result of a start."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def topics(shard: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", DIRECTORIES)
-def test_a_start_does_what_was_foretold(tmp_path: Path, name: str) -> None:
+def test_a_start_does_what_inspect_predicts(tmp_path: Path, name: str) -> None:
     real = DIRECTORIES[name](tmp_path)
     shard = inspected(tmp_path)["shards"][0]
     if not shard["starts"]:
@@ -87,7 +87,9 @@ ENDS = {
 
 
 @pytest.mark.parametrize(("name", "code", "exact", "said"), [(name, *end) for name, end in ENDS.items()])
-def test_it_says_how_the_last_run_ended(tmp_path: Path, name: str, code: str, exact: bool, said: str) -> None:
+def test_the_end_of_the_last_run_is_reported(
+    tmp_path: Path, name: str, code: str, exact: bool, said: str
+) -> None:
     DIRECTORIES[name](tmp_path)
     shard = only_shard(tmp_path)
     assert (shard["last_run"], shard["heads_exact"]) == (code, exact)
@@ -96,7 +98,7 @@ def test_it_says_how_the_last_run_ended(tmp_path: Path, name: str, code: str, ex
 
 
 def joined(text: str) -> str:
-    """A wrapped text on one line."""
+    """Return a wrapped text as one line."""
     return " ".join(text.split())
 
 
@@ -104,7 +106,7 @@ WRONG = {"damaged", "without_current", "with_a_damaged_current", "cut_from_outsi
 
 
 @pytest.mark.parametrize("name", DIRECTORIES)
-def test_the_exit_code_says_whether_anything_is_wrong(tmp_path: Path, name: str) -> None:
+def test_the_exit_code_reports_problems(tmp_path: Path, name: str) -> None:
     DIRECTORIES[name](tmp_path)
     text = run_here("inspect", tmp_path)
     assert text.code == run_here("inspect", tmp_path, "--json").code == (1 if name in WRONG else 0)
@@ -126,9 +128,9 @@ def test_the_facts_of_a_clean_directory(tmp_path: Path) -> None:
     assert file["size_bytes"] == 1 << 16
     assert file["synced_offset"] == file["used_bytes"]
     assert file["remains_bytes"] == 0
-    found = topics(shard)
-    assert list(found) == ["audit", "live", "orders"]
-    orders, audit, live = found["orders"], found["audit"], found["live"]
+    by_name = topics(shard)
+    assert list(by_name) == ["audit", "live", "orders"]
+    orders, audit, live = by_name["orders"], by_name["audit"], by_name["live"]
     assert orders["topic_id"] == f"{topic_id('orders'):016x}"
     assert (orders["head_seq"], orders["durable_seq"], orders["earliest_seq"]) == (3, 3, 2)
     assert (orders["evict_floor"], orders["count"], orders["ceiling"]) == (1, 2, 3)
@@ -137,7 +139,7 @@ def test_the_facts_of_a_clean_directory(tmp_path: Path) -> None:
     assert (audit["evict_floor"], audit["evicted_to"]) == (2, {"cap": 1})
     assert (live["head_seq"], live["count"], live["durable_seq"]) == (None, None, 0)
     assert live["after_restart"] == {"head_seq": 1, "lost": {"gap_from": 1, "gap_to": 1, "reason": "crash"}}
-    assert shard["idempotency_keys"] == 0, "its window is long over"
+    assert shard["idempotency_keys"] == 0, "its window has passed"
 
 
 def test_text_and_json_hold_the_same_facts(tmp_path: Path) -> None:
@@ -160,7 +162,7 @@ def test_text_and_json_hold_the_same_facts(tmp_path: Path) -> None:
     assert "NOT EXACT" in text
 
 
-# Numbers that the engine is free to change are `n`; words and columns are for people and stay.
+# Numbers that the engine may change are `n`; words and columns are fixed.
 CLEAN_TEXT = """\
 topics-data: format 1, 1 shard, instance 6f6e652d73686172642d2d2d2d2d2d2d
 
@@ -209,16 +211,16 @@ def test_one_topic_in_detail(tmp_path: Path) -> None:
         "config all defaults",
     ):
         assert said in text
-    found = run_here("inspect", tmp_path, "--topic", "orders", "--json").json
-    assert (found["shard"], found["starts"], found["problems"]) == (0, True, [])
-    assert found["topic"] == topics(only_shard(tmp_path))["orders"]
+    report = run_here("inspect", tmp_path, "--topic", "orders", "--json").json
+    assert (report["shard"], report["starts"], report["problems"]) == (0, True, [])
+    assert report["topic"] == topics(only_shard(tmp_path))["orders"]
 
 
-def test_a_restart_that_would_lose_is_said_of_the_topic(tmp_path: Path) -> None:
+def test_a_topic_reports_seqs_that_a_restart_would_lose(tmp_path: Path) -> None:
     DIRECTORIES["rebooted"](tmp_path)
     text = joined(run_here("inspect", tmp_path, "--topic", "orders").out)
-    told = r"the head would be (\d+), its ceiling, and seqs 4 to \1 \(crash\) would be reported as lost"
-    assert re.search(told, text)
+    sentence = r"the head would be (\d+), its ceiling, and seqs 4 to \1 \(crash\) would be reported as lost"
+    assert re.search(sentence, text)
     text = joined(run_here("inspect", tmp_path, "--topic", "audit").out)
     assert "restart the head would be 3, and nothing would be reported lost" in text
     assert "floor 2: records were lost up to 1 by cap" in text
@@ -227,7 +229,7 @@ def test_a_restart_that_would_lose_is_said_of_the_topic(tmp_path: Path) -> None:
     assert "its records are in memory only" in text
 
 
-def test_what_is_over_its_ttl_counts_as_evicted(tmp_path: Path) -> None:
+def test_records_older_than_the_ttl_count_as_evicted(tmp_path: Path) -> None:
     shard = RealShard(tmp_path)
     shard.put("short", ttl_ms=1000)
     shard.append("short", 1, 2)
@@ -236,12 +238,12 @@ def test_what_is_over_its_ttl_counts_as_evicted(tmp_path: Path) -> None:
     assert (topic["count"], topic["evict_floor"], topic["evicted_to"]) == (0, 3, {"ttl": 2})
 
 
-def test_a_topic_is_looked_for_where_its_name_belongs_and_then_elsewhere(tmp_path: Path) -> None:
+def test_a_topic_is_searched_in_its_own_shard_first(tmp_path: Path) -> None:
     DIRECTORIES["of_many_shards"](tmp_path)
     names = [f"topic-{number}" for number in range(12)]
     shards = [run_here("inspect", tmp_path, "--topic", name, "--json").json for name in names]
-    assert {found["shard"] for found in shards} == {0, 1, 2}
-    assert [found["topic"]["head_seq"] for found in shards] == list(range(1, 13))
+    assert {report["shard"] for report in shards} == {0, 1, 2}
+    assert [report["topic"]["head_seq"] for report in shards] == list(range(1, 13))
     owner = shards[3]["shard"]
     elsewhere = RealShard(tmp_path, shard=(owner + 1) % 3)
     elsewhere.append("topic-99", 1)
@@ -271,7 +273,7 @@ def test_damage_in_one_shard_leaves_the_others_readable(tmp_path: Path) -> None:
     )
 
 
-def test_files_follow_each_other(tmp_path: Path) -> None:
+def test_wal_files_are_listed_in_order(tmp_path: Path) -> None:
     DIRECTORIES["of_many_files"](tmp_path)
     files = only_shard(tmp_path)["files"]
     assert len(files) > 2
@@ -282,7 +284,7 @@ def test_files_follow_each_other(tmp_path: Path) -> None:
     assert files[-1]["end"] == "ends here"
 
 
-def test_what_was_cut_off_and_what_is_left_over_is_shown(tmp_path: Path) -> None:
+def test_quarantined_and_leftover_files_are_shown(tmp_path: Path) -> None:
     DIRECTORIES["torn_and_gone_on"](tmp_path / "torn")
     shard = only_shard(tmp_path / "torn")
     (kept,) = shard["quarantine"]
@@ -295,7 +297,7 @@ def test_what_was_cut_off_and_what_is_left_over_is_shown(tmp_path: Path) -> None
     assert f"{name} is left over from an unclean stop" in shard["notes"][0]
 
 
-def test_a_torn_tail_is_named(tmp_path: Path) -> None:
+def test_a_torn_tail_is_reported(tmp_path: Path) -> None:
     DIRECTORIES["torn"](tmp_path)
     shard = only_shard(tmp_path)
     (file,) = shard["files"]
@@ -307,7 +309,7 @@ def test_a_torn_tail_is_named(tmp_path: Path) -> None:
     assert file["end"] == f"torn tail of {file['remains_bytes']} B at {file['used_bytes']}"
 
 
-def test_a_server_that_runs_is_named(tmp_path: Path) -> None:
+def test_a_running_server_is_reported(tmp_path: Path) -> None:
     shard = being_used(tmp_path)
     report = only_shard(tmp_path)
     assert (report["last_run"], report["in_use_by"], report["heads_exact"]) == ("in_use", os.getpid(), True)
@@ -316,7 +318,7 @@ def test_a_server_that_runs_is_named(tmp_path: Path) -> None:
     assert only_shard(tmp_path)["in_use_by"] is None
 
 
-def test_a_torn_tail_in_front_of_a_server_is_a_batch_on_its_way(tmp_path: Path) -> None:
+def test_a_torn_tail_beside_a_running_server_is_a_batch_in_flight(tmp_path: Path) -> None:
     shard = being_used(tmp_path)
     flip(shard.wal_files()[-1], shard.shard.log.batch.next_position + 118 - 1)
     report = only_shard(tmp_path)
@@ -328,7 +330,7 @@ def test_a_torn_tail_in_front_of_a_server_is_a_batch_on_its_way(tmp_path: Path) 
     assert only_shard(tmp_path)["notes"][0].startswith("torn tail")
 
 
-def test_a_tear_with_whole_batches_behind_it_is_none_of_a_running_server(tmp_path: Path) -> None:
+def test_whole_batches_after_a_tear_are_damage_even_beside_a_running_server(tmp_path: Path) -> None:
     shard = being_used(tmp_path)
     shard.append("orders", 4)
     shard.append("orders", 5)
@@ -339,7 +341,7 @@ def test_a_tear_with_whole_batches_behind_it_is_none_of_a_running_server(tmp_pat
     shard.stop_dead()
 
 
-def test_a_name_that_would_steer_the_terminal_is_escaped(tmp_path: Path) -> None:
+def test_control_characters_in_a_name_are_escaped(tmp_path: Path) -> None:
     evil = "a\x1b[2Jb"
     wal = WalBytes()
     frame = encode_control(TopicCreate(evil, TopicConfig(), 1), topic_id=topic_id(evil), ts=0)

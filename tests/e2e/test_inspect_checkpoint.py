@@ -1,4 +1,4 @@
-"""`topicsd inspect --checkpoint` over directories with snapshots, good and bad ones."""
+"""`topicsd inspect --checkpoint` on directories with good and damaged snapshots."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def data_dir(path: Path, *numbers: int) -> ShardPaths:
 
 
 def checked(path: Path, *more: object, code: int = 0) -> str:
-    """What it prints; it leaves everything as it was."""
+    """Return the output of the command; check that it changes nothing."""
     before = fingerprint(path)
     ran = run_here("inspect", path, "--checkpoint", *more)
     assert (ran.code, ran.err) == (code, "")
@@ -53,14 +53,14 @@ def only_shard(path: Path, code: int = 0) -> Any:
     return shard
 
 
-def test_the_snapshots_are_listed_with_what_is_in_them(tmp_path: Path) -> None:
+def test_snapshots_are_listed_with_their_contents(tmp_path: Path) -> None:
     data_dir(tmp_path, 6, 7)
-    told = checked(tmp_path)
-    assert "uses snapshot 7 and reads the log from ordinal 10190, at offset 4096 of" in told
-    assert "snapshot.00000006.bin" in told
-    assert "orders/ä" in told
-    assert "cold segments below /cold" in told
-    assert "WRONG" not in told
+    output = checked(tmp_path)
+    assert "uses snapshot 7 and reads the log from ordinal 10190, at offset 4096 of" in output
+    assert "snapshot.00000006.bin" in output
+    assert "orders/ä" in output
+    assert "cold segments below /cold" in output
+    assert "WRONG" not in output
     shard = only_shard(tmp_path)
     newest = shard["snapshots"][0]
     assert (newest["topic_count"], newest["segment_count"], newest["idempotency_keys"]) == (2, 2, 2)
@@ -69,9 +69,9 @@ def test_the_snapshots_are_listed_with_what_is_in_them(tmp_path: Path) -> None:
 
 def test_a_topic_is_shown_with_its_segments(tmp_path: Path) -> None:
     data_dir(tmp_path, 7)
-    told = checked(tmp_path, "--topic", "orders/ä")
+    output = checked(tmp_path, "--topic", "orders/ä")
     for text in ("seg-0000000000000001-2", "sealed", "cold", "10021-10027", "active", "seqs 10001 to 10020"):
-        assert text in told
+        assert text in output
     answer = msgspec.json.decode(checked(tmp_path, "--topic", "orders/ä", "--json"))
     assert answer["snapshot"] == 7
     assert answer["topic"]["config"]["durability"] == "fsync"
@@ -79,26 +79,26 @@ def test_a_topic_is_shown_with_its_segments(tmp_path: Path) -> None:
     assert answer["topic"]["sections"] == {"queue": {"bytes": len(ORDERS.sections["queue"])}}
 
 
-def test_a_damaged_snapshot_is_told_and_the_one_before_it_is_used(tmp_path: Path) -> None:
+def test_a_damaged_snapshot_is_reported_and_the_one_before_it_is_used(tmp_path: Path) -> None:
     paths = data_dir(tmp_path, 6, 7)
     flip(paths.snapshot(7), 60)
-    told = checked(tmp_path, code=1)
-    assert "WRONG" in told
-    assert "NOT USED" in told
-    assert "uses snapshot 6" in told
+    output = checked(tmp_path, code=1)
+    assert "WRONG" in output
+    assert "NOT USED" in output
+    assert "uses snapshot 6" in output
     shard = only_shard(tmp_path, code=1)
     assert [bool(one["damage"]) for one in shard["snapshots"]] == [True, False]
     assert "checksum" in shard["problems"][0]
     assert "WRONG" in checked(tmp_path, "--topic", "empty", code=1)
 
 
-def test_a_snapshot_of_another_directory_is_told(tmp_path: Path) -> None:
+def test_a_snapshot_of_another_directory_is_reported(tmp_path: Path) -> None:
     paths = data_dir(tmp_path, 6)
     put_snapshot(paths, 7, shard=3)
     assert "shard 03" in only_shard(tmp_path, code=1)["problems"][0]
 
 
-def test_nothing_behind_a_snapshot_of_a_newer_program_is_used(
+def test_a_snapshot_of_a_newer_program_stops_the_search(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = data_dir(tmp_path, 6)
@@ -111,30 +111,30 @@ def test_nothing_behind_a_snapshot_of_a_newer_program_is_used(
     assert "finds no usable snapshot" in checked(tmp_path, code=1)
 
 
-def test_a_damaged_manifest_is_told(tmp_path: Path) -> None:
+def test_a_damaged_manifest_is_reported(tmp_path: Path) -> None:
     paths = data_dir(tmp_path, 7)
     flip(paths.manifest, 60)
     assert "Outside readers cannot read this shard" in only_shard(tmp_path, code=1)["problems"][0]
 
 
-def test_trash_and_readers_are_told(tmp_path: Path) -> None:
+def test_trash_and_readers_are_reported(tmp_path: Path) -> None:
     paths = data_dir(tmp_path, 7)
     dropped = os.path.join(paths.wal, "wal-0000000000000001.log")
     Path(dropped).write_bytes(b"x" * 2048)
     move_to_trash(FS, paths, [dropped], 1000)
     Path(paths.readers, "dead-1").touch()
     with ReaderLock(paths.readers, "spark"):
-        told = checked(tmp_path)
-        assert f"process {os.getpid()} holds the files in trash/" in told
-        assert "1 file, 2 KiB" in told
-        assert "dead-1: stale" in told
+        output = checked(tmp_path)
+        assert f"process {os.getpid()} holds the files in trash/" in output
+        assert "1 file, 2 KiB" in output
+        assert "dead-1: stale" in output
 
 
 @pytest.mark.parametrize("has_directories", [True, False])
-def test_a_shard_without_a_checkpoint_says_so(tmp_path: Path, has_directories: bool) -> None:
+def test_a_shard_without_a_checkpoint_is_reported(tmp_path: Path, has_directories: bool) -> None:
     paths = data_dir(tmp_path)
     if not has_directories:
-        # As a program that knew no checkpoints made it.
+        # As written by a program without checkpoints.
         for directory in (paths.readers, paths.meta, paths.trash, paths.topics):
             os.rmdir(directory)
     assert "there is no checkpoint yet" in checked(tmp_path)
@@ -144,7 +144,7 @@ def test_a_shard_without_a_checkpoint_says_so(tmp_path: Path, has_directories: b
     assert "no snapshot in" in ran.err
 
 
-def test_frames_and_checkpoint_are_two_questions(tmp_path: Path) -> None:
+def test_frames_and_checkpoint_cannot_be_combined(tmp_path: Path) -> None:
     data_dir(tmp_path)
     ran = run_here("inspect", tmp_path, "--checkpoint", "--frames")
     assert ran.code == 2

@@ -22,7 +22,7 @@ def frames(path: Path, *more: object) -> list[Any]:
     return run_here("inspect", path, "--frames", "--json", *more).json_lines
 
 
-def test_every_frame_stands_where_the_one_before_it_ends(tmp_path: Path) -> None:
+def test_every_frame_begins_where_the_previous_one_ends(tmp_path: Path) -> None:
     DIRECTORIES["of_many_files"](tmp_path)
     rows = frames(tmp_path)
     by_file: dict[str, list[Any]] = {}
@@ -38,7 +38,7 @@ def test_every_frame_stands_where_the_one_before_it_ends(tmp_path: Path) -> None
     assert [row["ordinal"] for row in rows if "ordinal" in row] == list(range(1, rows[-1]["ordinal"] + 1))
 
 
-def test_what_each_frame_says(tmp_path: Path) -> None:
+def test_the_fields_of_each_frame_type(tmp_path: Path) -> None:
     DIRECTORIES["clean"](tmp_path)
     rows = frames(tmp_path)
     by_type: dict[str, list[Any]] = {}
@@ -60,14 +60,14 @@ def test_what_each_frame_says(tmp_path: Path) -> None:
     assert by_type["batch_end"][0]["control"]["frames"] == by_type["batch_end"][0]["ordinal"] - 1
 
 
-def test_rows_hold_what_json_holds(tmp_path: Path) -> None:
+def test_text_rows_and_json_rows_agree(tmp_path: Path) -> None:
     DIRECTORIES["clean"](tmp_path)
     rows = run_here("inspect", tmp_path, "--frames").out.splitlines()
     assert rows[0] == f"shard 00  {tmp_path}/shards/00"
     assert rows[1].split()[:5] == ["ORDINAL", "FILE", "OFFSET", "SIZE", "TYPE"]
-    found = frames(tmp_path)
-    assert len(rows) == 2 + len(found)
-    for text, row in zip(rows[2:], found, strict=True):
+    json_rows = frames(tmp_path)
+    assert len(rows) == 2 + len(json_rows)
+    for text, row in zip(rows[2:], json_rows, strict=True):
         cells = text.split()
         assert cells[:6] == [
             str(row.get("ordinal", "-")),
@@ -80,14 +80,14 @@ def test_rows_hold_what_json_holds(tmp_path: Path) -> None:
         assert cells[6:8] == [str(row.get("seq", "-")), row.get("topic", "-")]
 
 
-def test_only_the_frames_of_a_topic(tmp_path: Path) -> None:
+def test_the_listing_can_be_limited_to_one_topic(tmp_path: Path) -> None:
     DIRECTORIES["clean"](tmp_path)
     rows = frames(tmp_path, "--topic", "audit")
     assert rows == [row for row in frames(tmp_path) if row.get("topic") == "audit"]
     assert [row["seq"] for row in rows if row["type"] == "append"] == [1, 2, 3]
-    missing = run_here("inspect", tmp_path, "--frames", "--topic", "nobody")
+    missing = run_here("inspect", tmp_path, "--frames", "--topic", "missing")
     assert (missing.code, missing.out) == (2, "")
-    assert missing.err == f'topicsd: there is no topic "nobody" in {tmp_path}\n'
+    assert missing.err == f'topicsd: there is no topic "missing" in {tmp_path}\n'
 
 
 def test_frames_of_a_topic_come_from_the_shard_that_has_it(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_an_earlier_topic_of_the_same_name_is_listed_too(tmp_path: Path) -> None
     assert kinds == ["topic_create", "append", "topic_delete", "topic_create", "append"]
 
 
-def test_the_listing_stops_at_damage_and_says_so(tmp_path: Path) -> None:
+def test_the_listing_stops_at_damage_and_reports_it(tmp_path: Path) -> None:
     real = DIRECTORIES["of_many_files"](tmp_path)
     whole = frames(tmp_path)
     flip(real.wal_files()[1], 2000)
@@ -119,7 +119,7 @@ def test_the_listing_stops_at_damage_and_says_so(tmp_path: Path) -> None:
     assert re.match(r"topicsd: shard 00: wal-\d{16}\.log is damaged at offset \d+, before synced", ran.err)
 
 
-def test_a_torn_tail_is_said_behind_the_rows(tmp_path: Path) -> None:
+def test_a_torn_tail_is_reported_after_the_rows(tmp_path: Path) -> None:
     DIRECTORIES["torn"](tmp_path)
     ran = run_here("inspect", tmp_path, "--frames")
     assert ran.code == 0
@@ -140,7 +140,7 @@ def test_a_frame_that_was_written_damaged_ends_the_listing(tmp_path: Path, json:
     assert f"the frame at offset {118 + len(create)}: the checksum does not match" in ran.err
 
 
-def test_a_listing_of_nothing_is_empty(tmp_path: Path) -> None:
+def test_a_listing_without_frames_is_empty(tmp_path: Path) -> None:
     DIRECTORIES["untouched"](tmp_path)
     assert run_here("inspect", tmp_path, "--frames") == (0, "", "")
 

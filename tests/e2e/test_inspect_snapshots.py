@@ -1,4 +1,4 @@
-"""`topicsd inspect` over directories with snapshots and segments: it says what a start would find."""
+"""`topicsd inspect` on directories with snapshots and segments predicts the result of a start."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def numbers(shard: Any) -> dict[str, tuple[int, int, int, int]]:
 
 def served_numbers(path: Path) -> dict[str, tuple[int, int, int, int]]:
     shard = started(path)
-    found = {}
+    numbers = {}
     for name in shard.shard.topic_names():
         state = shard.state(name)
-        found[name] = (state.head_seq, state.earliest_seq, state.count, state.bytes)
+        numbers[name] = (state.head_seq, state.earliest_seq, state.count, state.bytes)
     shard.stop_dead()
-    return found
+    return numbers
 
 
 def test_heads_and_counts_are_those_of_a_start(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_heads_and_counts_are_those_of_a_start(tmp_path: Path) -> None:
     assert any("loads snapshot 2" in note for note in shard["notes"])
 
 
-def test_a_shard_that_runs_is_looked_at(tmp_path: Path) -> None:
+def test_a_running_shard_can_be_inspected(tmp_path: Path) -> None:
     kept(tmp_path)
     running = started(tmp_path)
     write(running, 3)
@@ -56,7 +56,7 @@ def test_a_shard_that_runs_is_looked_at(tmp_path: Path) -> None:
     running.close()
 
 
-def test_a_damaged_newest_snapshot_is_told_and_the_one_before_it_is_used(tmp_path: Path) -> None:
+def test_a_damaged_newest_snapshot_is_reported_and_the_one_before_it_is_used(tmp_path: Path) -> None:
     made = kept(tmp_path)
     flip(made.paths.snapshot(2), 60)
     shard = only_shard(tmp_path, 1)
@@ -65,7 +65,7 @@ def test_a_damaged_newest_snapshot_is_told_and_the_one_before_it_is_used(tmp_pat
     assert numbers(shard) == served_numbers(tmp_path)
 
 
-def test_without_a_good_snapshot_it_says_that_nothing_starts(tmp_path: Path) -> None:
+def test_a_shard_without_a_good_snapshot_cannot_start(tmp_path: Path) -> None:
     made = kept(tmp_path)
     flip(made.paths.snapshot(2), 60)
     flip(made.paths.snapshot(1), 60)
@@ -75,7 +75,7 @@ def test_without_a_good_snapshot_it_says_that_nothing_starts(tmp_path: Path) -> 
     assert "does not reach back" in shard["problems"][0]
 
 
-def test_what_a_start_would_stumble_over_is_named(tmp_path: Path) -> None:
+def test_damage_that_stops_a_start_is_named(tmp_path: Path) -> None:
     made = kept(tmp_path)
     os.unlink(segment(made, 1, ".del"))
     shard = only_shard(tmp_path, 1)
@@ -95,7 +95,7 @@ def test_damage_that_a_start_does_not_read_is_left_to_verify(tmp_path: Path) -> 
     assert run_here("verify", tmp_path).code == 1
 
 
-def test_frames_in_front_of_the_snapshot_are_listed_while_they_are_there(tmp_path: Path) -> None:
+def test_frames_before_the_snapshot_are_listed_while_they_exist(tmp_path: Path) -> None:
     made = kept(tmp_path)
     rows = run_here("inspect", tmp_path, "--frames", "--json", "--topic", "orders").json_lines
     assert [row["seq"] for row in rows if row["type"] == "append"] == list(range(1, 42))
@@ -103,7 +103,7 @@ def test_frames_in_front_of_the_snapshot_are_listed_while_they_are_there(tmp_pat
     rows = run_here("inspect", tmp_path, "--frames", "--json", "--topic", "orders").json_lines
     assert {row["topic"] for row in rows} == {"orders"}
     assert [row["seq"] for row in rows if row["type"] == "append"][-1] == 41
-    assert run_here("inspect", tmp_path, "--frames", "--topic", "nobody").code == 2
+    assert run_here("inspect", tmp_path, "--frames", "--topic", "missing").code == 2
     names = [wal_name(int(os.path.basename(path)[4:-4])) for path in made.wal_files()]
     shard = only_shard(tmp_path, 0)
     assert [file["name"] for file in shard["files"]] == names

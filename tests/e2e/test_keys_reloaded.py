@@ -1,4 +1,4 @@
-"""Keys that change while the server runs: read again on SIGHUP, here and in the workers, of now and later."""
+"""API keys are reloaded on SIGHUP, in the supervisor and in current and later workers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.harness.served import Served, served
 pytestmark = pytest.mark.slow
 
 OLD, NEW = "old-" + "k" * 32, "new-" + "k" * 32
-# One of each shard, and one that the front process answers.
+# One path per shard, and one that the supervisor answers.
 PATHS = [*(f"/v0/topics/t{number}" for number in range(8)), "/v0/topics"]
 
 
@@ -49,14 +49,14 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def hang_up(server: Served, told: str) -> None:
-    """SIGHUP, until the log says so."""
-    count = server.log.read_text().count(told)
+def reload_keys(server: Served, line: str) -> None:
+    """Send SIGHUP and wait until the log has another such line."""
+    count = server.log.read_text().count(line)
     server.process.send_signal(signal.SIGHUP)
-    until(lambda: server.log.read_text().count(told) > count)
+    until(lambda: server.log.read_text().count(line) > count)
 
 
-def test_a_new_key_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
+def test_a_new_key_replaces_the_old_one(tmp_path: Path) -> None:
     config = tmp_path / "topicsd.toml"
     write(config, f'api_keys = "{OLD}"\n')
     with served(tmp_path, "--config", str(config)) as server:
@@ -64,24 +64,24 @@ def test_a_new_key_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
         assert knows_not(server, NEW)
 
         write(config, f'api_keys = "{NEW}"\nport = 4999\n')
-        hang_up(server, "keys: reloaded")
+        reload_keys(server, "keys: reloaded")
         until(lambda: knows_not(server, OLD))
         assert knows(server, NEW)
-        # A flag overrules what the file says of the port.
+        # The flag overrides the port in the file.
         assert "restart to apply" not in server.log.read_text()
 
-        for broken, told in (
+        for broken, line in (
             (f'api_keys = "{OLD}:raed"', "unknown scope"),
             ("api_keys = ", "is not valid TOML"),
             ('api_keys = ""', "the new settings have no keys"),
             (f'api_keys = "{OLD}"\nmax_limit = 0', "max_limit"),
         ):
             write(config, broken)
-            hang_up(server, told)
+            reload_keys(server, line)
             assert knows(server, NEW)
             assert status(server.port, PATHS[0], OLD) == 401
         config.unlink()
-        hang_up(server, "No such file")
+        reload_keys(server, "No such file")
         assert knows(server, NEW)
 
         workers = set(re.findall(r'"worker_pid":(\d+)', server.log.read_text()))
@@ -95,28 +95,28 @@ def test_a_new_key_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
         assert server.stop() == 0
 
 
-def test_without_a_file_there_is_nothing_to_reload_and_the_log_says_so(tmp_path: Path) -> None:
+def test_a_reload_without_a_file_is_logged(tmp_path: Path) -> None:
     with served(tmp_path, environ={"TOPICS_API_KEYS": OLD}) as server:
-        hang_up(server, "keys: not reloaded: no configuration file to reload")
+        reload_keys(server, "keys: not reloaded: no configuration file to reload")
         assert knows(server, OLD)
         assert "keys: reloaded" not in server.log.read_text()
         assert server.stop() == 0
 
 
-def test_a_changed_setting_of_the_file_is_named_as_one_that_takes_a_restart(tmp_path: Path) -> None:
+def test_a_changed_setting_is_logged_as_needing_a_restart(tmp_path: Path) -> None:
     config = tmp_path / "topicsd.toml"
     write(config, f'api_keys = ["{OLD}"]\nmax_limit = 500\n')
     with served(tmp_path, "--config", str(config)) as server:
         assert knows(server, OLD)
         write(config, f'api_keys = ["{NEW}"]\nmax_limit = 600\n')
-        hang_up(server, "settings: changed, restart to apply: TOPICS_MAX_LIMIT")
+        reload_keys(server, "settings: changed, restart to apply: TOPICS_MAX_LIMIT")
         until(lambda: knows(server, NEW))
         write(config, "api_keys = 5\n")
-        # The message is whole: a redaction takes keys, not sentences.
-        hang_up(server, "api_keys: must be a text in quotes, or a list of them")
+        # The redaction removes the key only.
+        reload_keys(server, "api_keys: must be a text in quotes, or a list of them")
 
 
-def test_a_stream_ends_with_its_key_whoever_has_its_connection(tmp_path: Path) -> None:
+def test_a_stream_ends_with_its_key_in_every_process(tmp_path: Path) -> None:
     config = tmp_path / "topicsd.toml"
     write(config, f'api_keys = "{OLD}"\n')
     field = f"authorization: Bearer {OLD}"
@@ -130,13 +130,13 @@ def test_a_stream_ends_with_its_key_whoever_has_its_connection(tmp_path: Path) -
         for number in range(4):
             answer = client.ask("POST", f"/v0/topics/t{number}", b'{"records":[{"data":1}]}', field)
             assert answer.status == 201
-            # On the one connection are streams of both shards.
+            # One connection has streams of both shards.
             streams.append(H2Events(client, session(number), field))
             streams.append(EventClient(server.port, session(number), field).begin())
         for stream in streams:
             assert [stream.next().name, stream.next().name] == ["record", "caught-up"]
         write(config, f'api_keys = "{NEW}"\n')
-        hang_up(server, "keys: reloaded")
+        reload_keys(server, "keys: reloaded")
         for stream in streams:
             last = stream.next()
             assert (last.name, last.data["code"]) == ("error", "unauthorized")

@@ -1,4 +1,4 @@
-"""The scenarios of locust against a server of two shards: nobody sees a failure."""
+"""The locust scenarios run on a server of two shards without a failed request."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ USERS = 10
 
 
 def has_server() -> bool:
-    asked = subprocess.run(
+    ran = subprocess.run(
         [*SERVER_COMMAND, "--help"], env=environ(), capture_output=True, check=False, timeout=30
     )
-    return asked.returncode == 0
+    return ran.returncode == 0
 
 
 pytestmark = [
@@ -36,7 +36,7 @@ pytestmark = [
 
 
 def run_locust(server: Running, directory: Path, *scenario: str) -> list[dict[str, Any]]:
-    """What locust counted, a table for each kind of request."""
+    """Run locust; return its statistics by kind of request."""
     command = [
         *(sys.executable, "-m", "locust", "--locustfile", f"{PROJECT}/loadtest/locustfile.py"),
         *("--headless", "--only-summary", "--json", "--host", f"http://127.0.0.1:{server.port}"),
@@ -58,7 +58,7 @@ def test_a_scenario_runs_without_a_failure(tmp_path: Path, scenario: str) -> Non
     assert sum(table["num_requests"] for table in tables) > USERS * SECONDS
 
 
-def test_workers_end_what_they_hold_beside_some_that_go_silent(tmp_path: Path) -> None:
+def test_workers_finish_their_jobs_beside_silent_workers(tmp_path: Path) -> None:
     with Subjects(str(tmp_path)).server(2) as server:
         tables = run_locust(server, tmp_path, "JobWorker", "JobProducer")
     by_name = {table["name"]: table for table in tables}
@@ -73,6 +73,6 @@ def test_watchers_get_each_record_of_the_writers(tmp_path: Path) -> None:
     by_name = {table["name"]: table for table in tables}
     assert sum(table["num_failures"] for table in tables) == 0
     assert by_name["stream"]["num_requests"] == USERS // 2
-    # Each of the topics is watched by half of the watchers, and a piece may be of several appends.
+    # Half of the watchers watch each topic, and one event may contain several appends.
     assert by_name["record"]["num_requests"] > by_name["append"]["num_requests"] / 2
     assert by_name["caught-up"]["num_requests"] > 0

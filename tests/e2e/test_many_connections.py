@@ -1,4 +1,4 @@
-"""Thousands of connections that do next to nothing: little memory, and good clients are served meanwhile."""
+"""Thousands of nearly idle connections use little memory and do not delay other clients."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tests.harness.whole_server import WholeServer
 
 SHARDS = 2
 CONNECTIONS = 9000 if DEEP else 3000
-# Of one connection, over all processes.
+# Per connection, over all processes.
 CONNECTION_BYTES_MAX = 16 << 10
 GROWTH_BYTES_MAX = 24 << 20
-# A good client waits at most so long while all of them are there; on a busy machine.
+# The longest wait of another client meanwhile, on a busy machine.
 ANSWER_SECONDS_MAX = 2.0
 ANSWER_BYTES = 900_000
 HUNGRY = 60
@@ -50,7 +50,7 @@ def _memory(server: WholeServer) -> int:
 
 
 def _worst_answer(server: WholeServer, count: int) -> float:
-    """The longest that a new connection with one write waited."""
+    """Return the longest wait of a new connection with one write."""
     worst = 0.0
     for number in range(count):
         started = time.monotonic()
@@ -61,7 +61,9 @@ def _worst_answer(server: WholeServer, count: int) -> float:
     return worst
 
 
-def test_thousands_of_idle_and_slow_connections_cost_little_and_hold_nobody_up(tmp_path: Path) -> None:
+def test_thousands_of_idle_and_slow_connections_use_little_memory_and_delay_no_request(
+    tmp_path: Path,
+) -> None:
     with descriptors(CONNECTIONS + 500), ExitStack() as stack, WholeServer(tmp_path, shards=SHARDS) as server:
         _worst_answer(server, 50)
         before = _memory(server)
@@ -73,16 +75,16 @@ def test_thousands_of_idle_and_slow_connections_cost_little_and_hold_nobody_up(t
             if number % 3 == 0:
                 silent.append(client)
             elif number % 3 == 1:
-                # One begins its line, the next its head: the first waits in front, the other at a worker.
+                # Half of them send part of a request line and stay at the acceptor, others reach a worker.
                 client.send(look[: 20 if number % 2 else -2])
                 halves.append(client)
             else:
-                # One stays with a worker, the next with the front process.
+                # One stays with a worker, the next with the supervisor.
                 assert client.ask("GET", path if number % 2 else "/v0/health").status in (200, 404)
                 idle.append(client)
         worst = _worst_answer(server, 200)
         grown = _memory(server) - before
-        # Some go on, byte by byte: their time is up all the same.
+        # Some send more, byte by byte, and time out all the same.
         trickling = halves[:50]
         for byte in b"x-a: ":
             for client in trickling[1::2]:
@@ -100,7 +102,7 @@ def test_thousands_of_idle_and_slow_connections_cost_little_and_hold_nobody_up(t
             answer = client.read_answer()
             assert (answer.status, answer.code) == (408, "request_timeout")
         for client in silent[:50]:
-            assert client.socket.recv(1) == b"", "nothing is said to who said nothing"
+            assert client.socket.recv(1) == b"", "silent connections are closed without an answer"
         assert server.stop() == 0
 
 
@@ -112,7 +114,7 @@ def _send_what_fits(client: RawClient, wire: bytes) -> None:
         raise AssertionError("the server reads on and on")
 
 
-def test_clients_that_do_not_read_their_answers_cost_what_one_answer_has(tmp_path: Path) -> None:
+def test_a_client_that_does_not_read_uses_the_memory_of_one_answer(tmp_path: Path) -> None:
     with ExitStack() as stack, WholeServer(tmp_path, shards=SHARDS) as server:
         path = f"/v0/topics/{server.topic_of(0, 'd')}"
         with RawClient(server.port) as client:
@@ -124,6 +126,6 @@ def test_clients_that_do_not_read_their_answers_cost_what_one_answer_has(tmp_pat
             _send_what_fits(client, request_bytes("POST", f"{path}/diff", b"{}") * 20)
         worst = _worst_answer(server, 100)
         grown = _memory(server) - before
-        print(f"{HUNGRY} clients: {grown / HUNGRY:,.0f} bytes each; another one waited {worst:.3f} s")
+        print(f"{HUNGRY} clients: {grown / HUNGRY:,.0f} bytes each; another client waited {worst:.3f} s")
         assert grown < HUNGRY * 3 * ANSWER_BYTES + GROWTH_BYTES_MAX
         assert worst < ANSWER_SECONDS_MAX

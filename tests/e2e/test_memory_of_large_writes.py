@@ -17,11 +17,11 @@ from tests.harness.whole_server import WholeServer
 pytestmark = pytest.mark.slow
 
 SIZE = 60 << 20
-# Nothing of it is copied but into the page cache, also when another process receives it.
+# The body is copied only into the page cache, also if another process receives it.
 FACTOR_MAX = 1.5
 ENVIRON = {
     "TOPICS_MAX_RECORD_BYTES": str(64 << 20),
-    # No checkpoint reads the records of the write before while a write is measured.
+    # No checkpoint reads the records of an earlier write during a measurement.
     "TOPICS_WAL_FILE_BYTES": str(2 << 30),
     "TOPICS_CHECKPOINT_INTERVAL_MS": "3600000",
 }
@@ -48,7 +48,7 @@ class Memory:
         self._before = self._sum("VmRSS")
 
     def grown(self) -> int:
-        """By how much, with the peak of each process."""
+        """Return the growth of memory over all processes, from the peak of each."""
         return self._sum("VmHWM") - self._before
 
     def _sum(self, name: str) -> int:
@@ -56,9 +56,9 @@ class Memory:
 
 
 def _status_bytes(pid: int, name: str) -> int:
-    found = re.search(rf"^{name}:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
-    assert found is not None
-    return int(found[1]) * 1024
+    match = re.search(rf"^{name}:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    assert match is not None
+    return int(match[1]) * 1024
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeServer]:
 
 @contextmanager
 def connected(server: WholeServer, shard: int) -> Iterator[RawClient]:
-    """A connection that has come to this shard."""
+    """Return a connection that was handed over to this shard."""
     with RawClient(server.port) as client:
         topic = server.topic_of(shard, "first")
         assert client.ask("POST", f"/v0/topics/{topic}", b'{"records":[{"data":1}]}').status in (200, 201)
@@ -80,7 +80,7 @@ def connected(server: WholeServer, shard: int) -> Iterator[RawClient]:
 @pytest.mark.parametrize("is_gzip", [False, True], ids=["plain", "gzip"])
 @pytest.mark.parametrize("at", [0, 1], ids=["at its shard", "at another shard"])
 @pytest.mark.parametrize("body_of", [one_record, many_records, with_a_key])
-def test_a_large_write_is_held_once(
+def test_a_large_write_is_in_memory_once(
     server: WholeServer, body_of: Callable[[], bytes], at: int, is_gzip: bool
 ) -> None:
     body = body_of()
@@ -101,7 +101,7 @@ def test_a_large_write_is_held_once(
 
 @pytest.mark.parametrize("is_gzip", [False, True], ids=["plain", "gzip"])
 @pytest.mark.parametrize("at", [0, 1], ids=["at its shard", "at another shard"])
-def test_a_large_write_over_http2_is_held_once(server: WholeServer, at: int, is_gzip: bool) -> None:
+def test_a_large_write_over_http2_is_in_memory_once(server: WholeServer, at: int, is_gzip: bool) -> None:
     body = with_a_key()
     with H2Client(server.port) as client:
         first = server.topic_of(at, "first")

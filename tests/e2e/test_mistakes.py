@@ -1,4 +1,4 @@
-"""Mistakes of people who use the server for the first time, and what they are answered over a real server."""
+"""Common mistakes of first-time users, and the answers of a real server."""
 
 from __future__ import annotations
 
@@ -408,7 +408,7 @@ def test_a_mistake_is_answered_with_the_rule_and_the_fix(
         ("application/json; charset=latin1", 'content-type: charset must be utf-8, got "latin1"'),
     ],
 )
-def test_another_kind_of_body(server: WholeServer, content_type: str | None, message: str) -> None:
+def test_a_body_of_another_content_type(server: WholeServer, content_type: str | None, message: str) -> None:
     for path in (f"{EV}/diff", "/v0/watch"):
         with RawClient(server.port) as client:
             answer = client.ask("POST", path, b"{}", content_type=content_type)
@@ -434,7 +434,7 @@ def test_sizes_are_named_with_their_units(server: WholeServer) -> None:
         assert client.read_answer().message == "the body must be at most 64 MiB (67108864 bytes)"
 
 
-def test_a_key_that_was_used_for_other_records(server: WholeServer) -> None:
+def test_a_reused_idempotency_key_with_other_records(server: WholeServer) -> None:
     with RawClient(server.port) as client:
         for data, status in ((1, 201), (2, 409)):
             body = b'{"records":[{"data":%d}],"idempotency_key":"k"}' % data
@@ -462,7 +462,7 @@ def test_a_deleted_name_may_be_deleted_again(server: WholeServer) -> None:
             assert (answer.status, answer.json["deleted"]) == (200, False)
 
 
-def test_a_job_that_another_worker_holds_is_skipped_with_the_reason(server: WholeServer) -> None:
+def test_a_job_leased_to_another_worker_is_skipped_with_the_reason(server: WholeServer) -> None:
     with RawClient(server.port) as client:
         claimed = client.ask("POST", f"{MAILS}/claim", b'{"node":"a"}').json["claimed"][0]["$seq"]
         body = b'{"node":"b","seqs":[%d,77]}' % claimed
@@ -472,7 +472,7 @@ def test_a_job_that_another_worker_holds_is_skipped_with_the_reason(server: Whol
 
 
 @pytest.mark.parametrize(
-    ("message", "told"),
+    ("message", "text"),
     [
         ({"op": "subscribe"}, "topics: is required, unless topic is sent"),
         (
@@ -493,7 +493,7 @@ def test_a_job_that_another_worker_holds_is_skipped_with_the_reason(server: Whol
         ({"op": "publish", "topic": "ev", "records": {}}, "records: must be an array, got an object"),
     ],
 )
-def test_messages_of_a_web_socket(server: WholeServer, message: dict[str, object], told: str) -> None:
+def test_error_messages_of_a_websocket(server: WholeServer, message: dict[str, object], text: str) -> None:
     with WsClient(server.port) as socket:
         socket.say_raw(json.dumps(message).encode())
-        assert socket.read()["message"] == told
+        assert socket.read()["message"] == text

@@ -1,4 +1,4 @@
-"""What a person types who does not know the command yet: the answer says what to type instead."""
+"""Mistyped commands: the error message suggests the right one."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ def test_config_alone_shows_its_help() -> None:
         ),
     ],
 )
-def test_a_slip_is_answered_with_what_was_meant(arguments: tuple[str, ...], sentence: str) -> None:
+def test_a_typing_error_is_answered_with_a_suggestion(arguments: tuple[str, ...], sentence: str) -> None:
     assert last_line(*arguments) == sentence
 
 
 @pytest.mark.slow
-def test_an_ipv6_address_is_taken_and_logged_in_brackets(tmp_path: Path) -> None:
+def test_an_ipv6_address_is_accepted_and_logged_in_brackets(tmp_path: Path) -> None:
     with served(tmp_path, "--host=[::1]", "--shards=1", answers_at="::1") as one:
         assert connects(one.port, "::1")
         log = one.log.read_text()
@@ -100,7 +100,7 @@ def test_a_client_that_speaks_tls_is_refused_at_once_and_logged_once(tmp_path: P
     assert log.count("connection: refused: the client sent TLS to a plain HTTP port") == 1
 
 
-def test_an_interpreter_that_cannot_be_executed_is_one_sentence(tmp_path: Path) -> None:
+def test_an_interpreter_that_cannot_be_executed_is_one_error_line(tmp_path: Path) -> None:
     refuse_interpreter(sys.executable)
     path = tmp_path / "python"
     path.write_text("")

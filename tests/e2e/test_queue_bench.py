@@ -1,4 +1,4 @@
-"""The lines of the benchmark about queues are measured from start to end against the server itself."""
+"""The queue benchmark runs against a real server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("name", ["jobs", "waiting", "job"])
-def test_a_line_about_queues_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_the_queue_benchmark_reports_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     monkeypatch.setattr(queue_lines, "WAITING", 20_000)
     monkeypatch.setattr(queue_lines, "LEASED", 2000)
     result = server_bench.measure(name, LINES[name], 0.2, 1, str(tmp_path), SERVER_COMMAND)

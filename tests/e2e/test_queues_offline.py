@@ -1,4 +1,4 @@
-"""The commands over a directory whose queues have jobs in every state, in the log and in a snapshot."""
+"""The offline commands on queues with jobs in every state, in the log and in a snapshot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A shard that does not start, and one that takes its time: what probes, clients and the log say."""
+"""A shard that cannot start, and one that starts slowly: the answers to probes and clients, and the log."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ def test_a_shard_that_does_not_start_is_named_without_paths_and_without_a_retry_
         with RawClient(one.port) as other:
             answers["topic"] = other.ask("GET", f"/v0/topics/{damaged}")
         with RawClient(one.port) as other:
-            # Over the worker of the other shard.
+            # Through the worker of the other shard.
             assert other.ask("GET", f"/v0/topics/{name_on(1, 2, 't')}").status == 200
-            answers["forwarded"] = other.ask("GET", f"/v0/topics/{damaged}")
-    told = {name: (one.status, one.json.get("error", {}).get("code")) for name, one in answers.items()}
-    assert told == {
+            answers["remote"] = other.ask("GET", f"/v0/topics/{damaged}")
+    outcomes = {name: (one.status, one.json.get("error", {}).get("code")) for name, one in answers.items()}
+    assert outcomes == {
         "/v0/ready": (503, "not_ready"),
         "/v0/ready?allow_degraded=true": (200, None),
         "/v0/topics": (503, "not_ready"),
         "/v0/routers": (503, "not_ready"),
         "partial": (200, None),
         "topic": (503, "storage_failed"),
-        "forwarded": (503, "storage_failed"),
+        "remote": (503, "storage_failed"),
     }
     for name, answer in answers.items():
         assert "retry-after" not in answer.fields, name

@@ -1,4 +1,4 @@
-"""The line of the benchmark about a worker that is restarted is measured on the server itself."""
+"""The restart benchmark runs against a real server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from loadtest.bench.subjects import SERVER_COMMAND
 
 
 @pytest.mark.slow
-def test_a_restart_is_measured_beside_rounds_without_one(
+def test_the_restart_benchmark_compares_rounds_with_and_without_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(restart_line, "SECONDS_MIN", 0.5)

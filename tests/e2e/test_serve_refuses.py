@@ -1,4 +1,4 @@
-"""`topicsd serve` where it must not start: each refusal is one sentence, and an exit code."""
+"""`topicsd serve` where it must not start: each refusal is one error line and an exit code."""
 
 from __future__ import annotations
 
@@ -31,14 +31,17 @@ def test_a_second_server_on_a_directory_is_refused(tmp_path: Path) -> None:
     finally:
         lock.release()
     assert ran.code == 1
-    assert ran.err.splitlines()[-1] == f"topicsd: {data_dir}: in use by another server, process {os.getpid()}"
-    # It made nothing there.
+    assert (
+        ran.err.splitlines()[-1]
+        == f"topicsd: {data_dir}: in use by another server, process {os.getpid()}"
+    )
+    # It created nothing there.
     assert os.listdir(data_dir) == ["LOCK"]
     DirLock(fs, lock_path(data_dir)).release()
 
 
 @pytest.mark.slow
-def test_a_second_server_beside_one_that_runs_is_refused(tmp_path: Path) -> None:
+def test_a_second_server_on_a_busy_port_is_refused(tmp_path: Path) -> None:
     with served(tmp_path) as first:
         ran = run_command("serve", "--port=0", "--data-dir", tmp_path / "data")
         assert ran.code == 1
@@ -49,7 +52,7 @@ def test_a_second_server_beside_one_that_runs_is_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "10.0.0.1"])
-def test_an_open_door_is_refused_unless_it_is_meant(host: str) -> None:
+def test_a_public_address_without_keys_is_refused_unless_allowed(host: str) -> None:
     ran = run_here("serve", "--host", host)
     assert ran.code == 2
     assert f"topicsd: {host} can be reached from other machines, and TOPICS_API_KEYS is not set" in ran.err
@@ -58,9 +61,9 @@ def test_an_open_door_is_refused_unless_it_is_meant(host: str) -> None:
     refuse_open_door(Settings(host=host, api_keys="a-key-of-some-length"), [])
 
 
-def test_the_address_of_a_passed_socket_counts_and_not_the_setting() -> None:
-    told = r"0\.0\.0\.0 can be reached"
-    with closing(socket.create_server(("0.0.0.0", 0))) as passed, pytest.raises(CommandError, match=told):
+def test_the_address_of_a_passed_socket_overrides_the_setting() -> None:
+    refusal = r"0\.0\.0\.0 can be reached"
+    with closing(socket.create_server(("0.0.0.0", 0))) as passed, pytest.raises(CommandError, match=refusal):
         refuse_open_door(Settings(), [passed])
     with closing(socket.create_server(("127.0.0.1", 0))) as passed:
         refuse_open_door(Settings(host="0.0.0.0"), [passed])
@@ -71,15 +74,13 @@ def test_loopback_needs_no_keys(host: str) -> None:
     assert is_loopback(host)
 
 
-def test_a_host_that_is_none_is_told() -> None:
+def test_an_unknown_host_is_reported() -> None:
     ran = run_here("serve", "--host", "no such host")
     assert ran.code == 2
     assert "cannot resolve host no such host: " in ran.err
 
 
-def test_a_directory_keeps_its_number_of_shards_and_says_so(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_another_number_of_shards_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     data_dir = str(tmp_path / "data")
     fs = RealFs()
     assert open_own_layout(fs, Settings(data_dir=data_dir, shards=3)).shards == 3
@@ -98,8 +99,8 @@ def test_a_damaged_layout_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_port_file_that_cannot_be_written_in_the_end_is_a_sentence_too(tmp_path: Path) -> None:
-    # No name is left for the unfinished file beside it.
+def test_a_port_file_that_becomes_unwritable_is_one_error_line(tmp_path: Path) -> None:
+    # No name is left for the temporary file beside it.
     port_file = tmp_path / ("p" * 250)
     ran = run_command(
         "serve", "--port=0", "--shards=1", "--data-dir", tmp_path / "d", "--port-file", port_file

@@ -1,4 +1,4 @@
-"""The server as a service of systemd: what it reports, whom it feeds, and that a restart refuses nobody."""
+"""The server under systemd: its notifications, the watchdog, and restarts without refused connections."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 
 class Manager:
-    """The end of systemd: what was reported, line by line."""
+    """The systemd side of the notification socket: the received lines."""
 
     def __init__(self, path: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -60,7 +60,7 @@ def get(port: int, path: str) -> int:
         return answer.status
 
 
-def test_it_reports_that_it_is_ready_beats_and_stops(tmp_path: Path, manager: Manager) -> None:
+def test_systemd_receives_ready_watchdog_and_stopping(tmp_path: Path, manager: Manager) -> None:
     with served(tmp_path, environ=manager.environ) as server:
         manager.wait_for("READY=1")
         assert get(server.port, "/v0/ready") == 200
@@ -68,18 +68,18 @@ def test_it_reports_that_it_is_ready_beats_and_stops(tmp_path: Path, manager: Ma
         for _ in range(2):
             manager.lines.clear()
             manager.wait_for("WATCHDOG=1")
-            # Told more than once, as a datagram may get lost.
+            # Sent more than once, as a datagram may be lost.
             manager.wait_for("READY=1")
         assert server.stop() == 0
         manager.wait_for("STOPPING=1")
         manager.wait_for("EXTEND_TIMEOUT_USEC=30000000")
-        # Nobody else was told that it is the service.
+        # No child process received the notification socket.
         assert "systemd: notification dropped" not in server.log.read_text()
 
 
 @pytest.mark.parametrize("fronts", [1, 2])
-def test_a_restart_refuses_nobody(tmp_path: Path, manager: Manager, fronts: int) -> None:
-    """Clients go on connecting, one connection a request, while one server goes and the next one comes."""
+def test_a_restart_refuses_no_connection(tmp_path: Path, manager: Manager, fronts: int) -> None:
+    """Clients send one request per connection while one server stops and the next one starts."""
     statuses: list[int] = []
     failures: list[str] = []
     enough = threading.Event()
@@ -114,12 +114,12 @@ def test_a_restart_refuses_nobody(tmp_path: Path, manager: Manager, fronts: int)
     assert set(statuses) <= {200, 503}
 
 
-def test_a_server_that_hangs_is_not_reported_as_well(tmp_path: Path, manager: Manager) -> None:
+def test_a_hanging_server_sends_no_watchdog_message(tmp_path: Path, manager: Manager) -> None:
     with served(tmp_path, environ=manager.environ) as server:
         manager.wait_for("READY=1")
         server.process.send_signal(signal.SIGSTOP)
         try:
-            # A report may be under way.
+            # A notification may be in transit.
             manager.heard_nothing_of("WATCHDOG=1", 0.2)
             assert manager.heard_nothing_of("WATCHDOG=1", 1.5)
         finally:

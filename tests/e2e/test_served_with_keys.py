@@ -1,4 +1,4 @@
-"""Keys from the environment to the answer, and where they are not: in the log, and with the children."""
+"""API keys from the environment authorize requests, and appear in no log and no child process."""
 
 from __future__ import annotations
 

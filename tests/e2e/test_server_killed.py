@@ -1,4 +1,4 @@
-"""The whole server is killed under load, again and again over one directory: what was acked is there."""
+"""The whole server is killed under load repeatedly: every acked record survives."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tests.harness.crash_sweep import DEEP
 from tests.harness.process_ledger import Sent, book_of, seed_of_this_run
 from tests.harness.tally import attempt
 from tests.harness.whole_server import WholeServer, nothing_left_behind
-from tests.harness.writer_crew import Crew
+from tests.harness.writer_clients import Writers
 
 ROUNDS = 150 if DEEP else 6
-# Files of the log small enough to be changed in most rounds.
+# WAL files small enough to rotate in most rounds.
 FLAGS = ("--wal-file-bytes=256KiB", "--fronts=2")
 
 pytestmark = pytest.mark.slow
 
 
-def test_a_server_killed_again_and_again_loses_nothing_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_server_killed_repeatedly_loses_and_leaks_nothing(tmp_path: Path) -> None:
     seed = seed_of_this_run()
     rng = Random(seed)
     server = WholeServer(tmp_path, *FLAGS, shards=3)
@@ -30,16 +30,16 @@ def test_a_server_killed_again_and_again_loses_nothing_and_leaves_nothing_behind
     for number in range(ROUNDS):
         with attempt("server killed under load", f"TOPICS_TEST_SEED={seed}, round {number}"):
             if number % 2:
-                # The one that is to recover is killed as well, wherever it is by then.
+                # The next server is killed as well, at any point of its recovery.
                 server.start_and_kill(rng.uniform(0.1, 1.0))
             with nothing_left_behind(tmp_path), server:
                 if number == 0:
                     book.make_topics(server.port)
-                # Now and then the next one goes on over what the one before left, with nobody in between.
+                # Sometimes the next server continues without a check in between.
                 elif number % 3:
                     book.check(server.port)
                     retries = book.settled(retries)
-                with Crew(server.port, book, f"{seed} {number}", retries=retries):
+                with Writers(server.port, book, f"{seed} {number}", retries=retries):
                     time.sleep(rng.uniform(0.1, 0.7))
                     server.kill(rng)
             retries = book.crashed()

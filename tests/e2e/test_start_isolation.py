@@ -1,4 +1,4 @@
-"""What surrounds a server has no effect or is named: current directory, a copy of the data, /dev/shm."""
+"""The environment of a server has no effect or is named: current directory, data copies, /dev/shm."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_copy_of_a_data_directory_is_served_beside_its_original(tmp_path: Path
         with served(tmp_path / "second") as second:
             for port in (second.port, first.port):
                 append_to_each_shard(port)
-                # Across the shards, over the sockets between the processes.
+                # Across the shards, over the links between the processes.
                 with RawClient(port) as client:
                     listed = client.ask("GET", "/v0/topics").json["topics"]
                     assert [one["count"] for one in listed] == [2, 2]
@@ -74,7 +74,7 @@ BARE_DEV = "mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3 && mknod -m
         ),
     ],
 )
-def test_shared_memory_that_cannot_be_had_is_named(tmp_path: Path, how: str, what: str) -> None:
+def test_missing_shared_memory_is_named(tmp_path: Path, how: str, what: str) -> None:
     before = ("unshare", "--mount", "sh", "-c", f'{how} && exec "$@"', "sh")
     if shutil.which("unshare") is None or subprocess.run(["unshare", "--mount", "true"]).returncode:
         pytest.skip("no mount namespace can be made here")

@@ -1,6 +1,6 @@
-"""A stop of the real server while clients go on: who sent a request gets a whole answer, or no connection.
+"""A stop under load: every request that was sent gets a whole answer, or no connection.
 
-The only exception is HTTP's own: on a connection that was kept open, a request that is sent after the stop
+The only exception is that of HTTP: on a persistent connection, a request that is sent after the stop
 began may cross the end of the connection.
 """
 
@@ -21,7 +21,7 @@ from tests.harness.served import served
 
 pytestmark = pytest.mark.slow
 
-PATIENCE_SECONDS = 30.0
+TIMEOUT_SECONDS = 30.0
 BODY = b'{"records":[{"data":1}]}'
 
 
@@ -35,15 +35,15 @@ def health(number: int) -> bytes:
     return b"GET /v0/health HTTP/1.1\r\nhost: here\r\n\r\n"
 
 
-def slow_read(number: int) -> bytes:
-    """One that waits for what does not come, and is answered early by a stop."""
+def long_poll(number: int) -> bytes:
+    """Return a long poll without a record; a stop answers it early."""
     body = b'{"from_seq":1000000,"wait_ms":20000}'
     head = f"POST /v0/topics/t{number % 7}/diff HTTP/1.1\r\nhost: here\r\ncontent-length: {len(body)}\r\n"
     return head.encode() + b"content-type: application/json\r\n\r\n" + body
 
 
 class Clients:
-    """Threads that ask; what they were not answered, and when they had asked it."""
+    """Threads that send requests, with the unanswered requests and their times."""
 
     def __init__(self, port: int) -> None:
         self.statuses: set[int] = set()
@@ -67,7 +67,7 @@ class Clients:
     def _run(self, ask: Callable[[int], bytes], keeps: bool, number: int) -> None:
         while not self._is_over.is_set():
             try:
-                connection = socket.create_connection(("127.0.0.1", self._port), timeout=PATIENCE_SECONDS)
+                connection = socket.create_connection(("127.0.0.1", self._port), timeout=TIMEOUT_SECONDS)
             except ConnectionRefusedError:
                 return
             with closing(connection):
@@ -75,7 +75,7 @@ class Clients:
                     number += 1
 
     def _ask_once(self, connection: socket.socket, request: bytes, keeps: bool) -> bool:
-        """Whether the connection may be asked again."""
+        """Send one request; return whether the connection can be used again."""
         sent = time.monotonic()
         data = b""
         with suppress(OSError):
@@ -104,30 +104,30 @@ def children(pid: int) -> list[int]:
 
 @pytest.mark.parametrize("all_at_once", [False, True])
 @pytest.mark.parametrize("fronts", [1, 2])
-def test_a_stop_answers_what_was_sent(tmp_path: Path, fronts: int, all_at_once: bool) -> None:
-    """`all_at_once` is how systemd stops a service: every process of it is told."""
+def test_a_stop_answers_every_request_that_was_sent(tmp_path: Path, fronts: int, all_at_once: bool) -> None:
+    """With `all_at_once` every process is signalled, as systemd does."""
     with served(tmp_path, f"--fronts={fronts}") as server:
         clients = Clients(server.port)
         for ask in (append, health):
             clients.start(ask, keeps=False, count=3)
             clients.start(ask, keeps=True, count=3)
-        clients.start(slow_read, keeps=True, count=2)
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        clients.start(long_poll, keeps=True, count=2)
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while clients.answer_count < 500 and time.monotonic() < deadline:
             time.sleep(0.01)
         stopped_at = time.monotonic()
         for pid in children(server.process.pid) if all_at_once else []:
             os.kill(pid, signal.SIGTERM)
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(PATIENCE_SECONDS) == 0
+        assert server.process.wait(TIMEOUT_SECONDS) == 0
         clients.join()
-    lost = [told for told, sent in clients.unanswered if sent < stopped_at or told.startswith("new")]
+    lost = [error for error, sent in clients.unanswered if sent < stopped_at or error.startswith("new")]
     assert lost == []
-    # The first append makes the topic, and a read may come before it.
+    # The first append creates the topic, and a read may precede it.
     assert clients.statuses <= {200, 201, 404, 503}
 
 
-def test_a_request_that_is_half_there_is_told_that_the_server_stops(tmp_path: Path) -> None:
+def test_an_incomplete_request_is_answered_with_shutting_down(tmp_path: Path) -> None:
     with served(tmp_path) as server:
         halves = (
             append(0)[:-5],
@@ -138,7 +138,7 @@ def test_a_request_that_is_half_there_is_told_that_the_server_stops(tmp_path: Pa
             b"",
         )
         connections = [
-            socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_SECONDS) for _ in halves
+            socket.create_connection(("127.0.0.1", server.port), timeout=TIMEOUT_SECONDS) for _ in halves
         ]
         for connection, half in zip(connections, halves, strict=True):
             connection.sendall(half)
@@ -150,6 +150,6 @@ def test_a_request_that_is_half_there_is_told_that_the_server_stops(tmp_path: Pa
                 data = connection.recv(1 << 16)
                 assert data.startswith(b"HTTP/1.1 503 ")
                 assert b"shutting_down" in data
-        assert server.process.wait(PATIENCE_SECONDS) == 0
-        # Nobody waits for the rest.
+        assert server.process.wait(TIMEOUT_SECONDS) == 0
+        # The rest is never sent.
         assert time.monotonic() - began < 8

@@ -1,4 +1,4 @@
-"""The units of systemd, judged by systemd itself and held against what the server does."""
+"""The systemd units, checked by systemd itself and against the behaviour of the server."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_systemd_waits_longer_than_the_longest_drain() -> None:
     assert int(seconds) > DRAIN_MAX
 
 
-def test_a_start_that_cannot_be_right_is_not_tried_again() -> None:
+def test_a_start_with_a_permanent_error_is_not_retried() -> None:
     assert values(SERVICE, "Type") == ["notify"]
     assert values(SERVICE, "Restart") == ["on-failure"]
     assert values(SERVICE, "RestartPreventExitStatus") == ["2"]
@@ -70,13 +70,13 @@ def test_the_units_agree_with_the_defaults_of_the_server() -> None:
 
 
 def test_the_log_can_read_what_it_needs_of_proc() -> None:
-    # With it, /proc/sys/kernel/random/boot_id would be gone.
+    # It would hide /proc/sys/kernel/random/boot_id.
     assert values(SERVICE, "ProcSubset") == []
 
 
 @pytest.mark.slow
 def test_the_server_runs_without_memory_that_is_writable_and_executable() -> None:
-    """What MemoryDenyWriteExecute= forbids, asked of the kernel for a process that loads all there is."""
+    """Set what MemoryDenyWriteExecute= sets on a process that loads every module."""
     program = (
         "import ctypes, sys\n"
         "libc = ctypes.CDLL(None, use_errno=True)\n"

@@ -1,4 +1,4 @@
-"""A server that was started in a terminal ends with it, and does not live on unseen."""
+"""A server that was started in a terminal ends with it."""
 
 from __future__ import annotations
 

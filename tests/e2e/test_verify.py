@@ -1,4 +1,4 @@
-"""`topicsd verify`: whatever is wrong is named with its place, and what is fine is let be."""
+"""`topicsd verify` names every problem with file and offset, and reports no false problem."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ BROKEN = {"damaged", "without_current", "with_a_damaged_current", "cut_from_outs
 
 
 @pytest.mark.parametrize("name", DIRECTORIES)
-def test_what_the_program_left_is_fine_and_what_was_damaged_is_not(tmp_path: Path, name: str) -> None:
+def test_directories_of_the_program_pass_and_damaged_ones_fail(tmp_path: Path, name: str) -> None:
     DIRECTORIES[name](tmp_path)
     text = run_here("verify", tmp_path)
     assert verified(tmp_path)["is_fine"] == (name not in BROKEN)
@@ -98,7 +98,7 @@ def died(path: Path) -> RealShard:
 
 
 def synced_end(rows: list[Any]) -> int:
-    """How far the log itself proves that it was synced."""
+    """Return the offset up to which the log proves that it was synced."""
     return max(int(row["control"]["synced"]) for row in rows if row["type"] == "batch_end")
 
 
@@ -135,7 +135,7 @@ def test_every_byte_that_is_changed_is_found_and_named(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("build", [stopped, died])
-def test_what_it_calls_fine_starts_and_what_it_calls_wrong_does_not(
+def test_a_directory_starts_if_and_only_if_verify_passes(
     tmp_path: Path, build: Callable[[Path], RealShard]
 ) -> None:
     end = log_end(build(tmp_path / "original"))
@@ -152,7 +152,7 @@ def test_what_it_calls_fine_starts_and_what_it_calls_wrong_does_not(
         shutil.rmtree(path)
 
 
-def test_bytes_behind_the_end_are_a_note(tmp_path: Path) -> None:
+def test_bytes_after_the_end_are_a_note(tmp_path: Path) -> None:
     real = stopped(tmp_path)
     end = log_end(real)
     flip(real.wal_files()[0], end + 100)
@@ -166,12 +166,12 @@ def test_bytes_behind_the_end_are_a_note(tmp_path: Path) -> None:
     assert notes(tmp_path / "died")[0].startswith(f"torn tail: 1 byte at offset {end} of {FIRST} are no")
 
 
-def test_whole_batches_behind_a_tear_are_counted(tmp_path: Path) -> None:
+def test_whole_batches_after_a_tear_are_counted(tmp_path: Path) -> None:
     shard = RealShard(tmp_path)
     shard.send_append("orders", 0)
     shard.settle()
     for number in range(1, 4):
-        # Written and not synced.
+        # Written, but not synced.
         shard.send_append("orders", number)
         shard.loop.run_until_idle()
     shard.stop_dead()
@@ -191,8 +191,8 @@ def test_each_damaged_place_is_named(tmp_path: Path) -> None:
     hit = [appends[3], appends[7], appends[25]]
     for row in hit:
         flip(os.path.join(real.paths.wal, row["file"]), row["offset"] + 50)
-    found = problems(tmp_path)
-    assert [(one["file"], one["offset"], one["topic"], one["seq"]) for one in found] == [
+    damaged = problems(tmp_path)
+    assert [(one["file"], one["offset"], one["topic"], one["seq"]) for one in damaged] == [
         (row["file"], row["offset"], "orders", row["seq"]) for row in hit
     ]
     text = run_here("verify", tmp_path)
@@ -200,15 +200,15 @@ def test_each_damaged_place_is_named(tmp_path: Path) -> None:
     for row in hit:
         assert f'{row["file"]}, at offset {row["offset"]}, seq {row["seq"]} of topic "orders"' in joined
     assert "3 problems found: read 1 shard, 4 files" in text.out
-    assert verified(tmp_path)["records"] == len(appends) - 3, "what is whole behind the damage is read"
+    assert verified(tmp_path)["records"] == len(appends) - 3, "whole records after the damage are read"
 
 
 def test_a_damaged_header_of_a_later_file_is_named(tmp_path: Path) -> None:
     real = DIRECTORIES["of_many_files"](tmp_path)
     flip(real.wal_files()[1], 60)
-    (found,) = problems(tmp_path)
-    assert (found["file"], found["offset"]) == (os.path.basename(real.wal_files()[1]), 0)
-    assert "the file header is damaged" in found["what"]
+    (problem,) = problems(tmp_path)
+    assert (problem["file"], problem["offset"]) == (os.path.basename(real.wal_files()[1]), 0)
+    assert "the file header is damaged" in problem["what"]
 
 
 def test_a_truncated_file_is_named(tmp_path: Path) -> None:
@@ -227,8 +227,8 @@ def test_zeros_where_the_log_was_are_found(tmp_path: Path) -> None:
     with open(real.wal_files()[0], "r+b") as file:
         file.seek(118)
         file.write(bytes(end - 118))
-    (found,) = problems(tmp_path)
-    assert (found["file"], found["offset"]) == (FIRST, 118)
+    (problem,) = problems(tmp_path)
+    assert (problem["file"], problem["offset"]) == (FIRST, 118)
 
 
 def missing_first(real: RealShard) -> str:
@@ -248,7 +248,7 @@ def missing_last(real: RealShard) -> str:
 
 
 def of_another_directory(real: RealShard) -> str:
-    wal = WalBytes(instance=b"somebody-else's-")
+    wal = WalBytes(instance=b"other-instance--")
     Path(real.wal_files()[0]).write_bytes(wal.padded())
     return "belongs to shard 0 of instance"
 
@@ -264,20 +264,20 @@ def of_another_version(real: RealShard) -> str:
 @pytest.mark.parametrize(
     "change", [missing_first, missing_middle, missing_last, of_another_directory, of_another_version]
 )
-def test_files_that_are_no_log_together_are_named(tmp_path: Path, change: Callable[[RealShard], str]) -> None:
+def test_files_that_do_not_form_one_log_are_named(tmp_path: Path, change: Callable[[RealShard], str]) -> None:
     said = change(DIRECTORIES["of_many_files"](tmp_path))
-    found = problems(tmp_path)
-    assert any(said in one["what"] for one in found), found
+    rows = problems(tmp_path)
+    assert any(said in one["what"] for one in rows), rows
     assert run_here("inspect", tmp_path).code == 1
 
 
-def crafted(path: Path, *frames: bytes, **told: Any) -> None:
-    """A log whose batch is whole, and whose frames say what a shard would not write."""
+def crafted(path: Path, *frames: bytes, **fields: Any) -> None:
+    """Write a log with a whole batch of frames that no shard would write."""
     real = RealShard(path)
     real.append("other", 1)
     stop(real)
     wal = WalBytes()
-    wal.batch(*frames, **told)
+    wal.batch(*frames, **fields)
     Path(real.wal_files()[0]).write_bytes(wal.padded())
     current = read_current(real.fs, real.paths.current)
     assert current is not None
@@ -300,7 +300,7 @@ AT = 118 + len(CREATE)
 
 
 def copy(seq: int, ts: int) -> bytes:
-    """Of the first record behind the creation."""
+    """Return a reference to the first record after the creation."""
     return encode_control(ForwardCursor("r", 1, 1, seq, 1, [AT], [47]), topic_id=ORDERS, ts=ts)
 
 
@@ -370,18 +370,18 @@ CRAFTED: dict[str, tuple[list[bytes], int, str | None, int | None, str]] = {
 
 
 @pytest.mark.parametrize(("frames", "offset", "topic", "seq", "said"), CRAFTED.values(), ids=CRAFTED)
-def test_a_whole_batch_that_cannot_be_is_named(
+def test_an_impossible_whole_batch_is_named(
     tmp_path: Path, frames: list[bytes], offset: int, topic: str | None, seq: int | None, said: str
 ) -> None:
     crafted(tmp_path, *frames)
-    found = problems(tmp_path)[0]
-    assert said in found["what"]
-    assert (found["file"], found["offset"], found["seq"]) == (FIRST, offset, seq)
+    problem = problems(tmp_path)[0]
+    assert said in problem["what"]
+    assert (problem["file"], problem["offset"], problem["seq"]) == (FIRST, offset, seq)
     text = " ".join(run_here("verify", tmp_path).out.split())
     assert f"{FIRST}, at offset {offset}" in text
 
 
-def test_a_topic_is_named_when_it_was_there_before_the_batch(tmp_path: Path) -> None:
+def test_a_topic_that_existed_before_the_batch_is_named(tmp_path: Path) -> None:
     real = RealShard(tmp_path)
     real.append("other", 1)
     stop(real)
@@ -389,23 +389,23 @@ def test_a_topic_is_named_when_it_was_there_before_the_batch(tmp_path: Path) -> 
     wal.batch(CREATE, orders(1))
     begin, _ = wal.batch(orders(3))
     Path(real.wal_files()[0]).write_bytes(wal.padded())
-    found = problems(tmp_path)[0]
-    assert (found["topic"], found["seq"], found["offset"]) == ("orders", 3, begin)
-    assert 'is seq 3 of topic "orders", whose head is 1' in found["what"]
+    problem = problems(tmp_path)[0]
+    assert (problem["topic"], problem["seq"], problem["offset"]) == ("orders", 3, begin)
+    assert 'is seq 3 of topic "orders", whose head is 1' in problem["what"]
 
 
-def test_a_batch_end_that_counts_wrong_is_named(tmp_path: Path) -> None:
+def test_a_batch_end_with_a_wrong_count_is_named(tmp_path: Path) -> None:
     crafted(tmp_path, CREATE, orders(1), ordinal=9)
     assert "the batch has 2 frames, but its BatchEnd records 8" in problems(tmp_path)[0]["what"]
 
 
-def test_a_batch_end_that_knows_the_future_is_named(tmp_path: Path) -> None:
+def test_a_batch_end_with_a_position_ahead_of_the_log_is_named(tmp_path: Path) -> None:
     crafted(tmp_path, CREATE, synced=200)
     assert "synced offset of 200, which is after its own start" in problems(tmp_path)[0]["what"]
 
 
 def test_whole_frames_in_the_wrong_place_are_named(tmp_path: Path) -> None:
-    """A batch with another chain: what an older run wrote, or another file."""
+    """Write a batch with another chain, as of an older run or another file."""
     real = RealShard(tmp_path)
     real.append("other", 1)
     stop(real)
@@ -416,28 +416,28 @@ def test_whole_frames_in_the_wrong_place_are_named(tmp_path: Path) -> None:
     current = read_current(real.fs, real.paths.current)
     assert current is not None
     write_current(real.fs, real.paths.current, msgspec.structs.replace(current, end=wal.end))
-    found = problems(tmp_path)[0]
-    assert found["offset"] == begin
-    assert "are whole frames, but not the expected batch" in found["what"]
+    problem = problems(tmp_path)[0]
+    assert problem["offset"] == begin
+    assert "are whole frames, but not the expected batch" in problem["what"]
 
 
 @pytest.mark.parametrize("length", [0xFFFFFFFF, 0, 1, 37, 45, 70_000_000])
-def test_a_length_that_cannot_be_is_not_believed(tmp_path: Path, length: int) -> None:
+def test_an_impossible_frame_length_is_rejected(tmp_path: Path, length: int) -> None:
     real = stopped(tmp_path)
     rows = run_here("inspect", tmp_path, "--frames", "--json").json_lines
     row = next(row for row in rows if row["type"] == "append" and row["seq"] == 2)
     with open(real.wal_files()[0], "r+b") as file:
         file.seek(row["offset"])
         file.write(length.to_bytes(4, "little"))
-    (found,) = problems(tmp_path)
-    assert (found["offset"], found["topic"], found["seq"]) == (row["offset"], "orders", 2)
-    assert re.search("frame length|the checksum does not match", found["what"])
+    (problem,) = problems(tmp_path)
+    assert (problem["offset"], problem["topic"], problem["seq"]) == (row["offset"], "orders", 2)
+    assert re.search("frame length|the checksum does not match", problem["what"])
 
 
 def test_a_topic_in_the_wrong_shard_is_noted(tmp_path: Path) -> None:
     DIRECTORIES["of_many_shards"](tmp_path)
-    found = run_here("inspect", tmp_path, "--topic", "topic-1", "--json").json
-    wrong = (found["shard"] + 1) % 3
+    report = run_here("inspect", tmp_path, "--topic", "topic-1", "--json").json
+    wrong = (report["shard"] + 1) % 3
     shard = RealShard(tmp_path, shard=wrong)
     shard.append("topic-1", "elsewhere")
     stop(shard)
@@ -449,7 +449,7 @@ def test_a_topic_in_the_wrong_shard_is_noted(tmp_path: Path) -> None:
     ]
 
 
-def test_what_is_none_of_ours_is_noted(tmp_path: Path) -> None:
+def test_foreign_files_are_noted(tmp_path: Path) -> None:
     real = stopped(tmp_path)
     (tmp_path / "shards/01").mkdir()
     Path(real.paths.wal, "notes.txt").write_text("x")
@@ -460,7 +460,7 @@ def test_what_is_none_of_ours_is_noted(tmp_path: Path) -> None:
     assert "shards/01" in run_here("inspect", tmp_path).out
 
 
-def test_only_the_shard_that_is_meant_is_read(tmp_path: Path) -> None:
+def test_only_the_selected_shard_is_read(tmp_path: Path) -> None:
     real = DIRECTORIES["of_many_shards"](tmp_path)
     flip(real.wal_files()[0], 200)
     assert run_here("verify", tmp_path).code == 1
@@ -469,7 +469,9 @@ def test_only_the_shard_that_is_meant_is_read(tmp_path: Path) -> None:
     assert "read 1 shard, 1 file" in run_here("verify", tmp_path, "--shard", 1).out
 
 
-def test_a_read_error_is_named_with_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_error_is_named_with_its_file_and_offset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     DIRECTORIES["of_many_shards"](tmp_path)
     pread = RealFs.pread
     bad = (tmp_path / "shards/01/wal" / FIRST).stat().st_ino
@@ -482,6 +484,6 @@ def test_a_read_error_is_named_with_its_place(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(RealFs, "pread", sick)
     verdict = verified(tmp_path)
     assert [len(shard["problems"]) for shard in verdict["shards"]] == [0, 1, 0]
-    (found,) = problems(tmp_path)
-    assert found["file"] == f"{tmp_path}/shards/01/wal/{FIRST} at offset 118"
-    assert found["what"] == "read failed: Input/output error"
+    (problem,) = problems(tmp_path)
+    assert problem["file"] == f"{tmp_path}/shards/01/wal/{FIRST} at offset 118"
+    assert problem["what"] == "read failed: Input/output error"

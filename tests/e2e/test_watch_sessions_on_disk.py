@@ -1,4 +1,4 @@
-"""Watch sessions in a data directory: what `inspect` shows of them, and that a repair keeps them."""
+"""Watch sessions in a data directory: `inspect` shows them, and a repair keeps them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def session(number: int) -> WatchSession:
 
 
 def watched(path: Path) -> RealShard:
-    """One session in a snapshot, one behind it, and one that ended."""
+    """Build a shard with one session in a snapshot, one after it, and one that ended."""
     shard = RealShard(path)
     shard.append("orders", record({"n": 1}))
     for number in (1, 2, 3):
@@ -33,23 +33,23 @@ def watched(path: Path) -> RealShard:
     return shard
 
 
-def test_a_session_is_a_row_that_says_all_of_it(tmp_path: Path) -> None:
+def test_a_session_is_one_row_with_all_its_fields(tmp_path: Path) -> None:
     watched(tmp_path).shard.close(checkpoint=False)
     rows = run_here("inspect", tmp_path, "--frames", "--json").json_lines
-    found = [row for row in rows if row["type"] == "watch_session"]
-    assert len(found) == 4
-    assert not any("topic" in row or "topic_id" in row for row in found)
-    told = found[0]["control"]
-    assert (told["session"], told["key_id"]) == (session(1).session.hex(), "0a1b2c3d")
-    assert (told["names"], told["from_seqs"], told["epochs"]) == (["orders", "a"], [1, 2], [3, 4])
-    assert found[-1]["control"]["names"] == []
+    session_rows = [row for row in rows if row["type"] == "watch_session"]
+    assert len(session_rows) == 4
+    assert not any("topic" in row or "topic_id" in row for row in session_rows)
+    control = session_rows[0]["control"]
+    assert (control["session"], control["key_id"]) == (session(1).session.hex(), "0a1b2c3d")
+    assert (control["names"], control["from_seqs"], control["epochs"]) == (["orders", "a"], [1, 2], [3, 4])
+    assert session_rows[-1]["control"]["names"] == []
     text = run_here("inspect", tmp_path, "--frames").out
     assert 'names=["orders","a"]' in text
     assert run_here("verify", tmp_path).code == 0
 
 
 @pytest.mark.parametrize("damaged", ["", "log", "segment"])
-def test_a_start_and_a_repair_keep_them(tmp_path: Path, damaged: str) -> None:
+def test_a_start_and_a_repair_keep_sessions(tmp_path: Path, damaged: str) -> None:
     shard = watched(tmp_path)
     damaged_at = log_end(shard) + 40
     shard.append("orders", record({"n": 2}))

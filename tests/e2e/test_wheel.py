@@ -1,4 +1,4 @@
-"""A wheel of the project, installed into an empty environment with nothing but the runtime lock, serves."""
+"""A wheel of the project serves from an environment with the runtime lock only."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def ask(address: str, body: object = None) -> dict[str, object]:
     request = urllib.request.Request(address, headers={"content-type": "application/json"})
     data = None if body is None else json.dumps(body).encode()
     with urllib.request.urlopen(request, data, START_SECONDS) as answer:
-        found: dict[str, object] = json.load(answer)
-    return found
+        answered: dict[str, object] = json.load(answer)
+    return answered
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""One worker is killed or stopped under load: its shard is away for a moment, the others never notice."""
+"""One worker is killed or stopped under load: its shard is briefly unavailable, the others are not."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.harness.process_ledger import ProcessLedger, Sent, book_of, seed_of_t
 from tests.harness.raw_client import RawClient
 from tests.harness.tally import attempt
 from tests.harness.whole_server import Process, WholeServer
-from tests.harness.writer_crew import Client, ConnectionEnded, Crew
+from tests.harness.writer_clients import Client, ConnectionEnded, Writers
 
 ROUNDS = 40 if DEEP else 4
 SHARDS = 3
 VICTIM = 1
 MEASURED_SECONDS = 10.0 if DEEP else 3.0
-# A machine that is busy with other things has tails of its own; the figures are printed.
+# A busy machine adds latency of its own; the figures are printed.
 TAIL_TIMES = 2.0
 TAIL_US_MIN = 50_000 if DEEP else 1_000_000
 RECORD = b'{"records":[{"data":1}]}'
@@ -30,7 +30,7 @@ RECORD = b'{"records":[{"data":1}]}'
 pytestmark = pytest.mark.slow
 
 
-def test_workers_killed_again_and_again_lose_nothing(tmp_path: Path) -> None:
+def test_workers_killed_repeatedly_lose_nothing(tmp_path: Path) -> None:
     seed = seed_of_this_run()
     book = book_of(SHARDS)
     retries: list[Sent] = []
@@ -39,7 +39,7 @@ def test_workers_killed_again_and_again_lose_nothing(tmp_path: Path) -> None:
         for number in range(ROUNDS):
             shard = number % SHARDS
             with attempt("worker killed under load", f"TOPICS_TEST_SEED={seed}, round {number}"):
-                with Crew(server.port, book, f"{seed} {number}", retries=retries):
+                with Writers(server.port, book, f"{seed} {number}", retries=retries):
                     time.sleep(0.3)
                     _kill_worker(server, shard)
                     server.wait_for_shard(shard)
@@ -52,7 +52,7 @@ def test_workers_killed_again_and_again_lose_nothing(tmp_path: Path) -> None:
     assert book.acked_count > ROUNDS * 20
 
 
-def test_the_other_shards_do_not_notice_that_one_is_killed(tmp_path: Path) -> None:
+def test_a_killed_worker_does_not_affect_the_other_shards(tmp_path: Path) -> None:
     seed = seed_of_this_run()
     book = book_of(SHARDS)
     with WholeServer(tmp_path, shards=SHARDS) as server, ThreadPoolExecutor() as pool:
@@ -62,17 +62,17 @@ def test_the_other_shards_do_not_notice_that_one_is_killed(tmp_path: Path) -> No
         targets.write_text("".join(f'/v0/topics/{name}\t{{"records":[{{"data":1}}]}}\n' for name in others))
 
         def load(seconds: float, rate: float = 0.0) -> Measured:
-            asked = Load(
+            plan = Load(
                 targets=str(targets),
                 own_targets=True,
                 connections=4,
                 seconds=seconds,
                 rate=rate,
             )
-            return run(server.port, asked)
+            return run(server.port, plan)
 
         rate = load(1.0).per_second / 4
-        with Crew(server.port, book, seed, writers=2, topics=_topics_of(server, book), pause_seconds=0.05):
+        with Writers(server.port, book, seed, writers=2, topics=_topics_of(server, book), pause_seconds=0.05):
             calm = load(MEASURED_SECONDS, rate)
             struck = pool.submit(load, MEASURED_SECONDS, rate)
             time.sleep(0.5)
@@ -84,11 +84,11 @@ def test_the_other_shards_do_not_notice_that_one_is_killed(tmp_path: Path) -> No
     print(
         f"{rate:,.0f}/s; p99 {calm.latency_us.p99:,.0f} µs, with a kill {under_kill.latency_us.p99:,.0f} µs;"
     )
-    print(f"its shard was away for {outage:.2f} s; {dict(book.answers)}")
+    print(f"its shard was unavailable for {outage:.2f} s; {dict(book.answers)}")
     assert calm.fault() is None
     assert under_kill.fault() is None
     assert under_kill.latency_us.p99 <= max(TAIL_TIMES * calm.latency_us.p99, TAIL_US_MIN)
-    # Nobody but the clients of the shard that was killed was told anything but yes.
+    # Only clients of the killed shard received errors.
     assert {seen.topic for seen in book.answers} <= set(_topics_of(server, book))
 
 
@@ -104,12 +104,12 @@ def _kill_worker(server: WholeServer, shard: int) -> None:
 
 
 def _outage(server: WholeServer) -> float:
-    """Until its shard serves again. All that new connections are told meanwhile is 503 and when to come."""
+    """Return the seconds until the shard serves again; new connections get 503 and Retry-After."""
     started = time.monotonic()
     path = f"/v0/topics/{server.topic_of(VICTIM, 'd')}"
-    told: Counter[str] = Counter()
+    outcomes: Counter[str] = Counter()
     while True:
-        assert time.monotonic() - started < 30, told
+        assert time.monotonic() - started < 30, outcomes
         try:
             with Client(server.port) as client:
                 answer = client.ask("GET", path)
@@ -117,19 +117,19 @@ def _outage(server: WholeServer) -> float:
                     break
                 assert (answer.status, answer.code) == (503, "not_ready"), answer
                 assert int(answer.fields["retry-after"]) >= 1
-                told["503"] += 1
+                outcomes["503"] += 1
                 _check_control(client.socket.getpeername()[1])
         except ConnectionEnded:
-            # It had been handed over and received when the worker died.
-            told["ended"] += 1
+            # The worker died after it received the connection.
+            outcomes["ended"] += 1
         time.sleep(0.01)
-    assert told["503"] > 0
-    assert told["ended"] <= 1, told
+    assert outcomes["503"] > 0
+    assert outcomes["ended"] <= 1, outcomes
     return time.monotonic() - started
 
 
 def _check_control(port: int) -> None:
-    """What is said of the whole while a shard is away is never silently short."""
+    """Check that lists name the shard that is missing from them."""
     with RawClient(port) as client:
         assert client.ask("GET", "/v0/health").status == 200
         ready = client.ask("GET", "/v0/ready?allow_degraded=true")
@@ -138,7 +138,7 @@ def _check_control(port: int) -> None:
         listed = client.ask("GET", "/v0/topics")
         if ready.json["status"] == "ready":
             return
-        # It may have come back between the one question and the other.
+        # The shard may have returned between the two requests.
         assert ready.json["status"] == "degraded"
         assert f"shard {VICTIM}" in ready.json["reason"]
         assert part.status == 200
@@ -146,13 +146,13 @@ def _check_control(port: int) -> None:
         assert listed.status == 200 or (listed.code == "not_ready" and str(VICTIM) in listed.message), listed
 
 
-def test_a_worker_that_hangs_is_replaced_and_its_shard_says_so_meanwhile(tmp_path: Path) -> None:
+def test_a_hanging_worker_is_replaced_and_its_shard_answers_503_meanwhile(tmp_path: Path) -> None:
     seed = seed_of_this_run()
     book = book_of(SHARDS)
     with WholeServer(tmp_path, shards=SHARDS) as server, ThreadPoolExecutor() as pool:
         book.make_topics(server.port)
         path = f"/v0/topics/{server.topic_of(VICTIM, 'd')}"
-        with Crew(server.port, book, seed, pause_seconds=0.01):
+        with Writers(server.port, book, seed, pause_seconds=0.01):
             time.sleep(0.3)
             hung = server.a_worker(VICTIM)
             hung.signal(signal.SIGSTOP)
@@ -170,7 +170,7 @@ def test_a_worker_that_hangs_is_replaced_and_its_shard_says_so_meanwhile(tmp_pat
         hung.close()
         doubtful = book.crashed()
         book.check(server.port)
-        with Crew(server.port, book, f"{seed} again", retries=book.settled(doubtful)):
+        with Writers(server.port, book, f"{seed} again", retries=book.settled(doubtful)):
             time.sleep(0.3)
         book.check(server.port)
         assert server.stop() == 0
@@ -181,24 +181,24 @@ def test_a_worker_that_hangs_is_replaced_and_its_shard_says_so_meanwhile(tmp_pat
 
 
 def _ask_over_the_link(server: WholeServer) -> float:
-    """What a connection of another shard is told of the one that hangs, at the latest when it is killed."""
+    """Return the seconds until a remote request to the hanging shard is answered."""
     with RawClient(server.port) as client:
         assert client.ask("GET", f"/v0/topics/{server.topic_of(0, 'd')}").status == 200
-        asked = time.monotonic()
+        began = time.monotonic()
         answer = client.ask("GET", f"/v0/topics/{server.topic_of(VICTIM, 'd')}")
-    # Where reads are asked again, the next worker may have answered.
+    # Reads are retried, so the next worker may have answered.
     assert answer.status == 200 or (answer.status, answer.code) == (503, "not_ready"), answer
-    return time.monotonic() - asked
+    return time.monotonic() - began
 
 
 def _ask_others(server: WholeServer, hung: Process) -> int:
     """Ask the other shards on new connections until the hung worker is killed; each of them answers."""
-    asked = 0
+    count = 0
     while not hung.wait(0.02):
-        asked += 1
-        assert asked < 1000, "it is not killed"
-        shard = 0 if asked % 2 else 2
+        count += 1
+        assert count < 1000, "the worker was not killed"
+        shard = 0 if count % 2 else 2
         with RawClient(server.port) as client:
             answer = client.ask("POST", f"/v0/topics/{server.topic_of(shard, 'o')}", RECORD)
         assert answer.status in (200, 201), answer
-    return asked
+    return count

@@ -1,4 +1,4 @@
-"""A worker that is asked to end, or loses the front process, before it is ready."""
+"""A worker that must stop, or loses the supervisor, before it is ready."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ USED_BYTES_MIN = RECORDS * 46
 
 
 class Front:
-    """What a worker has of its front process, in the hands of a test."""
+    """The supervisor's side of a worker, under the control of a test."""
 
     def __init__(self, data_dir: Path) -> None:
         layout = read_layout(RealFs(), str(data_dir))
@@ -94,7 +94,7 @@ ENDINGS = [go_away, ask_to_drain, terminate, go_away_and_terminate]
 
 @pytest.fixture(scope="module")
 def long_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory whose replay takes a while."""
+    """Return a directory whose replay takes a while."""
     folder = tmp_path_factory.mktemp("long") / "data"
     shard = RealShard(folder, wal_file_bytes=64 << 20)
     one = record(1)
@@ -112,7 +112,7 @@ def front(long_log: Path) -> Iterator[Front]:
 
 
 @pytest.mark.parametrize("end", ENDINGS)
-def test_a_replay_is_left_when_it_is_not_wanted_any_more(front: Front, end: Callable[[Front], None]) -> None:
+def test_a_replay_stops_when_the_worker_is_asked_to_end(front: Front, end: Callable[[Front], None]) -> None:
     slot = front.slot
     front.until(lambda: slot.replay_done > 0)
     assert slot.state is WorkerState.REPLAYING
@@ -126,7 +126,9 @@ def test_a_replay_is_left_when_it_is_not_wanted_any_more(front: Front, end: Call
 
 
 @pytest.mark.parametrize("end", ENDINGS)
-def test_nobody_waits_for_a_lock_without_being_wanted(long_log: Path, end: Callable[[Front], None]) -> None:
+def test_a_worker_stops_waiting_for_a_lock_when_it_is_asked_to_end(
+    long_log: Path, end: Callable[[Front], None]
+) -> None:
     lock = DirLock(RealFs(), shard_paths(str(long_log), 0).lock)
     front = Front(long_log)
     try:
@@ -140,7 +142,7 @@ def test_nobody_waits_for_a_lock_without_being_wanted(long_log: Path, end: Calla
         front.close()
 
 
-def test_a_worker_that_is_left_alone_becomes_ready(front: Front) -> None:
+def test_an_undisturbed_worker_becomes_ready(front: Front) -> None:
     front.until(lambda: front.slot.state is WorkerState.READY)
     assert (front.slot.topics, front.slot.records_live) == (1, RECORDS)
     assert front.slot.reason == ""

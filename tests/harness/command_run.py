@@ -63,10 +63,10 @@ def run_here(*arguments: object) -> Ran:
 
 def fingerprint(root: Path) -> dict[str, tuple[object, ...]]:
     """Return everything that a change of the tree would alter, by path."""
-    found: dict[str, tuple[object, ...]] = {}
+    entries: dict[str, tuple[object, ...]] = {}
     for path in [root, *sorted(root.rglob("*"))]:
         stat = path.lstat()
         content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
         times = (stat.st_mtime_ns, stat.st_ctime_ns)
-        found[str(path)] = (stat.st_ino, stat.st_mode, stat.st_size, *times, content)
-    return found
+        entries[str(path)] = (stat.st_ino, stat.st_mode, stat.st_size, *times, content)
+    return entries

@@ -91,7 +91,7 @@ def cut_once(name: str, manner: Manner, calls: int, seeds: list[int]) -> bool:
         with attempt(CUTS, f"cut_once({name!r}, {manner!r}, {calls}, [{seed}])", played.steps):
             rng = Random(f"{name} {manner} {calls} {seed}")
             disk = played.disk.after_power_cut(rng)
-            recover_and_go_on(disk, played.book.copied(), played.clock_later(), rng)
+            recover_and_continue(disk, played.book.copied(), played.clock_later(), rng)
     return played.ended
 
 
@@ -102,25 +102,25 @@ def kill_once(name: str, manner: Manner, calls: int, *, torn: bool) -> bool:
         played.book.ledger.new_generation(machine_failed=False)
         rng = Random(f"{name} {manner} {calls} {torn}")
         disk = played.disk.after_process_kill()
-        recover_and_go_on(disk, played.book, played.clock_later(), rng, exact=True)
+        recover_and_continue(disk, played.book, played.clock_later(), rng, exact=True)
     return played.ended
 
 
-def recover_and_go_on(
+def recover_and_continue(
     disk: MemoryDisk, book: ShardBook, clock: ManualClock, rng: Random, *, exact: bool = False
 ) -> None:
     """Recover and judge twice, write to every topic, crash or stop, recover and judge again."""
     run = ShardRun(disk, book, clock)
     run.check(exact=exact)
-    found, states, sessions = run.all_found(), run.states(), run.sessions()
+    contents, states, sessions = run.all_found(), run.states(), run.sessions()
     again = ShardRun(disk.after_process_kill(), book, clock)
     twice = (again.all_found(), again.states(), again.sessions())
-    assert twice == (found, states, sessions), "recovering twice is not recovering once"
+    assert twice == (contents, states, sessions), "a second recovery has another result"
     if (older := without_newest_snapshot(disk)) is not None:
         other = ShardRun(older, book, clock)
-        what = "the older snapshot does not lead to where the newest does"
+        what = "recovery from the older snapshot has another result"
         shown = (other.all_found(), kept_states(other), other.sessions())
-        assert shown == (found, kept_states(run), sessions), what
+        assert shown == (contents, kept_states(run), sessions), what
     run = again
     if rng.random() < 0.4:
         # The next run ends while it writes, or already during its start.
@@ -149,7 +149,7 @@ def without_newest_snapshot(disk: MemoryDisk) -> MemoryDisk | None:
     More than two exist when a power cut undid a drop, and the log does not reach back to the oldest.
     """
     newest = list(islice(read_snapshots(disk, PATHS), 2))
-    if len(newest) < 2 or not all(isinstance(found, Snapshot) for found in newest):
+    if len(newest) < 2 or not all(isinstance(snapshot, Snapshot) for snapshot in newest):
         return None
     path = PATHS.snapshot(snapshot_numbers(disk, PATHS)[0])
     twin = disk.after_process_kill()

@@ -35,21 +35,21 @@ class EventReader:
             if not lines[0].startswith(":"):
                 break
             self.comments += 1
-        found: dict[str, list[str]] = {}
+        fields: dict[str, list[str]] = {}
         for line in lines:
             name, _, value = line.partition(": ")
             assert name in _FIELDS, line
-            found.setdefault(name, []).append(value)
-        return Event(found["event"][0], json.loads("\n".join(found["data"])), found.get("id", [""])[0])
+            fields.setdefault(name, []).append(value)
+        return Event(fields["event"][0], json.loads("\n".join(fields["data"])), fields.get("id", [""])[0])
 
     def records(self, count: int) -> list[tuple[str, int]]:
         """Return the topics and seqs of the next `count` records; skip other events."""
-        told: list[tuple[str, int]] = []
-        while len(told) < count:
+        records: list[tuple[str, int]] = []
+        while len(records) < count:
             event = self.next()
             if event.name == "record":
-                told += [(event.data["topic"], record["$seq"]) for record in event.data["records"]]
-        return told
+                records += [(event.data["topic"], record["$seq"]) for record in event.data["records"]]
+        return records
 
 
 class EventClient(EventReader, RawClient):
@@ -66,7 +66,7 @@ class EventClient(EventReader, RawClient):
     def begin(self) -> EventClient:
         """Read the head and the first line of a stream."""
         status_line, *lines = self.read_head().split("\r\n")
-        assert status_line == "HTTP/1.1 200 OK", (status_line, lines, self._held)
+        assert status_line == "HTTP/1.1 200 OK", (status_line, lines, self._unread)
         self.fields = dict(line.split(": ", 1) for line in lines)
         assert self._read_until(b"\n\n") == b"retry: 2000"
         return self
@@ -89,6 +89,6 @@ class H2Events(EventReader):
         while (end := self._client.received(self.stream_id).find(mark, self._at)) < 0:
             assert not self._client.is_at_end
             self._client.read_some()
-        found = self._client.received(self.stream_id)[self._at : end]
+        block = self._client.received(self.stream_id)[self._at : end]
         self._at = end + len(mark)
-        return found
+        return block

@@ -97,7 +97,7 @@ def build(folder: Path) -> Everything:
     with server(folder) as running:
         api = Api(running.port)
         second = fill(api, "b")
-        go_on(api, first)
+        continue_after_snapshot(api, first)
         said = ask(api)
         wait_until_synced(folder, api, said)
         running.kill()
@@ -155,7 +155,7 @@ async def _done(start: Callable[[Callable[[Any], None]], object]) -> None:
     assert not isinstance(answer, Refusal | Exception), answer
 
 
-def go_on(api: Api, names: Names) -> None:
+def continue_after_snapshot(api: Api, names: Names) -> None:
     """Change what the snapshot holds, in the log only."""
     copies = {names.same: 7, names.across: 7, names.once: 7, names.filtered: 2}
     before = {topic: len(api.rows(topic)) for topic in copies}
@@ -165,7 +165,7 @@ def go_on(api: Api, names: Names) -> None:
     api.call(names.plain, "delete", match=["tag", "Eq", "k.0"])
     api.call(names.other, "delete", before_seq=25)
     api.append(names.capped, *records(SEGMENT_RECORDS))
-    api.call(names.held, "ack", node="worker", seqs=[5])
+    api.call(names.leased, "ack", node="worker", seqs=[5])
     api.put(names.other, priority=-3)
     api.ask("PUT", f"topics/{names.other}/cursors/billing", {"from_seq": 30})
     api.ask("DELETE", f"topics/{names.rewritten}")

@@ -36,7 +36,7 @@ class Names:
         self.gone, self.rewritten = on(1, "gone"), on(0, "rewritten")
         self.doomed, self.doomed_too = on(0, "doomed"), on(1, "doomed-too")
         self.protected = on(1, "protected")
-        self.jobs, self.held, self.steps = on(0, "jobs"), on(1, "held"), on(0, "steps")
+        self.jobs, self.leased, self.steps = on(0, "jobs"), on(1, "held"), on(0, "steps")
         self.paused, self.parked, self.former = on(1, "paused"), on(0, "parked"), on(1, "former")
         self.dead, self.full, self.full_too = on(1, "dead"), on(0, "full"), on(1, "full-too")
         self.same, self.across, self.once = on(0, "same"), on(1, "across"), on(0, "once")
@@ -61,26 +61,26 @@ class Api:
     def append(self, topic: str, *records: dict[str, object], **envelope: object) -> Any:
         return self.ask("POST", f"topics/{topic}", {"records": list(records), **envelope})
 
-    def call(self, topic: str, call: str, **asked: object) -> Any:
-        return self.ask("POST", f"topics/{topic}/{call}", asked)
+    def call(self, topic: str, call: str, **body: object) -> Any:
+        return self.ask("POST", f"topics/{topic}/{call}", body)
 
     def state(self, topic: str) -> Any:
         return self.ask("GET", f"topics/{topic}")
 
-    def claim(self, topic: str, count: int, **asked: object) -> list[int]:
-        answer = self.call(topic, "claim", node="worker", max=count, **asked)
+    def claim(self, topic: str, count: int, **options: object) -> list[int]:
+        answer = self.call(topic, "claim", node="worker", max=count, **options)
         return [job["$seq"] for job in answer["claimed"]]
 
     def rows(self, topic: str) -> list[dict[str, Any]]:
         """Return everything that a reader from the start receives now."""
-        found: list[dict[str, Any]] = []
+        rows: list[dict[str, Any]] = []
         cursor = 0
         while True:
-            asked = {"from_seq": cursor, "limit": 1000, "include_tags": True, "include_meta": True}
-            answer = self.call(topic, "diff", **asked)
-            found += answer["records"]
+            request = {"from_seq": cursor, "limit": 1000, "include_tags": True, "include_meta": True}
+            answer = self.call(topic, "diff", **request)
+            rows += answer["records"]
             if answer["next_from_seq"] == cursor:
-                return found
+                return rows
             cursor = answer["next_from_seq"]
 
     def wait(self, is_so: Callable[[], bool], what: str) -> None:
@@ -160,8 +160,8 @@ def fill_writers(api: Api, names: Names) -> None:
 def fill_queues(api: Api, names: Names) -> None:
     """Leave jobs in every state but parked, with leases in memory and in the log."""
     api.put(names.jobs, type="queue", lease_ms=600_000)
-    api.put(names.held, type="queue", lease_ms=600_000, leases_durable=True)
-    for topic in (names.jobs, names.held):
+    api.put(names.leased, type="queue", lease_ms=600_000, leases_durable=True)
+    for topic in (names.jobs, names.leased):
         api.append(topic, *records(12))
         api.append(topic, {"data": "later"}, {"data": "later too"}, delay_ms=3_600_000)
         assert api.claim(topic, 8) == [*range(1, 9)]

@@ -30,7 +30,7 @@ class _Echo(asyncio.Protocol):
     def __init__(self, shard: int, open_lanes: set[_Echo]) -> None:
         self._shard = shard
         self._open_lanes = open_lanes
-        self._held = b""
+        self._unread = b""
         self.transport: Any = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -41,24 +41,24 @@ class _Echo(asyncio.Protocol):
         self._open_lanes.discard(self)
 
     def data_received(self, data: bytes) -> None:
-        self._held += data
-        while b"\r\n\r\n" in self._held:
-            request, _, self._held = self._held.partition(b"\r\n\r\n")
+        self._unread += data
+        while b"\r\n\r\n" in self._unread:
+            request, _, self._unread = self._unread.partition(b"\r\n\r\n")
             self._answer(request)
-        if len(self._held) > 8192 or (b"\n" in self._held and b"\r\n" not in self._held):
-            self._answer(self._held)
-            self._held = b""
+        if len(self._unread) > 8192 or (b"\n" in self._unread and b"\r\n" not in self._unread):
+            self._answer(self._unread)
+            self._unread = b""
 
     def _answer(self, request: bytes) -> None:
-        told = {"shard": self._shard, "pid": os.getpid(), "request": request.decode("latin-1")}
-        body = json.dumps(told).encode()
+        reply = {"shard": self._shard, "pid": os.getpid(), "request": request.decode("latin-1")}
+        body = json.dumps(reply).encode()
         self.transport.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
 
 
 class _FakeWorker:
     def __init__(self) -> None:
         self._spec = json.loads(os.environ["TOPICSD_WORKER"])
-        self._wanted = json.loads(os.environ.get("TOPICS_TEST_WORKER", "{}"))
+        self._config = json.loads(os.environ.get("TOPICS_TEST_WORKER", "{}"))
         self._shard = self._spec["shard"]
         self._slot = Board.attach(self._spec["board_fd"], self._spec["shards"]).slot(self._shard)
         self._channel = socket.socket(fileno=self._spec["channel_fd"])
@@ -67,25 +67,25 @@ class _FakeWorker:
         self._loop = asyncio.get_running_loop()
 
     async def run(self) -> int:
-        slot, wanted = self._slot, self._wanted
+        slot, config = self._slot, self._config
         slot.pid = os.getpid()
         slot.state = WorkerState.REPLAYING
         slot.replay_total = 100
         slot.replay_done = 40
         self._beat()
-        if "exit_code" in wanted:
-            slot.reason = wanted.get("reason", "")
-            return int(wanted["exit_code"])
-        await asyncio.sleep(wanted.get("ready_after", 0))
-        if not wanted.get("deaf"):
+        if "exit_code" in config:
+            slot.reason = config.get("reason", "")
+            return int(config["exit_code"])
+        await asyncio.sleep(config.get("ready_after", 0))
+        if not config.get("deaf"):
             self._loop.add_reader(self._channel.fileno(), self._take)
         slot.topics = 10 + self._shard
         slot.state = WorkerState.READY
-        if "disk_wait" in wanted:
-            _wait_in_kernel(wanted["disk_wait"])
+        if "disk_wait" in config:
+            _wait_in_kernel(config["disk_wait"])
         await self._ending.wait()
         slot.state = WorkerState.DRAINING
-        await asyncio.sleep(wanted.get("drain_seconds", 0.05))
+        await asyncio.sleep(config.get("drain_seconds", 0.05))
         for lane in list(self._lanes):
             lane.transport.close()
         await asyncio.sleep(0)
@@ -100,7 +100,7 @@ class _FakeWorker:
             return
         for one in received:
             if one.drains:
-                if not self._wanted.get("ignores_drain"):
+                if not self._config.get("ignores_drain"):
                     self._ending.set()
             else:
                 self._loop.create_task(self._adopt(one))

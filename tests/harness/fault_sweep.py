@@ -14,7 +14,7 @@ from random import Random
 
 from shared.contract.errors import STORAGE_FAILED, STORAGE_FULL
 from tests.harness.checkpoint_scripts import SCRIPTS
-from tests.harness.crash_sweep import recover_and_go_on
+from tests.harness.crash_sweep import recover_and_continue
 from tests.harness.faults import Fault
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
@@ -84,7 +84,7 @@ class FaultCase:
         if self.failed:
             # A failed log is caused by a fault in the WAL; checkpoint I/O elsewhere does not fail it.
             assert any(PATHS.wal in on or not on for on in self.fault.on), self.fault.on
-        self._reads_go_on(run)
+        self._check_reads(run)
         if self.failed:
             assert self.fault.fired
             self._takes_nothing_more(run)
@@ -99,7 +99,7 @@ class FaultCase:
             assert self.fault.fired
             assert run.steps[-1] == "close"
 
-    def _reads_go_on(self, run: ShardRun) -> None:
+    def _check_reads(self, run: ShardRun) -> None:
         if run.steps[-1] != "close" and (self.way.call is None or self.way.call != "pread"):
             run.audit()
 
@@ -140,7 +140,7 @@ class FaultCase:
             disk = self.disk.after_power_cut(self.rng)
         else:
             disk = self.disk.after_process_kill()
-        recover_and_go_on(disk, self.book, clock, self.rng, exact=not self.failed)
+        recover_and_continue(disk, self.book, clock, self.rng, exact=not self.failed)
 
 
 def fault_once(name: str, manner: Manner, way: Way, nth: int) -> bool:

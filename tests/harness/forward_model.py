@@ -30,17 +30,17 @@ from topicsd.engine.routes.route import ForwardPut
 
 SHARDS = 3
 TAGS = (None, "x", "xy", "y")
-FILTERS = (None, None, None, ["tag", "Eq", "x"], ["tag", "Glob", "x*"], ["tag", "Eq", "nobody"])
+FILTERS = (None, None, None, ["tag", "Eq", "x"], ["tag", "Glob", "x*"], ["tag", "Eq", "unused"])
 
 
-class Held(NamedTuple):
+class DestRecord(NamedTuple):
     seq: int
     value: int
     tag: str
     stamp: dict[str, Any] | None
 
 
-class Began(NamedTuple):
+class RuleStart(NamedTuple):
     """The start of a rule, and what existed then."""
 
     rule: ForwardRule
@@ -62,7 +62,7 @@ class ForwardModel:
                 self.sources[topic] = self.topics[rng.randrange(index)]
         self.written: dict[str, set[int]] = {topic: set() for topic in self.topics}
         """The values sent to each topic directly, acknowledged or not."""
-        self.rules: dict[str, Began] = {}
+        self.rules: dict[str, RuleStart] = {}
         self._value = 0
         for topic in self.topics:
             self._create(topic)
@@ -83,22 +83,29 @@ class ForwardModel:
     def run(self, steps: int) -> None:
         actions: list[Callable[[], None]] = [self._append] * 12 + [self._turns] * 12 + [self._make_rule] * 3
         actions += [self._change_rule, self._end_rule, self._end_shard, self._fault, self._fault]
-        actions += [self._cut_off, self._mend, self._mend, self._pass_time, self._pass_time, self._checkpoint]
+        actions += [
+            self._cut_off,
+            self._reconnect,
+            self._reconnect,
+            self._pass_time,
+            self._pass_time,
+            self._checkpoint,
+        ]
         for topic in self.topics[1:]:
             if self.rng.random() < 0.5:
                 self._make_rule(topic)
         for _ in range(steps):
             if self.rng.random() < 0.02:
-                self._alive(self._delete_topic)
+                self._run_until_crash(self._delete_topic)
             else:
-                self._alive(self.rng.choice(actions))
+                self._run_until_crash(self.rng.choice(actions))
             for topic in self.topics:
                 while topic not in self.stage.owner(topic).shard.state.topics:
                     # The topic's recreation was interrupted.
-                    self._alive(lambda topic=topic: self._create(topic))  # type: ignore[misc]
+                    self._run_until_crash(lambda topic=topic: self._create(topic))  # type: ignore[misc]
         self.finish()
 
-    def _alive(self, go: Callable[[], object]) -> bool:
+    def _run_until_crash(self, go: Callable[[], object]) -> bool:
         """Run `go`; if a machine or process ends with it, restart it and return False."""
         try:
             go()
@@ -125,10 +132,10 @@ class ForwardModel:
             for _ in range(self.rng.randint(1, 8)):
                 self.rng.choice(self.stage.shards).turn()
 
-        self._alive(go)
+        self._run_until_crash(go)
 
     def _pass_time(self) -> None:
-        self._alive(lambda: self.stage.pass_time(self.rng.choice((1, 60, 500))))
+        self._run_until_crash(lambda: self.stage.pass_time(self.rng.choice((1, 60, 500))))
 
     def _checkpoint(self) -> None:
         self.rng.choice(self.stage.shards).shard.start_checkpoint()
@@ -136,13 +143,13 @@ class ForwardModel:
     def _cut_off(self) -> None:
         self.stage.cut_off(self.rng.randrange(SHARDS))
 
-    def _mend(self) -> None:
+    def _reconnect(self) -> None:
         self.stage.mend()
 
     def _end_shard(self) -> None:
         how = self.rng.choice((OneShard.restart, OneShard.kill, OneShard.reboot, OneShard.cut_power))
         number = self.rng.randrange(SHARDS)
-        self._alive(lambda: self.stage.end(number, how))
+        self._run_until_crash(lambda: self.stage.end(number, how))
 
     def _fault(self) -> None:
         disk = self.rng.choice(self.stage.shards).disk
@@ -152,7 +159,7 @@ class ForwardModel:
         else:
             disk.cut_power_after(nth)
 
-    def _quiet(self) -> None:
+    def _wait_until_copied(self) -> None:
         """Wait until everything is copied and synced, so that the start of a rule is known.
 
         Faults stay armed.
@@ -160,7 +167,7 @@ class ForwardModel:
         self.stage.mend()
         calm = 0
         while calm < 6:
-            calm = calm + 1 if self._alive(lambda: self.stage.pass_time(1500)) else 0
+            calm = calm + 1 if self._run_until_crash(lambda: self.stage.pass_time(1500)) else 0
 
     def _make_rule(self, dest: str | None = None) -> None:
         dest = dest or self.rng.choice(self.topics)
@@ -168,7 +175,7 @@ class ForwardModel:
         name = f"{source}>{dest}"
         if source is None or self.stage.forward(name) is not None:
             return
-        self._quiet()
+        self._wait_until_copied()
         dest_seq, source_seq = self._head(dest), self._head(source)
         rule = ForwardRule(
             name,
@@ -181,15 +188,17 @@ class ForwardModel:
             # What it would have to hold may be gone when that is checked.
             is_from_start=self.rng.random() < 0.5 and not (self.trims and dest_seq),
         )
-        told: list[Told] = []
-        self._alive(lambda: told.append(self.stage.send_put_forward(rule)))
-        self._alive(self.stage.settle)
-        if told and told[0].came and isinstance(told[0].answer, ForwardPut):
-            began = 0 if rule.is_from_start else source_seq
-            self.rules[name] = Began(rule, began, dest_seq, self.stage.owner(source).topic(source).epoch)
+        replies: list[Told] = []
+        self._run_until_crash(lambda: replies.append(self.stage.send_put_forward(rule)))
+        self._run_until_crash(self.stage.settle)
+        if replies and replies[0].came and isinstance(replies[0].answer, ForwardPut):
+            first_seq = 0 if rule.is_from_start else source_seq
+            self.rules[name] = RuleStart(
+                rule, first_seq, dest_seq, self.stage.owner(source).topic(source).epoch
+            )
         elif self.stage.forward(name) is not None:
             # In doubt: created, or being created. The oracle cannot use it.
-            self._alive(lambda: self.stage.delete_forward(name))
+            self._run_until_crash(lambda: self.stage.delete_forward(name))
             self.rules.pop(name, None)
 
     def _change_rule(self) -> None:
@@ -197,19 +206,19 @@ class ForwardModel:
         if not self.rules:
             return
         name = self.rng.choice(list(self.rules))
-        began = self.rules[name]
-        self._quiet()
-        if self.stage.forward(name) is None or self._waits(began.rule):
+        start = self.rules[name]
+        self._wait_until_copied()
+        if self.stage.forward(name) is None or self._is_blocked(start.rule):
             return
-        self.check(began)
-        changed = msgspec.structs.replace(began.rule, tags=self._filter(), keeps_node=False)
-        heads = self._head(began.rule.source), self._head(began.rule.dest)
+        self.check(start)
+        changed = msgspec.structs.replace(start.rule, tags=self._filter(), keeps_node=False)
+        heads = self._head(start.rule.source), self._head(start.rule.dest)
         del self.rules[name]
-        told: list[Told] = []
-        self._alive(lambda: told.append(self.stage.send_put_forward(changed)))
-        self._alive(self.stage.settle)
-        if told and told[0].came and isinstance(told[0].answer, ForwardPut):
-            self.rules[name] = Began(changed, *heads, began.source_epoch)
+        replies: list[Told] = []
+        self._run_until_crash(lambda: replies.append(self.stage.send_put_forward(changed)))
+        self._run_until_crash(self.stage.settle)
+        if replies and replies[0].came and isinstance(replies[0].answer, ForwardPut):
+            self.rules[name] = RuleStart(changed, *heads, start.source_epoch)
 
     def _filter(self) -> list[str] | None:
         return self.rng.choice(FILTERS)
@@ -218,22 +227,22 @@ class ForwardModel:
         if self.rules:
             name = self.rng.choice(list(self.rules))
             del self.rules[name]
-            self._quiet()
+            self._wait_until_copied()
             if self.stage.forward(name) is not None:
-                self._alive(lambda: self.stage.delete_forward(name))
+                self._run_until_crash(lambda: self.stage.delete_forward(name))
 
     def _delete_topic(self) -> None:
         """Delete a topic with all rules that touch it, and create another in its place."""
         topic = self.rng.choice(self.topics)
-        self._quiet()
-        self._alive(lambda: self.stage.owner(topic).delete_topic(topic))
-        self._quiet()
+        self._wait_until_copied()
+        self._run_until_crash(lambda: self.stage.owner(topic).delete_topic(topic))
+        self._wait_until_copied()
         if topic in self.stage.owner(topic).shard.state.topics:
             return
         for name, began in list(self.rules.items()):
             if topic in (began.rule.source, began.rule.dest):
                 del self.rules[name]
-                assert self.stage.forward(name) is None, f"{name} leads from or into {topic}, which is gone"
+                assert self.stage.forward(name) is None, f"{name} still uses the deleted topic {topic}"
         self.written[topic] = set()
         self._create(topic)
 
@@ -243,7 +252,7 @@ class ForwardModel:
         """Restore all shards, make room in every topic, and check all rules."""
         for one in self.stage.shards:
             one.disk.kill_process_after(1 << 60)
-        self._quiet()
+        self._wait_until_copied()
         for topic in self.topics:
             if self.stage.owner(topic).topic(topic).rejects:
                 self.stage.owner(topic).put(topic, cap_records=0)
@@ -252,11 +261,11 @@ class ForwardModel:
         for began in self.rules.values():
             self.check(began)
 
-    def check(self, began: Began) -> None:
+    def check(self, began: RuleStart) -> None:
         rule = began.rule
         forward = self.stage.forward(rule.name)
-        assert forward is not None, f"{rule.name} is not there"
-        if self._waits(rule):
+        assert forward is not None, f"route {rule.name} is missing"
+        if self._is_blocked(rule):
             return
         source, dest = self.records(rule.source), self.records(rule.dest)
         head = self._head(rule.source)
@@ -265,46 +274,52 @@ class ForwardModel:
             self._check_stamps(began, head)
             return
         stamps = [one.stamp for one in dest if one.seq <= began.dest_seq and one.stamp is not None]
-        held = {
+        expected_seqs = {
             one["seq"] for one in stamps if (one["source"], one["epoch"]) == (rule.source, began.source_epoch)
         }
         expected = [
             (one.value, one.tag if rule.keeps_tag else "")
             for one in source
             if one.seq > began.source_seq
-            and _takes(rule, one.tag)
-            and not (rule.is_exactly_once and rule.is_from_start and one.seq in held)
+            and _accepts(rule, one.tag)
+            and not (rule.is_exactly_once and rule.is_from_start and one.seq in expected_seqs)
         ]
         direct = self.written[rule.dest]
-        found = [(one.value, one.tag) for one in dest if one.seq > began.dest_seq and one.value not in direct]
-        assert found == expected, f"{rule}: {found} is not {expected}"
+        copies = [
+            (one.value, one.tag) for one in dest if one.seq > began.dest_seq and one.value not in direct
+        ]
+        assert copies == expected, f"{rule}: {copies} is not {expected}"
 
-    def _check_stamps(self, began: Began, head: int) -> None:
+    def _check_stamps(self, began: RuleStart, head: int) -> None:
         """Check that each missing source record after the start of the rule was reported."""
         rule, last = began.rule, began.source_seq
-        was_told = rule.is_from_start  # The rule may have begun after records that were evicted before.
+        is_gap_reported = (
+            rule.is_from_start
+        )  # The rule may have begun after records that were evicted before.
         cursor, is_at_end = began.dest_seq, False
         while not is_at_end:
             answer = self.stage.owner(rule.dest).read(rule.dest, cursor, limit=1000)
-            was_told = was_told or answer.tombstone is not None
+            is_gap_reported = is_gap_reported or answer.tombstone is not None
             for one in answer.records:
                 stamp = None if one.meta is None else msgspec.json.decode(one.meta).get("_topics_router")
                 if stamp is None or stamp["source"] != rule.source:
                     continue
                 seq = stamp["seq"]
-                assert seq > last, f"{rule.name}: seq {seq} behind {last}"
-                assert not rule.keeps_tag or _takes(rule, one.tag.decode()), f"{rule.name}: took {one.tag!r}"
-                # Records left out by a filter are missing as well, and are not known any more.
-                assert seq == last + 1 or was_told or rule.tags is not None, (
-                    f"{rule.name}: {last + 1} to {seq - 1} went missing in silence"
+                assert seq > last, f"{rule.name}: seq {seq} after seq {last}"
+                assert not rule.keeps_tag or _accepts(rule, one.tag.decode()), (
+                    f"{rule.name}: copied a record with tag {one.tag!r}"
                 )
-                last, was_told = seq, False
+                # Records left out by a filter are missing as well, and are not known any more.
+                assert seq == last + 1 or is_gap_reported or rule.tags is not None, (
+                    f"{rule.name}: seqs {last + 1} to {seq - 1} are missing without a tombstone"
+                )
+                last, is_gap_reported = seq, False
             cursor, is_at_end = answer.next_from_seq, answer.caught_up
-        assert last == head or was_told or rule.tags is not None, (
-            f"{rule.name}: {last + 1} to {head} went missing in silence"
+        assert last == head or is_gap_reported or rule.tags is not None, (
+            f"{rule.name}: seqs {last + 1} to {head} are missing without a tombstone"
         )
 
-    def _waits(self, rule: ForwardRule) -> bool:
+    def _is_blocked(self, rule: ForwardRule) -> bool:
         """Return whether a topic on the way rejects records until the end."""
         topics, name = [rule.dest], rule.dest
         while name in self.sources:
@@ -315,20 +330,20 @@ class ForwardModel:
     def _head(self, topic: str) -> int:
         return self.stage.owner(topic).state(topic).head_seq
 
-    def records(self, topic: str) -> list[Held]:
-        found: list[Held] = []
+    def records(self, topic: str) -> list[DestRecord]:
+        records: list[DestRecord] = []
         cursor, is_at_end = 0, False
         while not is_at_end:
             answer = self.stage.owner(topic).read(topic, cursor, limit=1000)
             for one in answer.records:
                 stamp = None if one.meta is None else msgspec.json.decode(one.meta).get("_topics_router")
-                found.append(Held(one.seq, int(one.data), one.tag.decode(), stamp))
+                records.append(DestRecord(one.seq, int(one.data), one.tag.decode(), stamp))
             cursor, is_at_end = answer.next_from_seq, answer.caught_up
-        return found
+        return records
 
 
-def _takes(rule: ForwardRule, tag: str) -> bool:
+def _accepts(rule: ForwardRule, tag: str) -> bool:
     if rule.tags is None:
         return True
-    _, way, wanted = rule.tags
-    return tag.startswith(wanted[:-1]) if way == "Glob" else tag == wanted
+    _, way, pattern = rule.tags
+    return tag.startswith(pattern[:-1]) if way == "Glob" else tag == pattern

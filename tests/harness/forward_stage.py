@@ -71,7 +71,7 @@ class ForwardStage:
             for number in range(shard_count)
         ]
         for number in range(shard_count):
-            feeds, forwards = self._at_work(number)
+            feeds, forwards = self._start_worker(number)
             self.feeds.append(feeds)
             self.forwards.append(forwards)
         self.settle()
@@ -79,27 +79,27 @@ class ForwardStage:
     def _loop(self, number: int) -> ManualLoop:
         return self.shards[number].loop
 
-    def _at_work(self, number: int) -> tuple[Feeds, Forwards]:
+    def _start_worker(self, number: int) -> tuple[Feeds, Forwards]:
         one = self.shards[number]
         state = one.shard.state
         ways = Ways(self._links[number], partial(self._refusal, number), state.watch, one.loop)
         feeds = Feeds(state, one.loop, number, self.count, ways)
-        return feeds, Forwards(state, one.loop, feeds, self._stand_of)
+        return feeds, Forwards(state, one.loop, feeds, self._source_position)
 
     def _refusal(self, number: int, other: int) -> Refusal | None:
         is_cut = self._links[number].links[str(other)].is_cut
         return Refusal(NOT_READY, f"shard {other} is gone", {"shard": other}, 1000) if is_cut else None
 
-    def _answer(self, number: int, kind: LinkKind, payload: bytes, asked: Asked) -> None:
+    def _answer(self, number: int, kind: LinkKind, payload: bytes, request: Asked) -> None:
         assert kind == LinkKind.FEED
-        self.feeds[number].answer(payload, asked)
+        self.feeds[number].answer(payload, request)
 
-    def _stand_of(self, name: str, found: Callable[[SourceStand | Refusal], object]) -> None:
+    def _source_position(self, name: str, reply: Callable[[SourceStand | Refusal], object]) -> None:
         state = topic_state(self.owner(name).shard.state, name)
         if isinstance(state, Refusal):
-            found(topic_not_found(name))
+            reply(topic_not_found(name))
         else:
-            found(SourceStand(state.epoch, state.head_seq, state.earliest_seq))
+            reply(SourceStand(state.epoch, state.head_seq, state.earliest_seq))
 
     # -- state ---------------------------------------------------------------------------------------------
 
@@ -110,8 +110,8 @@ class ForwardStage:
         return self.shards[self.number_of(topic)]
 
     def forward(self, name: str) -> Forward | None:
-        found = (one.shard.state.forwards.get(name) for one in self.shards)
-        return next(filter(None, found), None)
+        routes = (one.shard.state.forwards.get(name) for one in self.shards)
+        return next(filter(None, routes), None)
 
     # -- progress ------------------------------------------------------------------------------------------
 
@@ -123,8 +123,8 @@ class ForwardStage:
             self._settle_now()
 
     def _next_timer_ns(self) -> float:
-        found = (one.loop.next_timer_ns() for one in self.shards)
-        return min((ns for ns in found if ns is not None), default=inf)
+        timers = (one.loop.next_timer_ns() for one in self.shards)
+        return min((ns for ns in timers if ns is not None), default=inf)
 
     def _settle_now(self) -> None:
         quiet = 0
@@ -159,28 +159,28 @@ class ForwardStage:
         """End one of the shards, and start it again."""
         self.cut_off(number)
         how(self.shards[number])
-        self.feeds[number], self.forwards[number] = self._at_work(number)
+        self.feeds[number], self.forwards[number] = self._start_worker(number)
         self.mend()
 
     # -- requests ------------------------------------------------------------------------------------------
 
     def send_put_forward(self, rule: ForwardRule) -> Told:
-        told = Told()
-        put_forward(self.owner(rule.dest).shard.state, rule, told)
-        return told
+        reply = Told()
+        put_forward(self.owner(rule.dest).shard.state, rule, reply)
+        return reply
 
     def put_forward(self, name: str, source: str, dest: str, **options: Any) -> Any:
-        told = self.send_put_forward(ForwardRule(name, source, dest, **options))
+        reply = self.send_put_forward(ForwardRule(name, source, dest, **options))
         self.settle()
-        return told.answer
+        return reply.answer
 
     def delete_forward(self, name: str) -> Any:
         forward = self.forward(name)
         assert forward is not None
-        told = Told()
-        delete_forward(self.owner(forward.rule.dest).shard.state, name, told)
+        reply = Told()
+        delete_forward(self.owner(forward.rule.dest).shard.state, name, reply)
         self.settle()
-        return told.answer
+        return reply.answer
 
     def append(self, topic: str, *records: object, **request: Any) -> Any:
         answer = self.owner(topic).append(topic, *records, **request)
@@ -189,9 +189,9 @@ class ForwardStage:
 
     def data(self, topic: str) -> list[Any]:
         """Return the data of all live records of a topic."""
-        found, cursor, is_at_end = [], 0, False
+        values, cursor, is_at_end = [], 0, False
         while not is_at_end:
             answer = self.owner(topic).read(topic, cursor, limit=100_000)
-            found += [int(one.data) for one in answer.records]
+            values += [int(one.data) for one in answer.records]
             cursor, is_at_end = answer.next_from_seq, answer.caught_up
-        return found
+        return values

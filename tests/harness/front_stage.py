@@ -80,7 +80,7 @@ def environment(worker: dict[str, object] | None = None) -> dict[str, str]:
 async def until(what: Callable[[], object], seconds: float = PATIENCE_SECONDS) -> None:
     deadline = time.monotonic() + seconds
     while not what():
-        assert time.monotonic() < deadline, f"waited {seconds} s in vain"
+        assert time.monotonic() < deadline, f"not within {seconds} s"
         await asyncio.sleep(0.01)
 
 
@@ -224,7 +224,7 @@ class FrontProcess:
         **settings: object,
     ) -> None:
         self._port_file = folder / "port"
-        told = {
+        spec = {
             "shards": shard_count,
             "times": times._asdict(),
             "instance": os.urandom(16).hex(),
@@ -236,7 +236,7 @@ class FrontProcess:
         self._port_file.unlink(missing_ok=True)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.harness.front_stage", json.dumps(told)],
+                [sys.executable, "-m", "tests.harness.front_stage", json.dumps(spec)],
                 env=environment(worker),
                 cwd=PROJECT,
                 stderr=log,
@@ -259,7 +259,7 @@ class FrontProcess:
 
     def port(self) -> int:
         wait_until(lambda: self._port_file.exists() or self.process.poll() is not None)
-        assert self._port_file.exists(), f"the front process has ended:\n{self.log.read_text()}"
+        assert self._port_file.exists(), f"the supervisor has ended:\n{self.log.read_text()}"
         return int(self._port_file.read_text())
 
     def worker_pids(self) -> list[int]:
@@ -298,7 +298,7 @@ def ask(port: int, method: str, path: str) -> Answer:
 def wait_until(what: Callable[[], object], seconds: float = PATIENCE_SECONDS) -> None:
     deadline = time.monotonic() + seconds
     while not what():
-        assert time.monotonic() < deadline, f"waited {seconds} s in vain"
+        assert time.monotonic() < deadline, f"not within {seconds} s"
         time.sleep(0.02)
 
 
@@ -318,15 +318,15 @@ def _command(pid: int) -> bytes:
         return b""
 
 
-def main(told: dict[str, Any]) -> int:
+def main(spec: dict[str, Any]) -> int:
     set_up_logging("debug", "front")
     return run(
-        Settings(**told["settings"]),
-        told["shards"],
-        told["instance"],
-        told["namespace"],
+        Settings(**spec["settings"]),
+        spec["shards"],
+        spec["instance"],
+        spec["namespace"],
         worker_command=FAKE_WORKER,
-        times=PoolTimes(**told["times"]),
+        times=PoolTimes(**spec["times"]),
     )
 
 

@@ -54,7 +54,7 @@ class H2Client:
         self._ended: set[int] = set()
         self.resets: dict[int, ErrorCodes | int] = {}
         self.gone_away: GoneAway | None = None
-        self._held = b""
+        self._unread = b""
         self.is_at_end = self._is_silent = False
         self._next_id = 1
         if window is not None:
@@ -167,7 +167,7 @@ class H2Client:
             assert stream_id not in self.resets or stream_id in self._ended, (
                 f"stream {stream_id} was reset: {self.resets[stream_id]!r}"
             )
-            assert not self.is_at_end, f"the server closed, {self.gone_away}"
+            assert not self.is_at_end, f"the server closed the connection: {self.gone_away}"
             self.read_some()
         head = self._heads[stream_id]
         fields = {name.decode(): value.decode() for name, value in head if not name.startswith(b":")}
@@ -190,10 +190,10 @@ class H2Client:
         if not data:
             self.is_at_end = True
             return
-        self._held += data
-        while len(self._held) >= 9 and len(self._held) >= 9 + int.from_bytes(self._held[:3]):
-            whole = self._held[: 9 + int.from_bytes(self._held[:3])]
-            self._held = self._held[len(whole) :]
+        self._unread += data
+        while len(self._unread) >= 9 and len(self._unread) >= 9 + int.from_bytes(self._unread[:3]):
+            whole = self._unread[: 9 + int.from_bytes(self._unread[:3])]
+            self._unread = self._unread[len(whole) :]
             if whole[3] == GO_AWAY_TYPE:
                 self.gone_away = GoneAway(*struct.unpack_from(">II", whole, 9))
                 continue

@@ -115,7 +115,7 @@ class HttpServer:
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._ending.set)
         self._thread.join(START_SECONDS)
-        assert not self._thread.is_alive(), "the server did not end"
+        assert not self._thread.is_alive(), "the server did not stop"
 
     def restart(self) -> None:
         self.stop()
@@ -179,7 +179,7 @@ class HttpServer:
             self.settings,
             lambda error: self.complaints.append(str(error)),
         )
-        links = LinkPool("nobody")
+        links = LinkPool("none")
         self.dispatch = Dispatch(Handlers(self.shard, self.settings, loop), self._keys, links, 0, 1)
         self.dispatch.open_socket = WebSockets(self.dispatch, self).open
         heads = {FAST: KnownHeads(self.dispatch), CODED: CodedHeads(self.dispatch)}

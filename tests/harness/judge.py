@@ -20,47 +20,47 @@ from __future__ import annotations
 from tests.harness.ledger_entries import Deletion, Durability, Found, Request, TopicPage
 
 
-def judge(
+def check_recovery(
     page: TopicPage,
     sent: dict[bytes, tuple[Request, int]],
-    found: Found,
+    contents: Found,
     *,
     machine_failed: bool,
     exact: bool,
 ) -> None:
     """Raise AssertionError if a rule is broken; otherwise enter what was learned into the page."""
-    alive = _check_survivors(page, sent, found)
+    alive = _check_survivors(page, sent, contents)
     standing = _check_deletions(page, alive, machine_failed)
     deleted = {seq for deletion in standing for seq in deletion.seqs}
-    evicted = set(range(1, found.evict_floor))
+    evicted = set(range(1, contents.evict_floor))
     _check_requests(page, alive, deleted | evicted, machine_failed)
-    lost = found.lost_seqs()
-    holes = set(range(1, found.head_seq + 1)) - alive - lost - deleted - evicted
-    assert not holes, f"{page.name}: seqs {sorted(holes)} are missing and nothing says why"
+    lost = contents.lost_seqs()
+    holes = set(range(1, contents.head_seq + 1)) - alive - lost - deleted - evicted
+    assert not holes, f"{page.name}: seqs {sorted(holes)} are missing without a reason"
     hidden = alive & (lost | evicted)
-    assert not hidden, f"{page.name}: seqs {sorted(hidden)} are there and reported as lost or evicted"
-    _check_ends(page, found, alive)
-    _check_losses(page, found, lost, exact)
-    _settle(page, found, alive, standing, deleted | evicted, machine_failed)
+    assert not hidden, f"{page.name}: seqs {sorted(hidden)} are live and reported as lost or evicted"
+    _check_ends(page, contents, alive)
+    _check_losses(page, contents, lost, exact)
+    _settle(page, contents, alive, standing, deleted | evicted, machine_failed)
 
 
 def _must_survive(durability: Durability, on_media: bool, machine_failed: bool) -> bool:
     return on_media or durability == "fsync" or (durability == "disk" and not machine_failed)
 
 
-def _check_survivors(page: TopicPage, sent: dict[bytes, tuple[Request, int]], found: Found) -> set[int]:
+def _check_survivors(page: TopicPage, sent: dict[bytes, tuple[Request, int]], contents: Found) -> set[int]:
     """Check rules 1, 5 and 7; learn the seqs of requests whose ack never arrived."""
     name = page.name
-    seqs = [seq for seq, _, _ in found.records]
+    seqs = [seq for seq, _, _ in contents.records]
     assert seqs == sorted(set(seqs)), f"{name}: seqs out of order or twice: {seqs}"
-    for seq, payload, tag in found.records:
+    for seq, payload, tag in contents.records:
         assert payload in sent, f"{name}: {payload!r} at seq {seq} was never sent"
         request, index = sent[payload]
         assert request.topic == name, f"{name}: {payload!r} at seq {seq} was sent to {request.topic}"
         assert tag == request.tags[index], (
             f"{name}: the tag of seq {seq} is {tag!r}, not {request.tags[index]!r}"
         )
-        assert request.fate not in ("refused", "gone"), f"{name}: {request} came back at seq {seq}"
+        assert request.fate not in ("refused", "gone"), f"{name}: {request} returned at seq {seq}"
         if request.first_seq is None:
             request.first_seq = seq - index
         place = request.first_seq + index
@@ -82,7 +82,7 @@ def _check_deletions(page: TopicPage, alive: set[int], machine_failed: bool) -> 
             continue
         durability = deletion.durability or page.durability
         obliged = deletion.acked and _must_survive(durability, deletion.on_media, machine_failed)
-        assert not obliged, f"{page.name}: seqs {sorted(survivors)} were deleted and are there"
+        assert not obliged, f"{page.name}: seqs {sorted(survivors)} were deleted and are live"
     return standing
 
 
@@ -93,61 +93,67 @@ def _check_requests(page: TopicPage, alive: set[int], explained: set[int], machi
         missing = seqs - alive - explained
         if not missing:
             continue
-        assert not seqs & alive, f"{page.name}: a part of {request} is there, seqs {sorted(missing)} are not"
+        assert not seqs & alive, f"{page.name}: {request} survived in part, without seqs {sorted(missing)}"
         obliged = request.fate == "acked" and _must_survive(
             request.durability, request.on_media, machine_failed
         )
-        assert not obliged, f"{page.name}: acked seqs {sorted(missing)} are gone: {request}"
+        assert not obliged, f"{page.name}: acked seqs {sorted(missing)} are missing: {request}"
 
 
-def _check_ends(page: TopicPage, found: Found, alive: set[int]) -> None:
+def _check_ends(page: TopicPage, contents: Found, alive: set[int]) -> None:
     """Check rule 5 and the floors."""
     name = page.name
     given = max(page.owners, default=0)
-    assert found.head_seq >= given, f"{name}: the head is {found.head_seq}, but seq {given} was given already"
-    assert found.head_seq >= page.last.head_seq, f"{name}: the head fell from {page.last.head_seq}: {found}"
-    first = min(alive, default=found.head_seq + 1)
-    ordered = found.evict_floor <= found.earliest_seq <= first
+    assert contents.head_seq >= given, (
+        f"{name}: the head is {contents.head_seq}, but seq {given} was assigned"
+    )
+    assert contents.head_seq >= page.last.head_seq, (
+        f"{name}: the head fell from {page.last.head_seq}: {contents}"
+    )
+    first = min(alive, default=contents.head_seq + 1)
+    ordered = contents.evict_floor <= contents.earliest_seq <= first
     assert ordered, (
-        f"{name}: evict_floor {found.evict_floor}, earliest {found.earliest_seq}, alive from {first}"
+        f"{name}: evict_floor {contents.evict_floor}, earliest {contents.earliest_seq}, alive from {first}"
     )
-    assert found.evict_floor >= page.last.evict_floor, f"{name}: the floor fell from {page.last.evict_floor}"
+    assert contents.evict_floor >= page.last.evict_floor, (
+        f"{name}: the floor fell from {page.last.evict_floor}"
+    )
     may_evict = page.evicts or page.durability == "ephemeral"
-    assert may_evict or found.evict_floor <= 1, (
-        f"{name}: evicted to {found.evict_floor} without a cap or a TTL"
+    assert may_evict or contents.evict_floor <= 1, (
+        f"{name}: evicted to {contents.evict_floor} without a cap or a TTL"
     )
 
 
-def _check_losses(page: TopicPage, found: Found, lost: set[int], exact: bool) -> None:
+def _check_losses(page: TopicPage, contents: Found, lost: set[int], exact: bool) -> None:
     """Check rule 7, and that no loss is reported where the head is known."""
     name = page.name
-    assert max(lost, default=0) <= found.head_seq, (
-        f"{name}: a loss beyond the head {found.head_seq}: {found.lost}"
+    assert max(lost, default=0) <= contents.head_seq, (
+        f"{name}: a loss beyond the head {contents.head_seq}: {contents.lost}"
     )
     before = page.last.lost_seqs()
-    unsaid = before - lost - set(range(found.evict_floor))
-    assert not unsaid, f"{name}: seqs {sorted(unsaid)} were reported as lost and are not any more"
+    unsaid = before - lost - set(range(contents.evict_floor))
+    assert not unsaid, f"{name}: seqs {sorted(unsaid)} were reported as lost before, but not now"
     if exact:
         made_up = lost - before
         assert not made_up, f"{name}: seqs {sorted(made_up)} are reported as lost, but the head can be known"
         # Seqs that were evicted before they were shown were assigned too.
-        unseen = min(found.evict_floor - 1, found.head_seq)
+        unseen = min(contents.evict_floor - 1, contents.head_seq)
         given = max(page.last.head_seq, *page.owners, unseen, 0)
-        assert found.head_seq == given, (
-            f"{name}: the head is {found.head_seq}, but it can be known to be {given}"
+        assert contents.head_seq == given, (
+            f"{name}: the head is {contents.head_seq}, but it can be known to be {given}"
         )
 
 
 def _settle(
     page: TopicPage,
-    found: Found,
+    contents: Found,
     alive: set[int],
     standing: list[Deletion],
     explained: set[int],
     machine_failed: bool,
 ) -> None:
     """Record the judged state as what happened."""
-    page.last = found
+    page.last = contents
     page.deletions = standing
     for deletion in standing:
         deletion.acked = True

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from tests.harness.judge import judge
+from tests.harness.judge import check_recovery
 from tests.harness.ledger_entries import Deletion, Durability, Found, Request, TopicPage
 
 
@@ -92,14 +92,14 @@ class Ledger:
         deleted = {
             seq for deletion in page.deletions if deletion.acked or not with_leaving for seq in deletion.seqs
         }
-        found = {
+        live = {
             seq: tag
             for request in page.requests
             if request.fate == "acked"
             for seq, tag in zip(request.seqs(), request.tags, strict=True)
             if seq not in deleted
         }
-        return sorted(found.items())
+        return sorted(live.items())
 
     def withdraw(self, deletion: Deletion) -> None:
         """Note an error that means nothing was deleted."""
@@ -138,18 +138,18 @@ class Ledger:
                 if request.fate in ("in_flight", "errored"):
                     request.fate = "unknown"
 
-    def check(self, found: Mapping[str, Found], *, exact: bool | Collection[str] = False) -> None:
+    def check(self, contents: Mapping[str, Found], *, exact: bool | Collection[str] = False) -> None:
         """Judge what exists now.
 
         `exact`: the head is known, of all topics or of these, so no loss may be reported for it.
         """
-        strangers = found.keys() - self._pages.keys()
-        assert not strangers, f"topics that nobody made: {sorted(strangers)}"
+        strangers = contents.keys() - self._pages.keys()
+        assert not strangers, f"topics that were never created: {sorted(strangers)}"
         for name, page in self._pages.items():
-            judge(
+            check_recovery(
                 page,
                 self._sent,
-                found.get(name, Found()),
+                contents.get(name, Found()),
                 machine_failed=self._machine_failed,
                 exact=exact if isinstance(exact, bool) else name in exact,
             )

@@ -80,4 +80,4 @@ class TopicPage:
 
     def own(self, seq: int, payload: bytes) -> None:
         owner = self.owners.setdefault(seq, payload)
-        assert owner == payload, f"{self.name}: seq {seq} was given to {owner!r} and now to {payload!r}"
+        assert owner == payload, f"{self.name}: seq {seq} had {owner!r} and now has {payload!r}"

@@ -25,7 +25,7 @@ from topicsd.stream.sse_stream import rewind
 TOPICS = ("a0", "b0", "c1", "d1")
 
 
-class Told(msgspec.Struct):
+class TopicProgress(msgspec.Struct):
     """The part of one topic that a client has received."""
 
     incarnation: int
@@ -49,9 +49,9 @@ class Client:
         model = self._model
         topics = model.rng.sample(TOPICS, model.rng.randint(1, len(TOPICS)))
         self.following = Followed(model.stage, dict.fromkeys(topics, 0), heartbeat_ms=60_000)
-        self.told = {topic: Told(model.incarnation[topic]) for topic in topics}
+        self.progress = {topic: TopicProgress(model.incarnation[topic]) for topic in topics}
         self._last_id = ""
-        self._told_then: dict[str, Told] = {}
+        self._progress_at_id: dict[str, TopicProgress] = {}
         self._connect()
 
     def _connect(self) -> None:
@@ -63,7 +63,7 @@ class Client:
         self.stream.on_lost()
         self.is_connected = False
 
-    def come_back(self) -> None:
+    def reconnect(self) -> None:
         """Reconnect; as in a session, the client's cursor can only rewind."""
         if not self._last_id:
             self.begin()
@@ -71,9 +71,9 @@ class Client:
         cursor = read_token(self._last_id, self.following.names)
         assert cursor is not None
         rewind(self.following, cursor)
-        self.told = self._told_then
-        for told in self.told.values():
-            told.is_deleted = False
+        self.progress = self._progress_at_id
+        for progress in self.progress.values():
+            progress.is_deleted = False
         self._connect()
 
     def read(self) -> None:
@@ -82,23 +82,23 @@ class Client:
                 self._take(event)
             if event.id:
                 self._last_id = event.id
-                self._told_then = {topic: copy(told) for topic, told in self.told.items()}
+                self._progress_at_id = {topic: copy(progress) for topic, progress in self.progress.items()}
 
     def _take(self, event: Event) -> None:
         topic = event.data["topic"]
-        told = self.told[topic]
-        assert not told.is_deleted, "nothing comes of a topic that is gone"
+        progress = self.progress[topic]
+        assert not progress.is_deleted, "a deleted topic sends no event"
         if event.name == "topic-deleted":
-            told.is_deleted = True
+            progress.is_deleted = True
         elif event.name == "tombstone":
-            self._model.check_tombstone(topic, told, event)
+            self._model.check_tombstone(topic, progress, event)
         elif event.name == "record":
             assert event.data["records"]
             for record in event.data["records"]:
-                self._model.check_record(topic, told, record)
-            self._model.check_skipped(topic, told, event.data["to_seq"])
+                self._model.check_record(topic, progress, record)
+            self._model.check_skipped(topic, progress, event.data["to_seq"])
         else:
-            self._model.check_skipped(topic, told, event.data["head_seq"])
+            self._model.check_skipped(topic, progress, event.data["head_seq"])
 
 
 class LiveModel:
@@ -122,10 +122,18 @@ class LiveModel:
 
     def step(self) -> None:
         actions = [self._append] * 10 + [self._settle] * 6
-        actions += [self._delete, self._clog, self._unclog, self._unclog, self._read, self._read, self._leave]
-        actions += [self._return, self._return, self._cut, self._mend, self._mend, self._pass_time]
+        actions += [
+            self._delete,
+            self._pause,
+            self._resume,
+            self._resume,
+            self._read,
+            self._read,
+            self._leave,
+        ]
+        actions += [self._return, self._return, self._cut, self._reconnect, self._reconnect, self._pass_time]
         if self.rng.random() < 0.1:
-            actions = [self._make_anew]
+            actions = [self._recreate]
         self.rng.choice(actions)()
 
     def finish(self) -> None:
@@ -134,20 +142,20 @@ class LiveModel:
         self.stage.pass_time(1000)
         for client in self.clients:
             if not client.is_connected:
-                client.come_back()
+                client.reconnect()
             client.stream.unclog()
         for _ in range(3):
             self.stage.pass_time(500)
             for client in self.clients:
                 client.read()
         for client in self.clients:
-            for topic, told in client.told.items():
-                if told.is_deleted:
+            for topic, progress in client.progress.items():
+                if progress.is_deleted:
                     continue
-                assert told.incarnation == self.incarnation[topic], (
-                    f"{topic} was made anew, which nobody said"
+                assert progress.incarnation == self.incarnation[topic], (
+                    f"{topic} was recreated without a notice"
                 )
-                self.check_skipped(topic, told, self._owner(topic).state(topic).head_seq)
+                self.check_skipped(topic, progress, self._owner(topic).state(topic).head_seq)
 
     def _owner(self, topic: str) -> Any:
         return self.stage.shard_of(topic)
@@ -169,7 +177,7 @@ class LiveModel:
         self._owner(topic).delete(topic, before_seq=below)
         self.deleted[topic, self.incarnation[topic]].update(range(1, below))
 
-    def _make_anew(self) -> None:
+    def _recreate(self) -> None:
         topic = self.rng.choice(TOPICS)
         self._owner(topic).delete_topic(topic)
         self.incarnation[topic] += 1
@@ -186,10 +194,10 @@ class LiveModel:
     def _client(self) -> Client:
         return self.rng.choice(self.clients)
 
-    def _clog(self) -> None:
+    def _pause(self) -> None:
         self._client().stream.is_clogged = True
 
-    def _unclog(self) -> None:
+    def _resume(self) -> None:
         client = self._client()
         if client.is_connected:
             client.stream.unclog()
@@ -207,39 +215,39 @@ class LiveModel:
     def _return(self) -> None:
         client = self._client()
         if not client.is_connected:
-            client.come_back()
+            client.reconnect()
 
     def _cut(self) -> None:
         if not self.stage.link.is_cut:
             self.stage.restart_away(kill=self.rng.random() < 0.5)
 
-    def _mend(self) -> None:
+    def _reconnect(self) -> None:
         self.stage.mend()
 
     # -- invariants ----------------------------------------------------------------------------------------
 
-    def check_record(self, topic: str, told: Told, record: dict[str, Any]) -> None:
+    def check_record(self, topic: str, progress: TopicProgress, record: dict[str, Any]) -> None:
         seq = record["$seq"]
-        assert seq > told.seq, f"{topic}: seq {seq} comes again, behind {told.seq}"
-        self.check_skipped(topic, told, seq - 1)
-        key = (topic, told.incarnation)
+        assert seq > progress.seq, f"{topic}: seq {seq} repeats after seq {progress.seq}"
+        self.check_skipped(topic, progress, seq - 1)
+        key = (topic, progress.incarnation)
         assert record["data"] == self.records[key][seq], f"{topic}: seq {seq} is not what was written"
-        told.seq = seq
+        progress.seq = seq
 
-    def check_skipped(self, topic: str, told: Told, upto: int) -> None:
+    def check_skipped(self, topic: str, progress: TopicProgress, end: int) -> None:
         """Check that only records deleted on purpose are skipped silently."""
-        deleted = self.deleted[topic, told.incarnation]
-        missed = [seq for seq in range(told.seq + 1, upto + 1) if seq not in deleted]
-        assert not missed, f"{topic}: {missed} went missing in silence"
-        told.seq = max(told.seq, upto)
+        deleted = self.deleted[topic, progress.incarnation]
+        missed = [seq for seq in range(progress.seq + 1, end + 1) if seq not in deleted]
+        assert not missed, f"{topic}: seqs {missed} are missing without a tombstone"
+        progress.seq = max(progress.seq, end)
 
-    def check_tombstone(self, topic: str, told: Told, event: Event) -> None:
+    def check_tombstone(self, topic: str, progress: TopicProgress, event: Event) -> None:
         data = event.data
         if data["reason"] == "recreated":
             now = event.stamp[topic]
-            assert now > told.incarnation, f"{topic} was not made anew"
-            told.incarnation, told.seq = now, data["earliest_seq"] - 1
+            assert now > progress.incarnation, f"{topic} was not recreated"
+            progress.incarnation, progress.seq = now, data["earliest_seq"] - 1
             return
-        assert data["gap_from"] > told.seq, f"{topic}: a loss is told that begins before the cursor"
-        self.check_skipped(topic, told, data["gap_from"] - 1)
-        told.seq = data["gap_to"]
+        assert data["gap_from"] > progress.seq, f"{topic}: the tombstone begins before the cursor"
+        self.check_skipped(topic, progress, data["gap_from"] - 1)
+        progress.seq = data["gap_to"]

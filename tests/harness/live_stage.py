@@ -42,9 +42,9 @@ class LiveStage:
         self.feeds = _StageFeeds(self, ways)
         self.away_feeds = Feeds(self.away.shard.state, self.away.loop)
 
-    def _answer(self, kind: LinkKind, payload: bytes, asked: Asked) -> None:
+    def _answer(self, kind: LinkKind, payload: bytes, request: Asked) -> None:
         assert kind == LinkKind.FEED
-        self.away_feeds.answer(payload, asked)
+        self.away_feeds.answer(payload, request)
 
     def shard_of(self, topic: str) -> OneShard:
         return self.away if topic.endswith("1") else self.home
@@ -83,10 +83,10 @@ class _StageFeeds(Feeds):
         super().__init__(stage.home.shard.state, stage.home.loop, 0, 2, ways)
         self._stage_ways = ways
 
-    def _make(self, owner: int, wanted: Wanted) -> Feed:
-        if wanted.topic.endswith("1"):
-            return RemoteFeed(self._stage_ways, 1, wanted, self._unused)
-        return LocalFeed(self._shard, self._loop, wanted, self._unused)
+    def _make(self, owner: int, spec: Wanted) -> Feed:
+        if spec.topic.endswith("1"):
+            return RemoteFeed(self._stage_ways, 1, spec, self._unused)
+        return LocalFeed(self._shard, self._loop, spec, self._unused)
 
 
 class Collector:
@@ -110,8 +110,8 @@ class Collector:
 
     def unclog(self) -> None:
         self.is_clogged = False
-        held, self.held = self.held, []
-        for one in held:
+        paused, self.held = self.held, []
+        for one in paused:
             one.go_on()
 
     def hold(self, subscription: Subscription) -> None:

@@ -27,4 +27,4 @@ class LiveThreads:
         self._ending.set()
         for thread in self._threads:
             thread.join(JOIN_SECONDS)
-            assert not thread.is_alive(), "a client does not come to its end"
+            assert not thread.is_alive(), "a client thread did not end"

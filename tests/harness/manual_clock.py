@@ -28,7 +28,7 @@ class ManualClock:
         self.advance_ns(round(ms * _NS_PER_MS))
 
     def advance_ns(self, ns: int) -> None:
-        assert ns >= 0, "monotonic time does not go back"
+        assert ns >= 0, "monotonic time cannot go back"
         self._wall_ns += ns
         self._monotonic_ns += ns
 

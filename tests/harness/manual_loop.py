@@ -140,7 +140,7 @@ class StepThread:
         return len(self._jobs)
 
     def submit(self, job: Callable[[], T], done: Callable[[T | OSError], object]) -> None:
-        assert not self._stopped, "a job for a thread that was stopped"
+        assert not self._stopped, "the thread is stopped and accepts no job"
         self._jobs.append((job, done))
 
     def run_one(self) -> bool:

@@ -53,8 +53,8 @@ class MemoryFile:
         end = min(offset + size, self.size)
         if end <= offset:
             return b""
-        found = bytes(memoryview(self.cache)[offset:end])
-        return found if len(found) == end - offset else found.ljust(end - offset, b"\0")
+        data = bytes(memoryview(self.cache)[offset:end])
+        return data if len(data) == end - offset else data.ljust(end - offset, b"\0")
 
     def write(self, data: Buffer, offset: int, stamp: int) -> None:
         end = offset + len(data)
@@ -91,13 +91,13 @@ class MemoryFile:
 
     def shrinks(self, last_index: int | None = None) -> list[tuple[int, int]]:
         """Return the pending truncations, up to one of the changes of size."""
-        found = []
+        sizes = []
         before = self.media_size
         for stamp, size in self.sizes[:last_index]:
             if size < before:
-                found.append((stamp, size))
+                sizes.append((stamp, size))
             before = size
-        return found
+        return sizes
 
     def sync(self) -> None:
         self._commit_size()

@@ -240,10 +240,10 @@ class MemoryMachine(MemoryTree):
         return " ".join(words)
 
     def _of(self, fd: int, *, writing: bool = False) -> OpenFile:
-        found = self._fds.get(fd)
-        if found is None or (writing and not found.writable):
+        descriptor = self._fds.get(fd)
+        if descriptor is None or (writing and not descriptor.writable):
             raise posix_error(errno.EBADF)
-        return found
+        return descriptor
 
     def _opened(self, file: MemoryFile, path: str, *, writable: bool) -> int:
         # Numbers are never reused, so that a descriptor used after its close is an error here.

@@ -82,11 +82,11 @@ class Names:
                 for needed in op.needs:
                     needed.waits.clear()
         pending: list[NameOp] = []
-        held: set[Entry] = set()
+        waiting: set[Entry] = set()
         for op in self.ops:
-            if op.waits or not held.isdisjoint(op.effects):
+            if op.waits or not waiting.isdisjoint(op.effects):
                 pending.append(op)
-                held.update(op.effects)
+                waiting.update(op.effects)
             else:
                 _put(self.durable, op.effects)
         self.ops = pending
@@ -126,10 +126,10 @@ def _put(tree: Tree, effects: dict[Entry, int | None]) -> None:
 
 def _reachable(tree: Tree) -> Tree:
     """Return the tree without the directories that no name leads to."""
-    found: Tree = {}
+    reachable: Tree = {}
     todo = [ROOT]
     while todo:
         directory = todo.pop()
-        found[directory] = tree[directory]
-        todo.extend(inode for inode in tree[directory].values() if inode in tree and inode not in found)
-    return found
+        reachable[directory] = tree[directory]
+        todo.extend(inode for inode in tree[directory].values() if inode in tree and inode not in reachable)
+    return reachable

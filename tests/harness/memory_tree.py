@@ -80,16 +80,16 @@ class MemoryTree:
 
     def tree(self) -> list[str]:
         """Return every path, sorted; a directory ends with a slash."""
-        found: list[str] = []
+        paths: list[str] = []
         todo = [(ROOT, "")]
         while todo:
             directory, above = todo.pop()
             for name, inode in self.names.seen[directory].items():
                 is_directory = inode in self.names.seen
-                found.append(f"{above}/{name}" + "/" * is_directory)
+                paths.append(f"{above}/{name}" + "/" * is_directory)
                 if is_directory:
                     todo.append((inode, f"{above}/{name}"))
-        return sorted(found)
+        return sorted(paths)
 
     def all_files(self) -> list[str]:
         return [path for path in self.tree() if not path.endswith("/")]
@@ -103,10 +103,10 @@ class MemoryTree:
             names = seen.get(inode)
             if names is None:
                 raise _error(errno.ENOTDIR, path)
-            found = names.get(part)
-            if found is None:
+            child = names.get(part)
+            if child is None:
                 raise _error(errno.ENOENT, path)
-            inode = found
+            inode = child
         return inode
 
     def file_at(self, path: str) -> MemoryFile:
@@ -206,5 +206,5 @@ class MemoryTree:
 
 def _parts(path: str) -> list[str]:
     parts = [part for part in path.split("/") if part and part != "."]
-    assert ".." not in parts, f"this disk has no way up: {path}"
+    assert ".." not in parts, f"paths with .. are not supported: {path}"
     return parts

@@ -38,8 +38,8 @@ class MortalFolder:
 
     def files(self, name: str) -> list[tuple[str, int]]:
         top = self.root / name
-        found = [path for path in top.rglob("*") if path.is_file()]
-        return sorted((path.relative_to(top).as_posix(), path.stat().st_size) for path in found)
+        paths = [path for path in top.rglob("*") if path.is_file()]
+        return sorted((path.relative_to(top).as_posix(), path.stat().st_size) for path in paths)
 
     def read(self, name: str) -> bytes:
         return (self.root / name).read_bytes()

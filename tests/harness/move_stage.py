@@ -68,16 +68,16 @@ class MoveStage:
 
     def names_asked(self, side: int, operation: str) -> list[str]:
         """Return a list to which later requests for this operation add their topics."""
-        asked: list[str] = []
+        names: list[str] = []
         handlers = self._sides[side].handlers
         start = handlers._table[operation]
 
-        def noted(call: Call) -> None:
-            asked.append(call.name)
+        def record(call: Call) -> None:
+            names.append(call.name)
             start(call)
 
-        handlers.add(operation, noted)
-        return asked
+        handlers.add(operation, record)
+        return names
 
     # -- messages between the shards -----------------------------------------------------------------------
 
@@ -88,7 +88,7 @@ class MoveStage:
             return
         owner.unanswered.append(call)
 
-        def told(status: int, body: bytes) -> None:
+        def answered(status: int, body: bytes) -> None:
             if call in owner.unanswered:
                 asker.shard.loop.call_soon(in_doubt if self.loses_answers else arrived, status, body)
 
@@ -102,8 +102,8 @@ class MoveStage:
                 owner.unanswered.remove(call)
                 call.send_parts([body], len(body), status)
 
-        asked = Asked(call.name, call.query, call.fields, call.body, 0.0, told=told)
-        owner.shard.loop.call_soon(owner.handlers.start, operation, asked)
+        request = Asked(call.name, call.query, call.fields, call.body, 0.0, told=answered)
+        owner.shard.loop.call_soon(owner.handlers.start, operation, request)
 
     def lose(self, number: int) -> None:
         """End one of the two, and start its replacement."""
@@ -146,19 +146,19 @@ class MoveStage:
 
         `then` receives the body when it arrives.
         """
-        told = Told()
+        reply = Told()
 
         def answered(status: int, text: bytes) -> None:
             # Kept for `settle`: the handler would treat a failure here as its own.
             try:
-                told((status, msgspec.json.decode(text)))
-                then(told.answer[1])
+                reply((status, msgspec.json.decode(text)))
+                then(reply.answer[1])
             except AssertionError as error:
                 self._failures.append(error)
 
         call = Asked(topic, "", FIELDS, msgspec.json.encode(body), 0.0, told=answered)
         self.start(operation, call)
-        return told
+        return reply
 
     def start(self, operation: str, call: Call) -> None:
         number = int(call.name[-1])
@@ -169,12 +169,12 @@ class MoveStage:
 
     def request(self, operation: str, topic: str, body: object) -> tuple[int, Any] | None:
         """Send a request; return its answer, or None if the shard was lost before it."""
-        told = self.send(operation, topic, body)
+        reply = self.send(operation, topic, body)
         losses = self.losses
         self.settle()
-        while not told.came and self.losses == losses:
+        while not reply.came and self.losses == losses:
             self.pass_time(100)
-        return told.answer if told.came else None
+        return reply.answer if reply.came else None
 
     def records(self, topic: str) -> list[Any]:
         """Return the records of a topic as a reader receives them."""

@@ -165,10 +165,10 @@ class OneShard:
     # Requests.
 
     def send_append(self, topic: str, *records: object, **request: Any) -> Told:
-        told = Told()
+        reply = Told()
         given = [one if isinstance(one, NewRecord) else record(one) for one in records]
-        self.shard.append(topic, AppendRequest(given, **request), told)
-        return told
+        self.shard.append(topic, AppendRequest(given, **request), reply)
+        return reply
 
     def append(self, topic: str, *records: object, **request: Any) -> Appended:
         return self._finished(self.send_append(topic, *records, **request), Appended)
@@ -177,17 +177,17 @@ class OneShard:
         return self._finished(self.send_append(topic, *records, **request), Refusal)
 
     def send_delete(self, topic: str, **request: Any) -> Told:
-        told = Told()
-        self.shard.delete_records(topic, DeleteRequest(**request), told)
-        return told
+        reply = Told()
+        self.shard.delete_records(topic, DeleteRequest(**request), reply)
+        return reply
 
     def delete(self, topic: str, **request: Any) -> Deleted:
         return self._finished(self.send_delete(topic, **request), Deleted)
 
     def send_claim(self, topic: str, node: str, count: int = 1, lease_ms: int | None = None) -> Told:
-        told = Told()
-        claim(self.shard.state, topic, ClaimRequest(node, count, lease_ms), told)
-        return told
+        reply = Told()
+        claim(self.shard.state, topic, ClaimRequest(node, count, lease_ms), reply)
+        return reply
 
     def claim(self, topic: str, node: str, count: int = 1, lease_ms: int | None = None) -> ClaimAnswer:
         return self._finished(self.send_claim(topic, node, count, lease_ms), ClaimAnswer)
@@ -197,9 +197,9 @@ class OneShard:
         return [one.seq for one in self.claim(topic, node, count, lease_ms).claimed]
 
     def send_settle(self, settle: Settle, topic: str, node: str, *seqs: int, **request: Any) -> Told:
-        told = Told()
-        settle(self.shard.state, topic, SettleRequest(node, list(seqs), **request), told)
-        return told
+        reply = Told()
+        settle(self.shard.state, topic, SettleRequest(node, list(seqs), **request), reply)
+        return reply
 
     def ack(self, topic: str, node: str, *seqs: int, **request: Any) -> Settled:
         return self._finished(self.send_settle(ack, topic, node, *seqs, **request), Settled)
@@ -211,17 +211,17 @@ class OneShard:
         return self._finished(self.send_settle(extend, topic, node, *seqs, **request), Settled)
 
     def send_put(self, topic: str, **patch: Any) -> Told:
-        told = Told()
-        self.shard.put_topic(topic, TopicConfigPatch(**patch), told)
-        return told
+        reply = Told()
+        self.shard.put_topic(topic, TopicConfigPatch(**patch), reply)
+        return reply
 
     def put(self, topic: str, **patch: Any) -> TopicPut:
         return self._finished(self.send_put(topic, **patch), TopicPut)
 
     def send_delete_topic(self, topic: str, *, if_empty: bool = False) -> Told:
-        told = Told()
-        self.shard.delete_topic(topic, told, if_empty=if_empty)
-        return told
+        reply = Told()
+        self.shard.delete_topic(topic, reply, if_empty=if_empty)
+        return reply
 
     def delete_topic(self, topic: str, *, if_empty: bool = False) -> TopicDeleted:
         return self._finished(self.send_delete_topic(topic, if_empty=if_empty), TopicDeleted)
@@ -252,8 +252,8 @@ class OneShard:
         """Return the paths of the WAL files, in order."""
         return [path for path in self.disk.all_files() if path.startswith(f"{PATHS.wal}/wal-")]
 
-    def _finished(self, told: Told, kind: type[T]) -> T:
+    def _finished(self, reply: Told, kind: type[T]) -> T:
         self.settle()
-        answer = told.answer
+        answer = reply.answer
         assert isinstance(answer, kind), answer
         return answer

@@ -19,7 +19,7 @@ from topicsd.stream.remote_feed import Ways
 
 def texts_in(frames: bytes) -> list[Any]:
     """Return the messages of whole text frames."""
-    found, at = [], 0
+    messages, at = [], 0
     while at < len(frames):
         assert frames[at] == 0x81
         size = frames[at + 1]
@@ -28,9 +28,9 @@ def texts_in(frames: bytes) -> list[Any]:
             if size == mark:
                 size, at = int.from_bytes(frames[at : at + width], "big"), at + width
                 break
-        found.append(json.loads(frames[at : at + size]))
+        messages.append(json.loads(frames[at : at + size]))
         at += size
-    return found
+    return messages
 
 
 class RecordedWire:

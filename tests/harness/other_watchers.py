@@ -1,7 +1,7 @@
 """Watchers without a session: one that polls, and one that follows on a WebSocket.
 
-Promises: like those of `watch_crew.py`, they act by their seed and are judged by the `WatchBook`. They keep
-their cursors themselves, lose connections, leave, return, and read to the end in `finish`.
+Promises: like those of `watch_clients.py`, they act by their seed and are judged by the `WatchBook`. They
+keep their cursors themselves, lose connections, leave, return, and read to the end in `finish`.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from typing import Any, Final
 import msgspec
 
 from tests.harness.raw_client import Answer
-from tests.harness.watch_book import Told, WatchBook
-from tests.harness.writer_crew import Client, ConnectionEnded
+from tests.harness.watch_book import TopicProgress, WatchBook
+from tests.harness.writer_clients import Client, ConnectionEnded
 from tests.harness.ws_client import Closed, NoWebSocket, WsClient
 
 BUFFER_BYTES: Final = 4096
-PATIENCE_SECONDS: Final = 30.0
+TIMEOUT_SECONDS: Final = 30.0
 RETRY_SECONDS: Final = 0.05
 QUIET_SECONDS: Final = 0.05
 # The epoch of a watcher that never saw its topic; it matches any incarnation.
 UNKNOWN: Final = None
 
 
-class Place(msgspec.Struct):
-    told: Told
+class Position(msgspec.Struct):
+    progress: TopicProgress
     epoch: int | None = UNKNOWN
 
-    def copy(self) -> Place:
-        return Place(self.told.copy(), self.epoch)
+    def copy(self) -> Position:
+        return Position(self.progress.copy(), self.epoch)
 
 
 class OtherWatcher:
@@ -45,12 +45,12 @@ class OtherWatcher:
         self._rng = rng
         self._nodes = frozenset(rng.choice(([], [], ["n1"], ["n1", "n2"])))
         names = rng.sample(topics, rng.randint(1, len(topics)))
-        self._places = {name: Place(Told(0)) for name in names}
+        self._positions = {name: Position(TopicProgress(0)) for name in names}
 
     def live(self, ending: threading.Event) -> None:
         raise NotImplementedError
 
-    def _go_on(self) -> None:
+    def _read(self) -> None:
         """Take a few steps of reading."""
         raise NotImplementedError
 
@@ -58,23 +58,26 @@ class OtherWatcher:
         raise NotImplementedError
 
     def finish(self) -> None:
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while not self._is_done():
-            assert time.monotonic() < deadline, f"{self._places} is all that it was told"
-            self._go_on()
+            assert time.monotonic() < deadline, f"incomplete: {self._positions}"
+            self._read()
         # A duplicate would arrive now.
         for _ in range(3):
-            self._go_on()
+            self._read()
 
     def _is_done(self) -> bool:
         return all(
-            self._book.is_told_of_all(place.told, name, self._nodes) for name, place in self._places.items()
+            self._book.is_complete(position.progress, name, self._nodes)
+            for name, position in self._positions.items()
         )
 
-    def _take_records(self, name: str, place: Place, records: list[dict[str, Any]], to_seq: int) -> None:
+    def _take_records(
+        self, name: str, position: Position, records: list[dict[str, Any]], to_seq: int
+    ) -> None:
         for record in records:
-            self._book.told_record(place.told, name, record, self._nodes)
-        self._book.told_upto(place.told, name, to_seq, self._nodes)
+            self._book.note_record(position.progress, name, record, self._nodes)
+        self._book.note_skipped(position.progress, name, to_seq, self._nodes)
         self._book.count(f"records read by a {type(self).__name__}", len(records))
 
 
@@ -88,29 +91,29 @@ class Poller(OtherWatcher):
             number = self._rng.random()
             if number < 0.02:
                 ending.wait(self._rng.uniform(0.1, 2.0))
-            self._poll(self._rng.choice([*self._places]), self._rng.choice((0, 50, 500)), number > 0.98)
+            self._poll(self._rng.choice([*self._positions]), self._rng.choice((0, 50, 500)), number > 0.98)
 
-    def _go_on(self) -> None:
-        for name in self._places:
+    def _read(self) -> None:
+        for name in self._positions:
             self._poll(name, 0, False)
 
     def _poll(self, name: str, wait_ms: int, leaves: bool) -> None:
-        place = self._places[name]
+        position = self._positions[name]
         body: dict[str, Any] = {
-            "from_seq": place.told.seq,
+            "from_seq": position.progress.seq,
             "wait_ms": wait_ms,
             "limit": self._rng.choice((1, 3, 256)),
             "node": sorted(self._nodes),
         }
-        if place.epoch is not UNKNOWN:
-            body["epoch"] = place.epoch
+        if position.epoch is not UNKNOWN:
+            body["epoch"] = position.epoch
         answer = self._ask(f"/v0/topics/{name}/diff", msgspec.json.encode(body), leaves)
         if answer is not None and answer.status == 200:
-            told = answer.json
-            place.epoch = told["epoch"]
-            if told["tombstone"] is not None:
-                self._book.told_loss(place.told, name, told["tombstone"], self._nodes)
-            self._take_records(name, place, told["records"], told["next_from_seq"])
+            page = answer.json
+            position.epoch = page["epoch"]
+            if page["tombstone"] is not None:
+                self._book.note_tombstone(position.progress, name, page["tombstone"], self._nodes)
+            self._take_records(name, position, page["records"], page["next_from_seq"])
         elif answer is not None:
             # 404: the topic is being created again.
             assert answer.status in (404, 429, 503, 504), answer
@@ -148,7 +151,7 @@ class SocketWatcher(OtherWatcher):
 
     def __init__(self, port: int, book: WatchBook, rng: Random, topics: list[str]) -> None:
         super().__init__(port, book, rng, topics)
-        self._entering: dict[str, Place] = {}
+        self._entering: dict[str, Position] = {}
         """The positions of subscriptions that are not confirmed yet."""
         self._followed: set[str] = set()
 
@@ -156,19 +159,19 @@ class SocketWatcher(OtherWatcher):
         while not ending.is_set():
             number = self._rng.random()
             if number < 0.02:
-                self._book.count("times that somebody did not read")
+                self._book.count("pauses in reading")
                 ending.wait(self._rng.uniform(0.1, 2.0))
             elif number < 0.04:
                 self.close()
             elif number < 0.06 and self._followed and not self._entering:
                 self._subscribe([self._rng.choice(sorted(self._followed))])
-            self._go_on()
+            self._read()
 
-    def _go_on(self) -> None:
+    def _read(self) -> None:
         try:
             if self._socket is None:
                 self._socket = _Socket(self._port, buffer_bytes=BUFFER_BYTES)
-            missing = [name for name in self._places if name not in self._followed]
+            missing = [name for name in self._positions if name not in self._followed]
             if missing and not self._entering:
                 self._subscribe([self._rng.choice(missing)])
             for _ in range(50):
@@ -179,7 +182,7 @@ class SocketWatcher(OtherWatcher):
                 raise
             time.sleep(RETRY_SECONDS)
         except (ConnectionEnded, ConnectionError):
-            self._book.count("sockets that were lost")
+            self._book.count("lost sockets")
             self.close()
             time.sleep(RETRY_SECONDS)
 
@@ -190,10 +193,11 @@ class SocketWatcher(OtherWatcher):
     def _subscribe(self, names: list[str]) -> None:
         """Subscribe from the current positions; later messages of an old subscription repeat records."""
         assert self._socket is not None
-        self._entering = {name: self._places[name].copy() for name in names}
+        self._entering = {name: self._positions[name].copy() for name in names}
         places = {
-            name: {"from_seq": place.told.seq} | ({} if place.epoch is UNKNOWN else {"epoch": place.epoch})
-            for name, place in self._entering.items()
+            name: {"from_seq": position.progress.seq}
+            | ({} if position.epoch is UNKNOWN else {"epoch": position.epoch})
+            for name, position in self._entering.items()
         }
         with suppress(ConnectionEnded):
             self._socket.say(
@@ -212,15 +216,15 @@ class SocketWatcher(OtherWatcher):
             return False
         kind = message["op"]
         if kind == "subscribed":
-            self._places |= self._entering
+            self._positions |= self._entering
             self._followed |= self._entering.keys()
-            for place in self._entering.values():
-                place.told.is_deleted = False
+            for position in self._entering.values():
+                position.progress.is_deleted = False
             self._entering = {}
         elif kind == "error":
             return self._take_error(message)
         else:
-            self._take_told(kind, message["topic"], message)
+            self._take_event(kind, message["topic"], message)
         return True
 
     def _take_error(self, message: dict[str, Any]) -> bool:
@@ -234,27 +238,29 @@ class SocketWatcher(OtherWatcher):
             assert message["code"] in ("not_ready", "storage_failed"), message
         else:
             for name, cursor in message["cursors"].items():
-                assert cursor["from_seq"] >= self._places[name].told.seq or name in self._entering, message
+                assert cursor["from_seq"] >= self._positions[name].progress.seq or name in self._entering, (
+                    message
+                )
         return True
 
-    def _take_told(self, kind: str, name: str, message: dict[str, Any]) -> None:
-        place = self._places[name]
+    def _take_event(self, kind: str, name: str, message: dict[str, Any]) -> None:
+        position = self._positions[name]
         assert name in self._followed or name in self._entering, message
         if kind == "topic_deleted":
-            place.told.is_deleted = True
+            position.progress.is_deleted = True
             self._followed.discard(name)
             self._book.count("topic_deleted on a socket")
             return
         if kind == "record":
             assert message["records"]
-            self._take_records(name, place, message["records"], message["to_seq"])
+            self._take_records(name, position, message["records"], message["to_seq"])
         elif kind == "tombstone":
-            self._book.told_loss(place.told, name, message, self._nodes)
+            self._book.note_tombstone(position.progress, name, message, self._nodes)
             self._book.count(f"tombstone {message['reason']} on a socket")
         else:
             assert kind == "caught_up", message
-            self._book.told_upto(place.told, name, message["head_seq"], self._nodes)
-        place.epoch = message["epoch"]
+            self._book.note_skipped(position.progress, name, message["head_seq"], self._nodes)
+        position.epoch = message["epoch"]
 
     def close(self) -> None:
         if self._socket is not None:

@@ -48,9 +48,9 @@ class Outcome:
             del image[cut_at:]
         share = self._rng.choice((0.1, 0.5, 0.5, 0.9))
         for sector, versions in file.dirty.items():
-            found = self._kept_sector(image, sector, _clipped(versions, shrinks, sector), share)
-            if found is not None:
-                put_sector(image, sector, found)
+            sector_bytes = self._kept_sector(image, sector, _clipped(versions, shrinks, sector), share)
+            if sector_bytes is not None:
+                put_sector(image, sector, sector_bytes)
         del image[size:]
         return MemoryFile(file.inode, image, size)
 
@@ -107,8 +107,8 @@ def _clipped(
     if not shrinks:
         return versions
     start = sector * SECTOR_BYTES
-    found = []
+    clipped = []
     for stamp, content in versions:
         cuts = [max(0, cut_at - start) for cut_stamp, cut_at in shrinks if cut_stamp > stamp]
-        found.append((stamp, content[: min(cuts)] if cuts else content))
-    return found
+        clipped.append((stamp, content[: min(cuts)] if cuts else content))
+    return clipped

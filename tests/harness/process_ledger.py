@@ -22,7 +22,7 @@ from tests.harness.raw_client import Answer, RawClient, request_bytes
 from tests.harness.whole_server import name_on
 
 PAGE_RECORDS: Final = 997
-PATIENCE_SECONDS: Final = 10.0
+TIMEOUT_SECONDS: Final = 10.0
 # Answers that mean nothing was written, and answers that leave it open.
 REFUSED: Final = {
     (503, "not_ready"),
@@ -80,7 +80,7 @@ class _State(msgspec.Struct):
 
 def seed_of_this_run() -> int:
     seed = int(os.environ.get("TOPICS_TEST_SEED", time.time_ns()))
-    print(f"replay with TOPICS_TEST_SEED={seed} (the kernel chooses its moments anew)")
+    print(f"replay with TOPICS_TEST_SEED={seed} (the scheduling by the kernel differs)")
     return seed
 
 
@@ -126,8 +126,10 @@ class ProcessLedger:
         ]
         tag = f"t{number}" if rng.random() < 0.3 else None
         key = f"key-{number}" if rng.random() < 0.5 else None
-        told = b',"tag":"%b"' % tag.encode() if tag else b""
-        body = b'{"records":[%b]' % b",".join([b'{"data":%b%b}' % (payload, told) for payload in payloads])
+        tag_field = b',"tag":"%b"' % tag.encode() if tag else b""
+        body = b'{"records":[%b]' % b",".join(
+            [b'{"data":%b%b}' % (payload, tag_field) for payload in payloads]
+        )
         body += b',"idempotency_key":"%b"}' % key.encode() if key else b"}"
         with self._lock:
             request = self.ledger.sent(topic, payloads, tags=[tag] * len(payloads), key=key)
@@ -147,9 +149,9 @@ class ProcessLedger:
             if answer.status in (200, 201):
                 self._acked(sent, answer)
                 return True
-            told = Seen(sent.request.topic, answer.status, answer.code)
-            self.answers[told] += 1
-            if (told.status, told.code) in REFUSED:
+            outcome = Seen(sent.request.topic, answer.status, answer.code)
+            self.answers[outcome] += 1
+            if (outcome.status, outcome.code) in REFUSED:
                 # A refused repetition says nothing about the first attempt.
                 if sent.is_again:
                     self._leave_open(sent)
@@ -157,11 +159,11 @@ class ProcessLedger:
                     self.ledger.refused(sent.request)
                 if "retry-after" not in answer.fields:
                     self.complaints.append(f"no Retry-After: {answer}")
-            elif (told.status, told.code) in IN_DOUBT:
+            elif (outcome.status, outcome.code) in IN_DOUBT:
                 self._leave_open(sent)
             else:
                 self._leave_open(sent)
-                self.complaints.append(f"an answer that nobody expected: {answer}")
+                self.complaints.append(f"unexpected answer: {answer}")
         return False
 
     def lost(self, sent: Sent) -> None:
@@ -175,19 +177,19 @@ class ProcessLedger:
             self.ledger.errored(sent.request)
 
     def _acked(self, sent: Sent, answer: Answer) -> None:
-        told = answer.json
+        body = answer.json
         request = sent.request
         try:
-            self.ledger.acked(request, told["first_seq"])
-            assert told["count"] == len(request.payloads), told
-            assert told["last_seq"] == told["first_seq"] + told["count"] - 1, told
-            assert told["durability"] == request.durability, told
-            assert request.key is not None or not told["deduped"], told
-            assert sent.was_there is None or told["deduped"] == sent.was_there, f"{sent}: {told}"
+            self.ledger.acked(request, body["first_seq"])
+            assert body["count"] == len(request.payloads), body
+            assert body["last_seq"] == body["first_seq"] + body["count"] - 1, body
+            assert body["durability"] == request.durability, body
+            assert request.key is not None or not body["deduped"], body
+            assert sent.was_there is None or body["deduped"] == sent.was_there, f"{sent}: {body}"
         except AssertionError as error:
             self.complaints.append(str(error))
         self.acked_count += 1
-        self.deduped_count += told["deduped"]
+        self.deduped_count += body["deduped"]
 
     # -- reports of readers --------------------------------------------------------------------------------
 
@@ -202,7 +204,7 @@ class ProcessLedger:
             for record in page.records:
                 cursor += 1
                 if record.seq != cursor:
-                    self.complaints.append(f"{name}: seq {record.seq} is read where {cursor} is due")
+                    self.complaints.append(f"{name}: read seq {record.seq}, expected {cursor}")
                 self._seen[name][record.seq] = bytes(record.data)
         return page.next_from_seq
 
@@ -225,22 +227,22 @@ class ProcessLedger:
         A crash of processes loses nothing, so no loss may be reported either.
         """
         assert not self.complaints, self.complaints[:3]
-        found = {name: self._found(port, name) for name in self.topics}
+        contents = {name: self._contents(port, name) for name in self.topics}
         for name, seen in self._seen.items():
-            there = {seq: payload for seq, payload, _ in found[name].records}
+            there = {seq: payload for seq, payload, _ in contents[name].records}
             for seq, payload in seen.items():
                 assert there.get(seq) == payload, f"{name}: a reader saw {payload!r:.60} at seq {seq}"
-        self.ledger.check(found, exact=True)
+        self.ledger.check(contents, exact=True)
 
     def settled(self, doubtful: list[Sent]) -> list[Sent]:
         """Return the doubtful requests with the answers they must get when sent again."""
         return [sent._replace(was_there=sent.request.fate == "acked") for sent in doubtful]
 
-    def _found(self, port: int, name: str) -> Found:
+    def _contents(self, port: int, name: str) -> Found:
         answer = _ask(port, "GET", f"/v0/topics/{name}")
         assert answer.status == 200, answer
         state = msgspec.json.decode(answer.body, type=_State)
-        found = Found(state.head_seq, 0, state.earliest_seq)
+        contents = Found(state.head_seq, 0, state.earliest_seq)
         cursor = 0
         while True:
             body = b'{"from_seq":%d,"limit":%d,"include_tags":true}' % (cursor, PAGE_RECORDS)
@@ -249,19 +251,19 @@ class ProcessLedger:
             page = msgspec.json.decode(answer.body, type=_Page)
             if page.tombstone is not None:
                 gap = page.tombstone
-                found.lost.append((gap.gap_from, gap.gap_to, gap.reason))
-            found.records += [(one.seq, bytes(one.data), one.tag) for one in page.records]
+                contents.lost.append((gap.gap_from, gap.gap_to, gap.reason))
+            contents.records += [(one.seq, bytes(one.data), one.tag) for one in page.records]
             if page.caught_up:
                 break
             assert page.next_from_seq > cursor, page
             cursor = page.next_from_seq
-        assert len(found.records) == state.count, f"{name}: {len(found.records)} records, {state}"
-        return found
+        assert len(contents.records) == state.count, f"{name}: {len(contents.records)} records, {state}"
+        return contents
 
 
 def _ask(port: int, method: str, target: str, body: bytes | None = None) -> Answer:
     """Ask, and retry while a worker on a busy machine is not ready."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while True:
         with RawClient(port) as client:
             answer = client.ask(method, target, body)

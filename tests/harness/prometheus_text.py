@@ -74,15 +74,15 @@ def _add(name: str, family: Family | None, line: str) -> None:
 def _labels(text: str | None, line: str) -> Labels:
     if text is None:
         return frozenset()
-    found: dict[str, str] = {}
+    labels: dict[str, str] = {}
     at = 0
     while at <= len(text):
         label = _LABEL.match(text, at)
-        if label is None or label[1] in found or text[label.end() : label.end() + 1] not in ("", ","):
+        if label is None or label[1] in labels or text[label.end() : label.end() + 1] not in ("", ","):
             raise WrongText(line)
-        found[label[1]] = label[2]
+        labels[label[1]] = label[2]
         at = label.end() + 1
-    return frozenset(found.items())
+    return frozenset(labels.items())
 
 
 def _check(name: str, family: Family) -> None:
@@ -96,10 +96,10 @@ def _check(name: str, family: Family) -> None:
             bound = dict(labels)["le"]
             rest = frozenset(one for one in labels if one[0] != "le")
             buckets.setdefault(rest, []).append((float(bound), value))
-    for labels, found in buckets.items():
-        counts = [count for _, count in sorted(found)]
+    for labels, series in buckets.items():
+        counts = [count for _, count in sorted(series)]
         whole = family.series[f"{name}_count", labels]
-        if sorted(counts) != counts or max(found) != (float("inf"), whole):
+        if sorted(counts) != counts or max(series) != (float("inf"), whole):
             raise WrongText(f"{name}: the buckets of {sorted(labels)} do not add up")
         if (f"{name}_sum", labels) not in family.series:
             raise WrongText(f"{name}: {sorted(labels)} has no sum")

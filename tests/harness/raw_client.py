@@ -35,9 +35,9 @@ class Answer(NamedTuple):
         assert self.fields["content-type"] == JSON_TYPE
         body = gzip.decompress(self.body) if self.fields.get("content-encoding") == "gzip" else self.body
         assert body.endswith(b"}\n"), "a JSON answer ends with a newline"
-        told = json.loads(body)
-        assert ("error" in told) != ("performance" in told), "an answer has its time, an error has none"
-        return told
+        value = json.loads(body)
+        assert ("error" in value) != ("performance" in value), "an answer has its time, an error has none"
+        return value
 
     @property
     def code(self) -> str:
@@ -55,10 +55,10 @@ class Answer(NamedTuple):
     @property
     def shape(self) -> tuple[int, dict[str, str], Any]:
         """Return the whole answer except times."""
-        told = dict(self.json)
-        told["performance"] = sorted(told.get("performance", ()))
+        body = dict(self.json)
+        body["performance"] = sorted(body.get("performance", ()))
         fields = {name: value for name, value in self.fields.items() if name != "content-length"}
-        return self.status, fields, told
+        return self.status, fields, body
 
 
 def connected(port: int, buffer_bytes: int | None) -> socket.socket:
@@ -80,7 +80,7 @@ def connected(port: int, buffer_bytes: int | None) -> socket.socket:
 class RawClient:
     def __init__(self, port: int, *, buffer_bytes: int | None = None) -> None:
         self.socket = connected(port, buffer_bytes)
-        self._held = b""
+        self._unread = b""
 
     def __enter__(self) -> Self:
         return self
@@ -103,10 +103,10 @@ class RawClient:
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)
 
-    def send_in_pieces(self, pieces: Iterable[bytes], pause_seconds: float = 0.0005) -> None:
+    def send_in_pieces(self, parts: Iterable[bytes], pause_seconds: float = 0.0005) -> None:
         """Send each piece in a TCP segment of its own, so that the server reads them one by one."""
-        for piece in pieces:
-            self.socket.sendall(piece)
+        for part in parts:
+            self.socket.sendall(part)
             time.sleep(pause_seconds)
 
     def send_end(self) -> None:
@@ -118,8 +118,8 @@ class RawClient:
         """Read the next final answer; an answer to HEAD has no body."""
         head = self._read_until(b"\r\n\r\n")
         status_line, *lines = head.split(b"\r\n")
-        found = _STATUS_LINE.fullmatch(status_line)
-        assert found is not None, head
+        match = _STATUS_LINE.fullmatch(status_line)
+        assert match is not None, head
         fields: dict[str, str] = {}
         for line in lines:
             field = _FIELD.fullmatch(line)
@@ -127,12 +127,12 @@ class RawClient:
             name = field[1].decode()
             assert name not in fields, f"{name} is sent twice"
             fields[name] = field[2].decode()
-        length = 0 if method == "HEAD" or found[1] == b"100" else int(fields["content-length"])
-        return Answer(int(found[1]), found[2].decode(), fields, self._read_exactly(length))
+        length = 0 if method == "HEAD" or match[1] == b"100" else int(fields["content-length"])
+        return Answer(int(match[1]), match[2].decode(), fields, self._read_exactly(length))
 
     def read_end(self) -> None:
         """Check that the server closes the connection cleanly, without another byte."""
-        assert self._held == b"", self._held
+        assert self._unread == b"", self._unread
         rest = self.socket.recv(READ_BYTES)
         assert rest == b"", rest
 
@@ -166,26 +166,26 @@ class RawClient:
         return self.read_answer(begun)
 
     def _read_until(self, mark: bytes) -> bytes:
-        while mark not in self._held:
+        while mark not in self._unread:
             self._read_more()
-        found, _, self._held = self._held.partition(mark)
-        return found
+        text, _, self._unread = self._unread.partition(mark)
+        return text
 
     def _read_exactly(self, length: int) -> bytes:
-        pieces, missing = [self._held], length - len(self._held)
+        chunks, missing = [self._unread], length - len(self._unread)
         while missing > 0:
-            pieces.append(self._recv())
-            missing -= len(pieces[-1])
-        data = b"".join(pieces)
-        self._held = data[length:]
+            chunks.append(self._recv())
+            missing -= len(chunks[-1])
+        data = b"".join(chunks)
+        self._unread = data[length:]
         return data[:length]
 
     def _read_more(self) -> None:
-        self._held += self._recv()
+        self._unread += self._recv()
 
     def _recv(self) -> bytes:
         data = self.socket.recv(READ_BYTES)
-        assert data, f"the server closed, behind {self._held!r}"
+        assert data, f"the server closed the connection after {self._unread!r}"
         return data
 
 
@@ -210,5 +210,5 @@ def request_bytes(
 
 def chunks_of(body: bytes, *, size: int = 1 << 16) -> bytes:
     """Return the body in chunks of that size, with the last chunk."""
-    pieces = [body[at : at + size] for at in range(0, len(body), size)]
-    return b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
+    chunks = [body[at : at + size] for at in range(0, len(body), size)]
+    return b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks) + b"0\r\n\r\n"

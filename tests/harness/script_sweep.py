@@ -43,7 +43,7 @@ def sweep_script(
         judge(script, disk)
         if script.is_over:
             return calls
-    raise AssertionError("the script has no end")
+    raise AssertionError("the script does not end")
 
 
 def sweep_power_cuts(play: Callable[[MemoryDisk], Judged], seeds: int, *, is_kept: bool) -> int:

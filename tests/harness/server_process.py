@@ -57,9 +57,9 @@ class ServerProcess:
         return Path(f"/proc/{self._process.pid}")
 
     def _status_bytes(self, name: str) -> int:
-        found = re.search(rf"^{name}:\s+(\d+) kB$", (self._proc / "status").read_text(), re.MULTILINE)
-        assert found is not None
-        return int(found[1]) * 1024
+        match = re.search(rf"^{name}:\s+(\d+) kB$", (self._proc / "status").read_text(), re.MULTILINE)
+        assert match is not None
+        return int(match[1]) * 1024
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from topicsd.log.control_frame import WatchSession
 
 @dataclass(eq=False)
 class KnownSession:
-    wanted: WatchSession
+    expected: WatchSession
     end_position: int = 0
     """The end of its frame in the log of the run that created it."""
     is_acked: bool = False
@@ -43,7 +43,7 @@ class SessionBook:
 
     def refused(self, session: KnownSession) -> None:
         """Note that nothing of the session was written."""
-        del self.known[session.wanted.session]
+        del self.known[session.expected.session]
 
     def synced(self, position: int) -> None:
         """Note that the log is on the media up to this position."""
@@ -55,21 +55,21 @@ class SessionBook:
         for known in self.known.values():
             known.end_position = 1 << 62
 
-    def shows(self, found: Mapping[bytes, WatchSession]) -> None:
+    def shows(self, sessions: Mapping[bytes, WatchSession]) -> None:
         """Check that a running shard holds every answered session until its end, and no other."""
         acked = {session for session, known in self.known.items() if known.is_acked}
         ended = {session for session, known in self.known.items() if known.has_ended}
-        assert acked - ended <= set(found) <= acked
+        assert acked - ended <= set(sessions) <= acked
 
-    def check(self, found: Mapping[bytes, WatchSession], *, exact: bool) -> None:
+    def check(self, sessions: Mapping[bytes, WatchSession], *, exact: bool) -> None:
         """Judge what a recovery shows. `exact`: only the process ended."""
-        strangers = set(found) - set(self.known)
-        assert not strangers, f"sessions that came back, or nobody made: {strangers}"
+        strangers = set(sessions) - set(self.known)
+        assert not strangers, f"sessions that returned or were never created: {strangers}"
         for session, known in list(self.known.items()):
-            if session in found:
-                assert found[session] == known.wanted
+            if session in sessions:
+                assert sessions[session] == known.expected
                 known.is_acked, known.has_ended = True, False
                 continue
             is_kept = known.is_acked and not known.has_ended and (exact or known.is_on_media)
-            assert not is_kept, f"session {known.wanted.session.hex()} is gone: {known}"
+            assert not is_kept, f"session {known.expected.session.hex()} is missing: {known}"
             del self.known[session]

@@ -38,7 +38,7 @@ class Incarnation:
     # Unanswered changes, oldest first.
     coming: list[TopicConfig] = field(default_factory=list)
     # Every configuration that was ever requested.
-    asked: list[TopicConfig] = field(default_factory=list)
+    requested: list[TopicConfig] = field(default_factory=list)
     # Results of changes that were sent before the topic was created: writes before them may fail.
     either: list[TopicConfig] = field(default_factory=list)
 
@@ -52,7 +52,7 @@ class Incarnation:
 
     @property
     def is_always_fsync(self) -> bool:
-        return all(config.durability == "fsync" for config in self.asked)
+        return all(config.durability == "fsync" for config in self.requested)
 
 
 class ShardBook:
@@ -84,11 +84,11 @@ class ShardBook:
             if topic.name == name and not topic.leaving:
                 if not topic.is_born:
                     # The first write that is accepted creates the topic.
-                    topic.asked.append(first_config(name, patch))
+                    topic.requested.append(first_config(name, patch))
                 return topic
         config = first_config(name, patch)
         number = self._page_count[name] = self._page_count.get(name, 0) + 1
-        topic = Incarnation(name, f"{name}#{number}", config, asked=[config])
+        topic = Incarnation(name, f"{name}#{number}", config, requested=[config])
         self.ledger.topic(topic.page, config.durability, evicts=_evicts(config))
         self.topics.append(topic)
         return topic
@@ -101,19 +101,19 @@ class ShardBook:
         """Note a change in flight, if it is valid for the topic."""
         if not topic.is_born:
             # Any of the earlier writes may have created the topic.
-            merged = [merge_config(asked, patch, topic.name) for asked in topic.asked]
+            merged = [merge_config(earlier, patch, topic.name) for earlier in topic.requested]
             topic.either += [config for config in merged if isinstance(config, TopicConfig)]
-            topic.asked += topic.either
+            topic.requested += topic.either
         config = merge_config(topic.next_config, patch, topic.name)
         if isinstance(config, TopicConfig):
             topic.coming.append(config)
-            topic.asked.append(config)
+            topic.requested.append(config)
 
     # Answers.
 
     def born(self, topic: Incarnation, epoch: int) -> None:
         others = {other.epoch for other in self.topics if other is not topic}
-        assert epoch not in others, f"epoch {epoch} was given twice"
+        assert epoch not in others, f"epoch {epoch} was assigned twice"
         topic.epoch = epoch
 
     def has_config(self, topic: Incarnation, config: TopicConfig) -> None:
@@ -121,14 +121,14 @@ class ShardBook:
         if config in topic.coming:
             del topic.coming[: topic.coming.index(config) + 1]
         elif config not in topic.either:
-            known = (topic.config,) if topic.has_shown_config else topic.asked
-            assert config in known, f"{topic.page}: nobody asked for {config}"
+            known = (topic.config,) if topic.has_shown_config else topic.requested
+            assert config in known, f"{topic.page}: {config} was never requested"
         topic.has_shown_config = True
         topic.config = config
         page = self.ledger.page(topic.page)
         page.durability = config.durability
         # An unacknowledged change may have been in effect for a while, too.
-        page.evicts = any(_evicts(asked) for asked in topic.asked)
+        page.evicts = any(_evicts(one) for one in topic.requested)
 
     def gone(self, topic: Incarnation) -> None:
         self.topics.remove(topic)
@@ -148,7 +148,7 @@ class ShardBook:
 
     def check(
         self,
-        found: dict[str, Found],
+        contents: dict[str, Found],
         states: dict[str, TopicState],
         *,
         exact: bool,
@@ -164,12 +164,12 @@ class ShardBook:
                 topic.leaving = False
                 self.has_config(topic, state.config)
                 topic.coming.clear()
-                pages[topic.page] = found[topic.name]
+                pages[topic.page] = contents[topic.name]
             else:
-                assert not topic.is_born or topic.leaving, f"{topic.page} is gone, and nobody deleted it"
+                assert not topic.is_born or topic.leaving, f"{topic.page} is missing and was not deleted"
                 self.gone(topic)
         strangers = states.keys() - {topic.name for topic in self.topics}
-        assert not strangers, f"topics that came back, or nobody made: {sorted(strangers)}"
+        assert not strangers, f"topics that returned or were never created: {sorted(strangers)}"
         for topic in self.topics:
             self._check_floor(topic, pages[topic.page].evict_floor, exact or clean)
         exact_pages = [topic.page for topic in self.topics if self._is_exact(topic, exact, clean)]
@@ -194,23 +194,23 @@ class ShardBook:
 
         Floors by age are not synced, nor are records below class fsync.
         """
-        has_ttl = any(config.ttl_ms for config in topic.asked)
+        has_ttl = any(config.ttl_ms for config in topic.requested)
         if exact or (topic.is_always_fsync and not has_ttl):
             assert floor >= topic.floor, f"{topic.page}: the floor fell from {topic.floor} to {floor}"
         topic.floor = floor
 
-    def _check_evicted(self, topic: Incarnation, found: Found) -> None:
+    def _check_evicted(self, topic: Incarnation, contents: Found) -> None:
         """Check that evicted records were too old or over a cap at some time."""
-        last = found.evict_floor - 1
+        last = contents.evict_floor - 1
         if last < 1 or topic.config.durability == "ephemeral":
             return
         owners = self.ledger.page(topic.page).owners
         over_cap = any(
-            (config.cap_records and found.head_seq - last >= config.cap_records)
+            (config.cap_records and contents.head_seq - last >= config.cap_records)
             or (config.cap_bytes and self._bytes_from(topic, last) > config.cap_bytes)
-            for config in topic.asked
+            for config in topic.requested
         )
-        ttl = min((config.ttl_ms for config in topic.asked if config.ttl_ms), default=None)
+        ttl = min((config.ttl_ms for config in topic.requested if config.ttl_ms), default=None)
         if over_cap:
             return
         young = [
@@ -218,8 +218,8 @@ class ShardBook:
             for seq, payload in owners.items()
             if seq <= last and (ttl is None or self.latest_ms - self.sent_ms[payload] <= ttl)
         ]
-        told = f"{topic.page}: seqs {sorted(young)} were evicted, and nothing asked for it"
-        assert not young, f"{told}: {found}"
+        complaint = f"{topic.page}: seqs {sorted(young)} were evicted without a cap or TTL"
+        assert not young, f"{complaint}: {contents}"
 
     def _bytes_from(self, topic: Incarnation, first: int) -> int:
         """Return the minimal bytes of the records from `first` on in the log; unseen ones count."""

@@ -256,9 +256,11 @@ class ShardRun:
             for payload, tag in zip(request.payloads, request.tags, strict=True)
         ]
         self._requests.append(request)
-        told = self._call(f"append {name} {len(records)} {request.key or ''}", self._appended, name, request)
-        asked = AppendRequest(records, idempotency_key=request.key, config=patch)
-        self.shard.append(name, asked, told)
+        on_reply = self._call(
+            f"append {name} {len(records)} {request.key or ''}", self._appended, name, request
+        )
+        append = AppendRequest(records, idempotency_key=request.key, config=patch)
+        self.shard.append(name, append, on_reply)
 
     def delete(
         self, name: str, *, before_seq: int | None = None, tag: str | None = None, is_prefix: bool = False
@@ -271,18 +273,18 @@ class ShardRun:
             if (before_seq is None or seq < before_seq) and _matches(its_tag, tag, is_prefix)
         ]
         deletion = self.book.ledger.deleting(topic.page, matched)
-        told = self._call(f"delete {name} {before_seq} {tag}", self._deleted, topic, deletion)
-        self.shard.delete_records(name, DeleteRequest(before_seq, tag, is_prefix), told)
+        on_reply = self._call(f"delete {name} {before_seq} {tag}", self._deleted, topic, deletion)
+        self.shard.delete_records(name, DeleteRequest(before_seq, tag, is_prefix), on_reply)
 
     def put(self, name: str, **patch: Any) -> None:
         """Create a topic, or change its configuration."""
-        wanted = TopicConfigPatch(**patch)
+        changes = TopicConfigPatch(**patch)
         is_there = any(topic.name == name and not topic.leaving for topic in self.book.topics)
-        topic = self.book.target(name, wanted)
+        topic = self.book.target(name, changes)
         if is_there:
-            self.book.ask_config(topic, wanted)
-        told = self._call(f"put {name} {patch}", self._changed, topic, topic.next_config)
-        self.shard.put_topic(name, wanted, told)
+            self.book.ask_config(topic, changes)
+        on_reply = self._call(f"put {name} {patch}", self._changed, topic, topic.next_config)
+        self.shard.put_topic(name, changes, on_reply)
 
     def drop(self, name: str) -> None:
         """Delete the topic."""
@@ -293,14 +295,14 @@ class ShardRun:
     def watch(self, *names: str) -> KnownSession:
         """Create a watch session of these topics."""
         known = self.book.sessions.new(names)
-        told = self._call(f"watch {names}", self._watched, known)
-        keep_session(self.shard.state, known.wanted, told)
+        on_reply = self._call(f"watch {names}", self._watched, known)
+        keep_session(self.shard.state, known.expected, on_reply)
         known.end_position = self.shard.log.batch.next_position
         return known
 
     def unwatch(self, known: KnownSession) -> None:
         """End a session if it exists."""
-        session = known.wanted.session
+        session = known.expected.session
         if session in self.shard.state.watch_sessions and not known.has_ended:
             self.steps.append(f"unwatch {session.hex()}")
             known.has_ended = True
@@ -313,13 +315,13 @@ class ShardRun:
         call = Call(what)
         self.calls.append(call)
 
-        def told(answer: Any) -> None:
+        def on_reply(answer: Any) -> None:
             assert call.answer is None, f"{what}: answered twice, {call.answer} and {answer}"
             assert answer is not None
             call.answer = answer
             act(*args, answer)
 
-        return told
+        return on_reply
 
     def _appended(self, name: str, request: Request, answer: Appended | Refusal) -> None:
         ledger = self.book.ledger
@@ -389,7 +391,7 @@ class ShardRun:
 
     def _watched(self, known: KnownSession, answer: WatchSession | Refusal) -> None:
         if isinstance(answer, WatchSession):
-            assert answer == known.wanted
+            assert answer == known.expected
             known.is_acked = True
         elif self._is_nothing_written(answer):
             self.book.sessions.refused(known)
@@ -420,12 +422,12 @@ class ShardRun:
         assert failure is None or isinstance(failure, OSError), failure
         shard = self.shard.state
         for topic in self.book.topics:
-            found = shard.topics.get(topic.name)
-            if found is None or not found.visible or topic.epoch != found.epoch:
+            topic_state = shard.topics.get(topic.name)
+            if topic_state is None or not topic_state.visible or topic.epoch != topic_state.epoch:
                 continue
-            topic.floor = max(topic.floor, found.evict_floor)
+            topic.floor = max(topic.floor, topic_state.evict_floor)
             if not self.has_failed:
-                self.book.ledger.on_media(topic.page, durable_seq(shard, found))
+                self.book.ledger.on_media(topic.page, durable_seq(shard, topic_state))
         if not self.has_failed:
             self.book.sessions.synced(self.shard.log.synced_position)
         if self._audited:
@@ -436,8 +438,8 @@ class ShardRun:
         self.book.sessions.shows(self.shard.state.watch_sessions)
         for name in self.shard.topic_names():
             topic = self.book.of_name(name)
-            assert topic is not None, f"{name} is shown, and nobody made it"
-            assert topic.is_born, f"{name} is shown, and its creation is not acked"
+            assert topic is not None, f"{name} is shown, but was never created"
+            assert topic.is_born, f"{name} is shown, but its creation is not acked"
             for seq, payload, _ in self.found(name).records:
                 request = ledger.request_of(payload)
                 assert request.fate == "acked", f"seq {seq} of {name} is shown: {request}"

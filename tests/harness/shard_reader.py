@@ -18,34 +18,36 @@ PAGE_RECORDS = 7
 def found_of(shard: Shard, name: str, page_records: int = PAGE_RECORDS) -> Found:
     state = shard.topic_state(name)
     assert isinstance(state, TopicState), state
-    found = Found(state.head_seq, state.evict_floor, state.earliest_seq)
+    contents = Found(state.head_seq, state.evict_floor, state.earliest_seq)
     cursor = 0
     while True:
         answer = read_now(shard.state, name, ReadRequest(cursor, page_records))
         assert isinstance(answer, ReadAnswer), answer
         assert answer.epoch == state.epoch
         assert (answer.head_seq, answer.earliest_seq) == (state.head_seq, state.earliest_seq)
-        _take(answer, cursor, found)
+        _take(answer, cursor, contents)
         if answer.caught_up:
             break
-        assert answer.next_from_seq > cursor, f"{name}: no way forward from {cursor}: {answer}"
+        assert answer.next_from_seq > cursor, f"{name}: the read does not advance from {cursor}: {answer}"
         cursor = answer.next_from_seq
-    assert len(found.records) == state.count, f"{name}: {len(found.records)} records, the count is {state}"
-    return found
+    assert len(contents.records) == state.count, (
+        f"{name}: {len(contents.records)} records, the count is {state}"
+    )
+    return contents
 
 
-def _take(answer: ReadAnswer, cursor: int, found: Found) -> None:
+def _take(answer: ReadAnswer, cursor: int, contents: Found) -> None:
     gap = answer.tombstone
     if gap is not None:
-        assert gap.gap_from == cursor + 1, f"{gap} does not join the cursor {cursor}"
+        assert gap.gap_from == cursor + 1, f"{gap} does not begin after the cursor {cursor}"
         assert gap.gap_to <= answer.next_from_seq
-        if gap.gap_to >= found.evict_floor:
-            found.lost.append((gap.gap_from, gap.gap_to, gap.reason))
+        if gap.gap_to >= contents.evict_floor:
+            contents.lost.append((gap.gap_from, gap.gap_to, gap.reason))
         else:
-            assert gap.gap_to == found.evict_floor - 1
+            assert gap.gap_to == contents.evict_floor - 1
         cursor = gap.gap_to
     for record in answer.records:
         assert cursor < record.seq <= answer.next_from_seq
         cursor = record.seq
         tag = record.tag.decode() or None
-        found.records.append((record.seq, record.data, tag))
+        contents.records.append((record.seq, record.data, tag))

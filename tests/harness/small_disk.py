@@ -23,8 +23,8 @@ class SmallDisk:
         self._filler = path / "filler"
 
     def free_bytes(self) -> int:
-        told = os.statvfs(self.path)
-        return told.f_bavail * told.f_frsize
+        stats = os.statvfs(self.path)
+        return stats.f_bavail * stats.f_frsize
 
     def fill(self, keep_bytes: int = 0) -> None:
         """Fill the free space except `keep_bytes`."""

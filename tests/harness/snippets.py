@@ -64,20 +64,20 @@ class Snippet(NamedTuple):
 def snippets_of(document: str) -> list[Snippet]:
     """Return the runnable parts of a document, command by command."""
     fences = list(_FENCE.finditer(document))
-    found: list[Snippet] = []
+    snippets: list[Snippet] = []
     for fence, after in zip_longest(fences, fences[1:]):
         line = document.count("\n", 0, fence.start()) + 1
         language, text = fence[1], fence[2]
         if language == "console":
-            found += _commands(line, text)
+            snippets += _commands(line, text)
         elif language == "bash":
-            found.append(Snippet(line, "bash", text, None))
+            snippets.append(Snippet(line, "bash", text, None))
         elif language == "python":
             is_output = (
                 after is not None and after[1] == "text" and not document[fence.end() : after.start()].strip()
             )
-            found.append(Snippet(line, "python", text, after[2] if is_output else None))
-    return found
+            snippets.append(Snippet(line, "python", text, after[2] if is_output else None))
+    return snippets
 
 
 def _commands(line: int, text: str) -> list[Snippet]:
@@ -86,18 +86,18 @@ def _commands(line: int, text: str) -> list[Snippet]:
     >>> [one[2:] for one in _commands(1, "$ echo a \\\\\\n    b\\na b\\n$ true\\n")]
     [('echo a \\\\\\n    b\\n', 'a b\\n'), ('true\\n', '')]
     """
-    found = []
+    commands = []
     for shown in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
         command = re.match(r"(?:.*\\\n)*.*\n", shown)
         assert command is not None
-        found.append(Snippet(line, "console", command[0], shown[command.end() :]))
-    return found
+        commands.append(Snippet(line, "console", command[0], shown[command.end() :]))
+    return commands
 
 
-def run_snippets(found: list[Snippet], port: int, folder: Path) -> list[str]:
+def run_snippets(snippets: list[Snippet], port: int, folder: Path) -> list[str]:
     """Run the snippets in order and return complaints, each with the line of its fence."""
     script = _SHELL
-    for one in found:
+    for one in snippets:
         code = one.code.replace(SERVER, f"127.0.0.1:{port}")
         if one.language == "python":
             code = f"python - <<'END OF PROGRAM'\n{code}END OF PROGRAM\n"
@@ -115,8 +115,8 @@ def run_snippets(found: list[Snippet], port: int, folder: Path) -> list[str]:
     )
     parts = ran.stdout.split(_MARK)[1:]
     outcomes = list(zip(parts[::2], parts[1::2], strict=False))
-    complaints = [f"line {one.line}: was not run" for one in found[len(outcomes) :]]
-    for one, (output, status) in zip(found, outcomes, strict=False):
+    complaints = [f"line {one.line}: was not run" for one in snippets[len(outcomes) :]]
+    for one, (output, status) in zip(snippets, outcomes, strict=False):
         complaints += _compared(one, output, status)
     return complaints
 

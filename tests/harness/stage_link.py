@@ -29,21 +29,21 @@ class StageLink(LinkPool):
     def call(
         self, name: str, kind: LinkKind, payload: bytes, done: Done, body: bytes | SharedBody = b""
     ) -> Question:
-        assert not body, "nothing so large crosses in these tests"
-        question = Question(done)
+        assert not body, "these tests send no separate body"
+        call = Question(done)
         loop = self._loop()
         if self.is_full:
             done(NEVER_SENT)
-            return question
+            return call
         if self.is_cut:
             loop.call_soon(done, NEVER_SENT)
-            return question
+            return call
         self.question_count += 1
         number = self.question_count
         self._under_way[number] = (Asked(cast(Link, self), number), done)
-        question.link, question.number = cast(Link, self), number
+        call.link, call.number = cast(Link, self), number
         loop.call_soon(self._arrived, number, kind, payload)
-        return question
+        return call
 
     def _arrived(self, number: int, kind: LinkKind, payload: bytes) -> None:
         if number in self._under_way:
@@ -62,11 +62,11 @@ class StageLink(LinkPool):
         """Cut the link: requests stay unanswered, and their handlers stop waiting."""
         self.is_cut = True
         lost, self._under_way = self._under_way, {}
-        for asked, done in lost.values():
+        for request, done in lost.values():
             done(None)
-            _hurry(asked)
+            _hurry(request)
 
 
-def _hurry(asked: Asked) -> None:
-    if asked.hurry is not None:
-        asked.hurry()
+def _hurry(request: Asked) -> None:
+    if request.hurry is not None:
+        request.hurry()

@@ -12,7 +12,7 @@ from contextlib import suppress
 from random import Random
 from typing import Literal
 
-from tests.harness.crash_sweep import CUTS, KILLS, Played, recover_and_go_on
+from tests.harness.crash_sweep import CUTS, KILLS, Played, recover_and_continue
 from tests.harness.fault_sweep import FAULTS, Way
 from tests.harness.faults import Fault, MachineGoneError
 from tests.harness.manual_clock import ManualClock
@@ -83,7 +83,7 @@ def end_each_start(name: str, manner: Manner, before: Before, calls: int, *, by_
             ended = disk.is_gone
             book.ledger.new_generation(machine_failed=by_cut)
             after = disk.after_power_cut(broken.rng) if by_cut else disk.after_process_kill()
-            recover_and_go_on(after, book, clock, broken.rng, exact=broken.exact and not by_cut)
+            recover_and_continue(after, book, clock, broken.rng, exact=broken.exact and not by_cut)
         start_calls += 1
     return not broken.is_over
 
@@ -115,6 +115,6 @@ def fail_each_start(name: str, manner: Manner, before: Before, calls: int, way: 
             # After a failed sync, or a failed note of it, a head is not exact any more.
             exact = exact and not fired
             book.ledger.new_generation(machine_failed=fired)
-            recover_and_go_on(disk.after_process_kill(), book, clock, broken.rng, exact=exact)
+            recover_and_continue(disk.after_process_kill(), book, clock, broken.rng, exact=exact)
         nth += 1
     return not broken.is_over

@@ -44,8 +44,8 @@ class WalBytes:
     def end(self) -> int:
         return len(self.data)
 
-    def batch(self, *frames: bytes, **told: Any) -> tuple[int, int]:
-        """Add a batch, with fields of its BatchEnd replaced by `told`; return its begin and end."""
+    def batch(self, *frames: bytes, **fields: Any) -> tuple[int, int]:
+        """Add a batch, with fields of its BatchEnd replaced by `fields`; return its begin and end."""
         offset, whole = len(self.data), b"".join(frames)
         end = BatchEnd(
             epoch=self.header.epoch,
@@ -54,7 +54,7 @@ class WalBytes:
             length=len(whole),
             chain=chain_of(whole, self.chain),
             synced=0,
-        )._replace(**told)
+        )._replace(**fields)
         self.data += whole + encode_batch_end(end, ts=2)
         self.ordinal = end.ordinal + 1
         self.chain = end.chain

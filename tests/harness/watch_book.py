@@ -24,7 +24,7 @@ class Written(NamedTuple):
     tag: str
 
 
-class Told(msgspec.Struct):
+class TopicProgress(msgspec.Struct):
     """The part of one topic that a watcher has received."""
 
     seq: int
@@ -36,7 +36,7 @@ class Told(msgspec.Struct):
     passed: list[tuple[int, int]] = msgspec.field(default_factory=list)
     """Ranges skipped silently in an incarnation that is not known yet."""
 
-    def copy(self) -> Told:
+    def copy(self) -> TopicProgress:
         return msgspec.structs.replace(self, passed=list(self.passed))
 
 
@@ -76,14 +76,14 @@ class WatchBook:
     def incarnation(self, topic: str) -> int:
         return self._incarnations[topic]
 
-    def written(self, topic: str, first_seq: int, records: Iterable[Written]) -> None:
+    def note_written(self, topic: str, first_seq: int, records: Iterable[Written]) -> None:
         with self._lock:
             known = self._written[topic, self._incarnations[topic]]
             for seq, record in enumerate(records, first_seq):
-                assert seq not in known, f"{topic}: seq {seq} is given twice"
+                assert seq not in known, f"{topic}: seq {seq} is assigned twice"
                 known[seq] = record
 
-    def deletes(self, topic: str, before_seq: int | None, tag: str | None) -> None:
+    def note_delete(self, topic: str, before_seq: int | None, tag: str | None) -> None:
         """Note a delete before it is sent; every existing record is known."""
         key = (topic, self._incarnations[topic])
         with self._lock:
@@ -93,7 +93,7 @@ class WatchBook:
                 if (before_seq is None or seq < before_seq) and (tag is None or record.tag == tag)
             }
 
-    def made_anew(self, topic: str) -> None:
+    def note_recreated(self, topic: str) -> None:
         """Note that the topic is deleted, and about to be created again."""
         with self._lock:
             number = self._incarnations[topic] = self._incarnations[topic] + 1
@@ -102,35 +102,39 @@ class WatchBook:
 
     # -- reports of a watcher ------------------------------------------------------------------------------
 
-    def told_record(self, told: Told, topic: str, record: dict[str, Any], nodes: frozenset[str]) -> None:
+    def note_record(
+        self, progress: TopicProgress, topic: str, record: dict[str, Any], nodes: frozenset[str]
+    ) -> None:
         seq, data, node = record["$seq"], record["data"], record.get("$node", "")
-        self._learn(told, topic, data["n"], nodes)
-        assert seq > told.seq, f"{topic}: seq {seq} comes behind {told.seq}"
-        assert node not in nodes, f"{topic}: seq {seq} is of its own node"
-        self.told_upto(told, topic, seq - 1, nodes)
+        self._learn(progress, topic, data["n"], nodes)
+        assert seq > progress.seq, f"{topic}: seq {seq} arrived after seq {progress.seq}"
+        assert node not in nodes, f"{topic}: seq {seq} is from its own node"
+        self.note_skipped(progress, topic, seq - 1, nodes)
         with self._lock:
             before = self._seen.setdefault((topic, data["n"], seq), (data["v"], node))
-        assert before == (data["v"], node), f"{topic}: seq {seq} was {before} for somebody else"
-        told.seq = seq
+        assert before == (data["v"], node), f"{topic}: seq {seq} was {before} for another watcher"
+        progress.seq = seq
 
-    def _learn(self, told: Told, topic: str, incarnation: int, nodes: frozenset[str]) -> None:
-        if told.incarnation is None:
-            assert incarnation > told.above, f"{topic}: incarnation {incarnation} behind {told.above}"
-            told.incarnation = incarnation
-            passed, told.passed = told.passed, []
+    def _learn(self, progress: TopicProgress, topic: str, incarnation: int, nodes: frozenset[str]) -> None:
+        if progress.incarnation is None:
+            assert incarnation > progress.above, (
+                f"{topic}: incarnation {incarnation} is not above {progress.above}"
+            )
+            progress.incarnation = incarnation
+            passed, progress.passed = progress.passed, []
             for first, last in passed:
                 self._pass(topic, incarnation, first, last, nodes)
-        assert incarnation == told.incarnation, f"{topic}: was made anew, which nobody said"
+        assert incarnation == progress.incarnation, f"{topic}: was recreated without a notice"
 
-    def told_upto(self, told: Told, topic: str, seq: int, nodes: frozenset[str]) -> None:
+    def note_skipped(self, progress: TopicProgress, topic: str, seq: int, nodes: frozenset[str]) -> None:
         """Note that every record up to `seq` that was not received was skipped silently."""
-        if seq <= told.seq:
+        if seq <= progress.seq:
             return
-        if told.incarnation is None:
-            told.passed.append((told.seq + 1, seq))
+        if progress.incarnation is None:
+            progress.passed.append((progress.seq + 1, seq))
         else:
-            self._pass(topic, told.incarnation, told.seq + 1, seq, nodes)
-        told.seq = seq
+            self._pass(topic, progress.incarnation, progress.seq + 1, seq, nodes)
+        progress.seq = seq
 
     def _pass(self, topic: str, incarnation: int, first: int, last: int, nodes: frozenset[str]) -> None:
         key = (topic, incarnation)
@@ -142,33 +146,38 @@ class WatchBook:
                     if record is None:
                         self._unsure.add(_Unsure(topic, incarnation, seq, nodes))
                     else:
-                        assert record.node in nodes, f"{topic}: seq {seq} went missing in silence"
+                        assert record.node in nodes, f"{topic}: seq {seq} is missing without a tombstone"
 
-    def told_loss(self, told: Told, topic: str, tombstone: dict[str, Any], nodes: frozenset[str]) -> None:
+    def note_tombstone(
+        self, progress: TopicProgress, topic: str, tombstone: dict[str, Any], nodes: frozenset[str]
+    ) -> None:
         if tombstone["reason"] == "recreated":
-            told.above = told.above if told.incarnation is None else told.incarnation
-            told.incarnation = None
-            told.passed.clear()
-            told.seq = tombstone["earliest_seq"] - 1
+            progress.above = progress.above if progress.incarnation is None else progress.incarnation
+            progress.incarnation = None
+            progress.passed.clear()
+            progress.seq = tombstone["earliest_seq"] - 1
             return
-        assert tombstone["gap_from"] > told.seq, f"{topic}: told again of a loss, {tombstone} behind {told}"
+        assert tombstone["gap_from"] > progress.seq, (
+            f"{topic}: repeated tombstone {tombstone} after {progress}"
+        )
         most = tombstone["head_seq"] - self.caps[topic]
-        assert self.caps[topic], f"{topic}: has no cap, and lost {tombstone}"
+        assert self.caps[topic], f"{topic}: has no cap, but sent {tombstone}"
         assert tombstone["gap_to"] <= most, f"{topic}: lost more than its cap: {tombstone}"
-        self.told_upto(told, topic, tombstone["gap_from"] - 1, nodes)
-        told.seq = tombstone["gap_to"]
+        self.note_skipped(progress, topic, tombstone["gap_from"] - 1, nodes)
+        progress.seq = tombstone["gap_to"]
 
     # -- end of the test -----------------------------------------------------------------------------------
 
-    def is_told_of_all(self, told: Told, topic: str, nodes: frozenset[str]) -> bool:
+    def is_complete(self, progress: TopicProgress, topic: str, nodes: frozenset[str]) -> bool:
         """Return whether a watcher has received everything, when all writers have stopped."""
         with self._lock:
             now = self._incarnations[topic]
             written, deleted = self._written[topic, now], self._deleted[topic, now]
-            if told.is_deleted or told.incarnation not in (None, now):
+            if progress.is_deleted or progress.incarnation not in (None, now):
                 return False
             return all(
-                seq <= told.seq or seq in deleted or record.node in nodes for seq, record in written.items()
+                seq <= progress.seq or seq in deleted or record.node in nodes
+                for seq, record in written.items()
             )
 
     def check(self) -> None:
@@ -176,9 +185,9 @@ class WatchBook:
         assert not self.complaints, "\n".join(self.complaints[:5])
         for (topic, incarnation, seq), (value, node) in self._seen.items():
             record = self._written[topic, incarnation].get(seq)
-            assert record is not None, f"{topic}: seq {seq} was seen, and nobody wrote it"
+            assert record is not None, f"{topic}: seq {seq} was seen, but never written"
             assert (record.value, record.node) == (value, node), f"{topic}: seq {seq} is not what was written"
         for topic, incarnation, seq, nodes in self._unsure:
             record = self._written[topic, incarnation].get(seq)
-            assert record is not None, f"{topic}: seq {seq} does not exist, and was passed over"
-            assert record.node in nodes, f"{topic}: seq {seq} went missing in silence"
+            assert record is not None, f"{topic}: seq {seq} does not exist, but was skipped"
+            assert record.node in nodes, f"{topic}: seq {seq} is missing without a tombstone"

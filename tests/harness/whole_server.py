@@ -50,9 +50,9 @@ class Process:
 
     def resident_bytes(self) -> int:
         status = Path(f"/proc/{self.pid}/status").read_text()
-        found = re.search(r"^VmRSS:\s+(\d+) kB$", status, re.MULTILINE)
-        assert found is not None
-        return int(found[1]) * 1024
+        match = re.search(r"^VmRSS:\s+(\d+) kB$", status, re.MULTILINE)
+        assert match is not None
+        return int(match[1]) * 1024
 
     def close(self) -> None:
         os.close(self._fd)
@@ -138,7 +138,7 @@ class WholeServer:
 
     @property
     def served(self) -> Served:
-        assert self._served is not None, "it does not run"
+        assert self._served is not None, "the server does not run"
         return self._served
 
     @property
@@ -151,16 +151,16 @@ class WholeServer:
 
     def worker(self, shard: int) -> Process | None:
         """Return the worker process of this shard, or None if it has none now."""
-        found = self.worker_pids().get(shard)
-        if found is not None:
+        pid = self.worker_pids().get(shard)
+        if pid is not None:
             with suppress(ProcessLookupError):
-                return Process(found)
+                return Process(pid)
         return None
 
     def a_worker(self, shard: int) -> Process:
-        found = self.worker(shard)
-        assert found is not None, f"shard {shard} has no worker"
-        return found
+        worker = self.worker(shard)
+        assert worker is not None, f"shard {shard} has no worker"
+        return worker
 
     def worker_pids(self) -> dict[int, int]:
         """Return the pids of the workers by shard."""
@@ -227,23 +227,23 @@ def nothing_left_behind(folder: Path) -> Iterator[None]:
 
 
 def _left_behind(folder: Path) -> set[str]:
-    found = {f"/dev/shm/{name}" for name in os.listdir("/dev/shm")}
-    found |= {str(path) for path in folder.rglob("*") if path.is_socket() or path.is_fifo()}
+    paths = {f"/dev/shm/{name}" for name in os.listdir("/dev/shm")}
+    paths |= {str(path) for path in folder.rglob("*") if path.is_socket() or path.is_fifo()}
     lock = folder / "data" / "LOCK"
     if lock.exists():
         stat = lock.stat()
         table = Path("/proc/net/unix").read_text(errors="replace")
-        found |= set(re.findall(rf"@topicsd/{stat.st_dev:x}-{stat.st_ino:x}/\S*", table))
-    return found
+        paths |= set(re.findall(rf"@topicsd/{stat.st_dev:x}-{stat.st_ino:x}/\S*", table))
+    return paths
 
 
 def _processes(pids: list[int]) -> list[Process]:
     """Return the processes that still exist."""
-    found = []
+    processes = []
     for pid in pids:
         with suppress(ProcessLookupError):
-            found.append(Process(pid))
-    return found
+            processes.append(Process(pid))
+    return processes
 
 
 def _kill(processes: list[Process]) -> None:
@@ -257,13 +257,13 @@ def _kill(processes: list[Process]) -> None:
 
 
 def _worker_pids(front_pid: int) -> dict[int, int]:
-    found = {}
+    pids = {}
     for pid in _descendants(front_pid):
         with contextlib.suppress(OSError):
             for line in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                 if line.startswith(WORKER_SPEC):
-                    found[int(json.loads(line.removeprefix(WORKER_SPEC))["shard"])] = pid
-    return found
+                    pids[int(json.loads(line.removeprefix(WORKER_SPEC))["shard"])] = pid
+    return pids
 
 
 def _descendants(pid: int) -> list[int]:
@@ -274,7 +274,7 @@ def _descendants(pid: int) -> list[int]:
                 status = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
                 if status[0] != "Z":
                     parents[int(entry)] = int(status[1])
-    found = [pid]
-    for one in found:
-        found += [child for child, parent in parents.items() if parent == one]
-    return found[1:]
+    pids = [pid]
+    for one in pids:
+        pids += [child for child, parent in parents.items() if parent == one]
+    return pids[1:]

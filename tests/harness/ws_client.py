@@ -74,7 +74,7 @@ class WsClient(RawClient):
         The request in `before` has one answer.
         """
         super().__init__(port, buffer_bytes=buffer_bytes)
-        self._held = b""
+        self._unread = b""
         self.pongs: list[bytes] = []
         try:
             self._begin(target, fields, before, behind)
@@ -89,8 +89,8 @@ class WsClient(RawClient):
         head = self._read_until(b"\r\n\r\n").split(b"\r\n")
         if head[0] != b"HTTP/1.1 101 Switching Protocols":
             raise NoWebSocket(head)
-        told = dict(line.split(b": ") for line in head[1:])
-        assert told == {
+        answer_fields = dict(line.split(b": ") for line in head[1:])
+        assert answer_fields == {
             b"upgrade": b"websocket",
             b"connection": b"upgrade",
             b"sec-websocket-accept": generate_accept_token(NONCE.encode()),
@@ -126,7 +126,7 @@ class WsClient(RawClient):
     @property
     def has_more(self) -> bool:
         """Return whether unread bytes were received, at least the beginning of a frame."""
-        return bool(self._held)
+        return bool(self._unread)
 
     def read_frame(self) -> tuple[int, bytes]:
         first, size = self._read_exactly(2)

@@ -42,7 +42,7 @@ class Retired(NamedTuple):
 
     @property
     def is_identifier(self) -> bool:
-        """Whether the entry is exactly one identifier, and no word of the language."""
+        """Return whether the entry is one identifier, not a word."""
         return self.word != self.word.lower() or "_" in self.word
 
 
@@ -84,12 +84,12 @@ def retired_words_are_not_used(root: Path, folders: tuple[str, ...]) -> list[str
     is_frozen = re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(frozen)))})\b") if frozen else None
     complaints = []
     for name, text in texts(root, folders):
-        # Splitting an identifier moves no line, so the number of a line is that of the file.
+        # Splitting identifiers keeps the line numbers.
         words = is_frozen.sub("", text) if is_frozen else text
         words = _CAMEL.sub(" ", words).replace("_", " ")
         for one, pattern in phrases:
-            for found in pattern.finditer(words):
-                line = words.count("\n", 0, found.start()) + 1
+            for match in pattern.finditer(words):
+                line = words.count("\n", 0, match.start()) + 1
                 complaints.append(f'{name}:{line}: "{one.word}" is retired, use: {one.instead}')
         for line, identifier in _identifiers(name, text):
             if identifier in identifiers:
@@ -111,12 +111,12 @@ def _identifiers(name: str, text: str) -> Iterator[tuple[int, str]]:
                 yield token.start[0], token.string
         return
     for span in _CODE.finditer(text):
-        for found in _NAME.finditer(span[0]):
-            yield text.count("\n", 0, span.start() + found.start()) + 1, found[0]
+        for match in _NAME.finditer(span[0]):
+            yield text.count("\n", 0, span.start() + match.start()) + 1, match[0]
 
 
 def participles_are_not_names(root: Path, folders: tuple[str, ...]) -> list[str]:
-    """Find functions, classes, arguments, variables and attributes that are called by a bare participle."""
+    """Find functions, classes, arguments, variables and attributes named by a bare participle."""
     complaints = []
     for name, text in texts(root, folders):
         if not name.endswith(".py"):

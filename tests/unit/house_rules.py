@@ -1,9 +1,9 @@
-"""The house rules: what a reader may take for granted about this tree without looking.
+"""The house rules: facts about this tree that a reader may rely on.
 
-A rule is a function of a root folder and answers with complaints, each a sentence with the place in front.
+A rule is a function that takes a root folder and returns complaints, each beginning with file and line.
 `test_house_rules.py` runs all of them over the project, and each over a small tree that breaks it.
 
-The rules look at the syntax tree and not at text, so that a docstring may speak of what the code may not do.
+The rules examine the syntax tree, not the text, so a docstring may mention what code must not do.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ IMPURE_IMPORTS = ("topicsd.disk", "topicsd.log", "asyncio")
 
 DISK_MODULE = "topicsd/disk/fs.py"
 CLOCK_MODULE = "shared/runtime/clock.py"
-# Shared memory is mapped, allocated and written like a file and is none.
+# Shared memory is mapped, allocated and written like a file, but is no file.
 MEMORY_MODULES = {
     "shared/ipc/board.py": ("os.posix_fallocate",),
     "shared/runtime/body_memory.py": ("os.write",),
 }
-# The members of `os` that change something on the disk, or make a descriptor with which one can.
+# The functions of `os` that change the disk, or return a descriptor that can.
 DISK_CALLS = re.compile(
     r"copy_file_range|f?(data)?sync|fdopen|f?truncate|link|symlink|mkdir|makedirs|mkfifo|mknod|open"
     r"|posix_fadvise|posix_fallocate|p?writev?|remove(dirs)?|renames?|replace|rmdir|sendfile|unlink"
@@ -54,7 +54,7 @@ PATH_WRITES = ("write_bytes", "write_text")
 DATETIME_READINGS = ("now", "today", "utcnow")
 
 EMPTY_NAMES = ("base", "common", "helper", "helpers", "misc", "util", "utils")
-# A test file is named after what comes out, not after the order in which somebody wrote it.
+# A test file is named after its subject, not after the order of writing.
 NAMELESS_TEST = re.compile(r"_(?:[a-z]|\d+|(?:batch|misc|more|other|part)\d*)$")
 LEFT_OVER = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|X" + r"XX)\b")
 TEXT_SUFFIXES = (
@@ -77,7 +77,7 @@ Rule = Callable[[Path], list[str]]
 
 
 def modules(root: Path, folders: tuple[str, ...] = FOLDERS) -> Iterator[tuple[str, Path]]:
-    """Every Python file of the project with its path as the rules write it."""
+    """Yield every Python file of the project with its path relative to the root."""
     for folder in folders:
         for path in sorted((root / folder).rglob("*.py")):
             yield path.relative_to(root).as_posix(), path
@@ -103,8 +103,8 @@ def functions_are_short(root: Path) -> list[str]:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 line_count = (node.end_lineno or node.lineno) - node.lineno + 1
                 if line_count > FUNCTION_LINES_MAX:
-                    told = f"{node.name} has {line_count} lines, at most {FUNCTION_LINES_MAX}"
-                    complaints.append(f"{name}:{node.lineno}: {told}")
+                    message = f"{node.name} has {line_count} lines, at most {FUNCTION_LINES_MAX}"
+                    complaints.append(f"{name}:{node.lineno}: {message}")
     return complaints
 
 
@@ -112,14 +112,14 @@ def modules_say_what_they_promise(root: Path) -> list[str]:
     complaints = []
     for name, path in modules(root, PACKAGES):
         tree = parse(path)
-        # An empty __init__.py promises nothing.
+        # An empty __init__.py needs no docstring.
         if not ast.get_docstring(tree) and not (path.name == "__init__.py" and not tree.body):
             complaints.append(f"{name}: no docstring")
     return complaints
 
 
 def imports(tree: ast.Module, name: str) -> Iterator[tuple[int, str]]:
-    """Line and full name of everything imported: `from a import b` is `a.b`."""
+    """Yield line and full name of each import: `from a import b` is `a.b`."""
     package = name.split("/")[:-1]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -204,7 +204,7 @@ def only_the_seam_changes_the_disk(root: Path) -> list[str]:
 
 
 def disk_change(node: ast.AST) -> tuple[int, str] | None:
-    """What a node does to the disk past the seam. Mentioning `os.fsync` is enough: a thread may call it."""
+    """Return the disk change of a node. A mention of `os.fsync` counts: a thread may call it."""
     if isinstance(node, ast.Attribute):
         if isinstance(node.value, ast.Name) and node.value.id == "os" and DISK_CALLS.fullmatch(node.attr):
             return node.lineno, f"os.{node.attr}"
@@ -264,14 +264,14 @@ def nothing_is_left_for_later(root: Path) -> list[str]:
     complaints = []
     for path in texts(root):
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-            found = LEFT_OVER.search(line)
-            if found:
-                complaints.append(f"{path.relative_to(root).as_posix()}:{number}: {found[0]}")
+            match = LEFT_OVER.search(line)
+            if match:
+                complaints.append(f"{path.relative_to(root).as_posix()}:{number}: {match[0]}")
     return complaints
 
 
 def texts(root: Path) -> Iterator[Path]:
-    """The files of the project that a person writes."""
+    """Yield the text files of the project that people write."""
     below = [path for folder in (*FOLDERS, ".ci") for path in sorted((root / folder).rglob("*"))]
     for path in [*sorted(root.iterdir()), *below]:
         written = path.suffix in TEXT_SUFFIXES or path.name in TEXT_NAMES
@@ -280,7 +280,7 @@ def texts(root: Path) -> Iterator[Path]:
 
 
 def paths_in_documents_exist(root: Path) -> list[str]:
-    """A path in backticks in a document that begins with a folder of the project, or of a file at the top."""
+    """Find paths in backticks in documents that name no file or folder of the project."""
     complaints = []
     for document in [*sorted(root.glob("*.md")), *sorted((root / "docs").rglob("*.md"))]:
         for number, line in enumerate(document.read_text(encoding="utf-8").splitlines(), 1):

@@ -1,6 +1,6 @@
 """The layers: what each folder of the project may import from other folders.
 
-A folder may import itself. Beside that it may import what is listed here: a folder's own modules, or with a
+A folder may import itself and the folders listed here: the modules of a folder, or with a
 slash at the end everything below it. The longest path that fits a module decides.
 """
 
@@ -62,10 +62,10 @@ LAYERS: Final = {
     "topicsd/offline/check": f"{_OFFLINE} topicsd/offline topicsd/offline/report",
     "topicsd/offline/repair": f"{_OFFLINE} topicsd/offline topicsd/offline/check",
     "topicsd/cli": f"{_OFFLINE} topicsd/offline/",
-    # The one place from which the worker's side starts the front process.
+    # The one place from which the worker's side starts the supervisor.
     "topicsd/cli/serve.py": "router/ topicsd/cli topicsd/offline topicsd/disk topicsd/engine shared/",
     "topicsd": "topicsd/cli",
-    # -- spark: files as the offline tools read them, or a server
+    # -- spark: reads files like the offline tools, or a server
     "spark": "spark/ shared/",
     "spark/chart": "topicsd/offline spark/jobs",
     "spark/examples": "spark spark/optimizer",
@@ -85,5 +85,5 @@ LAYERS: Final = {
 
 FILES_MIN: Final = 3
 FILES_MAX: Final = 15
-# Folders whose size says nothing: entry points, and programs for users to copy.
+# Folders exempt from the size rule: entry points, and programs for users to copy.
 ANY_SIZE: Final = ("topicsd", "router", "shared", "topicsd/http", "loadtest", "spark/examples", "tests")

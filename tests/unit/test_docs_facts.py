@@ -1,4 +1,4 @@
-"""What the documents state about the project and about other programs is true, or at least well-formed."""
+"""Statements of the documents about the project and other programs are true or well-formed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAGES = {
     for path in [README, PROJECT / "CONTRIBUTING.md", *sorted((PROJECT / "docs").rglob("*.md"))]
 }
 README_LINES_MAX = 80
-# Their commands need root, another machine or a network, replace this environment, or do not end.
+# Their commands need root, another machine or a network, replace this environment, or never end.
 NOT_RUN = {
     "README.md",
     "docs/quickstart.md",
@@ -36,7 +36,7 @@ NOT_RUN = {
     "docs/ops/systemd.md",
     "docs/spark/cluster.md",
 }
-# Variables that are no settings: the place of the file, Spark's key, the length of tests, and a prefix.
+# Variables that are not settings: the path of the file, Spark's key, the test length, and a prefix.
 OTHER_VARIABLES = {"TOPICS_CONFIG", "TOPICS_API_KEY", "TOPICS_TEST_DEEP", "TOPICS_NAME"}
 PROGRAMS = {"topicsd": main, "python -m spark": parse}
 
@@ -51,16 +51,16 @@ def pages_with(language: str) -> list[str]:
 
 def table(page: str, heading: str) -> list[list[str]]:
     """Return the cells of the first table of a page whose first heading is this."""
-    found = re.search(rf"^\| {heading} \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", PAGES[page], re.MULTILINE)
-    assert found is not None
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in found[1].splitlines()]
+    match = re.search(rf"^\| {heading} \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", PAGES[page], re.MULTILINE)
+    assert match is not None
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in match[1].splitlines()]
 
 
-def test_the_table_of_settings_is_the_one_that_the_code_makes() -> None:
+def test_the_table_of_settings_is_generated_by_the_code() -> None:
     page = PAGES["docs/ops/configuration.md"]
-    found = re.search(r"<!-- settings: .*? -->\n\n(.*?)\n<!-- end of settings -->", page, re.DOTALL)
-    assert found is not None
-    assert found[1] + "\n" == settings_table()
+    match = re.search(r"<!-- settings: .*? -->\n\n(.*?)\n<!-- end of settings -->", page, re.DOTALL)
+    assert match is not None
+    assert match[1] + "\n" == settings_table()
 
 
 def test_the_readme_is_short() -> None:
@@ -71,7 +71,7 @@ def test_the_classes_of_durability_are_the_same_everywhere() -> None:
     assert table("README.md", "class") == table("docs/concepts.md", "class")
 
 
-def test_the_numbers_of_the_readme_are_those_of_the_run_that_it_names() -> None:
+def test_the_numbers_of_the_readme_match_the_named_run() -> None:
     named = re.search(r"Run `([^`]+)`", PAGES["README.md"])
     assert named is not None
     results = (PROJECT / "loadtest" / "results" / "bench.jsonl").read_text().splitlines()
@@ -122,7 +122,7 @@ def test_the_configuration_of_caddy_is_balanced() -> None:
     assert text.count("{") == text.count("}") == 3
 
 
-def test_the_picture_is_well_formed_and_described() -> None:
+def test_the_diagram_is_well_formed_and_described() -> None:
     root = ElementTree.parse(PROJECT / "docs" / "overview.svg").getroot()
     names = {element.tag.rpartition("}")[2] for element in root.iter()}
     assert {"title", "desc", "style"} <= names
@@ -174,7 +174,7 @@ def test_every_flag_that_a_document_names_exists(program: str, capsys: pytest.Ca
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
-def test_the_program_for_a_browser_has_no_error_of_syntax(tmp_path: Path) -> None:
+def test_the_browser_example_has_valid_syntax(tmp_path: Path) -> None:
     (text,) = fences("docs/guides/watching.md", "js")
     (tmp_path / "page.js").write_text(text)
     checked = subprocess.run(["node", "--check", tmp_path / "page.js"], capture_output=True, text=True)

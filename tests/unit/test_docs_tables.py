@@ -152,6 +152,6 @@ def test_every_field_of_a_request_is_described(page: str, body: type[msgspec.Str
     assert fields <= described
 
 
-def test_every_page_of_the_api_is_reached_from_its_index() -> None:
+def test_every_page_of_the_api_is_linked_from_its_index() -> None:
     linked = set(re.findall(r"\]\(([\w-]+\.md)", (API / "index.md").read_text(encoding="utf-8")))
     assert linked == {path.name for path in API.glob("*.md")} - {"index.md"}

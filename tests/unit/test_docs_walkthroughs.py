@@ -129,6 +129,6 @@ def test_every_traced_walkthrough_is_run() -> None:
     assert WALKTHROUGHS.read_text().count(TRACED) == 6
 
 
-def test_the_examples_of_the_call_order_come_true() -> None:
+def test_the_doctests_of_the_call_order_pass() -> None:
     result = doctest.testmod(call_order)
     assert (result.failed, result.attempted) == (0, 2)

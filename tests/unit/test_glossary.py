@@ -30,7 +30,7 @@ A `piece` may be named here.
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_what_is_renovated_keeps_to_the_glossary(rule: Rule) -> None:
+def test_renovated_folders_follow_the_glossary(rule: Rule) -> None:
     assert rule(PROJECT, RENOVATED) == []
 
 
@@ -95,9 +95,9 @@ NAMES = glossary_rules.participles_are_not_names
         ("topicsd/a.py", "here: Place\n", "topicsd/a.py:1: Place"),
     ],
 )
-def test_a_retired_word_is_found(tmp_path: Path, name: str, text: str, complaint: str) -> None:
-    (found_one,) = complaints(tmp_path, WORDS, name, text)
-    assert complaint in found_one
+def test_a_retired_word_is_reported(tmp_path: Path, name: str, text: str, complaint: str) -> None:
+    (line,) = complaints(tmp_path, WORDS, name, text)
+    assert complaint in line
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_retired_word_is_found(tmp_path: Path, name: str, text: str, complaint
         ("shared/a.py", "piece = 1\n"),
     ],
 )
-def test_what_only_looks_retired_is_left_alone(tmp_path: Path, name: str, text: str) -> None:
+def test_words_that_only_look_retired_are_ignored(tmp_path: Path, name: str, text: str) -> None:
     assert complaints(tmp_path, WORDS, name, text) == []
 
 
@@ -124,12 +124,12 @@ def test_what_only_looks_retired_is_left_alone(tmp_path: Path, name: str, text: 
         "for told in x: pass",
     ],
 )
-def test_a_participle_as_a_name_is_found(tmp_path: Path, text: str) -> None:
-    (found_one,) = complaints(tmp_path, NAMES, "topicsd/a.py", text)
-    assert "is a participle" in found_one
+def test_a_participle_as_a_name_is_reported(tmp_path: Path, text: str) -> None:
+    (line,) = complaints(tmp_path, NAMES, "topicsd/a.py", text)
+    assert "is a participle" in line
 
 
-def test_a_longer_name_with_a_participle_is_left_alone(tmp_path: Path) -> None:
+def test_a_longer_name_with_a_participle_is_ignored(tmp_path: Path) -> None:
     text = "def is_found(last_told): return last_told.held\n"
     assert complaints(tmp_path, NAMES, "topicsd/a.py", text) == []
 
@@ -138,11 +138,11 @@ def test_a_longer_name_with_a_participle_is_left_alone(tmp_path: Path) -> None:
     "text",
     ["class Reply: pass\n", "Reply = Callable[[int], None]\n", "Reply: TypeAlias = int | str\n"],
 )
-def test_a_type_name_of_two_modules_is_found(tmp_path: Path, text: str) -> None:
+def test_a_type_name_of_two_modules_is_reported(tmp_path: Path, text: str) -> None:
     complaints(tmp_path, NAMES, "shared/b.py", "class Reply: pass\n")
     rule = glossary_rules.types_have_names_of_their_own
-    (found_one,) = complaints(tmp_path, rule, "topicsd/a.py", text)
-    assert found_one == "topicsd/a.py:1: the type Reply has the name of another one: shared/b.py:1"
+    (line,) = complaints(tmp_path, rule, "topicsd/a.py", text)
+    assert line == "topicsd/a.py:1: the type Reply has the name of another one: shared/b.py:1"
 
 
 def test_constants_and_type_variables_may_share_names(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_constants_and_type_variables_may_share_names(tmp_path: Path) -> None:
     assert complaints(tmp_path, glossary_rules.types_have_names_of_their_own, "topicsd/a.py", text) == []
 
 
-def test_two_types_outside_the_renovated_folders_are_left_alone(tmp_path: Path) -> None:
+def test_two_types_outside_the_renovated_folders_are_ignored(tmp_path: Path) -> None:
     complaints(tmp_path, NAMES, "shared/b.py", "class Reply: pass\n")
     complaints(tmp_path, NAMES, "router/a.py", "class Reply: pass\n")
     assert glossary_rules.types_have_names_of_their_own(tmp_path, ("docs", "topicsd")) == []

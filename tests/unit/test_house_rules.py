@@ -11,7 +11,7 @@ PROJECT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_the_project_keeps_the_rule(rule: Rule) -> None:
+def test_the_project_follows_the_rule(rule: Rule) -> None:
     assert rule(PROJECT) == []
 
 
@@ -28,7 +28,7 @@ def write(root: Path, files: dict[str, str]) -> None:
 
 LONG_FUNCTION = "def long():\n" + "    pass\n" * house_rules.FUNCTION_LINES_MAX
 
-# A rule, a file that breaks it, its text, and what the complaint says.
+# A rule, a file that breaks it, its text, and the complaint.
 BROKEN: list[tuple[Rule, str, str, str]] = [
     (house_rules.files_are_short, "shared/long.py", "\n" * 501, "shared/long.py: 501 lines"),
     (house_rules.functions_are_short, "topicsd/a.py", LONG_FUNCTION, "topicsd/a.py:1: long has 71 lines"),
@@ -141,7 +141,7 @@ BROKEN: list[tuple[Rule, str, str, str]] = [
 
 
 @pytest.mark.parametrize(("rule", "name", "text", "complaint"), BROKEN)
-def test_a_tree_that_breaks_a_rule_is_complained_about(
+def test_a_tree_that_breaks_a_rule_is_reported(
     tmp_path: Path, rule: Rule, name: str, text: str, complaint: str
 ) -> None:
     write(tmp_path, {name: text})
@@ -149,7 +149,7 @@ def test_a_tree_that_breaks_a_rule_is_complained_about(
     assert complaint in said
 
 
-# Files that look as if they broke a rule, and do not.
+# Files that seem to break a rule, but do not.
 KEPT: dict[str, str] = {
     ".gitignore": "build/\n*.egg-info/\n",
     "build/lib/a.py": "import time",
@@ -183,6 +183,6 @@ KEPT.update(
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_a_tree_that_keeps_the_rules_is_left_in_peace(tmp_path: Path, rule: Rule) -> None:
+def test_a_tree_that_follows_the_rules_is_accepted(tmp_path: Path, rule: Rule) -> None:
     write(tmp_path, KEPT)
     assert rule(tmp_path) == []

@@ -35,15 +35,15 @@ def test_the_newest_heading_of_the_changelog_is_unreleased_or_the_version(projec
 
 def locked(name: str) -> dict[str, str]:
     """Return the packages of a lock file with their versions."""
-    found = re.findall(r"^([\w.-]+)==([^ ]+)", read(name), re.MULTILINE)
-    return {normalised(package): version for package, version in found}
+    pins = re.findall(r"^([\w.-]+)==([^ ]+)", read(name), re.MULTILINE)
+    return {normalised(package): version for package, version in pins}
 
 
 def packages(requirements: list[str]) -> set[str]:
     return {normalised(re.split(r"[<>=!~\[ ]", one)[0]) for one in requirements}
 
 
-def test_each_lock_names_what_the_project_asks_for(project: dict[str, Any]) -> None:
+def test_each_lock_lists_the_declared_dependencies(project: dict[str, Any]) -> None:
     extras = project["optional-dependencies"]
     assert packages([*project["dependencies"], *extras["build"]]) <= locked("requirements.lock").keys()
     assert packages([*project["dependencies"], *extras["dev"]]) <= locked("requirements-dev.lock").keys()
@@ -54,7 +54,7 @@ def test_the_development_lock_holds_the_runtime_lock_at_the_same_versions() -> N
 
 
 @pytest.mark.parametrize("name", ["requirements.lock", "requirements-dev.lock"])
-def test_a_lock_has_sums_and_no_address(name: str) -> None:
+def test_a_lock_has_hashes_and_no_address(name: str) -> None:
     lock = read(name)
     entries = re.split(r"^(?=[\w.-]+==)", lock, flags=re.MULTILINE)[1:]
     assert entries
@@ -64,20 +64,20 @@ def test_a_lock_has_sums_and_no_address(name: str) -> None:
 
 def test_every_dependency_is_listed_with_a_reason(project: dict[str, Any]) -> None:
     extras = project["optional-dependencies"].values()
-    asked = packages([*project["dependencies"], *(one for extra in extras for one in extra)])
+    declared = packages([*project["dependencies"], *(one for extra in extras for one in extra)])
     rows = re.findall(
         r"^\| `([\w.-]+)` \| \S.* \| \S.* \|$", read("docs/develop/dependencies.md"), re.MULTILINE
     )
-    assert {normalised(row) for row in rows} == asked
+    assert {normalised(row) for row in rows} == declared
 
 
 def make(*arguments: str) -> subprocess.CompletedProcess[str]:
-    # Without what a make above this one hands down: `make PYTHON=... test` must test the same.
+    # Without the variables of an outer make: `make PYTHON=... test` must test the same.
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
     return subprocess.run(["make", *arguments], cwd=PROJECT, env=environ, capture_output=True, text=True)
 
 
-def test_a_person_can_list_the_targets() -> None:
+def test_make_help_lists_the_targets() -> None:
     listed = make().stdout
     targets = re.findall(r"^  make ([a-z-]+) +\w", listed, re.MULTILINE)
     phony = re.search(r"^\.PHONY: (.*)$", read("Makefile"), re.MULTILINE)
@@ -85,7 +85,7 @@ def test_a_person_can_list_the_targets() -> None:
     assert targets == phony[1].split()
 
 
-def test_an_old_python_is_refused_with_a_sentence(tmp_path: Path) -> None:
+def test_an_old_python_is_refused_with_one_error_line(tmp_path: Path) -> None:
     old = tmp_path / "python-of-old"
     old.write_text('#!/bin/sh\ntest "$1" = -V && echo Python 3.10.1\nexit 1\n')
     old.chmod(0o755)

@@ -1,4 +1,4 @@
-"""What is asked at the second port of `HttpServer` is read another way than at the first, each time."""
+"""Requests to the second port of `HttpServer` take the slow path, each time."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from tests.harness.one_lane import HOME, OneLane, append
 from topicsd.http.http1.connection import FastLane
 
 
-def test_every_body_is_taken_for_coded_also_when_its_head_is_known() -> None:
+def test_every_body_is_treated_as_encoded_even_with_a_cached_head() -> None:
     one = OneLane()
     heads = CodedHeads(one.dispatch)
     lane = FastLane(one.dispatch, heads, one)
     lane.connection_made(one.wire)
     for _ in range(2):
-        # Two that are plain would be under way together.
+        # Two plain writes would be in flight together.
         lane.data_received(append(HOME) * 2)
         assert one.under_way == 1
         one.settle()

@@ -1,4 +1,4 @@
-"""The n-th call fails, once or for ever, and a failed sync leaves what ext4 leaves."""
+"""The n-th call fails once or always, and a failed sync behaves as on ext4."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def test_a_failed_sync_marks_pages_clean_and_the_next_one_lies() -> None:
     disk.fail("sync_data")
     with pytest.raises(OSError, match="Input/output error"):
         disk.sync_data(fd)
-    assert disk.pread(fd, 2000, 0) == b"n" * 2000, "the cache still shows it"
+    assert disk.pread(fd, 2000, 0) == b"n" * 2000, "the page cache still has it"
     disk.sync_data(fd)
-    assert disk.read_media("/a") == b"o" * 2000, "the sync that said yes wrote nothing"
+    assert disk.read_media("/a") == b"o" * 2000, "the successful sync wrote nothing"
     for seed in range(10):
         assert disk.after_power_cut(Random(seed)).read_file("/a") == b"o" * 2000
     assert disk.after_reboot().read_file("/a") == b"o" * 2000
@@ -77,7 +77,7 @@ def test_the_size_of_a_failed_sync_comes_with_the_next_one_and_its_bytes_do_not(
     assert disk.after_power_cut(Random(0)).read_file("/a") == bytes(1000)
 
 
-def test_the_nth_call_of_a_name_fails_once_or_for_ever() -> None:
+def test_the_nth_call_of_a_name_fails_once_or_always() -> None:
     disk, fd = _file(b"")
     once = disk.fail("pwrite", nth=2)
     assert disk.pwrite(fd, b"1", 0) == 1
@@ -95,7 +95,7 @@ def test_the_nth_call_of_a_name_fails_once_or_for_ever() -> None:
     disk.sync_data(fd)
 
 
-def test_the_nth_of_all_calls_that_change_something_fails_and_changes_nothing() -> None:
+def test_the_nth_mutating_call_fails_and_changes_nothing() -> None:
     disk = MemoryDisk()
     disk.fail(nth=2, error=errno.ENOSPC)
     fd = disk.create("/a")
@@ -106,7 +106,7 @@ def test_the_nth_of_all_calls_that_change_something_fails_and_changes_nothing() 
     disk.rename("/a", "/b")
 
 
-def test_a_read_can_be_made_to_fail_by_its_name() -> None:
+def test_a_read_fails_by_its_name() -> None:
     disk, fd = _file(b"abc")
     disk.fail("pread", nth=2, forever=True)
     assert disk.pread(fd, 3, 0) == b"abc"
@@ -114,7 +114,7 @@ def test_a_read_can_be_made_to_fail_by_its_name() -> None:
         disk.pread(fd, 3, 0)
 
 
-def test_a_short_write_takes_half_or_as_much_as_was_asked_for_or_nothing() -> None:
+def test_a_short_write_writes_half_the_given_size_or_nothing() -> None:
     disk, fd = _file(b"")
     disk.fail(nth=1, short=True)
     disk.sync_data(fd)

@@ -1,4 +1,4 @@
-"""The drivers together: a toy log that is right passes every cut, and each usual mistake in it is found."""
+"""The harness as a whole: a correct toy log passes every cut, and each common bug in it is detected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OUTCOMES = 12
 
 
 class ToyLog:
-    """Requests of fsync class in one file: u16 length, crc32, payloads of 600 bytes. Recovery copies."""
+    """A log of fsync requests in one file: u16 length, crc32, payloads of 600 bytes. Recovery copies it."""
 
     def __init__(self, disk: MemoryDisk, mistake: str | None) -> None:
         self._disk = disk
@@ -69,7 +69,7 @@ class ToyLog:
         return first_seq
 
 
-def _found(log: ToyLog) -> Found:
+def _shown(log: ToyLog) -> Found:
     records: list[tuple[int, bytes, str | None]] = [
         (seq, data, None) for seq, data in enumerate(log.payloads, 1)
     ]
@@ -77,7 +77,7 @@ def _found(log: ToyLog) -> Found:
 
 
 def _played(mistake: str | None, disk: MemoryDisk) -> tuple[Ledger, bool]:
-    """Four requests of one to three records until the disk stops it; and whether the power held."""
+    """Send four requests of one to three records; return the ledger and whether the power held."""
     ledger = Ledger()
     ledger.topic("t", "fsync")
     request: Request | None = None
@@ -95,7 +95,7 @@ def _played(mistake: str | None, disk: MemoryDisk) -> tuple[Ledger, bool]:
 
 
 def _sweep_cuts(mistake: str | None) -> int:
-    """Cut at every call, a few outcomes each, recover twice each time; answers how many that were."""
+    """Cut at every call with a few outcomes each, recover twice; return the number of runs."""
     tried = 0
     calls = 0
     power_held = False
@@ -107,14 +107,14 @@ def _sweep_cuts(mistake: str | None) -> int:
             for _ in range(2):
                 disk = disk.after_power_cut(Random(seed))
                 ledger.new_generation(machine_failed=True)
-                ledger.check({"t": _found(ToyLog(disk, mistake))})
+                ledger.check({"t": _shown(ToyLog(disk, mistake))})
             tried += 1
         calls += 1
     return tried
 
 
 def _sweep_failed_syncs(mistake: str | None) -> int:
-    """Every sync fails once, then the process is started again."""
+    """Fail every sync once and restart the process; return the number of runs."""
     tried = 0
     for seed in (None, *range(OUTCOMES)):
         nth = 0
@@ -126,7 +126,7 @@ def _sweep_failed_syncs(mistake: str | None) -> int:
             ledger, _ = _played(mistake, disk)
             fired = fault.fired > 0
             ledger.new_generation(machine_failed=True)
-            ledger.check({"t": _found(ToyLog(disk.after_process_kill(), mistake))})
+            ledger.check({"t": _shown(ToyLog(disk.after_process_kill(), mistake))})
             tried += 1
     return tried
 
@@ -137,7 +137,7 @@ def _empty_disk() -> MemoryDisk:
     return disk
 
 
-def test_a_log_that_is_right_passes_every_cut_and_every_failed_sync() -> None:
+def test_a_correct_log_passes_every_cut_and_every_failed_sync() -> None:
     assert _sweep_cuts(None) > 100
     assert _sweep_failed_syncs(None) > 50
 
@@ -145,12 +145,12 @@ def test_a_log_that_is_right_passes_every_cut_and_every_failed_sync() -> None:
 @pytest.mark.parametrize(
     ("mistake", "sweep", "verdict"),
     [
-        ("no sync of the file", _sweep_cuts, "are gone"),
-        ("no sync of the names", _sweep_cuts, "are gone"),
+        ("no sync of the file", _sweep_cuts, "are missing: "),
+        ("no sync of the names", _sweep_cuts, "are missing: "),
         ("no checksum", _sweep_cuts, "never sent"),
-        ("acks behind a failed sync", _sweep_failed_syncs, "are gone"),
+        ("acks behind a failed sync", _sweep_failed_syncs, "are missing: "),
     ],
 )
-def test_each_usual_mistake_is_found(mistake: str, sweep: Callable[[str | None], int], verdict: str) -> None:
+def test_each_common_bug_is_detected(mistake: str, sweep: Callable[[str | None], int], verdict: str) -> None:
     with pytest.raises(AssertionError, match=verdict):
         sweep(mistake)

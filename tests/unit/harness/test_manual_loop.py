@@ -1,4 +1,4 @@
-"""Time passes, callbacks run and jobs are done when the test says so, in asyncio's order."""
+"""Time, callbacks and jobs advance only on request, in the order of asyncio."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.harness.manual_clock import ManualClock
 from tests.harness.manual_loop import ManualLoop, StepThread
 
 
-def test_wall_time_can_step_back_while_monotonic_time_goes_on() -> None:
+def test_wall_time_can_step_back_while_monotonic_time_advances() -> None:
     manual = ManualClock(now_ms=1_000_000)
     clock: Clock = manual
     before = clock.monotonic()
@@ -30,7 +30,7 @@ def test_parts_of_a_millisecond_add_up() -> None:
     assert clock.now_ms() == 100
 
 
-def test_a_callback_made_ready_in_a_turn_runs_in_the_next() -> None:
+def test_a_callback_scheduled_in_a_turn_runs_in_the_next() -> None:
     loop = ManualLoop(ManualClock())
     seen: list[str] = []
 
@@ -46,7 +46,7 @@ def test_a_callback_made_ready_in_a_turn_runs_in_the_next() -> None:
     assert loop.run_turn() == 0
 
 
-def test_timers_run_at_their_times_with_what_they_make_ready_in_between() -> None:
+def test_timers_run_at_their_times_and_their_callbacks_in_between() -> None:
     clock = ManualClock(now_ms=0)
     loop = ManualLoop(clock)
     seen: list[tuple[str, int]] = []
@@ -107,7 +107,7 @@ def test_a_cancelled_timer_does_not_run_and_does_not_hold_up_time() -> None:
     assert seen == []
 
 
-def test_an_exception_comes_out_of_the_driver_and_what_was_behind_stays_ready() -> None:
+def test_an_exception_leaves_the_driver_and_later_callbacks_stay_ready() -> None:
     loop = ManualLoop(ManualClock())
     seen: list[str] = []
 
@@ -123,7 +123,7 @@ def test_an_exception_comes_out_of_the_driver_and_what_was_behind_stays_ready() 
     assert seen == ["behind"]
 
 
-def test_a_loop_that_never_gets_idle_is_an_error() -> None:
+def test_a_loop_that_never_becomes_idle_is_an_error() -> None:
     loop = ManualLoop(ManualClock())
 
     def again() -> None:
@@ -134,7 +134,7 @@ def test_a_loop_that_never_gets_idle_is_an_error() -> None:
         loop.run_until_idle()
 
 
-def test_jobs_run_one_at_a_time_and_their_outcomes_come_by_the_loop() -> None:
+def test_jobs_run_one_at_a_time_and_their_results_arrive_through_the_loop() -> None:
     loop = ManualLoop(ManualClock())
     thread = StepThread(loop)
     seen: list[object] = []
@@ -157,7 +157,7 @@ def test_jobs_run_one_at_a_time_and_their_outcomes_come_by_the_loop() -> None:
     assert seen == [1, failure, 3]
 
 
-def test_a_stopped_thread_finishes_what_it_has_and_takes_nothing_more() -> None:
+def test_a_stopped_thread_finishes_its_jobs_and_accepts_no_more() -> None:
     loop = ManualLoop(ManualClock())
     thread = StepThread(loop)
     seen: list[int | OSError] = []
@@ -169,7 +169,7 @@ def test_a_stopped_thread_finishes_what_it_has_and_takes_nothing_more() -> None:
         thread.submit(lambda: 2, seen.append)
 
 
-def test_a_power_cut_in_a_job_comes_out_of_the_driver() -> None:
+def test_a_power_cut_in_a_job_leaves_the_driver() -> None:
     thread = StepThread(ManualLoop(ManualClock()))
 
     def cut() -> None:

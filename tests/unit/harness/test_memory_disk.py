@@ -1,4 +1,4 @@
-"""The disk in memory answers as the kernel does, and ends as machines do."""
+"""The disk in memory answers like the kernel and fails like machines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _errno_of(call: Callable[[], object]) -> int | None:
 
 
 def _answers(fs: Fs, root: str) -> list[object]:
-    """One script of calls, the wrong ones above all; the same answers on every disk."""
+    """Run a script of calls, most of them invalid; every disk gives the same answers."""
     wal = f"{root}/wal"
     fs.make_dir(wal)
     fd = fs.create(f"{wal}/a")
@@ -37,19 +37,24 @@ def _answers(fs: Fs, root: str) -> list[object]:
     fs.allocate(fd, 4096)
     fs.allocate(fd, 10)
     reading = fs.open_read(f"{wal}/a")
-    found: list[object] = [written, fs.pread(reading, 8, 0), fs.pread(reading, 100, 4090), fs.fstat(fd).size]
+    answers: list[object] = [
+        written,
+        fs.pread(reading, 8, 0),
+        fs.pread(reading, 100, 4090),
+        fs.fstat(fd).size,
+    ]
     fs.truncate(fd, 6)
     fs.truncate(fd, 9)
-    found += [fs.pread(fd, 100, 0), fs.pread(fd, 10, 9), fs.pread(fd, 10, 100)]
+    answers += [fs.pread(fd, 100, 0), fs.pread(fd, 10, 9), fs.pread(fd, 10, 100)]
     fs.link(f"{wal}/a", f"{wal}/b")
-    found += [fs.stat(f"{wal}/b").inode == fs.fstat(fd).inode, fs.list_dir(wal)]
-    fs.rename(f"{wal}/a", f"{wal}/b")  # two names of one file: nothing happens
-    found.append(fs.list_dir(wal))
+    answers += [fs.stat(f"{wal}/b").inode == fs.fstat(fd).inode, fs.list_dir(wal)]
+    fs.rename(f"{wal}/a", f"{wal}/b")  # Two names of one file: no effect.
+    answers.append(fs.list_dir(wal))
     fs.unlink(f"{wal}/a")
     fs.rename(f"{wal}/b", f"{wal}/c")
     fs.make_dir(f"{root}/empty")
     fs.remove_dir(f"{root}/empty")
-    found.append(fs.list_dir(root))
+    answers.append(fs.list_dir(root))
     fs.make_dir(f"{root}/full")
     fs.close(fs.create(f"{root}/full/x"))
     holding = fs.lock(f"{root}/LOCK")
@@ -84,21 +89,21 @@ def _answers(fs: Fs, root: str) -> list[object]:
         lambda: fs.allocate(fd, 0),
         lambda: fs.truncate(fd, -1),
     ]
-    found += [_errno_of(call) for call in wrong]
+    answers += [_errno_of(call) for call in wrong]
     fs.close(holding)
     fs.close(fs.lock(f"{root}/LOCK"))
     fs.close(fd)
-    found += [_errno_of(lambda: fs.close(fd)), _errno_of(lambda: fs.pread(fd, 1, 0)), fs.list_dir(root)]
-    return found
+    answers += [_errno_of(lambda: fs.close(fd)), _errno_of(lambda: fs.pread(fd, 1, 0)), fs.list_dir(root)]
+    return answers
 
 
-def test_it_answers_a_script_of_right_and_wrong_calls_as_the_kernel_does(tmp_path: Path) -> None:
+def test_valid_and_invalid_calls_are_answered_as_by_the_kernel(tmp_path: Path) -> None:
     disk = MemoryDisk()
     disk.make_dirs("/data")
     assert _answers(disk, "/data") == _answers(RealFs(), str(tmp_path))
 
 
-def test_errors_are_the_subclasses_that_python_raises() -> None:
+def test_errors_have_the_subclasses_that_python_raises() -> None:
     disk = MemoryDisk()
     disk.make_dirs("/d")
     disk.write_file("/a", b"")
@@ -126,7 +131,7 @@ def test_a_process_kill_keeps_the_page_cache_the_boot_and_the_inodes_and_frees_l
     with pytest.raises(OSError, match="Bad file descriptor"):
         after.pread(fd, 1, 0)
     outcomes = {after.after_power_cut(Random(seed)).tree() == [] for seed in range(20)}
-    assert True in outcomes, "what was unsynced stayed unsynced"
+    assert True in outcomes, "unsynced data stays unsynced"
 
 
 def test_a_planned_reboot_writes_back_everything_and_is_another_boot() -> None:
@@ -139,7 +144,7 @@ def test_a_planned_reboot_writes_back_everything_and_is_another_boot() -> None:
         assert after.after_power_cut(Random(seed)).read_file("/a") == b"unsynced"
 
 
-def test_a_copy_has_what_reads_see_in_other_inodes_on_the_same_boot() -> None:
+def test_a_copy_has_the_readable_contents_other_inodes_and_the_same_boot() -> None:
     disk = MemoryDisk()
     disk.make_dir("/d")
     disk.pwrite(disk.create("/d/a"), b"unsynced", 0)
@@ -163,7 +168,7 @@ def test_a_new_file_never_gets_an_inode_that_was_used_before() -> None:
         assert after.fstat(after.create("/b")).inode > inode
 
 
-def test_space_runs_out_and_comes_back_with_the_last_descriptor_of_an_unlinked_file() -> None:
+def test_space_returns_with_the_last_descriptor_of_an_unlinked_file() -> None:
     disk = MemoryDisk(space_bytes=1000)
     first = disk.create("/a")
     disk.allocate(first, 600)
@@ -171,10 +176,10 @@ def test_space_runs_out_and_comes_back_with_the_last_descriptor_of_an_unlinked_f
     with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
         disk.allocate(second, 500)
     assert disk.fstat(second).size == 0
-    assert disk.pwrite(second, bytes(500), 0) == 400, "what fits is taken"
+    assert disk.pwrite(second, bytes(500), 0) == 400, "data that fits is accepted"
     with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
         disk.pwrite(second, b"x", 400)
-    assert disk.pwrite(first, bytes(600), 0) == 600, "room that was allocated stays usable"
+    assert disk.pwrite(first, bytes(600), 0) == 600, "allocated space stays usable"
     disk.unlink("/a")
     assert disk.free_bytes("/") == 0
     disk.close(first)
@@ -195,7 +200,7 @@ def test_flip_changes_one_byte_for_readers_and_for_the_media() -> None:
     assert disk.read_media("/a") == disk.read_file("/a") == b"\x87yz"
 
 
-def test_calls_that_change_something_are_counted_and_traced_and_reads_are_not() -> None:
+def test_only_mutating_calls_are_counted_and_traced() -> None:
     disk = MemoryDisk(traced=True)
     fd = disk.create("/a")
     disk.pwrite(fd, b"abc", 7)
@@ -205,7 +210,7 @@ def test_calls_that_change_something_are_counted_and_traced_and_reads_are_not() 
     assert disk.trace == [("create", "/a"), ("pwrite", "/a 3 bytes 7"), ("sync_data", "/a")]
 
 
-def test_tree_names_directories_and_files() -> None:
+def test_tree_lists_directories_and_files() -> None:
     disk = MemoryDisk()
     disk.make_dirs("/d/e")
     disk.write_file("/d/e/f", b"1")
@@ -214,9 +219,7 @@ def test_tree_names_directories_and_files() -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_random_writes_and_sizes_read_as_on_the_kernel_and_a_sync_makes_all_of_it_survive(
-    seed: int, tmp_path: Path
-) -> None:
+def test_random_writes_match_the_kernel_and_survive_after_a_sync(seed: int, tmp_path: Path) -> None:
     rng = Random(seed)
     disk, real = MemoryDisk(), RealFs()
     mine, theirs = disk.create("/a"), real.create(str(tmp_path / "a"))

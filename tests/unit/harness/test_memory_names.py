@@ -1,4 +1,4 @@
-"""A name is there after a cut when its directory was synced, and perhaps when it was not."""
+"""A synced name survives a cut; an unsynced name may survive."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def _outcomes(disk: MemoryDisk) -> Iterator[MemoryDisk]:
 
 
 def _made(disk: MemoryDisk, path: str, data: bytes) -> None:
-    """A file whose bytes are synced and whose name is not."""
+    """Create a file with synced bytes and an unsynced name."""
     fd = disk.create(path)
     disk.pwrite(fd, data, 0)
     disk.sync_data(fd)
     disk.close(fd)
 
 
-def test_a_name_not_synced_may_be_gone() -> None:
+def test_an_unsynced_name_may_be_lost() -> None:
     disk = MemoryDisk()
     _made(disk, "/a", b"1")
     assert _trees(disk) == {(), ("/a",)}
@@ -51,13 +51,13 @@ def test_a_name_that_survives_has_only_the_bytes_that_were_synced() -> None:
     assert b"" in {after.read_file("/a") for after in _outcomes(disk)}
 
 
-def test_a_rename_is_never_half_done() -> None:
+def test_a_rename_is_atomic() -> None:
     disk = MemoryDisk()
     disk.write_file("/CURRENT", b"old")
     disk.write_file("/tmp", b"new")
     disk.rename("/tmp", "/CURRENT")
-    found = {(tuple(after.tree()), after.read_file("/CURRENT")) for after in _outcomes(disk)}
-    assert found == {(("/CURRENT", "/tmp"), b"old"), (("/CURRENT",), b"new")}
+    outcomes = {(tuple(after.tree()), after.read_file("/CURRENT")) for after in _outcomes(disk)}
+    assert outcomes == {(("/CURRENT", "/tmp"), b"old"), (("/CURRENT",), b"new")}
 
 
 def test_a_kept_rename_has_its_file_even_when_its_first_name_was_never_synced() -> None:
@@ -65,8 +65,8 @@ def test_a_kept_rename_has_its_file_even_when_its_first_name_was_never_synced() 
     disk.write_file("/CURRENT", b"old")
     _made(disk, "/tmp", b"new")
     disk.rename("/tmp", "/CURRENT")
-    found = {(tuple(after.tree()), after.read_file("/CURRENT")) for after in _outcomes(disk)}
-    assert found == {(("/CURRENT",), b"old"), (("/CURRENT", "/tmp"), b"old"), (("/CURRENT",), b"new")}
+    outcomes = {(tuple(after.tree()), after.read_file("/CURRENT")) for after in _outcomes(disk)}
+    assert outcomes == {(("/CURRENT",), b"old"), (("/CURRENT", "/tmp"), b"old"), (("/CURRENT",), b"new")}
 
 
 def test_a_rename_over_two_directories_waits_for_both() -> None:
@@ -83,7 +83,7 @@ def test_a_rename_over_two_directories_waits_for_both() -> None:
     assert _trees(disk) == {("/trash/", "/trash/a", "/wal/")}
 
 
-def test_a_later_name_in_the_way_of_a_pending_rename_is_not_swept_away_by_it() -> None:
+def test_a_pending_rename_does_not_replace_a_later_name() -> None:
     disk = MemoryDisk()
     disk.make_dirs("/wal")
     disk.make_dirs("/trash")
@@ -118,7 +118,7 @@ def test_an_unlink_may_overtake_a_creation_that_was_not_synced() -> None:
     assert () in _trees(disk)
 
 
-def test_files_in_a_directory_that_was_not_synced_into_its_parent_go_with_it() -> None:
+def test_files_are_lost_with_their_unsynced_directory() -> None:
     disk = MemoryDisk()
     disk.make_dir("/d")
     _made(disk, "/d/a", b"1")
@@ -135,7 +135,7 @@ def test_a_removed_directory_may_come_back_until_its_parent_is_synced() -> None:
     assert _trees(disk) == {("/d/",)}
 
 
-def test_a_directory_is_renamed_with_all_that_is_in_it() -> None:
+def test_a_directory_is_renamed_with_its_contents() -> None:
     disk = MemoryDisk()
     disk.make_dirs("/d/e")
     disk.write_file("/d/e/a", b"1")
@@ -144,7 +144,7 @@ def test_a_directory_is_renamed_with_all_that_is_in_it() -> None:
     assert _trees(disk) == {("/d/", "/d/e/", "/d/e/a"), ("/x/", "/x/e/", "/x/e/a")}
 
 
-def test_a_second_name_has_the_same_bytes_and_lives_on_alone() -> None:
+def test_a_hard_link_has_the_same_bytes_and_outlives_the_first_name() -> None:
     disk = MemoryDisk()
     disk.write_file("/a", b"1")
     disk.link("/a", "/b")
@@ -155,7 +155,7 @@ def test_a_second_name_has_the_same_bytes_and_lives_on_alone() -> None:
     assert disk.after_power_cut(Random(0)).read_file("/b") == b"1"
 
 
-def test_a_cut_in_a_rename_or_in_the_sync_behind_it_leaves_either_name() -> None:
+def test_a_cut_in_a_rename_or_its_sync_leaves_either_name() -> None:
     for calls in (0, 1):
         disk = MemoryDisk()
         disk.write_file("/a", b"1")
@@ -170,7 +170,7 @@ def _rename_durably(disk: MemoryDisk) -> None:
     disk.sync_dir("/")
 
 
-def test_pending_names_outlive_a_killed_process_as_pending() -> None:
+def test_pending_names_stay_pending_after_a_process_kill() -> None:
     disk = MemoryDisk()
     disk.write_file("/a", b"1")
     disk.rename("/a", "/b")

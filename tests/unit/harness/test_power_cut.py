@@ -1,4 +1,4 @@
-"""What was not synced is kept, lost or torn; what was synced is there; nothing is acked by a dead disk."""
+"""Unsynced data is kept, lost or torn; synced data survives; a dead disk acks nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _sectors(data: bytes) -> list[bytes]:
     return [data[start : start + SECTOR_BYTES] for start in range(0, len(data), SECTOR_BYTES)]
 
 
-def test_what_was_synced_survives_every_cut() -> None:
+def test_synced_data_survives_every_cut() -> None:
     disk = MemoryDisk()
     fd = disk.create("/a")
     disk.pwrite(fd, b"s" * 3000, 0)
@@ -51,7 +51,7 @@ def test_unsynced_sectors_are_kept_or_lost_one_by_one() -> None:
     assert any("torn" in outcome for outcome in seen)
 
 
-def test_a_torn_sector_has_new_bytes_up_to_somewhere_and_old_ones_behind_or_the_other_way() -> None:
+def test_a_torn_sector_has_new_and_old_bytes_in_either_order() -> None:
     disk = MemoryDisk()
     fd = _file(disk, b"o" * SECTOR_BYTES)
     disk.pwrite(fd, b"n" * SECTOR_BYTES, 0)
@@ -74,8 +74,8 @@ def test_the_first_versions_and_the_last_one_are_known_however_often_it_was_writ
     fd = _file(disk, b"\0" * SECTOR_BYTES)
     for digit in range(1, 200):
         disk.pwrite(fd, bytes([digit]) * SECTOR_BYTES, 0)
-    found = [set(after.read_file("/a")) for after in _outcomes(disk)]
-    whole = {next(iter(data)) for data in found if len(data) == 1}
+    versions = [set(after.read_file("/a")) for after in _outcomes(disk)]
+    whole = {next(iter(data)) for data in versions if len(data) == 1}
     assert {0, 1, 199} <= whole <= {0, 1, 2, 3, 199}
 
 
@@ -84,13 +84,13 @@ def test_an_unsynced_size_is_kept_or_lost_apart_from_the_bytes_in_it() -> None:
     fd = _file(disk, b"")
     disk.allocate(fd, 2048)
     disk.pwrite(fd, b"n" * SECTOR_BYTES, SECTOR_BYTES)
-    found = {after.read_file("/a") for after in _outcomes(disk)}
-    assert {b"", bytes(2048)} <= found
-    assert any(data[SECTOR_BYTES : 2 * SECTOR_BYTES] == b"n" * SECTOR_BYTES for data in found)
-    assert {len(data) for data in found} == {0, 2048}
+    contents = {after.read_file("/a") for after in _outcomes(disk)}
+    assert {b"", bytes(2048)} <= contents
+    assert any(data[SECTOR_BYTES : 2 * SECTOR_BYTES] == b"n" * SECTOR_BYTES for data in contents)
+    assert {len(data) for data in contents} == {0, 2048}
 
 
-def test_what_a_kept_truncation_cut_off_does_not_come_back_behind_a_later_extension() -> None:
+def test_truncated_bytes_do_not_return_after_a_later_extension() -> None:
     disk = MemoryDisk()
     fd = _file(disk, b"o" * 2000)
     disk.pwrite(fd, b"p" * 300, 1200)
@@ -108,7 +108,7 @@ def test_what_a_kept_truncation_cut_off_does_not_come_back_behind_a_later_extens
     assert disk.read_media("/a") == b"o" * 700 + bytes(2300)
 
 
-def test_a_cut_in_a_write_may_leave_all_of_it_a_part_or_nothing() -> None:
+def test_a_cut_in_a_write_keeps_all_of_it_a_part_or_nothing() -> None:
     disk = MemoryDisk()
     fd = _file(disk, b"o" * SECTOR_BYTES * 3)
     disk.cut_power_after(0)
@@ -118,7 +118,7 @@ def test_a_cut_in_a_write_may_leave_all_of_it_a_part_or_nothing() -> None:
     assert shares == {0, 1, 2, 3}
 
 
-def test_a_cut_in_a_sync_leaves_each_sector_to_chance() -> None:
+def test_a_cut_in_a_sync_keeps_or_loses_each_sector() -> None:
     disk = MemoryDisk()
     fd = _file(disk, b"o" * SECTOR_BYTES * 3)
     disk.pwrite(fd, b"n" * SECTOR_BYTES * 3, 0)
@@ -133,7 +133,7 @@ def test_every_call_after_the_cut_raises_but_a_close() -> None:
     fd = _file(disk, b"abc")
     disk.cut_power_after(1)
     disk.pwrite(fd, b"x", 0)
-    assert disk.pread(fd, 3, 0) == b"xbc", "the power goes in the next call that changes something"
+    assert disk.pread(fd, 3, 0) == b"xbc", "the power fails in the next mutating call"
     with pytest.raises(PowerCut):
         disk.pwrite(fd, b"y", 0)
     arguments: dict[str, tuple[object, ...]] = {
@@ -152,17 +152,17 @@ def test_every_call_after_the_cut_raises_but_a_close() -> None:
         if name != "close":
             with pytest.raises(PowerCut):
                 getattr(disk, name)(*arguments.get(name, ("/a",)))
-    # Code that cleans up behind itself when it is forgotten comes to this at any time later.
+    # Finalizers may close descriptors at any later time.
     disk.close(fd)
     assert disk.is_gone
 
 
-def test_no_handler_of_errors_lives_through_a_cut() -> None:
+def test_no_error_handler_survives_a_cut() -> None:
     assert not issubclass(PowerCut, Exception)
     assert not issubclass(ProcessKilled, Exception)
 
 
-def test_every_boundary_of_a_script_is_reached_from_before_the_first_call_to_behind_the_last() -> None:
+def test_every_boundary_of_a_script_is_reached() -> None:
     def script(disk: MemoryDisk) -> Iterator[int]:
         yield 0
         fd = disk.create("/a")
@@ -185,7 +185,7 @@ def test_every_boundary_of_a_script_is_reached_from_before_the_first_call_to_beh
     assert acked == [0, 1, 2, 3]
 
 
-def test_outcomes_repeat_with_the_seed_and_leave_the_cut_disk_as_it_was() -> None:
+def test_outcomes_repeat_with_the_seed_and_do_not_change_the_disk() -> None:
     disk = MemoryDisk()
     fd = _file(disk, b"o" * 4000)
     disk.pwrite(fd, b"n" * 4000, 0)
@@ -202,11 +202,11 @@ def test_after_a_cut_everything_counts_as_synced_in_another_boot_with_the_same_i
     after = disk.after_power_cut(Random(3))
     assert after.boot_id() != disk.boot_id()
     assert after.stat("/a").inode == disk.stat("/a").inode
-    found = after.read_file("/a")
-    assert all(later.read_file("/a") == found for later in _outcomes(after))
+    content = after.read_file("/a")
+    assert all(later.read_file("/a") == content for later in _outcomes(after))
 
 
-def test_a_killed_process_leaves_the_call_undone_or_a_write_by_half() -> None:
+def test_a_killed_process_leaves_a_call_undone_or_half_a_write() -> None:
     for torn, expected in ((False, b"abcd"), (True, b"xxcd")):
         disk = MemoryDisk()
         fd = _file(disk, b"abcd")

@@ -1,4 +1,4 @@
-"""The ledger of a running server finds what it is there for: each test breaks a promise behind its back."""
+"""The ledger of a running server detects broken promises; each test breaks one."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class Stage:
 
 
 def refusal(status: int, code: str, **fields: str) -> Answer:
-    told = {"content-type": "application/json", "retry-after": "1", **fields}
-    return Answer(status, "", told, b'{"error":{"code":"%b","message":""}}\n' % code.encode())
+    headers = {"content-type": "application/json", "retry-after": "1", **fields}
+    return Answer(status, "", headers, b'{"error":{"code":"%b","message":""}}\n' % code.encode())
 
 
 @pytest.fixture
@@ -61,14 +61,14 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
         yield Stage(server.ports[FAST])
 
 
-def test_a_run_in_which_nothing_went_wrong_is_accepted(stage: Stage) -> None:
+def test_a_correct_run_is_accepted(stage: Stage) -> None:
     for _ in range(20):
         stage.write()
     stage.check()
     stage.check()
 
 
-def test_an_acked_record_that_is_gone_is_found(stage: Stage) -> None:
+def test_a_missing_acked_record_is_detected(stage: Stage) -> None:
     stage.write()
     stage.write()
     stage.delete(2)
@@ -76,15 +76,15 @@ def test_an_acked_record_that_is_gone_is_found(stage: Stage) -> None:
         stage.check()
 
 
-def test_a_record_that_was_refused_and_is_there_is_found(stage: Stage) -> None:
+def test_a_refused_record_that_appears_is_detected(stage: Stage) -> None:
     sent = stage.sent()
     stage.ask(sent)
     stage.book.answered(sent, refusal(503, "not_ready"))
-    with pytest.raises(AssertionError, match="came back"):
+    with pytest.raises(AssertionError, match="returned at seq"):
         stage.check()
 
 
-def test_a_request_in_doubt_may_be_there_or_not_and_is_not_there_twice(stage: Stage) -> None:
+def test_a_request_in_doubt_appears_at_most_once(stage: Stage) -> None:
     there, lost = stage.sent(), stage.sent()
     stage.ask(there)
     stage.book.answered(there, refusal(504, "in_doubt"))
@@ -98,7 +98,7 @@ def test_a_request_in_doubt_may_be_there_or_not_and_is_not_there_twice(stage: St
         stage.check()
 
 
-def test_a_repetition_has_to_be_told_what_became_of_the_first(stage: Stage) -> None:
+def test_a_retry_must_receive_the_outcome_of_the_first_request(stage: Stage) -> None:
     first = stage.sent_with_key()
     stage.ask(first)
     stage.book.lost(first)
@@ -114,7 +114,7 @@ def test_a_repetition_has_to_be_told_what_became_of_the_first(stage: Stage) -> N
     assert stage.book.complaints
 
 
-def test_what_a_reader_saw_has_to_stay(stage: Stage) -> None:
+def test_records_seen_by_a_reader_must_stay(stage: Stage) -> None:
     sent = stage.sent()
     stage.ask(sent)
     with RawClient(stage.port) as client:
@@ -129,7 +129,7 @@ def test_what_a_reader_saw_has_to_stay(stage: Stage) -> None:
         stage.book.check(stage.port)
 
 
-def test_an_answer_that_nobody_expected_is_found(stage: Stage) -> None:
+def test_an_unexpected_answer_is_detected(stage: Stage) -> None:
     stage.book.answered(stage.sent(), refusal(500, "internal"))
-    with pytest.raises(AssertionError, match="nobody expected"):
+    with pytest.raises(AssertionError, match="unexpected answer"):
         stage.check()

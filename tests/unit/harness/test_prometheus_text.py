@@ -1,4 +1,4 @@
-"""The reader of metrics takes what is right, and nothing that is nearly right."""
+"""The metrics parser accepts valid text and rejects almost valid text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ h_us_count 4
 """
 
 
-def test_what_is_right_is_read() -> None:
+def test_valid_text_is_parsed() -> None:
     families = parse(RIGHT)
     assert list(families) == ["a_total", "h_us"]
     assert families["a_total"].total() == 3.5
@@ -51,7 +51,7 @@ def test_what_is_right_is_read() -> None:
         ("# HELP h_us How long.\n# TYPE h_us histogram", "# HELP a_total Again.\n# TYPE a_total counter"),
     ],
 )
-def test_what_is_nearly_right_is_not(old: str, new: str) -> None:
+def test_almost_valid_text_is_rejected(old: str, new: str) -> None:
     assert RIGHT.count(old) == 1
     with pytest.raises(WrongText):
         parse(RIGHT.replace(old, new))

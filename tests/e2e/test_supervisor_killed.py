@@ -1,4 +1,4 @@
-"""The front process dies alone, or is told to stop, while everybody writes."""
+"""The supervisor is killed or stopped while clients write."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.harness.process_ledger import book_of, seed_of_this_run
 from tests.harness.raw_client import RawClient, request_bytes
 from tests.harness.tally import attempt
 from tests.harness.whole_server import WholeServer, nothing_left_behind
-from tests.harness.writer_crew import Client, ConnectionEnded, Crew
+from tests.harness.writer_clients import Client, ConnectionEnded, Writers
 
 ROUNDS = 20 if DEEP else 2
 SHARDS = 2
@@ -26,7 +26,7 @@ RECORD = b'{"records":[{"data":1}]}'
 pytestmark = pytest.mark.slow
 
 
-def test_workers_that_lost_the_front_process_answer_what_they_have_and_a_new_server_takes_over(
+def test_workers_without_a_supervisor_answer_their_requests_and_a_new_server_starts(
     tmp_path: Path,
 ) -> None:
     seed = seed_of_this_run()
@@ -34,25 +34,25 @@ def test_workers_that_lost_the_front_process_answer_what_they_have_and_a_new_ser
     server = WholeServer(tmp_path, "--wal-file-bytes=256KiB", shards=SHARDS)
     for number in range(ROUNDS):
         with (
-            attempt("front process killed", f"TOPICS_TEST_SEED={seed}, round {number}"),
+            attempt("supervisor killed", f"TOPICS_TEST_SEED={seed}, round {number}"),
             ExitStack() as stack,
         ):
             with server:
                 if number == 0:
                     book.make_topics(server.port)
-                waiting = [stack.enter_context(_who_waits(server, shard)) for shard in range(SHARDS)]
-                with Crew(server.port, book, f"{seed} {number}"):
+                waiting = [stack.enter_context(_long_poll(server, shard)) for shard in range(SHARDS)]
+                with Writers(server.port, book, f"{seed} {number}"):
                     time.sleep(0.4)
-                    took = _lose_front(server, waiting)
-            print(f"all processes ended {took:.2f} s after the front process")
+                    seconds = _kill_supervisor(server, waiting)
+            print(f"all processes ended {seconds:.2f} s after the supervisor")
             book.crashed()
             with nothing_left_behind(tmp_path), server:
                 book.check(server.port)
                 assert server.stop() == 0
 
 
-def _lose_front(server: WholeServer, waiting: list[RawClient]) -> float:
-    """What waits is answered and told that nothing comes behind it; how long until the last process ended."""
+def _kill_supervisor(server: WholeServer, waiting: list[RawClient]) -> float:
+    """Kill the supervisor, check that waiting requests are answered; return the seconds until all ended."""
     children = server.children()
     server.front.signal(signal.SIGKILL)
     killed = time.monotonic()
@@ -62,14 +62,14 @@ def _lose_front(server: WholeServer, waiting: list[RawClient]) -> float:
         assert answer.closes
         client.read_end()
     for child in children:
-        assert child.wait(DRAIN_SECONDS + 5), f"process {child.pid} outlives the front process"
+        assert child.wait(DRAIN_SECONDS + 5), f"process {child.pid} outlived the supervisor"
         child.close()
     server.served.process.wait()
     return time.monotonic() - killed
 
 
-def _who_waits(server: WholeServer, shard: int) -> RawClient:
-    """A connection that waits for a record that does not come."""
+def _long_poll(server: WholeServer, shard: int) -> RawClient:
+    """Open a connection that waits for a record that never arrives."""
     client = RawClient(server.port)
     path = f"/v0/topics/{server.topic_of(shard, 'quiet')}"
     head = client.ask("POST", path, RECORD).json["head_seq"]
@@ -77,44 +77,44 @@ def _who_waits(server: WholeServer, shard: int) -> RawClient:
     return client
 
 
-def test_a_server_that_starts_while_the_workers_of_the_last_one_drain_waits_for_them(tmp_path: Path) -> None:
-    """One worker is kept from ending: its shard's lock keeps the next generation out, and nothing else."""
+def test_a_new_server_waits_for_the_draining_workers_of_the_last_one(tmp_path: Path) -> None:
+    """One stopped worker keeps the lock of its shard, and only that shard waits."""
     book = book_of(SHARDS)
     other_folder = tmp_path / "second"
     other_folder.mkdir()
     first = WholeServer(tmp_path, shards=SHARDS)
     with first:
         book.make_topics(first.port)
-        with Crew(first.port, book, seed_of_this_run()):
+        with Writers(first.port, book, seed_of_this_run()):
             time.sleep(0.2)
-            held = first.a_worker(0)
-            held.signal(signal.SIGSTOP)
+            worker = first.a_worker(0)
+            worker.signal(signal.SIGSTOP)
             first.front.signal(signal.SIGKILL)
             first.served.process.wait()
-            released = threading.Timer(2.0, held.signal, (signal.SIGCONT,))
+            released = threading.Timer(2.0, worker.signal, (signal.SIGCONT,))
             released.start()
             second = WholeServer(other_folder, shards=SHARDS, data_dir=tmp_path / "data")
             started = time.monotonic()
             with second:
                 took = time.monotonic() - started
-                assert held.wait(0)
+                assert worker.wait(0)
                 released.join()
         book.crashed()
-        held.close()
+        worker.close()
     print(f"the second server was ready after {took:.2f} s")
     with first:
         book.check(first.port)
         assert first.stop() == 0
 
 
-def test_a_second_server_on_the_directory_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
+def test_a_second_server_on_the_directory_is_refused_and_the_first_continues(tmp_path: Path) -> None:
     book = book_of(SHARDS)
     other_folder = tmp_path / "second"
     other_folder.mkdir()
     with WholeServer(tmp_path, shards=SHARDS) as server:
         book.make_topics(server.port)
         workers = server.worker_pids()
-        with Crew(server.port, book, seed_of_this_run()) as crew:
+        with Writers(server.port, book, seed_of_this_run()) as clients:
             for _ in range(2):
                 second = WholeServer(other_folder, shards=SHARDS, data_dir=tmp_path / "data")
                 with pytest.raises(AssertionError) as refused:
@@ -123,13 +123,13 @@ def test_a_second_server_on_the_directory_is_refused_and_the_first_goes_on(tmp_p
                 assert str(server.served.process.pid) in str(refused.value)
             time.sleep(0.2)
         assert server.worker_pids() == workers
-        assert crew.ended_count == 0
+        assert clients.ended_count == 0
         assert not book.answers
         book.check(server.port)
         assert server.stop() == 0
 
 
-def test_a_request_that_is_half_there_when_the_server_stops_is_refused(tmp_path: Path) -> None:
+def test_an_incomplete_request_is_refused_when_the_server_stops(tmp_path: Path) -> None:
     with WholeServer(tmp_path, shards=SHARDS) as server:
         path = f"/v0/topics/{server.topic_of(0, 'd')}"
         with RawClient(server.port) as fresh, RawClient(server.port) as used:
@@ -155,27 +155,27 @@ def test_a_stop_under_load_answers_or_refuses_everything(tmp_path: Path) -> None
                     book.make_topics(server.port)
                 else:
                     book.check(server.port)
-                told, enough = Counter[str](), threading.Event()
-                newcomer = threading.Thread(target=_ask_anew, args=(server, told, enough))
-                with Crew(server.port, book, f"{seed} {number}"):
+                answers, enough = Counter[str](), threading.Event()
+                newcomer = threading.Thread(target=_ask_on_new_connections, args=(server, answers, enough))
+                with Writers(server.port, book, f"{seed} {number}"):
                     newcomer.start()
-                    server.wait_for(lambda: told["200"] + told["201"] > 10, "some are answered")  # noqa: B023
+                    server.wait_for(lambda: answers["200"] + answers["201"] > 10, "answers")  # noqa: B023
                     started = time.monotonic()
                     assert server.stop() == 0
                     took = time.monotonic() - started
                     enough.set()
                     newcomer.join()
             book.crashed()
-            print(f"stopped in {took:.2f} s; new connections: {dict(told)}; others: {dict(book.answers)}")
+            print(f"stopped in {took:.2f} s; new connections: {dict(answers)}; others: {dict(book.answers)}")
             assert took < DRAIN_SECONDS
-            # One connection a request: an answer, or nobody listened any more, and nothing in between.
-            assert set(told) <= {"200", "201", "503 shutting_down", "refused"}, told
+            # One connection per request: each is answered or refused by the kernel.
+            assert set(answers) <= {"200", "201", "503 shutting_down", "refused"}, answers
     with server:
         book.check(server.port)
         assert server.stop() == 0
 
 
-def _ask_anew(server: WholeServer, told: Counter[str], enough: threading.Event) -> None:
+def _ask_on_new_connections(server: WholeServer, answers: Counter[str], enough: threading.Event) -> None:
     port, shard = server.port, 0
     names = [server.topic_of(shard, "new") for shard in range(server.shards)]
     while not enough.is_set():
@@ -184,9 +184,11 @@ def _ask_anew(server: WholeServer, told: Counter[str], enough: threading.Event) 
             with Client(port) as client:
                 try:
                     answer = client.ask("POST", f"/v0/topics/{names[shard % len(names)]}", RECORD)
-                    told[str(answer.status) if answer.status < 300 else f"{answer.status} {answer.code}"] += 1
+                    answers[
+                        str(answer.status) if answer.status < 300 else f"{answer.status} {answer.code}"
+                    ] += 1
                 except ConnectionEnded as error:
-                    told[f"no answer: {error}"] += 1
+                    answers[f"no answer: {error}"] += 1
         except ConnectionRefusedError:
-            told["refused"] += 1
+            answers["refused"] += 1
             enough.wait(0.05)

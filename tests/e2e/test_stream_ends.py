@@ -1,4 +1,4 @@
-"""Every end of a stream that is the server's own says why and where to come back; nothing is missed by it."""
+"""Streams ended by the server name the reason and where to resume, and no record is lost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.harness import prometheus_text
 from tests.harness.event_client import Event, EventClient
 from tests.harness.raw_client import READ_BYTES, RawClient
 from tests.harness.whole_server import WholeServer
-from tests.harness.writer_crew import Client, ConnectionEnded
+from tests.harness.writer_clients import Client, ConnectionEnded
 from topicsd.stream.event_stream import CLOGGED_SECONDS_MAX
 
 SHARDS = 2
@@ -24,16 +24,16 @@ DRAIN_SECONDS = 10.0
 RECORDS_MORE = 5
 NEVER_READING = 20
 RECORD_BYTES = 20_000
-# Of one stream that nobody reads: the worker holds about a piece, the kernel hardly more.
-HELD_BYTES_MAX = 512 << 10
-UNDER_WAY_BYTES_MAX = 1 << 20
+# Per unread stream: the worker keeps about one chunk, the kernel little more.
+STREAM_BYTES_MAX = 512 << 10
+IN_FLIGHT_BYTES_MAX = 1 << 20
 GROWTH_BYTES_MAX = 24 << 20
 
 pytestmark = pytest.mark.slow
 
 
 def session(port: int, topic: str) -> str:
-    """The path of a stream from the beginning."""
+    """Return the path of a stream from the beginning."""
     with RawClient(port) as client:
         body = b'{"topics":{"%b":{"from_seq":0}},"limit":20}' % topic.encode()
         answer = client.ask("POST", "/v0/watch", body)
@@ -42,23 +42,23 @@ def session(port: int, topic: str) -> str:
 
 
 def append(client: RawClient, topic: str, data: bytes = b"1") -> int:
-    """The status."""
+    """Append a record; return the status."""
     return client.ask("POST", f"/v0/topics/{topic}", b'{"records":[{"data":%b}]}' % data).status
 
 
 class Stream(EventClient):
-    """It takes the end of its connection for what it is."""
+    """A stream that reports a closed connection as its end."""
 
     def _recv(self) -> bytes:
         data = self.socket.recv(READ_BYTES)
         if not data:
-            assert self._held == b"", self._held
+            assert self._unread == b"", self._unread
             raise ConnectionEnded
         return data
 
 
 def to_the_end(stream: EventClient) -> list[Event]:
-    """All that it still says."""
+    """Return all remaining events."""
     events = []
     with suppress(ConnectionEnded):
         while True:
@@ -87,7 +87,7 @@ def write_until_refused(port: int, topics: list[str], ended: threading.Event) ->
                 return
 
 
-def test_a_stop_tells_every_stream_and_a_restart_goes_on_with_it(tmp_path: Path) -> None:
+def test_every_stream_ends_with_an_event_at_a_stop_and_resumes_after_a_restart(tmp_path: Path) -> None:
     with WholeServer(tmp_path, f"--drain-seconds={DRAIN_SECONDS:.0f}", shards=SHARDS) as server:
         topics = [server.topic_of(number % SHARDS, f"t{number}-") for number in range(TOPICS)]
         with RawClient(server.port) as client:
@@ -107,20 +107,20 @@ def test_a_stop_tells_every_stream_and_a_restart_goes_on_with_it(tmp_path: Path)
             took = time.monotonic() - began
             ended.set()
             writer.join()
-            told = [to_the_end(stream) for stream in streams]
+            received = [to_the_end(stream) for stream in streams]
         assert took < DRAIN_SECONDS
-        for events in told:
+        for events in received:
             last = events[-1]
             assert (last.name, last.data["code"]) == ("error", "shutting_down"), last
             assert last.id
             assert last.data["retry_after_ms"] > 0
-        print(f"stopped in {took:.2f} s; {sum(map(len, map(seqs, told)))} records were read before")
+        print(f"stopped in {took:.2f} s; {sum(map(len, map(seqs, received)))} records were read before")
         server.start()
         with RawClient(server.port) as client:
             for topic in topics * RECORDS_MORE:
                 assert append(client, topic) == 200
             heads = {topic: client.ask("GET", f"/v0/topics/{topic}").json["head_seq"] for topic in topics}
-        for topic, target, events in zip(watched, targets, told, strict=True):
+        for topic, target, events in zip(watched, targets, received, strict=True):
             with EventClient(server.port, target, f"last-event-id: {events[-1].id}") as stream:
                 stream.begin()
                 while seqs(events)[-1] < heads[topic]:
@@ -129,7 +129,7 @@ def test_a_stop_tells_every_stream_and_a_restart_goes_on_with_it(tmp_path: Path)
         assert server.stop() == 0
 
 
-def test_a_watcher_that_never_reads_is_held_no_memory_for_and_is_sent_away(tmp_path: Path) -> None:
+def test_a_watcher_that_never_reads_uses_no_memory_and_is_disconnected(tmp_path: Path) -> None:
     with WholeServer(tmp_path, "--page-cache-bytes=1MiB", shards=1) as server, ExitStack() as stack:
         record = b'"%b"' % (b"x" * RECORD_BYTES)
         with RawClient(server.port) as client:
@@ -142,16 +142,16 @@ def test_a_watcher_that_never_reads_is_held_no_memory_for_and_is_sent_away(tmp_p
         streams = [stack.enter_context(Stream(server.port, target, buffer_bytes=4096)) for target in targets]
         began = time.monotonic()
         with RawClient(server.port) as client, EventClient(server.port, targets[0]) as reader:
-            # It takes the session over, and reads: what the others leave does not hold it up.
+            # It takes over the session and reads; the unread streams do not delay it.
             reader.begin()
             while seqs([reader.next()])[-1:] != [100]:
                 pass
             most, head = worker.resident_bytes() - before, 100
-            print(f"{NEVER_READING} streams that nobody reads: {most / NEVER_READING / 1024:,.0f} KiB each")
-            assert most < NEVER_READING * HELD_BYTES_MAX
-            # The one that lost its session was sent away first. Who still does not read then is cut off.
-            told = [to_the_end(streams[0].begin())]
-            server.wait_for(lambda: open_streams(server.port) == NEVER_READING, "all are counted")
+            print(f"{NEVER_READING} unread streams: {most / NEVER_READING / 1024:,.0f} KiB each")
+            assert most < NEVER_READING * STREAM_BYTES_MAX
+            # The stream that lost its session was ended first. Those that still do not read are disconnected.
+            received = [to_the_end(streams[0].begin())]
+            server.wait_for(lambda: open_streams(server.port) == NEVER_READING, "all streams are counted")
             while open_streams(server.port) > 1:
                 assert time.monotonic() - began < 2 * CLOGGED_SECONDS_MAX
                 assert append(client, "big", record) == 200
@@ -161,16 +161,16 @@ def test_a_watcher_that_never_reads_is_held_no_memory_for_and_is_sent_away(tmp_p
                 most = max(most, worker.resident_bytes() - before)
                 time.sleep(0.05)
         print(f"{most / (1 << 20):,.1f} MiB more at most, {head * RECORD_BYTES / 1e6:,.0f} MB were written")
-        assert most < NEVER_READING * HELD_BYTES_MAX + GROWTH_BYTES_MAX
-        # All at once, for the same reason.
+        assert most < NEVER_READING * STREAM_BYTES_MAX + GROWTH_BYTES_MAX
+        # All at once, because of the timeout.
         with ThreadPoolExecutor(NEVER_READING) as readers:
-            told += readers.map(lambda stream: to_the_end(stream.begin()), streams[1:])
-        for number, events in enumerate(told):
+            received += readers.map(lambda stream: to_the_end(stream.begin()), streams[1:])
+        for number, events in enumerate(received):
             last = events[-1]
             assert last.name == "error", last
             assert last.data["code"] == ("slow_consumer" if number else "taken_over"), last
             assert seqs(events) == list(range(1, len(seqs(events)) + 1))
-            assert len(seqs(events)) * RECORD_BYTES < UNDER_WAY_BYTES_MAX, "the kernel held much for it"
+            assert len(seqs(events)) * RECORD_BYTES < IN_FLIGHT_BYTES_MAX, "the kernel buffered too much"
             if number:
                 with EventClient(server.port, targets[number], f"last-event-id: {last.id}") as again:
                     assert seqs([again.begin().next()])[0] == seqs(events)[-1] + 1

@@ -1,4 +1,4 @@
-"""Records that go along routes over all shards while workers are killed are everywhere once, in order."""
+"""Routes over all shards copy each record once and in order while workers are killed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def ask(port: int, method: str, path: str, body: object = None) -> tuple[int, An
             answer = client.ask(method, path, None if body is None else json.dumps(body).encode())
             return answer.status, answer.json
     except (OSError, AssertionError):
-        return 0, None  # The worker that had the connection was killed.
+        return 0, None  # The worker of this connection was killed.
 
 
 class Writer(threading.Thread):
@@ -51,23 +51,23 @@ class Writer(threading.Thread):
 
 
 def records_of(port: int, topic: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     cursor, is_at_end = 0, False
     while not is_at_end:
         body = {"from_seq": cursor, "limit": 1000, "include_tags": True}
         status, answer = ask(port, "POST", f"/v0/topics/{topic}/diff", body)
         assert status == 200, answer
         assert answer.get("tombstone") is None, answer
-        found += answer["records"]
+        records += answer["records"]
         cursor, is_at_end = answer["next_from_seq"], answer["caught_up"]
-    return found
+    return records
 
 
-def told(records: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+def contents(records: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     return [(one["data"], one.get("$tag"), one["meta"]["n"]) for one in records]
 
 
-def test_what_is_copied_while_workers_are_killed_is_there_once(tmp_path: Path) -> None:
+def test_records_are_copied_exactly_once_while_workers_are_killed(tmp_path: Path) -> None:
     seed = str(seed_of_this_run())
     rng = Random(seed)
     with WholeServer(tmp_path, shards=SHARDS) as server:
@@ -93,7 +93,7 @@ def test_what_is_copied_while_workers_are_killed_is_there_once(tmp_path: Path) -
         ending.set()
         for one in writers:
             one.join()
-        written = told(records_of(port, source))
+        written = contents(records_of(port, source))
         kept = [one for one in written if one[1] is not None]
         expected = {near: written, next_: written, far: kept, back: kept}
 
@@ -107,5 +107,5 @@ def test_what_is_copied_while_workers_are_killed_is_there_once(tmp_path: Path) -
         assert len(written) == len({one[0] for one in written})
         assert {one[0] for one in written} >= set().union(*(one.acked for one in writers))
         for topic, records in expected.items():
-            assert told(records_of(port, topic)) == records, (seed, topic)
-        print(f"{len(written)} records, {len(kept)} of them go on")
+            assert contents(records_of(port, topic)) == records, (seed, topic)
+        print(f"{len(written)} records, {len(kept)} of them with a tag")

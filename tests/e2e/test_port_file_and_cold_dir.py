@@ -1,4 +1,4 @@
-"""The port file and the cold directory of a server are looked at before anything starts or is made."""
+"""The port file and the cold directory are checked before the server starts or creates anything."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("alone")
         ("missing", "no such directory; create it, or mount its disk"),
     ],
 )
-def test_a_cold_directory_that_cannot_be_one_is_refused(tmp_path: Path, cold: str, why: str) -> None:
+def test_an_unusable_cold_directory_is_refused(tmp_path: Path, cold: str, why: str) -> None:
     data = tmp_path / "above/shards/data"
     (data / "shards/00/trash").mkdir(parents=True)
     (tmp_path / "data").symlink_to(data)
@@ -44,7 +44,7 @@ def test_a_cold_directory_that_cannot_be_one_is_refused(tmp_path: Path, cold: st
     assert os.listdir(data) == ["shards"]
 
 
-def test_a_cold_directory_beside_above_or_in_the_data_directory_will_do(tmp_path: Path) -> None:
+def test_a_cold_directory_beside_above_or_in_the_data_directory_is_accepted(tmp_path: Path) -> None:
     for name in ("data/cold", "cold", "data-cold"):
         (tmp_path / name).mkdir(parents=True)
     for cold in ("data/cold", "cold", "data-cold", str(tmp_path)):
@@ -75,12 +75,12 @@ def test_a_port_file_that_cannot_be_written_is_refused(
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_port_file_where_nobody_may_write_is_refused(tmp_path: Path) -> None:
+def test_a_port_file_in_a_read_only_folder_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     assert "is not writable" in why_no_port_file(FS, "port")
 
 
-def test_what_a_file_says_of_a_place_is_told_with_the_file(tmp_path: Path) -> None:
+def test_a_path_from_a_configuration_file_is_reported_with_the_file(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text('cold_dir = "missing"\n')
     ran = run_here("serve", "--config", "a.toml")
     assert ran.err.startswith("topicsd: a.toml: cold_dir='missing': no such directory")

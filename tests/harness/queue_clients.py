@@ -2,7 +2,7 @@
 
 Some workers claim, others have a stream of jobs.
 
-Promises: their answers are noted in the `WorkBook`, by the data of a job, and checked against earlier answers
+Promises: their answers are noted in the `JobBook`, by the data of a job, and checked against earlier answers
 of others. A job is known to be held from an answer until its deadline, or until the moment when its end was
 sent. A refused or disconnected client continues with another connection.
 """
@@ -20,13 +20,13 @@ from typing import Any, Final
 from tests.harness.event_client import EventClient
 from tests.harness.live_threads import LiveThreads
 from tests.harness.raw_client import RawClient
-from tests.harness.writer_crew import Client, ConnectionEnded
+from tests.harness.writer_clients import Client, ConnectionEnded
 
 LEASE_MS: Final = 700
 QUIET_SECONDS: Final = 0.5
 
 
-class WorkBook:
+class JobBook:
     """The known state of each job."""
 
     def __init__(self, queue: str, deliveries_max: int) -> None:
@@ -38,7 +38,7 @@ class WorkBook:
         self.may_be_done: set[int] = set()
         self.complaints: list[str] = []
         self.counted: Counter[str] = Counter()
-        self._held_until_ms: dict[int, float] = {}
+        self._leased_until_ms: dict[int, float] = {}
         self._number = 0
 
     def next_numbers(self, count: int) -> list[int]:
@@ -51,20 +51,20 @@ class WorkBook:
             self.counted["claimed"] += len(jobs)
             for job in jobs:
                 number = job["data"]
-                held_until_ms = self._held_until_ms.get(number, 0)
-                if held_until_ms > now_ms:
-                    self.complaints.append(f"{number} has two holders for {held_until_ms - now_ms} ms")
+                leased_until_ms = self._leased_until_ms.get(number, 0)
+                if leased_until_ms > now_ms:
+                    self.complaints.append(f"{number} has two holders for {leased_until_ms - now_ms} ms")
                 if number in self.done:
-                    self.complaints.append(f"{number} was done, and is handed out: {job}")
+                    self.complaints.append(f"{number} is done, but was claimed again: {job}")
                 if job["deliveries"] > self.deliveries_max:
                     self.complaints.append(f"{number} is delivered too often: {job}")
-                self._held_until_ms[number] = job["deadline"]
+                self._leased_until_ms[number] = job["deadline"]
 
     def is_ending(self, numbers: list[int], verb: str) -> None:
         """Note the end of jobs before it is sent."""
         with self.lock:
             for number in numbers:
-                self._held_until_ms[number] = 0
+                self._leased_until_ms[number] = 0
             if verb == "ack":
                 self.may_be_done.update(numbers)
 
@@ -81,8 +81,8 @@ class WorkBook:
                     self.counted["done"] += 1
 
 
-class WorkCrew(LiveThreads):
-    def __init__(self, port: int, book: WorkBook, seed: object, workers: int = 12, streams: int = 3) -> None:
+class QueueClients(LiveThreads):
+    def __init__(self, port: int, book: JobBook, seed: object, workers: int = 12, streams: int = 3) -> None:
         super().__init__()
         self._port = port
         self._book = book
@@ -133,7 +133,7 @@ class WorkCrew(LiveThreads):
     def _stream(self, client: Client, rng: Random, name: str) -> None:
         """Hold a stream for some jobs, and leave it with others still held."""
         book = self._book
-        held: dict[int, Any] = {}
+        jobs: dict[int, Any] = {}
         with _Stream(
             self._port, f"/v0/topics/{book.queue}/work?node={name}&max=3&lease_ms={LEASE_MS}"
         ) as stream:
@@ -144,18 +144,18 @@ class WorkCrew(LiveThreads):
                     if event.name != "job":
                         break
                     book.claimed([event.data], time.time() * 1000)
-                    held[event.data["$seq"]] = event.data
+                    jobs[event.data["$seq"]] = event.data
                     book.counted["streamed"] += 1
                     if rng.random() < 0.7:
-                        self._end_one(client, name, held)
+                        self._end_one(client, name, jobs)
             except TimeoutError:
                 pass  # No job arrived for a while.
             finally:
                 # The jobs that are held are returned when the connection ends.
-                book.is_ending([job["data"] for job in held.values()], "nack")
+                book.is_ending([job["data"] for job in jobs.values()], "nack")
 
-    def _end_one(self, client: Client, name: str, held: dict[int, Any]) -> None:
-        seq, job = held.popitem()
+    def _end_one(self, client: Client, name: str, jobs: dict[int, Any]) -> None:
+        seq, job = jobs.popitem()
         self._book.is_ending([job["data"]], "ack")
         body = {"node": name, "seqs": [seq], "lease_ids": [job["lease_id"]]}
         ended = ask(client, self._book.queue, "/ack", body)
@@ -168,7 +168,7 @@ class _Stream(EventClient, Client):
         self.socket.settimeout(QUIET_SECONDS)
         if not self.read_head().startswith("HTTP/1.1 200 "):
             time.sleep(0.02)
-            raise ConnectionEnded("its shard is away")
+            raise ConnectionEnded("the shard is unreachable")
         self._read_until(b"\n\n")
 
 
@@ -180,5 +180,5 @@ def ask(client: RawClient, topic: str, rest: str, body: object) -> Any:
     assert answer.status in (503, 504), answer
     time.sleep(0.02)
     if answer.closes:
-        raise ConnectionEnded("it said so")
+        raise ConnectionEnded("the server closes the connection")
     return None

@@ -1,4 +1,4 @@
-"""The metrics of a server that has something to tell."""
+"""The metrics of a server after requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 APPENDS, RECORDS, READS = 40, 3, 10
 
 
-def test_a_disk_at_work_is_seen_by_the_gauge_of_its_worker(tmp_path: Path) -> None:
+def test_the_gauge_of_a_worker_shows_its_blocked_disk(tmp_path: Path) -> None:
     with served(tmp_path) as server, closing(http.client.HTTPConnection("127.0.0.1", server.port)) as client:
 
         def ask(method: str, path: str, body: object = None) -> bytes:
@@ -36,7 +36,7 @@ def test_a_disk_at_work_is_seen_by_the_gauge_of_its_worker(tmp_path: Path) -> No
         assert server.stop() == 0
 
 
-def test_every_number_is_there_after_requests(tmp_path: Path) -> None:
+def test_every_metric_counts_after_requests(tmp_path: Path) -> None:
     with served(tmp_path) as server, closing(http.client.HTTPConnection("127.0.0.1", server.port)) as client:
 
         def ask(method: str, path: str, body: object = None) -> bytes:
@@ -53,36 +53,36 @@ def test_every_number_is_there_after_requests(tmp_path: Path) -> None:
         ask("GET", "/v0/topics/t1")
 
         def numbers(path: str = "/v0/metrics") -> dict[str, float]:
-            """By their names, the shards and kinds together."""
-            found: dict[str, float] = {}
+            """Return the sum of each metric over its labels."""
+            sums: dict[str, float] = {}
             for family in parse(ask("GET", path).decode()).values():
                 for (name, labels), value in family.series.items():
                     if "le" not in dict(labels):
-                        found[name] = found.get(name, 0) + value
-            return found
+                        sums[name] = sums.get(name, 0) + value
+            return sums
 
         deadline = time.monotonic() + 20
-        # Each worker tells its numbers with its own beat.
+        # Each worker publishes its counters with its own heartbeat.
         while (
-            (told := numbers())["topics_reads_total"] < READS
-            or told["topics_request_latency_us_count"] < APPENDS + READS + 1
-            or told["topics_wal_unsynced_bytes"]
+            (values := numbers())["topics_reads_total"] < READS
+            or values["topics_request_latency_us_count"] < APPENDS + READS + 1
+            or values["topics_wal_unsynced_bytes"]
         ):
-            assert time.monotonic() < deadline, told
+            assert time.monotonic() < deadline, values
             time.sleep(0.05)
-        assert told["topics_appends_total"] == APPENDS
-        assert told["topics_records_total"] == told["topics_records_live"] == APPENDS * RECORDS
-        assert told["topics_reads_total"] == READS
-        assert told["topics_bytes_live"] > APPENDS * RECORDS * 46
-        assert told["topics_request_latency_us_count"] == APPENDS + READS + 1
-        assert told["topics_request_latency_us_sum"] > 0
-        assert told["topics_wal_batch_frames_count"] == told["topics_wal_batches_total"] > 0
-        assert told["topics_wal_batch_frames_sum"] == told["topics_wal_frames_total"]
-        assert told["topics_wal_fsync_latency_us_count"] == told["topics_wal_fsyncs_total"] > 0
-        assert told["topics_topic_head_seq"] == APPENDS * RECORDS
-        assert told["topics_topics_by_class"] == told["topics_topics"] == 4
-        assert told["topics_front_connections_accepted_total"] >= 1
-        assert told["topics_topic_metrics_truncated"] == 0
+        assert values["topics_appends_total"] == APPENDS
+        assert values["topics_records_total"] == values["topics_records_live"] == APPENDS * RECORDS
+        assert values["topics_reads_total"] == READS
+        assert values["topics_bytes_live"] > APPENDS * RECORDS * 46
+        assert values["topics_request_latency_us_count"] == APPENDS + READS + 1
+        assert values["topics_request_latency_us_sum"] > 0
+        assert values["topics_wal_batch_frames_count"] == values["topics_wal_batches_total"] > 0
+        assert values["topics_wal_batch_frames_sum"] == values["topics_wal_frames_total"]
+        assert values["topics_wal_fsync_latency_us_count"] == values["topics_wal_fsyncs_total"] > 0
+        assert values["topics_topic_head_seq"] == APPENDS * RECORDS
+        assert values["topics_topics_by_class"] == values["topics_topics"] == 4
+        assert values["topics_front_connections_accepted_total"] >= 1
+        assert values["topics_topic_metrics_truncated"] == 0
         assert numbers("/v0/metrics?topics=1")["topics_topic_metrics_truncated"] == 1
         assert server.stop() == 0
 

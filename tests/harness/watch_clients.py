@@ -24,15 +24,15 @@ import msgspec
 from tests.harness.event_client import Event, EventClient
 from tests.harness.other_watchers import OtherWatcher, Poller, SocketWatcher
 from tests.harness.raw_client import READ_BYTES, Answer
-from tests.harness.watch_book import Told, WatchBook, Written
-from tests.harness.writer_crew import Client, ConnectionEnded
+from tests.harness.watch_book import TopicProgress, WatchBook, Written
+from tests.harness.writer_clients import Client, ConnectionEnded
 from topicsd.stream.event_stream import CLOGGED_SECONDS_MAX
 
 NODES: Final = ("", "", "n1", "n2")
 TAGS: Final = ("", "red", "blue")
 BUFFER_BYTES: Final = 4096
 FILLER: Final = "x" * 4000
-PATIENCE_SECONDS: Final = 30.0
+TIMEOUT_SECONDS: Final = 30.0
 QUIET_SECONDS: Final = 0.05
 RETRY_SECONDS: Final = 0.05
 IDS_KEPT: Final = 20
@@ -40,18 +40,18 @@ IDS_KEPT: Final = 20
 INTERRUPTED: Final = {"not_ready", "storage_failed"}
 ENDED: Final = {"taken_over", "slow_consumer"}
 # Nothing was done, and the request may be retried.
-COME_AGAIN: Final = {(503, "not_ready"), (429, "throttled")}
+RETRIABLE: Final = {(503, "not_ready"), (429, "throttled")}
 
 
 class TopicWriter:
     """The only writer of one topic, and everything that happens to it."""
 
-    def __init__(self, port: int, book: WatchBook, topic: str, rng: Random, is_made_anew: bool) -> None:
+    def __init__(self, port: int, book: WatchBook, topic: str, rng: Random, is_recreated: bool) -> None:
         self._port = port
         self._book = book
         self._topic = topic
         self._rng = rng
-        self._is_made_anew = is_made_anew
+        self._is_recreated = is_recreated
         self._client: Client | None = None
         self._values = count()
         self._head = 0
@@ -71,8 +71,8 @@ class TopicWriter:
             elif number < 0.02:
                 tag = self._rng.choice(TAGS[1:])
                 self._delete({"match": ["tag", "Eq", tag]}, None, tag)
-            elif number < 0.032 and self._is_made_anew:
-                self._make_anew()
+            elif number < 0.032 and self._is_recreated:
+                self._recreate()
             else:
                 self._append()
 
@@ -82,18 +82,18 @@ class TopicWriter:
             for _ in range(self._rng.choice((1, 1, 2, 10)))
         ]
         number = self._book.incarnation(self._topic)
-        told = []
+        rows = []
         for value, node, tag in records:
             data: dict[str, Any] = {"n": number, "v": value}
             if not self._book.caps[self._topic] and self._rng.random() < 0.2:
                 # A large record does not fit the buffers of a client that does not read.
                 data["x"] = FILLER
             record: dict[str, Any] = {"data": data}
-            told.append(record | ({"node": node} if node else {}) | ({"tag": tag} if tag else {}))
-        answer = self._ask("POST", self._path, msgspec.json.encode({"records": told}))
+            rows.append(record | ({"node": node} if node else {}) | ({"tag": tag} if tag else {}))
+        answer = self._ask("POST", self._path, msgspec.json.encode({"records": rows}))
         if answer is not None and answer.status == 200:
             assert answer.json["first_seq"] == self._head + 1, answer
-        elif answer is not None and (answer.status, answer.code) in COME_AGAIN:
+        elif answer is not None and (answer.status, answer.code) in RETRIABLE:
             time.sleep(RETRY_SECONDS)
             return
         else:
@@ -103,24 +103,24 @@ class TopicWriter:
             assert state.json["head_seq"] in (self._head, self._head + len(records)), state
             if state.json["head_seq"] == self._head:
                 return
-        self._book.written(self._topic, self._head + 1, records)
+        self._book.note_written(self._topic, self._head + 1, records)
         self._head += len(records)
         self._book.count("records written", len(records))
 
     def _delete(self, what: dict[str, Any], before_seq: int | None, tag: str | None) -> None:
-        self._book.deletes(self._topic, before_seq, tag)
+        self._book.note_delete(self._topic, before_seq, tag)
         self._until_done("POST", f"{self._path}/delete", msgspec.json.encode(what))
         self._book.count("deletes")
 
-    def _make_anew(self) -> None:
+    def _recreate(self) -> None:
         self._until_done("DELETE", self._path)
-        self._book.made_anew(self._topic)
+        self._book.note_recreated(self._topic)
         self._head = 0
         self.make()
-        self._book.count("topics made anew")
+        self._book.count("topics recreated")
 
     def _until_done(self, method: str, target: str, body: bytes | None = None) -> Answer:
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while True:
             answer = self._ask(method, target, body)
             if answer is not None and answer.status in (200, 201):
@@ -162,17 +162,17 @@ class _Stream(EventClient):
         except ConnectionError as error:
             raise ConnectionEnded(repr(error)) from None
         if not data:
-            raise ConnectionEnded("in order")
+            raise ConnectionEnded("closed cleanly")
         return data
 
     def is_refused(self) -> bool:
         """Return whether the stream was refused for a temporary reason."""
-        while len(self._held) < len(b"HTTP/1.1 200"):
+        while len(self._unread) < len(b"HTTP/1.1 200"):
             self._read_more()
-        if self._held.startswith(b"HTTP/1.1 200"):
+        if self._unread.startswith(b"HTTP/1.1 200"):
             return False
         answer = self.read_answer()
-        assert (answer.status, answer.code) in COME_AGAIN, answer
+        assert (answer.status, answer.code) in RETRIABLE, answer
         return True
 
 
@@ -184,8 +184,8 @@ class Watcher:
         self._topics = topics
         self._nodes = frozenset(rng.choice(([], [], ["n1"], ["n1", "n2"])))
         self._stream: _Stream | None = None
-        self._told: dict[str, Told] = {}
-        self._ids: deque[tuple[str, dict[str, Told]]] = deque(maxlen=IDS_KEPT)
+        self._progress: dict[str, TopicProgress] = {}
+        self._ids: deque[tuple[str, dict[str, TopicProgress]]] = deque(maxlen=IDS_KEPT)
         self._target = ""
 
     def live(self, ending: threading.Event) -> None:
@@ -193,32 +193,36 @@ class Watcher:
         while not ending.is_set():
             number = self._rng.random()
             if number < 0.02:
-                self._book.count("times that somebody did not read")
+                self._book.count("pauses in reading")
                 longest = 2.0 if self._rng.random() < 0.99 else CLOGGED_SECONDS_MAX + 5
                 ending.wait(self._rng.uniform(0.1, longest))
             elif number < 0.04:
-                self._come_back(self._rng.random() < 0.5)
+                self._reconnect(self._rng.random() < 0.5)
             elif number < 0.044:
                 self._begin()
                 ending.wait(self._rng.choice((0.0, 1.0)))
-            elif any(told.is_deleted for told in self._told.values()) and number < 0.3:
-                self._come_back(False)
+            elif any(progress.is_deleted for progress in self._progress.values()) and number < 0.3:
+                self._reconnect(False)
             self._read()
 
     def finish(self) -> None:
         """Read to the end, when no client writes and no process is killed any more."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while not self._is_done():
-            assert time.monotonic() < deadline, f"{self._told} of {self._target} is all that it was told"
-            if any(told.is_deleted for told in self._told.values()):
-                self._come_back(False)
+            assert time.monotonic() < deadline, (
+                f"{self._target}: incomplete after {TIMEOUT_SECONDS} s: {self._progress}"
+            )
+            if any(progress.is_deleted for progress in self._progress.values()):
+                self._reconnect(False)
             self._read()
         # A duplicate would arrive now.
         for _ in range(3):
             self._read()
 
     def _is_done(self) -> bool:
-        return all(self._book.is_told_of_all(told, name, self._nodes) for name, told in self._told.items())
+        return all(
+            self._book.is_complete(progress, name, self._nodes) for name, progress in self._progress.items()
+        )
 
     def close(self) -> None:
         if self._stream is not None:
@@ -243,7 +247,7 @@ class Watcher:
             body["node"] = sorted(self._nodes)
         made = self._make(msgspec.json.encode(body))
         self._target = made["stream_url"]
-        self._told = {name: Told(made["topics"][name]["from_seq"]) for name in names}
+        self._progress = {name: TopicProgress(made["topics"][name]["from_seq"]) for name in names}
         self._ids.clear()
         self._connect()
 
@@ -255,9 +259,9 @@ class Watcher:
                     return answer.json
                 # 404: a topic is being created again.
                 assert answer.status in (404, 503, 504), answer
-        raise AssertionError("no session is made")
+        raise AssertionError("the session was not created")
 
-    def _come_back(self, before_leaving: bool) -> None:
+    def _reconnect(self, before_leaving: bool) -> None:
         """Reconnect, mostly with the last id; `before_leaving` takes over the still open stream."""
         old, self._stream = self._stream, None
         if old is not None and not before_leaving:
@@ -268,10 +272,10 @@ class Watcher:
             index = -1 if self._rng.random() < 0.7 else self._rng.randrange(len(self._ids))
             while len(self._ids) - 1 > index % len(self._ids):
                 self._ids.pop()
-                self._book.count("events taken back")
-            self._told = {name: told.copy() for name, told in self._ids[-1][1].items()}
-            for told in self._told.values():
-                told.is_deleted = False
+                self._book.count("events replayed")
+            self._progress = {name: progress.copy() for name, progress in self._ids[-1][1].items()}
+            for progress in self._progress.values():
+                progress.is_deleted = False
             self._connect()
         if old is not None:
             old.close()
@@ -284,7 +288,7 @@ class Watcher:
                 if self._stream is not None:
                     self._book.count("streams")
                     return
-        raise AssertionError(f"there is no stream of {self._target}")
+        raise AssertionError(f"{self._target}: the stream did not open")
 
     def _open(self, fields: list[str]) -> _Stream | None:
         """Open a stream; return None if it is refused."""
@@ -300,7 +304,7 @@ class Watcher:
         return None
 
     def _tries(self) -> Iterator[None]:
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while time.monotonic() < deadline:
             yield None
             time.sleep(RETRY_SECONDS)
@@ -313,13 +317,13 @@ class Watcher:
         try:
             for _ in range(50):
                 if not self._take(self._stream.next()):
-                    self._come_back(False)
+                    self._reconnect(False)
                     return
         except TimeoutError:
             return
         except ConnectionEnded:
-            self._book.count("streams that were lost")
-            self._come_back(False)
+            self._book.count("lost streams")
+            self._reconnect(False)
 
     def _take(self, event: Event) -> bool:
         """Take an event; return whether the stream continues."""
@@ -329,29 +333,29 @@ class Watcher:
             assert data["code"] in ENDED if "topics" not in data else data["code"] in INTERRUPTED, data
             return "topics" in data
         topic = data["topic"]
-        told = self._told[topic]
-        assert not told.is_deleted, f"{topic} is deleted, and there is {event}"
+        progress = self._progress[topic]
+        assert not progress.is_deleted, f"{topic} is deleted, but sent {event}"
         if event.name == "record":
             assert data["records"]
             for record in data["records"]:
-                book.told_record(told, topic, record, nodes)
-            book.told_upto(told, topic, data["to_seq"], nodes)
+                book.note_record(progress, topic, record, nodes)
+            book.note_skipped(progress, topic, data["to_seq"], nodes)
             book.count("records read", len(data["records"]))
         elif event.name == "tombstone":
-            book.told_loss(told, topic, data, nodes)
+            book.note_tombstone(progress, topic, data, nodes)
             book.count(f"tombstone {data['reason']}")
         elif event.name == "caught-up":
-            book.told_upto(told, topic, data["head_seq"], nodes)
+            book.note_skipped(progress, topic, data["head_seq"], nodes)
         else:
             assert event.name == "topic-deleted", event
-            told.is_deleted = True
+            progress.is_deleted = True
             book.count(event.name)
         assert event.id, event
-        self._ids.append((event.id, {name: one.copy() for name, one in self._told.items()}))
+        self._ids.append((event.id, {name: one.copy() for name, one in self._progress.items()}))
         return True
 
 
-class WatchCrew:
+class WatchClients:
     """All writers and watchers, each in a thread."""
 
     def __init__(
@@ -359,15 +363,15 @@ class WatchCrew:
         port: int,
         book: WatchBook,
         seed: object,
-        made_anew: list[str],
+        recreated: list[str],
         watchers: int,
         others: int = 0,
     ) -> None:
-        """Create the crew; `others` is the number of each other kind of watcher."""
+        """Create the clients; `others` is the number of each other kind of watcher."""
         self._book = book
         topics = list(book.caps)
         self._writers = [
-            TopicWriter(port, book, topic, Random(f"{seed} {topic}"), topic in made_anew) for topic in topics
+            TopicWriter(port, book, topic, Random(f"{seed} {topic}"), topic in recreated) for topic in topics
         ]
         kinds = [Watcher] * watchers + [Poller, SocketWatcher] * others
         self._watchers = [
@@ -403,8 +407,8 @@ class WatchCrew:
 
     def _join(self) -> None:
         for thread in self._threads:
-            thread.join(2 * PATIENCE_SECONDS)
-            assert not thread.is_alive(), "a client does not come to its end"
+            thread.join(2 * TIMEOUT_SECONDS)
+            assert not thread.is_alive(), "a client thread did not end"
         self._threads.clear()
 
     def _run(self, work: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""Directories as copies leave them: without what was empty, or without LAYOUT.json."""
+"""Incomplete copies of a directory: without its empty folders, or without LAYOUT.json."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from topicsd.disk.layout import LAYOUT_NAME
 
 
 def drop_empty_folders(root: Path) -> list[Path]:
-    """As `find ROOT -type d -empty -delete`."""
+    """Delete empty folders, as `find ROOT -type d -empty -delete` does."""
     dropped = []
     for folder, _, _ in os.walk(root, topdown=False):
         if not os.listdir(folder):
@@ -43,7 +43,7 @@ def pruned(everything: Everything, tmp_path: Path) -> Everything:
 
 
 @pytest.mark.parametrize("command", ["inspect", "verify", "doctor"])
-def test_the_commands_read_a_copy_without_its_empty_folders(pruned: Everything, command: str) -> None:
+def test_commands_read_a_copy_without_its_empty_folders(pruned: Everything, command: str) -> None:
     before = fingerprint(pruned.data)
     ran = run_here(command, pruned.data)
     assert (ran.code, ran.err) == (0, ""), ran.out
@@ -77,7 +77,7 @@ def test_a_shard_that_was_never_written_may_lack_all_of_its_folders(tmp_path: Pa
         api.append(name_on(1, 2, "bills"), {"data": 1})
 
 
-def test_a_shard_that_is_gone_is_named(tmp_path: Path) -> None:
+def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     DIRECTORIES["of_many_shards"](tmp_path)
     os.rename(tmp_path / "shards/01", tmp_path / "elsewhere")
     for command in ("inspect", "verify", "doctor"):
@@ -116,11 +116,14 @@ def test_doctor_writes_the_layout_again(
     assert "1 problem found" in ran.out
     assert f"To see what a repair would do and lose: topicsd doctor {copy.data} --repair\n" in ran.out
     ran = run_here("doctor", copy.data, "--repair")
-    told = " ".join(ran.out.split())
-    assert f"1. write LAYOUT.json for 2 shards, one for each directory, and instance {before}" in told
-    assert "check shards/01 must be the last shard: no file records the number of shards" in told
+    output = " ".join(ran.out.split())
+    assert (
+        f"1. write LAYOUT.json for 2 shards, one for each directory, and instance {before}"
+        in output
+    )
+    assert "check shards/01 must be the last shard: no file records the number of shards" in output
     apply = f"topicsd doctor {copy.data} --repair --apply"
-    assert f"Nothing was changed. To apply the repair above: {apply}" in told
+    assert f"Nothing was changed. To apply the repair above: {apply}" in output
     ran = run_here("doctor", copy.data, "--repair", "--apply", "--json")
     assert (ran.code, ran.json["layout"]["repaired"]) == (0, True)
     assert (copy.data / LAYOUT_NAME).read_bytes() == text
@@ -128,7 +131,7 @@ def test_doctor_writes_the_layout_again(
     assert run_here("verify", copy.data).code == 0
 
 
-def test_a_layout_of_which_nothing_else_is_left_gets_a_new_instance(tmp_path: Path) -> None:
+def test_a_layout_without_other_files_gets_a_new_instance(tmp_path: Path) -> None:
     DIRECTORIES["untouched"](tmp_path)
     before = instance(tmp_path)
     lose_layout(tmp_path)
@@ -157,7 +160,7 @@ REFUSED: dict[str, tuple[Break, str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_layout_that_the_shards_do_not_give_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_layout_that_cannot_be_derived_from_the_shards_is_refused(tmp_path: Path, name: str) -> None:
     breaks, said = REFUSED[name]
     DIRECTORIES["of_many_shards"](tmp_path)
     lose_layout(tmp_path)
@@ -185,7 +188,7 @@ def test_shards_of_two_directories_are_refused(tmp_path: Path) -> None:
     assert "the shards belong to different data directories: shards/00 belongs to " in ran.err
 
 
-def test_a_server_names_doctor(tmp_path: Path) -> None:
+def test_a_server_suggests_doctor(tmp_path: Path) -> None:
     DIRECTORIES["clean"](tmp_path / "data")
     for lose in (damage_layout, lose_layout):
         lose(tmp_path / "data")

@@ -1,7 +1,7 @@
-"""Routes made, changed and ended by several clients at once, together with topics, while workers are killed.
+"""Several clients create, change and delete routes and topics while workers are killed.
 
-Each client has routes and sources of its own, so it knows what has to be there; destinations are for all, so
-that they are in each other's way.
+Each client has its own routes and sources, so it knows which routes must exist; destinations are shared, so
+that clients conflict.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SHARDS = 3
 CLIENTS = 6
 SECONDS = 60.0 if DEEP else 8.0
 DESTS = [f"dest{number}" for number in range(6)]
-# What says for sure that nothing was done.
+# These answers prove that nothing was done.
 NOT_DONE = {404, 409, 503}
 
 pytestmark = pytest.mark.slow
@@ -39,7 +39,7 @@ class RouteClient(threading.Thread):
         self.sources = [f"source{number}.{one}" for one in range(3)]
         self.names = [f"r{number}.{one}" for one in range(4)]
         self.ends: dict[str, tuple[str, str] | None] = dict.fromkeys(self.names)
-        """Of each route that is there for sure; None is one that is not there for sure."""
+        """The ends of each route that must exist; None for a route that must not exist."""
         self.statuses: Counter[int] = Counter()
         self.error: Exception | None = None
 
@@ -59,10 +59,10 @@ class RouteClient(threading.Thread):
                 dest = rng.choice(self.sources)
             self._put(name, source, dest)
         elif kind == "delete":
-            status, told = self._ask("DELETE", f"/v0/routers/{name}")
-            # One whose source was deleted may be there for a moment, while its shard is away.
+            status, answer = self._ask("DELETE", f"/v0/routers/{name}")
+            # A route whose source was deleted may exist briefly, while its shard is unreachable.
             if status == 200 and self.ends.get(name) is not None:
-                assert told["deleted"] is True, name
+                assert answer["deleted"] is True, name
             self._note(name, status, None)
         elif kind == "append":
             self._ask("POST", f"/v0/topics/{source}", {"records": [{"data": 1}]})
@@ -89,7 +89,7 @@ class RouteClient(threading.Thread):
             with RawClient(self._port) as client:
                 answer = client.ask(method, path, None if body is None else json.dumps(body).encode())
         except (OSError, AssertionError):
-            # The worker that had the connection was killed.
+            # The worker of this connection was killed.
             self.statuses[0] += 1
             return 0, None
         self.statuses[answer.status] += 1
@@ -97,7 +97,7 @@ class RouteClient(threading.Thread):
         return answer.status, answer.json
 
 
-def test_what_was_answered_is_so_and_nothing_excludes_another(tmp_path: Path) -> None:
+def test_answered_route_changes_hold_and_never_conflict(tmp_path: Path) -> None:
     seed = str(seed_of_this_run())
     rng = Random(seed)
     with WholeServer(tmp_path, shards=SHARDS) as server:
@@ -121,12 +121,12 @@ def test_what_was_answered_is_so_and_nothing_excludes_another(tmp_path: Path) ->
 
 def routes_of(server: WholeServer) -> dict[str, tuple[str, str]]:
     with RawClient(server.port) as client:
-        told = client.ask("GET", "/v0/routers?page_size=1000").json["routers"]
-    return {one["router"]: (one["source"], one["dest"]) for one in told}
+        routes = client.ask("GET", "/v0/routers?page_size=1000").json["routers"]
+    return {one["router"]: (one["source"], one["dest"]) for one in routes}
 
 
 def is_whole(server: WholeServer) -> bool:
-    """Whether both ends of each route are there."""
+    """Return whether both ends of each route exist."""
     with RawClient(server.port) as client:
         topics = client.ask("GET", "/v0/topics?page_size=1000").json["topics"]
     names = {one["topic"] for one in topics}
@@ -134,13 +134,13 @@ def is_whole(server: WholeServer) -> bool:
 
 
 def check(server: WholeServer, clients: list[RouteClient], seed: str) -> None:
-    found = routes_of(server)
+    listed = routes_of(server)
     for one in clients:
         for name, ends in one.ends.items():
-            assert found.get(name) == ends, (seed, name)
-    into = Counter(dest for _, dest in found.values())
-    assert not into or max(into.values()) == 1, (seed, found)
-    up = {dest: source for source, dest in found.values()}
+            assert listed.get(name) == ends, (seed, name)
+    into = Counter(dest for _, dest in listed.values())
+    assert not into or max(into.values()) == 1, (seed, listed)
+    up = {dest: source for source, dest in listed.values()}
     for topic in up:
         seen = {topic}
         while (topic := up.get(topic, "")) and topic not in seen:

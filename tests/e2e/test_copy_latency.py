@@ -1,4 +1,4 @@
-"""A copy in a topic of another shard is there milliseconds after its record, not after a background sync."""
+"""Copies on another shard appear milliseconds after their records, not after a background sync."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.harness.whole_server import WholeServer
 pytestmark = pytest.mark.slow
 
 COPIES = 41
-# The interval of background syncs is 50 ms, so without a sync of their own copies would take 25 on average.
+# Background syncs run every 50 ms: without a sync of their own, copies would take 25 ms on average.
 MEDIAN_SECONDS_MAX = 0.015
 
 
@@ -35,10 +35,10 @@ def test_a_long_poll_on_another_shard_sees_a_copy_within_milliseconds(tmp_path: 
                 began = time.monotonic()
                 appended = ask(writer, "POST", f"/v0/topics/{source}", {"records": [{"data": number}]})
                 assert appended.status in (200, 201), appended
-                wanted: dict[str, Any] = {"from_seq": number, "wait_ms": 10_000}
-                found = ask(reader, "POST", f"/v0/topics/{dest}/diff", wanted).json["records"]
+                poll: dict[str, Any] = {"from_seq": number, "wait_ms": 10_000}
+                records = ask(reader, "POST", f"/v0/topics/{dest}/diff", poll).json["records"]
                 seconds.append(time.monotonic() - began)
-                assert [one["data"] for one in found] == [number]
+                assert [one["data"] for one in records] == [number]
         print(f"median {median(seconds) * 1000:.1f} ms, most {max(seconds) * 1000:.1f} ms")
         assert median(seconds) < MEDIAN_SECONDS_MAX
         assert server.stop() == 0

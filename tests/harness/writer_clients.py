@@ -33,7 +33,7 @@ class Client(RawClient):
         except ConnectionError as error:
             raise ConnectionEnded(repr(error)) from None
         if not data:
-            raise ConnectionEnded(f"behind {self._held!r}")
+            raise ConnectionEnded(f"closed after {self._unread!r}")
         return data
 
     def send(self, data: bytes) -> None:
@@ -43,7 +43,7 @@ class Client(RawClient):
             raise ConnectionEnded(repr(error)) from None
 
 
-class Crew(LiveThreads):
+class Writers(LiveThreads):
     def __init__(
         self,
         port: int,

@@ -1,4 +1,4 @@
-"""Watchers of a server whose workers are killed under load are told of everything, in order, once."""
+"""Watchers receive every record once and in order while workers are killed under load."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.harness.crash_sweep import DEEP
 from tests.harness.process_ledger import seed_of_this_run
 from tests.harness.tally import attempt
 from tests.harness.watch_book import WatchBook
-from tests.harness.watch_crew import WatchCrew
+from tests.harness.watch_clients import WatchClients
 from tests.harness.whole_server import WholeServer
 
 SHARDS = 2
 WATCHERS = 20
-# Who ask again and again, and as many WebSockets.
+# Polling clients, and as many WebSockets.
 OTHERS = 6
 SECONDS = 120.0 if DEEP else 12.0
 CAP = 60
@@ -26,26 +26,26 @@ CAP = 60
 pytestmark = pytest.mark.slow
 
 
-def test_watchers_are_told_of_everything_while_workers_are_killed(tmp_path: Path) -> None:
+def test_watchers_receive_everything_while_workers_are_killed(tmp_path: Path) -> None:
     seed = seed_of_this_run()
     rng = Random(seed)
-    # A cache that does not hold what slow watchers still want: they read what checkpoints have sealed.
+    # The cache is too small for slow watchers: they read sealed segments.
     flags = ("--wal-file-bytes=256KiB", "--page-cache-bytes=1MiB", "--checkpoint-interval-ms=500")
     with WholeServer(tmp_path, *flags, shards=SHARDS) as server:
-        caps, made_anew = {}, []
+        caps, recreated = {}, []
         for shard in range(SHARDS):
             caps[server.topic_of(shard, "plain")] = 0
             caps[server.topic_of(shard, "capped")] = CAP
-            made_anew.append(server.topic_of(shard, "anew"))
-            caps[made_anew[-1]] = 0
+            recreated.append(server.topic_of(shard, "recreated"))
+            caps[recreated[-1]] = 0
         book = WatchBook(caps)
-        crew = WatchCrew(server.port, book, seed, made_anew, WATCHERS, OTHERS)
+        clients = WatchClients(server.port, book, seed, recreated, WATCHERS, OTHERS)
         with attempt("workers killed while watched", f"TOPICS_TEST_SEED={seed}"):
-            crew.start()
+            clients.start()
             try:
                 _kill_now_and_then(server, book, rng)
             finally:
-                crew.finish()
+                clients.finish()
             book.check()
         assert server.stop() == 0
     print(dict(book.counts))
@@ -53,8 +53,8 @@ def test_watchers_are_told_of_everything_while_workers_are_killed(tmp_path: Path
     assert book.counts["workers killed"] >= 3
     for kind in ("Poller", "SocketWatcher"):
         assert book.counts[f"records read by a {kind}"] > book.counts["records written"] / 4
-    told = {name for name, number in book.counts.items() if number}
-    assert {"tombstone cap", "tombstone recreated", "topic-deleted", "error not_ready"} <= told
+    received = {name for name, number in book.counts.items() if number}
+    assert {"tombstone cap", "tombstone recreated", "topic-deleted", "error not_ready"} <= received
 
 
 def _kill_now_and_then(server: WholeServer, book: WatchBook, rng: Random) -> None:

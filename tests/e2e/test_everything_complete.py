@@ -32,23 +32,23 @@ CONTROLS = {struct.__name__: struct for struct in get_args(Control)}
 
 
 def fields_in_use(values: Iterable[Any]) -> set[str]:
-    """Those that have a value which is not empty, zero or false in one of the structs."""
+    """Return the fields that are not empty, zero or false in at least one of the structs."""
     return {name for value in values for name in value.__struct_fields__ if getattr(value, name)}
 
 
 def controls(everything: Everything) -> dict[str, list[dict[str, Any]]]:
-    """What the control frames behind the snapshots say, by type."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    """Return the control frames after the snapshots, by type."""
+    rows: dict[str, list[dict[str, Any]]] = {}
     starts = {shard: one.head.start.ordinal for shard, one in enumerate(snapshots_of(everything))}
     for row in run_here("inspect", everything.data, "--frames", "--json").json_lines:
         if row.get("ordinal", 0) >= starts[row["shard"]]:
-            found.setdefault(row["type"], []).append(row.get("control", {}))
-    return found
+            rows.setdefault(row["type"], []).append(row.get("control", {}))
+    return rows
 
 
 def test_every_frame_type_occurs_in_the_log(everything: Everything) -> None:
     rows = run_here("inspect", everything.data, "--frames", "--json").json_lines
-    # Nothing writes this one: its number is reserved.
+    # Never written: the number is reserved.
     types = set(FrameType) - {FrameType.CHECKPOINT_MARK}
     assert {row["type"] for row in rows} == {one.name.lower() for one in types}
 
@@ -62,23 +62,23 @@ def test_every_control_frame_occurs_with_all_its_fields(everything: Everything, 
 
 
 def test_every_section_of_a_snapshot_occurs(everything: Everything) -> None:
-    found = snapshots_of(everything)
-    assert {name for one in found for name, data in one.head.sections.items() if data} == HEAD_SECTIONS
+    snapshots = snapshots_of(everything)
+    assert {name for one in snapshots for name, data in one.head.sections.items() if data} == HEAD_SECTIONS
     in_topics = {
-        name for one in found for topic in one.topics for name, data in topic.sections.items() if data
+        name for one in snapshots for topic in one.topics for name, data in topic.sections.items() if data
     }
     assert in_topics == TOPIC_SECTIONS
 
 
 def test_every_field_of_a_snapshot_is_used(everything: Everything) -> None:
-    found = snapshots_of(everything)
-    topics = [topic for one in found for topic in one.topics]
+    snapshots = snapshots_of(everything)
+    topics = [topic for one in snapshots for topic in one.topics]
     segments = [segment for topic in topics for segment in topic.segments]
-    keys = [key for one in found for key in one.keys]
+    keys = [key for one in snapshots for key in one.keys]
     decode = msgspec.msgpack.Decoder(QueueSection).decode
     queues = [decode(topic.sections["queue"]) for topic in topics if "queue" in topic.sections]
     for struct, values in (
-        (SnapshotHead, [one.head for one in found]),
+        (SnapshotHead, [one.head for one in snapshots]),
         (TopicEntry, topics),
         (SegmentEntry, segments),
         (KeyGeneration, keys),

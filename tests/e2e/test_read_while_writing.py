@@ -1,4 +1,4 @@
-"""Both commands beside a process that writes all the time: never a false alarm, never a step back."""
+"""`inspect` and `verify` beside a continuous writer: no false alarm, and no number decreases."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from topicsd.segment.reader import SegmentReader
 
 ROUNDS = 200 if os.environ.get("TOPICS_TEST_DEEP") else 25
 
-# Batches of one record and of half a file, and a pause that keeps the whole small enough to read again.
+# Batches of one record and of half a file; the pause keeps the log small enough to read again.
 WRITER = """
 import asyncio, sys
 import msgspec
@@ -74,7 +74,7 @@ def writer(path: Path, seed: int) -> Iterator[subprocess.Popen[str]]:
             while not log.stat().st_size:
                 assert process.poll() is None
             yield process
-            assert process.poll() is None, "the writer must have gone on all the time"
+            assert process.poll() is None, "the writer must have written all the time"
         finally:
             process.send_signal(signal.SIGKILL)
             process.wait()
@@ -86,7 +86,7 @@ def acked(path: Path) -> dict[str, int]:
 
 
 @pytest.mark.slow
-def test_looking_while_somebody_writes(tmp_path: Path) -> None:
+def test_inspect_and_verify_work_beside_a_writer(tmp_path: Path) -> None:
     path = tmp_path / "data"
     seed = Random().randrange(1 << 30)
     print("seed", seed)
@@ -100,7 +100,7 @@ def test_looking_while_somebody_writes(tmp_path: Path) -> None:
             assert (shard["in_use_by"], shard["starts"], shard["heads_exact"]) == (process.pid, True, True)
             heads = {topic["topic"]: topic["head_seq"] for topic in shard["topics"]}
             for topic, head in heads.items():
-                assert head >= max(seen[topic], before.get(topic, 0)), "what was acked is there"
+                assert head >= max(seen[topic], before.get(topic, 0)), "acked records are present"
             seen.update(heads)
             verdict = run_here("verify", path, "--json")
             assert verdict.code == 0, verdict.out
@@ -113,7 +113,7 @@ def test_looking_while_somebody_writes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_listing_frames_while_somebody_writes(tmp_path: Path) -> None:
+def test_frames_can_be_listed_beside_a_writer(tmp_path: Path) -> None:
     path = tmp_path / "data"
     with writer(path, 1):
         rows = run_here("inspect", path, "--frames", "--json").json_lines
@@ -125,10 +125,10 @@ def test_listing_frames_while_somebody_writes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_locked", [True, False])
 @pytest.mark.parametrize("seen", [0, 1, 40, 100])
-def test_what_was_half_written_a_moment_ago_is_no_damage(
+def test_a_batch_that_is_being_written_is_no_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_locked: bool, seen: int
 ) -> None:
-    """At the first read there are only `seen` bytes of the last two batches, and then they are whole."""
+    """The first read returns only `seen` bytes of the last two batches; later reads return them whole."""
     shard = being_used(tmp_path)
     shard.pass_time(200)
     rows = run_here("inspect", tmp_path, "--frames", "--json").json_lines
@@ -137,7 +137,7 @@ def test_what_was_half_written_a_moment_ago_is_no_damage(
     if not is_locked:
         shard.stop_dead()
     pread = RealFs.pread
-    # The walk reads on where it stopped, and looks for the end of a batch that is larger than its window.
+    # The walk resumes where it stopped, and searches the end of a batch larger than its window.
     early_reads = 4 if seen else 2
     reads = 0
 
@@ -163,10 +163,10 @@ def test_what_was_half_written_a_moment_ago_is_no_damage(
 
 
 @pytest.mark.parametrize("command", ["inspect", "verify"])
-def test_a_checkpoint_between_two_looks_is_no_damage(
+def test_a_checkpoint_between_two_reads_is_no_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    """The first one: it takes the beginning of the log away, when it was seen that there is no snapshot."""
+    """The first checkpoint drops the beginning of the log after the read saw no snapshot."""
     shard = being_used(tmp_path)
     for _ in range(4):
         shard.append("orders", record("x" * 30_000))

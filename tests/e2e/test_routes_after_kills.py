@@ -1,4 +1,4 @@
-"""Routes over the ends of processes: they are there again, go on where they were, end with their source."""
+"""Routes after process ends: they exist again, resume at their position, and end with their source."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ def read(server: WholeServer, topic: str) -> list[object]:
 
 
 def listed(server: WholeServer, query: str = "") -> list[dict[str, Any]]:
-    """Asked again while a shard is missed: on a busy machine one may be silent for a second."""
+    """Return the routes; retry while a shard is missing: it may be silent for a second."""
     answers: list[Answer] = []
 
     def is_whole() -> bool:
         answers.append(ask(server, "GET", f"/v0/routers{query}"))
         return answers[-1].status != 503
 
-    server.wait_for(is_whole, "all shards tell their rules")
-    found: list[dict[str, Any]] = answers[-1].json["routers"]
-    return found
+    server.wait_for(is_whole, "all shards list their routes")
+    routes: list[dict[str, Any]] = answers[-1].json["routers"]
+    return routes
 
 
 @pytest.mark.parametrize("checkpoint", [False, True])
-def test_rules_are_there_after_the_server_was_killed_and_copy_on(tmp_path: Path, checkpoint: bool) -> None:
+def test_routes_survive_a_killed_server_and_resume(tmp_path: Path, checkpoint: bool) -> None:
     with WholeServer(tmp_path, shards=SHARDS) as server:
         source = server.topic_of(0, "source")
         dests = [server.topic_of(shard, "dest") for shard in range(SHARDS)]
@@ -70,21 +70,21 @@ def test_rules_are_there_after_the_server_was_killed_and_copy_on(tmp_path: Path,
         append(server, source, 3)
         for dest in dests:
             server.wait_for(lambda dest=dest: read(server, dest) == [1, 2, 3], "more copies")  # type: ignore[misc]
-        # What is known of them is what the shards say, also to a front process that has just begun.
+        # A new supervisor learns the routes from the shards.
         for name, first, second in (("r1", source, dests[0]), ("s", dests[1], source)):
             assert make(server, name, first, second).status == 409
         assert make(server, "r0", source, dests[0]).status == 200
         assert server.stop() == 0
 
 
-def test_while_a_shard_is_away_its_rules_are_what_they_were_and_it_is_named(tmp_path: Path) -> None:
+def test_the_list_keeps_the_routes_of_an_unreachable_shard_and_names_it(tmp_path: Path) -> None:
     with WholeServer(tmp_path, shards=2) as server:
         here, there = server.topic_of(0, "here"), server.topic_of(1, "there")
         assert make(server, "r", here, there).status == 201
         worker = server.a_worker(1)
         worker.signal(signal.SIGSTOP)
-        # From here on it does not answer, and is killed after a while.
-        server.wait_for(lambda: ask(server, "GET", "/v0/routers").status == 503, "the shard is missed")
+        # From now on it does not answer, and is killed after the timeout.
+        server.wait_for(lambda: ask(server, "GET", "/v0/routers").status == 503, "the shard is missing")
         missing = ask(server, "GET", "/v0/routers")
         assert missing.json["error"]["detail"]["missing_shards"] == [1]
         partial = ask(server, "GET", "/v0/routers?partial=true").json
@@ -102,7 +102,7 @@ def test_while_a_shard_is_away_its_rules_are_what_they_were_and_it_is_named(tmp_
         worker.close()
 
 
-def test_a_rule_whose_source_was_deleted_while_its_shard_was_away_ends_when_it_is_back(
+def test_a_route_whose_source_was_deleted_ends_when_its_shard_is_back(
     tmp_path: Path,
 ) -> None:
     with WholeServer(tmp_path, shards=2) as server:
@@ -112,16 +112,16 @@ def test_a_rule_whose_source_was_deleted_while_its_shard_was_away_ends_when_it_i
         server.wait_for(lambda: read(server, dest) == ["old"], "the copy")
         worker = server.a_worker(1)
         worker.signal(signal.SIGSTOP)
-        server.wait_for(lambda: ask(server, "GET", "/v0/routers").status == 503, "the shard is missed")
+        server.wait_for(lambda: ask(server, "GET", "/v0/routers").status == 503, "the shard is missing")
         gone = ask(server, "DELETE", f"/v0/topics/{source}").json
         assert (gone["deleted"], gone["routers_removed"]) == (True, ["r"])
         append(server, source, "new")
         worker.signal(signal.SIGKILL)
         server.wait_for_shard(1)
-        server.wait_for(lambda: listed(server) == [], "the end of the rule")
+        server.wait_for(lambda: listed(server) == [], "the end of the route")
         assert read(server, dest) == ["old"]
-        # Nothing of it is in the way of another one.
+        # It does not block another route.
         assert make(server, "r2", source, dest).status == 201
         append(server, source, "newer")
-        server.wait_for(lambda: read(server, dest) == ["old", "newer"], "the copy of the other rule")
+        server.wait_for(lambda: read(server, dest) == ["old", "newer"], "the copy of the other route")
         worker.close()

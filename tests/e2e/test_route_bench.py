@@ -1,4 +1,4 @@
-"""The lines of the benchmark about forwards are measured from start to end against the server itself."""
+"""The route benchmark runs against a real server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMES = [name for name in LINES if name.startswith("route")]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_line_about_forwards_is_measured(
+def test_the_route_benchmark_reports_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr(forward_lines, "DESTINATIONS", 5)
@@ -29,7 +29,7 @@ def test_a_line_about_forwards_is_measured(
     assert not list(tmp_path.iterdir())
 
 
-def test_copies_that_do_not_come_fail_the_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_copies_fail_the_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forward_lines, "TIMEOUT_SECONDS", 0.0)
     heads = count()
     monkeypatch.setattr(forward_lines, "_head", lambda server, topic: next(heads))

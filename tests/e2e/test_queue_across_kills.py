@@ -1,4 +1,4 @@
-"""Workers of a queue go silent and its server is killed, again and again: a job is done once, or is dead."""
+"""Workers fall silent and the server is killed repeatedly: each job is done or dead-lettered once."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 
 from tests.harness.crash_sweep import DEEP
 from tests.harness.process_ledger import seed_of_this_run
+from tests.harness.queue_clients import LEASE_MS, JobBook, QueueClients
 from tests.harness.raw_client import RawClient
 from tests.harness.tally import attempt
 from tests.harness.whole_server import WholeServer
-from tests.harness.work_crew import LEASE_MS, WorkBook, WorkCrew
 
 ROUNDS = 60 if DEEP else 5
 DELIVERIES_MAX = 3
@@ -36,14 +36,14 @@ def test_each_job_is_done_once_or_a_dead_letter_once(tmp_path: Path) -> None:
     rng = Random(seed)
     server = WholeServer(tmp_path, "--wal-file-bytes=256KiB")
     queue, dead = server.topic_of(0, "jobs"), server.topic_of(1, "dead")
-    book = WorkBook(queue, DELIVERIES_MAX)
+    book = JobBook(queue, DELIVERIES_MAX)
     for number in range(ROUNDS):
         with attempt("server of a queue killed", f"TOPICS_TEST_SEED={seed}, round {number}"), server:
             if number == 0:
                 ask(server, "PUT", dead, {})
                 config = {"type": "queue", "leases_durable": True, "max_deliveries": DELIVERIES_MAX}
                 ask(server, "PUT", queue, {**config, "dead_letter": dead})
-            with WorkCrew(server.port, book, f"{seed} {number}"):
+            with QueueClients(server.port, book, f"{seed} {number}"):
                 time.sleep(rng.uniform(0.5, 1.5))
                 if number % 2:
                     shard = rng.randrange(2)
@@ -60,7 +60,7 @@ def test_each_job_is_done_once_or_a_dead_letter_once(tmp_path: Path) -> None:
         assert server.stop() == 0
     print(dict(book.counted), f"{len(letters)} dead letters")
     dead_numbers = [letter["data"] for letter in letters]
-    assert len(dead_numbers) == len(set(dead_numbers)), "a dead letter is there twice"
+    assert len(dead_numbers) == len(set(dead_numbers)), "a dead letter appears twice"
     assert not set(dead_numbers) & book.done
     assert all(letter["meta"]["$dead_letter_deliveries"] == DELIVERIES_MAX for letter in letters)
     missed = book.produced - book.done - book.may_be_done - set(dead_numbers)
@@ -70,15 +70,15 @@ def test_each_job_is_done_once_or_a_dead_letter_once(tmp_path: Path) -> None:
     assert letters
 
 
-def _finish(server: WholeServer, book: WorkBook, queue: str) -> None:
-    """Whatever is left is done, until there is nothing."""
+def _finish(server: WholeServer, book: JobBook, queue: str) -> None:
+    """Claim and ack the remaining jobs until the queue is empty."""
     time.sleep(LEASE_MS / 1000)
     while ask(server, "GET", queue)["count"]:
         jobs = ask(server, "POST", f"{queue}/claim", {"node": "last", "max": 1000})["claimed"]
         book.claimed(jobs, time.time() * 1000)
         numbers = {job["$seq"]: job["data"] for job in jobs}
-        told = ask(server, "POST", f"{queue}/ack", {"node": "last", "seqs": list(numbers)})
-        book.ended(numbers, "ack", told["skipped"])
+        answer = ask(server, "POST", f"{queue}/ack", {"node": "last", "seqs": list(numbers)})
+        book.ended(numbers, "ack", answer["skipped"])
         time.sleep(0.05)
     assert not book.complaints, book.complaints[:3]
 
