@@ -117,10 +117,7 @@ def test_doctor_writes_the_layout_again(
     assert f"To see what a repair would do and lose: topicsd doctor {copy.data} --repair\n" in ran.out
     ran = run_here("doctor", copy.data, "--repair")
     output = " ".join(ran.out.split())
-    assert (
-        f"1. write LAYOUT.json for 2 shards, one for each directory, and instance {before}"
-        in output
-    )
+    assert f"1. write LAYOUT.json for 2 shards, one for each directory, and instance {before}" in output
     assert "check shards/01 must be the last shard: no file records the number of shards" in output
     apply = f"topicsd doctor {copy.data} --repair --apply"
     assert f"Nothing was changed. To apply the repair above: {apply}" in output

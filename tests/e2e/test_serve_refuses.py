@@ -31,10 +31,7 @@ def test_a_second_server_on_a_directory_is_refused(tmp_path: Path) -> None:
     finally:
         lock.release()
     assert ran.code == 1
-    assert (
-        ran.err.splitlines()[-1]
-        == f"topicsd: {data_dir}: in use by another server, process {os.getpid()}"
-    )
+    assert ran.err.splitlines()[-1] == f"topicsd: {data_dir}: in use by another server, process {os.getpid()}"
     # It created nothing there.
     assert os.listdir(data_dir) == ["LOCK"]
     DirLock(fs, lock_path(data_dir)).release()
