@@ -54,17 +54,17 @@ class FreshJobs:
 T = TypeVar("T")
 
 
-def serve_in_turn(askers: Sequence[T], take: Callable[[T], bool]) -> None:
+def serve_in_turn(claims: Sequence[T], take: Callable[[T], bool]) -> None:
     """Serve claims round after round; one that gets no job, or has enough, drops out.
 
-    >>> jobs, got = [1, 2, 3, 4, 5], {"a": [], "b": []}
-    >>> def take(asker):
-    ...     got[asker] += jobs[:1]
-    ...     return bool(jobs) and bool(jobs.pop(0)) and len(got[asker]) < 4
+    >>> jobs, leased = [1, 2, 3, 4, 5], {"a": [], "b": []}
+    >>> def take(claim):
+    ...     leased[claim] += jobs[:1]
+    ...     return bool(jobs) and bool(jobs.pop(0)) and len(leased[claim]) < 4
     >>> serve_in_turn(["a", "b"], take)
-    >>> got
+    >>> leased
     {'a': [1, 3, 5], 'b': [2, 4]}
     """
-    hungry = list(askers)
-    while hungry:
-        hungry = [asker for asker in hungry if take(asker)]
+    unserved = list(claims)
+    while unserved:
+        unserved = [claim for claim in unserved if take(claim)]

@@ -51,7 +51,7 @@ class QueueTimers:
 
     def look(self, topic: Topic) -> None:
         """Set the timer to an earlier time if the next expiry is earlier now."""
-        timer, queue = self.timers.get(topic), topic.queue
+        queue, timer = topic.queue, self.timers.get(topic)
         due_ms = queue.next_due() if timer is not None and queue is not None else None
         if timer is None or due_ms is None or due_ms >= timer.due_ms:
             return

@@ -44,8 +44,8 @@ def mark_records(
 ) -> DeleteMarks:
     """Return marks for these seqs, except for those dead or below `earliest_seq`.
 
-    >>> mark([5, 7, 8], 5, array("I", [10, 20, 30, 40]), bytes([0, 0, 0, 1]), 1)
-    Marks(first_seq=5, alive=b'\\x01\\x00\\x01\\x00', count=2, size=40)
+    >>> mark_records([5, 7, 8], 5, array("I", [10, 20, 30, 40]), bytes([0, 0, 0, 1]), 1)
+    DeleteMarks(first_seq=5, live=b'\\x01\\x00\\x01\\x00', count=2, size=40)
     """
     marks = bytearray(len(lengths))
     for seq in seqs:

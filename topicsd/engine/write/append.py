@@ -276,7 +276,7 @@ class PendingAppend(PendingEntry):
         if self.duplicate_replies is not None:
             for reply in self.duplicate_replies:
                 tell(reply, msgspec.structs.replace(answer, created=False, deduped=True))
-        # Last, without `tell`: the caller of `publish` logs an exception of the reply.
+        # Last and unguarded: the caller of `publish` logs an exception of the reply.
         self.reply(answer)
 
     def undo(self) -> None:
