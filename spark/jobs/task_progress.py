@@ -20,7 +20,7 @@ LINE_SECONDS = 10.0
 
 
 class TaskProgress:
-    """A progress display that runs from entry to exit; `say` reports a step."""
+    """A progress display that runs from entry to exit; `report` reports a step."""
 
     def __init__(
         self, session: SparkSession, job: str, out: TextIO | None = None, clock: Clock | None = None

@@ -23,7 +23,7 @@ from spark.errors import SourceError
 
 TEXTS = ("string", "binary")
 HEADERS = "array<struct<key:string,value:binary>>"
-# Each column with its types; a query may have at most one of each pair in EITHER.
+# Each column with its types; a query may have at most one of each pair in EXCLUSIVE_COLUMNS.
 SINK_COLUMNS: dict[str, tuple[str, ...]] = {
     "value": TEXTS,
     "data": TEXTS,

@@ -189,7 +189,7 @@ class _Task:
         raise _FileMissing(name.key(DATA))
 
     def _refuse_damage(self, damage: SegmentDamage, name: SegmentName, offset: str) -> None:
-        """Raise unless damage is to be skipped; raise `_Gone` if the file was dropped."""
+        """Raise unless damage is to be skipped; raise `_FileMissing` if the file was dropped."""
         file = self._file_of(name)
         if not self._options.is_permissive:
             where = f"{file}{offset}, seqs {damage.first_seq} to {damage.last_seq}: {damage.what}"

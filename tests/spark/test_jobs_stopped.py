@@ -35,7 +35,7 @@ def test_a_job_that_is_stopped_says_so_and_leaves_no_process(store: Store, tmp_p
     finally:
         if job.poll() is None:
             os.killpg(job.pid, signal.SIGKILL)
-    assert first.startswith("export: run 1: 1 topics, "), "and no word of Spark's in front of it"
+    assert first.startswith("export: run 1: exporting "), "and no word of Spark's in front of it"
     assert output == "export: interrupted; run the same command again to resume\n"
     assert job.returncode == 130
     assert not list(Path(out).glob("_manifest/*.json"))

@@ -193,7 +193,7 @@ class SegmentCheck:
         return ""
 
     def _check_index(self, rebuilt: SegmentIndex | None) -> str:
-        """Compare the index with `made`, the one rebuilt from `.data`; None skips the comparison."""
+        """Compare the index with `rebuilt`, the one made from `.data`; None skips the comparison."""
         entry = self._entry
         read = self._files.read(self._name, INDEX)
         if read is None:
@@ -213,7 +213,7 @@ class SegmentCheck:
     def _check_tags(
         self, rebuilt: dict[bytes, list[int]] | None, marks: bytearray | None, earliest_seq: int
     ) -> str:
-        """Compare the tags with `made`, those of `.data`; tags of dead records may be missing."""
+        """Compare the tags with `rebuilt`, those of `.data`; tags of dead records may be missing."""
         entry = self._entry
         if not entry.has_tags:
             return "records have tags, but the file is missing" if entry.is_sealed and rebuilt else ""

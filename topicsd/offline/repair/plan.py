@@ -135,7 +135,7 @@ def _plan_basis(plan: Plan, diagnosis: Diagnosis, basis: Candidate) -> None:
 def _plan_segments(
     plan: Plan, data_dir: DataDir, shard: int, basis: Candidate, faults: list[SegmentFacts], revives: bool
 ) -> None:
-    """Plan the repair of the segments in `wrong`; all others are unchanged."""
+    """Plan the repair of the segments in `faults`; all others are unchanged."""
     by_topic: dict[tuple[int, int], list[SegmentFacts]] = defaultdict(list)
     for facts in faults:
         by_topic[facts.name.topic_id, facts.name.epoch].append(facts)
