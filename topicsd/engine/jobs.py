@@ -6,6 +6,7 @@ A job is a generator that runs on the loop and yields before each wait:
     a float          wait for this number of seconds
     SYNCED           wait until everything that has joined the log is on the disk and published
     a callable       run it on the disk thread and send its result back; an error is raised at the yield
+    an `Operation`   start it, and send back what its reply receives (`operation`, `together`)
 
 A job therefore reads from top to bottom, touches the engine's state only between two yields, and a test can
 run it step by step. Computation stays on the loop, in steps of well under a millisecond: on a thread it would
@@ -15,8 +16,9 @@ repeatedly hold the interpreter for longer than that. The thread only waits for 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Generator
-from typing import Any, Final, Protocol, TypeVar
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from shared.contract.errors import STORAGE_FULL, Refusal
 from shared.runtime.disk_thread import DiskThread, Loop
@@ -29,9 +31,44 @@ class _Synced:
 
 SYNCED: Final = _Synced()
 
-JobWait = Callable[[], Any] | _Synced | float | None
 T = TypeVar("T")
+Start = Callable[[Callable[[T], object]], object]
+"""Starts an operation, and calls its argument once with the outcome, at once or later."""
+
+
+class Operation(NamedTuple, Generic[T]):
+    """The wait for an operation that ends by calling a reply."""
+
+    start: Start[T]
+
+
+JobWait = Callable[[], Any] | Operation[Any] | _Synced | float | None
 Job = Generator[JobWait, Any, T]
+
+
+def operation(start: Start[T]) -> Job[T]:
+    """Start an operation and return what its reply receives."""
+    answer: T = yield Operation(start)
+    return answer
+
+
+def together(starts: Sequence[Start[T]]) -> Job[list[T]]:
+    """Start all operations and return their answers, in the order of `starts`."""
+    if not starts:
+        return []
+    answers: dict[int, T] = {}
+
+    def start_all(reply: Callable[[None], object]) -> None:
+        def answered(number: int, answer: T) -> None:
+            answers[number] = answer
+            if len(answers) == len(starts):
+                reply(None)
+
+        for number, start in enumerate(starts):
+            start(partial(answered, number))
+
+    yield Operation(start_all)
+    return [answers[number] for number in range(len(starts))]
 
 
 class Log(Protocol):
@@ -108,8 +145,23 @@ class _Running:
         self._job = job
         self._on_end = on_end
         self.is_over = False
+        self._is_stepping = False
+        self._answers: list[Any] = []
+        """The answer of an operation that replied before its start returned."""
 
     def resume(self, outcome: Any) -> None:
+        if self._is_stepping:
+            self._answers.append(outcome)
+            return
+        self._is_stepping = True
+        try:
+            self._step(outcome)
+            while self._answers:
+                self._step(self._answers.pop())
+        finally:
+            self._is_stepping = False
+
+    def _step(self, outcome: Any) -> None:
         if self.is_over:
             return
         try:
@@ -126,6 +178,11 @@ class _Running:
                 background._loop.call_later(step, self.resume, None)
             elif step is SYNCED:
                 background._log.when_synced(self)
+            elif isinstance(step, Operation):
+                try:
+                    step.start(self.resume)
+                except Exception as error:
+                    self.resume(error)
             else:
                 assert callable(step)
                 background._thread.submit(step, self.resume)

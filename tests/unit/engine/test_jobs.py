@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from shared.contract.errors import STORAGE_FAILED, STORAGE_FULL, Refusal
 from tests.harness.manual_clock import ManualClock
 from tests.harness.manual_loop import ManualLoop, StepThread
-from topicsd.engine.jobs import SYNCED, Background, Job
+from topicsd.engine.jobs import SYNCED, Background, Job, operation, together
 from topicsd.log.batch import Entry
 
 
@@ -190,3 +191,84 @@ def test_a_job_learns_why_the_log_takes_nothing(code: str, number: int) -> None:
     stage.log.waiting[0].refuse(Refusal(code, "no"))
     stage.settle()
     assert [outcome.errno for outcome in stage.outcomes] == [number]
+
+
+def test_an_operation_sends_back_what_its_reply_receives_at_once_or_later() -> None:
+    replies: list[Callable[[int], object]] = []
+
+    def job() -> Job[list[int]]:
+        first = yield from operation(lambda reply: reply(1))
+        second = yield from operation(replies.append)
+        return [first, second]
+
+    stage = Stage()
+    stage.start(job())
+    stage.settle()
+    assert not stage.outcomes
+    replies[0](2)
+    assert stage.outcomes == [[1, 2]]
+
+
+def test_thousands_of_operations_that_reply_at_once_do_not_nest() -> None:
+    def job() -> Job[int]:
+        total = 0
+        for number in range(5000):
+            total += yield from operation(lambda reply, number=number: reply(number))
+        return total
+
+    stage = Stage()
+    stage.start(job())
+    stage.settle()
+    assert stage.outcomes == [sum(range(5000))]
+
+
+def test_operations_together_answer_in_their_order_whichever_replies_first() -> None:
+    replies: dict[str, Callable[[str], object]] = {}
+
+    def begin(name: str, reply: Callable[[str], object]) -> None:
+        replies[name] = reply
+
+    def job() -> Job[list[str]]:
+        nothing: list[str] = yield from together([])
+        assert nothing == []
+        return (yield from together([partial(begin, "a"), lambda reply: reply("b!"), partial(begin, "c")]))
+
+    stage = Stage()
+    stage.start(job())
+    stage.settle()
+    replies["c"]("c!")
+    assert not stage.outcomes
+    replies["a"]("a!")
+    assert stage.outcomes == [["a!", "b!", "c!"]]
+
+
+def test_an_operation_that_cannot_start_raises_in_the_job() -> None:
+    def fail(reply: Callable[[None], object]) -> None:
+        raise ValueError("broken")
+
+    def job() -> Job[str]:
+        try:
+            yield from operation(fail)
+        except ValueError as error:
+            return f"caught: {error}"
+        return "never"
+
+    stage = Stage()
+    stage.start(job())
+    stage.settle()
+    assert stage.outcomes == ["caught: broken"]
+
+
+def test_a_reply_after_the_stop_is_ignored() -> None:
+    replies: list[Callable[[int], object]] = []
+
+    def job() -> Job[None]:
+        yield from operation(replies.append)
+        raise AssertionError("the job resumed after the stop")
+
+    stage = Stage()
+    stage.start(job())
+    stage.settle()
+    stage.background.stop()
+    replies[0](1)
+    assert not stage.outcomes
