@@ -27,7 +27,7 @@ from shared.contract.topic_config import TopicConfigPatch
 from shared.settings.settings import Settings
 from topicsd.engine.read.fetch import read_through
 from topicsd.engine.read.page_cache import PageCache
-from topicsd.engine.requests import Deleted, DeleteRequest, ReadAnswer, ReadRequest
+from topicsd.engine.requests import DeleteAnswer, DeleteRequest, ReadAnswer, ReadRequest
 from topicsd.engine.shard import Shard
 
 RECORDS = 1_000_000
@@ -130,7 +130,7 @@ async def delete(shard: Shard, count: int, seed: int) -> float:
     rng = Random(seed)
     started = time.perf_counter()
     for _ in range(count):
-        done: asyncio.Future[Deleted] = loop.create_future()
+        done: asyncio.Future[DeleteAnswer] = loop.create_future()
         shard.delete_records(NAME, DeleteRequest(tag=f"order-{rng.randrange(RECORDS)}"), done.set_result)
         assert (await done).deleted <= 1
     return (time.perf_counter() - started) * 1000

@@ -82,7 +82,7 @@ def progress(slot: Slot) -> float:
 
 SHARD_METRICS: Final[tuple[ShardMetric, ...]] = (
     _gauge("topics_topics", "Topics.", lambda slot: slot.topics),
-    _gauge("topics_routers", "Routes into topics of the shard.", lambda slot: slot.forwards),
+    _gauge("topics_routers", "Routes into topics of the shard.", lambda slot: slot.routes),
     _gauge("topics_records_live", "Live records.", lambda slot: slot.records_live),
     _gauge("topics_bytes_live", "Bytes of live records.", lambda slot: slot.bytes_live),
     _gauge("topics_idempotency_keys", "Remembered idempotency keys.", lambda slot: slot.idempotency_keys),

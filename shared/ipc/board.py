@@ -184,7 +184,7 @@ class Slot:
     leases_in_flight = _Word(40)
     """Leases of all queues. An expired lease counts until the queue is next examined."""
 
-    forwards = _Word(59)
+    routes = _Word(59)
     """Routes into topics of the shard."""
 
     accepted_total = _Word(62)

@@ -11,7 +11,7 @@ from shared.runtime.clock import SystemClock
 from spark.source.read_options import ReadOptions, parse_options
 from spark.view.server_client import ServerClient, in_path
 from spark.view.shard_view import open_directory
-from topicsd.engine.read.cursors import records_behind
+from topicsd.engine.read.cursors import records_after
 from topicsd.engine.topic import Topic
 from topicsd.offline.loaded_shard import LoadedShard
 
@@ -37,7 +37,7 @@ def topics_with_cursors(options: ReadOptions) -> list[Topic]:
 
 def lags_of(topic: Topic) -> list[CursorLag]:
     cursors = list(topic.cursors.values())
-    lags = records_behind(topic, [one.from_seq for one in cursors])
+    lags = records_after(topic, [one.from_seq for one in cursors])
     return [
         CursorLag(topic.name, one.name, one.from_seq, one.set_ms, lag)
         for one, lag in zip(cursors, lags, strict=True)

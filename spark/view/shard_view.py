@@ -80,7 +80,7 @@ class TopicView(NamedTuple):
         """
         for run in self.topic.runs:
             if run.first_seq < run.next_seq:
-                find = run.first_not_older_of_all if isinstance(run, SealedRun) else run.first_not_older
+                find = run.find_seq_at_or_after if isinstance(run, SealedRun) else run.seq_at_or_after
                 seq = find(ts)
                 if seq < run.next_seq:
                     return max(seq, self.topic.earliest_seq)
@@ -97,7 +97,7 @@ class TopicView(NamedTuple):
                 if run.entry.last_ts >= from_ms and run.entry.first_ts <= to_ms:
                     first, last = min(first, run.first_seq), run.next_seq - 1
             else:
-                low, high = run.first_not_older(from_ms), run.first_not_older(to_ms + 1) - 1
+                low, high = run.seq_at_or_after(from_ms), run.seq_at_or_after(to_ms + 1) - 1
                 if low <= high:
                     first, last = min(first, low), high
         return first, last

@@ -15,7 +15,7 @@ from tests.harness.memory_disk import MemoryDisk
 from tests.harness.one_shard import OneShard, Told
 from tests.harness.script_sweep import sweep_kills, sweep_power_cuts
 from topicsd.engine.read.cursors import delete_cursor, put_cursor
-from topicsd.engine.requests import Producer
+from topicsd.engine.requests import ProducerSeq
 
 WRITES = 9
 SETTINGS = {"wal_file_bytes": 4096, "segment_max_events": 3}
@@ -39,7 +39,7 @@ class Script:
     def _run(self, one: OneShard) -> None:
         one.put("t", durability=self.durability)
         for number in range(1, WRITES + 1):
-            self.writes.append(one.send_append("t", number, producer=Producer("p", number)))
+            self.writes.append(one.send_append("t", number, producer=ProducerSeq("p", number)))
             one.settle()
             reply = Told()
             self.places.append(reply)
@@ -79,7 +79,7 @@ class Script:
             assert places.get("c", 0) >= placed
             assert self.gone is None or not self.gone.came or "gone" not in places
         for number in range(1, WRITES + 1):
-            answer = one.append("t", number, producer=Producer("p", number))
+            answer = one.append("t", number, producer=ProducerSeq("p", number))
             assert answer.deduped == (number <= last)
         assert _data(one) == list(range(1, WRITES + 1))
         one.kill()

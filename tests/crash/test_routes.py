@@ -20,7 +20,7 @@ from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
 from tests.harness.one_shard import Told
 from tests.harness.script_sweep import sweep_kills, sweep_power_cuts
-from topicsd.engine.routes.route import delete_forward
+from topicsd.engine.routes.route import delete_route
 
 WRITES = 9
 SETTINGS = {"wal_file_bytes": 8192, "segment_max_events": 3}
@@ -60,7 +60,7 @@ class Script:
                 self.made["bc"] = stage.send_put_forward(RULES["bc"])
             if number == 5:
                 self.gone = Told()
-                delete_forward(one.shard.state, "a>d", self.gone)
+                delete_route(one.shard.state, "a>d", self.gone)
             if number == 6:
                 one.send_put("e", cap_records=0)
             if number % 3 == 0:

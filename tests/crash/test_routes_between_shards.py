@@ -17,7 +17,7 @@ from tests.harness.faults import Fault, MachineGoneError
 from tests.harness.forward_stage import ForwardStage
 from tests.harness.memory_disk import MemoryDisk
 from tests.harness.one_shard import OneShard, Told, record
-from topicsd.engine.routes.route import ForwardPut
+from topicsd.engine.routes.route import RoutePut
 
 WRITES = 8
 SETTINGS = {"wal_file_bytes": 8192, "segment_max_events": 3}
@@ -86,7 +86,7 @@ class Life:
             if stage.forward(rule.name) is None:
                 # It was on its way.
                 assert isinstance(
-                    stage.put_forward(rule.name, rule.source, rule.dest, is_from_start=True), ForwardPut
+                    stage.put_route(rule.name, rule.source, rule.dest, is_from_start=True), RoutePut
                 )
         for _ in range(4):
             stage.pass_time(1500)

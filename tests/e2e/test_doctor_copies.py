@@ -9,7 +9,7 @@ from shared.contract.route_rule import ForwardRule
 from tests.e2e.test_doctor import doctor, repaired
 from tests.harness.one_shard import Told
 from tests.harness.real_shard import RealShard
-from topicsd.engine.routes.route import put_forward
+from topicsd.engine.routes.route import put_route
 from topicsd.stream.feeds import Feeds
 from topicsd.stream.route_runner import Forwards
 
@@ -23,7 +23,7 @@ def begun(path: Path) -> RealShard:
 
 
 def route(shard: RealShard, source: str, dest: str, **options: bool) -> None:
-    put_forward(shard.shard.state, ForwardRule(dest, source, dest, **options), Told())
+    put_route(shard.shard.state, ForwardRule(dest, source, dest, **options), Told())
     shard.settle()
 
 

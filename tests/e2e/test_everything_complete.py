@@ -20,7 +20,7 @@ from topicsd.engine.checkpoint.snapshot_format import (
     TOPIC_SECTIONS,
     KeyGeneration,
     SnapshotHead,
-    TopicEntry,
+    SnapshotTopic,
 )
 from topicsd.engine.queue.state import QueueSection
 from topicsd.log import control_frame
@@ -79,7 +79,7 @@ def test_every_field_of_a_snapshot_is_used(everything: Everything) -> None:
     queues = [decode(topic.sections["queue"]) for topic in topics if "queue" in topic.sections]
     for struct, values in (
         (SnapshotHead, [one.head for one in snapshots]),
-        (TopicEntry, topics),
+        (SnapshotTopic, topics),
         (SegmentEntry, segments),
         (KeyGeneration, keys),
         (QueueSection, queues),

@@ -15,7 +15,7 @@ from tests.harness.one_shard import INSTANCE
 from tests.unit.checkpoint.sample import ORDERS, bytes_of, head_of, sample
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import ShardPaths, create_data_dir, shard_paths
-from topicsd.engine.checkpoint.manifest import manifest_head, manifest_pieces, topic_line, write_manifest
+from topicsd.engine.checkpoint.manifest import manifest_head, manifest_parts, topic_line, write_manifest
 from topicsd.engine.checkpoint.reader_lock import ReaderLock
 from topicsd.engine.checkpoint.trash import move_to_trash
 
@@ -35,7 +35,7 @@ def data_dir(path: Path, *numbers: int) -> ShardPaths:
         put_snapshot(paths, number)
     if numbers:
         lines = [topic_line(topic, topic.head) for topic in sample().topics]
-        write_manifest(FS, paths, manifest_pieces(manifest_head(head_of(max(numbers)), "/cold"), lines))
+        write_manifest(FS, paths, manifest_parts(manifest_head(head_of(max(numbers)), "/cold"), lines))
     return paths
 
 

@@ -10,7 +10,7 @@ from tests.harness.command_run import run_here
 from tests.harness.data_dirs import flip, log_end
 from tests.harness.one_shard import Told, record
 from tests.harness.real_shard import RealShard
-from topicsd.engine.session_log import drop_session, keep_session
+from topicsd.engine.session_log import log_session_end, log_session
 from topicsd.log.control_frame import WatchSession
 
 
@@ -26,9 +26,9 @@ def watched(path: Path) -> RealShard:
     for number in (1, 2, 3):
         if number == 2:
             shard.checkpoint()
-        keep_session(shard.shard.state, session(number), Told())
+        log_session(shard.shard.state, session(number), Told())
         shard.settle()
-    drop_session(shard.shard.state, session(3).session)
+    log_session_end(shard.shard.state, session(3).session)
     shard.settle()
     return shard
 

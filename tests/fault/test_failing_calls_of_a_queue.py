@@ -9,7 +9,7 @@ import pytest
 from tests.harness.one_shard import OneShard, Told, record
 from topicsd.engine.queue.explain import explain
 from topicsd.engine.queue.settle import ack, nack
-from topicsd.engine.requests import Appended, ClaimAnswer, Deleted, Settled
+from topicsd.engine.requests import AppendAnswer, ClaimAnswer, DeleteAnswer, SettleAnswer
 
 QUEUE = "q"
 
@@ -48,7 +48,7 @@ class Life:
         answer = self.answer_of(
             self.stage.send_append(QUEUE, *[record(tag=tag) for tag in tags], delay_ms=delay_ms)
         )
-        if isinstance(answer, Appended):
+        if isinstance(answer, AppendAnswer):
             self.live |= {*range(answer.first_seq, answer.last_seq + 1)}
 
     def claim(self) -> None:
@@ -58,7 +58,7 @@ class Life:
 
     def settle(self, verb: object, seq: int) -> None:
         answer = self.answer_of(self.stage.send_settle(verb, QUEUE, "w", seq))  # type: ignore[arg-type]
-        if isinstance(answer, Settled) and answer.done:
+        if isinstance(answer, SettleAnswer) and answer.done:
             self.leased.discard(seq)
             if verb is ack:
                 self.live.discard(seq)
@@ -67,7 +67,7 @@ class Life:
 
     def delete(self, *seqs: int) -> None:
         answer = self.answer_of(self.stage.send_delete(QUEUE, seqs=list(seqs)))
-        if isinstance(answer, Deleted):
+        if isinstance(answer, DeleteAnswer):
             self.live -= {*seqs}
             self.leased -= {*seqs}
         else:

@@ -14,7 +14,7 @@ from shared.settings.settings import Settings
 from tests.harness.one_shard import IDENTITY, INSTANCE, record
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import create_data_dir, shard_paths
-from topicsd.engine.requests import Appended, AppendRequest, ReadAnswer, ReadRequest
+from topicsd.engine.requests import AppendAnswer, AppendRequest, ReadAnswer, ReadRequest
 from topicsd.engine.shard import Shard
 
 SECONDS_MAX = 30
@@ -84,7 +84,7 @@ async def stalled(shard: Shard, fs: StallingFs, append: asyncio.Future[Any]) -> 
             assert isinstance(await read(shard, "old"), ReadAnswer)
         assert not append.done()
         fs.may_return.set()
-        assert isinstance(await append, Appended)
+        assert isinstance(await append, AppendAnswer)
     assert fs.on_loop == []
 
 

@@ -30,8 +30,8 @@ from tests.harness.manual_clock import ManualClock
 from tests.harness.one_shard import DATA_DIR, OneShard, Told, record
 from topicsd.engine.read.fetch import read_now
 from topicsd.engine.requests import ReadAnswer, ReadRequest, TopicState
-from topicsd.engine.routes.route import delete_forward
-from topicsd.engine.session_log import drop_session, keep_session
+from topicsd.engine.routes.route import delete_route
+from topicsd.engine.session_log import log_session_end, log_session
 from topicsd.engine.shard import Shard
 from topicsd.log.control_frame import WatchSession
 from topicsd.log.file_header import VERSION
@@ -112,13 +112,13 @@ def make_sessions(one: OneShard) -> None:
     )
     ended = msgspec.structs.replace(plain, session=b"ended session---")
     for session in (plain, fussy, ended):
-        keep_session(one.shard.state, session, Told())
+        log_session(one.shard.state, session, Told())
         one.settle()
-    drop_session(one.shard.state, ended.session)
+    log_session_end(one.shard.state, ended.session)
     one.settle()
     one.disk.kill_process_after(0, torn=True)
     try:
-        keep_session(one.shard.state, msgspec.structs.replace(plain, session=b"torn session----"), Told())
+        log_session(one.shard.state, msgspec.structs.replace(plain, session=b"torn session----"), Told())
         one.settle()
     except ProcessKilled:
         one.kill()
@@ -148,7 +148,7 @@ def make_routes(one: OneShard) -> None:
         one.append("small", number)
     one.put("full", cap_records=0)
     one.pass_time(1000)
-    delete_forward(one.shard.state, "ends", Told())
+    delete_route(one.shard.state, "ends", Told())
     one.settle()
     one.append("orders", record({"id": 2}))
     one.disk.kill_process_after(0, torn=True)
@@ -206,7 +206,7 @@ def describe_routes(shard: Shard) -> dict[str, Any]:
             "source_head": route.source_head,
             "forwarded_total": route.forwarded_total,
         }
-        for name, route in shard.state.forwards.items()
+        for name, route in shard.state.routes.items()
     }
 
 

@@ -17,7 +17,7 @@ import msgspec
 
 from tests.unit.checkpoint.sample import bytes_of, sample
 from topicsd.disk.layout import snapshot_name
-from topicsd.engine.checkpoint.manifest import manifest_head, manifest_pieces, topic_line
+from topicsd.engine.checkpoint.manifest import manifest_head, manifest_parts, topic_line
 from topicsd.engine.checkpoint.snapshot_format import VERSION
 
 GOLDEN = Path(__file__).parent
@@ -48,7 +48,7 @@ def main() -> int:
     lines = [topic_line(entry, entry.head) for entry in snapshot.topics]
     (data / snapshot_name(NUMBER)).write_bytes(bytes_of(snapshot))
     (data / "MANIFEST.json").write_bytes(
-        b"".join(manifest_pieces(manifest_head(snapshot.head, "/cold"), lines))
+        b"".join(manifest_parts(manifest_head(snapshot.head, "/cold"), lines))
     )
     text = json.dumps(described(snapshot), indent=1, ensure_ascii=False)
     (target / "expected.json").write_text(text + "\n", encoding="utf-8")

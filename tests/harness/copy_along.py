@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from shared.contract.route_rule import ForwardRule
 from tests.harness.one_shard import OneShard, Told
-from topicsd.engine.routes.route import put_forward
+from topicsd.engine.routes.route import put_route
 from topicsd.stream.feeds import Feeds
 from topicsd.stream.route_runner import Forwards
 
@@ -16,5 +16,5 @@ def copy_along(one: OneShard, *rules: ForwardRule) -> None:
     state = one.shard.state
     Forwards(state, one.loop, Feeds(state, one.loop))
     for rule in rules:
-        put_forward(state, rule, Told())
+        put_route(state, rule, Told())
         one.settle()

@@ -26,7 +26,7 @@ from shared.contract.route_rule import ForwardRule
 from tests.harness.faults import MachineGoneError
 from tests.harness.forward_stage import ForwardStage
 from tests.harness.one_shard import OneShard, Told, record
-from topicsd.engine.routes.route import ForwardPut
+from topicsd.engine.routes.route import RoutePut
 
 SHARDS = 3
 TAGS = (None, "x", "xy", "y")
@@ -191,14 +191,14 @@ class ForwardModel:
         replies: list[Told] = []
         self._run_until_crash(lambda: replies.append(self.stage.send_put_forward(rule)))
         self._run_until_crash(self.stage.settle)
-        if replies and replies[0].came and isinstance(replies[0].answer, ForwardPut):
+        if replies and replies[0].came and isinstance(replies[0].answer, RoutePut):
             first_seq = 0 if rule.is_from_start else source_seq
             self.rules[name] = RuleStart(
                 rule, first_seq, dest_seq, self.stage.owner(source).topic(source).epoch
             )
         elif self.stage.forward(name) is not None:
             # In doubt: created, or being created. The oracle cannot use it.
-            self._run_until_crash(lambda: self.stage.delete_forward(name))
+            self._run_until_crash(lambda: self.stage.delete_route(name))
             self.rules.pop(name, None)
 
     def _change_rule(self) -> None:
@@ -217,7 +217,7 @@ class ForwardModel:
         replies: list[Told] = []
         self._run_until_crash(lambda: replies.append(self.stage.send_put_forward(changed)))
         self._run_until_crash(self.stage.settle)
-        if replies and replies[0].came and isinstance(replies[0].answer, ForwardPut):
+        if replies and replies[0].came and isinstance(replies[0].answer, RoutePut):
             self.rules[name] = RuleStart(changed, *heads, start.source_epoch)
 
     def _filter(self) -> list[str] | None:
@@ -229,7 +229,7 @@ class ForwardModel:
             del self.rules[name]
             self._wait_until_copied()
             if self.stage.forward(name) is not None:
-                self._run_until_crash(lambda: self.stage.delete_forward(name))
+                self._run_until_crash(lambda: self.stage.delete_route(name))
 
     def _delete_topic(self) -> None:
         """Delete a topic with all rules that touch it, and create another in its place."""
@@ -254,7 +254,7 @@ class ForwardModel:
             one.disk.kill_process_after(1 << 60)
         self._wait_until_copied()
         for topic in self.topics:
-            if self.stage.owner(topic).topic(topic).rejects:
+            if self.stage.owner(topic).topic(topic).can_reject:
                 self.stage.owner(topic).put(topic, cap_records=0)
         for _ in range(30):
             self.stage.pass_time(1000)
@@ -325,7 +325,7 @@ class ForwardModel:
         while name in self.sources:
             name = self.sources[name]
             topics.append(name)
-        return any(self.stage.owner(one).topic(one).rejects for one in topics)
+        return any(self.stage.owner(one).topic(one).can_reject for one in topics)
 
     def _head(self, topic: str) -> int:
         return self.stage.owner(topic).state(topic).head_seq

@@ -23,7 +23,7 @@ from tests.harness.manual_loop import ManualLoop
 from tests.harness.memory_disk import MemoryDisk
 from tests.harness.one_shard import OneShard, Told
 from tests.harness.stage_link import StageLink
-from topicsd.engine.routes.route import Forward, SourceStand, delete_forward, put_forward
+from topicsd.engine.routes.route import RouteState, SourcePosition, delete_route, put_route
 from topicsd.engine.topic_admin import topic_not_found, topic_state
 from topicsd.stream.feed import GATHER_SECONDS
 from topicsd.stream.feeds import Feeds
@@ -60,7 +60,7 @@ class ForwardStage:
         self.shards = [OneShard(disk=disk, clock=self.clock, **settings)]
         self.shards += [OneShard(clock=self.clock, **settings) for _ in range(1, shard_count)]
         self.feeds: list[Feeds] = []
-        self.forwards: list[Forwards] = []
+        self.routes: list[Forwards] = []
         self._links = [
             StageLinks(
                 {
@@ -73,7 +73,7 @@ class ForwardStage:
         for number in range(shard_count):
             feeds, forwards = self._start_worker(number)
             self.feeds.append(feeds)
-            self.forwards.append(forwards)
+            self.routes.append(forwards)
         self.settle()
 
     def _loop(self, number: int) -> ManualLoop:
@@ -82,7 +82,7 @@ class ForwardStage:
     def _start_worker(self, number: int) -> tuple[Feeds, Forwards]:
         one = self.shards[number]
         state = one.shard.state
-        ways = Ways(self._links[number], partial(self._refusal, number), state.watch, one.loop)
+        ways = Ways(self._links[number], partial(self._refusal, number), state.wake_queue, one.loop)
         feeds = Feeds(state, one.loop, number, self.count, ways)
         return feeds, Forwards(state, one.loop, feeds, self._source_position)
 
@@ -94,12 +94,12 @@ class ForwardStage:
         assert kind == LinkKind.FEED
         self.feeds[number].answer(payload, request)
 
-    def _source_position(self, name: str, reply: Callable[[SourceStand | Refusal], object]) -> None:
+    def _source_position(self, name: str, reply: Callable[[SourcePosition | Refusal], object]) -> None:
         state = topic_state(self.owner(name).shard.state, name)
         if isinstance(state, Refusal):
             reply(topic_not_found(name))
         else:
-            reply(SourceStand(state.epoch, state.head_seq, state.earliest_seq))
+            reply(SourcePosition(state.epoch, state.head_seq, state.earliest_seq))
 
     # -- state ---------------------------------------------------------------------------------------------
 
@@ -109,8 +109,8 @@ class ForwardStage:
     def owner(self, topic: str) -> OneShard:
         return self.shards[self.number_of(topic)]
 
-    def forward(self, name: str) -> Forward | None:
-        routes = (one.shard.state.forwards.get(name) for one in self.shards)
+    def forward(self, name: str) -> RouteState | None:
+        routes = (one.shard.state.routes.get(name) for one in self.shards)
         return next(filter(None, routes), None)
 
     # -- progress ------------------------------------------------------------------------------------------
@@ -159,26 +159,26 @@ class ForwardStage:
         """End one of the shards, and start it again."""
         self.cut_off(number)
         how(self.shards[number])
-        self.feeds[number], self.forwards[number] = self._start_worker(number)
+        self.feeds[number], self.routes[number] = self._start_worker(number)
         self.mend()
 
     # -- requests ------------------------------------------------------------------------------------------
 
     def send_put_forward(self, rule: ForwardRule) -> Told:
         reply = Told()
-        put_forward(self.owner(rule.dest).shard.state, rule, reply)
+        put_route(self.owner(rule.dest).shard.state, rule, reply)
         return reply
 
-    def put_forward(self, name: str, source: str, dest: str, **options: Any) -> Any:
+    def put_route(self, name: str, source: str, dest: str, **options: Any) -> Any:
         reply = self.send_put_forward(ForwardRule(name, source, dest, **options))
         self.settle()
         return reply.answer
 
-    def delete_forward(self, name: str) -> Any:
+    def delete_route(self, name: str) -> Any:
         forward = self.forward(name)
         assert forward is not None
         reply = Told()
-        delete_forward(self.owner(forward.rule.dest).shard.state, name, reply)
+        delete_route(self.owner(forward.rule.dest).shard.state, name, reply)
         self.settle()
         return reply.answer
 

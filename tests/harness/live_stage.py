@@ -38,7 +38,7 @@ class LiveStage:
         self.away = OneShard(clock=self.clock, **settings)
         self.link = StageLink(lambda: self.home.loop, self._answer)
         state = self.home.shard.state
-        ways = Ways(self.link, self._refusal, state.watch, self.home.loop)
+        ways = Ways(self.link, self._refusal, state.wake_queue, self.home.loop)
         self.feeds = _StageFeeds(self, ways)
         self.away_feeds = Feeds(self.away.shard.state, self.away.loop)
 

@@ -25,16 +25,16 @@ from topicsd.engine.queue.settle import Settle, ack, extend, nack
 from topicsd.engine.read.fetch import read_now
 from topicsd.engine.requests import (
     NO_META,
-    Appended,
+    AppendAnswer,
     AppendRequest,
     ClaimAnswer,
     ClaimRequest,
-    Deleted,
+    DeleteAnswer,
     DeleteRequest,
     NewRecord,
     ReadAnswer,
     ReadRequest,
-    Settled,
+    SettleAnswer,
     SettleRequest,
     TopicDeleted,
     TopicPut,
@@ -170,8 +170,8 @@ class OneShard:
         self.shard.append(topic, AppendRequest(given, **request), reply)
         return reply
 
-    def append(self, topic: str, *records: object, **request: Any) -> Appended:
-        return self._finished(self.send_append(topic, *records, **request), Appended)
+    def append(self, topic: str, *records: object, **request: Any) -> AppendAnswer:
+        return self._finished(self.send_append(topic, *records, **request), AppendAnswer)
 
     def refused_append(self, topic: str, *records: object, **request: Any) -> Refusal:
         return self._finished(self.send_append(topic, *records, **request), Refusal)
@@ -181,8 +181,8 @@ class OneShard:
         self.shard.delete_records(topic, DeleteRequest(**request), reply)
         return reply
 
-    def delete(self, topic: str, **request: Any) -> Deleted:
-        return self._finished(self.send_delete(topic, **request), Deleted)
+    def delete(self, topic: str, **request: Any) -> DeleteAnswer:
+        return self._finished(self.send_delete(topic, **request), DeleteAnswer)
 
     def send_claim(self, topic: str, node: str, count: int = 1, lease_ms: int | None = None) -> Told:
         reply = Told()
@@ -201,14 +201,14 @@ class OneShard:
         settle(self.shard.state, topic, SettleRequest(node, list(seqs), **request), reply)
         return reply
 
-    def ack(self, topic: str, node: str, *seqs: int, **request: Any) -> Settled:
-        return self._finished(self.send_settle(ack, topic, node, *seqs, **request), Settled)
+    def ack(self, topic: str, node: str, *seqs: int, **request: Any) -> SettleAnswer:
+        return self._finished(self.send_settle(ack, topic, node, *seqs, **request), SettleAnswer)
 
-    def nack(self, topic: str, node: str, *seqs: int, **request: Any) -> Settled:
-        return self._finished(self.send_settle(nack, topic, node, *seqs, **request), Settled)
+    def nack(self, topic: str, node: str, *seqs: int, **request: Any) -> SettleAnswer:
+        return self._finished(self.send_settle(nack, topic, node, *seqs, **request), SettleAnswer)
 
-    def extend(self, topic: str, node: str, *seqs: int, **request: Any) -> Settled:
-        return self._finished(self.send_settle(extend, topic, node, *seqs, **request), Settled)
+    def extend(self, topic: str, node: str, *seqs: int, **request: Any) -> SettleAnswer:
+        return self._finished(self.send_settle(extend, topic, node, *seqs, **request), SettleAnswer)
 
     def send_put(self, topic: str, **patch: Any) -> Told:
         reply = Told()

@@ -54,7 +54,7 @@ class OneSocket:
     def __init__(self, *, key: Key | None = None, **settings: Any) -> None:
         worker = self.worker = OneLane(**settings)
         one = worker.one
-        ways = Ways(worker.links, lambda shard: None, one.shard.state.watch, one.loop)
+        ways = Ways(worker.links, lambda shard: None, one.shard.state.wake_queue, one.loop)
         self.feeds = Feeds(one.shard.state, one.loop, 0, SHARDS, ways)
         self.wire = RecordedWire()
         self.session = WsSession(self.wire, worker.dispatch, self.feeds, key)

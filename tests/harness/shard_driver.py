@@ -44,16 +44,16 @@ from topicsd.disk.fs import Fs
 from topicsd.disk.layout import create_data_dir, shard_paths
 from topicsd.engine.records.durable_seq import durable_seq
 from topicsd.engine.requests import (
-    Appended,
+    AppendAnswer,
     AppendRequest,
-    Deleted,
+    DeleteAnswer,
     DeleteRequest,
     NewRecord,
     TopicDeleted,
     TopicPut,
     TopicState,
 )
-from topicsd.engine.session_log import drop_session, keep_session
+from topicsd.engine.session_log import log_session_end, log_session
 from topicsd.engine.shard import Shard
 from topicsd.log.control_frame import WatchSession
 from topicsd.log.writer import Identity
@@ -296,7 +296,7 @@ class ShardRun:
         """Create a watch session of these topics."""
         known = self.book.sessions.new(names)
         on_reply = self._call(f"watch {names}", self._watched, known)
-        keep_session(self.shard.state, known.expected, on_reply)
+        log_session(self.shard.state, known.expected, on_reply)
         known.end_position = self.shard.log.batch.next_position
         return known
 
@@ -306,7 +306,7 @@ class ShardRun:
         if session in self.shard.state.watch_sessions and not known.has_ended:
             self.steps.append(f"unwatch {session.hex()}")
             known.has_ended = True
-            drop_session(self.shard.state, session)
+            log_session_end(self.shard.state, session)
 
     # -- answers -----------------------------------------------------------------------------------------
 
@@ -323,7 +323,7 @@ class ShardRun:
 
         return on_reply
 
-    def _appended(self, name: str, request: Request, answer: Appended | Refusal) -> None:
+    def _appended(self, name: str, request: Request, answer: AppendAnswer | Refusal) -> None:
         ledger = self.book.ledger
         if isinstance(answer, Refusal):
             if self._is_nothing_written(answer):
@@ -346,7 +346,7 @@ class ShardRun:
             request.durability = answer.durability  # type: ignore[assignment]
         ledger.acked(request, answer.first_seq)
 
-    def _was_evicted(self, request: Request, answer: Appended) -> bool:
+    def _was_evicted(self, request: Request, answer: AppendAnswer) -> bool:
         """Return whether the repeated write was accepted and evicted before it was shown."""
         last = self.book.ledger.page(request.topic).last
         if answer.first_seq > last.head_seq:
@@ -355,8 +355,8 @@ class ShardRun:
         request.fate = "gone"
         return True
 
-    def _deleted(self, topic: Incarnation, deletion: Deletion, answer: Deleted | Refusal) -> None:
-        if isinstance(answer, Deleted):
+    def _deleted(self, topic: Incarnation, deletion: Deletion, answer: DeleteAnswer | Refusal) -> None:
+        if isinstance(answer, DeleteAnswer):
             assert answer.deleted <= len(deletion.seqs), f"{answer}, but only {deletion.seqs} match"
             deletion.durability = topic.config.durability
             self.book.ledger.delete_acked(deletion)

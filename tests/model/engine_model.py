@@ -16,9 +16,9 @@ from shared.contract.errors import POSITION_PAST_HEAD
 from shared.contract.topic_config import TopicConfig
 from tests.harness.one_shard import OneShard, Told, record
 from tests.model.topic_oracle import OracleKey, OracleNumber, OracleRecord, OracleTopic
-from topicsd.engine.read.cursors import delete_cursor, put_cursor, records_behind
+from topicsd.engine.read.cursors import delete_cursor, put_cursor, records_after
 from topicsd.engine.read.read import PAGES_MAX
-from topicsd.engine.requests import Appended, Deleted, Producer, ReadAnswer, TopicState
+from topicsd.engine.requests import AppendAnswer, DeleteAnswer, ProducerSeq, ReadAnswer, TopicState
 
 CHECK_EVERY = 40
 NAMES = ("orders", "jobs", "cache", "audit", "a.b:c")
@@ -110,7 +110,7 @@ class Episode:
         if key is not None:
             topic.keys[key] = OracleKey(records, first, topic.last_ts)
         durability = topic.config.durability
-        expected = Appended(name, first, topic.head, topic.head, created, False, durability)
+        expected = AppendAnswer(name, first, topic.head, topic.head, created, False, durability)
         self.expectations.append((reply, expected))
 
     def check_replies(self) -> None:
@@ -144,7 +144,7 @@ class Episode:
             assert reply.code == "idempotency_mismatch", reply.answer
             return
         last, durability = used.first_seq + len(records) - 1, topic.config.durability
-        expected = Appended(name, used.first_seq, last, topic.head, False, True, durability)
+        expected = AppendAnswer(name, used.first_seq, last, topic.head, False, True, durability)
         assert reply.answer == expected, f"{reply.answer} instead of {expected}"
 
     def numbered_append(self) -> None:
@@ -159,14 +159,14 @@ class Episode:
         records = self.new_records()
         self.note(f"append {len(records)} to {name} as {producer} {number}, expects {expected_head}")
         sent = [record(one.data, one.tag, one.node) for one in records]
-        options = {"producer": Producer(producer, number), "expected_head": expected_head}
+        options = {"producer": ProducerSeq(producer, number), "expected_head": expected_head}
         reply = self.one.send_append(name, *sent, **options)
         self.one.settle()
         if topic is not None and known is not None and number <= known.producer_seq:
             first, last = known.first_seq, known.first_seq + known.count - 1
             if number < known.producer_seq:
                 first = last = 0
-            expected = Appended(name, first, last, topic.head, False, True, topic.config.durability)
+            expected = AppendAnswer(name, first, last, topic.head, False, True, topic.config.durability)
             assert reply.answer == expected, f"{reply.answer} instead of {expected}"
             return
         if known is not None and number > known.producer_seq + 1:
@@ -184,7 +184,7 @@ class Episode:
             return
         first = topic.append(records, self.now_ms)
         topic.producers[producer] = OracleNumber(number, first, len(records))
-        expected = Appended(name, first, topic.head, topic.head, created, False, topic.config.durability)
+        expected = AppendAnswer(name, first, topic.head, topic.head, created, False, topic.config.durability)
         assert reply.answer == expected, f"{reply.answer} instead of {expected}"
 
     def move_cursor(self) -> None:
@@ -270,7 +270,7 @@ class Episode:
             return
         topic.expire(self.now_ms)
         count = topic.delete(before_seq, tag, is_prefix)
-        expected = Deleted(name, count, topic.earliest, topic.head, len(topic.records), topic.bytes)
+        expected = DeleteAnswer(name, count, topic.earliest, topic.head, len(topic.records), topic.bytes)
         assert reply.answer == expected, f"{reply.answer} instead of {expected}"
 
     def delete_topic(self) -> None:
@@ -363,7 +363,7 @@ class Episode:
         assert positions == topic.cursors, f"cursors of {name}: {positions} instead of {topic.cursors}"
         seqs = list(positions.values())
         counts = [sum(live > seq for live in topic.records) for seq in seqs]
-        assert records_behind(self.one.topic(name), seqs) == counts
+        assert records_after(self.one.topic(name), seqs) == counts
         assert 0 <= state.durable_seq <= state.head_seq
 
     def check_reads(self, name: str, topic: OracleTopic, from_seq: int) -> None:

@@ -15,7 +15,7 @@ from tests.harness.one_shard import OneShard, Told, record
 from topicsd.engine.queue.explain import explain
 from topicsd.engine.queue.job import Counts
 from topicsd.engine.queue.settle import ack, extend, nack
-from topicsd.engine.requests import ClaimAnswer, Settled
+from topicsd.engine.requests import ClaimAnswer, SettleAnswer
 
 QUEUE = "jobs"
 NODES = ("a", "b", "c")
@@ -152,7 +152,7 @@ class QueueModel:
         reply = self.stage.send_settle(verb, QUEUE, node, *seqs, leases=leases, ms=ms)
         self.stage.settle()
         answer = reply.answer
-        assert isinstance(answer, Settled)
+        assert isinstance(answer, SettleAnswer)
         assert sorted(answer.done + answer.skipped) == sorted(seqs)
         now = self.stage.clock.now_ms()
         for seq in seqs:

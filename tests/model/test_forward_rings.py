@@ -12,7 +12,7 @@ from shared.contract.route_rule import ForwardRule
 from tests.harness.faults import MachineGoneError
 from tests.harness.forward_stage import ForwardStage
 from tests.harness.one_shard import OneShard
-from topicsd.engine.routes.route import ForwardPut
+from topicsd.engine.routes.route import RoutePut
 from topicsd.engine.routes.stamp import HOPS_MAX
 
 SHARDS = 3
@@ -32,7 +32,7 @@ class Ring:
             rule = ForwardRule(topic, source, topic, may_cycle=True, is_exactly_once=rng.random() < 0.3)
             reply = self.stage.send_put_forward(rule)
             self.stage.pass_time(100)
-            assert isinstance(reply.answer, ForwardPut)
+            assert isinstance(reply.answer, RoutePut)
         self.origins: dict[int, int] = {}
         """The index in the ring of the topic that each value was written to."""
 

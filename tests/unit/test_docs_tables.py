@@ -17,7 +17,7 @@ from shared.contract.endpoints import ROUTES
 from shared.contract.errors import STATUS
 from shared.contract.topic_config import TopicConfig
 from shared.settings.settings import DECLARED, show_value
-from topicsd.engine.requests import AppendRequest, NewRecord, Producer
+from topicsd.engine.requests import AppendRequest, NewRecord, ProducerSeq
 from topicsd.service.input.bodies import CursorBody, DeleteBody, DiffBody
 from topicsd.service.queues.bodies import ClaimBody, ExtendBody, NackBody
 from topicsd.service.queues.redrive_body import RedriveBody
@@ -130,7 +130,7 @@ def source_of(kind: type) -> str:
     [
         ("append.md", AppendRequest),
         ("append.md", NewRecord),
-        ("append.md", Producer),
+        ("append.md", ProducerSeq),
         ("read.md", DiffBody),
         ("read.md", CursorBody),
         ("delete.md", DeleteBody),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from topicsd.cli.inspect_text import NAME_WIDTH
 from topicsd.disk.layout import segment_stem, topic_dir_name, wal_name
-from topicsd.engine.checkpoint.snapshot_format import TopicEntry
+from topicsd.engine.checkpoint.snapshot_format import SnapshotTopic
 from topicsd.offline.report.checkpoint import CheckpointReport, PublishedReport, ReaderReport, SnapshotReport
 from topicsd.offline.table import NOTHING, facts, harmless, plural, size, table, utc_or_nothing
 from topicsd.segment.entry import SegmentEntry
@@ -79,7 +79,7 @@ def _snapshots_table(snapshots: list[SnapshotReport]) -> list[str]:
     return table(headers, rows)
 
 
-def _topics_table(topics: list[TopicEntry]) -> list[str]:
+def _topics_table(topics: list[SnapshotTopic]) -> list[str]:
     headers = (
         "TOPIC",
         ">HEAD",
@@ -108,7 +108,7 @@ def _topics_table(topics: list[TopicEntry]) -> list[str]:
     return table(headers, rows)
 
 
-def topic_checkpoint_text(report: CheckpointReport, topic: TopicEntry) -> list[str]:
+def topic_checkpoint_text(report: CheckpointReport, topic: SnapshotTopic) -> list[str]:
     """Return the lines about one topic in detail, with its segments."""
     lost = [("lost", f"seqs {first} to {last} ({reason})") for first, last, reason in topic.lost]
     sections = [

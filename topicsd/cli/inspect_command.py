@@ -23,7 +23,7 @@ from topicsd.cli.inspect_text import COPY_NOTE, shard_text, topic_text
 from topicsd.cli.json_document import write_json
 from topicsd.disk.fs import RealFs
 from topicsd.disk.read_only_fs import ReadOnlyFs
-from topicsd.engine.checkpoint.snapshot_format import TopicEntry
+from topicsd.engine.checkpoint.snapshot_format import SnapshotTopic
 from topicsd.offline.command_error import FINE, WRONG, CommandError
 from topicsd.offline.data_dir import DataDir, add_directory, open_data_dir, owner_first, stray_shards
 from topicsd.offline.loaded_shard import choose_basis, segment_files
@@ -67,7 +67,7 @@ class TopicCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     shard: int
     snapshot: int | None
     problems: list[str]
-    topic: TopicEntry
+    topic: SnapshotTopic
 
 
 class TopicDetail(msgspec.Struct, frozen=True, kw_only=True):
@@ -205,7 +205,7 @@ def show_topic_checkpoint(data_dir: DataDir, name: str, as_json: bool) -> int:
     raise CommandError(f'no snapshot in {data_dir.path} has a topic "{name}"{"".join(problems[:1])}')
 
 
-def _print_topic_checkpoint(report: CheckpointReport, topic: TopicEntry, as_json: bool) -> None:
+def _print_topic_checkpoint(report: CheckpointReport, topic: SnapshotTopic, as_json: bool) -> None:
     if as_json:
         view = TopicCheckpoint(
             shard=report.shard, snapshot=report.used, problems=report.problems, topic=topic

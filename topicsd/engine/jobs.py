@@ -43,16 +43,16 @@ class Operation(NamedTuple, Generic[T]):
 
 
 JobWait = Callable[[], Any] | Operation[Any] | _Synced | float | None
-Job = Generator[JobWait, Any, T]
+BackgroundJob = Generator[JobWait, Any, T]
 
 
-def operation(start: Start[T]) -> Job[T]:
+def operation(start: Start[T]) -> BackgroundJob[T]:
     """Start an operation and return what its reply receives."""
     answer: T = yield Operation(start)
     return answer
 
 
-def together(starts: Sequence[Start[T]]) -> Job[list[T]]:
+def together(starts: Sequence[Start[T]]) -> BackgroundJob[list[T]]:
     """Start all operations and return their answers, in the order of `starts`."""
     if not starts:
         return []
@@ -91,7 +91,7 @@ class Background:
         self._running: set[_Running] = set()
         self._is_stopped = False
 
-    def start(self, job: Job[T], on_end: Callable[[T | Exception], None]) -> None:
+    def start(self, job: BackgroundJob[T], on_end: Callable[[T | Exception], None]) -> None:
         """Run a job concurrently with the other work of the loop; `done` gets its outcome.
 
         After `stop` this does nothing: a late timer must not start a job on closed files.
@@ -102,7 +102,7 @@ class Background:
         self._running.add(running)
         self._loop.call_soon(running.resume, None)
 
-    def run_now(self, job: Job[T]) -> T:
+    def run_now(self, job: BackgroundJob[T]) -> T:
         """Run a job to its end; blocks the loop."""
         answer: Any = None
         failure: OSError | None = None
@@ -140,7 +140,7 @@ class _Running:
 
     ordinal = 0
 
-    def __init__(self, background: Background, job: Job[Any], on_end: Callable[[Any], None]) -> None:
+    def __init__(self, background: Background, job: BackgroundJob[Any], on_end: Callable[[Any], None]) -> None:
         self._background = background
         self._job = job
         self._on_end = on_end

@@ -15,7 +15,7 @@ from topicsd.engine.topic import Topic
 logger = logging.getLogger("topicsd.engine")
 
 
-def tell(reply: Reply, answer: Any) -> None:
+def call_reply(reply: Reply, answer: Any) -> None:
     """Call `reply` with the answer; log and swallow its exceptions.
 
     The write stays published, and other requests still get their answers.

@@ -217,7 +217,7 @@ class Replay:
         window_ms = topic.config.idempotency_window_ms
         if self._now_ms - used_ms <= window_ms:
             write = KeyedWrite(control.records, control.first_seq, control.count)
-            self._shard.dedupe.add(control.key, write, window_ms, used_ms)
+            self._shard.idempotency_keys.add(control.key, write, window_ms, used_ms)
 
 
 def lose_range(topic: Topic, lost: LostRange) -> None:

@@ -36,7 +36,7 @@ class CopiedRecord(NewRecord, forbid_unknown_fields=False, gc=False):
     node: str | None = msgspec.field(name="$node", default=None)
 
 
-class Producer(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+class ProducerSeq(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """The id of a producer and the producer's number for this write."""
 
     id: str
@@ -58,7 +58,7 @@ class AppendRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     config: TopicConfigPatch | None = None
     disable_backpressure: bool = False
     expected_head: int | None = None
-    producer: Producer | None = None
+    producer: ProducerSeq | None = None
     delay_ms: int | str | None = None
     not_before: int | str | None = None
     """The time at which the jobs of a write to a queue become ready, as the client sent it.
@@ -69,7 +69,7 @@ class AppendRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """True for writes by the server itself, whose additions to the meta do not count against the limits."""
 
 
-class Move(Producer, gc=False):
+class TransferSeq(ProducerSeq, gc=False):
     """The numbering of records that are moved from another topic (P4 of `producer_write.py`).
 
     `id` is the mover, `seq` the highest seq of the records in their source, and `after` the `seq` of the
@@ -84,11 +84,11 @@ class Move(Producer, gc=False):
 class StampedAppend(AppendRequest, gc=False):
     """An append by the server itself, which has added a stamp to the meta of the records."""
 
-    producer: Move | None = None
+    producer: TransferSeq | None = None
     is_stamped: ClassVar[bool] = True
 
 
-class Appended(msgspec.Struct, gc=False, frozen=True):
+class AppendAnswer(msgspec.Struct, gc=False, frozen=True):
     """The answer to an append.
 
     The seqs are 0 for a repeat of a producer's write before its last one: the topic does not keep them.
@@ -116,7 +116,7 @@ class DeleteRequest(msgspec.Struct, frozen=True):
     seqs: list[int] | None = None
 
 
-class Deleted(msgspec.Struct, frozen=True):
+class DeleteAnswer(msgspec.Struct, frozen=True):
     """The answer to a delete of records, with the state of the topic after it."""
 
     topic: str
@@ -160,7 +160,7 @@ class SettleRequest(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-class Settled(msgspec.Struct, frozen=True):
+class SettleAnswer(msgspec.Struct, frozen=True):
     """The answer to a `SettleRequest`."""
 
     topic: str
@@ -186,7 +186,7 @@ class TopicDeleted(msgspec.Struct, frozen=True):
 
     topic: str
     deleted: bool
-    forwards: list[str] = []
+    routes: list[str] = []
     """The routes into the topic, which were deleted with it."""
 
 

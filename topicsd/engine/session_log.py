@@ -15,7 +15,7 @@ import msgspec
 
 from shared.contract.errors import Refusal
 from topicsd.engine.checkpoint.snapshot_format import SnapshotHead
-from topicsd.engine.pending import tell
+from topicsd.engine.pending import call_reply
 from topicsd.engine.requests import Reply
 from topicsd.engine.shard_data import ShardData
 from topicsd.engine.state import ShardState
@@ -27,7 +27,7 @@ encode_session = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[WatchSession]).decode
 
 
-def keep_session(shard: ShardState, session: WatchSession, reply: Reply) -> None:
+def log_session(shard: ShardState, session: WatchSession, reply: Reply) -> None:
     """Log a new session; `reply` gets it once its frame is written, or a `Refusal`."""
     assert session.names
     frame = _encoded(shard, session)
@@ -39,7 +39,7 @@ def keep_session(shard: ShardState, session: WatchSession, reply: Reply) -> None
     shard.log.join([frame], len(frame), 1, PendingSession(shard, session, reply), shard.log.behind)
 
 
-def drop_session(shard: ShardState, session: bytes) -> None:
+def log_session_end(shard: ShardState, session: bytes) -> None:
     """Log the end of a session, which removes it when the frame is published.
 
     If a full disk has no room for the frame, the session exists again after the next start, and ends again.
@@ -113,10 +113,10 @@ class PendingSession:
 
     def publish(self) -> None:
         apply_session(self._shard, self._session)
-        tell(self._reply, self._shard.watch_sessions[self._session.session])
+        call_reply(self._reply, self._shard.watch_sessions[self._session.session])
 
     def undo(self) -> None:
         """Do nothing: no state was changed before publication."""
 
     def refuse(self, refusal: Refusal) -> None:
-        tell(self._reply, refusal)
+        call_reply(self._reply, refusal)

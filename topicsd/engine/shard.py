@@ -40,7 +40,7 @@ from topicsd.disk.layout import (
     shard_paths,
 )
 from topicsd.engine import topic_admin
-from topicsd.engine.checkpoint.load import choose_known, load_snapshot, log_unreachable_segments
+from topicsd.engine.checkpoint.load import choose_loadable_snapshot, load_snapshot, log_unreachable_segments
 from topicsd.engine.checkpoint.scheduler import Checkpointer
 from topicsd.engine.checkpoint.segment_copy import Files
 from topicsd.engine.checkpoint.snapshot_files import drop_leftovers, snapshot_numbers
@@ -126,7 +126,7 @@ class Shard:
             self.log = state.log = GroupCommit(clock, loop, threads.sync, writer, bounds, on_failure)
             self.log.on_tick = self._on_tick
             state.totals.synced_position = lambda: self.log.synced_position
-            self.pressure = PressureGauge(clock, loop, state.watch, self.log)
+            self.pressure = PressureGauge(clock, loop, state.wake_queue, self.log)
             self._resume_heads(recovered)
             writer.vouch()
             if not recovered.is_settled and not writer.has_file:
@@ -256,7 +256,7 @@ class Shard:
         cold: SegmentStore | None,
     ) -> Snapshot | None:
         drop_leftovers(fs, paths)
-        snapshot, complaints, dead = choose_known(fs, paths, self.state.segments)
+        snapshot, complaints, dead = choose_loadable_snapshot(fs, paths, self.state.segments)
         for complaint in complaints:
             logger.error("%s", complaint)
         if snapshot is None:

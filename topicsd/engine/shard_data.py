@@ -18,14 +18,14 @@ from shared.runtime.clock import Clock
 from shared.settings.settings import Settings
 from topicsd.engine.queue.state import note_former, settle_parked
 from topicsd.engine.topic import Topic, Totals
-from topicsd.engine.write.idempotency import Dedupe
+from topicsd.engine.write.idempotency import IdempotencyKeys
 from topicsd.log.control_frame import WatchSession
 from topicsd.log.files import LogFiles
 from topicsd.segment.entry import SegmentName
 from topicsd.segment.reader import SegmentReader
 
 if TYPE_CHECKING:
-    from topicsd.engine.routes.route import Forward
+    from topicsd.engine.routes.route import RouteState
 
 
 class ShardData:
@@ -42,10 +42,10 @@ class ShardData:
         self._names: list[str] = []
         self._new_names: list[str] = []
         self._configs: dict[TopicConfig, TopicConfig] = {}
-        self.dedupe = Dedupe(settings.max_idempotency_keys)
+        self.idempotency_keys = IdempotencyKeys(settings.max_idempotency_keys)
         self.watch_sessions: dict[bytes, WatchSession] = {}
         """The watch sessions, which survive restarts, by the random part of their id."""
-        self.forwards: dict[str, Forward] = {}
+        self.routes: dict[str, RouteState] = {}
         """The routes that copy into topics of this shard, by name."""
         self.referred_bytes = 0
         """The bytes of records by reference since the last checkpoint; the log itself holds none of them."""
@@ -84,8 +84,8 @@ class ShardData:
         self.totals.by_class[topic.config.durability] -= 1
         if topic.has_files:
             self.deleted_topics.append((topic.topic_id, topic.epoch))
-        for route in topic.forwards.values():
-            del self.forwards[route.rule.name]
+        for route in topic.routes.values():
+            del self.routes[route.rule.name]
             route.is_gone = True
 
     def set_config(self, topic: Topic, config: TopicConfig) -> None:

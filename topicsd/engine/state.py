@@ -22,7 +22,7 @@ from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.requests import Reply
 from topicsd.engine.shard_data import ShardData
 from topicsd.engine.topic import Topic
-from topicsd.engine.wakeups.wake_queue import Watch
+from topicsd.engine.wakeups.wake_queue import WakeQueue
 from topicsd.log.batch import Entry
 from topicsd.log.control_frame import Control, encode_control
 from topicsd.log.files import LogFiles
@@ -30,7 +30,7 @@ from topicsd.log.group_commit import GroupCommit
 from topicsd.segment.reader import SegmentReader
 
 if TYPE_CHECKING:
-    from topicsd.engine.routes.route import Forward, StandOf
+    from topicsd.engine.routes.route import RouteState, SourceLookup
     from topicsd.engine.write.append import PendingAppend
 
 
@@ -75,8 +75,8 @@ class ShardState(ShardData):
         self.number = number
         self.loop = loop
         self.threads = threads
-        self.watch = Watch(loop, clock)
-        self.due = QueueTimers(loop, clock, self.watch)
+        self.wake_queue = WakeQueue(loop, clock)
+        self.queue_timers = QueueTimers(loop, clock, self.wake_queue)
         self.removals = Removals(loop, self._on_removal_end)
         self.pages = PageCache(settings.page_cache_bytes)
         self.stamped_settings = msgspec.structs.replace(
@@ -85,7 +85,7 @@ class ShardState(ShardData):
             max_record_bytes=settings.max_record_bytes + STAMP_BYTES_MAX,
         )
         """The settings for records to whose meta the server added a stamp."""
-        self.keyed: dict[bytes, PendingAppend] = {}
+        self.pending_keys: dict[bytes, PendingAppend] = {}
         """Pending writes with an idempotency key, by the digest of the key."""
         self.raised_ceilings: dict[Topic, SeenHead | None] = {}
         """Topics whose ceiling may be above their head, with the head at the last check; oldest first."""
@@ -95,9 +95,9 @@ class ShardState(ShardData):
 
         The later of the start of this run and the start of the newest checkpoint.
         """
-        self.on_forward: Callable[[Forward], object] = lambda route: None
+        self.on_route_change: Callable[[RouteState], object] = lambda route: None
         """Callback for a new, changed or deleted route, called when the log has the change."""
-        self.stand_of: StandOf | None = None
+        self.find_source: SourceLookup | None = None
         """The function that asks for the position of a topic of another shard."""
 
         self.next_lease = _LEASES_FROM | secrets.randbits(61)
@@ -118,8 +118,8 @@ class ShardState(ShardData):
     def _on_removal_end(self, topic: Topic) -> None:
         """Wake claims after a removal: jobs that were blocked by removed jobs may be ready."""
         if topic.waiters is not None:
-            self.watch.wake(topic)
-        self.due.look(topic)
+            self.wake_queue.wake(topic)
+        self.queue_timers.refresh(topic)
 
     def add_topic(self, topic: Topic) -> None:
         super().add_topic(topic)
@@ -131,8 +131,8 @@ class ShardState(ShardData):
         self.removals.forget(topic)
         self.raised_ceilings.pop(topic, None)
         self.unlogged_floors.pop(topic, None)
-        for route in topic.forwards.values():
-            self.on_forward(route)
+        for route in topic.routes.values():
+            self.on_route_change(route)
 
     def set_config(self, topic: Topic, config: TopicConfig) -> None:
         super().set_config(topic, config)
@@ -144,7 +144,7 @@ class ShardState(ShardData):
 
         The topic must not have a pending deletion: no frame of a topic follows its deletion in the log.
         """
-        assert topic.leaving is None
+        assert topic.deferred_requests is None
         self.log.join_in_passing(frame, entry, is_urgent)
 
     def join_control(
@@ -165,9 +165,9 @@ class ShardState(ShardData):
 
     def defer(self, topic: Topic, retry: Callable[[], object], reply: Reply) -> None:
         """Defer a request until the pending deletion of its topic ends; refuse it if too many wait."""
-        assert topic.leaving is not None
-        if len(topic.leaving) < self.settings.max_waiting_requests:
-            topic.leaving.append(retry)
+        assert topic.deferred_requests is not None
+        if len(topic.deferred_requests) < self.settings.max_waiting_requests:
+            topic.deferred_requests.append(retry)
         else:
             message = (
                 f'topic "{topic.name}" is being deleted and too many requests wait for it; retry after 1 s'

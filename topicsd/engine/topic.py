@@ -27,13 +27,13 @@ from topicsd.log.control_frame import Cursor
 from topicsd.segment.entry import SegmentName
 
 if TYPE_CHECKING:
-    from topicsd.engine.routes.route import Forward
+    from topicsd.engine.routes.route import RouteState
     from topicsd.engine.write.append import PendingAppend
 
 NEVER = 1 << 63
 _NO_WRITES: Final[dict[str, list[PendingAppend]]] = {}
 _NO_CURSORS: Final[dict[str, Cursor]] = {}
-_NO_ROUTES: Final[dict[str, Forward]] = {}
+_NO_ROUTES: Final[dict[str, RouteState]] = {}
 
 
 def _next_seq(run: Run) -> int:
@@ -50,7 +50,7 @@ class Totals:
     __slots__ = (
         "by_class",
         "evicted_count",
-        "gone_tags",
+        "tags_to_free",
         "leases_in_flight",
         "live_bytes",
         "live_count",
@@ -69,13 +69,13 @@ class Totals:
         """The number of records evicted by a cap or by age, including evictions in a replay."""
         self.synced_position: Callable[[], int] = lambda: NEVER
         """The position up to which the log is on the disk itself. A replayed log is there as a whole."""
-        self.gone_tags: list[object] = []
+        self.tags_to_free: list[object] = []
         """Parts of tag indexes that no topic needs any more, freed a few at a time."""
 
     def free_some(self) -> bool:
-        """Free a few parts of `gone_tags`; return whether any are left."""
-        del self.gone_tags[-FREED_AT_ONCE:]
-        return bool(self.gone_tags)
+        """Free a few parts of `tags_to_free`; return whether any are left."""
+        del self.tags_to_free[-FREED_AT_ONCE:]
+        return bool(self.tags_to_free)
 
 
 class Topic:
@@ -96,7 +96,7 @@ class Topic:
         "evict_floor",
         "evicted_to",
         "forgotten_end",
-        "forwards",
+        "routes",
         "has_files",
         "head",
         "is_durable",
@@ -104,7 +104,7 @@ class Topic:
         "last_read_ms",
         "last_state_read_ms",
         "last_ts",
-        "leaving",
+        "deferred_requests",
         "live_bytes",
         "live_count",
         "lost",
@@ -113,12 +113,12 @@ class Topic:
         "next_seq",
         "pending_bytes",
         "producers",
-        "producing",
+        "pending_writes",
         "protected_seq",
         "queue",
         "raised_at_ms",
         "raised_head",
-        "rejects",
+        "can_reject",
         "run",
         "runs",
         "topic_id",
@@ -136,7 +136,7 @@ class Topic:
         self.epoch = epoch
         self.visible = False
         self.cursors = _NO_CURSORS
-        self.forwards = _NO_ROUTES
+        self.routes = _NO_ROUTES
         """The routes that copy into the topic, by name; most topics share one empty dict."""
         self.windows_ms: tuple[int, ...] = ()
         """The idempotency window, then its earlier values, under which keys may still be remembered."""
@@ -164,7 +164,7 @@ class Topic:
         self.lost = LostRanges()
         self.producers: Producers | None = None
         """The known producers; None when the topic never received a numbered write."""
-        self.producing = _NO_WRITES
+        self.pending_writes = _NO_WRITES
         """Pending numbered writes, by producer, in order; most topics share one empty dict."""
         self.run = TailRun(1, in_memory=self.is_ephemeral)
         """The run that published records are added to."""
@@ -188,7 +188,7 @@ class Topic:
         self.raised_at_ms = 0
         self.raised_head = 0
         self.queue = LeaseQueue(self, config.order_by == "tag") if config.type == "queue" else None
-        self.leaving: list[Callable[[], Any]] | None = None
+        self.deferred_requests: list[Callable[[], Any]] | None = None
         """A list while the deletion of the topic is pending: the requests for the next topic of its name."""
 
     def set_config(self, config: TopicConfig) -> None:
@@ -196,7 +196,7 @@ class Topic:
         self.config = config
         is_capped = bool(config.cap_records or config.cap_bytes)
         self.can_evict = is_capped and config.discard == "old"
-        self.rejects = is_capped and config.discard == "reject"
+        self.can_reject = is_capped and config.discard == "reject"
         window_ms = config.idempotency_window_ms
         self.windows_ms = (window_ms, *(old for old in self.windows_ms if old != window_ms))
         self.is_durable = config.durability == "fsync"

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from shared.contract.errors import TOPIC_NOT_EMPTY, TOPIC_NOT_FOUND, Refusal
 from shared.contract.topic_config import TopicConfig, TopicConfigPatch
-from topicsd.engine.pending import PendingEntry, tell
+from topicsd.engine.pending import PendingEntry, call_reply
 from topicsd.engine.queue.job import Counts
 from topicsd.engine.queue.job_age import oldest_ready_ms
 from topicsd.engine.records.durable_seq import durable_seq
@@ -42,7 +42,7 @@ def put_topic(shard: ShardState, name: str, patch: TopicConfigPatch, reply: Repl
         register_topic(shard, topic_or_refusal)
         _join(shard, encode_create(topic_or_refusal), PendingPut(shard, topic_or_refusal, None, reply))
         return
-    if topic.leaving is not None:
+    if topic.deferred_requests is not None:
         shard.defer(topic, partial(put_topic, shard, name, patch, reply), reply)
         return
     config = config_after(shard, topic.next_config, patch, name)
@@ -70,7 +70,7 @@ def delete_topic(shard: ShardState, name: str, if_empty: bool, reply: Reply) -> 
     if topic is None:
         reply(TopicDeleted(name, deleted=False))
         return
-    if topic.leaving is not None:
+    if topic.deferred_requests is not None:
         shard.defer(topic, partial(delete_topic, shard, name, if_empty, reply), reply)
         return
     refusal = shard.log.admit_control()
@@ -89,7 +89,7 @@ def delete_topic(shard: ShardState, name: str, if_empty: bool, reply: Reply) -> 
                 )
             )
             return
-    topic.leaving = []
+    topic.deferred_requests = []
     frame = encode_control(TopicDelete(topic.epoch), topic_id=topic.topic_id, ts=topic.last_ts, durable=True)
     _join(shard, frame, PendingTopicDelete(shard, topic, reply))
 
@@ -112,7 +112,7 @@ def topic_state(shard: ShardState, name: str, is_use: bool = False) -> TopicStat
         bytes=topic.live_bytes,
         last_write_ts=topic.last_ts,
         last_read_ts=topic.last_read_ms,
-        effective_priority=shard.watch.effective_priority(topic),
+        effective_priority=shard.wake_queue.effective_priority(topic),
         config=topic.config,
         queue=queue_counts(topic, now_ms),
         oldest_ready_ms=oldest_ready_ms(topic, now_ms),
@@ -172,8 +172,8 @@ class PendingPut(PendingEntry):
                 evict_over_caps(self.shard, topic)
             if topic.queue is not None and topic.waiters is not None:
                 # Jobs of a paused queue, or parked jobs, may be claimable now.
-                self.shard.watch.wake(topic)
-        tell(self.reply, TopicPut(topic.name, created=config is None, config=topic.config))
+                self.shard.wake_queue.wake(topic)
+        call_reply(self.reply, TopicPut(topic.name, created=config is None, config=topic.config))
 
     def undo(self) -> None:
         self.end_wait()
@@ -183,7 +183,7 @@ class PendingPut(PendingEntry):
             self.shard.remove_topic(self.topic)
 
     def refuse(self, refusal: Refusal) -> None:
-        tell(self.reply, refusal)
+        call_reply(self.reply, refusal)
 
 
 class PendingTopicDelete(PendingEntry):
@@ -200,20 +200,20 @@ class PendingTopicDelete(PendingEntry):
         self.end_wait()
         self.topic.visible = False
         self.shard.remove_topic(self.topic)
-        self.shard.watch.wake(self.topic)
-        tell(self.reply, TopicDeleted(self.topic.name, deleted=True, forwards=sorted(self.topic.forwards)))
+        self.shard.wake_queue.wake(self.topic)
+        call_reply(self.reply, TopicDeleted(self.topic.name, deleted=True, routes=sorted(self.topic.routes)))
         self._run_deferred()
 
     def undo(self) -> None:
         self.end_wait()  # `refuse` runs the deferred requests.
 
     def refuse(self, refusal: Refusal) -> None:
-        tell(self.reply, refusal)
+        call_reply(self.reply, refusal)
         self._run_deferred()
 
     def _run_deferred(self) -> None:
         """Run the requests that were deferred during the deletion, in order."""
-        waiting: list[Callable[[], Any]] = self.topic.leaving or []
-        self.topic.leaving = None
+        waiting: list[Callable[[], Any]] = self.topic.deferred_requests or []
+        self.topic.deferred_requests = None
         for retry in waiting:
             retry()

@@ -159,7 +159,7 @@ class LogWriter:
     def write(self, parts: list[bytes], frame_count: int, size_bytes: int = 0) -> None:
         """Append one batch to the log in one write; after an OSError nothing was written (W3).
 
-        A batch larger than `PIECE_BYTES` is written in chunks: joining it would double the memory of the
+        A batch larger than `PART_BYTES` is written in chunks: joining it would double the memory of the
         request. Only its BatchEnd makes it a batch.
         """
         if size_bytes > PIECE_BYTES:

@@ -16,7 +16,7 @@ from shared.runtime.clock import Clock
 from shared.settings.settings import Settings
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths, shard_paths
-from topicsd.engine.checkpoint.load import KnownDead, choose_known, load_snapshot
+from topicsd.engine.checkpoint.load import DeadSets, choose_loadable_snapshot, load_snapshot
 from topicsd.engine.checkpoint.manifest import ManifestDamage, read_manifest
 from topicsd.engine.checkpoint.snapshot_files import snapshot_numbers
 from topicsd.engine.checkpoint.snapshot_format import Snapshot
@@ -45,7 +45,7 @@ class Basis(NamedTuple):
     """Messages about newer snapshots that a start cannot use."""
     problem: str
     """Why a start stops here; empty when it does not."""
-    dead: KnownDead | None = None
+    dead: DeadSets | None = None
     """The dead sets that were read to choose the snapshot."""
     skipped: Sequence[int] = ()
     """The numbers of the snapshots that are newer than the chosen one."""
@@ -77,7 +77,7 @@ def known_of(snapshot: Snapshot) -> Known:
 def choose_basis(fs: Fs, paths: ShardPaths, identity: Identity, segments: SegmentReader) -> Basis:
     numbers = snapshot_numbers(fs, paths)
     try:
-        snapshot, complaints, dead = choose_known(fs, paths, segments)
+        snapshot, complaints, dead = choose_loadable_snapshot(fs, paths, segments)
     except UnknownVersion as error:
         return Basis(None, [], f"a newer program wrote the newest snapshot: {error}")
     if snapshot is not None and (snapshot.head.instance, snapshot.head.shard) != identity:

@@ -13,7 +13,7 @@ from topicsd.engine.read.cursors import (
     find_cursor,
     measure_lag,
     put_cursor,
-    records_behind,
+    records_after,
 )
 from topicsd.engine.retention.eviction_log import log_expired
 from topicsd.engine.state import ShardState
@@ -85,7 +85,7 @@ class CursorHandlers:
             return
         log_expired(self._shard, topic, self._shard.clock.now_ms())
         cursors = [topic.cursors[name] for name in sorted(topic.cursors)]
-        lags = records_behind(topic, [cursor.from_seq for cursor in cursors])
+        lags = records_after(topic, [cursor.from_seq for cursor in cursors])
         entries = [
             {**_cursor_members(cursor), "lag_records": lag} for cursor, lag in zip(cursors, lags, strict=True)
         ]

@@ -14,9 +14,9 @@ from shared.settings.settings import Settings
 from topicsd.engine.queue.claim import queue_of
 from topicsd.engine.read.seek import seek
 from topicsd.engine.requests import (
-    Appended,
+    AppendAnswer,
     AppendRequest,
-    Deleted,
+    DeleteAnswer,
     Reply,
     StampedAppend,
     TopicDeleted,
@@ -146,7 +146,7 @@ class Handlers:
 
         log = self.shard.log
 
-        def reply(answer: Appended | Refusal) -> None:
+        def reply(answer: AppendAnswer | Refusal) -> None:
             if isinstance(answer, Refusal):
                 call.refuse(answer)
                 return
@@ -184,7 +184,7 @@ class Handlers:
         if create is not None:
             request.create = create
 
-        def respond(answer: Appended) -> None:
+        def respond(answer: AppendAnswer) -> None:
             call.send(b"{}", 201 if answer.created else 200)
 
         self._join_append(call, request, reply_of(call, respond))
@@ -209,7 +209,7 @@ class Handlers:
                 call.refuse(refusal)
                 return
 
-            def final_reply(answer: Appended | Refusal) -> None:
+            def final_reply(answer: AppendAnswer | Refusal) -> None:
                 caps.end_bytes(size)
                 reply(answer)
 
@@ -308,7 +308,7 @@ class Handlers:
             body = {
                 "topic": answer.topic,
                 "deleted": answer.deleted,
-                "routers_removed": sorted({*answer.forwards, *names}),
+                "routers_removed": sorted({*answer.routes, *names}),
                 "performance": self.performance(call),
             }
             call.send(encode(body))
@@ -324,7 +324,7 @@ class Handlers:
             call.refuse(request)
             return
 
-        def respond(answer: Deleted) -> None:
+        def respond(answer: DeleteAnswer) -> None:
             body = {
                 "topic": answer.topic,
                 "deleted": answer.deleted,

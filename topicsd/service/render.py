@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 from shared.contract.errors import STATUS, Refusal
 from shared.contract.topic_config import TopicConfig
 from shared.http.answer import refusal_body, refusal_fields
-from topicsd.engine.requests import Appended, ReadAnswer, Tombstone, TopicState
+from topicsd.engine.requests import AppendAnswer, ReadAnswer, Tombstone, TopicState
 from topicsd.log.batch import UNTIMED, CommitTimes
 from topicsd.stream.chunks import RECREATED, Piece
 
@@ -55,7 +55,7 @@ class _ReadEnd(msgspec.Struct, gc=False):
 
 
 def render_appended(
-    answer: Appended,
+    answer: AppendAnswer,
     with_seqs: bool,
     elapsed_us: int,
     times: CommitTimes = UNTIMED,
@@ -79,7 +79,7 @@ def render_appended(
     )
 
 
-def _duplicate(answer: Appended, with_seqs: bool, elapsed_us: int) -> _AppendBody:
+def _duplicate(answer: AppendAnswer, with_seqs: bool, elapsed_us: int) -> _AppendBody:
     """Return the response to a duplicate of a write whose seqs are no longer known."""
     seqs: list[int] | UnsetType = [] if with_seqs else UNSET
     performance = _Performance(elapsed_us / 1000)

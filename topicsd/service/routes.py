@@ -34,7 +34,7 @@ from shared.contract.route_rule import (
 from shared.ipc.link import FRONT, NEVER_SENT, Asked, LinkKind, LinkPool
 from shared.ipc.remote_request import decode_answer, encode_answer
 from shared.settings.settings import Settings
-from topicsd.engine.routes.route import Forward, ForwardDeleted, ForwardPut, delete_forward, put_forward
+from topicsd.engine.routes.route import RouteState, RouteDeleted, RoutePut, delete_route, put_route
 from topicsd.engine.state import ShardState
 from topicsd.service.call import Call
 from topicsd.service.input.bodies import Beginning, Guarantee, refuse_media_type, refuse_nul_in
@@ -177,20 +177,20 @@ class RouteRules:
     def _put(self, payload: bytes, link_request: Asked) -> None:
         rule, source_epoch = msgspec.structs.astuple(decode_put_forward(payload))
 
-        def respond(answer: ForwardPut | Refusal) -> None:
+        def respond(answer: RoutePut | Refusal) -> None:
             if isinstance(answer, Refusal):
                 _refuse(link_request, answer)
                 return
             route = ToldForward(answer.rule, answer.forwarded_total, answer.created)
             link_request(encode_answer(201 if answer.created else 200, b"", [encode_forward(route)]))
 
-        def put(answer: ForwardDeleted | Refusal | None) -> None:
+        def put(answer: RouteDeleted | Refusal | None) -> None:
             if isinstance(answer, Refusal):
                 _refuse(link_request, answer)
             else:
-                put_forward(self._state, rule, respond)
+                put_route(self._state, rule, respond)
 
-        existing = self._state.forwards.get(rule.name)
+        existing = self._state.routes.get(rule.name)
         if existing is None:
             put(None)
         elif existing.source_epoch == source_epoch:
@@ -198,23 +198,23 @@ class RouteRules:
             rule = msgspec.structs.replace(rule, is_from_start=existing.rule.is_from_start)
             put(None)
         else:
-            delete_forward(self._state, rule.name, put)
+            delete_route(self._state, rule.name, put)
 
     def _delete(self, request: DeleteForward, link_request: Asked) -> None:
-        def respond(answer: ForwardDeleted | Refusal) -> None:
+        def respond(answer: RouteDeleted | Refusal) -> None:
             if isinstance(answer, Refusal):
                 _refuse(link_request, answer)
             else:
                 link_request(encode_answer(200, b"", [encode_forward(True)]))
 
-        existing = self._state.forwards.get(request.name)
+        existing = self._state.routes.get(request.name)
         if existing is not None and request.source_epoch not in (None, existing.source_epoch):
             link_request(encode_answer(200, b"", [encode_forward(False)]))
         else:
-            delete_forward(self._state, request.name, respond)
+            delete_route(self._state, request.name, respond)
 
     def _list(self, request: ForwardsAsked) -> Iterator[ToldForward]:
-        routes = self._state.forwards
+        routes = self._state.routes
         candidates = routes.keys() & {request.name} if request.name else routes
         names = sorted(
             name for name in candidates if name > request.after and _is_selected(routes[name], request)
@@ -223,7 +223,7 @@ class RouteRules:
             yield ToldForward(routes[name].rule, routes[name].forwarded_total)
 
 
-def _is_selected(route: Forward, request: ForwardsAsked) -> bool:
+def _is_selected(route: RouteState, request: ForwardsAsked) -> bool:
     rule = route.rule
     return (
         rule.name.startswith(request.prefix)

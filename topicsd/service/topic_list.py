@@ -83,7 +83,7 @@ def list_topics(shard: ShardState, payload: bytes, reply: Callable[[bytes], obje
                     topic.live_bytes,
                     topic.is_durable,
                     topic.config.durability,
-                    shard.watch.effective_priority(topic),
+                    shard.wake_queue.effective_priority(topic),
                 )
             )
         index += 1

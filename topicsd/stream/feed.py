@@ -23,13 +23,13 @@ from typing import Final, Protocol
 from shared.contract.errors import INTERNAL, Refusal
 from shared.runtime.disk_thread import Loop
 from shared.runtime.unexpected_error import unforeseen
-from topicsd.engine.pending import tell
+from topicsd.engine.pending import call_reply
 from topicsd.engine.read.fetch import read_through
 from topicsd.engine.requests import ReadAnswer
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.wakeups.priority import RECENT
-from topicsd.engine.wakeups.wake_queue import Awaited, Waiter, Waiters
+from topicsd.engine.wakeups.wake_queue import Wakeable, Waiter, Waiters
 from topicsd.stream.chunks import Piece, Wanted, piece_of
 
 logger = logging.getLogger("topicsd.stream")
@@ -86,7 +86,7 @@ class LocalFeed:
         self._reads: dict[tuple[int, int | None], list[OnChunk]] = {}
         """The callbacks of the reads in progress, by cursor."""
         self._topic: Topic | None = None
-        self._delayed_waiters: Awaited = _HeadWaiters(self) if spec.is_aligned else self
+        self._delayed_waiters: Wakeable = _HeadWaiters(self) if spec.is_aligned else self
         """The owner of the waiters that are called when the delay ends (F4, F5)."""
         self._is_delaying = False
 
@@ -128,7 +128,7 @@ class LocalFeed:
     def _answer_reads(self, seq: int, epoch: int | None, result: Piece | Refusal) -> None:
         first, *others = self._reads.pop((seq, epoch))
         for on_chunk in others:
-            tell(on_chunk, result)
+            call_reply(on_chunk, result)
         # Called last, so that an exception of the follower that started the read propagates to it.
         first(result)
 
@@ -151,16 +151,16 @@ class LocalFeed:
         elif topic.head > seq:
             if self.wanted.is_strong:
                 # The topic has records that are not synced yet.
-                self._shard.watch.add(self._delayed_waiters, waiter)
+                self._shard.wake_queue.add(self._delayed_waiters, waiter)
                 self._start_sync()
             else:
                 self.schedule(waiter)
         else:
             self._topic = topic
             if self.wanted.is_aligned:
-                self._shard.watch.add(self._delayed_waiters, waiter)
+                self._shard.wake_queue.add(self._delayed_waiters, waiter)
                 waiter = self._start_gathering
-            self._shard.watch.add(topic, waiter)
+            self._shard.wake_queue.add(topic, waiter)
 
     def _start_gathering(self) -> None:
         if not self._is_delaying:
@@ -175,17 +175,17 @@ class LocalFeed:
 
     def _end_delay(self) -> None:
         self._is_delaying = False
-        self._shard.watch.wake(self._delayed_waiters)
+        self._shard.wake_queue.wake(self._delayed_waiters)
 
     def schedule(self, waiter: Waiter) -> None:
-        self._shard.watch.add(self, waiter)
-        self._shard.watch.wake(self)
+        self._shard.wake_queue.add(self, waiter)
+        self._shard.wake_queue.wake(self)
 
     def cancel(self, waiter: Waiter) -> None:
         if self._topic is not None:
-            self._shard.watch.remove(self._topic, waiter)
-        self._shard.watch.remove(self._delayed_waiters, waiter)
-        self._shard.watch.remove(self, waiter)
+            self._shard.wake_queue.remove(self._topic, waiter)
+        self._shard.wake_queue.remove(self._delayed_waiters, waiter)
+        self._shard.wake_queue.remove(self, waiter)
 
 
 class _HeadWaiters:

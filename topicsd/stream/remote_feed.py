@@ -23,9 +23,9 @@ import msgspec
 from shared.contract.errors import NOT_READY, Refusal
 from shared.ipc.link import LinkKind, LinkPool, Question
 from shared.runtime.disk_thread import Loop
-from topicsd.engine.pending import tell
+from topicsd.engine.pending import call_reply
 from topicsd.engine.wakeups.priority import RECENT
-from topicsd.engine.wakeups.wake_queue import Waiter, Waiters, Watch
+from topicsd.engine.wakeups.wake_queue import Waiter, Waiters, WakeQueue
 from topicsd.stream.chunks import Piece, Wanted, decode_chunk
 from topicsd.stream.feed import OnChunk
 
@@ -73,7 +73,7 @@ class Ways(NamedTuple):
     links: LinkPool
     refusal: Callable[[int], Refusal | None]
     """The reason why a shard is unavailable now, or None."""
-    watch: Watch
+    wake_queue: WakeQueue
     loop: Loop
 
 
@@ -130,20 +130,20 @@ class RemoteFeed:
             self._send(cursor, is_pull=False)
 
     def wait(self, seq: int, epoch: int, waiter: Waiter) -> None:
-        self._remote_shards.watch.add(self, waiter)
+        self._remote_shards.wake_queue.add(self, waiter)
         if self._owner_refusal is None and self._pull is None:
             self._begin_pull((seq, epoch))
         elif (seq, epoch) != self._pull_cursor and seq <= self._pull_cursor[0]:
             # The pull reads after records that this follower has not seen yet.
-            self._remote_shards.watch.wake(self)
+            self._remote_shards.wake_queue.wake(self)
 
     def schedule(self, waiter: Waiter) -> None:
-        self._remote_shards.watch.add(self, waiter)
+        self._remote_shards.wake_queue.add(self, waiter)
         if self._owner_refusal is None:
-            self._remote_shards.watch.wake(self)
+            self._remote_shards.wake_queue.wake(self)
 
     def cancel(self, waiter: Waiter) -> None:
-        self._remote_shards.watch.remove(self, waiter)
+        self._remote_shards.wake_queue.remove(self, waiter)
 
     # -- requests to the owner -----------------------------------------------------------------------------
 
@@ -189,7 +189,7 @@ class RemoteFeed:
             if not chunk.is_empty or chunk.to_seq != self._pull_cursor[0]:
                 self._pull_cursor = (chunk.to_seq, chunk.epoch)
         # Followers get a refusal when they read.
-        self._remote_shards.watch.wake(self)
+        self._remote_shards.wake_queue.wake(self)
 
     def _on_read_answer(self, cursor: tuple[int, int | None], answer: bytes | None) -> None:
         if not answer:
@@ -198,7 +198,7 @@ class RemoteFeed:
         callbacks = self._reads.pop(cursor, [])
         result = self._keep_chunk(cursor, answer) if answer[:1] == CHUNK else _decode_refusal(answer[1:])
         for on_chunk in callbacks:
-            tell(on_chunk, result)
+            call_reply(on_chunk, result)
 
     def _keep_chunk(self, cursor: tuple[int, int | None], answer: bytes) -> Piece:
         chunk = decode_chunk(answer[1:])
@@ -221,15 +221,15 @@ class RemoteFeed:
             self._owner_refusal = refusal
             self._chunks.clear()
             self._remote_shards.loop.call_later(RETRY_SECONDS, self._retry)
-            self._remote_shards.watch.wake(self)
+            self._remote_shards.wake_queue.wake(self)
         for callbacks in reads.values():
             for on_chunk in callbacks:
-                tell(on_chunk, refusal)
+                call_reply(on_chunk, refusal)
 
     def _retry(self) -> None:
         if self._remote_shards.refusal(self._shard) is None:
             self._owner_refusal = None
-            self._remote_shards.watch.wake(self)
+            self._remote_shards.wake_queue.wake(self)
         elif self._count:
             self._remote_shards.loop.call_later(RETRY_SECONDS, self._retry)
         else:

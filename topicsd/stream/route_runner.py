@@ -36,8 +36,8 @@ from shared.contract.topic_config import NUMBER_MAX
 from shared.runtime.disk_thread import Loop
 from topicsd.engine.requests import Tombstone
 from topicsd.engine.routes.copies import NO_COPIES
-from topicsd.engine.routes.route import Forward, StandOf, delete_forward
-from topicsd.engine.routes.step import copy_forward, has_no_room, lose_forward, pass_over
+from topicsd.engine.routes.route import RouteState, SourceLookup, delete_route
+from topicsd.engine.routes.step import append_copies, destination_is_full, append_lost_range, skip_records
 from topicsd.engine.state import ShardState
 from topicsd.engine.wakeups.priority import one_band_lower
 from topicsd.engine.wakeups.wake_queue import Waiters
@@ -76,7 +76,7 @@ class SharedSources(Protocol):
 
 
 class RouteRunner:
-    def __init__(self, shard: ShardState, loop: Loop, sources: SharedSources, route: Forward) -> None:
+    def __init__(self, shard: ShardState, loop: Loop, sources: SharedSources, route: RouteState) -> None:
         self.route = route
         self.waiters: Waiters | None = None
         """The route itself, while it waits for its turn."""
@@ -109,13 +109,13 @@ class RouteRunner:
         self._subscription.close()
         if self._scan is not None:
             self._scan.close()
-        self._shard.watch.remove(self, self._take_turn)
+        self._shard.wake_queue.remove(self, self._take_turn)
 
     # -- results of the subscription -----------------------------------------------------------------------
 
     @property
     def is_clogged(self) -> bool:
-        return self._is_busy or (self._shard.watch.ready.pauses and not self._has_turn)
+        return self._is_busy or (self._shard.wake_queue.ready.is_paused and not self._has_turn)
 
     def hold(self, subscription: Subscription) -> None:
         if self._is_busy:
@@ -124,13 +124,13 @@ class RouteRunner:
             self._request_turn()
 
     def _request_turn(self) -> None:
-        watch = self._shard.watch
+        watch = self._shard.wake_queue
         watch.add(self, self._take_turn)
         watch.wake(self)
 
     def base_priority(self, now_ms: int) -> float:
         base = self.route.dest.base_priority(now_ms)
-        return one_band_lower(base) if self._shard.watch.ready.pauses else base
+        return one_band_lower(base) if self._shard.wake_queue.ready.is_paused else base
 
     def _take_turn(self) -> None:
         self._has_turn = True
@@ -200,17 +200,17 @@ class RouteRunner:
             return
         shard, route = self._shard, self.route
         if self._loss is not None:
-            lose_forward(shard, route, *self._loss, self._on_step)
+            append_lost_range(shard, route, *self._loss, self._on_step)
             return
         copies = self._copies
         if not copies.seqs:
-            pass_over(shard, route, self._to_seq)
+            skip_records(shard, route, self._to_seq)
             self._accept_next()
         elif len(copies.seqs) <= self._part_size:
-            copy_forward(shard, route, copies, self._to_seq, self._on_step)
+            append_copies(shard, route, copies, self._to_seq, self._on_step)
         else:
             part = copies.part(0, self._part_size)
-            copy_forward(shard, route, part, part.seqs[-1], self._on_step)
+            append_copies(shard, route, part, part.seqs[-1], self._on_step)
 
     def _on_step(self, answer: object) -> None:
         if isinstance(answer, Refusal):
@@ -219,7 +219,7 @@ class RouteRunner:
         if self._loss is not None:
             self._loss = None
         else:
-            self._copies = self._copies.behind(self._part_size)
+            self._copies = self._copies.after(self._part_size)
             self._part_size = min(2 * self._part_size, CHUNK_RECORDS_MAX)
         self._retry_seconds = RETRY_SECONDS
         self._step()
@@ -242,7 +242,7 @@ class RouteRunner:
     def _retry(self) -> None:
         if self._is_over or self._is_ending:
             return
-        if has_no_room(self._shard, self.route):
+        if destination_is_full(self._shard, self.route):
             self._sources.read_state(self.route.rule.source, self._check_source)
             self._schedule_retry()
             return
@@ -295,7 +295,7 @@ class RouteRunner:
                 rule.source,
             )
         if not self._is_over:
-            delete_forward(self._shard, self.route.rule.name, self._on_route_deleted)
+            delete_route(self._shard, self.route.rule.name, self._on_route_deleted)
 
     def _on_route_deleted(self, answer: object) -> None:
         if isinstance(answer, Refusal) and not self._is_over:
@@ -307,7 +307,7 @@ class CopyScan:
 
     is_clogged = False
 
-    def __init__(self, feed: Feed, route: Forward, on_done: Callable[[set[int]], None]) -> None:
+    def __init__(self, feed: Feed, route: RouteState, on_done: Callable[[set[int]], None]) -> None:
         self._route = route
         self._on_copied_seqs = on_done
         self._copied_seqs: set[int] = set()
@@ -348,26 +348,26 @@ class Forwards:
     """The routes into topics of this shard. `position_of` looks up the position of a remote topic."""
 
     def __init__(
-        self, shard: ShardState, loop: Loop, feeds: Feeds, position_of: StandOf | None = None
+        self, shard: ShardState, loop: Loop, feeds: Feeds, position_of: SourceLookup | None = None
     ) -> None:
         self._shard = shard
         self._loop = loop
         self._feeds = feeds
-        self._runners: dict[Forward, RouteRunner] = {}
+        self._runners: dict[RouteState, RouteRunner] = {}
         self._sources: dict[tuple[str, int, int, int], SourceChunk] = {}
         """Recently decoded chunks, by topic, epoch and range."""
-        shard.stand_of = position_of
-        shard.on_forward = self._on_change
-        loop.call_soon(self._begin, list(shard.forwards.values()))
+        shard.find_source = position_of
+        shard.on_route_change = self._on_change
+        loop.call_soon(self._begin, list(shard.routes.values()))
 
-    def _begin(self, routes: list[Forward]) -> None:
+    def _begin(self, routes: list[RouteState]) -> None:
         """Start routes, `STARTS_PER_TURN` in each turn of the loop: a start may have thousands."""
         for route in routes[:STARTS_PER_TURN]:
             self._on_change(route)
         if len(routes) > STARTS_PER_TURN:
             self._loop.call_soon(self._begin, routes[STARTS_PER_TURN:])
 
-    def _on_change(self, route: Forward) -> None:
+    def _on_change(self, route: RouteState) -> None:
         runner = self._runners.get(route)
         if route.is_gone:
             if runner is not None:

@@ -119,15 +119,15 @@ class WorkStream(EventStream):
         return self._topic.name
 
     def begin(self) -> None:
-        self._shard.due.enter(self._topic)
+        self._shard.queue_timers.enter(self._topic)
         self._write(sse_frames.OPENING)
         self._resume()
 
     def _resume(self) -> None:
         """Claim again in turn. Only this stream is called, since the cause is its own."""
         if not self._is_over:
-            self._shard.watch.add(self, self.go_on)
-            self._shard.watch.wake(self)
+            self._shard.wake_queue.add(self, self.go_on)
+            self._shard.wake_queue.wake(self)
 
     def go_on(self) -> None:
         """Claim as many jobs as there is room for, and wait for the next change of the queue."""
@@ -140,7 +140,7 @@ class WorkStream(EventStream):
         if self._stream.is_clogged:
             self._start_slow_timer()
             return
-        shard.watch.add(topic, self.go_on)
+        shard.wake_queue.add(topic, self.go_on)
         assert topic.queue is not None
         has_ready_jobs = topic.queue.counts().ready > 0
         room = self._request.count - len(self._live_leases()) if has_ready_jobs else 0
@@ -150,7 +150,7 @@ class WorkStream(EventStream):
             claim(shard, topic.name, request, self._on_claim)
         else:
             # The timer also calls for a job that was appended with a delay.
-            shard.due.look(topic)
+            shard.queue_timers.refresh(topic)
 
     def _live_leases(self) -> dict[int, int]:
         queue = self._topic.queue
@@ -222,9 +222,9 @@ class WorkStream(EventStream):
         self._streams.lagging_count += 1 if is_lagging else -1
 
     def _clean_up(self) -> None:
-        self._shard.watch.remove(self, self.go_on)
-        self._shard.watch.remove(self._topic, self.go_on)
-        self._shard.due.leave(self._topic)
+        self._shard.wake_queue.remove(self, self.go_on)
+        self._shard.wake_queue.remove(self._topic, self.go_on)
+        self._shard.queue_timers.leave(self._topic)
         if self._extension is not None:
             self._extension.cancel()
         self._release()

@@ -43,11 +43,11 @@ class BoardPublisher:
         slot.topics_ephemeral, slot.topics_memory = by_class["ephemeral"], by_class["memory"]
         slot.topics_disk, slot.topics_fsync = by_class["disk"], by_class["fsync"]
         slot.queue_topics = state.totals.queue_count
-        slot.forwards = len(state.forwards)
+        slot.routes = len(state.routes)
         slot.leases_in_flight = state.totals.leases_in_flight
         slot.records_live = state.totals.live_count
         slot.bytes_live = state.totals.live_bytes
-        slot.idempotency_keys = state.dedupe.count
+        slot.idempotency_keys = state.idempotency_keys.count
         slot.log_files = state.files.count
         self._publish_log(shard)
         self._publish_pressure(shard)
@@ -69,7 +69,7 @@ class BoardPublisher:
         slot.other_us = requests.others.words()
 
     def _publish_pressure(self, shard: Shard) -> None:
-        slot, watch, pressure = self._slot, shard.state.watch, shard.pressure.pressure
+        slot, watch, pressure = self._slot, shard.state.wake_queue, shard.pressure.pressure
         slot.ready_count = len(watch.ready)
         slot.held_count = watch.ready.held_count
         slot.pressure_millionths = round(pressure.level * 1e6)

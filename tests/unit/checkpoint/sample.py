@@ -9,10 +9,10 @@ from topicsd.engine.checkpoint.snapshot_format import (
     KeyGeneration,
     Snapshot,
     SnapshotHead,
-    TopicEntry,
+    SnapshotTopic,
     encode_keys,
     encode_topic,
-    snapshot_pieces,
+    snapshot_parts,
 )
 from topicsd.log.files import LogPlace
 from topicsd.segment.entry import COLD, HOT, SegmentEntry
@@ -52,7 +52,7 @@ ACTIVE = SegmentEntry(
     dead_count=0,
     since_ordinal=10_100,
 )
-ORDERS = TopicEntry(
+ORDERS = SnapshotTopic(
     name="orders/ä",
     topic_id=U64_MAX - 5,
     epoch=11,
@@ -70,7 +70,7 @@ ORDERS = TopicEntry(
     segments=[SEALED, ACTIVE],
     sections={"queue": b"\x00state\xff"},
 )
-EMPTY = TopicEntry(
+EMPTY = SnapshotTopic(
     name="empty",
     topic_id=7,
     epoch=10_150,
@@ -117,13 +117,13 @@ def sample(number: int = 7) -> Snapshot:
     return Snapshot(head_of(number), [ORDERS, EMPTY], [KEYS])
 
 
-def pieces_of(snapshot: Snapshot) -> list[bytes]:
+def parts_of(snapshot: Snapshot) -> list[bytes]:
     topics = [encode_topic(entry) for entry in snapshot.topics]
-    return snapshot_pieces(snapshot.head, topics, [encode_keys(keys) for keys in snapshot.keys])
+    return snapshot_parts(snapshot.head, topics, [encode_keys(keys) for keys in snapshot.keys])
 
 
 def bytes_of(snapshot: Snapshot) -> bytes:
-    return b"".join(pieces_of(snapshot))
+    return b"".join(parts_of(snapshot))
 
 
 def shard_disk(*, space_bytes: int | None = None) -> MemoryDisk:

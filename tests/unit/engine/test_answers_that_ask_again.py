@@ -6,7 +6,7 @@ import pytest
 
 from shared.contract.errors import SHUTTING_DOWN
 from tests.harness.one_shard import OneShard, Told, record
-from topicsd.engine.requests import Appended, AppendRequest
+from topicsd.engine.requests import AppendAnswer, AppendRequest
 
 
 def chain(shard: OneShard, topic: str, answers: list[object], length: int) -> None:
@@ -27,7 +27,7 @@ def test_a_writer_that_continues_from_its_replies_gets_every_seq(durability: str
     answers: list[object] = []
     chain(shard, "a", answers, 300)
     shard.settle()
-    assert [answer.first_seq for answer in answers if isinstance(answer, Appended)] == list(range(1, 301))
+    assert [answer.first_seq for answer in answers if isinstance(answer, AppendAnswer)] == list(range(1, 301))
     assert shard.seqs("a") == list(range(1, 301))
 
 

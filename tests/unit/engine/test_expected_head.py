@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests.harness.one_shard import OneShard
-from topicsd.engine.requests import Producer
+from topicsd.engine.requests import ProducerSeq
 
 
 def test_an_append_may_say_what_head_it_expects() -> None:
@@ -46,14 +46,14 @@ def test_a_repeat_gets_its_answer_though_the_head_has_moved() -> None:
     one = OneShard()
     one.append("t", 1, expected_head=0, idempotency_key="k")
     assert one.append("t", 1, expected_head=0, idempotency_key="k").deduped
-    one.append("t", 2, expected_head=1, producer=Producer("p", 0))
-    assert one.append("t", 2, expected_head=1, producer=Producer("p", 0)).deduped
+    one.append("t", 2, expected_head=1, producer=ProducerSeq("p", 0))
+    assert one.append("t", 2, expected_head=1, producer=ProducerSeq("p", 0)).deduped
 
 
 def test_a_mismatch_leaves_the_key_and_the_number_free() -> None:
     one = OneShard()
     one.append("t", 1)
     assert one.refused_append("t", 2, expected_head=9, idempotency_key="k").code == "head_mismatch"
-    assert one.refused_append("t", 2, expected_head=9, producer=Producer("p", 4)).code == "head_mismatch"
+    assert one.refused_append("t", 2, expected_head=9, producer=ProducerSeq("p", 4)).code == "head_mismatch"
     assert not one.append("t", 2, idempotency_key="k").deduped
-    assert not one.append("t", 2, producer=Producer("p", 9)).deduped
+    assert not one.append("t", 2, producer=ProducerSeq("p", 9)).deduped

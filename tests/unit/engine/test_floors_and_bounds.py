@@ -76,4 +76,4 @@ def test_a_key_that_was_used_long_ago_is_not_remembered_by_a_restart() -> None:
     shard.append("a", 1, idempotency_key="k")
     shard.pass_time(200_000)
     shard.kill()
-    assert shard.shard.state.dedupe.count == 0
+    assert shard.shard.state.idempotency_keys.count == 0

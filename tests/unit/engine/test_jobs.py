@@ -12,7 +12,7 @@ import pytest
 from shared.contract.errors import STORAGE_FAILED, STORAGE_FULL, Refusal
 from tests.harness.manual_clock import ManualClock
 from tests.harness.manual_loop import ManualLoop, StepThread
-from topicsd.engine.jobs import SYNCED, Background, Job, operation, together
+from topicsd.engine.jobs import SYNCED, Background, BackgroundJob, operation, together
 from topicsd.log.batch import Entry
 
 
@@ -40,7 +40,7 @@ class Stage:
         self.background = Background(self.loop, self.thread, self.log)
         self.outcomes: list[Any] = []
 
-    def start(self, job: Job[Any]) -> None:
+    def start(self, job: BackgroundJob[Any]) -> None:
         self.background.start(job, self.outcomes.append)
 
     def settle(self) -> None:
@@ -57,7 +57,7 @@ def _fail(number: int = errno.EIO) -> Callable[[], None]:
 
 
 def test_a_job_gets_the_result_of_the_thread_and_reports_its_own() -> None:
-    def job() -> Job[int]:
+    def job() -> BackgroundJob[int]:
         yield None
         result = yield lambda: 20
         return int(result) + 1
@@ -70,7 +70,7 @@ def test_a_job_gets_the_result_of_the_thread_and_reports_its_own() -> None:
 
 
 def test_a_disk_error_is_raised_where_it_was_asked_for_and_the_job_may_live_on() -> None:
-    def job() -> Job[str]:
+    def job() -> BackgroundJob[str]:
         try:
             yield _fail()
         except OSError as error:
@@ -86,7 +86,7 @@ def test_a_disk_error_is_raised_where_it_was_asked_for_and_the_job_may_live_on()
 
 
 def test_what_a_job_does_not_catch_is_its_outcome() -> None:
-    def job() -> Job[None]:
+    def job() -> BackgroundJob[None]:
         yield _fail(errno.ENOSPC)
 
     stage = Stage()
@@ -100,7 +100,7 @@ def test_what_a_job_does_not_catch_is_its_outcome() -> None:
 def test_a_job_that_waits_for_a_sync_resumes_in_a_turn_after_the_publish() -> None:
     went_on = []
 
-    def job() -> Job[None]:
+    def job() -> BackgroundJob[None]:
         yield SYNCED
         went_on.append(True)
 
@@ -116,7 +116,7 @@ def test_a_job_that_waits_for_a_sync_resumes_in_a_turn_after_the_publish() -> No
 
 
 def test_a_log_that_takes_nothing_ends_the_wait_with_an_error() -> None:
-    def job() -> Job[None]:
+    def job() -> BackgroundJob[None]:
         yield SYNCED
 
     stage = Stage()
@@ -131,7 +131,7 @@ def test_a_log_that_takes_nothing_ends_the_wait_with_an_error() -> None:
 def test_a_stopped_job_cleans_up_behind_what_the_thread_had_begun_and_gives_it_nothing_more() -> None:
     done: list[str] = []
 
-    def job() -> Job[None]:
+    def job() -> BackgroundJob[None]:
         try:
             yield lambda: done.append("begun")
             yield lambda: done.append("one more")
@@ -152,7 +152,7 @@ def test_a_stopped_job_cleans_up_behind_what_the_thread_had_begun_and_gives_it_n
 
 @pytest.mark.parametrize("wait", [None, SYNCED])
 def test_a_job_that_is_stopped_while_it_waits_is_not_woken_again(wait: Any) -> None:
-    def job() -> Job[None]:
+    def job() -> BackgroundJob[None]:
         yield wait
         raise AssertionError("it went on")
 
@@ -169,7 +169,7 @@ def test_a_job_that_is_stopped_while_it_waits_is_not_woken_again(wait: Any) -> N
 def test_a_job_that_holds_the_loop_does_not_resume_after_a_failed_sync() -> None:
     went_on = []
 
-    def job() -> Job[None]:
+    def job() -> BackgroundJob[None]:
         yield SYNCED
         went_on.append(True)
 
@@ -182,7 +182,7 @@ def test_a_job_that_holds_the_loop_does_not_resume_after_a_failed_sync() -> None
 
 @pytest.mark.parametrize(("code", "number"), [(STORAGE_FULL, errno.ENOSPC), (STORAGE_FAILED, errno.EIO)])
 def test_a_job_learns_why_the_log_takes_nothing(code: str, number: int) -> None:
-    def job() -> Job[None]:
+    def job() -> BackgroundJob[None]:
         yield SYNCED
 
     stage = Stage()
@@ -196,7 +196,7 @@ def test_a_job_learns_why_the_log_takes_nothing(code: str, number: int) -> None:
 def test_an_operation_sends_back_what_its_reply_receives_at_once_or_later() -> None:
     replies: list[Callable[[int], object]] = []
 
-    def job() -> Job[list[int]]:
+    def job() -> BackgroundJob[list[int]]:
         first = yield from operation(lambda reply: reply(1))
         second = yield from operation(replies.append)
         return [first, second]
@@ -210,7 +210,7 @@ def test_an_operation_sends_back_what_its_reply_receives_at_once_or_later() -> N
 
 
 def test_thousands_of_operations_that_reply_at_once_do_not_nest() -> None:
-    def job() -> Job[int]:
+    def job() -> BackgroundJob[int]:
         total = 0
         for number in range(5000):
             total += yield from operation(lambda reply, number=number: reply(number))
@@ -228,7 +228,7 @@ def test_operations_together_answer_in_their_order_whichever_replies_first() -> 
     def begin(name: str, reply: Callable[[str], object]) -> None:
         replies[name] = reply
 
-    def job() -> Job[list[str]]:
+    def job() -> BackgroundJob[list[str]]:
         nothing: list[str] = yield from together([])
         assert nothing == []
         return (yield from together([partial(begin, "a"), lambda reply: reply("b!"), partial(begin, "c")]))
@@ -246,7 +246,7 @@ def test_an_operation_that_cannot_start_raises_in_the_job() -> None:
     def fail(reply: Callable[[None], object]) -> None:
         raise ValueError("broken")
 
-    def job() -> Job[str]:
+    def job() -> BackgroundJob[str]:
         try:
             yield from operation(fail)
         except ValueError as error:
@@ -262,7 +262,7 @@ def test_an_operation_that_cannot_start_raises_in_the_job() -> None:
 def test_a_reply_after_the_stop_is_ignored() -> None:
     replies: list[Callable[[int], object]] = []
 
-    def job() -> Job[None]:
+    def job() -> BackgroundJob[None]:
         yield from operation(replies.append)
         raise AssertionError("the job resumed after the stop")
 

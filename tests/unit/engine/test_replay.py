@@ -124,7 +124,7 @@ def test_keys_are_found_again_with_what_they_were_used_for() -> None:
         answer = one.append(f"t{number % 3}", *range(number % 4 + 1), idempotency_key=f"k{number}")
         used[number] = (answer.first_seq, answer.last_seq)
     one.kill()
-    assert one.shard.state.dedupe.count == 50
+    assert one.shard.state.idempotency_keys.count == 50
     for number, seqs in used.items():
         again = one.append(f"t{number % 3}", *range(number % 4 + 1), idempotency_key=f"k{number}")
         assert ((again.first_seq, again.last_seq), again.deduped) == (seqs, True)

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from tests.harness.one_shard import OneShard, Told
-from topicsd.engine.checkpoint.job import LEAVING
+from topicsd.engine.checkpoint.job import FILES_TO_DROP
 from topicsd.engine.checkpoint.snapshot_format import decode_snapshot
-from topicsd.engine.session_log import WATCH_SESSIONS, drop_session, keep_session, sessions_of
+from topicsd.engine.session_log import WATCH_SESSIONS, log_session_end, log_session, sessions_of
 from topicsd.log.control_frame import WatchSession
 
 
@@ -21,7 +21,7 @@ def session(number: int, *names: str) -> WatchSession:
 
 def keep(one: OneShard, session_to_keep: WatchSession) -> Told:
     reply = Told()
-    keep_session(one.shard.state, session_to_keep, reply)
+    log_session(one.shard.state, session_to_keep, reply)
     return reply
 
 
@@ -45,7 +45,7 @@ def test_one_that_ended_stays_so(one: OneShard) -> None:
     for number in (1, 2):
         keep(one, session(number, "a"))
     one.settle()
-    drop_session(one.shard.state, session(1).session)
+    log_session_end(one.shard.state, session(1).session)
     one.settle()
     one.kill()
     assert list(one.shard.state.watch_sessions) == [session(2).session]
@@ -61,8 +61,8 @@ def test_sessions_are_carried_over_checkpoints(one: OneShard) -> None:
     for number in (300, 301):
         keep(one, session(number, "a", "b"))
     one.settle()
-    drop_session(one.shard.state, session(7).session)
-    drop_session(one.shard.state, session(301).session)
+    log_session_end(one.shard.state, session(7).session)
+    log_session_end(one.shard.state, session(301).session)
     one.pass_time(60)
     expected = dict(one.shard.state.watch_sessions)
     assert len(expected) == 250
@@ -83,7 +83,7 @@ def test_what_ends_or_begins_while_a_checkpoint_is_made_is_as_the_log_says(one: 
         one.loop.run_until_idle()
         assert one.thread.run_one() or one.copy_thread.run_one()
     assert one.shard.checkpoints.count == 0
-    drop_session(one.shard.state, session(1).session)
+    log_session_end(one.shard.state, session(1).session)
     keep(one, session(9, "z"))
     one.settle()
     assert one.shard.checkpoints.count == 1
@@ -112,7 +112,7 @@ def test_a_disk_without_room_refuses_it_and_what_there_is_can_still_end(one: One
     assert replies[-1].code == "storage_full"
     kept = dict(one.shard.state.watch_sessions)
     assert len(kept) == len(replies) > 100
-    drop_session(one.shard.state, session(1).session)
+    log_session_end(one.shard.state, session(1).session)
     one.settle()
     one.kill()
     assert session(1).session not in one.shard.state.watch_sessions
@@ -133,20 +133,20 @@ def test_a_snapshot_without_sessions_says_nothing_of_them(one: OneShard) -> None
     head = decode_snapshot(one.disk.read_file(snapshots[-1])).head
     assert WATCH_SESSIONS not in head.sections
     assert sessions_of(head) == []
-    assert LEAVING not in head.sections
+    assert FILES_TO_DROP not in head.sections
 
 
 def test_a_snapshot_does_not_know_of_an_end_that_the_log_has_no_room_for(one: OneShard) -> None:
     keep(one, session(1, "a"))
     one.settle()
-    drop_session(one.shard.state, session(1).session)
+    log_session_end(one.shard.state, session(1).session)
     one.disk.fail("pwrite", error=errno.ENOSPC)
     one.settle()
     one.checkpoint()
     for _ in range(2):
         assert list(one.shard.state.watch_sessions) == [session(1).session]
         one.kill()
-    drop_session(one.shard.state, session(1).session)
+    log_session_end(one.shard.state, session(1).session)
     one.settle()
     one.checkpoint()
     assert one.shard.state.watch_sessions == {}

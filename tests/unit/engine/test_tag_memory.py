@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.harness.one_shard import OneShard, record
-from topicsd.engine.records.tag_index import STRETCH_RECORDS
+from topicsd.engine.records.tag_index import RANGE_RECORDS
 from topicsd.engine.records.tail_run import TailRun
 
 COUNT = 60_000
@@ -37,8 +37,8 @@ def test_the_tags_of_deleted_records_give_their_memory_back(is_copied: bool) -> 
     one.pass_time(5000)
     left = sum(len(run.tags) for run in one.topic("t").runs if hasattr(run, "tags"))
     assert before >= COUNT
-    assert left < 2 * STRETCH_RECORDS
-    assert one.shard.state.totals.gone_tags == []
+    assert left < 2 * RANGE_RECORDS
+    assert one.shard.state.totals.tags_to_free == []
     assert one.delete("t", tag="kept").deleted == 1
 
 
@@ -47,8 +47,8 @@ def test_a_delete_of_a_part_frees_that_part() -> None:
     index = one.topic("t").run.tags
     one.delete("t", before_seq=COUNT * 2 // 3)
     one.pass_time(5000)
-    assert COUNT // 3 <= len(index) < COUNT // 3 + 2 * STRETCH_RECORDS
-    assert one.shard.state.totals.gone_tags == []
+    assert COUNT // 3 <= len(index) < COUNT // 3 + 2 * RANGE_RECORDS
+    assert one.shard.state.totals.tags_to_free == []
 
 
 def test_what_a_cap_evicts_gives_its_memory_back() -> None:
@@ -56,6 +56,6 @@ def test_what_a_cap_evicts_gives_its_memory_back() -> None:
     one.pass_time(5000)
     assert (
         sum(len(run.tags) for run in one.topic("t").runs if hasattr(run, "tags"))
-        < 1000 + 2 * STRETCH_RECORDS + BATCH
+        < 1000 + 2 * RANGE_RECORDS + BATCH
     )
-    assert one.shard.state.totals.gone_tags == []
+    assert one.shard.state.totals.tags_to_free == []

@@ -33,7 +33,7 @@ def numbers(one: OneShard) -> dict[str, Any]:
             topic.next_config,
             topic.ceiling,
             topic.ceiling_logged,
-            topic.leaving,
+            topic.deferred_requests,
             topic.visible,
         )
         for name, topic in one.shard.state.topics.items()
@@ -82,7 +82,7 @@ def test_a_turn_without_room_leaves_everything_as_it_was(seed: int) -> None:
         else:
             assert answer.code in ("storage_full", "topic_not_found", "idempotency_mismatch")
     assert numbers(one) == before
-    assert one.shard.state.keyed == {}
+    assert one.shard.state.pending_keys == {}
     assert one.shard.topic_names() == ["a", "b"]
     one.disk.clear_faults()
     one.pass_time(6000)

@@ -122,14 +122,14 @@ def test_an_updated_rule_keeps_its_start() -> None:
 def test_a_rule_for_a_recreated_source_starts_again() -> None:
     owner = DestinationShard()
     owner.put()
-    before = owner.one.shard.state.forwards[RULE.name].source_epoch
-    owner.one.shard.state.on_forward = lambda forward: None
+    before = owner.one.shard.state.routes[RULE.name].source_epoch
+    owner.one.shard.state.on_route_change = lambda forward: None
     owner.one.delete_topic("a")
     owner.one.put("a")
     status, body = owner.put(msgspec.structs.replace(RULE, is_from_start=False))
     assert status == 201
     assert not decode_told_forward(body).rule.is_from_start
-    assert owner.one.shard.state.forwards[RULE.name].source_epoch == owner.one.topic("a").epoch != before
+    assert owner.one.shard.state.routes[RULE.name].source_epoch == owner.one.topic("a").epoch != before
 
 
 def test_a_rule_without_a_destination_is_refused() -> None:

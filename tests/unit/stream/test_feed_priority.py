@@ -9,14 +9,14 @@ def test_a_local_feed_has_the_priority_of_its_topic() -> None:
     stage = LiveStage()
     stage.home.put("a0", priority=-300)
     feed = stage.feeds.feed(wanted("a0"))
-    assert stage.home.shard.state.watch.effective_priority(feed) == -300  # type: ignore[arg-type]
+    assert stage.home.shard.state.wake_queue.effective_priority(feed) == -300  # type: ignore[arg-type]
 
 
 def test_a_remote_feed_has_the_priority_of_a_recently_read_topic() -> None:
     stage = LiveStage()
     stage.away.put("a1", priority=-300)
     feed = stage.feeds.feed(wanted("a1"))
-    assert stage.home.shard.state.watch.effective_priority(feed) == 500  # type: ignore[arg-type]
+    assert stage.home.shard.state.wake_queue.effective_priority(feed) == 500  # type: ignore[arg-type]
 
 
 def test_followers_of_negative_priority_topics_wait_until_the_pause_ends() -> None:
@@ -27,13 +27,13 @@ def test_followers_of_negative_priority_topics_wait_until_the_pause_ends() -> No
     followers = [Collector(stage.feeds.feed(wanted(name))) for name in ("low0", "low1")]
     stage.settle()
     for shard in (stage.home, stage.away):
-        shard.shard.state.watch.obey(0.0, pauses=True)
+        shard.shard.state.wake_queue.obey(0.0, is_paused=True)
     for name in ("low0", "low1", "low0", "low1"):
         stage.shard_of(name).append(name, 2)
     stage.settle()
     assert [follower.seqs for follower in followers] == [[1], [1]]
     for shard in (stage.home, stage.away):
-        shard.shard.state.watch.obey(0.0, pauses=False)
+        shard.shard.state.wake_queue.obey(0.0, is_paused=False)
     stage.settle()
     assert [follower.seqs for follower in followers] == [[1, 2, 3], [1, 2, 3]]
 

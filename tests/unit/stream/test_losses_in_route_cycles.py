@@ -13,8 +13,8 @@ def test_a_crash_does_not_circulate_in_a_cycle(shards: int) -> None:
     stage = ForwardStage(shards)
     for topic in ("a", "b"):
         stage.owner(topic).put(topic)
-    stage.put_forward("r", "a", "b", may_cycle=True)
-    stage.put_forward("s", "b", "a", may_cycle=True)
+    stage.put_route("r", "a", "b", may_cycle=True)
+    stage.put_route("s", "b", "a", may_cycle=True)
     stage.append("a", 1)
     for number in range(shards):
         stage.end(number, OneShard.reboot)
@@ -31,8 +31,8 @@ def test_a_crash_is_reported_along_a_chain_of_routes() -> None:
     stage = ForwardStage(1)
     for topic in ("a", "b", "c"):
         stage.owner(topic).put(topic, durability="fsync" if topic != "a" else "disk")
-    stage.put_forward("r", "a", "b")
-    stage.put_forward("s", "b", "c")
+    stage.put_route("r", "a", "b")
+    stage.put_route("s", "b", "c")
     stage.append("a", 1)
     stage.pass_time(100)
     stage.end(0, OneShard.reboot)

@@ -11,7 +11,7 @@ from shared.contract.route_rule import ForwardRule
 from tests.harness.forward_stage import ForwardStage
 from tests.harness.manual_clock import ManualClock
 from tests.harness.one_shard import OneShard, Told, record
-from topicsd.engine.routes.route import delete_forward
+from topicsd.engine.routes.route import delete_route
 from topicsd.engine.routes.stamp import HOPS_MAX
 from topicsd.engine.routes.step import SKIPPED_MAX
 from topicsd.stream.feed import GATHER_SECONDS
@@ -38,7 +38,7 @@ def total(routes: ForwardStage, name: str = "r") -> int:
 def test_new_records_are_copied_unchanged(shards: int) -> None:
     routes = stage(shards)
     routes.append("a", 1, 2)
-    routes.put_forward("r", "a", "e")
+    routes.put_route("r", "a", "e")
     data = b'{"z": 1.0, "a": [1e400, 12345678901234567890123]}'
     routes.append("a", record(data, "tag-\u00e4", "n", {"k": [1, {}]}), record(b"null", node="m"))
     routes.pass_time(100)
@@ -53,7 +53,7 @@ def test_a_route_from_the_start_copies_existing_records(shards: int) -> None:
     routes = stage(shards)
     routes.append("a", *range(1, 1001))
     routes.owner("a").delete("a", before_seq=501)
-    routes.put_forward("r", "a", "e", is_from_start=True)
+    routes.put_route("r", "a", "e", is_from_start=True)
     routes.append("a", 1001)
     routes.pass_time(200)
     assert routes.data("e") == list(range(501, 1002))
@@ -62,9 +62,9 @@ def test_a_route_from_the_start_copies_existing_records(shards: int) -> None:
 
 def test_a_route_selects_records_by_tag_and_drops_fields() -> None:
     routes = stage(1, "a", "e", "g", "d")
-    routes.put_forward("exact", "a", "e", tags=["tag", "Eq", "x"], keeps_node=False)
-    routes.put_forward("glob", "a", "g", tags=["tag", "Glob", "x*"], keeps_tag=False)
-    routes.put_forward("all", "a", "d")
+    routes.put_route("exact", "a", "e", tags=["tag", "Eq", "x"], keeps_node=False)
+    routes.put_route("glob", "a", "g", tags=["tag", "Glob", "x*"], keeps_tag=False)
+    routes.put_route("all", "a", "d")
     routes.append("a", record(1, "x", "n"), record(2, "xy", "n"), record(3, "y"), record(4))
     routes.settle()
     one = routes.shards[0]
@@ -79,8 +79,8 @@ def test_a_route_selects_records_by_tag_and_drops_fields() -> None:
 def test_restarts_and_crashes_neither_lose_nor_duplicate_copies(shards: int, end: Any) -> None:
     rng = Random(f"{shards} {end.__name__}")
     routes = stage(shards, "a", "e", "g")
-    routes.put_forward("r", "a", "e")
-    routes.put_forward("s", "e", "g")
+    routes.put_route("r", "a", "e")
+    routes.put_route("s", "e", "g")
     for number in range(1, 101):
         routes.owner("a").send_append("a", number)
         for _ in range(rng.randint(0, 3)):
@@ -97,9 +97,9 @@ def test_restarts_and_crashes_neither_lose_nor_duplicate_copies(shards: int, end
 
 def test_changed_options_apply_to_later_records() -> None:
     routes = stage()
-    routes.put_forward("r", "a", "e", tags=["tag", "Eq", "x"])
+    routes.put_route("r", "a", "e", tags=["tag", "Eq", "x"])
     routes.append("a", record(1, "x"), record(2, "y"))
-    routes.put_forward("r", "a", "e")
+    routes.put_route("r", "a", "e")
     routes.append("a", record(3, "y"))
     assert routes.data("e") == [1, 3]
     routes.end(0, OneShard.kill)
@@ -111,7 +111,7 @@ def test_a_full_destination_delays_copies_and_skips_none() -> None:
     routes = stage()
     one = routes.shards[0]
     one.put("e", cap_records=5, discard="reject")
-    routes.put_forward("r", "a", "e")
+    routes.put_route("r", "a", "e")
     routes.append("a", *range(1, 21))
     routes.pass_time(5000)
     assert routes.data("e") == [1, 2, 3, 4, 5]
@@ -128,7 +128,7 @@ def test_a_record_larger_than_the_cap_waits_until_the_cap_is_raised() -> None:
     routes = stage()
     one = routes.shards[0]
     one.put("e", cap_bytes=200, discard="reject")
-    routes.put_forward("r", "a", "e")
+    routes.put_route("r", "a", "e")
     routes.append("a", 1, record(b'"' + b"x" * 500 + b'"'), 3)
     routes.pass_time(5000)
     assert routes.data("e") == [1]
@@ -142,7 +142,7 @@ def test_records_evicted_before_the_copy_are_reported_to_readers_of_the_destinat
     routes = stage(shards)
     routes.owner("a").put("a", cap_records=10)
     routes.owner("e").put("e", cap_records=1000, discard="reject")
-    routes.put_forward("r", "a", "e")
+    routes.put_route("r", "a", "e")
     routes.append("a", 1, 2, 3)
     routes.pass_time(100)
     routes.owner("e").put("e", cap_records=3)
@@ -164,7 +164,7 @@ def test_records_evicted_before_the_copy_are_reported_to_readers_of_the_destinat
 
 def test_deletes_are_not_copied() -> None:
     routes = stage()
-    routes.put_forward("r", "a", "e")
+    routes.put_route("r", "a", "e")
     routes.append("a", 1, 2, 3)
     routes.shards[0].delete("a", before_seq=3)
     routes.append("a", 4)
@@ -176,7 +176,7 @@ def test_deletes_are_not_copied() -> None:
 @pytest.mark.parametrize("is_created_again", [False, True])
 def test_deleting_the_source_ends_the_route(shards: int, is_created_again: bool) -> None:
     routes = stage(shards)
-    routes.put_forward("r", "a", "e")
+    routes.put_route("r", "a", "e")
     routes.append("a", 1)
     routes.pass_time(100)
     if shards > 1:
@@ -190,15 +190,15 @@ def test_deleting_the_source_ends_the_route(shards: int, is_created_again: bool)
     assert routes.forward("r") is None
     assert routes.data("e") == [1]
     routes.owner("e").kill()
-    assert routes.owner("e").shard.state.forwards == {}
+    assert routes.owner("e").shard.state.routes == {}
 
 
 def test_deleting_the_destination_ends_the_route() -> None:
     routes = stage()
-    routes.put_forward("r", "a", "e")
+    routes.put_route("r", "a", "e")
     routes.append("a", 1)
     routes.shards[0].send_append("a", 2)
-    assert routes.shards[0].delete_topic("e").forwards == ["r"]
+    assert routes.shards[0].delete_topic("e").routes == ["r"]
     routes.append("e", 7)
     routes.append("a", 3)
     routes.pass_time(100)
@@ -210,7 +210,7 @@ def test_deleting_the_destination_ends_the_route() -> None:
 def test_a_route_waits_for_an_unavailable_source_shard() -> None:
     routes = stage(3)
     assert routes.number_of("a") != routes.number_of("e")
-    routes.put_forward("r", "a", "e")
+    routes.put_route("r", "a", "e")
     routes.append("a", 1)
     routes.pass_time(100)
     routes.cut_off(routes.number_of("a"))
@@ -225,7 +225,7 @@ def test_a_route_waits_for_an_unavailable_source_shard() -> None:
 def test_unsynced_records_of_another_shard_are_not_copied() -> None:
     routes = stage(3)
     source = routes.owner("a")
-    routes.put_forward("r", "a", "e")
+    routes.put_route("r", "a", "e")
     routes.append("a", 1)
     routes.pass_time(100)
     source.send_append("a", 2)
@@ -243,7 +243,7 @@ def test_a_route_resumes_after_a_crash_for_each_durability_class(durability: str
     routes = stage()
     one = routes.shards[0]
     one.put("g", durability=durability)
-    routes.put_forward("r", "a", "g")
+    routes.put_route("r", "a", "g")
     routes.append("a", 1, 2)
     assert routes.data("g") == [1, 2]
     routes.end(0, OneShard.kill)
@@ -255,8 +255,8 @@ def test_a_route_resumes_after_a_crash_for_each_durability_class(durability: str
 
 def test_copies_in_a_cycle_end_after_the_maximum_number_of_hops() -> None:
     routes = stage()
-    routes.put_forward("there", "a", "e", may_cycle=True)
-    routes.put_forward("back", "e", "a", may_cycle=True)
+    routes.put_route("there", "a", "e", may_cycle=True)
+    routes.put_route("back", "e", "a", may_cycle=True)
     routes.append("a", record(7, meta={"k": 1}))
     assert len(routes.data("a")) + len(routes.data("e")) == HOPS_MAX + 1
     last = routes.shards[0].read("a", limit=100).records[-1].meta
@@ -268,12 +268,12 @@ def test_copies_in_a_cycle_end_after_the_maximum_number_of_hops() -> None:
 def test_an_exactly_once_route_created_again_does_not_duplicate_copies() -> None:
     routes = stage(1, "a", "e", "g")
     for dest, is_exactly_once in (("e", True), ("g", False)):
-        routes.put_forward(dest, "a", dest, is_exactly_once=is_exactly_once)
+        routes.put_route(dest, "a", dest, is_exactly_once=is_exactly_once)
     routes.append("a", *range(1, 11))
     for dest, is_exactly_once in (("e", True), ("g", False)):
-        routes.delete_forward(dest)
+        routes.delete_route(dest)
         routes.shards[0].delete(dest, before_seq=4)
-        routes.put_forward(dest, "a", dest, is_exactly_once=is_exactly_once, is_from_start=True)
+        routes.put_route(dest, "a", dest, is_exactly_once=is_exactly_once, is_from_start=True)
     routes.append("a", 11)
     routes.pass_time(100)
     assert routes.data("e") == [4, 5, 6, 7, 8, 9, 10, 1, 2, 3, 11]
@@ -288,7 +288,7 @@ def test_an_exactly_once_route_created_again_does_not_duplicate_copies() -> None
 
 def test_the_position_after_skipped_records_is_stored() -> None:
     routes = stage()
-    routes.put_forward("r", "a", "e", tags=["tag", "Eq", "x"])
+    routes.put_route("r", "a", "e", tags=["tag", "Eq", "x"])
     before = routes.shards[0].shard.log.counters.frames
     many = SKIPPED_MAX + CHUNK_RECORDS_MAX
     for number in range(many):
@@ -296,7 +296,7 @@ def test_the_position_after_skipped_records_is_stored() -> None:
     routes.settle()
     assert routes.shards[0].shard.log.counters.frames - before < many + 50
     routes.end(0, OneShard.kill)
-    route = routes.shards[0].shard.state.forwards["r"]
+    route = routes.shards[0].shard.state.routes["r"]
     assert route.seq >= SKIPPED_MAX
     routes.append("a", record(1, "x"))
     assert routes.data("e") == [1]
@@ -307,8 +307,8 @@ def test_jobs_are_copied_and_copies_are_jobs() -> None:
     one = routes.shards[0]
     for queue in ("q", "w"):
         one.put(queue, type="queue")
-    routes.put_forward("into", "a", "q")
-    routes.put_forward("out", "q", "w")
+    routes.put_route("into", "a", "q")
+    routes.put_route("out", "q", "w")
     routes.append("a", 1, 2, 3)
     assert one.claimed("q", "n", 2) == [1, 2]
     one.ack("q", "n", 1)
@@ -319,9 +319,9 @@ def test_under_pressure_a_route_runs_one_band_below_its_destination() -> None:
     routes = stage()
     one = routes.shards[0]
     one.put("e", priority=400)
-    routes.put_forward("r", "a", "e")
-    watch = one.shard.state.watch
-    watch.obey(0.0, pauses=True)
+    routes.put_route("r", "a", "e")
+    watch = one.shard.state.wake_queue
+    watch.obey(0.0, is_paused=True)
     one.send_append("a", 1)
     one.loop.run_turn()
     one.loop.run_turn()
@@ -330,7 +330,7 @@ def test_under_pressure_a_route_runs_one_band_below_its_destination() -> None:
     one.put("e", priority=-10)
     routes.append("a", 2)
     assert routes.data("e") == [1], "a paused route copies nothing"
-    watch.obey(0.0, pauses=False)
+    watch.obey(0.0, is_paused=False)
     routes.settle()
     assert routes.data("e") == [1, 2]
 
@@ -340,7 +340,7 @@ def test_a_full_disk_delays_copies(durability: str) -> None:
     routes = stage()
     one = routes.shards[0]
     one.put("e", durability=durability)
-    routes.put_forward("r", "a", "e")
+    routes.put_route("r", "a", "e")
     routes.append("a", 1)
     fault = one.disk.fail("pwrite", nth=2, error=ENOSPC)
     routes.append("a", 2, 3)
@@ -356,7 +356,7 @@ def test_a_full_disk_delays_copies(durability: str) -> None:
 
 def test_records_appended_within_the_gather_time_are_copied_together() -> None:
     routes = stage()
-    routes.put_forward("r", "a", "e")
+    routes.put_route("r", "a", "e")
     one = routes.shards[0]
     appends = [one.send_append("a", 1)]
     one.loop.run_until_idle()
@@ -372,11 +372,11 @@ def test_records_appended_within_the_gather_time_are_copied_together() -> None:
 
 def test_a_route_deleted_while_it_gathers_leaves_no_waiter() -> None:
     routes = stage()
-    routes.put_forward("r", "a", "e")
+    routes.put_route("r", "a", "e")
     one = routes.shards[0]
     one.send_append("a", 1)
     one.loop.run_until_idle()
-    delete_forward(one.shard.state, "r", Told())
+    delete_route(one.shard.state, "r", Told())
     routes.pass_time(100)
     assert one.topic("e").head in (0, 1)
     assert one.topic("a").waiters is None
@@ -388,7 +388,7 @@ def test_copies_leave_room_for_appends_in_the_commit_queue() -> None:
     one = routes.shards[0]
     for dest in dests:
         # Each copy has its own stamp, so it is written in full.
-        routes.put_forward(dest, "a", dest, is_exactly_once=True)
+        routes.put_route(dest, "a", dest, is_exactly_once=True)
     routes.pass_time(200)
     one.send_append("a", *[b'"%b"' % (b"x" * 1000)] * 10)
     # No sync ends meanwhile.
@@ -409,7 +409,7 @@ def test_a_loss_that_a_full_disk_delays_is_reported_once() -> None:
     one = routes.shards[0]
     one.put("e", cap_records=1, discard="reject")
     one.put("a", cap_records=1)
-    routes.put_forward("r", "a", "e")
+    routes.put_route("r", "a", "e")
     for number in (1, 2, 3, 4):
         routes.append("a", number)
     one.disk.fail("pwrite", nth=2, error=ENOSPC)
@@ -426,7 +426,7 @@ def test_a_damaged_source_record_is_a_lost_range_of_the_destination() -> None:
     routes = stage(1, segment_max_events=2)
     one = routes.shards[0]
     one.put("e", cap_records=1, discard="reject")
-    routes.put_forward("r", "a", "e")
+    routes.put_route("r", "a", "e")
     for number in range(1, 7):
         routes.append("a", number)
     one.checkpoint()
@@ -452,7 +452,7 @@ def test_many_routes_resume_after_a_start() -> None:
     dests = [f"d{number}" for number in range(40)]
     for dest in dests:
         one.put(dest)
-        routes.put_forward(dest, "a", dest)
+        routes.put_route(dest, "a", dest)
     routes.append("a", 1)
     routes.end(0, OneShard.kill)
     routes.append("a", 2)

@@ -16,7 +16,7 @@ def chunk(from_seq: int, records: bytes = b'{"$seq":1,"$ts":1,"data":1}') -> Pie
 
 def test_a_chunk_read_again_soon_is_decoded_once() -> None:
     stage = ForwardStage(1)
-    runners = stage.forwards[0]
+    runners = stage.routes[0]
     source = runners.source(chunk(0))
     assert runners.source(chunk(0)) is source
     changed = runners.source(chunk(0, b'{"$seq":1,"$ts":1,"data":2}'))
@@ -26,7 +26,7 @@ def test_a_chunk_read_again_soon_is_decoded_once() -> None:
 
 def test_a_few_decoded_chunks_are_kept_for_a_short_time() -> None:
     stage = ForwardStage(1)
-    runners = stage.forwards[0]
+    runners = stage.routes[0]
     first = runners.source(chunk(0))
     others = [runners.source(chunk(seq)) for seq in range(1, SOURCES_MAX + 1)]
     assert runners.source(chunk(SOURCES_MAX)) is others[-1]
@@ -37,7 +37,7 @@ def test_a_few_decoded_chunks_are_kept_for_a_short_time() -> None:
 
 def test_routes_with_different_cursors_align_their_chunks() -> None:
     stage = ForwardStage(1)
-    spec = stage.forwards[0].feed_of("a").wanted
+    spec = stage.routes[0].feed_of("a").wanted
     for seq in (0, 1, 100, CHUNK_RECORDS_MAX - 1, CHUNK_RECORDS_MAX, 5 * CHUNK_RECORDS_MAX + 7):
         assert (seq + spec.request(seq, None).limit) % CHUNK_RECORDS_MAX == 0
     as_any = Wanted("a", frozenset(), 10, 100, True, True, True, False)
@@ -49,7 +49,7 @@ def test_a_lagging_route_does_not_wake_routes_at_the_head(monkeypatch: pytest.Mo
     one = stage.shards[0]
     for name in ("a", "e", "late"):
         one.put(name)
-    stage.put_forward("r", "a", "e")
+    stage.put_route("r", "a", "e")
     for number in range(8):
         stage.append("a", *[number] * CHUNK_RECORDS_MAX)
     head = one.topic("a").head
@@ -61,6 +61,6 @@ def test_a_lagging_route_does_not_wake_routes_at_the_head(monkeypatch: pytest.Mo
         read(feed, seq, *others)
 
     monkeypatch.setattr(LocalFeed, "read", note_read)
-    stage.put_forward("late", "a", "late", is_from_start=True)
+    stage.put_route("late", "a", "late", is_from_start=True)
     assert one.topic("late").head == head
     assert read_seqs == list(range(0, head, CHUNK_RECORDS_MAX))

@@ -31,7 +31,7 @@ def stage(*dests: str, **settings: Any) -> tuple[ForwardStage, OneShard]:
     for name in ("a", *dests):
         routes.shards[0].put(name)
     for dest in dests:
-        routes.put_forward(f"to-{dest}", "a", dest)
+        routes.put_route(f"to-{dest}", "a", dest)
     return routes, routes.shards[0]
 
 
@@ -129,7 +129,7 @@ def test_copies_of_copies_refer_to_the_first_original() -> None:
     routes, one = stage("b")
     for source, dest in (("b", "c"), ("c", "d")):
         one.put(dest)
-        routes.put_forward(f"to-{dest}", source, dest)
+        routes.put_route(f"to-{dest}", source, dest)
     append(routes, "a", LARGE, "small")
     routes.settle()
     assert copies(one, "d") == [True, True]
@@ -144,7 +144,7 @@ def test_copies_of_copies_refer_to_the_first_original() -> None:
 def test_filtered_records_are_referred_to_one_by_one() -> None:
     routes, one = stage()
     one.put("d")
-    routes.put_forward("r", "a", "d", tags=["tag", "Eq", "yes"])
+    routes.put_route("r", "a", "d", tags=["tag", "Eq", "yes"])
     append(routes, "a", *[record(number, "yes" if number % 3 else "no") for number in range(20)])
     (cursor,) = [cursor for cursor in cursors(one) if cursor.count]
     assert (cursor.count, len(cursor.offsets), cursor.first_seq) == (13, 7, 1)
@@ -158,7 +158,7 @@ def test_filtered_records_are_referred_to_one_by_one() -> None:
 def test_changed_copies_are_written_to_the_log(options: dict[str, bool]) -> None:
     routes, one = stage()
     one.put("d")
-    routes.put_forward("r", "a", "d", **options)
+    routes.put_route("r", "a", "d", **options)
     append(routes, "a", record(1, "tag", "node"))
     assert copies(one, "d") == [False]
     assert [cursor.offsets for cursor in cursors(one) if cursor.count] == [[]]
@@ -170,7 +170,7 @@ def test_copies_from_or_to_an_ephemeral_topic_are_not_references(ends: str) -> N
     one = routes.shards[0]
     for name in "ad":
         one.put(name, durability="ephemeral" if name == ends else "disk")
-    routes.put_forward("r", "a", "d")
+    routes.put_route("r", "a", "d")
     append(routes, "a", 1, 2)
     assert [bytes(cursor.data) for cursor in one.read("d").records] == [b"1", b"2"]
     assert [cursor.offsets for cursor in cursors(one) if cursor.count] == [[]]
@@ -246,7 +246,7 @@ def test_a_start_recovers_the_copies_made_around_a_checkpoint(is_after: bool) ->
             reference_count += any(cursor.offsets for cursor in cursors(one))
             routes.end(0, OneShard.kill)
             routes.pass_time(2000)
-            if "r" in one.shard.state.forwards:
+            if "r" in one.shard.state.routes:
                 assert texts(one, "d") == texts(one, "a"), (turns, more)
     assert bool(reference_count) != is_after
 
@@ -353,7 +353,7 @@ def test_caps_and_jobs_see_copies_as_records() -> None:
     one.put("d", cap_records=3)
     one.put("q", type="queue", order_by="tag")
     for dest in "dq":
-        routes.put_forward(f"to-{dest}", "a", dest)
+        routes.put_route(f"to-{dest}", "a", dest)
     for number in range(6):
         append(routes, "a", record(number, f"t{number % 2}"))
     for end in (OneShard.kill, OneShard.restart):

@@ -156,7 +156,7 @@ def test_pressure_is_published_with_its_parts(slot: Slot) -> None:
     publish(slot, one)
     assert (slot.pressure_millionths, slot.ready_count, slot.held_count) == (0, 0, 0)
     be_late(one)
-    one.shard.state.watch.wake(one.topic("a"))
+    one.shard.state.wake_queue.wake(one.topic("a"))
     one.pass_time(25)
     one.send_append("a", 1)
     one.loop.run_until_idle()
@@ -170,7 +170,7 @@ def test_pressure_is_published_with_its_parts(slot: Slot) -> None:
     one.shard.pressure.stop()
     one.settle()
     publish(slot, one)
-    assert sum(slot.scheduler_us[:-1]) == one.shard.state.watch.latency_us.count == 1
+    assert sum(slot.scheduler_us[:-1]) == one.shard.state.wake_queue.latency_us.count == 1
 
 
 def test_a_heartbeat_reports_how_late_the_loop_is(slot: Slot) -> None:

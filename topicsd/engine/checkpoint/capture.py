@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from topicsd.engine.checkpoint.snapshot_format import TopicEntry
+from topicsd.engine.checkpoint.snapshot_format import SnapshotTopic
 from topicsd.engine.pending import PendingEntry as Request
 from topicsd.engine.queue.state import queue_section
 from topicsd.engine.read.cursors import cursor_section
@@ -27,7 +27,7 @@ from topicsd.engine.write.seq_ceiling import PendingLowering
 from topicsd.segment.entry import SegmentEntry, SegmentName
 
 
-class Unpublished(NamedTuple):
+class PendingRequests(NamedTuple):
     """The requests on their way to the log, by topic, at one moment."""
 
     first_ordinals: dict[Topic, int]
@@ -48,7 +48,7 @@ class Capture(NamedTuple):
     """One topic's state, with the runs to copy."""
 
     topic: Topic
-    entry: TopicEntry
+    entry: SnapshotTopic
     """Complete except for its segments."""
     sealed: list[SegmentEntry]
     changed: list[tuple[SealedRun, bytes]]
@@ -61,7 +61,7 @@ class Capture(NamedTuple):
     dropped: list[tuple[SegmentName, str]]
 
 
-def unpublished(shard: ShardState) -> Unpublished:
+def pending_requests(shard: ShardState) -> PendingRequests:
     """Return the requests that are on their way to the log now."""
     first_ordinals: dict[Topic, int] = {}
     ceilings: dict[Topic, int] = {}
@@ -76,10 +76,10 @@ def unpublished(shard: ShardState) -> Unpublished:
         first_ordinals[topic] = min(first_ordinals.get(topic, entry.ordinal), entry.ordinal)
         if isinstance(entry, PendingLowering):
             ceilings[entry.topic] = max(ceilings.get(entry.topic, 0), entry.before.value)
-    return Unpublished(first_ordinals, ceilings, batch.next_ordinal)
+    return PendingRequests(first_ordinals, ceilings, batch.next_ordinal)
 
 
-def capture(topic: Topic, pending: Unpublished) -> Capture:
+def capture(topic: Topic, pending: PendingRequests) -> Capture:
     """Capture a topic and end its tail run, so that the run can be copied."""
     complete_to = pending.first_ordinals.get(topic, pending.next_ordinal)
     ceiling = max(topic.ceiling, topic.ceiling_logged, pending.ceilings.get(topic, 0))
@@ -118,8 +118,8 @@ def capture(topic: Topic, pending: Unpublished) -> Capture:
     return Capture(topic, entry, sealed, changed, active, tails, dead, dropped)
 
 
-def _entry(topic: Topic, complete_to: int, ceiling: int, has_records: bool) -> TopicEntry:
-    return TopicEntry(
+def _entry(topic: Topic, complete_to: int, ceiling: int, has_records: bool) -> SnapshotTopic:
+    return SnapshotTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         epoch=topic.epoch,

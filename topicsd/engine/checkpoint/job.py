@@ -24,9 +24,9 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from topicsd.engine.checkpoint.capture import Capture, capture, unpublished
+from topicsd.engine.checkpoint.capture import Capture, capture, pending_requests
 from topicsd.engine.checkpoint.install import install, undo_capture
-from topicsd.engine.checkpoint.manifest import manifest_head, manifest_pieces, topic_line, write_manifest
+from topicsd.engine.checkpoint.manifest import manifest_head, manifest_parts, topic_line, write_manifest
 from topicsd.engine.checkpoint.segment_copy import (
     Files,
     GrowingSegment,
@@ -38,13 +38,13 @@ from topicsd.engine.checkpoint.snapshot_files import write_snapshot
 from topicsd.engine.checkpoint.snapshot_format import (
     KeyGeneration,
     SnapshotHead,
-    TopicEntry,
+    SnapshotTopic,
     encode_keys,
     encode_topic,
-    snapshot_pieces,
+    snapshot_parts,
 )
 from topicsd.engine.damage import note_segment_damage
-from topicsd.engine.jobs import SYNCED, Job
+from topicsd.engine.jobs import SYNCED, BackgroundJob
 from topicsd.engine.session_log import encode_session, session_section
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
@@ -62,7 +62,7 @@ TOPICS_A_TURN = 100
 SEGMENTS_A_TURN = 32
 
 
-class Leaving(NamedTuple):
+class FilesToDrop(NamedTuple):
     """Files to drop once no snapshot before `number` is kept.
 
     Each snapshot lists the files still to be dropped, so that a start knows them too.
@@ -78,16 +78,16 @@ class Leaving(NamedTuple):
 # As `number`: hot files of segments that moved to the cold directory, where every snapshot finds them.
 MOVED = 0
 
-LEAVING = "leaving"
-_decode_leaving = msgspec.msgpack.Decoder(list[Leaving]).decode
+FILES_TO_DROP = "leaving"
+_decode_leaving = msgspec.msgpack.Decoder(list[FilesToDrop]).decode
 
 
-def leaving_of(head: SnapshotHead) -> list[Leaving]:
-    return _decode_leaving(head.sections[LEAVING]) if LEAVING in head.sections else []
+def files_to_drop_of(head: SnapshotHead) -> list[FilesToDrop]:
+    return _decode_leaving(head.sections[FILES_TO_DROP]) if FILES_TO_DROP in head.sections else []
 
 
-def files_to_drop_section(files_to_drop: list[Leaving]) -> dict[str, bytes]:
-    return {LEAVING: msgspec.msgpack.encode(files_to_drop)} if files_to_drop else {}
+def files_to_drop_section(files_to_drop: list[FilesToDrop]) -> dict[str, bytes]:
+    return {FILES_TO_DROP: msgspec.msgpack.encode(files_to_drop)} if files_to_drop else {}
 
 
 class SnapshotResult(NamedTuple):
@@ -95,7 +95,7 @@ class SnapshotResult(NamedTuple):
 
     number: int
     start: LogPlace
-    files_to_drop: list[Leaving]
+    files_to_drop: list[FilesToDrop]
 
 
 class CheckpointJob:
@@ -108,7 +108,7 @@ class CheckpointJob:
         hot: SegmentStore,
         bounds: SegmentBounds,
         number: int,
-        files_to_drop: list[Leaving],
+        files_to_drop: list[FilesToDrop],
     ) -> None:
         """Prepare a checkpoint; `files_to_drop` is what earlier snapshots have not dropped yet."""
         self._shard = shard
@@ -126,7 +126,7 @@ class CheckpointJob:
 
     def run(
         self, place: Callable[[], LogPlace | None], on_snapshot: Callable[[SnapshotResult], object]
-    ) -> Job[None]:
+    ) -> BackgroundJob[None]:
         """Run the checkpoint; call `written` once the snapshot has its name.
 
         Without a log there is nothing to write, and `written` is not called.
@@ -162,7 +162,7 @@ class CheckpointJob:
                 if self._unfinished is not None:
                     undo_capture(self._unfinished)
 
-    def _all_files_to_drop(self, deleted_topics: list[tuple[int, int]]) -> list[Leaving]:
+    def _all_files_to_drop(self, deleted_topics: list[tuple[int, int]]) -> list[FilesToDrop]:
         moved: list[tuple[SegmentName, str]] = []
         dropped: list[tuple[SegmentName, str]] = []
         for captured, _ in self._captures:
@@ -171,20 +171,20 @@ class CheckpointJob:
                 (moved if (one[0].first_seq, one[0].generation) in names else dropped).append(one)
         files_to_drop = list(self._files_to_drop)
         if moved:
-            files_to_drop.insert(0, Leaving(MOVED, moved, []))
+            files_to_drop.insert(0, FilesToDrop(MOVED, moved, []))
         if dropped or deleted_topics:
-            files_to_drop.append(Leaving(self._number, dropped, deleted_topics))
+            files_to_drop.append(FilesToDrop(self._number, dropped, deleted_topics))
         return files_to_drop
 
-    def _capture_topics(self) -> Job[None]:
+    def _capture_topics(self) -> BackgroundJob[None]:
         shard = self._shard
         for topics in _slices(list(shard.topics_by_id.values()), TOPICS_A_TURN):
-            pending = unpublished(shard)
+            pending = pending_requests(shard)
             for topic in topics:
-                while topic.leaving is not None and topic.visible:
+                while topic.deferred_requests is not None and topic.visible:
                     # The next sync decides whether the topic is deleted; until then it cannot be captured.
                     yield SYNCED
-                    pending = unpublished(shard)
+                    pending = pending_requests(shard)
                 if not topic.visible or shard.topics_by_id.get(topic.topic_id) is not topic:
                     continue  # Its creation or its delete, and all it has, is in the log after P.
                 captured = self._unfinished = capture(topic, pending)
@@ -199,7 +199,7 @@ class CheckpointJob:
                 self._unfinished = None
                 self._note(msgspec.structs.replace(captured.entry, segments=copy.entries()))
                 if copy.segments or captured.changed or captured.dead:
-                    pending = unpublished(shard)  # Time has passed while files were written.
+                    pending = pending_requests(shard)  # Time has passed while files were written.
             yield None
 
     def _log_damages(self, topic: Topic, damages: list[SegmentDamage]) -> None:
@@ -209,7 +209,7 @@ class CheckpointJob:
                 'topic "%s": active segment damaged, appends continue in a new segment', topic.name
             )
 
-    def _log_floor(self, topic: Topic) -> Job[None]:
+    def _log_floor(self, topic: Topic) -> BackgroundJob[None]:
         """Log the cap eviction floor of a topic whose marks are about to be written.
 
         Replay finds cap evictions again from the number of live records. A start from the previous snapshot
@@ -221,24 +221,24 @@ class CheckpointJob:
         self.frame_count += 1
         yield SYNCED
 
-    def _save_marks(self, captured: Capture) -> Job[None]:
+    def _save_marks(self, captured: Capture) -> BackgroundJob[None]:
         for run, marks in captured.changed:
             yield partial(write_marks, self._files, run.name, marks, captured.entry.complete_to)
             run.saved_dead_count = marks.count(1)
 
-    def _note(self, entry: TopicEntry) -> None:
+    def _note(self, entry: SnapshotTopic) -> None:
         self._entries.append(encode_topic(entry))
         # Everything that a snapshot names is on the disk, whatever the durability class.
         self._lines.append(topic_line(entry, entry.head))
 
-    def _capture_keys(self) -> Job[list[bytes]]:
+    def _capture_keys(self) -> BackgroundJob[list[bytes]]:
         keys = []
-        for columns in self._shard.dedupe.columns():
+        for columns in self._shard.idempotency_keys.columns():
             keys.append(encode_keys(KeyGeneration(*columns)))
             yield None
         return keys
 
-    def _capture_sessions(self) -> Job[dict[str, bytes]]:
+    def _capture_sessions(self) -> BackgroundJob[dict[str, bytes]]:
         """Encode the sessions; those that change meanwhile are in the log after P."""
         encoded: list[bytes] = []
         for sessions in _slices(list(self._shard.watch_sessions.values()), TOPICS_A_TURN):
@@ -246,7 +246,7 @@ class CheckpointJob:
             yield None
         return session_section(encoded)
 
-    def _install(self) -> Job[None]:
+    def _install(self) -> BackgroundJob[None]:
         segment_count = 0
         for captured, segments in self._captures:
             topic = captured.topic
@@ -259,12 +259,12 @@ class CheckpointJob:
         yield None
 
     def _write_snapshot(self, head: SnapshotHead, keys: list[bytes]) -> None:
-        parts = snapshot_pieces(head, self._entries, keys)
+        parts = snapshot_parts(head, self._entries, keys)
         write_snapshot(self._files.fs, self._files.paths, self._number, parts)
 
     def _write_manifest(self, head: SnapshotHead) -> None:
         cold_dir = self._shard.settings.cold_dir or None
-        parts = manifest_pieces(manifest_head(head, cold_dir), self._lines)
+        parts = manifest_parts(manifest_head(head, cold_dir), self._lines)
         write_manifest(self._files.fs, self._files.paths, parts)
 
     def _head(self, start: LogPlace, end: LogPlace, sections: dict[str, bytes]) -> SnapshotHead:

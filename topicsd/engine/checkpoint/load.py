@@ -16,7 +16,7 @@ from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths
 from topicsd.engine.checkpoint.rebuild_tag_order import rebuild_tag_order
 from topicsd.engine.checkpoint.snapshot_files import choose_snapshot
-from topicsd.engine.checkpoint.snapshot_format import Snapshot, TopicEntry
+from topicsd.engine.checkpoint.snapshot_format import Snapshot, SnapshotTopic
 from topicsd.engine.queue.state import load_queue
 from topicsd.engine.read.cursors import cursors_of
 from topicsd.engine.records.active_file import ActiveFile
@@ -38,18 +38,18 @@ from topicsd.segment.store import SegmentStore
 
 logger = logging.getLogger("topicsd.engine")
 
-KnownDead = dict[SegmentName, bytearray]
+DeadSets = dict[SegmentName, bytearray]
 """The bitmaps of segments that have dead records."""
 
 
-def choose_known(
+def choose_loadable_snapshot(
     fs: Fs, paths: ShardPaths, reader: SegmentReader
-) -> tuple[Snapshot | None, list[str], KnownDead]:
+) -> tuple[Snapshot | None, list[str], DeadSets]:
     """Return the newest snapshot with readable dead sets, complaints, and the dead sets.
 
     The complaints are about newer snapshots.
     """
-    dead: KnownDead = {}
+    dead: DeadSets = {}
     tried = 0
 
     def objection_to(snapshot: Snapshot) -> str:
@@ -73,7 +73,7 @@ def choose_known(
 
 
 def load_snapshot(
-    shard: ShardData, snapshot: Snapshot, hot: SegmentStore, dead: KnownDead | None = None
+    shard: ShardData, snapshot: Snapshot, hot: SegmentStore, dead: DeadSets | None = None
 ) -> None:
     """Load a snapshot into the shard; `dead` has the dead sets that were read before."""
     for entry in snapshot.topics:
@@ -91,7 +91,7 @@ def load_snapshot(
             generation.counts,
             generation.used_ms,
         )
-        shard.dedupe.add_columns(KeyColumns(*columns), now_ms)
+        shard.idempotency_keys.add_columns(KeyColumns(*columns), now_ms)
     for session in sessions_of(snapshot.head):
         apply_session(shard, session)
 
@@ -113,7 +113,7 @@ def log_unreachable_segments(shard: ShardData, cold: SegmentStore | None) -> Non
         logger.error("cold directory: %d segments are unreachable: %s", len(names), cause)
 
 
-def _topic(shard: ShardData, entry: TopicEntry, hot: SegmentStore, dead: KnownDead) -> Topic:
+def _topic(shard: ShardData, entry: SnapshotTopic, hot: SegmentStore, dead: DeadSets) -> Topic:
     topic = Topic(entry.name, entry.topic_id, entry.epoch, shard.intern_config(entry.config))
     topic.visible = True
     topic.windows_ms = tuple(entry.windows_ms)
@@ -158,7 +158,7 @@ def _live(entry: SegmentEntry, run: Run, earliest_seq: int) -> tuple[int, int]:
     return count, size
 
 
-def _run(shard: ShardData, topic: Topic, entry: SegmentEntry, hot: SegmentStore, dead: KnownDead) -> Run:
+def _run(shard: ShardData, topic: Topic, entry: SegmentEntry, hot: SegmentStore, dead: DeadSets) -> Run:
     name = SegmentName(topic.topic_id, topic.epoch, entry.first_seq, entry.generation)
     marks = _marks(shard, name, entry, dead)
     if entry.is_sealed:
@@ -182,7 +182,7 @@ def _run(shard: ShardData, topic: Topic, entry: SegmentEntry, hot: SegmentStore,
     return run
 
 
-def _marks(shard: ShardData, name: SegmentName, entry: SegmentEntry, dead: KnownDead) -> bytearray | None:
+def _marks(shard: ShardData, name: SegmentName, entry: SegmentEntry, dead: DeadSets) -> bytearray | None:
     """Return the marks of a segment's dead records, or None if it has none.
 
     There may be more than the entry counts: a checkpoint that wrote marks and then failed left them for

@@ -41,7 +41,7 @@ from shared.contract.topic_config import Discard, Durability, TopicType
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths, segment_stem, topic_dir_name
 from topicsd.engine.checkpoint.snapshot_files import write_whole
-from topicsd.engine.checkpoint.snapshot_format import SnapshotHead, TopicEntry
+from topicsd.engine.checkpoint.snapshot_format import SnapshotHead, SnapshotTopic
 from topicsd.log.file_header import UnknownVersion
 from topicsd.log.files import LogPlace
 from topicsd.segment.entry import SegmentEntry
@@ -165,7 +165,7 @@ def _place(place: LogPlace) -> ManifestPlace:
     )
 
 
-def topic_line(entry: TopicEntry, durable_seq: int) -> bytes:
+def topic_line(entry: SnapshotTopic, durable_seq: int) -> bytes:
     """Encode one topic as a line, without its end."""
     config = entry.config
     topic = ManifestTopic(
@@ -211,7 +211,7 @@ def _segment(entry: SegmentEntry) -> ManifestSegment:
     )
 
 
-def manifest_pieces(head: ManifestHead, lines: Sequence[bytes]) -> list[bytes]:
+def manifest_parts(head: ManifestHead, lines: Sequence[bytes]) -> list[bytes]:
     """Return the whole file as a list of parts, in order."""
     assert head.topic_count == len(lines)
     opening = _encoder.encode(head).removesuffix(b"}") + b',"topics":[\n'

@@ -16,13 +16,13 @@ from functools import partial
 from shared.runtime.disk_thread import Loop
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths, parse_wal_name, topic_dir_name
-from topicsd.engine.checkpoint.job import MOVED, CheckpointJob, Leaving, SnapshotResult, leaving_of
+from topicsd.engine.checkpoint.job import MOVED, CheckpointJob, FilesToDrop, SnapshotResult, files_to_drop_of
 from topicsd.engine.checkpoint.reader_lock import readers_held
 from topicsd.engine.checkpoint.segment_copy import Files, SegmentBounds
 from topicsd.engine.checkpoint.snapshot_files import drop_old_snapshots, snapshot_numbers
 from topicsd.engine.checkpoint.snapshot_format import Snapshot
 from topicsd.engine.checkpoint.trash import empty_deleted, mark_deleted, move_to_trash, purge
-from topicsd.engine.jobs import Background, Job
+from topicsd.engine.jobs import Background, BackgroundJob
 from topicsd.engine.state import ShardState
 from topicsd.engine.upkeep.tiering import delete_copy
 from topicsd.log.current_file import read_current
@@ -67,9 +67,9 @@ class Checkpointer:
         self._starts: dict[int, LogPlace] = {}
         """For each kept snapshot, where replay would begin."""
         self._damaged = set(numbers)
-        self._files_to_drop: list[Leaving] = []
+        self._files_to_drop: list[FilesToDrop] = []
         if snapshot is not None:
-            self._files_to_drop = leaving_of(snapshot.head)
+            self._files_to_drop = files_to_drop_of(snapshot.head)
             self._starts[snapshot.head.number] = snapshot.head.start
             self._damaged = {number for number in numbers if number > snapshot.head.number}
         self._file = place.file if (place := shard.log.place) is not None else 0
@@ -171,7 +171,7 @@ class Checkpointer:
         if self._has_work and self._shard.log.place is not None:
             self._background.run_now(self._run())
 
-    def _run(self) -> Job[None]:
+    def _run(self) -> BackgroundJob[None]:
         if self._is_disk_full:
             yield from self.purge()
         frames = self._shard.log.frame_count
@@ -195,7 +195,7 @@ class Checkpointer:
 
     # -- removal of files that are not needed ----------------------------------------------------------------
 
-    def _drop(self) -> Job[None]:
+    def _drop(self) -> BackgroundJob[None]:
         fs, paths = self._files.fs, self._files.paths
         kept = yield partial(drop_old_snapshots, fs, paths, damaged=self._damaged)
         self._starts = {number: start for number, start in self._starts.items() if number in kept}
@@ -207,7 +207,7 @@ class Checkpointer:
             yield from self._remove_files(self._files_to_drop[0])
             self._files_to_drop = self._files_to_drop[1:]
 
-    def _remove_files(self, files_to_drop: Leaving) -> Job[None]:
+    def _remove_files(self, files_to_drop: FilesToDrop) -> BackgroundJob[None]:
         fs, paths = self._files.fs, self._files.paths
         # The marks of a moved segment are written to the hot directory, and may be newer than those in the
         # cold one.
@@ -229,7 +229,7 @@ class Checkpointer:
         files = [os.path.join(paths.root, name.key(suffix)) for suffix in suffixes]
         move_to_trash(self._files.fs, paths, files, self._shard.clock.now_ms())
 
-    def purge(self) -> Job[None]:
+    def purge(self) -> BackgroundJob[None]:
         """Unlink files whose grace time in the trash has ended; also called between checkpoints."""
         fs, paths = self._files.fs, self._files.paths
         grace_ms = self._shard.settings.reader_grace_ms

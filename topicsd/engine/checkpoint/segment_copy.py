@@ -23,11 +23,11 @@ from topicsd.disk.atomic_replace import replace_file
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths
 from topicsd.engine.checkpoint.capture import Capture
-from topicsd.engine.jobs import Job
+from topicsd.engine.jobs import BackgroundJob
 from topicsd.engine.read.fill_page import READ_GAP_BYTES, READ_SPAN_BYTES
 from topicsd.engine.read.page import Frames
 from topicsd.engine.records.tag_index import TagIndex
-from topicsd.engine.records.tail_run import TailRun, stretches_of
+from topicsd.engine.records.tail_run import TailRun, adjacent_ranges
 from topicsd.engine.routes.copies import own_frames
 from topicsd.log.files import LogFiles
 from topicsd.log.frame import FLAG_TAG, HEADER, HEADER_BYTES
@@ -139,7 +139,7 @@ class SegmentCopy:
         self.damages: list[SegmentDamage] = []
         """Damage of active segments that were closed because of it."""
 
-    def run(self) -> Job[None]:
+    def run(self) -> BackgroundJob[None]:
         """Copy all captured records."""
         captured = self._captured
         try:
@@ -173,7 +173,7 @@ class SegmentCopy:
         is_less = active.dead is not None or self._captured.entry.earliest_seq > entry.first_seq
         return bool(self._captured.tails) or is_old or is_less
 
-    def _copy_run(self, tail: TailRun) -> Job[None]:
+    def _copy_run(self, tail: TailRun) -> BackgroundJob[None]:
         seq = max(tail.first_seq, self._captured.entry.earliest_seq)
         while seq < tail.next_seq:
             segment = self._segment
@@ -193,7 +193,7 @@ class SegmentCopy:
         topic.has_files = True
         return GrowingSegment(SegmentName(topic.topic_id, topic.epoch, first_seq, 0), topic.complete_to)
 
-    def _open(self, segment: GrowingSegment) -> Job[bool]:
+    def _open(self, segment: GrowingSegment) -> BackgroundJob[bool]:
         """Open the segment for appending; return False if it was damaged and has been closed."""
         identity = self._files.identity
         header = SegmentHeader(identity.shard, identity.instance, *segment.name)
@@ -203,7 +203,7 @@ class SegmentCopy:
 
         return (yield from self._run_or_close(segment, open_))
 
-    def _run_or_close(self, segment: GrowingSegment, work: Callable[[], None]) -> Job[bool]:
+    def _run_or_close(self, segment: GrowingSegment, work: Callable[[], None]) -> BackgroundJob[bool]:
         """Do `work` on the thread; on damage close the segment and return False."""
         damages = yield partial(_return_damage, work)
         if not damages:
@@ -219,7 +219,7 @@ class SegmentCopy:
         yield from self._end_segment()
         return False
 
-    def _copy_step(self, segment: GrowingSegment, tail: TailRun, seq: int) -> Job[int]:
+    def _copy_step(self, segment: GrowingSegment, tail: TailRun, seq: int) -> BackgroundJob[int]:
         """Copy some records from `seq` on; return the seq after them."""
         at = seq - tail.first_seq
         count = min(STEP_RECORDS, segment.room(self._bounds), tail.next_seq - seq)
@@ -227,7 +227,7 @@ class SegmentCopy:
         room = min(STEP_BYTES, max(1, self._bounds.bytes_max - segment.data_bytes))
         count = max(1, bisect_right(list(accumulate(lengths)), room))
         del lengths[count:]
-        spans = list(_spans(stretches_of(tail.places[at : at + count], lengths)))
+        spans = list(_spans(adjacent_ranges(tail.places[at : at + count], lengths)))
         data = yield partial(_read_spans, self._files.log, spans)
         assert len(data) == sum(lengths), "the log returned fewer bytes than its index lists"
         starts = list(accumulate(lengths, initial=0))
@@ -258,7 +258,7 @@ class SegmentCopy:
                 tag_at = at + HEADER_BYTES + node_len
                 segment.tags.add(data[tag_at : tag_at + tag_len], seq + number)
 
-    def _seal(self) -> Job[None]:
+    def _seal(self) -> BackgroundJob[None]:
         segment = self._segment
         assert segment is not None
         if self._writer is None and not (yield from self._open(segment)):
@@ -273,7 +273,7 @@ class SegmentCopy:
             segment.is_sealed = True
             yield from self._end_segment()
 
-    def _end_segment(self) -> Job[None]:
+    def _end_segment(self) -> BackgroundJob[None]:
         segment, writer = self._segment, self._writer
         assert segment is not None
         if writer is not None:

@@ -19,7 +19,7 @@ newer version: only in the second case does the checksum match.
     >>> place = LogPlace(file=1, offset=142, ordinal=3, chain=5)
     >>> head = SnapshotHead(instance=b"i" * 16, shard=0, number=7, start=place, end_ordinal=3, end_file=1,
     ...                     end_offset=142, created_ms=0, topic_count=0)
-    >>> data = b"".join(snapshot_pieces(head, [], []))
+    >>> data = b"".join(snapshot_parts(head, [], []))
     >>> data[:20].hex(" ", 4), data[28:32].hex(" ")
     ('544f5049 43534e50 01000000 2d000000 00000000', '93 9a c4 10')
     >>> decode_snapshot(data).head == head
@@ -67,7 +67,7 @@ class SnapshotDamage(Exception):
     """These bytes are not a whole snapshot; the message says why."""
 
 
-class TopicEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class SnapshotTopic(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One topic, as in `engine/topic.py`."""
 
     name: str
@@ -126,7 +126,7 @@ class Snapshot(NamedTuple):
     """A decoded snapshot."""
 
     head: SnapshotHead
-    topics: list[TopicEntry]
+    topics: list[SnapshotTopic]
     keys: list[KeyGeneration]
 
 
@@ -134,7 +134,7 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Snapshot)
 
 
-def encode_topic(entry: TopicEntry) -> bytes:
+def encode_topic(entry: SnapshotTopic) -> bytes:
     assert TOPIC_SECTIONS.issuperset(entry.sections), entry.sections
     return _encoder.encode(entry)
 
@@ -143,7 +143,7 @@ def encode_keys(generation: KeyGeneration) -> bytes:
     return _encoder.encode(generation)
 
 
-def snapshot_pieces(head: SnapshotHead, topics: list[bytes], keys: list[bytes]) -> list[bytes]:
+def snapshot_parts(head: SnapshotHead, topics: list[bytes], keys: list[bytes]) -> list[bytes]:
     """Return the whole file as a list of parts, with the encoded topics and keys uncopied."""
     assert len(head.instance) == 16
     assert HEAD_SECTIONS.issuperset(head.sections), head.sections

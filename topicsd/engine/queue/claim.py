@@ -15,10 +15,10 @@ from typing import Final
 
 from shared.contract.errors import CORRUPT_SEGMENT, NOT_A_QUEUE, Refusal
 from shared.contract.topic_config import CLAMPED_FIELDS
-from topicsd.engine.pending import PendingEntry, tell
+from topicsd.engine.pending import PendingEntry, call_reply
 from topicsd.engine.queue.fresh_jobs import serve_in_turn
 from topicsd.engine.queue.job import READY, ClaimedJob, JobState
-from topicsd.engine.queue.job_records import Texts, read_texts
+from topicsd.engine.queue.job_records import JobRecords, read_job_records
 from topicsd.engine.queue.lease_queue import COLLECTED_MAX, LeaseQueue
 from topicsd.engine.queue.state import lease_frame, settle_parked
 from topicsd.engine.records.sealed_run import SealedRun
@@ -73,7 +73,7 @@ def claim(shard: ShardState, name: str, request: ClaimRequest, reply: Reply) -> 
     ends that wait for this claim: it receives an answer without jobs.
     """
     topic = shard.topics.get(name)
-    if topic is not None and topic.leaving is not None:
+    if topic is not None and topic.deferred_requests is not None:
         shard.defer(topic, partial(claim, shard, name, request, reply), reply)
         return None
     result = queue_of(shard, name)
@@ -109,8 +109,8 @@ class _Cohort:
         return self._topic.base_priority(now_ms)
 
     def wake(self) -> None:
-        self._shard.watch.add(self, self.serve)
-        self._shard.watch.wake(self)
+        self._shard.wake_queue.add(self, self.serve)
+        self._shard.wake_queue.wake(self)
 
     def leave(self, pending: _PendingClaim) -> None:
         """Answer a claim without jobs, since its client may have disconnected."""
@@ -140,18 +140,18 @@ def _serve_after_removal(shard: ShardState, topic: Topic, cohort: list[_PendingC
 
 
 def _serve_if_visible(shard: ShardState, topic: Topic, cohort: list[_PendingClaim]) -> None:
-    if topic.queue is not None and shard.visible_topic(topic.name) is topic and topic.leaving is None:
+    if topic.queue is not None and shard.visible_topic(topic.name) is topic and topic.deferred_requests is None:
         _serve(shard, topic, topic.queue, cohort)
         return
     for pending in cohort:
-        tell(pending.reply, topic_not_found(topic.name))
+        call_reply(pending.reply, topic_not_found(topic.name))
 
 
 def _serve(shard: ShardState, topic: Topic, queue: LeaseQueue, cohort: list[_PendingClaim]) -> None:
     refusal = shard.log.admit_control() if logs_leases(topic) else None
     if refusal is not None:
         for pending in cohort:
-            tell(pending.reply, refusal)
+            call_reply(pending.reply, refusal)
         return
     now = shard.clock.now_ms()
     log_expired(shard, topic, now)
@@ -184,8 +184,8 @@ def _serve(shard: ShardState, topic: Topic, queue: LeaseQueue, cohort: list[_Pen
         take(cohort[0], cohort[0].count)
     else:
         serve_in_turn(cohort, lambda pending: take(pending, 1))
-    if shard.due.timers:
-        shard.due.look(topic)
+    if shard.queue_timers.timers:
+        shard.queue_timers.refresh(topic)
     if len(queue.parked) > parked_before:
         _log_parked(shard, topic, [*islice(reversed(queue.parked), len(queue.parked) - parked_before)][::-1])
     if len(queue.parked) >= parked_max:
@@ -242,18 +242,18 @@ class _ResponseBudget:
 
 def _read_records(shard: ShardState, topic: Topic, pending: _PendingClaim) -> None:
     if pending.claimed:
-        read_texts(shard, topic, [one.seq for one in pending.claimed], partial(_on_records, topic, pending))
+        read_job_records(shard, topic, [one.seq for one in pending.claimed], partial(_on_records, topic, pending))
     else:
         _send_answer(topic, {}, pending)
 
 
-def _on_records(topic: Topic, pending: _PendingClaim, texts: Texts) -> None:
+def _on_records(topic: Topic, pending: _PendingClaim, texts: JobRecords) -> None:
     by_seq = texts.by_seq
     if texts.damaged and not by_seq:
         seq, what = next(iter(texts.damaged.items()))
         message = f'seq {seq} of topic "{topic.name}" is damaged, claim again for other jobs: {what}'
         detail: dict[str, object] = {"first_seq": seq, "last_seq": max(texts.damaged), "next_from_seq": seq}
-        tell(pending.reply, Refusal(CORRUPT_SEGMENT, message, detail))
+        call_reply(pending.reply, Refusal(CORRUPT_SEGMENT, message, detail))
         return
     jobs = {
         one.seq: b'{"lease_id":"lease_%x","deadline":%d,"deliveries":%d,%b'
@@ -266,7 +266,7 @@ def _on_records(topic: Topic, pending: _PendingClaim, texts: Texts) -> None:
 
 def _send_answer(topic: Topic, jobs: dict[int, bytes], pending: _PendingClaim) -> None:
     assert topic.queue is not None
-    tell(pending.reply, ClaimAnswer(topic.name, jobs, pending.claimed, topic.queue.counts().ready))
+    call_reply(pending.reply, ClaimAnswer(topic.name, jobs, pending.claimed, topic.queue.counts().ready))
 
 
 def _log_parked(shard: ShardState, topic: Topic, seqs: list[int]) -> None:
@@ -348,4 +348,4 @@ class PendingLease(PendingEntry):
 
     def refuse(self, refusal: Refusal) -> None:
         if self._reply is not None:
-            tell(self._reply, refusal)
+            call_reply(self._reply, refusal)

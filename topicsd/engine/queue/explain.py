@@ -40,7 +40,7 @@ def state_of(topic: Topic, queue: LeaseQueue, seq: int) -> dict[str, object]:
         details["reason"] = job.reason
     if job.state in ASIDE:
         return {"state": "parked", "dead_letter": topic.config.dead_letter, **details}
-    if job.is_leaving:
+    if job.is_ending:
         return {"state": "ending", **details}
     if job.state == IN_FLIGHT:
         return {"state": "in_flight", "node": job.node, "deadline": job.deadline, **details}
@@ -61,7 +61,7 @@ def skip_reason(topic: Topic, queue: LeaseQueue, seq: int, node: str) -> str:
 
 
 def _ending(topic: Topic, queue: LeaseQueue, seq: int) -> str:
-    ending = queue.endings.of(seq)
+    ending = queue.outcomes.of(seq)
     lost = topic.lost.next_after(seq - 1)
     is_lost = seq < topic.evict_floor or (lost is not None and lost.first <= seq)
     return UNKNOWN if ending == ACKED and is_lost else ending

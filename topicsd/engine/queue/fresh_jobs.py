@@ -40,7 +40,7 @@ class FreshJobs:
         self.seq = seq
         return seq if seq <= head else 0
 
-    def is_job(self, seq: int) -> None:
+    def note_job(self, seq: int) -> None:
         """Note that the record has a `Job`, until it is removed."""
         rows = self._job_ranges
         if seq <= self.seq:

@@ -23,7 +23,7 @@ ASIDE: Final = (PARKED, SENT)
 class Job:
     """The state of one job that was claimed or delayed."""
 
-    __slots__ = ("deadline", "deliveries", "is_leaving", "lease", "node", "reason", "state")
+    __slots__ = ("deadline", "deliveries", "is_ending", "lease", "node", "reason", "state")
 
     def __init__(self) -> None:
         self.state = READY
@@ -35,7 +35,7 @@ class Job:
         self.node = ""
         self.reason = ""
         """Why the job was returned."""
-        self.is_leaving = False
+        self.is_ending = False
 
 
 class JobState(NamedTuple):
@@ -77,7 +77,7 @@ DELETED: Final = "deleted"
 UNKNOWN: Final = "gone"
 
 
-class Taken:
+class DeletedSeqs:
     """The seqs that a delete removes, or only their number when there are more than `ENDED_MAX`."""
 
     __slots__ = ("count", "last_seq", "seqs")
@@ -95,14 +95,14 @@ class Taken:
             self.seqs += seqs
 
 
-class Endings:
+class Outcomes:
     """The outcomes of jobs that no longer exist.
 
-    >>> endings = Endings()
-    >>> endings.note_dead([3])
-    >>> endings.note_deleted(Taken(5))
-    >>> endings.forget_to(2)
-    >>> [endings.of(seq) for seq in (2, 3, 4, 5)]
+    >>> outcomes = Outcomes()
+    >>> outcomes.note_dead([3])
+    >>> outcomes.note_deleted(DeletedSeqs(5))
+    >>> outcomes.forget_to(2)
+    >>> [outcomes.of(seq) for seq in (2, 3, 4, 5)]
     ['gone', 'dead', 'acked', 'deleted']
     """
 
@@ -123,7 +123,7 @@ class Endings:
         self.dead.update(seqs)
         self._forget_old()
 
-    def note_deleted(self, taken: Taken) -> None:
+    def note_deleted(self, taken: DeletedSeqs) -> None:
         if taken.count > ENDED_MAX:
             self.forget_to(taken.last_seq)
         else:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from topicsd.engine.pending import tell
+from topicsd.engine.pending import call_reply
 from topicsd.engine.read.fetch import fetch
 from topicsd.engine.read.fill_page import Fetched, PageSource, Unfetched, keep_fetched
 from topicsd.engine.read.page import PAGE_RECORDS, VARIANTS, Page
@@ -29,10 +29,10 @@ _ALL = VARIANTS[True, True]
 SPREAD_MAX: Final = 4
 
 
-decode_text = msgspec.json.Decoder(RenderedRecord).decode
+decode_job_record = msgspec.json.Decoder(RenderedRecord).decode
 
 
-class Texts(NamedTuple):
+class JobRecords(NamedTuple):
     """The records read for some jobs, and the damage met, by seq."""
 
     by_seq: dict[int, bytes]
@@ -40,8 +40,8 @@ class Texts(NamedTuple):
     damaged: dict[int, str]
 
 
-def read_texts(
-    shard: ShardState, topic: Topic, seqs: Sequence[int], on_records: Callable[[Texts], None]
+def read_job_records(
+    shard: ShardState, topic: Topic, seqs: Sequence[int], on_records: Callable[[JobRecords], None]
 ) -> None:
     """Read the records that exist; call `on_records` at once or when the disk read is done."""
     _read(shard, topic, seqs, on_records, [])
@@ -51,11 +51,11 @@ def _read(
     shard: ShardState,
     topic: Topic,
     seqs: Sequence[int],
-    on_records: Callable[[Texts], None],
+    on_records: Callable[[JobRecords], None],
     fetched: list[Fetched],
 ) -> None:
     result = _read_pages(shard, topic, seqs, fetched)
-    if isinstance(result, Texts):
+    if isinstance(result, JobRecords):
         on_records(result)
         return
     run, first, bytes_wanted = result
@@ -81,12 +81,12 @@ def _on_fetched(
     if is_dense:
         keep_fetched(shard, topic, _ALL, one)
     for resume in shard.job_reads.pop(run):
-        tell(resume, one)
+        call_reply(resume, one)
 
 
 def _read_pages(
     shard: ShardState, topic: Topic, seqs: Sequence[int], fetched: Sequence[Fetched]
-) -> Texts | Unfetched:
+) -> JobRecords | Unfetched:
     source = PageSource(shard, topic, _ALL, fetched)
     records: dict[int, bytes] = {}
     damaged: dict[int, str] = {}
@@ -108,4 +108,4 @@ def _read_pages(
         start, end = page.start_of(seq), page.ends[seq - page.first_seq]
         if start < end:
             records[seq] = page.text[start : end - 1]  # Without the comma.
-    return Texts(records, damaged)
+    return JobRecords(records, damaged)

@@ -40,7 +40,7 @@ from topicsd.engine.queue.job import (
     SENT,
     ClaimedJob,
     Counts,
-    Endings,
+    Outcomes,
     Job,
     JobState,
     Records,
@@ -62,7 +62,7 @@ class LeaseQueue:
 
     __slots__ = (
         "_blocked_fresh",
-        "_by_seq",
+        "_fresh_position",
         "_counts",
         "_due",
         "_fresh",
@@ -70,7 +70,7 @@ class LeaseQueue:
         "_records",
         "_removals",
         "dead_lettered",
-        "endings",
+        "outcomes",
         "former",
         "jobs",
         "order",
@@ -86,7 +86,7 @@ class LeaseQueue:
         """In an ordered queue: fresh jobs that are ready. May contain outdated entries."""
         self._blocked_fresh = 0
         """In an ordered queue: the number of fresh jobs that are blocked."""
-        self._by_seq = FreshJobs()
+        self._fresh_position = FreshJobs()
         """In an unordered queue: the position of the next fresh job."""
         self.jobs: dict[int, Job] = {}
         self._counts = [0, 0, 0, 0, 0, 0]
@@ -101,7 +101,7 @@ class LeaseQueue:
         self.former: dict[str, None] = {}
         """Previous dead-letter topics that may hold a copy of a parked job."""
         self.dead_lettered = 0
-        self.endings = Endings()
+        self.outcomes = Outcomes()
         self._removals: deque[tuple[Iterator[int], int]] = deque()
         """Seqs of removed records whose jobs may still be here, each with the last seq that counts (L9)."""
         self.schedule_removal: Callable[[], object] | None = None
@@ -157,7 +157,7 @@ class LeaseQueue:
         return (
             job is not None
             and (job.state in (IN_FLIGHT, READY) or (job.state == BLOCKED and not is_extend))
-            and not job.is_leaving
+            and not job.is_ending
             and job.lease != 0
             and job.node == node
             and (lease is None or lease == job.lease)
@@ -285,7 +285,7 @@ class LeaseQueue:
             seq
             for seq in seqs
             if (job := self.jobs[seq]).state == PARKED
-            and not job.is_leaving
+            and not job.is_ending
             and (not deliveries_max or job.deliveries < deliveries_max)
         ]
         for seq in seqs_to_unpark:
@@ -294,14 +294,14 @@ class LeaseQueue:
     def mark_ending(self, seqs: Iterable[int]) -> None:
         """Mark jobs whose end is on its way to the log (L6)."""
         for seq in seqs:
-            self.jobs[seq].is_leaving = True
+            self.jobs[seq].is_ending = True
 
     def unmark_ending(self, seqs: Iterable[int]) -> None:
         """Undo `mark_ending`: the jobs have not ended."""
         for seq in seqs:
             job = self.jobs.get(seq)
             if job is not None:
-                job.is_leaving = False
+                job.is_ending = False
                 self._change_state(seq, job, job.state, job.deadline)
 
     def job_state(self, seq: int) -> JobState:
@@ -397,12 +397,12 @@ class LeaseQueue:
 
     def _is_ready_again(self, seq: int) -> bool:
         job = self.jobs.get(seq)
-        return job is not None and job.state == READY and not job.is_leaving
+        return job is not None and job.state == READY and not job.is_ending
 
     def _next_fresh(self) -> int:
         if self.order is not None:
             return self._fresh.front() or 0
-        return self._by_seq.next(self._records, self.jobs)
+        return self._fresh_position.next(self._records, self.jobs)
 
     def _is_due(self, entry: tuple[int, int]) -> bool:
         deadline, seq = entry
@@ -411,7 +411,7 @@ class LeaseQueue:
             job is not None
             and job.deadline == deadline
             and job.state in (IN_FLIGHT, DELAYED)
-            and not job.is_leaving
+            and not job.is_ending
         )
 
     def _fresh_ready_count(self) -> int:
@@ -431,7 +431,7 @@ class LeaseQueue:
             if lane is not None and lane.ready != seq:
                 self._blocked_fresh -= 1
         else:
-            self._by_seq.is_job(seq)
+            self._fresh_position.note_job(seq)
         return job
 
     def _change_state(self, seq: int, job: Job, state: int, deadline: int = 0) -> None:

@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 from shared.contract.errors import CORRUPT_SEGMENT, Refusal, reason_without_path
 from shared.contract.topic_config import CLAMPED_FIELDS
-from topicsd.engine.pending import PendingEntry, tell
+from topicsd.engine.pending import PendingEntry, call_reply
 from topicsd.engine.queue.claim import log_lease, logs_leases, queue_of
 from topicsd.engine.queue.explain import skip_reason
 from topicsd.engine.queue.lease_queue import LeaseQueue
-from topicsd.engine.requests import Reply, Settled, SettleRequest
+from topicsd.engine.requests import Reply, SettleAnswer, SettleRequest
 from topicsd.engine.retention.delete import apply_delete
 from topicsd.engine.retention.eviction_log import log_expired
 from topicsd.engine.state import ShardState
@@ -40,7 +40,7 @@ Settle = Callable[[ShardState, str, SettleRequest, Reply], None]
 
 
 def ack(shard: ShardState, name: str, request: SettleRequest, reply: Reply) -> None:
-    """End jobs that are done; `reply` gets `Settled` or a `Refusal`."""
+    """End jobs that are done; `reply` gets `SettleAnswer` or a `Refusal`."""
     split = _split_jobs(shard, name, request, reply, ack, is_logged=True)
     if split is None:
         return
@@ -63,8 +63,8 @@ def nack(shard: ShardState, name: str, request: SettleRequest, reply: Reply) -> 
     before = [queue.job_state(seq) for seq in done]
     for seq in done:
         queue.return_job(seq, due, request.reason)
-    if due and shard.due.timers:
-        shard.due.look(topic)
+    if due and shard.queue_timers.timers:
+        shard.queue_timers.refresh(topic)
     log_lease(shard, topic, before, partial(_send_answer, shard, topic, done, skipped, 0, reply), reply)
 
 
@@ -97,7 +97,7 @@ def _split_jobs(
     Return None if the request was answered or deferred.
     """
     topic = shard.topics.get(name)
-    if topic is not None and topic.leaving is not None:
+    if topic is not None and topic.deferred_requests is not None:
         shard.defer(topic, partial(operation, shard, name, request, reply), reply)
         return None
     result = queue_of(shard, name)
@@ -132,8 +132,8 @@ def _send_answer(
     assert topic.queue is not None
     if done and not deadline and topic.waiters is not None:
         # A job stream may have room for another job, or a job may be ready for it. Extending changes neither.
-        shard.watch.wake(topic)
-    tell(reply, Settled(topic.name, done, skipped.seqs, skipped.reasons, topic.queue.counts(), deadline))
+        shard.wake_queue.wake(topic)
+    call_reply(reply, SettleAnswer(topic.name, done, skipped.seqs, skipped.reasons, topic.queue.counts(), deadline))
 
 
 def end_jobs(
@@ -172,7 +172,7 @@ class PendingAck(PendingEntry):
             apply_delete(self.topic, self._control)
         except (SegmentDamage, OSError) as error:
             # The frame is in the log: the next start that can read the segment applies it.
-            tell(
+            call_reply(
                 self._reply,
                 Refusal(
                     CORRUPT_SEGMENT,
@@ -187,4 +187,4 @@ class PendingAck(PendingEntry):
         self._queue.unmark_ending(self._control.seqs)
 
     def refuse(self, refusal: Refusal) -> None:
-        tell(self._reply, refusal)
+        call_reply(self._reply, refusal)

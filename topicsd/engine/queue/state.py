@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from topicsd.engine.queue.job import ASIDE, BLOCKED, DELAYED, IN_FLIGHT, PARKED, READY, Endings, JobState
+from topicsd.engine.queue.job import ASIDE, BLOCKED, DELAYED, IN_FLIGHT, PARKED, READY, Outcomes, JobState
 from topicsd.engine.queue.lease_queue import LeaseQueue
 from topicsd.engine.topic import Topic
 from topicsd.log.control_frame import Lease, encode_control
@@ -59,7 +59,7 @@ def queue_section(topic: Topic) -> dict[str, bytes]:
             jobs.append(JobState(seq, READY, job.deliveries, 0, 0, "", job.reason))
         else:
             delivered.append((seq, job.deliveries))
-    outcomes = queue.endings
+    outcomes = queue.outcomes
     if not (
         jobs or delays or delivered or queue.dead_lettered or outcomes.deleted or outcomes.known_from > 1
     ):
@@ -75,7 +75,7 @@ def load_queue(topic: Topic, sections: dict[str, bytes]) -> None:
         return
     section = _decode(encoded)
     queue.dead_lettered = section.dead_lettered
-    queue.endings = Endings(section.dead, section.deleted, section.known_from)
+    queue.outcomes = Outcomes(section.dead, section.deleted, section.known_from)
     queue.former = dict.fromkeys(section.former)
     states = section.jobs
     states += [JobState(seq, DELAYED, 0, 0, due, "", "") for seq, due in section.delays]

@@ -12,7 +12,7 @@ from typing import Any
 from shared.runtime.clock import Clock
 from shared.runtime.disk_thread import Loop
 from topicsd.engine.topic import NEVER, Topic
-from topicsd.engine.wakeups.wake_queue import Watch
+from topicsd.engine.wakeups.wake_queue import WakeQueue
 
 # How late a timer can be after the system clock is set forward.
 WAIT_MS_MAX = 60_000
@@ -30,7 +30,7 @@ class _Timer:
 class QueueTimers:
     """The timers of a shard's queues."""
 
-    def __init__(self, loop: Loop, clock: Clock, watch: Watch) -> None:
+    def __init__(self, loop: Loop, clock: Clock, watch: WakeQueue) -> None:
         self._loop = loop
         self._clock = clock
         self._watch = watch
@@ -39,7 +39,7 @@ class QueueTimers:
     def enter(self, topic: Topic) -> None:
         """Count one more request that waits for jobs of the topic."""
         self.timers.setdefault(topic, _Timer()).waiting_count += 1
-        self.look(topic)
+        self.refresh(topic)
 
     def leave(self, topic: Topic) -> None:
         timer = self.timers[topic]
@@ -49,7 +49,7 @@ class QueueTimers:
             if timer.handle is not None:
                 timer.handle.cancel()
 
-    def look(self, topic: Topic) -> None:
+    def refresh(self, topic: Topic) -> None:
         """Set the timer to an earlier time if the next expiry is earlier now."""
         queue, timer = topic.queue, self.timers.get(topic)
         due_ms = queue.next_due() if timer is not None and queue is not None else None
@@ -66,4 +66,4 @@ class QueueTimers:
         assert topic.queue is not None
         if topic.queue.collect(self._clock.now_ms()) and topic.waiters is not None:
             self._watch.wake(topic)
-        self.look(topic)
+        self.refresh(topic)

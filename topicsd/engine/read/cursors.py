@@ -21,7 +21,7 @@ import msgspec
 from shared.contract.errors import HEAD_MISMATCH, INVALID_REQUEST, NOT_FOUND, THROTTLED, Refusal
 from shared.contract.names import refuse_cursor_name
 from shared.text.message import quoted
-from topicsd.engine.pending import PendingEntry, tell
+from topicsd.engine.pending import PendingEntry, call_reply
 from topicsd.engine.read.seek import count_live
 from topicsd.engine.records.run import Run
 from topicsd.engine.records.sealed_run import SealedRun
@@ -60,7 +60,7 @@ def put_cursor(
 ) -> None:
     """Set a cursor, forward or back; `reply` gets `CursorPut` or a `Refusal`."""
     topic = shard.topics.get(topic_name)
-    if topic is not None and topic.leaving is not None:
+    if topic is not None and topic.deferred_requests is not None:
         retry = partial(put_cursor, shard, topic_name, name, from_seq, epoch, reply)
         shard.defer(topic, retry, reply)
         return
@@ -83,7 +83,7 @@ def put_cursor(
 def delete_cursor(shard: ShardState, topic_name: str, name: str, reply: Reply) -> None:
     """Delete a cursor, if it exists; `reply` gets `CursorDeleted` or a `Refusal`."""
     topic = shard.topics.get(topic_name)
-    if topic is not None and topic.leaving is not None:
+    if topic is not None and topic.deferred_requests is not None:
         shard.defer(topic, partial(delete_cursor, shard, topic_name, name, reply), reply)
         return
     if topic is None or not topic.visible:
@@ -165,7 +165,7 @@ class PendingCursor(PendingEntry):
         self.end_wait()
         cursor = self.cursor
         changed = apply_cursor(self.shard, self.topic, cursor)
-        tell(
+        call_reply(
             self.reply, CursorDeleted(cursor.name, changed) if cursor.is_gone else CursorPut(cursor, changed)
         )
 
@@ -173,7 +173,7 @@ class PendingCursor(PendingEntry):
         self.end_wait()  # Nothing else to undo: the cursor is set on publication only.
 
     def refuse(self, refusal: Refusal) -> None:
-        tell(self.reply, refusal)
+        call_reply(self.reply, refusal)
 
 
 logger = logging.getLogger("topicsd.engine")
@@ -190,7 +190,7 @@ class Lag(NamedTuple):
 NO_LAG = Lag(0, 0, 0)
 
 
-def records_behind(topic: Topic, seqs: Sequence[int]) -> list[int]:
+def records_after(topic: Topic, seqs: Sequence[int]) -> list[int]:
     """Return the number of live records after each of the seqs, in one pass over the runs."""
     after_run = [0]
     for run in reversed(topic.runs):
@@ -221,11 +221,11 @@ def measure_lag(shard: ShardState, topic: Topic, seq: int, reply: Reply) -> None
 
         def on_loaded(failure: SegmentDamage | OSError | None) -> None:
             if failure is not None:
-                tell(reply, _lag_without_index(topic, run, failure))
+                call_reply(reply, _lag_without_index(topic, run, failure))
             elif first < topic.earliest_seq or topic.run_of(first) is not run:
                 measure_lag(shard, topic, seq, reply)
             else:
-                tell(reply, _lag(shard, topic, run, first))
+                call_reply(reply, _lag(shard, topic, run, first))
 
         thread.submit(lambda: _load(run), on_loaded)
 

@@ -14,7 +14,7 @@ from itertools import accumulate
 
 from shared.contract.errors import Refusal
 from shared.runtime.unexpected_error import unforeseen
-from topicsd.engine.pending import tell
+from topicsd.engine.pending import call_reply
 from topicsd.engine.read.fill_page import Fetched, Unfetched, keep_fetched
 from topicsd.engine.read.page import VARIANTS, Frames
 from topicsd.engine.read.read import read
@@ -83,7 +83,7 @@ class WaitingRead:
         if isinstance(answer, Unfetched):
             self.wait_for(answer)
         else:
-            tell(self._reply, answer)
+            call_reply(self._reply, answer)
 
     def _read_again(self, fetched: Fetched | OSError) -> ReadAnswer | Refusal | Unfetched:
         assert isinstance(fetched, Fetched), fetched

@@ -72,9 +72,9 @@ class PageSource:
         while page.next_seq <= last:
             missing = self._grow(page, last, bytes_wanted)
             if missing is not None:
-                cache.grew(len(page.text) - before)
+                cache.add_bytes(len(page.text) - before)
                 return missing
-        cache.grew(len(page.text) - before)
+        cache.add_bytes(len(page.text) - before)
         if page.damage is not None:
             # Do not cache damage: a later read may succeed.
             cache.forget(self._topic.epoch, first, self._variant)
@@ -148,7 +148,7 @@ def keep_fetched(shard: ShardState, topic: Topic, variant: Variant, fetched: Fet
             continue
         before = len(page.text)
         page.add_frames(topic.topic_id, frames.part(first, last), variant)
-        cache.grew(len(page.text) - before)
+        cache.add_bytes(len(page.text) - before)
         if page.damage is not None:
             cache.forget(topic.epoch, first, variant)
 

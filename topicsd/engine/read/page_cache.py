@@ -31,7 +31,7 @@ class PageCache:
         page = self._pages.get(key)
         if page is None:
             page = self._pages[key] = Page(number * PAGE_RECORDS)
-            self.grew(PAGE_COST_BYTES)
+            self.add_bytes(PAGE_COST_BYTES)
         else:
             self._pages.move_to_end(key)
         return page
@@ -78,7 +78,7 @@ class PageCache:
         page = self._pages.pop((epoch, seq // PAGE_RECORDS * _VARIANTS + variant.number))
         self._bytes -= PAGE_COST_BYTES + len(page.text)
 
-    def grew(self, size_bytes: int) -> None:
+    def add_bytes(self, size_bytes: int) -> None:
         """Count growth of the page that `page` returned last, and evict pages over the bound."""
         self._bytes += size_bytes
         # The most recently used page is not evicted: the caller is filling it.

@@ -13,7 +13,7 @@ from bisect import bisect_left, bisect_right
 from functools import partial
 
 from shared.contract.seek import Seek
-from topicsd.engine.pending import tell
+from topicsd.engine.pending import call_reply
 from topicsd.engine.records.run import Run
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.records.tail_run import TailRun
@@ -76,7 +76,7 @@ def _on_older_count(topic: Topic, run: SealedRun, reply: Reply, older: int | Seg
             older,
         )
         older = 0
-    tell(reply, _position(topic, run.first_seq + older - 1))
+    call_reply(reply, _position(topic, run.first_seq + older - 1))
 
 
 def _position(topic: Topic, seq: int) -> int:

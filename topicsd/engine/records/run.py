@@ -52,7 +52,7 @@ class Run:
     def stamps(self) -> Sequence[int]:
         raise NotImplementedError
 
-    def first_not_older(self, ts: int) -> int:
+    def seq_at_or_after(self, ts: int) -> int:
         """Return the first seq whose time is at least `ts`; times never decrease."""
         raise NotImplementedError
 

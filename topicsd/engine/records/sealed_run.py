@@ -118,7 +118,7 @@ class SealedRun(Run):
         """Return the mean length of the frames."""
         return self.entry.data_bytes // self.entry.count
 
-    def first_not_older(self, ts: int) -> int:
+    def seq_at_or_after(self, ts: int) -> int:
         entry = self.entry
         if ts > entry.last_ts:
             return self._next_seq
@@ -139,10 +139,10 @@ class SealedRun(Run):
         self._front = (near.first_seq + at, near.stamps[at])
         return near.first_seq + at
 
-    def first_not_older_of_all(self, ts: int) -> int:
+    def find_seq_at_or_after(self, ts: int) -> int:
         """Return the first seq whose time is at least `ts`, without moving the kept front.
 
-        `first_not_older` is for the eviction by age, whose times never decrease; this is for any time.
+        `seq_at_or_after` is for the eviction by age, whose times never decrease; this is for any time.
         """
         if ts > self.entry.last_ts:
             return self._next_seq

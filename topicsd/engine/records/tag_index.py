@@ -1,6 +1,6 @@
 """The tag index of a tail run: the seqs of each tag, so that a delete by tag costs only the matching records.
 
-The index is divided into ranges of `STRETCH_RECORDS` seqs, so that no step of the loop handles more than one:
+The index is divided into ranges of `RANGE_RECORDS` seqs, so that no step of the loop handles more than one:
 `prune` drops whole ranges, and a search by prefix searches the sorted tags of each range, which stay sorted
 once the range is full. A thread may run `find` when the work is too large for one step of the loop.
 
@@ -15,11 +15,11 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 
-STRETCH_RECORDS = 2048
+RANGE_RECORDS = 2048
 TAKEN_AT_ONCE = 1000
-_OFFSETS = tuple(range(STRETCH_RECORDS))
+_OFFSETS = tuple(range(RANGE_RECORDS))
 # A first seq that puts every seq outside the range.
-_NOWHERE = -STRETCH_RECORDS
+_NOWHERE = -RANGE_RECORDS
 
 
 class _SeqRange:
@@ -117,7 +117,7 @@ class TagIndex:
     def add(self, tag: bytes, seq: int) -> None:
         """Add a tag of a record. Seqs must be in rising order; a repeated seq changes nothing."""
         offset = seq - self._first_seq
-        if not 0 <= offset < STRETCH_RECORDS:
+        if not 0 <= offset < RANGE_RECORDS:
             offset = self._select_range(seq)
         seq_range = self._last_range
         offsets = seq_range.offsets.get(tag)
@@ -131,7 +131,7 @@ class TagIndex:
             offsets.append(offset)
 
     def _select_range(self, seq: int) -> int:
-        number, offset = divmod(seq, STRETCH_RECORDS)
+        number, offset = divmod(seq, RANGE_RECORDS)
         self._first_seq = seq - offset
         seq_range = self._ranges.get(number)
         if seq_range is None:
@@ -184,11 +184,11 @@ class TagIndex:
         """
         numbers: list[int] = []
         for number in self._ranges:
-            if (number + 1) * STRETCH_RECORDS > below:
+            if (number + 1) * RANGE_RECORDS > below:
                 break
             numbers.append(number)
         pruned: list[object] = [self._ranges.pop(number) for number in numbers]
-        if self._first_seq != _NOWHERE and self._first_seq + STRETCH_RECORDS <= below:
+        if self._first_seq != _NOWHERE and self._first_seq + RANGE_RECORDS <= below:
             self._last_range, self._first_seq = _SeqRange(_NOWHERE), _NOWHERE
         return pruned
 

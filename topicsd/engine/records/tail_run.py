@@ -148,7 +148,7 @@ class TailRun(Run):
         assert len(self.positions) == len(lengths) == len(stamps)
         self._lengths, self._stamps = lengths, stamps
 
-    def first_not_older(self, ts: int) -> int:
+    def seq_at_or_after(self, ts: int) -> int:
         return self.first_seq + bisect_left(self._stamps, ts)
 
     def take_front(self, first: int, last: int) -> tuple[int, int]:
@@ -195,7 +195,7 @@ class TailRun(Run):
         return pruned
 
 
-def stretches_of(places: array[int], lengths: array[int]) -> list[tuple[int, int]]:
+def adjacent_ranges(places: array[int], lengths: array[int]) -> list[tuple[int, int]]:
     """Return the (start, end) ranges of adjacent frames, as the frames of one request are.
 
     It runs no Python loop over all frames.

@@ -21,13 +21,13 @@ from shared.contract.errors import (
     Refusal,
     reason_without_path,
 )
-from topicsd.engine.pending import PendingEntry, tell
-from topicsd.engine.queue.job import Taken
+from topicsd.engine.pending import PendingEntry, call_reply
+from topicsd.engine.queue.job import DeletedSeqs
 from topicsd.engine.records.run import Run
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.records.tag_index import TagIndex
 from topicsd.engine.records.tail_run import TailRun
-from topicsd.engine.requests import Deleted, DeleteRequest, Reply
+from topicsd.engine.requests import DeleteAnswer, DeleteRequest, Reply
 from topicsd.engine.retention.delete_marks import DeleteMarks, mark_records
 from topicsd.engine.retention.eviction_log import log_expired
 from topicsd.engine.retention.retention import current_runs, delete_each, delete_front, delete_matches
@@ -127,9 +127,9 @@ SEQS_MAX: Final = 1000
 
 
 def delete_records(shard: ShardState, name: str, request: DeleteRequest, reply: Reply) -> None:
-    """Delete what the request matches; `reply` gets `Deleted` or a `Refusal`."""
+    """Delete what the request matches; `reply` gets `DeleteAnswer` or a `Refusal`."""
     topic = shard.topics.get(name)
-    if topic is not None and topic.leaving is not None:
+    if topic is not None and topic.deferred_requests is not None:
         shard.defer(topic, partial(delete_records, shard, name, request, reply), reply)
         return
     refusal = _refuse(request) or shard.log.admit_control()
@@ -170,16 +170,16 @@ def _on_looked_up(
             "first_seq": result.first_seq,
             "last_seq": result.last_seq,
         }
-        tell(reply, Refusal(CORRUPT_SEGMENT, f"cannot find the records with the tag: {result}", detail))
+        call_reply(reply, Refusal(CORRUPT_SEGMENT, f"cannot find the records with the tag: {result}", detail))
     elif isinstance(result, OSError):
-        tell(
+        call_reply(
             reply,
             Refusal(CORRUPT_SEGMENT, f"cannot find the records with the tag: {reason_without_path(result)}"),
         )
-    elif topic.leaving is not None or shard.topics.get(topic.name) is not topic:
-        tell(reply, topic_not_found(topic.name))
+    elif topic.deferred_requests is not None or shard.topics.get(topic.name) is not topic:
+        call_reply(reply, topic_not_found(topic.name))
     elif (refusal := shard.log.admit_control()) is not None:
-        tell(reply, refusal)
+        call_reply(reply, refusal)
     else:
         for run, tags in result.tags.items():
             if run.tags.is_unknown:
@@ -196,24 +196,24 @@ def apply_delete(topic: Topic, control: Delete, matches: Matches | None = None) 
         if control.is_dead_letter and topic.queue is not None:
             # Includes records that a segment's marks list as dead already, as happens after a crash.
             topic.queue.dead_lettered += len(control.seqs)
-            topic.queue.endings.note_dead(control.seqs)
+            topic.queue.outcomes.note_dead(control.seqs)
         if not control.is_asked:
             return delete_each(topic, control.seqs)
     elif control.tag is None:
         count = delete_front(topic, control.below - 1)
         if count and topic.queue is not None:
-            topic.queue.endings.forget_to(control.below - 1)
+            topic.queue.outcomes.forget_to(control.below - 1)
         return count
     # Remembered for a while: these jobs were deleted, not acked.
-    taken = None if topic.queue is None else Taken()
+    taken = None if topic.queue is None else DeletedSeqs()
     try:
         return _delete_matches(topic, control, matches, taken)
     finally:
         if topic.queue is not None and taken is not None:
-            topic.queue.endings.note_deleted(taken)
+            topic.queue.outcomes.note_deleted(taken)
 
 
-def _delete_matches(topic: Topic, control: Delete, matches: Matches | None, taken: Taken | None) -> int:
+def _delete_matches(topic: Topic, control: Delete, matches: Matches | None, taken: DeletedSeqs | None) -> int:
     if control.tag is None:
         return delete_each(topic, control.seqs, taken)
     tag = control.tag.encode()
@@ -245,8 +245,8 @@ def _refuse(request: DeleteRequest) -> Refusal | None:
     return None
 
 
-def _deleted(topic: Topic, count: int) -> Deleted:
-    return Deleted(topic.name, count, topic.earliest_seq, topic.head, topic.live_count, topic.live_bytes)
+def _deleted(topic: Topic, count: int) -> DeleteAnswer:
+    return DeleteAnswer(topic.name, count, topic.earliest_seq, topic.head, topic.live_count, topic.live_bytes)
 
 
 class PendingDelete(PendingEntry):
@@ -270,7 +270,7 @@ class PendingDelete(PendingEntry):
             deleted = apply_delete(topic, self.control, self.matches)
         except (SegmentDamage, OSError) as error:
             # The frame is in the log: the next start that can read the segment applies it.
-            tell(
+            call_reply(
                 self.reply,
                 Refusal(
                     CORRUPT_SEGMENT,
@@ -280,11 +280,11 @@ class PendingDelete(PendingEntry):
             return
         if topic.queue is not None and topic.waiters is not None:
             # A job that blocked others of its tag may be removed.
-            self.shard.watch.wake(topic)
-        self.shard.removals.after(topic, partial(tell, self.reply, _deleted(topic, deleted)))
+            self.shard.wake_queue.wake(topic)
+        self.shard.removals.after(topic, partial(call_reply, self.reply, _deleted(topic, deleted)))
 
     def undo(self) -> None:
         self.end_wait()  # No record is removed before the frame satisfies its durability class.
 
     def refuse(self, refusal: Refusal) -> None:
-        tell(self.reply, refusal)
+        call_reply(self.reply, refusal)

@@ -95,7 +95,7 @@ def log_expired(shard: ShardState, topic: Topic, now_ms: int) -> None:
     by_age = topic.evicted_to.get("ttl", 0)
     if by_age > topic.ttl_logged:
         prefetch_next_index(shard, topic)
-    if by_age > topic.ttl_logged and not topic.is_ephemeral and topic.leaving is None:
+    if by_age > topic.ttl_logged and not topic.is_ephemeral and topic.deferred_requests is None:
         pending = PendingFloor(shard, topic)
         topic.ttl_logged = by_age
         frame = encode_control(EvictWatermark({"ttl": by_age}), topic_id=topic.topic_id, ts=topic.last_ts)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from topicsd.engine.queue.job import Taken
+from topicsd.engine.queue.job import DeletedSeqs
 from topicsd.engine.queue.lease_queue import LeaseQueue
 from topicsd.engine.records.durable_seq import note_forgotten
 from topicsd.engine.records.run import Run
@@ -47,9 +47,9 @@ def _last_older(topic: Topic, oldest_ts: int) -> int:
     last = topic.earliest_seq - 1
     for run in topic.runs:
         if isinstance(run, SealedRun) and topic.protected_seq != NEVER:
-            young = run.first_not_older_of_all(oldest_ts)
+            young = run.find_seq_at_or_after(oldest_ts)
         else:
-            young = run.first_not_older(oldest_ts)
+            young = run.seq_at_or_after(oldest_ts)
         # If a run begins with a young record, the gap before it is not counted as old.
         last = max(last, young - 1) if young > run.first_seq else last
         if young < run.next_seq:
@@ -108,7 +108,7 @@ def delete_front(topic: Topic, last: int) -> int:
     return before - topic.live_count
 
 
-def delete_each(topic: Topic, seqs: Iterable[int], taken: Taken | None = None) -> int:
+def delete_each(topic: Topic, seqs: Iterable[int], taken: DeletedSeqs | None = None) -> int:
     """Delete these records; return how many were live, and add them to `taken` if given."""
     return delete_matches(topic, _by_run(topic, dict.fromkeys(seqs)), taken)
 
@@ -131,7 +131,7 @@ def _by_run(topic: Topic, seqs: Iterable[int]) -> Iterator[tuple[Run, list[int]]
 
 
 def delete_matches(
-    topic: Topic, matches: Iterable[tuple[Run, list[int] | DeleteMarks]], taken: Taken | None = None
+    topic: Topic, matches: Iterable[tuple[Run, list[int] | DeleteMarks]], taken: DeletedSeqs | None = None
 ) -> int:
     """Delete records given with their runs, however many; see `delete_each`."""
     earliest = topic.earliest_seq
@@ -274,4 +274,4 @@ def move_earliest(topic: Topic, seq: int) -> None:
     if isinstance(first, TailRun) and earliest - first.first_seq >= TRIM_RECORDS:
         if first.can_forget_before(earliest):
             note_forgotten(topic, first, earliest - 1)
-        topic.totals.gone_tags += first.forget_before(earliest)
+        topic.totals.tags_to_free += first.forget_before(earliest)

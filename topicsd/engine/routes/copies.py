@@ -50,7 +50,7 @@ from topicsd.log.frame import (
 )
 
 if TYPE_CHECKING:
-    from topicsd.engine.routes.route import Forward
+    from topicsd.engine.routes.route import RouteState
 
 # After the length: type, flags, and the fields of the copy's own: topic, seq and time.
 OWN: Final = Struct("<BBQQQ")
@@ -132,11 +132,11 @@ class CopiedFrames:
         """Return the copies from index `first` to before `end`."""
         return CopiedFrames(self._records[first:end], self._is_changed)
 
-    def behind(self, count: int) -> CopiedFrames:
+    def after(self, count: int) -> CopiedFrames:
         """Return all but the first `count` copies."""
         return self.part(count, len(self.seqs)) if count < len(self.seqs) else NO_COPIES
 
-    def refer(self, shard: ShardState, route: Forward) -> References | None:
+    def refer(self, shard: ShardState, route: RouteState) -> References | None:
         """Return references to the records in the log of this shard, or None."""
         if self._is_changed or shard.referred_bytes >= REFERRED_FILES_MAX * shard.settings.wal_file_bytes:
             return None

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from topicsd.disk.layout import wal_name
-from topicsd.engine.records.tail_run import TailRun, stretches_of
+from topicsd.engine.records.tail_run import TailRun, adjacent_ranges
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.log.control_frame import COPIES_MAX, ForwardCursor
@@ -63,7 +63,7 @@ def refer(shard: ShardState, source: Topic, seqs: Sequence[int]) -> References |
     file = shard.files.file_of(lowest)
     if lowest < shard.referable_from or shard.files.file_of(max(places)) is not file:
         return None
-    ranges = stretches_of(places, lengths)
+    ranges = adjacent_ranges(places, lengths)
     offsets = [start - file.base for start, _ in ranges]
     sizes = [end - start for start, end in ranges]
     return References(file.first_ordinal, offsets, sizes, places, list(lengths), sum(sizes), lowest)

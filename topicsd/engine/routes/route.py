@@ -21,7 +21,7 @@ import msgspec
 
 from shared.contract.errors import TOPIC_EXISTS_INCOMPATIBLE, Refusal
 from shared.contract.route_rule import ForwardRule
-from topicsd.engine.pending import PendingEntry, tell
+from topicsd.engine.pending import PendingEntry, call_reply
 from topicsd.engine.requests import Reply
 from topicsd.engine.retention.eviction_log import log_expired
 from topicsd.engine.shard_data import ShardData
@@ -34,7 +34,7 @@ ROUTES_SECTION: Final = "forwards"
 """The name of the routes' section in a topic's snapshot entry."""
 
 
-class SourceStand(NamedTuple):
+class SourcePosition(NamedTuple):
     """The epoch and the bounds of a source topic."""
 
     epoch: int
@@ -42,19 +42,19 @@ class SourceStand(NamedTuple):
     earliest_seq: int
 
 
-StandOf = Callable[[str, Callable[[SourceStand | Refusal], object]], object]
+SourceLookup = Callable[[str, Callable[[SourcePosition | Refusal], object]], object]
 
 
-class ForwardPut(msgspec.Struct, frozen=True):
-    """The result of `put_forward`."""
+class RoutePut(msgspec.Struct, frozen=True):
+    """The result of `put_route`."""
 
     rule: ForwardRule
     created: bool
     forwarded_total: int
 
 
-class ForwardDeleted(msgspec.Struct, frozen=True):
-    """The result of `delete_forward`."""
+class RouteDeleted(msgspec.Struct, frozen=True):
+    """The result of `delete_route`."""
 
     name: str
     deleted: bool
@@ -70,14 +70,14 @@ class SnapshotRoute(msgspec.Struct, frozen=True, array_like=True):
     forwarded_total: int
 
 
-class Forward:
+class RouteState:
     """One route and its position in the source."""
 
     __slots__ = (
         "dest",
         "forwarded_total",
         "is_gone",
-        "is_leaving",
+        "is_ending",
         "logged_seq",
         "rule",
         "seq",
@@ -97,7 +97,7 @@ class Forward:
         """The head of the source when the route was created. Only up to there may an earlier route have
         copied."""
         self.forwarded_total = saved.forwarded_total
-        self.is_leaving = False
+        self.is_ending = False
         """True while its delete is on its way to the log."""
         self.is_gone = False
 
@@ -106,36 +106,36 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[SnapshotRoute]).decode
 
 
-def put_forward(shard: ShardState, rule: ForwardRule, reply: Reply) -> None:
-    """Create a route, or change its options; `reply` gets `ForwardPut` or a `Refusal`.
+def put_route(shard: ShardState, rule: ForwardRule, reply: Reply) -> None:
+    """Create a route, or change its options; `reply` gets `RoutePut` or a `Refusal`.
 
     For a source on another shard, that shard is asked first for the source's position.
     """
     assert rule.source != rule.dest
-    known = shard.forwards.get(rule.name)
-    if known is not None and not known.is_leaving:
-        source_position = SourceStand(known.source_epoch, known.source_head, 1)
+    known = shard.routes.get(rule.name)
+    if known is not None and not known.is_ending:
+        source_position = SourcePosition(known.source_epoch, known.source_head, 1)
         _put(shard, rule, reply, source_position)
-    elif rule.source in shard.topics or shard.stand_of is None:
+    elif rule.source in shard.topics or shard.find_source is None:
         _put(shard, rule, reply, _local_source(shard, rule.source))
     elif shard.visible_topic(rule.dest) is None and rule.dest not in shard.topics:
         reply(topic_not_found(rule.dest))
     else:
-        shard.stand_of(rule.source, partial(_put, shard, rule, reply))
+        shard.find_source(rule.source, partial(_put, shard, rule, reply))
 
 
-def _local_source(shard: ShardState, name: str) -> SourceStand | Refusal:
+def _local_source(shard: ShardState, name: str) -> SourcePosition | Refusal:
     source = shard.visible_topic(name)
     if source is None:
         return topic_not_found(name)
     log_expired(shard, source, shard.clock.now_ms())
-    return SourceStand(source.epoch, source.head, source.earliest_seq)
+    return SourcePosition(source.epoch, source.head, source.earliest_seq)
 
 
-def _put(shard: ShardState, rule: ForwardRule, reply: Reply, source_position: SourceStand | Refusal) -> None:
+def _put(shard: ShardState, rule: ForwardRule, reply: Reply, source_position: SourcePosition | Refusal) -> None:
     topic = shard.topics.get(rule.dest)
-    if topic is not None and topic.leaving is not None:
-        shard.defer(topic, partial(put_forward, shard, rule, reply), reply)
+    if topic is not None and topic.deferred_requests is not None:
+        shard.defer(topic, partial(put_route, shard, rule, reply), reply)
         return
     if topic is None or not topic.visible:
         reply(topic_not_found(rule.dest))
@@ -144,11 +144,11 @@ def _put(shard: ShardState, rule: ForwardRule, reply: Reply, source_position: So
     if isinstance(source_position, Refusal) or refusal is not None:
         reply(refusal or source_position)
         return
-    known = topic.forwards.get(rule.name)
+    known = topic.routes.get(rule.name)
     if known is not None and known.rule == rule and not topic.waiting_count:
-        reply(ForwardPut(rule, created=False, forwarded_total=known.forwarded_total))
+        reply(RoutePut(rule, created=False, forwarded_total=known.forwarded_total))
         return
-    if known is not None and not known.is_leaving:
+    if known is not None and not known.is_ending:
         # Records already looked at are done with, even those that the new rule would have copied.
         seq = known.seq
     else:
@@ -157,26 +157,26 @@ def _put(shard: ShardState, rule: ForwardRule, reply: Reply, source_position: So
     _join(shard, topic, control, PendingRoute(shard, topic, control, reply))
 
 
-def delete_forward(shard: ShardState, name: str, reply: Reply) -> None:
-    """Delete a route; `reply` gets `ForwardDeleted` or a `Refusal`. A missing one is no error."""
-    route = shard.forwards.get(name)
+def delete_route(shard: ShardState, name: str, reply: Reply) -> None:
+    """Delete a route; `reply` gets `RouteDeleted` or a `Refusal`. A missing one is no error."""
+    route = shard.routes.get(name)
     if route is None:
-        reply(ForwardDeleted(name, deleted=False))
+        reply(RouteDeleted(name, deleted=False))
         return
     topic = route.dest
-    if topic.leaving is not None:
-        shard.defer(topic, partial(delete_forward, shard, name, reply), reply)
+    if topic.deferred_requests is not None:
+        shard.defer(topic, partial(delete_route, shard, name, reply), reply)
         return
     refusal = shard.log.admit_control()
     if refusal is not None:
         reply(refusal)
         return
-    route.is_leaving = True
+    route.is_ending = True
     _join(shard, topic, ForwardDelete(name), PendingRouteEnd(shard, route, reply))
 
 
 def _refuse_repoint(shard: ShardState, rule: ForwardRule) -> Refusal | None:
-    known = shard.forwards.get(rule.name)
+    known = shard.routes.get(rule.name)
     if known is None or (known.rule.source, known.rule.dest) == (rule.source, rule.dest):
         return None
     ends = f'from "{known.rule.source}" to "{known.rule.dest}"'
@@ -197,55 +197,55 @@ def _join(shard: ShardState, topic: Topic, control: Control, pending: PendingRou
 def apply_route(shard: ShardData, topic: Topic, control: ForwardCreate) -> bool:
     """Apply a frame that creates or changes a route; return whether the route is new."""
     rule = control.rule
-    known = topic.forwards.get(rule.name)
+    known = topic.routes.get(rule.name)
     if known is None:
         saved = SnapshotRoute(rule, control.source_epoch, control.seq, control.source_head, 0)
-        _add_route(shard, Forward(topic, saved))
+        _add_route(shard, RouteState(topic, saved))
         return True
     known.rule = rule
     known.seq = known.logged_seq = max(known.seq, control.seq)
     return False
 
 
-def remove_route(shard: ShardData, topic: Topic, name: str) -> Forward | None:
-    route = topic.forwards.pop(name, None) if topic.forwards else None
+def remove_route(shard: ShardData, topic: Topic, name: str) -> RouteState | None:
+    route = topic.routes.pop(name, None) if topic.routes else None
     if route is not None:
-        del shard.forwards[name]
+        del shard.routes[name]
         route.is_gone = True
     return route
 
 
 def apply_route_cursor(topic: Topic, control: ForwardCursor) -> None:
     """Apply a frame with a route's position; a route deleted before it is ignored."""
-    route = topic.forwards.get(control.name)
+    route = topic.routes.get(control.name)
     if route is not None:
         move_route(route, control.seq, control.count)
 
 
-def move_route(route: Forward, seq: int, count: int) -> None:
+def move_route(route: RouteState, seq: int, count: int) -> None:
     """Note a position that is in the log, and the number of copies made on the way."""
     route.seq = route.logged_seq = max(route.seq, seq)
     route.forwarded_total += count
 
 
-def _add_route(shard: ShardData, route: Forward) -> None:
+def _add_route(shard: ShardData, route: RouteState) -> None:
     topic, name = route.dest, route.rule.name
-    topic.forwards = {**topic.forwards, name: route}
-    shard.forwards[name] = route
+    topic.routes = {**topic.routes, name: route}
+    shard.routes[name] = route
 
 
 def route_section(topic: Topic) -> dict[str, bytes]:
     """Encode the routes of a topic for a snapshot."""
     saved = [
         SnapshotRoute(one.rule, one.source_epoch, one.seq, one.source_head, one.forwarded_total)
-        for one in topic.forwards.values()
+        for one in topic.routes.values()
     ]
     return {ROUTES_SECTION: _encode(saved)} if saved else {}
 
 
 def load_routes(shard: ShardData, topic: Topic, sections: dict[str, bytes]) -> None:
     for saved in _decode(sections[ROUTES_SECTION]) if ROUTES_SECTION in sections else ():
-        _add_route(shard, Forward(topic, saved))
+        _add_route(shard, RouteState(topic, saved))
 
 
 class PendingRoute(PendingEntry):
@@ -262,15 +262,15 @@ class PendingRoute(PendingEntry):
     def publish(self) -> None:
         self.end_wait()
         created = apply_route(self.shard, self.topic, self.control)
-        route = self.topic.forwards[self.control.rule.name]
-        tell(self.reply, ForwardPut(route.rule, created, route.forwarded_total))
-        self.shard.on_forward(route)
+        route = self.topic.routes[self.control.rule.name]
+        call_reply(self.reply, RoutePut(route.rule, created, route.forwarded_total))
+        self.shard.on_route_change(route)
 
     def undo(self) -> None:
         self.end_wait()  # The route does not exist until its frame is on the disk.
 
     def refuse(self, refusal: Refusal) -> None:
-        tell(self.reply, refusal)
+        call_reply(self.reply, refusal)
 
 
 class PendingRouteEnd(PendingEntry):
@@ -278,7 +278,7 @@ class PendingRouteEnd(PendingEntry):
 
     __slots__ = ("reply", "route", "shard")
 
-    def __init__(self, shard: ShardState, route: Forward, reply: Reply) -> None:
+    def __init__(self, shard: ShardState, route: RouteState, reply: Reply) -> None:
         super().__init__(route.dest)
         self.shard = shard
         self.route = route
@@ -288,13 +288,13 @@ class PendingRouteEnd(PendingEntry):
         self.end_wait()
         name = self.route.rule.name
         removed = remove_route(self.shard, self.topic, name)
-        tell(self.reply, ForwardDeleted(name, removed is not None))
+        call_reply(self.reply, RouteDeleted(name, removed is not None))
         if removed is not None:
-            self.shard.on_forward(removed)
+            self.shard.on_route_change(removed)
 
     def undo(self) -> None:
         self.end_wait()
-        self.route.is_leaving = False
+        self.route.is_ending = False
 
     def refuse(self, refusal: Refusal) -> None:
-        tell(self.reply, refusal)
+        call_reply(self.reply, refusal)

@@ -18,14 +18,14 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from shared.contract.errors import THROTTLED, Refusal
-from topicsd.engine.pending import PendingEntry, tell
+from topicsd.engine.pending import PendingEntry, call_reply
 from topicsd.engine.records.lost_range import LostRange
 from topicsd.engine.replay import lose_range
 from topicsd.engine.requests import Reply
 from topicsd.engine.retention.eviction_log import log_expired
 from topicsd.engine.routes.copies import CopiedFrames
 from topicsd.engine.routes.reference import References
-from topicsd.engine.routes.route import Forward, move_route
+from topicsd.engine.routes.route import RouteState, move_route
 from topicsd.engine.state import ShardState
 from topicsd.engine.write.append import PendingAppend, ReferringAppend, join_append, refuse_full
 from topicsd.engine.write.seq_ceiling import raise_ceiling
@@ -36,7 +36,7 @@ SKIPPED_MAX: Final = 1024
 """How many records a route may skip without a copy before its position is logged."""
 
 
-def copy_forward(shard: ShardState, route: Forward, copies: CopiedFrames, to_seq: int, reply: Reply) -> None:
+def append_copies(shard: ShardState, route: RouteState, copies: CopiedFrames, to_seq: int, reply: Reply) -> None:
     """Append the copies, all or none, and move the route to `to_seq`."""
     topic = route.dest
     refusal = _refuse_if_ending(route) or _refuse_if_congested(shard)
@@ -52,7 +52,7 @@ def copy_forward(shard: ShardState, route: Forward, copies: CopiedFrames, to_seq
     else:
         encoded = ([], references.lengths, references.size, copies.tags)
         log_bytes = references.log_bytes
-    if topic.rejects:
+    if topic.can_reject:
         refusal = refuse_full(shard, topic, len(copies), encoded[2])
     refusal = refusal or shard.log.admit(log_bytes)
     if refusal is not None:
@@ -67,7 +67,7 @@ def copy_forward(shard: ShardState, route: Forward, copies: CopiedFrames, to_seq
     join_append(shard, topic, pending, now_ms)
 
 
-def pass_over(shard: ShardState, route: Forward, to_seq: int) -> None:
+def skip_records(shard: ShardState, route: RouteState, to_seq: int) -> None:
     """Move the route to `to_seq` without a copy: no record up to there matches.
 
     The position is logged only every `SKIPPED_MAX` records. After a restart that lost it, the same records
@@ -79,8 +79,8 @@ def pass_over(shard: ShardState, route: Forward, to_seq: int) -> None:
         shard.log.join_in_passing(_cursor_frame(route, route.seq))
 
 
-def lose_forward(
-    shard: ShardState, route: Forward, count: int, reason: str, to_seq: int, reply: Reply
+def append_lost_range(
+    shard: ShardState, route: RouteState, count: int, reason: str, to_seq: int, reply: Reply
 ) -> None:
     """Add a lost range of `count` records to the destination, for those that the source lost."""
     topic = route.dest
@@ -104,10 +104,10 @@ def lose_forward(
     shard.log.join(frames, sum(map(len, frames)), len(frames), pending, waits)
 
 
-def has_no_room(shard: ShardState, route: Forward) -> bool:
+def destination_is_full(shard: ShardState, route: RouteState) -> bool:
     """Return whether the destination is full and rejects writes instead of evicting."""
     topic = route.dest
-    if not topic.rejects:
+    if not topic.can_reject:
         return False
     log_expired(shard, topic, shard.clock.now_ms())
     config = topic.config
@@ -116,9 +116,9 @@ def has_no_room(shard: ShardState, route: Forward) -> bool:
     )
 
 
-def _refuse_if_ending(route: Forward) -> Refusal | None:
+def _refuse_if_ending(route: RouteState) -> Refusal | None:
     """Refuse a step after the end of the route, or of its topic, has joined the log."""
-    if route.is_gone or route.is_leaving or route.dest.leaving is not None:
+    if route.is_gone or route.is_ending or route.dest.deferred_requests is not None:
         return Refusal(THROTTLED, f'route "{route.rule.name}" is being deleted', retry_after_ms=1000)
     return None
 
@@ -133,7 +133,7 @@ def _refuse_if_congested(shard: ShardState) -> Refusal | None:
     return None
 
 
-def _cursor_frame(route: Forward, seq: int) -> bytes:
+def _cursor_frame(route: RouteState, seq: int) -> bytes:
     topic = route.dest
     control = ForwardCursor(route.rule.name, seq, 0)
     return encode_control(control, topic_id=topic.topic_id, ts=topic.last_ts, durable=topic.is_durable)
@@ -142,7 +142,7 @@ def _cursor_frame(route: Forward, seq: int) -> bytes:
 class RouteStep(NamedTuple):
     """The route, position and copies of one append."""
 
-    route: Forward
+    route: RouteState
     seq: int
     copies: int
     references: References | None
@@ -168,7 +168,7 @@ class PendingLoss(PendingEntry):
 
     __slots__ = ("lost", "reply", "route", "seq", "shard")
 
-    def __init__(self, shard: ShardState, route: Forward, lost: LostRange, seq: int, reply: Reply) -> None:
+    def __init__(self, shard: ShardState, route: RouteState, lost: LostRange, seq: int, reply: Reply) -> None:
         super().__init__(route.dest)
         self.shard = shard
         self.route = route
@@ -181,12 +181,12 @@ class PendingLoss(PendingEntry):
         lose_range(self.topic, self.lost)
         move_route(self.route, self.seq, 0)
         if self.topic.waiters is not None:
-            self.shard.watch.wake(self.topic)
-        tell(self.reply, self.lost)
+            self.shard.wake_queue.wake(self.topic)
+        call_reply(self.reply, self.lost)
 
     def undo(self) -> None:
         self.end_wait()
         self.topic.next_seq = self.lost.first
 
     def refuse(self, refusal: Refusal) -> None:
-        tell(self.reply, refusal)
+        call_reply(self.reply, refusal)

@@ -17,7 +17,7 @@ from operator import mul
 
 import msgspec
 
-from topicsd.engine.upkeep.scrub import PIECE_BYTES, piece_end
+from topicsd.engine.upkeep.scrub import PART_BYTES, part_end
 from topicsd.engine.upkeep.tiering import Throttle, no_throttle, verify_copy
 from topicsd.log.frame import FrameDamage
 from topicsd.segment.data_file import SEGMENT_HEADER_BYTES, encode_segment_header, parse_segment_header
@@ -131,7 +131,7 @@ def _live_data(
         seq = entry.first_seq + at
         run_end = live.find(0, at)
         last = entry.last_seq if run_end < 0 else entry.first_seq + run_end - 1
-        last = min(last, piece_end(index, seq, PIECE_BYTES))
+        last = min(last, part_end(index, seq, PART_BYTES))
         data, _ = reader.frames(name, entry, index, seq, last)
         throttle(len(data))
         yield data

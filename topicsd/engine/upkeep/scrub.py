@@ -17,7 +17,7 @@ from topicsd.segment.index_file import SegmentIndex
 from topicsd.segment.reader import SegmentReader
 
 # A few hundred records, whose checksums take less than a millisecond.
-PIECE_BYTES = 64 << 10
+PART_BYTES = 64 << 10
 
 Scrub = Generator[int, None, list[SegmentDamage]]
 """Yields the number of bytes just read; returns the damage."""
@@ -48,7 +48,7 @@ def _scrub_data(reader: SegmentReader, name: SegmentName, entry: SegmentEntry, i
     damages: list[SegmentDamage] = []
     seq, last_max = entry.first_seq, entry.last_seq
     while seq <= entry.last_seq:
-        last = min(last_max, piece_end(index, seq, PIECE_BYTES))
+        last = min(last_max, part_end(index, seq, PART_BYTES))
         last_max = entry.last_seq
         try:
             data, start = reader.frames(name, entry, index, seq, last)
@@ -70,7 +70,7 @@ def _scrub_data(reader: SegmentReader, name: SegmentName, entry: SegmentEntry, i
     return damages
 
 
-def piece_end(index: SegmentIndex, seq: int, size: int) -> int:
+def part_end(index: SegmentIndex, seq: int, size: int) -> int:
     """Return the last seq of a part of at most `size` bytes from `seq` on; at least `seq`."""
     at = seq - index.first_seq
     start = index.offsets[at]

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from topicsd.engine.damage import note_segment_damage
-from topicsd.engine.jobs import Job
+from topicsd.engine.jobs import BackgroundJob
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
@@ -46,7 +46,7 @@ class ScrubPass:
         self._to_read: list[tuple[Topic, SealedRun]] = []
         """Segments still to read, the next one last."""
 
-    def some(self, seconds: float) -> Job[bool]:
+    def some(self, seconds: float) -> BackgroundJob[bool]:
         """Continue the pass for about `seconds`, or begin a due one; return whether more is left."""
         clock = self._shard.clock
         if clock.monotonic() >= self._begins_at:
@@ -64,7 +64,7 @@ class ScrubPass:
                 yield from self._scrub_segment(topic, run)
         return bool(self._to_read)
 
-    def _scrub_segment(self, topic: Topic, run: SealedRun) -> Job[None]:
+    def _scrub_segment(self, topic: Topic, run: SealedRun) -> BackgroundJob[None]:
         entry = msgspec.structs.replace(run.entry, dead_count=run.saved_dead_count)
         try:
             damages = yield partial(_read_whole, self._shard.segments, run.name, entry, self._throttle)

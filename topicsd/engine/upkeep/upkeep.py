@@ -19,7 +19,7 @@ from typing import Protocol, TypeGuard, TypeVar
 import msgspec
 
 from shared.runtime.disk_thread import Loop
-from topicsd.engine.jobs import Background, Job
+from topicsd.engine.jobs import Background, BackgroundJob
 from topicsd.engine.records.run import Run
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.records.tail_run import TailRun
@@ -53,7 +53,7 @@ class Checkpoints(Protocol):
 
     def start(self) -> None: ...
 
-    def purge(self) -> Job[None]: ...
+    def purge(self) -> BackgroundJob[None]: ...
 
 
 class RateLimit:
@@ -121,7 +121,7 @@ class Upkeep:
             logger.error("upkeep: round failed, retrying: %s", outcome)
         self._loop.call_later(0.0 if self._has_more else ROUND_SECONDS, self.start_round)
 
-    def _round(self) -> Job[None]:
+    def _round(self) -> BackgroundJob[None]:
         self._has_more = False
         yield from self._expire()
         # The grace time ends even if nothing is written.
@@ -141,8 +141,8 @@ class Upkeep:
     def _process(
         self,
         choose: Callable[[Topic], Iterable[SealedRun]],
-        work: Callable[[Topic, SealedRun], Job[bool]],
-    ) -> Job[bool]:
+        work: Callable[[Topic, SealedRun], BackgroundJob[bool]],
+    ) -> BackgroundJob[bool]:
         """Work on the chosen segments until the round's time is over; return whether any changed."""
         chosen: list[tuple[Topic, SealedRun]] = []
         for topics in topics_by_turns(self._shard):
@@ -159,7 +159,7 @@ class Upkeep:
                 has_changed |= yield from self._log_errors(run, work(topic, run))
         return has_changed
 
-    def _check_cold_dir(self) -> Job[None]:
+    def _check_cold_dir(self) -> BackgroundJob[None]:
         """Check that the cold directory has segments of this shard, and is not an unmounted path.
 
         Segments moved to an empty mount point would fill another disk, and be unreachable once the right one
@@ -190,10 +190,10 @@ class Upkeep:
                 return 0 < self._shard.settings.segment_max_age_ms <= age_ms
         return False
 
-    def _expire(self) -> Job[None]:
+    def _expire(self) -> BackgroundJob[None]:
         """Evict by age, also in topics without requests."""
         for number, topic in enumerate(list(self._shard.topics.values())):
-            if topic.config.ttl_ms and topic.visible and topic.leaving is None:
+            if topic.config.ttl_ms and topic.visible and topic.deferred_requests is None:
                 log_expired(self._shard, topic, self._shard.clock.now_ms())
             if number % TOPICS_A_TURN == 0:
                 yield None
@@ -216,7 +216,7 @@ class Upkeep:
             if is_over and run.entry.tier == HOT and run.name not in self._damaged:
                 yield run
 
-    def _move(self, topic: Topic, run: SealedRun) -> Job[bool]:
+    def _move(self, topic: Topic, run: SealedRun) -> BackgroundJob[bool]:
         assert self._cold is not None
         entry, saved = run.entry, run.saved_dead_count
         # The copy has the marks that are on the disk, so its entry counts only those.
@@ -239,7 +239,7 @@ class Upkeep:
             if is_worth_rewriting(_entry_now(run)):
                 yield run
 
-    def _compact(self, topic: Topic, run: SealedRun) -> Job[bool]:
+    def _compact(self, topic: Topic, run: SealedRun) -> BackgroundJob[bool]:
         name, entry = run.name, _entry_now(run)
         marks = bytearray(entry.count) if run.dead is None else bytearray(run.dead)
         below = max(0, topic.earliest_seq - run.first_seq)
@@ -269,7 +269,7 @@ class Upkeep:
 
     # -- running ---------------------------------------------------------------------------------------------
 
-    def _log_errors(self, run: SealedRun, job: Job[bool]) -> Job[bool]:
+    def _log_errors(self, run: SealedRun, job: BackgroundJob[bool]) -> BackgroundJob[bool]:
         """Work on one segment; log its error, so that the other segments get their turn."""
         try:
             return (yield from job)
@@ -284,7 +284,7 @@ class Upkeep:
             self._shard.damaged_segments.add(run.name)
             return False
 
-    def _copy(self, topic: Topic, run: SealedRun, work: Callable[[], T]) -> Job[tuple[bool, T | None]]:
+    def _copy(self, topic: Topic, run: SealedRun, work: Callable[[], T]) -> BackgroundJob[tuple[bool, T | None]]:
         """Run a copy; return whether the segment still exists, and the result.
 
         Errors are ignored if the segment was removed meanwhile, as its files may not exist.
@@ -299,7 +299,7 @@ class Upkeep:
                 raise
         return self._exists(topic, run), outcome
 
-    def _wait_for_checkpoint(self) -> Job[None]:
+    def _wait_for_checkpoint(self) -> BackgroundJob[None]:
         """Wait until no checkpoint is under way: the runs that it captured must not be replaced."""
         while self._checkpoints.is_running:
             yield CHECKPOINT_POLL_SECONDS
@@ -328,7 +328,7 @@ def _drop_dead(topic: Topic) -> bool:
     return bool(dead)
 
 
-def _run_on_thread(work: Callable[[], T]) -> Job[T]:
+def _run_on_thread(work: Callable[[], T]) -> BackgroundJob[T]:
     """Run work on the thread; raise the damage that it found."""
     outcome = yield partial(_damage_as_outcome, work)
     if isinstance(outcome, SegmentDamage):

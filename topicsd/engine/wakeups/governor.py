@@ -45,7 +45,7 @@ PAUSE_UNTIL: Final = 0.6
 REFUSE_FROM: Final = 0.95
 
 
-class Sample(NamedTuple):
+class LoadSample(NamedTuple):
     """One measurement of the load."""
 
     ready_count: int
@@ -62,7 +62,7 @@ class Pressure(NamedTuple):
     depth: float = 0.0
     delay: float = 0.0
     busy: float = 0.0
-    pauses: bool = False
+    is_paused: bool = False
 
     @property
     def level(self) -> float:
@@ -74,11 +74,11 @@ class Stages(NamedTuple):
 
     coalesce_seconds: float = 0.0
     sync_window_seconds: float = 0.0
-    pauses: bool = False
-    refuses: bool = False
+    is_paused: bool = False
+    is_refusing: bool = False
 
 
-def follow(before: Pressure, sample: Sample) -> Pressure:
+def next_pressure(before: Pressure, sample: LoadSample) -> Pressure:
     """Return the pressure after one more sample."""
     late = sample.delay_seconds - DELAY_SECONDS_IDLE
     after = Pressure(
@@ -86,8 +86,8 @@ def follow(before: Pressure, sample: Sample) -> Pressure:
         _smooth(before.delay, late / (DELAY_SECONDS_FULL - DELAY_SECONDS_IDLE)),
         _smooth(before.busy, sample.busy_share),
     )
-    pauses = after.level > PAUSE_FROM or (before.pauses and after.level >= PAUSE_UNTIL)
-    return after._replace(pauses=pauses)
+    is_paused = after.level > PAUSE_FROM or (before.is_paused and after.level >= PAUSE_UNTIL)
+    return after._replace(is_paused=is_paused)
 
 
 def stages(pressure: Pressure) -> Stages:
@@ -99,7 +99,7 @@ def stages(pressure: Pressure) -> Stages:
     return Stages(
         COALESCE_SECONDS_MAX * _share_above(level, COALESCE_FROM),
         window,
-        pressure.pauses,
+        pressure.is_paused,
         level >= REFUSE_FROM,
     )
 

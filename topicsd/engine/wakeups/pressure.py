@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from shared.runtime.clock import Clock
 from shared.runtime.disk_thread import Loop
-from topicsd.engine.wakeups.governor import TICK_SECONDS, Pressure, Sample, Stages, follow, stages
-from topicsd.engine.wakeups.wake_queue import Watch
+from topicsd.engine.wakeups.governor import TICK_SECONDS, Pressure, LoadSample, Stages, next_pressure, stages
+from topicsd.engine.wakeups.wake_queue import WakeQueue
 from topicsd.log.group_commit import GroupCommit
 
 
 class PressureGauge:
     """The pressure of one shard, measured every `TICK_SECONDS`."""
 
-    def __init__(self, clock: Clock, loop: Loop, watch: Watch, log: GroupCommit) -> None:
+    def __init__(self, clock: Clock, loop: Loop, watch: WakeQueue, log: GroupCommit) -> None:
         self._clock = clock
         self._loop = loop
         self._watch = watch
@@ -51,16 +51,16 @@ class PressureGauge:
             return
         now = self._clock.monotonic()
         elapsed = now - self._measured_at
-        sample = Sample(
+        sample = LoadSample(
             len(self._watch.ready),
             elapsed - TICK_SECONDS,
             (self._log.sync_seconds_at(now) - self._sync_seconds) / max(elapsed, TICK_SECONDS),
         )
-        self.pressure = follow(self.pressure, sample)
+        self.pressure = next_pressure(self.pressure, sample)
         self._apply()
         self._start_interval(now)
 
     def _apply(self) -> None:
         response = self.stages
-        self._watch.obey(response.coalesce_seconds, response.pauses)
-        self._log.obey(response.sync_window_seconds, response.refuses)
+        self._watch.obey(response.coalesce_seconds, response.is_paused)
+        self._log.obey(response.sync_window_seconds, response.is_refusing)

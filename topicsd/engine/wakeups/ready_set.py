@@ -61,7 +61,7 @@ class ReadySet(Generic[T]):
         """The turns that each band has left in this round."""
         self._count = 0
         self._age_at = 0.0
-        self.pauses = False
+        self.is_paused = False
 
     def __len__(self) -> int:
         """Return the number of items that can be taken now."""
@@ -76,7 +76,7 @@ class ReadySet(Generic[T]):
         if item in self._marks:
             return
         self._marks[item] = mark = Mark(now, base)
-        if self.pauses and base < 0:
+        if self.is_paused and base < 0:
             self._paused[item] = None
         else:
             self._enter(item, mark, band_of(base), now)
@@ -112,9 +112,9 @@ class ReadySet(Generic[T]):
 
     def pause(self, is_on: bool, now: float) -> None:
         """Begin or end a pause (R4). Items that have risen from the lowest band are not held."""
-        if is_on == self.pauses:
+        if is_on == self.is_paused:
             return
-        self.pauses = is_on
+        self.is_paused = is_on
         if is_on:
             lowest = [item for _, _, item in self._bands[0]]
             self._bands[0].clear()

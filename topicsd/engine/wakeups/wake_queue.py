@@ -7,7 +7,7 @@ W3  Topics that changed in a turn are served at its end, the highest priority fi
 W4  Calls hold the loop for at most `SLICE_SECONDS` at a time: the rest waits for the next turn, even in the
     middle of the waiters of one topic. The waiters of a topic are called in the order of registration.
 
-Anything with the interface `Awaited` can change; it need not be a topic of this shard.
+Anything with the interface `Wakeable` can change; it need not be a topic of this shard.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Waiters = dict[Waiter, bool]
 """Waiters in the order of registration. A dict, because one of 10,000 may be removed at any time."""
 
 
-class Awaited(Protocol):
+class Wakeable(Protocol):
     """An object with waiters, such as a topic."""
 
     waiters: Waiters | None
@@ -44,30 +44,30 @@ class Awaited(Protocol):
         ...
 
 
-class Watch:
+class WakeQueue:
     """The wake queue of one shard."""
 
     def __init__(self, loop: Loop, clock: Clock) -> None:
         self._loop = loop
         self._clock = clock
-        self._changed: dict[Awaited, None] = {}
+        self._changed: dict[Wakeable, None] = {}
         self._changed_at = 0.0
         """The time of the first of these changes."""
-        self._due: dict[Awaited, list[Waiter]] = {}
+        self._due: dict[Wakeable, list[Waiter]] = {}
         """The remaining waiters of topics for which a slice was too short, in reverse order."""
         self._is_running_soon = False
         self._coalesce_seconds = 0.0
-        self.ready: ReadySet[Awaited] = ReadySet()
+        self.ready: ReadySet[Wakeable] = ReadySet()
         self.latency_us = Histogram()
         """The latency from a change to the first call of a waiter."""
 
-    def add(self, target: Awaited, waiter: Waiter) -> None:
+    def add(self, target: Wakeable, waiter: Waiter) -> None:
         if target.waiters is None:
             target.waiters = {waiter: True}
         else:
             target.waiters[waiter] = True
 
-    def remove(self, target: Awaited, waiter: Waiter) -> bool:
+    def remove(self, target: Wakeable, waiter: Waiter) -> bool:
         """Remove a waiter; return False if it was not registered."""
         waiters = target.waiters
         if waiters is None:
@@ -77,26 +77,26 @@ class Watch:
             target.waiters = None
         return was_registered
 
-    def wake(self, target: Awaited) -> None:
+    def wake(self, target: Wakeable) -> None:
         """Schedule calls of all waiters of a changed topic, at the end of this turn or by W3."""
         if not self._changed:
             self._changed_at = self._clock.monotonic()
             self._run_soon(self._coalesce_seconds)
         self._changed[target] = None
 
-    def effective_priority(self, target: Awaited) -> int:
+    def effective_priority(self, target: Wakeable) -> int:
         """Return the priority of a topic now, including the addition for waiting."""
         waited = self.ready.waited_seconds(target, self._clock.monotonic())
         return round(effective_priority(target.base_priority(self._clock.now_ms()), waited))
 
-    def obey(self, coalesce_seconds: float, pauses: bool) -> None:
+    def obey(self, coalesce_seconds: float, is_paused: bool) -> None:
         """Set how long changes coalesce, and whether the lowest band pauses, by the pressure.
 
         It must be called periodically, since items that a pause holds have no other timer.
         """
         now = self._clock.monotonic()
         self._coalesce_seconds = coalesce_seconds
-        self.ready.pause(pauses, now)
+        self.ready.pause(is_paused, now)
         self.ready.age(now)
         if self.ready:
             self._run_soon(0.0)
@@ -112,13 +112,13 @@ class Watch:
 
     def _run(self) -> None:
         now = self._clock.monotonic()
-        changed: dict[Awaited, None] = {}
+        changed: dict[Wakeable, None] = {}
         since = self._changed_at
         if self._changed and now + TIMER_SECONDS >= since + self._coalesce_seconds:
             changed, self._changed = self._changed, changed
         ready = self.ready
         try:
-            if ready or ready.pauses:
+            if ready or ready.is_paused:
                 self._mark(changed, since)
                 self._serve()
             elif len(changed) == 1:
@@ -133,7 +133,7 @@ class Watch:
             elif self._changed:
                 self._run_soon(self._changed_at + self._coalesce_seconds - now)
 
-    def _serve_at_once(self, changed: Iterable[Awaited], since: float) -> None:
+    def _serve_at_once(self, changed: Iterable[Wakeable], since: float) -> None:
         """Serve changed topics when nothing else is ready; mark the rest ready when time runs out."""
         now_ms = self._clock.now_ms()
         order = sorted(changed, key=lambda one: -one.base_priority(now_ms))
@@ -146,7 +146,7 @@ class Watch:
                 self._mark(order[index:], since)
                 return
 
-    def _mark(self, changed: Iterable[Awaited], since: float) -> None:
+    def _mark(self, changed: Iterable[Wakeable], since: float) -> None:
         now_ms = self._clock.now_ms()
         for target in changed:
             # Restart the topic: waiters registered since the interrupted slice are called too, after the
@@ -161,7 +161,7 @@ class Watch:
             self._call(*taken, now, until)
             now = self._clock.monotonic()
 
-    def _call(self, target: Awaited, since: float, now: float, until: float) -> None:
+    def _call(self, target: Wakeable, since: float, now: float, until: float) -> None:
         """Call the waiters of a topic; if time runs out, mark it ready again with the rest of them."""
         due = self._due.pop(target, None) if self._due else None
         if due is None:

@@ -21,25 +21,25 @@ from shared.contract.errors import (
     TOPIC_NOT_FOUND,
     Refusal,
 )
-from topicsd.engine.pending import PendingEntry, tell
+from topicsd.engine.pending import PendingEntry, call_reply
 from topicsd.engine.queue.delay import delay_frame, delay_frame_bytes, due_of
 from topicsd.engine.queue.state import add_jobs
-from topicsd.engine.requests import Appended, AppendRequest, Reply
+from topicsd.engine.requests import AppendAnswer, AppendRequest, Reply
 from topicsd.engine.retention.eviction_log import evict_over_caps, log_expired, prefetch_next_index
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.topic_create import encode_create, new_topic, register_topic
 from topicsd.engine.write.encode_records import Encoded, encode_records, whole_frames
-from topicsd.engine.write.keyed_write import Key, WriteIdentity, key_of
+from topicsd.engine.write.keyed_write import IdempotencyKey, WriteIdentity, key_of
 from topicsd.engine.write.producer_write import ProducerKey, producer_of
 from topicsd.engine.write.seq_ceiling import raise_ceiling
 from topicsd.log.control_frame import ForwardCursor, encode_control
 
 
 def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply) -> None:
-    """Append all records of a request, or none; `reply` gets `Appended` or a `Refusal`."""
+    """Append all records of a request, or none; `reply` gets `AppendAnswer` or a `Refusal`."""
     topic = shard.topics.get(name)
-    if topic is not None and topic.leaving is not None:
+    if topic is not None and topic.deferred_requests is not None:
         shard.defer(topic, partial(append, shard, name, request, reply), reply)
         return
     created = topic is None
@@ -63,7 +63,7 @@ def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply) -
             reply(due_or_refusal)
             return
         due = due_or_refusal
-    key: Key | ProducerKey | None = None
+    key: IdempotencyKey | ProducerKey | None = None
     if request.idempotency_key is not None or request.producer is not None:
         producer = request.producer
         keyed = key_of(topic, request) if producer is None else producer_of(request, producer)
@@ -90,7 +90,7 @@ def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply) -
         return
     size = encoded[2]
     refusal = None
-    if topic.rejects:
+    if topic.can_reject:
         refusal = refuse_full(shard, topic, len(records), size)
     if due:
         size += delay_frame_bytes(len(records))
@@ -268,14 +268,14 @@ class PendingAppend(PendingEntry):
                 prefetch_next_index(self.shard, topic)
         head = topic.head
         # Positional arguments: keyword arguments would cost more than the rest of the answer.
-        answer = Appended(topic.name, self.first_seq, head, head, self.created, False, self.durability)
+        answer = AppendAnswer(topic.name, self.first_seq, head, head, self.created, False, self.durability)
         if self.key is not None:
             self.key.on_commit(self)
         if topic.waiters is not None:
-            self.shard.watch.wake(topic)
+            self.shard.wake_queue.wake(topic)
         if self.duplicate_replies is not None:
             for reply in self.duplicate_replies:
-                tell(reply, msgspec.structs.replace(answer, created=False, deduped=True))
+                call_reply(reply, msgspec.structs.replace(answer, created=False, deduped=True))
         # Last and unguarded: the caller of `publish` logs an exception of the reply.
         self.reply(answer)
 
@@ -293,9 +293,9 @@ class PendingAppend(PendingEntry):
     def refuse(self, refusal: Refusal) -> None:
         if self.key is not None:
             self.key.on_abort(self)
-        tell(self.reply, refusal)
+        call_reply(self.reply, refusal)
         for reply in self.duplicate_replies or ():
-            tell(reply, refusal)
+            call_reply(reply, refusal)
 
 
 class DelayedAppend(PendingAppend):

@@ -81,7 +81,7 @@ class KeyColumns(NamedTuple):
     used_ms: bytes
 
 
-class Dedupe:
+class IdempotencyKeys:
     """All idempotency keys of a shard. Topics with the same window share generations."""
 
     def __init__(self, keys_max: int) -> None:
@@ -91,7 +91,7 @@ class Dedupe:
 
         Not a queue: clocks step, and the times of topics differ.
         """
-        self._leaving: list[object] = []
+        self._to_free: list[object] = []
         """Parts of dropped generations, to be freed."""
         self.count = 0
 
@@ -169,13 +169,13 @@ class Dedupe:
 
     def _expire(self, now_ms: int) -> None:
         # Two for each write are enough: no more than two parts are added for each write.
-        del self._leaving[-2:]
+        del self._to_free[-2:]
         for (window_ms, survives), generations in list(self._windows.items()):
             # The youngest key of a generation was used before `ends_ms`.
             for number in [number for number, one in generations.items() if now_ms - one.ends_ms > window_ms]:
                 generation = generations.pop(number)
                 self.count -= len(generation.counts)
-                self._leaving += filter(None, generation.indexes)
-                self._leaving.append((generation.digests, generation.records, generation.first_seqs))
+                self._to_free += filter(None, generation.indexes)
+                self._to_free.append((generation.digests, generation.records, generation.first_seqs))
             if not generations:
                 del self._windows[window_ms, survives]

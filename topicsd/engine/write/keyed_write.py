@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from shared.contract.errors import IDEMPOTENCY_MISMATCH, INVALID_REQUEST, THROTTLED, Refusal
-from topicsd.engine.requests import Appended, AppendRequest, Reply
+from topicsd.engine.requests import AppendAnswer, AppendRequest, Reply
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.write.encode_records import records_digest
@@ -34,7 +34,7 @@ class WriteIdentity(Protocol):
         ...
 
 
-class Key(NamedTuple):
+class IdempotencyKey(NamedTuple):
     """The idempotency key of a write, and the digest of its records."""
 
     digest: bytes
@@ -45,23 +45,23 @@ class Key(NamedTuple):
 
     def on_join(self, pending: PendingAppend) -> Control:
         """Note the write as pending; return the frame to log before its records."""
-        pending.shard.keyed[self.digest] = pending
+        pending.shard.pending_keys[self.digest] = pending
         return Idempotency(self.digest, self.records, pending.first_seq, len(pending.encoded[1]))
 
     def on_commit(self, pending: PendingAppend) -> None:
         """Store the use of the key by a published write."""
         shard, topic = pending.shard, pending.topic
-        del shard.keyed[self.digest]
+        del shard.pending_keys[self.digest]
         write = KeyedWrite(self.records, pending.first_seq, len(pending.encoded[1]))
         window_ms = topic.config.idempotency_window_ms
-        shard.dedupe.add(self.digest, write, window_ms, pending.ts, not topic.is_ephemeral)
+        shard.idempotency_keys.add(self.digest, write, window_ms, pending.ts, not topic.is_ephemeral)
 
     def on_abort(self, pending: PendingAppend) -> None:
         """Forget the pending write; called twice when the write fails, by `undo` and `refuse`."""
-        pending.shard.keyed.pop(self.digest, None)
+        pending.shard.pending_keys.pop(self.digest, None)
 
 
-def key_of(topic: Topic, request: AppendRequest) -> Key | Refusal | None:
+def key_of(topic: Topic, request: AppendRequest) -> IdempotencyKey | Refusal | None:
     """Return the key of a request; None without one, or when the window of the topic is off."""
     key = request.idempotency_key
     if key is None or not topic.config.idempotency_window_ms:
@@ -70,28 +70,28 @@ def key_of(topic: Topic, request: AppendRequest) -> Key | Refusal | None:
         message = f"idempotency_key: must be 1 to {KEY_CHARACTERS_MAX} characters, got {len(key)}"
         return Refusal(INVALID_REQUEST, message, {"field": "idempotency_key", "max": KEY_CHARACTERS_MAX})
     digest = key_digest(topic.epoch, topic.topic_id, key)
-    return Key(digest, records_digest(request.records, request.node))
+    return IdempotencyKey(digest, records_digest(request.records, request.node))
 
 
-def answer_known_key(shard: ShardState, topic: Topic, key: Key, now_ms: int, reply: Reply) -> bool:
+def answer_known_key(shard: ShardState, topic: Topic, key: IdempotencyKey, now_ms: int, reply: Reply) -> bool:
     """Answer a write whose key is known or has no room; return False for a new write.
 
     A repeat of a pending write is answered together with it.
     """
-    pending = shard.keyed.get(key.digest)
+    pending = shard.pending_keys.get(key.digest)
     if pending is not None:
-        assert isinstance(pending.key, Key)
+        assert isinstance(pending.key, IdempotencyKey)
         if pending.key.records != key.records:
             reply(_mismatch())
         else:
             pending.duplicate_replies = [*(pending.duplicate_replies or ()), reply]
         return True
-    first = shard.dedupe.find(key.digest, topic.windows_ms, now_ms)
+    first = shard.idempotency_keys.find(key.digest, topic.windows_ms, now_ms)
     if first is not None:
         reply(
             _mismatch()
             if first.records != key.records
-            else Appended(
+            else AppendAnswer(
                 topic.name,
                 first.first_seq,
                 first.first_seq + first.records_count - 1,
@@ -102,7 +102,7 @@ def answer_known_key(shard: ShardState, topic: Topic, key: Key, now_ms: int, rep
             )
         )
         return True
-    if not shard.dedupe.has_room(now_ms, len(shard.keyed)):
+    if not shard.idempotency_keys.has_room(now_ms, len(shard.pending_keys)):
         bound = shard.settings.max_idempotency_keys
         message = (
             f"the shard remembers {bound} idempotency keys, the most that TOPICS_MAX_IDEMPOTENCY_KEYS allows"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from shared.contract.errors import INVALID_REQUEST, PRODUCER_GAP, THROTTLED, Refusal
 from shared.contract.topic_config import NUMBER_MAX
-from topicsd.engine.requests import Appended, AppendRequest, Move, Producer, Reply
+from topicsd.engine.requests import AppendAnswer, AppendRequest, TransferSeq, ProducerSeq, Reply
 from topicsd.engine.shard_data import ShardData
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 PRODUCER_CHARACTERS_MAX = 256
 
 
-def producer_of(request: AppendRequest, producer: Producer) -> ProducerKey | Refusal:
-    if isinstance(producer, Move):
+def producer_of(request: AppendRequest, producer: ProducerSeq) -> ProducerKey | Refusal:
+    if isinstance(producer, TransferSeq):
         return TransferKey(producer)
     if request.idempotency_key is not None:
         message = "producer: excludes idempotency_key, send one of them"
@@ -60,7 +60,7 @@ class ProducerKey:
 
     def answer_if_duplicate(self, shard: ShardState, topic: Topic, now_ms: int, reply: Reply) -> bool:
         """Answer a repeat, a jump or a producer without room; return False for a new write."""
-        pending_writes = topic.producing.get(self.producer)
+        pending_writes = topic.pending_writes.get(self.producer)
         known = topic.producers.find(self.producer) if topic.producers is not None else None
         if pending_writes:
             last = _seq_of(pending_writes[-1])
@@ -90,7 +90,7 @@ class ProducerKey:
     def _refuse_if_full(self, shard: ShardState, topic: Topic, now_ms: int, reply: Reply) -> bool:
         bound = shard.settings.max_producers
         known = topic.producers or Producers()
-        new_count = sum(name not in known for name in topic.producing)
+        new_count = sum(name not in known for name in topic.pending_writes)
         if known.has_room(bound, new_count, now_ms):
             return False
         message = f'topic "{topic.name}" has {bound} producers, the most that TOPICS_MAX_PRODUCERS allows'
@@ -101,9 +101,9 @@ class ProducerKey:
     def on_join(self, pending: PendingAppend) -> Control:
         """Note the write as pending; return the frame to log before its records."""
         topic = pending.topic
-        if not topic.producing:
-            topic.producing = {}
-        topic.producing.setdefault(self.producer, []).append(pending)
+        if not topic.pending_writes:
+            topic.pending_writes = {}
+        topic.pending_writes.setdefault(self.producer, []).append(pending)
         return control_frame.Producer(
             self.producer, self.producer_seq, pending.first_seq, len(pending.encoded[1]), self.moved
         )
@@ -117,11 +117,11 @@ class ProducerKey:
 
     def on_abort(self, pending: PendingAppend) -> None:
         """Forget the pending write; called twice when the write fails, by `undo` and `refuse`."""
-        pending_writes = pending.topic.producing.get(self.producer, [])
+        pending_writes = pending.topic.pending_writes.get(self.producer, [])
         if pending in pending_writes:
             pending_writes.remove(pending)
             if not pending_writes:
-                del pending.topic.producing[self.producer]
+                del pending.topic.pending_writes[self.producer]
 
 
 class TransferKey(ProducerKey):
@@ -129,13 +129,13 @@ class TransferKey(ProducerKey):
 
     __slots__ = ("_after",)
 
-    def __init__(self, move: Move) -> None:
+    def __init__(self, move: TransferSeq) -> None:
         super().__init__(move.id, move.seq, _moved(move))
         self._after = move.after
 
     def answer_if_duplicate(self, shard: ShardState, topic: Topic, now_ms: int, reply: Reply) -> bool:
         known = topic.producers.find(self.producer) if topic.producers is not None else None
-        pending_writes = topic.producing.get(self.producer)
+        pending_writes = topic.pending_writes.get(self.producer)
         if pending_writes:
             last = pending_writes[-1].key
             assert isinstance(last, ProducerKey)
@@ -163,7 +163,7 @@ class TransferKey(ProducerKey):
         return Refusal(PRODUCER_GAP, message, detail)
 
 
-def _moved(move: Move) -> tuple[int, ...]:
+def _moved(move: TransferSeq) -> tuple[int, ...]:
     return tuple(move.seqs) if len(move.seqs) > 1 else ()
 
 
@@ -173,12 +173,12 @@ def store_producer_write(shard: ShardData, topic: Topic, producer: str, write: P
     topic.producers.store(producer, write, shard.settings.max_producers)
 
 
-def is_produced(topic: Topic, producer: Producer) -> bool:
+def is_known_write(topic: Topic, producer: ProducerSeq) -> bool:
     """Return whether this write was applied before or is pending."""
     known = topic.producers.find(producer.id) if topic.producers is not None else None
-    pending_writes = topic.producing.get(producer.id)
+    pending_writes = topic.pending_writes.get(producer.id)
     last = _seq_of(pending_writes[-1]) if pending_writes else -1 if known is None else known.producer_seq
-    if isinstance(producer, Move):
+    if isinstance(producer, TransferSeq):
         key = pending_writes[-1].key if pending_writes else known
         moved = key.moved if isinstance(key, ProducerKey | ProducerWrite) else ()
         return (last, moved) == (producer.seq, _moved(producer))
@@ -189,7 +189,7 @@ def _answer_repeat(topic: Topic, known: ProducerWrite, producer_seq: int, reply:
     first, end = 0, 0
     if producer_seq == known.producer_seq:
         first, end = known.first_seq, known.first_seq + known.records_count - 1
-    reply(Appended(topic.name, first, end, topic.head, False, True, topic.config.durability))
+    reply(AppendAnswer(topic.name, first, end, topic.head, False, True, topic.config.durability))
 
 
 def _seq_of(pending: PendingAppend) -> int:
@@ -201,7 +201,7 @@ def _add_reply(pending: PendingAppend, reply: Reply) -> None:
     pending.duplicate_replies = [*(pending.duplicate_replies or ()), reply]
 
 
-def _answer_without_seqs(answer: Appended | Refusal) -> Appended | Refusal:
+def _answer_without_seqs(answer: AppendAnswer | Refusal) -> AppendAnswer | Refusal:
     if isinstance(answer, Refusal):
         return answer
-    return Appended(answer.topic, 0, 0, answer.head_seq, False, True, answer.durability)
+    return AppendAnswer(answer.topic, 0, 0, answer.head_seq, False, True, answer.durability)

@@ -180,8 +180,8 @@ def lower_ceiling(shard: ShardState, topic: Topic) -> bool:
 
     Return whether nothing is left to do.
     """
-    if not needs_ceiling(topic.config) or topic.leaving is not None:
-        return topic.leaving is None
+    if not needs_ceiling(topic.config) or topic.deferred_requests is not None:
+        return topic.deferred_requests is None
     is_settled = topic.head == topic.next_seq - 1 and topic.ceiling_logged == topic.ceiling
     if not is_settled or not _is_synced(shard, topic):
         return False

@@ -33,7 +33,7 @@ from topicsd.engine.checkpoint.manifest import (
     topic_line,
 )
 from topicsd.engine.checkpoint.snapshot_files import read_snapshot, snapshot_numbers
-from topicsd.engine.checkpoint.snapshot_format import Snapshot, SnapshotDamage, TopicEntry
+from topicsd.engine.checkpoint.snapshot_format import Snapshot, SnapshotDamage, SnapshotTopic
 from topicsd.engine.checkpoint.trash import DELETED_SUFFIX
 from topicsd.log.file_header import FILE_HEADER_BYTES, UnknownVersion
 from topicsd.log.files import LogPlace
@@ -230,7 +230,7 @@ class CheckpointCheck:
                 self._on_note(f"meta/{readable(file)} is a leftover, or not a file of topicsd")
 
 
-def segment_findings(topic: TopicEntry, facts: SegmentFacts) -> Iterator[Finding]:
+def segment_findings(topic: SnapshotTopic, facts: SegmentFacts) -> Iterator[Finding]:
     """Yield the findings about one segment."""
     name, is_active = facts.name, not facts.entry.is_sealed
     for damage in facts.damage:

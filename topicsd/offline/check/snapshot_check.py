@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shared.contract.names import topic_id
-from topicsd.engine.checkpoint.snapshot_format import KeyGeneration, Snapshot, SnapshotHead, TopicEntry
+from topicsd.engine.checkpoint.snapshot_format import KeyGeneration, Snapshot, SnapshotHead, SnapshotTopic
 from topicsd.engine.write.seq_ceiling import needs_ceiling
 from topicsd.segment.entry import SegmentEntry
 
@@ -35,7 +35,7 @@ def check_snapshot(snapshot: Snapshot) -> Iterator[tuple[str | None, str]]:
             yield None, f"the columns of the idempotency keys of generation {keys.number} differ in length"
 
 
-def _check_topic(head: SnapshotHead, topic: TopicEntry) -> Iterator[str]:
+def _check_topic(head: SnapshotHead, topic: SnapshotTopic) -> Iterator[str]:
     if topic.topic_id != topic_id(topic.name):
         yield "its id does not match its name"
     if not topic.epoch < head.end_ordinal:
@@ -58,7 +58,7 @@ def _check_topic(head: SnapshotHead, topic: TopicEntry) -> Iterator[str]:
     yield from _check_segments(topic)
 
 
-def _check_lost(topic: TopicEntry) -> Iterator[str]:
+def _check_lost(topic: SnapshotTopic) -> Iterator[str]:
     before = 0
     for low, high, _ in topic.lost:
         if not before < low <= high <= topic.head:
@@ -66,7 +66,7 @@ def _check_lost(topic: TopicEntry) -> Iterator[str]:
         before = high
 
 
-def _check_segments(topic: TopicEntry) -> Iterator[str]:
+def _check_segments(topic: SnapshotTopic) -> Iterator[str]:
     before = 0
     for number, entry in enumerate(topic.segments):
         if not before < entry.first_seq <= entry.last_seq <= topic.head:

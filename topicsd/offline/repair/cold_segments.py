@@ -16,7 +16,7 @@ from typing import NamedTuple
 from topicsd.disk.layout import shard_paths
 from topicsd.engine.checkpoint.manifest import ManifestDamage, read_manifest
 from topicsd.engine.checkpoint.snapshot_files import read_snapshot, snapshot_numbers
-from topicsd.engine.checkpoint.snapshot_format import SnapshotDamage, TopicEntry
+from topicsd.engine.checkpoint.snapshot_format import SnapshotDamage, SnapshotTopic
 from topicsd.log.file_header import UnknownVersion
 from topicsd.offline.check.segment_check import SegmentFacts
 from topicsd.offline.data_dir import DataDir
@@ -82,7 +82,7 @@ def _cold_names(data_dir: DataDir, shard: int) -> set[SegmentName]:
     }
 
 
-def _segment_names(topics: list[TopicEntry], *, only_cold: bool) -> set[SegmentName]:
+def _segment_names(topics: list[SnapshotTopic], *, only_cold: bool) -> set[SegmentName]:
     return {
         SegmentName(topic.topic_id, topic.epoch, entry.first_seq, entry.generation)
         for topic in topics

@@ -19,7 +19,7 @@ from shared.runtime.clock import Clock
 from topicsd.disk.layout import names_in, parse_snapshot_name
 from topicsd.engine.checkpoint.manifest import Manifest, ManifestDamage, ManifestTopic, read_manifest
 from topicsd.engine.checkpoint.snapshot_files import MEDIA_ERRORS, read_snapshot, snapshot_numbers
-from topicsd.engine.checkpoint.snapshot_format import Snapshot, SnapshotDamage, SnapshotHead, TopicEntry
+from topicsd.engine.checkpoint.snapshot_format import Snapshot, SnapshotDamage, SnapshotHead, SnapshotTopic
 from topicsd.log.file_header import UnknownVersion
 from topicsd.log.files import LogPlace
 from topicsd.log.walk import FIRST_ORDINAL
@@ -197,7 +197,7 @@ def snapshot_of(manifest: Manifest, identity: Identity) -> Snapshot:
     return Snapshot(head, topics, [])
 
 
-def _topic_of(topic: ManifestTopic) -> TopicEntry:
+def _topic_of(topic: ManifestTopic) -> SnapshotTopic:
     config = TopicConfig(
         type=topic.type,
         durability=topic.durability,
@@ -206,7 +206,7 @@ def _topic_of(topic: ManifestTopic) -> TopicEntry:
         cap_bytes=topic.cap_bytes,
         discard=topic.discard,
     )
-    return TopicEntry(
+    return SnapshotTopic(
         name=topic.name,
         topic_id=int(topic.id, 16),
         epoch=topic.epoch,

@@ -19,11 +19,11 @@ from shared.settings.settings import Settings
 from topicsd.disk.atomic_replace import replace_file
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths
-from topicsd.engine.checkpoint.capture import Unpublished, capture
+from topicsd.engine.checkpoint.capture import PendingRequests, capture
 from topicsd.engine.checkpoint.load import load_snapshot
 from topicsd.engine.checkpoint.segment_copy import Files, SegmentBounds, SegmentCopy, write_marks
-from topicsd.engine.checkpoint.snapshot_format import KeyGeneration, Snapshot, TopicEntry
-from topicsd.engine.jobs import Job
+from topicsd.engine.checkpoint.snapshot_format import KeyGeneration, Snapshot, SnapshotTopic
+from topicsd.engine.jobs import BackgroundJob
 from topicsd.engine.session_log import encode_session, session_section
 from topicsd.engine.shard_data import ShardData
 from topicsd.engine.topic import Topic
@@ -46,7 +46,7 @@ CopyToQuarantine = Callable[[str, Read, int, int], None]
 class Content(NamedTuple):
     """The content of the snapshot that a repair writes."""
 
-    topics: list[TopicEntry]
+    topics: list[SnapshotTopic]
     keys: list[KeyGeneration]
     sections: dict[str, bytes]
     start: LogPlace
@@ -97,16 +97,16 @@ class LogRepair:
             ordinal = max([salvage.ordinal, *(file.first_ordinal + 1 for file in files_found)])
             by_name = [state.topics[name] for name in sorted(state.topics)]
             topics = [self._capture(state, log, topic, ordinal) for topic in by_name]
-        keys = [KeyGeneration(*columns) for columns in state.dedupe.columns()]
+        keys = [KeyGeneration(*columns) for columns in state.idempotency_keys.columns()]
         sections = session_section([encode_session(one) for one in state.watch_sessions.values()])
         place = self._begin_log(ordinal)
         return Content(topics, keys, sections, place, ordinal, ordinal, FILE_HEADER_BYTES)
 
-    def _capture(self, state: ShardData, log: LogFiles, topic: Topic, ordinal: int) -> TopicEntry:
+    def _capture(self, state: ShardData, log: LogFiles, topic: Topic, ordinal: int) -> SnapshotTopic:
         settings = state.settings
         bounds = SegmentBounds.of(settings)
         files = Files(self._fs, self._paths, self._identity, log)
-        topic_capture = capture(topic, Unpublished({}, {}, ordinal))
+        topic_capture = capture(topic, PendingRequests({}, {}, ordinal))
         copy = SegmentCopy(files, bounds, topic_capture, self._clock.now_ms())
         _drive(copy.run())
         for run, marks in topic_capture.changed:
@@ -136,7 +136,7 @@ class LogRepair:
         return LogPlace(ordinal, FILE_HEADER_BYTES, ordinal, chain)
 
 
-def _drive(job: Job[Any]) -> None:
+def _drive(job: BackgroundJob[Any]) -> None:
     """Run a job of the checkpoint to its end, without yielding to an event loop."""
     result: Any = None
     try:

@@ -35,16 +35,16 @@ from shared.runtime.clock import Clock
 from topicsd.disk.atomic_replace import create_afresh, exists, write_all
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import make_segment_dirs, shard_paths, snapshot_name
-from topicsd.engine.checkpoint.manifest import manifest_head, manifest_pieces, topic_line, write_manifest
+from topicsd.engine.checkpoint.manifest import manifest_head, manifest_parts, topic_line, write_manifest
 from topicsd.engine.checkpoint.segment_copy import live_totals
 from topicsd.engine.checkpoint.snapshot_files import snapshot_numbers, write_snapshot
 from topicsd.engine.checkpoint.snapshot_format import (
     Snapshot,
     SnapshotHead,
-    TopicEntry,
+    SnapshotTopic,
     encode_keys,
     encode_topic,
-    snapshot_pieces,
+    snapshot_parts,
 )
 from topicsd.engine.session_log import encode_session, session_section, sessions_of
 from topicsd.offline.check.segment_check import SegmentCheck, SegmentFacts, SegmentFiles
@@ -242,11 +242,11 @@ class Repair:
         )
         topics = [encode_topic(topic) for topic in content.topics]
         keys = [encode_keys(generation) for generation in content.keys]
-        write_snapshot(fs, paths, head.number, snapshot_pieces(head, topics, keys))
+        write_snapshot(fs, paths, head.number, snapshot_parts(head, topics, keys))
         self._write_manifest(head, content.topics)
 
-    def _write_manifest(self, head: SnapshotHead, topics: list[TopicEntry]) -> None:
-        parts = manifest_pieces(
+    def _write_manifest(self, head: SnapshotHead, topics: list[SnapshotTopic]) -> None:
+        parts = manifest_parts(
             manifest_head(head, self._cold_dir or None), [topic_line(topic, topic.head) for topic in topics]
         )
         write_manifest(self._fs, self._paths, parts)

@@ -263,7 +263,7 @@ class Salvage:
             named_max = max(count, size // _COPY_BYTES_MIN)
             copied, copied_by_new = min(copied, named_max), min(copied_by_new, named_max)
         for topic_id, topic in self._state.topics_by_id.items():
-            records = copied if topic.forwards else copied_by_new
+            records = copied if topic.routes else copied_by_new
             self._missing[topic_id] = self._missing.get(topic_id, 0) + records
 
     def _replay_batch(self, batch: FoundBatch, file: str, position: int) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from topicsd.engine.checkpoint.snapshot_format import TopicEntry
+from topicsd.engine.checkpoint.snapshot_format import SnapshotTopic
 from topicsd.offline.check.segment_check import SegmentFacts
 from topicsd.offline.repair.salvage import REASON
 from topicsd.offline.repair.segment import GoodRecords, good_records
@@ -45,7 +45,7 @@ class SegmentRepair(NamedTuple):
 class TopicRepair(NamedTuple):
     """The repair of one topic's entry."""
 
-    topic: TopicEntry
+    topic: SnapshotTopic
     """The entry as it is in the snapshot."""
     segments: dict[int, SegmentRepair]
     """The faulty segments by first seq."""
@@ -57,7 +57,7 @@ class TopicRepair(NamedTuple):
     def changes_entry(self) -> bool:
         return any(repair.action is not Action.LEAVE for repair in self.segments.values())
 
-    def entry_with(self, segments: list[SegmentEntry]) -> TopicEntry:
+    def entry_with(self, segments: list[SegmentEntry]) -> SnapshotTopic:
         lost = [*self.topic.lost, *((first, last, REASON) for first, last in self.lost)]
         return msgspec.structs.replace(
             self.topic, segments=segments, lost=sorted(lost), earliest_seq=self.earliest_seq
@@ -65,7 +65,7 @@ class TopicRepair(NamedTuple):
 
 
 def repair_topic(
-    topic: TopicEntry, faults: list[SegmentFacts], revives: bool, read_marks: ReadMarks
+    topic: SnapshotTopic, faults: list[SegmentFacts], revives: bool, read_marks: ReadMarks
 ) -> TopicRepair:
     """Return the repair of a topic's entry.
 
@@ -86,7 +86,7 @@ def repair_topic(
     return repair
 
 
-def _action(topic: TopicEntry, facts: SegmentFacts, good: GoodRecords, revives: bool) -> Action:
+def _action(topic: SnapshotTopic, facts: SegmentFacts, good: GoodRecords, revives: bool) -> Action:
     if facts.in_dead and not revives:
         return Action.LEAVE
     if facts.damage:

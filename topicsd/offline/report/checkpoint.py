@@ -16,7 +16,7 @@ from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths, names_in, parse_trash_name, snapshot_name
 from topicsd.engine.checkpoint.manifest import ManifestDamage, read_manifest
 from topicsd.engine.checkpoint.snapshot_files import read_snapshot, snapshot_numbers
-from topicsd.engine.checkpoint.snapshot_format import KeyGeneration, Snapshot, SnapshotDamage, TopicEntry
+from topicsd.engine.checkpoint.snapshot_format import KeyGeneration, Snapshot, SnapshotDamage, SnapshotTopic
 from topicsd.engine.checkpoint.trash import trash_bytes
 from topicsd.log.file_header import UnknownVersion
 from topicsd.log.files import LogPlace
@@ -73,7 +73,7 @@ class CheckpointReport(msgspec.Struct, kw_only=True):
     trash_files: int = 0
     trash_bytes: int = 0
     readers: list[ReaderReport] = []
-    topics: list[TopicEntry] = []
+    topics: list[SnapshotTopic] = []
     problems: list[str] = []
 
 

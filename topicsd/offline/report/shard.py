@@ -88,7 +88,7 @@ def shard_report(data_dir: DataDir, shard: int, clock: Clock) -> ShardReport:
             loaded.walk()
             log, state = loaded.log, loaded.state
             _fill(report, loaded)
-            report.idempotency_keys = state.dedupe.count
+            report.idempotency_keys = state.idempotency_keys.count
             try:
                 report.topics = [
                     topic_report(topic, log.synced_position, log.heads_exact, clock.now_ms())

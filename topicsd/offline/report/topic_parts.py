@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from topicsd.engine.read.cursors import records_behind
+from topicsd.engine.read.cursors import records_after
 from topicsd.engine.topic import Topic
 from topicsd.offline.table import harmless, plural, table, utc
 
@@ -68,7 +68,7 @@ def queue_report(topic: Topic, now_ms: int) -> QueueReport | None:
 
 def cursor_reports(topic: Topic) -> list[CursorReport]:
     cursors = sorted(topic.cursors.values(), key=lambda one: one.name)
-    lags = records_behind(topic, [one.from_seq for one in cursors])
+    lags = records_after(topic, [one.from_seq for one in cursors])
     return [
         CursorReport(cursor=one.name, from_seq=one.from_seq, set_ts=one.set_ms, lag_records=lag)
         for one, lag in zip(cursors, lags, strict=True)
@@ -86,7 +86,7 @@ def route_reports(topic: Topic) -> list[RouteReport]:
             position=forward.seq,
             forwarded_total=forward.forwarded_total,
         )
-        for _, forward in sorted(topic.forwards.items())
+        for _, forward in sorted(topic.routes.items())
     ]
 
 

@@ -23,7 +23,7 @@ from typing import Final
 from shared.contract.errors import CORRUPT_SEGMENT, STATUS, Refusal
 from shared.runtime.disk_thread import Loop
 from topicsd.engine.queue.dead_letter import stamped_meta
-from topicsd.engine.queue.job_records import Texts, decode_text, read_texts
+from topicsd.engine.queue.job_records import JobRecords, decode_job_record, read_job_records
 from topicsd.engine.queue.lease_queue import LeaseQueue
 from topicsd.engine.queue.settle import end_jobs
 from topicsd.engine.state import ShardState
@@ -78,16 +78,16 @@ class _ParkedJobs:
 
     @property
     def is_live(self) -> bool:
-        return self._shard.topics.get(self.topic.name) is self.topic and self.topic.leaving is None
+        return self._shard.topics.get(self.topic.name) is self.topic and self.topic.deferred_requests is None
 
     def first(self, count: int) -> list[int]:
         """Return the next jobs to move, at most `count`."""
         jobs = self.queue.jobs
-        return [*islice((seq for seq in self.queue.parked if not jobs[seq].is_leaving), count)]
+        return [*islice((seq for seq in self.queue.parked if not jobs[seq].is_ending), count)]
 
     def has(self, seq: int) -> bool:
         has_record = self.is_live and self.topic.next_live(seq) == seq
-        return has_record and seq in self.queue.parked and not self.queue.jobs[seq].is_leaving
+        return has_record and seq in self.queue.parked and not self.queue.jobs[seq].is_ending
 
     def move_to_back(self, seq: int) -> None:
         """Move a job after all other parked jobs."""
@@ -133,7 +133,7 @@ class _Run:
             self._transfer.reconcile(former, partial(self._on_reconciled, former))
         elif seqs:
             self._single_count = max(0, self._single_count - 1)
-            read_texts(self._shard, source.topic, seqs, partial(self._on_read, seqs))
+            read_job_records(self._shard, source.topic, seqs, partial(self._on_read, seqs))
         else:
             self._on_end()
 
@@ -147,7 +147,7 @@ class _Run:
             )
             self._retry_later()
 
-    def _on_read(self, seqs: list[int], texts: Texts) -> None:
+    def _on_read(self, seqs: list[int], texts: JobRecords) -> None:
         source = self._source
         destination = source.topic.config.dead_letter
         if destination is None or source.queue.former:
@@ -163,7 +163,7 @@ class _Run:
                 source.move_to_back(seq)
                 self._moved_back_count += 1
                 continue
-            record = decode_text(text)
+            record = decode_job_record(text)
             meta = stamped_meta(bytes(record.meta), source.topic.name, seq, job.deliveries, job.reason)
             records.append(TransferRecord(seq, record, meta))
         if records:

@@ -10,7 +10,7 @@ from shared.settings.settings import Settings
 from topicsd.engine.queue.claim import claim
 from topicsd.engine.queue.explain import explain
 from topicsd.engine.queue.settle import NACK_DELAY_MS_MAX, Settle, ack, extend, nack
-from topicsd.engine.requests import ClaimAnswer, Settled, SettleRequest
+from topicsd.engine.requests import ClaimAnswer, SettleAnswer, SettleRequest
 from topicsd.engine.state import ShardState
 from topicsd.service.call import Call, Performance, reply_of
 from topicsd.service.input.clamped import clamped_lease, clamped_to, member
@@ -80,7 +80,7 @@ class QueueHandlers:
             call.refuse(request)
             return
 
-        def respond(answer: Settled) -> None:
+        def respond(answer: SettleAnswer) -> None:
             body: dict[str, object] = {
                 "topic": answer.topic,
                 f"{operation}ed": len(answer.done),

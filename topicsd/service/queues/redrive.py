@@ -30,9 +30,9 @@ from shared.contract.errors import (
 from shared.contract.seek import Seek
 from shared.runtime.disk_thread import Loop
 from topicsd.engine.queue.dead_letter import take_off_stamp
-from topicsd.engine.queue.job_records import Texts, decode_text, read_texts
+from topicsd.engine.queue.job_records import JobRecords, decode_job_record, read_job_records
 from topicsd.engine.read.seek import seek
-from topicsd.engine.requests import Deleted, RenderedRecord
+from topicsd.engine.requests import DeleteAnswer, RenderedRecord
 from topicsd.engine.retention.delete import PendingDelete
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
@@ -78,7 +78,7 @@ class Redrives:
         topic = self.shard.visible_topic(call.name)
         if isinstance(request, Refusal):
             call.refuse(request)
-        elif topic is None or topic.leaving is not None:
+        elif topic is None or topic.deferred_requests is not None:
             call.refuse(topic_not_found(call.name))
         elif topic.queue is not None:
             dead_letter = topic.config.dead_letter
@@ -105,7 +105,7 @@ class _DeadLetterTopic:
 
     @property
     def is_live(self) -> bool:
-        return self._shard.topics.get(self._topic.name) is self._topic and self._topic.leaving is None
+        return self._shard.topics.get(self._topic.name) is self._topic and self._topic.deferred_requests is None
 
     def has(self, seq: int) -> bool:
         return self.is_live and self._topic.next_live(seq) == seq <= self._topic.head
@@ -118,7 +118,7 @@ class _DeadLetterTopic:
             return
         control = Delete(0, None, False, seqs)
 
-        def on_deleted(answer: Deleted | Refusal) -> None:
+        def on_deleted(answer: DeleteAnswer | Refusal) -> None:
             reply(answer if isinstance(answer, Refusal) else None)
 
         shard.join_control(
@@ -191,7 +191,7 @@ class _Redrive:
         elif self._count >= self._request.count:
             self._answer(is_done=False)
         elif seqs := self._next_seqs() if self._source.is_live else []:
-            read_texts(self._redrives.shard, self._topic, seqs, partial(self._on_read, seqs))
+            read_job_records(self._redrives.shard, self._topic, seqs, partial(self._on_read, seqs))
         else:
             self._answer(is_done=True)
 
@@ -205,12 +205,12 @@ class _Redrive:
             seqs.append(cursor)
         return seqs
 
-    def _on_read(self, seqs: list[int], texts: Texts) -> None:
+    def _on_read(self, seqs: list[int], texts: JobRecords) -> None:
         remaining = self._request.count - self._count
         by_queue: dict[str, list[TransferRecord]] = {}
         for seq in seqs:
             text = texts.by_seq.get(seq)
-            record = None if text is None else decode_text(text)
+            record = None if text is None else decode_job_record(text)
             self._is_past_end = record is not None and record.ts >= self._request.to_ts
             if self._is_past_end or not remaining:
                 break

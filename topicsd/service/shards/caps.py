@@ -23,8 +23,8 @@ from shared.ipc.link import FRONT, LinkKind, LinkPool
 from shared.text.message import size_text
 from topicsd.engine.requests import AppendRequest
 from topicsd.engine.state import ShardState
-from topicsd.engine.write.keyed_write import Key, key_of
-from topicsd.engine.write.producer_write import is_produced
+from topicsd.engine.write.keyed_write import IdempotencyKey, key_of
+from topicsd.engine.write.producer_write import is_known_write
 from topicsd.service.shards.peers import Peers
 
 # Creations are synced, so a shard creates about a tenth of this between two heartbeats.
@@ -134,12 +134,12 @@ class Caps:
         """Return whether the append is a duplicate, of a write applied or in progress."""
         topic = self._state.topics.get(name)
         if topic is not None and request.producer is not None:
-            return is_produced(topic, request.producer)
+            return is_known_write(topic, request.producer)
         key = None if topic is None else key_of(topic, request)
-        if topic is None or not isinstance(key, Key):
+        if topic is None or not isinstance(key, IdempotencyKey):
             return False
         now_ms = self._state.clock.now_ms()
         return (
-            key.digest in self._state.keyed
-            or self._state.dedupe.find(key.digest, topic.windows_ms, now_ms) is not None
+            key.digest in self._state.pending_keys
+            or self._state.idempotency_keys.find(key.digest, topic.windows_ms, now_ms) is not None
         )

@@ -11,7 +11,7 @@ from shared.contract.watch_id import WatchIds
 from shared.ipc.link import Asked, LinkKind, LinkPool
 from shared.runtime.disk_thread import Loop
 from shared.settings.settings import Settings
-from topicsd.engine.routes.route import SourceStand
+from topicsd.engine.routes.route import SourcePosition
 from topicsd.engine.shard import Shard
 from topicsd.engine.topic_admin import topic_not_found
 from topicsd.service.shards.peers import Peers
@@ -43,7 +43,7 @@ class Streams:
         peers: Peers | None,
     ) -> None:
         state = shard.state
-        ways = None if peers is None else Ways(links, peers.refusal, state.watch, loop)
+        ways = None if peers is None else Ways(links, peers.refusal, state.wake_queue, loop)
         self._state = state
         self.feeds = Feeds(state, loop, number, shard_count, ways)
         self.sessions = WatchSessions(state, loop)
@@ -63,7 +63,7 @@ class Streams:
         self.sessions.on_change = self._publish
         self._publish()
 
-    def _locate_source(self, name: str, reply: Callable[[SourceStand | Refusal], object]) -> None:
+    def _locate_source(self, name: str, reply: Callable[[SourcePosition | Refusal], object]) -> None:
         """Look up head, earliest seq and epoch of a route's source on another shard."""
 
         def on_positions(positions: list[Stand | None] | Refusal) -> None:
@@ -72,7 +72,7 @@ class Streams:
             elif (position := positions[0]) is None:
                 reply(topic_not_found(name))
             else:
-                reply(SourceStand(position.epoch, position.head_seq, position.earliest_seq))
+                reply(SourcePosition(position.epoch, position.head_seq, position.earliest_seq))
 
         self._creation.ask(self.feeds.owner_of(name), [(name, None)], on_positions)
 

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from shared.contract.errors import Refusal
 from shared.runtime.disk_thread import Loop
 from topicsd.engine.requests import Reply
-from topicsd.engine.session_log import drop_session, keep_session
+from topicsd.engine.session_log import log_session_end, log_session
 from topicsd.engine.state import ShardState
 from topicsd.log import control_frame
 from topicsd.stream.chunks import Wanted
@@ -92,7 +92,7 @@ class WatchSessions:
         def on_stored(answer: Definition | Refusal) -> None:
             reply(answer if isinstance(answer, Refusal) else self._add(answer, has_memory=True))
 
-        keep_session(self._shard, definition, on_stored)
+        log_session(self._shard, definition, on_stored)
 
     def _add(self, definition: Definition, has_memory: bool) -> WatchSession:
         session = self._sessions[definition.session] = WatchSession(definition, has_memory)
@@ -144,6 +144,6 @@ class WatchSessions:
             del self._idle[session]
             session_id = session.definition.session
             del self._sessions[session_id]
-            drop_session(self._shard, session_id)
+            log_session_end(self._shard, session_id)
         self.on_change()
         self._start_timer()

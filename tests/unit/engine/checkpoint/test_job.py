@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.harness.one_shard import PATHS, OneShard
-from topicsd.engine.checkpoint.job import LEAVING, Leaving, leaving_of
+from topicsd.engine.checkpoint.job import FILES_TO_DROP, FilesToDrop, files_to_drop_of
 from topicsd.engine.checkpoint.snapshot_files import choose_snapshot
 
 NEVER_MS = 1 << 40
@@ -69,15 +69,15 @@ def test_a_snapshot_says_what_is_still_to_go() -> None:
     one.checkpoint()
     snapshot, _ = choose_snapshot(one.disk, PATHS)
     assert snapshot is not None
-    (leaving,) = leaving_of(snapshot.head)
-    assert isinstance(leaving, Leaving)
+    (leaving,) = files_to_drop_of(snapshot.head)
+    assert isinstance(leaving, FilesToDrop)
     assert (leaving.number, [name.first_seq for name, _ in leaving.segments]) == (2, [1])
     one.checkpoint()
     one.append("t", 1)
     one.checkpoint()
     snapshot, _ = choose_snapshot(one.disk, PATHS)
     assert snapshot is not None
-    assert LEAVING not in snapshot.head.sections
+    assert FILES_TO_DROP not in snapshot.head.sections
 
 
 def test_a_failed_sync_ends_a_checkpoint_of_a_stop_before_its_snapshot() -> None:

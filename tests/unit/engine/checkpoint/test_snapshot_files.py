@@ -7,7 +7,7 @@ import pytest
 
 from tests.harness.faults import PowerCut
 from tests.harness.memory_disk import MemoryDisk
-from tests.unit.checkpoint.sample import PATHS, bytes_of, calls_of, pieces_of, sample, shard_disk
+from tests.unit.checkpoint.sample import PATHS, bytes_of, calls_of, parts_of, sample, shard_disk
 from topicsd.engine.checkpoint.snapshot_files import (
     DamagedSnapshot,
     choose_snapshot,
@@ -25,7 +25,7 @@ WRITE_CALLS = 5
 
 
 def write(disk: MemoryDisk, number: int) -> None:
-    write_snapshot(disk, PATHS, number, pieces_of(sample(number)))
+    write_snapshot(disk, PATHS, number, parts_of(sample(number)))
 
 
 def disk_with(*numbers: int) -> MemoryDisk:

@@ -6,16 +6,16 @@ import msgspec
 import pytest
 import xxhash
 
-from tests.unit.checkpoint.sample import EMPTY, ORDERS, bytes_of, head_of, pieces_of, sample
+from tests.unit.checkpoint.sample import EMPTY, ORDERS, bytes_of, head_of, parts_of, sample
 from topicsd.engine.checkpoint.snapshot_format import (
     SNAPSHOT_HEADER_BYTES,
     VERSION,
     Snapshot,
     SnapshotDamage,
-    TopicEntry,
+    SnapshotTopic,
     decode_snapshot,
     encode_topic,
-    snapshot_pieces,
+    snapshot_parts,
 )
 from topicsd.log.file_header import UnknownVersion
 
@@ -37,7 +37,7 @@ def test_a_shard_without_topics_and_keys_has_a_snapshot_too() -> None:
 
 def test_a_topic_is_in_the_file_as_it_was_encoded_and_is_not_copied() -> None:
     encoded = encode_topic(EMPTY)
-    parts = snapshot_pieces(head_of(topic_count=1), [encoded], [])
+    parts = snapshot_parts(head_of(topic_count=1), [encoded], [])
     assert any(part is encoded for part in parts)
 
 
@@ -45,7 +45,7 @@ def test_a_topic_is_in_the_file_as_it_was_encoded_and_is_not_copied() -> None:
 def test_many_topics_are_counted_in_more_than_16_bits() -> None:
     many = Snapshot(head_of(topic_count=70_000), [EMPTY] * 70_000, [])
     encoded = encode_topic(EMPTY)
-    data = b"".join(snapshot_pieces(many.head, [encoded] * 70_000, []))
+    data = b"".join(snapshot_parts(many.head, [encoded] * 70_000, []))
     assert decode_snapshot(data) == many
 
 
@@ -86,7 +86,7 @@ def test_the_damage_is_named() -> None:
 
 
 def test_a_topic_that_is_missing_is_noticed_though_the_checksum_fits() -> None:
-    parts = pieces_of(sample())
+    parts = parts_of(sample())
     body = parts[1].replace(b"\xdd\x00\x00\x00\x02", b"\xdd\x00\x00\x00\x01") + b"".join(
         [parts[2], *parts[4:]]
     )
@@ -111,11 +111,11 @@ def test_a_field_that_came_later_is_passed_over_and_one_that_is_missing_gets_its
     fields[3] = {**config, "colour": "green"}
     fields[14] = [[*msgspec.structs.astuple(one), "later"] for one in ORDERS.segments]
     later = msgspec.msgpack.encode([*fields, "later"])
-    assert msgspec.msgpack.decode(later, type=TopicEntry) == ORDERS
+    assert msgspec.msgpack.decode(later, type=SnapshotTopic) == ORDERS
     earlier = msgspec.msgpack.encode(fields[:-1])
-    assert msgspec.msgpack.decode(earlier, type=TopicEntry) == msgspec.structs.replace(ORDERS, sections={})
+    assert msgspec.msgpack.decode(earlier, type=SnapshotTopic) == msgspec.structs.replace(ORDERS, sections={})
 
 
 def test_a_head_that_does_not_fit_its_topics_is_our_own_mistake() -> None:
     with pytest.raises(AssertionError):
-        snapshot_pieces(head_of(topic_count=3), [encode_topic(EMPTY)], [])
+        snapshot_parts(head_of(topic_count=3), [encode_topic(EMPTY)], [])

@@ -49,7 +49,7 @@ def test_the_next_is_the_first_live_record_that_is_no_job(seed: int) -> None:
         if random.random() < 0.5:
             for seq in come:
                 jobs.add(seq)
-                fresh.is_job(seq)
+                fresh.note_job(seq)
         for seq in random.sample(sorted(log.live), random.randrange(len(log.live) // 2 + 1)):
             log.live.discard(seq)
             jobs.discard(seq)
@@ -58,7 +58,7 @@ def test_the_next_is_the_first_live_record_that_is_no_job(seed: int) -> None:
         assert seq == expected
         if seq and random.random() < 0.7:
             jobs.add(seq)
-            fresh.is_job(seq)
+            fresh.note_job(seq)
 
 
 @pytest.mark.parametrize("rows", [1, 5])
@@ -67,10 +67,10 @@ def test_jobs_in_a_row_are_one_step(rows: int) -> None:
     for seq in range(2, 2 + 100 * rows):
         if seq % 100:
             jobs.add(seq)
-            fresh.is_job(seq)
+            fresh.note_job(seq)
     assert fresh.next(log, jobs) == 1
     jobs.add(1)
-    fresh.is_job(1)
+    fresh.note_job(1)
     jobs.looks = 0
     assert fresh.next(log, jobs) == 100
     assert jobs.looks <= 2
@@ -91,7 +91,7 @@ def test_a_start_finds_the_rows_again(end: str) -> None:
     queue = stage.topic("q").queue
     assert queue is not None
     known = Known(queue.jobs)
-    fresh = queue._by_seq.next(stage.topic("q"), known)
+    fresh = queue._fresh_position.next(stage.topic("q"), known)
     assert fresh == (102 if end == "kill" else 131)
     assert known.looks <= 2
     while (seq := stage.claimed("q", "w")) and seq != [252]:

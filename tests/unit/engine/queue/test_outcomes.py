@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from topicsd.engine.queue.job import ENDED_MAX, Endings, Taken
+from topicsd.engine.queue.job import ENDED_MAX, Outcomes, DeletedSeqs
 
 
 def test_the_oldest_are_forgotten_and_nothing_is_said_of_those_in_front_of_them() -> None:
-    endings = Endings()
+    endings = Outcomes()
     for seq in range(1, 3 * ENDED_MAX, 2):
         if seq % 3:
             endings.note_dead([seq])
         else:
-            endings.note_deleted(Taken(seq))
+            endings.note_deleted(DeletedSeqs(seq))
     assert len(endings.dead) + len(endings.deleted) <= ENDED_MAX
     last = 3 * ENDED_MAX - 1
     assert (endings.of(last - 1), endings.of(last)) == ("acked", "dead")
@@ -20,7 +20,7 @@ def test_the_oldest_are_forgotten_and_nothing_is_said_of_those_in_front_of_them(
 
 
 def test_of_very_many_that_are_deleted_at_once_none_is_kept() -> None:
-    endings = Endings(dead=[7, 10**6])
-    endings.note_deleted(Taken(*range(100, 101 + ENDED_MAX)))
+    endings = Outcomes(dead=[7, 10**6])
+    endings.note_deleted(DeletedSeqs(*range(100, 101 + ENDED_MAX)))
     assert (endings.of(7), endings.of(100), endings.of(10**6)) == ("gone", "gone", "dead")
     assert not endings.deleted

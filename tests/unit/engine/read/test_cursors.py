@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.harness.one_shard import OneShard, Told
-from topicsd.engine.read.cursors import Lag, delete_cursor, measure_lag, put_cursor, records_behind
+from topicsd.engine.read.cursors import Lag, delete_cursor, measure_lag, put_cursor, records_after
 
 
 def _put(one: OneShard, topic: str, name: str, seq: int, epoch: int | None = None) -> Any:
@@ -33,7 +33,7 @@ def _lag(one: OneShard, topic: str, seq: int) -> Lag:
     one.settle()
     lag = reply.answer
     assert isinstance(lag, Lag)
-    assert records_behind(one.topic(topic), [seq]) == [lag.records]
+    assert records_after(one.topic(topic), [seq]) == [lag.records]
     return lag
 
 

@@ -25,7 +25,7 @@ def test_what_was_used_longest_ago_leaves_first_and_the_last_one_stays() -> None
     cache.page(3, 0, PLAIN)
     assert cache.page(1, 0, PLAIN) is first
     assert cache.page(2, 0, PLAIN) is not second
-    cache.grew(1 << 20)
+    cache.add_bytes(1 << 20)
     assert cache.page(2, 0, PLAIN) is not first
 
 

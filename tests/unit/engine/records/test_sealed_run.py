@@ -50,9 +50,9 @@ def test_the_front_that_goes_is_counted_and_so_is_all_of_it() -> None:
 def test_age_ends_where_the_stamps_say_and_finds_nothing_more_until_the_next_record_is_too_old() -> None:
     one, run = sealed()
     first_ts = one.read("t").records[0].ts
-    seqs = [run.first_not_older(first_ts + ms) for ms in (-1, 0, 1, 1001, 2500, 3001)]
+    seqs = [run.seq_at_or_after(first_ts + ms) for ms in (-1, 0, 1, 1001, 2500, 3001)]
     assert seqs == [1, 1, 2, 3, 4, 5]
-    assert run.first_not_older(first_ts + 3000) == 1
+    assert run.seq_at_or_after(first_ts + 3000) == 1
 
 
 def test_tags_are_found_below_a_seq_and_not_in_a_segment_without_them() -> None:

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from topicsd.engine.records.tag_index import STRETCH_RECORDS, TAKEN_AT_ONCE, TagIndex
+from topicsd.engine.records.tag_index import RANGE_RECORDS, TAKEN_AT_ONCE, TagIndex
 
 
 def index_of(*tags: bytes) -> TagIndex:
@@ -59,37 +59,37 @@ def test_a_tag_that_comes_after_a_prefix_was_asked_for_is_found_by_the_next() ->
 
 def test_pruning_drops_whole_ranges() -> None:
     index = TagIndex()
-    for seq in range(1, 3 * STRETCH_RECORDS):
+    for seq in range(1, 3 * RANGE_RECORDS):
         index.add(b"all", seq)
         index.add(b"tag-%d" % seq, seq)
-    index.prune(2 * STRETCH_RECORDS - 1)
+    index.prune(2 * RANGE_RECORDS - 1)
     assert index.take(b"tag-5", False, below=10**6) == []
-    assert index.take(b"all", False, below=10**6) == [*range(STRETCH_RECORDS, 3 * STRETCH_RECORDS)]
-    index.prune(3 * STRETCH_RECORDS)
+    assert index.take(b"all", False, below=10**6) == [*range(RANGE_RECORDS, 3 * RANGE_RECORDS)]
+    index.prune(3 * RANGE_RECORDS)
     assert len(index) == 0
-    index.add(b"all", 3 * STRETCH_RECORDS - 1)
-    index.add(b"all", 3 * STRETCH_RECORDS)
-    assert index.take(b"", True, below=10**6) == [3 * STRETCH_RECORDS - 1, 3 * STRETCH_RECORDS]
+    index.add(b"all", 3 * RANGE_RECORDS - 1)
+    index.add(b"all", 3 * RANGE_RECORDS)
+    assert index.take(b"", True, below=10**6) == [3 * RANGE_RECORDS - 1, 3 * RANGE_RECORDS]
 
 
 def test_what_is_pruned_is_given_to_the_caller_to_free() -> None:
     index = TagIndex()
     for number in range(12):
-        index.add(b"a", number * STRETCH_RECORDS)
-    assert len(index.prune(10 * STRETCH_RECORDS)) == 10
+        index.add(b"a", number * RANGE_RECORDS)
+    assert len(index.prune(10 * RANGE_RECORDS)) == 10
     assert len(index) == 2
     assert len(index.prune(10**6)) == 2
     assert index.prune(10**6) == []
-    index.add(b"a", 12 * STRETCH_RECORDS)
-    assert index.take(b"a", False, below=10**6) == [12 * STRETCH_RECORDS]
+    index.add(b"a", 12 * RANGE_RECORDS)
+    assert index.take(b"a", False, below=10**6) == [12 * RANGE_RECORDS]
 
 
 @pytest.mark.parametrize(("tag", "is_prefix"), [(b"a", False), (b"a", True), (b"", True), (b"b-7", False)])
 def test_what_a_thread_finds_is_what_would_be_taken_and_it_stays(tag: bytes, is_prefix: bool) -> None:
     index = TagIndex()
-    for seq in range(1, 3 * STRETCH_RECORDS, 3):
+    for seq in range(1, 3 * RANGE_RECORDS, 3):
         index.add((b"a", b"b-%d" % (seq % 10), b"a-%d" % seq)[seq % 3], seq)
-    below = 2 * STRETCH_RECORDS + 100
+    below = 2 * RANGE_RECORDS + 100
     seqs = index.find(tag, is_prefix, below)
     assert index.find(tag, is_prefix, below) == seqs
     assert sorted(index.take(tag, is_prefix, below)) == sorted(seqs)
@@ -112,7 +112,7 @@ def test_what_is_much_for_one_step_is_known_without_looking_at_it() -> None:
         index.add(b"a", seq)
     assert not index.is_much(b"a", False)
     assert not index.is_much(b"a", True)
-    index.add(b"a", STRETCH_RECORDS)
+    index.add(b"a", RANGE_RECORDS)
     assert index.is_much(b"a", False)
     assert index.is_much(b"x", True)
     assert not index.is_much(b"x", False)
@@ -120,12 +120,12 @@ def test_what_is_much_for_one_step_is_known_without_looking_at_it() -> None:
 
 def test_all_seqs_of_a_tag_are_given_in_their_order() -> None:
     index = TagIndex()
-    for seq in range(1, 2 * STRETCH_RECORDS, 500):
+    for seq in range(1, 2 * RANGE_RECORDS, 500):
         index.add(b"a", seq)
-    for seq in (1, STRETCH_RECORDS + 1):
+    for seq in (1, RANGE_RECORDS + 1):
         index.add(b"a", seq)  # These came before.
     index.add(b"b", 7)
-    assert index.seqs_by_tag() == {b"a": [*range(1, 2 * STRETCH_RECORDS, 500)], b"b": [7]}
+    assert index.seqs_by_tag() == {b"a": [*range(1, 2 * RANGE_RECORDS, 500)], b"b": [7]}
 
 
 def test_it_agrees_with_a_list_of_pairs_over_random_calls() -> None:
@@ -133,7 +133,7 @@ def test_it_agrees_with_a_list_of_pairs_over_random_calls() -> None:
     tags = [b"x", b"xy", b"xyz", b"y", b"y-1", b"z"]
     for _ in range(50):
         index, pairs = TagIndex(), set()
-        for seq in range(STRETCH_RECORDS - 100, STRETCH_RECORDS + 100):
+        for seq in range(RANGE_RECORDS - 100, RANGE_RECORDS + 100):
             tag = rng.choice(tags)
             index.add(tag, seq)
             pairs.add((tag, seq))

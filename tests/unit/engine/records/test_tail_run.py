@@ -76,7 +76,7 @@ def test_the_first_record_that_is_not_older_than_a_time_is_found() -> None:
     run = TailRun(1)
     for stamp in (100, 100, 200, 200, 300):
         run.extend(0, [1], stamp)
-    assert [run.first_not_older(ts) for ts in (99, 100, 101, 200, 300, 301)] == [1, 1, 3, 3, 5, 6]
+    assert [run.seq_at_or_after(ts) for ts in (99, 100, 101, 200, 300, 301)] == [1, 1, 3, 3, 5, 6]
 
 
 def test_the_front_is_dropped_in_large_parts_only() -> None:

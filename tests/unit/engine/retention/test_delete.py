@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from tests.harness.one_shard import OneShard, record
-from topicsd.engine.records.tag_index import STRETCH_RECORDS
-from topicsd.engine.requests import Deleted
+from topicsd.engine.records.tag_index import RANGE_RECORDS
+from topicsd.engine.requests import DeleteAnswer
 
 TAGS = ["a", "ab", "b", None, "a", "abc", "b", "ä", None, "a"]
 
@@ -25,7 +25,7 @@ def size_of(one: OneShard, *seqs: int) -> int:
 def test_everything_before_a_seq_is_deleted_and_nothing_at_or_behind_it() -> None:
     one = tagged()
     rest = size_of(one, *range(4, 11))
-    assert one.delete("t", before_seq=4) == Deleted("t", 3, 4, 10, 7, rest)
+    assert one.delete("t", before_seq=4) == DeleteAnswer("t", 3, 4, 10, 7, rest)
     assert one.seqs("t") == [4, 5, 6, 7, 8, 9, 10]
 
 
@@ -40,7 +40,7 @@ def test_before_the_first_seq_there_is_nothing_to_delete(before_seq: int) -> Non
 @pytest.mark.parametrize("before_seq", [11, 12, 1 << 40, (1 << 63) - 1, 1 << 64, 1 << 100])
 def test_a_bound_beyond_the_head_deletes_all_that_is_there_and_nothing_that_comes(before_seq: int) -> None:
     one = tagged()
-    assert one.delete("t", before_seq=before_seq) == Deleted("t", 10, 11, 10, 0, 0)
+    assert one.delete("t", before_seq=before_seq) == DeleteAnswer("t", 10, 11, 10, 0, 0)
     one.append("t", "after")
     one.kill()
     assert one.seqs("t") == [11]
@@ -49,7 +49,7 @@ def test_a_bound_beyond_the_head_deletes_all_that_is_there_and_nothing_that_come
 def test_an_exact_tag_deletes_what_carries_it() -> None:
     one = tagged()
     rest = size_of(one, 2, 3, 4, 6, 7, 8, 9)
-    assert one.delete("t", tag="a") == Deleted("t", 3, 2, 10, 7, rest)
+    assert one.delete("t", tag="a") == DeleteAnswer("t", 3, 2, 10, 7, rest)
     assert one.seqs("t") == [2, 3, 4, 6, 7, 8, 9]
     assert one.delete("t", tag="ä").deleted == 1
 
@@ -101,7 +101,7 @@ def test_a_topic_that_is_not_there_is_not_found() -> None:
     one = OneShard()
     assert one.send_delete("t", before_seq=1).code == "topic_not_found"
     one.put("t")
-    assert one.delete("t", before_seq=5) == Deleted("t", 0, 1, 0, 0, 0)
+    assert one.delete("t", before_seq=5) == DeleteAnswer("t", 0, 1, 0, 0, 0)
 
 
 def test_only_what_exists_at_the_call_is_deleted() -> None:
@@ -224,12 +224,12 @@ def test_a_delete_of_an_ephemeral_topic_is_done_in_memory() -> None:
 
 def test_many_tags_are_sorted_on_the_thread_and_those_that_come_meanwhile_are_left() -> None:
     one = OneShard(wal_file_bytes=1 << 24)
-    for first in range(0, 3 * STRETCH_RECORDS, 512):
+    for first in range(0, 3 * RANGE_RECORDS, 512):
         one.append("t", *[record(1, tag=f"tag-{first + at}") for at in range(512)])
     reply = one.send_delete("t", tag="tag-1", is_prefix=True)
     one.loop.run_until_idle()
     assert not reply.came
     late = one.send_append("t", record(1, tag="tag-1x"))
     one.settle()
-    assert reply.answer.deleted == sum(str(at).startswith("1") for at in range(3 * STRETCH_RECORDS))
+    assert reply.answer.deleted == sum(str(at).startswith("1") for at in range(3 * RANGE_RECORDS))
     assert one.seqs("t", late.answer.first_seq - 1) == [late.answer.first_seq]

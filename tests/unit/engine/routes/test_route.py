@@ -7,14 +7,14 @@ import pytest
 
 from shared.contract.route_rule import ForwardRule
 from tests.harness.one_shard import OneShard, Told
-from topicsd.engine.routes.route import ForwardDeleted, ForwardPut, SourceStand, delete_forward, put_forward
+from topicsd.engine.routes.route import RouteDeleted, RoutePut, SourcePosition, delete_route, put_route
 
 RULE = ForwardRule("a>b", "a", "b")
 
 
 def send_put(one: OneShard, rule: ForwardRule) -> Told:
     reply = Told()
-    put_forward(one.shard.state, rule, reply)
+    put_route(one.shard.state, rule, reply)
     return reply
 
 
@@ -26,15 +26,15 @@ def put(one: OneShard, rule: ForwardRule = RULE) -> Any:
 
 def delete(one: OneShard, name: str = RULE.name) -> Any:
     reply = Told()
-    delete_forward(one.shard.state, name, reply)
+    delete_route(one.shard.state, name, reply)
     one.settle()
     return reply.answer
 
 
 def places(one: OneShard) -> dict[str, tuple[int, int, int]]:
     """By name: the incarnation of the source, how far, and how many copies."""
-    routes = one.shard.state.forwards
-    assert all(name in one.topic(forward.rule.dest).forwards for name, forward in routes.items())
+    routes = one.shard.state.routes
+    assert all(name in one.topic(forward.rule.dest).routes for name, forward in routes.items())
     return {
         name: (forward.source_epoch, forward.seq, forward.forwarded_total) for name, forward in routes.items()
     }
@@ -51,7 +51,7 @@ def test_a_rule_begins_at_the_head_or_with_the_oldest_that_is_alive() -> None:
     one = stage()
     one.delete("a", before_seq=2)
     epoch = one.topic("a").epoch
-    assert put(one) == ForwardPut(RULE, created=True, forwarded_total=0)
+    assert put(one) == RoutePut(RULE, created=True, forwarded_total=0)
     start = msgspec.structs.replace(RULE, name="from-start", is_from_start=True)
     assert put(one, start).created
     assert places(one) == {"a>b": (epoch, 3, 0), "from-start": (epoch, 1, 0)}
@@ -63,13 +63,13 @@ def test_one_that_is_there_gets_other_options_and_stays_where_it_is() -> None:
     before = places(one)
     one.append("a", 4)
     changed = msgspec.structs.replace(RULE, tags=["tag", "Eq", "x"], keeps_node=False)
-    assert put(one, changed) == ForwardPut(changed, created=False, forwarded_total=0)
-    assert put(one, changed) == ForwardPut(changed, created=False, forwarded_total=0)
+    assert put(one, changed) == RoutePut(changed, created=False, forwarded_total=0)
+    assert put(one, changed) == RoutePut(changed, created=False, forwarded_total=0)
     assert places(one) == before
-    assert one.shard.state.forwards["a>b"].rule == changed
+    assert one.shard.state.routes["a>b"].rule == changed
     one.kill()
     assert places(one) == before
-    assert one.shard.state.forwards["a>b"].rule == changed
+    assert one.shard.state.routes["a>b"].rule == changed
 
 
 def test_one_that_leads_elsewhere_is_not_pointed_here() -> None:
@@ -89,14 +89,14 @@ def test_both_ends_have_to_be_there() -> None:
     one.delete_topic("b")
     one.put("a")
     assert put(one).code == "topic_not_found"
-    assert delete(one) == ForwardDeleted("a>b", deleted=False)
+    assert delete(one) == RouteDeleted("a>b", deleted=False)
 
 
 def test_where_a_source_of_another_shard_stands_is_asked() -> None:
     one = OneShard()
     one.put("b")
     calls: list[Any] = []
-    one.shard.state.stand_of = lambda name, on_stand: calls.append((name, on_stand))
+    one.shard.state.find_source = lambda name, on_stand: calls.append((name, on_stand))
     reply = send_put(one, RULE)
     missing = send_put(one, ForwardRule("r", "a", "nowhere"))
     assert missing.code == "topic_not_found"
@@ -104,7 +104,7 @@ def test_where_a_source_of_another_shard_stands_is_asked() -> None:
     assert not reply.came
     [(name, on_stand)] = calls
     assert name == "a"
-    on_stand(SourceStand(77, 9, 4))
+    on_stand(SourcePosition(77, 9, 4))
     one.settle()
     assert reply.answer.created
     assert places(one) == {"a>b": (77, 9, 0)}
@@ -128,7 +128,7 @@ def test_rules_outlive_every_end(end: str, durability: str, checkpoints: int) ->
     assert list(expected) == ["a>b"]
     getattr(one, end)()
     assert places(one) == expected
-    assert one.shard.state.forwards["a>b"].rule.tags == ["tag", "Eq", "x"]
+    assert one.shard.state.routes["a>b"].rule.tags == ["tag", "Eq", "x"]
 
 
 @pytest.mark.parametrize("checkpoints", [0, 1])
@@ -139,10 +139,10 @@ def test_rules_go_with_the_topic_they_copy_into(checkpoints: int) -> None:
     for _ in range(checkpoints):
         one.checkpoint()
     gone: list[str] = []
-    one.shard.state.on_forward = lambda forward: gone.append(forward.rule.name if forward.is_gone else "")
-    assert one.delete_topic("b").forwards == ["2nd", "a>b"]
+    one.shard.state.on_route_change = lambda forward: gone.append(forward.rule.name if forward.is_gone else "")
+    assert one.delete_topic("b").routes == ["2nd", "a>b"]
     assert sorted(gone) == ["2nd", "a>b"]
-    assert one.delete_topic("a").forwards == []
+    assert one.delete_topic("a").routes == []
     one.put("b")
     assert places(one) == {}
     one.kill()

@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from tests.unit.segment.written_segment import NAME, Written, replaced
-from topicsd.engine.upkeep.scrub import PIECE_BYTES, piece_end, scrub
+from topicsd.engine.upkeep.scrub import PART_BYTES, part_end, scrub
 from topicsd.segment.data_file import SEGMENT_HEADER_BYTES
 from topicsd.segment.entry import DATA, DEAD, INDEX, TAGS, SegmentDamage
 
@@ -18,7 +18,7 @@ def scrubbed(written: Written) -> list[SegmentDamage]:
     work = scrub(written.fresh_reader(), NAME, written.entry)
     while True:
         try:
-            assert 0 <= next(work) <= max(PIECE_BYTES, 20 * written.entry.count + 500)
+            assert 0 <= next(work) <= max(PART_BYTES, 20 * written.entry.count + 500)
         except StopIteration as end:
             damages: list[SegmentDamage] = end.value
             return damages
@@ -107,7 +107,7 @@ def test_a_part_is_never_larger_than_requested_unless_one_record_is() -> None:
     for size in (1, 60, 200, 1000, 10**6):
         seq = FIRST
         while seq <= written.entry.last_seq:
-            end = piece_end(index, seq, size)
+            end = part_end(index, seq, size)
             data, _ = written.reader.frames(NAME, written.entry, index, seq, end)
             assert end >= seq
             assert len(data) <= size or end == seq

@@ -4,16 +4,16 @@ from itertools import pairwise
 
 import pytest
 
-from topicsd.engine.wakeups.governor import Pressure, Sample, Stages, follow, stages
+from topicsd.engine.wakeups.governor import Pressure, LoadSample, Stages, next_pressure, stages
 
-IDLE = Sample(0, 0.0005, 0.0)
-FULL = Sample(1000, 0.02, 1.0)
+IDLE = LoadSample(0, 0.0005, 0.0)
+FULL = LoadSample(1000, 0.02, 1.0)
 
 
-def after(sample: Sample, looks: int, pressure: Pressure | None = None) -> Pressure:
+def after(sample: LoadSample, looks: int, pressure: Pressure | None = None) -> Pressure:
     pressure = pressure or Pressure()
     for _ in range(looks):
-        pressure = follow(pressure, sample)
+        pressure = next_pressure(pressure, sample)
     return pressure
 
 
@@ -22,13 +22,13 @@ def after(sample: Sample, looks: int, pressure: Pressure | None = None) -> Press
     [
         IDLE,
         # A single writer keeps the disk at work all the time.
-        Sample(0, 0.001, 1.0),
-        Sample(5, 0.001, 1.0),
+        LoadSample(0, 0.001, 1.0),
+        LoadSample(5, 0.001, 1.0),
         # A loop with some work in each turn.
-        Sample(10, 0.0015, 0.3),
+        LoadSample(10, 0.0015, 0.3),
     ],
 )
-def test_a_server_with_little_to_do_puts_nothing_off(sample: Sample) -> None:
+def test_a_server_with_little_to_do_puts_nothing_off(sample: LoadSample) -> None:
     assert stages(after(sample, 100)) == Stages()
 
 
@@ -38,33 +38,33 @@ def test_nothing_at_all_is_no_pressure() -> None:
 
 
 def test_each_part_is_a_share_of_what_is_too_much() -> None:
-    pressure = after(Sample(128, 0.003, 0.25), 100)
+    pressure = after(LoadSample(128, 0.003, 0.25), 100)
     assert pressure[:3] == pytest.approx((0.5, 0.5, 0.25))
     assert after(FULL, 100)[:3] == pytest.approx((1.0, 1.0, 1.0))
 
 
 def test_no_part_is_more_than_all_or_less_than_nothing() -> None:
-    wild = after(Sample(10**9, 1e6, 50.0), 50)
+    wild = after(LoadSample(10**9, 1e6, 50.0), 50)
     assert max(wild[:3]) <= 1.0
     assert wild.level <= 1.0
-    backwards = after(Sample(0, -5.0, -1.0), 50)
+    backwards = after(LoadSample(0, -5.0, -1.0), 50)
     assert backwards.level == 0.0
 
 
 def test_one_stumble_of_the_loop_widens_nothing() -> None:
-    pressure = follow(Pressure(), Sample(0, 3.0, 0.0))
+    pressure = next_pressure(Pressure(), LoadSample(0, 3.0, 0.0))
     assert pressure.level == pytest.approx(0.25)
     stage_list = stages(pressure)
     assert stage_list.coalesce_seconds < 0.002
     assert stage_list == Stages(coalesce_seconds=stage_list.coalesce_seconds)
-    assert stages(follow(pressure, IDLE)) == Stages()
+    assert stages(next_pressure(pressure, IDLE)) == Stages()
 
 
 def test_the_stages_come_one_after_the_other_and_grow() -> None:
     stage_lists = [stages(Pressure(depth=percent / 100)) for percent in range(101)]
     assert [one.coalesce_seconds > 0 for one in stage_lists] == [percent > 20 for percent in range(101)]
     assert [one.sync_window_seconds > 0 for one in stage_lists] == [percent > 40 for percent in range(101)]
-    assert [one.refuses for one in stage_lists] == [percent >= 95 for percent in range(101)]
+    assert [one.is_refusing for one in stage_lists] == [percent >= 95 for percent in range(101)]
     for before, behind in pairwise(stage_lists):
         assert behind.coalesce_seconds >= before.coalesce_seconds
         assert behind.sync_window_seconds >= before.sync_window_seconds
@@ -78,20 +78,20 @@ def test_a_pause_begins_high_and_ends_low() -> None:
     pressure = Pressure()
     seen = []
     for share in (0.7, 0.85, 0.7, 0.61, 0.55, 0.7):
-        pressure = after(Sample(round(share * 256), 0.0, 0.0), 40, pressure)
-        seen.append(stages(pressure).pauses)
+        pressure = after(LoadSample(round(share * 256), 0.0, 0.0), 40, pressure)
+        seen.append(stages(pressure).is_paused)
     assert seen == [False, True, True, True, False, False]
 
 
 def test_it_follows_within_a_second_and_lets_go_within_two() -> None:
     pressed = after(FULL, 10)
-    assert stages(pressed).refuses
-    assert stages(pressed).pauses
+    assert stages(pressed).is_refusing
+    assert stages(pressed).is_paused
     eased = after(IDLE, 20, pressed)
     assert stages(eased) == Stages()
 
 
 def test_a_busy_disk_adds_to_what_the_others_say() -> None:
-    alone = after(Sample(128, 0.0, 0.0), 100)
-    beside = after(Sample(128, 0.0, 1.0), 100)
+    alone = after(LoadSample(128, 0.0, 0.0), 100)
+    beside = after(LoadSample(128, 0.0, 1.0), 100)
     assert alone.level < beside.level < alone.level + 0.1

@@ -38,7 +38,7 @@ def test_a_loop_that_is_late_is_pressure_until_it_is_not() -> None:
     be_late(one)
     stages = one.shard.pressure.stages
     assert stages.coalesce_seconds > 0.018
-    assert (stages.pauses, stages.refuses) == (True, True)
+    assert (stages.is_paused, stages.is_refusing) == (True, True)
     assert one.shard.log.room_until == -1
     one.pass_time(2500)
     assert one.shard.pressure.stages == Stages()
@@ -63,7 +63,7 @@ def test_under_pressure_replies_come_later_and_none_is_lost() -> None:
     one.pass_time(200)
     be_late(one)
     woken: list[float] = []
-    watch, topic = one.shard.state.watch, one.topic("f")
+    watch, topic = one.shard.state.wake_queue, one.topic("f")
     watch.add(topic, lambda: woken.append(one.clock.monotonic()))
     one.append("f", 0)
     began = one.clock.monotonic()
@@ -109,7 +109,7 @@ def test_a_repeat_of_a_write_that_was_done_is_answered_under_pressure_too() -> N
 def test_when_it_stops_nothing_is_put_off_any_more() -> None:
     one = begun()
     be_late(one)
-    watch, topic = one.shard.state.watch, one.topic("a")
+    watch, topic = one.shard.state.wake_queue, one.topic("a")
     one.put("a", priority=-10)
     woken: list[bool] = []
     watch.add(topic, lambda: woken.append(True))

@@ -7,7 +7,7 @@ import pytest
 
 from tests.harness.manual_clock import ManualClock
 from tests.harness.manual_loop import ManualLoop
-from topicsd.engine.wakeups.wake_queue import SLICE_SECONDS, Waiters, Watch
+from topicsd.engine.wakeups.wake_queue import SLICE_SECONDS, Waiters, WakeQueue
 
 
 class Changing:
@@ -27,7 +27,7 @@ class Bench:
     def __init__(self, call_ms: float = 0.0) -> None:
         self.clock = ManualClock()
         self.loop = ManualLoop(self.clock)
-        self.watch = Watch(self.loop, self.clock)
+        self.wake_queue = WakeQueue(self.loop, self.clock)
         self.call_ms = call_ms
         self.called: list[str] = []
 
@@ -42,7 +42,7 @@ class Bench:
 
     def add(self, awaited: Changing, *names: str) -> None:
         for name in names:
-            self.watch.add(awaited, self.waiter(name))
+            self.wake_queue.add(awaited, self.waiter(name))
 
     def turn(self) -> list[str]:
         """What one turn of the loop calls."""
@@ -59,29 +59,29 @@ class Bench:
 def test_a_waiter_is_called_at_the_end_of_the_turn_and_once() -> None:
     bench, topic = Bench(), Changing()
     bench.add(topic, "a", "b")
-    bench.watch.wake(topic)
-    bench.watch.wake(topic)
+    bench.wake_queue.wake(topic)
+    bench.wake_queue.wake(topic)
     assert bench.called == []
     assert bench.turn() == ["a", "b"]
     assert topic.waiters is None
-    bench.watch.wake(topic)
+    bench.wake_queue.wake(topic)
     assert bench.settle() == []
 
 
 def test_a_waiter_that_registers_again_is_called_for_the_next_change_only() -> None:
     bench, topic = Bench(), Changing()
-    again = bench.waiter("again", lambda: bench.watch.add(topic, again))
-    bench.watch.add(topic, again)
+    again = bench.waiter("again", lambda: bench.wake_queue.add(topic, again))
+    bench.wake_queue.add(topic, again)
     for _ in range(3):
-        bench.watch.wake(topic)
+        bench.wake_queue.wake(topic)
         assert bench.settle() == ["again"]
 
 
 def test_what_a_waiter_changes_is_served_in_the_next_turn() -> None:
     bench, topic, other = Bench(), Changing(), Changing()
-    bench.watch.add(topic, bench.waiter("first", lambda: bench.watch.wake(other)))
+    bench.wake_queue.add(topic, bench.waiter("first", lambda: bench.wake_queue.wake(other)))
     bench.add(other, "second")
-    bench.watch.wake(topic)
+    bench.wake_queue.wake(topic)
     assert bench.turn() == ["first"]
     assert bench.turn() == ["second"]
 
@@ -89,14 +89,14 @@ def test_what_a_waiter_changes_is_served_in_the_next_turn() -> None:
 def test_a_waiter_that_left_is_not_called_even_on_its_turn() -> None:
     bench, topic = Bench(), Changing()
     second = bench.waiter("second")
-    bench.watch.add(topic, bench.waiter("first", lambda: bench.watch.remove(topic, second)))
-    bench.watch.add(topic, second)
+    bench.wake_queue.add(topic, bench.waiter("first", lambda: bench.wake_queue.remove(topic, second)))
+    bench.wake_queue.add(topic, second)
     bench.add(topic, "third")
-    bench.watch.wake(topic)
+    bench.wake_queue.wake(topic)
     assert bench.settle() == ["first", "third"]
-    assert not bench.watch.remove(topic, second)
-    bench.watch.add(topic, second)
-    assert bench.watch.remove(topic, second)
+    assert not bench.wake_queue.remove(topic, second)
+    bench.wake_queue.add(topic, second)
+    assert bench.wake_queue.remove(topic, second)
     assert topic.waiters is None
 
 
@@ -121,9 +121,9 @@ def test_one_that_leaves_is_not_looked_for_among_the_others() -> None:
     bench, topic = Bench(), Changing()
     waiters = [Counting(number) for number in range(10_000)]
     for waiter in waiters:
-        bench.watch.add(topic, waiter)
+        bench.wake_queue.add(topic, waiter)
     for waiter in waiters[::-1]:
-        assert bench.watch.remove(topic, waiter)
+        assert bench.wake_queue.remove(topic, waiter)
     assert compared <= len(waiters)
 
 
@@ -133,11 +133,11 @@ def test_a_failing_waiter_leaves_no_other_waiting(caplog: pytest.LogCaptureFixtu
     def fail() -> None:
         raise RuntimeError("a mistake")
 
-    bench.watch.add(topic, fail)
+    bench.wake_queue.add(topic, fail)
     bench.add(topic, "a")
     bench.add(other, "b")
-    bench.watch.wake(topic)
-    bench.watch.wake(other)
+    bench.wake_queue.wake(topic)
+    bench.wake_queue.wake(other)
     with caplog.at_level(logging.ERROR):
         assert bench.settle() == ["a", "b"]
     assert "wake queue: a waiter raised an exception" in caplog.text
@@ -149,14 +149,14 @@ def test_the_highest_priority_of_a_turn_comes_first() -> None:
     for name, base in bases.items():
         awaited = Changing(base)
         bench.add(awaited, name)
-        bench.watch.wake(awaited)
+        bench.wake_queue.wake(awaited)
     assert bench.turn() == ["top", "high", "none", "low"]
 
 
 def test_ten_thousand_waiters_of_one_do_not_hold_the_loop() -> None:
     bench, topic, other = Bench(call_ms=0.01), Changing(), Changing(900.0)
     bench.add(topic, *(str(number) for number in range(10_000)))
-    bench.watch.wake(topic)
+    bench.wake_queue.wake(topic)
     turns = []
     for turn in range(200):
         started = bench.clock.monotonic()
@@ -165,7 +165,7 @@ def test_ten_thousand_waiters_of_one_do_not_hold_the_loop() -> None:
         if turn == 10:
             # What is worth more goes in between, before the others are through.
             bench.add(other, "other")
-            bench.watch.wake(other)
+            bench.wake_queue.wake(other)
         if not bench.loop.ready_count:
             break
     called = [name for names in turns for name in names]
@@ -179,10 +179,10 @@ def test_a_change_during_a_round_calls_new_waiters_and_none_twice() -> None:
     bench, topic = Bench(call_ms=0.5), Changing()
     for number in range(6):
         again = bench.waiter(str(number), lambda number=number: bench.add(topic, f"{number} again"))
-        bench.watch.add(topic, again)
-    bench.watch.wake(topic)
+        bench.wake_queue.add(topic, again)
+    bench.wake_queue.wake(topic)
     assert bench.turn() == ["0", "1"]
-    bench.watch.wake(topic)
+    bench.wake_queue.wake(topic)
     assert bench.settle() == ["2", "3", "4", "5", "0 again", "1 again"]
     assert topic.waiters is not None
     # They came behind the last change.
@@ -196,13 +196,13 @@ def test_waiters_that_come_again_and_again_do_not_keep_it_going() -> None:
         def call() -> None:
             bench.clock.advance(0.3)
             bench.called.append(str(number))
-            bench.watch.add(topic, call)
+            bench.wake_queue.add(topic, call)
 
         return call
 
     for number in range(20):
-        bench.watch.add(topic, make(number))
-    bench.watch.wake(topic)
+        bench.wake_queue.add(topic, make(number))
+    bench.wake_queue.wake(topic)
     assert sorted(bench.settle(), key=int) == [str(number) for number in range(20)]
 
 
@@ -212,7 +212,7 @@ def test_what_is_too_much_for_a_turn_is_served_by_weight() -> None:
         for name, base in (("top", 900.0), ("low", -5.0)):
             awaited = Changing(base)
             bench.add(awaited, f"{name}{number}")
-            bench.watch.wake(awaited)
+            bench.wake_queue.wake(awaited)
     called = bench.settle()
     assert len(called) == 40
     assert [name[:3] for name in called[:20]].count("low") == 2
@@ -220,38 +220,38 @@ def test_what_is_too_much_for_a_turn_is_served_by_weight() -> None:
 
 def test_under_pressure_changes_are_gathered_and_served_together() -> None:
     bench, first, second = Bench(), Changing(), Changing()
-    bench.watch.obey(0.01, pauses=False)
+    bench.wake_queue.obey(0.01, is_paused=False)
     bench.add(first, "first")
     bench.add(second, "second")
-    bench.watch.wake(first)
+    bench.wake_queue.wake(first)
     bench.loop.advance(6)
-    bench.watch.wake(second)
-    bench.watch.wake(first)
+    bench.wake_queue.wake(second)
+    bench.wake_queue.wake(first)
     assert bench.called == []
     bench.loop.advance(4.5)
     assert bench.called == ["first", "second"]
     bench.called.clear()
     bench.add(first, "later")
-    bench.watch.wake(first)
+    bench.wake_queue.wake(first)
     bench.loop.advance(8)
     assert bench.called == []
     bench.loop.advance(2)
     assert bench.called == ["later"]
     bench.called.clear()
-    bench.watch.obey(0.0, pauses=False)
+    bench.wake_queue.obey(0.0, is_paused=False)
     bench.add(first, "at once")
-    bench.watch.wake(first)
+    bench.wake_queue.wake(first)
     assert bench.turn() == ["at once"]
 
 
 def test_what_is_gathered_waits_also_while_others_take_their_turns() -> None:
     bench, busy, hot = Bench(call_ms=1.0), Changing(), Changing(900.0)
     bench.add(busy, *(str(number) for number in range(40)))
-    bench.watch.wake(busy)
+    bench.wake_queue.wake(busy)
     assert bench.turn() == ["0"]
-    bench.watch.obey(0.02, pauses=False)
+    bench.wake_queue.obey(0.02, is_paused=False)
     bench.add(hot, "hot")
-    bench.watch.wake(hot)
+    bench.wake_queue.wake(hot)
     called = bench.settle()
     assert 18 <= called.index("hot") <= 21
     assert len(called) == 40
@@ -259,56 +259,56 @@ def test_what_is_gathered_waits_also_while_others_take_their_turns() -> None:
 
 def test_a_pause_holds_what_is_negative_and_lets_go_of_it() -> None:
     bench, low, other = Bench(), Changing(-10.0), Changing()
-    bench.watch.obey(0.0, pauses=True)
+    bench.wake_queue.obey(0.0, is_paused=True)
     bench.add(low, "low")
     bench.add(other, "other")
-    bench.watch.wake(low)
-    bench.watch.wake(other)
+    bench.wake_queue.wake(low)
+    bench.wake_queue.wake(other)
     assert bench.settle() == ["other"]
     bench.add(low, "low too")
-    bench.watch.wake(low)
+    bench.wake_queue.wake(low)
     assert bench.settle() == []
-    assert bench.watch.ready.held_count == 1
-    bench.watch.obey(0.0, pauses=False)
+    assert bench.wake_queue.ready.held_count == 1
+    bench.wake_queue.obey(0.0, is_paused=False)
     assert bench.settle() == ["low", "low too"]
 
 
 def test_a_pause_ends_for_each_after_ten_seconds() -> None:
     bench, low = Bench(), Changing(-10.0)
-    bench.watch.obey(0.0, pauses=True)
+    bench.wake_queue.obey(0.0, is_paused=True)
     bench.add(low, "low")
-    bench.watch.wake(low)
+    bench.wake_queue.wake(low)
     for _ in range(99):
         bench.loop.advance(100)
-        bench.watch.obey(0.0, pauses=True)
+        bench.wake_queue.obey(0.0, is_paused=True)
     assert bench.called == []
     bench.loop.advance(150)
-    bench.watch.obey(0.0, pauses=True)
+    bench.wake_queue.obey(0.0, is_paused=True)
     assert bench.settle() == ["low"]
 
 
 def test_the_time_from_a_change_to_its_turn_is_counted_once_for_each() -> None:
     bench, topic = Bench(call_ms=2.0), Changing()
     bench.add(topic, "a", "b", "c")
-    bench.watch.wake(topic)
+    bench.wake_queue.wake(topic)
     bench.clock.advance(0.1)
     bench.settle()
-    assert bench.watch.latency_us.count == 1
-    assert 99 <= bench.watch.latency_us.total <= 101
+    assert bench.wake_queue.latency_us.count == 1
+    assert 99 <= bench.wake_queue.latency_us.total <= 101
     other = Changing()
     bench.add(topic, "d")
     bench.add(other, "e")
-    bench.watch.wake(topic)
-    bench.watch.wake(other)
+    bench.wake_queue.wake(topic)
+    bench.wake_queue.wake(other)
     bench.settle()
-    assert bench.watch.latency_us.count == 3
+    assert bench.wake_queue.latency_us.count == 3
 
 
 def test_what_waits_is_worth_more_each_second() -> None:
     bench, low = Bench(), Changing(-500.0)
-    assert bench.watch.effective_priority(low) == -500
-    bench.watch.obey(0.0, pauses=True)
-    bench.watch.wake(low)
+    assert bench.wake_queue.effective_priority(low) == -500
+    bench.wake_queue.obey(0.0, is_paused=True)
+    bench.wake_queue.wake(low)
     bench.settle()
     bench.clock.advance(3000)
-    assert bench.watch.effective_priority(low) == -200
+    assert bench.wake_queue.effective_priority(low) == -200

@@ -4,13 +4,13 @@ import msgspec
 import pytest
 
 from tests.harness.one_shard import OneShard, record
-from topicsd.engine.requests import Appended
+from topicsd.engine.requests import AppendAnswer
 
 
 def test_the_records_of_a_request_get_contiguous_seqs_in_their_order() -> None:
     one = OneShard()
-    assert one.append("t", "a", "b") == Appended("t", 1, 2, 2, True, False, "disk")
-    assert one.append("t", "c", "d", "e") == Appended("t", 3, 5, 5, False, False, "disk")
+    assert one.append("t", "a", "b") == AppendAnswer("t", 1, 2, 2, True, False, "disk")
+    assert one.append("t", "c", "d", "e") == AppendAnswer("t", 3, 5, 5, False, False, "disk")
     assert [(record.seq, record.data) for record in one.read("t").records] == [
         (1, b'"a"'),
         (2, b'"b"'),

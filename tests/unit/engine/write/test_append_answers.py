@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests.harness.one_shard import OneShard, Told, record
-from topicsd.engine.requests import Appended, AppendRequest
+from topicsd.engine.requests import AppendAnswer, AppendRequest
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_an_answer_may_set_off_the_next_write() -> None:
     one.put("t")
     last = Told()
 
-    def again(answer: Appended) -> None:
+    def again(answer: AppendAnswer) -> None:
         if answer.last_seq == 50:
             last(answer)
         else:

@@ -7,7 +7,7 @@ from topicsd.engine.write.idempotency import (
     GENERATIONS,
     KEYS_A_STEP,
     PARTS,
-    Dedupe,
+    IdempotencyKeys,
     KeyedWrite,
     key_digest,
 )
@@ -35,7 +35,7 @@ def test_a_digest_is_of_one_key_of_one_incarnation_of_one_topic() -> None:
 
 
 def test_a_key_gives_what_it_was_used_for() -> None:
-    key_table = Dedupe(0)
+    key_table = IdempotencyKeys(0)
     for number in range(200):
         key_table.add(key(number), write(number), WINDOW, 1000 + number)
     assert key_table.count == 200
@@ -45,14 +45,14 @@ def test_a_key_gives_what_it_was_used_for() -> None:
 
 
 def test_the_window_ends_exactly_when_it_is_over() -> None:
-    key_table = Dedupe(0)
+    key_table = IdempotencyKeys(0)
     key_table.add(key(1), write(1), WINDOW, 5000)
     assert key_table.find(key(1), (WINDOW,), 5000 + WINDOW) == write(1)
     assert key_table.find(key(1), (WINDOW,), 5000 + WINDOW + 1) is None
 
 
 def test_a_use_is_not_refreshed_by_being_found() -> None:
-    key_table = Dedupe(0)
+    key_table = IdempotencyKeys(0)
     key_table.add(key(1), write(1), WINDOW, 0)
     for now in range(0, WINDOW + 1, 1000):
         assert key_table.find(key(1), (WINDOW,), now) == write(1)
@@ -60,7 +60,7 @@ def test_a_use_is_not_refreshed_by_being_found() -> None:
 
 
 def test_a_key_used_again_after_its_window_stands_for_the_later_write() -> None:
-    key_table = Dedupe(0)
+    key_table = IdempotencyKeys(0)
     key_table.add(key(1), write(1), WINDOW, 0)
     key_table.add(key(1), write(2), WINDOW, WINDOW + 1)
     assert key_table.find(key(1), (WINDOW,), WINDOW + 2) == write(2)
@@ -69,7 +69,7 @@ def test_a_key_used_again_after_its_window_stands_for_the_later_write() -> None:
 
 
 def test_no_key_is_forgotten_early_and_all_are_in_the_end() -> None:
-    key_table = Dedupe(0)
+    key_table = IdempotencyKeys(0)
     for number in range(3000):
         now = number * 10
         key_table.add(key(number), write(number), WINDOW, now)
@@ -83,7 +83,7 @@ def test_no_key_is_forgotten_early_and_all_are_in_the_end() -> None:
 
 
 def test_what_is_full_has_no_room_until_a_generation_is_over() -> None:
-    key_table = Dedupe(3)
+    key_table = IdempotencyKeys(3)
     for number in range(3):
         assert key_table.has_room(number, 0)
         key_table.add(key(number), write(number), WINDOW, number)
@@ -94,21 +94,21 @@ def test_what_is_full_has_no_room_until_a_generation_is_over() -> None:
 
 
 def test_writes_on_their_way_take_room_too() -> None:
-    key_table = Dedupe(3)
+    key_table = IdempotencyKeys(3)
     key_table.add(key(0), write(0), WINDOW, 0)
     assert key_table.has_room(0, 1)
     assert not key_table.has_room(0, 2)
 
 
 def test_zero_is_no_bound() -> None:
-    key_table = Dedupe(0)
+    key_table = IdempotencyKeys(0)
     for number in range(1000):
         key_table.add(key(number), write(number), WINDOW, 0)
     assert key_table.has_room(0, 10**9)
 
 
 def test_topics_with_other_windows_have_generations_of_their_own() -> None:
-    key_table = Dedupe(0)
+    key_table = IdempotencyKeys(0)
     key_table.add(key(1), write(1), 100, 0)
     key_table.add(key(2), write(2), 1_000_000, 0)
     key_table.has_room(500, 0)
@@ -118,7 +118,7 @@ def test_topics_with_other_windows_have_generations_of_their_own() -> None:
 
 
 def test_a_window_that_was_changed_counts_for_the_keys_from_before_too() -> None:
-    key_table = Dedupe(0)
+    key_table = IdempotencyKeys(0)
     key_table.add(key(1), write(1), 1000, 0)
     key_table.add(key(2), write(2), 500, 600)
     assert key_table.find(key(1), (500, 1000), 500) == write(1)
@@ -128,13 +128,13 @@ def test_a_window_that_was_changed_counts_for_the_keys_from_before_too() -> None
 
 
 def test_the_keys_of_another_window_are_not_looked_at() -> None:
-    key_table = Dedupe(0)
+    key_table = IdempotencyKeys(0)
     key_table.add(key(1), write(1), 1000, 0)
     assert key_table.find(key(1), (500,), 0) is None
 
 
 def test_a_clock_that_steps_back_forgets_nothing() -> None:
-    key_table = Dedupe(0)
+    key_table = IdempotencyKeys(0)
     key_table.add(key(1), write(1), WINDOW, 100_000)
     key_table.add(key(2), write(2), WINDOW, 50_000)
     assert key_table.has_room(50_001, 0)
@@ -143,7 +143,7 @@ def test_a_clock_that_steps_back_forgets_nothing() -> None:
 
 
 def test_a_clock_that_was_ahead_for_a_while_keeps_no_keys_but_its_own() -> None:
-    key_table = Dedupe(0)
+    key_table = IdempotencyKeys(0)
     key_table.add(key(0), write(0), WINDOW, 10**12)
     for number in range(1, 1000):
         now = number * 1000
@@ -155,14 +155,14 @@ def test_a_clock_that_was_ahead_for_a_while_keeps_no_keys_but_its_own() -> None:
 
 
 def test_topics_whose_times_are_apart_do_not_break_the_generations_up() -> None:
-    key_table = Dedupe(0)
+    key_table = IdempotencyKeys(0)
     for number in range(1000):
         key_table.add(key(number), write(number), WINDOW, number if number % 2 else 10**12)
     assert sum(len(generations) for generations in key_table._windows.values()) <= 3
 
 
 def test_the_largest_numbers_fit() -> None:
-    key_table = Dedupe(0)
+    key_table = IdempotencyKeys(0)
     largest = KeyedWrite(b"\xff" * DIGEST_BYTES, (1 << 63) - 1, 1_000_000)
     key_table.add(key(1), largest, (1 << 63) - 1, (1 << 63) - 1)
     assert key_table.find(key(1), ((1 << 63) - 1,), (1 << 63) - 1) == largest
@@ -170,7 +170,7 @@ def test_the_largest_numbers_fit() -> None:
 
 def test_it_agrees_with_a_plain_dictionary_over_random_uses() -> None:
     rng = Random(13)
-    key_table = Dedupe(0)
+    key_table = IdempotencyKeys(0)
     used: dict[int, tuple[KeyedWrite, int]] = {}
     now = 0
     for number in range(5000):
@@ -189,12 +189,12 @@ def test_it_agrees_with_a_plain_dictionary_over_random_uses() -> None:
 
 
 def test_the_keys_of_a_generation_go_through_columns_in_small_parts() -> None:
-    key_table, keys_count = Dedupe(0), 2 * KEYS_A_STEP + 7
+    key_table, keys_count = IdempotencyKeys(0), 2 * KEYS_A_STEP + 7
     for number in range(keys_count):
         key_table.add(key(number), write(number), WINDOW, 1000)
     parts = list(key_table.columns())
     assert [len(part.digests) // DIGEST_BYTES for part in parts] == [KEYS_A_STEP, KEYS_A_STEP, 7]
-    again = Dedupe(0)
+    again = IdempotencyKeys(0)
     for part in parts:
         again.add_columns(part, 1000)
     assert again.count == keys_count
@@ -203,11 +203,11 @@ def test_the_keys_of_a_generation_go_through_columns_in_small_parts() -> None:
 
 
 def test_keys_that_come_between_two_parts_are_in_a_later_one() -> None:
-    key_table = Dedupe(0)
+    key_table = IdempotencyKeys(0)
     for number in range(KEYS_A_STEP + 1):
         key_table.add(key(number), write(number), WINDOW, 1000)
     columns = key_table.columns()
-    again = Dedupe(0)
+    again = IdempotencyKeys(0)
     again.add_columns(next(columns), 1000)
     key_table.add(key(10**6), write(3), WINDOW, 1000)
     for part in columns:
@@ -217,21 +217,21 @@ def test_keys_that_come_between_two_parts_are_in_a_later_one() -> None:
 
 
 def test_what_is_forgotten_goes_in_small_parts_and_all_of_it() -> None:
-    key_table = Dedupe(0)
+    key_table = IdempotencyKeys(0)
     for number in range(2000):
         key_table.add(key(number), write(number), WINDOW, 1)
     assert key_table.has_room(3 * WINDOW, 0)
     assert key_table.count == 0
-    assert 100 < len(key_table._leaving) <= PARTS + 1
+    assert 100 < len(key_table._to_free) <= PARTS + 1
     for number in range(PARTS):
         key_table.has_room(3 * WINDOW, 0)
         key_table.add(key(number), write(number), WINDOW, 3 * WINDOW)
-    assert not key_table._leaving
+    assert not key_table._to_free
 
 
 def test_nothing_gathers_where_writes_are_few() -> None:
-    key_table = Dedupe(0)
+    key_table = IdempotencyKeys(0)
     for number in range(100):
         key_table.has_room(number * WINDOW, 0)
         key_table.add(key(number), write(number), WINDOW, number * WINDOW)
-    assert len(key_table._leaving) < 4
+    assert len(key_table._to_free) < 4

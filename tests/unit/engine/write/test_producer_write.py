@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 
 from tests.harness.one_shard import OneShard
-from topicsd.engine.requests import Appended, Producer
+from topicsd.engine.requests import AppendAnswer, ProducerSeq
 from topicsd.engine.write.producers import KEPT_MS
 
 
-def _by(seq: int, producer: str = "p") -> Producer:
-    return Producer(producer, seq)
+def _by(seq: int, producer: str = "p") -> ProducerSeq:
+    return ProducerSeq(producer, seq)
 
 
 @pytest.mark.parametrize("durability", ["ephemeral", "memory", "disk", "fsync"])
@@ -18,8 +18,8 @@ def test_a_repeat_gets_the_answer_of_the_first_and_an_older_one_is_a_duplicate(d
     assert not one.append("t", "a", producer=_by(7)).deduped
     one.append("t", "b", "c", producer=_by(8))
     one.append("t", "between")
-    assert one.append("t", "b", "c", producer=_by(8)) == Appended("t", 2, 3, 4, False, True, durability)
-    assert one.append("t", "a", producer=_by(7)) == Appended("t", 0, 0, 4, False, True, durability)
+    assert one.append("t", "b", "c", producer=_by(8)) == AppendAnswer("t", 2, 3, 4, False, True, durability)
+    assert one.append("t", "a", producer=_by(7)) == AppendAnswer("t", 0, 0, 4, False, True, durability)
     assert one.append("t", "d", producer=_by(9)).first_seq == 5
 
 
@@ -63,7 +63,7 @@ def test_a_refused_write_gives_its_number_back_and_its_repeats_are_refused_with_
     replies = [one.send_append("t", "x" * 6000, producer=_by(seq)) for seq in (2, 3, 2, 3)]
     one.settle()
     assert [answer.code for answer in replies] == ["storage_full"] * 4
-    assert one.topic("t").producing == {}
+    assert one.topic("t").pending_writes == {}
     one.disk.space_bytes = None
     one.pass_time(6000)
     assert one.refused_append("t", 3, producer=_by(3)).code == "producer_gap"
@@ -135,6 +135,6 @@ def test_those_whose_first_write_is_on_its_way_take_room() -> None:
         (_by(1), {"idempotency_key": "k"}, "producer"),
     ],
 )
-def test_what_is_wrong_is_named(producer: Producer, more: dict[str, str], field: str) -> None:
+def test_what_is_wrong_is_named(producer: ProducerSeq, more: dict[str, str], field: str) -> None:
     refusal = OneShard().refused_append("t", 1, producer=producer, **more)
     assert (refusal.code, (refusal.detail or {})["field"]) == ("invalid_request", field)

@@ -306,7 +306,7 @@ def test_an_invalid_number_of_topics_is_refused(ask: Stage) -> None:
 
 def test_the_query_limits_the_routes_with_series(ask: Stage) -> None:
     ask.workers.become(WorkerState.READY, WorkerState.READY)
-    ask.workers.board.slot(1).forwards = 3
+    ask.workers.board.slot(1).routes = 3
     ask.routers = ["a>b", "r", "s"]
     _, text = ask("metrics", "routers=2")
     assert 'topics_routers{shard="1"} 3\n' in text
