@@ -19,7 +19,7 @@ from router.accept.worker_channels import silence_ms
 from router.supervision.process_pool import PoolTimes, ProcessPool, StartParameters
 from router.supervision.worker_process import module_command
 from shared.ipc.board import Board, Slot, WorkerState
-from shared.ipc.handoff import Handed, channel_pair, receive_connections
+from shared.ipc.handoff import HandoffMessage, channel_pair, receive_connections
 from shared.runtime.clock import Clock
 
 ACCEPTOR_COMMAND: Final = module_command("router.accept.acceptor")
@@ -100,7 +100,7 @@ class AcceptorPool(ProcessPool):
             spec, (self._workers_board_fd, control_fd, *listener_fds, *self._worker_channel_fds)
         )
 
-    def on_returned(self, number: int, handed: list[Handed]) -> None:
+    def on_returned(self, number: int, handed: list[HandoffMessage]) -> None:
         raise AssertionError("the supervisor hands no connection to an acceptor")
 
     def on_tick(self) -> None:

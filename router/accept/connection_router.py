@@ -27,8 +27,8 @@ from router.accept.lingering_close import LingeringClose
 from router.accept.placer import ANY_WORKER, CONTROL, Placer, refusal_of
 from shared.contract.errors import NOT_READY, REQUEST_TIMEOUT, SHUTTING_DOWN, Refusal
 from shared.http.answer import closing_refusal
-from shared.http.http2_preface import TURNED_AWAY, is_http2
-from shared.ipc.handoff import DATA_BYTES_MAX, Handed
+from shared.http.http2_preface import REJECTION, is_http2
+from shared.ipc.handoff import DATA_BYTES_MAX, HandoffMessage
 from shared.runtime.clock import Clock
 
 logger = logging.getLogger(__name__)
@@ -135,7 +135,7 @@ class Front:
             _WaitingConnection(connection, data, self._clock.monotonic() + self._head_seconds), placement
         )
 
-    def returned(self, shard: int, handed: list[Handed]) -> None:
+    def returned(self, shard: int, handed: list[HandoffMessage]) -> None:
         """Refuse connections that were handed over to a worker which will not receive them."""
         refusal = self._shards.refusal(shard)
         answer = closing_refusal(refusal or Refusal(NOT_READY, f"shard {shard} restarts", None, 1000))
@@ -302,7 +302,7 @@ class Front:
     ) -> None:
         """Refuse a connection; `data`, read from it, decides between HTTP/1.1 and HTTP/2."""
         self.refused_count += 1
-        self._lingering.answer_and_close(connection, TURNED_AWAY if is_http2(data) else answer, is_lingering)
+        self._lingering.answer_and_close(connection, REJECTION if is_http2(data) else answer, is_lingering)
 
 
 def descriptors_for_connections() -> int:

@@ -51,7 +51,7 @@ class Placer:
         match = _match(line)
         placement = ANY_WORKER if isinstance(match, Refusal) else self._place(match)
         # A token is a key, in any spelling, and must not be cached.
-        has_token = b"token" in line or (isinstance(match, Match) and match.route.takes_token)
+        has_token = b"token" in line or (isinstance(match, Match) and match.endpoint.takes_token)
         if len(line) <= CACHED_BYTES_MAX and not has_token:
             if len(self._placements) >= CACHED_MAX:
                 self._placements.clear()
@@ -59,7 +59,7 @@ class Placer:
         return placement
 
     def _place(self, match: Match) -> int:
-        route = match.route
+        route = match.endpoint
         if not route.is_data:
             return CONTROL
         if route.variable == WATCH_ID:
@@ -79,7 +79,7 @@ def refusal_of(data: bytes, is_retry_useful: bool = True) -> Refusal:
         return Refusal(INVALID_REQUEST, "the request line must end with CRLF")
     match = _match(data[: end - 1])
     refusal = match if isinstance(match, Refusal) else None
-    if isinstance(match, Match) and match.route.variable == TOPIC:
+    if isinstance(match, Match) and match.endpoint.variable == TOPIC:
         refusal = refuse_topic_name(match.name)
         assert refusal is not None, "this request has an owner"
     return refusal or Refusal(

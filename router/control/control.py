@@ -28,7 +28,7 @@ from router.control.topic_list import (
     list_page,
     name_of_cursor,
 )
-from shared.contract.endpoints import ROUTES
+from shared.contract.endpoints import ENDPOINTS
 from shared.contract.errors import INVALID_REQUEST, NOT_IMPLEMENTED, NOT_READY, SHUTTING_DOWN, STATUS, Refusal
 from shared.contract.names import is_topic_name
 from shared.http.answer import refusal_body, refusal_fields
@@ -45,7 +45,7 @@ METRIC_FIELDS: Final = ("cursors", "cursor_count", "oldest_ready_seconds", "read
 METRICS_NAMES: Final = 100
 """The default number of topics, and of routes, that have their own series."""
 
-ENDPOINT_LIST: Final = [f"{one.method} {one.pattern}" for one in ROUTES if one.operation != "about"]
+ENDPOINT_LIST: Final = [f"{one.method} {one.pattern}" for one in ENDPOINTS if one.operation != "about"]
 DOCS: Final = "docs/index.md"
 
 _BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}

@@ -15,12 +15,12 @@ from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
 from router.control.control import JSON_TYPE, METRICS_TYPE, Control, ControlAnswer, refusal_answer
-from shared.contract.api_keys import Keys
+from shared.contract.api_keys import ApiKeys
 from shared.contract.endpoints import Match, refuse_body, refuse_parameters, resolve
 from shared.contract.errors import INVALID_REQUEST, NOT_IMPLEMENTED, Refusal
 from shared.http.gzip_answer import COMPRESSED_BYTES_MIN, accepts_gzip, compress
 from shared.http.head import BLOCK_BYTES_MAX, LINE_BYTES_MAX, RequestLine, parse_line
-from shared.runtime.unexpected_error import unforeseen
+from shared.runtime.unexpected_error import refuse_unexpected_error
 
 if TYPE_CHECKING:
     from router.control.control_gate import ControlGate
@@ -54,14 +54,14 @@ class ControlHandler(RequestHandler):
         if status < 500:
             refusal = Refusal(INVALID_REQUEST, (message or "the request is malformed").splitlines()[0])
         else:
-            refusal = unforeseen(logger, "the control application", exc)
+            refusal = refuse_unexpected_error(logger, "the control application", exc)
         response = _response(refusal_answer(refusal), _CLOSE)
         response.force_close()
         return response
 
 
 class ControlApp:
-    def __init__(self, control: Control, keys: Keys, probes_need_key: bool) -> None:
+    def __init__(self, control: Control, keys: ApiKeys, probes_need_key: bool) -> None:
         self._control = control
         self.keys = keys
         """Read for each request, so that a reload can replace them."""
@@ -98,7 +98,7 @@ class ControlApp:
         try:
             answer = await self._answer(request)
         except Exception as error:  # unexpected errors are answered with 500
-            answer = refusal_answer(unforeseen(logger, "the control application", error))
+            answer = refusal_answer(refuse_unexpected_error(logger, "the control application", error))
         closes = answer[0] == 500 or gate.is_last
         connection = _CLOSE if closes else _KEEP_ALIVE if gate.is_http_1_0 else ""
         response = _response(answer, connection, request.headers.get("accept-encoding", ""))
@@ -127,7 +127,7 @@ class ControlApp:
         prefixes = self._allowed(match, None if header is None else header.encode("utf-8", "surrogateescape"))
         if isinstance(prefixes, Refusal):
             return refusal_answer(prefixes)
-        route = match.route
+        route = match.endpoint
         if route.is_data:
             return refusal_answer(
                 Refusal(NOT_IMPLEMENTED, f"{route.method} {route.pattern} is not served by the supervisor")
@@ -142,9 +142,9 @@ class ControlApp:
 
     def _allowed(self, match: Match, authorization: bytes | None) -> tuple[str, ...] | Refusal:
         """Return the name prefixes that the request may use; an empty tuple allows all names."""
-        if match.route.is_open and not self._probes_need_key:
+        if match.endpoint.is_open and not self._probes_need_key:
             return ()
-        key = self.keys.check(authorization, match.route.scopes, match.name)
+        key = self.keys.check(authorization, match.endpoint.scopes, match.name)
         if isinstance(key, Refusal):
             return key
         return () if key is None else key.prefixes

@@ -38,9 +38,9 @@ from shared.http.head import (
     refuse_unfinished,
 )
 from shared.http.http2_preface import is_http2
-from shared.http.pace import IDLE_SECONDS, PATIENCE_SECONDS, Outflow, is_too_slow
+from shared.http.pace import IDLE_SECONDS, CLIENT_TIMEOUT_SECONDS, Outflow, is_too_slow
 
-HEAD_SECONDS: Final = PATIENCE_SECONDS
+HEAD_SECONDS: Final = CLIENT_TIMEOUT_SECONDS
 LINGER_SECONDS: Final = 1.0
 CHECK_SECONDS: Final = 1.0
 READ_BYTES: Final = 20 << 10

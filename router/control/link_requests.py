@@ -20,21 +20,21 @@ from router.control.reserved_count import ReservedCount
 from router.control.route_answers import ForwardAnswers
 from router.control.watch_home import WatchHome
 from shared.contract.errors import Refusal
-from shared.contract.route_rule import decode_forward_rule, decode_topic_gone
+from shared.contract.route_rule import decode_route_rule, decode_topic_deletion
 from shared.contract.watch_request import decode_watch_request
 from shared.http.answer import CLOSE
 from shared.ipc.board import Board
-from shared.ipc.link import FRONT, NEVER_SENT, Asked, LinkKind, LinkPool, LinkServer, serve_links
-from shared.ipc.remote_request import Forwarded, decode_forwarded, encode_answer
+from shared.ipc.link import SUPERVISOR, NEVER_SENT, LinkRequest, LinkKind, LinkPool, LinkServer, serve_links
+from shared.ipc.remote_request import RemoteRequest, decode_remote_request, encode_answer
 from shared.ipc.stream_count import StreamCount
-from shared.runtime.unexpected_error import unforeseen
+from shared.runtime.unexpected_error import refuse_unexpected_error
 
 logger = logging.getLogger(__name__)
 
 LIST_SECONDS: Final = 2.0
 REFRESH_SECONDS: Final = 0.25
 
-_CHANGES: Final = frozenset({LinkKind.PUT_FORWARD, LinkKind.DELETE_FORWARD, LinkKind.REQUEST})
+_CHANGES: Final = frozenset({LinkKind.PUT_ROUTE, LinkKind.DELETE_ROUTE, LinkKind.REQUEST})
 _decode_topics = msgspec.msgpack.Decoder(list[dict[str, Any]]).decode
 _decode_stream = msgspec.msgpack.Decoder(tuple[int, str]).decode
 _decode_shard = msgspec.msgpack.Decoder(int).decode
@@ -66,7 +66,7 @@ class SupervisorLink:
     async def start(self, control: Control, routes: ForwardAnswers) -> None:
         self._control = control
         self._routes = routes
-        self._server = await serve_links(self._namespace, FRONT, self._serve)
+        self._server = await serve_links(self._namespace, SUPERVISOR, self._serve)
         self._refresh()
 
     def close(self) -> None:
@@ -116,11 +116,11 @@ class SupervisorLink:
         except TimeoutError:
             return None
 
-    def _serve(self, kind: int, payload: bytes, reply: Asked) -> None:
+    def _serve(self, kind: int, payload: bytes, reply: LinkRequest) -> None:
         if kind == LinkKind.RESERVE_TOPIC:
             reply(_encode(self._topics.reserve(_decode_shard(payload))))
             return
-        if kind == LinkKind.MAKE_WATCH:
+        if kind == LinkKind.CREATE_SESSION:
             self._make_watch(payload, reply)
             return
         if kind in (LinkKind.ENTER_STREAM, LinkKind.LEAVE_STREAM):
@@ -128,13 +128,13 @@ class SupervisorLink:
             is_new = kind == LinkKind.ENTER_STREAM
             reply(self._enter_stream(pid, key_id) if is_new else self._leave_stream(pid, key_id))
             return
-        if kind == LinkKind.PUT_FORWARD:
+        if kind == LinkKind.PUT_ROUTE:
             answering = self._put_route(payload, reply)
         elif kind == LinkKind.TOPIC_DELETED:
             answering = self._topic_deleted(payload, reply)
         else:
             assert kind == LinkKind.REQUEST, f"the supervisor does not serve link requests of kind {kind}"
-            answering = self._answer(decode_forwarded(payload), reply)
+            answering = self._answer(decode_remote_request(payload), reply)
         task = asyncio.get_running_loop().create_task(answering)
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
@@ -147,7 +147,7 @@ class SupervisorLink:
         self._streams.leave(pid, key_id)
         return _encode("")
 
-    def _make_watch(self, payload: bytes, reply: Asked) -> None:
+    def _make_watch(self, payload: bytes, reply: LinkRequest) -> None:
         home = self._watches.reserve(decode_watch_request(payload).names)
         if isinstance(home, Refusal):
             reply(_encode_refusal(home))
@@ -158,32 +158,32 @@ class SupervisorLink:
                 self._watches.sessions.release(home)
             reply(answer or _encode_refusal(self._watches.unreachable(home)))
 
-        self._links.call(str(home), LinkKind.MAKE_WATCH, payload, answered)
+        self._links.call(str(home), LinkKind.CREATE_SESSION, payload, answered)
 
-    async def _answer(self, request: Forwarded, reply: Asked) -> None:
+    async def _answer(self, request: RemoteRequest, reply: LinkRequest) -> None:
         assert self._control is not None
         try:
             answer = await self._control.answer(
                 request.operation, request.name, request.query, request.accept, request.prefixes
             )
         except Exception as error:  # unexpected errors are answered with 500
-            answer = refusal_answer(unforeseen(logger, "a remote request", error))
+            answer = refusal_answer(refuse_unexpected_error(logger, "a remote request", error))
         reply(_encode_control_answer(answer))
 
-    async def _put_route(self, payload: bytes, reply: Asked) -> None:
+    async def _put_route(self, payload: bytes, reply: LinkRequest) -> None:
         assert self._routes is not None
         try:
-            answer = await self._routes.put(decode_forward_rule(payload))
+            answer = await self._routes.put(decode_route_rule(payload))
         except Exception as error:  # unexpected errors are answered with 500
-            answer = refusal_answer(unforeseen(logger, "a remote request", error))
+            answer = refusal_answer(refuse_unexpected_error(logger, "a remote request", error))
         reply(_encode_control_answer(answer))
 
-    async def _topic_deleted(self, payload: bytes, reply: Asked) -> None:
+    async def _topic_deleted(self, payload: bytes, reply: LinkRequest) -> None:
         assert self._routes is not None
         try:
-            names = await self._routes.end_routes_of_topic(decode_topic_gone(payload))
+            names = await self._routes.end_routes_of_topic(decode_topic_deletion(payload))
         except Exception as error:  # unexpected errors are logged and no route is named
-            unforeseen(logger, "a remote request", error)
+            refuse_unexpected_error(logger, "a remote request", error)
             names = []
         reply(_encode(names))
 

@@ -143,7 +143,7 @@ SHARD_METRICS: Final[tuple[ShardMetric, ...]] = (
     _counter(
         "topics_adoption_pauses_total",
         "Pauses in receiving connections because of too few free descriptors.",
-        lambda slot: slot.adoption_pauses_total,
+        lambda slot: slot.receiver_pauses_total,
     ),
     _counter("topics_wal_frames_total", "Frames written.", lambda slot: slot.frames_total),
     _counter("topics_wal_batches_total", "Batches written.", lambda slot: slot.batches_total),
@@ -170,7 +170,7 @@ SHARD_METRICS: Final[tuple[ShardMetric, ...]] = (
     _gauge(
         "topics_wal_read_only",
         "1 while the shard is read-only: its disk is full or has failed.",
-        lambda slot: slot.takes_no_writes,
+        lambda slot: slot.is_rejecting_writes,
     ),
     _gauge(
         "topics_loop_late_us",

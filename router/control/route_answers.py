@@ -15,8 +15,8 @@ from router.control.control import (
 from router.control.route_registry import ForwardControl
 from router.control.topic_list import ListPage, ListQuery, list_page
 from shared.contract.errors import ROUTER_NOT_FOUND, Refusal
-from shared.contract.names import is_forward_name, refuse_forward_name, refuse_topic_name
-from shared.contract.route_rule import ForwardRule, ForwardsAsked, ToldForward, TopicGone
+from shared.contract.names import is_route_name, refuse_route_name, refuse_topic_name
+from shared.contract.route_rule import RouteRule, RouteQuery, RouteStatus, TopicDeletion
 from shared.runtime.clock import Clock
 
 ROUTER: Final = "router"
@@ -27,7 +27,7 @@ class ForwardAnswers:
         self._registry = registry
         self._clock = clock
 
-    async def put(self, rule: ForwardRule) -> ControlAnswer:
+    async def put(self, rule: RouteRule) -> ControlAnswer:
         started = self._clock.monotonic()
         report = await self._registry.put(rule)
         if isinstance(report, Refusal):
@@ -36,7 +36,7 @@ class ForwardAnswers:
         answer = {ROUTER: rule.name, "created": report.created, **fields_of(report.rule)}
         return 201 if report.created else 200, {**answer, "performance": performance}, b""
 
-    async def end_routes_of_topic(self, deleted: TopicGone) -> list[str]:
+    async def end_routes_of_topic(self, deleted: TopicDeletion) -> list[str]:
         return await self._registry.end_routes_of_topic(deleted)
 
     async def answer(
@@ -44,7 +44,7 @@ class ForwardAnswers:
     ) -> dict[str, object] | Refusal:
         if operation == "list_routers":
             return await self._list(query, prefixes)
-        refusal = refuse_forward_name(name)
+        refusal = refuse_route_name(name)
         if refusal is not None:
             return refusal
         if operation == "delete_router":
@@ -52,12 +52,12 @@ class ForwardAnswers:
             return deleted if isinstance(deleted, Refusal) else {ROUTER: name, "deleted": deleted}
         assert operation == "router_state"
         route = await self._registry.find(name)
-        if isinstance(route, ToldForward):
+        if isinstance(route, RouteStatus):
             return entry_of(route)
         return route or Refusal(ROUTER_NOT_FOUND, f'route "{name}" does not exist')
 
     async def _list(self, query: str, prefixes: Sequence[str]) -> dict[str, object] | Refusal:
-        list_query, parameters = parse_list_query(query, is_forward_name), parse_query(query)
+        list_query, parameters = parse_list_query(query, is_route_name), parse_query(query)
         if isinstance(list_query, Refusal):
             return list_query
         if isinstance(parameters, Refusal):
@@ -81,7 +81,7 @@ class ForwardAnswers:
         self, query: ListQuery, prefixes: Sequence[str], source: str = "", dest: str = ""
     ) -> ListPage | Refusal:
         async def list_shard(shard: int, prefix: str, after: str, limit: int) -> list[dict[str, Any]] | None:
-            request = ForwardsAsked(prefix, after, limit, source, dest)
+            request = RouteQuery(prefix, after, limit, source, dest)
             reports = await self._registry.list_shard(shard, request)
             return None if reports is None else [entry_of(report) for report in reports]
 
@@ -91,11 +91,11 @@ class ForwardAnswers:
         )
 
 
-def entry_of(report: ToldForward) -> dict[str, object]:
+def entry_of(report: RouteStatus) -> dict[str, object]:
     return {ROUTER: report.rule.name, **fields_of(report.rule), "forwarded_total": report.forwarded_total}
 
 
-def fields_of(rule: ForwardRule) -> dict[str, object]:
+def fields_of(rule: RouteRule) -> dict[str, object]:
     """Return all fields of a route, as a PUT sends them."""
     return {
         "source": rule.source,

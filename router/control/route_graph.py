@@ -16,7 +16,7 @@ from typing import Final
 
 from shared.contract.errors import ROUTER_CYCLE, THROTTLED, TOPIC_EXISTS_INCOMPATIBLE, Refusal
 from shared.contract.names import topic_id
-from shared.contract.route_rule import ForwardRule
+from shared.contract.route_rule import RouteRule
 from shared.ipc.placement import shard_of
 
 RETRY_AFTER_MS: Final = 1000
@@ -27,31 +27,31 @@ class RouteGraph:
         """Start with no routes, under a cap of `bound`; 0 means no cap."""
         self._shard_count = shard_count
         self._bound = bound
-        self._rules: dict[str, ForwardRule] = {}
+        self._rules: dict[str, RouteRule] = {}
         self._into: dict[str, str] = {}
         """The name of the route, by its destination."""
         self._from: dict[str, set[str]] = {}
-        self._reserved: dict[str, ForwardRule | None] = {}
+        self._reserved: dict[str, RouteRule | None] = {}
         """The previous route under each reserved name, or None."""
 
     def __len__(self) -> int:
         return len(self._rules)
 
-    def shard_of(self, rule: ForwardRule) -> int:
+    def shard_of(self, rule: RouteRule) -> int:
         """Return the shard of the destination, which keeps the route."""
         return shard_of(topic_id(rule.dest), self._shard_count)
 
-    def find(self, name: str) -> ForwardRule | None:
+    def find(self, name: str) -> RouteRule | None:
         return self._rules.get(name)
 
-    def touching(self, topic: str) -> list[ForwardRule]:
+    def touching(self, topic: str) -> list[RouteRule]:
         """Return the routes from the topic and the one into it, in name order."""
         names = {*self._from.get(topic, ())}
         if topic in self._into:
             names.add(self._into[topic])
         return [self._rules[name] for name in sorted(names)]
 
-    def refusal(self, rule: ForwardRule) -> Refusal | None:
+    def refusal(self, rule: RouteRule) -> Refusal | None:
         """Return why the route is not allowed beside the others; None when it is allowed."""
         existing = self._rules.get(rule.name)
         if existing is not None and (existing.source, existing.dest) != (rule.source, rule.dest):
@@ -78,9 +78,9 @@ class RouteGraph:
             )
         return None
 
-    def others_in_cycle(self, rule: ForwardRule) -> list[ForwardRule]:
+    def others_in_cycle(self, rule: RouteRule) -> list[RouteRule]:
         """Return the other routes of the cycle that the route is or would be in; empty if none."""
-        others: list[ForwardRule] = []
+        others: list[RouteRule] = []
         topic, seen = rule.source, {rule.source}
         while topic != rule.dest:
             name = self._into.get(topic)
@@ -95,7 +95,7 @@ class RouteGraph:
             seen.add(topic)
         return others
 
-    def _cycle(self, rule: ForwardRule) -> list[str] | None:
+    def _cycle(self, rule: RouteRule) -> list[str] | None:
         """Return the topics along the cycle that the route closes, or None.
 
         The list begins and ends with the destination.
@@ -108,14 +108,14 @@ class RouteGraph:
 
     # -- one route in progress -----------------------------------------------------------------------------
 
-    def reserve(self, rule: ForwardRule) -> None:
+    def reserve(self, rule: RouteRule) -> None:
         """Reserve an allowed route on its way to its shard; routes it excludes are refused now."""
         assert rule.name not in self._reserved
         assert self.refusal(rule) is None
         self._reserved[rule.name] = self._rules.get(rule.name)
         self._add(rule)
 
-    def confirm(self, rule: ForwardRule) -> None:
+    def confirm(self, rule: RouteRule) -> None:
         """Confirm a reserved route: its shard has it, or may have it."""
         del self._reserved[rule.name]
         self._add(rule)
@@ -143,7 +143,7 @@ class RouteGraph:
         if not names:
             del self._from[rule.source]
 
-    def learn(self, shard: int, rules: Iterable[ForwardRule]) -> None:
+    def learn(self, shard: int, rules: Iterable[RouteRule]) -> None:
         """Replace the known routes of a shard by `rules`, which are all that it has."""
         reported = {rule.name: rule for rule in rules}
         known = [name for name, rule in self._rules.items() if self.shard_of(rule) == shard]
@@ -155,7 +155,7 @@ class RouteGraph:
                 self._remove(name)
                 self._add(rule)
 
-    def _add(self, rule: ForwardRule) -> None:
+    def _add(self, rule: RouteRule) -> None:
         self._rules[rule.name] = rule
         self._into[rule.dest] = rule.name
         self._from.setdefault(rule.source, set()).add(rule.name)

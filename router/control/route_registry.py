@@ -35,21 +35,21 @@ from router.control.watch_home import ShardRefusals
 from shared.contract.errors import IN_DOUBT, NOT_READY, TOPIC_NOT_FOUND, Refusal
 from shared.contract.names import topic_id
 from shared.contract.route_rule import (
-    DeleteForward,
-    ForwardRule,
-    ForwardsAsked,
-    PutForward,
-    ToldForward,
-    TopicGone,
-    decode_told_forward,
-    decode_told_forwards,
-    encode_forward,
+    DeleteRoute,
+    RouteRule,
+    RouteQuery,
+    PutRoute,
+    RouteStatus,
+    TopicDeletion,
+    decode_route_status,
+    decode_route_statuses,
+    encode_route_message,
 )
 from shared.http.answer import refusal_in
 from shared.ipc.board import Board, WorkerState
 from shared.ipc.link import NEVER_SENT, LinkKind
 from shared.ipc.placement import shard_of
-from shared.ipc.remote_request import Forwarded, decode_answer, encode_forwarded
+from shared.ipc.remote_request import RemoteRequest, decode_answer, encode_remote_request
 
 RETRY_AFTER_MS: Final = 1000
 
@@ -92,15 +92,15 @@ class ForwardControl:
 
     # -- the routes of all shards --------------------------------------------------------------------------
 
-    async def list_shard(self, shard: int, request: ForwardsAsked) -> list[ToldForward] | None:
+    async def list_shard(self, shard: int, request: RouteQuery) -> list[RouteStatus] | None:
         """Return routes of a shard in name order; None when the shard does not answer."""
-        answer = await self._ask(shard, LinkKind.LIST_FORWARDS, encode_forward(request))
-        return decode_told_forwards(answer) if answer else None
+        answer = await self._ask(shard, LinkKind.LIST_ROUTES, encode_route_message(request))
+        return decode_route_statuses(answer) if answer else None
 
     async def _fetch_routes(self, shard: int) -> Refusal | None:
         """Ask the shard for all its routes."""
         pid = self._board.slot(shard).pid
-        reports = await self.list_shard(shard, ForwardsAsked())
+        reports = await self.list_shard(shard, RouteQuery())
         if reports is None:
             return self._unreachable(shard)
         self.graph.learn(shard, [report.rule for report in reports])
@@ -117,7 +117,7 @@ class ForwardControl:
         slot, known = self._board.slot(shard), self._known_pids[shard]
         return not known or (slot.state is WorkerState.READY and slot.pid != known)
 
-    async def _refusal(self, rule: ForwardRule) -> Refusal | None:
+    async def _refusal(self, rule: RouteRule) -> Refusal | None:
         unknown = await self._fetch_unknown()
         if unknown is not None or self.graph.refusal(rule) is None:
             return unknown
@@ -130,13 +130,13 @@ class ForwardControl:
 
     # -- creating a route ----------------------------------------------------------------------------------
 
-    async def put(self, rule: ForwardRule) -> ToldForward | Refusal:
+    async def put(self, rule: RouteRule) -> RouteStatus | Refusal:
         report = await self._put(rule)
         if isinstance(report, Refusal):
             return report
         return await self._put_others_in_cycle(report.rule) or report
 
-    async def _put_others_in_cycle(self, rule: ForwardRule) -> Refusal | None:
+    async def _put_others_in_cycle(self, rule: RouteRule) -> Refusal | None:
         for other in self.graph.others_in_cycle(rule):
             if other.stamps:
                 continue
@@ -147,7 +147,7 @@ class ForwardControl:
                 return report
         return None
 
-    async def _put(self, rule: ForwardRule) -> ToldForward | Refusal:
+    async def _put(self, rule: RouteRule) -> RouteStatus | Refusal:
         async with self._lock(rule.name):
             refusal = await self._refusal(rule)
             if refusal is not None:
@@ -170,7 +170,7 @@ class ForwardControl:
                 self.graph.confirm(report.rule)
             return report
 
-    def _mark_in_doubt(self, rule: ForwardRule) -> None:
+    def _mark_in_doubt(self, rule: RouteRule) -> None:
         """Record that the shard may or may not keep the route: it is asked before the next decision."""
         self.graph.confirm(rule)
         self._known_pids[self.graph.shard_of(rule)] = 0
@@ -181,7 +181,7 @@ class ForwardControl:
                 with contextlib.suppress(RequestRefused):
                     await self._request("delete_topic", name, "if_empty=true")
 
-    async def _create(self, rule: ForwardRule, created: list[str]) -> ToldForward | Refusal:
+    async def _create(self, rule: RouteRule, created: list[str]) -> RouteStatus | Refusal:
         """Create the topics and the route; add created topics to `created`.
 
         Raise `RequestRefused` when no shard keeps the route; return a refusal when one may keep it.
@@ -196,10 +196,10 @@ class ForwardControl:
         # If a client deletes the source now, the shard that is to keep the route finds it missing.
         source_epoch = 0 if source is None else source["epoch"]
         shard = self.graph.shard_of(rule)
-        answer = await self._ask(shard, LinkKind.PUT_FORWARD, encode_forward(PutForward(rule, source_epoch)))
+        answer = await self._ask(shard, LinkKind.PUT_ROUTE, encode_route_message(PutRoute(rule, source_epoch)))
         if answer is None:
             return _in_doubt(shard)
-        return decode_told_forward(self._body(shard, answer))
+        return decode_route_status(self._body(shard, answer))
 
     async def _state(self, name: str) -> dict[str, Any] | None:
         """Return the state of a topic; None when it does not exist."""
@@ -213,8 +213,8 @@ class ForwardControl:
     async def _request(self, operation: str, name: str, query: str = "") -> dict[str, Any]:
         """Send a request to the shard of the topic, as a client would."""
         shard = shard_of(topic_id(name), len(self._shards))
-        request = Forwarded(operation, name, query, "application/json", "", "", b"")
-        answer = await self._ask(shard, LinkKind.REQUEST, encode_forwarded(request))
+        request = RemoteRequest(operation, name, query, "application/json", "", "", b"")
+        answer = await self._ask(shard, LinkKind.REQUEST, encode_remote_request(request))
         return _decode_json(self._body(shard, answer))
 
     def _body(self, shard: int, answer: bytes | None) -> bytes:
@@ -232,12 +232,12 @@ class ForwardControl:
 
     # -- ending routes -------------------------------------------------------------------------------------
 
-    async def find(self, name: str) -> ToldForward | Refusal | None:
+    async def find(self, name: str) -> RouteStatus | Refusal | None:
         """Return the route as its shard reports it; None when it does not exist.
 
         Return a refusal when its shard may be down.
         """
-        request = ForwardsAsked(name=name)
+        request = RouteQuery(name=name)
         shards = range(len(self._shards))
         lists = await asyncio.gather(*(self.list_shard(shard, request) for shard in shards))
         routes = [route for reports in lists if reports for route in reports]
@@ -254,11 +254,11 @@ class ForwardControl:
                 return route or False
             return await self._delete(route.rule, None)
 
-    async def _delete(self, rule: ForwardRule, source_epoch: int | None) -> bool | Refusal:
+    async def _delete(self, rule: RouteRule, source_epoch: int | None) -> bool | Refusal:
         """Delete a route at its shard; return whether it no longer exists."""
         shard = self.graph.shard_of(rule)
-        request = encode_forward(DeleteForward(rule.name, source_epoch))
-        answer = await self._ask(shard, LinkKind.DELETE_FORWARD, request)
+        request = encode_route_message(DeleteRoute(rule.name, source_epoch))
+        answer = await self._ask(shard, LinkKind.DELETE_ROUTE, request)
         if answer is None:
             self._known_pids[shard] = 0
             return _in_doubt(shard)
@@ -270,7 +270,7 @@ class ForwardControl:
             self.graph.drop(rule.name)
         return is_deleted
 
-    async def end_routes_of_topic(self, deleted: TopicGone) -> list[str]:
+    async def end_routes_of_topic(self, deleted: TopicDeletion) -> list[str]:
         """Return the names of the routes that end with a deleted topic.
 
         The shard of the topic ended the routes into it together with the topic. The routes from it are ended
@@ -283,12 +283,12 @@ class ForwardControl:
         ended = await asyncio.gather(*(self._end_route(rule, deleted) for rule in rules))
         return [rule.name for rule, is_deleted in zip(rules, ended, strict=True) if is_deleted]
 
-    async def _end_route(self, rule: ForwardRule, deleted: TopicGone) -> bool:
+    async def _end_route(self, rule: RouteRule, deleted: TopicDeletion) -> bool:
         if rule.source == deleted.name:
             # The shard knows which epoch of the source the route copies from.
             return await self._delete(rule, deleted.epoch) is not False
         # Checked, not assumed: if the topic exists again, the route may exist too.
-        reports = await self.list_shard(self.graph.shard_of(rule), ForwardsAsked(name=rule.name))
+        reports = await self.list_shard(self.graph.shard_of(rule), RouteQuery(name=rule.name))
         if reports == []:
             self.graph.drop(rule.name)
         return reports == []

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from shared.contract.api_keys import Keys, parse_keys
+from shared.contract.api_keys import ApiKeys, parse_keys
 from shared.runtime.log_setup import fields
 from shared.settings.settings import Settings, declared_values
 from shared.settings.sources import Resolved
@@ -40,7 +40,7 @@ class KeyReload:
         shard_count: int,
         load: LoadSettings,
         send: Callable[[int, str], Awaitable[bool]],
-        on_keys: Callable[[Settings, Keys], None],
+        on_keys: Callable[[Settings, ApiKeys], None],
     ) -> None:
         self._first = settings
         self._api_keys = settings.api_keys

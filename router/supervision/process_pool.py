@@ -35,7 +35,7 @@ from router.accept.worker_channels import WorkerChannels
 from router.supervision.worker_process import ChildChannel, WorkerProcess, describe_end
 from shared.contract.errors import Refusal
 from shared.ipc.board import Board, Slot, WorkerState
-from shared.ipc.handoff import Handed
+from shared.ipc.handoff import HandoffMessage
 from shared.runtime.clock import Clock
 from shared.runtime.log_setup import fields
 
@@ -156,7 +156,7 @@ class ProcessPool:
         """Return the parameters of a slot's process, apart from its channel and the board."""
         raise NotImplementedError
 
-    def on_returned(self, number: int, handed: list[Handed]) -> None:
+    def on_returned(self, number: int, handed: list[HandoffMessage]) -> None:
         """Handle connections that were in the channel of a process which will not receive them."""
         raise NotImplementedError
 
@@ -340,9 +340,9 @@ class ProcessPool:
 
     def _take_back(self, member: _Member) -> None:
         messages = member.channel.take_back()
-        if any(message.drains for message in messages):
+        if any(message.is_drain for message in messages):
             member.is_drain_sent = False
-        handed = [message for message in messages if not message.drains]
+        handed = [message for message in messages if not message.is_drain]
         if handed:
             self.on_returned(member.number, handed)
 
@@ -421,7 +421,7 @@ class WorkerPool(ProcessPool):
         command: Sequence[str],
         environment: Mapping[str, str],
         spec: Mapping[str, object],
-        on_returned: Callable[[int, list[Handed]], None],
+        on_returned: Callable[[int, list[HandoffMessage]], None],
         times: PoolTimes = PoolTimes(),  # noqa: B008  # a tuple
     ) -> None:
         super().__init__(board, clock, command, environment, times)
@@ -432,7 +432,7 @@ class WorkerPool(ProcessPool):
     def start_parameters(self, number: int) -> StartParameters:
         return StartParameters({**self._spec, "shard": number, "shards": len(self)})
 
-    def on_returned(self, number: int, handed: list[Handed]) -> None:
+    def on_returned(self, number: int, handed: list[HandoffMessage]) -> None:
         self._on_returned(number, handed)
 
     def refusal(self, shard: int) -> Refusal | None:

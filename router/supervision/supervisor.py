@@ -53,11 +53,11 @@ from router.supervision import systemd
 from router.supervision.key_reload import KeyReload, LoadSettings
 from router.supervision.process_pool import PoolTimes, ProcessPool, WorkerPool
 from router.supervision.worker_process import module_command
-from shared.contract.api_keys import Keys, parse_keys
+from shared.contract.api_keys import ApiKeys, parse_keys
 from shared.contract.errors import Refusal
 from shared.contract.watch_id import WatchIds
 from shared.ipc.board import Board
-from shared.ipc.link import FRONT, address_of
+from shared.ipc.link import SUPERVISOR, address_of
 from shared.ipc.stream_count import StreamCount
 from shared.runtime.clock import SystemClock
 from shared.runtime.log_setup import fields
@@ -146,7 +146,7 @@ class _Supervisor:
             await self._link.start(self._control, self._routes)
         except OSError as error:
             logger.error(
-                "link: cannot listen on %s: %s", address_of(self._namespace, FRONT)[1:], error.strerror
+                "link: cannot listen on %s: %s", address_of(self._namespace, SUPERVISOR)[1:], error.strerror
             )
             return EXIT_CANNOT_RUN
         self._pool.start()
@@ -240,7 +240,7 @@ class _Supervisor:
             settings, self._shard_count, self._load_settings, self._link.send_keys, self._apply_keys
         )
 
-    def _apply_keys(self, settings: Settings, keys: Keys) -> None:
+    def _apply_keys(self, settings: Settings, keys: ApiKeys) -> None:
         current = msgspec.structs.replace(self._settings, api_keys=settings.api_keys)
         self._worker_spec["settings"] = msgspec.to_builtins(current)
         self._app.keys = keys

@@ -23,7 +23,7 @@ from typing import Final
 
 import msgspec
 
-from shared.ipc.handoff import ChannelClosed, Handed, channel_pair, receive_connections, send_drain
+from shared.ipc.handoff import ChannelClosed, HandoffMessage, channel_pair, receive_connections, send_drain
 
 NOT_FOR_WORKERS: Final = (
     "LISTEN_FDS",
@@ -145,9 +145,9 @@ class ChildChannel:
         """Send the drain message, after all that was sent; return False when the channel is full."""
         return send_drain(self.sender)
 
-    def take_back(self) -> list[Handed]:
+    def take_back(self) -> list[HandoffMessage]:
         """Return unreceived connections, and a drain message that was not received."""
-        messages: list[Handed] = []
+        messages: list[HandoffMessage] = []
         while True:
             try:
                 more = receive_connections(self.receiver)

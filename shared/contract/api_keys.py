@@ -55,10 +55,10 @@ NO_KEY: Final = Refusal(
 WRONG_KEY: Final = Refusal(
     UNAUTHORIZED, "unknown key", {"www_authenticate": _CHALLENGE + ', error="invalid_token"'}
 )
-OTHER_NAME: Final = Refusal(FORBIDDEN, "the key does not cover this name")
+NAME_NOT_COVERED: Final = Refusal(FORBIDDEN, "the key does not cover this name")
 
 
-class Key(NamedTuple):
+class ApiKey(NamedTuple):
     """An API key without its secret."""
 
     id: str
@@ -78,25 +78,25 @@ class Key(NamedTuple):
             missing = sorted(scopes - self.scopes)
             return Refusal(FORBIDDEN, f"the key lacks the scope {' and '.join(missing)}", {"scopes": missing})
         if name and self.prefixes and not name.startswith(self.prefixes):
-            return OTHER_NAME
+            return NAME_NOT_COVERED
         return None
 
 
 class KeyEntry(NamedTuple):
     digest: str
-    key: Key
+    key: ApiKey
 
 
 _NO_ENTRY: Final[tuple[bytes, None]] = (b"", None)
 
 
-class Keys:
+class ApiKeys:
     """All keys of the server. Without keys every request is allowed."""
 
     def __init__(self, entries: list[KeyEntry]) -> None:
         placed = ((bytes.fromhex(entry.digest), entry.key) for entry in _placed(entries))
         self._entries = {digest: (digest, key) for digest, key in placed}
-        self.are_asked_for = bool(self._entries)
+        self.are_required = bool(self._entries)
         # Places are left out: they may differ after a reload.
         self._keys = {entry.key._replace(place=0) for entry in entries}
         self._by_id = {entry.key.id: entry.key for entry in entries}
@@ -104,15 +104,15 @@ class Keys:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def check(self, authorization: bytes | None, scopes: frozenset[str], name: str) -> Key | Refusal | None:
+    def check(self, authorization: bytes | None, scopes: frozenset[str], name: str) -> ApiKey | Refusal | None:
         """Check the value of an `Authorization` field as `check_sent` does."""
         return self.check_sent(sent_key_of(authorization), scopes, name)
 
-    def check_sent(self, sent: bytes | None, scopes: frozenset[str], name: str) -> Key | Refusal | None:
+    def check_sent(self, sent: bytes | None, scopes: frozenset[str], name: str) -> ApiKey | Refusal | None:
         """Return the key of an allowed request, a refusal, or None when no keys are configured.
 
         `sent` is what `sent_key_of` returned. `name` is the topic or route of the request. It is empty for a
-        request about none or about several; for those the caller checks each with `Key.allows_name`.
+        request about none or about several; for those the caller checks each with `ApiKey.allows_name`.
         """
         if not self._entries:
             return None
@@ -123,7 +123,7 @@ class Keys:
             return WRONG_KEY
         return key.refusal(scopes, name) or key
 
-    def are_current(self, key: Key | None) -> bool:
+    def are_current(self, key: ApiKey | None) -> bool:
         """Return whether the key that opened a connection, or None for no key, is unchanged today."""
         return not self._keys if key is None else key._replace(place=0) in self._keys
 
@@ -134,7 +134,7 @@ class Keys:
         key = self._by_id.get(key_id)
         return key is not None and scopes <= key.scopes and all(map(key.allows_name, names))
 
-    def check_token(self, token: str, scopes: frozenset[str], name: str) -> Key | Refusal | None:
+    def check_token(self, token: str, scopes: frozenset[str], name: str) -> ApiKey | Refusal | None:
         """Check a key from a query as `check` does."""
         try:
             sent = token.encode("ascii")
@@ -154,9 +154,9 @@ def sent_key_of(authorization: bytes | None) -> bytes | None:
     return b"" if sent is None else sha256(sent[1]).digest()
 
 
-def parse_keys(text: str) -> Keys:
+def parse_keys(text: str) -> ApiKeys:
     """Parse the keys of the setting, sealed or not; ValueError gives the number of a bad entry."""
-    return Keys(_parse(text))
+    return ApiKeys(_parse(text))
 
 
 def seal_api_keys(text: str) -> str:
@@ -230,7 +230,7 @@ def _parse_entry(part: str) -> KeyEntry:
         raise ValueError(f"{SEAL} must be followed by 64 lower-case hex digits")
     digest = sha256(key.encode()).hexdigest() if sealed is None else sealed[1]
     return KeyEntry(
-        digest, Key(digest[:KEY_ID_DIGITS], _parse_scopes(scope_text), _parse_prefixes(prefix_text))
+        digest, ApiKey(digest[:KEY_ID_DIGITS], _parse_scopes(scope_text), _parse_prefixes(prefix_text))
     )
 
 

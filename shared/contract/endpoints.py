@@ -26,7 +26,7 @@ SHOWN_CHARACTERS_MAX: Final = 64
 PATH_CHARACTERS_MAX: Final = 256
 
 
-class Route(msgspec.Struct, frozen=True):
+class Endpoint(msgspec.Struct, frozen=True):
     method: str
     pattern: str
     operation: str
@@ -51,7 +51,7 @@ class Route(msgspec.Struct, frozen=True):
 
 
 class Match(msgspec.Struct, frozen=True):
-    route: Route
+    endpoint: Endpoint
     name: str
     """Decoded path segment of the pattern's variable; empty when it has none."""
     item: str = ""
@@ -60,32 +60,32 @@ class Match(msgspec.Struct, frozen=True):
     @property
     def bound_name(self) -> str:
         """Return the name that the key must cover; empty when the path has none."""
-        return "" if self.route.variable == WATCH_ID else self.name
+        return "" if self.endpoint.variable == WATCH_ID else self.name
 
 
 def _scopes(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_DECLARATIONS: Final[tuple[Route, ...]] = (
-    Route("GET", "/v0/topics", "list_topics", _scopes("read"), is_data=False),
-    Route("PUT", "/v0/topics/:topic", "put_topic", _scopes("admin"), is_data=True),
-    Route("GET", "/v0/topics/:topic", "topic_state", _scopes("read"), is_data=True),
-    Route("POST", "/v0/topics/:topic", "append", _scopes("write"), is_data=True),
-    Route("DELETE", "/v0/topics/:topic", "delete_topic", _scopes("delete"), is_data=True),
-    Route("POST", "/v0/topics/:topic/diff", "diff", _scopes("read"), is_data=True),
-    Route("POST", "/v0/topics/:topic/delete", "delete_records", _scopes("delete"), is_data=True),
-    Route("GET", "/v0/topics/:topic/cursors", "list_cursors", _scopes("read"), is_data=True),
-    Route("PUT", "/v0/topics/:topic/cursors/:cursor", "put_cursor", _scopes("write"), is_data=True),
-    Route("GET", "/v0/topics/:topic/cursors/:cursor", "cursor_state", _scopes("read"), is_data=True),
-    Route("DELETE", "/v0/topics/:topic/cursors/:cursor", "delete_cursor", _scopes("delete"), is_data=True),
-    Route("POST", "/v0/topics/:topic/claim", "claim", _scopes("read write"), is_data=True),
-    Route("POST", "/v0/topics/:topic/ack", "ack", _scopes("write"), is_data=True),
-    Route("POST", "/v0/topics/:topic/nack", "nack", _scopes("write"), is_data=True),
-    Route("POST", "/v0/topics/:topic/extend", "extend", _scopes("write"), is_data=True),
-    Route("POST", "/v0/topics/:topic/redrive", "redrive", _scopes("admin"), is_data=True),
-    Route("GET", "/v0/topics/:topic/explain", "explain", _scopes("read"), is_data=True),
-    Route(
+_DECLARATIONS: Final[tuple[Endpoint, ...]] = (
+    Endpoint("GET", "/v0/topics", "list_topics", _scopes("read"), is_data=False),
+    Endpoint("PUT", "/v0/topics/:topic", "put_topic", _scopes("admin"), is_data=True),
+    Endpoint("GET", "/v0/topics/:topic", "topic_state", _scopes("read"), is_data=True),
+    Endpoint("POST", "/v0/topics/:topic", "append", _scopes("write"), is_data=True),
+    Endpoint("DELETE", "/v0/topics/:topic", "delete_topic", _scopes("delete"), is_data=True),
+    Endpoint("POST", "/v0/topics/:topic/diff", "diff", _scopes("read"), is_data=True),
+    Endpoint("POST", "/v0/topics/:topic/delete", "delete_records", _scopes("delete"), is_data=True),
+    Endpoint("GET", "/v0/topics/:topic/cursors", "list_cursors", _scopes("read"), is_data=True),
+    Endpoint("PUT", "/v0/topics/:topic/cursors/:cursor", "put_cursor", _scopes("write"), is_data=True),
+    Endpoint("GET", "/v0/topics/:topic/cursors/:cursor", "cursor_state", _scopes("read"), is_data=True),
+    Endpoint("DELETE", "/v0/topics/:topic/cursors/:cursor", "delete_cursor", _scopes("delete"), is_data=True),
+    Endpoint("POST", "/v0/topics/:topic/claim", "claim", _scopes("read write"), is_data=True),
+    Endpoint("POST", "/v0/topics/:topic/ack", "ack", _scopes("write"), is_data=True),
+    Endpoint("POST", "/v0/topics/:topic/nack", "nack", _scopes("write"), is_data=True),
+    Endpoint("POST", "/v0/topics/:topic/extend", "extend", _scopes("write"), is_data=True),
+    Endpoint("POST", "/v0/topics/:topic/redrive", "redrive", _scopes("admin"), is_data=True),
+    Endpoint("GET", "/v0/topics/:topic/explain", "explain", _scopes("read"), is_data=True),
+    Endpoint(
         "GET",
         "/v0/topics/:topic/work",
         "work",
@@ -94,20 +94,20 @@ _DECLARATIONS: Final[tuple[Route, ...]] = (
         is_stream=True,
         takes_token=True,
     ),
-    Route("GET", "/v0/routers", "list_routers", _scopes("read"), is_data=False),
-    Route("PUT", "/v0/routers/:router", "put_router", _scopes("admin"), is_data=True),
-    Route("GET", "/v0/routers/:router", "router_state", _scopes("read"), is_data=False),
-    Route("DELETE", "/v0/routers/:router", "delete_router", _scopes("delete"), is_data=False),
-    Route("POST", "/v0/watch", "create_watch", _scopes("read"), is_data=True),
-    Route("GET", "/v0/watch/:wid", "watch", _scopes("read"), is_data=True, is_stream=True, takes_token=True),
-    Route("GET", "/v0/ws", "web_socket", _scopes(""), is_data=True, takes_token=True, is_upgrade=True),
-    Route("GET", "/", "about", _scopes(""), is_data=False, is_open=True),
-    Route("GET", "/v0", "about", _scopes(""), is_data=False, is_open=True),
-    Route("GET", "/v0/health", "health", _scopes(""), is_data=False, is_open=True),
-    Route("GET", "/healthz", "health", _scopes(""), is_data=False, is_open=True),
-    Route("GET", "/v0/ready", "ready", _scopes(""), is_data=False, is_open=True),
-    Route("GET", "/readyz", "ready", _scopes(""), is_data=False, is_open=True),
-    Route("GET", "/v0/metrics", "metrics", _scopes("read"), is_data=False),
+    Endpoint("GET", "/v0/routers", "list_routers", _scopes("read"), is_data=False),
+    Endpoint("PUT", "/v0/routers/:router", "put_router", _scopes("admin"), is_data=True),
+    Endpoint("GET", "/v0/routers/:router", "router_state", _scopes("read"), is_data=False),
+    Endpoint("DELETE", "/v0/routers/:router", "delete_router", _scopes("delete"), is_data=False),
+    Endpoint("POST", "/v0/watch", "create_watch", _scopes("read"), is_data=True),
+    Endpoint("GET", "/v0/watch/:wid", "watch", _scopes("read"), is_data=True, is_stream=True, takes_token=True),
+    Endpoint("GET", "/v0/ws", "web_socket", _scopes(""), is_data=True, takes_token=True, is_upgrade=True),
+    Endpoint("GET", "/", "about", _scopes(""), is_data=False, is_open=True),
+    Endpoint("GET", "/v0", "about", _scopes(""), is_data=False, is_open=True),
+    Endpoint("GET", "/v0/health", "health", _scopes(""), is_data=False, is_open=True),
+    Endpoint("GET", "/healthz", "health", _scopes(""), is_data=False, is_open=True),
+    Endpoint("GET", "/v0/ready", "ready", _scopes(""), is_data=False, is_open=True),
+    Endpoint("GET", "/readyz", "ready", _scopes(""), is_data=False, is_open=True),
+    Endpoint("GET", "/v0/metrics", "metrics", _scopes("read"), is_data=False),
 )
 
 
@@ -125,7 +125,7 @@ _PARAMETERS: Final = {
 }
 
 
-def _completed(endpoint: Route) -> Route:
+def _completed(endpoint: Endpoint) -> Endpoint:
     variable = next((part for part in endpoint.pattern.split("/") if part.startswith(":")), "")
     is_plain = endpoint.is_data and not endpoint.is_stream and variable == TOPIC
     parameters = {*_PARAMETERS.get(endpoint.operation, "").split(), *["token"][: endpoint.takes_token]}
@@ -138,13 +138,13 @@ def _completed(endpoint: Route) -> Route:
     )
 
 
-ROUTES: Final = tuple(map(_completed, _DECLARATIONS))
+ENDPOINTS: Final = tuple(map(_completed, _DECLARATIONS))
 
 
-def _table() -> dict[tuple[str, ...], dict[str, Route]]:
+def _table() -> dict[tuple[str, ...], dict[str, Endpoint]]:
     """Return the endpoints by the segments of their pattern, with `:` for every variable."""
-    table: dict[tuple[str, ...], dict[str, Route]] = {}
-    for endpoint in ROUTES:
+    table: dict[tuple[str, ...], dict[str, Endpoint]] = {}
+    for endpoint in ENDPOINTS:
         key = tuple(":" if part.startswith(":") else part for part in endpoint.pattern.split("/")[1:])
         table.setdefault(key, {})[endpoint.method] = endpoint
     return table
@@ -221,7 +221,7 @@ def _differences(parts: list[str]) -> dict[int, set[str]] | None:
     return differences or None
 
 
-def refuse_parameters(endpoint: Route, query: str) -> Refusal | None:
+def refuse_parameters(endpoint: Endpoint, query: str) -> Refusal | None:
     """Refuse a query with a parameter that the endpoint does not have.
 
     >>> match = resolve("GET", "/v0/topics")
@@ -239,7 +239,7 @@ def refuse_parameters(endpoint: Route, query: str) -> Refusal | None:
     return None
 
 
-def refuse_body(endpoint: Route, body: bytes) -> Refusal | None:
+def refuse_body(endpoint: Endpoint, body: bytes) -> Refusal | None:
     """Refuse a body that the endpoint does not accept; an empty object is allowed."""
     if endpoint.takes_body or body.strip() in (b"", b"{}"):
         return None

@@ -19,11 +19,11 @@ from shared.text.message import quoted
 
 NAME_CHARACTERS_MAX = 255
 TOPIC_NAME_RULE = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,254}$"
-FORWARD_NAME_RULE = r"^[A-Za-z0-9][A-Za-z0-9._:>-]{0,254}$"
+ROUTE_NAME_RULE = r"^[A-Za-z0-9][A-Za-z0-9._:>-]{0,254}$"
 
 # Use `fullmatch` only: the `$` of a Python pattern also matches before a final newline.
 _topic_name = re.compile(TOPIC_NAME_RULE)
-_forward_name = re.compile(FORWARD_NAME_RULE)
+_route_name = re.compile(ROUTE_NAME_RULE)
 
 
 def is_topic_name(name: str) -> bool:
@@ -35,8 +35,8 @@ def is_topic_name(name: str) -> bool:
     return _topic_name.fullmatch(name) is not None
 
 
-def is_forward_name(name: str) -> bool:
-    return _forward_name.fullmatch(name) is not None
+def is_route_name(name: str) -> bool:
+    return _route_name.fullmatch(name) is not None
 
 
 def refuse_topic_name(name: str, field: str = "topic") -> Refusal | None:
@@ -53,9 +53,9 @@ def refuse_cursor_name(name: str) -> Refusal | None:
     return None if is_topic_name(name) else _refusal(name, "cursor", "cursor", ". _ : -")
 
 
-def refuse_forward_name(name: str, field: str = "router") -> Refusal | None:
+def refuse_route_name(name: str, field: str = "router") -> Refusal | None:
     """Return the refusal of an invalid route name, or None."""
-    return None if is_forward_name(name) else _refusal(name, field, "route", ". _ : > -")
+    return None if is_route_name(name) else _refusal(name, field, "route", ". _ : > -")
 
 
 def topic_id(name: str) -> int:

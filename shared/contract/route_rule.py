@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 
-class ForwardRule(msgspec.Struct, array_like=True, frozen=True):
+class RouteRule(msgspec.Struct, array_like=True, frozen=True):
     name: str
     source: str
     dest: str
@@ -32,26 +32,26 @@ class ForwardRule(msgspec.Struct, array_like=True, frozen=True):
         return self.is_exactly_once or self.may_cycle or self.is_in_cycle
 
 
-class ToldForward(msgspec.Struct, array_like=True, frozen=True):
+class RouteStatus(msgspec.Struct, array_like=True, frozen=True):
     """A rule as its shard reports it to the supervisor."""
 
-    rule: ForwardRule
+    rule: RouteRule
     forwarded_total: int
     """Number of copies that the route made."""
     created: bool = False
 
 
-class PutForward(msgspec.Struct, array_like=True, frozen=True):
+class PutRoute(msgspec.Struct, array_like=True, frozen=True):
     """A request to a shard to store a rule.
 
     A rule of that name for another epoch of the source ends, and the new rule begins from its own start.
     """
 
-    rule: ForwardRule
+    rule: RouteRule
     source_epoch: int
 
 
-class DeleteForward(msgspec.Struct, array_like=True, frozen=True):
+class DeleteRoute(msgspec.Struct, array_like=True, frozen=True):
     """A request to a shard to delete a rule.
 
     Without `source_epoch` the rule is deleted whatever epoch of the source it reads; with it, only a rule
@@ -62,7 +62,7 @@ class DeleteForward(msgspec.Struct, array_like=True, frozen=True):
     source_epoch: int | None = None
 
 
-class ForwardsAsked(msgspec.Struct, array_like=True, frozen=True):
+class RouteQuery(msgspec.Struct, array_like=True, frozen=True):
     """A request of the supervisor for the rules of a shard, in name order.
 
     An empty text or a 0 restricts nothing. With `name` the answer is that rule alone.
@@ -76,19 +76,19 @@ class ForwardsAsked(msgspec.Struct, array_like=True, frozen=True):
     name: str = ""
 
 
-class TopicGone(msgspec.Struct, array_like=True, frozen=True):
+class TopicDeletion(msgspec.Struct, array_like=True, frozen=True):
     """A deleted topic. The routes into it are deleted with it."""
 
     name: str
     epoch: int
 
 
-encode_forward = msgspec.msgpack.Encoder().encode
-decode_forward_rule = msgspec.msgpack.Decoder(ForwardRule).decode
-decode_told_forward = msgspec.msgpack.Decoder(ToldForward).decode
-decode_told_forwards = msgspec.msgpack.Decoder(list[ToldForward]).decode
-decode_put_forward = msgspec.msgpack.Decoder(PutForward).decode
-decode_delete_forward = msgspec.msgpack.Decoder(DeleteForward).decode
-decode_forwards_asked = msgspec.msgpack.Decoder(ForwardsAsked).decode
-decode_topic_gone = msgspec.msgpack.Decoder(TopicGone).decode
+encode_route_message = msgspec.msgpack.Encoder().encode
+decode_route_rule = msgspec.msgpack.Decoder(RouteRule).decode
+decode_route_status = msgspec.msgpack.Decoder(RouteStatus).decode
+decode_route_statuses = msgspec.msgpack.Decoder(list[RouteStatus]).decode
+decode_put_route = msgspec.msgpack.Decoder(PutRoute).decode
+decode_delete_route = msgspec.msgpack.Decoder(DeleteRoute).decode
+decode_route_query = msgspec.msgpack.Decoder(RouteQuery).decode
+decode_topic_deletion = msgspec.msgpack.Decoder(TopicDeletion).decode
 decode_names = msgspec.msgpack.Decoder(list[str]).decode

@@ -44,4 +44,4 @@ def go_away(last_stream_id: int, code: int) -> bytes:
 
 
 # The reply to a rejected preface. It says that nothing was processed, so a client may send all of it again.
-TURNED_AWAY: Final = bytes([0, 0, 0, SETTINGS_TYPE, 0, 0, 0, 0, 0]) + go_away(0, 0)
+REJECTION: Final = bytes([0, 0, 0, SETTINGS_TYPE, 0, 0, 0, 0, 0]) + go_away(0, 0)

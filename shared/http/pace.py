@@ -11,7 +11,7 @@ import struct
 from typing import Final
 
 # Maximum time for a head to arrive, and for a response to make no progress.
-PATIENCE_SECONDS: Final = 10.0
+CLIENT_TIMEOUT_SECONDS: Final = 10.0
 # Minimum rate of a body, after the same time has passed.
 BODY_BYTES_PER_SECOND: Final = 1024
 IDLE_SECONDS: Final = 75.0
@@ -23,7 +23,7 @@ _ACKED_BYTES = struct.Struct("@Q")
 
 def is_too_slow(waiting_seconds: float, received_bytes: int, is_body: bool) -> bool:
     """Return whether a request of `held` bytes in `waited` seconds is too slow."""
-    late_seconds = waiting_seconds - PATIENCE_SECONDS
+    late_seconds = waiting_seconds - CLIENT_TIMEOUT_SECONDS
     return late_seconds > 0 and not (is_body and received_bytes > late_seconds * BODY_BYTES_PER_SECOND)
 
 
@@ -43,7 +43,7 @@ class Outflow:
         self._since = now
 
     def is_stuck(
-        self, transport: asyncio.Transport, now: float, timeout_seconds: float = PATIENCE_SECONDS
+        self, transport: asyncio.Transport, now: float, timeout_seconds: float = CLIENT_TIMEOUT_SECONDS
     ) -> bool:
         acked_bytes = _acked_bytes(transport)
         if acked_bytes != self._acked_bytes:

@@ -142,12 +142,12 @@ class Slot:
     """The largest number of waiting writes seen at a heartbeat."""
     log_files = _Word(23)
     rotations_total = _Word(24)
-    takes_no_writes = _Word(25)
+    is_rejecting_writes = _Word(25)
     """1 while writes are rejected because the disk is full or has failed."""
     loop_late_us = _Word(26)
     """Delay of the last heartbeat: an estimate of how long a request waits for the event loop."""
     loop_late_us_max = _Word(27)
-    adoption_pauses_total = _Word(28)
+    receiver_pauses_total = _Word(28)
     """Number of times the worker stopped accepting connections because descriptors ran short."""
     idempotency_keys = _Word(29)
     evicted_total = _Word(31)

@@ -22,7 +22,7 @@ import socket
 import struct
 from typing import Final
 
-from shared.ipc.handoff import DATA_BYTES_MAX, Handed
+from shared.ipc.handoff import DATA_BYTES_MAX, HandoffMessage
 from shared.ipc.link import address_of
 
 RECEIVED_AT_ONCE_MAX: Final = 64
@@ -33,7 +33,7 @@ _SEND_FLAGS: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 _RECEIVE_FLAGS: Final = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
 
 
-class Mailbox:
+class ConnectionReceiver:
     """The receiving end of a shard; OSError when the worker before it still has the name."""
 
     def __init__(self, namespace: str, shard: int) -> None:
@@ -49,9 +49,9 @@ class Mailbox:
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def receive(self) -> list[Handed]:
+    def receive(self) -> list[HandoffMessage]:
         """Return the connections that have arrived, at most `RECEIVED_AT_ONCE_MAX` in one turn."""
-        received: list[Handed] = []
+        received: list[HandoffMessage] = []
         for _ in range(RECEIVED_AT_ONCE_MAX):
             try:
                 data, ancillary, _, _ = self._socket.recvmsg(DATA_BYTES_MAX, _ANCILLARY_BYTES, _RECEIVE_FLAGS)
@@ -61,7 +61,7 @@ class Mailbox:
             if fd is None:
                 continue
             if uid == os.getuid():
-                received.append(Handed(fd, data))
+                received.append(HandoffMessage(fd, data))
             else:
                 os.close(fd)
         return received
@@ -70,7 +70,7 @@ class Mailbox:
         self._socket.close()
 
 
-class Postman:
+class ConnectionSender:
     """The sending end, for the mailboxes of all other workers."""
 
     def __init__(self, namespace: str) -> None:

@@ -56,12 +56,12 @@ class ChannelClosed(Exception):
     """The sending end is closed and all its messages are received."""
 
 
-class Handed(NamedTuple):
+class HandoffMessage(NamedTuple):
     """A received message: a connection, whose descriptor the receiver now owns, or a drain."""
 
     fd: int
     data: bytes
-    drains: bool = False
+    is_drain: bool = False
     """Whether the message is a drain: finish the open requests, and end. It has no `fd`."""
 
 
@@ -95,13 +95,13 @@ def send_drain(channel: socket.socket) -> bool:
 
 def receive_connections(
     channel: socket.socket, count_max: int = RECEIVED_AT_ONCE_MAX, on_lost: Callable[[], None] = _log_lost
-) -> list[Handed]:
+) -> list[HandoffMessage]:
     """Return at most `count_max` messages that have arrived, without waiting.
 
     The limit gives other work its turn. `on_lost` is called for each connection that the kernel closed
     because this process has no free descriptor.
     """
-    received: list[Handed] = []
+    received: list[HandoffMessage] = []
     for _ in range(count_max):
         try:
             message, ancillary, flags, _ = channel.recvmsg(
@@ -117,7 +117,7 @@ def receive_connections(
                 raise ChannelClosed
             break
         if message[:1] == DRAIN:
-            received.append(Handed(NO_DESCRIPTOR, b"", drains=True))
+            received.append(HandoffMessage(NO_DESCRIPTOR, b"", is_drain=True))
             continue
         assert message[:1] == CONNECTION, f"unknown message type {message[:1]!r}"
         fd = _descriptor(ancillary)
@@ -125,11 +125,11 @@ def receive_connections(
             assert flags & socket.MSG_CTRUNC
             on_lost()
         else:
-            received.append(Handed(fd, message[1:]))
+            received.append(HandoffMessage(fd, message[1:]))
     return received
 
 
-def is_told_to_end(channel: socket.socket) -> bool:
+def shutdown_requested(channel: socket.socket) -> bool:
     """Return whether the sender is closed or the next message is a drain; receive nothing."""
     poll = select.poll()
     poll.register(channel, select.POLLRDHUP)

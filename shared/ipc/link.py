@@ -16,7 +16,7 @@ namespace. Only processes of the same user may connect.
 
 L1  A request is answered once, possibly after parts of an answer that is sent incrementally. When the peer
     dies the answer is None: whether the request was applied is unknown.
-L2  The calling end may cancel the wait of the other end, which then answers with what it has. A `HURRY`
+L2  The calling end may cancel the wait of the other end, which then answers with what it has. A `CANCEL_WAIT`
     has the number of the call and no answer of its own. A lost link cancels the waits of all its requests,
     because no peer is left to receive the answers.
 L3  Parts are sent against credit: the calling end reports how many bytes of them it has passed on, and the
@@ -56,7 +56,7 @@ PAYLOAD_BYTES_MAX = (1 << 30) - 1
 LARGE_PAYLOAD_BYTES = 256 << 10
 # More than the largest body, so that one such body does not cause requests beside it to be rejected.
 WAITING_BYTES_MAX = 96 << 20
-FRONT = "front"
+SUPERVISOR = "front"
 
 
 class LinkKind(IntEnum):
@@ -64,19 +64,19 @@ class LinkKind(IntEnum):
     REQUEST = 1
     """An HTTP request for the owner of its topic, or for the supervisor."""
     LIST_TOPICS = 2
-    HURRY = 3
+    CANCEL_WAIT = 3
     """To the answering end: answer the call of that number now, as far as possible (L2)."""
     RESERVE_TOPIC = 4
     """To the supervisor: request permission to create one more topic."""
     KEYS = 5
     """To a worker: use these API keys from now on."""
-    PIECE = 7
+    PART = 7
     """A part of the answer to the call of that number; more follows."""
     CREDIT = 8
     """A u32: bytes of the parts of that call that the calling end has passed on (L3)."""
     FEED = 6
     """To a worker: read after a position in one of its topics."""
-    MAKE_WATCH = 9
+    CREATE_SESSION = 9
     """To the supervisor: choose a home shard for a watch session. To a worker: create it there."""
     TOPIC_HEADS = 10
     """To a worker: return the heads of some of its topics."""
@@ -88,11 +88,11 @@ class LinkKind(IntEnum):
     """The body of the request of that number, which follows next (L5)."""
     SHARED_BODY = 14
     """The same body, as the ticket of a body in shared memory."""
-    PUT_FORWARD = 20
+    PUT_ROUTE = 20
     """To the supervisor: create or change the rule of a route. To a worker: store it."""
-    DELETE_FORWARD = 21
+    DELETE_ROUTE = 21
     """To a worker: delete the rule of that name."""
-    LIST_FORWARDS = 22
+    LIST_ROUTES = 22
     """To a worker: list its rules."""
     TOPIC_DELETED = 23
     """To the supervisor: end the routes from and into a topic."""
@@ -100,8 +100,8 @@ class LinkKind(IntEnum):
 
 # Plain numbers: looking up and packing members of an IntEnum is several times slower.
 _ANSWER = int(LinkKind.ANSWER)
-_CANCEL_WAIT = int(LinkKind.HURRY)
-_PART = int(LinkKind.PIECE)
+_CANCEL_WAIT = int(LinkKind.CANCEL_WAIT)
+_PART = int(LinkKind.PART)
 _CREDIT = int(LinkKind.CREDIT)
 _BODY = int(LinkKind.BODY)
 _SHARED_BODY = int(LinkKind.SHARED_BODY)
@@ -113,49 +113,49 @@ Done = Callable[[bytes | None], None]
 NEVER_SENT = b""
 
 
-class Asked(msgspec.Struct, eq=False):
+class LinkRequest(msgspec.Struct, eq=False):
     """A request from the peer, called once with the answer.
 
-    A struct, as `Question` is, because one is created for every request on a link.
+    A struct, as `LinkCall` is, because one is created for every request on a link.
     """
 
     link: Link
     number: int
-    hurry: Callable[[], None] | None = None
+    cancel_wait: Callable[[], None] | None = None
     """Cancels the wait of the handler, which then answers with what it has; set while it waits."""
-    credit: Callable[[int], None] | None = None
+    on_credit: Callable[[int], None] | None = None
     """Called with the number of bytes of parts that the peer has passed on."""
     body: bytes = b""
     """The body that preceded the request."""
 
     def __call__(self, answer: bytes) -> None:
-        self.hurry = self.credit = None
+        self.cancel_wait = self.on_credit = None
         self.link.answer(self.number, answer)
 
-    def piece(self, data: bytes) -> None:
+    def send_part(self, data: bytes) -> None:
         """Send a part of an unfinished answer."""
-        self.link.piece(self.number, data)
+        self.link.send_part(self.number, data)
 
 
-class Question(msgspec.Struct, eq=False):
+class LinkCall(msgspec.Struct, eq=False):
     """A request to a peer, as the calling end holds it."""
 
     done: Done
-    piece: Callable[[bytes], None] | None = None
+    on_part: Callable[[bytes], None] | None = None
     """Called with each part that precedes the answer, if parts are expected."""
     link: Link | None = None
     """The link that carries the request under `number`."""
     number: int = 0
-    is_hurried: bool = False
+    is_wait_cancelled: bool = False
     body: bytes | SharedBody = b""
     """Body that precedes the request in a frame of its own (L5)."""
 
-    def hurry(self) -> None:
+    def cancel_wait(self) -> None:
         """Request the answer now, as far as it is available (L2)."""
-        if not self.is_hurried:
-            self.is_hurried = True
+        if not self.is_wait_cancelled:
+            self.is_wait_cancelled = True
             if self.link is not None:
-                self.link.hurry(self.number)
+                self.link.cancel_wait(self.number)
 
     def credit(self, size_bytes: int) -> None:
         """Report that `size_bytes` of the parts were passed on (L3)."""
@@ -163,12 +163,12 @@ class Question(msgspec.Struct, eq=False):
             self.link.credit(self.number, size_bytes)
 
 
-Serve = Callable[[int, bytes, Asked], None]
+Serve = Callable[[int, bytes, LinkRequest], None]
 """Called with the kind and payload of a request, and the callable for its answer."""
 
 
 def address_of(namespace: str, name: str) -> str:
-    """Return the address of the supervisor (`FRONT`), or of a worker by its shard number."""
+    """Return the address of the supervisor (`SUPERVISOR`), or of a worker by its shard number."""
     return f"\0topicsd/{namespace}/{name}"
 
 
@@ -191,8 +191,8 @@ class Link(asyncio.Protocol):
         self._is_caller = is_caller
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._calls: dict[int, Question] = {}
-        self._requests: dict[int, Asked] = {}
+        self._calls: dict[int, LinkCall] = {}
+        self._requests: dict[int, LinkRequest] = {}
         self._bodies: dict[int, bytes | None] = {}
         """Bodies of the requests that follow; None for a shared body that could not be opened."""
         self._shares_bodies = True
@@ -230,8 +230,8 @@ class Link(asyncio.Protocol):
         for call in calls.values():
             call.done(None)
         for request in requests.values():
-            if request.hurry is not None:
-                request.hurry()
+            if request.cancel_wait is not None:
+                request.cancel_wait()
         if self._on_lost is not None:
             self._on_lost(self)
 
@@ -289,13 +289,13 @@ class Link(asyncio.Protocol):
 
     # -- asking --------------------------------------------------------------------------------------------
 
-    def call(self, kind: LinkKind, payload: bytes, done: Done, body: bytes | SharedBody = b"") -> Question:
+    def call(self, kind: LinkKind, payload: bytes, done: Done, body: bytes | SharedBody = b"") -> LinkCall:
         """Send a request; `done` receives the answer, or the value of `Done` that replaces it."""
-        call = Question(done, body=body)
+        call = LinkCall(done, body=body)
         self.send_request(kind, payload, call)
         return call
 
-    def send_request(self, kind: LinkKind, payload: bytes, call: Question) -> None:
+    def send_request(self, kind: LinkKind, payload: bytes, call: LinkCall) -> None:
         if self._transport is None or self._is_paused or self._out_bytes > WAITING_BYTES_MAX:
             call.done(NEVER_SENT)
             return
@@ -305,10 +305,10 @@ class Link(asyncio.Protocol):
         if call.body:
             self._send_body(call.body, call)
         self._send(kind, number, payload)
-        if call.is_hurried:
-            self.hurry(number)
+        if call.is_wait_cancelled:
+            self.cancel_wait(number)
 
-    def _send_body(self, body: bytes | SharedBody, call: Question) -> None:
+    def _send_body(self, body: bytes | SharedBody, call: LinkCall) -> None:
         if isinstance(body, bytes):
             self._send(_BODY, call.number, body)
             call.body = b""
@@ -317,7 +317,7 @@ class Link(asyncio.Protocol):
         else:
             self._send(_BODY, call.number, body.content())
 
-    def hurry(self, number: int) -> None:
+    def cancel_wait(self, number: int) -> None:
         if number in self._calls:
             self._send(_CANCEL_WAIT, number, b"")
 
@@ -327,7 +327,7 @@ class Link(asyncio.Protocol):
         if self._requests.pop(number, None) is not None:
             self._send(_ANSWER, number, answer)
 
-    def piece(self, number: int, data: bytes) -> None:
+    def send_part(self, number: int, data: bytes) -> None:
         if number in self._requests:
             self._send(_PART, number, data)
 
@@ -343,7 +343,7 @@ class Link(asyncio.Protocol):
 
     def _handle_frame(self, kind: int, number: int, payload: bytes) -> None:
         if kind != _ANSWER and kind not in _CALL_FRAMES:
-            request = self._requests[number] = Asked(self, number)
+            request = self._requests[number] = LinkRequest(self, number)
             if self._bodies:
                 body = self._bodies.pop(number, b"")
                 if body is None:
@@ -369,8 +369,8 @@ class Link(asyncio.Protocol):
         """Handle a frame about a call in flight."""
         if kind == _PART:
             call = self._calls.get(number)
-            if call is not None and call.piece is not None:
-                call.piece(payload)
+            if call is not None and call.on_part is not None:
+                call.on_part(payload)
             return
         if kind == _BODY:
             self._bodies[number] = payload
@@ -381,10 +381,10 @@ class Link(asyncio.Protocol):
         request = self._requests.get(number)
         if request is None:
             return
-        if kind == _CREDIT and request.credit is not None:
-            request.credit(CREDIT.unpack(payload)[0])
-        elif kind == _CANCEL_WAIT and request.hurry is not None:
-            request.hurry()
+        if kind == _CREDIT and request.on_credit is not None:
+            request.on_credit(CREDIT.unpack(payload)[0])
+        elif kind == _CANCEL_WAIT and request.cancel_wait is not None:
+            request.cancel_wait()
 
     def _send(self, kind: int, number: int, payload: bytes) -> None:
         size = len(payload)
@@ -414,17 +414,17 @@ class LinkPool:
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
         self._links: dict[str, Link] = {}
-        self._opening: dict[str, list[tuple[LinkKind, bytes, Question]]] = {}
+        self._opening: dict[str, list[tuple[LinkKind, bytes, LinkCall]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         """Strong references; the event loop holds none."""
 
     def call(
         self, name: str, kind: LinkKind, payload: bytes, done: Done, body: bytes | SharedBody = b""
-    ) -> Question:
+    ) -> LinkCall:
         link = self._links.get(name)
         if link is not None and link.is_open:
             return link.call(kind, payload, done, body)
-        call = Question(done, body=body)
+        call = LinkCall(done, body=body)
         waiting = self._opening.get(name)
         if waiting is not None:
             waiting.append((kind, payload, call))
@@ -489,7 +489,7 @@ async def serve_links(namespace: str, name: str, serve: Serve) -> LinkServer:
     return server
 
 
-def _reject(kind: int, payload: bytes, request: Asked) -> None:
+def _reject(kind: int, payload: bytes, request: LinkRequest) -> None:
     raise AssertionError("only the calling end of a link sends requests")
 
 

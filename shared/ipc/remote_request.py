@@ -15,10 +15,10 @@ import msgspec
 _HEAD: Final = struct.Struct("<HH")
 
 
-class Forwarded(msgspec.Struct, array_like=True):
+class RemoteRequest(msgspec.Struct, array_like=True):
     """A request for the process that owns its topic.
 
-    `prefixes` are those of the key, for answers about several names. `asked_ms` is the time since the
+    `prefixes` are those of the key, for answers about several names. `retried_after_ms` is the time since the
     first attempt when that attempt may have been applied; 0 for the first attempt.
     """
 
@@ -30,7 +30,7 @@ class Forwarded(msgspec.Struct, array_like=True):
     idempotency_key: str
     body: bytes
     prefixes: tuple[str, ...] = ()
-    asked_ms: int = 0
+    retried_after_ms: int = 0
     key_id: str = ""
     """Id of the key; empty when there are no keys."""
     last_event_id: str = ""
@@ -41,8 +41,8 @@ class Forwarded(msgspec.Struct, array_like=True):
     """Whether the key has the scope `admin`."""
 
 
-encode_forwarded = msgspec.msgpack.Encoder().encode
-decode_forwarded = msgspec.msgpack.Decoder(Forwarded).decode
+encode_remote_request = msgspec.msgpack.Encoder().encode
+decode_remote_request = msgspec.msgpack.Decoder(RemoteRequest).decode
 
 
 def encode_answer(status: int, fields: bytes, parts: Sequence[bytes | memoryview]) -> bytes:

@@ -8,7 +8,7 @@ import secrets
 from shared.contract.errors import INTERNAL, Refusal
 
 
-def unforeseen(logger: logging.Logger, what: str, error: BaseException | None) -> Refusal:
+def refuse_unexpected_error(logger: logging.Logger, what: str, error: BaseException | None) -> Refusal:
     error_id = secrets.token_hex(4)
     logger.error("unexpected error %s: %s", error_id, what, exc_info=error)
     return Refusal(INTERNAL, f"unexpected error, {error_id} in the log")

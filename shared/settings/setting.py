@@ -69,7 +69,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """Warning, without the text, about a valid value that may be a mistake; or None."""
 
 
-class Declared(msgspec.Struct, frozen=True):
+class SettingField(msgspec.Struct, frozen=True):
     """A field of a settings struct with its declaration."""
 
     name: str
@@ -96,7 +96,7 @@ class Declared(msgspec.Struct, frozen=True):
         return "--" + self.name.replace("_", "-")
 
 
-def declared_fields(settings: type[msgspec.Struct]) -> tuple[Declared, ...]:
+def declared_fields(settings: type[msgspec.Struct]) -> tuple[SettingField, ...]:
     """Return the fields of a settings struct, in the order of their declaration."""
     fields = []
     for field in msgspec.structs.fields(settings):
@@ -105,13 +105,13 @@ def declared_fields(settings: type[msgspec.Struct]) -> tuple[Declared, ...]:
         assert isinstance(setting, Setting)
         assert type(field.default) is kind, f"{field.name}: the default must be of the declared type"
         assert setting.normalise is None or kind is str, f"{field.name}: only a text can be normalised"
-        one = Declared(field.name, kind, field.default, setting)
+        one = SettingField(field.name, kind, field.default, setting)
         assert refuse_value(one, one.default) is None, f"{field.name}: the default must be within the bounds"
         fields.append(one)
     return tuple(fields)
 
 
-def parse_value(field: Declared, text: str) -> Value:
+def parse_value(field: SettingField, text: str) -> Value:
     """Parse the text of a value; raise ValueError with a sentence about the violated bound.
 
     >>> size = Declared("file_bytes", int, KIB, Setting(help="", unit="bytes", minimum=1, maximum=GIB))
@@ -133,7 +133,7 @@ def parse_value(field: Declared, text: str) -> Value:
     return _within_bounds(field, value)
 
 
-def accept_value(field: Declared, given: object) -> Value:
+def accept_value(field: SettingField, given: object) -> Value:
     """Check a typed value as `parse_value` does; a size or duration may also be a text.
 
     >>> accept_value(Declared("port", int, 0, Setting(help="", unit="number")), "4000")
@@ -153,7 +153,7 @@ def accept_value(field: Declared, given: object) -> Value:
     return _within_bounds(field, text_of(field, given))
 
 
-def text_of(field: Declared, given: object) -> str:
+def text_of(field: SettingField, given: object) -> str:
     """Return a text setting's value as text; join a list with commas where lists are allowed.
 
     >>> keys = Declared("keys", str, "", Setting(help="", is_list=True))
@@ -172,7 +172,7 @@ def text_of(field: Declared, given: object) -> str:
     return ",".join(given)
 
 
-def refuse_value(field: Declared, value: Value) -> str | None:
+def refuse_value(field: SettingField, value: Value) -> str | None:
     """Return a sentence about the bound that a value violates, or None."""
     if isinstance(value, bool):
         return None
@@ -191,21 +191,21 @@ def refuse_value(field: Declared, value: Value) -> str | None:
     return None
 
 
-def render_value(field: Declared, value: Value) -> str:
+def render_value(field: SettingField, value: Value) -> str:
     """Return the text of a value, as a person would write it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return _render_number(field, value) if isinstance(value, int) else value
 
 
-def show_value(field: Declared, value: Value) -> str:
+def show_value(field: SettingField, value: Value) -> str:
     """Return the text of a value for a person or a log, with a secret hidden."""
     if field.setting.is_secret:
         return SECRET_SHOWN if value else ""
     return render_value(field, value)
 
 
-def render_bounds(field: Declared) -> str:
+def render_bounds(field: SettingField) -> str:
     """Return the bounds in words; empty when there are none."""
     minimum, maximum = field.setting.minimum, field.setting.maximum
     low = None if minimum is None else _render_number(field, minimum)
@@ -220,7 +220,7 @@ def render_bounds(field: Declared) -> str:
     return ""
 
 
-def _within_bounds(field: Declared, value: Value) -> Value:
+def _within_bounds(field: SettingField, value: Value) -> Value:
     problem = refuse_value(field, value)
     if problem is not None:
         raise ValueError(problem)
@@ -235,7 +235,7 @@ def _parse_whole_number(text: str) -> int:
     return int(text)
 
 
-def _parse_number(field: Declared, text: str) -> int:
+def _parse_number(field: SettingField, text: str) -> int:
     if field.is_size:
         return parse_bytes(text)
     if not field.is_duration:
@@ -247,7 +247,7 @@ def _parse_number(field: Declared, text: str) -> int:
     return duration_ms // unit_ms
 
 
-def _render_number(field: Declared, number: int) -> str:
+def _render_number(field: SettingField, number: int) -> str:
     if field.is_size:
         return render_bytes(number)
     if field.is_duration:

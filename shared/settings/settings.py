@@ -23,7 +23,7 @@ from shared.settings.setting import (
     GIB,
     KIB,
     MIB,
-    Declared,
+    SettingField,
     Setting,
     declared_fields,
     render_bounds,
@@ -437,10 +437,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return f"Settings({values})"
 
 
-DECLARED: Final[tuple[Declared, ...]] = declared_fields(Settings)
+DECLARED: Final[tuple[SettingField, ...]] = declared_fields(Settings)
 
 
-def declared_values(settings: Settings) -> Iterator[tuple[Declared, str | int | bool]]:
+def declared_values(settings: Settings) -> Iterator[tuple[SettingField, str | int | bool]]:
     for field in DECLARED:
         yield field, getattr(settings, field.name)
 
@@ -458,7 +458,7 @@ def settings_table() -> str:
     return "\n".join(rows) + "\n"
 
 
-def _table_bounds(field: Declared) -> str:
+def _table_bounds(field: SettingField) -> str:
     # The bounds of a text apply to its length, which the column of bounds cannot express.
     return "" if field.kind is str else render_bounds(field)
 

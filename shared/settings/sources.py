@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from shared.settings.relations import SettingProblem, broken_relations, in_memory
-from shared.settings.setting import PREFIX, Declared, Value, accept_value, parse_value, text_of
+from shared.settings.setting import PREFIX, SettingField, Value, accept_value, parse_value, text_of
 from shared.settings.settings import DECLARED, Settings
 from shared.text.nearest_name import nearest_name
 
@@ -34,8 +34,8 @@ _kubernetes_name = re.compile(
 )
 _kubernetes_value = re.compile(r"(tcp|udp|sctp)://.*")
 
-BY_NAME: Final[dict[str, Declared]] = {field.name: field for field in DECLARED}
-BY_VARIABLE: Final[dict[str, Declared]] = {field.variable: field for field in DECLARED}
+BY_NAME: Final[dict[str, SettingField]] = {field.name: field for field in DECLARED}
+BY_VARIABLE: Final[dict[str, SettingField]] = {field.variable: field for field in DECLARED}
 
 
 class ConfigFile(NamedTuple):
@@ -52,7 +52,7 @@ class Resolved(NamedTuple):
     """Sources of the settings that were set, for messages; with the key if it is a file."""
     advice: list[str]
     """Warnings about valid values that may be mistakes, and about unknown variables."""
-    passed_over: list[str]
+    ignored_variables: list[str]
     """Variables that Kubernetes set."""
 
 
@@ -92,7 +92,7 @@ def load_settings(
             collected.advice["data_dir"] = f"{collected.sources['data_dir']}: ignored: memory is set"
     origins = {name: collected.origins.get(name, DEFAULT) for name in BY_NAME}
     advice = [*collected.unknown, *collected.advice.values()]
-    return Resolved(settings, origins, collected.sources, advice, collected.passed_over)
+    return Resolved(settings, origins, collected.sources, advice, collected.ignored_variables)
 
 
 def is_kubernetes_variable(variable: str, text: str) -> bool:
@@ -124,15 +124,15 @@ class _Collected:
         self.advice: dict[str, str] = {}
         self.problems: list[SettingProblem] = []
         self.unknown: list[str] = []
-        self.passed_over: list[str] = []
+        self.ignored_variables: list[str] = []
 
-    def take_text(self, field: Declared, text: str, origin: str) -> None:
+    def take_text(self, field: SettingField, text: str, origin: str) -> None:
         try:
             self._take(field, text, parse_value(field, text), origin, origin)
         except ValueError as error:
             self._add_problem(field, origin, text, error)
 
-    def take_typed(self, field: Declared, given: object, path: str) -> None:
+    def take_typed(self, field: SettingField, given: object, path: str) -> None:
         source = f"{path}: {field.name}"
         try:
             value = accept_value(field, given)
@@ -142,7 +142,7 @@ class _Collected:
             shown = _shown(given)
             self._add_problem(field, source, shown, error)
 
-    def _take(self, field: Declared, text: str, value: Value, origin: str, source: str) -> None:
+    def _take(self, field: SettingField, text: str, value: Value, origin: str, source: str) -> None:
         self.values[field.name] = value
         self.origins[field.name] = origin
         self.sources[field.name] = source
@@ -152,7 +152,7 @@ class _Collected:
         if sentence is not None:
             self.advice[field.name] = f"{source}: {sentence}"
 
-    def _add_problem(self, field: Declared, source: str, shown: str | None, error: ValueError) -> None:
+    def _add_problem(self, field: SettingField, source: str, shown: str | None, error: ValueError) -> None:
         is_hidden = field.setting.is_secret
         self.problems.append(SettingProblem(source, None if is_hidden else shown, str(error)))
 
@@ -170,7 +170,7 @@ def _read_environ(collected: _Collected, environ: Mapping[str, str]) -> None:
             continue
         field = BY_VARIABLE.get(variable)
         if is_kubernetes_variable(variable, environ[variable]):
-            collected.passed_over.append(variable)
+            collected.ignored_variables.append(variable)
         elif field is None:
             # Without its value: a misspelled name may hold a key.
             sentence = _unknown_setting(variable, [*BY_VARIABLE, CONFIG_VARIABLE], PREFIX)

@@ -180,7 +180,7 @@ def _ask_for_more_than_fits(server: HttpServer, client: RawClient, *fields: str)
 
     def is_paused() -> bool:
         # One that ends with its answer waits for its client to read it.
-        return any(getattr(one, "_is_clogged", isinstance(one, Lingering)) for one in server.connections)
+        return any(getattr(one, "_is_paused", isinstance(one, Lingering)) for one in server.connections)
 
     _wait_for(lambda: server.run(is_paused))
 
@@ -305,7 +305,7 @@ def _wait_until_read(server: HttpServer) -> None:
 
 def _holds_something(connection: object) -> bool:
     reader = getattr(connection, "_reader", None)
-    return bool(getattr(connection, "_held", 0)) if reader is None else not reader.is_empty
+    return bool(getattr(connection, "_pending", 0)) if reader is None else not reader.is_empty
 
 
 def _has_answer(client: RawClient) -> bool:

@@ -17,7 +17,7 @@ import pytest
 from tests.contract.test_hostile import CHUNKS, ENDLESS, HEADS, LENGTH, LINES, RECORDS
 from tests.harness.raw_client import RawClient, request_bytes
 from tests.harness.whole_server import WholeServer
-from topicsd.http.http1.affinity import LOOKED_AT, STAY_SECONDS
+from topicsd.http.http1.affinity import WINDOW_REQUESTS, MOVE_INTERVAL_SECONDS
 
 TOO_MUCH = 64 << 10
 
@@ -77,9 +77,9 @@ def behind_another_shard(server: WholeServer, clients: list[RawClient]) -> None:
 def moved(server: WholeServer, clients: list[RawClient]) -> None:
     before = moved_count(server.port)
     behind_another_shard(server, clients)
-    time.sleep(STAY_SECONDS)
+    time.sleep(MOVE_INTERVAL_SECONDS)
     wire = request_bytes("GET", f"/v0/topics/{server.topic_of(1, 'none')}")
-    count = LOOKED_AT
+    count = WINDOW_REQUESTS
     deadline = time.monotonic() + 60
     while moved_count(server.port) < before + len(clients):
         assert time.monotonic() < deadline
@@ -90,7 +90,7 @@ def moved(server: WholeServer, clients: list[RawClient]) -> None:
             # It moves with this one, or in a second again where there was no room in the mailbox.
             assert client.ask("GET", f"/v0/topics/{server.topic_of(1, 'none')}").status == 404
         count = 0
-        time.sleep(STAY_SECONDS)
+        time.sleep(MOVE_INTERVAL_SECONDS)
 
 
 @pytest.mark.parametrize("way", [fresh, behind_control, behind_another_shard, moved])

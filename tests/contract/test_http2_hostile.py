@@ -378,7 +378,7 @@ def test_a_frame_that_does_not_come_through_is_the_end(
     client.socket.sendall(sent)
 
     def is_inside() -> bool:
-        return any(one._cutter.is_inside for one in server.connections)  # type: ignore[attr-defined]
+        return any(one._cutter.has_partial for one in server.connections)  # type: ignore[attr-defined]
 
     wait_for(lambda: server.run(is_inside))
     server.lose_patience(9)
@@ -432,7 +432,7 @@ def test_a_client_that_does_not_read_is_cut_off(tmp_path_factory: pytest.TempPat
                 client.start("POST", "/v0/topics/t/diff", b"{}")
 
             def is_paused() -> bool:
-                return any(one._is_clogged for one in server.connections)  # type: ignore[attr-defined]
+                return any(one._is_paused for one in server.connections)  # type: ignore[attr-defined]
 
             wait_for(lambda: server.run(is_paused))
             server.lose_patience(0)

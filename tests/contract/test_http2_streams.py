@@ -13,7 +13,7 @@ from tests.contract.test_http2 import RECORDS, wait_for
 from tests.harness.event_client import H2Events
 from tests.harness.h2_client import H2Client
 from tests.harness.http_server import H2, HttpServer
-from topicsd.http.http2.exchange import CLOGGED_BYTES
+from topicsd.http.http2.exchange import PAUSED_BYTES
 from topicsd.service.call import Call
 from topicsd.stream.stream import Stream
 
@@ -42,8 +42,8 @@ class Writer:
     def close(self, index: int) -> None:
         self._server.run(self.streams[index].close)
 
-    def is_clogged(self, index: int) -> bool:
-        return self._server.run(lambda: self.streams[index].is_clogged)
+    def is_paused(self, index: int) -> bool:
+        return self._server.run(lambda: self.streams[index].is_paused)
 
 
 @pytest.fixture
@@ -102,23 +102,23 @@ def test_a_stream_whose_window_is_used_up_is_paused_alone(server: HttpServer, wr
         slow, quick = _follow(client), _follow(client)
         client.open_window(1 << 20, quick)
         client.open_window(1 << 20)
-        writer.write(0, b"s" * CLOGGED_BYTES)
+        writer.write(0, b"s" * PAUSED_BYTES)
         writer.write(0, b"s" * 1001)
-        assert writer.is_clogged(0)
+        assert writer.is_paused(0)
         writer.write(1, b"q" * 50_000)
         _read(client, quick, b"q" * 50_000)
         _read(client, slow, b"s" * 1000)
-        assert (writer.is_clogged(1), writer.ready) == (False, [])
+        assert (writer.is_paused(1), writer.ready) == (False, [])
         # Who writes knows how long it waits; the lane lets it be.
         server.lose_patience(100)
-        assert writer.is_clogged(0)
+        assert writer.is_paused(0)
         client.open_window(40_000, slow)
         _read(client, slow, b"s" * 41_000)
         assert writer.ready == []
         client.open_window(20_000, slow)
         _read(client, slow, b"s" * 61_000)
         wait_for(lambda: writer.ready == [0])
-        assert not writer.is_clogged(0)
+        assert not writer.is_paused(0)
         assert writer.lost == []
 
 
@@ -224,7 +224,7 @@ def test_much_is_written_and_read_in_order(server: HttpServer, writer: Writer, c
 
     def write_on() -> None:
         stream = writer.streams[0]
-        while chunks and not stream.is_clogged:
+        while chunks and not stream.is_paused:
             stream.write(chunks.pop(0))
         if not chunks:
             stream.close()

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from shared.contract.endpoints import ROUTES, Route
+from shared.contract.endpoints import ENDPOINTS, Endpoint
 from tests.contract.api import Api
 from tests.harness.http_server import HttpServer
 from tests.harness.ws_client import WsClient
@@ -29,14 +29,14 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 
 
-def _path(endpoint: Route, topic: str) -> str:
+def _path(endpoint: Endpoint, topic: str) -> str:
     return "/".join(
         f"x{quote(topic)}" if part.startswith(":") else part for part in endpoint.pattern.split("/")
     )
 
 
-@pytest.mark.parametrize("endpoint", ROUTES, ids=lambda endpoint: f"{endpoint.method} {endpoint.pattern}")
-def test_every_endpoint_refuses_an_unknown_parameter(api: Api, endpoint: Route) -> None:
+@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda endpoint: f"{endpoint.method} {endpoint.pattern}")
+def test_every_endpoint_refuses_an_unknown_parameter(api: Api, endpoint: Endpoint) -> None:
     body = json.dumps(BODIES[endpoint.operation]).encode() if endpoint.operation in BODIES else None
     known = next(iter(sorted(endpoint.parameters)), "")
     answer = api.client.ask(endpoint.method, f"{_path(endpoint, api.topic)}?{known}=1&{known}z=1", body)
@@ -46,8 +46,8 @@ def test_every_endpoint_refuses_an_unknown_parameter(api: Api, endpoint: Route) 
     assert answer.message == f"{known}z: unknown parameter{',' if known else ';'} {hint}"
 
 
-@pytest.mark.parametrize("endpoint", ROUTES, ids=lambda endpoint: f"{endpoint.method} {endpoint.pattern}")
-def test_every_body_refuses_an_unknown_field(api: Api, endpoint: Route) -> None:
+@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda endpoint: f"{endpoint.method} {endpoint.pattern}")
+def test_every_body_refuses_an_unknown_field(api: Api, endpoint: Endpoint) -> None:
     if endpoint.method in ("GET", "DELETE"):
         return
     body = BODIES[endpoint.operation]

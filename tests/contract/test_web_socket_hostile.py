@@ -10,7 +10,7 @@ import pytest
 from tests.harness.http_server import HttpServer
 from tests.harness.raw_client import RawClient, request_bytes
 from tests.harness.ws_client import BINARY, CLOSE, PING, PONG, TEXT, Closed, WsClient, masked
-from topicsd.http.websocket.connection import EMPTY_FRAMES_MAX, PING_SECONDS, PONG_SECONDS, WsLane
+from topicsd.http.websocket.connection import EMPTY_FRAMES_MAX, PING_SECONDS, PONG_SECONDS, WebSocketConnection
 from topicsd.stream.event_stream import CLOGGED_SECONDS_MAX
 
 pytestmark = pytest.mark.http1
@@ -162,9 +162,9 @@ def test_a_client_that_never_reads_is_closed_at_last_and_costs_no_memory(
         socket.expect_close(1013)
 
 
-def _paused_connections(server: HttpServer) -> list[WsLane]:
+def _paused_connections(server: HttpServer) -> list[WebSocketConnection]:
     lanes = server.run(lambda: list(server.connections))
-    return [one for one in lanes if isinstance(one, WsLane) and one.is_clogged]
+    return [one for one in lanes if isinstance(one, WebSocketConnection) and one.is_paused]
 
 
 def test_a_client_that_reads_again_gets_the_backlog_in_larger_messages(server: HttpServer, lane: str) -> None:
@@ -249,7 +249,7 @@ def test_a_client_that_goes_without_a_word_is_forgotten(server: HttpServer, lane
             path = f"/v0/topics/{name}"
             assert writer.ask("POST", path, b'{"records":[{"data":1}]}').status == 200
             for _ in range(1000):
-                if not server.run(lambda: [one for one in server.connections if isinstance(one, WsLane)]):
+                if not server.run(lambda: [one for one in server.connections if isinstance(one, WebSocketConnection)]):
                     break
             else:
                 raise AssertionError(f"after {leave}: {server.connections}")

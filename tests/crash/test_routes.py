@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from shared.contract.route_rule import ForwardRule
+from shared.contract.route_rule import RouteRule
 from tests.harness.crash_sweep import without_newest_snapshot
 from tests.harness.faults import MachineGoneError
 from tests.harness.forward_stage import ForwardStage
@@ -25,7 +25,7 @@ from topicsd.engine.routes.route import delete_route
 WRITES = 9
 SETTINGS = {"wal_file_bytes": 8192, "segment_max_events": 3}
 RULES = {
-    name: ForwardRule(f"{name[0]}>{name[1]}", *name, is_from_start=True) for name in ("ab", "bc", "ad", "te")
+    name: RouteRule(f"{name[0]}>{name[1]}", *name, is_from_start=True) for name in ("ab", "bc", "ad", "te")
 }
 
 

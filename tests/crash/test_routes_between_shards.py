@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import pytest
 
-from shared.contract.route_rule import ForwardRule
+from shared.contract.route_rule import RouteRule
 from tests.harness.faults import Fault, MachineGoneError
 from tests.harness.forward_stage import ForwardStage
 from tests.harness.memory_disk import MemoryDisk
@@ -35,7 +35,7 @@ class Life:
         self.ended = False
         self.writes: list[Told] = []
         self.rules = {
-            f"{source}>{dest}": ForwardRule(
+            f"{source}>{dest}": RouteRule(
                 f"{source}>{dest}", source, dest, is_from_start=True, is_exactly_once=dest == self.topics[-1]
             )
             for source, dest in pairwise(self.topics)

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from shared.contract.route_rule import ForwardRule
+from shared.contract.route_rule import RouteRule
 from tests.e2e.test_doctor import read_all
 from tests.harness.command_run import run_here
 from tests.harness.copy_along import copy_along
@@ -31,7 +31,7 @@ WRITTEN = [name for name in CONFIG if name != "copies"]
 
 def copy_on(shard: RealShard) -> None:
     """Start routes on the shard."""
-    copy_along(shard, *[ForwardRule(dest, "orders", dest) for dest in COPIES])
+    copy_along(shard, *[RouteRule(dest, "orders", dest) for dest in COPIES])
 
 
 def live_through(shard: RealShard, random: Random) -> None:

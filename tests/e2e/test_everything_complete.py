@@ -11,7 +11,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from shared.contract.route_rule import ForwardRule
+from shared.contract.route_rule import RouteRule
 from shared.contract.topic_config import TopicConfig
 from tests.harness.command_run import run_here
 from tests.harness.everything import Everything, snapshots_of
@@ -97,6 +97,6 @@ def test_every_setting_of_topics_and_routes_is_used(everything: Everything) -> N
     }
     assert set(TopicConfig.__struct_fields__) - changed == set()
     rules = [one["rule"] for one in controls(everything)["forward_create"]]
-    default = msgspec.structs.asdict(ForwardRule("", "", ""))
+    default = msgspec.structs.asdict(RouteRule("", "", ""))
     changed = {name for rule in rules for name, value in rule.items() if value != default[name]}
-    assert set(ForwardRule.__struct_fields__) - changed == set()
+    assert set(RouteRule.__struct_fields__) - changed == set()

@@ -23,7 +23,7 @@ from unittest.mock import patch
 
 import msgspec
 
-from shared.contract.route_rule import ForwardRule
+from shared.contract.route_rule import RouteRule
 from tests.harness.copy_along import copy_along
 from tests.harness.faults import ProcessKilled
 from tests.harness.manual_clock import ManualClock
@@ -134,12 +134,12 @@ def make_routes(one: OneShard) -> None:
     one.put("small", cap_records=2)
     one.put("full", cap_records=1, discard="reject", durability="fsync")
     rules = [
-        ForwardRule("orders>copies", "orders", "copies", keeps_node=False),
-        ForwardRule(
+        RouteRule("orders>copies", "orders", "copies", keeps_node=False),
+        RouteRule(
             "tagged", "orders", "last", ["tag", "Glob", "order/*"], True, False, True, True, True, True
         ),
-        ForwardRule("ends", "orders", "last"),
-        ForwardRule("trimmed", "small", "full"),
+        RouteRule("ends", "orders", "last"),
+        RouteRule("trimmed", "small", "full"),
     ]
     copy_along(one, *rules, msgspec.structs.replace(rules[1], keeps_node=False))
     created = record(b'{ "id":1, "total":10.50 }', tag="order/1", node="shop-1", meta={"trace": "4bf92f"})
@@ -168,9 +168,9 @@ def make_references(one: OneShard) -> None:
         one.put(name)
     copy_along(
         one,
-        ForwardRule("orders>copies", "orders", "copies"),
-        ForwardRule("orders>some", "orders", "some", ["tag", "Eq", "odd"]),
-        ForwardRule("copies>chained", "copies", "chained"),
+        RouteRule("orders>copies", "orders", "copies"),
+        RouteRule("orders>some", "orders", "some", ["tag", "Eq", "odd"]),
+        RouteRule("copies>chained", "copies", "chained"),
     )
     created = record(b'{ "id":1, "total":10.50 }', tag="order/1", node="shop-1", meta={"trace": "4bf92f"})
     one.append("orders", created, idempotency_key=KEY)

@@ -5,14 +5,14 @@ Promises: after the shard is reopened, call it again with the rules that do not 
 
 from __future__ import annotations
 
-from shared.contract.route_rule import ForwardRule
+from shared.contract.route_rule import RouteRule
 from tests.harness.one_shard import OneShard, Told
 from topicsd.engine.routes.route import put_route
 from topicsd.stream.feeds import Feeds
 from topicsd.stream.route_runner import Forwards
 
 
-def copy_along(one: OneShard, *rules: ForwardRule) -> None:
+def copy_along(one: OneShard, *rules: RouteRule) -> None:
     state = one.shard.state
     Forwards(state, one.loop, Feeds(state, one.loop))
     for rule in rules:

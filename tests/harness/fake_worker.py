@@ -21,7 +21,7 @@ import time
 from typing import Any
 
 from shared.ipc.board import Board, WorkerState
-from shared.ipc.handoff import ChannelClosed, Handed, receive_connections
+from shared.ipc.handoff import ChannelClosed, HandoffMessage, receive_connections
 
 BEAT_SECONDS = 0.05
 
@@ -99,13 +99,13 @@ class _FakeWorker:
             self._ending.set()
             return
         for one in received:
-            if one.drains:
+            if one.is_drain:
                 if not self._config.get("ignores_drain"):
                     self._ending.set()
             else:
                 self._loop.create_task(self._adopt(one))
 
-    async def _adopt(self, handed: Handed) -> None:
+    async def _adopt(self, handed: HandoffMessage) -> None:
         connection = socket.socket(fileno=handed.fd)
         connection.setblocking(False)
         _, lane = await self._loop.connect_accepted_socket(

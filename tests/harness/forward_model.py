@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from shared.contract.route_rule import ForwardRule
+from shared.contract.route_rule import RouteRule
 from tests.harness.faults import MachineGoneError
 from tests.harness.forward_stage import ForwardStage
 from tests.harness.one_shard import OneShard, Told, record
@@ -43,7 +43,7 @@ class DestRecord(NamedTuple):
 class RuleStart(NamedTuple):
     """The start of a rule, and what existed then."""
 
-    rule: ForwardRule
+    rule: RouteRule
     source_seq: int
     dest_seq: int
     source_epoch: int
@@ -177,7 +177,7 @@ class ForwardModel:
             return
         self._wait_until_copied()
         dest_seq, source_seq = self._head(dest), self._head(source)
-        rule = ForwardRule(
+        rule = RouteRule(
             name,
             source,
             dest,
@@ -319,7 +319,7 @@ class ForwardModel:
             f"{rule.name}: seqs {last + 1} to {head} are missing without a tombstone"
         )
 
-    def _is_blocked(self, rule: ForwardRule) -> bool:
+    def _is_blocked(self, rule: RouteRule) -> bool:
         """Return whether a topic on the way rejects records until the end."""
         topics, name = [rule.dest], rule.dest
         while name in self.sources:
@@ -342,7 +342,7 @@ class ForwardModel:
         return records
 
 
-def _accepts(rule: ForwardRule, tag: str) -> bool:
+def _accepts(rule: RouteRule, tag: str) -> bool:
     if rule.tags is None:
         return True
     _, way, pattern = rule.tags

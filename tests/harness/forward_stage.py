@@ -14,8 +14,8 @@ from typing import Any
 
 from shared.contract.errors import NOT_READY, Refusal
 from shared.contract.names import topic_id
-from shared.contract.route_rule import ForwardRule
-from shared.ipc.link import Asked, Done, LinkKind, LinkPool, Question
+from shared.contract.route_rule import RouteRule
+from shared.ipc.link import LinkRequest, Done, LinkKind, LinkPool, LinkCall
 from shared.ipc.placement import shard_of
 from shared.runtime.body_memory import SharedBody
 from tests.harness.manual_clock import ManualClock
@@ -41,7 +41,7 @@ class StageLinks(LinkPool):
 
     def call(
         self, name: str, kind: LinkKind, payload: bytes, done: Done, body: bytes | SharedBody = b""
-    ) -> Question:
+    ) -> LinkCall:
         return self.links[name].call(name, kind, payload, done, body)
 
 
@@ -90,7 +90,7 @@ class ForwardStage:
         is_cut = self._links[number].links[str(other)].is_cut
         return Refusal(NOT_READY, f"shard {other} is gone", {"shard": other}, 1000) if is_cut else None
 
-    def _answer(self, number: int, kind: LinkKind, payload: bytes, request: Asked) -> None:
+    def _answer(self, number: int, kind: LinkKind, payload: bytes, request: LinkRequest) -> None:
         assert kind == LinkKind.FEED
         self.feeds[number].answer(payload, request)
 
@@ -164,13 +164,13 @@ class ForwardStage:
 
     # -- requests ------------------------------------------------------------------------------------------
 
-    def send_put_forward(self, rule: ForwardRule) -> Told:
+    def send_put_forward(self, rule: RouteRule) -> Told:
         reply = Told()
         put_route(self.owner(rule.dest).shard.state, rule, reply)
         return reply
 
     def put_route(self, name: str, source: str, dest: str, **options: Any) -> Any:
-        reply = self.send_put_forward(ForwardRule(name, source, dest, **options))
+        reply = self.send_put_forward(RouteRule(name, source, dest, **options))
         self.settle()
         return reply.answer
 

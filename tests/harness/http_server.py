@@ -29,10 +29,10 @@ from shared.settings.settings import Settings
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import create_data_dir, shard_paths
 from topicsd.engine.shard import Shard
-from topicsd.http.http1.connection import FastLane
-from topicsd.http.http1.head_cache import KnownFields, KnownHeads
+from topicsd.http.http1.connection import Http1Connection
+from topicsd.http.http1.head_cache import KnownFields, HeadCache
 from topicsd.http.http1.timeouts import Connection
-from topicsd.http.http2.connection import H2Lane
+from topicsd.http.http2.connection import Http2Connection
 from topicsd.http.websocket.upgrade import WebSockets
 from topicsd.log.writer import Identity
 from topicsd.service.dispatch import Dispatch
@@ -59,7 +59,7 @@ class AdvancedClock(SystemClock):
         return super().now_ms() + self.advanced_ms
 
 
-class CodedHeads(KnownHeads):
+class CodedHeads(HeadCache):
     """A head cache that marks every body as encoded."""
 
     def learn_fields(self, text: bytes) -> KnownFields | Refusal:
@@ -138,7 +138,7 @@ class HttpServer:
         def look() -> None:
             now = self.clock.monotonic() + seconds
             for one in list(self.connections):
-                one.check_patience(now)
+                one.check_timeouts(now)
 
         self.run(look)
 
@@ -182,15 +182,15 @@ class HttpServer:
         links = LinkPool("none")
         self.dispatch = Dispatch(Handlers(self.shard, self.settings, loop), self._keys, links, 0, 1)
         self.dispatch.open_socket = WebSockets(self.dispatch, self).open
-        heads = {FAST: KnownHeads(self.dispatch), CODED: CodedHeads(self.dispatch)}
+        heads = {FAST: HeadCache(self.dispatch), CODED: CodedHeads(self.dispatch)}
         servers = {
             lane: await loop.create_server(
-                partial(FastLane, self.dispatch, heads[lane], self), "127.0.0.1", 0
+                partial(Http1Connection, self.dispatch, heads[lane], self), "127.0.0.1", 0
             )
             for lane in LANES
         }
         servers[H2] = await loop.create_server(
-            partial(H2Lane, self.dispatch, heads[FAST], self), "127.0.0.1", 0
+            partial(Http2Connection, self.dispatch, heads[FAST], self), "127.0.0.1", 0
         )
         self.ports = {lane: server.sockets[0].getsockname()[1] for lane, server in servers.items()}
         started.set()

@@ -195,7 +195,7 @@ class LiveModel:
         return self.rng.choice(self.clients)
 
     def _pause(self) -> None:
-        self._client().stream.is_clogged = True
+        self._client().stream.is_paused = True
 
     def _resume(self) -> None:
         client = self._client()

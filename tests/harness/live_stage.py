@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from shared.contract.errors import NOT_READY, Refusal
-from shared.ipc.link import Asked, LinkKind
+from shared.ipc.link import LinkRequest, LinkKind
 from tests.harness.manual_clock import ManualClock
 from tests.harness.one_shard import OneShard
 from tests.harness.stage_link import StageLink
@@ -42,7 +42,7 @@ class LiveStage:
         self.feeds = _StageFeeds(self, ways)
         self.away_feeds = Feeds(self.away.shard.state, self.away.loop)
 
-    def _answer(self, kind: LinkKind, payload: bytes, request: Asked) -> None:
+    def _answer(self, kind: LinkKind, payload: bytes, request: LinkRequest) -> None:
         assert kind == LinkKind.FEED
         self.away_feeds.answer(payload, request)
 
@@ -93,7 +93,7 @@ class Collector:
     """A sink that keeps what it receives."""
 
     def __init__(self, feed: Feed, seq: int = 0, epoch: int | None = None) -> None:
-        self.is_clogged = False
+        self.is_paused = False
         self.pieces: list[Piece] = []
         self.refusals: list[Refusal] = []
         self.held: list[Subscription] = []
@@ -109,7 +109,7 @@ class Collector:
         ]
 
     def unclog(self) -> None:
-        self.is_clogged = False
+        self.is_paused = False
         paused, self.held = self.held, []
         for one in paused:
             one.go_on()
@@ -134,7 +134,7 @@ class FakeStream:
     def __init__(self) -> None:
         self.on_ready: Callable[[], None] = do_nothing
         self.on_lost: Callable[[], None] = do_nothing
-        self.is_clogged = self.clogs_at_write = False
+        self.is_paused = self.clogs_at_write = False
         self.is_closed = False
         self.written = b""
         self.stamp: Callable[[], Any] = do_nothing
@@ -153,14 +153,14 @@ class FakeStream:
     def write(self, data: bytes) -> None:
         assert not self.is_closed
         self.written += data
-        self.is_clogged = self.is_clogged or self.clogs_at_write
+        self.is_paused = self.is_paused or self.clogs_at_write
         self._stamps += [self.stamp()] * data.count(b"\n\n")
 
     def close(self) -> None:
         self.is_closed = True
 
     def unclog(self) -> None:
-        self.is_clogged = False
+        self.is_paused = False
         self.on_ready()
 
     def take(self) -> list[Event]:

@@ -12,14 +12,14 @@ from typing import Any
 
 from shared.contract.api_keys import parse_keys
 from shared.contract.names import topic_id
-from shared.ipc.connection_mailbox import Postman
-from shared.ipc.link import Done, LinkKind, LinkPool, Question
+from shared.ipc.connection_mailbox import ConnectionSender
+from shared.ipc.link import Done, LinkKind, LinkPool, LinkCall
 from shared.ipc.placement import shard_of
 from shared.runtime.body_memory import SharedBody
 from tests.harness.one_shard import OneShard
 from tests.harness.recording_transport import RecordingTransport
-from topicsd.http.http1.connection import FastLane
-from topicsd.http.http1.head_cache import KnownHeads
+from topicsd.http.http1.connection import Http1Connection
+from topicsd.http.http1.head_cache import HeadCache
 from topicsd.http.http1.timeouts import Connection
 from topicsd.service.dispatch import Dispatch
 from topicsd.service.handlers import Handlers
@@ -40,30 +40,30 @@ class SilentLinks(LinkPool):
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, LinkKind, bytes, Done]] = []
-        self.questions: list[Question] = []
+        self.questions: list[LinkCall] = []
         self.bodies: list[bytes | SharedBody] = []
         """The bodies that were sent separately; empty for a request without one."""
 
     def call(
         self, name: str, kind: LinkKind, payload: bytes, done: Done, body: bytes | SharedBody = b""
-    ) -> Question:
+    ) -> LinkCall:
         self.asked.append((name, kind, payload, done))
         self.bodies.append(body)
-        question = Question(done)
+        question = LinkCall(done)
         self.questions.append(question)
         return question
 
 
 class OneLane:
-    def __init__(self, *, keys: str = "", postman: Postman | None = None, **settings: Any) -> None:
+    def __init__(self, *, keys: str = "", postman: ConnectionSender | None = None, **settings: Any) -> None:
         self.one = OneShard(**settings)
         self.links = SilentLinks()
         self.connections: set[Connection] = set()
         handlers = Handlers(self.one.shard, self.one.settings, self.one.loop)
         self.dispatch = Dispatch(handlers, parse_keys(keys), self.links, 0, SHARDS, None, postman)
-        self.heads = KnownHeads(self.dispatch)
+        self.heads = HeadCache(self.dispatch)
         self.wire = RecordingTransport()
-        self.lane = FastLane(self.dispatch, self.heads, self)
+        self.lane = Http1Connection(self.dispatch, self.heads, self)
         self.lane.connection_made(self.wire)
 
     def opened(self, connection: Connection) -> None:

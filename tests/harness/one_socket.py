@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from shared.contract.api_keys import Key
+from shared.contract.api_keys import ApiKey
 from shared.ipc.remote_request import encode_answer
 from tests.harness.one_lane import SHARDS, OneLane
 from topicsd.http.websocket.session import WsSession
@@ -35,7 +35,7 @@ def texts_in(frames: bytes) -> list[Any]:
 
 class RecordedWire:
     def __init__(self) -> None:
-        self.is_clogged = False
+        self.is_paused = False
         self.written = b""
         self.went_on = 0
         self.closed: list[tuple[int, str]] = []
@@ -51,7 +51,7 @@ class RecordedWire:
 
 
 class OneSocket:
-    def __init__(self, *, key: Key | None = None, **settings: Any) -> None:
+    def __init__(self, *, key: ApiKey | None = None, **settings: Any) -> None:
         worker = self.worker = OneLane(**settings)
         one = worker.one
         ways = Ways(worker.links, lambda shard: None, one.shard.state.wake_queue, one.loop)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
-from shared.ipc.link import NEVER_SENT, Asked, Done, Link, LinkKind, LinkPool, Question
+from shared.ipc.link import NEVER_SENT, LinkRequest, Done, Link, LinkKind, LinkPool, LinkCall
 from shared.runtime.body_memory import SharedBody
 from tests.harness.manual_loop import ManualLoop
 
-Answer = Callable[[LinkKind, bytes, Asked], object]
+Answer = Callable[[LinkKind, bytes, LinkRequest], object]
 
 
 class StageLink(LinkPool):
@@ -24,13 +24,13 @@ class StageLink(LinkPool):
         self.is_cut = False
         self.is_full = False
         self.question_count = 0
-        self._under_way: dict[int, tuple[Asked, Done]] = {}
+        self._under_way: dict[int, tuple[LinkRequest, Done]] = {}
 
     def call(
         self, name: str, kind: LinkKind, payload: bytes, done: Done, body: bytes | SharedBody = b""
-    ) -> Question:
+    ) -> LinkCall:
         assert not body, "these tests send no separate body"
-        call = Question(done)
+        call = LinkCall(done)
         loop = self._loop()
         if self.is_full:
             done(NEVER_SENT)
@@ -40,7 +40,7 @@ class StageLink(LinkPool):
             return call
         self.question_count += 1
         number = self.question_count
-        self._under_way[number] = (Asked(cast(Link, self), number), done)
+        self._under_way[number] = (LinkRequest(cast(Link, self), number), done)
         call.link, call.number = cast(Link, self), number
         loop.call_soon(self._arrived, number, kind, payload)
         return call
@@ -54,7 +54,7 @@ class StageLink(LinkPool):
             _, done = self._under_way.pop(number)
             self._loop().call_soon(done, answer)
 
-    def hurry(self, number: int) -> None:
+    def cancel_wait(self, number: int) -> None:
         if number in self._under_way:
             _hurry(self._under_way[number][0])
 
@@ -67,6 +67,6 @@ class StageLink(LinkPool):
             _hurry(request)
 
 
-def _hurry(request: Asked) -> None:
-    if request.hurry is not None:
-        request.hurry()
+def _hurry(request: LinkRequest) -> None:
+    if request.cancel_wait is not None:
+        request.cancel_wait()

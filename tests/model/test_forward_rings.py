@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from shared.contract.route_rule import ForwardRule
+from shared.contract.route_rule import RouteRule
 from tests.harness.faults import MachineGoneError
 from tests.harness.forward_stage import ForwardStage
 from tests.harness.one_shard import OneShard
@@ -29,7 +29,7 @@ class Ring:
             self.stage.owner(topic).put(topic, durability="fsync")
         for at, topic in enumerate(self.topics):
             source = self.topics[at - 1]
-            rule = ForwardRule(topic, source, topic, may_cycle=True, is_exactly_once=rng.random() < 0.3)
+            rule = RouteRule(topic, source, topic, may_cycle=True, is_exactly_once=rng.random() < 0.3)
             reply = self.stage.send_put_forward(rule)
             self.stage.pass_time(100)
             assert isinstance(reply.answer, RoutePut)

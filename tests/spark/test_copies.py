@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from shared.contract.route_rule import ForwardRule
+from shared.contract.route_rule import RouteRule
 from spark.errors import DamagedRecord
 from spark.source.batch_reader import BatchQueryReader
 from spark.source.columns import all_columns, arrow_schema
@@ -50,9 +50,9 @@ def written(path: Path) -> RealShard:
         shard.put(name)
     copy_along(
         shard,
-        ForwardRule("all", "a", "all"),
-        ForwardRule("some", "a", "some", ["tag", "Eq", "odd"]),
-        ForwardRule("chained", "all", "chained"),
+        RouteRule("all", "a", "all"),
+        RouteRule("some", "a", "some", ["tag", "Eq", "odd"]),
+        RouteRule("chained", "all", "chained"),
     )
     for number in range(30):
         tags = ("odd" if n % 2 else None for n in range(number % 7 + 1))
@@ -96,7 +96,7 @@ def mixed(path: Path) -> RealShard:
     shard = RealShard(path)
     for name in ("a", "b", "d"):
         shard.put(name)
-    copy_along(shard, ForwardRule("a", "a", "d"), ForwardRule("again", "a", "d"), ForwardRule("b", "b", "d"))
+    copy_along(shard, RouteRule("a", "a", "d"), RouteRule("again", "a", "d"), RouteRule("b", "b", "d"))
     for number in range(20):
         for topic in "bad":
             shard.send_append(topic, record(f"{topic}{number}", "t" * (number % 3)))

@@ -13,7 +13,7 @@ import pytest
 from router.control.control import Control
 from router.control.metrics_render import CURSOR_SERIES, FORWARDED, QUEUE_SERIES, TOPIC_SERIES
 from router.control.metrics_table import FRONT_METRICS, SHARD_FAMILIES, SHARD_HISTOGRAMS, SHARD_METRICS
-from shared.contract.endpoints import ROUTES
+from shared.contract.endpoints import ENDPOINTS
 from shared.contract.errors import STATUS
 from shared.contract.topic_config import TopicConfig
 from shared.settings.settings import DECLARED, show_value
@@ -49,7 +49,7 @@ def test_every_endpoint_is_listed_with_its_operation_and_scopes() -> None:
             "index.md", "method", "path", "operation", "scopes", "described in"
         )
     }
-    assert listed == {(one.method, one.pattern, one.operation, one.scopes) for one in ROUTES}
+    assert listed == {(one.method, one.pattern, one.operation, one.scopes) for one in ENDPOINTS}
 
 
 def test_every_query_parameter_is_described_where_its_endpoint_is() -> None:
@@ -57,7 +57,7 @@ def test_every_query_parameter_is_described_where_its_endpoint_is() -> None:
     pages = {names(row[2])[0]: re.findall(r"\(([\w-]+\.md)", row[4])[0] for row in rows("index.md", *columns)}
     missing = [
         (one.operation, parameter)
-        for one in ROUTES
+        for one in ENDPOINTS
         for parameter in one.parameters
         if not re.search(rf"`{parameter}`|[?&`]{parameter}=", (API / pages[one.operation]).read_text())
     ]

@@ -185,11 +185,11 @@ def log_start(resolved: Resolved, layout: Layout, listen_sockets: list[socket.so
             keys=len(keys),
         ),
     )
-    for variable in resolved.passed_over:
+    for variable in resolved.ignored_variables:
         logger.debug("%s: ignored: set by Kubernetes for a Service", variable)
     for sentence in resolved.advice:
         logger.warning("%s", sentence)
-    if not keys.are_asked_for:
+    if not keys.are_required:
         logger.warning(
             "authentication: off: every client that reaches this address can read, write and delete "
             "everything; set TOPICS_API_KEYS"

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Final
 
-from shared.settings.setting import Declared, render_bounds, show_value
+from shared.settings.setting import SettingField, render_bounds, show_value
 from shared.settings.settings import DECLARED
 from shared.settings.sources import (
     CONFIG_FLAG,
@@ -90,7 +90,7 @@ def _read(source: str, path: str) -> ConfigFile:
         raise CommandError(f"{path}: is not valid TOML: {error}") from None
 
 
-def _help(field: Declared) -> str:
+def _help(field: SettingField) -> str:
     bounds = "" if field.kind is str else render_bounds(field)
     default = show_value(field, field.default) or "none"
     text = f"{field.setting.help} ({bounds}; {default})" if bounds else f"{field.setting.help} ({default})"

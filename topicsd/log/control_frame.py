@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from shared.contract.route_rule import ForwardRule
+from shared.contract.route_rule import RouteRule
 from shared.contract.topic_config import TopicConfig
 from topicsd.log.frame import Frame, FrameDamage, FrameType, encode_frame
 
@@ -148,7 +148,7 @@ class ForwardCreate(msgspec.Struct, frozen=True, array_like=True):
     existing route keeps its position.
     """
 
-    rule: ForwardRule
+    rule: RouteRule
     source_epoch: int
     seq: int
     source_head: int

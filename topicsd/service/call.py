@@ -18,7 +18,7 @@ from shared.http.answer import CLOSE, REASONS
 from shared.http.gzip_answer import COMPRESSED_BYTES_MIN, accepts_gzip, compress
 from shared.http.head import Fields
 from shared.runtime.body_memory import SharedBody
-from shared.runtime.unexpected_error import unforeseen
+from shared.runtime.unexpected_error import refuse_unexpected_error
 from topicsd.service.render import render_refusal
 from topicsd.stream.stream import Stream
 
@@ -66,7 +66,7 @@ class Call(msgspec.Struct, eq=False):
     fields: Fields
     body: bytes
     started: float
-    hurry: Callable[[], None] | None = None
+    cancel_wait: Callable[[], None] | None = None
     """Cancels a handler's wait for a better answer, at shutdown or when the client is gone."""
     on_answer: Callable[[], None] | None = None
     """Called when the call is answered."""
@@ -103,7 +103,7 @@ class Call(msgspec.Struct, eq=False):
 
     def fail(self, what: str, error: BaseException | None) -> None:
         """Log an unexpected error, and refuse with nothing but its id in the log."""
-        self.refuse(unforeseen(logger, what, error))
+        self.refuse(refuse_unexpected_error(logger, what, error))
 
 
 class HttpCall(Call, kw_only=True, eq=False):
@@ -166,7 +166,7 @@ class HttpCall(Call, kw_only=True, eq=False):
     def open_stream(self, fields: bytes) -> Stream:
         """Begin a response that ends with the connection, so that it needs no length."""
         # The connection ends its calls now, which would cancel the wait of this one.
-        self.hurry = None
+        self.cancel_wait = None
         on_answer, self.on_answer = self.on_answer, None
         stream = self.lane.open_stream(b"HTTP/1.1 200 OK\r\n%b%b\r\n" % (fields, CLOSE))
         if on_answer is not None:

@@ -157,7 +157,7 @@ def _name_clamped(parts: list[bytes | memoryview], body: DiffBody, limit: int) -
 class WaitingDiff:
     """A read that waits for records."""
 
-    is_clogged = False
+    is_paused = False
 
     def __init__(
         self, diff: Diff, call: Call, body: DiffBody, request: ReadRequest, answer: ReadAnswer
@@ -182,7 +182,7 @@ class WaitingDiff:
 
     def wait(self, wait_ms: int) -> None:
         self._timer = self._diff.loop.call_later(wait_ms / 1000, self._finish)
-        self._call.hurry = self._finish
+        self._call.cancel_wait = self._finish
         self._subscription.go_on_behind(self._chunk)
 
     def hold(self, subscription: Subscription) -> None:
@@ -210,7 +210,7 @@ class WaitingDiff:
 
     def _stop(self) -> None:
         self._timer.cancel()
-        self._call.hurry = None
+        self._call.cancel_wait = None
         self._subscription.close()
         # Break the reference cycle: one is created for every waiting read.
         del self._subscription

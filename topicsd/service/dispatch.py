@@ -9,17 +9,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from shared.contract.api_keys import ADMIN, Key, Keys
-from shared.contract.endpoints import ROUTER, TOPIC, WATCH_ID, Match, Route, refuse_body, refuse_parameters
+from shared.contract.api_keys import ADMIN, ApiKey, ApiKeys
+from shared.contract.endpoints import ROUTER, TOPIC, WATCH_ID, Match, Endpoint, refuse_body, refuse_parameters
 from shared.contract.errors import NOT_IMPLEMENTED, Refusal
 from shared.contract.names import topic_id
 from shared.http.answer import CLOSE
 from shared.http.head import Fields
-from shared.ipc.connection_mailbox import Postman
+from shared.ipc.connection_mailbox import ConnectionSender
 from shared.ipc.handoff import DATA_BYTES_MAX
-from shared.ipc.link import Asked, LinkPool
+from shared.ipc.link import LinkRequest, LinkPool
 from shared.ipc.placement import shard_of
-from shared.ipc.remote_request import decode_forwarded, encode_answer
+from shared.ipc.remote_request import decode_remote_request, encode_answer
 from topicsd.engine.queue.claim import drain_claims
 from topicsd.service.call import Call
 from topicsd.service.diff import Diff
@@ -43,10 +43,10 @@ LINK_GRACE_SECONDS = 0.3
 # The process that received the request has checked the scopes.
 NO_SCOPES: frozenset[str] = frozenset()
 
-OpenSocket = Callable[[Call, Key | None], None]
+OpenSocket = Callable[[Call, ApiKey | None], None]
 
 
-def _no_sockets(call: Call, key: Key | None) -> None:
+def _no_sockets(call: Call, key: ApiKey | None) -> None:
     call.refuse(Refusal(NOT_IMPLEMENTED, "WebSockets are not supported here"))
 
 
@@ -56,12 +56,12 @@ class Dispatch:
     def __init__(
         self,
         handlers: Handlers,
-        keys: Keys,
+        keys: ApiKeys,
         links: LinkPool,
         shard: int,
         shard_count: int,
         peers: Peers | None = None,
-        connection_sender: Postman | None = None,
+        connection_sender: ConnectionSender | None = None,
     ) -> None:
         self.handlers = handlers
         self.keys = keys
@@ -105,7 +105,7 @@ class Dispatch:
 
     def owner_of(self, match: Match) -> int | None:
         """Return the shard that owns the request, or None for the supervisor."""
-        endpoint = match.route
+        endpoint = match.endpoint
         if not endpoint.is_data:
             return None
         if endpoint.variable == TOPIC:
@@ -119,14 +119,14 @@ class Dispatch:
         if isinstance(match, Refusal):
             call.refuse(match)
             return
-        endpoint = match.route
+        endpoint = match.endpoint
         call.name = match.name
         if match.item:
             call.item = match.item
-        key: Key | None = None
+        key: ApiKey | None = None
         refusal: Refusal | None
         try:
-            if self.keys.are_asked_for:
+            if self.keys.are_required:
                 result = self._check_key(match, call.fields, call.query)
                 if isinstance(result, Refusal):
                     refusal = result
@@ -157,7 +157,7 @@ class Dispatch:
         except Exception as error:
             call.fail(endpoint.operation, error)
 
-    def _start_other(self, endpoint: Route, owner: int | None, call: Call, key: Key | None) -> None:
+    def _start_other(self, endpoint: Endpoint, owner: int | None, call: Call, key: ApiKey | None) -> None:
         """Start a call that is not about one topic."""
         if owner != self.shard:
             self._remote_caller.start(endpoint.operation, owner, call, key)
@@ -170,13 +170,13 @@ class Dispatch:
         else:
             self.watching.creator.create(call, key)
 
-    def _open_stream(self, operation: str, call: Call, key: Key | None) -> None:
+    def _open_stream(self, operation: str, call: Call, key: ApiKey | None) -> None:
         if operation == "work":
             self._work.open(call, key)
         else:
             self.watching.opener.open(call, key)
 
-    def start_with_key(self, key: Key | None, operation: str, call: Call) -> None:
+    def start_with_key(self, key: ApiKey | None, operation: str, call: Call) -> None:
         """Start an operation on a topic that the key of its connection permits."""
         refusal = None if key is None else self._bind(key, call, is_counted=True)
         if refusal is None:
@@ -200,8 +200,8 @@ class Dispatch:
         result = self._check_key(match, fields, query)
         return result if isinstance(result, Refusal) else None
 
-    def _check_key(self, match: Match, fields: Fields, query: str) -> Key | Refusal | None:
-        endpoint = match.route
+    def _check_key(self, match: Match, fields: Fields, query: str) -> ApiKey | Refusal | None:
+        endpoint = match.endpoint
         if endpoint.is_open and not self._probes_need_key:
             return None
         if endpoint.takes_token and fields.sent_key is None:
@@ -210,13 +210,13 @@ class Dispatch:
                 return self.keys.check_token(token, endpoint.scopes, match.bound_name)
         return self.keys.check_sent(fields.sent_key, endpoint.scopes, match.bound_name)
 
-    def change_keys(self, keys: Keys) -> None:
+    def change_keys(self, keys: ApiKeys) -> None:
         """Replace the keys, and end streams that they no longer allow. WebSockets check themselves."""
         self.keys = keys
         self.watching.check_keys(keys)
         self._work.check_keys(keys)
 
-    def _bind(self, key: Key, call: Call, is_counted: bool) -> Refusal | None:
+    def _bind(self, key: ApiKey, call: Call, is_counted: bool) -> Refusal | None:
         """Apply the key's limits to the call, and count it as in flight until it is answered."""
         call.prefixes = key.prefixes
         call.is_admin = ADMIN in key.scopes
@@ -230,9 +230,9 @@ class Dispatch:
 
     # -- over the link -------------------------------------------------------------------------------------
 
-    def answer_link(self, payload: bytes, reply: Asked) -> None:
+    def answer_link(self, payload: bytes, reply: LinkRequest) -> None:
         """Answer a remote request for a topic of this shard."""
-        request = decode_forwarded(payload)
+        request = decode_remote_request(payload)
         # Positional arguments: keyword arguments, or a copy of a template, are several times slower.
         fields = Fields(
             None,
@@ -252,12 +252,12 @@ class Dispatch:
         call.is_head, call.item, call.prefixes = request.is_head, request.item, request.prefixes
         call.is_admin = request.is_admin
         self._incoming_calls.add(call)
-        reply.hurry = call.cancel
+        reply.cancel_wait = call.cancel
         try:
-            if request.asked_ms and not self.handlers.is_key_kept(request.name, request.asked_ms):
+            if request.retried_after_ms and not self.handlers.is_key_kept(request.name, request.retried_after_ms):
                 call.refuse(in_doubt(request.operation, self.shard, is_keyed=False))
             elif request.operation in STREAMS:
-                key = Key(request.key_id, NO_SCOPES, request.prefixes) if request.key_id else None
+                key = ApiKey(request.key_id, NO_SCOPES, request.prefixes) if request.key_id else None
                 self._open_stream(request.operation, call, key)
             else:
                 self.handlers.start(request.operation, call)
@@ -317,7 +317,7 @@ class Dispatch:
 class IncomingCall(Call, kw_only=True, eq=False):
     """A remote request that arrived over the link."""
 
-    reply: Asked
+    reply: LinkRequest
     dispatch: Dispatch
 
     def send_parts(
@@ -333,5 +333,5 @@ class IncomingCall(Call, kw_only=True, eq=False):
         return LinkStream(self.reply, fields)
 
     def cancel(self) -> None:
-        if self.hurry is not None:
-            self.hurry()
+        if self.cancel_wait is not None:
+            self.cancel_wait()

@@ -219,10 +219,10 @@ class Handlers:
         else:
             create()
 
-    def is_key_kept(self, name: str, asked_ms: int) -> bool:
-        """Return whether a key used `asked_ms` ago is still remembered if its write was applied."""
+    def is_key_kept(self, name: str, retried_after_ms: int) -> bool:
+        """Return whether a key used `retried_after_ms` ago is still remembered if its write was applied."""
         topic = self.shard.state.topics.get(name)
-        return topic is None or topic.config.idempotency_window_ms > asked_ms
+        return topic is None or topic.config.idempotency_window_ms > retried_after_ms
 
     def _put_topic(self, call: Call) -> None:
         decoded = decode_patch(call.body)

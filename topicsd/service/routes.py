@@ -16,22 +16,22 @@ from typing import Final
 
 import msgspec
 
-from shared.contract.api_keys import Key
+from shared.contract.api_keys import ApiKey
 from shared.contract.errors import IN_DOUBT, INVALID_REQUEST, NOT_READY, Refusal
-from shared.contract.names import refuse_forward_name, refuse_topic_name
+from shared.contract.names import refuse_route_name, refuse_topic_name
 from shared.contract.route_rule import (
-    DeleteForward,
-    ForwardRule,
-    ForwardsAsked,
-    ToldForward,
-    TopicGone,
-    decode_delete_forward,
-    decode_forwards_asked,
+    DeleteRoute,
+    RouteRule,
+    RouteQuery,
+    RouteStatus,
+    TopicDeletion,
+    decode_delete_route,
+    decode_route_query,
     decode_names,
-    decode_put_forward,
-    encode_forward,
+    decode_put_route,
+    encode_route_message,
 )
-from shared.ipc.link import FRONT, NEVER_SENT, Asked, LinkKind, LinkPool
+from shared.ipc.link import SUPERVISOR, NEVER_SENT, LinkRequest, LinkKind, LinkPool
 from shared.ipc.remote_request import decode_answer, encode_answer
 from shared.settings.settings import Settings
 from topicsd.engine.routes.route import RouteState, RouteDeleted, RoutePut, delete_route, put_route
@@ -59,18 +59,18 @@ class ForwardBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 _ROUTE: Final = JsonBody(ForwardBody, '{"source":"orders","dest":"billing"}')
 
 
-def decode_route_body(name: str, body: bytes, key: Key | None, tag_bytes_max: int) -> ForwardRule | Refusal:
+def decode_route_body(name: str, body: bytes, key: ApiKey | None, tag_bytes_max: int) -> RouteRule | Refusal:
     """Return the rule of a body, between topics that the key covers, or a refusal."""
     route = _ROUTE.decode(body)
     if isinstance(route, Refusal):
         return route
     tags = _tags(route.filter, tag_bytes_max)
-    refusal = refuse_forward_name(name) or _refuse_topics(route)
+    refusal = refuse_route_name(name) or _refuse_topics(route)
     if refusal is not None:
         return refusal
     if isinstance(tags, Refusal):
         return tags
-    return _refuse_key(key, route) or ForwardRule(
+    return _refuse_key(key, route) or RouteRule(
         name=name,
         source=route.source,
         dest=route.dest,
@@ -108,14 +108,14 @@ def _tags(match: str | list[str] | None, bytes_max: int) -> list[str] | Refusal 
     return ["tag", "Glob", tag_match.tag + "*"] if tag_match.is_prefix else ["tag", "Eq", tag_match.tag]
 
 
-def _refuse_key(key: Key | None, route: ForwardBody) -> Refusal | None:
+def _refuse_key(key: ApiKey | None, route: ForwardBody) -> Refusal | None:
     for field, name in (("source", route.source), ("dest", route.dest)):
         if key is not None and not key.allows_name(name):
             return refuse_uncovered(field, name)
     return None
 
 
-FORWARDS: Final = frozenset({LinkKind.PUT_FORWARD, LinkKind.DELETE_FORWARD, LinkKind.LIST_FORWARDS})
+FORWARDS: Final = frozenset({LinkKind.PUT_ROUTE, LinkKind.DELETE_ROUTE, LinkKind.LIST_ROUTES})
 """Requests of the supervisor to a worker."""
 RETRY_AFTER_MS: Final = 1000
 
@@ -129,14 +129,14 @@ class RouteRules:
 
     # -- as a request --------------------------------------------------------------------------------------
 
-    def put(self, call: Call, key: Key | None) -> None:
+    def put(self, call: Call, key: ApiKey | None) -> None:
         refusal = refuse_media_type(call.fields, call.body)
         rule = refusal or decode_route_body(call.name, call.body, key, self._settings.max_tag_bytes)
         if isinstance(rule, Refusal):
             call.refuse(rule)
             return
         on_answer = partial(self._on_answer, call)
-        self._links.call(FRONT, LinkKind.PUT_FORWARD, encode_forward(rule), on_answer)
+        self._links.call(SUPERVISOR, LinkKind.PUT_ROUTE, encode_route_message(rule), on_answer)
 
     def _on_answer(self, call: Call, answer: bytes | None) -> None:
         if answer:
@@ -161,28 +161,28 @@ class RouteRules:
         def on_answer(answer: bytes | None) -> None:
             reply(decode_names(answer) if answer else [])
 
-        self._links.call(FRONT, LinkKind.TOPIC_DELETED, encode_forward(TopicGone(name, epoch)), on_answer)
+        self._links.call(SUPERVISOR, LinkKind.TOPIC_DELETED, encode_route_message(TopicDeletion(name, epoch)), on_answer)
 
     # -- requests of the supervisor ------------------------------------------------------------------------
 
-    def answer_link(self, kind: int, payload: bytes, link_request: Asked) -> None:
-        if kind == LinkKind.LIST_FORWARDS:
-            link_request(encode_forward(list(self._list(decode_forwards_asked(payload)))))
-        elif kind == LinkKind.DELETE_FORWARD:
-            self._delete(decode_delete_forward(payload), link_request)
+    def answer_link(self, kind: int, payload: bytes, link_request: LinkRequest) -> None:
+        if kind == LinkKind.LIST_ROUTES:
+            link_request(encode_route_message(list(self._list(decode_route_query(payload)))))
+        elif kind == LinkKind.DELETE_ROUTE:
+            self._delete(decode_delete_route(payload), link_request)
         else:
-            assert kind == LinkKind.PUT_FORWARD
+            assert kind == LinkKind.PUT_ROUTE
             self._put(payload, link_request)
 
-    def _put(self, payload: bytes, link_request: Asked) -> None:
-        rule, source_epoch = msgspec.structs.astuple(decode_put_forward(payload))
+    def _put(self, payload: bytes, link_request: LinkRequest) -> None:
+        rule, source_epoch = msgspec.structs.astuple(decode_put_route(payload))
 
         def respond(answer: RoutePut | Refusal) -> None:
             if isinstance(answer, Refusal):
                 _refuse(link_request, answer)
                 return
-            route = ToldForward(answer.rule, answer.forwarded_total, answer.created)
-            link_request(encode_answer(201 if answer.created else 200, b"", [encode_forward(route)]))
+            route = RouteStatus(answer.rule, answer.forwarded_total, answer.created)
+            link_request(encode_answer(201 if answer.created else 200, b"", [encode_route_message(route)]))
 
         def put(answer: RouteDeleted | Refusal | None) -> None:
             if isinstance(answer, Refusal):
@@ -200,30 +200,30 @@ class RouteRules:
         else:
             delete_route(self._state, rule.name, put)
 
-    def _delete(self, request: DeleteForward, link_request: Asked) -> None:
+    def _delete(self, request: DeleteRoute, link_request: LinkRequest) -> None:
         def respond(answer: RouteDeleted | Refusal) -> None:
             if isinstance(answer, Refusal):
                 _refuse(link_request, answer)
             else:
-                link_request(encode_answer(200, b"", [encode_forward(True)]))
+                link_request(encode_answer(200, b"", [encode_route_message(True)]))
 
         existing = self._state.routes.get(request.name)
         if existing is not None and request.source_epoch not in (None, existing.source_epoch):
-            link_request(encode_answer(200, b"", [encode_forward(False)]))
+            link_request(encode_answer(200, b"", [encode_route_message(False)]))
         else:
             delete_route(self._state, request.name, respond)
 
-    def _list(self, request: ForwardsAsked) -> Iterator[ToldForward]:
+    def _list(self, request: RouteQuery) -> Iterator[RouteStatus]:
         routes = self._state.routes
         candidates = routes.keys() & {request.name} if request.name else routes
         names = sorted(
             name for name in candidates if name > request.after and _is_selected(routes[name], request)
         )
         for name in names[: request.limit or None]:
-            yield ToldForward(routes[name].rule, routes[name].forwarded_total)
+            yield RouteStatus(routes[name].rule, routes[name].forwarded_total)
 
 
-def _is_selected(route: RouteState, request: ForwardsAsked) -> bool:
+def _is_selected(route: RouteState, request: RouteQuery) -> bool:
     rule = route.rule
     return (
         rule.name.startswith(request.prefix)
@@ -232,6 +232,6 @@ def _is_selected(route: RouteState, request: ForwardsAsked) -> bool:
     )
 
 
-def _refuse(link_request: Asked, refusal: Refusal) -> None:
+def _refuse(link_request: LinkRequest, refusal: Refusal) -> None:
     status, body, fields = render_refusal(refusal)
     link_request(encode_answer(status, fields, [body]))

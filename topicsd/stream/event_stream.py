@@ -76,7 +76,7 @@ class EventStream:
     def _write(self, data: bytes) -> None:
         self._last_write_at = self._clock.monotonic()
         self._stream.write(data)
-        if self._stream.is_clogged:
+        if self._stream.is_paused:
             self._start_slow_timer()
 
     def _on_ready(self) -> None:
@@ -87,7 +87,7 @@ class EventStream:
         """Write a heartbeat if nothing was written for the heartbeat interval."""
         seconds = self._heartbeat_seconds
         silence = self._clock.monotonic() - self._last_write_at
-        if self._stream.is_clogged:
+        if self._stream.is_paused:
             self._start_slow_timer()
             silence = 0.0
         elif silence >= seconds:

@@ -22,7 +22,7 @@ from typing import Final, Protocol
 
 from shared.contract.errors import INTERNAL, Refusal
 from shared.runtime.disk_thread import Loop
-from shared.runtime.unexpected_error import unforeseen
+from shared.runtime.unexpected_error import refuse_unexpected_error
 from topicsd.engine.pending import call_reply
 from topicsd.engine.read.fetch import read_through
 from topicsd.engine.requests import ReadAnswer
@@ -136,7 +136,7 @@ class LocalFeed:
         try:
             chunk = piece_of(answer, self.wanted, seq)
         except Exception as error:
-            return unforeseen(logger, "a feed", error)
+            return refuse_unexpected_error(logger, "a feed", error)
         if not self._chunks_of_turn:
             self._loop.call_soon(self._chunks_of_turn.clear)
         self._chunks_of_turn[seq, epoch] = chunk

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shared.contract.errors import Refusal
 from shared.contract.names import topic_id
-from shared.ipc.link import Asked
+from shared.ipc.link import LinkRequest
 from shared.ipc.placement import shard_of
 from shared.runtime.disk_thread import Loop
 from topicsd.engine.state import ShardState
@@ -62,7 +62,7 @@ class Feeds:
     def _unused(self, spec: Wanted) -> None:
         del self._feeds[spec]
 
-    def answer(self, payload: bytes, link_request: Asked) -> None:
+    def answer(self, payload: bytes, link_request: LinkRequest) -> None:
         """Answer a read or a pull of another shard for a topic of this shard."""
         request = decode_feed_request(payload)
         FeedResponder(self.feed(request.wanted), request, link_request).subscription.go_on()
@@ -71,13 +71,13 @@ class Feeds:
 class FeedResponder:
     """The answer to one request of another shard: a subscription that ends at its first result."""
 
-    def __init__(self, feed: Feed, request: FeedRequest, link_request: Asked) -> None:
+    def __init__(self, feed: Feed, request: FeedRequest, link_request: LinkRequest) -> None:
         self._is_pull = request.is_pull
         self._link_request = link_request
         self._seq = request.seq
-        self.is_clogged = False
+        self.is_paused = False
         self.subscription = Subscription(feed, request.seq, request.epoch, self)
-        link_request.hurry = self._cancel_wait
+        link_request.cancel_wait = self._cancel_wait
 
     def hold(self, subscription: Subscription) -> None:
         raise AssertionError("a responder is never paused")

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from shared.contract.errors import NOT_READY, Refusal
-from shared.ipc.link import LinkKind, LinkPool, Question
+from shared.ipc.link import LinkKind, LinkPool, LinkCall
 from shared.runtime.disk_thread import Loop
 from topicsd.engine.pending import call_reply
 from topicsd.engine.wakeups.priority import RECENT
@@ -87,7 +87,7 @@ class RemoteFeed:
         self._shard = shard
         self._on_unused = on_unused
         self._count = 0
-        self._pull: Question | None = None
+        self._pull: LinkCall | None = None
         self._is_pulling = False
         self._pull_cursor: tuple[int, int | None] = (0, None)
         """The cursor of the current pull, or of the last one."""
@@ -105,7 +105,7 @@ class RemoteFeed:
         if not self._count:
             self._on_unused(self.wanted)
             if self._pull is not None:
-                self._pull.hurry()
+                self._pull.cancel_wait()
 
     def base_priority(self, now_ms: int) -> float:
         """Return RECENT.

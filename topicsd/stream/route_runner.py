@@ -114,7 +114,7 @@ class RouteRunner:
     # -- results of the subscription -----------------------------------------------------------------------
 
     @property
-    def is_clogged(self) -> bool:
+    def is_paused(self) -> bool:
         return self._is_busy or (self._shard.wake_queue.ready.is_paused and not self._has_turn)
 
     def hold(self, subscription: Subscription) -> None:
@@ -305,7 +305,7 @@ class RouteRunner:
 class CopyScan:
     """A single pass over the destination that collects the source records it holds copies of."""
 
-    is_clogged = False
+    is_paused = False
 
     def __init__(self, feed: Feed, route: RouteState, on_done: Callable[[set[int]], None]) -> None:
         self._route = route

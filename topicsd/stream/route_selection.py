@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from shared.contract.route_rule import ForwardRule
+from shared.contract.route_rule import RouteRule
 from topicsd.engine.requests import NO_META, CopiedRecord
 from topicsd.engine.routes.copies import CopiedFrames
 from topicsd.engine.routes.stamp import HOPS_MAX, STAMP_TEXT, Stamp, read_stamp, stamped_meta
@@ -33,7 +33,7 @@ class SourceChunk:
         self._frames: CopiedFrames | None = None
         """The frames of all records, shared by all routes that copy every record unchanged."""
 
-    def copies(self, rule: ForwardRule, copied_seqs: Set[int]) -> CopiedFrames:
+    def copies(self, rule: RouteRule, copied_seqs: Set[int]) -> CopiedFrames:
         selected = selected_records(self, rule, copied_seqs)
         records = copied_records(self, rule, selected)
         if records is not self.records:
@@ -43,7 +43,7 @@ class SourceChunk:
         return self._frames
 
 
-def selected_records(source: SourceChunk, rule: ForwardRule, copied_seqs: Set[int]) -> list[CopiedRecord]:
+def selected_records(source: SourceChunk, rule: RouteRule, copied_seqs: Set[int]) -> list[CopiedRecord]:
     """Return the records to copy in order, each with the seq of its original.
 
     `copied_seqs` are the seqs of records whose copy in the destination must remain the only one.
@@ -57,7 +57,7 @@ def selected_records(source: SourceChunk, rule: ForwardRule, copied_seqs: Set[in
     return records
 
 
-def copied_records(source: SourceChunk, rule: ForwardRule, records: list[CopiedRecord]) -> list[CopiedRecord]:
+def copied_records(source: SourceChunk, rule: RouteRule, records: list[CopiedRecord]) -> list[CopiedRecord]:
     """Return the records as they are copied; the same list object when no record changes."""
     stamps = rule.stamps
     if stamps or source.has_stamps:

@@ -77,7 +77,7 @@ class SseStream(EventStream):
         self._has_shared_events = len(topics.names) == 1 and topics.epochs == topics.first_epochs
         """Whether the events of a chunk are the same as in other streams of this topic."""
         self._waiting: list[Subscription] = []
-        self._limiter = Pace(loop, lambda: stream.is_clogged, self._on_failure)
+        self._limiter = Pace(loop, lambda: stream.is_paused, self._on_failure)
         topic_feeds = [feeds.feed(spec_of(name)) for name in topics.names]
         if len(topic_feeds) > CONCURRENT_READS_MAX:
             topic_feeds = [self._limiter.feed(feed) for feed in topic_feeds]
@@ -101,8 +101,8 @@ class SseStream(EventStream):
     # -- results of the subscriptions ----------------------------------------------------------------------
 
     @property
-    def is_clogged(self) -> bool:
-        return self._stream.is_clogged
+    def is_paused(self) -> bool:
+        return self._stream.is_paused
 
     def hold(self, subscription: Subscription) -> None:
         self._start_slow_timer()

@@ -17,7 +17,7 @@ class Stream(Protocol):
     """Called once when the client disconnects; not called after `close`."""
 
     @property
-    def is_clogged(self) -> bool:
+    def is_paused(self) -> bool:
         """Return whether written data has not left yet. Only a final message may then be written."""
         ...
 

@@ -23,7 +23,7 @@ from topicsd.stream.feed import Feed
 
 class ChunkSink(Protocol):
     @property
-    def is_clogged(self) -> bool:
+    def is_paused(self) -> bool:
         """Return whether the sink is paused. On resuming, it calls `go_on` of the held subscriptions."""
         ...
 
@@ -81,7 +81,7 @@ class Subscription:
         """
         if self._is_busy or self.is_over:
             return
-        if self._sink.is_clogged:
+        if self._sink.is_paused:
             self._sink.hold(self)
             return
         self._is_busy = True

@@ -137,7 +137,7 @@ class WorkStream(EventStream):
         if shard.visible_topic(topic.name) is not topic:
             self._end_deleted()
             return
-        if self._stream.is_clogged:
+        if self._stream.is_paused:
             self._start_slow_timer()
             return
         shard.wake_queue.add(topic, self.go_on)

@@ -19,8 +19,8 @@ import resource
 import socket
 from collections.abc import Callable
 
-from shared.ipc.connection_mailbox import Mailbox
-from shared.ipc.handoff import ChannelClosed, Handed, is_told_to_end, receive_connections
+from shared.ipc.connection_mailbox import ConnectionReceiver
+from shared.ipc.handoff import ChannelClosed, HandoffMessage, shutdown_requested, receive_connections
 
 logger = logging.getLogger("topicsd.worker")
 
@@ -50,7 +50,7 @@ class HandOverReceiver:
         make_connection: Callable[[bytes], asyncio.Protocol],
         on_end: Callable[[], None],
         descriptors_max: int | None = None,
-        peer_receiver: Mailbox | None = None,
+        peer_receiver: ConnectionReceiver | None = None,
     ) -> None:
         self._channel = channel
         self._peer_receiver = peer_receiver
@@ -77,14 +77,14 @@ class HandOverReceiver:
             self._loop.remove_reader(self._channel.fileno())
             self._on_end()
             return
-        if any(one.drains for one in received):
+        if any(one.is_drain for one in received):
             self._on_end()
-        self._start_connecting([one for one in received if not one.drains])
+        self._start_connecting([one for one in received if not one.is_drain])
 
-    def _receive_moved(self, peer_receiver: Mailbox) -> None:
+    def _receive_moved(self, peer_receiver: ConnectionReceiver) -> None:
         self._start_connecting(peer_receiver.receive())
 
-    def _start_connecting(self, received: list[Handed]) -> None:
+    def _start_connecting(self, received: list[HandoffMessage]) -> None:
         for one in received:
             task = self._loop.create_task(self._connect(one))
             self._connecting.add(task)
@@ -110,7 +110,7 @@ class HandOverReceiver:
         if self._connecting:
             await asyncio.wait(self._connecting)
 
-    async def _connect(self, handed: Handed) -> None:
+    async def _connect(self, handed: HandoffMessage) -> None:
         connection = socket.socket(fileno=handed.fd)
         connection.setblocking(False)
         try:
@@ -138,7 +138,7 @@ class HandOverReceiver:
             self._is_paused = False
             self.start()
             return
-        if is_told_to_end(self._channel):
+        if shutdown_requested(self._channel):
             self._on_end()
         self._loop.call_later(RESUME_CHECK_SECONDS, self._resume_if_room)
 

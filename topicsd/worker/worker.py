@@ -21,17 +21,17 @@ from importlib import import_module
 import msgspec
 import uvloop
 
-from shared.contract.api_keys import Key, parse_keys
+from shared.contract.api_keys import ApiKey, parse_keys
 from shared.http.http2_preface import is_http2
 from shared.ipc.board import Board, Slot, WorkerState
-from shared.ipc.connection_mailbox import Mailbox, Postman
-from shared.ipc.handoff import is_told_to_end
-from shared.ipc.link import Asked, LinkKind, LinkPool, serve_links
+from shared.ipc.connection_mailbox import ConnectionReceiver, ConnectionSender
+from shared.ipc.handoff import shutdown_requested
+from shared.ipc.link import LinkRequest, LinkKind, LinkPool, serve_links
 from shared.runtime.clock import SystemClock
 from shared.runtime.log_setup import fields, set_up_logging
 from topicsd.engine.shard import Shard
-from topicsd.http.http1.connection import FastLane
-from topicsd.http.http1.head_cache import KnownHeads
+from topicsd.http.http1.connection import Http1Connection
+from topicsd.http.http1.head_cache import HeadCache
 from topicsd.http.http1.timeouts import Connection
 from topicsd.service.call import Call
 from topicsd.service.dispatch import Dispatch
@@ -108,15 +108,15 @@ class Worker:
         self._handlers = Handlers(shard, spec.settings, self._loop, caps)
         keys = parse_keys(spec.settings.api_keys)
         self._dispatch = Dispatch(
-            self._handlers, keys, links, spec.shard, spec.shards, self._peers, Postman(spec.namespace)
+            self._handlers, keys, links, spec.shard, spec.shards, self._peers, ConnectionSender(spec.namespace)
         )
         self._dispatch.open_socket = self._open_socket
-        self._heads = KnownHeads(self._dispatch)
+        self._heads = HeadCache(self._dispatch)
         server = await serve_links(spec.namespace, str(spec.shard), self._answer_link)
         # Recovered objects are long-lived; exclude them from garbage collection.
         gc.collect()
         gc.freeze()
-        peer_receiver = Mailbox(spec.namespace, spec.shard)
+        peer_receiver = ConnectionReceiver(spec.namespace, spec.shard)
         self._receiver = HandOverReceiver(
             self._channel, self._make_connection, self._shutdown.set, peer_receiver=peer_receiver
         )
@@ -163,7 +163,7 @@ class Worker:
 
     def _is_shutdown_requested(self) -> bool:
         """Return whether a signal or the supervisor requested a shutdown. Works while the loop is blocked."""
-        return self._shutdown.is_set() or is_told_to_end(self._channel)
+        return self._shutdown.is_set() or shutdown_requested(self._channel)
 
     def _on_storage_failure(self, error: OSError) -> None:
         """Stop after a disk failure; a new process recovers from the disk.
@@ -186,7 +186,7 @@ class Worker:
             logger.exception("worker: HTTP/2 or WebSocket modules not loaded")
         gc.freeze()
 
-    def _open_socket(self, call: Call, key: Key | None) -> None:
+    def _open_socket(self, call: Call, key: ApiKey | None) -> None:
         from topicsd.http.websocket.upgrade import WebSockets
 
         WebSockets(self._dispatch, self).open(call, key)
@@ -204,12 +204,12 @@ class Worker:
     def _make_connection(self, first: bytes) -> asyncio.Protocol:
         if is_http2(first):
             # Already loaded, or imported here.
-            from topicsd.http.http2.connection import H2Lane
+            from topicsd.http.http2.connection import Http2Connection
 
-            return H2Lane(self._dispatch, self._heads, self, first)
-        return FastLane(self._dispatch, self._heads, self, first)
+            return Http2Connection(self._dispatch, self._heads, self, first)
+        return Http1Connection(self._dispatch, self._heads, self, first)
 
-    def _answer_link(self, kind: int, payload: bytes, request: Asked) -> None:
+    def _answer_link(self, kind: int, payload: bytes, request: LinkRequest) -> None:
         assert self._shard is not None
         if kind == LinkKind.REQUEST:
             self._dispatch.answer_link(payload, request)
@@ -233,7 +233,7 @@ class Worker:
         now = self._clock.monotonic()
         for connection in connections[-CHECKS_PER_TURN:]:
             if connection in self._connections:
-                connection.check_patience(now)
+                connection.check_timeouts(now)
         del connections[-CHECKS_PER_TURN:]
         if connections:
             self._loop.call_soon(self._check_timeouts, connections)
@@ -303,7 +303,7 @@ class Worker:
         self._slot.forwarded_total = self._dispatch.forwarded_count
         self._slot.handed_over_total = self._dispatch.moved_count
         self._slot.lagging_streams = self._dispatch.lagging_count
-        self._slot.adoption_pauses_total = self._receiver.pause_count
+        self._slot.receiver_pauses_total = self._receiver.pause_count
 
 
 def main() -> int:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from tests.harness.http_server import CodedHeads
 from tests.harness.one_lane import HOME, OneLane, append
-from topicsd.http.http1.connection import FastLane
+from topicsd.http.http1.connection import Http1Connection
 
 
 def test_every_body_is_treated_as_encoded_even_with_a_cached_head() -> None:
     one = OneLane()
     heads = CodedHeads(one.dispatch)
-    lane = FastLane(one.dispatch, heads, one)
+    lane = Http1Connection(one.dispatch, heads, one)
     lane.connection_made(one.wire)
     for _ in range(2):
         # Two plain writes would be in flight together.

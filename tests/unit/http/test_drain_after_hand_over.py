@@ -6,7 +6,7 @@ import asyncio
 
 from tests.harness.one_lane import HOME, OneLane, append
 from tests.harness.recording_transport import RecordingTransport
-from topicsd.http.http1.connection import FastLane
+from topicsd.http.http1.connection import Http1Connection
 
 
 def _output_of_drain(first: bytes) -> RecordingTransport:
@@ -15,7 +15,7 @@ def _output_of_drain(first: bytes) -> RecordingTransport:
 
     async def hand_over() -> RecordingTransport:
         wire = RecordingTransport()
-        connection = FastLane(stage.dispatch, stage.heads, stage, first)
+        connection = Http1Connection(stage.dispatch, stage.heads, stage, first)
         connection.connection_made(wire)
         stage.dispatch.drains = True
         connection.drain()

@@ -10,7 +10,7 @@ import pytest
 from shared.http.http2_preface import PREFACE
 from shared.ipc.link import NEVER_SENT
 from tests.harness.one_lane import AWAY, OneLane, look
-from topicsd.http.http1.affinity import LOOKED_AT
+from topicsd.http.http1.affinity import WINDOW_REQUESTS
 
 
 @pytest.mark.parametrize(("last", "moves"), [(look(AWAY), True), (PREFACE, False)])
@@ -24,7 +24,7 @@ def test_a_connection_does_not_move_with_data_that_looks_like_a_preface(last: by
 
     dispatch: Any = stage.dispatch
     dispatch.move = move
-    for _ in range(LOOKED_AT):
+    for _ in range(WINDOW_REQUESTS):
         stage.receive(look(AWAY))
         stage.links.asked.pop()[3](NEVER_SENT)
     stage.one.clock.advance(2000)

@@ -122,7 +122,7 @@ def test_a_loss_ends_the_wait(stage: Stage) -> None:
 def test_an_answered_or_cancelled_reader_follows_nothing(stage: Stage) -> None:
     answered, cancelled = stage.ask(from_seq=0), stage.ask(from_seq=1)
     assert answered.status
-    assert cancelled.hurry is not None
-    cancelled.hurry()
+    assert cancelled.cancel_wait is not None
+    cancelled.cancel_wait()
     assert cancelled.json["records"] == []
     assert stage.shard.topic("t").waiters is None

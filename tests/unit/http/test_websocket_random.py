@@ -72,10 +72,10 @@ class Life:
         return self._one().shard.state.visible_topic(name) is not None
 
     def _pause(self) -> None:
-        self._socket.wire.is_clogged = True
+        self._socket.wire.is_paused = True
 
     def _resume(self) -> None:
-        self._socket.wire.is_clogged = False
+        self._socket.wire.is_paused = False
         self._socket.session.ready()
 
     def _subscribe(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from shared.contract.route_rule import ForwardRule
+from shared.contract.route_rule import RouteRule
 from shared.contract.topic_config import TopicConfig
 from topicsd.log import control_frame
 from topicsd.log.control_frame import Control, decode_control, encode_control
@@ -32,9 +32,9 @@ CONTROLS: list[Control] = [
     control_frame.LostRange(11, 266, "crash"),
     control_frame.Cursor("c", 1 << 62, 5, False),
     control_frame.Cursor("c", 0, 5, True),
-    control_frame.ForwardCreate(ForwardRule("a>b", "a", "b"), 1 << 40, 17, 1 << 41),
+    control_frame.ForwardCreate(RouteRule("a>b", "a", "b"), 1 << 40, 17, 1 << 41),
     control_frame.ForwardCreate(
-        ForwardRule("r", "a", "b", ["Eq", "x", "ä*"], False, False, False, True, True, True), 3, 0, 0
+        RouteRule("r", "a", "b", ["Eq", "x", "ä*"], False, False, False, True, True, True), 3, 0, 0
     ),
     control_frame.ForwardDelete("a>b"),
     control_frame.ForwardCursor("a>b", 1 << 41, 10_000),

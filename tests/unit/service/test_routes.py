@@ -9,24 +9,24 @@ import msgspec
 import pytest
 
 from shared.contract.route_rule import (
-    DeleteForward,
-    ForwardRule,
-    ForwardsAsked,
-    PutForward,
-    ToldForward,
-    decode_forward_rule,
-    decode_told_forward,
-    decode_told_forwards,
-    encode_forward,
+    DeleteRoute,
+    RouteRule,
+    RouteQuery,
+    PutRoute,
+    RouteStatus,
+    decode_route_rule,
+    decode_route_status,
+    decode_route_statuses,
+    encode_route_message,
 )
 from shared.http.answer import refusal_in
-from shared.ipc.link import FRONT, NEVER_SENT, Asked, LinkKind
+from shared.ipc.link import SUPERVISOR, NEVER_SENT, LinkRequest, LinkKind
 from shared.ipc.remote_request import decode_answer, encode_answer
 from tests.harness.one_lane import OneLane, request
 from tests.harness.one_shard import OneShard
 
 BODY = b'{"source":"a","dest":"b","filter":["tag","Glob","x*"],"from":"earliest"}'
-RULE = ForwardRule("a>b", "a", "b", ["tag", "Glob", "x*"], is_from_start=True)
+RULE = RouteRule("a>b", "a", "b", ["tag", "Glob", "x*"], is_from_start=True)
 
 
 def put(lane: OneLane, body: bytes = BODY, *fields: str) -> None:
@@ -43,7 +43,7 @@ def test_a_decoded_rule_goes_to_the_supervisor_and_its_answer_to_the_client() ->
     lane = OneLane()
     put(lane)
     ((peer, kind, payload, done),) = lane.links.asked
-    assert (peer, kind, decode_forward_rule(payload)) == (FRONT, LinkKind.PUT_FORWARD, RULE)
+    assert (peer, kind, decode_route_rule(payload)) == (SUPERVISOR, LinkKind.PUT_ROUTE, RULE)
     done(encode_answer(409, b"retry-after: 1\r\n", [b'{"as":"it is"}']))
     assert response(lane) == (409, {"as": "it is"})
 
@@ -87,21 +87,21 @@ class DestinationShard:
 
     def ask(self, kind: LinkKind, request: object) -> bytes:
         answers: list[bytes] = []
-        link_request = cast(Asked, answers.append)
-        self.lane.dispatch.forward_rules.answer_link(kind, encode_forward(request), link_request)
+        link_request = cast(LinkRequest, answers.append)
+        self.lane.dispatch.forward_rules.answer_link(kind, encode_route_message(request), link_request)
         self.one.settle()
         (answer,) = answers
         return answer
 
-    def put(self, rule: ForwardRule = RULE, epoch: int | None = None) -> tuple[int, bytes]:
+    def put(self, rule: RouteRule = RULE, epoch: int | None = None) -> tuple[int, bytes]:
         source_epoch = self.one.topic(rule.source).epoch if epoch is None else epoch
-        return decoded(self.ask(LinkKind.PUT_FORWARD, PutForward(rule, source_epoch)))
+        return decoded(self.ask(LinkKind.PUT_ROUTE, PutRoute(rule, source_epoch)))
 
     def delete(self, name: str, epoch: int | None = None) -> tuple[int, bytes]:
-        return decoded(self.ask(LinkKind.DELETE_FORWARD, DeleteForward(name, epoch)))
+        return decoded(self.ask(LinkKind.DELETE_ROUTE, DeleteRoute(name, epoch)))
 
-    def listed(self, **selection: Any) -> list[ToldForward]:
-        return decode_told_forwards(self.ask(LinkKind.LIST_FORWARDS, ForwardsAsked(**selection)))
+    def listed(self, **selection: Any) -> list[RouteStatus]:
+        return decode_route_statuses(self.ask(LinkKind.LIST_ROUTES, RouteQuery(**selection)))
 
     @property
     def names(self) -> list[str]:
@@ -111,12 +111,12 @@ class DestinationShard:
 def test_an_updated_rule_keeps_its_start() -> None:
     owner = DestinationShard()
     status, body = owner.put()
-    assert (status, decode_told_forward(body)) == (201, ToldForward(RULE, 0, created=True))
+    assert (status, decode_route_status(body)) == (201, RouteStatus(RULE, 0, created=True))
     changed = msgspec.structs.replace(RULE, tags=None, is_from_start=False)
     status, body = owner.put(changed)
     kept = msgspec.structs.replace(RULE, tags=None)
-    assert (status, decode_told_forward(body)) == (200, ToldForward(kept, 0))
-    assert owner.listed() == [ToldForward(kept, 0)]
+    assert (status, decode_route_status(body)) == (200, RouteStatus(kept, 0))
+    assert owner.listed() == [RouteStatus(kept, 0)]
 
 
 def test_a_rule_for_a_recreated_source_starts_again() -> None:
@@ -128,13 +128,13 @@ def test_a_rule_for_a_recreated_source_starts_again() -> None:
     owner.one.put("a")
     status, body = owner.put(msgspec.structs.replace(RULE, is_from_start=False))
     assert status == 201
-    assert not decode_told_forward(body).rule.is_from_start
+    assert not decode_route_status(body).rule.is_from_start
     assert owner.one.shard.state.routes[RULE.name].source_epoch == owner.one.topic("a").epoch != before
 
 
 def test_a_rule_without_a_destination_is_refused() -> None:
     owner = DestinationShard()
-    status, body = owner.put(ForwardRule("r", "a", "missing"), epoch=1)
+    status, body = owner.put(RouteRule("r", "a", "missing"), epoch=1)
     assert (status, refusal_in(body).code) == (404, "topic_not_found")
     assert owner.names == []
 
@@ -157,7 +157,7 @@ def test_a_delete_names_the_epoch_of_the_source() -> None:
 def test_rules_are_listed_in_name_order_and_filtered() -> None:
     owner = DestinationShard()
     for name, source, dest in (("r2", "a", "b"), ("r1", "b", "c"), ("s", "c", "a")):
-        assert owner.put(ForwardRule(name, source, dest))[0] == 201
+        assert owner.put(RouteRule(name, source, dest))[0] == 201
 
     def names(**selection: Any) -> list[str]:
         return [one.rule.name for one in owner.listed(**selection)]

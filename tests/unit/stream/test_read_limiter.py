@@ -56,10 +56,10 @@ def _chunk(feed: SlowFeed, seq: int) -> Piece:
 
 class Stage:
     def __init__(self, answers_at_once: bool = False) -> None:
-        self.is_clogged = False
+        self.is_paused = False
         self.loop = ManualLoop(ManualClock())
         self.failures = 0
-        self.limiter = Pace(self.loop, lambda: self.is_clogged, self._on_failure)
+        self.limiter = Pace(self.loop, lambda: self.is_paused, self._on_failure)
         self.feeds = [SlowFeed(number, answers_at_once) for number in range(TOPICS)]
         self.limited = [self.limiter.feed(feed) for feed in self.feeds]
         self.read_topics: list[str] = []
@@ -91,11 +91,11 @@ def test_a_waiting_read_starts_when_another_one_ends() -> None:
 def test_no_read_starts_while_the_connection_is_paused() -> None:
     stage = Stage()
     stage.read_all()
-    stage.is_clogged = True
+    stage.is_paused = True
     for number in range(CONCURRENT_READS_MAX):
         stage.feeds[number].answer()
     assert (len(stage.read_topics), stage.reading) == (CONCURRENT_READS_MAX, [])
-    stage.is_clogged = False
+    stage.is_paused = False
     stage.limiter.go_on()
     assert stage.reading == list(range(CONCURRENT_READS_MAX, 2 * CONCURRENT_READS_MAX))
 

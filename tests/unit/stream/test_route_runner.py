@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from shared.contract.route_rule import ForwardRule
+from shared.contract.route_rule import RouteRule
 from tests.harness.forward_stage import ForwardStage
 from tests.harness.manual_clock import ManualClock
 from tests.harness.one_shard import OneShard, Told, record
@@ -479,7 +479,7 @@ def test_many_lagging_routes_do_not_lengthen_a_turn_of_the_loop() -> None:
     for _ in range(4):
         routes.append("a", *range(CHUNK_RECORDS_MAX))
     for dest in dests:
-        routes.send_put_forward(ForwardRule(dest, "a", dest, is_from_start=True))
+        routes.send_put_forward(RouteRule(dest, "a", dest, is_from_start=True))
     clock.ticks = True
     served_most = 0
     for _ in range(400):

@@ -5,13 +5,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from shared.contract.route_rule import ForwardRule
+from shared.contract.route_rule import RouteRule
 from topicsd.engine.requests import CopiedRecord
 from topicsd.engine.routes.stamp import HOPS_MAX, Stamp, read_stamp, stamped_meta
 from topicsd.stream.chunks import Piece
 from topicsd.stream.route_selection import SourceChunk, copied_records, original_seqs, selected_records
 
-RULE = ForwardRule("r", "a", "b")
+RULE = RouteRule("r", "a", "b")
 STAMP = Stamp("z", 3, 4, 5)
 
 
@@ -27,11 +27,11 @@ def metas(records: list[Any]) -> list[bytes]:
     return [bytes(one.meta) for one in records]
 
 
-def copies_of(source: SourceChunk, rule: ForwardRule, copied_seqs: set[int]) -> list[CopiedRecord]:
+def copies_of(source: SourceChunk, rule: RouteRule, copied_seqs: set[int]) -> list[CopiedRecord]:
     return copied_records(source, rule, selected_records(source, rule, copied_seqs))
 
 
-def rule(**changes: Any) -> ForwardRule:
+def rule(**changes: Any) -> RouteRule:
     return msgspec.structs.replace(RULE, **changes)
 
 

@@ -10,7 +10,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from shared.contract.route_rule import ForwardRule
+from shared.contract.route_rule import RouteRule
 from tests.harness.forward_stage import ForwardStage
 from tests.harness.manual_clock import ManualClock
 from tests.harness.one_shard import PATHS, OneShard, record
@@ -237,7 +237,7 @@ def test_a_start_recovers_the_copies_made_around_a_checkpoint(is_after: bool) ->
     for turns in (*range(12), 20, 30, 40):
         for more in range(10, 200, 30):
             routes, one = source_in_the_first_file("a")
-            route = partial(routes.send_put_forward, ForwardRule("r", "a", "d", is_from_start=True))
+            route = partial(routes.send_put_forward, RouteRule("r", "a", "d", is_from_start=True))
             steps = [route, one.shard.start_checkpoint]
             for step, count in zip(reversed(steps) if is_after else steps, (turns, more), strict=True):
                 step()

@@ -103,7 +103,7 @@ def test_eviction_ahead_of_an_open_stream_is_reported_with_its_reason() -> None:
     stage.home.append("a0", 1)
     stream, _ = follow(stage, Followed(stage, {"a0": 0}))
     stream.take()
-    stream.is_clogged = True
+    stream.is_paused = True
     stage.home.append("a0", *range(5))
     stage.settle()
     stage.home.append("a0", *range(5))
@@ -203,7 +203,7 @@ def test_a_client_that_does_not_read_lags_and_then_its_stream_ends_with_a_cursor
     following = Followed(stage, {"a0": 0}, heartbeat_ms=60_000)
     stream, _ = follow(stage, following)
     stream.take()
-    stream.is_clogged = True
+    stream.is_paused = True
     stage.home.append("a0", 2)
     stage.settle()
     stage.pass_time(round(LAGGING_SECONDS * 1000) - 1000)
@@ -223,7 +223,7 @@ def test_a_client_that_reads_again_in_time_stops_lagging() -> None:
     stage.home.append("a0", 1)
     stream, _ = follow(stage, Followed(stage, {"a0": 0}, heartbeat_ms=60_000))
     stream.take()
-    stream.is_clogged = True
+    stream.is_paused = True
     stage.home.append("a0", 2)
     stage.settle()
     stage.pass_time(20_000)
@@ -252,7 +252,7 @@ def test_an_id_after_a_recreated_topic_includes_the_epoch() -> None:
     stage.home.append("a0", *range(5))
     stream, _ = follow(stage, Followed(stage, {"a0": 0}))
     stream.take()
-    stream.is_clogged = True
+    stream.is_paused = True
     stage.home.delete_topic("a0")
     stage.home.append("a0", "new", "newer")
     stage.settle()
@@ -292,7 +292,7 @@ def test_a_paused_stream_of_many_topics_has_few_reads_in_progress() -> None:
         stage.away.append(topic, 1)
     following = Followed(stage, dict.fromkeys(topics, 0))
     stream = FakeStream()
-    stream.is_clogged = False
+    stream.is_paused = False
     sse = SseStream(
         stream,
         stage.feeds,
@@ -303,7 +303,7 @@ def test_a_paused_stream_of_many_topics_has_few_reads_in_progress() -> None:
         stream,
     )
     sse.begin()
-    stream.is_clogged = True
+    stream.is_paused = True
     stage.settle()
     assert len(stream.take()) <= 2 * CONCURRENT_READS_MAX
     stream.unclog()
@@ -326,7 +326,7 @@ def test_a_bounded_number_of_topics_resumes_in_each_turn() -> None:
     stage.settle()
     assert names(stream.take()).count("record") == 3 * RESUMES_PER_TURN_MAX
     assert followed.seqs == [1] * len(topics)
-    stream.is_clogged = True
+    stream.is_paused = True
     for topic in topics:
         stage.home.append(topic, 2)
     stage.settle()
@@ -342,7 +342,7 @@ def test_a_client_that_does_not_read_heartbeats_is_too_slow() -> None:
     stage.home.append("a0", 1)
     stream, _ = follow(stage, Followed(stage, {"a0": 0}, heartbeat_ms=1000))
     stream.take()
-    stream.is_clogged = True
+    stream.is_paused = True
     stage.pass_time(1000 + int(LAGGING_SECONDS * 1000))
     assert stream.is_lagging
     stage.pass_time(int((CLOGGED_SECONDS_MAX - LAGGING_SECONDS) * 1000))
@@ -369,7 +369,7 @@ def test_a_client_that_does_not_read_causes_no_busy_loop() -> None:
     stage = LiveStage()
     stage.home.append("a0", 1)
     stream, _ = follow(stage, Followed(stage, {"a0": 0}, heartbeat_ms=1000))
-    stream.is_clogged = True
+    stream.is_paused = True
     loop, timer_count = stage.home.loop, 0
     until_ns = stage.clock.monotonic_ns() + 10 * 10**9
     while (due_ns := loop.next_timer_ns()) is not None and due_ns < until_ns:

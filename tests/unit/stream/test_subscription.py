@@ -46,7 +46,7 @@ def test_a_paused_sink_receives_the_missed_records_when_it_resumes(topic: str) -
     owner.append(topic, 1)
     collector = Collector(stage.feeds.feed(wanted(topic)))
     stage.settle()
-    collector.is_clogged = True
+    collector.is_paused = True
     for value in range(5):
         owner.append(topic, value)
         stage.pass_time(50)
@@ -209,7 +209,7 @@ def test_a_slow_follower_does_not_delay_the_others() -> None:
     stage.away.append("t1", 0)
     slow, quick = (Collector(stage.feeds.feed(wanted("t1"))) for _ in range(2))
     stage.settle()
-    slow.is_clogged = True
+    slow.is_paused = True
     for value in range(20):
         stage.away.append("t1", value)
         stage.pass_time(50)
@@ -264,7 +264,7 @@ def test_a_topic_created_again_on_its_owner_is_reported() -> None:
     stage.away.append("t1", 1, 2, 3)
     collector = Collector(stage.feeds.feed(wanted("t1")))
     stage.settle()
-    collector.is_clogged = True
+    collector.is_paused = True
     stage.away.delete_topic("t1")
     stage.away.append("t1", "new", "newer", "newest", "last")
     stage.settle()

@@ -94,7 +94,7 @@ def test_leases_are_extended_while_a_paused_stream_lives() -> None:
     stage = Stage()
     stage.one.append("q", 1)
     stream = stage.open(lease_ms=1000)
-    stream.is_clogged = True
+    stream.is_paused = True
     stage.one.append("q", 2)
     stage.one.pass_time(CLOGGED_SECONDS_MAX * 1000 - 1)
     assert stage.one.state("q").queue.in_flight == 1  # type: ignore[union-attr]
@@ -165,14 +165,14 @@ def test_streams_are_counted_and_return_their_jobs_at_their_end() -> None:
 def test_a_client_that_does_not_read_lags_and_then_its_stream_ends() -> None:
     stage = Stage()
     stream = stage.open()
-    stream.is_clogged = True
+    stream.is_paused = True
     stage.one.append("q", 1)
     stage.one.pass_time(LAGGING_SECONDS * 1000)
     assert (stage.streams.lagging_count, stage.one.state("q").queue.ready) == (1, 1)  # type: ignore[union-attr]
     stream.unclog()
     stage.one.settle()
     assert (stage.streams.lagging_count, seqs(stream.take())) == (0, [1])
-    stream.is_clogged = True
+    stream.is_paused = True
     stage.one.ack("q", "w", 1)
     stage.one.pass_time(CLOGGED_SECONDS_MAX * 1000)
     assert [one.data["code"] for one in stream.take()] == ["slow_consumer"]

@@ -112,7 +112,7 @@ def test_log_counters_are_published(slot: Slot) -> None:
     assert frames[-1] == slot.frames_total
     # A record and the end of its batch: up to two.
     assert frames[1] >= 90
-    assert slot.takes_no_writes == 0
+    assert slot.is_rejecting_writes == 0
 
 
 def test_waiting_writes_are_published(slot: Slot) -> None:

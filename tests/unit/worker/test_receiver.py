@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from shared.ipc.handoff import channel_pair, is_told_to_end, send_connection, send_drain
+from shared.ipc.handoff import channel_pair, shutdown_requested, send_connection, send_drain
 from topicsd.worker.receiver import DESCRIPTORS_RESERVED_MAX, HandOverReceiver, descriptors_for_connections
 
 pytestmark = pytest.mark.slow
@@ -129,12 +129,12 @@ def test_a_part_of_the_descriptors_is_reserved_for_the_log(monkeypatch: pytest.M
 
 def test_a_drain_is_visible_without_receiving_it() -> None:
     sender, receiver = channel_pair()
-    assert not is_told_to_end(receiver)
+    assert not shutdown_requested(receiver)
     send_drain(sender)
-    assert is_told_to_end(receiver)
-    assert is_told_to_end(receiver)
+    assert shutdown_requested(receiver)
+    assert shutdown_requested(receiver)
     assert receiver.recv(10) == b"D"
-    assert not is_told_to_end(receiver)
+    assert not shutdown_requested(receiver)
     sender.close()
-    assert is_told_to_end(receiver)
+    assert shutdown_requested(receiver)
     receiver.close()

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import socket
 
-from shared.ipc.connection_mailbox import Mailbox, Postman
+from shared.ipc.connection_mailbox import ConnectionReceiver, ConnectionSender
 from shared.ipc.handoff import channel_pair
 from topicsd.worker.receiver import HandOverReceiver
 
@@ -29,10 +29,10 @@ def test_connections_of_other_workers_are_received_until_the_receiver_finishes()
             receiver,
             lambda first: FakeConnection(first, received),
             lambda: None,
-            peer_receiver=Mailbox(instance, 1),
+            peer_receiver=ConnectionReceiver(instance, 1),
         )
         hand_over_receiver.start()
-        connection_sender = Postman(instance)
+        connection_sender = ConnectionSender(instance)
         clients = []
 
         def send(data: bytes) -> bool:

@@ -13,7 +13,7 @@ from bisect import bisect_right
 from itertools import accumulate
 
 from shared.contract.errors import Refusal
-from shared.runtime.unexpected_error import unforeseen
+from shared.runtime.unexpected_error import refuse_unexpected_error
 from topicsd.engine.pending import call_reply
 from topicsd.engine.read.fill_page import Fetched, Unfetched, keep_fetched
 from topicsd.engine.read.page import VARIANTS, Frames
@@ -37,7 +37,7 @@ def read_through(shard: ShardState, name: str, request: ReadRequest, reply: Repl
     try:
         answer = read(shard, name, request)
     except Exception as error:
-        answer = unforeseen(logger, "a read", error)
+        answer = refuse_unexpected_error(logger, "a read", error)
     if isinstance(answer, Unfetched):
         WaitingRead(shard, name, request, reply).wait_for(answer)
     else:
@@ -79,7 +79,7 @@ class WaitingRead:
         try:
             answer = self._read_again(fetched)
         except Exception as error:
-            answer = unforeseen(logger, "a read", error)
+            answer = refuse_unexpected_error(logger, "a read", error)
         if isinstance(answer, Unfetched):
             self.wait_for(answer)
         else:

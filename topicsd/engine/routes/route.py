@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from shared.contract.errors import TOPIC_EXISTS_INCOMPATIBLE, Refusal
-from shared.contract.route_rule import ForwardRule
+from shared.contract.route_rule import RouteRule
 from topicsd.engine.pending import PendingEntry, call_reply
 from topicsd.engine.requests import Reply
 from topicsd.engine.retention.eviction_log import log_expired
@@ -48,7 +48,7 @@ SourceLookup = Callable[[str, Callable[[SourcePosition | Refusal], object]], obj
 class RoutePut(msgspec.Struct, frozen=True):
     """The result of `put_route`."""
 
-    rule: ForwardRule
+    rule: RouteRule
     created: bool
     forwarded_total: int
 
@@ -63,7 +63,7 @@ class RouteDeleted(msgspec.Struct, frozen=True):
 class SnapshotRoute(msgspec.Struct, frozen=True, array_like=True):
     """One route in a snapshot."""
 
-    rule: ForwardRule
+    rule: RouteRule
     source_epoch: int
     seq: int
     source_head: int
@@ -106,7 +106,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[SnapshotRoute]).decode
 
 
-def put_route(shard: ShardState, rule: ForwardRule, reply: Reply) -> None:
+def put_route(shard: ShardState, rule: RouteRule, reply: Reply) -> None:
     """Create a route, or change its options; `reply` gets `RoutePut` or a `Refusal`.
 
     For a source on another shard, that shard is asked first for the source's position.
@@ -132,7 +132,7 @@ def _local_source(shard: ShardState, name: str) -> SourcePosition | Refusal:
     return SourcePosition(source.epoch, source.head, source.earliest_seq)
 
 
-def _put(shard: ShardState, rule: ForwardRule, reply: Reply, source_position: SourcePosition | Refusal) -> None:
+def _put(shard: ShardState, rule: RouteRule, reply: Reply, source_position: SourcePosition | Refusal) -> None:
     topic = shard.topics.get(rule.dest)
     if topic is not None and topic.deferred_requests is not None:
         shard.defer(topic, partial(put_route, shard, rule, reply), reply)
@@ -175,7 +175,7 @@ def delete_route(shard: ShardState, name: str, reply: Reply) -> None:
     _join(shard, topic, ForwardDelete(name), PendingRouteEnd(shard, route, reply))
 
 
-def _refuse_repoint(shard: ShardState, rule: ForwardRule) -> Refusal | None:
+def _refuse_repoint(shard: ShardState, rule: RouteRule) -> Refusal | None:
     known = shard.routes.get(rule.name)
     if known is None or (known.rule.source, known.rule.dest) == (rule.source, rule.dest):
         return None

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-LOOKED_AT: Final = 64
+WINDOW_REQUESTS: Final = 64
 FOREIGN_MIN: Final = 60
-STAY_SECONDS: Final = 1.0
+MOVE_INTERVAL_SECONDS: Final = 1.0
 
 
 class ShardAffinity:
@@ -22,13 +22,13 @@ class ShardAffinity:
         self._owners: deque[int | None] = deque()
         self._counts: dict[int | None, int] = {}
         """The number of requests in `_owners`, by owner."""
-        self._not_before = now + STAY_SECONDS
+        self._not_before = now + MOVE_INTERVAL_SECONDS
         self.is_due = False
 
     def count(self, owner: int | None) -> None:
         """Count one request. An `owner` of None is the supervisor."""
         owners, counts = self._owners, self._counts
-        if len(owners) == LOOKED_AT:
+        if len(owners) == WINDOW_REQUESTS:
             counts[owners.popleft()] -= 1
         owners.append(owner)
         counts[owner] = count = counts.get(owner, 0) + 1
@@ -49,5 +49,5 @@ class ShardAffinity:
         """Return whether a second has passed since the last move or attempt. Call only if `is_due`."""
         if now < self._not_before:
             return False
-        self._not_before = now + STAY_SECONDS
+        self._not_before = now + MOVE_INTERVAL_SECONDS
         return True

@@ -28,7 +28,7 @@ from shared.http.http2_preface import PREFACE_START
 from shared.http.pace import IDLE_SECONDS, Outflow, is_too_slow
 from shared.runtime.body_memory import SharedBody
 from topicsd.http.http1.affinity import ShardAffinity
-from topicsd.http.http1.head_cache import KnownFields, KnownHeads, KnownLine
+from topicsd.http.http1.head_cache import KnownFields, HeadCache, KnownLine
 from topicsd.http.http1.stream import ConnectionStream
 from topicsd.http.http1.timeouts import Connections, Lingering
 from topicsd.service.call import HttpCall
@@ -51,11 +51,11 @@ class PartialRequest(NamedTuple):
     body: Body
 
 
-class FastLane(asyncio.Protocol):
+class Http1Connection(asyncio.Protocol):
     def __init__(
         self,
         dispatch: Dispatch,
-        heads: KnownHeads,
+        heads: HeadCache,
         connections: Connections,
         first: bytes = b"",
     ) -> None:
@@ -70,7 +70,7 @@ class FastLane(asyncio.Protocol):
         self._initial = first
         self._parts: list[bytes] = []
         self._partial: PartialRequest | None = None
-        self._held = 0
+        self._pending = 0
         self._needed = 0
         self._calls: deque[HttpCall] = deque()
         self._may_append = True
@@ -86,7 +86,7 @@ class FastLane(asyncio.Protocol):
         """The protocol that has the connection now, while this object still has bytes of it."""
         self._waiting_since = self._monotonic()
         """When the wait for a request, or for the rest of a request, began."""
-        self._is_clogged = False
+        self._is_paused = False
         self._outflow = Outflow()
         self._shard = dispatch.shard
         self._opened_at = self._waiting_since
@@ -109,11 +109,11 @@ class FastLane(asyncio.Protocol):
         self._forget()
 
     def pause_writing(self) -> None:
-        self._is_clogged = True
+        self._is_paused = True
         self._outflow.begin(self._transport, self._monotonic())
 
     def resume_writing(self) -> None:
-        self._is_clogged = False
+        self._is_paused = False
         self._resume()
 
     def eof_received(self) -> bool:
@@ -134,7 +134,7 @@ class FastLane(asyncio.Protocol):
             data, self._initial = self._initial + data, b""
         elif not data:
             return
-        if not self._held:
+        if not self._pending:
             if (
                 self._affinity is None
                 or not self._affinity.is_due
@@ -145,8 +145,8 @@ class FastLane(asyncio.Protocol):
             self._take_body(self._partial, data)
         else:
             self._parts.append(data)
-            self._held += len(data)
-            if self._held >= self._needed and self._is_reading:
+            self._pending += len(data)
+            if self._pending >= self._needed and self._is_reading:
                 self._take(self._take_pending(), is_new=False)
 
     # -- reading -------------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ class FastLane(asyncio.Protocol):
         started = self._monotonic()
         self._needed = 0
         self._is_starting = True
-        while at < size and not self._is_closing and len(self._calls) < AHEAD_MAX and not self._is_clogged:
+        while at < size and not self._is_closing and len(self._calls) < AHEAD_MAX and not self._is_paused:
             next_at = self._start_one(data, at, size, started)
             if not next_at:
                 break
@@ -171,10 +171,10 @@ class FastLane(asyncio.Protocol):
             self._waiting_since = started
         if at < size:
             self._parts.append(data[at:] if at else data)
-            self._held = size - at
-        elif self._is_reading and not self._held:
+            self._pending = size - at
+        elif self._is_reading and not self._pending:
             return
-        must_wait = self._held > 0 and self._held >= self._needed and (bool(self._calls) or self._is_clogged)
+        must_wait = self._pending > 0 and self._pending >= self._needed and (bool(self._calls) or self._is_paused)
         if must_wait == self._is_reading:
             self._is_reading = not must_wait
             if must_wait:
@@ -199,7 +199,7 @@ class FastLane(asyncio.Protocol):
                 return self._refuse(refusal)
             self._transport.write(CONTINUE)
         self._partial = partial
-        self._held = len(data) - at
+        self._pending = len(data) - at
         self._needed = _UNKNOWN_BYTES
         return len(data)
 
@@ -210,13 +210,13 @@ class FastLane(asyncio.Protocol):
 
     def _take_body(self, partial: PartialRequest, data: bytes) -> None:
         """Take more bytes of the current body, and the requests after it."""
-        self._held += len(data)
+        self._pending += len(data)
         next_at = partial.body.feed(data, 0)
         if isinstance(next_at, Refusal):
             self._refuse(next_at)
         elif partial.body.is_whole:
             self._partial = None
-            self._held = 0
+            self._pending = 0
             if self._start_partial(partial, has_more_data=next_at < len(data)):
                 self._take(data[next_at:], is_new=True)
 
@@ -244,7 +244,7 @@ class FastLane(asyncio.Protocol):
     def _take_pending(self) -> bytes:
         data = b"".join(self._parts)
         self._parts.clear()
-        self._held = 0
+        self._pending = 0
         return data
 
     def _start_one(self, data: bytes, at: int, size: int, started: float) -> int:
@@ -348,7 +348,7 @@ class FastLane(asyncio.Protocol):
         client has read everything written.
         """
         shard = affinity.target
-        if self._calls or self._is_closing or self._is_clogged or self._is_at_eof or shard is None:
+        if self._calls or self._is_closing or self._is_paused or self._is_at_eof or shard is None:
             return False
         if data.startswith(PREFACE_START):
             # In the other process it would be the first data of the connection, and taken for HTTP/2.
@@ -419,7 +419,7 @@ class FastLane(asyncio.Protocol):
 
     def _resume(self) -> None:
         """Resume with the bytes that were kept while responses were due."""
-        if self._held and self._partial is None and not self._is_closing and not self._is_clogged:
+        if self._pending and self._partial is None and not self._is_closing and not self._is_paused:
             self._take(self._take_pending(), is_new=True)
 
     def _refuse(self, refusal: Refusal) -> int:
@@ -434,7 +434,7 @@ class FastLane(asyncio.Protocol):
         return 0
 
     def _close(self) -> None:
-        has_more = self._is_refused or self._held > 0 or self._has_more_data
+        has_more = self._is_refused or self._pending > 0 or self._has_more_data
         self._end()
         if has_more and not self._is_at_eof:
             Lingering(self._transport, self._connections, self._monotonic)
@@ -453,19 +453,19 @@ class FastLane(asyncio.Protocol):
         self._calls.clear()
         self._parts.clear()
         self._partial = None
-        self._held = 0
+        self._pending = 0
 
     # -- calls of the worker -------------------------------------------------------------------------------
 
-    def check_patience(self, now: float) -> None:
+    def check_timeouts(self, now: float) -> None:
         """Close the connection if its client is too slow. Called once a second."""
-        if self._is_closing or self._is_clogged:
+        if self._is_closing or self._is_paused:
             if self._outflow.is_stuck(self._transport, now):
                 self._transport.abort()
         elif self._calls:
             self._waiting_since = now
-        elif self._held:
-            if is_too_slow(now - self._waiting_since, self._held, self._needed > 0):
+        elif self._pending:
+            if is_too_slow(now - self._waiting_since, self._pending, self._needed > 0):
                 self._refuse(Refusal(REQUEST_TIMEOUT, "the request was not complete in time"))
         elif now - self._waiting_since > IDLE_SECONDS:
             self._close()
@@ -480,7 +480,7 @@ class FastLane(asyncio.Protocol):
             self._calls[-1].closes = True
             self._may_append = False
             self._cancel_waits()
-        elif self._held:
+        elif self._pending:
             # The rest may take long to arrive; refuse now, so that the client gets a response.
             self._refuse(Refusal(SHUTTING_DOWN, "the server is shutting down", retry_after_ms=1000))
         else:
@@ -489,5 +489,5 @@ class FastLane(asyncio.Protocol):
     def _cancel_waits(self) -> None:
         """Cancel the waits of long polls; work in progress is finished."""
         for call in list(self._calls):
-            if call.hurry is not None:
-                call.hurry()
+            if call.cancel_wait is not None:
+                call.cancel_wait()

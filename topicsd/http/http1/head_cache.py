@@ -44,7 +44,7 @@ class KnownFields(msgspec.Struct, frozen=True):
     """The body is chunked, compressed, or expects `100 Continue`."""
 
 
-class KnownHeads:
+class HeadCache:
     def __init__(self, dispatch: Dispatch) -> None:
         self._dispatch = dispatch
         self._lines: dict[bytes, KnownLine] = {}
@@ -69,16 +69,16 @@ class KnownHeads:
             return line
         match = resolve("GET" if line.method == "HEAD" else line.method, line.path)
         is_match = isinstance(match, Match)
-        is_stream = is_match and match.route.is_stream  # type: ignore[union-attr]
+        is_stream = is_match and match.endpoint.is_stream  # type: ignore[union-attr]
         known = KnownLine(
             line,
             match,
             self._dispatch.owner_of(match) if isinstance(match, Match) else None,
-            is_match and match.route.operation == "append",  # type: ignore[union-attr]
+            is_match and match.endpoint.operation == "append",  # type: ignore[union-attr]
             line.minor_version == 1 and not line.authority and line.method != "HEAD" and not is_stream,
             is_stream,
         )
-        has_token = b"token" in text or (is_match and match.route.takes_token)  # type: ignore[union-attr]
+        has_token = b"token" in text or (is_match and match.endpoint.takes_token)  # type: ignore[union-attr]
         if len(text) <= REMEMBERED_BYTES_MAX and not has_token:
             if len(self._lines) >= REMEMBERED_MAX:
                 self._lines.clear()

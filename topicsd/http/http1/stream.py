@@ -19,7 +19,7 @@ from topicsd.http.http1.timeouts import Connections
 from topicsd.stream.stream import do_nothing
 
 # The limit of unsent bytes in the transport, and in the kernel.
-HELD_BYTES_MAX: Final = 64 << 10
+BUFFER_BYTES_MAX: Final = 64 << 10
 
 
 def bound_buffers(transport: asyncio.Transport) -> None:
@@ -27,12 +27,12 @@ def bound_buffers(transport: asyncio.Transport) -> None:
 
     Data that was sent and is not acknowledged does not count.
     """
-    transport.set_write_buffer_limits(high=HELD_BYTES_MAX)
+    transport.set_write_buffer_limits(high=BUFFER_BYTES_MAX)
     connection = transport.get_extra_info("socket")
     if connection is not None:
         # A socket that is not TCP has no such option; the kernel then has its own bound.
         with suppress(OSError):
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, HELD_BYTES_MAX)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, BUFFER_BYTES_MAX)
 
 
 class ConnectionStream(asyncio.Protocol):
@@ -42,7 +42,7 @@ class ConnectionStream(asyncio.Protocol):
         "_monotonic",
         "_outflow",
         "_transport",
-        "is_clogged",
+        "is_paused",
         "on_lost",
         "on_ready",
     )
@@ -60,7 +60,7 @@ class ConnectionStream(asyncio.Protocol):
         self._outflow: Outflow | None = None
         """Set by `close`, to check that the rest is still being sent."""
         self._is_lost = False
-        self.is_clogged = False
+        self.is_paused = False
         self.on_ready: Callable[[], None] = do_nothing
         self.on_lost: Callable[[], None] = do_nothing
         connections.opened(self)
@@ -95,10 +95,10 @@ class ConnectionStream(asyncio.Protocol):
         return False
 
     def pause_writing(self) -> None:
-        self.is_clogged = True
+        self.is_paused = True
 
     def resume_writing(self) -> None:
-        self.is_clogged = False
+        self.is_paused = False
         self.on_ready()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -109,7 +109,7 @@ class ConnectionStream(asyncio.Protocol):
 
     # -- calls of the worker -------------------------------------------------------------------------------
 
-    def check_patience(self, now: float) -> None:
+    def check_timeouts(self, now: float) -> None:
         """Abort a closed stream whose rest is not being sent.
 
         While it is open, the writer decides how long it may be paused.

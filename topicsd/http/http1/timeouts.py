@@ -1,6 +1,6 @@
 """The worker's interface to its connections, and the lingering close.
 
-Connections check their own timeouts when the worker calls `check_patience` with the time;
+Connections check their own timeouts when the worker calls `check_timeouts` with the time;
 `shared/http/pace.py` defines what is too slow.
 """
 
@@ -18,7 +18,7 @@ LINGER_SECONDS: Final = 2.0
 class Connection(Protocol):
     """The interface of a connection to the worker, whatever its protocol."""
 
-    def check_patience(self, now: float) -> None: ...
+    def check_timeouts(self, now: float) -> None: ...
 
     def drain(self) -> None: ...
 
@@ -64,7 +64,7 @@ class Lingering(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._connections.closed(self)
 
-    def check_patience(self, now: float) -> None:
+    def check_timeouts(self, now: float) -> None:
         if self._transport.get_write_buffer_size():
             if self._outflow.is_stuck(self._transport, now):
                 self._transport.abort()

@@ -27,8 +27,8 @@ from shared.contract.errors import REQUEST_TIMEOUT, SHUTTING_DOWN, Refusal
 from shared.http.answer import closing_refusal
 from shared.http.head import parse_line
 from shared.http.http2_preface import GO_AWAY_TYPE, PREFACE, PREFACE_LINE
-from shared.http.pace import IDLE_SECONDS, PATIENCE_SECONDS, Outflow, is_too_slow
-from topicsd.http.http1.head_cache import KnownHeads
+from shared.http.pace import IDLE_SECONDS, CLIENT_TIMEOUT_SECONDS, Outflow, is_too_slow
+from topicsd.http.http1.head_cache import HeadCache
 from topicsd.http.http1.timeouts import Connections, Lingering
 from topicsd.http.http2.exchange import Exchange
 from topicsd.http.http2.frames import FrameCutter, Http2Frame
@@ -46,16 +46,16 @@ from topicsd.service.dispatch import Dispatch
 from topicsd.stream.event_stream import CLOGGED_SECONDS_MAX
 
 # A connection that is not read is kept until its streams have timed out.
-STREAMS_TIMEOUT_SECONDS: Final = CLOGGED_SECONDS_MAX + PATIENCE_SECONDS
+STREAMS_TIMEOUT_SECONDS: Final = CLOGGED_SECONDS_MAX + CLIENT_TIMEOUT_SECONDS
 # A request is two frames and takes a good part of a millisecond, in which other connections wait.
 FRAMES_PER_TURN: Final = 32
 
 logger = logging.getLogger("topicsd.http")
 
 
-class H2Lane(asyncio.Protocol):
+class Http2Connection(asyncio.Protocol):
     def __init__(
-        self, dispatch: Dispatch, heads: KnownHeads, connections: Connections, first: bytes = b""
+        self, dispatch: Dispatch, heads: HeadCache, connections: Connections, first: bytes = b""
     ) -> None:
         """Create a connection. `first` is what another process read before it handed the connection over."""
         self._connections = connections
@@ -76,7 +76,7 @@ class H2Lane(asyncio.Protocol):
         self._outflow = Outflow()
         self._is_in_turn = self._is_turn_due = False
         self._is_reading = True
-        self._is_clogged = False
+        self._is_paused = False
         self._has_more_frames = False
         """Whether more frames were received than one turn processes."""
         self._is_at_eof = False
@@ -100,11 +100,11 @@ class H2Lane(asyncio.Protocol):
         self._requests.discard_all()
 
     def pause_writing(self) -> None:
-        self._is_clogged = True
+        self._is_paused = True
         self._outflow.begin(self._transport, self._monotonic())
 
     def resume_writing(self) -> None:
-        self._is_clogged = False
+        self._is_paused = False
         self._turn()
 
     def eof_received(self) -> bool:
@@ -114,7 +114,7 @@ class H2Lane(asyncio.Protocol):
         calls are answered at once.
         """
         self._is_at_eof = self._is_closing = True
-        self._requests.hurry()
+        self._requests.cancel_wait()
         self._turn()
         return not self._is_closed
 
@@ -124,7 +124,7 @@ class H2Lane(asyncio.Protocol):
             data, self._handed_data = self._handed_data + data, b""
         if not data or self._is_closed:
             return
-        if not self._cutter.is_inside:
+        if not self._cutter.has_partial:
             self._partial_since = self._monotonic()
         self._cutter.feed(data)
         if self._has_preface or self._begin():
@@ -181,7 +181,7 @@ class H2Lane(asyncio.Protocol):
             return
         if self._has_more_frames:
             self._schedule_turn()
-        if self._is_reading == (self._is_clogged or self._has_more_frames):
+        if self._is_reading == (self._is_paused or self._has_more_frames):
             self._is_reading = not self._is_reading
             if self._is_reading:
                 self._transport.resume_reading()
@@ -193,7 +193,7 @@ class H2Lane(asyncio.Protocol):
             return
         self._has_more_frames = True
         for _ in range(FRAMES_PER_TURN):
-            frame = None if self._is_closed or self._is_clogged else self._cutter.next()
+            frame = None if self._is_closed or self._is_paused else self._cutter.next()
             if frame is None:
                 self._has_more_frames = False
                 break
@@ -204,7 +204,7 @@ class H2Lane(asyncio.Protocol):
         if self._is_at_eof and not self._has_more_frames:
             self._requests.discard_unfinished()
         self._send(now)
-        while not self._is_closed and not self._is_clogged and self._requests.start_some(now):
+        while not self._is_closed and not self._is_paused and self._requests.start_some(now):
             self._send(now)
 
     def _take(self, frame: Http2Frame, now: float) -> None:
@@ -232,7 +232,7 @@ class H2Lane(asyncio.Protocol):
     def _send(self, now: float) -> None:
         """Send as much as the client accepts."""
         while not self._is_closed:
-            if not self._is_clogged:
+            if not self._is_paused:
                 self._requests.sender.fill(now, self._on_sent)
             if not self._flush():
                 return
@@ -254,7 +254,7 @@ class H2Lane(asyncio.Protocol):
         """Close with GOAWAY, which says why and which streams were processed."""
         self._wire.close_connection(code)
         self._flush()
-        self._end(linger=code != ErrorCodes.NO_ERROR or self._cutter.is_inside)
+        self._end(linger=code != ErrorCodes.NO_ERROR or self._cutter.has_partial)
 
     def _refuse(self, refusal: Refusal) -> None:
         """Refuse a connection that has not sent its preface."""
@@ -277,27 +277,27 @@ class H2Lane(asyncio.Protocol):
 
     # -- calls of the worker -------------------------------------------------------------------------------
 
-    def check_patience(self, now: float) -> None:
+    def check_timeouts(self, now: float) -> None:
         """End streams that are too slow, or the connection. Called once a second."""
-        if self._is_closed or self._is_clogged:
+        if self._is_closed or self._is_paused:
             # A stream that is not read has its own timeout, after which it ends with an error event.
-            timeout_seconds = STREAMS_TIMEOUT_SECONDS if self._requests.has_streams else PATIENCE_SECONDS
+            timeout_seconds = STREAMS_TIMEOUT_SECONDS if self._requests.has_streams else CLIENT_TIMEOUT_SECONDS
             if self._outflow.is_stuck(self._transport, now, timeout_seconds):
                 self._transport.abort()
             return
         if not self._has_preface:
-            if now - self._partial_since > PATIENCE_SECONDS:
+            if now - self._partial_since > CLIENT_TIMEOUT_SECONDS:
                 self._refuse(Refusal(REQUEST_TIMEOUT, "the HTTP/2 preface was not complete in time"))
         elif self._is_late(now) or (self._requests.is_empty and now - self._idle_since > IDLE_SECONDS):
             self._go_away()
         else:
-            self._requests.check_patience(now)
+            self._requests.check_timeouts(now)
             self._turn()
 
     def _is_late(self, now: float) -> bool:
         """Return whether the rest of a frame or of a header block is late."""
         cutter, waiting_seconds = self._cutter, now - self._partial_since
-        if not cutter.is_inside:
+        if not cutter.has_partial:
             return False
         return is_too_slow(waiting_seconds, cutter.pending_bytes, is_body=not cutter.awaits_head)
 
@@ -312,5 +312,5 @@ class H2Lane(asyncio.Protocol):
             return
         self._is_closing = self._requests.is_refusing = True
         self._requests.refuse_unfinished(self._monotonic())
-        self._requests.hurry()
+        self._requests.cancel_wait()
         self._turn()

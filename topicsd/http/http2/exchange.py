@@ -21,7 +21,7 @@ from topicsd.service.call import CONTENT_TYPE, GZIP, JSON_FIELD, NEWLINE, Call
 from topicsd.stream.stream import Stream, do_nothing
 
 # A stream holds at most this much for a client that does not read, and resumes below the other bound.
-CLOGGED_BYTES: Final = 64 << 10
+PAUSED_BYTES: Final = 64 << 10
 READY_BYTES: Final = 16 << 10
 
 
@@ -49,7 +49,7 @@ class Exchange(Outgoing):
         "has_requested_room",
         "has_shared_body",
         "head",
-        "is_clogged",
+        "is_paused",
         "is_lost",
         "is_stream",
         "is_waiting_for_room",
@@ -88,7 +88,7 @@ class Exchange(Outgoing):
         self.is_whole = False
         self.is_lost = False
         self.is_stream = False
-        self.is_clogged = False
+        self.is_paused = False
         self.call: H2Call | None = None
         self.on_ready: Callable[[], None] = do_nothing
         self.on_lost: Callable[[], None] = do_nothing
@@ -134,21 +134,21 @@ class Exchange(Outgoing):
         """Discard the exchange: the client reset the stream, or the connection is lost."""
         self.is_lost = True
         self.body = io.BytesIO()
-        self.hurry()
+        self.cancel_wait()
         on_lost, self.on_lost, self.on_ready = self.on_lost, do_nothing, do_nothing
         on_lost()
 
-    def hurry(self) -> None:
+    def cancel_wait(self) -> None:
         """Cancel the wait of a long poll; work in progress is finished."""
-        if self.call is not None and self.call.hurry is not None:
-            self.call.hurry()
+        if self.call is not None and self.call.cancel_wait is not None:
+            self.call.cancel_wait()
 
     # -- a stream ------------------------------------------------------------------------------------------
 
     def write(self, data: bytes | memoryview) -> None:
         if not self.is_lost:
             self.add(data)
-            self.is_clogged = self.unsent >= CLOGGED_BYTES
+            self.is_paused = self.unsent >= PAUSED_BYTES
             self.connection.has_more(self)
 
     def close(self) -> None:
@@ -158,8 +158,8 @@ class Exchange(Outgoing):
             self.connection.has_more(self)
 
     def on_data_sent(self) -> None:
-        if self.is_clogged and self.unsent <= READY_BYTES:
-            self.is_clogged = False
+        if self.is_paused and self.unsent <= READY_BYTES:
+            self.is_paused = False
             self.on_ready()
 
 

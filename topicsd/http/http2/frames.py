@@ -65,7 +65,7 @@ class FrameCutter:
         return len(self._data) - self._at
 
     @property
-    def is_inside(self) -> bool:
+    def has_partial(self) -> bool:
         """Return whether the rest of a frame or of a header block is missing."""
         return self.is_in_block or self.pending_bytes > 0
 

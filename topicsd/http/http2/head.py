@@ -13,7 +13,7 @@ from typing import NamedTuple
 from shared.contract.errors import INVALID_REQUEST, UNSUPPORTED_MEDIA_TYPE, Refusal
 from shared.http.body import too_large
 from shared.http.head import Fields
-from topicsd.http.http1.head_cache import KnownHeads, KnownLine
+from topicsd.http.http1.head_cache import HeadCache, KnownLine
 
 Header = tuple[bytes, bytes]
 
@@ -23,7 +23,7 @@ class Head(NamedTuple):
     fields: Fields
 
 
-def read_head(headers: Iterable[Header], heads: KnownHeads, body_bytes_max: int) -> Head | Refusal:
+def read_head(headers: Iterable[Header], heads: HeadCache, body_bytes_max: int) -> Head | Refusal:
     method = target = authority = b""
     lines = []
     for name, value in headers:

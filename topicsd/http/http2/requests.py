@@ -26,7 +26,7 @@ from h2.events import (
 from shared.contract.errors import HEADERS_TOO_LARGE, REQUEST_TIMEOUT, SHUTTING_DOWN, Refusal
 from shared.http.body import too_large
 from shared.http.pace import is_too_slow
-from topicsd.http.http1.head_cache import KnownHeads
+from topicsd.http.http1.head_cache import HeadCache
 from topicsd.http.http2.exchange import Exchange
 from topicsd.http.http2.head import Header, read_head
 from topicsd.http.http2.limits import (
@@ -44,7 +44,7 @@ from topicsd.service.dispatch import Dispatch
 
 class Requests:
     def __init__(
-        self, dispatch: Dispatch, heads: KnownHeads, wire: Wire, on_answer: Callable[[], None]
+        self, dispatch: Dispatch, heads: HeadCache, wire: Wire, on_answer: Callable[[], None]
     ) -> None:
         """Create the requests of a connection. `on_answer` is called when there is something to send."""
         self._dispatch = dispatch
@@ -197,7 +197,7 @@ class Requests:
         known = exchange.head.known_line
         self._dispatch.start(known.match, known.owner, call)
         if self.is_cancelling_waits or self._dispatch.drains:
-            exchange.hurry()
+            exchange.cancel_wait()
 
     # -- calls of an exchange ------------------------------------------------------------------------------
 
@@ -260,7 +260,7 @@ class Requests:
             self._discard(exchange)
         self._complete.clear()
 
-    def check_patience(self, now: float) -> None:
+    def check_timeouts(self, now: float) -> None:
         """End streams that are too slow. Called once a second while the client reads."""
         for exchange in list(self._exchanges.values()):
             if exchange.call is None:
@@ -272,11 +272,11 @@ class Requests:
                 self._wire.reset_stream(exchange.id, ErrorCodes.CANCEL)
                 self._discard(exchange)
 
-    def hurry(self) -> None:
+    def cancel_wait(self) -> None:
         """Cancel the waits of long polls; work in progress is finished."""
         self.is_cancelling_waits = True
         for exchange in list(self._exchanges.values()):
-            exchange.hurry()
+            exchange.cancel_wait()
 
     def discard_unfinished(self) -> None:
         """Discard incomplete requests and open streams after the client closed its side."""

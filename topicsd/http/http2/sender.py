@@ -14,7 +14,7 @@ from typing import Final, Generic, TypeVar
 
 from h2.connection import H2Connection
 
-from shared.http.pace import BODY_BYTES_PER_SECOND, PATIENCE_SECONDS
+from shared.http.pace import BODY_BYTES_PER_SECOND, CLIENT_TIMEOUT_SECONDS
 from topicsd.http.http2.frames import FRAME_BYTES_MAX
 
 WRITE_BYTES: Final = 64 << 10
@@ -62,7 +62,7 @@ class Outgoing:
         While a stream is open, its writer decides how long it may be paused.
         """
         since = self.blocked_since
-        return self.is_ending and since is not None and now - since > PATIENCE_SECONDS
+        return self.is_ending and since is not None and now - since > CLIENT_TIMEOUT_SECONDS
 
     def clear(self) -> None:
         self._parts.clear()

@@ -20,7 +20,7 @@ from typing import Final, Protocol, cast
 from wsproto.frame_protocol import CloseReason, Opcode
 
 from shared.http.pace import is_too_slow
-from shared.runtime.unexpected_error import unforeseen
+from shared.runtime.unexpected_error import refuse_unexpected_error
 from topicsd.http.http1.stream import bound_buffers
 from topicsd.http.http1.timeouts import Connections, Lingering
 from topicsd.http.websocket import frames as ws_frames
@@ -60,7 +60,7 @@ class SocketSession(Protocol):
     def lost(self) -> None: ...
 
 
-class WsLane(asyncio.Protocol):
+class WebSocketConnection(asyncio.Protocol):
     def __init__(
         self,
         head: bytes,
@@ -80,7 +80,7 @@ class WsLane(asyncio.Protocol):
         """Called once when the connection is over."""
         self.on_lag: Callable[[int], None] = _ignore
         """Called with 1 when its client begins to lag, and with -1 when it stops lagging."""
-        self.is_clogged = False
+        self.is_paused = False
         self._is_lagging = False
         self._paused_since = 0.0
         self._is_reading = False
@@ -132,11 +132,11 @@ class WsLane(asyncio.Protocol):
         return False
 
     def pause_writing(self) -> None:
-        self.is_clogged = True
+        self.is_paused = True
         self._paused_since = self._monotonic()
 
     def resume_writing(self) -> None:
-        self.is_clogged = False
+        self.is_paused = False
         self._set_lagging(False)
         if not self._is_closed:
             self._session.ready()
@@ -177,13 +177,13 @@ class WsLane(asyncio.Protocol):
 
     @property
     def _may_read(self) -> bool:
-        return not (self._is_closed or self.is_clogged or self._session.is_busy)
+        return not (self._is_closed or self.is_paused or self._session.is_busy)
 
     def _receive(self, message: bytes) -> None:
         try:
             self._session.receive(message)
         except Exception as error:
-            refusal = unforeseen(logger, "a WebSocket message", error)
+            refusal = refuse_unexpected_error(logger, "a WebSocket message", error)
             self.close(ws_frames.INTERNAL_ERROR, refusal.message)
 
     def _take_control(self, control: ControlMessage) -> None:
@@ -199,10 +199,10 @@ class WsLane(asyncio.Protocol):
 
     # -- calls of the worker -------------------------------------------------------------------------------
 
-    def check_patience(self, now: float) -> None:
+    def check_timeouts(self, now: float) -> None:
         """Apply the timeouts, and check the key. Called once a second."""
         self._empty_frames = 0
-        if self.is_clogged:
+        if self.is_paused:
             self._set_lagging(now - self._paused_since > LAGGING_SECONDS)
             if now - self._paused_since > CLOGGED_SECONDS_MAX:
                 self._session.too_slow()

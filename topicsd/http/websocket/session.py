@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
-from shared.contract.api_keys import READ, WRITE, Key
+from shared.contract.api_keys import READ, WRITE, ApiKey
 from shared.contract.errors import SHUTTING_DOWN, UNAUTHORIZED, Refusal
 from topicsd.engine.read.position import followed_epoch, position_past_head
 from topicsd.http.http1.connection import AHEAD_MAX
@@ -57,7 +57,7 @@ class MessageConnection(Protocol):
     """The connection that carries the messages."""
 
     @property
-    def is_clogged(self) -> bool:
+    def is_paused(self) -> bool:
         """Return whether written data has not left yet."""
         ...
 
@@ -105,7 +105,7 @@ def _refuse_past_head(pending: _PendingSubscribe) -> Refusal | None:
 
 class WsSession:
     def __init__(
-        self, connection: MessageConnection, dispatch: Dispatch, feeds: Feeds, key: Key | None
+        self, connection: MessageConnection, dispatch: Dispatch, feeds: Feeds, key: ApiKey | None
     ) -> None:
         self._connection = connection
         self._dispatch = dispatch
@@ -113,7 +113,7 @@ class WsSession:
         self._key = key
         self._subscriptions: dict[str, Subscription] = {}
         self._paused: list[Subscription] = []
-        self._read_limiter = Pace(dispatch.handlers.loop, lambda: connection.is_clogged, self._on_failure)
+        self._read_limiter = Pace(dispatch.handlers.loop, lambda: connection.is_paused, self._on_failure)
         self._publishing: set[WsCall] = set()
         self._waiting: tuple[Envelope, bytes] | None = None
         """The operation that starts when all operations in progress are answered."""
@@ -290,8 +290,8 @@ class WsSession:
     # -- results of the subscriptions ----------------------------------------------------------------------
 
     @property
-    def is_clogged(self) -> bool:
-        return self._connection.is_clogged
+    def is_paused(self) -> bool:
+        return self._connection.is_paused
 
     def hold(self, subscription: Subscription) -> None:
         self._paused.append(subscription)
@@ -354,8 +354,8 @@ class WsSession:
 
     def _cancel_waits(self) -> None:
         for call in list(self._publishing):
-            if call.hurry is not None:
-                call.hurry()
+            if call.cancel_wait is not None:
+                call.cancel_wait()
 
     def _end(self, code: str, message: str, close_code: int) -> None:
         cursors = {

@@ -17,11 +17,11 @@ from typing import Final
 
 from wsproto.utilities import generate_accept_token
 
-from shared.contract.api_keys import Key
+from shared.contract.api_keys import ApiKey
 from shared.contract.errors import FORBIDDEN, INVALID_REQUEST, SHUTTING_DOWN, UPGRADE_REQUIRED, Refusal
 from shared.http.head import Fields
 from topicsd.http.http1.timeouts import Connections
-from topicsd.http.websocket.connection import WsLane
+from topicsd.http.websocket.connection import WebSocketConnection
 from topicsd.http.websocket.session import WsSession
 from topicsd.service.call import Call, HttpCall
 from topicsd.service.dispatch import Dispatch
@@ -37,7 +37,7 @@ class WebSockets:
         self._watching = dispatch.watching
         self._connections = connections
 
-    def open(self, call: Call, key: Key | None) -> None:
+    def open(self, call: Call, key: ApiKey | None) -> None:
         refusal = self._refuse(call, has_key=key is not None)
         if refusal is not None:
             call.refuse(refusal)
@@ -45,7 +45,7 @@ class WebSockets:
         assert isinstance(call, HttpCall)
         self._watching.permits.enter("" if key is None else key.id, partial(self._on_permit, call, key))
 
-    def _on_permit(self, call: HttpCall, key: Key | None, refusal: Refusal | None) -> None:
+    def _on_permit(self, call: HttpCall, key: ApiKey | None, refusal: Refusal | None) -> None:
         """Open the WebSocket, once the stream is permitted and counted."""
         if refusal is not None:
             call.refuse(refusal)
@@ -57,18 +57,18 @@ class WebSockets:
         else:
             self._open(call, key)
 
-    def _release(self, key: Key | None) -> None:
+    def _release(self, key: ApiKey | None) -> None:
         self._watching.permits.leave("" if key is None else key.id)
         self._watching.count_stream(-1)
 
-    def _open(self, call: HttpCall, key: Key | None) -> None:
+    def _open(self, call: HttpCall, key: ApiKey | None) -> None:
         accept = generate_accept_token(call.fields.websocket_key.encode())
         head = (
             b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
             b"sec-websocket-accept: %b\r\n\r\n" % accept
         )
         handlers = self._dispatch.handlers
-        connection = WsLane(
+        connection = WebSocketConnection(
             head,
             handlers.body_bytes_max,
             self._connections,

@@ -61,7 +61,7 @@ class QueueHandlers:
             ]
             call.send_parts(parts, sum(map(len, parts)))
 
-        call.hurry = claim(self._shard, call.name, request, reply_of(call, respond))
+        call.cancel_wait = claim(self._shard, call.name, request, reply_of(call, respond))
 
     def _explain(self, call: Call) -> None:
         seq = query_number(call.query, "seq")

@@ -153,7 +153,7 @@ class _Redrive:
         self._move_size = min(MOVED_AT_ONCE, count, redrives.shard.settings.max_batch_records)
 
     def begin(self) -> None:
-        self._call.hurry = self._cancel
+        self._call.cancel_wait = self._cancel
         if self._request.from_ts is None:
             self._resume()
             return
@@ -275,7 +275,7 @@ class _Redrive:
 
     def _release(self) -> None:
         self._redrives.running.discard(self._topic)
-        self._call.hurry = None
+        self._call.cancel_wait = None
 
     def _answer(self, is_done: bool, stopped_by: str | None = None) -> None:
         self._release()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from shared.contract.api_keys import READ, WRITE, Key, Keys
+from shared.contract.api_keys import READ, WRITE, ApiKey, ApiKeys
 from shared.contract.errors import INVALID_REQUEST, NOT_ACCEPTABLE, Refusal
 from shared.contract.names import refuse_topic_name
 from shared.runtime.disk_thread import Loop
@@ -46,7 +46,7 @@ class WorkOpener:
         self._streams = WorkStreams(shard, loop, count)
         self._is_draining = False
 
-    def open(self, call: Call, key: Key | None) -> None:
+    def open(self, call: Call, key: ApiKey | None) -> None:
         request = self._request(call)
         if isinstance(request, Refusal):
             call.refuse(request)
@@ -94,7 +94,7 @@ class WorkOpener:
         except Exception as error:
             call.fail("work", error)
 
-    def check_keys(self, keys: Keys) -> None:
+    def check_keys(self, keys: ApiKeys) -> None:
         """End the streams whose key was removed or no longer covers them."""
         self._streams.end_where_not(lambda key_id, name: keys.allow(key_id, READ_AND_WRITE, [name]))
 

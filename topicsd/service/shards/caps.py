@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from shared.contract.errors import NOT_READY, THROTTLED, Refusal
-from shared.ipc.link import FRONT, LinkKind, LinkPool
+from shared.ipc.link import SUPERVISOR, LinkKind, LinkPool
 from shared.text.message import size_text
 from topicsd.engine.requests import AppendRequest
 from topicsd.engine.state import ShardState
@@ -78,7 +78,7 @@ class Caps:
             assert self._links is not None
             self._pending[name] = [PendingCreation(create, refuse)]
             on_answer = partial(self._on_answer, name)
-            self._links.call(FRONT, LinkKind.RESERVE_TOPIC, _encode_shard(self._shard), on_answer)
+            self._links.call(SUPERVISOR, LinkKind.RESERVE_TOPIC, _encode_shard(self._shard), on_answer)
 
     def _is_near_cap(self) -> bool:
         peers = self._peers

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from shared.contract.api_keys import KEY_PLACES, Key
+from shared.contract.api_keys import KEY_PLACES, ApiKey
 from shared.contract.errors import THROTTLED, Refusal
 
 
@@ -25,7 +25,7 @@ class InFlight:
         self._own = memoryview(array("Q", [0]) * KEY_PLACES) if own is None else own
         self._others = others
 
-    def enter(self, key: Key) -> Callable[[], None] | Refusal:
+    def enter(self, key: ApiKey) -> Callable[[], None] | Refusal:
         """Count one more request of the key; return the callback for its answer, or a refusal."""
         place = key.place
         count = self._own[place]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from shared.ipc.link import Asked, Question
+from shared.ipc.link import LinkRequest, LinkCall
 from topicsd.stream.stream import Stream, do_nothing
 
 IN_FLIGHT_BYTES_MAX: Final = 256 << 10
@@ -20,22 +20,22 @@ OpenStream = Callable[[bytes], Stream]
 class LinkStream:
     """The stream at the home shard. Its first part is the header fields; its answer is empty."""
 
-    __slots__ = ("_in_flight", "_request", "is_clogged", "on_lost", "on_ready")
+    __slots__ = ("_in_flight", "_request", "is_paused", "on_lost", "on_ready")
 
-    def __init__(self, request: Asked, fields: bytes) -> None:
+    def __init__(self, request: LinkRequest, fields: bytes) -> None:
         self._request = request
         self._in_flight = 0
-        self.is_clogged = False
+        self.is_paused = False
         self.on_ready: Callable[[], None] = do_nothing
         self.on_lost: Callable[[], None] = do_nothing
-        request.credit = self._credit
-        request.hurry = self._on_lost
-        request.piece(fields)
+        request.on_credit = self._credit
+        request.cancel_wait = self._on_lost
+        request.send_part(fields)
 
     def write(self, data: bytes) -> None:
         self._in_flight += len(data)
-        self.is_clogged = self._in_flight >= IN_FLIGHT_BYTES_MAX
-        self._request.piece(data)
+        self.is_paused = self._in_flight >= IN_FLIGHT_BYTES_MAX
+        self._request.send_part(data)
 
     def close(self) -> None:
         self.on_lost = self.on_ready = do_nothing
@@ -43,8 +43,8 @@ class LinkStream:
 
     def _credit(self, size_bytes: int) -> None:
         self._in_flight -= size_bytes
-        if self.is_clogged and self._in_flight * 2 < IN_FLIGHT_BYTES_MAX:
-            self.is_clogged = False
+        if self.is_paused and self._in_flight * 2 < IN_FLIGHT_BYTES_MAX:
+            self.is_paused = False
             self.on_ready()
 
     def _on_lost(self) -> None:
@@ -59,12 +59,12 @@ class StreamRelay:
 
     __slots__ = ("_call", "_open", "_stream", "_uncredited")
 
-    def __init__(self, call: Question, open_stream: OpenStream) -> None:
+    def __init__(self, call: LinkCall, open_stream: OpenStream) -> None:
         self._call = call
         self._open = open_stream
         self._stream: Stream | None = None
         self._uncredited = 0
-        call.piece = self._on_part
+        call.on_part = self._on_part
 
     @property
     def is_open(self) -> bool:
@@ -77,16 +77,16 @@ class StreamRelay:
 
     def _on_part(self, data: bytes) -> None:
         if self._stream is None:
-            if self._call.is_hurried:
+            if self._call.is_wait_cancelled:
                 # The client is gone or about to be closed; the home shard ends the stream.
                 return
             self._stream = self._open(data)
             self._stream.on_ready = self._send_credit
-            self._stream.on_lost = self._call.hurry
+            self._stream.on_lost = self._call.cancel_wait
             return
         self._stream.write(data)
         self._uncredited += len(data)
-        if not self._stream.is_clogged:
+        if not self._stream.is_paused:
             self._send_credit()
 
     def _send_credit(self) -> None:

@@ -19,11 +19,11 @@ from typing import Any, Final
 
 import msgspec
 
-from shared.contract.api_keys import Key
+from shared.contract.api_keys import ApiKey
 from shared.contract.errors import IN_DOUBT, NOT_READY, Refusal
 from shared.http.answer import CLOSE
-from shared.ipc.link import FRONT, LARGE_PAYLOAD_BYTES, NEVER_SENT, LinkKind, LinkPool
-from shared.ipc.remote_request import Forwarded, decode_answer, encode_forwarded
+from shared.ipc.link import SUPERVISOR, LARGE_PAYLOAD_BYTES, NEVER_SENT, LinkKind, LinkPool
+from shared.ipc.remote_request import RemoteRequest, decode_answer, encode_remote_request
 from shared.runtime.body_memory import SharedBody
 from shared.runtime.disk_thread import Loop
 from topicsd.service.call import Call
@@ -83,7 +83,7 @@ class RemoteCaller:
         self.is_ending = is_ending
         self.count = 0
 
-    def start(self, operation: str, owner: int | None, call: Call, key: Key | None) -> None:
+    def start(self, operation: str, owner: int | None, call: Call, key: ApiKey | None) -> None:
         """Send the request to the owner, or to the supervisor for None, and answer the call."""
         if owner is not None and self.peers is not None:
             refusal = self.peers.refusal(owner)
@@ -92,7 +92,7 @@ class RemoteCaller:
                 return
         self.count += 1
         fields = call.fields
-        request = Forwarded(
+        request = RemoteRequest(
             operation,
             call.name,
             call.query,
@@ -118,7 +118,7 @@ class RemoteCall(msgspec.Struct, eq=False):
     caller: RemoteCaller
     owner: int | None
     call: Call
-    request: Forwarded
+    request: RemoteRequest
     first_sent: float = -1.0
     """Time of the first attempt, once that is in doubt; negative before."""
     relay: StreamRelay | None = None
@@ -127,20 +127,20 @@ class RemoteCall(msgspec.Struct, eq=False):
 
     def send(self) -> None:
         request, call = self.request, self.call
-        peer = FRONT if self.owner is None else str(self.owner)
+        peer = SUPERVISOR if self.owner is None else str(self.owner)
         separate_body: bytes | SharedBody = b""
         if self.owner is not None and not request.body:
             separate_body = call.shared_body or call.body
-        payload = encode_forwarded(request)
+        payload = encode_remote_request(request)
         link_call = self.caller.links.call(peer, LinkKind.REQUEST, payload, self._on_answer, separate_body)
         if request.operation in WAITS:
-            call.hurry = link_call.hurry
+            call.cancel_wait = link_call.cancel_wait
         if request.operation in STREAMS:
             self.relay = StreamRelay(link_call, call.open_stream)
 
     def _on_answer(self, answer: bytes | None) -> None:
         call = self.call
-        call.hurry = None
+        call.cancel_wait = None
         if self.relay is not None and self.relay.is_open:
             self.relay.close()
         elif answer:
@@ -179,7 +179,7 @@ class RemoteCall(msgspec.Struct, eq=False):
             call.refuse(self._in_doubt())
             return
         self.timer = caller.loop.call_later(RETRY_SECONDS, self._retry)
-        call.hurry = self._cancel_retry
+        call.cancel_wait = self._cancel_retry
 
     def _retry(self) -> None:
         caller = self.caller
@@ -187,13 +187,13 @@ class RemoteCall(msgspec.Struct, eq=False):
         if peers is not None and self.owner is not None and peers.refusal(self.owner) is not None:
             self._retry_later()
             return
-        self.call.hurry = None
-        self.request.asked_ms = int((caller.monotonic() - self.first_sent) * 1000) + 1
+        self.call.cancel_wait = None
+        self.request.retried_after_ms = int((caller.monotonic() - self.first_sent) * 1000) + 1
         self.send()
 
     def _cancel_retry(self) -> None:
         self.timer.cancel()
-        self.call.hurry = None
+        self.call.cancel_wait = None
         self.call.refuse(self._in_doubt())
 
     # -- refusals ------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from shared.contract.errors import NOT_READY, THROTTLED, Refusal
-from shared.ipc.link import FRONT, LinkKind, LinkPool
+from shared.ipc.link import SUPERVISOR, LinkKind, LinkPool
 from shared.ipc.stream_count import StreamCount
 from shared.settings.settings import Settings
 from topicsd.service.shards.peers import Peers
@@ -43,13 +43,13 @@ class StreamPermits:
         def on_answer(answer: bytes | None) -> None:
             reply(self._refusal(_decode_limit(answer)) if answer else _cannot_count())
 
-        self._links.call(FRONT, LinkKind.ENTER_STREAM, _encode([self._pid, key_id]), on_answer)
+        self._links.call(SUPERVISOR, LinkKind.ENTER_STREAM, _encode([self._pid, key_id]), on_answer)
 
     def leave(self, key_id: str) -> None:
         if not self._pid:
             self._count.leave(_HERE, key_id)
         else:
-            self._links.call(FRONT, LinkKind.LEAVE_STREAM, _encode([self._pid, key_id]), _ignore_answer)
+            self._links.call(SUPERVISOR, LinkKind.LEAVE_STREAM, _encode([self._pid, key_id]), _ignore_answer)
 
     def _refusal(self, limit: str) -> Refusal | None:
         if not limit:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from shared.contract.api_keys import Key
+from shared.contract.api_keys import ApiKey
 from shared.contract.errors import INVALID_REQUEST, Refusal
 from shared.contract.json_bounds import may_hold_nul
 from shared.contract.names import refuse_topic_name
@@ -32,7 +32,7 @@ _WATCH: Final = JsonBody(WatchBody, '{"topics":{"orders":{"tail":true}}}')
 
 
 def decode_watch(
-    body: bytes, key: Key | None, is_lenient: bool, settings: Settings, clock: Clock
+    body: bytes, key: ApiKey | None, is_lenient: bool, settings: Settings, clock: Clock
 ) -> WatchRequest | Refusal:
     """Decode and check the body; `is_lenient` skips topics that the key does not cover."""
     watch = _WATCH.decode(body)

@@ -10,11 +10,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from shared.contract.api_keys import Key
+from shared.contract.api_keys import ApiKey
 from shared.contract.errors import NOT_READY, THROTTLED, Refusal
 from shared.contract.watch_id import WatchIds
 from shared.contract.watch_request import WatchRequest, decode_watch_request, encode_watch_request
-from shared.ipc.link import FRONT, Asked, LinkKind, LinkPool
+from shared.ipc.link import SUPERVISOR, LinkRequest, LinkKind, LinkPool
 from shared.ipc.remote_request import decode_answer, encode_answer
 from shared.runtime.clock import Clock
 from shared.settings.settings import Settings
@@ -57,7 +57,7 @@ class WatchCreator:
         self._is_alone = peers is None or len(peers) == 1
         self._in_progress = 0
 
-    def create(self, call: Call, key: Key | None) -> None:
+    def create(self, call: Call, key: ApiKey | None) -> None:
         request = self._decode(call, key)
         if isinstance(request, Refusal):
             call.refuse(request)
@@ -65,9 +65,9 @@ class WatchCreator:
             self._create_alone(call, request)
         else:
             payload = encode_watch_request(request)
-            self._links.call(FRONT, LinkKind.MAKE_WATCH, payload, partial(self._pass_on, call))
+            self._links.call(SUPERVISOR, LinkKind.CREATE_SESSION, payload, partial(self._pass_on, call))
 
-    def _decode(self, call: Call, key: Key | None) -> WatchRequest | Refusal:
+    def _decode(self, call: Call, key: ApiKey | None) -> WatchRequest | Refusal:
         is_lenient = query_boolean(call.query, "lenient", False)
         if isinstance(is_lenient, Refusal):
             return is_lenient
@@ -101,7 +101,7 @@ class WatchCreator:
 
         self._creation.make(request, respond)
 
-    def create_counted(self, payload: bytes, link_request: Asked) -> None:
+    def create_counted(self, payload: bytes, link_request: LinkRequest) -> None:
         """Create a session that the supervisor has counted, as its home shard."""
         started = self._monotonic()
         request = decode_watch_request(payload)

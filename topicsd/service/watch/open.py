@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from shared.contract.api_keys import OTHER_NAME, Key
+from shared.contract.api_keys import NAME_NOT_COVERED, ApiKey
 from shared.contract.errors import FORBIDDEN, GONE, NOT_ACCEPTABLE, NOT_FOUND, SHUTTING_DOWN, Refusal
 from shared.contract.watch_id import WatchIds
 from topicsd.service.call import Call
@@ -43,7 +43,7 @@ class WatchOpener:
         self.is_draining = False
         """Whether new streams are refused."""
 
-    def open(self, call: Call, key: Key | None) -> None:
+    def open(self, call: Call, key: ApiKey | None) -> None:
         session = self._session_for(call.name, key)
         if not isinstance(session, Refusal) and not accepts_events(call.fields.accept):
             session = Refusal(NOT_ACCEPTABLE, "accept: must allow text/event-stream")
@@ -58,10 +58,10 @@ class WatchOpener:
         else:
             key_id = "" if key is None else key.id
             wait = _PermitWait(self, session, key_id, call)
-            call.hurry = wait.cancel
+            call.cancel_wait = wait.cancel
             self._permits.enter(key_id, wait.on_permit)
 
-    def _session_for(self, wid: str, key: Key | None) -> WatchSession | Refusal:
+    def _session_for(self, wid: str, key: ApiKey | None) -> WatchSession | Refusal:
         watch_id = self._ids.parse(wid)
         if watch_id is None:
             return NO_SESSION
@@ -73,7 +73,7 @@ class WatchOpener:
                 return OTHER_KEY
             # The prefixes may have changed since the session was created.
             if not all(map(key.allows_name, session.names)):
-                return OTHER_NAME
+                return NAME_NOT_COVERED
         return session
 
     def enter(self, session: WatchSession, key_id: str, call: Call) -> None:
@@ -121,12 +121,12 @@ class _PermitWait:
 
     def cancel(self) -> None:
         self._is_cancelled = True
-        self._call.hurry = None
+        self._call.cancel_wait = None
         self._call.refuse(STOPPING)
 
     def on_permit(self, refusal: Refusal | None) -> None:
         call = self._call
-        call.hurry = None
+        call.cancel_wait = None
         if self._is_cancelled:
             if refusal is None:
                 self._opener.leave(self._key_id)

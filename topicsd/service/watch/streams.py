@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from shared.contract.api_keys import READ, Keys
+from shared.contract.api_keys import READ, ApiKeys
 from shared.contract.errors import Refusal
 from shared.contract.watch_id import WatchIds
-from shared.ipc.link import Asked, LinkKind, LinkPool
+from shared.ipc.link import LinkRequest, LinkKind, LinkPool
 from shared.runtime.disk_thread import Loop
 from shared.settings.settings import Settings
 from topicsd.engine.routes.route import SourcePosition
@@ -26,7 +26,7 @@ from topicsd.stream.sessions.definition import Stand
 from topicsd.stream.sessions.open import WatchStreams
 from topicsd.stream.sessions.sessions import WatchSession, WatchSessions
 
-WATCHING: Final = frozenset({LinkKind.FEED, LinkKind.MAKE_WATCH, LinkKind.TOPIC_HEADS})
+WATCHING: Final = frozenset({LinkKind.FEED, LinkKind.CREATE_SESSION, LinkKind.TOPIC_HEADS})
 """Requests of other processes that this class answers."""
 READ_ONLY: Final = frozenset({READ})
 
@@ -87,10 +87,10 @@ class Streams:
         self._other_count += change
         self._publish()
 
-    def answer_link(self, kind: int, payload: bytes, link_request: Asked) -> None:
+    def answer_link(self, kind: int, payload: bytes, link_request: LinkRequest) -> None:
         if kind == LinkKind.FEED:
             self.feeds.answer(payload, link_request)
-        elif kind == LinkKind.MAKE_WATCH:
+        elif kind == LinkKind.CREATE_SESSION:
             self.creator.create_counted(payload, link_request)
         else:
             assert kind == LinkKind.TOPIC_HEADS
@@ -105,7 +105,7 @@ class Streams:
         """Count WebSockets whose clients have not read for a while."""
         self._other_lagging_count += change
 
-    def check_keys(self, keys: Keys) -> None:
+    def check_keys(self, keys: ApiKeys) -> None:
         """End the streams whose key was removed or no longer covers them."""
 
         def may_continue(session: WatchSession) -> bool:

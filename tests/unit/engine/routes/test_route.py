@@ -5,20 +5,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from shared.contract.route_rule import ForwardRule
+from shared.contract.route_rule import RouteRule
 from tests.harness.one_shard import OneShard, Told
 from topicsd.engine.routes.route import RouteDeleted, RoutePut, SourcePosition, delete_route, put_route
 
-RULE = ForwardRule("a>b", "a", "b")
+RULE = RouteRule("a>b", "a", "b")
 
 
-def send_put(one: OneShard, rule: ForwardRule) -> Told:
+def send_put(one: OneShard, rule: RouteRule) -> Told:
     reply = Told()
     put_route(one.shard.state, rule, reply)
     return reply
 
 
-def put(one: OneShard, rule: ForwardRule = RULE) -> Any:
+def put(one: OneShard, rule: RouteRule = RULE) -> Any:
     reply = send_put(one, rule)
     one.settle()
     return reply.answer
@@ -76,7 +76,7 @@ def test_one_that_leads_elsewhere_is_not_pointed_here() -> None:
     one = stage()
     one.put("c")
     put(one)
-    for other in (ForwardRule("a>b", "c", "b"), ForwardRule("a>b", "a", "c")):
+    for other in (RouteRule("a>b", "c", "b"), RouteRule("a>b", "a", "c")):
         refused = put(one, other)
         assert refused.code == "topic_exists_incompatible"
         assert refused.detail == {"reason": "router_repoint_forbidden"}
@@ -98,7 +98,7 @@ def test_where_a_source_of_another_shard_stands_is_asked() -> None:
     calls: list[Any] = []
     one.shard.state.find_source = lambda name, on_stand: calls.append((name, on_stand))
     reply = send_put(one, RULE)
-    missing = send_put(one, ForwardRule("r", "a", "nowhere"))
+    missing = send_put(one, RouteRule("r", "a", "nowhere"))
     assert missing.code == "topic_not_found"
     one.settle()
     assert not reply.came
@@ -119,11 +119,11 @@ def test_rules_outlive_every_end(end: str, durability: str, checkpoints: int) ->
     one.append("a", 1, 2, 3)
     one.put("b", durability=durability)
     put(one)
-    put(one, ForwardRule("gone", "a", "b"))
+    put(one, RouteRule("gone", "a", "b"))
     for _ in range(checkpoints):
         one.checkpoint()
     assert delete(one, "gone").deleted
-    put(one, ForwardRule("a>b", "a", "b", ["tag", "Eq", "x"]))
+    put(one, RouteRule("a>b", "a", "b", ["tag", "Eq", "x"]))
     expected = places(one)
     assert list(expected) == ["a>b"]
     getattr(one, end)()
@@ -135,7 +135,7 @@ def test_rules_outlive_every_end(end: str, durability: str, checkpoints: int) ->
 def test_rules_go_with_the_topic_they_copy_into(checkpoints: int) -> None:
     one = stage()
     put(one)
-    put(one, ForwardRule("2nd", "a", "b"))
+    put(one, RouteRule("2nd", "a", "b"))
     for _ in range(checkpoints):
         one.checkpoint()
     gone: list[str] = []
@@ -163,7 +163,7 @@ def test_a_rule_that_came_to_nothing_is_not_there() -> None:
     one = stage()
     put(one)
     one.disk.fail("sync_data")
-    assert put(one, ForwardRule("r", "a", "b")).code == "storage_failed"
+    assert put(one, RouteRule("r", "a", "b")).code == "storage_failed"
     assert list(places(one)) == ["a>b"]
 
 

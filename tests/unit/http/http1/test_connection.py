@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shared.ipc.link import NEVER_SENT
-from shared.ipc.remote_request import decode_forwarded, encode_answer
+from shared.ipc.remote_request import decode_remote_request, encode_answer
 from tests.harness.one_lane import AWAY, HOME, OneLane, append, diff, look
 from tests.harness.raw_client import request_bytes
 from topicsd.http.http1.connection import AHEAD_MAX, LARGE_BODY_BYTES
@@ -80,7 +80,7 @@ def test_an_early_answer_waits_for_the_answers_before_it(lane: OneLane) -> None:
     lane.settle()
     assert lane.wire.written == b""
     (_, _, first, answer_first), (_, _, _, answer_last) = lane.links.asked
-    assert decode_forwarded(first).name == AWAY
+    assert decode_remote_request(first).name == AWAY
     answer_last(encode_answer(200, b"", [b'{"n":3}']))
     assert lane.wire.written == b""
     answer_first(encode_answer(201, b"", [b'{"n":1}']))

@@ -8,7 +8,7 @@ import pytest
 
 from shared.contract.api_keys import parse_keys
 from shared.contract.endpoints import Match
-from topicsd.http.http1.head_cache import REMEMBERED_MAX, KnownFields, KnownHeads
+from topicsd.http.http1.head_cache import REMEMBERED_MAX, KnownFields, HeadCache
 
 SECRET = b"a-key-that-is-in-no-table-after-the-request"
 PLAIN = b"host: x\r\ncontent-length: 2"
@@ -22,8 +22,8 @@ class Dispatch:
 
 
 @pytest.fixture
-def heads() -> KnownHeads:
-    return KnownHeads(Dispatch())  # type: ignore[arg-type]
+def heads() -> HeadCache:
+    return HeadCache(Dispatch())  # type: ignore[arg-type]
 
 
 def reachable(start: object) -> Iterator[object]:
@@ -42,11 +42,11 @@ def reachable(start: object) -> Iterator[object]:
             waiting += gc.get_referents(one)
 
 
-def has_secret(heads: KnownHeads) -> bool:
+def has_secret(heads: HeadCache) -> bool:
     return any(isinstance(one, bytes) and SECRET in one for one in reachable(vars(heads)))
 
 
-def test_a_header_block_is_cached(heads: KnownHeads) -> None:
+def test_a_header_block_is_cached(heads: HeadCache) -> None:
     for block in (PLAIN, BLOCK):
         first = heads.fields(block)
         assert isinstance(first, KnownFields)
@@ -54,7 +54,7 @@ def test_a_header_block_is_cached(heads: KnownHeads) -> None:
     assert heads.known_fields(BLOCK) is None
 
 
-def test_no_key_is_cached_and_its_digest_authenticates_the_same(heads: KnownHeads) -> None:
+def test_no_key_is_cached_and_its_digest_authenticates_the_same(heads: HeadCache) -> None:
     known = heads.fields(BLOCK)
     assert isinstance(known, KnownFields)
     assert not has_secret(heads)
@@ -66,14 +66,14 @@ def test_no_key_is_cached_and_its_digest_authenticates_the_same(heads: KnownHead
 
 
 @pytest.mark.parametrize("name", ["token", "%74oken"])
-def test_a_line_with_a_token_is_not_cached(heads: KnownHeads, name: str) -> None:
+def test_a_line_with_a_token_is_not_cached(heads: HeadCache, name: str) -> None:
     for path in ("/v0/ws", "/v0/topics/a"):
         if path == "/v0/ws" or name == "token":
             heads.line(f"GET {path}?{name}={SECRET.decode()} HTTP/1.1".encode())
     assert not has_secret(heads)
 
 
-def test_the_cache_is_bounded(heads: KnownHeads) -> None:
+def test_the_cache_is_bounded(heads: HeadCache) -> None:
     for number in range(REMEMBERED_MAX + 10):
         heads.fields(BLOCK + b"%d" % number)
     assert sum(isinstance(one, KnownFields) for one in reachable(vars(heads))) <= REMEMBERED_MAX

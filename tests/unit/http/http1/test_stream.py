@@ -54,7 +54,7 @@ def test_writes_after_the_client_disconnected_are_ignored() -> None:
     stage.stream.connection_lost(None)
     stage.stream.write(b"two")
     stage.stream.close()
-    stage.stream.check_patience(time.monotonic())
+    stage.stream.check_timeouts(time.monotonic())
     assert (lost, stage.wire.take(), stage.connections) == ([1], b"headone", set())
 
 
@@ -62,5 +62,5 @@ def test_a_connection_may_be_lost_while_its_buffer_drains() -> None:
     stage = Stage()
     stage.stream.close()
     stage.wire.is_gone = True
-    stage.stream.check_patience(time.monotonic() + 1)
+    stage.stream.check_timeouts(time.monotonic() + 1)
     assert stage.wire.is_closed

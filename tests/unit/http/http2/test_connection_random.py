@@ -12,7 +12,7 @@ from shared.http.http2_preface import PREFACE
 from tests.harness.h2_client import frame, request_headers
 from tests.harness.one_lane import AWAY, HOME, OneLane
 from tests.harness.recording_transport import RecordingTransport
-from topicsd.http.http2.connection import H2Lane
+from topicsd.http.http2.connection import Http2Connection
 
 BODY = b'{"records":[{"data":1}]}'
 REQUESTS = (("POST", ""), ("POST", ""), ("POST", "/diff"), ("GET", ""), ("HEAD", ""), ("PUT", ""))
@@ -97,7 +97,7 @@ def test_a_connection_answers_or_ends_whatever_it_receives(
     rng = random.Random(seed)
     stage = OneLane()
     wire = RecordingTransport()
-    connection = H2Lane(stage.dispatch, stage.heads, stage)
+    connection = Http2Connection(stage.dispatch, stage.heads, stage)
     connection.connection_made(wire)
     client = Client(rng, rng.choice((0.0, 0.0, 0.01, 0.3)))
     connection.data_received(PREFACE + frame(4, 0, 0))
@@ -119,7 +119,7 @@ def test_a_connection_answers_or_ends_whatever_it_receives(
         elif act < 0.3:
             connection.resume_writing()
         elif act < 0.35:
-            connection.check_patience(stage.one.clock.monotonic() + rng.choice((5, 11)))
+            connection.check_timeouts(stage.one.clock.monotonic() + rng.choice((5, 11)))
         elif act < 0.36:
             connection.drain()
         if act < 0.7:

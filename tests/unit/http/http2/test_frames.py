@@ -41,7 +41,7 @@ def test_frames_are_unchanged_however_they_are_split() -> None:
             while isinstance(one := cutter.next(), Http2Frame):
                 received.append(one.data)
         assert received == sent
-        assert not cutter.is_inside
+        assert not cutter.has_partial
 
 
 @pytest.mark.parametrize("cut", range(len(PREFACE) + 1))
@@ -124,4 +124,4 @@ def test_unknown_settings_are_removed() -> None:
 def test_only_data_frames_have_the_timeout_of_a_body(part: bytes, awaits_head: bool) -> None:
     cutter = _cutter_after(part)
     assert cutter.next() is None
-    assert (cutter.is_inside, cutter.awaits_head, cutter.pending_bytes) == (True, awaits_head, len(part))
+    assert (cutter.has_partial, cutter.awaits_head, cutter.pending_bytes) == (True, awaits_head, len(part))

@@ -5,15 +5,15 @@ from __future__ import annotations
 from hpack import Encoder
 
 from shared.http.http2_preface import PREFACE
-from shared.http.pace import PATIENCE_SECONDS
+from shared.http.pace import CLIENT_TIMEOUT_SECONDS
 from tests.harness.h2_client import frame, request_headers
 from tests.harness.one_lane import HOME, OneLane
 from tests.harness.recording_transport import RecordingTransport
-from topicsd.http.http2.connection import STREAMS_TIMEOUT_SECONDS, H2Lane
+from topicsd.http.http2.connection import STREAMS_TIMEOUT_SECONDS, Http2Connection
 from topicsd.stream.event_stream import CLOGGED_SECONDS_MAX
 
 
-def paused_connection(path: str) -> tuple[OneLane, H2Lane, RecordingTransport]:
+def paused_connection(path: str) -> tuple[OneLane, Http2Connection, RecordingTransport]:
     """Return a connection with one request, whose client stopped reading."""
     stage = OneLane()
     queue = b'{"type":"queue"}'
@@ -23,7 +23,7 @@ def paused_connection(path: str) -> tuple[OneLane, H2Lane, RecordingTransport]:
     stage.receive(b"content-length: %d\r\n\r\n%b" % (len(queue), queue))
     stage.settle()
     wire = RecordingTransport()
-    connection = H2Lane(stage.dispatch, stage.heads, stage)
+    connection = Http2Connection(stage.dispatch, stage.heads, stage)
     connection.connection_made(wire)
     block = Encoder().encode(request_headers("GET", path))
     connection.data_received(PREFACE + frame(4, 0, 0) + frame(1, 5, 1, block))
@@ -36,17 +36,17 @@ def paused_connection(path: str) -> tuple[OneLane, H2Lane, RecordingTransport]:
 def test_a_connection_without_streams_is_aborted_after_the_client_timeout() -> None:
     stage, connection, wire = paused_connection(f"/v0/topics/{HOME}")
     now = stage.one.clock.monotonic()
-    connection.check_patience(now + PATIENCE_SECONDS - 1)
+    connection.check_timeouts(now + CLIENT_TIMEOUT_SECONDS - 1)
     assert not wire.is_aborted
-    connection.check_patience(now + PATIENCE_SECONDS + 1)
+    connection.check_timeouts(now + CLIENT_TIMEOUT_SECONDS + 1)
     assert wire.is_aborted
 
 
 def test_a_connection_with_a_stream_is_kept_until_the_stream_times_out() -> None:
     stage, connection, wire = paused_connection(f"/v0/topics/{HOME}/work?node=a")
     now = stage.one.clock.monotonic()
-    for seconds in (PATIENCE_SECONDS + 1, CLOGGED_SECONDS_MAX + 1):
-        connection.check_patience(now + seconds)
+    for seconds in (CLIENT_TIMEOUT_SECONDS + 1, CLOGGED_SECONDS_MAX + 1):
+        connection.check_timeouts(now + seconds)
         assert not wire.is_aborted
-    connection.check_patience(now + STREAMS_TIMEOUT_SECONDS + 1)
+    connection.check_timeouts(now + STREAMS_TIMEOUT_SECONDS + 1)
     assert wire.is_aborted

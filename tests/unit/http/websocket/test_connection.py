@@ -12,7 +12,7 @@ from tests.harness.recording_transport import RecordingTransport
 from tests.harness.ws_client import TEXT, masked
 from topicsd.http.http1.timeouts import Connection, Lingering
 from topicsd.http.websocket import frames as ws_frames
-from topicsd.http.websocket.connection import WsLane
+from topicsd.http.websocket.connection import WebSocketConnection
 from topicsd.stream.event_stream import CLOGGED_SECONDS_MAX, LAGGING_SECONDS
 
 MESSAGE = masked(0x80 | TEXT, b"{}")
@@ -54,7 +54,7 @@ class Stage:
         self.session = Listener()
         self.wire = RecordingTransport()
         self.ends = 0
-        self.connection = WsLane(b"head", 1 << 16, self, self.clock.monotonic, lambda _: self.session)
+        self.connection = WebSocketConnection(b"head", 1 << 16, self, self.clock.monotonic, lambda _: self.session)
         self.connection.on_end = self.end
         self.lagging = 0
         self.connection.on_lag = self.lag
@@ -98,27 +98,27 @@ def test_messages_of_a_paused_client_wait_until_it_times_out() -> None:
     stage.connection.pause_writing()
     stage.connection.data_received(MESSAGE)
     assert stage.session.messages == []
-    stage.connection.check_patience(stage.clock.monotonic() + CLOGGED_SECONDS_MAX - 1)
+    stage.connection.check_timeouts(stage.clock.monotonic() + CLOGGED_SECONDS_MAX - 1)
     assert stage.session.calls == []
     stage.connection.resume_writing()
     assert (stage.session.calls, len(stage.session.messages)) == (["ready"], 1)
     stage.connection.pause_writing()
-    stage.connection.check_patience(stage.clock.monotonic() + CLOGGED_SECONDS_MAX + 1)
+    stage.connection.check_timeouts(stage.clock.monotonic() + CLOGGED_SECONDS_MAX + 1)
     assert stage.session.calls == ["ready", "too slow"]
 
 
 def test_a_client_that_has_not_read_for_a_while_lags_until_it_reads_or_ends() -> None:
     stage = Stage()
     stage.connection.pause_writing()
-    stage.connection.check_patience(stage.clock.monotonic() + LAGGING_SECONDS - 1)
+    stage.connection.check_timeouts(stage.clock.monotonic() + LAGGING_SECONDS - 1)
     assert stage.lagging == 0
     for seconds in (1, 2):
-        stage.connection.check_patience(stage.clock.monotonic() + LAGGING_SECONDS + seconds)
+        stage.connection.check_timeouts(stage.clock.monotonic() + LAGGING_SECONDS + seconds)
         assert stage.lagging == 1
     stage.connection.resume_writing()
     assert stage.lagging == 0
     stage.connection.pause_writing()
-    stage.connection.check_patience(stage.clock.monotonic() + LAGGING_SECONDS + 1)
+    stage.connection.check_timeouts(stage.clock.monotonic() + LAGGING_SECONDS + 1)
     stage.connection.connection_lost(None)
     assert stage.lagging == 0
 
@@ -142,7 +142,7 @@ def test_a_connection_ends_once_whichever_side_ends_it() -> None:
 
 def test_a_connection_lost_before_it_began_ends_too() -> None:
     stage = Stage()
-    connection = WsLane(b"head", 1 << 16, stage, stage.clock.monotonic, lambda _: stage.session)
+    connection = WebSocketConnection(b"head", 1 << 16, stage, stage.clock.monotonic, lambda _: stage.session)
     connection.on_end = stage.end
     connection.connection_lost(None)
     assert stage.ends == 1

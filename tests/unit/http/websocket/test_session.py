@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shared.contract.api_keys import ALL_SCOPES, Key
+from shared.contract.api_keys import ALL_SCOPES, ApiKey
 from shared.contract.names import topic_id
 from shared.http.answer import CLOSE
 from shared.ipc.placement import shard_of
@@ -135,7 +135,7 @@ def test_an_unexpected_error_ends_the_socket_after_its_answer() -> None:
 
 
 def test_publishes_count_as_requests_of_their_key() -> None:
-    key = Key("12345678", ALL_SCOPES, ())
+    key = ApiKey("12345678", ALL_SCOPES, ())
     socket = OneSocket(key=key, max_inflight_per_key=2)
     for number in range(3):
         socket.publish(AWAY, request_id=number)
@@ -157,11 +157,11 @@ def test_a_paused_socket_receives_no_records() -> None:
     socket.settle()
     socket.say("subscribe", topic=HOME, tail=True)
     socket.settle()
-    socket.wire.is_clogged = True
+    socket.wire.is_paused = True
     for _ in range(3):
         socket.publish(HOME)
         assert _kinds(socket.settle()) == ["ack"]
-    socket.wire.is_clogged = False
+    socket.wire.is_paused = False
     socket.session.ready()
     record, caught_up = socket.settle()
     assert [one["$seq"] for one in record["records"]] == [2, 3, 4]
@@ -174,18 +174,18 @@ def test_a_topic_unsubscribed_while_paused_is_not_delivered() -> None:
     socket.settle()
     socket.say("subscribe", topic=HOME, tail=True)
     socket.settle()
-    socket.wire.is_clogged = True
+    socket.wire.is_paused = True
     socket.publish(HOME)
     socket.settle()
     socket.say("unsubscribe", topic=HOME)
-    socket.wire.is_clogged = False
+    socket.wire.is_paused = False
     socket.take()
     socket.session.ready()
     assert socket.settle() == []
 
 
 def test_a_subscribe_to_many_topics_counts_as_one_request() -> None:
-    key = Key("12345678", ALL_SCOPES, ())
+    key = ApiKey("12345678", ALL_SCOPES, ())
     socket = OneSocket(key=key, max_inflight_per_key=1)
     names = [name for name in (f"n{n}" for n in range(40)) if shard_of(topic_id(name), SHARDS) == 1]
     socket.say("subscribe", topics=names)

@@ -18,7 +18,7 @@ from h2.events import ConnectionTerminated
 
 from router.accept.placer import refusal_of
 from shared.contract.names import topic_id
-from shared.http.http2_preface import PREFACE, TURNED_AWAY
+from shared.http.http2_preface import PREFACE, REJECTION
 from shared.ipc.placement import shard_of
 from tests.harness.front_stage import END_SOON, IMPATIENT, TIMES, FrontStage, connect, request, until
 
@@ -118,10 +118,10 @@ def test_an_http_2_client_receives_goaway_while_no_worker_is_ready() -> None:
             await stage.connect() as client,
         ):
             client.send(PREFACE)
-            assert await client.rest() == TURNED_AWAY
+            assert await client.rest() == REJECTION
             wire = H2Connection(H2Configuration())
             wire.initiate_connection()
-            last = wire.receive_data(TURNED_AWAY)[-1]
+            last = wire.receive_data(REJECTION)[-1]
             assert isinstance(last, ConnectionTerminated)
             # No stream was processed: the client may send all of them again.
             assert (last.last_stream_id, last.error_code) == (0, 0)

@@ -12,7 +12,7 @@ from router.accept.connection_router import Front
 from router.accept.placer import Placer
 from shared.contract.errors import NOT_READY, Refusal
 from shared.contract.watch_id import WatchIds
-from shared.ipc.handoff import Handed
+from shared.ipc.handoff import HandoffMessage
 from shared.runtime.clock import SystemClock
 from tests.harness.front_stage import request, until
 
@@ -65,7 +65,7 @@ def test_a_returned_connection_is_refused_although_its_shard_is_ready_again() ->
     async def run() -> bytes:
         front = Front(_FullShards(), SystemClock(), lambda connection, data: True, PLACER)
         client, accepted = socket.socketpair()
-        front.returned(0, [Handed(accepted.detach(), b"")])
+        front.returned(0, [HandoffMessage(accepted.detach(), b"")])
         answer = client.recv(4096)
         client.close()
         front.close()

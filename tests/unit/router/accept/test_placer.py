@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from router.accept.placer import ANY_WORKER, CACHED_MAX, CONTROL, Placer
-from shared.contract.endpoints import ROUTES
+from shared.contract.endpoints import ENDPOINTS
 from shared.contract.names import topic_id
 from shared.contract.watch_id import WatchIds
 from shared.http.head import LINE_BYTES_MAX
@@ -19,7 +19,7 @@ def placer() -> Placer:
     return Placer(IDS)
 
 
-@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.operation)
+@pytest.mark.parametrize("route", ENDPOINTS, ids=lambda route: route.operation)
 def test_every_endpoint_is_placed(placer: Placer, route: object) -> None:
     path = route.pattern.replace(":topic", "orders").replace(":router", "r").replace(":wid", WID)  # type: ignore[attr-defined]
     line = f"{route.method} {path}?x=1 HTTP/1.1\r\n".encode()  # type: ignore[attr-defined]

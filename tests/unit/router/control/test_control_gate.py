@@ -347,7 +347,7 @@ def test_a_client_that_does_not_read_is_disconnected(
     monkeypatch: pytest.MonkeyPatch, last: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr(control_gate, "CHECK_SECONDS", 0.1)
-    monkeypatch.setattr("shared.http.pace.PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr("shared.http.pace.CLIENT_TIMEOUT_SECONDS", 0.5)
     monkeypatch.setattr(Outflow.is_stuck, "__defaults__", (0.5,))
 
     async def play(stage: FrontStage) -> None:

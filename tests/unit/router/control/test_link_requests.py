@@ -19,11 +19,11 @@ from router.control.link_requests import SupervisorLink
 from router.control.reserved_count import ReservedCount
 from router.control.watch_home import WatchHome
 from shared.contract.errors import Refusal
-from shared.contract.route_rule import ForwardRule, TopicGone, decode_names, encode_forward
+from shared.contract.route_rule import RouteRule, TopicDeletion, decode_names, encode_route_message
 from shared.contract.watch_request import WatchRequest, encode_watch_request
 from shared.http.answer import CLOSE
 from shared.ipc.board import Board, WorkerState
-from shared.ipc.link import FRONT, NEVER_SENT, LinkKind, LinkPool, serve_links
+from shared.ipc.link import SUPERVISOR, NEVER_SENT, LinkKind, LinkPool, serve_links
 from shared.ipc.remote_request import decode_answer
 from shared.ipc.stream_count import StreamCount
 from tests.harness.whole_server import name_on
@@ -60,12 +60,12 @@ class Control:
 class Routes:
     """Answers with what it receives."""
 
-    async def put(self, rule: ForwardRule) -> ControlAnswer:
+    async def put(self, rule: RouteRule) -> ControlAnswer:
         if rule.name == "broken":
             raise ZeroDivisionError
         return 201, {"put": [rule.name, rule.source, rule.dest]}, b""
 
-    async def end_routes_of_topic(self, deleted: TopicGone) -> list[str]:
+    async def end_routes_of_topic(self, deleted: TopicDeletion) -> list[str]:
         if deleted.name == "broken":
             raise ZeroDivisionError
         return [deleted.name, str(deleted.epoch)]
@@ -98,7 +98,7 @@ async def forward(instance: str, operation: str) -> tuple[int, bytes, bytes]:
     links = LinkPool(instance)
     answered: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
     request = msgspec.msgpack.encode([operation, "", "a=b", "application/json", "*/*", "", b""])
-    links.call(FRONT, LinkKind.REQUEST, request, answered.set_result)
+    links.call(SUPERVISOR, LinkKind.REQUEST, request, answered.set_result)
     answer = await asyncio.wait_for(answered, 5)
     links.close()
     assert answer is not None, "the supervisor was not reached"
@@ -168,7 +168,7 @@ def test_a_hung_shard_counts_as_not_answering(monkeypatch: pytest.MonkeyPatch) -
 async def ask(instance: str, kind: LinkKind, payload: bytes) -> bytes:
     links = LinkPool(instance)
     answered: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
-    links.call(FRONT, kind, payload, answered.set_result)
+    links.call(SUPERVISOR, kind, payload, answered.set_result)
     answer = await asyncio.wait_for(answered, 5)
     links.close()
     assert answer is not None
@@ -193,11 +193,11 @@ def test_a_session_is_created_at_its_home_shard_and_the_answer_is_passed_on() ->
         for shard in range(2):
             link._board.slot(shard).state = WorkerState.READY
         worker = await serve_links(instance, "1", serve)
-        assert await ask(instance, LinkKind.MAKE_WATCH, watch_of(1)) == b"as it is"
-        assert seen == [(LinkKind.MAKE_WATCH, watch_of(1))]
+        assert await ask(instance, LinkKind.CREATE_SESSION, watch_of(1)) == b"as it is"
+        assert seen == [(LinkKind.CREATE_SESSION, watch_of(1))]
         worker.close()
         # The other shard was never reached, so its session is not counted.
-        answer = await ask(instance, LinkKind.MAKE_WATCH, watch_of(0))
+        answer = await ask(instance, LinkKind.CREATE_SESSION, watch_of(0))
         assert struct.unpack_from("<H", answer)[0] == 503
         assert b'"shard":0' in answer
         link._watches.sessions.read_board()
@@ -228,11 +228,11 @@ def test_the_streams_of_a_dead_process_are_no_longer_counted() -> None:
 def test_a_put_of_a_route_is_answered_as_any_request() -> None:
     async def play(link: SupervisorLink, instance: str) -> None:
         for name, status in (("a>b", 201), ("broken", 500)):
-            rule = encode_forward(ForwardRule(name, "a", "b"))
-            answer_status, fields, _ = decode_answer(await ask(instance, LinkKind.PUT_FORWARD, rule))
+            rule = encode_route_message(RouteRule(name, "a", "b"))
+            answer_status, fields, _ = decode_answer(await ask(instance, LinkKind.PUT_ROUTE, rule))
             assert (answer_status, fields.endswith(CLOSE)) == (status, status == 500)
-        rule = encode_forward(ForwardRule("r", "a", "b"))
-        _, _, body = decode_answer(await ask(instance, LinkKind.PUT_FORWARD, rule))
+        rule = encode_route_message(RouteRule("r", "a", "b"))
+        _, _, body = decode_answer(await ask(instance, LinkKind.PUT_ROUTE, rule))
         assert json.loads(body) == {"put": ["r", "a", "b"]}
 
     run(play)
@@ -241,7 +241,7 @@ def test_a_put_of_a_route_is_answered_as_any_request() -> None:
 def test_a_deleted_topic_ends_its_routes() -> None:
     async def play(link: SupervisorLink, instance: str) -> None:
         for name, names in (("a", ["a", "7"]), ("broken", [])):
-            gone = encode_forward(TopicGone(name, 7))
+            gone = encode_route_message(TopicDeletion(name, 7))
             assert decode_names(await ask(instance, LinkKind.TOPIC_DELETED, gone)) == names
 
     run(play)
@@ -255,9 +255,9 @@ def test_a_request_that_changes_state_has_no_timeout(monkeypatch: pytest.MonkeyP
         worker = await serve_links(
             instance, "0", lambda kind, payload, reply: loop.call_later(0.2, reply, b"late") and None
         )
-        assert await link.ask(0, LinkKind.LIST_FORWARDS, b"") is None
-        assert await link.ask(0, LinkKind.PUT_FORWARD, b"") == b"late"
+        assert await link.ask(0, LinkKind.LIST_ROUTES, b"") is None
+        assert await link.ask(0, LinkKind.PUT_ROUTE, b"") == b"late"
         worker.close()
-        assert await link.ask(1, LinkKind.PUT_FORWARD, b"") == NEVER_SENT
+        assert await link.ask(1, LinkKind.PUT_ROUTE, b"") == NEVER_SENT
 
     run(play)

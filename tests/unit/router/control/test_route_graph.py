@@ -9,14 +9,14 @@ import pytest
 
 from router.control.route_graph import RouteGraph
 from shared.contract.errors import Refusal
-from shared.contract.route_rule import ForwardRule
+from shared.contract.route_rule import RouteRule
 from tests.harness.whole_server import name_on
 
 SHARDS = 3
 
 
-def rule(name: str, source: str, dest: str, **options: Any) -> ForwardRule:
-    return ForwardRule(name, source, dest, **options)
+def rule(name: str, source: str, dest: str, **options: Any) -> RouteRule:
+    return RouteRule(name, source, dest, **options)
 
 
 def graph_of(*edges: str, bound: int = 0) -> RouteGraph:
@@ -27,12 +27,12 @@ def graph_of(*edges: str, bound: int = 0) -> RouteGraph:
     return graph
 
 
-def add(graph: RouteGraph, one: ForwardRule) -> None:
+def add(graph: RouteGraph, one: RouteRule) -> None:
     graph.reserve(one)
     graph.confirm(one)
 
 
-def refused(graph: RouteGraph, one: ForwardRule) -> Refusal:
+def refused(graph: RouteGraph, one: RouteRule) -> Refusal:
     refusal = graph.refusal(one)
     assert refusal is not None
     return refusal
@@ -170,7 +170,7 @@ def test_a_reserved_route_is_not_replaced_by_the_report_of_a_shard() -> None:
 def test_no_topic_has_two_routes_in_and_no_cycle_is_closed_unasked(seed: int) -> None:
     rng = Random(seed)
     graph = RouteGraph(SHARDS, 12)
-    kept: dict[str, ForwardRule] = {}
+    kept: dict[str, RouteRule] = {}
     for _ in range(400):
         name = f"r{rng.randrange(20)}"
         if rng.random() < 0.2:
@@ -193,7 +193,7 @@ def test_no_topic_has_two_routes_in_and_no_cycle_is_closed_unasked(seed: int) ->
     assert {one.name for topic in "abcdefghij" for one in graph.touching(topic)} == set(kept)
 
 
-def may_be_added(kept: dict[str, ForwardRule], one: ForwardRule, bound: int) -> bool:
+def may_be_added(kept: dict[str, RouteRule], one: RouteRule, bound: int) -> bool:
     """Decide by the definition, not by following routes upstream."""
     known = kept.get(one.name)
     if known is not None and (known.source, known.dest) != (one.source, one.dest):

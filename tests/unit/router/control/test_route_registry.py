@@ -15,19 +15,19 @@ from router.control.route_registry import ForwardControl
 from shared.contract.errors import NOT_READY, STORAGE_FULL, TOPIC_NOT_EMPTY, TOPIC_NOT_FOUND, Refusal
 from shared.contract.names import topic_id
 from shared.contract.route_rule import (
-    ForwardRule,
-    ToldForward,
-    TopicGone,
-    decode_delete_forward,
-    decode_forwards_asked,
-    decode_put_forward,
-    encode_forward,
+    RouteRule,
+    RouteStatus,
+    TopicDeletion,
+    decode_delete_route,
+    decode_route_query,
+    decode_put_route,
+    encode_route_message,
 )
 from shared.http.answer import refusal_body
 from shared.ipc.board import Board, WorkerState
 from shared.ipc.link import LinkKind
 from shared.ipc.placement import shard_of
-from shared.ipc.remote_request import decode_forwarded, encode_answer
+from shared.ipc.remote_request import decode_remote_request, encode_answer
 from tests.harness.manual_clock import ManualClock
 from tests.harness.whole_server import name_on
 
@@ -46,7 +46,7 @@ class Stage:
         self.answers = ForwardAnswers(self.control, ManualClock())
         self.topics: dict[str, int] = {}
         """With their epochs."""
-        self.rules: dict[str, tuple[ForwardRule, int]] = {}
+        self.rules: dict[str, tuple[RouteRule, int]] = {}
         self.requests: list[str] = []
         self.refusing: dict[str, Refusal] = {}
         """The refusals by request, written as in `requests`."""
@@ -76,17 +76,17 @@ class Stage:
         return None if what in self.lost else result
 
     def _answer(self, shard: int, kind: LinkKind, payload: bytes) -> tuple[str, Callable[[], bytes]]:
-        if kind == LinkKind.LIST_FORWARDS:
+        if kind == LinkKind.LIST_ROUTES:
             return f"list {shard}", lambda: self._list(shard, payload)
-        if kind == LinkKind.PUT_FORWARD:
-            rule, epoch = msgspec.structs.astuple(decode_put_forward(payload))
+        if kind == LinkKind.PUT_ROUTE:
+            rule, epoch = msgspec.structs.astuple(decode_put_route(payload))
             assert self.owner(rule.dest) == shard
             return f"put rule {rule.name}", lambda: self._put_rule(rule, epoch)
-        if kind == LinkKind.DELETE_FORWARD:
-            name, source_epoch = msgspec.structs.astuple(decode_delete_forward(payload))
+        if kind == LinkKind.DELETE_ROUTE:
+            name, source_epoch = msgspec.structs.astuple(decode_delete_route(payload))
             return f"delete rule {name}", lambda: self._delete_rule(name, source_epoch)
         assert kind == LinkKind.REQUEST
-        request = decode_forwarded(payload)
+        request = decode_remote_request(payload)
         assert self.owner(request.name) == shard
         return f"{request.operation} {request.name}", lambda: self._topic(request.operation, request.name)
 
@@ -95,27 +95,27 @@ class Stage:
         return shard_of(topic_id(topic), SHARDS)
 
     def _list(self, shard: int, payload: bytes) -> bytes:
-        request = decode_forwards_asked(payload)
+        request = decode_route_query(payload)
         reports = [
-            ToldForward(rule, 5)
+            RouteStatus(rule, 5)
             for name, (rule, _) in sorted(self.rules.items())
             if self.owner(rule.dest) == shard and name.startswith(request.prefix) and name > request.after
             if request.name in ("", name)
         ]
-        return encode_forward(reports[: request.limit or None])
+        return encode_route_message(reports[: request.limit or None])
 
-    def _put_rule(self, rule: ForwardRule, epoch: int) -> bytes:
+    def _put_rule(self, rule: RouteRule, epoch: int) -> bytes:
         if rule.source not in self.topics or rule.dest not in self.topics:
             return refused(Refusal(TOPIC_NOT_FOUND, "it is gone"))
         assert epoch == self.topics[rule.source]
         created = rule.name not in self.rules
         self.rules[rule.name] = (rule, epoch)
-        return encode_answer(200, b"", [encode_forward(ToldForward(rule, 0, created))])
+        return encode_answer(200, b"", [encode_route_message(RouteStatus(rule, 0, created))])
 
     def _delete_rule(self, name: str, source_epoch: int | None) -> bytes:
         if name in self.rules and source_epoch in (None, self.rules[name][1]):
             del self.rules[name]
-        return encode_answer(200, b"", [encode_forward(name not in self.rules)])
+        return encode_answer(200, b"", [encode_route_message(name not in self.rules)])
 
     def _topic(self, operation: str, name: str) -> bytes:
         if operation == "put_topic":
@@ -135,17 +135,17 @@ class Stage:
             self._epoch += 1
             self.topics[name] = self._epoch
 
-    def lose(self, topic: str) -> TopicGone:
+    def lose(self, topic: str) -> TopicDeletion:
         """Delete a topic at its shard, with the routes into it."""
         self.rules = {name: one for name, one in self.rules.items() if one[0].dest != topic}
-        return TopicGone(topic, self.topics.pop(topic))
+        return TopicDeletion(topic, self.topics.pop(topic))
 
-    async def put(self, name: str, source: str, dest: str, **options: Any) -> ToldForward | Refusal:
-        return await self.control.put(ForwardRule(name, source, dest, **options))
+    async def put(self, name: str, source: str, dest: str, **options: Any) -> RouteStatus | Refusal:
+        return await self.control.put(RouteRule(name, source, dest, **options))
 
-    async def made(self, name: str, source: str, dest: str, **options: Any) -> ToldForward:
+    async def made(self, name: str, source: str, dest: str, **options: Any) -> RouteStatus:
         report = await self.put(name, source, dest, **options)
-        assert isinstance(report, ToldForward), report
+        assert isinstance(report, RouteStatus), report
         return report
 
     async def refused(self, name: str, source: str, dest: str, **options: Any) -> Refusal:
@@ -176,7 +176,7 @@ def test_the_route_is_put_after_both_of_its_topics() -> None:
         assert changes == [f"put_topic {A}", f"put_topic {B}", "put rule r"]
         assert set(stage.topics) == {A, B}
         assert not (await stage.made("r", A, B, keeps_tag=False)).created
-        assert stage.control.graph.find("r") == ForwardRule("r", A, B, keeps_tag=False)
+        assert stage.control.graph.find("r") == RouteRule("r", A, B, keeps_tag=False)
 
     play(steps)
 
@@ -250,7 +250,7 @@ async def until(is_so: Callable[[], bool]) -> None:
 def test_only_one_of_two_conflicting_routes_is_created(second: str, source: str, dest: str) -> None:
     async def steps(stage: Stage) -> None:
         answer = await asyncio.gather(stage.put("r", A, B), stage.put(second, source, dest))
-        assert [isinstance(one, ToldForward) for one in answer] == [True, False]
+        assert [isinstance(one, RouteStatus) for one in answer] == [True, False]
         assert set(stage.rules) == {"r"}
 
     play(steps)
@@ -288,7 +288,7 @@ def test_a_new_worker_is_asked_for_its_routes_before_a_decision() -> None:
     async def steps(stage: Stage) -> None:
         await stage.made("r", A, B)
         stage.make("elsewhere")
-        stage.rules["old"] = (ForwardRule("old", "elsewhere", B), 3)
+        stage.rules["old"] = (RouteRule("old", "elsewhere", B), 3)
         del stage.rules["r"]
         stage.board.slot(1).pid += 1
         refusal = await stage.refused("r", A, B)
@@ -333,11 +333,11 @@ def test_a_route_on_any_shard_can_be_found_and_deleted() -> None:
         await stage.made("r", A, B)
         await stage.made("rr", B, C)
         route = await stage.control.find("r")
-        assert isinstance(route, ToldForward)
+        assert isinstance(route, RouteStatus)
         assert (route.rule.name, route.forwarded_total) == ("r", 5)
         assert await stage.control.find("q") is None
         stage.board.slot(1).state = WorkerState.GONE
-        assert isinstance(await stage.control.find("rr"), ToldForward)
+        assert isinstance(await stage.control.find("rr"), RouteStatus)
         for absent in (await stage.control.find("r"), await stage.control.delete("q")):
             assert isinstance(absent, Refusal)
             assert absent.detail == {"shard": 1}
@@ -359,7 +359,7 @@ def test_a_deleted_topic_ends_the_routes_from_it_and_into_it() -> None:
         assert await stage.control.end_routes_of_topic(stage.lose(B)) == ["in", "out"]
         assert set(stage.rules) == {"on"}
         assert len(stage.control.graph) == 1
-        assert await stage.control.end_routes_of_topic(TopicGone("absent", 1)) == []
+        assert await stage.control.end_routes_of_topic(TopicDeletion("absent", 1)) == []
 
     play(steps)
 
@@ -394,7 +394,7 @@ def test_a_route_on_a_shard_that_is_down_ends_later() -> None:
 def test_an_unexpected_error_leaves_nothing_reserved() -> None:
     async def steps(stage: Stage) -> None:
         async def broken(shard: int, kind: LinkKind, payload: bytes) -> bytes | None:
-            if kind == LinkKind.PUT_FORWARD:
+            if kind == LinkKind.PUT_ROUTE:
                 raise ZeroDivisionError
             return await stage.ask(shard, kind, payload)
 
@@ -409,7 +409,7 @@ def test_an_unexpected_error_leaves_nothing_reserved() -> None:
 
 def test_the_answer_has_every_field_of_the_route() -> None:
     async def steps(stage: Stage) -> None:
-        rule = ForwardRule("r", A, B, ["tag", "Eq", "x"], False, True, True, True, False, True)
+        rule = RouteRule("r", A, B, ["tag", "Eq", "x"], False, True, True, True, False, True)
         status, content, _ = await stage.answers.put(rule)
         assert (status, list(content)[:2]) == (201, ["router", "created"])
         assert isinstance(content, dict)

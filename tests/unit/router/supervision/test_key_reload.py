@@ -9,7 +9,7 @@ import pytest
 
 from router.supervision import key_reload
 from router.supervision.key_reload import KeyReload
-from shared.contract.api_keys import Keys, seal_api_keys
+from shared.contract.api_keys import ApiKeys, seal_api_keys
 from shared.settings.settings import Settings
 from shared.settings.sources import Resolved
 
@@ -29,7 +29,7 @@ class Stage:
         self.sent.append((shard, api_keys))
         return shard not in self.deaf
 
-    def _apply(self, settings: Settings, keys: Keys) -> None:
+    def _apply(self, settings: Settings, keys: ApiKeys) -> None:
         self.applied.append((settings.api_keys, len(keys)))
 
     def load(self, **settings: object) -> None:

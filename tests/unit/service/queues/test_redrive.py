@@ -56,8 +56,8 @@ def test_a_redrive_stops_when_its_client_disconnects() -> None:
     call = Asked(DEAD, "", FIELDS, body, 0.0, told=lambda status, answer: answers.append(answer))
     stage.start("redrive", call)
     stage.pass_time(1000)
-    assert call.hurry is not None
-    call.hurry()
+    assert call.cancel_wait is not None
+    call.cancel_wait()
     stage.pass_time(1000)
     assert msgspec.json.decode(answers[0])["done"] is False
     moved = len(stage.records(QUEUE))

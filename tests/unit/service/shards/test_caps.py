@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from shared.contract.api_keys import Key, parse_keys
-from shared.contract.route_rule import encode_forward
+from shared.contract.api_keys import ApiKey, parse_keys
+from shared.contract.route_rule import encode_route_message
 from shared.ipc.board import WorkerState
-from shared.ipc.link import FRONT, NEVER_SENT, LinkKind
+from shared.ipc.link import SUPERVISOR, NEVER_SENT, LinkKind
 from tests.harness.one_lane import HOME, SHARDS, OneLane, append, look, request
 from tests.harness.small_board import SmallBoard
-from topicsd.http.http1.connection import FastLane
-from topicsd.http.http1.head_cache import KnownHeads
+from topicsd.http.http1.connection import Http1Connection
+from topicsd.http.http1.head_cache import HeadCache
 from topicsd.service.dispatch import Dispatch
 from topicsd.service.handlers import Handlers
 from topicsd.service.shards.caps import FULL, GRANTED, UNSEEN_TOPICS_MAX, Caps
@@ -35,7 +35,7 @@ class Capped(OneLane):
         caps = Caps(self.one.shard.state, 0, peers, self.links)
         handlers = Handlers(self.one.shard, self.one.settings, self.one.loop, caps)
         self.dispatch = Dispatch(handlers, parse_keys(keys), self.links, 0, SHARDS, peers)
-        self.lane = FastLane(self.dispatch, KnownHeads(self.dispatch), self)
+        self.lane = Http1Connection(self.dispatch, HeadCache(self.dispatch), self)
         self.lane.connection_made(self.wire)
 
     @property
@@ -68,7 +68,7 @@ def near(made: list[Capped]) -> Capped:
 
 def test_a_new_topic_waits_for_the_supervisor_and_an_existing_one_does_not(near: Capped) -> None:
     near.receive(append(HOME))
-    assert [one[:3] for one in near.links.asked] == [(FRONT, LinkKind.RESERVE_TOPIC, b"\x00")]
+    assert [one[:3] for one in near.links.asked] == [(SUPERVISOR, LinkKind.RESERVE_TOPIC, b"\x00")]
     assert near.responses() == []
     near.links.asked[0][3](GRANTED)
     assert near.responses()[0][0] == 201
@@ -123,8 +123,8 @@ def test_a_deletion_is_on_the_board_at_the_end_of_its_turn(near: Capped) -> None
     assert near.responses() == []
     assert near.own_slot.topics == 0
     # The supervisor is notified, and answers with the routes deleted with the topic.
-    assert near.links.asked[-1][:2] == (FRONT, LinkKind.TOPIC_DELETED)
-    near.links.asked[-1][3](encode_forward(["a>b", "r"]))
+    assert near.links.asked[-1][:2] == (SUPERVISOR, LinkKind.TOPIC_DELETED)
+    near.links.asked[-1][3](encode_route_message(["a>b", "r"]))
     assert near.responses()[0][1]["routers_removed"] == ["a>b", "r"]
 
 
@@ -192,7 +192,7 @@ def test_requests_of_a_key_in_flight_on_other_shards_count(made: list[Capped]) -
     one = Capped(keys=name, max_inflight_per_key=3)
     made.append(one)
     key = one.dispatch.keys.check(b"Bearer " + name.encode(), frozenset(), "")
-    assert isinstance(key, Key)
+    assert isinstance(key, ApiKey)
     sent = request("GET", "/v0/topics/none", b"", f"authorization: Bearer {name}")
     one.other_slot.in_flight_by_key[key.place] = 2
     one.receive(sent)

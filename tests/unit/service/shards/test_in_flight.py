@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from array import array
 
-from shared.contract.api_keys import KEY_PLACES, Key
+from shared.contract.api_keys import KEY_PLACES, ApiKey
 from shared.contract.errors import Refusal
 from topicsd.service.shards.in_flight import InFlight
 
 
-def a_key(place: int) -> Key:
-    return Key("0", frozenset(), (), place)
+def a_key(place: int) -> ApiKey:
+    return ApiKey("0", frozenset(), (), place)
 
 
 def workers(bound: int, count: int) -> list[InFlight]:

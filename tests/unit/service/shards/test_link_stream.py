@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import uvloop
 
-from shared.ipc.link import Asked, LinkKind, LinkPool, LinkServer, serve_links
+from shared.ipc.link import LinkRequest, LinkKind, LinkPool, LinkServer, serve_links
 from tests.harness.live_stage import FakeStream
 from topicsd.service.shards.link_stream import IN_FLIGHT_BYTES_MAX, LinkStream, StreamRelay
 
@@ -32,7 +32,7 @@ class Ends:
         self.relay = StreamRelay(link_call, self._open)
         await until(lambda: self.relay.is_open)
 
-    def _on_request(self, kind: int, payload: bytes, link_request: Asked) -> None:
+    def _on_request(self, kind: int, payload: bytes, link_request: LinkRequest) -> None:
         self.home = LinkStream(link_request, b"content-type: text/event-stream\r\n")
 
     def _open(self, fields: bytes) -> FakeStream:
@@ -83,9 +83,9 @@ def test_a_client_that_does_not_read_pauses_the_home_until_it_reads() -> None:
     async def scene(ends: Ends) -> None:
         ready: list[bool] = []
         ends.home.on_ready = lambda: ready.append(True)
-        ends.client.is_clogged = True
+        ends.client.is_paused = True
         written = 0
-        while not ends.home.is_clogged:
+        while not ends.home.is_paused:
             ends.home.write(b"x" * 1000)
             written += 1000
             await asyncio.sleep(0)
@@ -94,7 +94,7 @@ def test_a_client_that_does_not_read_pauses_the_home_until_it_reads() -> None:
         assert not ready
         ends.client.unclog()
         await until(lambda: bool(ready))
-        assert not ends.home.is_clogged
+        assert not ends.home.is_paused
 
     run(scene)
 
@@ -103,7 +103,7 @@ def test_a_client_that_reads_never_pauses_the_home() -> None:
     async def scene(ends: Ends) -> None:
         for _ in range(100):
             ends.home.write(b"x" * 20_000)
-            await until(lambda: not ends.home.is_clogged)
+            await until(lambda: not ends.home.is_paused)
         await until(lambda: len(ends.client.written) == 2_000_000)
 
     run(scene)
@@ -125,7 +125,7 @@ def test_no_stream_opens_for_a_client_that_has_disconnected() -> None:
     async def scene(ends: Ends) -> None:
         link_call = ends.links.call("1", LinkKind.REQUEST, b"", ends.answers.append)
         relay = StreamRelay(link_call, ends.open_never)
-        link_call.hurry()
+        link_call.cancel_wait()
         await until(lambda: bool(ends.answers))
         assert (relay.is_open, ends.answers) == (False, [b""])
 

@@ -10,14 +10,14 @@ import pytest
 from shared.contract.errors import INTERNAL
 from shared.http.answer import CLOSE
 from shared.ipc import remote_request
-from shared.ipc.connection_mailbox import Postman
+from shared.ipc.connection_mailbox import ConnectionSender
 from shared.ipc.link import HEADER, LARGE_PAYLOAD_BYTES, NEVER_SENT, Done, Link, LinkKind
-from shared.ipc.remote_request import Forwarded, decode_answer, decode_forwarded, encode_answer
+from shared.ipc.remote_request import RemoteRequest, decode_answer, decode_remote_request, encode_answer
 from shared.runtime.body_memory import SHARED_BYTES_MIN, SharedBody
 from tests.harness.one_lane import AWAY, HOME, OneLane, append, diff, look, request
 from tests.harness.raw_client import request_bytes
 from tests.harness.recording_transport import RecordingTransport
-from topicsd.http.http1.affinity import LOOKED_AT
+from topicsd.http.http1.affinity import WINDOW_REQUESTS
 from topicsd.http.http1.stream import ConnectionStream
 from topicsd.service.shards.remote_call import RETRY_SECONDS, RETRY_SECONDS_MAX
 
@@ -48,8 +48,8 @@ def _answer(lane: OneLane, answer: bytes | None, which: int = -1) -> None:
     done(answer)
 
 
-def _remote_request(lane: OneLane, which: int = -1) -> Forwarded:
-    return decode_forwarded(lane.links.asked[which][2])
+def _remote_request(lane: OneLane, which: int = -1) -> RemoteRequest:
+    return decode_remote_request(lane.links.asked[which][2])
 
 
 # -- a link that dies --------------------------------------------------------------------------------------
@@ -58,12 +58,12 @@ def _remote_request(lane: OneLane, which: int = -1) -> Forwarded:
 @pytest.mark.parametrize("sent", [KEYED, KEYED_IN_BODY], ids=["header", "body"])
 def test_a_keyed_append_is_retried_until_its_owner_is_back(lane: OneLane, sent: bytes) -> None:
     lane.receive(sent, append(HOME))
-    assert _remote_request(lane).asked_ms == 0
+    assert _remote_request(lane).retried_after_ms == 0
     _answer(lane, None)
     for n, outcome in enumerate((NEVER_SENT, NEVER_SENT, None), 1):
         lane.one.pass_time(AGAIN_MS)
         assert len(lane.links.asked) == 1 + n
-        assert n * AGAIN_MS <= _remote_request(lane).asked_ms <= n * AGAIN_MS + 1
+        assert n * AGAIN_MS <= _remote_request(lane).retried_after_ms <= n * AGAIN_MS + 1
         _answer(lane, outcome)
         assert lane.wire.written == b""
     lane.one.pass_time(AGAIN_MS)
@@ -206,12 +206,12 @@ class Peer:
         self._lane = lane
 
     def request(
-        self, operation: str, body: bytes, key: str = "", asked_ms: int = 0, name: str = HOME
+        self, operation: str, body: bytes, key: str = "", retried_after_ms: int = 0, name: str = HOME
     ) -> None:
-        self.send_request(Forwarded(operation, name, "", "application/json", "", key, body, (), asked_ms))
+        self.send_request(RemoteRequest(operation, name, "", "application/json", "", key, body, (), retried_after_ms))
 
-    def send_request(self, request: Forwarded) -> None:
-        self.receive(LinkKind.REQUEST, remote_request.encode_forwarded(request))
+    def send_request(self, request: RemoteRequest) -> None:
+        self.receive(LinkKind.REQUEST, remote_request.encode_remote_request(request))
 
     def receive(self, kind: LinkKind, payload: bytes) -> None:
         self.link.data_received(HEADER.pack(len(payload), kind, 1) + payload)
@@ -234,7 +234,7 @@ def test_a_retried_write_is_applied_once(peer: Peer) -> None:
     body = b'{"records":[{"data":1}]}'
     peer.request("append", body, "k")
     first = peer.answer()
-    peer.request("append", body, "k", asked_ms=500)
+    peer.request("append", body, "k", retried_after_ms=500)
     again = peer.answer()
     assert first is not None
     assert again is not None
@@ -266,12 +266,12 @@ def test_the_owner_applies_the_prefixes_of_a_key_to_names_in_a_body(peer: Peer) 
 
 def test_a_retry_after_the_window_of_its_key_is_in_doubt_and_not_applied(lane: OneLane, peer: Peer) -> None:
     lane.one.put(HOME, idempotency_window_ms=300)
-    peer.request("append", b'{"records":[{"data":1}]}', "k", asked_ms=300)
+    peer.request("append", b'{"records":[{"data":1}]}', "k", retried_after_ms=300)
     answer = peer.answer()
     assert answer is not None
     assert (answer[0], answer[2]["error"]["code"]) == (504, "in_doubt")
     assert lane.one.state(HOME).head_seq == 1
-    peer.request("append", b'{"records":[{"data":1}]}', "k", asked_ms=299)
+    peer.request("append", b'{"records":[{"data":1}]}', "k", retried_after_ms=299)
     answer = peer.answer()
     assert answer is not None
     assert answer[0] == 200
@@ -282,7 +282,7 @@ def test_a_wait_ends_when_the_requesting_process_cancels_it_or_disconnects(lane:
     wait = b'{"from_seq":1,"wait_ms":30000}'
     peer.request("diff", wait)
     assert peer.answer() is None
-    peer.receive(LinkKind.HURRY, b"")
+    peer.receive(LinkKind.CANCEL_WAIT, b"")
     answer = peer.answer()
     assert answer is not None
     assert (answer[0], answer[2]["records"]) == (200, [])
@@ -297,14 +297,14 @@ def test_an_open_stream_is_not_cancelled_until_its_client_disconnects(lane: OneL
     wid = lane.dispatch.watching.ids.make(1, bytes(16))
     lane.receive(request("GET", f"/v0/watch/{wid}", b""))
     (link_call,) = lane.links.questions
-    assert link_call.piece is not None
-    link_call.piece(b"content-type: text/event-stream\r\n")
-    assert not link_call.is_hurried
-    link_call.piece(b"retry: 2000\n\n")
+    assert link_call.on_part is not None
+    link_call.on_part(b"content-type: text/event-stream\r\n")
+    assert not link_call.is_wait_cancelled
+    link_call.on_part(b"retry: 2000\n\n")
     assert lane.wire.written.endswith(b"\r\n\r\nretry: 2000\n\n")
     assert isinstance(lane.wire.protocol, ConnectionStream)
     lane.wire.protocol.connection_lost(None)
-    assert link_call.is_hurried
+    assert link_call.is_wait_cancelled
     _answer(lane, NEVER_SENT)
     assert not lane.connections
 
@@ -344,9 +344,9 @@ def test_an_unexpected_error_closes_the_connection_of_the_client(
 
 def test_a_client_that_disconnects_cancels_its_remote_wait(lane: OneLane) -> None:
     lane.receive(diff(AWAY, b'{"wait_ms":30000}'))
-    assert not lane.links.questions[0].is_hurried
+    assert not lane.links.questions[0].is_wait_cancelled
     lane.lane.connection_lost(None)
-    assert lane.links.questions[0].is_hurried
+    assert lane.links.questions[0].is_wait_cancelled
 
 
 def test_a_response_has_one_content_type(lane: OneLane) -> None:
@@ -376,7 +376,7 @@ def test_the_requests_in_flight_of_a_key_are_bounded() -> None:
 # -- moving ------------------------------------------------------------------------------------------------
 
 
-class FakeConnectionSender(Postman):
+class FakeConnectionSender(ConnectionSender):
     """A sender that records the connections it accepts."""
 
     def __init__(self) -> None:
@@ -413,7 +413,7 @@ class MovableConnection:
         self.wire = MovableTransport()
         self.lane.wire = self.wire
         self.lane.lane.connection_made(self.wire)
-        for _ in range(LOOKED_AT):
+        for _ in range(WINDOW_REQUESTS):
             self.lane.receive(sent)
             self.answer()
         self.lane.one.pass_time(int(seconds * 1000))

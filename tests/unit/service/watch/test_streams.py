@@ -12,7 +12,7 @@ import pytest
 from shared.contract.watch_request import WatchRequest, encode_watch_request
 from shared.http.head import NO_FIELDS, Fields
 from shared.ipc.board import WorkerState
-from shared.ipc.link import FRONT, NEVER_SENT, LinkKind
+from shared.ipc.link import SUPERVISOR, NEVER_SENT, LinkKind
 from shared.ipc.remote_request import decode_answer, encode_answer
 from tests.harness.one_lane import AWAY, HOME, append, request
 from tests.unit.service.shards.test_caps import Capped
@@ -47,7 +47,7 @@ class FakeClientStream:
     """A client stream that keeps what is written to it."""
 
     def __init__(self) -> None:
-        self.is_clogged = False
+        self.is_paused = False
         self.on_ready = self.on_lost = do_nothing
         self.written = b""
         self.is_closed = False
@@ -114,7 +114,7 @@ def test_a_checked_request_goes_to_the_supervisor_and_its_answer_to_the_client(w
     body = json.dumps({"topics": {HOME: {}, AWAY: {"tail": True}}}).encode()
     worker.receive(request("POST", "/v0/watch?lenient=1", body))
     ((peer, kind, payload, on_answer),) = worker.links.asked
-    assert (peer, kind) == (FRONT, LinkKind.MAKE_WATCH)
+    assert (peer, kind) == (SUPERVISOR, LinkKind.CREATE_SESSION)
     assert payload == encoded_request(HOME, AWAY, from_seqs=[0, None], bytes_max=262_144, is_lenient=True)
     on_answer(encode_answer(429, b"retry-after: 1\r\n", [b'{"as":"it is"}']))
     assert worker.responses() == [(429, {"as": "it is"})]
@@ -187,7 +187,7 @@ def request_permit(worker: Capped, call: StreamCall) -> Any:
     worker.links.asked.clear()
     worker.dispatch.watching.opener.open(call, None)
     ((peer, kind, payload, on_permit),) = worker.links.asked
-    assert (peer, kind, payload) == (FRONT, LinkKind.ENTER_STREAM, _pack([worker.own_slot.pid, ""]))
+    assert (peer, kind, payload) == (SUPERVISOR, LinkKind.ENTER_STREAM, _pack([worker.own_slot.pid, ""]))
     return on_permit
 
 
@@ -219,8 +219,8 @@ def test_a_stream_without_a_permit_is_refused(worker: Capped, answer: bytes | No
 def test_a_client_that_disconnects_meanwhile_takes_no_permit(worker: Capped) -> None:
     call = stream_call(session_of(worker))
     on_permit = request_permit(worker, call)
-    assert call.hurry is not None
-    call.hurry()
+    assert call.cancel_wait is not None
+    call.cancel_wait()
     assert (call.status, returned_permits(worker)) == (503, 0)
     on_permit(_pack(""))
     assert (returned_permits(worker), worker.own_slot.sse_connections, call.stream) == (1, 0, None)

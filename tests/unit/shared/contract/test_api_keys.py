@@ -8,12 +8,12 @@ from shared.contract.api_keys import (
     ALL_SCOPES,
     KEY_PLACES,
     NO_KEY,
-    OTHER_NAME,
+    NAME_NOT_COVERED,
     READ,
     WRITE,
     WRONG_KEY,
-    Key,
-    Keys,
+    ApiKey,
+    ApiKeys,
     parse_keys,
     seal_api_keys,
 )
@@ -24,7 +24,7 @@ OTHER = "another-key-of-some-length"
 NOTHING: frozenset[str] = frozenset()
 
 
-def is_allowed(keys: Keys, scopes: str, name: str = "", key: str = KEY) -> bool:
+def is_allowed(keys: ApiKeys, scopes: str, name: str = "", key: str = KEY) -> bool:
     key_or_refusal = keys.check(b"Bearer " + key.encode(), frozenset(scopes.split()), name)
     assert key_or_refusal is not None
     return not isinstance(key_or_refusal, Refusal)
@@ -32,7 +32,7 @@ def is_allowed(keys: Keys, scopes: str, name: str = "", key: str = KEY) -> bool:
 
 def test_without_keys_every_request_is_allowed() -> None:
     keys = parse_keys("")
-    assert not keys.are_asked_for
+    assert not keys.are_required
     assert keys.check(None, ALL_SCOPES, "a") is None
     assert keys.check(b"Bearer x", ALL_SCOPES, "a") is None
     assert keys.check_token("x", ALL_SCOPES, "a") is None
@@ -42,7 +42,7 @@ def test_a_key_without_scopes_and_prefixes_allows_everything() -> None:
     keys = parse_keys(KEY)
     assert len(keys) == 1
     key = keys.check(b"Bearer " + KEY.encode(), ALL_SCOPES, "a")
-    assert isinstance(key, Key)
+    assert isinstance(key, ApiKey)
     assert key[:3] == (sha256(KEY.encode()).hexdigest()[:8], ALL_SCOPES, ())
 
 
@@ -87,7 +87,7 @@ def test_prefixes_restrict_names(text: str) -> None:
     # A request about several names: the handler filters them.
     assert is_allowed(keys, "read", "")
     key = keys.check(b"Bearer " + KEY.encode(), NOTHING, "")
-    assert isinstance(key, Key)
+    assert isinstance(key, ApiKey)
     assert key.allows_name("orders.eu")
     assert not key.allows_name("other")
 
@@ -95,14 +95,14 @@ def test_prefixes_restrict_names(text: str) -> None:
 def test_the_refusal_of_a_name_does_not_depend_on_the_name() -> None:
     keys = parse_keys(f"{KEY}::orders.")
     answers = [keys.check(b"Bearer " + KEY.encode(), NOTHING, name) for name in ("bills", "no-such-topic")]
-    assert answers == [OTHER_NAME, OTHER_NAME]
+    assert answers == [NAME_NOT_COVERED, NAME_NOT_COVERED]
 
 
 @pytest.mark.parametrize(
     "authorization", [b"Bearer " + KEY.encode(), b"bearer  " + KEY.encode(), b"BEARER " + KEY.encode()]
 )
 def test_the_scheme_is_case_insensitive(authorization: bytes) -> None:
-    assert isinstance(parse_keys(KEY).check(authorization, ALL_SCOPES, "a"), Key)
+    assert isinstance(parse_keys(KEY).check(authorization, ALL_SCOPES, "a"), ApiKey)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_wrong_key_is_refused(key: str) -> None:
 
 def test_a_key_in_a_query_is_the_same_key() -> None:
     keys = parse_keys(f"{KEY}:read")
-    assert isinstance(keys.check_token(KEY, frozenset({"read"}), "a"), Key)
+    assert isinstance(keys.check_token(KEY, frozenset({"read"}), "a"), ApiKey)
     assert keys.check_token("ümlaut", NOTHING, "") == WRONG_KEY
     assert keys.check_token("", NOTHING, "") == NO_KEY
 
@@ -198,7 +198,7 @@ def test_a_wrong_entry_is_refused_by_its_number(text: str, message: str) -> None
 def places(names: list[str]) -> dict[str, int]:
     keys = parse_keys(",".join(names))
     results = {name: keys.check(b"Bearer " + name.encode(), NOTHING, "") for name in names}
-    return {name: key.place for name, key in results.items() if isinstance(key, Key)}
+    return {name: key.place for name, key in results.items() if isinstance(key, ApiKey)}
 
 
 def test_every_key_has_its_own_place_in_any_order() -> None:
@@ -221,7 +221,7 @@ def test_a_key_keeps_its_place_when_others_are_added_or_removed() -> None:
 def test_a_key_is_checked_later_by_its_id() -> None:
     keys = parse_keys("a-key:r:orders.|bills.,other-key:w")
     key = keys.check(b"Bearer a-key", frozenset({READ}), "")
-    assert isinstance(key, Key)
+    assert isinstance(key, ApiKey)
     assert keys.allow(key.id, frozenset({READ}), ["orders.eu", "bills.1"])
     assert not keys.allow(key.id, frozenset({READ}), ["orders.eu", "private"])
     assert not keys.allow(key.id, frozenset({READ, WRITE}), ["orders.eu"])

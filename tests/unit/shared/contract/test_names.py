@@ -3,9 +3,9 @@ import pytest
 from shared.contract.errors import INVALID_REQUEST
 from shared.contract.names import (
     NAME_CHARACTERS_MAX,
-    is_forward_name,
+    is_route_name,
     is_topic_name,
-    refuse_forward_name,
+    refuse_route_name,
     refuse_topic_name,
     topic_id,
 )
@@ -17,21 +17,21 @@ BAD = ["", ".a", "-a", "_a", ":a", "a b", "a/b", "a\x00b", "a\ud800", "ä", "aä
 @pytest.mark.parametrize("name", GOOD)
 def test_a_valid_name_is_valid_for_a_topic_and_a_route(name: str) -> None:
     assert is_topic_name(name)
-    assert is_forward_name(name)
+    assert is_route_name(name)
     assert refuse_topic_name(name) is None
-    assert refuse_forward_name(name) is None
+    assert refuse_route_name(name) is None
 
 
 @pytest.mark.parametrize("name", BAD)
 def test_an_invalid_name_is_valid_for_neither(name: str) -> None:
     assert not is_topic_name(name)
-    assert not is_forward_name(name)
+    assert not is_route_name(name)
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "\u2028"])
 def test_a_name_with_a_final_newline_is_invalid(end: str) -> None:
     assert not is_topic_name("orders" + end)
-    assert not is_forward_name("orders" + end)
+    assert not is_route_name("orders" + end)
 
 
 def test_digits_of_other_scripts_are_invalid() -> None:
@@ -40,9 +40,9 @@ def test_digits_of_other_scripts_are_invalid() -> None:
 
 
 def test_only_a_route_name_may_contain_an_arrow() -> None:
-    assert is_forward_name("orders>billing")
+    assert is_route_name("orders>billing")
     assert not is_topic_name("orders>billing")
-    assert not is_forward_name(">orders")
+    assert not is_route_name(">orders")
 
 
 def test_a_refusal_names_the_field_and_the_rule() -> None:
@@ -54,7 +54,7 @@ def test_a_refusal_names_the_field_and_the_rule() -> None:
         'that begins with a letter or digit, got "a b"'
     )
     assert refusal.detail == {"field": "dead_letter"}
-    refusal = refuse_forward_name("a b")
+    refusal = refuse_route_name("a b")
     assert refusal is not None
     assert refusal.message.startswith("router: must be a route name, 1 to 255 of A-Z a-z 0-9 . _ : > - ")
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from shared.ipc.connection_mailbox import Mailbox, Postman
+from shared.ipc.connection_mailbox import ConnectionReceiver, ConnectionSender
 from shared.ipc.handoff import DATA_BYTES_MAX
 from shared.ipc.link import address_of
 
@@ -20,20 +20,20 @@ def instance() -> str:
 
 
 @pytest.fixture
-def sender(instance: str) -> Iterator[Postman]:
-    made = Postman(instance)
+def sender(instance: str) -> Iterator[ConnectionSender]:
+    made = ConnectionSender(instance)
     yield made
     made.close()
 
 
 @pytest.fixture
-def receiver(instance: str) -> Iterator[Mailbox]:
-    made = Mailbox(instance, 1)
+def receiver(instance: str) -> Iterator[ConnectionReceiver]:
+    made = ConnectionReceiver(instance, 1)
     yield made
     made.close()
 
 
-def test_a_connection_arrives_with_the_bytes_already_read(sender: Postman, receiver: Mailbox) -> None:
+def test_a_connection_arrives_with_the_bytes_already_read(sender: ConnectionSender, receiver: ConnectionReceiver) -> None:
     for data in (b"", b"GET / HTTP/1.1\r\n", b"x" * DATA_BYTES_MAX):
         client, server = socket.socketpair()
         assert sender.send_connection_to(1, server.fileno(), data)
@@ -49,10 +49,10 @@ def test_a_connection_arrives_with_the_bytes_already_read(sender: Postman, recei
     assert receiver.receive() == []
 
 
-def test_the_sender_keeps_a_connection_that_the_shard_cannot_receive(instance: str, sender: Postman) -> None:
+def test_the_sender_keeps_a_connection_that_the_shard_cannot_receive(instance: str, sender: ConnectionSender) -> None:
     client, server = socket.socketpair()
     assert not sender.send_connection_to(1, server.fileno(), b"")
-    full = Mailbox(instance, 1)
+    full = ConnectionReceiver(instance, 1)
     taken = 0
     while sender.send_connection_to(1, server.fileno(), b"x"):
         taken += 1
@@ -68,15 +68,15 @@ def test_the_sender_keeps_a_connection_that_the_shard_cannot_receive(instance: s
 
 
 def test_a_receiver_has_one_owner_until_it_is_closed(instance: str) -> None:
-    first = Mailbox(instance, 3)
+    first = ConnectionReceiver(instance, 3)
     with pytest.raises(OSError, match="in use"):
-        Mailbox(instance, 3)
+        ConnectionReceiver(instance, 3)
     first.close()
-    Mailbox(instance, 3).close()
+    ConnectionReceiver(instance, 3).close()
 
 
 def test_a_connection_from_another_user_is_closed(
-    monkeypatch: pytest.MonkeyPatch, sender: Postman, receiver: Mailbox
+    monkeypatch: pytest.MonkeyPatch, sender: ConnectionSender, receiver: ConnectionReceiver
 ) -> None:
     uid = os.getuid()
     client, server = socket.socketpair()
@@ -88,7 +88,7 @@ def test_a_connection_from_another_user_is_closed(
     client.close()
 
 
-def test_a_message_without_a_connection_is_ignored(instance: str, receiver: Mailbox) -> None:
+def test_a_message_without_a_connection_is_ignored(instance: str, receiver: ConnectionReceiver) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
         for data in (b"", b"x"):
             stranger.sendto(data, address_of(instance, "1/mailbox"))

@@ -10,7 +10,7 @@ import pytest
 from shared.ipc.handoff import (
     DATA_BYTES_MAX,
     ChannelClosed,
-    Handed,
+    HandoffMessage,
     channel_pair,
     receive_connections,
     send_connection,
@@ -43,7 +43,7 @@ def test_a_connection_arrives_with_its_bytes_and_stays_open(channel: Channel, co
     assert send_connection(sender, accepted.fileno(), b"GET / HTTP/1.1\r\n")
     accepted.close()
     [handed] = receive_connections(receiver)
-    assert handed == Handed(handed.fd, b"GET / HTTP/1.1\r\n")
+    assert handed == HandoffMessage(handed.fd, b"GET / HTTP/1.1\r\n")
     assert not os.get_inheritable(handed.fd)
     with socket.socket(fileno=handed.fd) as received:
         received.sendall(b"hello")
@@ -73,7 +73,7 @@ def test_messages_arrive_in_order_and_the_drain_after_them(channel: Channel, con
         assert send_connection(sender, connection[1].fileno(), b"%d" % number)
     assert send_drain(sender)
     received = receive_connections(receiver)
-    assert [(one.data, one.drains) for one in received] == [
+    assert [(one.data, one.is_drain) for one in received] == [
         (b"0", False),
         (b"1", False),
         (b"2", False),
@@ -163,6 +163,6 @@ def test_without_a_descriptor_the_connection_is_lost_and_the_rest_is_received(
         received = receive_connections(receiver, on_lost=lambda: lost.append(1))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    assert [one.drains for one in received] == [True]
+    assert [one.is_drain for one in received] == [True]
     assert lost == [1]
     assert client.recv(10) == b""

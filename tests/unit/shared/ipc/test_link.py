@@ -18,7 +18,7 @@ from shared.ipc.link import (
     LARGE_PAYLOAD_BYTES,
     NEVER_SENT,
     PAYLOAD_BYTES_MAX,
-    Asked,
+    LinkRequest,
     Link,
     LinkKind,
     LinkPool,
@@ -183,19 +183,19 @@ def test_frames_before_a_close_are_sent() -> None:
 
 def test_a_caller_may_cancel_the_wait_of_the_peer_which_answers_once() -> None:
     async def scene() -> None:
-        waiting: list[Asked] = []
+        waiting: list[LinkRequest] = []
 
-        def serve(kind: int, payload: bytes, request: Asked) -> None:
+        def serve(kind: int, payload: bytes, request: LinkRequest) -> None:
             waiting.append(request)
-            request.hurry = lambda: request(b"so far")
+            request.cancel_wait = lambda: request(b"so far")
 
         link, wire = _link(serve)
         link.data_received(_frame(LinkKind.REQUEST, 7, b"x"))
         assert len(waiting) == 1
         for _ in range(2):
-            link.data_received(_frame(LinkKind.HURRY, 7, b""))
+            link.data_received(_frame(LinkKind.CANCEL_WAIT, 7, b""))
         waiting[0](b"too late")
-        link.data_received(_frame(LinkKind.HURRY, 8, b""))
+        link.data_received(_frame(LinkKind.CANCEL_WAIT, 8, b""))
         await asyncio.sleep(0)
         assert wire.take() == _frame(LinkKind.ANSWER, 7, b"so far")
 
@@ -209,12 +209,12 @@ def test_a_wait_is_cancelled_once_and_not_after_the_answer() -> None:
         first, second = (link.call(LinkKind.REQUEST, b"", answers.append) for _ in range(2))
         await asyncio.sleep(0)
         wire.take()
-        first.hurry()
-        first.hurry()
+        first.cancel_wait()
+        first.cancel_wait()
         link.data_received(_frame(LinkKind.ANSWER, 2, b"answer"))
-        second.hurry()
+        second.cancel_wait()
         await asyncio.sleep(0)
-        assert wire.take() == _frame(LinkKind.HURRY, 1, b"")
+        assert wire.take() == _frame(LinkKind.CANCEL_WAIT, 1, b"")
         assert answers == [b"answer"]
 
     run_scene(scene)
@@ -224,8 +224,8 @@ def test_a_lost_link_cancels_the_waits_of_its_requests() -> None:
     async def scene() -> None:
         cancelled: list[int] = []
 
-        def serve(kind: int, payload: bytes, request: Asked) -> None:
-            request.hurry = lambda: cancelled.append(1)
+        def serve(kind: int, payload: bytes, request: LinkRequest) -> None:
+            request.cancel_wait = lambda: cancelled.append(1)
 
         link, _ = _link(serve)
         link.data_received(_frame(LinkKind.REQUEST, 1, b""))
@@ -318,7 +318,7 @@ def test_two_processes_call_each_other_over_the_links_that_they_opened() -> None
 def test_a_body_is_sent_separately_and_arrives_with_its_request() -> None:
     """This includes requests that wait for the link to open. No other request gets the body."""
 
-    def serve(kind: int, payload: bytes, reply: Asked) -> None:
+    def serve(kind: int, payload: bytes, reply: LinkRequest) -> None:
         del kind
         reply(b"%b:%b" % (payload, reply.body))
 
@@ -349,7 +349,7 @@ def _shared_body() -> SharedBody:
 def test_a_shared_body_is_mapped_by_the_peer() -> None:
     bodies: list[bytes] = []
 
-    def serve(kind: int, payload: bytes, reply: Asked) -> None:
+    def serve(kind: int, payload: bytes, reply: LinkRequest) -> None:
         bodies.append(reply.body)
         reply(payload)
 
@@ -374,7 +374,7 @@ def test_after_a_shared_body_that_could_not_be_opened_bodies_are_copied(
     monkeypatch.setattr(SharedBody, "ticket", lambda body: bytes(24))
     bodies: list[bytes] = []
 
-    def serve(kind: int, payload: bytes, reply: Asked) -> None:
+    def serve(kind: int, payload: bytes, reply: LinkRequest) -> None:
         bodies.append(reply.body)
         reply(payload)
 

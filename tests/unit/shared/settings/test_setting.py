@@ -6,7 +6,7 @@ import pytest
 from shared.settings.setting import (
     KIB,
     MIB,
-    Declared,
+    SettingField,
     Setting,
     declared_fields,
     parse_value,
@@ -15,11 +15,11 @@ from shared.settings.setting import (
     render_value,
 )
 
-COUNT = Declared("count", int, 5, Setting(help="A count.", unit="records", minimum=-3, maximum=100))
-SIZE = Declared("size", int, KIB, Setting(help="A size.", unit="bytes", minimum=1, maximum=4 << 30))
-RATE = Declared("rate", int, KIB, Setting(help="A rate.", unit="bytes/s", minimum=1, maximum=4 << 30))
-FLAG = Declared("flag", bool, False, Setting(help="A flag."))
-PATH = Declared("path", str, ".", Setting(help="A path.", unit="path", minimum=1))
+COUNT = SettingField("count", int, 5, Setting(help="A count.", unit="records", minimum=-3, maximum=100))
+SIZE = SettingField("size", int, KIB, Setting(help="A size.", unit="bytes", minimum=1, maximum=4 << 30))
+RATE = SettingField("rate", int, KIB, Setting(help="A rate.", unit="bytes/s", minimum=1, maximum=4 << 30))
+FLAG = SettingField("flag", bool, False, Setting(help="A flag."))
+PATH = SettingField("path", str, ".", Setting(help="A path.", unit="path", minimum=1))
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ PATH = Declared("path", str, ".", Setting(help="A path.", unit="path", minimum=1
         (PATH, "/srv/topics data", "/srv/topics data"),
     ],
 )
-def test_a_text_is_parsed_to_its_value(field: Declared, text: str, value: Any) -> None:
+def test_a_text_is_parsed_to_its_value(field: SettingField, text: str, value: Any) -> None:
     parsed = parse_value(field, text)
     assert parsed == value
     assert type(parsed) is field.kind
@@ -96,23 +96,23 @@ def test_a_text_that_is_not_a_boolean_is_refused(text: str) -> None:
     ],
 )
 def test_a_value_outside_its_bounds_is_refused_with_the_bounds(
-    field: Declared, text: str, sentence: str
+    field: SettingField, text: str, sentence: str
 ) -> None:
     with pytest.raises(ValueError, match=f"^{sentence}$"):
         parse_value(field, text)
 
 
 def test_a_field_without_bounds_takes_any_number() -> None:
-    free = Declared("free", int, 0, Setting(help=""))
+    free = SettingField("free", int, 0, Setting(help=""))
     assert parse_value(free, "99999999999999999999") == 99999999999999999999
     assert render_bounds(free) == ""
-    assert refuse_value(Declared("up", int, 0, Setting(help="", maximum=9)), 10) == "must be at most 9"
+    assert refuse_value(SettingField("up", int, 0, Setting(help="", maximum=9)), 10) == "must be at most 9"
 
 
 @pytest.mark.parametrize(
     ("field", "value"), [(COUNT, -3), (SIZE, 1), (SIZE, 64 * MIB), (SIZE, 1001), (FLAG, True), (PATH, "a b")]
 )
-def test_a_rendered_value_parses_to_itself(field: Declared, value: Any) -> None:
+def test_a_rendered_value_parses_to_itself(field: SettingField, value: Any) -> None:
     assert parse_value(field, render_value(field, value)) == value
 
 

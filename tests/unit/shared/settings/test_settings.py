@@ -3,7 +3,7 @@ import pytest
 
 from shared.settings.relations import RELATIONS, broken_relations
 from shared.settings.setting import (
-    Declared,
+    SettingField,
     accept_value,
     parse_value,
     refuse_value,
@@ -41,7 +41,7 @@ def test_every_relation_names_existing_fields() -> None:
 
 
 @pytest.mark.parametrize("field", DECLARED, ids=lambda field: field.name)
-def test_every_setting_enforces_its_bounds_and_has_one_line_of_help(field: Declared) -> None:
+def test_every_setting_enforces_its_bounds_and_has_one_line_of_help(field: SettingField) -> None:
     assert field.variable == "TOPICS_" + field.name.upper()
     assert field.flag.removeprefix("--").replace("-", "_") == field.name
     setting = field.setting

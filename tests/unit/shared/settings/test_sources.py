@@ -227,7 +227,7 @@ def test_variables_that_kubernetes_sets_for_a_service_are_ignored() -> None:
     resolved = load(environ)
     assert resolved.settings == Settings()
     assert resolved.advice == []
-    assert resolved.passed_over == sorted(environ)
+    assert resolved.ignored_variables == sorted(environ)
 
 
 def test_keys_may_be_a_list_in_a_file() -> None:
