@@ -126,7 +126,7 @@ class TopicView(NamedTuple):
     def wal_file(self, number: int) -> tuple[int, int]:
         """Return the file's first ordinal and its start position."""
         file = self._walked[number]
-        return file.found.first_ordinal, file.start_position
+        return file.wal_file.first_ordinal, file.start_position
 
     @property
     def _walked(self) -> list[WalkedFile]:

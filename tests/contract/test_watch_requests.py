@@ -18,7 +18,7 @@ from tests.harness.any_client import AnyClient, connect
 from tests.harness.event_client import EventClient
 from tests.harness.http_server import INSTANCE, HttpServer
 from tests.harness.raw_client import Answer, RawClient
-from topicsd.log.control_frame import WatchSession
+from topicsd.log.control_frame import SessionFrame
 
 BEARER = "authorization: Bearer"
 KEYS = "key-of-everybody,key-of-orders:r:orders.,key-of-others:r:other.,key-that-writes:w"
@@ -29,7 +29,7 @@ def ask(client: AnyClient, body: object, query: str = "", *fields: str) -> Answe
     return client.ask("POST", f"/v0/watch{query}", data, *fields)
 
 
-def definition(server: HttpServer, wid: str) -> WatchSession:
+def definition(server: HttpServer, wid: str) -> SessionFrame:
     parsed = WatchIds(INSTANCE, 1).parse(wid)
     assert parsed is not None
     return server.run(lambda: server.shard.state.watch_sessions[parsed.session])

@@ -13,12 +13,12 @@ import pytest
 
 from tests.harness.one_shard import OneShard
 from topicsd.log.batch_end import BATCH_END_BYTES
-from topicsd.log.frame import Frame, FrameDamage, FrameType, Record, encode_frame, parse_frame
+from topicsd.log.frame import LogFrame, FrameDamage, FrameType, Record, encode_frame, parse_frame
 
 PAYLOADS = [b'"phantom %d"' % number for number in range(10, 30)]
 
 
-def _intact_frames(content: bytes) -> list[Frame]:
+def _intact_frames(content: bytes) -> list[LogFrame]:
     """Every frame with a right checksum, wherever it stands."""
     frames = []
     end = len(content.rstrip(b"\0"))

@@ -17,7 +17,7 @@ from tests.harness.command_run import PROJECT, command_line, environment, run_co
 from tests.harness.data_dirs import DIRECTORIES, stop
 from tests.harness.one_shard import record
 from tests.harness.real_shard import RealShard
-from topicsd.cli.main import failed_function, is_of_output
+from topicsd.cli.main import failed_function, is_output_error
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import LAYOUT_NAME
 
@@ -186,7 +186,7 @@ def test_an_error_without_a_path_is_not_reported_as_an_output_error() -> None:
 
     with pytest.raises(OSError, match="Bad file descriptor") as failed:
         create()
-    assert not is_of_output(failed.value)
+    assert not is_output_error(failed.value)
     assert failed_function(failed.value).startswith("create, test_command_line.py:")
 
 

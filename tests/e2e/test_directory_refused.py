@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.command_run import Ran, command_line, environment, run_here
-from topicsd.disk.access import denial_of, user_name, why_not_usable
+from topicsd.disk.access import denial_of, user_name, access_problem
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import create_data_dir
 
@@ -97,10 +97,10 @@ def test_an_empty_disk_and_an_interrupted_start_are_accepted(tmp_path: Path) -> 
         (tmp_path / name).write_text("")
     ran = serve(tmp_path, "--host=no such host")
     assert "not empty" not in ran.err
-    from topicsd.cli.own_directory import refuse_directory
+    from topicsd.cli.own_directory import refuse_unusable_directory
 
-    refuse_directory(RealFs(), str(tmp_path))
-    refuse_directory(RealFs(), str(tmp_path / "not there"))
+    refuse_unusable_directory(RealFs(), str(tmp_path))
+    refuse_unusable_directory(RealFs(), str(tmp_path / "not there"))
 
 
 def test_a_missing_layout_error_names_topicsd_doctor(tmp_path: Path) -> None:
@@ -207,6 +207,6 @@ def test_a_read_only_file_system_is_detected_at_the_start(shared_folder: Path) -
 
 
 def test_a_path_that_is_allowed_has_no_denial(tmp_path: Path) -> None:
-    assert why_not_usable(str(tmp_path)) is None
+    assert access_problem(str(tmp_path)) is None
     assert denial_of(str(tmp_path)) == ""
     assert denial_of(str(tmp_path / "new")) == ""

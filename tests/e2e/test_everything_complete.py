@@ -24,11 +24,11 @@ from topicsd.engine.checkpoint.snapshot_format import (
 )
 from topicsd.engine.queue.state import QueueSection
 from topicsd.log import control_frame
-from topicsd.log.control_frame import Control
+from topicsd.log.control_frame import ControlPayload
 from topicsd.log.frame import FrameType
 from topicsd.segment.entry import SegmentEntry
 
-CONTROLS = {struct.__name__: struct for struct in get_args(Control)}
+CONTROLS = {struct.__name__: struct for struct in get_args(ControlPayload)}
 
 
 def fields_in_use(values: Iterable[Any]) -> set[str]:

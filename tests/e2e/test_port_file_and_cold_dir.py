@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.command_run import run_here
-from topicsd.cli.other_places import why_no_cold_dir, why_no_port_file
+from topicsd.cli.other_places import cold_dir_problem, port_file_problem
 from topicsd.disk.fs import RealFs
 
 FS = RealFs()
@@ -36,7 +36,7 @@ def test_an_unusable_cold_directory_is_refused(tmp_path: Path, cold: str, why: s
     (tmp_path / "data").symlink_to(data)
     (tmp_path / "link").symlink_to(data)
     (tmp_path / "file").touch()
-    assert why in why_no_cold_dir(FS, cold, "data")
+    assert why in cold_dir_problem(FS, cold, "data")
     ran = run_here("serve", "--cold-dir", cold, "--data-dir", "data")
     assert ran.code == 2
     assert ran.err.startswith(f"topicsd: --cold-dir={cold!r}: ")
@@ -48,9 +48,9 @@ def test_a_cold_directory_beside_above_or_in_the_data_directory_is_accepted(tmp_
     for name in ("data/cold", "cold", "data-cold"):
         (tmp_path / name).mkdir(parents=True)
     for cold in ("data/cold", "cold", "data-cold", str(tmp_path)):
-        assert why_no_cold_dir(FS, cold, "data") == ""
-    assert why_no_cold_dir(FS, "", "data") == ""
-    assert why_no_cold_dir(FS, "cold", "not-made-yet") == ""
+        assert cold_dir_problem(FS, cold, "data") == ""
+    assert cold_dir_problem(FS, "", "data") == ""
+    assert cold_dir_problem(FS, "cold", "not-made-yet") == ""
 
 
 @pytest.mark.parametrize(
@@ -71,13 +71,13 @@ def test_a_port_file_that_cannot_be_written_is_refused(
     assert ran.code == 2
     assert ran.err == f"topicsd: TOPICS_PORT_FILE={path!r}: {why.format(here=tmp_path)}\n"
     assert not os.path.exists("topics-data")
-    assert why_no_port_file(FS, "folder/port") == ""
+    assert port_file_problem(FS, "folder/port") == ""
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_port_file_in_a_read_only_folder_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    assert "is not writable" in why_no_port_file(FS, "port")
+    assert "is not writable" in port_file_problem(FS, "port")
 
 
 def test_a_path_from_a_configuration_file_is_reported_with_the_file(tmp_path: Path) -> None:

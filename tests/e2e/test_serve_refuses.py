@@ -12,8 +12,8 @@ import pytest
 from shared.settings.settings import Settings
 from tests.harness.command_run import run_command, run_here
 from tests.harness.served import served
-from topicsd.cli.own_directory import open_own_layout, own_directory
-from topicsd.cli.serve import is_loopback, refuse_open_door
+from topicsd.cli.own_directory import open_data_layout, lock_data_dir
+from topicsd.cli.serve import is_loopback, refuse_open_access
 from topicsd.disk.dir_lock import DirLock
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import lock_path
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("alone")
 def test_a_second_server_on_a_directory_is_refused(tmp_path: Path) -> None:
     fs = RealFs()
     data_dir = str(tmp_path / "of" / "the" / "first")
-    lock = own_directory(fs, data_dir)
+    lock = lock_data_dir(fs, data_dir)
     try:
         ran = run_here("serve", "--data-dir", data_dir)
     finally:
@@ -54,16 +54,16 @@ def test_a_public_address_without_keys_is_refused_unless_allowed(host: str) -> N
     assert ran.code == 2
     assert f"topicsd: {host} can be reached from other machines, and TOPICS_API_KEYS is not set" in ran.err
     assert not os.path.exists("topics-data")
-    refuse_open_door(Settings(host=host, allow_insecure_no_auth=True), [])
-    refuse_open_door(Settings(host=host, api_keys="a-key-of-some-length"), [])
+    refuse_open_access(Settings(host=host, allow_insecure_no_auth=True), [])
+    refuse_open_access(Settings(host=host, api_keys="a-key-of-some-length"), [])
 
 
 def test_the_address_of_a_passed_socket_overrides_the_setting() -> None:
     refusal = r"0\.0\.0\.0 can be reached"
     with closing(socket.create_server(("0.0.0.0", 0))) as passed, pytest.raises(CommandError, match=refusal):
-        refuse_open_door(Settings(), [passed])
+        refuse_open_access(Settings(), [passed])
     with closing(socket.create_server(("127.0.0.1", 0))) as passed:
-        refuse_open_door(Settings(host="0.0.0.0"), [passed])
+        refuse_open_access(Settings(host="0.0.0.0"), [passed])
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
@@ -80,10 +80,10 @@ def test_an_unknown_host_is_reported() -> None:
 def test_another_number_of_shards_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     data_dir = str(tmp_path / "data")
     fs = RealFs()
-    assert open_own_layout(fs, Settings(data_dir=data_dir, shards=3)).shards == 3
-    assert open_own_layout(fs, Settings(data_dir=data_dir, shards=0)).shards == 3
+    assert open_data_layout(fs, Settings(data_dir=data_dir, shards=3)).shards == 3
+    assert open_data_layout(fs, Settings(data_dir=data_dir, shards=0)).shards == 3
     assert caplog.text == ""
-    assert open_own_layout(fs, Settings(data_dir=data_dir, shards=5)).shards == 3
+    assert open_data_layout(fs, Settings(data_dir=data_dir, shards=5)).shards == 3
     assert "TOPICS_SHARDS=5 ignored: this directory has 3 shards" in caplog.text
 
 

@@ -20,7 +20,7 @@ from tests.harness.one_shard import record
 from tests.harness.real_shard import RealShard
 from tests.harness.wal_bytes import WalBytes, append_frame
 from topicsd.disk.fs import RealFs
-from topicsd.log.control_frame import ForwardCursor, LostRange, TopicCreate, encode_control
+from topicsd.log.control_frame import ForwardCursor, LostRangeFrame, TopicCreate, encode_control
 from topicsd.log.current_file import read_current, write_current
 from topicsd.log.frame import FrameType, encode_frame
 from topicsd.log.recovery import RecoveryRefused
@@ -360,7 +360,7 @@ CRAFTED: dict[str, tuple[list[bytes], int, str | None, int | None, str]] = {
         'the topic "bills" is created with an id that does not match its name',
     ),
     "a lost range elsewhere": (
-        [CREATE, encode_control(LostRange(5, 9, "crash"), topic_id=ORDERS, ts=0)],
+        [CREATE, encode_control(LostRangeFrame(5, 9, "crash"), topic_id=ORDERS, ts=0)],
         AT,
         None,
         None,

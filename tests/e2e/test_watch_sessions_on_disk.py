@@ -11,12 +11,12 @@ from tests.harness.data_dirs import flip, log_end
 from tests.harness.one_shard import Told, record
 from tests.harness.real_shard import RealShard
 from topicsd.engine.session_log import log_session_end, log_session
-from topicsd.log.control_frame import WatchSession
+from topicsd.log.control_frame import SessionFrame
 
 
-def session(number: int) -> WatchSession:
+def session(number: int) -> SessionFrame:
     names = ["orders", "a"]
-    return WatchSession(number.to_bytes(16), "0a1b2c3d", names, [1, 2], [3, 4], ["n"], 256, 4096, 1000)
+    return SessionFrame(number.to_bytes(16), "0a1b2c3d", names, [1, 2], [3, 4], ["n"], 256, 4096, 1000)
 
 
 def watched(path: Path) -> RealShard:

@@ -33,7 +33,7 @@ from topicsd.engine.requests import ReadAnswer, ReadRequest, TopicState
 from topicsd.engine.routes.route import delete_route
 from topicsd.engine.session_log import log_session_end, log_session
 from topicsd.engine.shard import Shard
-from topicsd.log.control_frame import WatchSession
+from topicsd.log.control_frame import SessionFrame
 from topicsd.log.file_header import VERSION
 
 GOLDEN = Path(__file__).parent
@@ -92,10 +92,10 @@ def make_sessions(one: OneShard) -> None:
     one.put("orders", durability="fsync", idempotency_window_ms=3_600_000)
     created = record(b'{ "id":1, "total":10.50 }', tag="order/1", node="shop-1", meta={"trace": "4bf92f"})
     one.append("orders", created, idempotency_key=KEY)
-    plain = WatchSession(
+    plain = SessionFrame(
         b"first session---", "", ["orders"], [3], [1], limit=256, bytes_max=262_144, heartbeat_ms=15_000
     )
-    fussy = WatchSession(
+    fussy = SessionFrame(
         b"second session--",
         "0a1b2c3d",
         ["orders", "nobody"],

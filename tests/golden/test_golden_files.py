@@ -21,7 +21,7 @@ from topicsd.engine.requests import AppendRequest
 from topicsd.engine.shard import Shard
 from topicsd.log.file_header import VERSION
 from topicsd.log.frame import FrameType, parse_frame
-from topicsd.log.reader import FoundBatch
+from topicsd.log.reader import WalBatch
 from topicsd.log.walk import open_wal_files, walk_log
 from topicsd.log.writer import Identity
 
@@ -157,7 +157,7 @@ def test_the_running_version_has_a_golden_file_with_every_frame_that_is_written(
 def types_of(version: str) -> set[FrameType]:
     types = set()
 
-    def note(batch: FoundBatch, position: int) -> None:
+    def note(batch: WalBatch, position: int) -> None:
         at = batch.start
         while at < batch.end:
             frame = parse_frame(batch.buffer, at, batch.end)

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from topicsd.log.control_frame import WatchSession
+from topicsd.log.control_frame import SessionFrame
 
 
 @dataclass(eq=False)
 class KnownSession:
-    expected: WatchSession
+    expected: SessionFrame
     end_position: int = 0
     """The end of its frame in the log of the run that created it."""
     is_acked: bool = False
@@ -35,7 +35,7 @@ class SessionBook:
         number = self._count
         columns = (list(names), [number + n for n in range(len(names))], [7 * number] * len(names))
         nodes = [f"node-{n}" for n in range(number % 3)]
-        session = WatchSession(
+        session = SessionFrame(
             number.to_bytes(16), f"key-{number}", *columns, nodes, number, 4096, 1000 + number
         )
         known = self.known[session.session] = KnownSession(session)
@@ -55,13 +55,13 @@ class SessionBook:
         for known in self.known.values():
             known.end_position = 1 << 62
 
-    def shows(self, sessions: Mapping[bytes, WatchSession]) -> None:
+    def shows(self, sessions: Mapping[bytes, SessionFrame]) -> None:
         """Check that a running shard holds every answered session until its end, and no other."""
         acked = {session for session, known in self.known.items() if known.is_acked}
         ended = {session for session, known in self.known.items() if known.has_ended}
         assert acked - ended <= set(sessions) <= acked
 
-    def check(self, sessions: Mapping[bytes, WatchSession], *, exact: bool) -> None:
+    def check(self, sessions: Mapping[bytes, SessionFrame], *, exact: bool) -> None:
         """Judge what a recovery shows. `exact`: only the process ended."""
         strangers = set(sessions) - set(self.known)
         assert not strangers, f"sessions that returned or were never created: {strangers}"

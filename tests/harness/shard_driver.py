@@ -55,7 +55,7 @@ from topicsd.engine.requests import (
 )
 from topicsd.engine.session_log import log_session_end, log_session
 from topicsd.engine.shard import Shard
-from topicsd.log.control_frame import WatchSession
+from topicsd.log.control_frame import SessionFrame
 from topicsd.log.writer import Identity
 
 DATA_DIR = "/data"
@@ -389,8 +389,8 @@ class ShardRun:
         else:
             assert answer.code == STORAGE_FAILED, answer
 
-    def _watched(self, known: KnownSession, answer: WatchSession | Refusal) -> None:
-        if isinstance(answer, WatchSession):
+    def _watched(self, known: KnownSession, answer: SessionFrame | Refusal) -> None:
+        if isinstance(answer, SessionFrame):
             assert answer == known.expected
             known.is_acked = True
         elif self._is_nothing_written(answer):
@@ -462,7 +462,7 @@ class ShardRun:
             states[name] = msgspec.structs.replace(state, durable_seq=0)
         return states
 
-    def sessions(self) -> dict[bytes, WatchSession]:
+    def sessions(self) -> dict[bytes, SessionFrame]:
         return dict(self.shard.state.watch_sessions)
 
     def check(self, *, exact: bool, clean: bool = False) -> None:

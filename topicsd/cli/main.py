@@ -63,7 +63,7 @@ def run(arguments: list[str] | None) -> int:
         discard_output()
         return FINE
     except OSError as error:
-        if is_of_output(error):
+        if is_output_error(error):
             discard_output()
             return print_error(f"cannot write the output: {os_error_sentence(error)}", NOT_DONE)
         where = "" if error.filename is not None else f" (in {failed_function(error)})"
@@ -137,7 +137,7 @@ def print_error(sentence: str, exit_code: int) -> int:
     return exit_code
 
 
-def is_of_output(error: OSError) -> bool:
+def is_output_error(error: OSError) -> bool:
     """Whether a write to stdout failed: the error names no path, and the failed function prints."""
     frames = list(traceback.walk_tb(error.__traceback__))
     return error.filename is None and bool(_PRINT_NAMES & set(frames[-1][0].f_code.co_names))

@@ -20,18 +20,18 @@ from topicsd.offline.command_error import CommandError
 SHARDS = "shards"
 
 
-def refuse_places(fs: Fs, resolved: Resolved) -> None:
+def refuse_outside_paths(fs: Fs, resolved: Resolved) -> None:
     """Raise CommandError when the path of the port file or the cold directory is unusable."""
     settings = resolved.settings
     for name, problem in (
-        ("port_file", why_no_port_file(fs, settings.port_file)),
-        ("cold_dir", why_no_cold_dir(fs, settings.cold_dir, settings.data_dir)),
+        ("port_file", port_file_problem(fs, settings.port_file)),
+        ("cold_dir", cold_dir_problem(fs, settings.cold_dir, settings.data_dir)),
     ):
         if problem:
             raise CommandError(f"{resolved.sources[name]}={getattr(settings, name)!r}: {problem}")
 
 
-def why_no_port_file(fs: Fs, path: str) -> str:
+def port_file_problem(fs: Fs, path: str) -> str:
     if not path:
         return ""
     directory = os.path.dirname(os.path.abspath(path))
@@ -44,7 +44,7 @@ def why_no_port_file(fs: Fs, path: str) -> str:
     return "" if os.access(directory, os.W_OK | os.X_OK) else f"{directory} is not writable"
 
 
-def why_no_cold_dir(fs: Fs, path: str, data_dir: str) -> str:
+def cold_dir_problem(fs: Fs, path: str, data_dir: str) -> str:
     if not path:
         return ""
     if not exists(fs, path):

@@ -15,7 +15,7 @@ from typing import Final
 
 from shared.runtime.log_setup import fields
 from shared.settings.settings import Settings
-from topicsd.disk.access import denial_of, os_error_sentence, why_not_usable
+from topicsd.disk.access import denial_of, os_error_sentence, access_problem
 from topicsd.disk.dir_lock import DirectoryInUse, DirLock
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import LAYOUT_NAME, Layout, LayoutError, lock_path, make_dirs, shard_paths
@@ -29,9 +29,9 @@ _OWN_NAMES: Final = frozenset(("LOCK", "shards", "lost+found", f"{LAYOUT_NAME}.t
 _SHOWN_NAMES: Final = 3
 
 
-def own_directory(fs: Fs, data_dir: str) -> DirLock:
+def lock_data_dir(fs: Fs, data_dir: str) -> DirLock:
     """Create the data directory if it is missing, and lock it; CommandError when that fails."""
-    refuse_directory(fs, data_dir)
+    refuse_unusable_directory(fs, data_dir)
     try:
         make_dirs(fs, data_dir)
     except OSError as error:
@@ -46,7 +46,7 @@ def own_directory(fs: Fs, data_dir: str) -> DirLock:
         raise CommandError(os_error_sentence(error)) from None
 
 
-def refuse_directory(fs: Fs, data_dir: str) -> None:
+def refuse_unusable_directory(fs: Fs, data_dir: str) -> None:
     """Raise CommandError when the path is no directory, holds other data, or is not writable."""
     try:
         names = fs.list_dir(data_dir)
@@ -64,12 +64,12 @@ def refuse_directory(fs: Fs, data_dir: str) -> None:
                 f"{data_dir} is not empty and not a data directory: it holds {shown} and no {LAYOUT_NAME}; "
                 f"use an empty directory, for example --data-dir {os.path.join(data_dir, 'topics-data')}"
             )
-    problem = why_not_usable(data_dir)
+    problem = access_problem(data_dir)
     if problem is not None:
         raise CommandError(problem)
 
 
-def open_own_layout(fs: Fs, settings: Settings, sources: dict[str, str] | None = None) -> Layout:
+def open_data_layout(fs: Fs, settings: Settings, sources: dict[str, str] | None = None) -> Layout:
     """Read the layout, or create one; `sources` names the origin of each setting."""
     data_dir = settings.data_dir
     try:
@@ -80,7 +80,7 @@ def open_own_layout(fs: Fs, settings: Settings, sources: dict[str, str] | None =
     except OSError as error:
         raise CommandError(os_error_sentence(error)) from None
     for shard in range(layout.shards):
-        refuse_shard(fs, data_dir, shard)
+        refuse_unusable_shard(fs, data_dir, shard)
     if settings.shards not in (0, layout.shards):
         setting = (sources or {}).get("shards", "TOPICS_SHARDS")
         setting = (
@@ -95,7 +95,7 @@ def open_own_layout(fs: Fs, settings: Settings, sources: dict[str, str] | None =
     return layout
 
 
-def refuse_shard(fs: Fs, data_dir: str, shard: int) -> None:
+def refuse_unusable_shard(fs: Fs, data_dir: str, shard: int) -> None:
     """Raise CommandError for the first path of a shard that its worker could not use.
 
     Missing paths are left to the worker.
@@ -103,12 +103,12 @@ def refuse_shard(fs: Fs, data_dir: str, shard: int) -> None:
     paths = shard_paths(data_dir, shard)
     directories = (paths.root, paths.wal, paths.meta, paths.readers, paths.topics, paths.quarantine)
     for path in (*directories, paths.trash, paths.lock):
-        problem = why_not_usable(path) if os.path.lexists(path) else None
+        problem = access_problem(path) if os.path.lexists(path) else None
         if problem is not None:
             raise CommandError(problem)
     for directory in (paths.wal, paths.meta):
         for name in fs.list_dir(directory) if os.path.isdir(directory) else ():
-            problem = why_not_usable(os.path.join(directory, name))
+            problem = access_problem(os.path.join(directory, name))
             if problem is not None:
                 raise CommandError(problem)
 

@@ -27,8 +27,8 @@ from shared.runtime.program_version import program_version
 from shared.settings.settings import DECLARED, Settings
 from shared.settings.sources import Resolved
 from topicsd.cli.command import Command
-from topicsd.cli.other_places import refuse_places
-from topicsd.cli.own_directory import open_own_layout, own_directory
+from topicsd.cli.other_places import refuse_outside_paths
+from topicsd.cli.own_directory import open_data_layout, lock_data_dir
 from topicsd.cli.setting_flags import add_setting_flags, config_path, resolved_settings
 from topicsd.disk.access import denial_of
 from topicsd.disk.fs import RealFs
@@ -57,16 +57,16 @@ def run(args: argparse.Namespace) -> int:
         listen_sockets = systemd.take_listen_sockets(os.environ)
     except systemd.ListenError as error:
         raise CommandError(str(error)) from None
-    refuse_open_door(settings, listen_sockets)
+    refuse_open_access(settings, listen_sockets)
     fs = RealFs()
-    refuse_places(fs, resolved)
+    refuse_outside_paths(fs, resolved)
     if settings.memory:
         refuse_interpreter(sys.executable)
         layout = new_layout(settings)
         return _serve(resolved, layout, secrets.token_hex(INSTANCE_BYTES), listen_sockets, reload_settings)
-    lock = own_directory(fs, settings.data_dir)
+    lock = lock_data_dir(fs, settings.data_dir)
     try:
-        layout = open_own_layout(fs, settings, resolved.sources)
+        layout = open_data_layout(fs, settings, resolved.sources)
         refuse_interpreter(sys.executable)
         return _serve(resolved, layout, lock.identity, listen_sockets, reload_settings)
     finally:
@@ -136,7 +136,7 @@ def refuse_interpreter(path: str) -> None:
         )
 
 
-def refuse_open_door(settings: Settings, listen_sockets: list[socket.socket]) -> None:
+def refuse_open_access(settings: Settings, listen_sockets: list[socket.socket]) -> None:
     """Raise CommandError when other machines have access without a key and no setting allows it."""
     if settings.api_keys or settings.allow_insecure_no_auth:
         return

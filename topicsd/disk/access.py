@@ -33,7 +33,7 @@ def os_error_reason(error: OSError) -> str:
     return f"{reason}: {denial}" if denial else reason
 
 
-def why_not_usable(path: str) -> str | None:
+def access_problem(path: str) -> str | None:
     """Return why this process cannot read and write a file or a directory, or None."""
     mode = os.R_OK | os.W_OK | (os.X_OK if os.path.isdir(path) else 0)
     if os.access(path, mode):

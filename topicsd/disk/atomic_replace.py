@@ -43,7 +43,7 @@ def replace_file(fs: Fs, path: str, data: bytes) -> None:
     The bytes are synced before the rename, and the directory is synced before the function returns.
     """
     temporary = path + TEMPORARY_SUFFIX
-    fd = create_afresh(fs, temporary)
+    fd = recreate_file(fs, temporary)
     try:
         write_all(fs, fd, data, 0)
         fs.sync_data(fd)
@@ -53,7 +53,7 @@ def replace_file(fs: Fs, path: str, data: bytes) -> None:
     fs.sync_dir(os.path.dirname(path))
 
 
-def create_afresh(fs: Fs, path: str) -> int:
+def recreate_file(fs: Fs, path: str) -> int:
     """Create and open a file; remove a leftover of that name first."""
 
     if exists(fs, path):

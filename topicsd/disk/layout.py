@@ -126,7 +126,7 @@ class ShardPaths(NamedTuple):
         """The directories that may be empty, each before its subdirectories."""
         return (self.wal, self.quarantine, self.topics, self.meta, self.readers, self.trash)
 
-    def quarantined(self, name: str) -> str:
+    def quarantine_file(self, name: str) -> str:
         return os.path.join(self.root, "quarantine", name)
 
 

@@ -22,7 +22,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from shared.contract.errors import STORAGE_FULL, Refusal
 from shared.runtime.disk_thread import DiskThread, Loop
-from topicsd.log.batch import Entry
+from topicsd.log.batch import CommitEntry
 
 
 class _Synced:
@@ -76,7 +76,7 @@ class Log(Protocol):
 
     failed: Refusal | None
 
-    def when_synced(self, entry: Entry) -> None: ...
+    def publish_after_sync(self, entry: CommitEntry) -> None: ...
 
     def settle(self) -> None: ...
 
@@ -177,7 +177,7 @@ class _Running:
             elif isinstance(step, float):
                 background._loop.call_later(step, self.resume, None)
             elif step is SYNCED:
-                background._log.when_synced(self)
+                background._log.publish_after_sync(self)
             elif isinstance(step, Operation):
                 try:
                     step.start(self.resume)

@@ -23,7 +23,7 @@ from topicsd.engine.write.idempotency import KeyedWrite
 from topicsd.engine.write.producer_write import store_producer_write
 from topicsd.engine.write.producers import ProducerWrite
 from topicsd.log import control_frame
-from topicsd.log.control_frame import Control, ForwardCursor, decode_control
+from topicsd.log.control_frame import ControlPayload, ForwardCursor, decode_control
 from topicsd.log.frame import (
     CHECKSUM_BYTES,
     FRAME_LEN_MIN,
@@ -34,7 +34,7 @@ from topicsd.log.frame import (
     FrameType,
     parse_frame,
 )
-from topicsd.log.reader import FoundBatch
+from topicsd.log.reader import WalBatch
 from topicsd.log.walk import BatchRefused
 
 _APPEND = int(FrameType.APPEND)
@@ -61,7 +61,7 @@ class Replay:
         self._now_ms = shard.clock.now_ms()
         self.frames = 0
 
-    def batch(self, batch: FoundBatch, position: int) -> None:
+    def batch(self, batch: WalBatch, position: int) -> None:
         """Apply the frames of one batch; `position` is the log position of its first byte."""
         buffer, at, end = batch.buffer, batch.start, batch.end
         to_position = position - at
@@ -116,10 +116,10 @@ class Replay:
         """
         return ordinal < (self._captured_to if topic is None else topic.complete_to)
 
-    def _apply(self, control: Control, topic_id: int, ts: int, ordinal: int, end: int) -> None:
+    def _apply(self, control: ControlPayload, topic_id: int, ts: int, ordinal: int, end: int) -> None:
         """Apply a control frame that ends at log position `end`."""
         shard = self._shard
-        if isinstance(control, control_frame.WatchSession):
+        if isinstance(control, control_frame.SessionFrame):
             # Also frames that the snapshot has: the last frame of a session decides whether it exists.
             apply_session(shard, control)
             return
@@ -171,12 +171,12 @@ class Replay:
                 if control.offsets:
                     self._copy(topic, control, ts, ordinal, end)
                 apply_route_cursor(topic, control)
-            case control_frame.Producer():
+            case control_frame.ProducerFrame():
                 write = ProducerWrite(
                     control.producer_seq, control.first_seq, control.count, ts, control.moved
                 )
                 store_producer_write(shard, topic, control.producer, write)
-            case control_frame.LostRange():
+            case control_frame.LostRangeFrame():
                 if not topic.head + 1 == control.first <= control.last:
                     gap = f"{control.first} to {control.last}"
                     raise ReplayError(

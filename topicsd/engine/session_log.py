@@ -19,15 +19,15 @@ from topicsd.engine.pending import call_reply
 from topicsd.engine.requests import Reply
 from topicsd.engine.shard_data import ShardData
 from topicsd.engine.state import ShardState
-from topicsd.log.control_frame import WatchSession, encode_control
+from topicsd.log.control_frame import SessionFrame, encode_control
 
 WATCH_SESSIONS = "watch_sessions"
 _ARRAY_32 = struct.Struct(">BI")
 encode_session = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[WatchSession]).decode
+_decode = msgspec.msgpack.Decoder(list[SessionFrame]).decode
 
 
-def log_session(shard: ShardState, session: WatchSession, reply: Reply) -> None:
+def log_session(shard: ShardState, session: SessionFrame, reply: Reply) -> None:
     """Log a new session; `reply` gets it once its frame is written, or a `Refusal`."""
     assert session.names
     frame = _encoded(shard, session)
@@ -36,7 +36,7 @@ def log_session(shard: ShardState, session: WatchSession, reply: Reply) -> None:
     if refusal is not None:
         reply(refusal)
         return
-    shard.log.join([frame], len(frame), 1, PendingSession(shard, session, reply), shard.log.behind)
+    shard.log.join([frame], len(frame), 1, PendingSession(shard, session, reply), shard.log.is_lagging)
 
 
 def log_session_end(shard: ShardState, session: bytes) -> None:
@@ -44,10 +44,10 @@ def log_session_end(shard: ShardState, session: bytes) -> None:
 
     If a full disk has no room for the frame, the session exists again after the next start, and ends again.
     """
-    shard.log.join_in_passing(_encoded(shard, WatchSession(session)), PendingSessionEnd(shard, session))
+    shard.log.join_control_frame(_encoded(shard, SessionFrame(session)), PendingSessionEnd(shard, session))
 
 
-def apply_session(shard: ShardData, session: WatchSession) -> None:
+def apply_session(shard: ShardData, session: SessionFrame) -> None:
     """Apply a session frame; intern the names, since many sessions have the same few topics."""
     if session.names:
         names = list(map(sys.intern, session.names))
@@ -67,11 +67,11 @@ def session_section(encoded: list[bytes]) -> dict[str, bytes]:
     return {WATCH_SESSIONS: b"".join([_ARRAY_32.pack(0xDD, len(encoded)), *encoded])} if encoded else {}
 
 
-def sessions_of(head: SnapshotHead) -> list[WatchSession]:
+def sessions_of(head: SnapshotHead) -> list[SessionFrame]:
     return _decode(head.sections[WATCH_SESSIONS]) if WATCH_SESSIONS in head.sections else []
 
 
-def _encoded(shard: ShardState, session: WatchSession) -> bytes:
+def _encoded(shard: ShardState, session: SessionFrame) -> bytes:
     return encode_control(session, topic_id=0, ts=shard.clock.now_ms())
 
 
@@ -106,7 +106,7 @@ class PendingSession:
 
     ordinal: int
 
-    def __init__(self, shard: ShardState, session: WatchSession, reply: Reply) -> None:
+    def __init__(self, shard: ShardState, session: SessionFrame, reply: Reply) -> None:
         self._shard = shard
         self._session = session
         self._reply = reply

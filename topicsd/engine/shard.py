@@ -62,8 +62,8 @@ from topicsd.log.batch import Bounds
 from topicsd.log.file_header import UnknownVersion
 from topicsd.log.files import LogFiles
 from topicsd.log.group_commit import BATCH_BYTES_MAX, GroupCommit
-from topicsd.log.recovery import OnProgress, Recovered, Recovery, RecoveryRefused, tell_nobody
-from topicsd.log.walk import BatchRefused, Known, UnreadableLog
+from topicsd.log.recovery import OnProgress, RecoveryResult, Recovery, RecoveryRefused, noop
+from topicsd.log.walk import BatchRefused, SnapshotLogState, UnreadableLog
 from topicsd.log.writer import Identity, LogEnd, LogWriter
 from topicsd.segment.dead_file import DeadDamage
 from topicsd.segment.entry import SegmentDamage
@@ -86,7 +86,7 @@ class Shard:
         identity: Identity,
         settings: Settings,
         on_failure: Callable[[OSError], None],
-        on_progress: OnProgress = tell_nobody,
+        on_progress: OnProgress = noop,
     ) -> None:
         """Open the shard and recover its log.
 
@@ -128,7 +128,7 @@ class Shard:
             state.totals.synced_position = lambda: self.log.synced_position
             self.pressure = PressureGauge(clock, loop, state.wake_queue, self.log)
             self._resume_heads(recovered)
-            writer.vouch()
+            writer.record_boot_id()
             if not recovered.is_settled and not writer.has_file:
                 recovery.settle()
             files = Files(fs, paths, identity, self._files)
@@ -194,7 +194,7 @@ class Shard:
             self.upkeep.stop()
             self._upkeep_jobs.stop()
             self._background.stop()
-            self.log.shut()
+            self.log.refuse_and_flush()
             if self.log.failed is None:
                 lower_all_ceilings(self.state)
                 if checkpoint:
@@ -279,7 +279,7 @@ class Shard:
         has_more = log_floors_again(self.state, clock.now_ms()) or has_more
         return lower_quiet_ceilings(self.state, clock.monotonic()) or has_more
 
-    def _resume_heads(self, recovered: Recovered) -> None:
+    def _resume_heads(self, recovered: RecoveryResult) -> None:
         """Resume each head after every seq ever given out; log what may be lost."""
         log = self.log
         notes = LossNotes()
@@ -288,8 +288,8 @@ class Shard:
                 resume_ephemeral(topic)
             elif (lost := lost_tail(topic, recovered.heads_exact)) is not None:
                 lose_range(topic, lost)
-                frame = control_frame.LostRange(*lost)
-                log.join_in_passing(
+                frame = control_frame.LostRangeFrame(*lost)
+                log.join_control_frame(
                     control_frame.encode_control(frame, topic_id=topic.topic_id, ts=topic.last_ts), notes
                 )
                 logger.warning(
@@ -326,9 +326,9 @@ def _refuse_loss(fs: Fs, paths: ShardPaths) -> None:
         raise UnreadableLog(f"{paths.root}: segments exist, but no good snapshot and no log")
 
 
-def _known(snapshot: Snapshot) -> Known:
+def _known(snapshot: Snapshot) -> SnapshotLogState:
     head = snapshot.head
-    return Known(head.start, head.end_file, head.end_offset)
+    return SnapshotLogState(head.start, head.end_file, head.end_offset)
 
 
 def _start_of_log(end: LogEnd, clock: Clock, settings: Settings) -> LogEnd:

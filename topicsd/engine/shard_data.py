@@ -19,7 +19,7 @@ from shared.settings.settings import Settings
 from topicsd.engine.queue.state import note_former, settle_parked
 from topicsd.engine.topic import Topic, Totals
 from topicsd.engine.write.idempotency import IdempotencyKeys
-from topicsd.log.control_frame import WatchSession
+from topicsd.log.control_frame import SessionFrame
 from topicsd.log.files import LogFiles
 from topicsd.segment.entry import SegmentName
 from topicsd.segment.reader import SegmentReader
@@ -43,7 +43,7 @@ class ShardData:
         self._new_names: list[str] = []
         self._configs: dict[TopicConfig, TopicConfig] = {}
         self.idempotency_keys = IdempotencyKeys(settings.max_idempotency_keys)
-        self.watch_sessions: dict[bytes, WatchSession] = {}
+        self.watch_sessions: dict[bytes, SessionFrame] = {}
         """The watch sessions, which survive restarts, by the random part of their id."""
         self.routes: dict[str, RouteState] = {}
         """The routes that copy into topics of this shard, by name."""

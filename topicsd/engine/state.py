@@ -23,8 +23,8 @@ from topicsd.engine.requests import Reply
 from topicsd.engine.shard_data import ShardData
 from topicsd.engine.topic import Topic
 from topicsd.engine.wakeups.wake_queue import WakeQueue
-from topicsd.log.batch import Entry
-from topicsd.log.control_frame import Control, encode_control
+from topicsd.log.batch import CommitEntry
+from topicsd.log.control_frame import ControlPayload, encode_control
 from topicsd.log.files import LogFiles
 from topicsd.log.group_commit import GroupCommit
 from topicsd.segment.reader import SegmentReader
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _LEASES_FROM = 1 << 61
 
 
-class ControlEntry(Entry, Protocol):
+class ControlEntry(CommitEntry, Protocol):
     """A pending entry that can wait for a sync."""
 
     def wait(self) -> None:
@@ -139,16 +139,16 @@ class ShardState(ShardData):
         if topic.queue is not None and topic.queue.parked:
             self.on_parked(topic)  # The change may have named a dead-letter topic for them.
 
-    def note(self, topic: Topic, frame: bytes, entry: Entry, is_urgent: bool = False) -> None:
+    def note(self, topic: Topic, frame: bytes, entry: CommitEntry, is_urgent: bool = False) -> None:
         """Log a frame of a topic that no request waits for.
 
         The topic must not have a pending deletion: no frame of a topic follows its deletion in the log.
         """
         assert topic.deferred_requests is None
-        self.log.join_in_passing(frame, entry, is_urgent)
+        self.log.join_control_frame(frame, entry, is_urgent)
 
     def join_control(
-        self, topic: Topic, control: Control, entry: ControlEntry, waits_for_sync: bool = False
+        self, topic: Topic, control: ControlPayload, entry: ControlEntry, waits_for_sync: bool = False
     ) -> None:
         """Log a request's change to a topic, in the class of the topic.
 
@@ -185,4 +185,4 @@ class ShardState(ShardData):
 
     def must_wait(self, topic: Topic) -> bool:
         """Return whether an entry that joins now waits for a sync, whatever its class."""
-        return topic.waiting_count > 0 or self.log.behind
+        return topic.waiting_count > 0 or self.log.is_lagging

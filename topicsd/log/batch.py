@@ -16,7 +16,7 @@ from shared.contract.errors import Refusal
 from shared.runtime.histogram import Histogram
 
 
-class Entry(Protocol):
+class CommitEntry(Protocol):
     """A pending entry: `publish` or `refuse` is called once; `undo` may precede `refuse`."""
 
     ordinal: int
@@ -79,8 +79,8 @@ class Batch:
         """Position of the next frame in the log."""
         self.next_ordinal = next_ordinal
         self.frame_count = 0
-        self.after_write: list[Entry] = []
-        self.after_sync: list[Entry] = []
+        self.after_write: list[CommitEntry] = []
+        self.after_sync: list[CommitEntry] = []
         self.urgent = False
         """An entry waits for the sync, so it begins at once and not with the next background sync."""
 
@@ -99,11 +99,11 @@ class Batch:
         for entry in reversed(self.after_write):
             entry.undo()
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[CommitEntry]:
         return self.after_write + self.after_sync
 
 
-def refuse(entries: list[Entry], refusal: Refusal) -> None:
+def refuse(entries: list[CommitEntry], refusal: Refusal) -> None:
     for entry in entries:
         entry.refuse(refusal)
 

@@ -17,7 +17,7 @@ import msgspec
 
 from shared.contract.route_rule import RouteRule
 from shared.contract.topic_config import TopicConfig
-from topicsd.log.frame import Frame, FrameDamage, FrameType, encode_frame
+from topicsd.log.frame import LogFrame, FrameDamage, FrameType, encode_frame
 
 
 class TopicCreate(msgspec.Struct, frozen=True, array_like=True):
@@ -74,7 +74,7 @@ class Idempotency(msgspec.Struct, frozen=True, array_like=True):
     count: int
 
 
-class Producer(msgspec.Struct, frozen=True, array_like=True):
+class ProducerFrame(msgspec.Struct, frozen=True, array_like=True):
     """The producer's own seq of the Append frames that follow in the same batch."""
 
     producer: str
@@ -85,7 +85,7 @@ class Producer(msgspec.Struct, frozen=True, array_like=True):
     """The records' seqs in the topic they were moved from; empty for one, whose seq is the producer's."""
 
 
-class LostRange(msgspec.Struct, frozen=True, array_like=True):
+class LostRangeFrame(msgspec.Struct, frozen=True, array_like=True):
     """Seqs that were given out and whose records are lost; the head is at least `last`."""
 
     first: int
@@ -102,7 +102,7 @@ class Cursor(msgspec.Struct, frozen=True, array_like=True, gc=False):
     is_gone: bool
 
 
-class WatchSession(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class SessionFrame(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A watch session of this shard; it belongs to no topic, so the frame's topic id is 0.
 
     A session without topics is deleted. `names`, `from_seqs` and `epochs` are columns: entry i of each
@@ -185,7 +185,7 @@ COPIES_MAX: Final = 256
 """Maximum number of copies that one ForwardCursor names."""
 
 
-Control = (
+ControlPayload = (
     TopicCreate
     | TopicDelete
     | ConfigUpdate
@@ -193,9 +193,9 @@ Control = (
     | EvictWatermark
     | HeadWatermark
     | Idempotency
-    | Producer
-    | LostRange
-    | WatchSession
+    | ProducerFrame
+    | LostRangeFrame
+    | SessionFrame
     | Cursor
     | Lease
     | ForwardCreate
@@ -203,7 +203,7 @@ Control = (
     | ForwardCursor
 )
 
-_TYPES: dict[type[Control], FrameType] = {
+_TYPES: dict[type[ControlPayload], FrameType] = {
     TopicCreate: FrameType.TOPIC_CREATE,
     TopicDelete: FrameType.TOPIC_DELETE,
     ConfigUpdate: FrameType.CONFIG_UPDATE,
@@ -211,9 +211,9 @@ _TYPES: dict[type[Control], FrameType] = {
     EvictWatermark: FrameType.EVICT_WATERMARK,
     HeadWatermark: FrameType.HEAD_WATERMARK,
     Idempotency: FrameType.IDEMPOTENCY,
-    Producer: FrameType.PRODUCER,
-    LostRange: FrameType.LOST_RANGE,
-    WatchSession: FrameType.WATCH_SESSION,
+    ProducerFrame: FrameType.PRODUCER,
+    LostRangeFrame: FrameType.LOST_RANGE,
+    SessionFrame: FrameType.WATCH_SESSION,
     Cursor: FrameType.CURSOR,
     Lease: FrameType.LEASE,
     ForwardCreate: FrameType.FORWARD_CREATE,
@@ -221,17 +221,17 @@ _TYPES: dict[type[Control], FrameType] = {
     ForwardCursor: FrameType.FORWARD_CURSOR,
 }
 _encoder = msgspec.msgpack.Encoder()
-_decoders: dict[int, msgspec.msgpack.Decoder[Control]] = {
+_decoders: dict[int, msgspec.msgpack.Decoder[ControlPayload]] = {
     int(frame_type): msgspec.msgpack.Decoder(struct) for struct, frame_type in _TYPES.items()
 }
 
 
-def encode_control(control: Control, *, topic_id: int, ts: int, durable: bool = False) -> bytes:
+def encode_control(control: ControlPayload, *, topic_id: int, ts: int, durable: bool = False) -> bytes:
     payload = _encoder.encode(control)
     return encode_frame(_TYPES[type(control)], topic_id=topic_id, ts=ts, payload=payload, durable=durable)
 
 
-def decode_control(frame: Frame) -> Control:
+def decode_control(frame: LogFrame) -> ControlPayload:
     """Return the struct of a control frame; raise FrameDamage when the payload is invalid."""
     decoder = _decoders.get(frame.type)
     if decoder is None:
@@ -244,5 +244,5 @@ def decode_control(frame: Frame) -> Control:
         ) from None
 
 
-def frame_type_of(control: type[Control]) -> FrameType:
+def frame_type_of(control: type[ControlPayload]) -> FrameType:
     return _TYPES[control]

@@ -20,7 +20,7 @@ from typing import Literal
 import msgspec
 import xxhash
 
-from topicsd.disk.atomic_replace import TEMPORARY_SUFFIX, create_afresh, read_all, write_all
+from topicsd.disk.atomic_replace import TEMPORARY_SUFFIX, recreate_file, read_all, write_all
 from topicsd.disk.fs import FileStat, Fs
 
 CURRENT_FORMAT = 1
@@ -60,7 +60,7 @@ def write_current(fs: Fs, path: str, current: Current) -> None:
     `replace_file` does not serve: the content names the inode that it is written to.
     """
     temporary = path + TEMPORARY_SUFFIX
-    fd = create_afresh(fs, temporary)
+    fd = recreate_file(fs, temporary)
     try:
         with_inode = msgspec.structs.replace(current, current_inode=fs.fstat(fd).inode)
         write_all(fs, fd, _encode(with_inode), 0)

@@ -103,7 +103,7 @@ class FrameDamage(Exception):
         self.what = what
 
 
-class Frame(NamedTuple):
+class LogFrame(NamedTuple):
     """One parsed frame; `size` counts all its bytes, the length field included."""
 
     type: int
@@ -152,7 +152,7 @@ def payload_with_meta(data: bytes, meta: bytes) -> bytes:
     return b"%b%b%b" % (data, meta, pack_u32(len(meta)))
 
 
-def parse_frame(buffer: bytes | memoryview, at: int, end: int) -> Frame:
+def parse_frame(buffer: bytes | memoryview, at: int, end: int) -> LogFrame:
     """Parse and check the frame that begins at `at` and must not extend past `end`."""
     if end - at < LEN_BYTES:
         raise FrameDamage(at, f"{end - at} bytes are left, too few for a frame length")
@@ -177,7 +177,7 @@ def parse_frame(buffer: bytes | memoryview, at: int, end: int) -> Frame:
         raise FrameDamage(at, f"frame flags {flags:#x} are unknown to this version")
     tag_at = at + HEADER_BYTES + node_len
     data_at = tag_at + tag_len
-    return Frame(
+    return LogFrame(
         frame_type,
         flags,
         topic_id,
@@ -190,7 +190,7 @@ def parse_frame(buffer: bytes | memoryview, at: int, end: int) -> Frame:
     )
 
 
-def record_of(frame: Frame) -> Record:
+def record_of(frame: LogFrame) -> Record:
     """Return the record that an Append frame holds."""
     assert frame.type == FrameType.APPEND
     data, meta = split_payload(frame.payload, frame.flags)

@@ -27,16 +27,16 @@ from msgspec import UNSET
 from shared.contract.errors import SHUTTING_DOWN, STORAGE_FAILED, THROTTLED, Refusal
 from shared.runtime.clock import Clock
 from shared.runtime.disk_thread import DiskThread, Loop
-from topicsd.log.batch import UNTIMED, Batch, Bounds, CommitTimes, Counters, Entry, refuse
+from topicsd.log.batch import UNTIMED, Batch, Bounds, CommitTimes, Counters, CommitEntry, refuse
 from topicsd.log.files import LogPlace
 from topicsd.log.next_file import NextFile
-from topicsd.log.sync_timing import AskedSyncs, SyncWindow
+from topicsd.log.sync_timing import ReaderSyncs, SyncWindow
 from topicsd.log.writer import NO_SPACE, LogWriter, NoFile, Sync
 
 logger = logging.getLogger("topicsd.log")
 
 BATCH_BYTES_MAX = 4 << 20
-BEHIND_SECONDS = 1.0
+LAG_SECONDS = 1.0
 # On a disk that syncs faster than this, the event loop itself syncs for a single waiting writer: two thread
 # switches would cost as much as the sync.
 FAST_SYNC_SECONDS = 0.0003
@@ -66,7 +66,7 @@ class GroupCommit:
         self.batch = Batch(end.position, end.ordinal)
         self.synced_position = end.position
         """Position before which every byte is on the disk itself."""
-        self.behind = False
+        self.is_lagging = False
         """Whether the disk lags: then all logged writes wait for a sync, so that little can be lost."""
 
         self.failed: Refusal | None = None
@@ -80,25 +80,25 @@ class GroupCommit:
         self._sync_started = 0.0
         self._window = SyncWindow(clock, loop, lambda: len(self._waiting), self._window_over)
         self._is_pressed = False
-        self._waiting: list[Entry] = []
-        self._in_flight: list[Entry] = []
+        self._waiting: list[CommitEntry] = []
+        self._in_flight: list[CommitEntry] = []
         self._urgent = self._syncing = False
-        self._asked_syncs = AskedSyncs(clock, loop, self._start_due_sync)
+        self._reader_syncs = ReaderSyncs(clock, loop, self._start_due_sync)
         self._sync_seconds = 1.0
-        self._is_held = False
+        self._is_batch_waiting = False
         self._next_file = NextFile(clock, thread, writer, self._space_changed, self._file_made, self._fail)
         self._commit_scheduled = self._publishing = False
-        self._write_ms = self._in_flight_write_ms = self._in_flight_held_ms = self._held_since = 0.0
+        self._write_ms = self._in_flight_write_ms = self._in_flight_throttle_ms = self._throttled_since = 0.0
         self.published_times = UNTIMED
         """Commit times of the entries being published."""
         self._closed = self._ticking = False
         self._idle_marked = True
-        self.room_until = 0
+        self.admit_limit = 0
         self._measure_room()
 
     # -- joining -----------------------------------------------------------------------------------------
 
-    def admit(self, size_bytes: int, in_spite_of_pressure: bool = False) -> Refusal | None:
+    def admit(self, size_bytes: int, ignore_pressure: bool = False) -> Refusal | None:
         """Return why record frames may not join, or None; skip the call before `admit_limit`."""
         batch = self.batch
         if self._gate is not None:
@@ -109,23 +109,23 @@ class GroupCommit:
             return self._throttle("the disk is too slow: too many writes wait for a sync, retry after 1 s")
         if batch.next_position + size_bytes > self._next_file.limit:
             return self._next_file.refusal(size_bytes)
-        if self._is_pressed and self._is_filling() and not in_spite_of_pressure:
+        if self._is_pressed and self._is_filling() and not ignore_pressure:
             self.counters.refused_under_pressure += 1
             message = "the shard is under pressure and its commit queue is full, retry after 1 s"
             return Refusal(THROTTLED, message, retry_after_ms=1000)
         return None
 
     @property
-    def is_for_others(self) -> bool:
+    def is_background_throttled(self) -> bool:
         """Whether background work must wait for the disk: a quarter of the bound is unsynced.
 
         The limit is far below that of `is_lagging`, at which all requests wait.
         """
         unsynced_bytes = self.batch.next_position - self.synced_position
-        return self.behind or unsynced_bytes * 4 > self._bounds.unsynced_bytes_max
+        return self.is_lagging or unsynced_bytes * 4 > self._bounds.unsynced_bytes_max
 
     @property
-    def lacks_room(self) -> bool:
+    def is_disk_full(self) -> bool:
         """Whether the disk has no room for a next file."""
         return self._next_file.is_missing
 
@@ -144,8 +144,8 @@ class GroupCommit:
         """Number of entries that wait for a sync, or for a file."""
 
         batch = self.batch
-        held = len(batch.after_write) + len(batch.after_sync) if self._is_held else 0
-        return len(self._waiting) + len(self._in_flight) + held
+        batch_entries = len(batch.after_write) + len(batch.after_sync) if self._is_batch_waiting else 0
+        return len(self._waiting) + len(self._in_flight) + batch_entries
 
     @property
     def unsynced_bytes(self) -> int:
@@ -160,18 +160,18 @@ class GroupCommit:
 
     def _is_filling(self) -> bool:
         """Return whether half of the allowed waiting entries wait, or the disk `is_lagging`."""
-        return self.behind or self.waiting_count * 2 >= self._bounds.waiting_entries_max
+        return self.is_lagging or self.waiting_count * 2 >= self._bounds.waiting_entries_max
 
     def _measure_room(self) -> None:
         if self._gate is not None or self._is_pressed or self._is_crowded():
-            self.room_until = -1
+            self.admit_limit = -1
         else:
-            self.room_until = min(
+            self.admit_limit = min(
                 self.synced_position + self._bounds.unsynced_bytes_max, self._next_file.limit
             )
 
     def join(
-        self, parts: list[bytes], size_bytes: int, frame_count: int, entry: Entry, wait_for_sync: bool
+        self, parts: list[bytes], size_bytes: int, frame_count: int, entry: CommitEntry, wait_for_sync: bool
     ) -> None:
         """Add a request's frames to the batch of this turn."""
         batch = self.batch
@@ -191,7 +191,7 @@ class GroupCommit:
             self._commit_scheduled = True
             self._loop.call_soon(self.commit)
 
-    def join_in_passing(self, frame: bytes, entry: Entry | None = None, is_urgent: bool = False) -> None:
+    def join_control_frame(self, frame: bytes, entry: CommitEntry | None = None, is_urgent: bool = False) -> None:
         """Add a control frame; the next sync publishes its entry, and `is_urgent` starts one."""
 
         batch = self.batch
@@ -207,11 +207,11 @@ class GroupCommit:
             self._commit_scheduled = True
             self._loop.call_soon(self.commit)
 
-    def unpublished(self) -> Iterator[Entry]:
+    def unpublished(self) -> Iterator[CommitEntry]:
         """Iterate over the entries that have joined and are not published."""
         return chain(self._in_flight, self._waiting, self.batch.after_write, self.batch.after_sync)
 
-    def when_synced(self, entry: Entry) -> None:
+    def publish_after_sync(self, entry: CommitEntry) -> None:
         """Publish the entry after everything that has joined is synced and published."""
         self.join([], 0, 0, entry, wait_for_sync=True)
 
@@ -233,7 +233,7 @@ class GroupCommit:
         if self._closed:
             return
         batch = self.batch
-        if self._is_held:
+        if self._is_batch_waiting:
             self._measure_room()
         elif not batch.needs_write:
             # An append to an ephemeral topic needs no log, and is also answered at the end of the turn.
@@ -250,7 +250,7 @@ class GroupCommit:
             if self._unsynced_since is None:
                 self._unsynced_since = self._clock.monotonic()
             if (self._data_end - self.synced_position) * 2 > self._bounds.unsynced_bytes_max:
-                self.behind = True
+                self.is_lagging = True
             if self._urgent and not self._syncing:
                 self._start_urgent_sync()
             self._keep_ticking()
@@ -265,7 +265,7 @@ class GroupCommit:
         try:
             self._writer.write(batch.parts, batch.frame_count, batch.next_position - batch.first_position)
         except NoFile:
-            self._is_held = True
+            self._is_batch_waiting = True
             self._next_file.provide(batch.next_position - batch.first_position)
             return False
         except OSError as error:
@@ -279,14 +279,14 @@ class GroupCommit:
         # With its BatchEnd a batch has one frame more; a bucket holds values up to its bound, inclusive.
         self.counters.batch_frames.counts[batch.frame_count.bit_length()] += 1
         self.counters.bytes_written += end.position - batch.first_position
-        self._next_file.look_ahead()
+        self._next_file.preallocate_if_half_full()
         return True
 
     def _write_failed(self, batch: Batch, error: OSError) -> None:
         if error.errno not in NO_SPACE:
             self._fail(error)
             return
-        self._next_file.ran_out()
+        self._next_file.on_disk_full()
         self._undo(batch)
 
     def _undo(self, batch: Batch) -> None:
@@ -298,14 +298,14 @@ class GroupCommit:
         refuse(batch.entries(), self._next_file.refusal(batch.next_position - batch.first_position))
 
     def _file_made(self, has_room: bool) -> None:
-        if self._is_held:
-            self._is_held = False
+        if self._is_batch_waiting:
+            self._is_batch_waiting = False
             if has_room:
                 self.commit()
             else:
                 self._undo(self.batch)
 
-    def _publish(self, entries: list[Entry], times: CommitTimes) -> None:
+    def _publish(self, entries: list[CommitEntry], times: CommitTimes) -> None:
         """Publish entries in order; work that a response triggers joins the next batch."""
         self._publishing = True
         self.published_times = times
@@ -322,7 +322,7 @@ class GroupCommit:
 
     # -- syncing -----------------------------------------------------------------------------------------
 
-    def obey(self, sync_window_seconds: float, is_pressed: bool) -> None:
+    def apply_pressure(self, sync_window_seconds: float, is_pressed: bool) -> None:
         """Apply pressure: set the sync window, and whether writes are refused at half of the bounds."""
         self._window.set(sync_window_seconds)
         if is_pressed is not self._is_pressed:
@@ -335,8 +335,8 @@ class GroupCommit:
 
     def _start_urgent_sync(self) -> None:
         """Start a sync now, or at the end of the last sync's window."""
-        if self._window.pays and self._window.delays(self._sync_started):
-            self._held_since = self._held_since or self._clock.monotonic()
+        if self._window.is_shared and self._window.must_wait(self._sync_started):
+            self._throttled_since = self._throttled_since or self._clock.monotonic()
         else:
             self._start_sync()
 
@@ -348,7 +348,7 @@ class GroupCommit:
         """Sync and then call `synced`; return False when there is nothing to sync."""
         if self.failed is not None or self.synced_position >= self._data_end:
             return False
-        self._asked_syncs.add(synced, self._sync_started, self._window.seconds)
+        self._reader_syncs.add(synced, self._sync_started, self._window.seconds)
         return True
 
     def _start_due_sync(self) -> None:
@@ -367,8 +367,8 @@ class GroupCommit:
         self._syncing = True
         started = self._clock.monotonic()
         self._in_flight_write_ms = self._write_ms
-        self._in_flight_held_ms = int((started - self._held_since) * 1e6) / 1000 if self._held_since else 0.0
-        self._held_since = 0.0
+        self._in_flight_throttle_ms = int((started - self._throttled_since) * 1e6) / 1000 if self._throttled_since else 0.0
+        self._throttled_since = 0.0
         self._unsynced_since = self._sync_started = started
         run = partial(self._timed, sync.run)
         if is_small and len(self._in_flight) == 1 and self._sync_seconds < FAST_SYNC_SECONDS:
@@ -401,12 +401,12 @@ class GroupCommit:
         self.synced_position = sync.position
         entries, self._in_flight = self._in_flight, []
         self._measure_room()
-        held_ms = self._in_flight_held_ms or UNSET
-        self._publish(entries, CommitTimes(self._in_flight_write_ms, int(outcome * 1e6) / 1000, held_ms))
-        self._asked_syncs.synced()
+        throttle_ms = self._in_flight_throttle_ms or UNSET
+        self._publish(entries, CommitTimes(self._in_flight_write_ms, int(outcome * 1e6) / 1000, throttle_ms))
+        self._reader_syncs.synced()
         if self._data_end <= sync.position:
             self._unsynced_since = None
-        self.behind = (self._data_end - sync.position) * 2 > self._bounds.unsynced_bytes_max
+        self.is_lagging = (self._data_end - sync.position) * 2 > self._bounds.unsynced_bytes_max
         if self._urgent and not self._syncing:
             self._start_urgent_sync()
 
@@ -422,7 +422,7 @@ class GroupCommit:
             STORAGE_FAILED, "the disk failed, the shard restarts; retry after 1 s", retry_after_ms=1000
         )
         self._gate = self.failed
-        self._is_held = False
+        self._is_batch_waiting = False
         self._measure_room()
         self._writer.note_sync_failure()
         batch = self.batch
@@ -446,8 +446,8 @@ class GroupCommit:
             return
         more = self.on_tick()
         now = self._clock.monotonic()
-        if self._unsynced_since is not None and now - self._unsynced_since > BEHIND_SECONDS:
-            self.behind = True
+        if self._unsynced_since is not None and now - self._unsynced_since > LAG_SECONDS:
+            self.is_lagging = True
         if self.synced_position < self._data_end:
             if not self._syncing:
                 self._start_sync()
@@ -469,14 +469,14 @@ class GroupCommit:
         """Sync and publish all that has joined, with the work it triggers; blocks the event loop."""
         self.commit()
         end = self._writer.end
-        while self.failed is None and (self._is_held or self._syncing or self.synced_position < end.position):
-            if not self._syncing and not self._is_held:
+        while self.failed is None and (self._is_batch_waiting or self._syncing or self.synced_position < end.position):
+            if not self._syncing and not self._is_batch_waiting:
                 self._start_sync()
             self._thread.drain()
             self.commit()
             end = self._writer.end
 
-    def shut(self) -> None:
+    def refuse_and_flush(self) -> None:
         self._gate = self._gate or Refusal(SHUTTING_DOWN, "the server is stopping", retry_after_ms=1000)
         self._measure_room()
         self.settle()
@@ -491,7 +491,7 @@ class GroupCommit:
         self.abandon()
         self._thread.stop()
         if self.failed is None:
-            self._writer.end_cleanly()
+            self._writer.write_clean_end()
 
     def abandon(self) -> None:
         """Stop background work before the files are closed."""

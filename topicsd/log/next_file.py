@@ -55,9 +55,9 @@ class NextFile:
         """Whether the disk has no room for the next file."""
         return self.limit != NO_LIMIT
 
-    def look_ahead(self) -> None:
+    def preallocate_if_half_full(self) -> None:
         """Make the next file when half of the active file is used; called after every write."""
-        if self._writer.wants_spare and not self._is_making and not self.is_missing:
+        if self._writer.needs_spare and not self._is_making and not self.is_missing:
             self._make()
 
     def provide(self, batch_bytes: int) -> None:
@@ -65,7 +65,7 @@ class NextFile:
         if not self._is_making:
             self._make(batch_bytes)
 
-    def ran_out(self) -> None:
+    def on_disk_full(self) -> None:
         """Limit records to the active file and schedule a retry: the disk is full."""
         if self._writer.has_spare:
             return  # The failed write was larger than a file; the next file is already made.
@@ -103,13 +103,13 @@ class NextFile:
     def _made(self, outcome: Spare | OSError) -> None:
         self._is_making = False
         if isinstance(outcome, Spare):
-            self._writer.take_spare(outcome)
+            self._writer.add_spare(outcome)
             if self.is_missing:
                 logger.warning("disk: space is available: writes are accepted again")
             self.limit = NO_LIMIT
             self._on_change()
         elif outcome.errno in NO_SPACE:
-            self.ran_out()
+            self.on_disk_full()
         else:
             self._on_failure(outcome)
             return

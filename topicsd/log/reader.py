@@ -22,7 +22,7 @@ WINDOW_BYTES = 4 << 20
 _ZEROS = bytes(64 << 10)
 
 
-class FoundBatch(NamedTuple):
+class WalBatch(NamedTuple):
     """One batch: its frames are `buffer[start:end]`, and its BatchEnd follows them."""
 
     buffer: bytes
@@ -44,7 +44,7 @@ class Survey(NamedTuple):
     """Highest synced offset in an intact BatchEnd after the place."""
 
 
-class BatchReader:
+class WalBatchReader:
     """A reader at `offset`, with the ordinal and the chain that the next batch must continue."""
 
     def __init__(self, fs: Fs, fd: int, header: FileHeader, start: LogPlace | None = None) -> None:
@@ -58,7 +58,7 @@ class BatchReader:
         self._window = b""
         self._window_offset = self.offset
 
-    def next(self) -> FoundBatch | None:
+    def next(self) -> WalBatch | None:
         """Return the next batch, or None when no batch fits here."""
         at = self.offset - self._window_offset
         match = self._closing_in_window(at)
@@ -84,7 +84,7 @@ class BatchReader:
         ):
             return None
         first, count = self.ordinal, closing.ordinal - self.ordinal
-        batch = FoundBatch(self._window, at, end, self.offset, first, count, closing)
+        batch = WalBatch(self._window, at, end, self.offset, first, count, closing)
         self.offset += length + BATCH_END_BYTES
         self.ordinal = closing.ordinal + 1
         self.chain = closing.chain

@@ -28,20 +28,20 @@ from typing import NamedTuple
 
 import xxhash
 
-from topicsd.disk.atomic_replace import create_afresh, exists, write_all
+from topicsd.disk.atomic_replace import recreate_file, exists, write_all
 from topicsd.disk.fs import FileStat, Fs
 from topicsd.disk.layout import ShardPaths, is_leftover_name, parse_wal_name
 from topicsd.log.current_file import Current, note_sync_failure, read_current, write_current
 from topicsd.log.file_header import FILE_HEADER_BYTES
 from topicsd.log.files import LogFiles, LogPlace
-from topicsd.log.reader import FoundBatch, used_bytes
+from topicsd.log.reader import WalBatch, used_bytes
 from topicsd.log.rescue_copy import make_rescue_copy
 from topicsd.log.walk import (
-    Known,
-    LogFileFound,
+    SnapshotLogState,
+    OpenWalFile,
     OnBatch,
     UnreadableLog,
-    Verdict,
+    LogVerdict,
     Walk,
     open_wal_files,
     walk_log,
@@ -60,7 +60,7 @@ It may raise an exception to stop the start: all files are closed then.
 """
 
 
-def tell_nobody(done: int, total: int) -> None:
+def noop(done: int, total: int) -> None:
     del done, total
 
 
@@ -68,7 +68,7 @@ class RecoveryRefused(Exception):
     """Damage before synced data, with file and offset; the shard does not start."""
 
 
-class Recovered(NamedTuple):
+class RecoveryResult(NamedTuple):
     """The result of a recovery."""
 
     end: LogEnd
@@ -89,8 +89,8 @@ class Recovery:
         paths: ShardPaths,
         identity: Identity,
         files: LogFiles,
-        known: Known | None = None,
-        on_progress: OnProgress = tell_nobody,
+        known: SnapshotLogState | None = None,
+        on_progress: OnProgress = noop,
     ) -> None:
         self._on_progress = on_progress
         self._fs = fs
@@ -101,9 +101,9 @@ class Recovery:
         self._current: Current | None = None
         self._is_distrusted = False
         self._walk: Walk | None = None
-        self._wal_files: list[LogFileFound] = []
+        self._wal_files: list[OpenWalFile] = []
 
-    def run(self, on_batch: OnBatch) -> Recovered:
+    def run(self, on_batch: OnBatch) -> RecoveryResult:
         fs, paths = self._fs, self._paths
         self._drop_leftovers()
         self._current = current = read_current(fs, paths.current)
@@ -136,7 +136,7 @@ class Recovery:
         is_settled = not walk.files or (
             current is not None and current.state == "clean" and not self._ends_elsewhere(walk)
         )
-        return Recovered(
+        return RecoveryResult(
             LogEnd(walk.position, walk.ordinal, walk.chain), heads_exact, is_settled, self._place(walk)
         )
 
@@ -145,10 +145,10 @@ class Recovery:
         assert self._walk is not None
         assert self._walk.files
         last = self._walk.files[-1]
-        file_stat = self._fs.stat(os.path.join(self._paths.wal, last.found.name))
+        file_stat = self._fs.stat(os.path.join(self._paths.wal, last.wal_file.name))
         current = Current(
             state="clean",
-            file=last.found.first_ordinal,
+            file=last.wal_file.first_ordinal,
             end=last.end,
             boot_id=self._fs.boot_id(),
             device=file_stat.device,
@@ -163,7 +163,7 @@ class Recovery:
                 "%s: CURRENT not updated: disk full, the next start rescans the log", self._paths.wal
             )
 
-    def _close_past_files(self, wal_files: list[LogFileFound]) -> list[LogFileFound]:
+    def _close_past_files(self, wal_files: list[OpenWalFile]) -> list[OpenWalFile]:
         """Close the files before the snapshot's place, which are kept for the older snapshot."""
         if self._known is None:
             return wal_files
@@ -176,7 +176,7 @@ class Recovery:
         if not walk.files:
             return None
         last = walk.files[-1]
-        return LogPlace(last.found.first_ordinal, last.end, walk.ordinal, walk.chain)
+        return LogPlace(last.wal_file.first_ordinal, last.end, walk.ordinal, walk.chain)
 
     def _drop_leftovers(self) -> None:
         for name in self._fs.list_dir(self._paths.wal):
@@ -203,7 +203,7 @@ class Recovery:
             raise UnreadableLog(f"{self._paths.wal}: {error}") from None
         finally:
             self._files.clear()
-        if walk.verdict is Verdict.REFUSE:
+        if walk.verdict is LogVerdict.REFUSE:
             raise RecoveryRefused(
                 f"{self._paths.wal}/{walk.place}: damaged at offset {walk.offset}, before synced data: "
                 f"{walk.reason}"
@@ -215,7 +215,7 @@ class Recovery:
         total = sum(file.size_bytes for file in self._wal_files)
         next_report = 0
 
-        def take(batch: FoundBatch, position: int) -> None:
+        def take(batch: WalBatch, position: int) -> None:
             nonlocal next_report
             on_batch(batch, position)
             if position >= next_report:
@@ -277,21 +277,21 @@ class Recovery:
     def _make_rescue_copies(self, walk: Walk) -> None:
         """Replace the unsafe files by rescue copies, when a sync may have failed (R3)."""
         for file in walk.files:
-            if self._is_unsafe(file.found.first_ordinal):
+            if self._is_unsafe(file.wal_file.first_ordinal):
                 make_rescue_copy(self._fs, self._paths, file)
 
     def _quarantine(self, walk: Walk) -> None:
         """Copy a torn tail, and move later files, into quarantine (R4)."""
-        if walk.verdict is not Verdict.CUT:
+        if walk.verdict is not LogVerdict.CUT:
             return
         fs, paths = self._fs, self._paths
-        kept_names = {file.found.name for file in walk.files}
-        cut = next((file for file in walk.files if file.found.name == walk.place), None)
+        kept_names = {file.wal_file.name for file in walk.files}
+        cut = next((file for file in walk.files if file.wal_file.name == walk.place), None)
         if cut is not None and walk.remains_end > walk.offset:
-            self._quarantine_tail(cut.found, walk.offset, walk.remains_end)
+            self._quarantine_tail(cut.wal_file, walk.offset, walk.remains_end)
         later_files = [file for file in self._wal_files if file.name not in kept_names]
         for file in later_files:
-            fs.rename(os.path.join(paths.wal, file.name), paths.quarantined(self._free_name(file.name)))
+            fs.rename(os.path.join(paths.wal, file.name), paths.quarantine_file(self._free_name(file.name)))
         if later_files:
             fs.sync_dir(paths.quarantine)
             fs.sync_dir(paths.wal)
@@ -303,16 +303,16 @@ class Recovery:
             paths.quarantine,
         )
 
-    def _quarantine_tail(self, file: LogFileFound, offset: int, end: int) -> None:
+    def _quarantine_tail(self, file: OpenWalFile, offset: int, end: int) -> None:
         fs = self._fs
         digest = xxhash.xxh3_64()
         for at in range(offset, end, COPY_BYTES):
             digest.update(fs.pread(file.fd, min(COPY_BYTES, end - at), at))
-        target = self._paths.quarantined(f"{file.name}.at-{offset}.{digest.hexdigest()[:8]}")
+        target = self._paths.quarantine_file(f"{file.name}.at-{offset}.{digest.hexdigest()[:8]}")
         if exists(fs, target):
             return  # An earlier start has copied it.
         temporary = target + ".tmp"
-        fd = create_afresh(fs, temporary)
+        fd = recreate_file(fs, temporary)
         try:
             for at in range(offset, end, COPY_BYTES):
                 write_all(fs, fd, fs.pread(file.fd, min(COPY_BYTES, end - at), at), at - offset)
@@ -331,7 +331,7 @@ class Recovery:
 
     def _open_files(self, walk: Walk) -> None:
         """Add the files of the log to `LogFiles`, for reads of records, and close the others."""
-        part_of_log = {file.found.fd: file for file in walk.files}
+        part_of_log = {file.wal_file.fd: file for file in walk.files}
         for wal_file in self._wal_files:
             walked = part_of_log.get(wal_file.fd)
             if walked is None:
@@ -349,16 +349,16 @@ class Recovery:
         """Return whether the log ends at another place than CURRENT says."""
         assert self._current is not None
         last = walk.files[-1]
-        return (self._current.file, self._current.end) != (last.found.first_ordinal, last.end)
+        return (self._current.file, self._current.end) != (last.wal_file.first_ordinal, last.end)
 
 
-def add_file(files: LogFiles, wal_file: LogFileFound, start: int) -> None:
+def add_file(files: LogFiles, wal_file: OpenWalFile, start: int) -> None:
     """Add a file whose first byte after the header is at position `start`."""
     epoch = b"" if wal_file.header is None else wal_file.header.epoch
     files.add(wal_file.fd, wal_file.first_ordinal, start, epoch, wal_file.size_bytes)
 
 
-def check_identity(paths: ShardPaths, wal_files: list[LogFileFound], identity: Identity) -> None:
+def check_identity(paths: ShardPaths, wal_files: list[OpenWalFile], identity: Identity) -> None:
     """Raise UnreadableLog when a file belongs to another data directory or another shard."""
     for file in wal_files:
         if file.header is not None and (file.header.instance, file.header.shard) != identity:
@@ -372,7 +372,7 @@ def is_same_place(
     fs: Fs,
     paths: ShardPaths,
     current: Current | None,
-    wal_files: list[LogFileFound],
+    wal_files: list[OpenWalFile],
     current_stat: FileStat | None = None,
 ) -> bool:
     """Return whether CURRENT and its file are the inodes last written, on the same boot.
@@ -393,11 +393,11 @@ def ends_as_current_says(current: Current | None, walk: Walk) -> bool:
     at most a batch without its BatchEnd: a whole batch may have been acknowledged.
     """
     if current is None or current.state != "clean":
-        return not walk.cuts_batches
+        return not walk.has_cut_batches
     return all(
-        file.end == (current.end if file.found.first_ordinal == current.file else FILE_HEADER_BYTES)
+        file.end == (current.end if file.wal_file.first_ordinal == current.file else FILE_HEADER_BYTES)
         for file in walk.files
-        if file.found.first_ordinal >= current.file
+        if file.wal_file.first_ordinal >= current.file
     )
 
 

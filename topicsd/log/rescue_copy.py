@@ -11,20 +11,20 @@ from __future__ import annotations
 
 import os
 
-from topicsd.disk.atomic_replace import TEMPORARY_SUFFIX, create_afresh, exists, write_all
+from topicsd.disk.atomic_replace import TEMPORARY_SUFFIX, recreate_file, exists, write_all
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths
 from topicsd.log.batch_end import BATCH_END_BYTES, encode_batch_end
 from topicsd.log.file_header import EPOCH_BYTES, encode_file_header
-from topicsd.log.reader import BatchReader
+from topicsd.log.reader import WalBatchReader
 from topicsd.log.walk import WalkedFile
 
 
 def make_rescue_copy(fs: Fs, paths: ShardPaths, walked: WalkedFile) -> None:
     """Replace the file by its copy in one step; after a crash the next start does it again."""
-    path = os.path.join(paths.wal, walked.found.name)
+    path = os.path.join(paths.wal, walked.wal_file.name)
     temporary = path + TEMPORARY_SUFFIX
-    fd = create_afresh(fs, temporary)
+    fd = recreate_file(fs, temporary)
     try:
         _copy(fs, walked, fd)
         fs.sync_data(fd)
@@ -36,13 +36,13 @@ def make_rescue_copy(fs: Fs, paths: ShardPaths, walked: WalkedFile) -> None:
 
 
 def _copy(fs: Fs, walked: WalkedFile, fd: int) -> None:
-    header = walked.found.header
+    header = walked.wal_file.header
     assert header is not None
     epoch = os.urandom(EPOCH_BYTES)
     # Not preallocated like the original: the copy is never appended to.
     shortened = header._replace(epoch=epoch, file_bytes=walked.end)
     write_all(fs, fd, encode_file_header(shortened), 0)
-    reader = BatchReader(fs, walked.found.fd, header)
+    reader = WalBatchReader(fs, walked.wal_file.fd, header)
     while reader.offset < walked.end:
         batch = reader.next()
         assert batch is not None, "a batch that was just read is missing"
@@ -53,8 +53,8 @@ def _copy(fs: Fs, walked: WalkedFile, fd: int) -> None:
 
 
 def _keep_original(fs: Fs, paths: ShardPaths, walked: WalkedFile, path: str) -> None:
-    assert walked.found.header is not None
-    target = paths.quarantined(f"{walked.found.name}.{walked.found.header.epoch.hex()[:8]}.sync-failed")
+    assert walked.wal_file.header is not None
+    target = paths.quarantine_file(f"{walked.wal_file.name}.{walked.wal_file.header.epoch.hex()[:8]}.sync-failed")
     if not exists(fs, target):
         fs.link(path, target)
     fs.sync_dir(paths.quarantine)

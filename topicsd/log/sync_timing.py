@@ -25,14 +25,14 @@ class SyncWindow:
         self._is_open = False
         self.seconds = 0.0
         """Minimum seconds between the starts of two syncs; 0 without pressure."""
-        self.pays = False
+        self.is_shared = False
         """Whether writers shared the last window, or no window has ended yet (W1)."""
 
     def set(self, seconds: float) -> None:
         self.seconds = seconds
-        self.pays = seconds > 0.0
+        self.is_shared = seconds > 0.0
 
-    def delays(self, last_started: float) -> bool:
+    def must_wait(self, last_started: float) -> bool:
         """Return whether a sync must wait for the end of the window, when `on_over` is called."""
         wait = last_started + self.seconds - self._clock.monotonic()
         if wait <= 0.0:
@@ -44,7 +44,7 @@ class SyncWindow:
 
     def _over(self) -> None:
         self._is_open = False
-        self.pays = self.pays and self._waiting_count() > 1
+        self.is_shared = self.is_shared and self._waiting_count() > 1
         self._on_over()
 
 
@@ -52,7 +52,7 @@ class SyncWindow:
 APART_SECONDS: Final = 0.004
 
 
-class AskedSyncs:
+class ReaderSyncs:
     """The callbacks that wait for a sync which no writer needs."""
 
     def __init__(self, clock: Clock, loop: Loop, start: Callable[[], object]) -> None:

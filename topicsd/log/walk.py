@@ -26,12 +26,12 @@ from topicsd.log.current_file import Current
 from topicsd.log.file_header import FILE_HEADER_BYTES, FileHeader, UnknownVersion, parse_file_header
 from topicsd.log.files import LogPlace
 from topicsd.log.frame import FrameDamage
-from topicsd.log.reader import BatchReader, FoundBatch, batch_ends, survey
+from topicsd.log.reader import WalBatchReader, WalBatch, batch_ends, survey
 
 FIRST_ORDINAL = 1
 
 
-class Verdict(Enum):
+class LogVerdict(Enum):
     CONTINUE = "the log continues in the next file"
     END = "the log ends here"
     CUT = "a torn tail: the bytes after it were never acknowledged as synced"
@@ -40,16 +40,16 @@ class Verdict(Enum):
 
 ANY = None
 # linked, synced past, remains, later files
-VERDICTS: list[tuple[tuple[bool | None, bool | None, bool | None, bool | None], Verdict]] = [
-    ((True, ANY, ANY, ANY), Verdict.CONTINUE),
-    ((False, True, ANY, ANY), Verdict.REFUSE),
-    ((False, False, False, False), Verdict.END),
-    ((False, False, True, ANY), Verdict.CUT),
-    ((False, False, False, True), Verdict.CUT),
+VERDICTS: list[tuple[tuple[bool | None, bool | None, bool | None, bool | None], LogVerdict]] = [
+    ((True, ANY, ANY, ANY), LogVerdict.CONTINUE),
+    ((False, True, ANY, ANY), LogVerdict.REFUSE),
+    ((False, False, False, False), LogVerdict.END),
+    ((False, False, True, ANY), LogVerdict.CUT),
+    ((False, False, False, True), LogVerdict.CUT),
 ]
 
 
-def verdict_on(linked: bool, synced_past: bool, remains: bool, later_files: bool) -> Verdict:
+def verdict_on(linked: bool, synced_past: bool, remains: bool, later_files: bool) -> LogVerdict:
     case = (linked, synced_past, remains, later_files)
     matches = [
         verdict
@@ -60,7 +60,7 @@ def verdict_on(linked: bool, synced_past: bool, remains: bool, later_files: bool
     return matches[0]
 
 
-class LogFileFound(NamedTuple):
+class OpenWalFile(NamedTuple):
     """A WAL file of the directory, open for reading."""
 
     name: str
@@ -75,7 +75,7 @@ class LogFileFound(NamedTuple):
 class WalkedFile(NamedTuple):
     """A file that is part of the log, up to `end`."""
 
-    found: LogFileFound
+    wal_file: OpenWalFile
     start_position: int
     """Position of the first byte after the header."""
     end: int
@@ -86,8 +86,8 @@ class Walk(NamedTuple):
     """The result of a walk; `files` are part of the log, `beyond` are not."""
 
     files: list[WalkedFile]
-    beyond: list[LogFileFound]
-    verdict: Verdict
+    beyond: list[OpenWalFile]
+    verdict: LogVerdict
     place: str
     """File that the verdict is about."""
     offset: int
@@ -97,14 +97,14 @@ class Walk(NamedTuple):
     position: int
     ordinal: int
     chain: int
-    cuts_batches: bool = False
+    has_cut_batches: bool = False
     """With CUT: a BatchEnd follows the place, so the cut removes a batch that was written whole."""
 
     @property
     def is_short(self) -> bool:
         """Whether a file is shorter than its header says: another program cut it."""
         return any(
-            file.found.header is not None and file.found.size_bytes < file.found.header.file_bytes
+            file.wal_file.header is not None and file.wal_file.size_bytes < file.wal_file.header.file_bytes
             for file in self.files
         )
 
@@ -119,25 +119,25 @@ class BatchRefused(Exception):
     place = ""
 
 
-OnBatch = Callable[[FoundBatch, int], None]
+OnBatch = Callable[[WalBatch, int], None]
 """Callback for each batch, with the position of its first byte."""
 
-OnFile = Callable[[LogFileFound, int], None]
+OnFile = Callable[[OpenWalFile, int], None]
 """Callback for each file before its first batch, with the position of the first byte after its header."""
 
 
-def ignore_file(file: LogFileFound, position: int) -> None:
+def ignore_file(file: OpenWalFile, position: int) -> None:
     del file, position
 
 
 def open_wal_files(
     fs: Fs, paths: ShardPaths, distrust: Callable[[int], bool] | None = None
-) -> list[LogFileFound]:
+) -> list[OpenWalFile]:
     """Open the WAL files of a shard for reading, in the order of their ordinals.
 
     The caller closes them. Distrusted files are dropped from the page cache before they are read.
     """
-    wal_files: list[LogFileFound] = []
+    wal_files: list[OpenWalFile] = []
     try:
         for name in names_in(fs, paths.wal):
             ordinal = parse_wal_name(name)
@@ -152,13 +152,13 @@ def open_wal_files(
     return wal_files
 
 
-def _open_wal_file(fs: Fs, path: str, name: str, ordinal: int, is_distrusted: bool) -> LogFileFound:
+def _open_wal_file(fs: Fs, path: str, name: str, ordinal: int, is_distrusted: bool) -> OpenWalFile:
     fd = fs.open_read(path)
     try:
         if is_distrusted:
             fs.drop_cache(fd)
         header, damage = _read_header(fs, fd, ordinal)
-        return LogFileFound(name, ordinal, fd, fs.fstat(fd).size, header, damage)
+        return OpenWalFile(name, ordinal, fd, fs.fstat(fd).size, header, damage)
     except UnknownVersion as error:
         fs.close(fd)
         raise UnreadableLog(f"{path}: {error}") from error
@@ -178,7 +178,7 @@ def _read_header(fs: Fs, fd: int, ordinal: int) -> tuple[FileHeader | None, str]
     return header, ""
 
 
-class Known(NamedTuple):
+class SnapshotLogState(NamedTuple):
     """What a snapshot records about the log.
 
     The snapshot holds everything before `start`, and the log was synced up to `synced_offset` of
@@ -192,10 +192,10 @@ class Known(NamedTuple):
 
 def walk_log(
     fs: Fs,
-    files: list[LogFileFound],
+    files: list[OpenWalFile],
     current: Current | None,
     on_batch: OnBatch,
-    known: Known | None = None,
+    known: SnapshotLogState | None = None,
     on_file: OnFile = ignore_file,
 ) -> Walk:
     """Read the log, pass each of its batches to `on_batch`, and judge the place where it stops.
@@ -214,7 +214,7 @@ def walk_log(
         offset = 0
         if file.header is not None:
             is_first = start_place is not None and index == 0
-            reader = BatchReader(fs, file.fd, file.header, start_place if is_first else None)
+            reader = WalBatchReader(fs, file.fd, file.header, start_place if is_first else None)
             start = 0 if is_first else position
             on_file(file, start)
             while not _links(later, reader.ordinal, reader.chain):
@@ -236,17 +236,17 @@ def walk_log(
         # A file without a header counts as remains, even when it is empty.
         remains = remains_end > offset or file.header is None
         verdict = verdict_on(linked, bool(proof), remains, bool(later))
-        cuts = verdict is Verdict.CUT and _has_batches(fs, files[index:], offset)
+        cuts = verdict is LogVerdict.CUT and _has_batches(fs, files[index:], offset)
         if later and later[0].header is None and remains_end == offset:
             # This file is whole; the fault is in the next file, whose header cannot be read.
             file, offset, remains_end = later[0], 0, later[0].size_bytes
         reason = "; ".join(part for part in (file.damage, proof) if part) or verdict.value
         place = (file.name, offset, remains_end, reason)
         return Walk(walked, later, verdict, *place, position, ordinal, chain, cuts)
-    return Walk(walked, [], Verdict.END, "", 0, 0, Verdict.END.value, position, ordinal, chain)
+    return Walk(walked, [], LogVerdict.END, "", 0, 0, LogVerdict.END.value, position, ordinal, chain)
 
 
-def _has_batches(fs: Fs, files: list[LogFileFound], offset: int) -> bool:
+def _has_batches(fs: Fs, files: list[OpenWalFile], offset: int) -> bool:
     """Return whether a BatchEnd follows `offset` of the first file, or is in a later one."""
     for file in files:
         if file.header is not None and any(batch_ends(fs, file.fd, file.header.epoch, offset)):
@@ -255,7 +255,7 @@ def _has_batches(fs: Fs, files: list[LogFileFound], offset: int) -> bool:
     return False
 
 
-def _links(later: list[LogFileFound], ordinal: int, chain: int) -> bool:
+def _links(later: list[OpenWalFile], ordinal: int, chain: int) -> bool:
     """Return whether the next file continues exactly here.
 
     Bytes of this file after that place were cut off by a recovery.
@@ -264,7 +264,7 @@ def _links(later: list[LogFileFound], ordinal: int, chain: int) -> bool:
     return header is not None and header.first_ordinal == ordinal and header.chain_seed == chain
 
 
-def check_start(files: list[LogFileFound], current: Current | None, known: Known | None) -> None:
+def check_start(files: list[OpenWalFile], current: Current | None, known: SnapshotLogState | None) -> None:
     """Raise UnreadableLog when a file is missing that the walk needs to begin."""
     if known is not None:
         if not files or files[0].first_ordinal != known.start.file:
@@ -281,11 +281,11 @@ def check_start(files: list[LogFileFound], current: Current | None, known: Known
 
 def _evidence(
     fs: Fs,
-    files: list[LogFileFound],
+    files: list[OpenWalFile],
     index: int,
     offset: int,
     current: Current | None,
-    known: Known | None,
+    known: SnapshotLogState | None,
 ) -> tuple[int, str]:
     """Return the end of the file's remains, and the proof that it was synced past `offset`."""
     file = files[index]

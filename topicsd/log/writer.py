@@ -31,7 +31,7 @@ from typing import NamedTuple
 import xxhash
 
 from shared.runtime.clock import Clock
-from topicsd.disk.atomic_replace import create_afresh, write_all
+from topicsd.disk.atomic_replace import recreate_file, write_all
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths
 from topicsd.log.batch_end import BATCH_END_BYTES, chain_of, pack_batch_end
@@ -44,7 +44,7 @@ logger = logging.getLogger("topicsd.log")
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 # Larger batches are written in chunks of at most this size, except for single parts that are larger.
-PIECE_BYTES = 1 << 20
+WRITE_CHUNK_BYTES = 1 << 20
 
 _size_bytes = attrgetter("size_bytes")
 
@@ -111,8 +111,8 @@ class LogWriter:
         self._files = files
         self._file_bytes = file_bytes
         self._end = end
-        self._found_place = place
-        self._vouches = heads_exact
+        self._start_place = place
+        self._may_record_boot_id = heads_exact
         self._file: LogFile | None = None
         self._offset = 0
         self._synced_offset = 0
@@ -131,7 +131,7 @@ class LogWriter:
     def place(self) -> LogPlace | None:
         """Log place of the end; None until the log has its first file."""
         if self._file is None:
-            return self._found_place
+            return self._start_place
         return LogPlace(self._file.first_ordinal, self._offset, self._end.ordinal, self._end.chain)
 
     @property
@@ -148,10 +148,10 @@ class LogWriter:
     def file_bytes(self) -> int:
         return self._file_bytes
 
-    def vouch(self) -> None:
+    def record_boot_id(self) -> None:
         """Record the boot id in CURRENT: the losses of the previous process are logged (W5)."""
-        if not self._vouches:
-            self._vouches = True
+        if not self._may_record_boot_id:
+            self._may_record_boot_id = True
             if self._file is not None:
                 file = self._file
                 write_current(self._fs, self._paths.current, self._current_of(file.fd, file.first_ordinal))
@@ -162,7 +162,7 @@ class LogWriter:
         A batch larger than `PART_BYTES` is written in chunks: joining it would double the memory of the
         request. Only its BatchEnd makes it a batch.
         """
-        if size_bytes > PIECE_BYTES:
+        if size_bytes > WRITE_CHUNK_BYTES:
             self._write_large(parts, frame_count, size_bytes)
             return
         frames = b"".join(parts)
@@ -188,10 +188,10 @@ class LogWriter:
         offset, end = self._offset, self._end
         digest = xxhash.xxh3_64(seed=end.chain)
         at = offset
-        for piece in _pieces_of(parts):
-            digest.update(piece)
-            write_all(self._fs, file.fd, piece, at)
-            at += len(piece)
+        for chunk in _chunks_of(parts):
+            digest.update(chunk)
+            write_all(self._fs, file.fd, chunk, at)
+            at += len(chunk)
         assert at == offset + size_bytes
         chain = digest.intdigest()
         ordinal = end.ordinal + frame_count
@@ -206,15 +206,15 @@ class LogWriter:
         """Return a job for the disk thread that syncs everything written so far."""
         file = self._file
         assert file is not None
-        behind = tuple(self._unsynced_files)
+        older_files = tuple(self._unsynced_files)
         fs, paths = self._fs, self._paths
 
         def run() -> None:
             try:
-                for old in behind:
+                for old in older_files:
                     fs.sync_data(old.fd)
                 fs.sync_data(file.fd)
-                if behind:
+                if older_files:
                     fs.sync_dir(paths.wal)
                     self._move_current(file)
             except OSError:
@@ -223,7 +223,7 @@ class LogWriter:
                 self.note_sync_failure()
                 raise
 
-        return Sync(run, self._end.position, file, self._offset, is_one_file=not behind)
+        return Sync(run, self._end.position, file, self._offset, is_one_file=not older_files)
 
     def synced(self, sync: Sync) -> None:
         """Record that the job of `sync` succeeded."""
@@ -236,7 +236,7 @@ class LogWriter:
         self._unsynced_files.clear()
 
     def make_spare(self, batch_bytes: int = 0) -> Callable[[], Spare]:
-        """Return a job for the disk thread that makes the next file, for `take_spare`.
+        """Return a job for the disk thread that makes the next file, for `add_spare`.
 
         The file has room for a batch of `batch_bytes` of frames.
         """
@@ -251,7 +251,7 @@ class LogWriter:
             self._file = None
         return lambda: self._make_first_file(path, size, replaces)
 
-    def take_spare(self, spare: Spare) -> None:
+    def add_spare(self, spare: Spare) -> None:
         if not spare.epoch:
             self._spares.append(spare)
             self._spares.sort(key=_size_bytes)
@@ -265,7 +265,7 @@ class LogWriter:
         return bool(self._spares)
 
     @property
-    def wants_spare(self) -> bool:
+    def needs_spare(self) -> bool:
         """Whether half of the active file is used and no next file is made."""
         return not self._spares and self.room_bytes * 2 < self._file_bytes
 
@@ -282,7 +282,7 @@ class LogWriter:
         except OSError:
             return 0
 
-    def end_cleanly(self) -> None:
+    def write_clean_end(self) -> None:
         """Write a clean end to CURRENT and remove spare files; everything is synced."""
         for spare in self._spares:
             self._drop_spare(spare)
@@ -335,7 +335,7 @@ class LogWriter:
         return epoch, encode_file_header(header)
 
     def _make_file(self, path: str, size: int) -> Spare:
-        fd = create_afresh(self._fs, path)
+        fd = recreate_file(self._fs, path)
         try:
             self._fs.allocate(fd, size)
         except OSError:
@@ -353,11 +353,11 @@ class LogWriter:
         try:
             write_all(fs, spare.fd, header, 0)
             fs.sync_data(spare.fd)
-            if replaces and self._vouches:
+            if replaces and self._may_record_boot_id:
                 # CURRENT names the replaced file: after a kill the log would look like a copied directory.
                 # This process has written no batch yet: the log still ends where the start left it.
-                ended = self._current_of(spare.fd, self._end.ordinal, "clean", FILE_HEADER_BYTES)
-                write_current(fs, self._paths.current, ended)
+                clean_end = self._current_of(spare.fd, self._end.ordinal, "clean", FILE_HEADER_BYTES)
+                write_current(fs, self._paths.current, clean_end)
             fs.rename(path, name)
         except OSError:
             self._drop_spare(spare)
@@ -386,14 +386,14 @@ class LogWriter:
                 raise
 
     def _current_of(self, fd: int, first_ordinal: int, state: State = "running", end: int = 0) -> Current:
-        placed = self._fs.fstat(fd)
+        file_stat = self._fs.fstat(fd)
         return Current(
             state=state,
             file=first_ordinal,
             end=end,
-            boot_id=self._fs.boot_id() if self._vouches else "",
-            device=placed.device,
-            wal_inode=placed.inode,
+            boot_id=self._fs.boot_id() if self._may_record_boot_id else "",
+            device=file_stat.device,
+            wal_inode=file_stat.inode,
         )
 
     def _next_spare_path(self) -> str:
@@ -401,15 +401,15 @@ class LogWriter:
         return self._paths.spare_file(self._spare_number)
 
 
-def _pieces_of(parts: list[bytes]) -> Iterator[bytes]:
+def _chunks_of(parts: list[bytes]) -> Iterator[bytes]:
     """Join small parts, and yield a large one unchanged."""
-    gathered: list[bytes] = []
+    small_parts: list[bytes] = []
     size = 0
     for part in parts:
-        if gathered and size + len(part) > PIECE_BYTES:
-            yield gathered[0] if len(gathered) == 1 else b"".join(gathered)
-            gathered, size = [], 0
-        gathered.append(part)
+        if small_parts and size + len(part) > WRITE_CHUNK_BYTES:
+            yield small_parts[0] if len(small_parts) == 1 else b"".join(small_parts)
+            small_parts, size = [], 0
+        small_parts.append(part)
         size += len(part)
-    if gathered:
-        yield gathered[0] if len(gathered) == 1 else b"".join(gathered)
+    if small_parts:
+        yield small_parts[0] if len(small_parts) == 1 else b"".join(small_parts)

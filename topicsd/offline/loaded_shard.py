@@ -23,8 +23,8 @@ from topicsd.engine.checkpoint.snapshot_format import Snapshot
 from topicsd.engine.replay import Replay
 from topicsd.engine.shard_data import ShardData
 from topicsd.log.file_header import UnknownVersion
-from topicsd.log.reader import FoundBatch
-from topicsd.log.walk import Known
+from topicsd.log.reader import WalBatch
+from topicsd.log.walk import SnapshotLogState
 from topicsd.log.writer import Identity
 from topicsd.offline.check.segment_check import SegmentFiles
 from topicsd.offline.data_dir import DataDir
@@ -51,7 +51,7 @@ class Basis(NamedTuple):
     """The numbers of the snapshots that are newer than the chosen one."""
 
     @property
-    def known(self) -> Known | None:
+    def known(self) -> SnapshotLogState | None:
         return None if self.snapshot is None else known_of(self.snapshot)
 
     @property
@@ -70,8 +70,8 @@ class Basis(NamedTuple):
         return {topic.topic_id: topic.head for topic in topics}
 
 
-def known_of(snapshot: Snapshot) -> Known:
-    return Known(snapshot.head.start, snapshot.head.end_file, snapshot.head.end_offset)
+def known_of(snapshot: Snapshot) -> SnapshotLogState:
+    return SnapshotLogState(snapshot.head.start, snapshot.head.end_file, snapshot.head.end_offset)
 
 
 def choose_basis(fs: Fs, paths: ShardPaths, identity: Identity, segments: SegmentReader) -> Basis:
@@ -157,7 +157,7 @@ class LoadedShard:
         except (SegmentDamage, DeadDamage) as damage:
             self.log.problem = f"cannot replay a frame of the log: {damage}"
 
-    def replay_batch(self, batch: FoundBatch, position: int) -> None:
+    def replay_batch(self, batch: WalBatch, position: int) -> None:
         self._replay.batch(batch, position)
 
     def _open(self) -> None:

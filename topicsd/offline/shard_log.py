@@ -24,7 +24,7 @@ from topicsd.log.batch_end import BATCH_END_BYTES
 from topicsd.log.current_file import Current, read_current
 from topicsd.log.file_header import FILE_HEADER_BYTES
 from topicsd.log.files import LogFiles
-from topicsd.log.reader import BatchReader, FoundBatch, survey
+from topicsd.log.reader import WalBatchReader, WalBatch, survey
 from topicsd.log.recovery import (
     add_file,
     check_identity,
@@ -34,11 +34,11 @@ from topicsd.log.recovery import (
 )
 from topicsd.log.walk import (
     BatchRefused,
-    Known,
-    LogFileFound,
+    SnapshotLogState,
+    OpenWalFile,
     OnBatch,
     UnreadableLog,
-    Verdict,
+    LogVerdict,
     Walk,
     check_start,
     open_wal_files,
@@ -73,7 +73,7 @@ class FileTally(NamedTuple):
     synced: int = 0
     """The highest synced offset that a batch records."""
 
-    def with_batch(self, batch: FoundBatch) -> FileTally:
+    def with_batch(self, batch: WalBatch) -> FileTally:
         return FileTally(
             self.batches + 1,
             self.frames + batch.frame_count,
@@ -86,7 +86,7 @@ class FileTally(NamedTuple):
 class ShardLog:
     """The log files of one shard, open for reading. Close it after use."""
 
-    def __init__(self, fs: Fs, paths: ShardPaths, known: Known | None = None, is_held: bool = False) -> None:
+    def __init__(self, fs: Fs, paths: ShardPaths, known: SnapshotLogState | None = None, is_held: bool = False) -> None:
         """Open the files; `known` is the place of the snapshot, `is_held` that we hold the lock."""
         self.fs = fs
         self.paths = paths
@@ -97,8 +97,8 @@ class ShardLog:
         self.has_current_file = self._current_stat is not None
         self.read_again = LogFiles(fs)
         """The files that the walk has reached, by position, from which records are read again."""
-        self.files: list[LogFileFound] = []
-        self.past: list[LogFileFound] = []
+        self.files: list[OpenWalFile] = []
+        self.past: list[OpenWalFile] = []
         self._is_of_newer_program = False
         self.tallies: dict[str, FileTally] = {}
         self.walked: Walk | None = None
@@ -123,14 +123,14 @@ class ShardLog:
         for file in self.past + self.files:
             self.fs.close(file.fd)
 
-    def name_of(self, batch: FoundBatch) -> str:
+    def name_of(self, batch: WalBatch) -> str:
         """Return the name of the file that holds the batch."""
         return self._names[batch.closing.epoch]
 
-    def file_named(self, name: str) -> LogFileFound:
+    def file_named(self, name: str) -> OpenWalFile:
         return next(file for file in self.past + self.files if file.name == name)
 
-    def remains_bytes(self, file: LogFileFound, end: int) -> int:
+    def remains_bytes(self, file: OpenWalFile, end: int) -> int:
         """Return the number of bytes from `end` to the last byte of a file that is not zero."""
         if file.header is None:
             return 0
@@ -148,7 +148,7 @@ class ShardLog:
     def walk(self, identity: Identity, on_batch: OnBatch) -> None:
         """Call `on_batch` for every batch and judge the end; damage is a verdict, not an exception."""
 
-        def count_batch(batch: FoundBatch, position: int) -> None:
+        def count_batch(batch: WalBatch, position: int) -> None:
             name = self.name_of(batch)
             self.tallies[name] = self.tallies.get(name, FileTally()).with_batch(batch)
             if batch.closing.synced:
@@ -212,34 +212,34 @@ class ShardLog:
             if not (is_leftover_name(name) or parse_wal_name(name) is not None or name == "CURRENT")
         ]
 
-    def quarantined(self) -> list[tuple[str, int]]:
+    def quarantine_file(self) -> list[tuple[str, int]]:
         """Return the names and sizes of the files in quarantine/."""
         return [
-            (name, self.fs.stat(self.paths.quarantined(name)).size)
+            (name, self.fs.stat(self.paths.quarantine_file(name)).size)
             for name in names_in(self.fs, self.paths.quarantine)
         ]
 
     def _judge(self, walk: Walk) -> End:
-        if walk.verdict is Verdict.END:
+        if walk.verdict is LogVerdict.END:
             return End.HERE
         if self._is_still_written(walk):
             return End.BEING_WRITTEN
-        if walk.verdict is Verdict.REFUSE:
+        if walk.verdict is LogVerdict.REFUSE:
             return End.DAMAGED
         current = self.current
         if current is not None and current.state == "clean" and walk.files:
             last = walk.files[-1]
-            if (current.file, current.end) == (last.found.first_ordinal, walk.offset):
+            if (current.file, current.end) == (last.wal_file.first_ordinal, walk.offset):
                 return End.CUT_BEFORE
         # A batch that is being written is the last one: with whole batches after it, the tail is torn.
-        return End.TORN if self.owner is None or walk.cuts_batches else End.BEING_WRITTEN
+        return End.TORN if self.owner is None or walk.has_cut_batches else End.BEING_WRITTEN
 
     def _is_still_written(self, walk: Walk) -> bool:
         """Whether a whole batch is now at the place where the walk stopped."""
         file = self.file_named(walk.place)
         if file.header is None or walk.offset < FILE_HEADER_BYTES:
             return False
-        reader = BatchReader(self.fs, file.fd, file.header)
+        reader = WalBatchReader(self.fs, file.fd, file.header)
         reader.offset, reader.ordinal, reader.chain = walk.offset, walk.ordinal, walk.chain
         return reader.next() is not None
 
@@ -249,7 +249,7 @@ class ShardLog:
         if current is None:
             return
         for file in walk.files:
-            if file.found.first_ordinal == current.file:
+            if file.wal_file.first_ordinal == current.file:
                 # The files before it were synced before CURRENT named this one.
                 proven = file.start_position
                 if current.state == "clean" and current.end <= file.end:
@@ -274,7 +274,7 @@ def _stat_of(fs: Fs, path: str) -> FileStat | None:
     return fs.stat(path) if exists(fs, path) else None
 
 
-def _open_files(fs: Fs, paths: ShardPaths) -> list[LogFileFound]:
+def _open_files(fs: Fs, paths: ShardPaths) -> list[OpenWalFile]:
     for _ in range(OPEN_TRIES - 1):
         try:
             return open_wal_files(fs, paths)

@@ -17,13 +17,13 @@ from collections.abc import Iterator
 from topicsd.disk.atomic_replace import exists, read_all, replace_file
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths
-from topicsd.segment.data_file import FoundFrame, is_media_error, scan_data
+from topicsd.segment.data_file import ScannedFrame, is_media_error, scan_data
 from topicsd.segment.entry import DATA, INDEX, TAGS, SegmentEntry, SegmentName
 from topicsd.segment.index_file import ENTRY_BYTES, IndexDamage, decode_index, encode_footer
 from topicsd.segment.tags_file import encode_tags, tags_of
 
 
-def close_damaged(fs: Fs, paths: ShardPaths, name: SegmentName, entry: SegmentEntry) -> bool:
+def seal_damaged(fs: Fs, paths: ShardPaths, name: SegmentName, entry: SegmentEntry) -> bool:
     """Seal the records of `entry`; return whether there are tags. The .data is already synced."""
     data_path, index_path, tags_path = (
         os.path.join(paths.root, name.key(suffix)) for suffix in (DATA, INDEX, TAGS)
@@ -62,7 +62,7 @@ def _good_tags(fs: Fs, path: str, name: SegmentName, entry: SegmentEntry) -> Ite
         return
     try:
         for item in scan_data(lambda offset, size: fs.pread(fd, size, offset), name, entry):
-            if isinstance(item, FoundFrame):
+            if isinstance(item, ScannedFrame):
                 yield item.seq, item.frame.tag
     finally:
         fs.close(fd)

@@ -43,7 +43,7 @@ from topicsd.log.frame import (
     LEN_BYTES,
     U32,
     U64,
-    Frame,
+    LogFrame,
     FrameDamage,
     FrameType,
     encode_frame,
@@ -119,13 +119,13 @@ def check_frame(buffer: bytes, at: int, size: int, topic_id: int, seq: int) -> N
         raise FrameDamage(at, "the checksum does not match the bytes")
 
 
-class FoundFrame(NamedTuple):
+class ScannedFrame(NamedTuple):
     seq: int
     offset: int
-    frame: Frame
+    frame: LogFrame
 
 
-class FoundDamage(NamedTuple):
+class ScannedDamage(NamedTuple):
     """The seqs `first_seq` to `last_seq`, which were not found; none when `last_seq` is lower.
 
     In a compacted segment some of them may be dead records that compaction left out.
@@ -137,7 +137,7 @@ class FoundDamage(NamedTuple):
     what: str
 
 
-def scan_data(read: Read, name: SegmentName, entry: SegmentEntry) -> Iterator[FoundFrame | FoundDamage]:
+def scan_data(read: Read, name: SegmentName, entry: SegmentEntry) -> Iterator[ScannedFrame | ScannedDamage]:
     """Iterate over the frames of a segment in order, each checked, and the damage between them.
 
     Memory is bounded. After damage the next frame is searched for. A hit cannot lie inside a record: a frame
@@ -149,11 +149,11 @@ def scan_data(read: Read, name: SegmentName, entry: SegmentEntry) -> Iterator[Fo
         if isinstance(damage, OSError) and not is_media_error(damage):
             raise
         # The records can be read without the header.
-        yield FoundDamage(entry.first_seq, entry.first_seq - 1, 0, f"the header: {damage}")
+        yield ScannedDamage(entry.first_seq, entry.first_seq - 1, 0, f"the header: {damage}")
     else:
         if header.name != name:
             what = f"the header names another segment: {header.name}"
-            yield FoundDamage(entry.first_seq, entry.last_seq, 0, what)
+            yield ScannedDamage(entry.first_seq, entry.last_seq, 0, what)
             return
     yield from _Scan(read, name, entry).run()
 
@@ -170,7 +170,7 @@ class _Scan:
         self._window_offset = 0
         self._error = ""
 
-    def run(self) -> Iterator[FoundFrame | FoundDamage]:
+    def run(self) -> Iterator[ScannedFrame | ScannedDamage]:
         offset, seq = SEGMENT_HEADER_BYTES, self._entry.first_seq
         end = self._entry.data_bytes
         while offset < end and seq <= self._last_seq:
@@ -179,19 +179,19 @@ class _Scan:
             except FrameDamage as damage:
                 next_frame = self._next_frame(offset, seq)
                 until = self._last_seq + 1 if next_frame is None else next_frame.seq
-                yield FoundDamage(seq, until - 1, offset, damage.what)
+                yield ScannedDamage(seq, until - 1, offset, damage.what)
                 if next_frame is None:
                     return
                 offset, seq, frame = next_frame.offset, next_frame.seq, next_frame.frame
-            yield FoundFrame(frame.seq, offset, frame)
+            yield ScannedFrame(frame.seq, offset, frame)
             offset += frame.size
             seq = frame.seq + 1
         if offset != end:
-            yield FoundDamage(seq, self._last_seq, offset, f"{end - offset} bytes follow the last frame")
+            yield ScannedDamage(seq, self._last_seq, offset, f"{end - offset} bytes follow the last frame")
         elif seq <= self._last_seq and self._name.generation == 0:
-            yield FoundDamage(seq, self._last_seq, offset, "the frames end too early")
+            yield ScannedDamage(seq, self._last_seq, offset, "the frames end too early")
 
-    def _frame_at(self, offset: int, seq: int) -> Frame:
+    def _frame_at(self, offset: int, seq: int) -> LogFrame:
         """Return the frame at `offset`; FrameDamage unless it is of this segment and from `seq` on."""
         self._load(offset, LEN_BYTES)
         head = self._bytes(offset, LEN_BYTES)
@@ -208,7 +208,7 @@ class _Scan:
             raise FrameDamage(offset, f"holds seq {frame.seq} instead of {seq}")
         return frame
 
-    def _next_frame(self, offset: int, seq: int) -> FoundFrame | None:
+    def _next_frame(self, offset: int, seq: int) -> ScannedFrame | None:
         """Find the next frame of this segment at or after `offset`, with at least this seq."""
         id_bytes = U64.pack(self._name.topic_id)
         while self._entry.data_bytes - offset >= HEADER_BYTES:
@@ -231,7 +231,7 @@ class _Scan:
             offset += 1
         return None
 
-    def _candidate(self, offset: int, seq: int) -> FoundFrame | None:
+    def _candidate(self, offset: int, seq: int) -> ScannedFrame | None:
         """Return the frame at `offset`, or None; check the header before reading the whole frame."""
         self._load(offset, HEADER_BYTES)
         head = self._bytes(offset, HEADER_BYTES)
@@ -241,7 +241,7 @@ class _Scan:
         if not seq <= frame_seq <= self._last_seq:
             return None
         try:
-            return FoundFrame(frame_seq, offset, self._frame_at(offset, frame_seq))
+            return ScannedFrame(frame_seq, offset, self._frame_at(offset, frame_seq))
         except FrameDamage:
             return None
 

@@ -29,7 +29,7 @@ from topicsd.log.frame import (
 from topicsd.segment.data_file import (
     SCAN_BYTES,
     SEGMENT_HEADER_BYTES,
-    FoundDamage,
+    ScannedDamage,
     Read,
     parse_segment_header,
     scan_data,
@@ -109,7 +109,7 @@ def rebuild_index(read: Read, name: SegmentName, entry: SegmentEntry) -> Segment
             builder.add(seq, offset, size, ts, flags)
         return builder.build(entry.last_seq)
     for item in scan_data(read, name, entry):
-        if isinstance(item, FoundDamage):
+        if isinstance(item, ScannedDamage):
             builder.add_damage(item.last_seq)
         else:
             frame = item.frame
@@ -124,7 +124,7 @@ def rebuild_tags(read: Read, name: SegmentName, entry: SegmentEntry) -> dict[byt
         return tags_of((row[0], row[5]) for row in rows)
     pairs: list[tuple[int, bytes]] = []
     for item in scan_data(read, name, entry):
-        if not isinstance(item, FoundDamage):
+        if not isinstance(item, ScannedDamage):
             pairs.append((item.seq, item.frame.tag))
         elif item.first_seq <= item.last_seq:
             raise SegmentDamage(name, item.first_seq, item.last_seq, item.what)

@@ -19,7 +19,7 @@ import logging
 import os
 from contextlib import suppress
 
-from topicsd.disk.atomic_replace import create_afresh, exists, write_all
+from topicsd.disk.atomic_replace import recreate_file, exists, write_all
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths
 from topicsd.segment.data_file import (
@@ -106,7 +106,7 @@ class SegmentWriter:
             if self._tags_fd is not None:
                 self._fs.close(self._tags_fd)
                 self._tags_fd = None
-            self._tags_fd = create_afresh(self._fs, self._tags_path)
+            self._tags_fd = recreate_file(self._fs, self._tags_path)
             self._unsynced_paths |= {self._tags_path, self._directory}
             write_all(self._fs, self._tags_fd, tags, 0)
         self._unsynced_paths.add(self._index_path)
@@ -197,13 +197,13 @@ def open_active(
         directory = os.path.dirname(data_path)
         if not exists(fs, directory):
             fs.make_dir(directory)
-        data_fd = create_afresh(fs, data_path)
+        data_fd = recreate_file(fs, data_path)
     else:
         data_fd = _open_data(fs, data_path, header, entry)
     index_fd: int | None = None
     try:
         if entry is None or not exists(fs, index_path):
-            index_fd = create_afresh(fs, index_path)
+            index_fd = recreate_file(fs, index_path)
         else:
             index_fd = fs.open_write(index_path)
         # A leftover of a seal that no snapshot names; the next seal may be of other records.

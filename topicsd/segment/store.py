@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
-from topicsd.disk.atomic_replace import TEMPORARY_SUFFIX, create_afresh, exists, write_all
+from topicsd.disk.atomic_replace import TEMPORARY_SUFFIX, recreate_file, exists, write_all
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import make_dirs
 
@@ -123,7 +123,7 @@ class LocalStore:
         self._known_directories.add(directory)
 
     def _write(self, path: str, source_read: SourceRead, size: int) -> None:
-        fd = create_afresh(self._fs, path)
+        fd = recreate_file(self._fs, path)
         try:
             offset = 0
             while offset < size:

@@ -54,7 +54,7 @@ class BoardPublisher:
         slot.waiting_writes = log.waiting_count
         slot.waiting_writes_max = max(slot.waiting_writes_max, log.waiting_count)
         slot.unsynced_bytes = max(0, log.unsynced_bytes)
-        slot.is_rejecting_writes = int(log.failed is not None or log.lacks_room)
+        slot.is_rejecting_writes = int(log.failed is not None or log.is_disk_full)
         slot.appends_total = requests.appends.count
         slot.records_total = requests.appends.count + requests.records_beyond_first
         slot.reads_total = requests.reads.count + requests.waited_reads.count

@@ -7,7 +7,7 @@ import pytest
 
 from tests.harness.faults import PowerCut
 from tests.harness.memory_disk import MemoryDisk
-from topicsd.disk.atomic_replace import create_afresh, exists, read_all, replace_file, write_all
+from topicsd.disk.atomic_replace import recreate_file, exists, read_all, replace_file, write_all
 
 OLD, NEW = b"old " * 400, b"new!" * 700
 
@@ -124,7 +124,7 @@ def test_a_failed_replacement_leaves_the_old_file() -> None:
 def test_a_new_file_takes_the_place_of_a_leftover() -> None:
     disk = disk_with_old()
     disk.write_file("/d/spare", b"leftover")
-    fd = create_afresh(disk, "/d/spare")
+    fd = recreate_file(disk, "/d/spare")
     assert disk.fstat(fd).size == 0
 
 

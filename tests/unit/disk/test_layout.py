@@ -89,7 +89,7 @@ def test_every_path_of_a_shard_is_under_its_directory() -> None:
     assert paths.wal_file(1024) == "/data/shards/07/wal/wal-0000000000001024.log"
     assert paths.current == "/data/shards/07/wal/CURRENT"
     assert is_leftover_name(paths.spare_file(3).rpartition("/")[2])
-    assert paths.quarantined("x") == "/data/shards/07/quarantine/x"
+    assert paths.quarantine_file("x") == "/data/shards/07/quarantine/x"
     assert shard_paths("/data", 123).root == "/data/shards/123"
     assert paths.topic_dir(0xAB, 1024) == "/data/shards/07/topics/00000000000000ab-1024"
     assert paths.snapshot(7) == "/data/shards/07/meta/snapshot.00000007.bin"

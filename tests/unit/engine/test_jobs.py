@@ -13,18 +13,18 @@ from shared.contract.errors import STORAGE_FAILED, STORAGE_FULL, Refusal
 from tests.harness.manual_clock import ManualClock
 from tests.harness.manual_loop import ManualLoop, StepThread
 from topicsd.engine.jobs import SYNCED, Background, BackgroundJob, operation, together
-from topicsd.log.batch import Entry
+from topicsd.log.batch import CommitEntry
 
 
 class ManualLog:
     """A log whose syncs come when the test says so."""
 
     def __init__(self) -> None:
-        self.waiting: list[Entry] = []
+        self.waiting: list[CommitEntry] = []
         self.settled = 0
         self.failed: Refusal | None = None
 
-    def when_synced(self, entry: Entry) -> None:
+    def publish_after_sync(self, entry: CommitEntry) -> None:
         self.waiting.append(entry)
 
     def settle(self) -> None:

@@ -6,9 +6,9 @@ from shared.contract.topic_config import TopicConfig
 from tests.harness.shard_data import empty_data
 from topicsd.engine.replay import Replay, ReplayError
 from topicsd.log.batch_end import BatchEnd
-from topicsd.log.control_frame import LostRange, TopicCreate, encode_control
+from topicsd.log.control_frame import LostRangeFrame, TopicCreate, encode_control
 from topicsd.log.frame import FrameType, encode_frame
-from topicsd.log.reader import FoundBatch
+from topicsd.log.reader import WalBatch
 
 CREATE = encode_control(TopicCreate("orders", TopicConfig(), 256), topic_id=7, ts=0)
 
@@ -18,7 +18,7 @@ def append(seq: int, topic_id: int = 7) -> bytes:
 
 
 def lost(first: int, last: int) -> bytes:
-    return encode_control(LostRange(first, last, "crash"), topic_id=7, ts=0)
+    return encode_control(LostRangeFrame(first, last, "crash"), topic_id=7, ts=0)
 
 
 def replay(frames: list[bytes], frame_count: int | None = None) -> None:
@@ -26,7 +26,7 @@ def replay(frames: list[bytes], frame_count: int | None = None) -> None:
     count = len(frames) if frame_count is None else frame_count
     closing = BatchEnd(b"e" * 16, 1 + count, 118, len(buffer), 0, 0)
     # What stands behind the frames is their BatchEnd; its length is what counts here.
-    batch = FoundBatch(buffer + bytes(200), 0, len(buffer), 118, 1, count, closing)
+    batch = WalBatch(buffer + bytes(200), 0, len(buffer), 118, 1, count, closing)
     Replay(empty_data()).batch(batch, 0)
 
 

@@ -11,15 +11,15 @@ from tests.harness.one_shard import OneShard, Told
 from topicsd.engine.checkpoint.job import FILES_TO_DROP
 from topicsd.engine.checkpoint.snapshot_format import decode_snapshot
 from topicsd.engine.session_log import WATCH_SESSIONS, log_session_end, log_session, sessions_of
-from topicsd.log.control_frame import WatchSession
+from topicsd.log.control_frame import SessionFrame
 
 
-def session(number: int, *names: str) -> WatchSession:
+def session(number: int, *names: str) -> SessionFrame:
     columns = (list(names), list(range(len(names))), list(range(7, 7 + len(names))))
-    return WatchSession(number.to_bytes(16), f"key-{number % 3}", *columns, ["n"], 17, 4096, 2000, True)
+    return SessionFrame(number.to_bytes(16), f"key-{number % 3}", *columns, ["n"], 17, 4096, 2000, True)
 
 
-def keep(one: OneShard, session_to_keep: WatchSession) -> Told:
+def keep(one: OneShard, session_to_keep: SessionFrame) -> Told:
     reply = Told()
     log_session(one.shard.state, session_to_keep, reply)
     return reply
@@ -120,7 +120,7 @@ def test_a_disk_without_room_refuses_it_and_what_there_is_can_still_end(one: One
 
 
 def test_a_log_that_is_shut_refuses_it(one: OneShard) -> None:
-    one.shard.log.shut()
+    one.shard.log.refuse_and_flush()
     assert keep(one, session(1, "a")).code == "shutting_down"
     assert one.shard.state.watch_sessions == {}
 

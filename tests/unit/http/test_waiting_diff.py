@@ -91,7 +91,7 @@ def test_a_topic_recreated_during_the_wait_is_reported(stage: Stage) -> None:
     stage.shard.delete_topic("t")
     stage.shard.put("t")
     reader = stage.ask(from_seq=0)
-    stage.shard.shard.state.wake_queue.obey(coalesce_seconds=0.02, is_paused=False)
+    stage.shard.shard.state.wake_queue.apply_pressure(coalesce_seconds=0.02, is_paused=False)
     stage.shard.delete_topic("t")
     stage.shard.put("t")
     assert not reader.status

@@ -65,7 +65,7 @@ class CommitBench:
             self.disk, self.clock, PATHS, IDENTITY, LogFiles(self.disk), LogEnd(0, 1, 0), file_bytes
         )
         if has_file:
-            writer.take_spare(writer.make_spare()())
+            writer.add_spare(writer.make_spare()())
         self.log = GroupCommit(self.clock, self.loop, self.thread, writer, bounds, self.failures.append)
 
     def note(self, name: str, answer: Callable[[], None] | None = None) -> Note:

@@ -10,12 +10,12 @@ import pytest
 from shared.contract.route_rule import RouteRule
 from shared.contract.topic_config import TopicConfig
 from topicsd.log import control_frame
-from topicsd.log.control_frame import Control, decode_control, encode_control
-from topicsd.log.frame import FLAG_DURABLE, Frame, FrameDamage, FrameType, encode_frame, parse_frame
+from topicsd.log.control_frame import ControlPayload, decode_control, encode_control
+from topicsd.log.frame import FLAG_DURABLE, LogFrame, FrameDamage, FrameType, encode_frame, parse_frame
 
 CONFIG = TopicConfig(ttl_ms=5, cap_records=6, durability="fsync", priority=-7, dead_letter="dead")
 
-CONTROLS: list[Control] = [
+CONTROLS: list[ControlPayload] = [
     control_frame.TopicCreate("a-topic", CONFIG, 256),
     control_frame.TopicDelete(3),
     control_frame.ConfigUpdate(CONFIG, 1 << 40),
@@ -28,8 +28,8 @@ CONTROLS: list[Control] = [
     control_frame.EvictWatermark({}),
     control_frame.HeadWatermark(0),
     control_frame.Idempotency(b"k" * 16, b"r" * 16, 1, 10_000),
-    control_frame.Producer("p-ä", 1 << 62, 1, 10_000),
-    control_frame.LostRange(11, 266, "crash"),
+    control_frame.ProducerFrame("p-ä", 1 << 62, 1, 10_000),
+    control_frame.LostRangeFrame(11, 266, "crash"),
     control_frame.Cursor("c", 1 << 62, 5, False),
     control_frame.Cursor("c", 0, 5, True),
     control_frame.ForwardCreate(RouteRule("a>b", "a", "b"), 1 << 40, 17, 1 << 41),
@@ -42,14 +42,14 @@ CONTROLS: list[Control] = [
 ]
 
 
-def frame_of(frame_type: int, fields: Any) -> Frame:
+def frame_of(frame_type: int, fields: Any) -> LogFrame:
     payload = fields if isinstance(fields, bytes) else msgspec.msgpack.encode(fields)
     frame = encode_frame(frame_type, topic_id=7, payload=payload)
     return parse_frame(frame, 0, len(frame))
 
 
 @pytest.mark.parametrize("control", CONTROLS, ids=lambda control: type(control).__name__)
-def test_every_control_comes_back_as_it_was(control: Control) -> None:
+def test_every_control_comes_back_as_it_was(control: ControlPayload) -> None:
     encoded = encode_control(control, topic_id=1 << 63, ts=1000, durable=True)
     frame = parse_frame(encoded, 0, len(encoded))
     assert (frame.topic_id, frame.seq, frame.ts, frame.flags) == (1 << 63, 0, 1000, FLAG_DURABLE)
@@ -64,14 +64,14 @@ def test_every_control_has_a_frame_type_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("control", CONTROLS, ids=lambda control: type(control).__name__)
-def test_a_field_of_a_newer_release_is_passed_over(control: Control) -> None:
+def test_a_field_of_a_newer_release_is_passed_over(control: ControlPayload) -> None:
     frame = parse_frame(encoded := encode_control(control, topic_id=7, ts=0), 0, len(encoded))
     fields = msgspec.msgpack.decode(frame.payload)
     assert decode_control(frame_of(frame.type, [*fields, "new", {"even": "more"}])) == control
 
 
 @pytest.mark.parametrize("control", CONTROLS, ids=lambda control: type(control).__name__)
-def test_a_payload_that_lacks_a_field_without_a_default_is_damage(control: Control) -> None:
+def test_a_payload_that_lacks_a_field_without_a_default_is_damage(control: ControlPayload) -> None:
     frame = parse_frame(encoded := encode_control(control, topic_id=7, ts=0), 0, len(encoded))
     fields = msgspec.msgpack.decode(frame.payload)
     required = sum(one.required for one in msgspec.structs.fields(type(control)))

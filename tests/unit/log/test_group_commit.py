@@ -116,8 +116,8 @@ def test_a_large_answer_is_not_written_in_the_middle_of_the_others() -> None:
 
 def test_a_frame_in_passing_is_written_with_the_turn_and_published_by_the_sync_that_comes() -> None:
     bench = CommitBench()
-    bench.log.join_in_passing(FRAME, bench.note("passing"))
-    bench.log.join_in_passing(FRAME)
+    bench.log.join_control_frame(FRAME, bench.note("passing"))
+    bench.log.join_control_frame(FRAME)
     bench.turn()
     assert (bench.batches(), bench.diary, bench.thread.pending) == ([2], [], 0)
     bench.pass_time(51)
@@ -126,7 +126,7 @@ def test_a_frame_in_passing_is_written_with_the_turn_and_published_by_the_sync_t
 
 def test_an_urgent_frame_in_passing_does_not_wait_for_the_background() -> None:
     bench = CommitBench()
-    bench.log.join_in_passing(FRAME, bench.note("urgent"), is_urgent=True)
+    bench.log.join_control_frame(FRAME, bench.note("urgent"), is_urgent=True)
     bench.turn()
     bench.sync()
     assert bench.diary == ["publish urgent"]
@@ -174,7 +174,7 @@ def test_frames_that_a_tick_asks_for_are_written_until_no_more_are_due() -> None
     due = [True, True, False]
 
     def tick() -> bool:
-        bench.log.join_in_passing(FRAME)
+        bench.log.join_control_frame(FRAME)
         return due.pop(0) if due else False
 
     bench.log.on_tick = tick

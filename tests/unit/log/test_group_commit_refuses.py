@@ -22,13 +22,13 @@ def test_a_disk_that_does_not_keep_up_has_everybody_wait_from_half_of_the_bound_
     bench = CommitBench(bounds=BOUNDS._replace(unsynced_bytes_max=2000))
     bench.join("a", sync=False)
     bench.turn()
-    assert not bench.log.behind
+    assert not bench.log.is_lagging
     for name in "bcde":
         bench.join(name, sync=False)
         bench.turn()
-    assert bench.log.behind
+    assert bench.log.is_lagging
     bench.pass_time(51)
-    assert not bench.log.behind
+    assert not bench.log.is_lagging
 
 
 def test_data_that_stays_unsynced_for_a_second_has_everybody_wait() -> None:
@@ -36,11 +36,11 @@ def test_data_that_stays_unsynced_for_a_second_has_everybody_wait() -> None:
     bench.join("a", sync=True)
     bench.turn()
     bench.loop.advance(1000)
-    assert not bench.log.behind
+    assert not bench.log.is_lagging
     bench.loop.advance(100)
-    assert bench.log.behind
+    assert bench.log.is_lagging
     bench.sync()
-    assert not bench.log.behind
+    assert not bench.log.is_lagging
 
 
 def test_a_rest_counts_for_nothing_when_data_comes_again() -> None:
@@ -50,7 +50,7 @@ def test_a_rest_counts_for_nothing_when_data_comes_again() -> None:
     bench.join("after", sync=False)
     bench.loop.advance(60)
     assert bench.thread.pending == 1
-    assert not bench.log.behind
+    assert not bench.log.is_lagging
 
 
 def test_more_unsynced_bytes_than_the_bound_are_throttled_until_a_sync() -> None:
@@ -61,10 +61,10 @@ def test_more_unsynced_bytes_than_the_bound_are_throttled_until_a_sync() -> None
         assert bench.log.batch.next_position < 5000
     assert (refusal.code, refusal.retry_after_ms) == ("throttled", 1000)
     assert "too many bytes wait" in refusal.message
-    assert bench.log.batch.next_position > bench.log.room_until
+    assert bench.log.batch.next_position > bench.log.admit_limit
     bench.pass_time(51)
     assert bench.log.admit(len(FRAME)) is None
-    assert bench.log.room_until == bench.log.synced_position + 2000
+    assert bench.log.admit_limit == bench.log.synced_position + 2000
 
 
 def test_more_waiting_entries_than_the_bound_are_throttled_until_a_sync() -> None:
@@ -76,7 +76,7 @@ def test_more_waiting_entries_than_the_bound_are_throttled_until_a_sync() -> Non
     bench.turn()
     refusal = bench.log.admit(1)
     assert refusal is not None
-    assert (refusal.code, bench.log.room_until) == ("throttled", -1)
+    assert (refusal.code, bench.log.admit_limit) == ("throttled", -1)
     assert "too many writes wait" in refusal.message
     bench.sync()
     assert bench.log.admit(1) is None
@@ -239,7 +239,7 @@ def test_after_a_failed_sync_everybody_is_refused_once_and_nothing_is_written_ag
     assert late.refusal is not None
     assert [arguments for name, arguments in bench.disk.trace or [] if name == "pwrite"] == writes
     assert bench.log.admit(1) == bench.log.failed
-    assert bench.log.room_until == -1
+    assert bench.log.admit_limit == -1
     assert len(bench.failures) == 1
 
 

@@ -16,7 +16,7 @@ WINDOW_SECONDS = 0.01
 def synced_once() -> CommitBench:
     """A sync is just over, and the next one is to begin a window behind its beginning."""
     bench = CommitBench()
-    bench.log.obey(WINDOW_SECONDS, is_pressed=False)
+    bench.log.apply_pressure(WINDOW_SECONDS, is_pressed=False)
     bench.join("first", sync=True)
     bench.settle()
     assert bench.diary == ["publish first"]
@@ -78,7 +78,7 @@ def test_a_single_writer_waits_for_a_window_only_once() -> None:
         bench.settle()
     assert bench.diary == ["publish a", "publish b", "publish c"]
     # It is tried again when pressure was looked at again.
-    bench.log.obey(WINDOW_SECONDS, is_pressed=False)
+    bench.log.apply_pressure(WINDOW_SECONDS, is_pressed=False)
     bench.join("d", sync=True)
     bench.settle()
     assert bench.diary[3:] == []
@@ -97,7 +97,7 @@ def test_who_waits_for_no_sync_does_not_wait_for_the_window() -> None:
 
 def test_a_window_that_was_closed_is_no_window_any_more() -> None:
     bench = synced_once()
-    bench.log.obey(0.0, is_pressed=False)
+    bench.log.apply_pressure(0.0, is_pressed=False)
     bench.join("a", sync=True)
     bench.settle()
     assert bench.diary == ["publish a"]
@@ -125,7 +125,7 @@ def test_a_log_that_fails_in_a_window_is_not_synced_at_its_end() -> None:
 
 def test_a_sync_of_the_background_takes_along_who_waits_for_the_window() -> None:
     bench = CommitBench(bounds=BOUNDS._replace(sync_interval_seconds=0.004))
-    bench.log.obey(1.0, is_pressed=False)
+    bench.log.apply_pressure(1.0, is_pressed=False)
     bench.join("first", sync=True)
     bench.settle()
     bench.join("a", sync=True)
@@ -145,9 +145,9 @@ def test_without_pressure_half_of_the_bound_is_no_reason_to_refuse() -> None:
 @pytest.mark.parametrize("in_spite_of_pressure", [False, True])
 def test_under_pressure_half_of_the_bound_is_where_writes_are_refused(in_spite_of_pressure: bool) -> None:
     bench = CommitBench(bounds=BOUNDS._replace(waiting_entries_max=4))
-    bench.log.obey(0.0, is_pressed=True)
+    bench.log.apply_pressure(0.0, is_pressed=True)
     # A caller that compares only with the limit must call `admit`.
-    assert bench.log.room_until == -1
+    assert bench.log.admit_limit == -1
     bench.join("a", sync=True)
     bench.turn()
     assert bench.log.admit(1) is None
@@ -174,15 +174,15 @@ def test_under_pressure_half_of_the_bound_is_where_writes_are_refused(in_spite_o
 
 def test_under_pressure_half_of_the_unsynced_bytes_is_where_writes_are_refused() -> None:
     bench = CommitBench(bounds=BOUNDS._replace(unsynced_bytes_max=2000))
-    bench.log.obey(0.0, is_pressed=True)
+    bench.log.apply_pressure(0.0, is_pressed=True)
     while bench.log.admit(len(FRAME)) is None:
         bench.join("fills", sync=False)
         bench.turn()
     assert 1000 < bench.log.unsynced_bytes < 1000 + 3 * len(FRAME)
     bench.pass_time(51)
     assert bench.log.admit(len(FRAME)) is None
-    bench.log.obey(0.0, is_pressed=False)
-    assert bench.log.room_until > 0
+    bench.log.apply_pressure(0.0, is_pressed=False)
+    assert bench.log.admit_limit > 0
 
 
 def test_the_time_spent_in_syncs_has_the_one_that_is_under_way() -> None:

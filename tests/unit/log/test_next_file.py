@@ -96,7 +96,7 @@ def test_a_rotation_without_a_file_made_ahead_waits_for_one() -> None:
 def test_what_waits_for_a_file_is_bounded_in_bytes_and_in_entries() -> None:
     bounds = BOUNDS._replace(unsynced_bytes_max=1000, waiting_entries_max=100)
     bench = CommitBench(has_file=False, bounds=bounds)
-    while bench.log.batch.next_position <= bench.log.room_until:
+    while bench.log.batch.next_position <= bench.log.admit_limit:
         bench.join("fills", sync=False)
         bench.turn()
     assert bench.log.batch.next_position <= 1000 + 2 * len(FRAME)
@@ -107,7 +107,7 @@ def test_what_waits_for_a_file_is_bounded_in_bytes_and_in_entries() -> None:
     for number in range(3):
         bench.join(str(number), sync=False)
         bench.turn()
-    assert bench.log.room_until == -1
+    assert bench.log.admit_limit == -1
     bench.settle()
     assert bench.log.admit(1) is None
 

@@ -9,7 +9,7 @@ from tests.harness.wal_bytes import EPOCH, WalBytes, append_frame
 from topicsd.log import reader
 from topicsd.log.batch_end import BATCH_END_BYTES
 from topicsd.log.file_header import FILE_HEADER_BYTES
-from topicsd.log.reader import BatchReader, FoundBatch, Survey, survey
+from topicsd.log.reader import WalBatchReader, WalBatch, Survey, survey
 
 
 class WatchedDisk(MemoryDisk):
@@ -28,9 +28,9 @@ def opened(wal: WalBytes) -> tuple[WatchedDisk, int]:
     return disk, disk.open_read("/wal")
 
 
-def read_all(wal: WalBytes) -> tuple[list[FoundBatch], BatchReader]:
+def read_all(wal: WalBytes) -> tuple[list[WalBatch], WalBatchReader]:
     disk, fd = opened(wal)
-    batches = BatchReader(disk, fd, wal.header)
+    batches = WalBatchReader(disk, fd, wal.header)
     read_batches = []
     while (batch := batches.next()) is not None:
         read_batches.append(batch)
@@ -38,7 +38,7 @@ def read_all(wal: WalBytes) -> tuple[list[FoundBatch], BatchReader]:
     return read_batches, batches
 
 
-def frames_of(batch: FoundBatch) -> bytes:
+def frames_of(batch: WalBatch) -> bytes:
     return batch.buffer[batch.start : batch.end]
 
 
@@ -95,7 +95,7 @@ def test_memory_is_bounded_by_a_window_or_the_largest_batch(monkeypatch: pytest.
     for seq in range(41, 60):
         wal.batch(append_frame(seq, b"z"))
     disk, fd = opened(wal)
-    batches = BatchReader(disk, fd, wal.header)
+    batches = WalBatchReader(disk, fd, wal.header)
     while batches.next() is not None:
         pass
     assert batches.offset == wal.end
@@ -109,7 +109,7 @@ def test_many_small_batches_are_read_with_one_call_a_window(monkeypatch: pytest.
         wal.batch(append_frame(seq))
     disk, fd = opened(wal)
     calls = disk.fail("pread", nth=10**9)
-    batches = BatchReader(disk, fd, wal.header)
+    batches = WalBatchReader(disk, fd, wal.header)
     while batches.next() is not None:
         pass
     assert batches.offset == wal.end
@@ -124,7 +124,7 @@ def test_a_long_damaged_range_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> 
     wal.data += b"\xaa" * 150_000
     wal.batch(append_frame(2))
     disk, fd = opened(wal)
-    batches = BatchReader(disk, fd, wal.header)
+    batches = WalBatchReader(disk, fd, wal.header)
     assert batches.next() is not None
     assert batches.next() is None
     assert batches.offset == stop

@@ -11,8 +11,8 @@ from topicsd.disk.layout import wal_name
 from topicsd.log.current_file import Current, read_current, write_current
 from topicsd.log.file_header import FILE_HEADER_BYTES
 from topicsd.log.files import LogFiles
-from topicsd.log.reader import FoundBatch
-from topicsd.log.recovery import Recovered, Recovery, RecoveryRefused, heads_are_exact
+from topicsd.log.reader import WalBatch
+from topicsd.log.recovery import RecoveryResult, Recovery, RecoveryRefused, heads_are_exact
 from topicsd.log.walk import UnreadableLog
 from topicsd.log.writer import LogEnd
 
@@ -41,8 +41,8 @@ class Recovering:
         boot = {"boot_id": disk.boot_id(), "device": placed.device, "wal_inode": placed.inode}
         write_current(disk, PATHS.current, Current(**{**boot, **fields}))
 
-    def run(self) -> Recovered:
-        def note(batch: FoundBatch, position: int) -> None:
+    def run(self) -> RecoveryResult:
+        def note(batch: WalBatch, position: int) -> None:
             self.batches.append((position, batch.buffer[batch.start : batch.end]))
 
         return self.recovery.run(note)
@@ -102,7 +102,7 @@ def test_what_was_cut_off_is_kept_in_quarantine_once() -> None:
     recovering.run()
     (kept,) = recovering.names(PATHS.quarantine)
     assert kept.startswith(f"{FIRST}.at-{stop}.")
-    assert recovering.disk.read_file(PATHS.quarantined(kept)) == b"torn tail" + bytes(100) + b"!"
+    assert recovering.disk.read_file(PATHS.quarantine_file(kept)) == b"torn tail" + bytes(100) + b"!"
     again = Recovering(disk=recovering.disk)
     again.run()
     assert again.names(PATHS.quarantine) == [kept]
@@ -118,7 +118,7 @@ def test_two_tails_that_were_cut_at_one_place_are_both_kept() -> None:
         wal.data[stop:] = tail
         wal.put(recovering.disk, PATHS)
         Recovering(disk=recovering.disk).run()
-    kept = [recovering.disk.read_file(PATHS.quarantined(name)) for name in recovering.names(PATHS.quarantine)]
+    kept = [recovering.disk.read_file(PATHS.quarantine_file(name)) for name in recovering.names(PATHS.quarantine)]
     assert sorted(kept) == sorted(tails)
 
 
@@ -129,12 +129,12 @@ def test_a_file_behind_the_cut_goes_to_quarantine_whole_and_never_over_another()
     first.data[first.batches[1][0] + 5] ^= 1
     recovering = Recovering(first, second, state="running", file=1)
     name, content = wal_name(5), second.padded()
-    recovering.disk.write_file(PATHS.quarantined(f"{name}.1"), b"of an earlier recovery")
+    recovering.disk.write_file(PATHS.quarantine_file(f"{name}.1"), b"of an earlier recovery")
     recovering.run()
     assert recovering.names() == ["CURRENT", FIRST]
     assert [file.path for file in recovering.disk._fds.values()] == [PATHS.wal_file(1)]
-    assert recovering.disk.read_file(PATHS.quarantined(f"{name}.1")) == b"of an earlier recovery"
-    assert recovering.disk.read_file(PATHS.quarantined(f"{name}.2")) == content
+    assert recovering.disk.read_file(PATHS.quarantine_file(f"{name}.1")) == b"of an earlier recovery"
+    assert recovering.disk.read_file(PATHS.quarantine_file(f"{name}.2")) == content
 
 
 def test_damage_in_front_of_synced_data_ends_the_start_with_nothing_changed() -> None:
@@ -233,8 +233,8 @@ def test_after_a_failed_sync_the_log_continues_in_copies_and_the_originals_are_k
     assert not recovered.heads_exact
     assert recovering.disk.stat(PATHS.wal_file(1)).inode != inode
     (kept,) = recovering.names(PATHS.quarantine)
-    assert recovering.disk.read_file(PATHS.quarantined(kept)) == original
-    assert recovering.disk.stat(PATHS.quarantined(kept)).inode == inode
+    assert recovering.disk.read_file(PATHS.quarantine_file(kept)) == original
+    assert recovering.disk.stat(PATHS.quarantine_file(kept)).inode == inode
     recovering.recovery.settle()
     again = Recovering(disk=recovering.disk.after_reboot())
     assert again.run().end == recovered.end

@@ -8,7 +8,7 @@ from tests.harness.memory_disk import MemoryDisk
 from tests.harness.one_shard import PATHS
 from tests.harness.wal_bytes import EPOCH, WalBytes, append_frame
 from topicsd.log.rescue_copy import make_rescue_copy
-from topicsd.log.walk import Verdict, Walk, open_wal_files, walk_log
+from topicsd.log.walk import LogVerdict, Walk, open_wal_files, walk_log
 
 PATH = PATHS.wal_file(1)
 
@@ -43,12 +43,12 @@ def test_the_copy_has_the_same_batches_at_the_same_places_under_an_epoch_of_its_
     after, copied = walked(disk)
     assert copied == frames
     assert (after.position, after.ordinal, after.chain) == (before.position, before.ordinal, before.chain)
-    assert after.verdict is Verdict.END
+    assert after.verdict is LogVerdict.END
     (file,) = after.files
     assert file.end == before.files[0].end
-    assert file.found.header is not None
-    assert file.found.header.epoch != EPOCH
-    assert (file.found.size_bytes, after.is_short) == (file.end, False)
+    assert file.wal_file.header is not None
+    assert file.wal_file.header.epoch != EPOCH
+    assert (file.wal_file.size_bytes, after.is_short) == (file.end, False)
 
 
 def test_the_copy_is_on_the_disk_and_the_original_has_its_name_before_they_change_places() -> None:
@@ -59,7 +59,7 @@ def test_the_copy_is_on_the_disk_and_the_original_has_its_name_before_they_chang
     calls = [name for name, _ in disk.trace if name != "pwrite"]
     assert calls == ["create", "sync_data", "link", "sync_dir", "rename", "sync_dir"]
     (kept,) = disk.list_dir(PATHS.quarantine)
-    assert disk.read_file(PATHS.quarantined(kept)) == wal.padded()
+    assert disk.read_file(PATHS.quarantine_file(kept)) == wal.padded()
 
 
 def test_a_crash_anywhere_leaves_the_same_log_and_it_can_be_copied_again() -> None:
@@ -80,4 +80,4 @@ def test_a_crash_anywhere_leaves_the_same_log_and_it_can_be_copied_again() -> No
             make_rescue_copy(survivor, PATHS, again.files[0])
             assert walked(survivor)[1] == frames
             kept = survivor.list_dir(PATHS.quarantine)
-            assert wal.padded() in [survivor.read_file(PATHS.quarantined(name)) for name in kept]
+            assert wal.padded() in [survivor.read_file(PATHS.quarantine_file(name)) for name in kept]

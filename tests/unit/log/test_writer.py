@@ -14,15 +14,15 @@ from topicsd.disk.layout import wal_name
 from topicsd.log.batch_end import BATCH_END_BYTES
 from topicsd.log.file_header import FILE_HEADER_BYTES, parse_file_header
 from topicsd.log.files import LogFiles
-from topicsd.log.walk import Verdict
-from topicsd.log.writer import PIECE_BYTES, LogEnd, LogWriter
+from topicsd.log.walk import LogVerdict
+from topicsd.log.writer import WRITE_CHUNK_BYTES, LogEnd, LogWriter
 
 
 def test_a_start_that_writes_nothing_makes_no_file() -> None:
     written = Written()
     assert not written.writer.has_file
     assert written.writer.room_bytes == 0
-    written.writer.end_cleanly()
+    written.writer.write_clean_end()
     assert written.names() == []
     assert written.disk.calls == 0
 
@@ -78,7 +78,7 @@ def test_a_full_file_is_followed_by_the_next_with_nothing_lost_between() -> None
     written.write(A_FILE + 1)
     assert written.names() == ["CURRENT", wal_name(1), wal_name(1 + 2 * A_FILE)]
     walk, sizes = written.walk()
-    assert walk.verdict is Verdict.END
+    assert walk.verdict is LogVerdict.END
     assert sizes == [len(FRAME)] * (A_FILE + 1)
     second = parse_file_header(written.disk.read_file(PATHS.wal_file(1 + 2 * A_FILE)))
     first = parse_file_header(written.disk.read_file(PATHS.wal_file(1)))
@@ -202,7 +202,7 @@ def test_a_failed_batch_that_reached_the_disk_whole_does_not_come_back_behind_th
     written.write(frame=append_frame(2, b"new"))
     walk, sizes = written.walk()
     assert sizes == [len(FRAME), len(append_frame(2, b"new"))]
-    assert walk.verdict is Verdict.CUT
+    assert walk.verdict is LogVerdict.CUT
 
 
 def test_a_run_never_appends_to_a_file_that_was_there_before() -> None:
@@ -213,11 +213,11 @@ def test_a_run_never_appends_to_a_file_that_was_there_before() -> None:
     content = before.disk.read_file(PATHS.wal_file(1))
     files = LogFiles(before.disk)
     writer = LogWriter(before.disk, ManualClock(), PATHS, IDENTITY, files, before.writer.end, FILE_BYTES)
-    writer.take_spare(writer.make_spare(len(FRAME))())
+    writer.add_spare(writer.make_spare(len(FRAME))())
     writer.write([FRAME], 1)
     assert before.disk.read_file(PATHS.wal_file(1)) == content
     walk, sizes = before.walk()
-    assert (len(sizes), [file.found.name for file in walk.files]) == (3, [wal_name(1), wal_name(5)])
+    assert (len(sizes), [file.wal_file.name for file in walk.files]) == (3, [wal_name(1), wal_name(5)])
 
 
 def test_a_run_that_may_have_lost_something_names_no_boot_before_that_is_in_the_log() -> None:
@@ -228,12 +228,12 @@ def test_a_run_that_may_have_lost_something_names_no_boot_before_that_is_in_the_
             written.write()
             assert written.current is not None
             assert written.current.boot_id == ""
-        written.writer.vouch()
+        written.writer.record_boot_id()
         written.write()
         assert written.current is not None
         assert (written.current.state, written.current.boot_id) == ("running", written.disk.boot_id())
         written.disk.trace = []
-        written.writer.vouch()
+        written.writer.record_boot_id()
         assert written.calls() == []
 
 
@@ -262,14 +262,14 @@ def test_any_call_that_fails_is_the_error_of_the_disk_and_nothing_else(call: str
 
 def large_batch() -> list[bytes]:
     """Small parts and large ones, with all that a join would copy."""
-    return [append_frame(1, b"y" * size) for size in (10, PIECE_BYTES // 2, 20, 2 * PIECE_BYTES, 30)] * 2
+    return [append_frame(1, b"y" * size) for size in (10, WRITE_CHUNK_BYTES // 2, 20, 2 * WRITE_CHUNK_BYTES, 30)] * 2
 
 
 def test_a_large_batch_is_written_in_chunks_and_read_as_one() -> None:
     written = Written()
     parts = large_batch()
     size = sum(map(len, parts))
-    written.writer.take_spare(written.writer.make_spare(size)())
+    written.writer.add_spare(written.writer.make_spare(size)())
     written.disk.trace = []
     written.writer.write(parts, len(parts), size)
     assert sum(name == "pwrite" for name, _ in written.disk.trace) > 4
@@ -287,7 +287,7 @@ def test_a_large_batch_that_fails_in_the_middle_was_not_written() -> None:
     size = sum(map(len, parts))
     for nth in range(1, 7):
         written = Written()
-        written.writer.take_spare(written.writer.make_spare(size)())
+        written.writer.add_spare(written.writer.make_spare(size)())
         end = written.writer.end
         written.disk.fail("pwrite", nth=nth, error=errno.ENOSPC)
         with pytest.raises(OSError, match="No space"):

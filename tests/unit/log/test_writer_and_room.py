@@ -10,7 +10,7 @@ from tests.harness.wal_bytes import append_frame
 from tests.unit.log.written_log import A_FILE, BATCH, FILE_BYTES, FRAME, Written
 from topicsd.disk.layout import wal_name
 from topicsd.log.file_header import FILE_HEADER_BYTES
-from topicsd.log.walk import Verdict
+from topicsd.log.walk import LogVerdict
 from topicsd.log.writer import LogEnd
 
 
@@ -24,7 +24,7 @@ def test_a_current_for_which_there_is_no_room_stays_where_it_was_and_moves_at_th
     written.write(A_FILE)
     written.sync()
     assert written.current.file == 1 + 4 * A_FILE
-    assert written.walk()[0].verdict is Verdict.END
+    assert written.walk()[0].verdict is LogVerdict.END
 
 
 @pytest.mark.parametrize("step", ["create", "allocate", "pwrite", "rename"])
@@ -84,11 +84,11 @@ def test_a_disk_without_room_for_the_next_file_takes_back_what_it_began() -> Non
 def test_a_spare_made_ahead_is_the_next_file() -> None:
     written = Written()
     written.write(A_FILE // 2 + 1)
-    assert written.writer.wants_spare
+    assert written.writer.needs_spare
     make = written.writer.make_spare()
     assert "spare-2.log" not in written.names()
-    written.writer.take_spare(make())
-    assert not written.writer.wants_spare
+    written.writer.add_spare(make())
+    assert not written.writer.needs_spare
     assert "spare-2.log" in written.names()
     written.write(A_FILE // 2)
     assert written.disk.trace is not None
@@ -101,17 +101,17 @@ def test_a_spare_made_ahead_is_the_next_file() -> None:
 def test_no_spare_is_wanted_before_half_of_the_file_is_used() -> None:
     written = Written()
     written.write()
-    assert not written.writer.wants_spare
+    assert not written.writer.needs_spare
     while written.writer.room_bytes * 2 >= FILE_BYTES:
-        assert not written.writer.wants_spare
+        assert not written.writer.needs_spare
         written.write()
-    assert written.writer.wants_spare
+    assert written.writer.needs_spare
 
 
 def test_a_spare_too_small_for_a_large_request_is_kept_for_the_next_file() -> None:
     written = Written()
     written.write()
-    written.writer.take_spare(written.writer.make_spare()())
+    written.writer.add_spare(written.writer.make_spare()())
     written.write(frame=append_frame(2, b"y" * (2 * FILE_BYTES)))
     assert "spare-2.log" in written.names()
     written.write()
@@ -131,9 +131,9 @@ def test_a_spare_for_which_there_is_no_room_leaves_nothing_behind() -> None:
 def test_a_clean_end_is_said_in_current_and_leaves_no_spare() -> None:
     written = Written()
     written.write(2)
-    written.writer.take_spare(written.writer.make_spare()())
+    written.writer.add_spare(written.writer.make_spare()())
     written.sync()
-    written.writer.end_cleanly()
+    written.writer.write_clean_end()
     assert written.names() == ["CURRENT", wal_name(1)]
     assert written.current is not None
     assert (written.current.state, written.current.file) == ("clean", 1)

@@ -12,7 +12,7 @@ from topicsd.log.batch_end import BATCH_END_BYTES
 from topicsd.log.current_file import Current, read_current
 from topicsd.log.file_header import FILE_HEADER_BYTES
 from topicsd.log.files import LogFiles
-from topicsd.log.reader import FoundBatch
+from topicsd.log.reader import WalBatch
 from topicsd.log.walk import Walk, open_wal_files, walk_log
 from topicsd.log.writer import LogEnd, LogWriter, NoFile
 
@@ -42,7 +42,7 @@ class Written:
         try:
             self.writer.write(parts, len(parts))
         except NoFile:
-            self.writer.take_spare(self.writer.make_spare(sum(map(len, parts)))())
+            self.writer.add_spare(self.writer.make_spare(sum(map(len, parts)))())
             self.writer.write(parts, len(parts))
 
     def sync(self) -> None:
@@ -62,7 +62,7 @@ class Written:
         self._walked(lambda batch: offsets.append(batch.closing.synced))
         return offsets
 
-    def _walked(self, on_batch: Callable[[FoundBatch], None]) -> Walk:
+    def _walked(self, on_batch: Callable[[WalBatch], None]) -> Walk:
         files = open_wal_files(self.disk, PATHS)
         walk = walk_log(self.disk, files, self.current, lambda batch, position: on_batch(batch))
         for file in files:

@@ -11,8 +11,8 @@ from topicsd.segment.data_file import (
     BLOCK_BYTES,
     SCAN_BYTES,
     SEGMENT_HEADER_BYTES,
-    FoundDamage,
-    FoundFrame,
+    ScannedDamage,
+    ScannedFrame,
     encode_segment_header,
     parse_segment_header,
     scan_data,
@@ -36,7 +36,7 @@ def scanned(data: bytes, entry: SegmentEntry) -> list[int | tuple[int, int]]:
     name = NAME._replace(generation=entry.generation)
     items: list[int | tuple[int, int]] = []
     for one in scan_data(lambda offset, size: data[offset : offset + size], name, entry):
-        if isinstance(one, FoundFrame):
+        if isinstance(one, ScannedFrame):
             assert data[one.offset : one.offset + one.frame.size] == data_frame(data, one)
             items.append(one.seq)
         else:
@@ -44,7 +44,7 @@ def scanned(data: bytes, entry: SegmentEntry) -> list[int | tuple[int, int]]:
     return items
 
 
-def data_frame(data: bytes, item: FoundFrame) -> bytes:
+def data_frame(data: bytes, item: ScannedFrame) -> bytes:
     again = parsed(data[item.offset : item.offset + item.frame.size])
     assert again == item.frame
     return data[item.offset : item.offset + item.frame.size]
@@ -179,8 +179,8 @@ def test_what_cannot_be_read_is_damage_and_what_is_behind_it_is_found() -> None:
         return data[offset : offset + size]
 
     items = list(scan_data(read, NAME, entry))
-    damaged = [one for one in items if isinstance(one, FoundDamage)]
-    good = [one.seq for one in items if isinstance(one, FoundFrame)]
+    damaged = [one for one in items if isinstance(one, ScannedDamage)]
+    good = [one.seq for one in items if isinstance(one, ScannedFrame)]
     assert len(damaged) == 1
     assert "Input/output" in damaged[0].what
     lost = set(range(damaged[0].first_seq, damaged[0].last_seq + 1))

@@ -27,13 +27,13 @@ def test_followers_of_negative_priority_topics_wait_until_the_pause_ends() -> No
     followers = [Collector(stage.feeds.feed(wanted(name))) for name in ("low0", "low1")]
     stage.settle()
     for shard in (stage.home, stage.away):
-        shard.shard.state.wake_queue.obey(0.0, is_paused=True)
+        shard.shard.state.wake_queue.apply_pressure(0.0, is_paused=True)
     for name in ("low0", "low1", "low0", "low1"):
         stage.shard_of(name).append(name, 2)
     stage.settle()
     assert [follower.seqs for follower in followers] == [[1], [1]]
     for shard in (stage.home, stage.away):
-        shard.shard.state.wake_queue.obey(0.0, is_paused=False)
+        shard.shard.state.wake_queue.apply_pressure(0.0, is_paused=False)
     stage.settle()
     assert [follower.seqs for follower in followers] == [[1, 2, 3], [1, 2, 3]]
 

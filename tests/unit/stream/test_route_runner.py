@@ -321,7 +321,7 @@ def test_under_pressure_a_route_runs_one_band_below_its_destination() -> None:
     one.put("e", priority=400)
     routes.put_route("r", "a", "e")
     watch = one.shard.state.wake_queue
-    watch.obey(0.0, is_paused=True)
+    watch.apply_pressure(0.0, is_paused=True)
     one.send_append("a", 1)
     one.loop.run_turn()
     one.loop.run_turn()
@@ -330,7 +330,7 @@ def test_under_pressure_a_route_runs_one_band_below_its_destination() -> None:
     one.put("e", priority=-10)
     routes.append("a", 2)
     assert routes.data("e") == [1], "a paused route copies nothing"
-    watch.obey(0.0, is_paused=False)
+    watch.apply_pressure(0.0, is_paused=False)
     routes.settle()
     assert routes.data("e") == [1, 2]
 
@@ -398,7 +398,7 @@ def test_copies_leave_room_for_appends_in_the_commit_queue() -> None:
     append = one.send_append("a", 1)
     one.loop.run_until_idle()
     assert append.came, "appends do not wait for the disk"
-    assert not log.behind
+    assert not log.is_lagging
     routes.pass_time(10_000)
     assert {one.topic(dest).head for dest in dests} == {11}
     assert {total(routes, dest) for dest in dests} == {11}

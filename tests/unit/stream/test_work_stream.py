@@ -204,10 +204,10 @@ def test_streams_of_the_queue_with_the_higher_priority_claim_first() -> None:
 def test_a_stream_opened_in_a_pause_waits_like_a_reader(priority: int) -> None:
     stage = Stage(priority=priority)
     stage.one.append("q", 1)
-    stage.one.shard.state.wake_queue.obey(0.0, is_paused=True)
+    stage.one.shard.state.wake_queue.apply_pressure(0.0, is_paused=True)
     stream = stage.open()
     assert seqs(stream.take()) == ([] if priority < 0 else [1])
-    stage.one.shard.state.wake_queue.obey(0.0, is_paused=False)
+    stage.one.shard.state.wake_queue.apply_pressure(0.0, is_paused=False)
     stage.one.settle()
     assert seqs(stream.take()) == ([1] if priority < 0 else [])
 
@@ -216,10 +216,10 @@ def test_claims_collected_by_jitter_also_wait_for_their_turn() -> None:
     stage = Stage(priority=-10, claim_jitter_ms=100)
     stage.one.append("q", 1)
     claim = stage.one.send_claim("q", "w")
-    stage.one.shard.state.wake_queue.obey(0.0, is_paused=True)
+    stage.one.shard.state.wake_queue.apply_pressure(0.0, is_paused=True)
     stage.one.pass_time(100)
     assert not claim.came
-    stage.one.shard.state.wake_queue.obey(0.0, is_paused=False)
+    stage.one.shard.state.wake_queue.apply_pressure(0.0, is_paused=False)
     stage.one.settle()
     assert [one.seq for one in claim.answer.claimed] == [1]
 

@@ -217,7 +217,7 @@ class CheckpointJob:
         records.
         """
         floor = EvictWatermark({"cap": topic.evicted_to["cap"]})
-        self._shard.log.join_in_passing(encode_control(floor, topic_id=topic.topic_id, ts=topic.last_ts))
+        self._shard.log.join_control_frame(encode_control(floor, topic_id=topic.topic_id, ts=topic.last_ts))
         self.frame_count += 1
         yield SYNCED
 

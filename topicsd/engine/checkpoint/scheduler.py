@@ -93,7 +93,7 @@ class Checkpointer:
     def tick(self) -> None:
         """Start a checkpoint if one is due; called at each background sync of the log."""
         place = self._shard.log.place
-        if self._shard.log.lacks_room:
+        if self._shard.log.is_disk_full:
             self._make_room()
         if self.is_running or place is None or not self._has_work:
             return

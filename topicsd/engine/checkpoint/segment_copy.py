@@ -32,7 +32,7 @@ from topicsd.engine.routes.copies import own_frames
 from topicsd.log.files import LogFiles
 from topicsd.log.frame import FLAG_TAG, HEADER, HEADER_BYTES
 from topicsd.log.writer import Identity
-from topicsd.segment.close_damaged import close_damaged
+from topicsd.segment.close_damaged import seal_damaged
 from topicsd.segment.data_file import SEGMENT_HEADER_BYTES, SegmentHeader
 from topicsd.segment.dead_file import encode_dead, pack_marks
 from topicsd.segment.entry import DEAD, HOT, SegmentDamage, SegmentEntry, SegmentName
@@ -214,7 +214,7 @@ class SegmentCopy:
         self.damages += damages
         entry, _ = self._entry(segment)
         files = self._files
-        segment.has_tags = yield partial(close_damaged, files.fs, files.paths, segment.name, entry)
+        segment.has_tags = yield partial(seal_damaged, files.fs, files.paths, segment.name, entry)
         segment.is_sealed = True
         yield from self._end_segment()
         return False

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-from topicsd.disk.atomic_replace import TEMPORARY_SUFFIX, create_afresh, exists, write_all
+from topicsd.disk.atomic_replace import TEMPORARY_SUFFIX, recreate_file, exists, write_all
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths, names_in, parse_snapshot_name
 from topicsd.engine.checkpoint.snapshot_format import Snapshot, SnapshotDamage, decode_snapshot
@@ -67,7 +67,7 @@ def write_whole(fs: Fs, path: str, parts: Iterable[bytes]) -> None:
     """Replace a file like `replace_file`, for content too large for one byte string."""
     temporary = path + TEMPORARY_SUFFIX
     try:
-        fd = create_afresh(fs, temporary)
+        fd = recreate_file(fs, temporary)
         try:
             offset = 0
             for block in _blocks(parts):

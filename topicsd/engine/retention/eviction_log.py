@@ -104,7 +104,7 @@ def log_expired(shard: ShardState, topic: Topic, now_ms: int) -> None:
 
 def log_floors_again(shard: ShardState, now_ms: int) -> bool:
     """Log the floors that a full disk kept out of the log; return whether some are left."""
-    if shard.unlogged_floors and not shard.log.lacks_room:
+    if shard.unlogged_floors and not shard.log.is_disk_full:
         topics, shard.unlogged_floors = shard.unlogged_floors, {}
         for topic in topics:
             log_expired(shard, topic, now_ms)

@@ -30,7 +30,7 @@ from topicsd.engine.state import ShardState
 from topicsd.engine.write.append import PendingAppend, ReferringAppend, join_append, refuse_full
 from topicsd.engine.write.seq_ceiling import raise_ceiling
 from topicsd.log import control_frame
-from topicsd.log.control_frame import Control, ForwardCursor, encode_control
+from topicsd.log.control_frame import ControlPayload, ForwardCursor, encode_control
 
 SKIPPED_MAX: Final = 1024
 """How many records a route may skip without a copy before its position is logged."""
@@ -76,7 +76,7 @@ def skip_records(shard: ShardState, route: RouteState, to_seq: int) -> None:
     route.seq = max(route.seq, to_seq)
     if route.seq - route.logged_seq >= SKIPPED_MAX and _refuse_if_ending(route) is None:
         route.logged_seq = route.seq
-        shard.log.join_in_passing(_cursor_frame(route, route.seq))
+        shard.log.join_control_frame(_cursor_frame(route, route.seq))
 
 
 def append_lost_range(
@@ -95,7 +95,7 @@ def append_lost_range(
         raise_ceiling(shard, topic, shard.clock.now_ms())
     frames = [_cursor_frame(route, to_seq)]
     if not topic.is_ephemeral:
-        control = control_frame.LostRange(*lost)
+        control = control_frame.LostRangeFrame(*lost)
         frames.append(encode_control(control, topic_id=topic.topic_id, ts=topic.last_ts))
     pending = PendingLoss(shard, route, lost, to_seq, reply)
     waits = topic.is_durable or topic.next_seq > topic.ceiling + 1 or shard.must_wait(topic)
@@ -128,7 +128,7 @@ def _refuse_if_congested(shard: ShardState) -> Refusal | None:
 
     Copies are many times the appended records, and must not make appends wait for the disk.
     """
-    if shard.log.is_for_others:
+    if shard.log.is_background_throttled:
         return Refusal(THROTTLED, "the commit queue is full, retry after 1 s", retry_after_ms=1000)
     return None
 
@@ -147,7 +147,7 @@ class RouteStep(NamedTuple):
     copies: int
     references: References | None
 
-    def on_join(self, pending: PendingAppend) -> Control:
+    def on_join(self, pending: PendingAppend) -> ControlPayload:
         name, references = self.route.rule.name, self.references
         if references is None:
             return ForwardCursor(name, self.seq, self.copies)

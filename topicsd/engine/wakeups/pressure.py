@@ -62,5 +62,5 @@ class PressureGauge:
 
     def _apply(self) -> None:
         response = self.stages
-        self._watch.obey(response.coalesce_seconds, response.is_paused)
-        self._log.obey(response.sync_window_seconds, response.is_refusing)
+        self._watch.apply_pressure(response.coalesce_seconds, response.is_paused)
+        self._log.apply_pressure(response.sync_window_seconds, response.is_refusing)

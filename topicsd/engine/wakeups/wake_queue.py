@@ -89,7 +89,7 @@ class WakeQueue:
         waited = self.ready.waited_seconds(target, self._clock.monotonic())
         return round(effective_priority(target.base_priority(self._clock.now_ms()), waited))
 
-    def obey(self, coalesce_seconds: float, is_paused: bool) -> None:
+    def apply_pressure(self, coalesce_seconds: float, is_paused: bool) -> None:
         """Set how long changes coalesce, and whether the lowest band pauses, by the pressure.
 
         It must be called periodically, since items that a pause holds have no other timer.

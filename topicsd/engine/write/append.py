@@ -94,7 +94,7 @@ def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply) -
         refusal = refuse_full(shard, topic, len(records), size)
     if due:
         size += delay_frame_bytes(len(records))
-    if refusal is None and shard.log.batch.next_position + size > shard.log.room_until:
+    if refusal is None and shard.log.batch.next_position + size > shard.log.admit_limit:
         refusal = shard.log.admit(size, request.disable_backpressure)
     if refusal is not None:
         reply(refusal)
@@ -159,7 +159,7 @@ def join_append(shard: ShardState, topic: Topic, pending: PendingAppend, now_ms:
         topic.is_durable
         or topic.waiting_count > 0
         or topic.next_seq > topic.ceiling + 1
-        or log.behind
+        or log.is_lagging
         or pending.created
     )
     if waits:

@@ -10,7 +10,7 @@ from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.write.encode_records import records_digest
 from topicsd.engine.write.idempotency import KeyedWrite, key_digest
-from topicsd.log.control_frame import Control, Idempotency
+from topicsd.log.control_frame import ControlPayload, Idempotency
 
 if TYPE_CHECKING:
     from topicsd.engine.write.append import PendingAppend
@@ -21,7 +21,7 @@ KEY_CHARACTERS_MAX = 256
 class WriteIdentity(Protocol):
     """The identity of a write that must be applied once; its frame is logged before the records."""
 
-    def on_join(self, pending: PendingAppend) -> Control:
+    def on_join(self, pending: PendingAppend) -> ControlPayload:
         """Note the write as pending; return the frame to log before its records."""
         ...
 
@@ -43,7 +43,7 @@ class IdempotencyKey(NamedTuple):
     def answer_if_duplicate(self, shard: ShardState, topic: Topic, now_ms: int, reply: Reply) -> bool:
         return answer_known_key(shard, topic, self, now_ms, reply)
 
-    def on_join(self, pending: PendingAppend) -> Control:
+    def on_join(self, pending: PendingAppend) -> ControlPayload:
         """Note the write as pending; return the frame to log before its records."""
         pending.shard.pending_keys[self.digest] = pending
         return Idempotency(self.digest, self.records, pending.first_seq, len(pending.encoded[1]))

@@ -24,7 +24,7 @@ from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.write.producers import Producers, ProducerWrite
 from topicsd.log import control_frame
-from topicsd.log.control_frame import Control
+from topicsd.log.control_frame import ControlPayload
 
 if TYPE_CHECKING:
     from topicsd.engine.write.append import PendingAppend
@@ -98,13 +98,13 @@ class ProducerKey:
         reply(Refusal(THROTTLED, message, detail, retry_after_ms=1000))
         return True
 
-    def on_join(self, pending: PendingAppend) -> Control:
+    def on_join(self, pending: PendingAppend) -> ControlPayload:
         """Note the write as pending; return the frame to log before its records."""
         topic = pending.topic
         if not topic.pending_writes:
             topic.pending_writes = {}
         topic.pending_writes.setdefault(self.producer, []).append(pending)
-        return control_frame.Producer(
+        return control_frame.ProducerFrame(
             self.producer, self.producer_seq, pending.first_seq, len(pending.encoded[1]), self.moved
         )
 

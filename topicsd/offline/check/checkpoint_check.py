@@ -37,7 +37,7 @@ from topicsd.engine.checkpoint.snapshot_format import Snapshot, SnapshotDamage, 
 from topicsd.engine.checkpoint.trash import DELETED_SUFFIX
 from topicsd.log.file_header import FILE_HEADER_BYTES, UnknownVersion
 from topicsd.log.files import LogPlace
-from topicsd.log.reader import BatchReader
+from topicsd.log.reader import WalBatchReader
 from topicsd.offline.check.finding import Finding, Level
 from topicsd.offline.check.frame_check import FrameCheck
 from topicsd.offline.check.segment_check import SegmentCheck, SegmentFacts
@@ -133,7 +133,7 @@ class CheckpointCheck:
             if file.header is None:
                 return LogPlace(file.first_ordinal, 0, place.ordinal, place.chain)
             is_first = file.first_ordinal == start.file
-            reader = BatchReader(self._fs, file.fd, file.header, start if is_first else None)
+            reader = WalBatchReader(self._fs, file.fd, file.header, start if is_first else None)
             if (reader.ordinal, reader.chain) != (place.ordinal, place.chain):
                 break
             check = FrameCheck()

@@ -20,13 +20,13 @@ from topicsd.log.frame import (
     HEADER,
     HEADER_BYTES,
     LEN_BYTES,
-    Frame,
+    LogFrame,
     FrameDamage,
     FrameType,
     parse_frame,
 )
-from topicsd.log.reader import BatchReader, FoundBatch, batch_ends
-from topicsd.log.walk import LogFileFound
+from topicsd.log.reader import WalBatchReader, WalBatch, batch_ends
+from topicsd.log.walk import OpenWalFile
 
 
 class DamagedFrame(NamedTuple):
@@ -34,7 +34,7 @@ class DamagedFrame(NamedTuple):
 
     offset: int
     what: str
-    header: Frame | None
+    header: LogFrame | None
     """The content of its header, without the parts; None when the header is incomplete."""
     names: dict[int, str]
     """The names of the topics created before it in the same range, by topic id."""
@@ -63,14 +63,14 @@ class ResumePoint(NamedTuple):
 
 def find_damage(
     fs: Fs,
-    file: LogFileFound,
+    file: OpenWalFile,
     resume_point: ResumePoint,
     data_end: int,
-    on_batch: Callable[[FoundBatch], None],
+    on_batch: Callable[[WalBatch], None],
 ) -> Iterator[DamagedRange]:
     """Yield the damaged ranges from `resume_point` to `data_end`; pass whole batches to `on_batch`."""
     assert file.header is not None
-    reader = BatchReader(fs, file.fd, file.header)
+    reader = WalBatchReader(fs, file.fd, file.header)
     reader.offset, reader.ordinal, reader.chain = resume_point
     _read_whole(reader, on_batch)
     for at, closing in batch_ends(fs, file.fd, file.header.epoch, resume_point.offset):
@@ -79,7 +79,7 @@ def find_damage(
             continue
         end = at + BATCH_END_BYTES
         yield DamagedRange(reader.offset, end, first_damage(fs, file.fd, reader.offset, end))
-        reader = BatchReader(fs, file.fd, file.header)
+        reader = WalBatchReader(fs, file.fd, file.header)
         reader.offset, reader.ordinal, reader.chain = end, closing.ordinal + 1, closing.chain
         _read_whole(reader, on_batch)
     if data_end > reader.offset:
@@ -110,19 +110,19 @@ def first_damage(fs: Fs, fd: int, offset: int, end: int) -> DamagedFrame | None:
     return None
 
 
-def _read_whole(reader: BatchReader, on_batch: Callable[[FoundBatch], None]) -> None:
+def _read_whole(reader: WalBatchReader, on_batch: Callable[[WalBatch], None]) -> None:
     while (batch := reader.next()) is not None:
         on_batch(batch)
 
 
-def _frame_at(fs: Fs, fd: int, at: int, end: int, header: Frame) -> Frame:
+def _frame_at(fs: Fs, fd: int, at: int, end: int, header: LogFrame) -> LogFrame:
     # With an impossible length only the header is read.
     size = header.size if FRAME_LEN_MIN <= header.size - LEN_BYTES <= FRAME_LEN_MAX else HEADER_BYTES
     buffer = fs.pread(fd, min(size, end - at), at)
     return parse_frame(buffer, 0, len(buffer))
 
 
-def _last_seq(frame: Frame) -> int:
+def _last_seq(frame: LogFrame) -> int:
     """Return the last seq of the records that a frame holds or names, or 0 without records."""
     if frame.type == FrameType.APPEND:
         return frame.seq
@@ -132,15 +132,15 @@ def _last_seq(frame: Frame) -> int:
     return 0
 
 
-def _created_name(frame: Frame) -> str:
+def _created_name(frame: LogFrame) -> str:
     control = decode_control(frame)
     assert isinstance(control, TopicCreate)
     return control.name
 
 
-def _header(head: bytes) -> Frame | None:
+def _header(head: bytes) -> LogFrame | None:
     """Return the frame that a header announces, without its parts; None when it is too short."""
     if len(head) < HEADER_BYTES:
         return None
     frame_len, frame_type, flags, topic_id, seq, ts, _, _, _ = HEADER.unpack(head)
-    return Frame(frame_type, flags, topic_id, seq, ts, b"", b"", b"", LEN_BYTES + frame_len)
+    return LogFrame(frame_type, flags, topic_id, seq, ts, b"", b"", b"", LEN_BYTES + frame_len)

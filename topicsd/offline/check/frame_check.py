@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from shared.contract.names import topic_id
-from topicsd.log.control_frame import COPIES_MAX, ForwardCursor, LostRange, TopicCreate, decode_control
-from topicsd.log.frame import Frame, FrameDamage, FrameType, parse_frame, record_of
-from topicsd.log.reader import FoundBatch
+from topicsd.log.control_frame import COPIES_MAX, ForwardCursor, LostRangeFrame, TopicCreate, decode_control
+from topicsd.log.frame import LogFrame, FrameDamage, FrameType, parse_frame, record_of
+from topicsd.log.reader import WalBatch
 
 _APPEND = FrameType.APPEND
 
@@ -39,7 +39,7 @@ class FrameCheck:
         self._stamps: dict[int, int] = {}
         """The time of the newest record of each topic; times never decrease."""
 
-    def batch(self, batch: FoundBatch) -> Iterator[Complaint]:
+    def batch(self, batch: WalBatch) -> Iterator[Complaint]:
         """Check the next batch and yield its faults."""
         at, count = batch.start, 0
         to_offset = batch.offset - batch.start
@@ -62,7 +62,7 @@ class FrameCheck:
             what = f"the batch records a synced offset of {closing.synced}, which is after its own start"
             yield Complaint(batch.offset, what)
 
-    def _check_frame(self, frame: Frame) -> Iterator[str]:
+    def _check_frame(self, frame: LogFrame) -> Iterator[str]:
         try:
             if frame.type == _APPEND:
                 self.records += 1
@@ -76,7 +76,7 @@ class FrameCheck:
             return
         if frame.seq:
             yield f"a {FrameType(frame.type).name} frame has the seq {frame.seq}"
-        if isinstance(control, LostRange):
+        if isinstance(control, LostRangeFrame):
             self.heads[frame.topic_id] = control.last
         if isinstance(control, ForwardCursor) and control.offsets:
             self.records += control.count
@@ -91,7 +91,7 @@ class FrameCheck:
             self.heads[frame.topic_id] = 0
             self._stamps.pop(frame.topic_id, None)
 
-    def _check_time(self, frame: Frame) -> Iterator[str]:
+    def _check_time(self, frame: LogFrame) -> Iterator[str]:
         if frame.ts < self._stamps.get(frame.topic_id, 0):
             yield f"its time {frame.ts} is before the time of the previous record"
         self._stamps[frame.topic_id] = frame.ts

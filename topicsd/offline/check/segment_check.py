@@ -15,8 +15,8 @@ from topicsd.log.writer import Identity
 from topicsd.offline.table import readable
 from topicsd.segment.data_file import (
     SEGMENT_HEADER_BYTES,
-    FoundDamage,
-    FoundFrame,
+    ScannedDamage,
+    ScannedFrame,
     Read,
     parse_segment_header,
     scan_data,
@@ -81,7 +81,7 @@ class SegmentFacts(NamedTuple):
 
     name: SegmentName
     entry: SegmentEntry
-    damage: list[FoundDamage]
+    damage: list[ScannedDamage]
     """The damaged ranges of `.data`; one without a seq holds no record that is needed."""
     ends: list[int]
     """The end offset in `.data` of each damaged range."""
@@ -120,7 +120,7 @@ class SegmentCheck:
         self._identity = identity
         self._name = name
         self._entry = entry
-        self._damage: list[FoundDamage] = []
+        self._damage: list[ScannedDamage] = []
         self._ends: list[int] = []
         self.record_count = 0
 
@@ -134,7 +134,7 @@ class SegmentCheck:
         read = self._files.read(name, DATA)
         if read is None:
             what = self._files.missing(name, entry, DATA)
-            self._damage = [FoundDamage(entry.first_seq, entry.last_seq, 0, what)]
+            self._damage = [ScannedDamage(entry.first_seq, entry.last_seq, 0, what)]
             return SegmentFacts(name, entry, self._damage, [0], "", "", "", dead, "", marks, is_missing=True)
         index, tags = self._scan(read)
         is_whole = not self._damage
@@ -168,7 +168,7 @@ class SegmentCheck:
         entry = self._entry
         builder, pairs = IndexBuilder(entry.first_seq), []
         for item in scan_data(read, self._name, entry):
-            if isinstance(item, FoundFrame):
+            if isinstance(item, ScannedFrame):
                 frame = item.frame
                 self._ends += [item.offset] * (len(self._damage) - len(self._ends))
                 builder.add(item.seq, item.offset, frame.size, frame.ts, frame.flags)

@@ -19,8 +19,8 @@ from topicsd.engine.replay import ReplayError
 from topicsd.log.batch_end import BATCH_END_BYTES
 from topicsd.log.file_header import FILE_HEADER_BYTES
 from topicsd.log.frame import HEADER, KNOWN_TYPES, LEN_BYTES, U32, FrameType
-from topicsd.log.reader import FoundBatch
-from topicsd.log.walk import LogFileFound, Walk
+from topicsd.log.reader import WalBatch
+from topicsd.log.walk import OpenWalFile, Walk
 from topicsd.offline.check.checkpoint_check import CheckpointCheck
 from topicsd.offline.check.damage_search import DamagedFrame, DamagedRange, ResumePoint, find_damage
 from topicsd.offline.check.finding import Finding, Level
@@ -109,7 +109,7 @@ class ShardCheck:
         verdict.records = self._check.records + self.checkpoint.records
         verdict.bytes += FILE_HEADER_BYTES * verdict.files + self.checkpoint.bytes
 
-    def _batch(self, batch: FoundBatch, position: int) -> None:
+    def _batch(self, batch: WalBatch, position: int) -> None:
         file = self._log.name_of(batch)
         self._check_batch(batch, file)
         if not self._is_replaying:
@@ -125,7 +125,7 @@ class ShardCheck:
             what = f"cannot replay a delete in it: {damage}. A server does not start this shard"
             self._add(Finding(what=what, file=file, offset=batch.offset))
 
-    def _check_batch(self, batch: FoundBatch, file: str) -> None:
+    def _check_batch(self, batch: WalBatch, file: str) -> None:
         self._verdict.batches += 1
         self._verdict.bytes += batch.closing.length + BATCH_END_BYTES
         for complaint in self._check.batch(batch):
@@ -157,7 +157,7 @@ class ShardCheck:
         self._verdict.problems += findings
         self._check_separately([one for one in walk.beyond if one.name != walk.place])
 
-    def _check_separately(self, files: list[LogFileFound]) -> None:
+    def _check_separately(self, files: list[OpenWalFile]) -> None:
         """Check files that cannot be read as part of the log, each from its own start."""
         for file in files:
             if file.header is None:
@@ -167,8 +167,8 @@ class ShardCheck:
             data_end = FILE_HEADER_BYTES + self._log.remains_bytes(file, FILE_HEADER_BYTES)
             self._verdict.problems += self._damage_findings(file, resume_point, data_end)
 
-    def _damage_findings(self, file: LogFileFound, resume_point: ResumePoint, data_end: int) -> list[Finding]:
-        def on_batch(batch: FoundBatch) -> None:
+    def _damage_findings(self, file: OpenWalFile, resume_point: ResumePoint, data_end: int) -> list[Finding]:
+        def on_batch(batch: WalBatch) -> None:
             self._check_batch(batch, file.name)
 
         ranges = find_damage(self._data_dir.fs, file, resume_point, data_end, on_batch)
@@ -213,7 +213,7 @@ class ShardCheck:
         frame_check = FrameCheck()
         batches = 0
 
-        def on_batch(batch: FoundBatch) -> None:
+        def on_batch(batch: WalBatch) -> None:
             nonlocal batches
             batches += 1
             list(frame_check.batch(batch))
@@ -237,8 +237,8 @@ class ShardCheck:
         if walk is None:
             return
         for file in walk.files:
-            name = file.found.name
-            remains = self._log.remains_bytes(file.found, file.end) if name != walk.place else 0
+            name = file.wal_file.name
+            remains = self._log.remains_bytes(file.wal_file, file.end) if name != walk.place else 0
             if remains:
                 cut = f"{plural(remains, 'byte')} at offset {file.end} of {name}"
                 self._verdict.notes.append(f"an earlier start cut off {cut}, which are never read")
@@ -254,7 +254,7 @@ class ShardCheck:
         self._verdict.problems.append(finding)
 
 
-def _frame_of(batch: FoundBatch, ordinal: int) -> Complaint:
+def _frame_of(batch: WalBatch, ordinal: int) -> Complaint:
     """Return the offset, topic and seq of the frame with this ordinal, without a message."""
     at = batch.start
     for _ in range(ordinal - batch.first_ordinal):

@@ -32,7 +32,7 @@ import msgspec
 import xxhash
 
 from shared.runtime.clock import Clock
-from topicsd.disk.atomic_replace import create_afresh, exists, write_all
+from topicsd.disk.atomic_replace import recreate_file, exists, write_all
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import make_segment_dirs, shard_paths, snapshot_name
 from topicsd.engine.checkpoint.manifest import manifest_head, manifest_parts, topic_line, write_manifest
@@ -108,10 +108,10 @@ class Repair:
         spans = [(at, min(COPY_BYTES, end - at)) for at in range(offset, end, COPY_BYTES)]
         for at, size in spans:
             digest.update(_readable(read, at, size))
-        copy = self._paths.quarantined(f"{name}.at-{offset}.{digest.hexdigest()[:8]}")
+        copy = self._paths.quarantine_file(f"{name}.at-{offset}.{digest.hexdigest()[:8]}")
         if exists(fs, copy):
             return
-        fd = create_afresh(fs, copy + ".tmp")
+        fd = recreate_file(fs, copy + ".tmp")
         try:
             for at, size in spans:
                 write_all(fs, fd, _readable(read, at, size), at - offset)
@@ -129,7 +129,7 @@ class Repair:
 
     def _move_to_quarantine(self, path: str, name: str) -> None:
         fs, number = self._fs, 1
-        while exists(fs, target := self._paths.quarantined(f"{name}.{number}")):
+        while exists(fs, target := self._paths.quarantine_file(f"{name}.{number}")):
             number += 1
         fs.rename(path, target)
         fs.sync_dir(self._paths.quarantine)

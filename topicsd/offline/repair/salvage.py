@@ -44,14 +44,14 @@ from topicsd.log.frame import (
     HEADER,
     HEADER_BYTES,
     LEN_BYTES,
-    Frame,
+    LogFrame,
     FrameDamage,
     FrameType,
     parse_frame,
 )
-from topicsd.log.reader import BatchReader, FoundBatch, batch_ends, survey
+from topicsd.log.reader import WalBatchReader, WalBatch, batch_ends, survey
 from topicsd.log.recovery import add_file, heads_are_exact, is_same_place
-from topicsd.log.walk import FIRST_ORDINAL, LogFileFound
+from topicsd.log.walk import FIRST_ORDINAL, OpenWalFile
 from topicsd.segment.entry import SegmentDamage
 
 REASON = "crash"
@@ -114,7 +114,7 @@ class Salvage:
         self.unnamed_records = 0
         """The number of records of topics whose names are lost."""
 
-    def run(self, files: list[LogFileFound], current: Current | None, file_bytes_max: int) -> None:
+    def run(self, files: list[OpenWalFile], current: Current | None, file_bytes_max: int) -> None:
         """Salvage the files; `file_bytes_max` is the largest size that a missing file can have."""
         position = 0
         files = [file for file in files if not is_empty_by_repair(file)]
@@ -137,7 +137,7 @@ class Salvage:
         self._add_missing_end(files, current, file_bytes_max)
 
     def _add_missing_end(
-        self, files: list[LogFileFound], current: Current | None, file_bytes_max: int
+        self, files: list[OpenWalFile], current: Current | None, file_bytes_max: int
     ) -> None:
         """Add a gap for a missing last file, of its size if CURRENT records it, else of the maximum."""
         named = 0 if current is None else current.file
@@ -169,13 +169,13 @@ class Salvage:
                 self._lose(topic, lost.last, is_bound=True)
             topic.ceiling = max(topic.ceiling, topic.head)
 
-    def _skip_to(self, file: LogFileFound) -> None:
+    def _skip_to(self, file: OpenWalFile) -> None:
         count = max(0, file.first_ordinal - self.ordinal)
         if count:
             what = f"the frames of ordinals {self.ordinal} to {file.first_ordinal - 1} are missing"
             self._add_gap(file.name, 0, 0, what, count)
 
-    def _header_again(self, file: LogFileFound) -> FileHeader | None:
+    def _header_again(self, file: OpenWalFile) -> FileHeader | None:
         """Return the header of a file whose header is damaged, or None when it cannot be known.
 
         Each BatchEnd repeats the epoch, and the chain proves that the file belongs here.
@@ -199,11 +199,11 @@ class Salvage:
         return None
 
     def _read_file(
-        self, file: LogFileFound, header: FileHeader, position: int, limit: int, ends_at: int
+        self, file: OpenWalFile, header: FileHeader, position: int, limit: int, ends_at: int
     ) -> None:
         fs = self._fs
         is_first = self._start is not None and file.first_ordinal == self._start.file
-        reader = BatchReader(fs, file.fd, header, self._start if is_first else None)
+        reader = WalBatchReader(fs, file.fd, header, self._start if is_first else None)
         while True:
             while reader.ordinal < limit and (batch := reader.next()) is not None:
                 if batch.closing.ordinal >= limit:
@@ -224,12 +224,12 @@ class Salvage:
                 file.name, reader.offset, end, "no whole batch begins here", ordinal - reader.ordinal
             )
             self.ordinal, self.chain = ordinal + 1, chain
-            reader = BatchReader(
+            reader = WalBatchReader(
                 fs, file.fd, header, LogPlace(file.first_ordinal, end, self.ordinal, self.chain)
             )
 
     def _next_whole(
-        self, file: LogFileFound, header: FileHeader, offset: int, limit: int
+        self, file: OpenWalFile, header: FileHeader, offset: int, limit: int
     ) -> tuple[int, int, int] | None:
         """Return where the log resumes after damage (V1): offset, previous ordinal and chain."""
         for at, closing in batch_ends(self._fs, file.fd, header.epoch, offset):
@@ -266,7 +266,7 @@ class Salvage:
             records = copied if topic.routes else copied_by_new
             self._missing[topic_id] = self._missing.get(topic_id, 0) + records
 
-    def _replay_batch(self, batch: FoundBatch, file: str, position: int) -> None:
+    def _replay_batch(self, batch: WalBatch, file: str, position: int) -> None:
         self.ends_in_gap = False
         try:
             self._bridge(batch)
@@ -277,7 +277,7 @@ class Salvage:
 
     # -- V3 ----------------------------------------------------------------------------------------------
 
-    def _bridge(self, batch: FoundBatch) -> None:
+    def _bridge(self, batch: WalBatch) -> None:
         """Mark as lost the seqs between the known head of each topic and the batch (V3)."""
         at, ordinal = batch.start, batch.first_ordinal
         heads: dict[int, int] = {}
@@ -300,16 +300,16 @@ class Salvage:
             at += size
             ordinal += 1
 
-    def _bridge_control(self, topic: Topic, control: control_frame.Control) -> None:
+    def _bridge_control(self, topic: Topic, control: control_frame.ControlPayload) -> None:
         match control:
             case control_frame.TopicCreate():
                 # The frame that deleted the topic is missing.
                 self._state.remove_topic(topic)
                 del self._missing[topic.topic_id]
-            case control_frame.LostRange():
+            case control_frame.LostRangeFrame():
                 self._lose(topic, control.first - 1)
                 del self._missing[topic.topic_id]
-            case control_frame.Idempotency() | control_frame.Producer():
+            case control_frame.Idempotency() | control_frame.ProducerFrame():
                 self._lose(topic, control.first_seq - 1)
                 del self._missing[topic.topic_id]
             case ForwardCursor():
@@ -331,7 +331,7 @@ class Salvage:
             lose_range(topic, LostRange(topic.head + 1, last, REASON))
 
 
-def _record_count(frame: Frame) -> int:
+def _record_count(frame: LogFrame) -> int:
     """Return the number of records that a frame holds or names."""
     if frame.type == FrameType.FORWARD_CURSOR:
         control = decode_control(frame)
@@ -348,7 +348,7 @@ class _Replay(Replay):
         self._lose(topic, topic.head + control.count)
 
 
-def add_positions(log: LogFiles, files: list[LogFileFound]) -> None:
+def add_positions(log: LogFiles, files: list[OpenWalFile]) -> None:
     """Add the files one after the other, each without its header."""
     position = 0
     for file in files:
@@ -356,18 +356,18 @@ def add_positions(log: LogFiles, files: list[LogFileFound]) -> None:
         position += max(0, file.size_bytes - FILE_HEADER_BYTES)
 
 
-def file_bytes_max(files: list[LogFileFound]) -> int:
+def file_bytes_max(files: list[OpenWalFile]) -> int:
     """Return the largest size that a file of this log can have, judged by the present files."""
     return max((file.size_bytes for file in files), default=WAL_FILE_BYTES_MAX)
 
 
-def _clean_end(file: LogFileFound, current: Current | None) -> int:
+def _clean_end(file: OpenWalFile, current: Current | None) -> int:
     """Return the end of the file that CURRENT records, or 0 when it records none."""
     is_recorded = current is not None and current.state == "clean" and current.file == file.first_ordinal
     return current.end if current is not None and is_recorded else 0
 
 
-def heads_are_known(fs: Fs, paths: ShardPaths, files: list[LogFileFound], current: Current | None) -> bool:
+def heads_are_known(fs: Fs, paths: ShardPaths, files: list[OpenWalFile], current: Current | None) -> bool:
     """Whether nothing can be missing from the end of the log.
 
     The CURRENT of an unfinished repair is no proof.
@@ -379,7 +379,7 @@ def heads_are_known(fs: Fs, paths: ShardPaths, files: list[LogFileFound], curren
     return heads_are_exact(current, bool(files), is_same_place(fs, paths, current, files))
 
 
-def is_empty_by_repair(file: LogFileFound) -> bool:
+def is_empty_by_repair(file: OpenWalFile) -> bool:
     """Whether the file is the empty one that a repair writes after a damaged log (R4).
 
     Without a snapshot that names the file, the repair was not finished.

@@ -20,7 +20,7 @@ from topicsd.log.writer import Identity
 from topicsd.offline.check.segment_check import SegmentFacts, SegmentFiles
 from topicsd.segment.data_file import (
     SEGMENT_HEADER_BYTES,
-    FoundFrame,
+    ScannedFrame,
     Read,
     SegmentHeader,
     encode_segment_header,
@@ -82,7 +82,7 @@ def rewrite_segment(
     pairs: list[tuple[int, bytes]] = []
     end = SEGMENT_HEADER_BYTES
     for item in scan_data(read, facts.name, entry):
-        if not isinstance(item, FoundFrame) or good.dead[item.seq - entry.first_seq]:
+        if not isinstance(item, ScannedFrame) or good.dead[item.seq - entry.first_seq]:
             continue
         frame = item.frame
         builder.add(item.seq, end, frame.size, frame.ts, frame.flags)

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from topicsd.log.control_frame import Control, decode_control
-from topicsd.log.frame import FLAG_DURABLE, Frame, FrameType, split_payload
+from topicsd.log.control_frame import ControlPayload, decode_control
+from topicsd.log.frame import FLAG_DURABLE, LogFrame, FrameType, split_payload
 from topicsd.offline.report.job_events import JobEvents
 from topicsd.offline.report.topic import DEFAULTS
 from topicsd.offline.table import NOTHING, harmless, size, utc
@@ -56,7 +56,7 @@ class FrameRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def frame_row(
-    shard: int, ordinal: int, file: str, offset: int, frame: Frame, topic: str | None, events: JobEvents
+    shard: int, ordinal: int, file: str, offset: int, frame: LogFrame, topic: str | None, events: JobEvents
 ) -> FrameRow:
     """Return the row of a frame; FrameDamage when its payload does not fit its type."""
     kind = FrameType(frame.type)
@@ -91,7 +91,7 @@ def frame_row(
 
 
 def service_row(
-    shard: int, file: str, offset: int, frame: Frame, says: dict[str, Any], ordinal: int | None = None
+    shard: int, file: str, offset: int, frame: LogFrame, says: dict[str, Any], ordinal: int | None = None
 ) -> FrameRow:
     """Return the row of a frame that structures the log: a file header or a BatchEnd."""
     return FrameRow(
@@ -107,7 +107,7 @@ def service_row(
     )
 
 
-def control_fields(control: Control) -> dict[str, Any]:
+def control_fields(control: ControlPayload) -> dict[str, Any]:
     """Return the fields of a control frame by name, without default values of a configuration."""
     fields: dict[str, Any] = {}
     for name, value in msgspec.structs.asdict(control).items():

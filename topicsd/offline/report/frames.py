@@ -12,8 +12,8 @@ from topicsd.engine.checkpoint.snapshot_format import Snapshot
 from topicsd.log.control_frame import TopicCreate, decode_control
 from topicsd.log.file_header import FILE_HEADER_BYTES, parse_file_header
 from topicsd.log.files import LogPlace
-from topicsd.log.frame import HEADER, LEN_BYTES, Frame, FrameDamage, FrameType, parse_frame
-from topicsd.log.reader import BatchReader, FoundBatch
+from topicsd.log.frame import HEADER, LEN_BYTES, LogFrame, FrameDamage, FrameType, parse_frame
+from topicsd.log.reader import WalBatchReader, WalBatch
 from topicsd.log.walk import BatchRefused
 from topicsd.log.writer import Identity
 from topicsd.offline.report.frame_rows import FrameRow, frame_row, service_row
@@ -61,12 +61,12 @@ class FrameListing:
         for file, following in zip(files, [*files[1:], None], strict=True):
             if file.header is None:
                 continue
-            reader = BatchReader(log.fs, file.fd, file.header)
+            reader = WalBatchReader(log.fs, file.fd, file.header)
             limit = end.ordinal if following is None else min(end.ordinal, following.first_ordinal)
             while reader.ordinal < limit and (batch := reader.next()) is not None:
                 self._batch(batch, 0)
 
-    def _batch(self, batch: FoundBatch, position: int) -> None:
+    def _batch(self, batch: WalBatch, position: int) -> None:
         file = self._log.name_of(batch)
         if file != self._file:
             self._file = file
@@ -85,7 +85,7 @@ class FrameListing:
         except FrameDamage as error:
             raise BatchRefused(f"the frame at offset {to_offset + at}: {error.what}") from error
 
-    def _frame(self, file: str, offset: int, ordinal: int, frame: Frame) -> None:
+    def _frame(self, file: str, offset: int, ordinal: int, frame: LogFrame) -> None:
         if frame.type == _CREATE:
             created = decode_control(frame)
             assert isinstance(created, TopicCreate)
@@ -96,7 +96,7 @@ class FrameListing:
             )
         )
 
-    def _batch_end(self, file: str, offset: int, batch: FoundBatch) -> None:
+    def _batch_end(self, file: str, offset: int, batch: WalBatch) -> None:
         if self._topic_id is not None:
             return
         frame = parse_frame(batch.buffer, batch.end, len(batch.buffer))

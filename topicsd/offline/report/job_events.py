@@ -9,7 +9,7 @@ from __future__ import annotations
 from topicsd.engine.checkpoint.snapshot_format import Snapshot
 from topicsd.engine.queue.job import DELAYED, IN_FLIGHT, READY
 from topicsd.engine.queue.state import leases_of
-from topicsd.log.control_frame import Control, Delete, Lease
+from topicsd.log.control_frame import ControlPayload, Delete, Lease
 
 
 class JobEvents:
@@ -25,7 +25,7 @@ class JobEvents:
             for seq, lease in leases_of(topic.sections):
                 self._leases.setdefault((topic.topic_id, seq), lease)
 
-    def event(self, topic_id: int, control: Control) -> str | None:
+    def event(self, topic_id: int, control: ControlPayload) -> str | None:
         """Return the event that a control frame records, or None when it names no jobs."""
         if isinstance(control, Delete):
             return self._delete_event(topic_id, control)

@@ -15,7 +15,7 @@ from shared.runtime.clock import Clock
 from topicsd.disk.access import os_error_reason
 from topicsd.disk.layout import wal_name
 from topicsd.log.file_header import FILE_HEADER_BYTES
-from topicsd.log.walk import LogFileFound
+from topicsd.log.walk import OpenWalFile
 from topicsd.offline.data_dir import DataDir
 from topicsd.offline.loaded_shard import Basis, LoadedShard
 from topicsd.offline.report.topic import TopicReport, topic_report
@@ -112,7 +112,7 @@ def _fill(report: ShardReport, loaded: LoadedShard) -> None:
     report.snapshot = None if snapshot is None else snapshot.head.number
     report.files = [_past_report(file) for file in log.past]
     report.files += [_file_report(log, file) for file in log.files]
-    report.quarantine = [NamedSize(*entry) for entry in log.quarantined()]
+    report.quarantine = [NamedSize(*entry) for entry in log.quarantine_file()]
     report.leftovers = log.leftovers()
     report.problems, report.notes = (
         problems(log, loaded.basis, loaded.problem),
@@ -223,8 +223,8 @@ def notes(log: ShardLog) -> list[str]:
         sentences.append("this report was read through the page cache, which may have more than the disk")
     if walk is not None and log.end is End.TORN:
         sentences += [f"{file.name} {BEYOND}" for file in walk.beyond if file.name != walk.place]
-    if log.quarantined():
-        count = sum(bytes_kept for _, bytes_kept in log.quarantined())
+    if log.quarantine_file():
+        count = sum(bytes_kept for _, bytes_kept in log.quarantine_file())
         sentences.append(
             f"quarantine has {size(count)} from a start or a repair; a server neither reads nor deletes it"
         )
@@ -238,7 +238,7 @@ def notes(log: ShardLog) -> list[str]:
     return sentences
 
 
-def _past_report(file: LogFileFound) -> FileReport:
+def _past_report(file: OpenWalFile) -> FileReport:
     return FileReport(
         name=file.name,
         size_bytes=file.size_bytes,
@@ -254,10 +254,10 @@ def _past_report(file: LogFileFound) -> FileReport:
     )
 
 
-def _file_report(log: ShardLog, file: LogFileFound) -> FileReport:
+def _file_report(log: ShardLog, file: OpenWalFile) -> FileReport:
     tally = log.tallies.get(file.name, FileTally())
     walked = log.walked.files if log.walked is not None else []
-    at = next((index for index, one in enumerate(walked) if one.found.name == file.name), None)
+    at = next((index for index, one in enumerate(walked) if one.wal_file.name == file.name), None)
     synced = 0
     if at is not None and log.synced_position >= walked[at].start_position:
         synced = min(walked[at].end, log.synced_position - walked[at].start_position + FILE_HEADER_BYTES)
@@ -277,7 +277,7 @@ def _file_report(log: ShardLog, file: LogFileFound) -> FileReport:
     )
 
 
-def _file_end(log: ShardLog, file: LogFileFound, has_next: bool) -> str:
+def _file_end(log: ShardLog, file: OpenWalFile, has_next: bool) -> str:
     if file.header is None:
         return file.damage
     walk = log.walked

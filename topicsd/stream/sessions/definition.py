@@ -13,7 +13,7 @@ from topicsd.engine.read.position import followed_epoch, position_past_head
 from topicsd.engine.read.seek import seek
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic_admin import topic_not_found, topic_state
-from topicsd.log.control_frame import WatchSession
+from topicsd.log.control_frame import SessionFrame
 
 
 class Stand(NamedTuple):
@@ -27,7 +27,7 @@ class Stand(NamedTuple):
 
 
 class NewSession(NamedTuple):
-    session: WatchSession
+    session: SessionFrame
     stands: list[Stand]
     """In the order of the session's topics."""
 
@@ -100,7 +100,7 @@ def define(
         ordered.append(position)
     if not names:
         return Refusal(TOPIC_NOT_FOUND, "topics: must name at least one topic that exists")
-    definition = WatchSession(
+    definition = SessionFrame(
         session=session,
         key_id=request.key_id,
         names=names,

@@ -27,7 +27,7 @@ SESSION_TTL_SECONDS: Final = 300.0
 # The number of sessions that end in one turn of the loop.
 ENDED_PER_TURN_MAX: Final = 100
 
-Definition = control_frame.WatchSession
+Definition = control_frame.SessionFrame
 
 
 class AttachedStream(Protocol):

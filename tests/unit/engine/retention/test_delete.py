@@ -154,7 +154,7 @@ def test_a_delete_waits_for_a_disk_that_does_not_keep_up() -> None:
     one.append("t", 1)
     one.pass_time(100)
     one.append("t", "x" * 1500)
-    assert one.shard.log.behind
+    assert one.shard.log.is_lagging
     reply = one.send_delete("t", before_seq=2)
     one.loop.run_until_idle()
     assert not reply.came

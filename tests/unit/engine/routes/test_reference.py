@@ -15,7 +15,7 @@ from topicsd.engine.shard_data import ShardData
 from topicsd.log.control_frame import ForwardCursor, HeadWatermark, TopicCreate, encode_control
 from topicsd.log.file_header import FILE_HEADER_BYTES
 from topicsd.log.files import LogFiles
-from topicsd.log.reader import BatchReader
+from topicsd.log.reader import WalBatchReader
 
 CREATES = [
     encode_control(TopicCreate(name, TopicConfig(), 256), topic_id=number, ts=0)
@@ -45,7 +45,7 @@ def replayed(*frames: bytes) -> ShardData:
     fd = disk.open_read("/d/wal")
     files.add(fd, 1, 0, wal.header.epoch, len(wal.data))
     state = empty_data(disk, files)
-    replay, reader, position = Replay(state), BatchReader(disk, fd, wal.header), 0
+    replay, reader, position = Replay(state), WalBatchReader(disk, fd, wal.header), 0
     while (batch := reader.next()) is not None:
         replay.batch(batch, position)
         position = reader.offset - FILE_HEADER_BYTES

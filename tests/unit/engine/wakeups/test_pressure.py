@@ -39,10 +39,10 @@ def test_a_loop_that_is_late_is_pressure_until_it_is_not() -> None:
     stages = one.shard.pressure.stages
     assert stages.coalesce_seconds > 0.018
     assert (stages.is_paused, stages.is_refusing) == (True, True)
-    assert one.shard.log.room_until == -1
+    assert one.shard.log.admit_limit == -1
     one.pass_time(2500)
     assert one.shard.pressure.stages == Stages()
-    assert one.shard.log.room_until > 0
+    assert one.shard.log.admit_limit > 0
 
 
 def test_a_disk_that_is_always_at_work_is_no_pressure() -> None:

@@ -220,7 +220,7 @@ def test_what_is_too_much_for_a_turn_is_served_by_weight() -> None:
 
 def test_under_pressure_changes_are_gathered_and_served_together() -> None:
     bench, first, second = Bench(), Changing(), Changing()
-    bench.wake_queue.obey(0.01, is_paused=False)
+    bench.wake_queue.apply_pressure(0.01, is_paused=False)
     bench.add(first, "first")
     bench.add(second, "second")
     bench.wake_queue.wake(first)
@@ -238,7 +238,7 @@ def test_under_pressure_changes_are_gathered_and_served_together() -> None:
     bench.loop.advance(2)
     assert bench.called == ["later"]
     bench.called.clear()
-    bench.wake_queue.obey(0.0, is_paused=False)
+    bench.wake_queue.apply_pressure(0.0, is_paused=False)
     bench.add(first, "at once")
     bench.wake_queue.wake(first)
     assert bench.turn() == ["at once"]
@@ -249,7 +249,7 @@ def test_what_is_gathered_waits_also_while_others_take_their_turns() -> None:
     bench.add(busy, *(str(number) for number in range(40)))
     bench.wake_queue.wake(busy)
     assert bench.turn() == ["0"]
-    bench.wake_queue.obey(0.02, is_paused=False)
+    bench.wake_queue.apply_pressure(0.02, is_paused=False)
     bench.add(hot, "hot")
     bench.wake_queue.wake(hot)
     called = bench.settle()
@@ -259,7 +259,7 @@ def test_what_is_gathered_waits_also_while_others_take_their_turns() -> None:
 
 def test_a_pause_holds_what_is_negative_and_lets_go_of_it() -> None:
     bench, low, other = Bench(), Changing(-10.0), Changing()
-    bench.wake_queue.obey(0.0, is_paused=True)
+    bench.wake_queue.apply_pressure(0.0, is_paused=True)
     bench.add(low, "low")
     bench.add(other, "other")
     bench.wake_queue.wake(low)
@@ -269,21 +269,21 @@ def test_a_pause_holds_what_is_negative_and_lets_go_of_it() -> None:
     bench.wake_queue.wake(low)
     assert bench.settle() == []
     assert bench.wake_queue.ready.held_count == 1
-    bench.wake_queue.obey(0.0, is_paused=False)
+    bench.wake_queue.apply_pressure(0.0, is_paused=False)
     assert bench.settle() == ["low", "low too"]
 
 
 def test_a_pause_ends_for_each_after_ten_seconds() -> None:
     bench, low = Bench(), Changing(-10.0)
-    bench.wake_queue.obey(0.0, is_paused=True)
+    bench.wake_queue.apply_pressure(0.0, is_paused=True)
     bench.add(low, "low")
     bench.wake_queue.wake(low)
     for _ in range(99):
         bench.loop.advance(100)
-        bench.wake_queue.obey(0.0, is_paused=True)
+        bench.wake_queue.apply_pressure(0.0, is_paused=True)
     assert bench.called == []
     bench.loop.advance(150)
-    bench.wake_queue.obey(0.0, is_paused=True)
+    bench.wake_queue.apply_pressure(0.0, is_paused=True)
     assert bench.settle() == ["low"]
 
 
@@ -307,7 +307,7 @@ def test_the_time_from_a_change_to_its_turn_is_counted_once_for_each() -> None:
 def test_what_waits_is_worth_more_each_second() -> None:
     bench, low = Bench(), Changing(-500.0)
     assert bench.wake_queue.effective_priority(low) == -500
-    bench.wake_queue.obey(0.0, is_paused=True)
+    bench.wake_queue.apply_pressure(0.0, is_paused=True)
     bench.wake_queue.wake(low)
     bench.settle()
     bench.clock.advance(3000)

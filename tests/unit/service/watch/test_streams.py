@@ -139,7 +139,7 @@ def test_a_created_or_refused_session_ends_its_reservation(worker: Capped) -> No
     assert answer.status == 200
     assert answer.json["topics"][HOME]["head_seq"] == 1
     assert (worker.own_slot.watch_sessions, worker.own_slot.watch_session_grants_total) == (1, 1)
-    worker.one.shard.log.shut()
+    worker.one.shard.log.refuse_and_flush()
     assert make(worker, encoded_request(HOME)).status == 503
     assert (worker.own_slot.watch_sessions, worker.own_slot.watch_session_grants_total) == (1, 2)
 

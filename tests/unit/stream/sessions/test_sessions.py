@@ -37,7 +37,7 @@ class Home:
 
     def make(self, number: int = 1, name: str = "orders") -> WatchSession:
         reply = Told()
-        definition = control_frame.WatchSession(
+        definition = control_frame.SessionFrame(
             number.to_bytes(16), "", [name], [5], [7], limit=256, heartbeat_ms=15_000
         )
         self.sessions.create(definition, reply)
