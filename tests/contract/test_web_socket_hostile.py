@@ -11,7 +11,7 @@ from tests.harness.http_server import HttpServer
 from tests.harness.raw_client import RawClient, request_bytes
 from tests.harness.ws_client import BINARY, CLOSE, PING, PONG, TEXT, Closed, WsClient, masked
 from topicsd.http.websocket.connection import EMPTY_FRAMES_MAX, PING_SECONDS, PONG_SECONDS, WebSocketConnection
-from topicsd.stream.event_stream import CLOGGED_SECONDS_MAX
+from topicsd.stream.event_stream import PAUSED_SECONDS_MAX
 
 pytestmark = pytest.mark.http1
 
@@ -148,9 +148,9 @@ def test_a_client_that_never_reads_is_closed_at_last_and_costs_no_memory(
         (connection,) = _paused_connections(server)
         buffered = server.run(connection._transport.get_write_buffer_size)
         assert buffered <= (64 << 10) + 4 * (256 << 10)
-        server.lose_patience(CLOGGED_SECONDS_MAX - 1)
+        server.lose_patience(PAUSED_SECONDS_MAX - 1)
         assert connection in server.connections
-        server.lose_patience(CLOGGED_SECONDS_MAX + 1)
+        server.lose_patience(PAUSED_SECONDS_MAX + 1)
         message = socket.read()
         seqs: list[int] = []
         while message["op"] != "error":

@@ -11,14 +11,14 @@ from tests.harness.one_shard import Told
 from tests.harness.real_shard import RealShard
 from topicsd.engine.routes.route import put_route
 from topicsd.stream.feeds import Feeds
-from topicsd.stream.route_runner import Forwards
+from topicsd.stream.route_runner import RouteRunners
 
 
 def begun(path: Path) -> RealShard:
     """Open a shard with running routes."""
     shard = RealShard(path)
     state = shard.shard.state
-    Forwards(state, shard.loop, Feeds(state, shard.loop))
+    RouteRunners(state, shard.loop, Feeds(state, shard.loop))
     return shard
 
 

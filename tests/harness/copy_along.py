@@ -9,12 +9,12 @@ from shared.contract.route_rule import RouteRule
 from tests.harness.one_shard import OneShard, Told
 from topicsd.engine.routes.route import put_route
 from topicsd.stream.feeds import Feeds
-from topicsd.stream.route_runner import Forwards
+from topicsd.stream.route_runner import RouteRunners
 
 
 def copy_along(one: OneShard, *rules: RouteRule) -> None:
     state = one.shard.state
-    Forwards(state, one.loop, Feeds(state, one.loop))
+    RouteRunners(state, one.loop, Feeds(state, one.loop))
     for rule in rules:
         put_route(state, rule, Told())
         one.settle()

@@ -27,8 +27,8 @@ from topicsd.engine.routes.route import RouteState, SourcePosition, delete_route
 from topicsd.engine.topic_admin import topic_not_found, topic_state
 from topicsd.stream.feed import GATHER_SECONDS
 from topicsd.stream.feeds import Feeds
-from topicsd.stream.remote_feed import Ways
-from topicsd.stream.route_runner import Forwards
+from topicsd.stream.remote_feed import RemoteShards
+from topicsd.stream.route_runner import RouteRunners
 
 GATHER_NS = round(GATHER_SECONDS * 1e9)
 
@@ -60,7 +60,7 @@ class ForwardStage:
         self.shards = [OneShard(disk=disk, clock=self.clock, **settings)]
         self.shards += [OneShard(clock=self.clock, **settings) for _ in range(1, shard_count)]
         self.feeds: list[Feeds] = []
-        self.routes: list[Forwards] = []
+        self.routes: list[RouteRunners] = []
         self._links = [
             StageLinks(
                 {
@@ -79,12 +79,12 @@ class ForwardStage:
     def _loop(self, number: int) -> ManualLoop:
         return self.shards[number].loop
 
-    def _start_worker(self, number: int) -> tuple[Feeds, Forwards]:
+    def _start_worker(self, number: int) -> tuple[Feeds, RouteRunners]:
         one = self.shards[number]
         state = one.shard.state
-        ways = Ways(self._links[number], partial(self._refusal, number), state.wake_queue, one.loop)
+        ways = RemoteShards(self._links[number], partial(self._refusal, number), state.wake_queue, one.loop)
         feeds = Feeds(state, one.loop, number, self.count, ways)
-        return feeds, Forwards(state, one.loop, feeds, self._source_position)
+        return feeds, RouteRunners(state, one.loop, feeds, self._source_position)
 
     def _refusal(self, number: int, other: int) -> Refusal | None:
         is_cut = self._links[number].links[str(other)].is_cut

@@ -17,17 +17,17 @@ from shared.ipc.link import LinkRequest, LinkKind
 from tests.harness.manual_clock import ManualClock
 from tests.harness.one_shard import OneShard
 from tests.harness.stage_link import StageLink
-from topicsd.stream.chunks import Piece, Wanted
+from topicsd.stream.chunks import Chunk, FeedSpec
 from topicsd.stream.feed import Feed, LocalFeed
 from topicsd.stream.feeds import Feeds
-from topicsd.stream.remote_feed import RemoteFeed, Ways
+from topicsd.stream.remote_feed import RemoteFeed, RemoteShards
 from topicsd.stream.sse_stream import SseStream
-from topicsd.stream.stream import do_nothing
+from topicsd.stream.stream import noop
 from topicsd.stream.subscription import Subscription
 
 
-def wanted(topic: str, **changes: Any) -> Wanted:
-    plain = Wanted(topic, frozenset(), 256, 1 << 20, False, True, True, False)
+def wanted(topic: str, **changes: Any) -> FeedSpec:
+    plain = FeedSpec(topic, frozenset(), 256, 1 << 20, False, True, True, False)
     return plain._replace(**changes)
 
 
@@ -38,7 +38,7 @@ class LiveStage:
         self.away = OneShard(clock=self.clock, **settings)
         self.link = StageLink(lambda: self.home.loop, self._answer)
         state = self.home.shard.state
-        ways = Ways(self.link, self._refusal, state.wake_queue, self.home.loop)
+        ways = RemoteShards(self.link, self._refusal, state.wake_queue, self.home.loop)
         self.feeds = _StageFeeds(self, ways)
         self.away_feeds = Feeds(self.away.shard.state, self.away.loop)
 
@@ -79,14 +79,14 @@ class LiveStage:
 class _StageFeeds(Feeds):
     """Feeds that place a topic by the end of its name."""
 
-    def __init__(self, stage: LiveStage, ways: Ways) -> None:
+    def __init__(self, stage: LiveStage, ways: RemoteShards) -> None:
         super().__init__(stage.home.shard.state, stage.home.loop, 0, 2, ways)
         self._stage_ways = ways
 
-    def _make(self, owner: int, spec: Wanted) -> Feed:
+    def _make(self, owner: int, spec: FeedSpec) -> Feed:
         if spec.topic.endswith("1"):
-            return RemoteFeed(self._stage_ways, 1, spec, self._unused)
-        return LocalFeed(self._shard, self._loop, spec, self._unused)
+            return RemoteFeed(self._stage_ways, 1, spec, self._drop_feed)
+        return LocalFeed(self._shard, self._loop, spec, self._drop_feed)
 
 
 class Collector:
@@ -94,12 +94,12 @@ class Collector:
 
     def __init__(self, feed: Feed, seq: int = 0, epoch: int | None = None) -> None:
         self.is_paused = False
-        self.pieces: list[Piece] = []
+        self.pieces: list[Chunk] = []
         self.refusals: list[Refusal] = []
         self.held: list[Subscription] = []
         self.has_ended = False
         self.subscription = Subscription(feed, seq, epoch, self)
-        self.subscription.go_on()
+        self.subscription.resume()
 
     @property
     def seqs(self) -> list[int]:
@@ -112,12 +112,12 @@ class Collector:
         self.is_paused = False
         paused, self.held = self.held, []
         for one in paused:
-            one.go_on()
+            one.resume()
 
     def hold(self, subscription: Subscription) -> None:
         self.held.append(subscription)
 
-    def deliver(self, subscription: Subscription, piece: Piece) -> None:
+    def deliver(self, subscription: Subscription, piece: Chunk) -> None:
         if not piece.is_empty:
             self.pieces.append(piece)
 
@@ -132,18 +132,18 @@ class FakeStream:
     """An in-memory stream that is paused or lost when the test says so."""
 
     def __init__(self) -> None:
-        self.on_ready: Callable[[], None] = do_nothing
-        self.on_lost: Callable[[], None] = do_nothing
+        self.on_ready: Callable[[], None] = noop
+        self.on_lost: Callable[[], None] = noop
         self.is_paused = self.clogs_at_write = False
         self.is_closed = False
         self.written = b""
-        self.stamp: Callable[[], Any] = do_nothing
+        self.stamp: Callable[[], Any] = noop
         """Called for each written event; its result is kept beside the event."""
         self._stamps: list[Any] = []
         self.is_lagging = False
         self.has_ended = False
 
-    def lags(self, is_lagging: bool) -> None:
+    def set_lagging(self, is_lagging: bool) -> None:
         self.is_lagging = is_lagging
 
     def ended(self) -> None:
@@ -210,7 +210,7 @@ class Followed:
 
 
 def follow(
-    stage: LiveStage, following: Followed, stamp: Callable[[], Any] = do_nothing, **changes: Any
+    stage: LiveStage, following: Followed, stamp: Callable[[], Any] = noop, **changes: Any
 ) -> tuple[FakeStream, SseStream]:
     stream = FakeStream()
     stream.stamp = stamp

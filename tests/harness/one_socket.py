@@ -14,7 +14,7 @@ from shared.ipc.remote_request import encode_answer
 from tests.harness.one_lane import SHARDS, OneLane
 from topicsd.http.websocket.session import WsSession
 from topicsd.stream.feeds import Feeds
-from topicsd.stream.remote_feed import Ways
+from topicsd.stream.remote_feed import RemoteShards
 
 
 def texts_in(frames: bytes) -> list[Any]:
@@ -43,7 +43,7 @@ class RecordedWire:
     def write(self, frames: bytes) -> None:
         self.written += frames
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self.went_on += 1
 
     def close(self, code: int, reason: str) -> None:
@@ -54,7 +54,7 @@ class OneSocket:
     def __init__(self, *, key: ApiKey | None = None, **settings: Any) -> None:
         worker = self.worker = OneLane(**settings)
         one = worker.one
-        ways = Ways(worker.links, lambda shard: None, one.shard.state.wake_queue, one.loop)
+        ways = RemoteShards(worker.links, lambda shard: None, one.shard.state.wake_queue, one.loop)
         self.feeds = Feeds(one.shard.state, one.loop, 0, SHARDS, ways)
         self.wire = RecordedWire()
         self.session = WsSession(self.wire, worker.dispatch, self.feeds, key)

@@ -26,7 +26,7 @@ from tests.harness.other_watchers import OtherWatcher, Poller, SocketWatcher
 from tests.harness.raw_client import READ_BYTES, Answer
 from tests.harness.watch_book import TopicProgress, WatchBook, Written
 from tests.harness.writer_clients import Client, ConnectionEnded
-from topicsd.stream.event_stream import CLOGGED_SECONDS_MAX
+from topicsd.stream.event_stream import PAUSED_SECONDS_MAX
 
 NODES: Final = ("", "", "n1", "n2")
 TAGS: Final = ("", "red", "blue")
@@ -194,7 +194,7 @@ class Watcher:
             number = self._rng.random()
             if number < 0.02:
                 self._book.count("pauses in reading")
-                longest = 2.0 if self._rng.random() < 0.99 else CLOGGED_SECONDS_MAX + 5
+                longest = 2.0 if self._rng.random() < 0.99 else PAUSED_SECONDS_MAX + 5
                 ending.wait(self._rng.uniform(0.1, longest))
             elif number < 0.04:
                 self._reconnect(self._rng.random() < 0.5)

@@ -27,7 +27,7 @@ from topicsd.service.input.bodies import DiffBody, decode_diff
 from topicsd.service.input.clamped import clamped_to, with_member
 from topicsd.service.render import render_chunk, render_read
 from topicsd.service.request_counts import RequestCounts
-from topicsd.stream.chunks import Piece, Wanted, piece_of
+from topicsd.stream.chunks import Chunk, FeedSpec, chunk_of
 from topicsd.stream.feeds import Feeds
 from topicsd.stream.subscription import Subscription
 
@@ -122,13 +122,13 @@ class Diff:
                 _name_clamped(parts, body, request.limit)
             call.send_parts(parts, sum(map(len, parts)))
 
-    def send_chunk(self, call: Call, body: DiffBody, limit: int, chunk: Piece) -> None:
+    def send_chunk(self, call: Call, body: DiffBody, limit: int, chunk: Chunk) -> None:
         """Answer a read that waited."""
         parts = render_chunk(chunk, self._elapsed_us(call, chunk, self._counts.waited_reads))
         _name_clamped(parts, body, limit)
         call.send_parts(parts, sum(map(len, parts)))
 
-    def _elapsed_us(self, call: Call, result: ReadAnswer | Piece, histogram: Histogram) -> int:
+    def _elapsed_us(self, call: Call, result: ReadAnswer | Chunk, histogram: Histogram) -> int:
         elapsed_us = int((self._monotonic() - call.started) * 1e6)
         histogram.counts[elapsed_us.bit_length()] += 1
         histogram.total += elapsed_us
@@ -165,7 +165,7 @@ class WaitingDiff:
         self._diff = diff
         self._call = call
         self._body = body
-        selection = Wanted(
+        selection = FeedSpec(
             call.name,
             request.nodes,
             request.limit,
@@ -176,19 +176,19 @@ class WaitingDiff:
             is_strong=False,
         )
         self._limit = request.limit
-        self._chunk = piece_of(answer, selection, request.from_seq)
+        self._chunk = chunk_of(answer, selection, request.from_seq)
         """Result of the last read."""
         self._subscription = Subscription(diff.feeds.feed(selection), self._chunk.to_seq, answer.epoch, self)
 
     def wait(self, wait_ms: int) -> None:
         self._timer = self._diff.loop.call_later(wait_ms / 1000, self._finish)
         self._call.cancel_wait = self._finish
-        self._subscription.go_on_behind(self._chunk)
+        self._subscription.resume_after(self._chunk)
 
     def hold(self, subscription: Subscription) -> None:
         raise AssertionError("a single response never pauses")
 
-    def deliver(self, subscription: Subscription, chunk: Piece) -> None:
+    def deliver(self, subscription: Subscription, chunk: Chunk) -> None:
         self._chunk = chunk
         if not chunk.is_empty:
             self._finish()

@@ -12,7 +12,7 @@ from shared.contract.topic_config import TopicConfig
 from shared.http.answer import refusal_body, refusal_fields
 from topicsd.engine.requests import AppendAnswer, ReadAnswer, Tombstone, TopicState
 from topicsd.log.batch import UNTIMED, CommitTimes
-from topicsd.stream.chunks import RECREATED, Piece
+from topicsd.stream.chunks import RECREATED, Chunk
 
 encode = msgspec.json.Encoder().encode
 
@@ -96,13 +96,13 @@ def render_read(answer: ReadAnswer, from_seq: int, elapsed_us: int) -> list[byte
     return _read(answer, from_seq, answer.next_from_seq, records, elapsed_us)
 
 
-def render_chunk(chunk: Piece, elapsed_us: int) -> list[bytes | memoryview]:
+def render_chunk(chunk: Chunk, elapsed_us: int) -> list[bytes | memoryview]:
     """Return the parts of a response with a chunk, whose records several waiting reads share."""
     return _read(chunk, chunk.from_seq, chunk.to_seq, [chunk.records], elapsed_us)
 
 
 def _read(
-    result: ReadAnswer | Piece,
+    result: ReadAnswer | Chunk,
     from_seq: int,
     next_from: int,
     records: Sequence[bytes | memoryview],
@@ -128,7 +128,7 @@ def _read(
     ]
 
 
-def _count_scanned(result: ReadAnswer | Piece, from_seq: int, next_from: int) -> int:
+def _count_scanned(result: ReadAnswer | Chunk, from_seq: int, next_from: int) -> int:
     """Return the number of seqs that the read covered, without those below the earliest seq."""
     first = result.earliest_seq - 1
     if result.tombstone is None or result.tombstone.reason != RECREATED:

@@ -38,7 +38,7 @@ class FollowOptions(Protocol):
     def is_strong(self) -> bool: ...
 
 
-class Wanted(NamedTuple):
+class FeedSpec(NamedTuple):
     """A topic, and the options of its followers. Followers with equal values share chunks."""
 
     topic: str
@@ -54,7 +54,7 @@ class Wanted(NamedTuple):
     the same ones. For topics of this shard only."""
 
     @classmethod
-    def of(cls, topic: str, options: FollowOptions) -> Wanted:
+    def of(cls, topic: str, options: FollowOptions) -> FeedSpec:
         return cls(
             topic,
             frozenset(options.nodes),
@@ -79,7 +79,7 @@ class Wanted(NamedTuple):
         )
 
 
-class Piece:
+class Chunk:
     __slots__ = (
         "count",
         "earliest_seq",
@@ -144,9 +144,9 @@ class Piece:
         return not self.count and self.tombstone is None
 
 
-def piece_of(answer: ReadAnswer, spec: Wanted, from_seq: int) -> Piece:
+def chunk_of(answer: ReadAnswer, spec: FeedSpec, from_seq: int) -> Chunk:
     records = b"".join(answer.parts)[:-1]
-    return Piece(
+    return Chunk(
         answer.topic,
         answer.epoch,
         from_seq,
@@ -182,7 +182,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Wire).decode
 
 
-def encode_chunk(chunk: Piece) -> bytes:
+def encode_chunk(chunk: Chunk) -> bytes:
     tombstone = chunk.tombstone
     return _encode(
         (
@@ -199,9 +199,9 @@ def encode_chunk(chunk: Piece) -> bytes:
     )
 
 
-def decode_chunk(payload: bytes) -> Piece:
+def decode_chunk(payload: bytes) -> Chunk:
     topic, epoch, from_seq, to_seq, head_seq, earliest_seq, count, records, tombstone_fields = _decode(
         payload
     )
     tombstone = None if tombstone_fields is None else Tombstone(*tombstone_fields)
-    return Piece(topic, epoch, from_seq, to_seq, head_seq, earliest_seq, count, records, tombstone)
+    return Chunk(topic, epoch, from_seq, to_seq, head_seq, earliest_seq, count, records, tombstone)

@@ -15,12 +15,12 @@ from topicsd.stream import sse_frames
 from topicsd.stream.stream import Stream
 
 LAGGING_SECONDS: Final = 5.0
-CLOGGED_SECONDS_MAX: Final = 30.0
+PAUSED_SECONDS_MAX: Final = 30.0
 RETRY_AFTER_MS: Final = 1000
 TAKEN_OVER: Final = "taken_over"
 TOO_SLOW: Final = "slow_consumer"
 SHUTTING_DOWN: Final = "shutting_down"
-KEY_TAKEN_BACK: Final = "the key was revoked"
+KEY_REVOKED: Final = "the key was revoked"
 
 
 class EventStream:
@@ -107,7 +107,7 @@ class EventStream:
         """Mark the client as lagging, and start the timer for the rest of its time (E2)."""
         self._is_lagging = True
         self._on_lagging(True)
-        self._slow_timer = self._loop.call_later(CLOGGED_SECONDS_MAX - LAGGING_SECONDS, self._end_slow)
+        self._slow_timer = self._loop.call_later(PAUSED_SECONDS_MAX - LAGGING_SECONDS, self._end_slow)
 
     def _end_lag(self) -> None:
         if self._slow_timer is not None:
@@ -118,7 +118,7 @@ class EventStream:
             self._on_lagging(False)
 
     def _end_slow(self) -> None:
-        self.end(TOO_SLOW, f"the client read nothing for {CLOGGED_SECONDS_MAX:.0f} s{self._advice}")
+        self.end(TOO_SLOW, f"the client read nothing for {PAUSED_SECONDS_MAX:.0f} s{self._advice}")
 
     def end(self, code: str, message: str) -> None:
         """End the stream with an error event."""

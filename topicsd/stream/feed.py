@@ -30,7 +30,7 @@ from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.wakeups.priority import RECENT
 from topicsd.engine.wakeups.wake_queue import Wakeable, Waiter, Waiters
-from topicsd.stream.chunks import Piece, Wanted, piece_of
+from topicsd.stream.chunks import Chunk, FeedSpec, chunk_of
 
 logger = logging.getLogger("topicsd.stream")
 
@@ -39,11 +39,11 @@ REREAD_SECONDS: Final = 0.01
 ERROR_DELAY_SECONDS: Final = 1.0
 GATHER_SECONDS: Final = 0.001
 
-OnChunk = Callable[[Piece | Refusal], None]
+OnChunk = Callable[[Chunk | Refusal], None]
 
 
 class Feed(Protocol):
-    wanted: Wanted
+    spec: FeedSpec
 
     def read(self, seq: int, epoch: int | None, on_chunk: OnChunk) -> None:
         """Pass the records after the cursor to `on_chunk`, at once or when they are available.
@@ -73,16 +73,16 @@ class Feed(Protocol):
 
 class LocalFeed:
     def __init__(
-        self, shard: ShardState, loop: Loop, spec: Wanted, on_unused: Callable[[Wanted], None]
+        self, shard: ShardState, loop: Loop, spec: FeedSpec, on_unused: Callable[[FeedSpec], None]
     ) -> None:
-        self.wanted = spec
+        self.spec = spec
         self.waiters: Waiters | None = None
         """The followers that are not at the head. Followers that wait for news are waiters of the topic."""
         self._shard = shard
         self._loop = loop
         self._on_unused = on_unused
         self._count = 0
-        self._chunks_of_turn: dict[tuple[int, int | None], Piece] = {}
+        self._chunks_of_turn: dict[tuple[int, int | None], Chunk] = {}
         self._reads: dict[tuple[int, int | None], list[OnChunk]] = {}
         """The callbacks of the reads in progress, by cursor."""
         self._topic: Topic | None = None
@@ -97,14 +97,14 @@ class LocalFeed:
         self._count -= 1
         if not self._count:
             self.cancel(self._start_gathering)
-            self._on_unused(self.wanted)
+            self._on_unused(self.spec)
 
     def base_priority(self, now_ms: int) -> float:
         """Return the priority of the topic; RECENT when the topic does not exist.
 
         So the followers of a deleted topic learn of it before most other work is done.
         """
-        topic = self._shard.topics.get(self.wanted.topic)
+        topic = self._shard.topics.get(self.spec.topic)
         return RECENT if topic is None else topic.base_priority(now_ms)
 
     def read(self, seq: int, epoch: int | None, on_chunk: OnChunk) -> None:
@@ -115,8 +115,8 @@ class LocalFeed:
             self._reads[seq, epoch].append(on_chunk)
         else:
             self._reads[seq, epoch] = [on_chunk]
-            request = self.wanted.request(seq, epoch)
-            read_through(self._shard, self.wanted.topic, request, partial(self._on_answer, seq, epoch))
+            request = self.spec.request(seq, epoch)
+            read_through(self._shard, self.spec.topic, request, partial(self._on_answer, seq, epoch))
 
     def _on_answer(self, seq: int, epoch: int | None, answer: ReadAnswer | Refusal) -> None:
         result = answer if isinstance(answer, Refusal) else self._make_chunk(seq, epoch, answer)
@@ -125,16 +125,16 @@ class LocalFeed:
         else:
             self._answer_reads(seq, epoch, result)
 
-    def _answer_reads(self, seq: int, epoch: int | None, result: Piece | Refusal) -> None:
+    def _answer_reads(self, seq: int, epoch: int | None, result: Chunk | Refusal) -> None:
         first, *others = self._reads.pop((seq, epoch))
         for on_chunk in others:
             call_reply(on_chunk, result)
         # Called last, so that an exception of the follower that started the read propagates to it.
         first(result)
 
-    def _make_chunk(self, seq: int, epoch: int | None, answer: ReadAnswer) -> Piece | Refusal:
+    def _make_chunk(self, seq: int, epoch: int | None, answer: ReadAnswer) -> Chunk | Refusal:
         try:
-            chunk = piece_of(answer, self.wanted, seq)
+            chunk = chunk_of(answer, self.spec, seq)
         except Exception as error:
             return refuse_unexpected_error(logger, "a feed", error)
         if not self._chunks_of_turn:
@@ -145,11 +145,11 @@ class LocalFeed:
         return chunk
 
     def wait(self, seq: int, epoch: int, waiter: Waiter) -> None:
-        topic = self._shard.topics.get(self.wanted.topic)
+        topic = self._shard.topics.get(self.spec.topic)
         if topic is None or topic.epoch != epoch:
             self.schedule(waiter)
         elif topic.head > seq:
-            if self.wanted.is_strong:
+            if self.spec.is_strong:
                 # The topic has records that are not synced yet.
                 self._shard.wake_queue.add(self._delayed_waiters, waiter)
                 self._start_sync()
@@ -157,7 +157,7 @@ class LocalFeed:
                 self.schedule(waiter)
         else:
             self._topic = topic
-            if self.wanted.is_aligned:
+            if self.spec.is_aligned:
                 self._shard.wake_queue.add(self._delayed_waiters, waiter)
                 waiter = self._start_gathering
             self._shard.wake_queue.add(topic, waiter)

@@ -9,14 +9,14 @@ from shared.ipc.placement import shard_of
 from shared.runtime.disk_thread import Loop
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic_admin import topic_not_found
-from topicsd.stream.chunks import Piece, Wanted, encode_chunk
+from topicsd.stream.chunks import Chunk, FeedSpec, encode_chunk
 from topicsd.stream.feed import Feed, LocalFeed
 from topicsd.stream.remote_feed import (
     CHUNK,
     REFUSAL,
     FeedRequest,
     RemoteFeed,
-    Ways,
+    RemoteShards,
     decode_feed_request,
     encode_refusal,
 )
@@ -32,16 +32,16 @@ class Feeds:
         loop: Loop,
         number: int = 0,
         shard_count: int = 1,
-        remote_shards: Ways | None = None,
+        remote_shards: RemoteShards | None = None,
     ) -> None:
         self._shard = shard
         self._loop = loop
         self._number = number
         self._shard_count = shard_count
         self._remote_shards = remote_shards
-        self._feeds: dict[Wanted, Feed] = {}
+        self._feeds: dict[FeedSpec, Feed] = {}
 
-    def feed(self, spec: Wanted) -> Feed:
+    def feed(self, spec: FeedSpec) -> Feed:
         feed = self._feeds.get(spec)
         if feed is None:
             feed = self._feeds[spec] = self._make(self.owner_of(spec.topic), spec)
@@ -53,19 +53,19 @@ class Feeds:
     def is_here(self, topic: str) -> bool:
         return self.owner_of(topic) == self._number
 
-    def _make(self, owner: int, spec: Wanted) -> Feed:
+    def _make(self, owner: int, spec: FeedSpec) -> Feed:
         if owner == self._number:
-            return LocalFeed(self._shard, self._loop, spec, self._unused)
+            return LocalFeed(self._shard, self._loop, spec, self._drop_feed)
         assert self._remote_shards is not None, "a server of one shard owns every topic"
-        return RemoteFeed(self._remote_shards, owner, spec, self._unused)
+        return RemoteFeed(self._remote_shards, owner, spec, self._drop_feed)
 
-    def _unused(self, spec: Wanted) -> None:
+    def _drop_feed(self, spec: FeedSpec) -> None:
         del self._feeds[spec]
 
     def answer(self, payload: bytes, link_request: LinkRequest) -> None:
         """Answer a read or a pull of another shard for a topic of this shard."""
         request = decode_feed_request(payload)
-        FeedResponder(self.feed(request.wanted), request, link_request).subscription.go_on()
+        FeedResponder(self.feed(request.spec), request, link_request).subscription.resume()
 
 
 class FeedResponder:
@@ -82,7 +82,7 @@ class FeedResponder:
     def hold(self, subscription: Subscription) -> None:
         raise AssertionError("a responder is never paused")
 
-    def deliver(self, subscription: Subscription, chunk: Piece) -> None:
+    def deliver(self, subscription: Subscription, chunk: Chunk) -> None:
         if self._is_pull and chunk.is_empty:
             # The cursor of the subscription moves over skipped records; the next chunk reports it.
             return
@@ -92,7 +92,7 @@ class FeedResponder:
         self._end(REFUSAL + encode_refusal(refusal))
 
     def ended(self, subscription: Subscription) -> None:
-        self._end(REFUSAL + encode_refusal(topic_not_found(subscription.feed.wanted.topic)))
+        self._end(REFUSAL + encode_refusal(topic_not_found(subscription.feed.spec.topic)))
 
     def _cancel_wait(self) -> None:
         """Cancel the wait: the other shard does not need the answer any more, or the link is lost."""

@@ -15,7 +15,7 @@ from typing import Final
 from shared.contract.errors import Refusal
 from shared.runtime.disk_thread import Loop
 from topicsd.engine.wakeups.wake_queue import Waiter
-from topicsd.stream.chunks import Piece
+from topicsd.stream.chunks import Chunk
 from topicsd.stream.feed import Feed, OnChunk
 from topicsd.stream.subscription import Subscription
 
@@ -26,7 +26,7 @@ CONCURRENT_READS_MAX: Final = 4
 RESUMES_PER_TURN_MAX: Final = 8
 
 
-class Pace:
+class ReadLimiter:
     """The read limiter of one connection.
 
     `on_failure` is called after an unexpected error: the connection may wait for a chunk that never arrives.
@@ -45,18 +45,18 @@ class Pace:
         """Return the feed for a follower that this limiter limits."""
         return LimitedFeed(feed, self)
 
-    def go_on_with(self, subscriptions: Sequence[Subscription]) -> None:
+    def resume_all(self, subscriptions: Sequence[Subscription]) -> None:
         """Resume `RESUMES_PER_TURN_MAX` subscriptions in each turn of the loop, starting with this one."""
         try:
             for subscription in subscriptions[:RESUMES_PER_TURN_MAX]:
-                subscription.go_on()
+                subscription.resume()
         except Exception:
             logger.exception("connection: subscriptions not resumed: unexpected error")
             self._on_failure()
         if len(subscriptions) > RESUMES_PER_TURN_MAX:
-            self._loop.call_soon(self.go_on_with, subscriptions[RESUMES_PER_TURN_MAX:])
+            self._loop.call_soon(self.resume_all, subscriptions[RESUMES_PER_TURN_MAX:])
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Start waiting reads while there is room: a read ended, or the connection resumed."""
         # A read that is answered at once calls this function again, for each waiting read.
         if not self.waiting or self._is_resuming:
@@ -72,10 +72,10 @@ class Pace:
 class LimitedFeed:
     """The feed of one subscription, with its reads limited. It has one read at a time."""
 
-    __slots__ = ("_cursor", "_inner", "_limiter", "_on_chunk", "wanted")
+    __slots__ = ("_cursor", "_inner", "_limiter", "_on_chunk", "spec")
 
-    def __init__(self, inner: Feed, limiter: Pace) -> None:
-        self.wanted = inner.wanted
+    def __init__(self, inner: Feed, limiter: ReadLimiter) -> None:
+        self.spec = inner.spec
         self._inner = inner
         self._limiter = limiter
         self._cursor: tuple[int, int | None]
@@ -93,12 +93,12 @@ class LimitedFeed:
         self._limiter.read_count += 1
         self._inner.read(*self._cursor, self._on_result)
 
-    def _on_result(self, result: Piece | Refusal) -> None:
+    def _on_result(self, result: Chunk | Refusal) -> None:
         limiter = self._limiter
         limiter.read_count -= 1
         self._on_chunk(result)
         if limiter.waiting:
-            limiter.go_on()
+            limiter.resume()
 
     def wait(self, seq: int, epoch: int, waiter: Waiter) -> None:
         self._inner.wait(seq, epoch, waiter)

@@ -26,7 +26,7 @@ from shared.runtime.disk_thread import Loop
 from topicsd.engine.pending import call_reply
 from topicsd.engine.wakeups.priority import RECENT
 from topicsd.engine.wakeups.wake_queue import Waiter, Waiters, WakeQueue
-from topicsd.stream.chunks import Piece, Wanted, decode_chunk
+from topicsd.stream.chunks import Chunk, FeedSpec, decode_chunk
 from topicsd.stream.feed import OnChunk
 
 CHUNK_TTL_SECONDS: Final = 0.02
@@ -57,8 +57,8 @@ class FeedRequest(msgspec.Struct, array_like=True):
     is_pull: bool
 
     @property
-    def wanted(self) -> Wanted:
-        return Wanted.of(self.topic, self)
+    def spec(self) -> FeedSpec:
+        return FeedSpec.of(self.topic, self)
 
 
 encode_feed_request = msgspec.msgpack.Encoder().encode
@@ -67,7 +67,7 @@ encode_refusal = msgspec.msgpack.Encoder().encode
 _decode_refusal = msgspec.msgpack.Decoder(Refusal).decode
 
 
-class Ways(NamedTuple):
+class RemoteShards(NamedTuple):
     """The means to send requests to other shards."""
 
     links: LinkPool
@@ -79,9 +79,9 @@ class Ways(NamedTuple):
 
 class RemoteFeed:
     def __init__(
-        self, remote_shards: Ways, shard: int, spec: Wanted, on_unused: Callable[[Wanted], None]
+        self, remote_shards: RemoteShards, shard: int, spec: FeedSpec, on_unused: Callable[[FeedSpec], None]
     ) -> None:
-        self.wanted = spec
+        self.spec = spec
         self.waiters: Waiters | None = None
         self._remote_shards = remote_shards
         self._shard = shard
@@ -91,7 +91,7 @@ class RemoteFeed:
         self._is_pulling = False
         self._pull_cursor: tuple[int, int | None] = (0, None)
         """The cursor of the current pull, or of the last one."""
-        self._chunks: dict[tuple[int, int | None], Piece] = {}
+        self._chunks: dict[tuple[int, int | None], Chunk] = {}
         self._reads: dict[tuple[int, int | None], list[OnChunk]] = {}
         """The callbacks of the reads in progress, by cursor."""
         self._owner_refusal: Refusal | None = None
@@ -103,7 +103,7 @@ class RemoteFeed:
     def remove_follower(self) -> None:
         self._count -= 1
         if not self._count:
-            self._on_unused(self.wanted)
+            self._on_unused(self.spec)
             if self._pull is not None:
                 self._pull.cancel_wait()
 
@@ -152,7 +152,7 @@ class RemoteFeed:
         if refusal is not None:
             self._remote_shards.loop.call_soon(self._on_unavailable, refusal)
             return
-        spec, (seq, epoch) = self.wanted, cursor
+        spec, (seq, epoch) = self.spec, cursor
         request = FeedRequest(
             spec.topic,
             sorted(spec.nodes),
@@ -200,7 +200,7 @@ class RemoteFeed:
         for on_chunk in callbacks:
             call_reply(on_chunk, result)
 
-    def _keep_chunk(self, cursor: tuple[int, int | None], answer: bytes) -> Piece:
+    def _keep_chunk(self, cursor: tuple[int, int | None], answer: bytes) -> Chunk:
         chunk = decode_chunk(answer[1:])
         if not self._chunks:
             self._remote_shards.loop.call_later(CHUNK_TTL_SECONDS, self._chunks.clear)

@@ -15,7 +15,7 @@ W5  If each record must have only one copy, and the route begins before records 
 W6  Each chunk has its turn among all ready work, at the priority of the destination; under pressure one
     band lower.
 
-`Forwards` runs all routes into topics of this shard, each from its creation until its deletion.
+`RouteRunners` runs all routes into topics of this shard, each from its creation until its deletion.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from topicsd.engine.state import ShardState
 from topicsd.engine.wakeups.priority import one_band_lower
 from topicsd.engine.wakeups.wake_queue import Waiters
 from topicsd.log.control_frame import COPIES_MAX
-from topicsd.stream.chunks import RECREATED, Piece, Wanted
+from topicsd.stream.chunks import RECREATED, Chunk, FeedSpec
 from topicsd.stream.feed import Feed
 from topicsd.stream.feeds import Feeds
 from topicsd.stream.route_selection import SourceChunk, original_seqs
@@ -68,9 +68,9 @@ class SharedSources(Protocol):
 
     def feed_of(self, topic: str) -> Feed: ...
 
-    def source(self, chunk: Piece) -> SourceChunk: ...
+    def source(self, chunk: Chunk) -> SourceChunk: ...
 
-    def read_state(self, topic: str, on_state: Callable[[Piece | Refusal], None]) -> None:
+    def read_state(self, topic: str, on_state: Callable[[Chunk | Refusal], None]) -> None:
         """Read the state of a topic without records, which costs almost nothing."""
         ...
 
@@ -135,11 +135,11 @@ class RouteRunner:
     def _take_turn(self) -> None:
         self._has_turn = True
         try:
-            self._subscription.go_on()
+            self._subscription.resume()
         finally:
             self._has_turn = False
 
-    def deliver(self, subscription: Subscription, chunk: Piece) -> None:
+    def deliver(self, subscription: Subscription, chunk: Chunk) -> None:
         route = self.route
         tombstone = chunk.tombstone
         if chunk.epoch != route.source_epoch or (tombstone is not None and tombstone.reason == RECREATED):
@@ -249,7 +249,7 @@ class RouteRunner:
         self._is_subscription_waiting = True
         self._accept_next()
 
-    def _check_source(self, state: Piece | Refusal) -> None:
+    def _check_source(self, state: Chunk | Refusal) -> None:
         """End the route if its source no longer exists. Called while the route reads nothing."""
         if isinstance(state, Refusal):
             is_gone = state.code == TOPIC_NOT_FOUND
@@ -312,7 +312,7 @@ class CopyScan:
         self._on_copied_seqs = on_done
         self._copied_seqs: set[int] = set()
         self._subscription = Subscription(feed, 0, None, self)
-        self._subscription.go_on()
+        self._subscription.resume()
 
     def close(self) -> None:
         self._subscription.close()
@@ -320,7 +320,7 @@ class CopyScan:
     def hold(self, subscription: Subscription) -> None:
         raise AssertionError("a scan is never paused")
 
-    def deliver(self, subscription: Subscription, chunk: Piece) -> None:
+    def deliver(self, subscription: Subscription, chunk: Chunk) -> None:
         route = self._route
         self._copied_seqs.update(
             seq for seq in original_seqs(chunk, route.rule.source, route.source_epoch) if seq > route.seq
@@ -344,7 +344,7 @@ SOURCE_TTL_SECONDS: Final = 0.02
 SOURCES_MAX: Final = 8
 
 
-class Forwards:
+class RouteRunners:
     """The routes into topics of this shard. `position_of` looks up the position of a remote topic."""
 
     def __init__(
@@ -379,22 +379,22 @@ class Forwards:
 
     def feed_of(self, topic: str) -> Feed:
         is_strong = not self._feeds.is_here(topic)
-        spec = Wanted(
+        spec = FeedSpec(
             topic, frozenset(), CHUNK_RECORDS_MAX, CHUNK_BYTES_MAX, True, True, True, is_strong, True
         )
         return self._feeds.feed(spec)
 
-    def read_state(self, topic: str, on_state: Callable[[Piece | Refusal], None]) -> None:
-        feed = self._feeds.feed(Wanted(topic, frozenset(), 1, 1, False, False, False, False))
+    def read_state(self, topic: str, on_state: Callable[[Chunk | Refusal], None]) -> None:
+        feed = self._feeds.feed(FeedSpec(topic, frozenset(), 1, 1, False, False, False, False))
         feed.add_follower()
 
-        def on_answer(state: Piece | Refusal) -> None:
+        def on_answer(state: Chunk | Refusal) -> None:
             feed.remove_follower()
             on_state(state)
 
         feed.read(NUMBER_MAX, None, on_answer)
 
-    def source(self, chunk: Piece) -> SourceChunk:
+    def source(self, chunk: Chunk) -> SourceChunk:
         """Return the decoded chunk, shared for `SOURCE_TTL_SECONDS` by all routes at the same cursor."""
         sources = self._sources
         key = (chunk.topic, chunk.epoch, chunk.from_seq, chunk.to_seq)

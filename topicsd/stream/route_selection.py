@@ -16,7 +16,7 @@ from shared.contract.route_rule import RouteRule
 from topicsd.engine.requests import NO_META, CopiedRecord
 from topicsd.engine.routes.copies import CopiedFrames
 from topicsd.engine.routes.stamp import HOPS_MAX, STAMP_TEXT, Stamp, read_stamp, stamped_meta
-from topicsd.stream.chunks import Piece
+from topicsd.stream.chunks import Chunk
 
 _decode: Final = msgspec.json.Decoder(list[CopiedRecord]).decode
 
@@ -26,7 +26,7 @@ class SourceChunk:
 
     __slots__ = ("_frames", "chunk", "has_stamps", "records")
 
-    def __init__(self, chunk: Piece) -> None:
+    def __init__(self, chunk: Chunk) -> None:
         self.chunk = chunk
         self.records = _decode(b"[%b]" % chunk.records)
         self.has_stamps = STAMP_TEXT in chunk.records
@@ -97,7 +97,7 @@ def _tag_test(match: list[str]) -> Callable[[str], bool]:
     return lambda tag_of_record: tag_of_record == tag
 
 
-def original_seqs(chunk: Piece, source: str, epoch: int) -> list[int]:
+def original_seqs(chunk: Chunk, source: str, epoch: int) -> list[int]:
     """Return the seqs of the source's records that the records of the chunk are copies of."""
     seqs = []
     if STAMP_TEXT in chunk.records:

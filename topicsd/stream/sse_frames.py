@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from topicsd.engine.requests import Tombstone
-from topicsd.stream.chunks import Piece
+from topicsd.stream.chunks import Chunk
 from topicsd.stream.cursor_token import cursor_token
 
 OPENING: Final = b"retry: 2000\n\n"
@@ -33,14 +33,14 @@ def heartbeat(now_ms: int) -> bytes:
     return b": hb %d\n\n" % now_ms
 
 
-def events_of(chunk: Piece) -> list[tuple[int, bytes]]:
+def events_of(chunk: Chunk) -> list[tuple[int, bytes]]:
     """Return the events of a chunk, each with the cursor after it."""
     if chunk.sse is None:
         chunk.sse = _events(chunk)
     return chunk.sse
 
 
-def alone(chunk: Piece) -> bytes:
+def events_with_ids(chunk: Chunk) -> bytes:
     """Return all events of a chunk with their ids, for streams that follow this topic only."""
     if chunk.sse_with_ids is None:
         names = [chunk.topic]
@@ -50,11 +50,11 @@ def alone(chunk: Piece) -> bytes:
     return chunk.sse_with_ids
 
 
-def _events(chunk: Piece) -> list[tuple[int, bytes]]:
+def _events(chunk: Chunk) -> list[tuple[int, bytes]]:
     events = []
     tombstone = chunk.tombstone
     if tombstone is not None:
-        text = event(b"tombstone", _encode(told_of(tombstone, chunk)))
+        text = event(b"tombstone", _encode(tombstone_fields(tombstone, chunk)))
         events.append((chunk.records_from, text))
     if chunk.count:
         data = b'{"topic":"%b","records":[%b],"from_seq":%d,"to_seq":%d,"head_seq":%d}' % (
@@ -70,7 +70,7 @@ def _events(chunk: Piece) -> list[tuple[int, bytes]]:
     return events
 
 
-def told_of(tombstone: Tombstone, chunk: Piece) -> dict[str, object]:
+def tombstone_fields(tombstone: Tombstone, chunk: Chunk) -> dict[str, object]:
     """Return the fields that describe lost records, the same in every protocol."""
     return {
         "topic": chunk.topic,
@@ -82,7 +82,7 @@ def told_of(tombstone: Tombstone, chunk: Piece) -> dict[str, object]:
     }
 
 
-def caught_up(chunk: Piece) -> bytes:
+def caught_up(chunk: Chunk) -> bytes:
     return event(b"caught-up", b'{"topic":"%b","head_seq":%d}' % (chunk.topic.encode(), chunk.head_seq))
 
 

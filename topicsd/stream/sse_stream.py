@@ -19,11 +19,11 @@ from shared.contract.errors import POSITION_PAST_HEAD, Refusal
 from shared.runtime.clock import Clock
 from shared.runtime.disk_thread import Loop
 from topicsd.stream import sse_frames
-from topicsd.stream.chunks import Piece, Wanted
+from topicsd.stream.chunks import Chunk, FeedSpec
 from topicsd.stream.cursor_token import cursor_token
 from topicsd.stream.event_stream import EventStream
 from topicsd.stream.feeds import Feeds
-from topicsd.stream.read_limiter import CONCURRENT_READS_MAX, Pace
+from topicsd.stream.read_limiter import CONCURRENT_READS_MAX, ReadLimiter
 from topicsd.stream.stream import Stream
 from topicsd.stream.subscription import Subscription
 
@@ -52,7 +52,7 @@ class StreamOwner(Protocol):
         """Remove a stream that ended for any reason."""
         ...
 
-    def lags(self, is_lagging: bool) -> None:
+    def set_lagging(self, is_lagging: bool) -> None:
         """Count a stream that begins to lag, or that does not lag any more."""
         ...
 
@@ -68,7 +68,7 @@ class SseStream(EventStream):
         loop: Loop,
         clock: Clock,
         topics: FollowedTopics,
-        spec_of: Callable[[str], Wanted],
+        spec_of: Callable[[str], FeedSpec],
         owner: StreamOwner,
     ) -> None:
         super().__init__(stream, loop, clock, topics.heartbeat_ms)
@@ -77,7 +77,7 @@ class SseStream(EventStream):
         self._has_shared_events = len(topics.names) == 1 and topics.epochs == topics.first_epochs
         """Whether the events of a chunk are the same as in other streams of this topic."""
         self._waiting: list[Subscription] = []
-        self._limiter = Pace(loop, lambda: stream.is_paused, self._on_failure)
+        self._limiter = ReadLimiter(loop, lambda: stream.is_paused, self._on_failure)
         topic_feeds = [feeds.feed(spec_of(name)) for name in topics.names]
         if len(topic_feeds) > CONCURRENT_READS_MAX:
             topic_feeds = [self._limiter.feed(feed) for feed in topic_feeds]
@@ -88,7 +88,7 @@ class SseStream(EventStream):
 
     def begin(self) -> None:
         self._stream.write(sse_frames.OPENING)
-        self._limiter.go_on_with(self._subscriptions[:])
+        self._limiter.resume_all(self._subscriptions[:])
 
     def _on_failure(self) -> None:
         """Close the stream after an unexpected error; the session is free again.
@@ -108,30 +108,30 @@ class SseStream(EventStream):
         self._start_slow_timer()
         self._waiting.append(subscription)
 
-    def deliver(self, subscription: Subscription, chunk: Piece) -> None:
+    def deliver(self, subscription: Subscription, chunk: Chunk) -> None:
         topics, index = self._topics, subscription.index
-        is_new = not subscription.is_told_caught_up
+        is_new = not subscription.has_reported_caught_up
         if chunk.epoch != topics.epochs[index]:
             topics.epochs[index] = chunk.epoch
             self._has_shared_events = False
         if is_new or not self._has_shared_events:
             self._write_chunk(subscription, chunk, is_new)
         elif not chunk.is_empty:
-            self._write(sse_frames.alone(chunk))
+            self._write(sse_frames.events_with_ids(chunk))
         topics.seqs[index] = chunk.to_seq
 
-    def _write_chunk(self, subscription: Subscription, chunk: Piece, is_new: bool) -> None:
+    def _write_chunk(self, subscription: Subscription, chunk: Chunk, is_new: bool) -> None:
         seqs, index = self._topics.seqs, subscription.index
         events = sse_frames.events_of(chunk)
         if is_new and chunk.is_at_head:
-            subscription.is_told_caught_up = True
+            subscription.has_reported_caught_up = True
             events = events or [(chunk.to_seq, sse_frames.caught_up(chunk))]
         for seq, text in events:
             seqs[index] = seq
             self._write_event(text)
 
     def interrupted(self, subscription: Subscription, refusal: Refusal) -> None:
-        name = subscription.feed.wanted.topic
+        name = subscription.feed.spec.topic
         detail = refusal.detail if refusal.code == POSITION_PAST_HEAD else None
         self._write_event(
             sse_frames.error(refusal.code, refusal.message, [name], refusal.retry_after_ms, detail)
@@ -140,7 +140,7 @@ class SseStream(EventStream):
             self._subscriptions.remove(subscription)
 
     def ended(self, subscription: Subscription) -> None:
-        name = subscription.feed.wanted.topic
+        name = subscription.feed.spec.topic
         self._write_event(sse_frames.topic_deleted(name, subscription.head_seq))
         self._subscriptions.remove(subscription)
 
@@ -155,13 +155,13 @@ class SseStream(EventStream):
 
     def _resume(self) -> None:
         waiting, self._waiting = self._waiting, []
-        self._limiter.go_on_with(waiting)
-        self._limiter.go_on()
+        self._limiter.resume_all(waiting)
+        self._limiter.resume()
 
     # -- the end -------------------------------------------------------------------------------------------
 
     def _on_lagging(self, is_lagging: bool) -> None:
-        self._owner.lags(is_lagging)
+        self._owner.set_lagging(is_lagging)
 
     def _clean_up(self) -> None:
         subscriptions, self._subscriptions = self._subscriptions, []

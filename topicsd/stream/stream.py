@@ -28,5 +28,5 @@ class Stream(Protocol):
         ...
 
 
-def do_nothing() -> None:
+def noop() -> None:
     """Do nothing. The callback of a stream until a callback is set."""

@@ -17,21 +17,21 @@ from __future__ import annotations
 from typing import Protocol
 
 from shared.contract.errors import CORRUPT_SEGMENT, POSITION_PAST_HEAD, TOPIC_NOT_FOUND, Refusal
-from topicsd.stream.chunks import Piece
+from topicsd.stream.chunks import Chunk
 from topicsd.stream.feed import Feed
 
 
 class ChunkSink(Protocol):
     @property
     def is_paused(self) -> bool:
-        """Return whether the sink is paused. On resuming, it calls `go_on` of the held subscriptions."""
+        """Return whether the sink is paused. On resuming, it calls `resume` of the held subscriptions."""
         ...
 
     def hold(self, subscription: Subscription) -> None:
         """Keep a subscription that may have a chunk, until the paused sink resumes."""
         ...
 
-    def deliver(self, subscription: Subscription, chunk: Piece) -> None:
+    def deliver(self, subscription: Subscription, chunk: Chunk) -> None:
         """Accept a chunk, which may be empty. The cursor of the subscription is already after it."""
         ...
 
@@ -54,19 +54,19 @@ class Subscription:
         "head_seq",
         "index",
         "is_over",
-        "is_told_caught_up",
+        "has_reported_caught_up",
         "seq",
     )
 
     def __init__(self, feed: Feed, seq: int, epoch: int | None, sink: ChunkSink, index: int = 0) -> None:
-        """Create a subscription, which starts with `go_on`. `index` is for the use of the sink."""
+        """Create a subscription, which starts with `resume`. `index` is for the use of the sink."""
         self.feed = feed
         self.seq = seq
         self.epoch = epoch
         self.index = index
         self.head_seq = seq
         """The last known head."""
-        self.is_told_caught_up = False
+        self.has_reported_caught_up = False
         """For the sink: whether it has reported that the subscription was caught up."""
         self.is_over = False
         self._sink = sink
@@ -74,7 +74,7 @@ class Subscription:
         self._is_interrupted = False
         feed.add_follower()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Read after the cursor unless a read is in progress.
 
         Called at the start, when there may be news, and when the sink resumes.
@@ -88,18 +88,18 @@ class Subscription:
         self.feed.read(self.seq, self.epoch, self._on_chunk)
 
     def rewind(self, seq: int) -> None:
-        """Move the cursor back to `seq`; the sink calls `go_on` when it can accept the chunk again."""
+        """Move the cursor back to `seq`; the sink calls `resume` when it can accept the chunk again."""
         if not self.is_over:
-            self.feed.cancel(self.go_on)
+            self.feed.cancel(self.resume)
             self.seq = seq
 
     def close(self) -> None:
         if not self.is_over:
             self.is_over = True
-            self.feed.cancel(self.go_on)
+            self.feed.cancel(self.resume)
             self.feed.remove_follower()
 
-    def _on_chunk(self, result: Piece | Refusal) -> None:
+    def _on_chunk(self, result: Chunk | Refusal) -> None:
         self._is_busy = False
         if self.is_over:
             return
@@ -111,16 +111,16 @@ class Subscription:
         self.epoch = result.epoch
         self.head_seq = result.head_seq
         self._sink.deliver(self, result)
-        self.go_on_behind(result)
+        self.resume_after(result)
 
-    def go_on_behind(self, chunk: Piece) -> None:
+    def resume_after(self, chunk: Chunk) -> None:
         """Wait for news, or read on after a chunk that the sink has and that ends at the cursor."""
         if self.is_over:
             return
         if chunk.to_seq >= chunk.head_seq:
-            self.feed.wait(self.seq, chunk.epoch, self.go_on)
+            self.feed.wait(self.seq, chunk.epoch, self.resume)
         else:
-            self.feed.schedule(self.go_on)
+            self.feed.schedule(self.resume)
 
     def _on_refusal(self, refusal: Refusal) -> None:
         if refusal.code == TOPIC_NOT_FOUND:
@@ -139,4 +139,4 @@ class Subscription:
             self._is_interrupted = True
             self._sink.interrupted(self, refusal)
         if not self.is_over:
-            self.feed.schedule(self.go_on)
+            self.feed.schedule(self.resume)

@@ -25,7 +25,7 @@ from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.wakeups.wake_queue import Waiters
 from topicsd.stream import sse_frames
-from topicsd.stream.event_stream import KEY_TAKEN_BACK, RETRY_AFTER_MS, SHUTTING_DOWN, EventStream
+from topicsd.stream.event_stream import KEY_REVOKED, RETRY_AFTER_MS, SHUTTING_DOWN, EventStream
 from topicsd.stream.stream import Stream
 
 HEARTBEAT_MS: Final = 15_000
@@ -62,11 +62,11 @@ class WorkStreams:
         self._streams.discard(one)
         self._on_count_change(-1)
 
-    def end_where_not(self, is_allowed: Callable[[str, str], bool]) -> None:
+    def end_revoked(self, is_allowed: Callable[[str, str], bool]) -> None:
         """End the streams whose keys were revoked; `is_allowed` gets the key id and the queue name."""
         for one in list(self._streams):
             if not is_allowed(one.key_id, one.topic_name):
-                one.end(UNAUTHORIZED, KEY_TAKEN_BACK)
+                one.end(UNAUTHORIZED, KEY_REVOKED)
 
     def drain(self) -> None:
         for one in list(self._streams):
@@ -126,10 +126,10 @@ class WorkStream(EventStream):
     def _resume(self) -> None:
         """Claim again in turn. Only this stream is called, since the cause is its own."""
         if not self._is_over:
-            self._shard.wake_queue.add(self, self.go_on)
+            self._shard.wake_queue.add(self, self.resume)
             self._shard.wake_queue.wake(self)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Claim as many jobs as there is room for, and wait for the next change of the queue."""
         if self._is_over or self._is_claiming:
             return
@@ -140,7 +140,7 @@ class WorkStream(EventStream):
         if self._stream.is_paused:
             self._start_slow_timer()
             return
-        shard.wake_queue.add(topic, self.go_on)
+        shard.wake_queue.add(topic, self.resume)
         assert topic.queue is not None
         has_ready_jobs = topic.queue.counts().ready > 0
         room = self._request.count - len(self._live_leases()) if has_ready_jobs else 0
@@ -222,8 +222,8 @@ class WorkStream(EventStream):
         self._streams.lagging_count += 1 if is_lagging else -1
 
     def _clean_up(self) -> None:
-        self._shard.wake_queue.remove(self, self.go_on)
-        self._shard.wake_queue.remove(self._topic, self.go_on)
+        self._shard.wake_queue.remove(self, self.resume)
+        self._shard.wake_queue.remove(self._topic, self.resume)
         self._shard.queue_timers.leave(self._topic)
         if self._extension is not None:
             self._extension.cancel()

@@ -18,15 +18,15 @@ from loadtest.clients.traffic import NotMeasured, append_body, ask
 from loadtest.clients.watching import WatchedTopic, make_sessions, measure
 from tests.unit.loadtest.scripted_server import answer, scripted
 from topicsd.stream import sse_frames
-from topicsd.stream.chunks import Piece
+from topicsd.stream.chunks import Chunk
 
 pytestmark = pytest.mark.slow
 
 
 def test_the_ceiling_sends_the_events_of_the_server() -> None:
     records = [b'{"$seq":%d,"$ts":1790000000000,"data":{"a":1}}' % seq for seq in (6, 7)]
-    chunk = Piece("orders", 3, 5, 7, 7, 1, 2, b",".join(records), None)
-    assert fanout_ceiling.events("orders", records, 7) == sse_frames.alone(chunk)
+    chunk = Chunk("orders", 3, 5, 7, 7, 1, 2, b",".join(records), None)
+    assert fanout_ceiling.events("orders", records, 7) == sse_frames.events_with_ids(chunk)
 
 
 def test_the_ceiling_of_fan_out_sends_each_record_to_all_watchers(tmp_path: Path) -> None:

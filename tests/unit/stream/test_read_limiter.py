@@ -10,9 +10,9 @@ from tests.harness.live_stage import Collector, wanted
 from tests.harness.manual_clock import ManualClock
 from tests.harness.manual_loop import ManualLoop
 from topicsd.engine.wakeups.wake_queue import Waiter
-from topicsd.stream.chunks import Piece
+from topicsd.stream.chunks import Chunk
 from topicsd.stream.feed import OnChunk
-from topicsd.stream.read_limiter import CONCURRENT_READS_MAX, RESUMES_PER_TURN_MAX, Pace
+from topicsd.stream.read_limiter import CONCURRENT_READS_MAX, RESUMES_PER_TURN_MAX, ReadLimiter
 from topicsd.stream.subscription import Subscription
 
 TOPICS = 10
@@ -22,7 +22,7 @@ class SlowFeed:
     """A feed that answers when the test says so."""
 
     def __init__(self, number: int, answers_at_once: bool = False) -> None:
-        self.wanted = wanted(f"t{number}")
+        self.spec = wanted(f"t{number}")
         self.reads: list[tuple[int, OnChunk]] = []
         self.count = 0
         self._answers_at_once = answers_at_once
@@ -50,8 +50,8 @@ class SlowFeed:
         on_chunk(_chunk(self, seq))
 
 
-def _chunk(feed: SlowFeed, seq: int) -> Piece:
-    return Piece(feed.wanted.topic, 1, seq, seq + 1, seq + 1, 1, 1, b"{}", None)
+def _chunk(feed: SlowFeed, seq: int) -> Chunk:
+    return Chunk(feed.spec.topic, 1, seq, seq + 1, seq + 1, 1, 1, b"{}", None)
 
 
 class Stage:
@@ -59,7 +59,7 @@ class Stage:
         self.is_paused = False
         self.loop = ManualLoop(ManualClock())
         self.failures = 0
-        self.limiter = Pace(self.loop, lambda: self.is_paused, self._on_failure)
+        self.limiter = ReadLimiter(self.loop, lambda: self.is_paused, self._on_failure)
         self.feeds = [SlowFeed(number, answers_at_once) for number in range(TOPICS)]
         self.limited = [self.limiter.feed(feed) for feed in self.feeds]
         self.read_topics: list[str] = []
@@ -96,7 +96,7 @@ def test_no_read_starts_while_the_connection_is_paused() -> None:
         stage.feeds[number].answer()
     assert (len(stage.read_topics), stage.reading) == (CONCURRENT_READS_MAX, [])
     stage.is_paused = False
-    stage.limiter.go_on()
+    stage.limiter.resume()
     assert stage.reading == list(range(CONCURRENT_READS_MAX, 2 * CONCURRENT_READS_MAX))
 
 
@@ -136,7 +136,7 @@ def test_a_bounded_number_of_subscriptions_resumes_in_each_turn() -> None:
     feeds = [sink.subscription.feed for sink in sinks]
     for feed in feeds:
         feed.answer()
-    stage.limiter.go_on_with([sink.subscription for sink in sinks])
+    stage.limiter.resume_all([sink.subscription for sink in sinks])
     for started_count in (RESUMES_PER_TURN_MAX, 2 * RESUMES_PER_TURN_MAX, len(sinks), len(sinks)):
         assert sum(bool(feed.reads) for feed in feeds) == started_count
         stage.loop.run_turn()
@@ -144,11 +144,11 @@ def test_a_bounded_number_of_subscriptions_resumes_in_each_turn() -> None:
 
 def test_an_exception_in_a_subscription_ends_the_connection(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(Collector):
-        def deliver(self, subscription: Subscription, chunk: Piece) -> None:
+        def deliver(self, subscription: Subscription, chunk: Chunk) -> None:
             raise ZeroDivisionError
 
     stage, sink = Stage(), Broken(SlowFeed(0))
     subscription = Subscription(SlowFeed(1, answers_at_once=True), 0, None, sink)
-    stage.limiter.go_on_with([subscription])
+    stage.limiter.resume_all([subscription])
     assert stage.failures == 1
     assert "subscriptions not resumed" in caplog.text

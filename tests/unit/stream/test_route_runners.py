@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 
 from tests.harness.forward_stage import ForwardStage
-from topicsd.stream.chunks import Piece, Wanted
+from topicsd.stream.chunks import Chunk, FeedSpec
 from topicsd.stream.feed import LocalFeed
 from topicsd.stream.route_runner import CHUNK_RECORDS_MAX, SOURCES_MAX
 
 
-def chunk(from_seq: int, records: bytes = b'{"$seq":1,"$ts":1,"data":1}') -> Piece:
-    return Piece("a", 9, from_seq, from_seq + 1, 10, 1, 1, records, None)
+def chunk(from_seq: int, records: bytes = b'{"$seq":1,"$ts":1,"data":1}') -> Chunk:
+    return Chunk("a", 9, from_seq, from_seq + 1, 10, 1, 1, records, None)
 
 
 def test_a_chunk_read_again_soon_is_decoded_once() -> None:
@@ -37,10 +37,10 @@ def test_a_few_decoded_chunks_are_kept_for_a_short_time() -> None:
 
 def test_routes_with_different_cursors_align_their_chunks() -> None:
     stage = ForwardStage(1)
-    spec = stage.routes[0].feed_of("a").wanted
+    spec = stage.routes[0].feed_of("a").spec
     for seq in (0, 1, 100, CHUNK_RECORDS_MAX - 1, CHUNK_RECORDS_MAX, 5 * CHUNK_RECORDS_MAX + 7):
         assert (seq + spec.request(seq, None).limit) % CHUNK_RECORDS_MAX == 0
-    as_any = Wanted("a", frozenset(), 10, 100, True, True, True, False)
+    as_any = FeedSpec("a", frozenset(), 10, 100, True, True, True, False)
     assert as_any.request(7, None).limit == 10
 
 

@@ -8,7 +8,7 @@ import pytest
 from shared.contract.route_rule import RouteRule
 from topicsd.engine.requests import CopiedRecord
 from topicsd.engine.routes.stamp import HOPS_MAX, Stamp, read_stamp, stamped_meta
-from topicsd.stream.chunks import Piece
+from topicsd.stream.chunks import Chunk
 from topicsd.stream.route_selection import SourceChunk, copied_records, original_seqs, selected_records
 
 RULE = RouteRule("r", "a", "b")
@@ -20,7 +20,7 @@ def source(*metas: bytes) -> SourceChunk:
         b'{"$seq":%d,"$ts":1,"meta":%b,"data":%d}' % (seq, meta, seq) for seq, meta in enumerate(metas, 1)
     ]
     records = b",".join(parts)
-    return SourceChunk(Piece("a", 9, 0, len(metas), len(metas), 1, len(metas), records, None))
+    return SourceChunk(Chunk("a", 9, 0, len(metas), len(metas), 1, len(metas), records, None))
 
 
 def metas(records: list[Any]) -> list[bytes]:

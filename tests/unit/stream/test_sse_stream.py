@@ -6,7 +6,7 @@ import re
 
 from tests.harness.live_stage import Event, FakeStream, Followed, LiveStage, follow, wanted
 from topicsd.stream.cursor_token import MAP_TOPICS_MAX, read_token
-from topicsd.stream.event_stream import CLOGGED_SECONDS_MAX, LAGGING_SECONDS
+from topicsd.stream.event_stream import PAUSED_SECONDS_MAX, LAGGING_SECONDS
 from topicsd.stream.read_limiter import CONCURRENT_READS_MAX, RESUMES_PER_TURN_MAX
 from topicsd.stream.sse_stream import SseStream
 
@@ -210,7 +210,7 @@ def test_a_client_that_does_not_read_lags_and_then_its_stream_ends_with_a_cursor
     assert not stream.is_lagging
     stage.pass_time(2000)
     assert stream.is_lagging
-    stage.pass_time(round((CLOGGED_SECONDS_MAX - LAGGING_SECONDS) * 1000))
+    stage.pass_time(round((PAUSED_SECONDS_MAX - LAGGING_SECONDS) * 1000))
     (event,) = stream.take()
     assert (event.name, event.data["code"]) == ("error", "slow_consumer")
     assert read_token(event.id, ["a0"]) == {"a0": (1, None)}
@@ -345,7 +345,7 @@ def test_a_client_that_does_not_read_heartbeats_is_too_slow() -> None:
     stream.is_paused = True
     stage.pass_time(1000 + int(LAGGING_SECONDS * 1000))
     assert stream.is_lagging
-    stage.pass_time(int((CLOGGED_SECONDS_MAX - LAGGING_SECONDS) * 1000))
+    stage.pass_time(int((PAUSED_SECONDS_MAX - LAGGING_SECONDS) * 1000))
     assert stream.is_closed
     assert [event.data["code"] for event in stream.take()] == ["slow_consumer"]
 
@@ -361,7 +361,7 @@ def test_the_slow_timer_starts_when_the_stream_pauses() -> None:
     stage.settle()
     stage.pass_time(int(LAGGING_SECONDS * 1000))
     assert stream.is_lagging
-    stage.pass_time(int((CLOGGED_SECONDS_MAX - LAGGING_SECONDS) * 1000))
+    stage.pass_time(int((PAUSED_SECONDS_MAX - LAGGING_SECONDS) * 1000))
     assert stream.is_closed
 
 

@@ -7,7 +7,7 @@ import pytest
 from shared.contract.errors import CORRUPT_SEGMENT, INTERNAL, NOT_READY, POSITION_PAST_HEAD
 from tests.harness.live_stage import Collector, LiveStage, wanted
 from tests.harness.one_shard import PATHS
-from topicsd.stream.chunks import Piece, decode_chunk, encode_chunk
+from topicsd.stream.chunks import Chunk, decode_chunk, encode_chunk
 from topicsd.stream.feed import ERROR_DELAY_SECONDS, LocalFeed
 from topicsd.stream.remote_feed import CHUNK_TTL_SECONDS, RETRY_SECONDS, RemoteFeed
 
@@ -360,7 +360,7 @@ def test_a_chunk_crosses_the_link_unchanged() -> None:
         "tombstone",
     )
     assert all(getattr(chunk, name) == getattr(decoded, name) for name in fields)
-    assert isinstance(decoded, Piece)
+    assert isinstance(decoded, Chunk)
 
 
 def test_damage_is_reported_and_skipped() -> None:

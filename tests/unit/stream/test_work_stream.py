@@ -10,7 +10,7 @@ from tests.harness.live_stage import Event, FakeStream
 from tests.harness.one_shard import OneShard
 from topicsd.engine.queue.claim import drain_claims
 from topicsd.engine.requests import ClaimRequest
-from topicsd.stream.event_stream import CLOGGED_SECONDS_MAX, LAGGING_SECONDS
+from topicsd.stream.event_stream import PAUSED_SECONDS_MAX, LAGGING_SECONDS
 from topicsd.stream.work_stream import HEARTBEAT_MS, WorkStreams
 
 MINUTE = 60_000
@@ -96,7 +96,7 @@ def test_leases_are_extended_while_a_paused_stream_lives() -> None:
     stream = stage.open(lease_ms=1000)
     stream.is_paused = True
     stage.one.append("q", 2)
-    stage.one.pass_time(CLOGGED_SECONDS_MAX * 1000 - 1)
+    stage.one.pass_time(PAUSED_SECONDS_MAX * 1000 - 1)
     assert stage.one.state("q").queue.in_flight == 1  # type: ignore[union-attr]
     stage.one.pass_time(1)
     assert (stream.is_closed, stage.one.state("q").queue.ready) == (True, 2)  # type: ignore[union-attr]
@@ -174,7 +174,7 @@ def test_a_client_that_does_not_read_lags_and_then_its_stream_ends() -> None:
     assert (stage.streams.lagging_count, seqs(stream.take())) == (0, [1])
     stream.is_paused = True
     stage.one.ack("q", "w", 1)
-    stage.one.pass_time(CLOGGED_SECONDS_MAX * 1000)
+    stage.one.pass_time(PAUSED_SECONDS_MAX * 1000)
     assert [one.data["code"] for one in stream.take()] == ["slow_consumer"]
     assert (stream.is_closed, stage.count) == (True, 0)
 
@@ -240,7 +240,7 @@ def test_a_revoked_key_ends_its_streams_and_returns_their_jobs() -> None:
     stage.one.append("q", 1, 2)
     first, second = stage.open(key_id="old"), stage.open(key_id="kept")
     assert (seqs(first.take()), seqs(second.take())) == ([1], [2])
-    stage.streams.end_where_not(lambda key_id, name: (key_id, name) == ("kept", "q"))
+    stage.streams.end_revoked(lambda key_id, name: (key_id, name) == ("kept", "q"))
     stage.one.settle()
     assert [one.data["code"] for one in first.take()] == ["unauthorized"]
     assert (first.is_closed, second.is_closed) == (True, False)

@@ -16,7 +16,7 @@ from typing import Final
 
 from shared.http.pace import Outflow
 from topicsd.http.http1.timeouts import Connections
-from topicsd.stream.stream import do_nothing
+from topicsd.stream.stream import noop
 
 # The limit of unsent bytes in the transport, and in the kernel.
 BUFFER_BYTES_MAX: Final = 64 << 10
@@ -61,8 +61,8 @@ class ConnectionStream(asyncio.Protocol):
         """Set by `close`, to check that the rest is still being sent."""
         self._is_lost = False
         self.is_paused = False
-        self.on_ready: Callable[[], None] = do_nothing
-        self.on_lost: Callable[[], None] = do_nothing
+        self.on_ready: Callable[[], None] = noop
+        self.on_lost: Callable[[], None] = noop
         connections.opened(self)
         bound_buffers(transport)
         transport.set_protocol(self)
@@ -78,7 +78,7 @@ class ConnectionStream(asyncio.Protocol):
             self._transport.write(data)
 
     def close(self) -> None:
-        self.on_lost = self.on_ready = do_nothing
+        self.on_lost = self.on_ready = noop
         if self._is_lost:
             return
         self._outflow = Outflow()
@@ -104,7 +104,7 @@ class ConnectionStream(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._is_lost = True
         self._connections.closed(self)
-        on_lost, self.on_lost, self.on_ready = self.on_lost, do_nothing, do_nothing
+        on_lost, self.on_lost, self.on_ready = self.on_lost, noop, noop
         on_lost()
 
     # -- calls of the worker -------------------------------------------------------------------------------

@@ -43,10 +43,10 @@ from topicsd.http.http2.limits import (
 from topicsd.http.http2.requests import Requests
 from topicsd.http.http2.wire import Wire
 from topicsd.service.dispatch import Dispatch
-from topicsd.stream.event_stream import CLOGGED_SECONDS_MAX
+from topicsd.stream.event_stream import PAUSED_SECONDS_MAX
 
 # A connection that is not read is kept until its streams have timed out.
-STREAMS_TIMEOUT_SECONDS: Final = CLOGGED_SECONDS_MAX + CLIENT_TIMEOUT_SECONDS
+STREAMS_TIMEOUT_SECONDS: Final = PAUSED_SECONDS_MAX + CLIENT_TIMEOUT_SECONDS
 # A request is two frames and takes a good part of a millisecond, in which other connections wait.
 FRAMES_PER_TURN: Final = 32
 

@@ -18,7 +18,7 @@ from shared.runtime.body_memory import BodyBuffer
 from topicsd.http.http2.head import Head, Header, answer_head
 from topicsd.http.http2.sender import Outgoing
 from topicsd.service.call import CONTENT_TYPE, GZIP, JSON_FIELD, NEWLINE, Call
-from topicsd.stream.stream import Stream, do_nothing
+from topicsd.stream.stream import Stream, noop
 
 # A stream holds at most this much for a client that does not read, and resumes below the other bound.
 PAUSED_BYTES: Final = 64 << 10
@@ -90,8 +90,8 @@ class Exchange(Outgoing):
         self.is_stream = False
         self.is_paused = False
         self.call: H2Call | None = None
-        self.on_ready: Callable[[], None] = do_nothing
-        self.on_lost: Callable[[], None] = do_nothing
+        self.on_ready: Callable[[], None] = noop
+        self.on_lost: Callable[[], None] = noop
 
     def make_call(self, now: float, body_bytes_max: int) -> H2Call | Refusal:
         """Make the call, once the body is complete."""
@@ -135,7 +135,7 @@ class Exchange(Outgoing):
         self.is_lost = True
         self.body = io.BytesIO()
         self.cancel_wait()
-        on_lost, self.on_lost, self.on_ready = self.on_lost, do_nothing, do_nothing
+        on_lost, self.on_lost, self.on_ready = self.on_lost, noop, noop
         on_lost()
 
     def cancel_wait(self) -> None:
@@ -152,7 +152,7 @@ class Exchange(Outgoing):
             self.connection.has_more(self)
 
     def close(self) -> None:
-        self.on_lost = self.on_ready = do_nothing
+        self.on_lost = self.on_ready = noop
         if not self.is_lost:
             self.is_ending = True
             self.connection.has_more(self)

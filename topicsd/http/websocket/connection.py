@@ -26,8 +26,8 @@ from topicsd.http.http1.timeouts import Connections, Lingering
 from topicsd.http.websocket import frames as ws_frames
 from topicsd.http.websocket.reader import ControlMessage, Message, WsReader
 from topicsd.http.websocket.session import MessageConnection
-from topicsd.stream.event_stream import CLOGGED_SECONDS_MAX, LAGGING_SECONDS
-from topicsd.stream.stream import do_nothing
+from topicsd.stream.event_stream import PAUSED_SECONDS_MAX, LAGGING_SECONDS
+from topicsd.stream.stream import noop
 
 logger = logging.getLogger("topicsd.http")
 
@@ -76,7 +76,7 @@ class WebSocketConnection(asyncio.Protocol):
         self._reader = WsReader(message_bytes_max)
         self._session = make_session(self)
         self._transport: asyncio.Transport
-        self.on_end: Callable[[], None] = do_nothing
+        self.on_end: Callable[[], None] = noop
         """Called once when the connection is over."""
         self.on_lag: Callable[[int], None] = _ignore
         """Called with 1 when its client begins to lag, and with -1 when it stops lagging."""
@@ -97,7 +97,7 @@ class WebSocketConnection(asyncio.Protocol):
         if not self._is_closed:
             self._transport.write(frames)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         if self._is_reading_paused:
             self._take()
 
@@ -204,7 +204,7 @@ class WebSocketConnection(asyncio.Protocol):
         self._empty_frames = 0
         if self.is_paused:
             self._set_lagging(now - self._paused_since > LAGGING_SECONDS)
-            if now - self._paused_since > CLOGGED_SECONDS_MAX:
+            if now - self._paused_since > PAUSED_SECONDS_MAX:
                 self._session.too_slow()
         elif self._is_reading_paused:
             # The connection is not reading, so the client is not late.
@@ -234,5 +234,5 @@ class WebSocketConnection(asyncio.Protocol):
         self._set_lagging(False)
         self._connections.closed(self)
         self._session.lost()
-        on_end, self.on_end = self.on_end, do_nothing
+        on_end, self.on_end = self.on_end, noop
         on_end()

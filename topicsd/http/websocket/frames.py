@@ -23,8 +23,8 @@ import msgspec
 
 from shared.contract.errors import Refusal
 from shared.http.answer import error_of
-from topicsd.stream.chunks import Piece
-from topicsd.stream.sse_frames import told_of
+from topicsd.stream.chunks import Chunk
+from topicsd.stream.sse_frames import tombstone_fields
 
 TEXT: Final = 0x81
 CLOSE: Final = 0x88
@@ -83,14 +83,14 @@ def error_message(refusal: Refusal, request_id: bytes = b"", topics: list[str] |
 # -- messages of a chunk -----------------------------------------------------------------------------------
 
 
-def frames_of(chunk: Piece) -> bytes:
+def frames_of(chunk: Chunk) -> bytes:
     """Return the messages of a chunk, empty if it has nothing to report."""
     if chunk.ws is None:
         chunk.ws = _frames(chunk)
     return chunk.ws
 
 
-def caught_up(chunk: Piece) -> bytes:
+def caught_up(chunk: Chunk) -> bytes:
     body = b'{"topic":"%b","epoch":%d,"head_seq":%d}' % (chunk.topic.encode(), chunk.epoch, chunk.head_seq)
     return message(b"caught_up", body)
 
@@ -99,12 +99,12 @@ def topic_deleted(topic: str, head_seq: int) -> bytes:
     return json_message(b"topic_deleted", {"topic": topic, "head_seq": head_seq, "reason": "deleted"})
 
 
-def _frames(chunk: Piece) -> bytes:
+def _frames(chunk: Chunk) -> bytes:
     frames = []
     tombstone = chunk.tombstone
     if tombstone is not None:
         range_fields = {"epoch": chunk.epoch, "to_seq": chunk.records_from}
-        frames.append(json_message(b"tombstone", told_of(tombstone, chunk) | range_fields))
+        frames.append(json_message(b"tombstone", tombstone_fields(tombstone, chunk) | range_fields))
     if chunk.count:
         template = (
             b'{"op":"record","topic":"%b","epoch":%d,"from_seq":%d,"to_seq":%d,"head_seq":%d,"records":[%b]}'

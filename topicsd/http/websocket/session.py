@@ -42,10 +42,10 @@ from topicsd.http.websocket.messages import (
 from topicsd.service.dispatch import Dispatch
 from topicsd.service.input.clamped import member
 from topicsd.service.watch.options import Place
-from topicsd.stream.chunks import Piece, Wanted
-from topicsd.stream.event_stream import CLOGGED_SECONDS_MAX, KEY_TAKEN_BACK, TOO_SLOW
+from topicsd.stream.chunks import Chunk, FeedSpec
+from topicsd.stream.event_stream import PAUSED_SECONDS_MAX, KEY_REVOKED, TOO_SLOW
 from topicsd.stream.feeds import Feeds
-from topicsd.stream.read_limiter import Pace
+from topicsd.stream.read_limiter import ReadLimiter
 from topicsd.stream.subscription import Subscription
 
 UNEXPECTED_ERROR: Final = "unexpected error"
@@ -63,7 +63,7 @@ class MessageConnection(Protocol):
 
     def write(self, frames: bytes) -> None: ...
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Resume: pass waiting messages to the session."""
         ...
 
@@ -113,7 +113,7 @@ class WsSession:
         self._key = key
         self._subscriptions: dict[str, Subscription] = {}
         self._paused: list[Subscription] = []
-        self._read_limiter = Pace(dispatch.handlers.loop, lambda: connection.is_paused, self._on_failure)
+        self._read_limiter = ReadLimiter(dispatch.handlers.loop, lambda: connection.is_paused, self._on_failure)
         self._publishing: set[WsCall] = set()
         self._waiting: tuple[Envelope, bytes] | None = None
         """The operation that starts when all operations in progress are answered."""
@@ -125,7 +125,7 @@ class WsSession:
 
     @property
     def is_busy(self) -> bool:
-        """Return whether no message is accepted now. `go_on` of the connection resumes when that changes."""
+        """Return whether no message is accepted now. `resume` of the connection resumes when that changes."""
         return (
             self._waiting is not None
             or self._pending_subscribe is not None
@@ -172,7 +172,7 @@ class WsSession:
         if self._is_draining and not self._publishing and self._pending_subscribe is None:
             self._end(SHUTTING_DOWN, "the server is shutting down", ws_frames.GOING_AWAY)
         elif not self.is_busy:
-            self._connection.go_on()
+            self._connection.resume()
 
     # -- publishing ----------------------------------------------------------------------------------------
 
@@ -266,12 +266,12 @@ class WsSession:
                 "earliest_seq": state.earliest_seq,
                 "epoch": state.epoch,
             }
-            feed = self._read_limiter.feed(self._feeds.feed(Wanted.of(name, pending.request)))
+            feed = self._read_limiter.feed(self._feeds.feed(FeedSpec.of(name, pending.request)))
             subscription = self._subscriptions[name] = Subscription(feed, seq, epoch, self)
             subscriptions.append(subscription)
         body = {"topics": topics, **member(pending.request.clamped)}
         self._connection.write(ws_frames.json_message(b"subscribed", body, pending.request_id))
-        self._read_limiter.go_on_with(subscriptions)
+        self._read_limiter.resume_all(subscriptions)
 
     def _unsubscribe(self, request_id: bytes, message: bytes) -> None:
         names = read_unsubscribe(message)
@@ -296,22 +296,22 @@ class WsSession:
     def hold(self, subscription: Subscription) -> None:
         self._paused.append(subscription)
 
-    def deliver(self, subscription: Subscription, chunk: Piece) -> None:
+    def deliver(self, subscription: Subscription, chunk: Chunk) -> None:
         frames = ws_frames.frames_of(chunk)
-        if not subscription.is_told_caught_up and chunk.is_at_head:
-            subscription.is_told_caught_up = True
+        if not subscription.has_reported_caught_up and chunk.is_at_head:
+            subscription.has_reported_caught_up = True
             frames = frames or ws_frames.caught_up(chunk)
         if frames:
             self._connection.write(frames)
 
     def interrupted(self, subscription: Subscription, refusal: Refusal) -> None:
-        name = subscription.feed.wanted.topic
+        name = subscription.feed.spec.topic
         if subscription.is_over:
             del self._subscriptions[name]
         self._connection.write(ws_frames.error_message(refusal, topics=[name]))
 
     def ended(self, subscription: Subscription) -> None:
-        name = subscription.feed.wanted.topic
+        name = subscription.feed.spec.topic
         del self._subscriptions[name]
         self._connection.write(ws_frames.topic_deleted(name, subscription.head_seq))
 
@@ -320,8 +320,8 @@ class WsSession:
     def ready(self) -> None:
         """Resume the paused subscriptions when the connection accepts data again."""
         subscriptions, self._paused = self._paused, []
-        self._read_limiter.go_on_with(subscriptions)
-        self._read_limiter.go_on()
+        self._read_limiter.resume_all(subscriptions)
+        self._read_limiter.resume()
 
     def _on_failure(self) -> None:
         self._connection.close(ws_frames.INTERNAL_ERROR, UNEXPECTED_ERROR)
@@ -329,10 +329,10 @@ class WsSession:
     def check_key(self) -> None:
         """End the session if its key was revoked. Called once a second."""
         if not self._is_over and not self._dispatch.keys.are_current(self._key):
-            self._end(UNAUTHORIZED, KEY_TAKEN_BACK, ws_frames.POLICY)
+            self._end(UNAUTHORIZED, KEY_REVOKED, ws_frames.POLICY)
 
     def too_slow(self) -> None:
-        message = f"the client read nothing for {CLOGGED_SECONDS_MAX:.0f} s"
+        message = f"the client read nothing for {PAUSED_SECONDS_MAX:.0f} s"
         self._end(TOO_SLOW, message, ws_frames.TRY_AGAIN_LATER)
 
     def drain(self) -> None:

@@ -96,7 +96,7 @@ class WorkOpener:
 
     def check_keys(self, keys: ApiKeys) -> None:
         """End the streams whose key was removed or no longer covers them."""
-        self._streams.end_where_not(lambda key_id, name: keys.allow(key_id, READ_AND_WRITE, [name]))
+        self._streams.end_revoked(lambda key_id, name: keys.allow(key_id, READ_AND_WRITE, [name]))
 
     @property
     def lagging_count(self) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from shared.ipc.link import LinkRequest, LinkCall
-from topicsd.stream.stream import Stream, do_nothing
+from topicsd.stream.stream import Stream, noop
 
 IN_FLIGHT_BYTES_MAX: Final = 256 << 10
 
@@ -26,8 +26,8 @@ class LinkStream:
         self._request = request
         self._in_flight = 0
         self.is_paused = False
-        self.on_ready: Callable[[], None] = do_nothing
-        self.on_lost: Callable[[], None] = do_nothing
+        self.on_ready: Callable[[], None] = noop
+        self.on_lost: Callable[[], None] = noop
         request.on_credit = self._credit
         request.cancel_wait = self._on_lost
         request.send_part(fields)
@@ -38,7 +38,7 @@ class LinkStream:
         self._request.send_part(data)
 
     def close(self) -> None:
-        self.on_lost = self.on_ready = do_nothing
+        self.on_lost = self.on_ready = noop
         self._request(b"")
 
     def _credit(self, size_bytes: int) -> None:

@@ -25,8 +25,8 @@ from topicsd.service.input.query import query_boolean
 from topicsd.service.render import encode, render_refusal
 from topicsd.service.shards.peers import Peers
 from topicsd.service.watch.body import decode_watch
-from topicsd.stream.sessions.create import Made, WatchMaking
-from topicsd.stream.sessions.sessions import SESSION_TTL_SECONDS, WatchSessions
+from topicsd.stream.sessions.create import CreatedSession, SessionCreator
+from topicsd.stream.sessions.sessions import SESSION_TTL_SECONDS, Sessions
 
 RETRY_AFTER_MS: Final = 1000
 
@@ -39,8 +39,8 @@ class WatchCreator:
         settings: Settings,
         ids: WatchIds,
         shard: int,
-        sessions: WatchSessions,
-        creation: WatchMaking,
+        sessions: Sessions,
+        creation: SessionCreator,
         links: LinkPool,
         clock: Clock,
         peers: Peers | None,
@@ -91,7 +91,7 @@ class WatchCreator:
             return
         self._in_progress += 1
 
-        def respond(result: Made | Refusal) -> None:
+        def respond(result: CreatedSession | Refusal) -> None:
             self._in_progress -= 1
             try:
                 status, body, fields = self._render(result, request, call.started)
@@ -106,7 +106,7 @@ class WatchCreator:
         started = self._monotonic()
         request = decode_watch_request(payload)
 
-        def respond(result: Made | Refusal) -> None:
+        def respond(result: CreatedSession | Refusal) -> None:
             status, body, fields = self._render(result, request, started)
             if self._peers is not None:
                 # After `watch_sessions`, which is up to date: a grant without a session is returned.
@@ -116,14 +116,14 @@ class WatchCreator:
         self._creation.make(request, respond)
 
     def _render(
-        self, result: Made | Refusal, request: WatchRequest, started: float
+        self, result: CreatedSession | Refusal, request: WatchRequest, started: float
     ) -> tuple[int, bytes, bytes]:
         """Return the status, body and further header fields."""
         if isinstance(result, Refusal):
             return render_refusal(result)
         definition = result.session.definition
         wid = self._ids.make(self._shard, definition.session)
-        columns = zip(definition.names, definition.from_seqs, result.stands, strict=True)
+        columns = zip(definition.names, definition.from_seqs, result.positions, strict=True)
         body = {
             "wid": wid,
             "stream_url": f"/v0/watch/{wid}",

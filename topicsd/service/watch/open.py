@@ -15,8 +15,8 @@ from shared.contract.errors import FORBIDDEN, GONE, NOT_ACCEPTABLE, NOT_FOUND, S
 from shared.contract.watch_id import WatchIds
 from topicsd.service.call import Call
 from topicsd.service.shards.stream_permits import StreamPermits
-from topicsd.stream.sessions.open import FIELDS, Answerer
-from topicsd.stream.sessions.sessions import WatchSession, WatchSessions
+from topicsd.stream.sessions.open import FIELDS, StreamRequest
+from topicsd.stream.sessions.sessions import Session, Sessions
 
 EVENT_STREAM: Final = ("text/event-stream", "text/*", "*/*")
 
@@ -27,17 +27,17 @@ STOPPING: Final = Refusal(SHUTTING_DOWN, "the server is shutting down", retry_af
 
 
 class OpenSession(Protocol):
-    def __call__(self, session: WatchSession, last_event_id: str, call: Answerer) -> None:
+    def __call__(self, session: Session, last_event_id: str, call: StreamRequest) -> None:
         """Open a stream on the session or refuse; sets `session.stream` before it returns."""
         ...
 
 
 class WatchOpener:
-    def __init__(self, ids: WatchIds, sessions: WatchSessions, permits: StreamPermits) -> None:
+    def __init__(self, ids: WatchIds, sessions: Sessions, permits: StreamPermits) -> None:
         self._ids = ids
         self._sessions = sessions
         self._permits = permits
-        self._key_ids: dict[WatchSession, str] = {}
+        self._key_ids: dict[Session, str] = {}
         """Key ids under which the streams of sessions are counted."""
         self.open_session: OpenSession
         self.is_draining = False
@@ -61,7 +61,7 @@ class WatchOpener:
             call.cancel_wait = wait.cancel
             self._permits.enter(key_id, wait.on_permit)
 
-    def _session_for(self, wid: str, key: ApiKey | None) -> WatchSession | Refusal:
+    def _session_for(self, wid: str, key: ApiKey | None) -> Session | Refusal:
         watch_id = self._ids.parse(wid)
         if watch_id is None:
             return NO_SESSION
@@ -76,7 +76,7 @@ class WatchOpener:
                 return NAME_NOT_COVERED
         return session
 
-    def enter(self, session: WatchSession, key_id: str, call: Call) -> None:
+    def enter(self, session: Session, key_id: str, call: Call) -> None:
         """Open a stream that has its permit."""
         is_current = self._sessions.find(session.definition.session) is session
         if self.is_draining or not is_current:
@@ -96,13 +96,13 @@ class WatchOpener:
         """Return the permit of a stream whose request was cancelled."""
         self._permits.leave(key_id)
 
-    def _open(self, session: WatchSession, call: Call) -> None:
+    def _open(self, session: Session, call: Call) -> None:
         try:
             self.open_session(session, call.fields.last_event_id, call)
         except Exception as error:
             call.fail("watch", error)
 
-    def on_stream_end(self, session: WatchSession) -> None:
+    def on_stream_end(self, session: Session) -> None:
         """Return the permit of a session whose stream has ended."""
         key_id = self._key_ids.pop(session, None)
         if key_id is not None:
@@ -112,7 +112,7 @@ class WatchOpener:
 class _PermitWait:
     """A request for a stream that waits for its permit."""
 
-    def __init__(self, opener: WatchOpener, session: WatchSession, key_id: str, call: Call) -> None:
+    def __init__(self, opener: WatchOpener, session: Session, key_id: str, call: Call) -> None:
         self._opener = opener
         self._session = session
         self._key_id = key_id

@@ -19,12 +19,12 @@ from topicsd.service.shards.stream_permits import StreamPermits
 from topicsd.service.watch.create import WatchCreator
 from topicsd.service.watch.open import WatchOpener
 from topicsd.stream.feeds import Feeds
-from topicsd.stream.remote_feed import Ways
-from topicsd.stream.route_runner import Forwards
-from topicsd.stream.sessions.create import WatchMaking, answer_stands
-from topicsd.stream.sessions.definition import Stand
-from topicsd.stream.sessions.open import WatchStreams
-from topicsd.stream.sessions.sessions import WatchSession, WatchSessions
+from topicsd.stream.remote_feed import RemoteShards
+from topicsd.stream.route_runner import RouteRunners
+from topicsd.stream.sessions.create import SessionCreator, answer_positions
+from topicsd.stream.sessions.definition import TopicPosition
+from topicsd.stream.sessions.open import SessionStreams
+from topicsd.stream.sessions.sessions import Session, Sessions
 
 WATCHING: Final = frozenset({LinkKind.FEED, LinkKind.CREATE_SESSION, LinkKind.TOPIC_HEADS})
 """Requests of other processes that this class answers."""
@@ -43,22 +43,22 @@ class Streams:
         peers: Peers | None,
     ) -> None:
         state = shard.state
-        ways = None if peers is None else Ways(links, peers.refusal, state.wake_queue, loop)
+        ways = None if peers is None else RemoteShards(links, peers.refusal, state.wake_queue, loop)
         self._state = state
         self.feeds = Feeds(state, loop, number, shard_count, ways)
-        self.sessions = WatchSessions(state, loop)
+        self.sessions = Sessions(state, loop)
         self.ids = WatchIds(shard.identity.instance, shard_count)
-        creation = WatchMaking(state, self.sessions, number, shard_count, ways)
+        creation = SessionCreator(state, self.sessions, number, shard_count, ways)
         self._creation = creation
-        self.route_runners = Forwards(state, loop, self.feeds, self._locate_source)
+        self.route_runners = RouteRunners(state, loop, self.feeds, self._locate_source)
         self.creator = WatchCreator(
             settings, self.ids, number, self.sessions, creation, links, state.clock, peers
         )
         self.permits = StreamPermits(settings, links, peers)
         self.opener = WatchOpener(self.ids, self.sessions, self.permits)
         self._other_count = self._other_lagging_count = 0
-        self._streams = WatchStreams(self.sessions, self.feeds, loop, state.clock, self.opener.on_stream_end)
-        self.opener.open_session = self._streams.open_watch
+        self._streams = SessionStreams(self.sessions, self.feeds, loop, state.clock, self.opener.on_stream_end)
+        self.opener.open_session = self._streams.open_session
         self._peers = peers
         self.sessions.on_change = self._publish
         self._publish()
@@ -66,7 +66,7 @@ class Streams:
     def _locate_source(self, name: str, reply: Callable[[SourcePosition | Refusal], object]) -> None:
         """Look up head, earliest seq and epoch of a route's source on another shard."""
 
-        def on_positions(positions: list[Stand | None] | Refusal) -> None:
+        def on_positions(positions: list[TopicPosition | None] | Refusal) -> None:
             if isinstance(positions, Refusal):
                 reply(positions)
             elif (position := positions[0]) is None:
@@ -94,7 +94,7 @@ class Streams:
             self.creator.create_counted(payload, link_request)
         else:
             assert kind == LinkKind.TOPIC_HEADS
-            answer_stands(self._state, payload, link_request)
+            answer_positions(self._state, payload, link_request)
 
     @property
     def lagging_count(self) -> int:
@@ -108,10 +108,10 @@ class Streams:
     def check_keys(self, keys: ApiKeys) -> None:
         """End the streams whose key was removed or no longer covers them."""
 
-        def may_continue(session: WatchSession) -> bool:
+        def may_continue(session: Session) -> bool:
             return keys.allow(session.definition.key_id, READ_ONLY, session.names)
 
-        self._streams.end_where_not(may_continue)
+        self._streams.end_revoked(may_continue)
 
     def drain(self) -> None:
         """End all streams with a final event, and refuse new ones."""

@@ -21,40 +21,40 @@ from shared.contract.watch_request import WatchRequest
 from shared.ipc.link import LinkKind
 from shared.ipc.placement import shard_of
 from topicsd.engine.state import ShardState
-from topicsd.stream.remote_feed import Ways
-from topicsd.stream.sessions.definition import NewSession, PositionRequest, Stand, define, local_positions
-from topicsd.stream.sessions.sessions import WatchSession, WatchSessions
+from topicsd.stream.remote_feed import RemoteShards
+from topicsd.stream.sessions.definition import NewSession, PositionRequest, TopicPosition, define, local_positions
+from topicsd.stream.sessions.sessions import Session, Sessions
 
 RETRY_AFTER_MS: Final = 1000
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_requests = msgspec.msgpack.Decoder(list[PositionRequest]).decode
-_decode_positions = msgspec.msgpack.Decoder(list[Stand | None]).decode
+_decode_positions = msgspec.msgpack.Decoder(list[TopicPosition | None]).decode
 
 
-class Made(NamedTuple):
-    session: WatchSession
-    stands: list[Stand]
+class CreatedSession(NamedTuple):
+    session: Session
+    positions: list[TopicPosition]
 
 
-OnSession = Callable[[Made | Refusal], None]
+OnSession = Callable[[CreatedSession | Refusal], None]
 
 
-def answer_stands(shard: ShardState, payload: bytes, reply: Callable[[bytes], object]) -> None:
+def answer_positions(shard: ShardState, payload: bytes, reply: Callable[[bytes], object]) -> None:
     """Answer a position request of another shard for topics of this shard."""
     local_positions(shard, _decode_requests(payload), lambda positions: reply(_encode(positions)))
 
 
-class WatchMaking:
+class SessionCreator:
     """The creation of sessions in one shard. `remote_shards` is None on a server of one shard."""
 
     def __init__(
         self,
         shard: ShardState,
-        sessions: WatchSessions,
+        sessions: Sessions,
         number: int = 0,
         shard_count: int = 1,
-        remote_shards: Ways | None = None,
+        remote_shards: RemoteShards | None = None,
     ) -> None:
         self._shard = shard
         self._sessions = sessions
@@ -79,7 +79,7 @@ class WatchMaking:
         return self._remote_shards.refusal(shard)
 
     @property
-    def _remote_shards(self) -> Ways:
+    def _remote_shards(self) -> RemoteShards:
         assert self._remote is not None, "a server of one shard owns every topic"
         return self._remote
 
@@ -87,7 +87,7 @@ class WatchMaking:
         self,
         shard: int,
         requests: Sequence[PositionRequest],
-        on_positions: Callable[[list[Stand | None] | Refusal], None],
+        on_positions: Callable[[list[TopicPosition | None] | Refusal], None],
     ) -> None:
         if shard == self._number:
             local_positions(self._shard, requests, on_positions)
@@ -102,7 +102,7 @@ class WatchMaking:
         message = f"shard {shard} does not answer"
         return self._refusal(shard) or Refusal(NOT_READY, message, {"shard": shard}, RETRY_AFTER_MS)
 
-    def store(self, request: WatchRequest, on_session: OnSession, positions: dict[str, Stand | None]) -> None:
+    def store(self, request: WatchRequest, on_session: OnSession, positions: dict[str, TopicPosition | None]) -> None:
         """Define and store the session, once the positions of all its topics are known."""
         new_session = define(secrets.token_bytes(SESSION_BYTES), request, positions)
         if isinstance(new_session, Refusal):
@@ -111,19 +111,19 @@ class WatchMaking:
             self._sessions.create(new_session.session, partial(self._on_stored, new_session, on_session))
 
     def _on_stored(
-        self, new_session: NewSession, on_session: OnSession, answer: WatchSession | Refusal
+        self, new_session: NewSession, on_session: OnSession, answer: Session | Refusal
     ) -> None:
-        on_session(answer if isinstance(answer, Refusal) else Made(answer, new_session.stands))
+        on_session(answer if isinstance(answer, Refusal) else CreatedSession(answer, new_session.positions))
 
 
 class _PositionQuery:
     """The query for the positions of one session's topics, here and in other shards."""
 
-    def __init__(self, creator: WatchMaking, request: WatchRequest, on_session: OnSession) -> None:
+    def __init__(self, creator: SessionCreator, request: WatchRequest, on_session: OnSession) -> None:
         self._creator = creator
         self._request = request
         self._on_session = on_session
-        self._positions: dict[str, Stand | None] = {}
+        self._positions: dict[str, TopicPosition | None] = {}
         self._pending_count = 0
         self._refusal: Refusal | None = None
 
@@ -132,7 +132,7 @@ class _PositionQuery:
         for shard, requests in by_shard.items():
             self._creator.ask(shard, requests, partial(self._on_answer, requests))
 
-    def _on_answer(self, requests: list[PositionRequest], answer: list[Stand | None] | Refusal) -> None:
+    def _on_answer(self, requests: list[PositionRequest], answer: list[TopicPosition | None] | Refusal) -> None:
         self._pending_count -= 1
         if isinstance(answer, Refusal):
             self._refusal = self._refusal or answer

@@ -16,7 +16,7 @@ from topicsd.engine.topic_admin import topic_not_found, topic_state
 from topicsd.log.control_frame import SessionFrame
 
 
-class Stand(NamedTuple):
+class TopicPosition(NamedTuple):
     """The position of a topic."""
 
     head_seq: int
@@ -28,7 +28,7 @@ class Stand(NamedTuple):
 
 class NewSession(NamedTuple):
     session: SessionFrame
-    stands: list[Stand]
+    positions: list[TopicPosition]
     """In the order of the session's topics."""
 
 
@@ -39,7 +39,7 @@ PositionRequest = tuple[str, Seek | None]
 def local_positions(
     shard: ShardState,
     requests: Sequence[PositionRequest],
-    on_positions: Callable[[list[Stand | None]], object],
+    on_positions: Callable[[list[TopicPosition | None]], object],
 ) -> None:
     """Call `on_positions` with the position of each topic of this shard; None if it does not exist.
 
@@ -65,15 +65,15 @@ def local_positions(
         seek(shard, name, target, partial(on_seek, name))
 
 
-def _position(shard: ShardState, name: str, from_seq: int | None) -> Stand | None:
+def _position(shard: ShardState, name: str, from_seq: int | None) -> TopicPosition | None:
     state = topic_state(shard, name)
     if isinstance(state, Refusal):
         return None
-    return Stand(state.head_seq, state.earliest_seq, state.epoch, from_seq)
+    return TopicPosition(state.head_seq, state.earliest_seq, state.epoch, from_seq)
 
 
 def define(
-    session: bytes, request: WatchRequest, positions: Mapping[str, Stand | None]
+    session: bytes, request: WatchRequest, positions: Mapping[str, TopicPosition | None]
 ) -> NewSession | Refusal:
     """Define a session, or refuse one that has no topic and so would never deliver a record.
 
@@ -82,7 +82,7 @@ def define(
     names: list[str] = []
     from_seqs: list[int] = []
     epochs: list[int] = []
-    ordered: list[Stand] = []
+    ordered: list[TopicPosition] = []
     columns = zip(request.names, request.from_seqs, request.epochs, strict=True)
     for name, from_seq, epoch in columns:
         position = positions[name]

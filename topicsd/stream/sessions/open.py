@@ -9,32 +9,32 @@ from shared.contract.errors import INVALID_REQUEST, UNAUTHORIZED, Refusal
 from shared.runtime.clock import Clock
 from shared.runtime.disk_thread import Loop
 from topicsd.stream.cursor_token import read_token
-from topicsd.stream.event_stream import KEY_TAKEN_BACK, SHUTTING_DOWN, TAKEN_OVER
+from topicsd.stream.event_stream import KEY_REVOKED, SHUTTING_DOWN, TAKEN_OVER
 from topicsd.stream.feeds import Feeds
-from topicsd.stream.sessions.sessions import WatchSession, WatchSessions
+from topicsd.stream.sessions.sessions import Session, Sessions
 from topicsd.stream.sse_stream import SseStream, rewind
 from topicsd.stream.stream import Stream
 
 FIELDS: Final = b"content-type: text/event-stream\r\ncache-control: no-store\r\nx-accel-buffering: no\r\n"
 
 
-class Answerer(Protocol):
+class StreamRequest(Protocol):
     """The request that opens the stream."""
 
     def open_stream(self, fields: bytes) -> Stream: ...
     def refuse(self, refusal: Refusal) -> None: ...
 
 
-class WatchStreams:
+class SessionStreams:
     """The session streams of one shard. `on_stream_end` is called with each session that lost its stream."""
 
     def __init__(
         self,
-        sessions: WatchSessions,
+        sessions: Sessions,
         feeds: Feeds,
         loop: Loop,
         clock: Clock,
-        on_stream_end: Callable[[WatchSession], None],
+        on_stream_end: Callable[[Session], None],
     ) -> None:
         self._sessions = sessions
         self._feeds = feeds
@@ -44,7 +44,7 @@ class WatchStreams:
         self._streams: set[_SessionStream] = set()
         self.lagging_count = 0
 
-    def open_watch(self, session: WatchSession, last_event_id: str, call: Answerer) -> None:
+    def open_session(self, session: Session, last_event_id: str, call: StreamRequest) -> None:
         """Open a stream on a session whose key and limits are already checked.
 
         If the stream opened, the session has it as `stream` on return.
@@ -61,11 +61,11 @@ class WatchStreams:
         self._streams.add(session_stream)
         session_stream.begin(stream, self._feeds, self._loop, self._clock)
 
-    def end_where_not(self, is_allowed: Callable[[WatchSession], bool]) -> None:
+    def end_revoked(self, is_allowed: Callable[[Session], bool]) -> None:
         """End the streams of sessions whose keys were revoked."""
         for one in list(self._streams):
             if not is_allowed(one.session):
-                one.sse.end(UNAUTHORIZED, KEY_TAKEN_BACK)
+                one.sse.end(UNAUTHORIZED, KEY_REVOKED)
 
     def drain(self) -> None:
         for one in list(self._streams):
@@ -82,7 +82,7 @@ class _SessionStream:
 
     sse: SseStream
 
-    def __init__(self, session: WatchSession, streams: WatchStreams) -> None:
+    def __init__(self, session: Session, streams: SessionStreams) -> None:
         self.session = session
         self._streams = streams
 
@@ -97,11 +97,11 @@ class _SessionStream:
     def ended(self) -> None:
         self._streams.ended(self)
 
-    def lags(self, is_lagging: bool) -> None:
+    def set_lagging(self, is_lagging: bool) -> None:
         self._streams.lagging_count += 1 if is_lagging else -1
 
 
-def _rewind(session: WatchSession, last_event_id: str) -> Refusal | None:
+def _rewind(session: Session, last_event_id: str) -> Refusal | None:
     cursor = read_token(last_event_id, session.names)
     if cursor is None:
         message = "last-event-id: must be the id of an event of this session"

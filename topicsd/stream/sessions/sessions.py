@@ -20,8 +20,8 @@ from topicsd.engine.requests import Reply
 from topicsd.engine.session_log import log_session_end, log_session
 from topicsd.engine.state import ShardState
 from topicsd.log import control_frame
-from topicsd.stream.chunks import Wanted
-from topicsd.stream.stream import do_nothing
+from topicsd.stream.chunks import FeedSpec
+from topicsd.stream.stream import noop
 
 SESSION_TTL_SECONDS: Final = 300.0
 # The number of sessions that end in one turn of the loop.
@@ -38,7 +38,7 @@ class AttachedStream(Protocol):
         ...
 
 
-class WatchSession:
+class Session:
     __slots__ = ("definition", "epochs", "has_memory", "idle_since", "seqs", "stream")
 
     def __init__(self, definition: Definition, has_memory: bool) -> None:
@@ -62,20 +62,20 @@ class WatchSession:
     def heartbeat_ms(self) -> int:
         return self.definition.heartbeat_ms
 
-    def feed_spec(self, name: str) -> Wanted:
-        return Wanted.of(name, self.definition)
+    def feed_spec(self, name: str) -> FeedSpec:
+        return FeedSpec.of(name, self.definition)
 
 
-class WatchSessions:
+class Sessions:
     def __init__(self, shard: ShardState, loop: Loop) -> None:
         self._shard = shard
         self._loop = loop
-        self._sessions: dict[bytes, WatchSession] = {}
-        self._idle: OrderedDict[WatchSession, None] = OrderedDict()
+        self._sessions: dict[bytes, Session] = {}
+        self._idle: OrderedDict[Session, None] = OrderedDict()
         """The session that was idle for the longest time is first."""
         self._has_timer = False
         self.stream_count = 0
-        self.on_change: Callable[[], None] = do_nothing
+        self.on_change: Callable[[], None] = noop
         """Called when the number of sessions or streams changes."""
         for definition in shard.watch_sessions.values():
             self._add(definition, has_memory=False)
@@ -83,7 +83,7 @@ class WatchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def find(self, session: bytes) -> WatchSession | None:
+    def find(self, session: bytes) -> Session | None:
         return self._sessions.get(session)
 
     def create(self, definition: Definition, reply: Reply) -> None:
@@ -94,15 +94,15 @@ class WatchSessions:
 
         log_session(self._shard, definition, on_stored)
 
-    def _add(self, definition: Definition, has_memory: bool) -> WatchSession:
-        session = self._sessions[definition.session] = WatchSession(definition, has_memory)
+    def _add(self, definition: Definition, has_memory: bool) -> Session:
+        session = self._sessions[definition.session] = Session(definition, has_memory)
         self._set_idle(session)
         self.on_change()
         return session
 
     # -- streams -------------------------------------------------------------------------------------------
 
-    def attach(self, session: WatchSession, stream: AttachedStream) -> None:
+    def attach(self, session: Session, stream: AttachedStream) -> None:
         previous, session.stream = session.stream, stream
         if previous is None:
             del self._idle[session]
@@ -111,7 +111,7 @@ class WatchSessions:
         else:
             previous.end_taken_over()
 
-    def detach(self, session: WatchSession, stream: AttachedStream) -> bool:
+    def detach(self, session: Session, stream: AttachedStream) -> bool:
         """Remove a stream that ended. Return whether it was still the session's stream."""
         if session.stream is not stream:
             return False
@@ -123,7 +123,7 @@ class WatchSessions:
 
     # -- idle times ----------------------------------------------------------------------------------------
 
-    def _set_idle(self, session: WatchSession) -> None:
+    def _set_idle(self, session: Session) -> None:
         session.idle_since = self._shard.clock.monotonic()
         self._idle[session] = None
         self._start_timer()

@@ -10,7 +10,7 @@ from tests.harness.h2_client import frame, request_headers
 from tests.harness.one_lane import HOME, OneLane
 from tests.harness.recording_transport import RecordingTransport
 from topicsd.http.http2.connection import STREAMS_TIMEOUT_SECONDS, Http2Connection
-from topicsd.stream.event_stream import CLOGGED_SECONDS_MAX
+from topicsd.stream.event_stream import PAUSED_SECONDS_MAX
 
 
 def paused_connection(path: str) -> tuple[OneLane, Http2Connection, RecordingTransport]:
@@ -45,7 +45,7 @@ def test_a_connection_without_streams_is_aborted_after_the_client_timeout() -> N
 def test_a_connection_with_a_stream_is_kept_until_the_stream_times_out() -> None:
     stage, connection, wire = paused_connection(f"/v0/topics/{HOME}/work?node=a")
     now = stage.one.clock.monotonic()
-    for seconds in (CLIENT_TIMEOUT_SECONDS + 1, CLOGGED_SECONDS_MAX + 1):
+    for seconds in (CLIENT_TIMEOUT_SECONDS + 1, PAUSED_SECONDS_MAX + 1):
         connection.check_timeouts(now + seconds)
         assert not wire.is_aborted
     connection.check_timeouts(now + STREAMS_TIMEOUT_SECONDS + 1)

@@ -13,7 +13,7 @@ from tests.harness.ws_client import TEXT, masked
 from topicsd.http.http1.timeouts import Connection, Lingering
 from topicsd.http.websocket import frames as ws_frames
 from topicsd.http.websocket.connection import WebSocketConnection
-from topicsd.stream.event_stream import CLOGGED_SECONDS_MAX, LAGGING_SECONDS
+from topicsd.stream.event_stream import PAUSED_SECONDS_MAX, LAGGING_SECONDS
 
 MESSAGE = masked(0x80 | TEXT, b"{}")
 
@@ -85,11 +85,11 @@ def test_messages_wait_while_the_session_is_busy() -> None:
     stage.connection.data_received(MESSAGE * 3)
     assert (len(session.messages), stage.wire.is_reading_paused) == (1, True)
     session.is_busy = False
-    stage.connection.go_on()
+    stage.connection.resume()
     assert len(session.messages) == 2
     session.on_message = lambda: None
     session.is_busy = False
-    stage.connection.go_on()
+    stage.connection.resume()
     assert (len(session.messages), stage.wire.is_reading_paused) == (3, False)
 
 
@@ -98,12 +98,12 @@ def test_messages_of_a_paused_client_wait_until_it_times_out() -> None:
     stage.connection.pause_writing()
     stage.connection.data_received(MESSAGE)
     assert stage.session.messages == []
-    stage.connection.check_timeouts(stage.clock.monotonic() + CLOGGED_SECONDS_MAX - 1)
+    stage.connection.check_timeouts(stage.clock.monotonic() + PAUSED_SECONDS_MAX - 1)
     assert stage.session.calls == []
     stage.connection.resume_writing()
     assert (stage.session.calls, len(stage.session.messages)) == (["ready"], 1)
     stage.connection.pause_writing()
-    stage.connection.check_timeouts(stage.clock.monotonic() + CLOGGED_SECONDS_MAX + 1)
+    stage.connection.check_timeouts(stage.clock.monotonic() + PAUSED_SECONDS_MAX + 1)
     assert stage.session.calls == ["ready", "too slow"]
 
 

@@ -9,13 +9,13 @@ import pytest
 from tests.harness.one_socket import texts_in
 from topicsd.engine.requests import Tombstone
 from topicsd.http.websocket.frames import caught_up, frames_of
-from topicsd.stream.chunks import Piece
+from topicsd.stream.chunks import Chunk
 
 RECORDS = b'{"$seq":3,"$ts":1,"data":1},{"$seq":4,"$ts":1,"data":2}'
 
 
-def _chunk(tombstone: Tombstone | None = None, count: int = 2, to_seq: int = 4, head_seq: int = 4) -> Piece:
-    return Piece("t", 9, 0, to_seq, head_seq, 3, count, RECORDS if count else b"", tombstone)
+def _chunk(tombstone: Tombstone | None = None, count: int = 2, to_seq: int = 4, head_seq: int = 4) -> Chunk:
+    return Chunk("t", 9, 0, to_seq, head_seq, 3, count, RECORDS if count else b"", tombstone)
 
 
 def _lost(reason: str) -> Tombstone:

@@ -18,7 +18,7 @@ from tests.harness.one_lane import AWAY, HOME, append, request
 from tests.unit.service.shards.test_caps import Capped
 from topicsd.service.call import Call
 from topicsd.stream.sessions.sessions import SESSION_TTL_SECONDS
-from topicsd.stream.stream import do_nothing
+from topicsd.stream.stream import noop
 
 NO_ANSWERS = (None, NEVER_SENT)
 _pack = msgspec.msgpack.encode
@@ -48,7 +48,7 @@ class FakeClientStream:
 
     def __init__(self) -> None:
         self.is_paused = False
-        self.on_ready = self.on_lost = do_nothing
+        self.on_ready = self.on_lost = noop
         self.written = b""
         self.is_closed = False
 

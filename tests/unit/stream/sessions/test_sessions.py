@@ -12,8 +12,8 @@ from topicsd.log import control_frame
 from topicsd.stream.sessions.sessions import (
     ENDED_PER_TURN_MAX,
     SESSION_TTL_SECONDS,
-    WatchSession,
-    WatchSessions,
+    Session,
+    Sessions,
 )
 
 TTL_MS = SESSION_TTL_SECONDS * 1000
@@ -33,9 +33,9 @@ class Home:
         self.begin()
 
     def begin(self) -> None:
-        self.sessions = WatchSessions(self.one.shard.state, self.one.loop)
+        self.sessions = Sessions(self.one.shard.state, self.one.loop)
 
-    def make(self, number: int = 1, name: str = "orders") -> WatchSession:
+    def make(self, number: int = 1, name: str = "orders") -> Session:
         reply = Told()
         definition = control_frame.SessionFrame(
             number.to_bytes(16), "", [name], [5], [7], limit=256, heartbeat_ms=15_000
@@ -43,7 +43,7 @@ class Home:
         self.sessions.create(definition, reply)
         self.one.settle()
         session = reply.answer
-        assert isinstance(session, WatchSession)
+        assert isinstance(session, Session)
         return session
 
     def has(self, number: int = 1) -> bool:
