@@ -268,7 +268,7 @@ def test_for_who_does_not_read_the_kernel_holds_no_more_than_a_little(
     assert known is not None
     with EventClient(server.ports[lane], f"/v0/watch/{wid}", buffer_bytes=4096) as stream:
         stream.begin()
-        session = server.dispatch.watching.sessions.find(known.session)
+        session = server.dispatch.streams.sessions.find(known.session)
         assert session is not None
         delivered, before = 1, 0
         while delivered > before:

@@ -254,4 +254,4 @@ def test_a_client_that_goes_without_a_word_is_forgotten(server: HttpServer, lane
             else:
                 raise AssertionError(f"after {leave}: {server.connections}")
         socket.close()
-    assert server.run(lambda: len(server.dispatch.watching.feeds._feeds)) == 0
+    assert server.run(lambda: len(server.dispatch.streams.feeds._feeds)) == 0

@@ -148,7 +148,7 @@ class HttpServer:
 
     def drain(self) -> None:
         def begin() -> None:
-            self.dispatch.drains = True
+            self.dispatch.is_draining = True
             for one in list(self.connections):
                 one.drain()
 

@@ -21,9 +21,9 @@ from topicsd.engine.requests import AppendRequest, NewRecord, ProducerSeq
 from topicsd.service.input.bodies import CursorBody, DeleteBody, DiffBody
 from topicsd.service.queues.bodies import ClaimBody, ExtendBody, NackBody
 from topicsd.service.queues.redrive_body import RedriveBody
-from topicsd.service.routes import ForwardBody
+from topicsd.service.routes import RouteBody
 from topicsd.service.watch.body import WatchBody
-from topicsd.service.watch.options import Place, StreamOptions
+from topicsd.service.watch.options import Position, StreamOptions
 
 PROJECT = Path(__file__).parents[2]
 API = PROJECT / "docs" / "api"
@@ -101,7 +101,7 @@ def test_every_field_of_a_route_is_listed_with_its_default() -> None:
     }
     defaults = {
         field.encode_name: None if field.default is msgspec.NODEFAULT else field.default
-        for field in msgspec.structs.fields(ForwardBody)
+        for field in msgspec.structs.fields(RouteBody)
     }
     assert listed == defaults
 
@@ -134,9 +134,9 @@ def source_of(kind: type) -> str:
         ("read.md", DiffBody),
         ("read.md", CursorBody),
         ("delete.md", DeleteBody),
-        ("routes.md", ForwardBody),
+        ("routes.md", RouteBody),
         ("watch.md", WatchBody),
-        ("watch.md", Place),
+        ("watch.md", Position),
         ("websocket.md", StreamOptions),
         ("queues.md", ClaimBody),
         ("queues.md", NackBody),

@@ -39,7 +39,7 @@ JOINED_BYTES_MAX = 32 << 10
 
 
 class CallConnection(Protocol):
-    def answered(self) -> None:
+    def flush_answers(self) -> None:
         """Send the finished responses at the front of the line; called after each answer."""
         ...
 
@@ -47,7 +47,7 @@ class CallConnection(Protocol):
         """Turn the connection over to a stream that begins with this response head."""
         ...
 
-    def give_to(self, protocol: asyncio.Protocol) -> None:
+    def switch_protocol(self, protocol: asyncio.Protocol) -> None:
         """Turn the connection over to another protocol, with the bytes after the request.
 
         If the connection is lost already, the new protocol is notified of that too.
@@ -70,7 +70,7 @@ class Call(msgspec.Struct, eq=False):
     """Cancels a handler's wait for a better answer, at shutdown or when the client is gone."""
     on_answer: Callable[[], None] | None = None
     """Called when the call is answered."""
-    closes: bool = False
+    is_last: bool = False
     """Whether the connection closes after the response."""
     is_head: bool = False
     """Whether only the head of the response is sent."""
@@ -97,7 +97,7 @@ class Call(msgspec.Struct, eq=False):
 
     def refuse(self, refusal: Refusal) -> None:
         if refusal.code == INTERNAL:
-            self.closes = True
+            self.is_last = True
         status, body, fields = render_refusal(refusal)
         self.send_parts([body], len(body), status, fields)
 
@@ -109,20 +109,20 @@ class Call(msgspec.Struct, eq=False):
 class HttpCall(Call, kw_only=True, eq=False):
     """A call on an HTTP/1.1 connection. Responses leave in the order of the requests."""
 
-    lane: CallConnection
+    connection: CallConnection
     is_old: bool = False
     """Whether the request is HTTP/1.0, whose clients need an explicit `keep-alive`."""
     answer: list[bytes | memoryview] | None = None
 
     def send(self, body: bytes, status: int = 200) -> None:
         """Send a small response in one write."""
-        if status != 200 or self.closes or self.is_head or self.is_old or self.on_answer is not None:
+        if status != 200 or self.is_last or self.is_head or self.is_old or self.on_answer is not None:
             self._send_special([body, NEWLINE], len(body) + 1, status, b"")
             return
         length = len(body)
         head = _SMALL_OK[length] if length < len(_SMALL_OK) else _OK % (length + 1)
         self.answer = [b"".join((head, body, NEWLINE))]
-        self.lane.answered()
+        self.connection.flush_answers()
 
     def send_parts(
         self, parts: Sequence[bytes | memoryview], length: int, status: int = 200, fields: bytes = b""
@@ -131,10 +131,10 @@ class HttpCall(Call, kw_only=True, eq=False):
             self.send(b"".join(parts), status)
             return
         is_plain = status == 200 and not fields and not self.fields.accept_encoding
-        if is_plain and not (self.closes or self.is_head or self.is_old or self.on_answer is not None):
+        if is_plain and not (self.is_last or self.is_head or self.is_old or self.on_answer is not None):
             whole = [_OK % (length + 1), *parts, NEWLINE]
             self.answer = [b"".join(whole)] if length < JOINED_BYTES_MAX else whole
-            self.lane.answered()
+            self.connection.flush_answers()
             return
         if not fields or CONTENT_TYPE not in fields:
             parts, length = [*parts, NEWLINE], length + 1
@@ -150,7 +150,7 @@ class HttpCall(Call, kw_only=True, eq=False):
     def _send_special(
         self, parts: Sequence[bytes | memoryview], length: int, status: int, fields: bytes
     ) -> None:
-        if self.closes:
+        if self.is_last:
             fields += CLOSE
         elif self.is_old:
             fields += KEEP_ALIVE
@@ -161,24 +161,24 @@ class HttpCall(Call, kw_only=True, eq=False):
         if self.on_answer is not None:
             on_answer, self.on_answer = self.on_answer, None
             on_answer()
-        self.lane.answered()
+        self.connection.flush_answers()
 
     def open_stream(self, fields: bytes) -> Stream:
         """Begin a response that ends with the connection, so that it needs no length."""
         # The connection ends its calls now, which would cancel the wait of this one.
         self.cancel_wait = None
         on_answer, self.on_answer = self.on_answer, None
-        stream = self.lane.open_stream(b"HTTP/1.1 200 OK\r\n%b%b\r\n" % (fields, CLOSE))
+        stream = self.connection.open_stream(b"HTTP/1.1 200 OK\r\n%b%b\r\n" % (fields, CLOSE))
         if on_answer is not None:
             on_answer()
         return stream
 
-    def give_to(self, protocol: asyncio.Protocol) -> None:
+    def switch_protocol(self, protocol: asyncio.Protocol) -> None:
         """Switch to another protocol, which sends the head of the response itself."""
         on_answer, self.on_answer = self.on_answer, None
         if on_answer is not None:
             on_answer()
-        self.lane.give_to(protocol)
+        self.connection.switch_protocol(protocol)
 
 
 Performance = Callable[[Call], dict[str, float]]

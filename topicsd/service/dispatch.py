@@ -70,38 +70,38 @@ class Dispatch:
         self._peers = peers
         self._connection_sender = connection_sender
         settings = handlers.settings
-        self.watching = Streams(handlers.shard, settings, handlers.loop, links, shard, shard_count, peers)
-        state, streams = handlers.shard.state, self.watching
+        self.streams = Streams(handlers.shard, settings, handlers.loop, links, shard, shard_count, peers)
+        state, streams = handlers.shard.state, self.streams
         diff = Diff(state, settings, handlers.loop, handlers.counts, streams.feeds)
         handlers.add("diff", diff.start)
         self._work = WorkOpener(state, settings, handlers.loop, streams.permits, streams.count_stream)
-        self.forward_rules = RouteRules(state, settings, links, peers is not None)
-        handlers.on_topic_deleted = self.forward_rules.on_topic_deleted
+        self.route_rules = RouteRules(state, settings, links, peers is not None)
+        handlers.on_topic_deleted = self.route_rules.on_topic_deleted
         counts = () if peers is None else (peers.slot.in_flight_by_key, peers.in_flight_elsewhere())
         self._in_flight = InFlight(settings.max_inflight_per_key, *counts)
         self._probes_need_key = settings.probe_auth
         self._remote_caller = RemoteCaller(
-            links, peers, handlers.loop, handlers.monotonic, lambda: self.drains
+            links, peers, handlers.loop, handlers.monotonic, lambda: self.is_draining
         )
-        self.dead_letters = DeadLetters(state, handlers.loop, self.ask_owner)
-        redrives = Redrives(state, handlers.loop, self.ask_owner, handlers.performance)
+        self.dead_letters = DeadLetters(state, handlers.loop, self.run_at_owner)
+        redrives = Redrives(state, handlers.loop, self.run_at_owner, handlers.performance)
         handlers.add("redrive", redrives.start)
         self._incoming_calls: set[IncomingCall] = set()
         self._idle: asyncio.Future[None] | None = None
         self.open_socket: OpenSocket = _no_sockets
         """Answers a request for a WebSocket, given the key of the request."""
         self.moved_count = 0
-        self.drains = False
+        self.is_draining = False
         self._is_grace_over = False
 
     @property
-    def forwarded_count(self) -> int:
+    def remote_count(self) -> int:
         return self._remote_caller.count
 
     @property
     def lagging_count(self) -> int:
         """Return the number of streams whose clients have not read for a while."""
-        return self.watching.lagging_count + self._work.lagging_count
+        return self.streams.lagging_count + self._work.lagging_count
 
     def owner_of(self, match: Match) -> int | None:
         """Return the shard that owns the request, or None for the supervisor."""
@@ -110,7 +110,7 @@ class Dispatch:
             return None
         if endpoint.variable == TOPIC:
             return shard_of(topic_id(match.name), self._shard_count)
-        wid = self.watching.ids.parse(match.name) if endpoint.variable == WATCH_ID else None
+        wid = self.streams.ids.parse(match.name) if endpoint.variable == WATCH_ID else None
         # A request without an owner is answered here, refused, or sent to the supervisor.
         return self.shard if wid is None else wid.shard
 
@@ -166,25 +166,25 @@ class Dispatch:
         elif endpoint.is_stream:
             self._open_stream(endpoint.operation, call, key)
         elif endpoint.variable == ROUTER:
-            self.forward_rules.put(call, key)
+            self.route_rules.put(call, key)
         else:
-            self.watching.creator.create(call, key)
+            self.streams.creator.create(call, key)
 
     def _open_stream(self, operation: str, call: Call, key: ApiKey | None) -> None:
         if operation == "work":
             self._work.open(call, key)
         else:
-            self.watching.opener.open(call, key)
+            self.streams.opener.open(call, key)
 
     def start_with_key(self, key: ApiKey | None, operation: str, call: Call) -> None:
         """Start an operation on a topic that the key of its connection permits."""
         refusal = None if key is None else self._bind(key, call, is_counted=True)
         if refusal is None:
-            self.ask_owner(operation, call)
+            self.run_at_owner(operation, call)
         else:
             call.refuse(refusal)
 
-    def ask_owner(self, operation: str, call: Call) -> None:
+    def run_at_owner(self, operation: str, call: Call) -> None:
         """Run an operation on a topic at its owner, without a check of keys."""
         try:
             owner = shard_of(topic_id(call.name), self._shard_count)
@@ -213,7 +213,7 @@ class Dispatch:
     def change_keys(self, keys: ApiKeys) -> None:
         """Replace the keys, and end streams that they no longer allow. WebSockets check themselves."""
         self.keys = keys
-        self.watching.check_keys(keys)
+        self.streams.check_keys(keys)
         self._work.check_keys(keys)
 
     def _bind(self, key: ApiKey, call: Call, is_counted: bool) -> Refusal | None:
@@ -273,8 +273,8 @@ class Dispatch:
 
     def drain(self) -> None:
         """Stop waiting for new records and jobs before the process ends; finish calls in flight."""
-        self.drains = True
-        self.watching.drain()
+        self.is_draining = True
+        self.streams.drain()
         self._work.drain()
         drain_claims(self.handlers.shard.state)
         self.handlers.loop.call_later(LINK_GRACE_SECONDS, self._cancel_incoming_waits)
@@ -284,7 +284,7 @@ class Dispatch:
         for call in list(self._incoming_calls):
             call.cancel()
 
-    async def answered_all(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Wait until all remote requests are answered."""
         if self._incoming_calls:
             self._idle = asyncio.get_running_loop().create_future()
@@ -298,7 +298,7 @@ class Dispatch:
         The caller makes sure that no call is unanswered. Unwritten output would be lost, so the connection
         stays while there is any.
         """
-        if self._connection_sender is None or self.drains or len(data) > DATA_BYTES_MAX:
+        if self._connection_sender is None or self.is_draining or len(data) > DATA_BYTES_MAX:
             return False
         if transport.get_write_buffer_size() or transport.is_closing():
             return False
@@ -324,11 +324,11 @@ class IncomingCall(Call, kw_only=True, eq=False):
         self, parts: Sequence[bytes | memoryview], length: int, status: int = 200, fields: bytes = b""
     ) -> None:
         # The asking process closes its connection, as it would after its own response.
-        self.reply(encode_answer(status, fields + CLOSE if self.closes else fields, parts))
+        self.reply(encode_answer(status, fields + CLOSE if self.is_last else fields, parts))
         self.dispatch.on_incoming_answered(self)
 
     def open_stream(self, fields: bytes) -> Stream:
-        # `answered_all` does not wait for streams: their shutdown ends them.
+        # `wait_until_idle` does not wait for streams: their shutdown ends them.
         self.dispatch.on_incoming_answered(self)
         return LinkStream(self.reply, fields)
 

@@ -44,7 +44,7 @@ from topicsd.service.input.tag_match import parse_match
 from topicsd.service.render import render_refusal
 
 
-class ForwardBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+class RouteBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     source: str
     dest: str
     preserve_node: bool = True
@@ -56,7 +56,7 @@ class ForwardBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     begin: Beginning = msgspec.field(name="from", default="head")
 
 
-_ROUTE: Final = JsonBody(ForwardBody, '{"source":"orders","dest":"billing"}')
+_ROUTE: Final = JsonBody(RouteBody, '{"source":"orders","dest":"billing"}')
 
 
 def decode_route_body(name: str, body: bytes, key: ApiKey | None, tag_bytes_max: int) -> RouteRule | Refusal:
@@ -84,7 +84,7 @@ def decode_route_body(name: str, body: bytes, key: ApiKey | None, tag_bytes_max:
     )
 
 
-def _refuse_topics(route: ForwardBody) -> Refusal | None:
+def _refuse_topics(route: RouteBody) -> Refusal | None:
     refusal = refuse_topic_name(route.source, "source") or refuse_topic_name(route.dest, "dest")
     if refusal is None and route.source == route.dest:
         message = f'dest: must differ from source, got "{route.dest}" for both'
@@ -108,14 +108,14 @@ def _tags(match: str | list[str] | None, bytes_max: int) -> list[str] | Refusal 
     return ["tag", "Glob", tag_match.tag + "*"] if tag_match.is_prefix else ["tag", "Eq", tag_match.tag]
 
 
-def _refuse_key(key: ApiKey | None, route: ForwardBody) -> Refusal | None:
+def _refuse_key(key: ApiKey | None, route: RouteBody) -> Refusal | None:
     for field, name in (("source", route.source), ("dest", route.dest)):
         if key is not None and not key.allows_name(name):
             return refuse_uncovered(field, name)
     return None
 
 
-FORWARDS: Final = frozenset({LinkKind.PUT_ROUTE, LinkKind.DELETE_ROUTE, LinkKind.LIST_ROUTES})
+ROUTE_REQUESTS: Final = frozenset({LinkKind.PUT_ROUTE, LinkKind.DELETE_ROUTE, LinkKind.LIST_ROUTES})
 """Requests of the supervisor to a worker."""
 RETRY_AFTER_MS: Final = 1000
 

@@ -36,11 +36,11 @@ from topicsd.http.http1.timeouts import Connection
 from topicsd.service.call import Call
 from topicsd.service.dispatch import Dispatch
 from topicsd.service.handlers import Handlers
-from topicsd.service.routes import FORWARDS
+from topicsd.service.routes import ROUTE_REQUESTS
 from topicsd.service.shards.caps import Caps
 from topicsd.service.shards.peers import Peers
 from topicsd.service.topic_list import list_topics
-from topicsd.service.watch.streams import WATCHING
+from topicsd.service.watch.streams import STREAM_REQUESTS
 from topicsd.worker.board_publisher import BEAT_SECONDS, BoardPublisher
 from topicsd.worker.receiver import HandOverReceiver
 from topicsd.worker.spec import SPEC_VARIABLE, Spec
@@ -215,10 +215,10 @@ class Worker:
             self._dispatch.answer_link(payload, request)
         elif kind == LinkKind.LIST_TOPICS:
             list_topics(self._shard.state, payload, request)
-        elif kind in WATCHING:
-            self._dispatch.watching.answer_link(kind, payload, request)
-        elif kind in FORWARDS:
-            self._dispatch.forward_rules.answer_link(kind, payload, request)
+        elif kind in STREAM_REQUESTS:
+            self._dispatch.streams.answer_link(kind, payload, request)
+        elif kind in ROUTE_REQUESTS:
+            self._dispatch.route_rules.answer_link(kind, payload, request)
         elif kind == LinkKind.KEYS:
             self._dispatch.change_keys(parse_keys(payload.decode()))
             request(b"taken")
@@ -273,7 +273,7 @@ class Worker:
                     self._drain_progress.clear()
                     await self._drain_progress.wait()
                 # Requests over the links are answered as long as another worker may send them.
-                await self._dispatch.answered_all()
+                await self._dispatch.wait_until_idle()
                 self._slot.connections = len(self._connections)
                 while not self._is_drain_skipped and self._may_receive_requests(started):
                     self._drain_progress.clear()
@@ -286,7 +286,7 @@ class Worker:
         When all workers are stopped together, some learn of it later than others.
         """
         is_recent = self._clock.monotonic() - started < STOP_NOTICE_SECONDS
-        return self._peers.is_anyone_draining() or (is_recent and self._peers.is_anyone_ready())
+        return self._peers.has_draining_peer() or (is_recent and self._peers.has_ready_peer())
 
     # -- the board -----------------------------------------------------------------------------------------
 
@@ -300,7 +300,7 @@ class Worker:
         assert self._shard is not None
         self._publisher.publish(self._shard, self._handlers.counts)
         self._slot.connections = len(self._connections)
-        self._slot.forwarded_total = self._dispatch.forwarded_count
+        self._slot.forwarded_total = self._dispatch.remote_count
         self._slot.handed_over_total = self._dispatch.moved_count
         self._slot.lagging_streams = self._dispatch.lagging_count
         self._slot.receiver_pauses_total = self._receiver.pause_count

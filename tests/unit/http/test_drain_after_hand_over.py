@@ -17,7 +17,7 @@ def _output_of_drain(first: bytes) -> RecordingTransport:
         wire = RecordingTransport()
         connection = Http1Connection(stage.dispatch, stage.heads, stage, first)
         connection.connection_made(wire)
-        stage.dispatch.drains = True
+        stage.dispatch.is_draining = True
         connection.drain()
         stage.settle()
         return wire

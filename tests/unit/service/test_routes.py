@@ -88,7 +88,7 @@ class DestinationShard:
     def ask(self, kind: LinkKind, request: object) -> bytes:
         answers: list[bytes] = []
         link_request = cast(LinkRequest, answers.append)
-        self.lane.dispatch.forward_rules.answer_link(kind, encode_route_message(request), link_request)
+        self.lane.dispatch.route_rules.answer_link(kind, encode_route_message(request), link_request)
         self.one.settle()
         (answer,) = answers
         return answer

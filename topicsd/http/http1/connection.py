@@ -306,23 +306,23 @@ class Http1Connection(asyncio.Protocol):
         started: float,
         shared_body: SharedBody | None = None,
     ) -> None:
-        call = HttpCall("", known.line.query, known_fields.fields, body, started, lane=self)
+        call = HttpCall("", known.line.query, known_fields.fields, body, started, connection=self)
         if shared_body is not None:
             call.shared_body = shared_body
         if not (known_fields.is_plain and known.is_plain):
             call.is_head = known.line.method == "HEAD"
             call.is_old = known.line.minor_version == 0
-            call.closes = not keeps_alive(known.line, known_fields.fields)
+            call.is_last = not keeps_alive(known.line, known_fields.fields)
         if self._affinity is not None:
             self._affinity.count(known.owner)
         elif known.owner != self._shard:
             self._affinity = ShardAffinity(self._shard, self._opened_at)
             self._affinity.count(known.owner)
-        is_draining = self._dispatch.drains
+        is_draining = self._dispatch.is_draining
         if is_draining:
-            call.closes = True
+            call.is_last = True
         # No request is started after the last request of a connection.
-        self._may_append = known.is_append and not call.closes
+        self._may_append = known.is_append and not call.is_last
         self._calls.append(call)
         self._dispatch.start(known.match, known.owner, call)
         if is_draining:
@@ -367,7 +367,7 @@ class Http1Connection(asyncio.Protocol):
 
     # -- answering -----------------------------------------------------------------------------------------
 
-    def answered(self) -> None:
+    def flush_answers(self) -> None:
         """Send the responses that are ready, in the order of the requests."""
         if self._is_closing:
             return
@@ -378,7 +378,7 @@ class Http1Connection(asyncio.Protocol):
                 self._transport.write(answer[0])
             else:
                 self._transport.writelines(answer)
-            if call.closes:
+            if call.is_last:
                 self._close()
                 return
         if self._is_starting:
@@ -401,7 +401,7 @@ class Http1Connection(asyncio.Protocol):
         self._forget()
         return ConnectionStream(self._transport, self._connections, self._monotonic, head)
 
-    def give_to(self, protocol: asyncio.Protocol) -> None:
+    def switch_protocol(self, protocol: asyncio.Protocol) -> None:
         """Hand the connection of the first call over to another protocol, with the bytes read."""
         if self._is_closing:
             protocol.connection_lost(None)
@@ -427,8 +427,8 @@ class Http1Connection(asyncio.Protocol):
         if self._calls:
             # The same bytes are refused again once the earlier requests are answered.
             return 0
-        call = HttpCall("", "", NO_FIELDS, b"", self._waiting_since, lane=self)
-        call.closes = self._is_refused = True
+        call = HttpCall("", "", NO_FIELDS, b"", self._waiting_since, connection=self)
+        call.is_last = self._is_refused = True
         self._calls.append(call)
         call.refuse(refusal)
         return 0
@@ -477,7 +477,7 @@ class Http1Connection(asyncio.Protocol):
         if self._is_closing:
             return
         if self._calls:
-            self._calls[-1].closes = True
+            self._calls[-1].is_last = True
             self._may_append = False
             self._cancel_waits()
         elif self._pending:

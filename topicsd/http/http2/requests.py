@@ -196,7 +196,7 @@ class Requests:
         assert exchange.head is not None
         known = exchange.head.known_line
         self._dispatch.start(known.match, known.owner, call)
-        if self.is_cancelling_waits or self._dispatch.drains:
+        if self.is_cancelling_waits or self._dispatch.is_draining:
             exchange.cancel_wait()
 
     # -- calls of an exchange ------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from topicsd.service.input.bodies import (
     refuse_nul_in,
 )
 from topicsd.service.input.json_body import JsonBody
-from topicsd.service.watch.options import Place, StreamOptions
+from topicsd.service.watch.options import Position, StreamOptions
 
 REQUEST_ID_BYTES_MAX: Final = 256
 
@@ -50,7 +50,7 @@ class Publish(msgspec.Struct, gc=False):
 
 
 class Subscribe(NamedTuple):
-    positions: dict[str, Place]
+    positions: dict[str, Position]
     nodes: frozenset[str]
     limit: int
     bytes_max: int
@@ -70,7 +70,7 @@ class _Subscribe(StreamOptions, gc=False, kw_only=True):
     op: msgspec.Raw = _NOTHING
     request_id: msgspec.Raw = _NOTHING
     topic: str | None = None
-    topics: str | list[str] | dict[str, Place] | None = None
+    topics: str | list[str] | dict[str, Position] | None = None
     from_seq: int | None = None
     after_seq: int | None = None
     tail: bool = False
@@ -156,13 +156,13 @@ def read_subscribe(message: bytes, settings: Settings, clock: Clock) -> Subscrib
     request = _SUBSCRIBE.decode(message)
     if isinstance(request, Refusal):
         return request
-    shared = Place(
+    shared = Position(
         request.from_seq, request.after_seq, request.tail, request.epoch, request.from_ts, request.last
     )
     topics = request.topics
     if isinstance(topics, dict):
         # The position beside the topics applies to topics without a position of their own.
-        positions = {name: shared if position == Place() else position for name, position in topics.items()}
+        positions = {name: shared if position == Position() else position for name, position in topics.items()}
         if request.topic is not None:
             return _wrong("topics", "must not be sent together with topic")
     else:
@@ -174,7 +174,7 @@ def read_subscribe(message: bytes, settings: Settings, clock: Clock) -> Subscrib
     refusal = (
         _settle_positions(positions, shared, settings.max_watch_topics, clock)
         or _refuse_nodes(nodes, message, settings)
-        or request.settle()
+        or request.resolve()
     )
     return refusal or Subscribe(
         positions,
@@ -207,14 +207,14 @@ def _names(topic: str | None, topics: str | list[str] | None) -> list[str] | Ref
 
 
 def _settle_positions(
-    positions: dict[str, Place], shared: Place, topics_max: int, clock: Clock
+    positions: dict[str, Position], shared: Position, topics_max: int, clock: Clock
 ) -> Refusal | None:
     if not positions:
         return _wrong("topics", "must not be empty")
     if len(positions) > topics_max:
         return too_many_topics(len(positions), topics_max)
     for name, position in positions.items():
-        refusal = position.settle("" if position is shared else f"topics.{name[:256]}.", clock)
+        refusal = position.resolve("" if position is shared else f"topics.{name[:256]}.", clock)
         if refusal is not None:
             return refusal
     return None

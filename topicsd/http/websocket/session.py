@@ -41,7 +41,7 @@ from topicsd.http.websocket.messages import (
 )
 from topicsd.service.dispatch import Dispatch
 from topicsd.service.input.clamped import member
-from topicsd.service.watch.options import Place
+from topicsd.service.watch.options import Position
 from topicsd.stream.chunks import Chunk, FeedSpec
 from topicsd.stream.event_stream import PAUSED_SECONDS_MAX, KEY_REVOKED, TOO_SLOW
 from topicsd.stream.feeds import Feeds
@@ -202,7 +202,7 @@ class WsSession:
             self._connection.write(ws_frames.message(b"ack", body, call.request_id))
         else:
             self._connection.write(ws_frames.message(b"error", error_in(body), call.request_id))
-        if call.closes:
+        if call.is_last:
             # An unexpected error ends the connection.
             self._connection.close(ws_frames.INTERNAL_ERROR, UNEXPECTED_ERROR)
         else:
@@ -222,9 +222,9 @@ class WsSession:
         # The owner of each topic knows its head.
         for name, position in request.positions.items():
             call = self._call(name, "touch=false" + position.query, b"", request_id, self._on_topic_state)
-            self._dispatch.ask_owner("topic_state", call)
+            self._dispatch.run_at_owner("topic_state", call)
 
-    def _refuse_topics(self, positions: dict[str, Place]) -> Refusal | None:
+    def _refuse_topics(self, positions: dict[str, Position]) -> Refusal | None:
         topics_max = self._dispatch.handlers.settings.max_watch_topics
         count = len(self._subscriptions.keys() | positions.keys())
         if count > topics_max:

@@ -34,7 +34,7 @@ SHUTDOWN: Final = Refusal(SHUTTING_DOWN, "the server is shutting down", retry_af
 class WebSockets:
     def __init__(self, dispatch: Dispatch, connections: Connections) -> None:
         self._dispatch = dispatch
-        self._watching = dispatch.watching
+        self._watching = dispatch.streams
         self._connections = connections
 
     def open(self, call: Call, key: ApiKey | None) -> None:
@@ -51,7 +51,7 @@ class WebSockets:
             call.refuse(refusal)
             return
         self._watching.count_stream(1)
-        if self._dispatch.drains:
+        if self._dispatch.is_draining:
             self._release(key)
             call.refuse(SHUTDOWN)
         else:
@@ -77,7 +77,7 @@ class WebSockets:
         )
         connection.on_end = partial(self._release, key)
         connection.on_lag = self._watching.count_lagging
-        call.give_to(connection)
+        call.switch_protocol(connection)
 
     def _refuse(self, call: Call, has_key: bool) -> Refusal | None:
         fields = call.fields
@@ -94,7 +94,7 @@ class WebSockets:
         if not has_key and not _is_same_origin(fields):
             message = "origin: must be this server: another origin needs a key, and the server has no keys"
             return Refusal(FORBIDDEN, message, {"field": "origin"})
-        if self._dispatch.drains:
+        if self._dispatch.is_draining:
             return SHUTDOWN
         return None
 

@@ -43,11 +43,11 @@ class Peers:
             return None
         return shard_refusal(shard, state)
 
-    def is_anyone_draining(self) -> bool:
+    def has_draining_peer(self) -> bool:
         """Return whether another worker that is also stopping still has connections."""
         return any(slot.state is WorkerState.DRAINING and slot.connections for slot in self._others())
 
-    def is_anyone_ready(self) -> bool:
+    def has_ready_peer(self) -> bool:
         """Return whether another worker is ready, and so not stopping or not yet notified."""
         return any(slot.state is WorkerState.READY for slot in self._others())
 

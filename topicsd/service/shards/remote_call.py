@@ -146,7 +146,7 @@ class RemoteCall(msgspec.Struct, eq=False):
         elif answer:
             status, fields, body = decode_answer(answer)
             if fields.endswith(CLOSE):
-                call.closes, fields = True, fields.removesuffix(CLOSE)
+                call.is_last, fields = True, fields.removesuffix(CLOSE)
             call.send_parts([body], len(body), status, fields)
         elif (answer == NEVER_SENT and self.first_sent < 0) or self.request.operation not in WRITES:
             call.refuse(self._unavailable())

@@ -15,7 +15,7 @@ from shared.text.units import duration_ms
 from topicsd.service.input.bodies import refuse_node, refuse_nul_in
 from topicsd.service.input.bound_names import refuse_uncovered
 from topicsd.service.input.json_body import JsonBody
-from topicsd.service.watch.options import Place, StreamOptions
+from topicsd.service.watch.options import Position, StreamOptions
 
 HEARTBEAT_MS_MIN: Final = 1000
 HEARTBEAT_MS_MAX: Final = 60_000
@@ -24,7 +24,7 @@ NODES_MAX: Final = 256
 
 
 class WatchBody(StreamOptions, gc=False, kw_only=True):
-    topics: dict[str, Place]
+    topics: dict[str, Position]
     heartbeat_ms: int | str = 15_000
 
 
@@ -41,7 +41,7 @@ def decode_watch(
     nodes = watch.nodes
     heartbeat_ms = _heartbeat_ms(watch)
     refusal = (
-        watch.settle()
+        watch.resolve()
         or (heartbeat_ms if isinstance(heartbeat_ms, Refusal) else None)
         or _resolve_topics(watch.topics, settings.max_watch_topics, clock)
         or _refuse_nodes(nodes, settings.max_node_bytes)
@@ -82,12 +82,12 @@ def _heartbeat_ms(watch: WatchBody) -> int | Refusal:
     return Refusal(INVALID_REQUEST, message, {"field": "heartbeat_ms"})
 
 
-def _resolve_topics(topics: dict[str, Place], count_max: int, clock: Clock) -> Refusal | None:
+def _resolve_topics(topics: dict[str, Position], count_max: int, clock: Clock) -> Refusal | None:
     if not 1 <= len(topics) <= count_max:
         message = f"topics: must have 1 to {count_max} entries, got {len(topics)}"
         return Refusal(INVALID_REQUEST, message, {"field": "topics", "max": count_max})
     for name, position in topics.items():
-        refusal = refuse_topic_name(name, "topics") or position.settle(f"topics.{name}.", clock)
+        refusal = refuse_topic_name(name, "topics") or position.resolve(f"topics.{name}.", clock)
         if refusal is not None:
             return refusal
     return None

@@ -20,7 +20,7 @@ BATCH_BYTES_OF_ZERO: Final = 1 << 20
 BATCH_BYTES_MAX: Final = 8 << 20
 
 
-class Place(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+class Position(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """A position: after a seq of an epoch, at a time, from the end, or at the next record."""
 
     from_seq: int | None = None
@@ -45,7 +45,7 @@ class Place(msgspec.Struct, forbid_unknown_fields=True, gc=False):
         """Return whether the request names a position that needs no lookup."""
         return self.tail or self.from_seq is not None or self.epoch is not None
 
-    def settle(self, prefix: str, clock: Clock) -> Refusal | None:
+    def resolve(self, prefix: str, clock: Clock) -> Refusal | None:
         """Resolve the position to numbers and check its bounds; `prefix` precedes field names."""
         seq = one_position(prefix, self.from_seq, self.after_seq)
         if isinstance(seq, Refusal):
@@ -80,7 +80,7 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, gc=False, kw_onl
     include_data: bool = True
     consistency: Consistency = "eventual"
 
-    def settle(self) -> Refusal | None:
+    def resolve(self) -> Refusal | None:
         """Resolve the size to bytes and check the bounds. Values over a maximum are clamped."""
         size = size_bytes("max_batch_bytes", self.max_batch_bytes)
         if isinstance(size, Refusal):

@@ -26,7 +26,7 @@ from topicsd.stream.sessions.definition import TopicPosition
 from topicsd.stream.sessions.open import SessionStreams
 from topicsd.stream.sessions.sessions import Session, Sessions
 
-WATCHING: Final = frozenset({LinkKind.FEED, LinkKind.CREATE_SESSION, LinkKind.TOPIC_HEADS})
+STREAM_REQUESTS: Final = frozenset({LinkKind.FEED, LinkKind.CREATE_SESSION, LinkKind.TOPIC_HEADS})
 """Requests of other processes that this class answers."""
 READ_ONLY: Final = frozenset({READ})
 

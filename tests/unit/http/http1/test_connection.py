@@ -208,7 +208,7 @@ def test_a_drain_closes_an_idle_connection_at_once(lane: OneLane) -> None:
 
 def test_a_drain_answers_requests_in_progress_and_starts_no_more(lane: OneLane) -> None:
     lane.receive(*(append(HOME) for _ in range(AHEAD_MAX + 5)))
-    lane.dispatch.drains = True
+    lane.dispatch.is_draining = True
     lane.lane.drain()
     assert lane.wire.written == b""
     lane.settle()
@@ -222,7 +222,7 @@ def test_a_drain_cancels_long_polls(lane: OneLane) -> None:
     timers = lane.one.loop.timer_count
     lane.receive(diff(HOME, b'{"from_seq":1,"wait_ms":30000}'))
     assert lane.one.loop.timer_count == timers + 1
-    lane.dispatch.drains = True
+    lane.dispatch.is_draining = True
     lane.lane.drain()
     assert _bodies(lane.wire.written)[0]["records"] == []
     assert lane.one.loop.timer_count == timers

@@ -60,17 +60,17 @@ def test_totals_of_the_other_shards_exclude_this_shard(small: SmallBoard, clock:
         slot.topics, slot.bytes_live, slot.connections = 10**shard, 100 * 10**shard, 1
     peers = Peers(small.board, clock, 1)
     assert (peers.topics_elsewhere(), peers.bytes_elsewhere()) == (101, 10_100)
-    assert not peers.is_anyone_draining()
+    assert not peers.has_draining_peer()
     small.board.slot(1).state = WorkerState.DRAINING
-    assert not peers.is_anyone_draining()
+    assert not peers.has_draining_peer()
     small.board.slot(2).state = WorkerState.DRAINING
-    assert peers.is_anyone_draining()
+    assert peers.has_draining_peer()
 
 
 def test_a_ready_peer_may_still_send_requests(small: SmallBoard, clock: ManualClock) -> None:
     peers = Peers(small.board, clock, 1)
     small.board.slot(1).state = WorkerState.DRAINING
-    assert peers.is_anyone_ready()
+    assert peers.has_ready_peer()
     for shard in (0, 2):
         small.board.slot(shard).state = WorkerState.DRAINING
-    assert not peers.is_anyone_ready()
+    assert not peers.has_ready_peer()

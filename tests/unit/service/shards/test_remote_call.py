@@ -93,7 +93,7 @@ def test_retries_end_when_the_client_disconnects_or_the_process_drains(lane: One
     lane.receive(KEYED)
     _answer(lane, None)
     assert lane.one.loop.timer_count == timers + 1
-    lane.dispatch.drains = True
+    lane.dispatch.is_draining = True
     lane.lane.drain()
     assert _status(lane) == 504
     assert lane.one.loop.timer_count == timers
@@ -294,7 +294,7 @@ def test_a_wait_ends_when_the_requesting_process_cancels_it_or_disconnects(lane:
 
 
 def test_an_open_stream_is_not_cancelled_until_its_client_disconnects(lane: OneLane) -> None:
-    wid = lane.dispatch.watching.ids.make(1, bytes(16))
+    wid = lane.dispatch.streams.ids.make(1, bytes(16))
     lane.receive(request("GET", f"/v0/watch/{wid}", b""))
     (link_call,) = lane.links.questions
     assert link_call.on_part is not None
@@ -479,7 +479,7 @@ def test_a_connection_stays_when_the_other_shard_rejects_it_and_retries_after_a_
 def test_a_connection_stays_in_its_first_second_and_during_a_drain() -> None:
     assert MovableConnection(seconds=0.9).stays
     connection = MovableConnection()
-    connection.lane.dispatch.drains = True
+    connection.lane.dispatch.is_draining = True
     assert connection.stays
 
 

@@ -98,7 +98,7 @@ def encoded_request(*names: str, **changed: Any) -> bytes:
 
 def make(worker: Capped, payload: bytes) -> SingleAnswer:
     answer = SingleAnswer()
-    worker.dispatch.watching.creator.create_counted(payload, answer)  # type: ignore[arg-type]
+    worker.dispatch.streams.creator.create_counted(payload, answer)  # type: ignore[arg-type]
     worker.settle()
     return answer
 
@@ -185,7 +185,7 @@ def test_a_shard_that_does_not_answer_is_named(worker: Capped, answer: bytes | N
 def request_permit(worker: Capped, call: StreamCall) -> Any:
     """Request the stream; return the callback for the answer of the supervisor."""
     worker.links.asked.clear()
-    worker.dispatch.watching.opener.open(call, None)
+    worker.dispatch.streams.opener.open(call, None)
     ((peer, kind, payload, on_permit),) = worker.links.asked
     assert (peer, kind, payload) == (SUPERVISOR, LinkKind.ENTER_STREAM, _pack([worker.own_slot.pid, ""]))
     return on_permit
@@ -246,7 +246,7 @@ def test_two_concurrent_streams_of_a_session_share_one_permit(worker: Capped) ->
     assert not second.stream.is_closed
     assert (returned_permits(worker), worker.own_slot.sse_connections) == (1, 1)
     third = stream_call(wid)
-    worker.dispatch.watching.opener.open(third, None)
+    worker.dispatch.streams.opener.open(third, None)
     assert third.stream is not None
     assert (second.stream.is_closed, returned_permits(worker)) == (True, 1)
     third.stream.on_lost()
@@ -257,11 +257,11 @@ def test_a_drain_ends_streams_and_refuses_new_ones(worker: Capped) -> None:
     wid = session_of(worker)
     first, second = stream_call(wid), stream_call(wid)
     request_permit(worker, first)(_pack(""))
-    worker.dispatch.watching.drain()
+    worker.dispatch.streams.drain()
     assert first.stream is not None
     assert first.stream.is_closed
     assert b'"shutting_down"' in first.stream.written
-    worker.dispatch.watching.opener.open(second, None)
+    worker.dispatch.streams.opener.open(second, None)
     assert second.status == 503
 
 
