@@ -60,7 +60,7 @@ class Latency(msgspec.Struct, frozen=True):
     max: float
 
 
-class Measured(msgspec.Struct, frozen=True):
+class LoadResult(msgspec.Struct, frozen=True):
     """The result of a load.
 
     `answers` and `per_second` are of the measured time, `sent` is of the whole run.
@@ -140,7 +140,7 @@ def arguments(port: int, load: Load, body_file: str | None) -> list[str]:
     return given + [flag for flag, is_on in flags.items() if is_on]
 
 
-def run(port: int, load: Load) -> Measured:
+def run(port: int, load: Load) -> LoadResult:
     """Run the load against the server at 127.0.0.1:port; return the result."""
     command = program()
     # A closed loop of a number of requests takes as long as the server does; every other load has a known
@@ -153,4 +153,4 @@ def run(port: int, load: Load) -> Measured:
         done = subprocess.run([command, *given], capture_output=True, text=True, check=False, timeout=timeout)
     if done.returncode:
         raise LoadFailed(done.stderr.strip() or f"load ended with {done.returncode}")
-    return msgspec.json.decode(done.stdout, type=Measured)
+    return msgspec.json.decode(done.stdout, type=LoadResult)

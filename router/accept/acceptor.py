@@ -1,7 +1,7 @@
 """An acceptor: the process that accepts connections, reads request lines and hands over.
 
 An acceptor passes a connection that no worker answers to the supervisor, in the same way as it hands others
-to workers. With `TOPICS_FRONTS=1` the supervisor is the acceptor, with the same `AcceptLoop` and `Front`.
+to workers. With `TOPICS_FRONTS=1` the supervisor is the acceptor, with the same `AcceptLoop` and `ConnectionRouter`.
 
 E1  An acceptor owns nothing: its listening sockets and the channels to the workers belong to the supervisor,
     and it may die at any moment. Only the connections that it was reading are lost then.
@@ -24,7 +24,7 @@ import msgspec
 import uvloop
 
 from router.accept.accept_loop import AcceptLoop
-from router.accept.connection_router import Front
+from router.accept.connection_router import ConnectionRouter
 from router.accept.placer import Placer
 from router.accept.worker_channels import WorkerChannels
 from shared.contract.watch_id import WatchIds
@@ -70,7 +70,7 @@ class Acceptor:
         self._control = socket.socket(fileno=spec.control_fd)
         board = Board.attach(spec.workers_board_fd, len(spec.worker_channel_fds))
         channels = [socket.socket(fileno=fd) for fd in spec.worker_channel_fds]
-        self._connection_router = Front(
+        self._connection_router = ConnectionRouter(
             WorkerChannels(board, self._clock, spec.fresh_seconds, channels),
             self._clock,
             self._pass_on,

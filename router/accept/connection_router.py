@@ -70,7 +70,7 @@ class _WaitingConnection:
         self.deadline = deadline
 
 
-class Front:
+class ConnectionRouter:
     """The connections of this process between accept and placement.
 
     `on_control` takes a connection whose first request no worker answers, or returns False when it has no
@@ -135,7 +135,7 @@ class Front:
             _WaitingConnection(connection, data, self._clock.monotonic() + self._head_seconds), placement
         )
 
-    def returned(self, shard: int, handed: list[HandoffMessage]) -> None:
+    def refuse_returned(self, shard: int, handed: list[HandoffMessage]) -> None:
         """Refuse connections that were handed over to a worker which will not receive them."""
         refusal = self._shards.refusal(shard)
         answer = closing_refusal(refusal or Refusal(NOT_READY, f"shard {shard} restarts", None, 1000))

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 from urllib.parse import parse_qsl
 
 from router.control.metrics_render import MetricValues, ServerSample, ShardSample, as_json, as_prometheus
-from router.control.metrics_table import FRONT_METRICS, ConnectionCounts, progress
+from router.control.metrics_table import CONNECTION_METRICS, ConnectionCounts, progress
 from router.control.topic_list import (
     PAGE_SIZE,
     PAGE_SIZE_MAX,
@@ -78,7 +78,7 @@ class RouteEndpoints(Protocol):
     ) -> ListPage | Refusal: ...
 
 
-class Control:
+class ControlEndpoints:
     def __init__(
         self,
         workers: Workers,
@@ -231,7 +231,7 @@ class Control:
                 "1 when not every cursor of these topics has its own series.",
                 int(any(one.get("cursor_count", 0) > len(one.get("cursors", ())) for one in topics)),
             ),
-            *(ServerSample(one.name, one.kind, one.help, one.read(counts)) for one in FRONT_METRICS),
+            *(ServerSample(one.name, one.kind, one.help, one.read(counts)) for one in CONNECTION_METRICS),
         ]
         restarts = ShardSample(
             "topics_worker_restarts_total",

@@ -14,7 +14,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
-from router.control.control import JSON_TYPE, METRICS_TYPE, Control, ControlAnswer, refusal_answer
+from router.control.control import JSON_TYPE, METRICS_TYPE, ControlEndpoints, ControlAnswer, refusal_answer
 from shared.contract.api_keys import ApiKeys
 from shared.contract.endpoints import Match, refuse_body, refuse_parameters, resolve
 from shared.contract.errors import INVALID_REQUEST, NOT_IMPLEMENTED, Refusal
@@ -61,7 +61,7 @@ class ControlHandler(RequestHandler):
 
 
 class ControlApp:
-    def __init__(self, control: Control, keys: ApiKeys, probes_need_key: bool) -> None:
+    def __init__(self, control: ControlEndpoints, keys: ApiKeys, probes_need_key: bool) -> None:
         self._control = control
         self.keys = keys
         """Read for each request, so that a reload can replace them."""

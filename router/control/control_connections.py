@@ -28,7 +28,7 @@ class ControlConnections:
     def count(self) -> int:
         return len(self._gates)
 
-    def adopt(self, connection: socket.socket, data: bytes) -> bool:
+    def receive(self, connection: socket.socket, data: bytes) -> bool:
         """Take a connection and the bytes read from it; return True, as there is always room."""
         task = self._loop.create_task(self._receive(connection, data))
         self._receiving.add(task)

@@ -62,7 +62,7 @@ class UnfinishedRequest(NamedTuple):
 class ControlGate(asyncio.BufferedProtocol):
     """One control connection.
 
-    `place` takes a connection whose next request is for a worker, as `Front.place` does.
+    `place` takes a connection whose next request is for a worker, as `ConnectionRouter.place` does.
     """
 
     def __init__(

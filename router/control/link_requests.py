@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import msgspec
 
-from router.control.control import METRICS_TYPE, Control, ControlAnswer, refusal_answer
+from router.control.control import METRICS_TYPE, ControlEndpoints, ControlAnswer, refusal_answer
 from router.control.reserved_count import ReservedCount
-from router.control.route_answers import ForwardAnswers
+from router.control.route_answers import RouteAnswers
 from router.control.watch_home import WatchHome
 from shared.contract.errors import Refusal
 from shared.contract.route_rule import decode_route_rule, decode_topic_deletion
@@ -58,12 +58,12 @@ class SupervisorLink:
         self._watches = watches
         self._refresh_timer: asyncio.TimerHandle | None = None
         self._links = LinkPool(namespace)
-        self._control: Control | None = None
-        self._routes: ForwardAnswers | None = None
+        self._control: ControlEndpoints | None = None
+        self._routes: RouteAnswers | None = None
         self._server: LinkServer | None = None
         self._answering: set[asyncio.Task[None]] = set()
 
-    async def start(self, control: Control, routes: ForwardAnswers) -> None:
+    async def start(self, control: ControlEndpoints, routes: RouteAnswers) -> None:
         self._control = control
         self._routes = routes
         self._server = await serve_links(self._namespace, SUPERVISOR, self._serve)

@@ -25,7 +25,7 @@ CURSOR_SERIES: Final = (
     ("topics_cursor_lag_bytes", "lag_bytes", "Bytes of live records behind a named cursor."),
     ("topics_cursor_lag_seconds", "lag_seconds", "Age of the oldest live record behind a named cursor."),
 )
-FORWARDED: Final = ("topics_router_forwarded_total", "forwarded_total", "Copies made by a route.")
+ROUTE_SERIES: Final = ("topics_router_forwarded_total", "forwarded_total", "Copies made by a route.")
 # For each queue: the same.
 QUEUE_SERIES: Final = (
     ("topics_queue_oldest_ready_seconds", "oldest_ready_seconds", "Age of the oldest ready job."),
@@ -99,7 +99,7 @@ def as_prometheus(metrics: MetricValues) -> str:
             lines += [f'{name}{{topic="{topic["topic"]}"}} {topic[field]}' for topic in metrics.topics]
     lines += _cursor_lines(metrics.topics)
     if metrics.routers:
-        name, field, text = FORWARDED
+        name, field, text = ROUTE_SERIES
         lines += _header(name, "counter", text)
         lines += [f'{name}{{router="{router["router"]}"}} {router[field]}' for router in metrics.routers]
     lines += _queue_lines(metrics.topics)
@@ -129,7 +129,7 @@ def as_json(metrics: MetricValues) -> dict[str, object]:
             target[histogram.name] = series.get("", series)
     fields = ("topic", *_TOPIC_FIELDS, "cursors", *_QUEUE_FIELDS)
     topics = [{field: one[field] for field in fields if field in one} for one in metrics.topics]
-    field = FORWARDED[1]
+    field = ROUTE_SERIES[1]
     routers = [{"router": one["router"], field: one[field]} for one in metrics.routers]
     return {**totals, "shards": by_shard, "topics": topics, "routers": routers}
 

@@ -240,7 +240,7 @@ SHARD_FAMILIES: Final[tuple[ShardFamily, ...]] = (
     ),
 )
 
-FRONT_METRICS: Final[tuple[ConnectionMetric, ...]] = (
+CONNECTION_METRICS: Final[tuple[ConnectionMetric, ...]] = (
     ConnectionMetric(
         "topics_front_connections_accepted_total",
         "counter",

@@ -12,7 +12,7 @@ from router.control.control import (
     parse_query,
     refusal_answer,
 )
-from router.control.route_registry import ForwardControl
+from router.control.route_registry import RouteRegistry
 from router.control.topic_list import ListPage, ListQuery, list_page
 from shared.contract.errors import ROUTER_NOT_FOUND, Refusal
 from shared.contract.names import is_route_name, refuse_route_name, refuse_topic_name
@@ -22,8 +22,8 @@ from shared.runtime.clock import Clock
 ROUTER: Final = "router"
 
 
-class ForwardAnswers:
-    def __init__(self, registry: ForwardControl, clock: Clock) -> None:
+class RouteAnswers:
+    def __init__(self, registry: RouteRegistry, clock: Clock) -> None:
         self._registry = registry
         self._clock = clock
 

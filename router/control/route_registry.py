@@ -67,7 +67,7 @@ class RequestRefused(Exception):
         self.refusal = refusal
 
 
-class ForwardControl:
+class RouteRegistry:
     def __init__(self, shards: ShardRefusals, board: Board, ask: AskShard, bound: int) -> None:
         self._shards = shards
         self._board = board

@@ -427,7 +427,7 @@ class WorkerPool(ProcessPool):
         super().__init__(board, clock, command, environment, times)
         self._spec = spec
         self._on_returned = on_returned
-        self.doors = WorkerChannels(board, clock, times.fresh_seconds, self.senders)
+        self.channels = WorkerChannels(board, clock, times.fresh_seconds, self.senders)
 
     def start_parameters(self, number: int) -> StartParameters:
         return StartParameters({**self._spec, "shard": number, "shards": len(self)})
@@ -436,11 +436,11 @@ class WorkerPool(ProcessPool):
         self._on_returned(number, handed)
 
     def refusal(self, shard: int) -> Refusal | None:
-        return self.doors.refusal(shard)
+        return self.channels.refusal(shard)
 
     def is_serving(self, shard: int) -> bool:
-        return self.doors.refusal(shard) is None
+        return self.channels.refusal(shard) is None
 
     async def drain(self) -> bool:
-        self.doors.is_draining = True
+        self.channels.is_draining = True
         return await super().drain()

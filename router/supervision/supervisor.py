@@ -30,7 +30,7 @@ import uvloop
 
 from router.accept.accept_loop import AcceptLoop
 from router.accept.acceptor_pool import AcceptorPool, Listeners
-from router.accept.connection_router import Front
+from router.accept.connection_router import ConnectionRouter
 from router.accept.listening import (
     ListenRefused,
     addresses_of,
@@ -40,14 +40,14 @@ from router.accept.listening import (
     write_port_file,
 )
 from router.accept.placer import Placer
-from router.control.control import Control
+from router.control.control import ControlEndpoints
 from router.control.control_app import ControlApp
 from router.control.control_connections import ControlConnections
 from router.control.link_requests import SupervisorLink
 from router.control.metrics_table import ConnectionCounts
 from router.control.reserved_count import TOPICS, WATCH_SESSIONS, ReservedCount
-from router.control.route_answers import ForwardAnswers
-from router.control.route_registry import ForwardControl
+from router.control.route_answers import RouteAnswers
+from router.control.route_registry import RouteRegistry
 from router.control.watch_home import WatchHome
 from router.supervision import systemd
 from router.supervision.key_reload import KeyReload, LoadSettings
@@ -196,18 +196,18 @@ class _Supervisor:
             self._worker_command,
             os.environ,
             self._worker_spec,
-            lambda shard, handed: self._connection_router.returned(shard, handed),
+            lambda shard, handed: self._connection_router.refuse_returned(shard, handed),
             self._times,
         )
         topics = ReservedCount(self._board, settings.max_topics, TOPICS)
         sessions = ReservedCount(self._board, settings.max_watch_sessions, WATCH_SESSIONS)
         streams = StreamCount(settings.max_sse_connections, settings.max_sse_connections_per_key)
         self._link = SupervisorLink(
-            self._namespace, self._board, topics, streams, WatchHome(self._pool.doors, sessions)
+            self._namespace, self._board, topics, streams, WatchHome(self._pool.channels, sessions)
         )
-        registry = ForwardControl(self._pool.doors, self._board, self._link.ask, settings.max_routers)
-        self._routes = ForwardAnswers(registry, clock)
-        self._control = Control(
+        registry = RouteRegistry(self._pool.channels, self._board, self._link.ask, settings.max_routers)
+        self._routes = RouteAnswers(registry, clock)
+        self._control = ControlEndpoints(
             self._pool, clock, program_version(), self._link.list_shard, self._routes, self._connection_counts
         )
         self._app = ControlApp(self._control, parse_keys(settings.api_keys), settings.probe_auth)
@@ -218,7 +218,7 @@ class _Supervisor:
             lambda connection, data, placement: self._connection_router.place(connection, data, placement),
             settings.max_body_bytes,
         )
-        self._connection_router = Front(self._pool.doors, clock, self._controls.adopt, placer)
+        self._connection_router = ConnectionRouter(self._pool.channels, clock, self._controls.receive, placer)
         self._accept_loop = AcceptLoop(self._connection_router.accepted)
         self._acceptors: AcceptorPool | None = None
         if settings.fronts > 1:
@@ -231,7 +231,7 @@ class _Supervisor:
                 self._pool.senders,
                 self._instance,
                 settings.log,
-                self._controls.adopt,
+                self._controls.receive,
                 self._accept_loop.open,
                 self._times,
             )

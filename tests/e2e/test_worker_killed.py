@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.clients.generator import Load, Measured, run
+from loadtest.clients.generator import Load, LoadResult, run
 from tests.harness.crash_sweep import DEEP
 from tests.harness.process_ledger import ProcessLedger, Sent, book_of, seed_of_this_run
 from tests.harness.raw_client import RawClient
@@ -61,7 +61,7 @@ def test_a_killed_worker_does_not_affect_the_other_shards(tmp_path: Path) -> Non
         targets = tmp_path / "targets"
         targets.write_text("".join(f'/v0/topics/{name}\t{{"records":[{{"data":1}}]}}\n' for name in others))
 
-        def load(seconds: float, rate: float = 0.0) -> Measured:
+        def load(seconds: float, rate: float = 0.0) -> LoadResult:
             plan = Load(
                 targets=str(targets),
                 own_targets=True,

@@ -24,14 +24,14 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from router.accept.accept_loop import AcceptLoop
-from router.accept.connection_router import Front
+from router.accept.connection_router import ConnectionRouter
 from router.accept.listening import open_listeners, port_of
 from router.accept.placer import Placer
-from router.control.control import Control
+from router.control.control import ControlEndpoints
 from router.control.control_app import ControlApp
 from router.control.control_connections import ControlConnections
-from router.control.route_answers import ForwardAnswers
-from router.control.route_registry import ForwardControl
+from router.control.route_answers import RouteAnswers
+from router.control.route_registry import RouteRegistry
 from router.control.topic_list import ListShard
 from router.supervision.process_pool import PoolTimes, WorkerPool
 from router.supervision.supervisor import run
@@ -111,17 +111,17 @@ class FrontStage:
             FAKE_WORKER,
             environment(worker),
             {},
-            lambda shard, handed: self.front.returned(shard, handed),
+            lambda shard, handed: self.front.refuse_returned(shard, handed),
             times,
         )
-        forwards = ForwardAnswers(ForwardControl(self.pool.doors, self.board, no_answer, 0), clock)
-        self.control = Control(self.pool, clock, "0.0.0", list_shard, forwards)
+        forwards = RouteAnswers(RouteRegistry(self.pool.channels, self.board, no_answer, 0), clock)
+        self.control = ControlEndpoints(self.pool, clock, "0.0.0", list_shard, forwards)
         self.app = ControlApp(self.control, parse_keys(api_keys), probes_need_key=False)
         placer = Placer(WatchIds(b"front-stage-----", shard_count))
         self.controls = ControlConnections(
             self.app, placer, lambda *given: self.front.place(*given), Settings().max_body_bytes
         )
-        self.front = Front(self.pool.doors, clock, self.controls.adopt, placer, head_seconds, connections_max)
+        self.front = ConnectionRouter(self.pool.channels, clock, self.controls.receive, placer, head_seconds, connections_max)
         listeners = open_listeners("127.0.0.1", 0)
         self.port = port_of(listeners)
         self.accept_loop = AcceptLoop(self.front.accepted)

@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from router.control.control import Control
-from router.control.metrics_render import CURSOR_SERIES, FORWARDED, QUEUE_SERIES, TOPIC_SERIES
-from router.control.metrics_table import FRONT_METRICS, SHARD_FAMILIES, SHARD_HISTOGRAMS, SHARD_METRICS
+from router.control.control import ControlEndpoints
+from router.control.metrics_render import CURSOR_SERIES, ROUTE_SERIES, QUEUE_SERIES, TOPIC_SERIES
+from router.control.metrics_table import CONNECTION_METRICS, SHARD_FAMILIES, SHARD_HISTOGRAMS, SHARD_METRICS
 from shared.contract.endpoints import ENDPOINTS
 from shared.contract.errors import STATUS
 from shared.contract.topic_config import TopicConfig
@@ -113,11 +113,11 @@ def test_every_metric_is_listed() -> None:
         for metric, *_ in rows("health-and-metrics.md", *columns)
         for name in names(metric)
     }
-    tables = (*SHARD_METRICS, *SHARD_FAMILIES, *FRONT_METRICS, *SHARD_HISTOGRAMS)
-    series = [one[0] for one in (*TOPIC_SERIES, *CURSOR_SERIES, *QUEUE_SERIES, FORWARDED)]
+    tables = (*SHARD_METRICS, *SHARD_FAMILIES, *CONNECTION_METRICS, *SHARD_HISTOGRAMS)
+    series = [one[0] for one in (*TOPIC_SERIES, *CURSOR_SERIES, *QUEUE_SERIES, ROUTE_SERIES)]
     page = (API / "health-and-metrics.md").read_text(encoding="utf-8")
     assert {one.name for one in tables} | set(series) <= listed
-    assert all(f"`{name}`" in page for name in re.findall(r'"(topics_\w+)"', source_of(Control)))
+    assert all(f"`{name}`" in page for name in re.findall(r'"(topics_\w+)"', source_of(ControlEndpoints)))
 
 
 def source_of(kind: type) -> str:

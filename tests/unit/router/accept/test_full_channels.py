@@ -8,7 +8,7 @@ import socket
 import pytest
 import uvloop
 
-from router.accept.connection_router import Front
+from router.accept.connection_router import ConnectionRouter
 from router.accept.placer import Placer
 from shared.contract.errors import NOT_READY, Refusal
 from shared.contract.watch_id import WatchIds
@@ -41,7 +41,7 @@ class _FullShards:
 def test_a_connection_that_waits_too_long_for_a_full_channel_is_refused(goes_down: bool) -> None:
     async def run() -> bytes:
         shards = _FullShards()
-        front = Front(shards, SystemClock(), lambda connection, data: True, PLACER, head_seconds=0.2)
+        front = ConnectionRouter(shards, SystemClock(), lambda connection, data: True, PLACER, head_seconds=0.2)
         client, accepted = socket.socketpair()
         client.setblocking(False)
         accepted.setblocking(False)
@@ -63,9 +63,9 @@ def test_a_connection_that_waits_too_long_for_a_full_channel_is_refused(goes_dow
 
 def test_a_returned_connection_is_refused_although_its_shard_is_ready_again() -> None:
     async def run() -> bytes:
-        front = Front(_FullShards(), SystemClock(), lambda connection, data: True, PLACER)
+        front = ConnectionRouter(_FullShards(), SystemClock(), lambda connection, data: True, PLACER)
         client, accepted = socket.socketpair()
-        front.returned(0, [HandoffMessage(accepted.detach(), b"")])
+        front.refuse_returned(0, [HandoffMessage(accepted.detach(), b"")])
         answer = client.recv(4096)
         client.close()
         front.close()
@@ -77,7 +77,7 @@ def test_a_returned_connection_is_refused_although_its_shard_is_ready_again() ->
 @pytest.mark.parametrize("bound", [{"queued_bytes_max": 10}, {"descriptors_max": 0}, {"connections_max": 0}])
 def test_connections_above_a_bound_are_refused_at_once(bound: dict[str, int]) -> None:
     async def run() -> bytes:
-        front = Front(_FullShards(), SystemClock(), lambda connection, data: True, PLACER, **bound)  # type: ignore[arg-type]
+        front = ConnectionRouter(_FullShards(), SystemClock(), lambda connection, data: True, PLACER, **bound)  # type: ignore[arg-type]
         client, accepted = socket.socketpair()
         accepted.setblocking(False)
         client.send(request("GET", "/v0/topics/a"))
@@ -102,7 +102,7 @@ def test_connections_for_a_busy_supervisor_wait_in_order() -> None:
                 connection.close()
             return has_room
 
-        front = Front(_FullShards(), SystemClock(), on_control, PLACER)
+        front = ConnectionRouter(_FullShards(), SystemClock(), on_control, PLACER)
         clients = []
         for number in range(3):
             client, accepted = socket.socketpair()

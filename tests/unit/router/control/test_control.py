@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from router.control.control import METRICS_TYPE, Control, parse_list_query, wants_json
+from router.control.control import METRICS_TYPE, ControlEndpoints, parse_list_query, wants_json
 from router.control.metrics_table import ConnectionCounts
 from router.control.topic_list import ListPage, ListQuery, cursor_after
 from shared.contract.errors import Refusal
@@ -49,7 +49,7 @@ class Stage:
         self.lists: list[tuple[int, str, str, int]] = []
         self.topics = ["t0"]
         """All of shard 0."""
-        self.control = Control(
+        self.control = ControlEndpoints(
             self.workers, self.clock, "1.2.3", self.list_shard, self, lambda: ConnectionCounts(accepted=9)
         )
         self.routers: list[str] = []

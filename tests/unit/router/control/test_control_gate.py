@@ -14,7 +14,7 @@ import pytest
 import uvloop
 
 from router.control import control_gate
-from router.control.control import Control
+from router.control.control import ControlEndpoints
 from shared.http.http2_preface import PREFACE
 from shared.http.pace import Outflow
 from tests.harness.front_stage import IMPATIENT, FrontStage, request, until
@@ -277,7 +277,7 @@ def test_a_move_to_a_shard_that_is_down_is_503() -> None:
             await client.ask("GET", "/v0/health")
             for pid in stage.pool.pids():
                 os.kill(pid, signal.SIGSTOP)
-            await until(lambda: stage.pool.doors.any_ready() is None)
+            await until(lambda: stage.pool.channels.any_ready() is None)
             answer = await client.ask("GET", "/v0/topics/a")
             assert (answer.status, answer.json["error"]["code"]) == (503, "not_ready")
 
@@ -287,10 +287,10 @@ def test_a_move_to_a_shard_that_is_down_is_503() -> None:
 def test_an_unexpected_error_is_500_with_an_id(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def broken(self: Control, *given: Any) -> None:
+    async def broken(self: ControlEndpoints, *given: Any) -> None:
         raise ZeroDivisionError("secret of the inside")
 
-    monkeypatch.setattr(Control, "answer", broken)
+    monkeypatch.setattr(ControlEndpoints, "answer", broken)
 
     async def play(stage: FrontStage) -> None:
         async with await stage.connect() as client:

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from router.control.route_answers import ForwardAnswers
-from router.control.route_registry import ForwardControl
+from router.control.route_answers import RouteAnswers
+from router.control.route_registry import RouteRegistry
 from shared.contract.errors import NOT_READY, STORAGE_FULL, TOPIC_NOT_EMPTY, TOPIC_NOT_FOUND, Refusal
 from shared.contract.names import topic_id
 from shared.contract.route_rule import (
@@ -42,8 +42,8 @@ class Stage:
         self.board = Board.create(SHARDS)
         for shard, slot in enumerate(self.board):
             slot.state, slot.pid = WorkerState.READY, 100 + shard
-        self.control = ForwardControl(self, self.board, self.ask, bound)
-        self.answers = ForwardAnswers(self.control, ManualClock())
+        self.control = RouteRegistry(self, self.board, self.ask, bound)
+        self.answers = RouteAnswers(self.control, ManualClock())
         self.topics: dict[str, int] = {}
         """With their epochs."""
         self.rules: dict[str, tuple[RouteRule, int]] = {}
