@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from spark.jobs.cursor_lags import CursorLag
 from spark.jobs.hour_stats import Hour, TopicSum
-from topicsd.offline.table import NOTHING, harmless, size, table, utc
+from topicsd.offline.table import NOTHING, escape_unprintable, size, table, utc
 
 
 def stats_text(sums: Sequence[TopicSum], hours: Sequence[Hour], lags: Sequence[CursorLag]) -> str:
@@ -31,7 +31,7 @@ def hour_table(hours: Sequence[Hour]) -> list[str]:
             f"{one.rate:,.3g}" if one.rate < 100 else f"{one.rate:,.0f}",
             size(one.bytes),
             f"{one.tags:,}",
-            NOTHING if one.top_tag is None else harmless(one.top_tag),
+            NOTHING if one.top_tag is None else escape_unprintable(one.top_tag),
             f"{one.gone:,}",
         )
         for one in hours

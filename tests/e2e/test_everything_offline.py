@@ -184,7 +184,7 @@ def test_an_extension_of_a_lease_in_the_snapshot_is_no_claim(everything: Everyth
     assert JobEvents().event(topic.topic_id, frame) == "claimed"
     events = JobEvents()
     for snapshot in snapshots_of(everything):
-        events.go_on_from(snapshot)
+        events.start_from(snapshot)
     assert events.event(topic.topic_id, frame) == "extended"
 
 

@@ -6,7 +6,7 @@ from topicsd.cli.inspect_text import NAME_WIDTH
 from topicsd.disk.layout import segment_stem, topic_dir_name, wal_name
 from topicsd.engine.checkpoint.snapshot_format import SnapshotTopic
 from topicsd.offline.report.checkpoint import CheckpointReport, PublishedReport, ReaderReport, SnapshotReport
-from topicsd.offline.table import NOTHING, facts, harmless, plural, size, table, utc_or_nothing
+from topicsd.offline.table import NOTHING, facts, escape_unprintable, plural, size, table, utc_or_nothing
 from topicsd.segment.entry import SegmentEntry
 
 
@@ -46,7 +46,7 @@ def _start_sentence(report: CheckpointReport) -> str:
 def _published_sentence(published: PublishedReport | None, used: int | None) -> str:
     if published is None:
         return "nothing for outside readers"
-    cold = "" if published.cold_dir is None else f", cold segments below {harmless(published.cold_dir)}"
+    cold = "" if published.cold_dir is None else f", cold segments below {escape_unprintable(published.cold_dir)}"
     topics = plural(published.topic_count, "topic")
     difference = (
         "" if published.number == used else f", while a start uses {NOTHING if used is None else used}"
@@ -56,8 +56,8 @@ def _published_sentence(published: PublishedReport | None, used: int | None) -> 
 
 def _reader_sentence(reader: ReaderReport) -> str:
     if reader.held_by is None:
-        return f"{harmless(reader.name)}: stale, or held by a process that is not visible from here"
-    return f"{harmless(reader.name)}: process {reader.held_by} holds the files in trash/"
+        return f"{escape_unprintable(reader.name)}: stale, or held by a process that is not visible from here"
+    return f"{escape_unprintable(reader.name)}: process {reader.held_by} holds the files in trash/"
 
 
 def _snapshots_table(snapshots: list[SnapshotReport]) -> list[str]:
@@ -93,7 +93,7 @@ def _topics_table(topics: list[SnapshotTopic]) -> list[str]:
     )
     rows = [
         (
-            harmless(topic.name),
+            escape_unprintable(topic.name),
             str(topic.head),
             str(topic.earliest_seq),
             str(topic.evict_floor),
@@ -112,7 +112,7 @@ def topic_checkpoint_text(report: CheckpointReport, topic: SnapshotTopic) -> lis
     """Return the lines about one topic in detail, with its segments."""
     lost = [("lost", f"seqs {first} to {last} ({reason})") for first, last, reason in topic.lost]
     sections = [
-        ("section", f"{harmless(name)}: {size(len(state))}") for name, state in topic.sections.items()
+        ("section", f"{escape_unprintable(name)}: {size(len(state))}") for name, state in topic.sections.items()
     ]
     pairs = [
         ("shard", f"{report.shard:02d}, snapshot {report.used}"),
@@ -124,7 +124,7 @@ def topic_checkpoint_text(report: CheckpointReport, topic: SnapshotTopic) -> lis
         ("last write", utc_or_nothing(topic.last_ts)),
         *sections,
     ]
-    lines = [f'topic "{harmless(topic.name)}"', *facts(pairs, name_width=NAME_WIDTH)]
+    lines = [f'topic "{escape_unprintable(topic.name)}"', *facts(pairs, name_width=NAME_WIDTH)]
     return [*lines, "", *_segments_table(topic.segments)] if topic.segments else lines
 
 
@@ -144,7 +144,7 @@ def _segments_table(segments: list[SegmentEntry]) -> list[str]:
     rows = [
         (
             segment_stem(segment.first_seq, segment.generation),
-            harmless(segment.tier),
+            escape_unprintable(segment.tier),
             "sealed" if segment.is_sealed else "active",
             f"{segment.first_seq}-{segment.last_seq}" if segment.count else NOTHING,
             f"{segment.live_count:,}",

@@ -17,8 +17,8 @@ from shared.settings.settings import declared_values
 from shared.settings.sources import Resolved
 from topicsd.cli.command import Command
 from topicsd.cli.setting_flags import add_setting_flags, resolved_settings
-from topicsd.offline.command_error import FINE
-from topicsd.offline.table import NOTHING, harmless, table
+from topicsd.offline.command_error import EXIT_OK
+from topicsd.offline.table import NOTHING, escape_unprintable, table
 
 
 class ShownSetting(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,20 +48,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.show_help is not None:
         args.show_help()
-        return FINE
+        return EXIT_OK
     resolved = resolved_settings(args, os.environ)
     if args.json:
         shown = shown_config(resolved)
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(shown), indent=2).decode() + "\n")
-        return FINE
+        return EXIT_OK
     rows = [
-        (field.name, harmless(show_value(field, value)) or NOTHING, harmless(resolved.origins[field.name]))
+        (field.name, escape_unprintable(show_value(field, value)) or NOTHING, escape_unprintable(resolved.origins[field.name]))
         for field, value in declared_values(resolved.settings)
     ]
     print(*table(("SETTING", "VALUE", "ORIGIN"), rows, indent=0), sep="\n")
     for sentence in resolved.advice:
         print(f"topicsd: {sentence}", file=sys.stderr)
-    return FINE
+    return EXIT_OK
 
 
 def shown_config(resolved: Resolved) -> ShownConfig:

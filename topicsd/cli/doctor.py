@@ -23,14 +23,14 @@ from topicsd.disk.fs import Fs, RealFs
 from topicsd.disk.layout import LayoutDamaged, LayoutError, doctor_command, lock_path, rebuild_advice
 from topicsd.disk.read_only_fs import ReadOnlyFs
 from topicsd.offline.check.finding import MEANS, MEANS_STOPPED, Finding, Level
-from topicsd.offline.command_error import FINE, NOT_DONE, WRONG, CommandError
+from topicsd.offline.command_error import EXIT_OK, EXIT_ERROR, EXIT_PROBLEM, CommandError
 from topicsd.offline.data_dir import DataDir, add_directory, data_dir_of, layout_of
 from topicsd.offline.repair.cold_segments import GIVE_UP_FLAG
 from topicsd.offline.repair.diagnosis import Diagnosis, diagnose
 from topicsd.offline.repair.layout import LayoutRefused, derive_layout, write_derived
-from topicsd.offline.repair.plan import REVIVE_FLAG, Consent, Plan, Step, plan_repair
+from topicsd.offline.repair.plan import REVIVE_FLAG, Consent, Plan, RepairStep, plan_repair
 from topicsd.offline.repair.repair import Repair, RepairFailed
-from topicsd.offline.table import facts, harmless, plural, readable
+from topicsd.offline.table import facts, escape_unprintable, plural, path_text
 
 DESCRIPTION = f"""\
 Check everything in a data directory, as `verify` does, and report how severe each problem is and whether a
@@ -59,7 +59,7 @@ class ShardDoctorReport(msgspec.Struct, kw_only=True):
     snapshot: int | None
     findings: list[Finding]
     notes: list[str]
-    plan: list[Step]
+    plan: list[RepairStep]
     loses: list[str]
     """The data that the repair gives up, in words."""
     refused: list[str]
@@ -71,7 +71,7 @@ class LayoutDoctorReport(msgspec.Struct, frozen=True, kw_only=True):
     """The answer about a LAYOUT.json that is missing or damaged."""
 
     problem: str
-    plan: list[Step]
+    plan: list[RepairStep]
     risk: str
     repaired: bool
 
@@ -122,12 +122,12 @@ def run(args: argparse.Namespace) -> int:
     progress.clear()
     is_fine = all(one.starts and not one.findings for one in shards)
     is_fine = is_fine and (layout is None or layout.repaired)
-    report = DoctorReport(directory=readable(data_dir.path), is_fine=is_fine, layout=layout, shards=shards)
+    report = DoctorReport(directory=path_text(data_dir.path), is_fine=is_fine, layout=layout, shards=shards)
     if args.json:
         write_json(report)
     else:
         print(*_text(report, args), sep="\n")
-    return FINE if is_fine else WRONG
+    return EXIT_OK if is_fine else EXIT_PROBLEM
 
 
 def _open(args: argparse.Namespace, fs: Fs) -> tuple[DataDir, LayoutDoctorReport | None]:
@@ -141,16 +141,16 @@ def _open(args: argparse.Namespace, fs: Fs) -> tuple[DataDir, LayoutDoctorReport
     except LayoutDamaged as error:
         problem = str(error).removesuffix(rebuild_advice(path))
     except LayoutError as error:
-        raise CommandError(str(error), WRONG) from None
+        raise CommandError(str(error), EXIT_PROBLEM) from None
     try:
         derived = derive_layout(fs, path)
     except LayoutRefused as refused:
-        raise CommandError(f"{problem}; it cannot be rebuilt: {refused}", WRONG) from None
+        raise CommandError(f"{problem}; it cannot be rebuilt: {refused}", EXIT_PROBLEM) from None
     data_dir = data_dir_of(args, fs, derived.layout)
     if args.apply:
         with _locked(RealFs(), lock_path(path)):
             write_derived(RealFs(), path, derived.layout)
-    plan = [Step("layout", derived.step)]
+    plan = [RepairStep("layout", derived.step)]
     return data_dir, LayoutDoctorReport(problem=problem, plan=plan, risk=derived.risk, repaired=args.apply)
 
 
@@ -159,7 +159,7 @@ def _planned(data_dir: DataDir, shard: int, clock: Clock, consent: Consent) -> t
         diagnosis = diagnose(data_dir, shard, clock)
         return diagnosis, plan_repair(data_dir, shard, clock, diagnosis, consent)
     except OSError as error:
-        where = readable(str(error.filename or data_dir.paths(shard).root))
+        where = path_text(str(error.filename or data_dir.paths(shard).root))
         raise CommandError(f"{where}: cannot be read: {os_error_reason(error)}") from error
 
 
@@ -172,7 +172,7 @@ def _repaired(data_dir: DataDir, shard: int, clock: Clock, consent: Consent) -> 
         Repair(RealFs(), data_dir, shard, clock, plan).run()
     except (RepairFailed, OSError) as error:
         message = f"shard {shard:02d}: repair failed: {error}; fix the cause and run the command again"
-        raise CommandError(message, NOT_DONE) from error
+        raise CommandError(message, EXIT_ERROR) from error
     after, remaining = _planned(data_dir, shard, clock, consent)
     report = _shard_report(after, remaining)
     report.plan, report.loses, report.repaired = plan.steps, plan.loses, True
@@ -200,7 +200,7 @@ def _locked(fs: Fs, *locks: str) -> Iterator[None]:
 def _shard_report(diagnosis: Diagnosis, plan: Plan) -> ShardDoctorReport:
     return ShardDoctorReport(
         shard=diagnosis.verdict.shard,
-        path=readable(diagnosis.verdict.path),
+        path=path_text(diagnosis.verdict.path),
         in_use_by=diagnosis.in_use_by,
         starts=not diagnosis.why_not,
         why_not=diagnosis.why_not,
@@ -239,10 +239,10 @@ def _text(report: DoctorReport, args: argparse.Namespace) -> list[str]:
 
 
 def _layout_text(layout: LayoutDoctorReport, args: argparse.Namespace) -> list[str]:
-    rows = [("" if layout.repaired else "STOPS", harmless(layout.problem))]
+    rows = [("" if layout.repaired else "STOPS", escape_unprintable(layout.problem))]
     if args.repair:
         done = "done" if layout.repaired else "repair"
-        rows += [(done, harmless(f"{number}. {step.what}")) for number, step in enumerate(layout.plan, 1)]
+        rows += [(done, escape_unprintable(f"{number}. {step.what}")) for number, step in enumerate(layout.plan, 1)]
         rows.append(("check", layout.risk))
     return ["data directory", *facts(rows, name_width=NAME_WIDTH), ""]
 
@@ -250,7 +250,7 @@ def _layout_text(layout: LayoutDoctorReport, args: argparse.Namespace) -> list[s
 def _shard_text(shard: ShardDoctorReport, args: argparse.Namespace) -> list[str]:
     origin = "" if shard.snapshot is None else f" from snapshot {shard.snapshot} and the log after it"
     start = f"a server can start it{origin}" if shard.starts else f"cannot start: {shard.why_not}"
-    rows = [("start", harmless(start))]
+    rows = [("start", escape_unprintable(start))]
     if shard.in_use_by is not None:
         rows.append(("in use", f"process {shard.in_use_by} is using it; these results may be out of date"))
     for level in reversed(Level):
@@ -258,7 +258,7 @@ def _shard_text(shard: ShardDoctorReport, args: argparse.Namespace) -> list[str]
         if findings:
             rows.append((level.value.upper(), MEANS[level] if shard.starts else MEANS_STOPPED[level]))
             rows += [("", finding_text(one)) for one in findings]
-    rows += [("note", harmless(note)) for note in shard.notes]
+    rows += [("note", escape_unprintable(note)) for note in shard.notes]
     if args.repair:
         rows += _plan_rows(shard)
     return [f"shard {shard.shard:02d}  {shard.path}", *facts(rows, name_width=NAME_WIDTH), ""]
@@ -266,9 +266,9 @@ def _shard_text(shard: ShardDoctorReport, args: argparse.Namespace) -> list[str]
 
 def _plan_rows(shard: ShardDoctorReport) -> list[tuple[str, str]]:
     done = "done" if shard.repaired else "repair"
-    rows = [(done, harmless(f"{number}. {step.what}")) for number, step in enumerate(shard.plan, 1)]
-    rows += [("lost", harmless(lost)) for lost in shard.loses]
-    rows += [("CANNOT", harmless(refused)) for refused in shard.refused]
+    rows = [(done, escape_unprintable(f"{number}. {step.what}")) for number, step in enumerate(shard.plan, 1)]
+    rows += [("lost", escape_unprintable(lost)) for lost in shard.loses]
+    rows += [("CANNOT", escape_unprintable(refused)) for refused in shard.refused]
     return rows
 
 

@@ -12,8 +12,8 @@ from topicsd.disk.fs import Fs
 from topicsd.disk.layout import parse_segment_name, parse_topic_dir_name
 from topicsd.log.file_header import UnknownVersion
 from topicsd.log.frame import FLAG_DURABLE, FLAG_META, FLAG_NODE, FLAG_TAG
-from topicsd.offline.command_error import FINE, WRONG, CommandError
-from topicsd.offline.table import NOTHING, facts, plural, readable, utc
+from topicsd.offline.command_error import EXIT_OK, EXIT_PROBLEM, CommandError
+from topicsd.offline.table import NOTHING, facts, plural, path_text, utc
 from topicsd.segment.entry import INDEX
 from topicsd.segment.index_file import ENTRY_BYTES, FOOTER_BYTES, IndexDamage, SegmentIndex, decode_index
 
@@ -62,7 +62,7 @@ def show_index(fs: Fs, path: str, as_json: bool) -> int:
         write_json(report)
     else:
         print(*_text(report), sep="\n")
-    return WRONG if report.problem else FINE
+    return EXIT_PROBLEM if report.problem else EXIT_OK
 
 
 def index_report(fs: Fs, path: str) -> IndexReport:
@@ -74,7 +74,7 @@ def index_report(fs: Fs, path: str) -> IndexReport:
     topic = parse_topic_dir_name(os.path.basename(os.path.dirname(os.path.abspath(path))))
     is_sealed = len(data) % ENTRY_BYTES == FOOTER_BYTES % ENTRY_BYTES
     report = IndexReport(
-        file=readable(path),
+        file=path_text(path),
         topic_id=None if topic is None else f"{topic[0]:016x}",
         epoch=None if topic is None else topic[1],
         first_seq=parsed[0],

@@ -24,7 +24,7 @@ from topicsd.cli.json_document import write_json
 from topicsd.disk.fs import RealFs
 from topicsd.disk.read_only_fs import ReadOnlyFs
 from topicsd.engine.checkpoint.snapshot_format import SnapshotTopic
-from topicsd.offline.command_error import FINE, WRONG, CommandError
+from topicsd.offline.command_error import EXIT_OK, EXIT_PROBLEM, CommandError
 from topicsd.offline.data_dir import DataDir, add_directory, open_data_dir, owner_first, stray_shards
 from topicsd.offline.loaded_shard import choose_basis, segment_files
 from topicsd.offline.report.checkpoint import CheckpointReport, checkpoint_report, document
@@ -33,7 +33,7 @@ from topicsd.offline.report.frames import FrameListing
 from topicsd.offline.report.shard import ShardReport, notes, problems, shard_report
 from topicsd.offline.report.topic import TopicReport, fill_lags
 from topicsd.offline.shard_log import ShardLog
-from topicsd.offline.table import WIDTH, facts, plural, readable
+from topicsd.offline.table import WIDTH, facts, plural, path_text
 from topicsd.segment.reader import SegmentReader
 
 DESCRIPTION = f"""\
@@ -115,7 +115,7 @@ def show_directory(data_dir: DataDir, as_json: bool) -> int:
     shards = [shard_report(data_dir, shard, clock) for shard in data_dir.shards]
     fill_lags([topic for shard in shards for topic in shard.topics])
     report = DirectoryReport(
-        directory=readable(data_dir.path),
+        directory=path_text(data_dir.path),
         format=layout.format,
         instance=layout.instance,
         shard_count=layout.shards,
@@ -132,7 +132,7 @@ def show_directory(data_dir: DataDir, as_json: bool) -> int:
         for shard in report.shards:
             print("", *shard_text(shard), sep="\n")
         print("", *facts([("", COPY_NOTE)], indent=0), sep="\n")
-    return WRONG if any(shard.problems for shard in report.shards) else FINE
+    return EXIT_PROBLEM if any(shard.problems for shard in report.shards) else EXIT_OK
 
 
 def show_topic(data_dir: DataDir, name: str, as_json: bool) -> int:
@@ -145,7 +145,7 @@ def show_topic(data_dir: DataDir, name: str, as_json: bool) -> int:
             if topic.topic == name:
                 fill_lags([topic], _sources(data_dir, report, topic))
                 _print_topic(report, topic, as_json)
-                return WRONG if report.problems else FINE
+                return EXIT_PROBLEM if report.problems else EXIT_OK
     raise no_such_topic(data_dir, name, damaged_shards)
 
 
@@ -185,12 +185,12 @@ def no_such_topic(data_dir: DataDir, name: str, damaged_shards: list[ShardReport
 def show_checkpoints(data_dir: DataDir, as_json: bool) -> int:
     reports = [checkpoint_report(data_dir, shard) for shard in data_dir.shards]
     if as_json:
-        write_json(document(CheckpointsReport(directory=readable(data_dir.path), shards=reports)))
+        write_json(document(CheckpointsReport(directory=path_text(data_dir.path), shards=reports)))
     else:
         print(data_dir.path)
         for report in reports:
             print("", *checkpoint_text(report), sep="\n")
-    return WRONG if any(report.problems for report in reports) else FINE
+    return EXIT_PROBLEM if any(report.problems for report in reports) else EXIT_OK
 
 
 def show_topic_checkpoint(data_dir: DataDir, name: str, as_json: bool) -> int:
@@ -200,7 +200,7 @@ def show_topic_checkpoint(data_dir: DataDir, name: str, as_json: bool) -> int:
         for topic in report.topics:
             if topic.name == name:
                 _print_topic_checkpoint(report, topic, as_json)
-                return WRONG if report.problems else FINE
+                return EXIT_PROBLEM if report.problems else EXIT_OK
         problems += [f"; shard {shard:02d}: {problem}" for problem in report.problems]
     raise CommandError(f'no snapshot in {data_dir.path} has a topic "{name}"{"".join(problems[:1])}')
 
@@ -221,7 +221,7 @@ def show_frames(data_dir: DataDir, topic: str | None, as_json: bool) -> int:
     """Print each frame as it is read, and problems and notes about the log to stderr."""
     shards = data_dir.shards if topic is None else owner_first(data_dir, topic)
     wanted_id = None if topic is None else topic_id(topic)
-    code, frame_count, is_known = FINE, 0, False
+    code, frame_count, is_known = EXIT_OK, 0, False
     for shard in shards:
         show = _show_json if as_json else _TableOfFrames(f"shard {shard:02d}  {data_dir.paths(shard).root}")
         with closing(SegmentReader(*segment_files(data_dir, shard))) as segments:
@@ -233,7 +233,7 @@ def show_frames(data_dir: DataDir, topic: str | None, as_json: bool) -> int:
             sys.stdout.flush()
             frame_count += listing.count
             for problem in problems(log, basis):
-                code = WRONG
+                code = EXIT_PROBLEM
                 print(f"topicsd: shard {shard:02d}: {problem}", file=sys.stderr)
             for note in notes(log):
                 print(f"topicsd: shard {shard:02d}: {note}", file=sys.stderr)

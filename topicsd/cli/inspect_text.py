@@ -21,7 +21,7 @@ from topicsd.offline.report.topic_parts import (
 from topicsd.offline.table import (
     NOTHING,
     facts,
-    harmless,
+    escape_unprintable,
     plural,
     size,
     table,
@@ -52,7 +52,7 @@ def shard_text(report: ShardReport) -> list[str]:
     if report.files:
         lines += ["", *_files_table(report.files)]
     if report.quarantine:
-        rows = [(harmless(file.name), size(file.size_bytes)) for file in report.quarantine]
+        rows = [(escape_unprintable(file.name), size(file.size_bytes)) for file in report.quarantine]
         lines += ["", *table(("QUARANTINE", ">SIZE"), rows)]
     if report.topics:
         lines += ["", *_topics_table(report.topics)]
@@ -139,7 +139,7 @@ def _topics_table(topics: list[TopicReport]) -> list[str]:
     )
     rows = [
         (
-            harmless(topic.topic),
+            escape_unprintable(topic.topic),
             topic.durability,
             _number(topic.head_seq),
             _number(topic.earliest_seq),
@@ -169,7 +169,7 @@ def _cursors(topics: list[TopicReport]) -> list[str]:
 
 def _loss_lines(topic: TopicReport) -> list[str]:
     """Return the losses that readers of the topic see, now or after a start."""
-    name = harmless(topic.topic)
+    name = escape_unprintable(topic.topic)
     sentences = [
         f'topic "{name}" lost records up to seq {last} by {reason}'
         for reason, last in topic.evicted_to.items()
@@ -209,7 +209,7 @@ def topic_text(report: ShardReport, topic: TopicReport) -> list[str]:
     pairs.append(("last write", utc(topic.last_write_ts) if topic.last_write_ts else "never"))
     changed = ", ".join(f"{name}={_value(value)}" for name, value in topic.config_not_default.items())
     pairs.append(("config", changed or "all defaults"))
-    return [f'topic "{harmless(topic.topic)}"', *facts(pairs, name_width=NAME_WIDTH)]
+    return [f'topic "{escape_unprintable(topic.topic)}"', *facts(pairs, name_width=NAME_WIDTH)]
 
 
 def _durable_sentence(topic: TopicReport) -> str:

@@ -23,7 +23,7 @@ from topicsd.cli import config_show, doctor, inspect_command, serve, verify
 from topicsd.disk.access import os_error_sentence
 from topicsd.disk.layout import LAYOUT_FORMAT
 from topicsd.log import file_header
-from topicsd.offline.command_error import FINE, NOT_DONE, CommandError
+from topicsd.offline.command_error import EXIT_OK, EXIT_ERROR, CommandError
 
 COMMANDS = (serve.COMMAND, config_show.COMMAND, inspect_command.COMMAND, verify.COMMAND, doctor.COMMAND)
 
@@ -52,7 +52,7 @@ def run(arguments: list[str] | None) -> int:
         args.parser.error(unknown_sentence(args.parser, unknown))
     if args.run is None:
         parser.print_help(sys.stderr)
-        return NOT_DONE
+        return EXIT_ERROR
     try:
         code: int = args.run(args)
         sys.stdout.flush()
@@ -61,13 +61,13 @@ def run(arguments: list[str] | None) -> int:
     except BrokenPipeError:
         # The reader of the output (`head`, a pager) has closed the pipe, which is no error.
         discard_output()
-        return FINE
+        return EXIT_OK
     except OSError as error:
         if is_output_error(error):
             discard_output()
-            return print_error(f"cannot write the output: {os_error_sentence(error)}", NOT_DONE)
+            return print_error(f"cannot write the output: {os_error_sentence(error)}", EXIT_ERROR)
         where = "" if error.filename is not None else f" (in {failed_function(error)})"
-        return print_error(f"{os_error_sentence(error)}{where}", NOT_DONE)
+        return print_error(f"{os_error_sentence(error)}{where}", EXIT_ERROR)
     return code
 
 
@@ -96,7 +96,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def show_version(args: argparse.Namespace) -> int:
     print(version_line())
-    return FINE
+    return EXIT_OK
 
 
 def show_help(
@@ -106,7 +106,7 @@ def show_help(
 ) -> int:
     refuse_command(parser, subparsers, args.command)
     (parser if args.command is None else subparsers[args.command]).print_help()
-    return FINE
+    return EXIT_OK
 
 
 def refuse_command(parser: argparse.ArgumentParser, names: Iterable[str], given: str | None) -> None:

@@ -20,7 +20,7 @@ from topicsd.disk.dir_lock import DirectoryInUse, DirLock
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import LAYOUT_NAME, Layout, LayoutError, lock_path, make_dirs, shard_paths
 from topicsd.engine.shard import open_layout
-from topicsd.offline.command_error import WRONG, CommandError
+from topicsd.offline.command_error import EXIT_PROBLEM, CommandError
 
 logger = logging.getLogger("topicsd.serve")
 
@@ -41,7 +41,7 @@ def lock_data_dir(fs: Fs, data_dir: str) -> DirLock:
     except DirectoryInUse:
         owner = fs.lock_owner(lock_path(data_dir))
         process = "another process" if owner is None else f"process {owner}"
-        raise CommandError(f"{data_dir}: in use by another server, {process}", WRONG) from None
+        raise CommandError(f"{data_dir}: in use by another server, {process}", EXIT_PROBLEM) from None
     except OSError as error:
         raise CommandError(os_error_sentence(error)) from None
 
@@ -76,7 +76,7 @@ def open_data_layout(fs: Fs, settings: Settings, sources: dict[str, str] | None 
         layout = open_layout(fs, data_dir, settings.shards)
     except LayoutError as error:
         advice = "" if "topicsd doctor" in str(error) else f"; run `topicsd doctor {data_dir}`"
-        raise CommandError(f"{error}{advice}", WRONG) from None
+        raise CommandError(f"{error}{advice}", EXIT_PROBLEM) from None
     except OSError as error:
         raise CommandError(os_error_sentence(error)) from None
     for shard in range(layout.shards):

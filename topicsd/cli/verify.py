@@ -19,9 +19,9 @@ from topicsd.cli.progress import Progress
 from topicsd.disk.layout import names_in, parse_wal_name
 from topicsd.offline.check.finding import Finding, Level
 from topicsd.offline.check.shard_check import ShardVerdict, check_shard
-from topicsd.offline.command_error import FINE, WRONG
+from topicsd.offline.command_error import EXIT_OK, EXIT_PROBLEM
 from topicsd.offline.data_dir import DataDir, add_directory, open_data_dir, stray_shards
-from topicsd.offline.table import facts, harmless, plural, readable, size
+from topicsd.offline.table import facts, escape_unprintable, plural, path_text, size
 
 DESCRIPTION = """\
 Read everything in a data directory and check it: snapshots, segments with their indexes, tags and deletes,
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         shards.append(check_shard(data_dir, shard, SystemClock()))
     progress.clear()
     report = VerifyReport(
-        directory=readable(data_dir.path),
+        directory=path_text(data_dir.path),
         is_fine=not any(shard.problems for shard in shards),
         files=sum(shard.files for shard in shards),
         segments=sum(shard.segments for shard in shards),
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
         write_json(report)
     else:
         print(*_text(report), sep="\n")
-    return FINE if report.is_fine else WRONG
+    return EXIT_OK if report.is_fine else EXIT_PROBLEM
 
 
 def stored_bytes(data_dir: DataDir, shard: int) -> int:
@@ -99,15 +99,15 @@ def _text(report: VerifyReport) -> list[str]:
         lines.append(f"shard {shard.shard:02d}  {_counts(shard)}")
         lines += facts(
             [(_label(finding), finding_text(finding)) for finding in shard.problems]
-            + [("note", harmless(note)) for note in shard.notes],
+            + [("note", escape_unprintable(note)) for note in shard.notes],
             name_width=8,
         )
-    lines += facts([("note", harmless(note)) for note in report.notes], indent=0)
+    lines += facts([("note", escape_unprintable(note)) for note in report.notes], indent=0)
     findings = [finding for shard in report.shards for finding in shard.problems]
     if not findings:
         result = "all is well"
     elif all(finding.level is Level.HARMLESS for finding in findings):
-        result = f"{plural(len(findings), 'harmless finding')}, no data is lost"
+        result = f"{plural(len(findings), 'escape_unprintable finding')}, no data is lost"
     else:
         result = f"{plural(len(findings), 'problem')} found"
     return [*lines, f"{result}: read {plural(len(report.shards), 'shard')}, {_counts(report)}"]
@@ -136,7 +136,7 @@ def finding_text(finding: Finding) -> str:
         place.append(
             f"seq {finding.seq}" + (f' of topic "{finding.topic}"' if finding.topic is not None else "")
         )
-    return harmless(f"{', '.join(place)}: {finding.what}" if place else finding.what)
+    return escape_unprintable(f"{', '.join(place)}: {finding.what}" if place else finding.what)
 
 
 COMMAND = Command(

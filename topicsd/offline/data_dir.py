@@ -24,7 +24,7 @@ from topicsd.disk.layout import (
 )
 from topicsd.disk.read_only_fs import ReadOnlyFs
 from topicsd.log.writer import Identity
-from topicsd.offline.command_error import WRONG, CommandError
+from topicsd.offline.command_error import EXIT_PROBLEM, CommandError
 
 
 class DataDir(NamedTuple):
@@ -64,7 +64,7 @@ def open_data_dir(args: argparse.Namespace, on_read: Callable[[int], None] | Non
     try:
         return data_dir_of(args, fs, layout_of(fs, args.directory))
     except LayoutError as error:
-        raise CommandError(str(error), WRONG) from None
+        raise CommandError(str(error), EXIT_PROBLEM) from None
 
 
 def layout_of(fs: Fs, path: str) -> Layout:

@@ -97,7 +97,7 @@ def utc_or_nothing(ts_ms: int) -> str:
     return utc(ts_ms) if ts_ms else NOTHING
 
 
-def readable(path: str) -> str:
+def path_text(path: str) -> str:
     """Return a path as text that can be encoded as UTF-8; undecodable bytes are escaped.
 
     >>> print(readable(bytes([99, 97, 102, 233]).decode("utf-8", "surrogateescape")))
@@ -106,7 +106,7 @@ def readable(path: str) -> str:
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def harmless(text: str | bytes) -> str:
+def escape_unprintable(text: str | bytes) -> str:
     """Return untrusted text with all unprintable characters escaped, safe for a terminal.
 
     >>> harmless(b"caf\\xc3\\xa9 \\xff\\x1b[2J")

@@ -43,7 +43,7 @@ from topicsd.offline.check.frame_check import FrameCheck
 from topicsd.offline.check.segment_check import SegmentCheck, SegmentFacts
 from topicsd.offline.check.snapshot_check import check_snapshot
 from topicsd.offline.loaded_shard import LoadedShard, segment_files
-from topicsd.offline.table import plural, readable
+from topicsd.offline.table import plural, path_text
 from topicsd.segment.entry import DATA, DEAD, INDEX, TAGS, SegmentName
 
 OnFinding = Callable[[Finding], None]
@@ -215,7 +215,7 @@ class CheckpointCheck:
                     if is_deleted
                     else "is not a file of topicsd"
                 )
-                self._on_note(f"topics/{readable(directory)} {what}")
+                self._on_note(f"topics/{path_text(directory)} {what}")
                 continue
             files = names_in(self._fs, path)
             if incarnation not in incarnations:
@@ -224,10 +224,10 @@ class CheckpointCheck:
                 continue
             unnamed = [file for file in files if not _is_named(file, incarnation, known)]
             for file in unnamed:
-                self._on_note(f"topics/{directory}/{readable(file)} is in no snapshot; a start ignores it")
+                self._on_note(f"topics/{directory}/{path_text(file)} is in no snapshot; a start ignores it")
         for file in names_in(self._fs, self._paths.meta):
             if parse_snapshot_name(file) is None and file not in ("MANIFEST.json", "readers"):
-                self._on_note(f"meta/{readable(file)} is a leftover, or not a file of topicsd")
+                self._on_note(f"meta/{path_text(file)} is a leftover, or not a file of topicsd")
 
 
 def segment_findings(topic: SnapshotTopic, facts: SegmentFacts) -> Iterator[Finding]:

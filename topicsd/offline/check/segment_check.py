@@ -12,7 +12,7 @@ from topicsd.engine.checkpoint.segment_copy import live_totals
 from topicsd.log.file_header import UnknownVersion
 from topicsd.log.frame import FrameDamage
 from topicsd.log.writer import Identity
-from topicsd.offline.table import readable
+from topicsd.offline.table import path_text
 from topicsd.segment.data_file import (
     SEGMENT_HEADER_BYTES,
     ScannedDamage,
@@ -59,7 +59,7 @@ class SegmentFiles(NamedTuple):
     def missing(self, name: SegmentName, entry: SegmentEntry, suffix: str) -> str:
         """Return a message with the paths searched; a segment recorded as hot may have moved since."""
         paths = [
-            readable(store.path_of(name.key(suffix))) for store in (self.hot, self.cold) if store is not None
+            path_text(store.path_of(name.key(suffix))) for store in (self.hot, self.cold) if store is not None
         ]
         if entry.tier == COLD and self.cold is None:
             return "the file is missing: it is in the cold directory, whose path is unknown"

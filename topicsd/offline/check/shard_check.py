@@ -29,7 +29,7 @@ from topicsd.offline.data_dir import DataDir
 from topicsd.offline.loaded_shard import LoadedShard
 from topicsd.offline.report.shard import notes, problems_around
 from topicsd.offline.shard_log import End
-from topicsd.offline.table import plural, readable
+from topicsd.offline.table import plural, path_text
 from topicsd.segment.entry import SegmentDamage
 
 _APPEND = FrameType.APPEND
@@ -53,13 +53,13 @@ class ShardVerdict(msgspec.Struct, kw_only=True):
 
 def check_shard(data_dir: DataDir, shard: int, clock: Clock) -> ShardVerdict:
     paths = data_dir.paths(shard)
-    verdict = ShardVerdict(shard=shard, path=readable(paths.root))
+    verdict = ShardVerdict(shard=shard, path=path_text(paths.root))
     try:
         with closing(LoadedShard(data_dir, shard, clock)) as loaded:
             ShardCheck(loaded, verdict).run()
     except OSError as error:
         what = f"read failed: {os_error_reason(error)}"
-        verdict.problems.append(Finding(what=what, file=readable(str(error.filename or paths.root))))
+        verdict.problems.append(Finding(what=what, file=path_text(str(error.filename or paths.root))))
     return verdict
 
 

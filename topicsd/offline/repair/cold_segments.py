@@ -22,7 +22,7 @@ from topicsd.offline.check.segment_check import SegmentFacts
 from topicsd.offline.data_dir import DataDir
 from topicsd.offline.loaded_shard import cold_dir_of
 from topicsd.offline.repair.diagnosis import Candidate
-from topicsd.offline.table import plural, readable
+from topicsd.offline.table import plural, path_text
 from topicsd.segment.entry import COLD, SegmentName
 
 GIVE_UP_FLAG = "--give-up-cold"
@@ -50,8 +50,8 @@ def missing_cold(data_dir: DataDir, shard: int, basis: Candidate) -> MissingCold
     directory = cold_dir_of(data_dir, shard)
     verb = "is" if len(missing) == 1 else "are"
     if directory:
-        root = readable(shard_paths(directory, shard).root)
-        where = f"missing in {root}: the cold directory {readable(directory)} may not be mounted"
+        root = path_text(shard_paths(directory, shard).root)
+        where = f"missing in {root}: the cold directory {path_text(directory)} may not be mounted"
     else:
         where = "missing: the path of the cold directory is unknown"
     why = (

@@ -37,7 +37,7 @@ class Consent(NamedTuple):
     """Missing cold segments may be given up."""
 
 
-class Step(msgspec.Struct, frozen=True):
+class RepairStep(msgspec.Struct, frozen=True):
     """One step of a repair: a short code and a sentence."""
 
     action: str
@@ -48,7 +48,7 @@ class Plan(msgspec.Struct, kw_only=True):
     """The plan of a repair: the actions for `Repair`, and their description for the user."""
 
     basis: Candidate | None = None
-    steps: list[Step] = []
+    steps: list[RepairStep] = []
     loses: list[str] = []
     """The data that is lost for good, in words."""
     refused: list[str] = []
@@ -62,7 +62,7 @@ class Plan(msgspec.Struct, kw_only=True):
     writes_manifest: bool = False
 
     def add(self, action: str, what: str) -> None:
-        self.steps.append(Step(action, what))
+        self.steps.append(RepairStep(action, what))
 
 
 def plan_repair(data_dir: DataDir, shard: int, clock: Clock, diagnosis: Diagnosis, consent: Consent) -> Plan:

@@ -21,7 +21,7 @@ from topicsd.engine.checkpoint.trash import trash_bytes
 from topicsd.log.file_header import UnknownVersion
 from topicsd.log.files import LogPlace
 from topicsd.offline.data_dir import DataDir
-from topicsd.offline.table import readable
+from topicsd.offline.table import path_text
 
 _U32_BYTES = 4
 
@@ -79,18 +79,18 @@ class CheckpointReport(msgspec.Struct, kw_only=True):
 
 def checkpoint_report(data_dir: DataDir, shard: int) -> CheckpointReport:
     fs, paths = data_dir.fs, data_dir.paths(shard)
-    report = CheckpointReport(shard=shard, path=readable(paths.root))
+    report = CheckpointReport(shard=shard, path=path_text(paths.root))
     try:
         _read_snapshots(report, fs, paths, (data_dir.layout.instance_bytes, shard))
         _read_published(report, fs, paths)
         report.trash_files = sum(parse_trash_name(name) is not None for name in names_in(fs, paths.trash))
         report.trash_bytes = trash_bytes(fs, paths)
         report.readers = [
-            ReaderReport(name=readable(name), held_by=fs.lock_owner(os.path.join(paths.readers, name)))
+            ReaderReport(name=path_text(name), held_by=fs.lock_owner(os.path.join(paths.readers, name)))
             for name in names_in(fs, paths.readers)
         ]
     except OSError as error:
-        where = readable(str(error.filename or paths.root))
+        where = path_text(str(error.filename or paths.root))
         report.problems.append(f"cannot read {where}: {os_error_reason(error)}")
     return report
 
@@ -156,7 +156,7 @@ def _read_published(report: CheckpointReport, fs: Fs, paths: ShardPaths) -> None
         number=manifest.number,
         made_ts=manifest.ts,
         topic_count=manifest.topic_count,
-        cold_dir=None if manifest.cold_dir is None else readable(manifest.cold_dir),
+        cold_dir=None if manifest.cold_dir is None else path_text(manifest.cold_dir),
     )
 
 

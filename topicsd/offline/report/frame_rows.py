@@ -13,7 +13,7 @@ from topicsd.log.control_frame import ControlPayload, decode_control
 from topicsd.log.frame import FLAG_DURABLE, LogFrame, FrameType, split_payload
 from topicsd.offline.report.job_events import JobEvents
 from topicsd.offline.report.topic import DEFAULTS
-from topicsd.offline.table import NOTHING, harmless, size, utc
+from topicsd.offline.table import NOTHING, escape_unprintable, size, utc
 
 COLUMNS = (
     "{ordinal:>12}  {file:24}  {offset:>10}  {size:>9}  {type:15}  {time:24}  {seq:>10}  {topic}  {content}"
@@ -135,7 +135,7 @@ def row_text(row: FrameRow) -> str:
         type=row.type,
         time=row.time,
         seq=row.seq or NOTHING,
-        topic=harmless(topic),
+        topic=escape_unprintable(topic),
         content=" ".join(_content(row)),
     ).rstrip()
 
@@ -148,8 +148,8 @@ def _content(row: FrameRow) -> list[str]:
         words.append(f"meta={size(row.meta_bytes).replace(' ', '')}")
     for name, value in (("tag", row.tag), ("node", row.node)):
         if value is not None:
-            words.append(f'{name}="{harmless(value)}"')
+            words.append(f'{name}="{escape_unprintable(value)}"')
     for name, value in (row.control or {}).items():
         shown = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-        words.append(f"{name}={harmless(shown)}")
+        words.append(f"{name}={escape_unprintable(shown)}")
     return words

@@ -52,7 +52,7 @@ class FrameListing:
         if log.known is not None:
             self._list_past(log, log.known.start)
         if self._snapshot is not None:
-            self._events.go_on_from(self._snapshot)
+            self._events.start_from(self._snapshot)
         log.walk(identity, self._batch)
 
     def _list_past(self, log: ShardLog, end: LogPlace) -> None:

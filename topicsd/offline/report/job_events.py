@@ -19,7 +19,7 @@ class JobEvents:
         self._leases: dict[tuple[int, int], int] = {}
         """The lease numbers by topic id and seq."""
 
-    def go_on_from(self, snapshot: Snapshot) -> None:
+    def start_from(self, snapshot: Snapshot) -> None:
         """Add the leases that a snapshot holds and no frame so far has named."""
         for topic in snapshot.topics:
             for seq, lease in leases_of(topic.sections):

@@ -20,7 +20,7 @@ from topicsd.offline.data_dir import DataDir
 from topicsd.offline.loaded_shard import Basis, LoadedShard
 from topicsd.offline.report.topic import TopicReport, topic_report
 from topicsd.offline.shard_log import End, FileTally, ShardLog
-from topicsd.offline.table import plural, readable, size, utc
+from topicsd.offline.table import plural, path_text, size, utc
 from topicsd.segment.entry import SegmentDamage
 
 BEYOND = "is not part of the log; a start moves it to quarantine"
@@ -82,7 +82,7 @@ class LastRun(NamedTuple):
 
 def shard_report(data_dir: DataDir, shard: int, clock: Clock) -> ShardReport:
     paths = data_dir.paths(shard)
-    report = ShardReport(shard=shard, path=readable(paths.root))
+    report = ShardReport(shard=shard, path=path_text(paths.root))
     try:
         with closing(LoadedShard(data_dir, shard, clock)) as loaded:
             loaded.walk()
@@ -97,7 +97,7 @@ def shard_report(data_dir: DataDir, shard: int, clock: Clock) -> ShardReport:
             except SegmentDamage as damage:
                 report.problems.append(f"the live records are unknown: {damage}")
     except OSError as error:
-        where = readable(str(error.filename or paths.root))
+        where = path_text(str(error.filename or paths.root))
         report.problems.append(f"cannot read {where}: {os_error_reason(error)}")
     return report
 

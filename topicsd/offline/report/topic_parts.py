@@ -11,7 +11,7 @@ import msgspec
 
 from topicsd.engine.read.cursors import records_after
 from topicsd.engine.topic import Topic
-from topicsd.offline.table import harmless, plural, table, utc
+from topicsd.offline.table import escape_unprintable, plural, table, utc
 
 
 class QueueReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +107,7 @@ def queue_table(queues: Iterable[tuple[str, QueueReport]]) -> list[str]:
     )
     rows = [
         (
-            harmless(name),
+            escape_unprintable(name),
             f"{queue.ready:,}",
             f"{queue.in_flight:,}",
             f"{queue.delayed:,}",
@@ -125,7 +125,7 @@ def queue_table(queues: Iterable[tuple[str, QueueReport]]) -> list[str]:
 def cursor_table(cursors: Iterable[tuple[str, CursorReport]]) -> list[str]:
     headers = ("CURSOR", "TOPIC", ">FROM SEQ", ">LAG", "SET")
     rows = [
-        (harmless(one.cursor), harmless(topic), str(one.from_seq), f"{one.lag_records:,}", utc(one.set_ts))
+        (escape_unprintable(one.cursor), escape_unprintable(topic), str(one.from_seq), f"{one.lag_records:,}", utc(one.set_ts))
         for topic, one in cursors
     ]
     return table(headers, rows) if rows else []
@@ -135,9 +135,9 @@ def route_table(routes: Iterable[RouteReport]) -> list[str]:
     headers = ("ROUTE", "SOURCE", "DEST", ">POSITION", ">LAG", ">COPIED", "GUARANTEE", "FILTER")
     rows = [
         (
-            harmless(one.name),
-            harmless(one.source),
-            harmless(one.dest),
+            escape_unprintable(one.name),
+            escape_unprintable(one.source),
+            escape_unprintable(one.dest),
             str(one.position),
             "?" if one.lag is None else f"{one.lag:,}",
             f"{one.forwarded_total:,}",
@@ -155,7 +155,7 @@ def filter_text(tags: list[str] | None) -> str:
     >>> filter_text(["tag", "Glob", "paid.*"]), filter_text(None)
     ('["tag","Glob","paid.*"]', 'none')
     """
-    return "none" if tags is None else harmless(msgspec.json.encode(tags))
+    return "none" if tags is None else escape_unprintable(msgspec.json.encode(tags))
 
 
 def queue_sentence(queue: QueueReport) -> str:
@@ -174,12 +174,12 @@ def queue_sentence(queue: QueueReport) -> str:
 
 def cursor_sentence(cursor: CursorReport) -> str:
     lag = plural(cursor.lag_records, "record")
-    return f"{harmless(cursor.cursor)}: after seq {cursor.from_seq}, {lag} behind, set {utc(cursor.set_ts)}"
+    return f"{escape_unprintable(cursor.cursor)}: after seq {cursor.from_seq}, {lag} behind, set {utc(cursor.set_ts)}"
 
 
 def route_sentence(route: RouteReport) -> str:
     lag = "unknown" if route.lag is None else f"{route.lag:,}"
-    ends = f'from "{harmless(route.source)}" to "{harmless(route.dest)}"'
-    said = f"{harmless(route.name)}: {ends}, position {route.position}, lag {lag}"
+    ends = f'from "{escape_unprintable(route.source)}" to "{escape_unprintable(route.dest)}"'
+    said = f"{escape_unprintable(route.name)}: {ends}, position {route.position}, lag {lag}"
     copied = f"{plural(route.forwarded_total, 'copy', 'copies')}, {route.guarantee}"
     return f"{said}, {copied}, filter {filter_text(route.filter)}"
