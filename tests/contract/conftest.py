@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.contract.api import Api
-from tests.harness.any_client import ALL_LANES, connect
-from tests.harness.http_server import LANES, HttpServer
+from tests.harness.any_client import ALL_PORTS, connect
+from tests.harness.http_server import HTTP1_PORTS, HttpServer
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     given = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
     if "lane" in metafunc.fixturenames and "lane" not in given:
         is_http1 = metafunc.definition.get_closest_marker("http1") is not None
-        metafunc.parametrize("lane", LANES if is_http1 else ALL_LANES)
+        metafunc.parametrize("lane", HTTP1_PORTS if is_http1 else ALL_PORTS)
 
 
 @pytest.fixture

@@ -260,7 +260,7 @@ def test_a_malformed_chunk_is_400_and_the_end(api: Api, framed: bytes, cut: int 
     if cut is None:
         api.client.send(sent)
     else:
-        api.client.send_in_pieces([sent[: len(head) + cut], sent[len(head) + cut :]])
+        api.client.send_in_parts([sent[: len(head) + cut], sent[len(head) + cut :]])
     assert _refused(api.client) == (400, "invalid_request")
     _nothing_was_written(api)
 
@@ -290,7 +290,7 @@ def test_a_request_means_the_same_wherever_it_is_cut(api: Api) -> None:
     api.append(0)
     for whole in wholes:
         for at in range(1, len(whole)):
-            api.client.send_in_pieces([whole[:at], whole[at:]], pause_seconds=0.0002)
+            api.client.send_in_parts([whole[:at], whole[at:]], pause_seconds=0.0002)
             answer = api.client.read_answer()
             assert (answer.status, answer.json["head_seq"]) == (200, 2), at
 
@@ -299,7 +299,7 @@ def test_requests_that_come_byte_by_byte_are_answered(api: Api) -> None:
     good = request_bytes("POST", api.path, RECORDS)
     chunked = request_bytes("POST", api.path, RECORDS, is_chunked=True)
     sent = good + chunked + good
-    api.client.send_in_pieces([sent[at : at + 1] for at in range(len(sent))], pause_seconds=0.0001)
+    api.client.send_in_parts([sent[at : at + 1] for at in range(len(sent))], pause_seconds=0.0001)
     assert [api.client.read_answer().json["head_seq"] for _ in range(3)] == [1, 2, 3]
 
 
@@ -313,7 +313,7 @@ def test_nothing_is_lost_or_doubled_however_a_stream_of_requests_is_cut(api: Api
             record = b'{"records":[{"data":%d}]}' % (expected + n)
             sent += request_bytes("POST", api.path, record, is_chunked=rng.random() < 0.4)
         cuts = sorted(rng.randrange(len(sent)) for _ in range(rng.randrange(8)))
-        api.client.send_in_pieces([sent[a:b] for a, b in zip([0, *cuts], [*cuts, None], strict=True)])
+        api.client.send_in_parts([sent[a:b] for a, b in zip([0, *cuts], [*cuts, None], strict=True)])
         seqs = [api.client.read_answer().json["first_seq"] for _ in range(count)]
         assert seqs == list(range(expected + 1, expected + count + 1))
         expected += count

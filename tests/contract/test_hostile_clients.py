@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.contract.api import Api
-from tests.harness.http_server import LANES, HttpServer
+from tests.harness.http_server import HTTP1_PORTS, HttpServer
 from tests.harness.raw_client import Answer, RawClient, request_bytes
 from tests.harness.server_process import ServerProcess
 from topicsd.http.http1.timeouts import Lingering
@@ -37,7 +37,7 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_chunked", [False, True])
-@pytest.mark.parametrize("lane", LANES)
+@pytest.mark.parametrize("lane", HTTP1_PORTS)
 def test_ten_thousand_requests_at_once_are_answered_in_order(
     process: ServerProcess, lane: str, is_chunked: bool
 ) -> None:
@@ -61,7 +61,7 @@ def test_ten_thousand_requests_at_once_are_answered_in_order(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lane", LANES)
+@pytest.mark.parametrize("lane", HTTP1_PORTS)
 def test_a_client_that_asks_for_much_and_reads_nothing_costs_no_memory(
     process: ServerProcess, lane: str
 ) -> None:
@@ -101,9 +101,9 @@ def test_a_request_that_does_not_come_through_is_408_and_the_end(
 ) -> None:
     client.send(sent)
     _wait_until_read(server)
-    server.lose_patience(9)
+    server.pass_timeout(9)
     assert not _has_answer(client)
-    server.lose_patience(11)
+    server.pass_timeout(11)
     answer = client.read_answer()
     assert (answer.status, answer.code, answer.closes) == (408, "request_timeout", True)
     client.read_end()
@@ -112,10 +112,10 @@ def test_a_request_that_does_not_come_through_is_408_and_the_end(
 def test_a_head_that_keeps_arriving_has_no_more_time(server: HttpServer, client: RawClient) -> None:
     client.send(HEAD + b"x: ")
     _wait_until_read(server)
-    server.lose_patience(6)
+    server.pass_timeout(6)
     for _ in range(20):
-        client.send_in_pieces([b"y"])
-    server.lose_patience(11)
+        client.send_in_parts([b"y"])
+    server.pass_timeout(11)
     assert client.read_answer().status == 408
 
 
@@ -124,9 +124,9 @@ def test_a_body_that_keeps_its_pace_may_take_long(server: HttpServer, client: Ra
     client.send(HEAD + b"content-length: %d\r\n\r\n" % len(body) + body[:31_000])
     _wait_until_read(server)
     # 31 of the 30 KiB that are due at that time are there.
-    server.lose_patience(40)
+    server.pass_timeout(40)
     assert not _has_answer(client)
-    server.lose_patience(42)
+    server.pass_timeout(42)
     assert client.read_answer().status == 408
 
 
@@ -134,15 +134,15 @@ def test_an_idle_connection_is_closed_in_the_end_and_not_before(
     server: HttpServer, client: RawClient
 ) -> None:
     assert client.ask("GET", "/v0/topics/none").status == 404
-    server.lose_patience(74)
+    server.pass_timeout(74)
     assert client.ask("GET", "/v0/topics/none").status == 404
-    server.lose_patience(76)
+    server.pass_timeout(76)
     client.read_end()
 
 
 def test_a_connection_that_never_says_anything_is_closed(server: HttpServer, client: RawClient) -> None:
     _wait_for(lambda: server.run(lambda: bool(server.connections)))
-    server.lose_patience(76)
+    server.pass_timeout(76)
     client.read_end()
 
 
@@ -150,8 +150,8 @@ def test_a_reader_that_waits_for_records_does_not_time_out(server: HttpServer, a
     api.put()
     api.client.send(request_bytes("POST", api.path + "/diff", b'{"wait_ms":30000}'))
     _wait_for(lambda: server.run(lambda: bool(server.shard.state.topics[api.topic].waiters)))
-    server.lose_patience(25)
-    server.lose_patience(90)
+    server.pass_timeout(25)
+    server.pass_timeout(90)
     with RawClient(api.client.socket.getpeername()[1]) as writer:
         Api(writer, api.topic).append(1)
     assert len(api.client.read_answer().json["records"]) == 1
@@ -161,7 +161,7 @@ def test_a_reader_that_waits_for_records_does_not_time_out(server: HttpServer, a
 def generous(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
     """Its answers are larger than the buffers of the kernel."""
     with HttpServer(tmp_path_factory.mktemp("data"), max_response_bytes=8 * MIB) as running:
-        with RawClient(running.ports[LANES[0]]) as client:
+        with RawClient(running.ports[HTTP1_PORTS[0]]) as client:
             for _ in range(64):
                 Api(client, "large").append("x" * (MIB // 8))
         _wait_for(lambda: not running.run(lambda: running.connections))
@@ -190,10 +190,10 @@ def test_a_client_that_does_not_read_is_cut_off(
     generous: HttpServer, idle_reader: RawClient, fields: tuple[str, ...]
 ) -> None:
     _ask_for_more_than_fits(generous, idle_reader, *fields)
-    generous.lose_patience(0)
-    generous.lose_patience(9)
+    generous.pass_timeout(0)
+    generous.pass_timeout(9)
     assert generous.run(lambda: len(generous.connections)) == 1
-    generous.lose_patience(11)
+    generous.pass_timeout(11)
     _wait_for(lambda: not generous.run(lambda: generous.connections))
 
 
@@ -208,7 +208,7 @@ def test_a_client_that_reads_slowly_is_left_alone_while_it_reads(
             data = idle_reader.socket.recv(missing)
             assert data, "the server closed"
             missing -= len(data)
-        generous.lose_patience(seconds)
+        generous.pass_timeout(seconds)
     assert generous.run(lambda: len(generous.connections)) == 1
 
 
@@ -218,7 +218,7 @@ def test_a_client_that_is_refused_and_does_not_close_is_closed(server: HttpServe
     client.read_end()
     assert server.run(lambda: len(server.connections)) == 1
     client.send(b"x" * 100_000)
-    server.lose_patience(3)
+    server.pass_timeout(3)
     _wait_for(lambda: not server.run(lambda: server.connections))
 
 

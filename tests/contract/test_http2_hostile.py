@@ -245,12 +245,12 @@ def test_a_stream_whose_window_stays_closed_is_reset_and_the_others_continue(
         stuck = client.start("POST", f"{path}/diff", b"{}")
         while not client.has_head(stuck):
             client.read_some()
-        server.lose_patience(9)
+        server.pass_timeout(9)
         good = client.start("GET", path)
         client.open_window(10_000, good)
         assert client.finish(good).status == 200
         assert stuck not in client.resets
-        server.lose_patience(11)
+        server.pass_timeout(11)
         while stuck not in client.resets:
             client.read_some()
         assert client.resets[stuck] == ErrorCodes.CANCEL
@@ -332,10 +332,10 @@ def test_a_body_that_does_not_come_is_408_on_its_stream(
     request = client.open(headers, ends=False)
     client.send_body(request, RECORDS[:10], ends=False)
     assert client.ask("GET", path).status == 404
-    server.lose_patience(9)
+    server.pass_timeout(9)
     assert client.ask("GET", path).status == 404
     assert not client.has_head(request)
-    server.lose_patience(11)
+    server.pass_timeout(11)
     assert client.finish(request).code == "request_timeout"
     assert client.ask("GET", path).status == 404
 
@@ -355,7 +355,7 @@ def test_a_body_that_waits_to_be_let_in_is_not_late(
         ]
         first, second = client.open(headers, ends=False), client.open(headers, ends=False)
         client.ask("GET", "/v0/topics/t")
-        server.lose_patience(11)
+        server.pass_timeout(11)
         assert client.finish(first).code == "request_timeout"
         client.send_body(second, body)
         assert client.finish(second).json["first_seq"] == 1
@@ -381,8 +381,8 @@ def test_a_frame_that_does_not_come_through_is_the_end(
         return any(one._cutter.has_partial for one in server.connections)  # type: ignore[attr-defined]
 
     wait_for(lambda: server.run(is_inside))
-    server.lose_patience(9)
-    server.lose_patience(11)
+    server.pass_timeout(9)
+    server.pass_timeout(11)
     _ends_with(client, ErrorCodes.NO_ERROR)
 
 
@@ -390,7 +390,7 @@ def test_a_preface_that_does_not_come_is_408(server: HttpServer) -> None:
     with RawClient(server.ports[H2]) as client:
         client.send(PREFACE[:20])
         wait_for(lambda: server.run(lambda: bool(server.connections)))
-        server.lose_patience(11)
+        server.pass_timeout(11)
         assert client.read_answer().status == 408
         client.read_end()
 
@@ -399,12 +399,12 @@ def test_an_idle_connection_is_closed_in_the_end_whatever_it_pings(
     server: HttpServer, client: H2Client
 ) -> None:
     assert client.ask("GET", "/v0/topics/none").status == 404
-    server.lose_patience(74)
+    server.pass_timeout(74)
     client.wire.ping(bytes(8))
     client.flush()
     client.read_some()
     assert not client.is_at_end
-    server.lose_patience(76)
+    server.pass_timeout(76)
     _ends_with(client, ErrorCodes.NO_ERROR)
 
 
@@ -414,8 +414,8 @@ def test_a_reader_that_waits_for_records_does_not_time_out(
     client.ask("PUT", path, b"{}")
     waiting = client.start("POST", f"{path}/diff", b'{"wait_ms":30000}')
     wait_for(lambda: server.run(lambda: bool(server.shard.state.topics[topic].waiters)))
-    server.lose_patience(25)
-    server.lose_patience(90)
+    server.pass_timeout(25)
+    server.pass_timeout(90)
     client.ask("POST", path, RECORDS)
     assert len(client.finish(waiting).json["records"]) == 1
 
@@ -435,10 +435,10 @@ def test_a_client_that_does_not_read_is_cut_off(tmp_path_factory: pytest.TempPat
                 return any(one._is_paused for one in server.connections)  # type: ignore[attr-defined]
 
             wait_for(lambda: server.run(is_paused))
-            server.lose_patience(0)
-            server.lose_patience(9)
+            server.pass_timeout(0)
+            server.pass_timeout(9)
             assert server.run(lambda: len(server.connections)) == 1
-            server.lose_patience(11)
+            server.pass_timeout(11)
             wait_for(lambda: server.run(lambda: not server.connections))
 
 

@@ -110,7 +110,7 @@ def test_a_stream_whose_window_is_used_up_is_paused_alone(server: HttpServer, wr
         _read(client, slow, b"s" * 1000)
         assert (writer.is_paused(1), writer.ready) == (False, [])
         # Who writes knows how long it waits; the lane lets it be.
-        server.lose_patience(100)
+        server.pass_timeout(100)
         assert writer.is_paused(0)
         client.open_window(40_000, slow)
         _read(client, slow, b"s" * 41_000)
@@ -130,7 +130,7 @@ def test_a_stream_that_is_closed_while_paused_is_reset_when_its_rest_is_not_read
         writer.write(0, b"x" * 100)
         _read(client, stuck, b"x" * 10)
         writer.close(0)
-        server.lose_patience(11)
+        server.pass_timeout(11)
         while stuck not in client.resets:
             client.read_some()
         assert client.resets[stuck] == ErrorCodes.CANCEL

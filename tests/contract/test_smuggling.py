@@ -51,7 +51,7 @@ def test_what_stands_behind_a_chunked_body_is_the_next_request_once(api: Api) ->
     sent = chunked + plain
     for at in range(len(chunked) - 12, len(sent)):
         before = api.append(0)["head_seq"]
-        api.client.send_in_pieces([sent[:at], sent[at:]], pause_seconds=0.0003)
+        api.client.send_in_parts([sent[:at], sent[at:]], pause_seconds=0.0003)
         heads = [api.client.read_answer().json["head_seq"] for _ in range(2)]
         assert heads == [before + 1, before + 2]
 

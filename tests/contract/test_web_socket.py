@@ -420,10 +420,10 @@ def test_a_key_that_is_taken_back_ends_its_sockets(tmp_path: Any) -> None:
             WsClient(server.ports["coded"], *fields) as other,
         ):
             socket.ask("publish", topic="a", records=_records(1))
-            server.lose_patience(0)
+            server.pass_timeout(0)
             assert other.ask("ping") == {"op": "pong"}
             server.change_keys(f"{READER}:r")
-            server.lose_patience(0)
+            server.pass_timeout(0)
             for one in (socket, other):
                 one.expect("error", code="unauthorized")
                 one.expect_close(1008)

@@ -88,7 +88,7 @@ def test_what_is_no_websocket_is_closed_with_its_code(socket: WsClient, what: st
     message = masked(LAST_TEXT, b'{"op":"ping","request_id":1}')
     size = len(sent) // parts + 1
     socket.send(message)
-    socket.send_in_pieces(sent[at : at + size] for at in range(0, len(sent), size))
+    socket.send_in_parts(sent[at : at + size] for at in range(0, len(sent), size))
     assert socket.read() == {"op": "pong", "request_id": 1}
     socket.expect_close(code)
 
@@ -110,7 +110,7 @@ def test_what_is_legal_is_heard_however_it_is_cut(socket: WsClient) -> None:
         masked(FIN | PONG, b"unsolicited"),
         masked(LAST_TEXT, text),
     ]
-    socket.send_in_pieces(bytes([byte]) for byte in b"".join(frames))
+    socket.send_in_parts(bytes([byte]) for byte in b"".join(frames))
     for _ in range(4):
         assert socket.read() == {"op": "pong", "request_id": "ä€😀"}
     assert socket.pongs == [b"p" * 125]
@@ -148,9 +148,9 @@ def test_a_client_that_never_reads_is_closed_at_last_and_costs_no_memory(
         (connection,) = _paused_connections(server)
         buffered = server.run(connection._transport.get_write_buffer_size)
         assert buffered <= (64 << 10) + 4 * (256 << 10)
-        server.lose_patience(PAUSED_SECONDS_MAX - 1)
+        server.pass_timeout(PAUSED_SECONDS_MAX - 1)
         assert connection in server.connections
-        server.lose_patience(PAUSED_SECONDS_MAX + 1)
+        server.pass_timeout(PAUSED_SECONDS_MAX + 1)
         message = socket.read()
         seqs: list[int] = []
         while message["op"] != "error":
@@ -210,13 +210,13 @@ def _send_until_reads_stop(socket: WsClient, sent: bytes) -> None:
 def test_a_silent_client_is_pinged_and_one_that_is_gone_is_closed(server: HttpServer, lane: str) -> None:
     with WsClient(server.ports[lane]) as alive, WsClient(server.ports[lane]) as gone:
         assert alive.ask("ping") == gone.ask("ping")
-        server.lose_patience(PING_SECONDS - 1)
-        server.lose_patience(PING_SECONDS + 1)
+        server.pass_timeout(PING_SECONDS - 1)
+        server.pass_timeout(PING_SECONDS + 1)
         assert alive.read_frame() == (PING, b"")
         assert gone.read_frame() == (PING, b"")
         alive.send_frame(PONG)
         assert alive.ask("ping") == {"op": "pong"}
-        server.lose_patience(PING_SECONDS + PONG_SECONDS + 2)
+        server.pass_timeout(PING_SECONDS + PONG_SECONDS + 2)
         gone.expect_close(1008)
         assert alive.read_frame() == (PING, b"")
 
@@ -226,8 +226,8 @@ def test_a_message_that_does_not_come_through_is_closed(server: HttpServer, lane
         assert socket.ask("ping") == {"op": "pong"}
         socket.send(masked(LAST_TEXT, _fits(1000))[:500])
         assert _settled(server)
-        server.lose_patience(9)
-        server.lose_patience(15)
+        server.pass_timeout(9)
+        server.pass_timeout(15)
         socket.expect_close(1008)
 
 

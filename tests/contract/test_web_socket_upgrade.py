@@ -146,7 +146,7 @@ def test_what_comes_while_it_is_not_answered_yet_waits(tmp_path: Any, lane: str,
         pings = (masked(0x81, b'{"op":"ping","request_id":%d}' % number) for number in range(50))
         sent = upgrade_request() + b"".join(pings)
         size = len(sent) // parts + 1
-        socket.send_in_pieces(sent[at : at + size] for at in range(0, len(sent), size))
+        socket.send_in_parts(sent[at : at + size] for at in range(0, len(sent), size))
         gate.wait_for_one()
         gate.let_in()
         socket.enter()

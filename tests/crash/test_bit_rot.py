@@ -71,7 +71,7 @@ def test_a_changed_byte_of_the_log_is_repaired_or_refused_with_its_place(end: st
                     assert offset < store.data_end(path) + CHECKSUM_BYTES, "nothing was written there"
                 else:
                     whole += 1
-                    recovered = outcome.all_found()
+                    recovered = outcome.all_contents()
                     for name, expected in store.shown.items():
                         assert recovered[name].records == expected.records, "a synced record is missing"
     assert refused > 10 * whole / 9
@@ -85,7 +85,7 @@ def test_a_changed_byte_of_current_costs_no_record(end: str) -> None:
         with attempt(FLIPS, f"_start(SmallStore({end!r}), CURRENT, {offset}, {mask})"):
             outcome = _start(store, PATHS.current, offset, mask)
             assert isinstance(outcome, ShardRun), outcome
-            recovered = outcome.all_found()
+            recovered = outcome.all_contents()
             for name, expected in store.shown.items():
                 assert recovered[name].records == expected.records
                 # How the last run ended is unknown, but the ceilings had come down.

@@ -95,7 +95,7 @@ def test_a_length_behind_the_end_of_the_log_is_never_believed(end: str) -> None:
             poke = _poke(path, store.data_end(path) + behind, struct.pack("<I", length))
             outcome = _start(store, poke)
             assert isinstance(outcome, ShardRun)
-            assert outcome.all_found() == store.shown
+            assert outcome.all_contents() == store.shown
 
 
 @pytest.mark.parametrize("end", ENDS)
@@ -114,7 +114,7 @@ def test_a_file_cut_at_every_byte_of_its_last_batch_is_refused_or_loses_nothing_
                 assert "offset" in outcome
             else:
                 assert isinstance(outcome, ShardRun), outcome
-                recovered = outcome.all_found()
+                recovered = outcome.all_contents()
                 assert {name: one.records for name, one in recovered.items()} == {
                     name: one.records for name, one in store.shown.items()
                 }
@@ -157,7 +157,7 @@ def test_garbage_under_a_later_name_goes_to_quarantine_and_the_log_is_whole(end:
     store = SmallStore(end)
     outcome = _start(store, _replace(PATHS.wal_file(900), garbage))
     assert isinstance(outcome, ShardRun), outcome
-    assert outcome.all_found() == store.shown
+    assert outcome.all_contents() == store.shown
     assert [path for path in outcome.disk.all_files() if path.startswith(PATHS.quarantine)]
 
 
@@ -166,7 +166,7 @@ def test_garbage_under_a_later_name_goes_to_quarantine_and_the_log_is_whole(end:
 def test_garbage_in_place_of_current_costs_nothing(end: str, garbage: bytes) -> None:
     outcome = _start(SmallStore(end), _replace(PATHS.current, garbage))
     assert isinstance(outcome, ShardRun), outcome
-    assert outcome.all_found() == SmallStore(end).shown
+    assert outcome.all_contents() == SmallStore(end).shown
 
 
 @pytest.mark.parametrize("garbage", [*_garbage(), b"{" * LAYOUT_BYTES_MAX, b"[" * 100_000], ids=len)
@@ -196,7 +196,7 @@ def test_names_that_are_none_of_ours_are_passed_over(end: str) -> None:
 
     outcome = _start(store, change)
     assert isinstance(outcome, ShardRun), outcome
-    assert outcome.all_found() == store.shown
+    assert outcome.all_contents() == store.shown
     names = outcome.disk.list_dir(PATHS.wal)
     assert set(strange) <= set(names)
     assert not {name for name in names if name.endswith(".tmp") or name.startswith("spare")}

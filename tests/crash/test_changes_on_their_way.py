@@ -12,10 +12,10 @@ def test_a_change_back_to_what_was_is_not_acked_while_the_one_in_between_may_sur
     one.loop.run_until_idle()
     back = one.send_put("t", cap_records=0)
     same = one.send_put("t", ttl_ms=0)
-    assert not same.came, "the first of the three may be the only one that survives a power cut now"
+    assert not same.has_answer, "the first of the three may be the only one that survives a power cut now"
     one.settle()
-    assert there.came
-    assert back.came
+    assert there.has_answer
+    assert back.has_answer
     assert same.answer.config.cap_records == 0
     one.cut_power(1)
     assert one.state("t").config.cap_records == 0
@@ -25,5 +25,5 @@ def test_a_change_that_says_nothing_new_is_answered_at_once_when_nothing_is_on_i
     one = OneShard()
     one.put("t", cap_records=5)
     calls = one.disk.calls
-    assert one.send_put("t", cap_records=5).came
+    assert one.send_put("t", cap_records=5).has_answer
     assert one.disk.calls == calls

@@ -12,7 +12,7 @@ from tests.harness.crash_sweep import without_newest_snapshot
 from tests.harness.faults import MachineGoneError
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
-from tests.harness.one_shard import OneShard, Told
+from tests.harness.one_shard import OneShard, RecordedReply
 from tests.harness.script_sweep import sweep_kills, sweep_power_cuts
 from topicsd.engine.read.cursors import delete_cursor, put_cursor
 from topicsd.engine.requests import ProducerSeq
@@ -26,9 +26,9 @@ class Script:
 
     def __init__(self, disk: MemoryDisk, durability: str) -> None:
         self.durability = durability
-        self.writes: list[Told] = []
-        self.places: list[Told] = []
-        self.gone: Told | None = None
+        self.writes: list[RecordedReply] = []
+        self.places: list[RecordedReply] = []
+        self.gone: RecordedReply | None = None
         self.is_over = False
         try:
             self._run(OneShard(disk=disk, **SETTINGS))
@@ -41,13 +41,13 @@ class Script:
         for number in range(1, WRITES + 1):
             self.writes.append(one.send_append("t", number, producer=ProducerSeq("p", number)))
             one.settle()
-            reply = Told()
+            reply = RecordedReply()
             self.places.append(reply)
             put_cursor(one.shard.state, "t", "c", number, None, reply)
             if number == 2:
-                put_cursor(one.shard.state, "t", "gone", number, None, Told())
+                put_cursor(one.shard.state, "t", "gone", number, None, RecordedReply())
             if number == 5:
-                self.gone = Told()
+                self.gone = RecordedReply()
                 delete_cursor(one.shard.state, "t", "gone", self.gone)
             if number % 3 == 0:
                 one.shard.start_checkpoint()
@@ -70,14 +70,14 @@ class Script:
         last, places = known
         done = _data(one)
         assert done == list(range(1, last + 1))
-        acked = sum(reply.came and reply.code is None for reply in self.writes)
+        acked = sum(reply.has_answer and reply.code is None for reply in self.writes)
         assert last <= len(self.writes)
-        placed = sum(reply.came and reply.code is None for reply in self.places)
+        placed = sum(reply.has_answer and reply.code is None for reply in self.places)
         assert places.get("c", 0) <= len(self.places)
         if is_kept:
             assert last >= acked
             assert places.get("c", 0) >= placed
-            assert self.gone is None or not self.gone.came or "gone" not in places
+            assert self.gone is None or not self.gone.has_answer or "gone" not in places
         for number in range(1, WRITES + 1):
             answer = one.append("t", number, producer=ProducerSeq("p", number))
             assert answer.deduped == (number <= last)

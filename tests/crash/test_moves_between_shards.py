@@ -13,7 +13,7 @@ import pytest
 
 from tests.harness.crash_sweep import DEEP
 from tests.harness.memory_disk import MemoryDisk
-from tests.harness.move_stage import Again, MoveStage
+from tests.harness.move_stage import Again, TransferShards
 from topicsd.service.queues import dead_letters, redrive
 
 QUEUE, DEAD, OTHER = "q0", "d1", "e1"
@@ -31,8 +31,8 @@ def some_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "MOVED_AT_ONCE", 2)
 
 
-def _begun(again: Again) -> MoveStage:
-    stage = MoveStage(again)
+def _begun(again: Again) -> TransferShards:
+    stage = TransferShards(again)
     stage.home(DEAD).put(DEAD, durable=True)
     stage.home(OTHER).put(OTHER, durable=True)
     stage.home(QUEUE).put(QUEUE, type="queue", durable=True, max_deliveries=1, dead_letter=DEAD)
@@ -43,7 +43,7 @@ def _begun(again: Again) -> MoveStage:
     return stage
 
 
-def _fail_all(stage: MoveStage) -> None:
+def _fail_all(stage: TransferShards) -> None:
     """Every job is delivered too often."""
     for _ in range(10):
         claimed = stage.request("claim", QUEUE, {"node": "w", "max": 10})
@@ -60,7 +60,7 @@ def _fail_all(stage: MoveStage) -> None:
     assert not stage.records(QUEUE)
 
 
-def _redrive(stage: MoveStage, **body: object) -> None:
+def _redrive(stage: TransferShards, **body: object) -> None:
     for _ in range(10):
         stage.request("redrive", DEAD, body)
         if not stage.home(DEAD).state(DEAD).count:
@@ -74,14 +74,14 @@ def _redrive(stage: MoveStage, **body: object) -> None:
     assert all(meta == META for _, meta in stage.records(QUEUE))
 
 
-def _live(stage: MoveStage) -> None:
+def _live(stage: TransferShards) -> None:
     _fail_all(stage)
     _redrive(stage, seqs=stage.home(DEAD).seqs(DEAD)[1:])
     _fail_all(stage)
     _redrive(stage)
 
 
-def _live_with_another_topic(stage: MoveStage) -> None:
+def _live_with_another_topic(stage: TransferShards) -> None:
     """While jobs are on their way to the dead-letter topic another one is named."""
     named = False
     for _ in range(20):
@@ -91,14 +91,14 @@ def _live_with_another_topic(stage: MoveStage) -> None:
             stage.request("nack", QUEUE, {"node": "w", "seqs": seqs})
         elif not named:
             # The answers of the first topic are lost from here on, so that one job is in doubt.
-            stage.loses_answers = False
+            stage.is_losing_answers = False
             put = stage.request("put_topic", QUEUE, {"dead_letter": OTHER})
             named = put is not None and put[0] == 200
         stage.pass_time(2000)
         if not stage.home(QUEUE).state(QUEUE).count:
             break
-        stage.loses_answers = not named
-    stage.loses_answers = False
+        stage.is_losing_answers = not named
+    stage.is_losing_answers = False
     stage.pass_time(60_000)
     dead = stage.records(DEAD) + stage.records(OTHER)
     assert sorted(data for data, _ in dead) == list(range(JOBS)), "a job is not a dead letter once"
@@ -108,7 +108,7 @@ def _live_with_another_topic(stage: MoveStage) -> None:
 LIVES = {"redriven": _live, "named": _live_with_another_topic}
 
 
-def _calls(live: Callable[[MoveStage], None]) -> tuple[int, int]:
+def _calls(live: Callable[[TransferShards], None]) -> tuple[int, int]:
     stage = _begun(MemoryDisk.after_process_kill)
     before = [shard.disk.calls for shard in stage.shards]
     live(stage)
@@ -157,11 +157,11 @@ def test_an_answer_that_is_lost_for_longer_than_any_window_moves_nothing_twice()
         claimed = stage.request("claim", QUEUE, {"node": "w", "max": 1})
         if claimed is not None and claimed[1]["claimed"]:
             stage.request("nack", QUEUE, {"node": "w", "seqs": [1]})
-    stage.loses_answers = True
+    stage.is_losing_answers = True
     stage.request("claim", QUEUE, {"node": "w", "max": 1})
     stage.pass_time(3000)
     assert [data for data, _ in stage.records(DEAD)] == [0]
     stage.lose(0)
     stage.pass_time(300_000)
-    stage.loses_answers = False
+    stage.is_losing_answers = False
     _fail_all(stage)

@@ -16,7 +16,7 @@ from tests.harness.crash_sweep import DEEP
 from tests.harness.faults import MachineGoneError
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
-from tests.harness.one_shard import DATA_DIR, INSTANCE, OneShard, Told, record
+from tests.harness.one_shard import DATA_DIR, INSTANCE, OneShard, RecordedReply, record
 from topicsd.disk.layout import create_data_dir
 from topicsd.engine.queue.settle import end_jobs
 
@@ -80,7 +80,7 @@ class Life:
         assert topic.queue is not None
         assert [*topic.queue.parked] == [seq]
         self.is_acking.add(seq)
-        reply = Told()
+        reply = RecordedReply()
         end_jobs(
             stage.shard.state, topic, topic.queue, [seq], lambda: reply(True), reply, is_dead_letter=True
         )

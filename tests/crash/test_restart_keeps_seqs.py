@@ -146,8 +146,8 @@ def test_a_ceiling_that_was_raised_behind_a_change_of_class_still_holds_after_it
     one.loop.run_until_idle()
     appended = one.send_append("t", *range(200))
     one.settle()
-    assert changed.came
-    assert appended.came
+    assert changed.has_answer
+    assert appended.has_answer
     one.append("t", 1)
     one.pass_time(60)
     one.append("t", *range(1000))

@@ -57,7 +57,7 @@ class CheckpointedStore:
         run.end_answered()
         self.disk: MemoryDisk = run.disk.after_process_kill()
         run = self.start(self.disk)
-        self.shown = {name: run.found(name).records for name in run.shard.topic_names()}
+        self.shown = {name: run.contents(name).records for name in run.shard.topic_names()}
         self.states = run.states()
 
     def start(self, disk: MemoryDisk) -> ShardRun:

@@ -15,10 +15,10 @@ import pytest
 from shared.contract.route_rule import RouteRule
 from tests.harness.crash_sweep import without_newest_snapshot
 from tests.harness.faults import MachineGoneError
-from tests.harness.forward_stage import ForwardStage
+from tests.harness.forward_stage import RouteShards
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
-from tests.harness.one_shard import Told
+from tests.harness.one_shard import RecordedReply
 from tests.harness.script_sweep import sweep_kills, sweep_power_cuts
 from topicsd.engine.routes.route import delete_route
 
@@ -34,17 +34,17 @@ class Script:
 
     def __init__(self, disk: MemoryDisk, durability: str) -> None:
         self.durability = durability
-        self.writes: list[Told] = []
-        self.made: dict[str, Told] = {}
-        self.gone: Told | None = None
+        self.writes: list[RecordedReply] = []
+        self.made: dict[str, RecordedReply] = {}
+        self.gone: RecordedReply | None = None
         self.is_over = False
         try:
-            self._run(ForwardStage(disk=disk, **SETTINGS))
+            self._run(RouteShards(disk=disk, **SETTINGS))
         except MachineGoneError:
             return
         self.is_over = True
 
-    def _run(self, stage: ForwardStage) -> None:
+    def _run(self, stage: RouteShards) -> None:
         one = stage.shards[0]
         for name in "abd":
             one.put(name, durability="fsync" if name == "a" else self.durability)
@@ -52,14 +52,14 @@ class Script:
         one.put("t", cap_records=2)
         one.put("e", cap_records=1, discard="reject")
         for name in ("ab", "ad", "te"):
-            self.made[name] = stage.send_put_forward(RULES[name])
+            self.made[name] = stage.send_put_route(RULES[name])
         for number in range(1, WRITES + 1):
             self.writes.append(one.send_append("a", number))
             one.send_append("t", number)
             if number == 2:
-                self.made["bc"] = stage.send_put_forward(RULES["bc"])
+                self.made["bc"] = stage.send_put_route(RULES["bc"])
             if number == 5:
-                self.gone = Told()
+                self.gone = RecordedReply()
                 delete_route(one.shard.state, "a>d", self.gone)
             if number == 6:
                 one.send_put("e", cap_records=0)
@@ -76,14 +76,14 @@ class Script:
     def judge(self, disk: MemoryDisk, *, is_kept: bool) -> None:
         """`is_kept` says that what was acked has to be there."""
         clock = ManualClock(2_000_000_000_000, 9000.0)
-        stage = ForwardStage(disk=disk, clock=clock, **SETTINGS)
+        stage = RouteShards(disk=disk, clock=clock, **SETTINGS)
         if (older := without_newest_snapshot(disk)) is not None:
-            assert _known(ForwardStage(disk=older, clock=clock, **SETTINGS)) == _known(stage)
+            assert _known(RouteShards(disk=older, clock=clock, **SETTINGS)) == _known(stage)
         routes = stage.shards[0].shard.state.forwards
         for name, reply in self.made.items():
-            if reply.came and reply.code is None and name != "ad":
+            if reply.has_answer and reply.code is None and name != "ad":
                 assert RULES[name].name in routes
-        if self.gone is not None and self.gone.came:
+        if self.gone is not None and self.gone.has_answer:
             assert "a>d" not in routes
         if "a" not in stage.shards[0].shard.state.topics:
             assert not self.writes
@@ -91,7 +91,7 @@ class Script:
         stage.pass_time(3000)
         source = stage.data("a")
         assert source == list(range(1, len(source) + 1))
-        assert not is_kept or len(source) >= sum(reply.came and reply.code is None for reply in self.writes)
+        assert not is_kept or len(source) >= sum(reply.has_answer and reply.code is None for reply in self.writes)
         for rule, dest in (("a>b", "b"), ("b>c", "c")):
             assert rule not in routes or stage.data(dest) == source
         copied = stage.data("d") if "d" in stage.shards[0].shard.state.topics else []
@@ -100,7 +100,7 @@ class Script:
             _check_trimmed(stage)
 
 
-def _check_trimmed(stage: ForwardStage) -> None:
+def _check_trimmed(stage: RouteShards) -> None:
     """The copies are in order, and each missing range was reported."""
     copies: list[Any] = []
     cursor, is_at_end = 0, False
@@ -116,7 +116,7 @@ def _check_trimmed(stage: ForwardStage) -> None:
         assert before is None or after is None or after == before + 1, f"an unreported gap: {copies}"
 
 
-def _known(stage: ForwardStage) -> Any:
+def _known(stage: RouteShards) -> Any:
     one = stage.shards[0]
     state = one.shard.state
     rules = {

@@ -14,9 +14,9 @@ import pytest
 
 from shared.contract.route_rule import RouteRule
 from tests.harness.faults import Fault, MachineGoneError
-from tests.harness.forward_stage import ForwardStage
+from tests.harness.forward_stage import RouteShards
 from tests.harness.memory_disk import MemoryDisk
-from tests.harness.one_shard import OneShard, Told, record
+from tests.harness.one_shard import OneShard, RecordedReply, record
 from topicsd.engine.routes.route import RoutePut
 
 WRITES = 8
@@ -29,11 +29,11 @@ class Life:
     """The chain a, b, c, d goes over the shards x, y, z and back to x; the last rule copies exactly once."""
 
     def __init__(self, durability: str, number: int, arm: Callable[[MemoryDisk], object], how: str) -> None:
-        self.stage = ForwardStage(3, **SETTINGS)
+        self.stage = RouteShards(3, **SETTINGS)
         self.topics = _chain(self.stage)
         self.how = how
         self.ended = False
-        self.writes: list[Told] = []
+        self.writes: list[RecordedReply] = []
         self.rules = {
             f"{source}>{dest}": RouteRule(
                 f"{source}>{dest}", source, dest, is_from_start=True, is_exactly_once=dest == self.topics[-1]
@@ -64,7 +64,7 @@ class Life:
         self._survive(lambda: self.stage.pass_time(2000))
 
     def _make(self, name: str) -> None:
-        self.stage.send_put_forward(self.rules[name])
+        self.stage.send_put_route(self.rules[name])
         self.stage.settle()
 
     def _write(self, source: OneShard, number: int) -> None:
@@ -83,7 +83,7 @@ class Life:
     def judge(self) -> None:
         stage = self.stage
         for rule in self.rules.values():
-            if stage.forward(rule.name) is None:
+            if stage.route(rule.name) is None:
                 # It was on its way.
                 assert isinstance(
                     stage.put_route(rule.name, rule.source, rule.dest, is_from_start=True), RoutePut
@@ -92,14 +92,14 @@ class Life:
             stage.pass_time(1500)
         written = stage.data(self.topics[0])
         assert written == sorted(set(written))
-        acked = {number for number, reply in enumerate(self.writes, 1) if reply.came and reply.code is None}
+        acked = {number for number, reply in enumerate(self.writes, 1) if reply.has_answer and reply.code is None}
         assert acked <= set(written)
         for topic in self.topics[1:]:
             assert stage.data(topic) == written, f"{topic} of {self.topics}"
             assert self.how != "kill" or stage.owner(topic).read(topic).tombstone is None
 
 
-def _chain(stage: ForwardStage) -> list[str]:
+def _chain(stage: RouteShards) -> list[str]:
     """Topics of the shards 0, 1, 2 and 0."""
     names = [f"t{number}" for number in range(40)]
     topics: list[str] = []

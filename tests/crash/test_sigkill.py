@@ -22,7 +22,7 @@ from tests.harness.ledger import Ledger
 from tests.harness.ledger_entries import Deletion, Request
 from tests.harness.manual_clock import ManualClock
 from tests.harness.manual_loop import ManualLoop, StepThread
-from tests.harness.shard_reader import found_of
+from tests.harness.shard_reader import contents_of
 from tests.harness.tally import attempt
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import read_layout, shard_paths
@@ -148,7 +148,7 @@ class Rounds:
             SETTINGS,
             lambda error: None,
         )
-        topics = {name: found_of(shard, name, READ_RECORDS) for name in shard.topic_names()}
+        topics = {name: contents_of(shard, name, READ_RECORDS) for name in shard.topic_names()}
         exact = [name for name in TOPICS if clean or TOPICS[name] != "ephemeral"]
         self.ledger.check(topics, exact=exact)
         self.is_known = True

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.logging_state import logging_as_it_was
+from tests.harness.logging_state import preserve_logging
 
 
 @pytest.fixture
@@ -15,5 +15,5 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     for name in [name for name in os.environ if name.startswith(("TOPICS_", "LISTEN_"))]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
-    with logging_as_it_was():
+    with preserve_logging():
         yield

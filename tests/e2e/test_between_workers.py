@@ -21,7 +21,7 @@ import pytest
 from shared.contract.names import topic_id
 from shared.ipc.placement import shard_of
 from tests.harness.raw_client import RawClient
-from tests.harness.served import Served, served
+from tests.harness.served import RunningServer, served
 
 pytestmark = pytest.mark.slow
 
@@ -50,7 +50,7 @@ def _wait_until(what: Callable[[], object], seconds: float = TIMEOUT_SECONDS) ->
         time.sleep(0.02)
 
 
-def _worker_of(server: Served, shard: int) -> int:
+def _worker_of(server: RunningServer, shard: int) -> int:
     """Return the pid of a shard's worker."""
     pid = server.process.pid
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
@@ -60,7 +60,7 @@ def _worker_of(server: Served, shard: int) -> int:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     with served(tmp_path_factory.mktemp("workers")) as running:
         yield running
 
@@ -84,7 +84,7 @@ def _values(metrics: dict[str, Any], name: str) -> list[dict[str, Any]]:
 
 
 def test_a_connection_moves_to_its_shard_without_an_effect_on_the_client(
-    server: Served,
+    server: RunningServer,
 ) -> None:
     moved = _moved(server.port)
     with RawClient(server.port) as client:
@@ -105,7 +105,7 @@ def test_a_connection_moves_to_its_shard_without_an_effect_on_the_client(
     assert heads == list(range(heads[0], heads[0] + len(heads)))
 
 
-def test_a_connection_that_uses_all_shards_stays(server: Served) -> None:
+def test_a_connection_that_uses_all_shards_stays(server: RunningServer) -> None:
     moved = _moved(server.port)
     with RawClient(server.port) as client:
         until = time.monotonic() + 1.5
@@ -116,7 +116,7 @@ def test_a_connection_that_uses_all_shards_stays(server: Served) -> None:
     assert _moved(server.port) == moved
 
 
-def test_a_pipelined_burst_is_answered_after_a_hand_over(server: Served) -> None:
+def test_a_pipelined_burst_is_answered_after_a_hand_over(server: RunningServer) -> None:
     """Send many requests in one segment, the last one incomplete; all bytes read move along."""
     moved = _moved(server.port)
     body = b'{"records":[{"data":"%b"}]}' % (b"x" * 400)
@@ -133,7 +133,7 @@ def test_a_pipelined_burst_is_answered_after_a_hand_over(server: Served) -> None
     _wait_until(lambda: _moved(server.port) == moved + 1)
 
 
-def test_a_large_body_for_another_shard_is_in_memory_once_per_process(server: Served) -> None:
+def test_a_large_body_for_another_shard_is_in_memory_once_per_process(server: RunningServer) -> None:
     body = b'{"records":[%b]}' % b",".join([b'{"data":"%b"}' % (b"x" * (1_000_000))] * 48)
     pids = list(
         map(int, Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split())
@@ -158,7 +158,7 @@ def _peak_bytes(pid: int) -> int:
 # -- in doubt ----------------------------------------------------------------------------------------------
 
 
-def _write(server: Served, keyed: bool, number: int, stop: threading.Event, answers: list[Any]) -> None:
+def _write(server: RunningServer, keyed: bool, number: int, stop: threading.Event, answers: list[Any]) -> None:
     with RawClient(server.port) as client:
         client.socket.settimeout(60)
         assert client.ask("GET", f"/v0/topics/{HOME}").status in (200, 404)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.served import Served, served
+from tests.harness.served import RunningServer, served
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +23,7 @@ RECORD = "x" * 16_000
 FILE_BYTES = 64 << 10
 
 
-def limit_descriptors(server: Served) -> None:
+def limit_descriptors(server: RunningServer) -> None:
     """Limit the descriptors of the supervisor and of workers that it starts later."""
     resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
     (first,) = worker_pids(server)
@@ -34,11 +34,11 @@ def limit_descriptors(server: Served) -> None:
         time.sleep(0.02)
 
 
-def worker_pids(server: Served) -> list[int]:
+def worker_pids(server: RunningServer) -> list[int]:
     return [int(pid) for pid in re.findall(r'"worker_pid":(\d+)', server.log.read_text())]
 
 
-def ready_count(server: Served) -> int:
+def ready_count(server: RunningServer) -> int:
     return server.log.read_text().count("shard: ready")
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.command_run import Ran, command_line, environment, run_here
+from tests.harness.command_run import CommandResult, command_line, environment, run_here
 from topicsd.disk.access import denial_of, user_name, access_problem
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import create_data_dir
@@ -34,15 +34,15 @@ sys.exit(main(sys.argv[1:]))
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="changes the user of a process")
 
 
-def serve(data_dir: object, *flags: object) -> Ran:
+def serve(data_dir: object, *flags: object) -> CommandResult:
     return run_here("serve", "--port=0", f"--data-dir={data_dir}", *flags)
 
 
-def serve_unprivileged(data_dir: Path) -> Ran:
+def serve_unprivileged(data_dir: Path) -> CommandResult:
     return run_unprivileged("serve", "--port=0", f"--data-dir={data_dir}")
 
 
-def run_unprivileged(*line: str) -> Ran:
+def run_unprivileged(*line: str) -> CommandResult:
     done = subprocess.run(
         [sys.executable, "-c", UNPRIVILEGED_PROGRAM, *line],
         env=environment(),
@@ -51,10 +51,10 @@ def run_unprivileged(*line: str) -> Ran:
         timeout=60,
         check=False,
     )
-    return Ran(done.returncode, done.stdout, done.stderr)
+    return CommandResult(done.returncode, done.stdout, done.stderr)
 
 
-def sentence(ran: Ran) -> str:
+def sentence(ran: CommandResult) -> str:
     assert "Traceback" not in ran.err
     return ran.err.splitlines()[-1]
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.harness.command_run import Ran, fingerprint, run_here
+from tests.harness.command_run import CommandResult, fingerprint, run_here
 from tests.harness.crash_sweep import DEEP
 from tests.harness.data_dirs import DIRECTORIES, flip
 from tests.harness.faults import MUTATING_CALLS, ProcessKilled
@@ -88,7 +88,7 @@ def doctor(path: Path, *flags: str, code: int) -> Any:
     return shard
 
 
-def unchanged(path: Path, run: Callable[[], Ran]) -> Ran:
+def unchanged(path: Path, run: Callable[[], CommandResult]) -> CommandResult:
     before = fingerprint(path)
     ran = run()
     assert fingerprint(path) == before

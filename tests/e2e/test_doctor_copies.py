@@ -7,7 +7,7 @@ from pathlib import Path
 
 from shared.contract.route_rule import RouteRule
 from tests.e2e.test_doctor import doctor, repaired
-from tests.harness.one_shard import Told
+from tests.harness.one_shard import RecordedReply
 from tests.harness.real_shard import RealShard
 from topicsd.engine.routes.route import put_route
 from topicsd.stream.feeds import Feeds
@@ -23,7 +23,7 @@ def begun(path: Path) -> RealShard:
 
 
 def route(shard: RealShard, source: str, dest: str, **options: bool) -> None:
-    put_route(shard.shard.state, RouteRule(dest, source, dest, **options), Told())
+    put_route(shard.shard.state, RouteRule(dest, source, dest, **options), RecordedReply())
     shard.settle()
 
 

@@ -11,7 +11,7 @@ import pytest
 from shared.contract.route_rule import RouteRule
 from tests.e2e.test_doctor import read_all
 from tests.harness.command_run import run_here
-from tests.harness.copy_along import copy_along
+from tests.harness.copy_along import start_routes
 from tests.harness.crash_sweep import DEEP
 from tests.harness.data_dirs import flip
 from tests.harness.one_shard import record
@@ -31,7 +31,7 @@ WRITTEN = [name for name in CONFIG if name != "copies"]
 
 def copy_on(shard: RealShard) -> None:
     """Start routes on the shard."""
-    copy_along(shard, *[RouteRule(dest, "orders", dest) for dest in COPIES])
+    start_routes(shard, *[RouteRule(dest, "orders", dest) for dest in COPIES])
 
 
 def live_through(shard: RealShard, random: Random) -> None:

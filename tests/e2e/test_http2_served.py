@@ -44,7 +44,7 @@ def test_requests_to_all_shards_are_answered_on_one_connection(tmp_path: Path) -
 def test_a_preface_sent_byte_by_byte_is_recognized(tmp_path: Path) -> None:
     with served(tmp_path) as server, RawClient(server.port) as client:
         preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-        client.send_in_pieces([preface[at : at + 1] for at in range(len(preface))])
+        client.send_in_parts([preface[at : at + 1] for at in range(len(preface))])
         assert client.socket.recv(9, 0x100)[3] == 4  # MSG_WAITALL
 
 

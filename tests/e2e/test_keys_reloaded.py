@@ -15,7 +15,7 @@ import pytest
 
 from tests.harness.event_client import EventClient, EventReader, H2Events
 from tests.harness.h2_client import H2Client
-from tests.harness.served import Served, served
+from tests.harness.served import RunningServer, served
 
 pytestmark = pytest.mark.slow
 
@@ -37,11 +37,11 @@ def until(what: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def knows(server: Served, key: str) -> bool:
+def knows(server: RunningServer, key: str) -> bool:
     return all(status(server.port, path, key) in (200, 404) for path in PATHS)
 
 
-def knows_not(server: Served, key: str) -> bool:
+def knows_not(server: RunningServer, key: str) -> bool:
     return all(status(server.port, path, key) == 401 for path in PATHS)
 
 
@@ -49,7 +49,7 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def reload_keys(server: Served, line: str) -> None:
+def reload_keys(server: RunningServer, line: str) -> None:
     """Send SIGHUP and wait until the log has another such line."""
     count = server.log.read_text().count(line)
     server.process.send_signal(signal.SIGHUP)

@@ -43,7 +43,7 @@ def descriptors(count: int) -> Iterator[None]:
 
 def _memory(server: WholeServer) -> int:
     total = 0
-    for process in (server.front, *server.children()):
+    for process in (server.supervisor, *server.children()):
         total += process.resident_bytes()
         process.close()
     return total

@@ -42,7 +42,7 @@ def with_a_key() -> bytes:
 
 class Memory:
     def __init__(self, server: WholeServer) -> None:
-        self._pids = [server.front.pid, *(child.pid for child in server.children())]
+        self._pids = [server.supervisor.pid, *(child.pid for child in server.children())]
         for pid in self._pids:
             Path(f"/proc/{pid}/clear_refs").write_text("5")
         self._before = self._sum("VmRSS")

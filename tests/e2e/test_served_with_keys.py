@@ -10,13 +10,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.harness.served import Served, served
+from tests.harness.served import RunningServer, served
 
 ALL = "hush-hush-hush-hush-all"
 READER = "hush-hush-hush-hush-reader"
 
 
-def ask(server: Served, method: str, path: str, key: str | None) -> tuple[int, str, str]:
+def ask(server: RunningServer, method: str, path: str, key: str | None) -> tuple[int, str, str]:
     with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)) as connection:
         headers = {"content-type": "application/json"}
         if key is not None:

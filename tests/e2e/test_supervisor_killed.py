@@ -54,7 +54,7 @@ def test_workers_without_a_supervisor_answer_their_requests_and_a_new_server_sta
 def _kill_supervisor(server: WholeServer, waiting: list[RawClient]) -> float:
     """Kill the supervisor, check that waiting requests are answered; return the seconds until all ended."""
     children = server.children()
-    server.front.signal(signal.SIGKILL)
+    server.supervisor.signal(signal.SIGKILL)
     killed = time.monotonic()
     for client in waiting:
         answer = client.read_answer()
@@ -89,7 +89,7 @@ def test_a_new_server_waits_for_the_draining_workers_of_the_last_one(tmp_path: P
             time.sleep(0.2)
             worker = first.a_worker(0)
             worker.signal(signal.SIGSTOP)
-            first.front.signal(signal.SIGKILL)
+            first.supervisor.signal(signal.SIGKILL)
             first.served.process.wait()
             released = threading.Timer(2.0, worker.signal, (signal.SIGCONT,))
             released.start()

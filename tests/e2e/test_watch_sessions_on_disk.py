@@ -8,7 +8,7 @@ import pytest
 
 from tests.harness.command_run import run_here
 from tests.harness.data_dirs import flip, log_end
-from tests.harness.one_shard import Told, record
+from tests.harness.one_shard import RecordedReply, record
 from tests.harness.real_shard import RealShard
 from topicsd.engine.session_log import log_session_end, log_session
 from topicsd.log.control_frame import SessionFrame
@@ -26,7 +26,7 @@ def watched(path: Path) -> RealShard:
     for number in (1, 2, 3):
         if number == 2:
             shard.checkpoint()
-        log_session(shard.shard.state, session(number), Told())
+        log_session(shard.shard.state, session(number), RecordedReply())
         shard.settle()
     log_session_end(shard.shard.state, session(3).session)
     shard.settle()

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from tests.harness.one_shard import OneShard, Told, record
+from tests.harness.one_shard import OneShard, RecordedReply, record
 from topicsd.engine.queue.explain import explain
 from topicsd.engine.queue.settle import ack, nack
 from topicsd.engine.requests import AppendAnswer, ClaimAnswer, DeleteAnswer, SettleAnswer
@@ -76,9 +76,9 @@ class Life:
     def put(self, **patch: object) -> None:
         self.answer_of(self.stage.send_put(QUEUE, **patch))
 
-    def answer_of(self, reply: Told) -> object:
+    def answer_of(self, reply: RecordedReply) -> object:
         self.stage.settle()
-        assert reply.came
+        assert reply.has_answer
         self.check()
         return reply.answer
 

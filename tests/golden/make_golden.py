@@ -24,10 +24,10 @@ from unittest.mock import patch
 import msgspec
 
 from shared.contract.route_rule import RouteRule
-from tests.harness.copy_along import copy_along
+from tests.harness.copy_along import start_routes
 from tests.harness.faults import ProcessKilled
 from tests.harness.manual_clock import ManualClock
-from tests.harness.one_shard import DATA_DIR, OneShard, Told, record
+from tests.harness.one_shard import DATA_DIR, OneShard, RecordedReply, record
 from topicsd.engine.read.fetch import read_now
 from topicsd.engine.requests import ReadAnswer, ReadRequest, TopicState
 from topicsd.engine.routes.route import delete_route
@@ -112,13 +112,13 @@ def make_sessions(one: OneShard) -> None:
     )
     ended = msgspec.structs.replace(plain, session=b"ended session---")
     for session in (plain, fussy, ended):
-        log_session(one.shard.state, session, Told())
+        log_session(one.shard.state, session, RecordedReply())
         one.settle()
     log_session_end(one.shard.state, ended.session)
     one.settle()
     one.disk.kill_process_after(0, torn=True)
     try:
-        log_session(one.shard.state, msgspec.structs.replace(plain, session=b"torn session----"), Told())
+        log_session(one.shard.state, msgspec.structs.replace(plain, session=b"torn session----"), RecordedReply())
         one.settle()
     except ProcessKilled:
         one.kill()
@@ -141,14 +141,14 @@ def make_routes(one: OneShard) -> None:
         RouteRule("ends", "orders", "last"),
         RouteRule("trimmed", "small", "full"),
     ]
-    copy_along(one, *rules, msgspec.structs.replace(rules[1], keeps_node=False))
+    start_routes(one, *rules, msgspec.structs.replace(rules[1], keeps_node=False))
     created = record(b'{ "id":1, "total":10.50 }', tag="order/1", node="shop-1", meta={"trace": "4bf92f"})
     one.append("orders", created, idempotency_key=KEY)
     for number in range(1, 6):
         one.append("small", number)
     one.put("full", cap_records=0)
     one.pass_time(1000)
-    delete_route(one.shard.state, "ends", Told())
+    delete_route(one.shard.state, "ends", RecordedReply())
     one.settle()
     one.append("orders", record({"id": 2}))
     one.disk.kill_process_after(0, torn=True)
@@ -156,7 +156,7 @@ def make_routes(one: OneShard) -> None:
         one.append("orders", record({"id": 3}, tag="order/3"))
     except ProcessKilled:
         one.kill()
-    copy_along(one)
+    start_routes(one)
     one.append("orders", record({"id": 4}, tag="order/4"))
     one.close(checkpoint=False)
 
@@ -166,7 +166,7 @@ def make_references(one: OneShard) -> None:
     one.put("orders", durability="fsync", idempotency_window_ms=3_600_000)
     for name in ("copies", "some", "chained"):
         one.put(name)
-    copy_along(
+    start_routes(
         one,
         RouteRule("orders>copies", "orders", "copies"),
         RouteRule("orders>some", "orders", "some", ["tag", "Eq", "odd"]),

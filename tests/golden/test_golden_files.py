@@ -14,7 +14,7 @@ from shared.settings.settings import Settings
 from tests.golden.make_golden import GOLDEN, KEY, describe, describe_routes, describe_sessions
 from tests.harness.manual_clock import ManualClock
 from tests.harness.manual_loop import ManualLoop, StepThread
-from tests.harness.one_shard import Told, record
+from tests.harness.one_shard import RecordedReply, record
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import read_layout, shard_paths
 from topicsd.engine.requests import AppendRequest
@@ -124,7 +124,7 @@ def test_an_old_key_is_still_known_and_the_log_continues(version: str, tmp_path:
     data = copy_of(version, tmp_path)
     shard, loop, thread = opened(data, expected["now_ms"])
     again = record(b'{ "id":1, "total":10.50 }', tag="order/1", node="shop-1", meta={"trace": "4bf92f"})
-    repeated, new = Told(), Told()
+    repeated, new = RecordedReply(), RecordedReply()
     shard.append("orders", AppendRequest([again], idempotency_key=KEY), repeated)
     shard.append("orders", AppendRequest([record("new")]), new)
     loop.run_until_idle()

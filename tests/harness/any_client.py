@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from tests.harness.h2_client import H2Client
-from tests.harness.http_server import H2, LANES
+from tests.harness.http_server import H2, HTTP1_PORTS
 from tests.harness.raw_client import RawClient
 
 AnyClient = RawClient | H2Client
-ALL_LANES: Final = (*LANES, H2)
+ALL_PORTS: Final = (*HTTP1_PORTS, H2)
 
 
 def connect(ports: Mapping[str, int], lane: str) -> AnyClient:

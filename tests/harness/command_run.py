@@ -22,7 +22,7 @@ from topicsd.__main__ import main
 PROJECT = Path(__file__).parents[2]
 
 
-class Ran(NamedTuple):
+class CommandResult(NamedTuple):
     code: int
     out: str
     err: str
@@ -44,21 +44,21 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(PROJECT)}
 
 
-def run_command(*arguments: object, cwd: Path | None = None) -> Ran:
+def run_command(*arguments: object, cwd: Path | None = None) -> CommandResult:
     done = subprocess.run(
         command_line(*arguments), cwd=cwd, env=environment(), capture_output=True, text=True, timeout=60
     )
-    return Ran(done.returncode, done.stdout, done.stderr)
+    return CommandResult(done.returncode, done.stdout, done.stderr)
 
 
-def run_here(*arguments: object) -> Ran:
+def run_here(*arguments: object) -> CommandResult:
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             code = main([str(argument) for argument in arguments])
         except SystemExit as error:  # Raised by argparse.
             code = error.code if isinstance(error.code, int) else 1
-    return Ran(code, out.getvalue(), err.getvalue())
+    return CommandResult(code, out.getvalue(), err.getvalue())
 
 
 def fingerprint(root: Path) -> dict[str, tuple[object, ...]]:

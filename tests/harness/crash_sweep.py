@@ -112,14 +112,14 @@ def recover_and_continue(
     """Recover and judge twice, write to every topic, crash or stop, recover and judge again."""
     run = ShardRun(disk, book, clock)
     run.check(exact=exact)
-    contents, states, sessions = run.all_found(), run.states(), run.sessions()
+    contents, states, sessions = run.all_contents(), run.states(), run.sessions()
     again = ShardRun(disk.after_process_kill(), book, clock)
-    twice = (again.all_found(), again.states(), again.sessions())
+    twice = (again.all_contents(), again.states(), again.sessions())
     assert twice == (contents, states, sessions), "a second recovery has another result"
     if (older := without_newest_snapshot(disk)) is not None:
         other = ShardRun(older, book, clock)
         what = "recovery from the older snapshot has another result"
-        shown = (other.all_found(), kept_states(other), other.sessions())
+        shown = (other.all_contents(), kept_states(other), other.sessions())
         assert shown == (contents, kept_states(run), sessions), what
     run = again
     if rng.random() < 0.4:

@@ -24,8 +24,8 @@ import msgspec
 
 from shared.contract.route_rule import RouteRule
 from tests.harness.faults import MachineGoneError
-from tests.harness.forward_stage import ForwardStage
-from tests.harness.one_shard import OneShard, Told, record
+from tests.harness.forward_stage import RouteShards
+from tests.harness.one_shard import OneShard, RecordedReply, record
 from topicsd.engine.routes.route import RoutePut
 
 SHARDS = 3
@@ -49,11 +49,11 @@ class RuleStart(NamedTuple):
     source_epoch: int
 
 
-class ForwardModel:
+class RouteModel:
     def __init__(self, seed: int, trims: bool = False) -> None:
         self.rng = rng = Random(seed)
         self.trims = trims
-        self.stage = ForwardStage(SHARDS, wal_file_bytes=1 << 16, segment_max_events=rng.choice((5, 1000)))
+        self.stage = RouteShards(SHARDS, wal_file_bytes=1 << 16, segment_max_events=rng.choice((5, 1000)))
         self.topics = [f"t{number}" for number in range(rng.randint(4, 20))]
         self.sources: dict[str, str] = {}
         """By destination; each source is earlier in the list, so there are no cycles."""
@@ -144,7 +144,7 @@ class ForwardModel:
         self.stage.cut_off(self.rng.randrange(SHARDS))
 
     def _reconnect(self) -> None:
-        self.stage.mend()
+        self.stage.reconnect()
 
     def _end_shard(self) -> None:
         how = self.rng.choice((OneShard.restart, OneShard.kill, OneShard.reboot, OneShard.cut_power))
@@ -164,7 +164,7 @@ class ForwardModel:
 
         Faults stay armed.
         """
-        self.stage.mend()
+        self.stage.reconnect()
         calm = 0
         while calm < 6:
             calm = calm + 1 if self._run_until_crash(lambda: self.stage.pass_time(1500)) else 0
@@ -173,7 +173,7 @@ class ForwardModel:
         dest = dest or self.rng.choice(self.topics)
         source = self.sources.get(dest)
         name = f"{source}>{dest}"
-        if source is None or self.stage.forward(name) is not None:
+        if source is None or self.stage.route(name) is not None:
             return
         self._wait_until_copied()
         dest_seq, source_seq = self._head(dest), self._head(source)
@@ -188,15 +188,15 @@ class ForwardModel:
             # What it would have to hold may be gone when that is checked.
             is_from_start=self.rng.random() < 0.5 and not (self.trims and dest_seq),
         )
-        replies: list[Told] = []
-        self._run_until_crash(lambda: replies.append(self.stage.send_put_forward(rule)))
+        replies: list[RecordedReply] = []
+        self._run_until_crash(lambda: replies.append(self.stage.send_put_route(rule)))
         self._run_until_crash(self.stage.settle)
-        if replies and replies[0].came and isinstance(replies[0].answer, RoutePut):
+        if replies and replies[0].has_answer and isinstance(replies[0].answer, RoutePut):
             first_seq = 0 if rule.is_from_start else source_seq
             self.rules[name] = RuleStart(
                 rule, first_seq, dest_seq, self.stage.owner(source).topic(source).epoch
             )
-        elif self.stage.forward(name) is not None:
+        elif self.stage.route(name) is not None:
             # In doubt: created, or being created. The oracle cannot use it.
             self._run_until_crash(lambda: self.stage.delete_route(name))
             self.rules.pop(name, None)
@@ -208,16 +208,16 @@ class ForwardModel:
         name = self.rng.choice(list(self.rules))
         start = self.rules[name]
         self._wait_until_copied()
-        if self.stage.forward(name) is None or self._is_blocked(start.rule):
+        if self.stage.route(name) is None or self._is_blocked(start.rule):
             return
         self.check(start)
         changed = msgspec.structs.replace(start.rule, tags=self._filter(), keeps_node=False)
         heads = self._head(start.rule.source), self._head(start.rule.dest)
         del self.rules[name]
-        replies: list[Told] = []
-        self._run_until_crash(lambda: replies.append(self.stage.send_put_forward(changed)))
+        replies: list[RecordedReply] = []
+        self._run_until_crash(lambda: replies.append(self.stage.send_put_route(changed)))
         self._run_until_crash(self.stage.settle)
-        if replies and replies[0].came and isinstance(replies[0].answer, RoutePut):
+        if replies and replies[0].has_answer and isinstance(replies[0].answer, RoutePut):
             self.rules[name] = RuleStart(changed, *heads, start.source_epoch)
 
     def _filter(self) -> list[str] | None:
@@ -228,7 +228,7 @@ class ForwardModel:
             name = self.rng.choice(list(self.rules))
             del self.rules[name]
             self._wait_until_copied()
-            if self.stage.forward(name) is not None:
+            if self.stage.route(name) is not None:
                 self._run_until_crash(lambda: self.stage.delete_route(name))
 
     def _delete_topic(self) -> None:
@@ -242,7 +242,7 @@ class ForwardModel:
         for name, began in list(self.rules.items()):
             if topic in (began.rule.source, began.rule.dest):
                 del self.rules[name]
-                assert self.stage.forward(name) is None, f"{name} still uses the deleted topic {topic}"
+                assert self.stage.route(name) is None, f"{name} still uses the deleted topic {topic}"
         self.written[topic] = set()
         self._create(topic)
 
@@ -263,7 +263,7 @@ class ForwardModel:
 
     def check(self, began: RuleStart) -> None:
         rule = began.rule
-        forward = self.stage.forward(rule.name)
+        forward = self.stage.route(rule.name)
         assert forward is not None, f"route {rule.name} is missing"
         if self._is_blocked(rule):
             return

@@ -21,8 +21,8 @@ from shared.runtime.body_memory import SharedBody
 from tests.harness.manual_clock import ManualClock
 from tests.harness.manual_loop import ManualLoop
 from tests.harness.memory_disk import MemoryDisk
-from tests.harness.one_shard import OneShard, Told
-from tests.harness.stage_link import StageLink
+from tests.harness.one_shard import OneShard, RecordedReply
+from tests.harness.stage_link import FakeLink
 from topicsd.engine.routes.route import RouteState, SourcePosition, delete_route, put_route
 from topicsd.engine.topic_admin import topic_not_found, topic_state
 from topicsd.stream.feed import GATHER_SECONDS
@@ -33,10 +33,10 @@ from topicsd.stream.route_runner import RouteRunners
 GATHER_NS = round(GATHER_SECONDS * 1e9)
 
 
-class StageLinks(LinkPool):
+class FakeLinks(LinkPool):
     """The links of one shard to the others."""
 
-    def __init__(self, links: dict[str, StageLink]) -> None:
+    def __init__(self, links: dict[str, FakeLink]) -> None:
         self.links = links
 
     def call(
@@ -45,7 +45,7 @@ class StageLinks(LinkPool):
         return self.links[name].call(name, kind, payload, done, body)
 
 
-class ForwardStage:
+class RouteShards:
     def __init__(
         self,
         shard_count: int = 1,
@@ -62,9 +62,9 @@ class ForwardStage:
         self.feeds: list[Feeds] = []
         self.routes: list[RouteRunners] = []
         self._links = [
-            StageLinks(
+            FakeLinks(
                 {
-                    str(other): StageLink(partial(self._loop, number), partial(self._answer, other))
+                    str(other): FakeLink(partial(self._loop, number), partial(self._answer, other))
                     for other in range(shard_count)
                 }
             )
@@ -109,7 +109,7 @@ class ForwardStage:
     def owner(self, topic: str) -> OneShard:
         return self.shards[self.number_of(topic)]
 
-    def forward(self, name: str) -> RouteState | None:
+    def route(self, name: str) -> RouteState | None:
         routes = (one.shard.state.routes.get(name) for one in self.shards)
         return next(filter(None, routes), None)
 
@@ -150,7 +150,7 @@ class ForwardStage:
                 if (asker == number) != (int(other) == number):
                     link.cut()
 
-    def mend(self) -> None:
+    def reconnect(self) -> None:
         for links in self._links:
             for link in links.links.values():
                 link.is_cut = False
@@ -160,24 +160,24 @@ class ForwardStage:
         self.cut_off(number)
         how(self.shards[number])
         self.feeds[number], self.routes[number] = self._start_worker(number)
-        self.mend()
+        self.reconnect()
 
     # -- requests ------------------------------------------------------------------------------------------
 
-    def send_put_forward(self, rule: RouteRule) -> Told:
-        reply = Told()
+    def send_put_route(self, rule: RouteRule) -> RecordedReply:
+        reply = RecordedReply()
         put_route(self.owner(rule.dest).shard.state, rule, reply)
         return reply
 
     def put_route(self, name: str, source: str, dest: str, **options: Any) -> Any:
-        reply = self.send_put_forward(RouteRule(name, source, dest, **options))
+        reply = self.send_put_route(RouteRule(name, source, dest, **options))
         self.settle()
         return reply.answer
 
     def delete_route(self, name: str) -> Any:
-        forward = self.forward(name)
+        forward = self.route(name)
         assert forward is not None
-        reply = Told()
+        reply = RecordedReply()
         delete_route(self.owner(forward.rule.dest).shard.state, name, reply)
         self.settle()
         return reply.answer

@@ -1,10 +1,10 @@
 """The parts of `router/supervision/supervisor.py` in a test, with fake workers.
 
-`FrontStage` runs in the loop of the test, so that a test reaches every part. `FrontProcess` is the whole
+`SupervisorParts` runs in the loop of the test, so that a test reaches every part. `SupervisorProcess` is the whole
 supervisor as a process of its own, to be signalled and killed.
 
 Waits in tests are short, but a healthy child on a busy machine may be silent for a second. A silent child is
-therefore treated as hanging only in tests that ask for it with `IMPATIENT`.
+therefore treated as hanging only in tests that ask for it with `SHORT_TIMES`.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ from shared.settings.settings import Settings
 
 PROJECT = Path(__file__).parents[2]
 FAKE_WORKER = (sys.executable, "-m", "tests.harness.fake_worker")
-PATIENCE_SECONDS = 60.0
+TIMEOUT_SECONDS = 60.0
 
 TIMES = PoolTimes(
     tick_seconds=0.02,
-    fresh_seconds=PATIENCE_SECONDS,
-    hung_seconds=PATIENCE_SECONDS,
-    start_seconds=PATIENCE_SECONDS,
+    fresh_seconds=TIMEOUT_SECONDS,
+    hung_seconds=TIMEOUT_SECONDS,
+    start_seconds=TIMEOUT_SECONDS,
     backoff_first_seconds=0.02,
     backoff_max_seconds=0.1,
     healthy_seconds=5.0,
-    drain_seconds=PATIENCE_SECONDS,
+    drain_seconds=TIMEOUT_SECONDS,
     grace_seconds=0.5,
 )
-IMPATIENT = TIMES._replace(fresh_seconds=1.0, hung_seconds=2.0)
+SHORT_TIMES = TIMES._replace(fresh_seconds=1.0, hung_seconds=2.0)
 END_SOON = TIMES._replace(drain_seconds=0.1)
 
 
@@ -77,7 +77,7 @@ def environment(worker: dict[str, object] | None = None) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(PROJECT), "TOPICS_TEST_WORKER": json.dumps(worker or {})}
 
 
-async def until(what: Callable[[], object], seconds: float = PATIENCE_SECONDS) -> None:
+async def until(what: Callable[[], object], seconds: float = TIMEOUT_SECONDS) -> None:
     deadline = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < deadline, f"not within {seconds} s"
@@ -92,7 +92,7 @@ async def no_answer(shard: int, kind: LinkKind, payload: bytes) -> bytes | None:
     return NEVER_SENT
 
 
-class FrontStage:
+class SupervisorParts:
     def __init__(
         self,
         shard_count: int = 2,
@@ -111,7 +111,7 @@ class FrontStage:
             FAKE_WORKER,
             environment(worker),
             {},
-            lambda shard, handed: self.front.refuse_returned(shard, handed),
+            lambda shard, handed: self.router.refuse_returned(shard, handed),
             times,
         )
         forwards = RouteAnswers(RouteRegistry(self.pool.channels, self.board, no_answer, 0), clock)
@@ -119,20 +119,20 @@ class FrontStage:
         self.app = ControlApp(self.control, parse_keys(api_keys), probes_need_key=False)
         placer = Placer(WatchIds(b"front-stage-----", shard_count))
         self.controls = ControlConnections(
-            self.app, placer, lambda *given: self.front.place(*given), Settings().max_body_bytes
+            self.app, placer, lambda *given: self.router.place(*given), Settings().max_body_bytes
         )
-        self.front = ConnectionRouter(self.pool.channels, clock, self.controls.receive, placer, head_seconds, connections_max)
+        self.router = ConnectionRouter(self.pool.channels, clock, self.controls.receive, placer, head_seconds, connections_max)
         listeners = open_listeners("127.0.0.1", 0)
         self.port = port_of(listeners)
-        self.accept_loop = AcceptLoop(self.front.accepted)
+        self.accept_loop = AcceptLoop(self.router.accepted)
         self.accept_loop.open(listeners)
 
-    async def __aenter__(self) -> FrontStage:
+    async def __aenter__(self) -> SupervisorParts:
         await self.app.start()
         self.pool.start()
         return self
 
-    async def ready(self) -> FrontStage:
+    async def ready(self) -> SupervisorParts:
         await until(lambda: all(self.pool.is_serving(shard) for shard in range(len(self.pool))))
         return self
 
@@ -140,14 +140,14 @@ class FrontStage:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.accept_loop.close(is_last=True)
-        self.front.stop()
+        self.router.stop()
         await self.controls.close()
         if kind is not None:
             for pid in self.pool.pids():
                 os.kill(pid, signal.SIGKILL)
         await self.pool.drain()
         await self.app.close()
-        self.front.close()
+        self.router.close()
         self.pool.close()
         self.board.close()
         os.close(self.board.fd)
@@ -188,7 +188,7 @@ class Client:
         return await self.answer()
 
     async def answer(self) -> Answer:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             head = await self.reader.readuntil(b"\r\n\r\n")
             first, *lines = head.decode("latin-1").strip().split("\r\n")
             fields = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
@@ -197,7 +197,7 @@ class Client:
 
     async def rest(self) -> bytes:
         """Return everything until the server ends the connection."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             return await self.reader.read()
 
 
@@ -212,7 +212,7 @@ def request(method: str, path: str, *fields: str, body: bytes = b"") -> bytes:
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
-class FrontProcess:
+class SupervisorProcess:
     """The supervisor in a process of its own, killed at the end with all its workers."""
 
     def __init__(
@@ -246,7 +246,7 @@ class FrontProcess:
     def pid(self) -> int:
         return self.process.pid
 
-    def __enter__(self) -> FrontProcess:
+    def __enter__(self) -> SupervisorProcess:
         return self
 
     def __exit__(self, *given: object) -> None:
@@ -273,18 +273,18 @@ class FrontProcess:
         self.process.send_signal(number)
 
     def wait(self) -> int:
-        return self.process.wait(PATIENCE_SECONDS)
+        return self.process.wait(TIMEOUT_SECONDS)
 
     def ask(self, method: str, path: str) -> Answer:
         return ask(self.port(), method, path)
 
-    def wait_until_ready(self) -> FrontProcess:
+    def wait_until_ready(self) -> SupervisorProcess:
         wait_until(lambda: self.ask("GET", "/v0/ready").status == 200)
         return self
 
 
 def ask(port: int, method: str, path: str) -> Answer:
-    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_SECONDS) as connection:
         connection.sendall(request(method, path, "connection: close"))
         with connection.makefile("rb") as file:
             status = int(file.readline().split()[1])
@@ -295,7 +295,7 @@ def ask(port: int, method: str, path: str) -> Answer:
             return Answer(status, fields, file.read(int(fields["content-length"])))
 
 
-def wait_until(what: Callable[[], object], seconds: float = PATIENCE_SECONDS) -> None:
+def wait_until(what: Callable[[], object], seconds: float = TIMEOUT_SECONDS) -> None:
     deadline = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < deadline, f"not within {seconds} s"

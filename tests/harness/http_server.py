@@ -2,7 +2,7 @@
 
 Promises: it listens on three ports of 127.0.0.1. The second treats every body as if it were chunked or
 compressed, so that asking both ports shows that they parse alike; the third is for HTTP/2. Time is the
-machine's and can be advanced by hand as well: `pass_time` for records and keys, `lose_patience` for
+machine's and can be advanced by hand as well: `pass_time` for records and keys, `pass_timeout` for
 connection timeouts. `restart` ends the run and begins another on the same directory, at new ports. After the
 block nothing of it runs, and an error reported by the loop is an error of the test.
 """
@@ -43,7 +43,7 @@ T = TypeVar("T")
 INSTANCE: Final = b"http-server-----"
 FAST: Final = "fast"
 CODED: Final = "coded"
-LANES: Final = (FAST, CODED)
+HTTP1_PORTS: Final = (FAST, CODED)
 H2: Final = "h2"
 START_SECONDS: Final = 20.0
 END_TURNS: Final = 3000
@@ -132,7 +132,7 @@ class HttpServer:
     def pass_time(self, ms: int) -> None:
         self.clock.advanced_ms += ms
 
-    def lose_patience(self, seconds: float) -> None:
+    def pass_timeout(self, seconds: float) -> None:
         """Check the timeouts of all connections as if that much time had passed."""
 
         def look() -> None:
@@ -187,7 +187,7 @@ class HttpServer:
             lane: await loop.create_server(
                 partial(Http1Connection, self.dispatch, heads[lane], self), "127.0.0.1", 0
             )
-            for lane in LANES
+            for lane in HTTP1_PORTS
         }
         servers[H2] = await loop.create_server(
             partial(Http2Connection, self.dispatch, heads[FAST], self), "127.0.0.1", 0

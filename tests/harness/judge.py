@@ -17,13 +17,13 @@ What was shown counts as acknowledged from then on: a reader has seen it.
 
 from __future__ import annotations
 
-from tests.harness.ledger_entries import Deletion, Durability, Found, Request, TopicPage
+from tests.harness.ledger_entries import Deletion, Durability, TopicContents, Request, TopicPage
 
 
 def check_recovery(
     page: TopicPage,
     sent: dict[bytes, tuple[Request, int]],
-    contents: Found,
+    contents: TopicContents,
     *,
     machine_failed: bool,
     exact: bool,
@@ -48,7 +48,7 @@ def _must_survive(durability: Durability, on_media: bool, machine_failed: bool) 
     return on_media or durability == "fsync" or (durability == "disk" and not machine_failed)
 
 
-def _check_survivors(page: TopicPage, sent: dict[bytes, tuple[Request, int]], contents: Found) -> set[int]:
+def _check_survivors(page: TopicPage, sent: dict[bytes, tuple[Request, int]], contents: TopicContents) -> set[int]:
     """Check rules 1, 5 and 7; learn the seqs of requests whose ack never arrived."""
     name = page.name
     seqs = [seq for seq, _, _ in contents.records]
@@ -100,7 +100,7 @@ def _check_requests(page: TopicPage, alive: set[int], explained: set[int], machi
         assert not obliged, f"{page.name}: acked seqs {sorted(missing)} are missing: {request}"
 
 
-def _check_ends(page: TopicPage, contents: Found, alive: set[int]) -> None:
+def _check_ends(page: TopicPage, contents: TopicContents, alive: set[int]) -> None:
     """Check rule 5 and the floors."""
     name = page.name
     given = max(page.owners, default=0)
@@ -124,7 +124,7 @@ def _check_ends(page: TopicPage, contents: Found, alive: set[int]) -> None:
     )
 
 
-def _check_losses(page: TopicPage, contents: Found, lost: set[int], exact: bool) -> None:
+def _check_losses(page: TopicPage, contents: TopicContents, lost: set[int], exact: bool) -> None:
     """Check rule 7, and that no loss is reported where the head is known."""
     name = page.name
     assert max(lost, default=0) <= contents.head_seq, (
@@ -146,7 +146,7 @@ def _check_losses(page: TopicPage, contents: Found, lost: set[int], exact: bool)
 
 def _settle(
     page: TopicPage,
-    contents: Found,
+    contents: TopicContents,
     alive: set[int],
     standing: list[Deletion],
     explained: set[int],

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from tests.harness.judge import check_recovery
-from tests.harness.ledger_entries import Deletion, Durability, Found, Request, TopicPage
+from tests.harness.ledger_entries import Deletion, Durability, TopicContents, Request, TopicPage
 
 
 class Ledger:
@@ -138,7 +138,7 @@ class Ledger:
                 if request.fate in ("in_flight", "errored"):
                     request.fate = "unknown"
 
-    def check(self, contents: Mapping[str, Found], *, exact: bool | Collection[str] = False) -> None:
+    def check(self, contents: Mapping[str, TopicContents], *, exact: bool | Collection[str] = False) -> None:
         """Judge what exists now.
 
         `exact`: the head is known, of all topics or of these, so no loss may be reported for it.
@@ -149,7 +149,7 @@ class Ledger:
             check_recovery(
                 page,
                 self._sent,
-                contents.get(name, Found()),
+                contents.get(name, TopicContents()),
                 machine_failed=self._machine_failed,
                 exact=exact if isinstance(exact, bool) else name in exact,
             )

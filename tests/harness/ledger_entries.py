@@ -50,7 +50,7 @@ class Deletion:
 
 
 @dataclass
-class Found:
+class TopicContents:
     """What a topic shows. `evict_floor` is the last evicted seq plus one, 0 or 1 if there is none."""
 
     head_seq: int = 0
@@ -76,7 +76,7 @@ class TopicPage:
     # The payload that each seq was ever acknowledged or shown for.
     owners: dict[int, bytes] = field(default_factory=dict)
     # The result of the last check.
-    last: Found = field(default_factory=Found)
+    last: TopicContents = field(default_factory=TopicContents)
 
     def own(self, seq: int, payload: bytes) -> None:
         owner = self.owners.setdefault(seq, payload)

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from tests.harness.live_stage import Event, FakeStream, Followed, LiveStage, follow
+from tests.harness.live_stage import Event, FakeStream, StreamTopics, FeedShards, follow
 from topicsd.stream.cursor_token import read_token
 from topicsd.stream.sse_stream import rewind
 
@@ -37,7 +37,7 @@ class TopicProgress(msgspec.Struct):
 class Client:
     """A client that reads its stream and keeps only the last id."""
 
-    def __init__(self, model: LiveModel, limit: int) -> None:
+    def __init__(self, model: StreamModel, limit: int) -> None:
         self._model = model
         self._limit = limit
         self.stream: FakeStream
@@ -48,7 +48,7 @@ class Client:
         """Begin with a session of its own."""
         model = self._model
         topics = model.rng.sample(TOPICS, model.rng.randint(1, len(TOPICS)))
-        self.following = Followed(model.stage, dict.fromkeys(topics, 0), heartbeat_ms=60_000)
+        self.following = StreamTopics(model.stage, dict.fromkeys(topics, 0), heartbeat_ms=60_000)
         self.progress = {topic: TopicProgress(model.incarnation[topic]) for topic in topics}
         self._last_id = ""
         self._progress_at_id: dict[str, TopicProgress] = {}
@@ -101,10 +101,10 @@ class Client:
             self._model.check_skipped(topic, progress, event.data["head_seq"])
 
 
-class LiveModel:
+class StreamModel:
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
-        self.stage = LiveStage(page_cache_bytes=self.rng.choice([1 << 16, 64 << 20]))
+        self.stage = FeedShards(page_cache_bytes=self.rng.choice([1 << 16, 64 << 20]))
         self.incarnation = dict.fromkeys(TOPICS, 0)
         self.records: dict[tuple[str, int], dict[int, Any]] = {(topic, 0): {} for topic in TOPICS}
         self.deleted: dict[tuple[str, int], set[int]] = {(topic, 0): set() for topic in TOPICS}
@@ -138,12 +138,12 @@ class LiveModel:
 
     def finish(self) -> None:
         """Reconnect all clients and let them read to the end."""
-        self.stage.mend()
+        self.stage.reconnect()
         self.stage.pass_time(1000)
         for client in self.clients:
             if not client.is_connected:
                 client.reconnect()
-            client.stream.unclog()
+            client.stream.unpause()
         for _ in range(3):
             self.stage.pass_time(500)
             for client in self.clients:
@@ -200,7 +200,7 @@ class LiveModel:
     def _resume(self) -> None:
         client = self._client()
         if client.is_connected:
-            client.stream.unclog()
+            client.stream.unpause()
 
     def _read(self) -> None:
         client = self._client()
@@ -222,7 +222,7 @@ class LiveModel:
             self.stage.restart_away(kill=self.rng.random() < 0.5)
 
     def _reconnect(self) -> None:
-        self.stage.mend()
+        self.stage.reconnect()
 
     # -- invariants ----------------------------------------------------------------------------------------
 

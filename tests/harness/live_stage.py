@@ -16,7 +16,7 @@ from shared.contract.errors import NOT_READY, Refusal
 from shared.ipc.link import LinkRequest, LinkKind
 from tests.harness.manual_clock import ManualClock
 from tests.harness.one_shard import OneShard
-from tests.harness.stage_link import StageLink
+from tests.harness.stage_link import FakeLink
 from topicsd.stream.chunks import Chunk, FeedSpec
 from topicsd.stream.feed import Feed, LocalFeed
 from topicsd.stream.feeds import Feeds
@@ -26,17 +26,17 @@ from topicsd.stream.stream import noop
 from topicsd.stream.subscription import Subscription
 
 
-def wanted(topic: str, **changes: Any) -> FeedSpec:
+def feed_spec(topic: str, **changes: Any) -> FeedSpec:
     plain = FeedSpec(topic, frozenset(), 256, 1 << 20, False, True, True, False)
     return plain._replace(**changes)
 
 
-class LiveStage:
+class FeedShards:
     def __init__(self, **settings: Any) -> None:
         self.clock = ManualClock()
         self.home = OneShard(clock=self.clock, **settings)
         self.away = OneShard(clock=self.clock, **settings)
-        self.link = StageLink(lambda: self.home.loop, self._answer)
+        self.link = FakeLink(lambda: self.home.loop, self._answer)
         state = self.home.shard.state
         ways = RemoteShards(self.link, self._refusal, state.wake_queue, self.home.loop)
         self.feeds = _StageFeeds(self, ways)
@@ -63,7 +63,7 @@ class LiveStage:
     def cut(self) -> None:
         self.link.cut()
 
-    def mend(self) -> None:
+    def reconnect(self) -> None:
         self.link.is_cut = False
 
     def restart_away(self, kill: bool = True) -> None:
@@ -79,7 +79,7 @@ class LiveStage:
 class _StageFeeds(Feeds):
     """Feeds that place a topic by the end of its name."""
 
-    def __init__(self, stage: LiveStage, ways: RemoteShards) -> None:
+    def __init__(self, stage: FeedShards, ways: RemoteShards) -> None:
         super().__init__(stage.home.shard.state, stage.home.loop, 0, 2, ways)
         self._stage_ways = ways
 
@@ -94,9 +94,9 @@ class Collector:
 
     def __init__(self, feed: Feed, seq: int = 0, epoch: int | None = None) -> None:
         self.is_paused = False
-        self.pieces: list[Chunk] = []
+        self.chunks: list[Chunk] = []
         self.refusals: list[Refusal] = []
-        self.held: list[Subscription] = []
+        self.waiting: list[Subscription] = []
         self.has_ended = False
         self.subscription = Subscription(feed, seq, epoch, self)
         self.subscription.resume()
@@ -105,21 +105,21 @@ class Collector:
     def seqs(self) -> list[int]:
         """Return the seqs of the received records."""
         return [
-            record["$seq"] for piece in self.pieces for record in msgspec.json.decode(b"[%b]" % piece.records)
+            record["$seq"] for piece in self.chunks for record in msgspec.json.decode(b"[%b]" % piece.records)
         ]
 
-    def unclog(self) -> None:
+    def unpause(self) -> None:
         self.is_paused = False
-        paused, self.held = self.held, []
+        paused, self.waiting = self.waiting, []
         for one in paused:
             one.resume()
 
     def hold(self, subscription: Subscription) -> None:
-        self.held.append(subscription)
+        self.waiting.append(subscription)
 
     def deliver(self, subscription: Subscription, piece: Chunk) -> None:
         if not piece.is_empty:
-            self.pieces.append(piece)
+            self.chunks.append(piece)
 
     def interrupted(self, subscription: Subscription, refusal: Refusal) -> None:
         self.refusals.append(refusal)
@@ -134,7 +134,7 @@ class FakeStream:
     def __init__(self) -> None:
         self.on_ready: Callable[[], None] = noop
         self.on_lost: Callable[[], None] = noop
-        self.is_paused = self.clogs_at_write = False
+        self.is_paused = self.pauses_at_write = False
         self.is_closed = False
         self.written = b""
         self.stamp: Callable[[], Any] = noop
@@ -153,13 +153,13 @@ class FakeStream:
     def write(self, data: bytes) -> None:
         assert not self.is_closed
         self.written += data
-        self.is_paused = self.is_paused or self.clogs_at_write
+        self.is_paused = self.is_paused or self.pauses_at_write
         self._stamps += [self.stamp()] * data.count(b"\n\n")
 
     def close(self) -> None:
         self.is_closed = True
 
-    def unclog(self) -> None:
+    def unpause(self) -> None:
         self.is_paused = False
         self.on_ready()
 
@@ -198,10 +198,10 @@ def read_event(block: bytes) -> Event | None:
     return Event(id_, name, msgspec.json.decode("\n".join(data))) if data else None
 
 
-class Followed:
+class StreamTopics:
     """The topics and positions of a stream, as in a watch session."""
 
-    def __init__(self, stage: LiveStage, seqs: dict[str, int], heartbeat_ms: int = 15_000) -> None:
+    def __init__(self, stage: FeedShards, seqs: dict[str, int], heartbeat_ms: int = 15_000) -> None:
         self.names = list(seqs)
         self.seqs = list(seqs.values())
         self.epochs = [stage.shard_of(name).topic(name).epoch for name in seqs]
@@ -210,7 +210,7 @@ class Followed:
 
 
 def follow(
-    stage: LiveStage, following: Followed, stamp: Callable[[], Any] = noop, **changes: Any
+    stage: FeedShards, following: StreamTopics, stamp: Callable[[], Any] = noop, **changes: Any
 ) -> tuple[FakeStream, SseStream]:
     stream = FakeStream()
     stream.stamp = stamp
@@ -220,7 +220,7 @@ def follow(
         stage.home.loop,
         stage.clock,
         following,
-        lambda name: wanted(name, **changes),
+        lambda name: feed_spec(name, **changes),
         stream,
     )
     sse.begin()

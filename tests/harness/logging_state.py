@@ -13,7 +13,7 @@ from shared.runtime.log_setup import set_up_logging
 
 
 @contextmanager
-def logging_as_it_was() -> Iterator[None]:
+def preserve_logging() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level, raises = list(root.handlers), root.level, logging.raiseExceptions
     hooks = (sys.excepthook, threading.excepthook)

@@ -10,11 +10,11 @@ import shutil
 from pathlib import Path
 
 
-class Death(BaseException):
+class ProcessDeath(BaseException):
     """The death of the process: later steps do not happen."""
 
 
-class MortalFolder:
+class DyingFolder:
     def __init__(self, root: Path, dies_at: int = -1) -> None:
         self.root = root
         self.uri = str(root)
@@ -24,7 +24,7 @@ class MortalFolder:
 
     def _change(self) -> None:
         if self.change_count == self._dies_at:
-            raise Death
+            raise ProcessDeath
         self.change_count += 1
 
     def uri_of(self, name: str) -> str:

@@ -18,7 +18,7 @@ from shared.http.head import NO_FIELDS
 from tests.harness.faults import MachineGoneError
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
-from tests.harness.one_shard import OneShard, Told
+from tests.harness.one_shard import OneShard, RecordedReply
 from topicsd.service.call import Call
 from topicsd.service.handlers import Handlers
 from topicsd.service.queues.dead_letters import DeadLetters
@@ -29,19 +29,19 @@ Again = Callable[[MemoryDisk], MemoryDisk]
 """The disk for the next start, made from the disk of the lost shard."""
 
 
-class Asked(Call, kw_only=True, eq=False):
-    told: Callable[[int, bytes], object]
+class FakeCall(Call, kw_only=True, eq=False):
+    send_answer: Callable[[int, bytes], object]
 
     def send_parts(
         self, parts: Sequence[bytes | memoryview], length: int, status: int = 200, fields: bytes = b""
     ) -> None:
-        self.told(status, b"".join(parts))
+        self.send_answer(status, b"".join(parts))
 
 
 class _Side:
     """One worker, until it is lost."""
 
-    def __init__(self, stage: MoveStage, shard: OneShard) -> None:
+    def __init__(self, stage: TransferShards, shard: OneShard) -> None:
         self.shard = shard
         self.unanswered: list[Call] = []
         """Requests of the other worker."""
@@ -52,11 +52,11 @@ class _Side:
         self.handlers.add("redrive", redrives.start)
 
 
-class MoveStage:
+class TransferShards:
     def __init__(self, again: Again = MemoryDisk.after_process_kill, **settings: Any) -> None:
         self.clock = ManualClock()
         self.losses = 0
-        self.loses_answers = False
+        self.is_losing_answers = False
         """Whether answers of the other shard are lost in transit."""
         self._failures: list[AssertionError] = []
         self._again = again
@@ -66,7 +66,7 @@ class MoveStage:
     def home(self, topic: str) -> OneShard:
         return self.shards[int(topic[-1])]
 
-    def names_asked(self, side: int, operation: str) -> list[str]:
+    def record_names(self, side: int, operation: str) -> list[str]:
         """Return a list to which later requests for this operation add their topics."""
         names: list[str] = []
         handlers = self._sides[side].handlers
@@ -90,7 +90,7 @@ class MoveStage:
 
         def answered(status: int, body: bytes) -> None:
             if call in owner.unanswered:
-                asker.shard.loop.call_soon(in_doubt if self.loses_answers else arrived, status, body)
+                asker.shard.loop.call_soon(in_doubt if self.is_losing_answers else arrived, status, body)
 
         def in_doubt(status: int, body: bytes) -> None:
             if call in owner.unanswered:
@@ -102,7 +102,7 @@ class MoveStage:
                 owner.unanswered.remove(call)
                 call.send_parts([body], len(body), status)
 
-        request = Asked(call.name, call.query, call.fields, call.body, 0.0, told=answered)
+        request = FakeCall(call.name, call.query, call.fields, call.body, 0.0, send_answer=answered)
         owner.shard.loop.call_soon(owner.handlers.start, operation, request)
 
     def lose(self, number: int) -> None:
@@ -141,12 +141,12 @@ class MoveStage:
 
     def send(
         self, operation: str, topic: str, body: object, then: Callable[[Any], object] = lambda answer: None
-    ) -> Told:
+    ) -> RecordedReply:
         """Send a client's request to the topic's shard; the answer is a status and a body.
 
         `then` receives the body when it arrives.
         """
-        reply = Told()
+        reply = RecordedReply()
 
         def answered(status: int, text: bytes) -> None:
             # Kept for `settle`: the handler would treat a failure here as its own.
@@ -156,7 +156,7 @@ class MoveStage:
             except AssertionError as error:
                 self._failures.append(error)
 
-        call = Asked(topic, "", FIELDS, msgspec.json.encode(body), 0.0, told=answered)
+        call = FakeCall(topic, "", FIELDS, msgspec.json.encode(body), 0.0, send_answer=answered)
         self.start(operation, call)
         return reply
 
@@ -172,9 +172,9 @@ class MoveStage:
         reply = self.send(operation, topic, body)
         losses = self.losses
         self.settle()
-        while not reply.came and self.losses == losses:
+        while not reply.has_answer and self.losses == losses:
             self.pass_time(100)
-        return reply.answer if reply.came else None
+        return reply.answer if reply.has_answer else None
 
     def records(self, topic: str) -> list[Any]:
         """Return the records of a topic as a reader receives them."""

@@ -35,36 +35,36 @@ HOME = _topic_of(0)
 AWAY = _topic_of(1)
 
 
-class SilentLinks(LinkPool):
+class ManualLinks(LinkPool):
     """Links that only the test answers."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, LinkKind, bytes, Done]] = []
-        self.questions: list[LinkCall] = []
+        self.requests: list[tuple[str, LinkKind, bytes, Done]] = []
+        self.calls: list[LinkCall] = []
         self.bodies: list[bytes | SharedBody] = []
         """The bodies that were sent separately; empty for a request without one."""
 
     def call(
         self, name: str, kind: LinkKind, payload: bytes, done: Done, body: bytes | SharedBody = b""
     ) -> LinkCall:
-        self.asked.append((name, kind, payload, done))
+        self.requests.append((name, kind, payload, done))
         self.bodies.append(body)
         question = LinkCall(done)
-        self.questions.append(question)
+        self.calls.append(question)
         return question
 
 
-class OneLane:
+class OneConnection:
     def __init__(self, *, keys: str = "", postman: ConnectionSender | None = None, **settings: Any) -> None:
         self.one = OneShard(**settings)
-        self.links = SilentLinks()
+        self.links = ManualLinks()
         self.connections: set[Connection] = set()
         handlers = Handlers(self.one.shard, self.one.settings, self.one.loop)
         self.dispatch = Dispatch(handlers, parse_keys(keys), self.links, 0, SHARDS, None, postman)
         self.heads = HeadCache(self.dispatch)
         self.wire = RecordingTransport()
-        self.lane = Http1Connection(self.dispatch, self.heads, self)
-        self.lane.connection_made(self.wire)
+        self.connection = Http1Connection(self.dispatch, self.heads, self)
+        self.connection.connection_made(self.wire)
 
     def opened(self, connection: Connection) -> None:
         self.connections.add(connection)
@@ -74,13 +74,13 @@ class OneLane:
 
     def receive(self, *requests: bytes) -> None:
         """Deliver the requests in one segment."""
-        self.lane.data_received(b"".join(requests))
+        self.connection.data_received(b"".join(requests))
 
     def settle(self) -> None:
         self.one.settle()
 
     @property
-    def under_way(self) -> int:
+    def pending_writes(self) -> int:
         """Return the number of writes in the log that are not answered yet."""
         topic = self.one.shard.state.topics.get(HOME)
         return 0 if topic is None else topic.pending_count

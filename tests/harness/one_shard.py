@@ -1,6 +1,6 @@
 """One open shard under the control of a test, with a fake disk, clock, loop and threads.
 
-Promises: nothing happens until the test asks for it. `send_*` submits a request and returns the `Told` that
+Promises: nothing happens until the test asks for it. `send_*` submits a request and returns the `RecordedReply` that
 will hold its answer; the same method without `send_` runs until every request is answered. `restart`, `kill`,
 `cut_power` and `reboot` continue with the same clock on the disk that such an end leaves.
 """
@@ -53,7 +53,7 @@ IDENTITY = Identity(INSTANCE, 0)
 SMALL = {"wal_file_bytes": 1 << 20, "background_bytes_per_second": 16 << 30}
 
 
-class Told:
+class RecordedReply:
     """The reply callback of one request; a second answer is an error."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Told:
         assert len(self._answers) == 1, f"answered twice: {self._answers}"
 
     @property
-    def came(self) -> bool:
+    def has_answer(self) -> bool:
         return bool(self._answers)
 
     @property
@@ -164,8 +164,8 @@ class OneShard:
 
     # Requests.
 
-    def send_append(self, topic: str, *records: object, **request: Any) -> Told:
-        reply = Told()
+    def send_append(self, topic: str, *records: object, **request: Any) -> RecordedReply:
+        reply = RecordedReply()
         given = [one if isinstance(one, NewRecord) else record(one) for one in records]
         self.shard.append(topic, AppendRequest(given, **request), reply)
         return reply
@@ -176,16 +176,16 @@ class OneShard:
     def refused_append(self, topic: str, *records: object, **request: Any) -> Refusal:
         return self._finished(self.send_append(topic, *records, **request), Refusal)
 
-    def send_delete(self, topic: str, **request: Any) -> Told:
-        reply = Told()
+    def send_delete(self, topic: str, **request: Any) -> RecordedReply:
+        reply = RecordedReply()
         self.shard.delete_records(topic, DeleteRequest(**request), reply)
         return reply
 
     def delete(self, topic: str, **request: Any) -> DeleteAnswer:
         return self._finished(self.send_delete(topic, **request), DeleteAnswer)
 
-    def send_claim(self, topic: str, node: str, count: int = 1, lease_ms: int | None = None) -> Told:
-        reply = Told()
+    def send_claim(self, topic: str, node: str, count: int = 1, lease_ms: int | None = None) -> RecordedReply:
+        reply = RecordedReply()
         claim(self.shard.state, topic, ClaimRequest(node, count, lease_ms), reply)
         return reply
 
@@ -196,8 +196,8 @@ class OneShard:
         """Claim jobs and return their seqs."""
         return [one.seq for one in self.claim(topic, node, count, lease_ms).claimed]
 
-    def send_settle(self, settle: Settle, topic: str, node: str, *seqs: int, **request: Any) -> Told:
-        reply = Told()
+    def send_settle(self, settle: Settle, topic: str, node: str, *seqs: int, **request: Any) -> RecordedReply:
+        reply = RecordedReply()
         settle(self.shard.state, topic, SettleRequest(node, list(seqs), **request), reply)
         return reply
 
@@ -210,16 +210,16 @@ class OneShard:
     def extend(self, topic: str, node: str, *seqs: int, **request: Any) -> SettleAnswer:
         return self._finished(self.send_settle(extend, topic, node, *seqs, **request), SettleAnswer)
 
-    def send_put(self, topic: str, **patch: Any) -> Told:
-        reply = Told()
+    def send_put(self, topic: str, **patch: Any) -> RecordedReply:
+        reply = RecordedReply()
         self.shard.put_topic(topic, TopicConfigPatch(**patch), reply)
         return reply
 
     def put(self, topic: str, **patch: Any) -> TopicPut:
         return self._finished(self.send_put(topic, **patch), TopicPut)
 
-    def send_delete_topic(self, topic: str, *, if_empty: bool = False) -> Told:
-        reply = Told()
+    def send_delete_topic(self, topic: str, *, if_empty: bool = False) -> RecordedReply:
+        reply = RecordedReply()
         self.shard.delete_topic(topic, reply, if_empty=if_empty)
         return reply
 
@@ -252,7 +252,7 @@ class OneShard:
         """Return the paths of the WAL files, in order."""
         return [path for path in self.disk.all_files() if path.startswith(f"{PATHS.wal}/wal-")]
 
-    def _finished(self, reply: Told, kind: type[T]) -> T:
+    def _finished(self, reply: RecordedReply, kind: type[T]) -> T:
         self.settle()
         answer = reply.answer
         assert isinstance(answer, kind), answer

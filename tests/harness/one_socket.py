@@ -1,6 +1,6 @@
 """One WebSocket session of a worker under the control of a test, without a socket.
 
-Promises: the worker is that of `OneLane`, with two shards, so requests for the other shard end in
+Promises: the worker is that of `OneConnection`, with two shards, so requests for the other shard end in
 `links.asked`, and the test answers them (`answer`). `take` returns the session's messages.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from shared.contract.api_keys import ApiKey
 from shared.ipc.remote_request import encode_answer
-from tests.harness.one_lane import SHARDS, OneLane
+from tests.harness.one_lane import SHARDS, OneConnection
 from topicsd.http.websocket.session import WsSession
 from topicsd.stream.feeds import Feeds
 from topicsd.stream.remote_feed import RemoteShards
@@ -37,14 +37,14 @@ class RecordedWire:
     def __init__(self) -> None:
         self.is_paused = False
         self.written = b""
-        self.went_on = 0
+        self.resume_count = 0
         self.closed: list[tuple[int, str]] = []
 
     def write(self, frames: bytes) -> None:
         self.written += frames
 
     def resume(self) -> None:
-        self.went_on += 1
+        self.resume_count += 1
 
     def close(self, code: int, reason: str) -> None:
         self.closed.append((code, reason))
@@ -52,7 +52,7 @@ class RecordedWire:
 
 class OneSocket:
     def __init__(self, *, key: ApiKey | None = None, **settings: Any) -> None:
-        worker = self.worker = OneLane(**settings)
+        worker = self.worker = OneConnection(**settings)
         one = worker.one
         ways = RemoteShards(worker.links, lambda shard: None, one.shard.state.wake_queue, one.loop)
         self.feeds = Feeds(one.shard.state, one.loop, 0, SHARDS, ways)
@@ -76,11 +76,11 @@ class OneSocket:
         return texts_in(written)
 
     @property
-    def asked_count(self) -> int:
+    def request_count(self) -> int:
         """Return the number of requests to the other shard."""
-        return len(self.worker.links.asked)
+        return len(self.worker.links.requests)
 
     def answer(self, number: int, body: object, status: int = 200, fields: bytes = b"") -> None:
         """Answer the request to the other shard with this index."""
-        *_, done = self.worker.links.asked[number]
+        *_, done = self.worker.links.requests[number]
         done(encode_answer(status, fields, [json.dumps(body).encode()]))

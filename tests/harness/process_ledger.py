@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from tests.harness.ledger import Ledger
-from tests.harness.ledger_entries import Durability, Found, Request
+from tests.harness.ledger_entries import Durability, TopicContents, Request
 from tests.harness.raw_client import Answer, RawClient, request_bytes
 from tests.harness.whole_server import name_on
 
@@ -238,11 +238,11 @@ class ProcessLedger:
         """Return the doubtful requests with the answers they must get when sent again."""
         return [sent._replace(was_there=sent.request.fate == "acked") for sent in doubtful]
 
-    def _contents(self, port: int, name: str) -> Found:
+    def _contents(self, port: int, name: str) -> TopicContents:
         answer = _ask(port, "GET", f"/v0/topics/{name}")
         assert answer.status == 200, answer
         state = msgspec.json.decode(answer.body, type=_State)
-        contents = Found(state.head_seq, 0, state.earliest_seq)
+        contents = TopicContents(state.head_seq, 0, state.earliest_seq)
         cursor = 0
         while True:
             body = b'{"from_seq":%d,"limit":%d,"include_tags":true}' % (cursor, PAGE_RECORDS)

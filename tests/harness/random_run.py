@@ -161,7 +161,7 @@ class RandomRun:
         elif kind < 0.97:
             run.copy(rng.randrange(1, 12))
         else:
-            run.all_found()
+            run.all_contents()
 
     def _append(self, run: ShardRun, name: str) -> None:
         rng = self.rng

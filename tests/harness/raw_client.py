@@ -103,7 +103,7 @@ class RawClient:
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)
 
-    def send_in_pieces(self, parts: Iterable[bytes], pause_seconds: float = 0.0005) -> None:
+    def send_in_parts(self, parts: Iterable[bytes], pause_seconds: float = 0.0005) -> None:
         """Send each piece in a TCP segment of its own, so that the server reads them one by one."""
         for part in parts:
             self.socket.sendall(part)

@@ -33,7 +33,7 @@ os.execv(sys.executable, [sys.executable, "-m", "topicsd", "serve", *sys.argv[2 
 """
 
 
-class Served(NamedTuple):
+class RunningServer(NamedTuple):
     process: subprocess.Popen[bytes]
     port: int
     log: Path
@@ -53,7 +53,7 @@ def served(
     cwd: Path | None = None,
     before: tuple[str, ...] = (),
     answers_at: str = "127.0.0.1",
-) -> Iterator[Served]:
+) -> Iterator[RunningServer]:
     """Run a server over `folder`/data, by default with two shards; its other files are in `folder`.
 
     It runs this tree, or the one installed for another `python`. `before` is a command that runs the rest of
@@ -77,7 +77,7 @@ def served(
         _wait_until(lambda: port_file.exists() and port_file.read_text().strip() != "", process, log)
         port = int(port_file.read_text())
         _wait_until(lambda: _is_ready(answers_at, port), process, log)
-        yield Served(process, port, log)
+        yield RunningServer(process, port, log)
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from shared.contract.topic_config import TopicConfig, TopicConfigPatch, merge_config
 from tests.harness.ledger import Ledger
-from tests.harness.ledger_entries import Found, Request
+from tests.harness.ledger_entries import TopicContents, Request
 from tests.harness.session_book import SessionBook
 from topicsd.engine.requests import TopicState
 
@@ -148,14 +148,14 @@ class ShardBook:
 
     def check(
         self,
-        contents: dict[str, Found],
+        contents: dict[str, TopicContents],
         states: dict[str, TopicState],
         *,
         exact: bool,
         clean: bool = False,
     ) -> None:
         """Judge what exists. `exact`: only the process ended; `clean`: it also closed the log."""
-        pages: dict[str, Found] = {}
+        pages: dict[str, TopicContents] = {}
         for topic in list(self.topics):
             state = states.get(topic.name)
             if state is not None and self._is_shown(topic, state):
@@ -199,7 +199,7 @@ class ShardBook:
             assert floor >= topic.floor, f"{topic.page}: the floor fell from {topic.floor} to {floor}"
         topic.floor = floor
 
-    def _check_evicted(self, topic: Incarnation, contents: Found) -> None:
+    def _check_evicted(self, topic: Incarnation, contents: TopicContents) -> None:
         """Check that evicted records were too old or over a cap at some time."""
         last = contents.evict_floor - 1
         if last < 1 or topic.config.durability == "ephemeral":

@@ -33,13 +33,13 @@ from shared.contract.errors import (
 from shared.contract.topic_config import TopicConfigPatch
 from shared.runtime.disk_thread import Threads
 from shared.settings.settings import Settings
-from tests.harness.ledger_entries import Deletion, Found, Request
+from tests.harness.ledger_entries import Deletion, TopicContents, Request
 from tests.harness.manual_clock import ManualClock
 from tests.harness.manual_loop import ManualLoop, StepThread
 from tests.harness.memory_disk import MemoryDisk
 from tests.harness.session_book import KnownSession
 from tests.harness.shard_book import Incarnation, ShardBook
-from tests.harness.shard_reader import found_of
+from tests.harness.shard_reader import contents_of
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import create_data_dir, shard_paths
 from topicsd.engine.records.durable_seq import durable_seq
@@ -440,18 +440,18 @@ class ShardRun:
             topic = self.book.of_name(name)
             assert topic is not None, f"{name} is shown, but was never created"
             assert topic.is_born, f"{name} is shown, but its creation is not acked"
-            for seq, payload, _ in self.found(name).records:
+            for seq, payload, _ in self.contents(name).records:
                 request = ledger.request_of(payload)
                 assert request.fate == "acked", f"seq {seq} of {name} is shown: {request}"
                 assert request.topic == topic.page
                 for deletion in ledger.page(topic.page).deletions:
                     assert not deletion.acked or seq not in deletion.seqs, f"seq {seq} of {name} is shown"
 
-    def found(self, name: str) -> Found:
-        return found_of(self.shard, name)
+    def contents(self, name: str) -> TopicContents:
+        return contents_of(self.shard, name)
 
-    def all_found(self) -> dict[str, Found]:
-        return {name: self.found(name) for name in self.shard.topic_names()}
+    def all_contents(self) -> dict[str, TopicContents]:
+        return {name: self.contents(name) for name in self.shard.topic_names()}
 
     def states(self) -> dict[str, TopicState]:
         """Return the states of all topics, without their durable seqs."""
@@ -467,7 +467,7 @@ class ShardRun:
 
     def check(self, *, exact: bool, clean: bool = False) -> None:
         """Let the book judge what this run shows; call it right after the start."""
-        self.book.check(self.all_found(), self.states(), exact=exact, clean=clean)
+        self.book.check(self.all_contents(), self.states(), exact=exact, clean=clean)
         self.book.sessions.check(self.shard.state.watch_sessions, exact=exact or clean)
 
     def _note_time(self) -> None:

@@ -7,7 +7,7 @@ cursors. Floor and lost ranges have the form that the judge needs.
 
 from __future__ import annotations
 
-from tests.harness.ledger_entries import Found
+from tests.harness.ledger_entries import TopicContents
 from topicsd.engine.read.fetch import read_now
 from topicsd.engine.requests import ReadAnswer, ReadRequest, TopicState
 from topicsd.engine.shard import Shard
@@ -15,10 +15,10 @@ from topicsd.engine.shard import Shard
 PAGE_RECORDS = 7
 
 
-def found_of(shard: Shard, name: str, page_records: int = PAGE_RECORDS) -> Found:
+def contents_of(shard: Shard, name: str, page_records: int = PAGE_RECORDS) -> TopicContents:
     state = shard.topic_state(name)
     assert isinstance(state, TopicState), state
-    contents = Found(state.head_seq, state.evict_floor, state.earliest_seq)
+    contents = TopicContents(state.head_seq, state.evict_floor, state.earliest_seq)
     cursor = 0
     while True:
         answer = read_now(shard.state, name, ReadRequest(cursor, page_records))
@@ -36,7 +36,7 @@ def found_of(shard: Shard, name: str, page_records: int = PAGE_RECORDS) -> Found
     return contents
 
 
-def _take(answer: ReadAnswer, cursor: int, contents: Found) -> None:
+def _take(answer: ReadAnswer, cursor: int, contents: TopicContents) -> None:
     gap = answer.tombstone
     if gap is not None:
         assert gap.gap_from == cursor + 1, f"{gap} does not begin after the cursor {cursor}"

@@ -38,7 +38,7 @@ class SmallStore:
     def _shown(self) -> dict[str, Any]:
         run = ShardRun(self.disk.after_process_kill(), self.book.copied(), self.clock)
         run.check(exact=True)
-        return run.all_found()
+        return run.all_contents()
 
     @property
     def wal_files(self) -> list[str]:

@@ -16,14 +16,14 @@ from tests.harness.manual_loop import ManualLoop
 Answer = Callable[[LinkKind, bytes, LinkRequest], object]
 
 
-class StageLink(LinkPool):
+class FakeLink(LinkPool):
     def __init__(self, loop: Callable[[], ManualLoop], answer: Answer) -> None:
         """Take the requester's loop as a function: it changes when the requester is restarted."""
         self._loop = loop
         self._answer = answer
         self.is_cut = False
         self.is_full = False
-        self.question_count = 0
+        self.call_count = 0
         self._under_way: dict[int, tuple[LinkRequest, Done]] = {}
 
     def call(
@@ -38,8 +38,8 @@ class StageLink(LinkPool):
         if self.is_cut:
             loop.call_soon(done, NEVER_SENT)
             return call
-        self.question_count += 1
-        number = self.question_count
+        self.call_count += 1
+        number = self.call_count
         self._under_way[number] = (LinkRequest(cast(Link, self), number), done)
         call.link, call.number = cast(Link, self), number
         loop.call_soon(self._arrived, number, kind, payload)

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-TRIED: Counter[str] = Counter()
-FAILED: Counter[str] = Counter()
+ATTEMPTS: Counter[str] = Counter()
+FAILURES: Counter[str] = Counter()
 
 
 def _no_steps() -> list[str]:
@@ -21,11 +21,11 @@ def _no_steps() -> list[str]:
 @contextmanager
 def attempt(kind: str, replay: str, steps: Callable[[], list[str]] = _no_steps) -> Iterator[None]:
     """Count one attempt of this kind; on failure, note the steps that `steps` returns."""
-    TRIED[kind] += 1
+    ATTEMPTS[kind] += 1
     try:
         yield
     except Exception as error:
-        FAILED[kind] += 1
+        FAILURES[kind] += 1
         error.add_note(f"replay: {replay}")
         if done := steps():
             error.add_note(f"the script had done: {'; '.join(done)}")
@@ -34,4 +34,4 @@ def attempt(kind: str, replay: str, steps: Callable[[], list[str]] = _no_steps) 
 
 def summary() -> list[str]:
     """Return one line for each kind."""
-    return [f"{kind}: {count:,} tried, {FAILED[kind]:,} failed" for kind, count in sorted(TRIED.items())]
+    return [f"{kind}: {count:,} tried, {FAILURES[kind]:,} failed" for kind, count in sorted(ATTEMPTS.items())]

@@ -25,7 +25,7 @@ from shared.contract.names import topic_id
 from shared.ipc.placement import shard_of
 from tests.harness.command_run import environment
 from tests.harness.raw_client import RawClient
-from tests.harness.served import Served, served
+from tests.harness.served import RunningServer, served
 
 END_SECONDS = 30.0
 WORKER_SPEC = b"TOPICSD_WORKER="
@@ -75,7 +75,7 @@ class WholeServer:
             self._flags = (*self._flags, f"--data-dir={data_dir}")
         self._environ = environ
         self._stack = ExitStack()
-        self._served: Served | None = None
+        self._served: RunningServer | None = None
 
     def __enter__(self) -> WholeServer:
         self.start()
@@ -123,7 +123,7 @@ class WholeServer:
         If the supervisor is gone already, the caller has to handle its children.
         """
         is_whole = self.served.process.poll() is None
-        processes = [self.front, *self.children()] if is_whole else []
+        processes = [self.supervisor, *self.children()] if is_whole else []
         if rng is not None:
             rng.shuffle(processes)
         _kill(processes)
@@ -137,7 +137,7 @@ class WholeServer:
     # -- processes -----------------------------------------------------------------------------------------
 
     @property
-    def served(self) -> Served:
+    def served(self) -> RunningServer:
         assert self._served is not None, "the server does not run"
         return self._served
 
@@ -146,7 +146,7 @@ class WholeServer:
         return self.served.port
 
     @property
-    def front(self) -> Process:
+    def supervisor(self) -> Process:
         return Process(self.served.process.pid)
 
     def worker(self, shard: int) -> Process | None:

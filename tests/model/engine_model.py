@@ -14,7 +14,7 @@ import msgspec
 
 from shared.contract.errors import POSITION_PAST_HEAD
 from shared.contract.topic_config import TopicConfig
-from tests.harness.one_shard import OneShard, Told, record
+from tests.harness.one_shard import OneShard, RecordedReply, record
 from tests.model.topic_oracle import OracleKey, OracleNumber, OracleRecord, OracleTopic
 from topicsd.engine.read.cursors import delete_cursor, put_cursor, records_after
 from topicsd.engine.read.read import PAGES_MAX
@@ -46,7 +46,7 @@ class Episode:
         self.count = 0
         self.payload_count = 0
         self.key_count = 0
-        self.expectations: list[tuple[Told, Any]] = []
+        self.expectations: list[tuple[RecordedReply, Any]] = []
 
     def run(self, operations: int) -> None:
         try:
@@ -193,7 +193,7 @@ class Episode:
         head = 0 if topic is None else topic.head
         seq = self.rng.choice((None, head, self.rng.randint(0, head), head + 1))
         self.note(f"cursor {cursor} of {name} to {seq}")
-        reply = Told()
+        reply = RecordedReply()
         if seq is None:
             delete_cursor(self.one.shard.state, name, cursor, reply)
         else:

@@ -13,8 +13,8 @@ from random import Random
 from typing import Any
 
 from tests.harness.memory_disk import MemoryDisk
-from tests.harness.move_stage import MoveStage
-from tests.harness.one_shard import Told
+from tests.harness.move_stage import TransferShards
+from tests.harness.one_shard import RecordedReply
 
 WORKERS = 200
 QUEUES = {"jobs-0": "dead-1", "mails-1": "dead-0", "near-0": "dead-0"}
@@ -51,7 +51,7 @@ class HeldLease:
 class QueueCrowd:
     def __init__(self, seed: int) -> None:
         self.rng = rng = Random(seed)
-        self.stage = MoveStage(self._after_loss, segment_max_events=rng.choice((4, 1000)))
+        self.stage = TransferShards(self._after_loss, segment_max_events=rng.choice((4, 1000)))
         self.keeps_leases = {queue: rng.random() < 0.6 for queue in QUEUES}
         self.deliveries_max = {queue: rng.choice((0, 1, 1, 2)) for queue in QUEUES}
         self.is_in_order = {queue: rng.random() < 0.5 for queue in QUEUES}
@@ -90,7 +90,7 @@ class QueueCrowd:
     # -- operations ----------------------------------------------------------------------------------------
 
     def produce(self) -> None:
-        sent: list[tuple[list[int], Told]] = []
+        sent: list[tuple[list[int], RecordedReply]] = []
         for _ in range(self.rng.randint(1, 3)):
             queue = self.rng.choice(list(QUEUES))
             numbers = [len(self.jobs) + index for index in range(self.rng.randint(1, 6))]
@@ -102,7 +102,7 @@ class QueueCrowd:
             sent.append((numbers, self.stage.send("append", queue, body)))
         self.stage.settle()
         for numbers, reply in sent:
-            if reply.came:
+            if reply.has_answer:
                 for number in numbers:
                     self.jobs[number].exists = True
 
@@ -157,7 +157,7 @@ class QueueCrowd:
 
     def settle(self) -> None:
         """Let several workers ack, nack or extend their jobs of one queue."""
-        sent: list[tuple[str, list[HeldLease], Told]] = []
+        sent: list[tuple[str, list[HeldLease], RecordedReply]] = []
         for _ in range(self.rng.randint(1, 6)):
             if not self.leases:
                 break
@@ -187,10 +187,10 @@ class QueueCrowd:
             sent.append((verb, of_worker, self.stage.send(verb, queue, body, then)))
         self.stage.settle()
         for verb, settled, reply in sent:
-            if verb == "nack" and not reply.came:
+            if verb == "nack" and not reply.has_answer:
                 for one in settled:
                     self.jobs[one.number].held_until = 0
-            if verb == "extend" and not reply.came:
+            if verb == "extend" and not reply.has_answer:
                 # The lease may end earlier now.
                 for one in settled:
                     job = self.jobs[one.number]
@@ -245,7 +245,7 @@ class QueueCrowd:
             request["seqs"] = self.rng.sample(seqs, len(seqs) // 2)
         reply = self.stage.send("redrive", dead, request)
         self.stage.settle()
-        if reply.came:
+        if reply.has_answer:
             self.counts["redriven"] += reply.answer[1].get("redriven", 0)
 
     # -- crashes -------------------------------------------------------------------------------------------

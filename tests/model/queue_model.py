@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
-from tests.harness.one_shard import OneShard, Told, record
+from tests.harness.one_shard import OneShard, RecordedReply, record
 from topicsd.engine.queue.explain import explain
 from topicsd.engine.queue.job import Counts
 from topicsd.engine.queue.settle import ack, extend, nack
@@ -102,7 +102,7 @@ class QueueModel:
             self.deliveries_max += 1
             self.stage.put(QUEUE, max_deliveries=self.deliveries_max)
 
-    def send_claim(self) -> tuple[str, Told]:
+    def send_claim(self) -> tuple[str, RecordedReply]:
         node = self.rng.choice(NODES)
         return node, self.stage.send_claim(QUEUE, node, self.rng.randint(1, 4), self.rng.choice(LEASES_MS))
 

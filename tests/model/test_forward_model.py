@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import pytest
 
-from tests.harness.forward_model import ForwardModel
+from tests.harness.forward_model import RouteModel
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_destinations_match_the_oracle(seed: int) -> None:
     print("seed", seed)
-    ForwardModel(seed).run(100)
+    RouteModel(seed).run(100)
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize("seed", range(10_000, 10_300))
 def test_destinations_match_the_oracle_in_long_runs(seed: int) -> None:
     print("seed", seed)
-    ForwardModel(seed).run(400)
+    RouteModel(seed).run(400)
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_evicted_records_are_reported_to_readers_of_destinations(seed: int) -> None:
     print("seed", seed)
-    ForwardModel(seed, trims=True).run(100)
+    RouteModel(seed, trims=True).run(100)
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize("seed", range(10_000, 10_300))
 def test_evicted_records_are_reported_to_readers_of_destinations_in_long_runs(seed: int) -> None:
     print("seed", seed)
-    ForwardModel(seed, trims=True).run(400)
+    RouteModel(seed, trims=True).run(400)

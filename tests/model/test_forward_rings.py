@@ -10,7 +10,7 @@ import pytest
 
 from shared.contract.route_rule import RouteRule
 from tests.harness.faults import MachineGoneError
-from tests.harness.forward_stage import ForwardStage
+from tests.harness.forward_stage import RouteShards
 from tests.harness.one_shard import OneShard
 from topicsd.engine.routes.route import RoutePut
 from topicsd.engine.routes.stamp import HOPS_MAX
@@ -23,14 +23,14 @@ pytestmark = pytest.mark.usefixtures("quiet_log")
 class Ring:
     def __init__(self, seed: int) -> None:
         self.rng = rng = Random(seed)
-        self.stage = ForwardStage(SHARDS, wal_file_bytes=1 << 16, segment_max_events=rng.choice((5, 1000)))
+        self.stage = RouteShards(SHARDS, wal_file_bytes=1 << 16, segment_max_events=rng.choice((5, 1000)))
         self.topics = [f"t{number}" for number in rng.sample(range(50), rng.randint(2, 6))]
         for topic in self.topics:
             self.stage.owner(topic).put(topic, durability="fsync")
         for at, topic in enumerate(self.topics):
             source = self.topics[at - 1]
             rule = RouteRule(topic, source, topic, may_cycle=True, is_exactly_once=rng.random() < 0.3)
-            reply = self.stage.send_put_forward(rule)
+            reply = self.stage.send_put_route(rule)
             self.stage.pass_time(100)
             assert isinstance(reply.answer, RoutePut)
         self.origins: dict[int, int] = {}
@@ -46,7 +46,7 @@ class Ring:
             self._run_and_restart(self.rng.choice(actions))
         for one in self.stage.shards:
             one.disk.kill_process_after(1 << 60)
-        self.stage.mend()
+        self.stage.reconnect()
         for _ in range(10):
             self.stage.pass_time(1500)
 

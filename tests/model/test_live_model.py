@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.harness.live_model import LiveModel
+from tests.harness.live_model import StreamModel
 
 RUNS = 60
 STEPS = 120
@@ -12,7 +12,7 @@ STEPS = 120
 
 @pytest.mark.parametrize("seed", range(RUNS))
 def test_streams_deliver_or_report_every_record(seed: int) -> None:
-    model = LiveModel(seed)
+    model = StreamModel(seed)
     for _ in range(STEPS):
         model.step()
     model.finish()

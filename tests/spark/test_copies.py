@@ -14,7 +14,7 @@ from spark.errors import DamagedRecord
 from spark.source.batch_reader import BatchQueryReader
 from spark.source.columns import all_columns, arrow_schema
 from spark.source.read_options import parse_options
-from tests.harness.copy_along import copy_along
+from tests.harness.copy_along import start_routes
 from tests.harness.data_dirs import flip
 from tests.harness.one_shard import record
 from tests.harness.real_shard import RealShard
@@ -48,7 +48,7 @@ def written(path: Path) -> RealShard:
     shard = RealShard(path, segment_max_events=10, wal_file_bytes=1 << 16)
     for name in ("a", "all", "some", "chained"):
         shard.put(name)
-    copy_along(
+    start_routes(
         shard,
         RouteRule("all", "a", "all"),
         RouteRule("some", "a", "some", ["tag", "Eq", "odd"]),
@@ -96,7 +96,7 @@ def mixed(path: Path) -> RealShard:
     shard = RealShard(path)
     for name in ("a", "b", "d"):
         shard.put(name)
-    copy_along(shard, RouteRule("a", "a", "d"), RouteRule("again", "a", "d"), RouteRule("b", "b", "d"))
+    start_routes(shard, RouteRule("a", "a", "d"), RouteRule("again", "a", "d"), RouteRule("b", "b", "d"))
     for number in range(20):
         for topic in "bad":
             shard.send_append(topic, record(f"{topic}{number}", "t" * (number % 3)))

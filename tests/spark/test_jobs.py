@@ -16,7 +16,7 @@ from spark.jobs.hadoop_folder import HadoopFolder
 from spark.jobs.job_source import JobSource
 from spark.jobs.replay import replay
 from spark.jobs.replay_book import Target
-from tests.harness.mortal_folder import Death
+from tests.harness.mortal_folder import ProcessDeath
 from tests.spark.conftest import Store
 
 TAGGED = [
@@ -32,7 +32,7 @@ class DyingFolder(HadoopFolder):
 
     def rename(self, name: str, target: str) -> None:
         if target.startswith("topic="):
-            raise Death
+            raise ProcessDeath
         super().rename(name, target)
 
 
@@ -83,7 +83,7 @@ def test_an_export_continues_where_the_last_one_ended_even_after_a_crash(
     store.client.wait_until_durable("export-a")
     source = JobSource({"path": store.path, "subscribe": ",".join(topics)})
     dying = ExportFolder(DyingFolder(spark, str(out)))
-    with pytest.raises(Death):
+    with pytest.raises(ProcessDeath):
         export(spark, source, dying, "earliest", "latest", lambda sentence: None)
     # Its manifest is there, and its rows are not yet.
     assert len(exported(spark, out, "export-a")) == len(expected_rows(store, "export-a")) - 50
@@ -193,7 +193,7 @@ class DyingBook(HadoopFolder):
 
     def write_new(self, name: str, data: bytes) -> None:
         if name.endswith(".done"):
-            raise Death
+            raise ProcessDeath
         super().write_new(name, data)
 
 
@@ -207,7 +207,7 @@ def test_an_export_comes_back_once_and_in_order_also_when_the_replay_died(
     command = ["export", "--url", url, "--topics", ",".join(topics), "--out", str(out)]
     assert main(command, spark) == 0
     dying = ExportFolder(DyingBook(spark, str(out)))
-    with pytest.raises(Death):
+    with pytest.raises(ProcessDeath):
         replay(spark, dying, Target(url, "", "copy-"), "", "replay", lambda sentence: None)
     fill(store, "replay-a", count=50)
     assert main(command, spark) == 0

@@ -12,8 +12,8 @@ import pytest
 
 from tests.harness import call_order
 from tests.harness.call_order import PROJECT, Call, calls_of, first_missing
-from tests.harness.live_stage import Followed, LiveStage, follow
-from tests.harness.one_lane import HOME, OneLane, append, diff, request
+from tests.harness.live_stage import StreamTopics, FeedShards, follow
+from tests.harness.one_lane import HOME, OneConnection, append, diff, request
 from tests.harness.real_shard import RealShard
 
 DOCUMENTS = [PROJECT / "README.md", PROJECT / "CONTRIBUTING.md", *sorted((PROJECT / "docs").rglob("*.md"))]
@@ -49,26 +49,26 @@ def traced_steps(title: str) -> list[Call]:
 
 
 def write(_: Path) -> Callable[[], object]:
-    lane = OneLane()
+    lane = OneConnection()
     lane.receive(append(HOME))
     lane.settle()
     return lambda: (lane.receive(append(HOME)), lane.settle())
 
 
 def read(_: Path) -> Callable[[], object]:
-    lane = OneLane()
+    lane = OneConnection()
     lane.one.append(HOME, 1)
     return lambda: (lane.receive(diff(HOME)), lane.settle())
 
 
 def watch(_: Path) -> Callable[[], object]:
-    stage = LiveStage()
+    stage = FeedShards()
     topics = {"here-0": 0, "there-1": 0}
     for name in topics:
         stage.shard_of(name).append(name, 1)
 
     def run() -> None:
-        follow(stage, Followed(stage, topics))
+        follow(stage, StreamTopics(stage, topics))
         stage.shard_of("there-1").append("there-1", 2)
         stage.settle()
 
@@ -76,7 +76,7 @@ def watch(_: Path) -> Callable[[], object]:
 
 
 def claim(_: Path) -> Callable[[], object]:
-    lane = OneLane()
+    lane = OneConnection()
     lane.one.put(HOME, type="queue", leases_durable=True)
     lane.one.append(HOME, 1)
     body = b'{"node":"worker-1","max":1}'
@@ -84,7 +84,7 @@ def claim(_: Path) -> Callable[[], object]:
 
 
 def checkpoint(_: Path) -> Callable[[], object]:
-    lane = OneLane()
+    lane = OneConnection()
     lane.one.append(HOME, 1)
     return lane.one.checkpoint
 

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from shared.contract.errors import SHUTTING_DOWN
-from tests.harness.one_shard import OneShard, Told, record
+from tests.harness.one_shard import OneShard, RecordedReply, record
 from topicsd.engine.requests import AppendAnswer, AppendRequest
 
 
@@ -76,7 +76,7 @@ def test_everything_that_joined_before_the_end_is_answered_and_kept() -> None:
 def test_what_an_answer_asks_for_at_the_end_is_refused() -> None:
     shard = OneShard()
     shard.put("a", durable=True)
-    late = Told()
+    late = RecordedReply()
     shard.shard.append(
         "a", AppendRequest([record(1)]), lambda _: shard.shard.append("a", AppendRequest([record(2)]), late)
     )

@@ -1,6 +1,6 @@
 import msgspec
 
-from tests.harness.one_shard import OneShard, Told
+from tests.harness.one_shard import OneShard, RecordedReply
 from topicsd.engine.requests import NO_META, AppendRequest
 
 BODY = b'{"records":[{"data":{"b":1.50,"a":2}},{"data":null,"tag":"t","node":"n","meta":{"k" : [1]}}]}'
@@ -10,7 +10,7 @@ def test_a_request_decodes_from_json_and_keeps_data_and_meta_as_they_are() -> No
     request = msgspec.json.decode(BODY, type=AppendRequest)
     assert request.records[0].meta is NO_META
     shard = OneShard()
-    reply = Told()
+    reply = RecordedReply()
     shard.shard.append("a", request, reply)
     shard.settle()
     first, second = shard.read("a").records

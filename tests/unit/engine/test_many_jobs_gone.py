@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.one_shard import OneShard, Told, record
+from tests.harness.one_shard import OneShard, RecordedReply, record
 from topicsd.engine.queue import lease_queue
 from topicsd.engine.queue.claim import drain_claims
 from topicsd.engine.queue.job import Counts
@@ -35,11 +35,11 @@ def counts(stage: OneShard) -> Counts:
     return queue.counts()
 
 
-def turns(stage: OneShard, reply: Told) -> int:
+def turns(stage: OneShard, reply: RecordedReply) -> int:
     """How many it takes until the answer is there; in none of them more than a few jobs leave."""
     before = sum(counts(stage)[1:4])
     for number in range(1000):
-        if reply.came:
+        if reply.has_answer:
             return number
         stage.loop.run_turn()
         now = sum(counts(stage)[1:4])
@@ -66,7 +66,7 @@ def test_readers_miss_all_records_at_once() -> None:
         stage.loop.run_turn()
     assert stage.seqs("q") == [*range(31, 41)]
     assert stage.state("q").count == 10
-    assert not reply.came
+    assert not reply.has_answer
 
 
 @pytest.mark.parametrize("order_by", ["seq", "tag"])
@@ -81,7 +81,7 @@ def test_a_claim_waits_and_gets_nothing_that_is_gone(order_by: str, jitter_ms: i
     while stage.seqs("q")[0] == 1:
         stage.loop.run_turn()
     reply = stage.send_claim("q", "w", 100)
-    assert not reply.came
+    assert not reply.has_answer
     stage.pass_time(10)
     expected = [*range(31, 35)] if order_by == "tag" else [*range(31, 41)]
     assert [one.seq for one in reply.answer.claimed] == expected

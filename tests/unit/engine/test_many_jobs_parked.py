@@ -42,7 +42,7 @@ def test_they_are_parked_a_few_a_turn_and_the_claim_gets_what_is_behind_them(jit
     stage.clock.advance_ns(jitter_ms * 1_000_000)
     before = counts(stage).parked
     assert before <= 3 * AT_ONCE
-    while not all(reply.came for reply in claims):
+    while not all(reply.has_answer for reply in claims):
         stage.turn()
         now = counts(stage).parked
         assert now - before <= 3 * AT_ONCE
@@ -69,8 +69,8 @@ def test_a_claim_that_got_something_in_front_of_them_does_not_wait_for_the_other
 def test_deleting_the_topic_ends_all_waits() -> None:
     stage = begun(1)
     reply = stage.send_claim("q", "a", 1)
-    assert not reply.came
+    assert not reply.has_answer
     gone = stage.send_delete_topic("q")
     stage.settle()
     assert gone.answer.deleted
-    assert reply.came
+    assert reply.has_answer

@@ -85,7 +85,7 @@ def test_a_job_whose_ack_is_in_progress_cannot_be_claimed() -> None:
     stage = queue(1, durable=True)
     stage.claim("q", "a", 1, 1000)
     reply = stage.send_settle(ack, "q", "a", 1)
-    assert not reply.came
+    assert not reply.has_answer
     stage.clock.advance(2000)
     assert not stage.send_claim("q", "b").answer.claimed
     stage.settle()
@@ -251,7 +251,7 @@ def test_claims_of_a_cohort_are_served_in_turn() -> None:
     stage = queue(5, claim_jitter_ms=50)
     replies = [stage.send_claim("q", "a", 2), stage.send_claim("q", "b", 9)]
     stage.settle()
-    assert not any(one.came for one in replies)
+    assert not any(one.has_answer for one in replies)
     stage.pass_time(50)
     assert [[one.seq for one in each.answer.claimed] for each in replies] == [[1, 3], [2, 4, 5]]
 
@@ -286,7 +286,7 @@ def test_claims_that_come_together_read_a_sealed_segment_once_and_what_comes_nex
     replies.append(stage.send_claim("q", "a", 500))
     assert stage.copy_thread.run_one()
     stage.loop.run_until_idle()
-    assert all(one.came for one in replies)
+    assert all(one.has_answer for one in replies)
     assert stage.claimed("q", "a", 8) == [*range(661, 669)]
     assert stage.copy_thread.pending == 0
     numbers = [msgspec.json.decode(job)["data"] for one in replies for job in one.answer.jobs.values()]

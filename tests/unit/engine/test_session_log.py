@@ -7,7 +7,7 @@ import errno
 import msgspec
 import pytest
 
-from tests.harness.one_shard import OneShard, Told
+from tests.harness.one_shard import OneShard, RecordedReply
 from topicsd.engine.checkpoint.job import FILES_TO_DROP
 from topicsd.engine.checkpoint.snapshot_format import decode_snapshot
 from topicsd.engine.session_log import WATCH_SESSIONS, log_session_end, log_session, sessions_of
@@ -19,8 +19,8 @@ def session(number: int, *names: str) -> SessionFrame:
     return SessionFrame(number.to_bytes(16), f"key-{number % 3}", *columns, ["n"], 17, 4096, 2000, True)
 
 
-def keep(one: OneShard, session_to_keep: SessionFrame) -> Told:
-    reply = Told()
+def keep(one: OneShard, session_to_keep: SessionFrame) -> RecordedReply:
+    reply = RecordedReply()
     log_session(one.shard.state, session_to_keep, reply)
     return reply
 
@@ -33,7 +33,7 @@ def one() -> OneShard:
 def test_a_session_is_there_when_it_is_answered_and_after_a_kill_as_it_was(one: OneShard) -> None:
     expected = session(1, "a", "b")
     reply = keep(one, expected)
-    assert not reply.came
+    assert not reply.has_answer
     assert one.shard.state.watch_sessions == {}
     one.settle()
     assert reply.answer == expected
@@ -105,7 +105,7 @@ def test_a_disk_without_room_refuses_it_and_what_there_is_can_still_end(one: One
     keep(one, session(1, "a"))
     one.settle()
     one.disk.space_bytes = one.disk.used_bytes
-    replies: list[Told] = []
+    replies: list[RecordedReply] = []
     while not replies or replies[-1].code is None:
         replies.append(keep(one, session(len(replies) + 2, "a" * 200)))
         one.settle()

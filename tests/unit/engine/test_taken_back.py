@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.one_shard import OneShard, Told, record
+from tests.harness.one_shard import OneShard, RecordedReply, record
 from topicsd.engine.requests import TopicDeleted, TopicPut
 
 NAMES = ("a", "b", "new", "newer")
@@ -49,7 +49,7 @@ def filled() -> OneShard:
     return one
 
 
-def ask(one: OneShard, rng: Random) -> Told:
+def ask(one: OneShard, rng: Random) -> RecordedReply:
     name = rng.choice(NAMES)
     match rng.randrange(8):
         case 0:
@@ -111,7 +111,7 @@ def test_a_ceiling_that_found_no_room_is_raised_by_the_next_write() -> None:
     one.append("t", 0)
     room = one.topic("t").ceiling
     one.disk.fail("pwrite", error=errno.ENOSPC)
-    assert one.send_append("t", *range(room // 2 + 10)).came is False
+    assert one.send_append("t", *range(room // 2 + 10)).has_answer is False
     one.settle()
     assert (one.topic("t").ceiling, one.topic("t").ceiling_logged) == (room, room)
     one.pass_time(100)

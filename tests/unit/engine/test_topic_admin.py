@@ -25,7 +25,7 @@ def test_a_put_is_answered_when_it_is_on_the_disk_whatever_the_class() -> None:
     for durability in ("ephemeral", "memory", "disk", "fsync"):
         reply = one.send_put(durability, durability=durability)
         one.loop.run_until_idle()
-        assert not reply.came
+        assert not reply.has_answer
         one.settle()
         assert reply.answer.created
     for seed in range(5):

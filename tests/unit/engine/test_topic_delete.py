@@ -72,7 +72,7 @@ def test_what_comes_while_a_deletion_is_on_its_way_is_for_the_next_topic_of_that
         one.send_delete("t", before_seq=2),
         one.send_append("t", "newer"),
     ]
-    assert [answer.came for answer in replies] == [False] * 4
+    assert [answer.has_answer for answer in replies] == [False] * 4
     assert one.seqs("t") == [1], "it is there until its deletion is on the disk"
     one.settle()
     assert deletion.answer.deleted

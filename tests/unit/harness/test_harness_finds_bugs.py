@@ -10,7 +10,7 @@ import pytest
 
 from tests.harness.faults import PowerCut
 from tests.harness.ledger import Ledger
-from tests.harness.ledger_entries import Found, Request
+from tests.harness.ledger_entries import TopicContents, Request
 from tests.harness.memory_disk import MemoryDisk
 
 OUTCOMES = 12
@@ -69,11 +69,11 @@ class ToyLog:
         return first_seq
 
 
-def _shown(log: ToyLog) -> Found:
+def _shown(log: ToyLog) -> TopicContents:
     records: list[tuple[int, bytes, str | None]] = [
         (seq, data, None) for seq, data in enumerate(log.payloads, 1)
     ]
-    return Found(head_seq=len(records), records=records)
+    return TopicContents(head_seq=len(records), records=records)
 
 
 def _played(mistake: str | None, disk: MemoryDisk) -> tuple[Ledger, bool]:

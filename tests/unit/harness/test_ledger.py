@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.harness.ledger import Ledger
-from tests.harness.ledger_entries import Durability, Found, Request
+from tests.harness.ledger_entries import Durability, TopicContents, Request
 
 
 def _ledger(durability: Durability = "fsync", *, evicts: bool = False) -> tuple[Ledger, list[Request]]:
@@ -28,16 +28,16 @@ RECORDS: list[tuple[int, bytes, str | None]] = [
     (4, b"d", None),
     (5, b"e", None),
 ]
-WHOLE = Found(head_seq=5, records=RECORDS)
+WHOLE = TopicContents(head_seq=5, records=RECORDS)
 
 
-def _without(*seqs: int, **changed: object) -> Found:
+def _without(*seqs: int, **changed: object) -> TopicContents:
     records = [record for record in RECORDS if record[0] not in seqs]
     first = records[0][0] if records else 6
     return replace(WHOLE, records=records, earliest_seq=first, **changed)  # type: ignore[arg-type]
 
 
-def _refuses(ledger: Ledger, shown: Found, why: str, *, exact: bool = False) -> None:
+def _refuses(ledger: Ledger, shown: TopicContents, why: str, *, exact: bool = False) -> None:
     with pytest.raises(AssertionError, match=why):
         ledger.check({"t": shown}, exact=exact)
 
@@ -60,7 +60,7 @@ def test_an_absent_topic_counts_as_empty() -> None:
     with pytest.raises(AssertionError, match="are missing: "):
         ledger.check({})
     with pytest.raises(AssertionError, match="never created"):
-        ledger.check({"t": WHOLE, "u": Found()})
+        ledger.check({"t": WHOLE, "u": TopicContents()})
 
 
 def test_a_disk_request_may_be_lost_in_a_power_cut_when_reported() -> None:
@@ -99,7 +99,7 @@ def test_a_partial_request_is_refused() -> None:
 
 
 def test_unknown_changed_moved_and_duplicated_records_are_refused() -> None:
-    def changed(seq: int, payload: bytes, tag: str | None = None) -> Found:
+    def changed(seq: int, payload: bytes, tag: str | None = None) -> TopicContents:
         return replace(WHOLE, records=[*RECORDS[:4], (seq, payload, tag)], head_seq=9, lost=[(6, 9, "crash")])
 
     for shown, why in (
@@ -229,8 +229,8 @@ def test_floors_only_rise_and_only_where_something_may_be_evicted() -> None:
 def test_an_ephemeral_topic_loses_its_records_and_keeps_its_seqs() -> None:
     ledger, _ = _ledger("ephemeral")
     ledger.new_generation(machine_failed=False)
-    ledger.check({"t": Found(head_seq=300, evict_floor=301, earliest_seq=301)})
-    _refuses(ledger, Found(head_seq=5, evict_floor=301, earliest_seq=301), "fell from 300")
+    ledger.check({"t": TopicContents(head_seq=300, evict_floor=301, earliest_seq=301)})
+    _refuses(ledger, TopicContents(head_seq=5, evict_floor=301, earliest_seq=301), "fell from 300")
 
 
 def test_a_reported_loss_stays_reported_and_a_known_head_has_none() -> None:

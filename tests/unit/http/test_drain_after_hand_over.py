@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.harness.one_lane import HOME, OneLane, append
+from tests.harness.one_lane import HOME, OneConnection, append
 from tests.harness.recording_transport import RecordingTransport
 from topicsd.http.http1.connection import Http1Connection
 
 
 def _output_of_drain(first: bytes) -> RecordingTransport:
     """Drain a connection before the loop delivers the bytes that were handed over; return its output."""
-    stage = OneLane()
+    stage = OneConnection()
 
     async def hand_over() -> RecordingTransport:
         wire = RecordingTransport()

@@ -9,13 +9,13 @@ import pytest
 
 from shared.http.http2_preface import PREFACE
 from shared.ipc.link import NEVER_SENT
-from tests.harness.one_lane import AWAY, OneLane, look
+from tests.harness.one_lane import AWAY, OneConnection, look
 from topicsd.http.http1.affinity import WINDOW_REQUESTS
 
 
 @pytest.mark.parametrize(("last", "moves"), [(look(AWAY), True), (PREFACE, False)])
 def test_a_connection_does_not_move_with_data_that_looks_like_a_preface(last: bytes, moves: bool) -> None:
-    stage = OneLane()
+    stage = OneConnection()
     moved: list[bytes] = []
 
     def move(transport: asyncio.Transport, data: bytes, shard: int) -> bool:
@@ -26,7 +26,7 @@ def test_a_connection_does_not_move_with_data_that_looks_like_a_preface(last: by
     dispatch.move = move
     for _ in range(WINDOW_REQUESTS):
         stage.receive(look(AWAY))
-        stage.links.asked.pop()[3](NEVER_SENT)
+        stage.links.requests.pop()[3](NEVER_SENT)
     stage.one.clock.advance(2000)
     stage.wire.take()
     stage.receive(last)

@@ -6,11 +6,11 @@ import json
 import re
 from typing import Any
 
-from tests.harness.one_lane import HOME, OneLane, request
+from tests.harness.one_lane import HOME, OneConnection, request
 from tests.unit.engine.wakeups.test_pressure import be_late
 
 
-def ask(lane: OneLane, method: str, path: str, body: object = None) -> tuple[int, bytes, Any]:
+def ask(lane: OneConnection, method: str, path: str, body: object = None) -> tuple[int, bytes, Any]:
     """Return status, head and body of one answer."""
     send(lane, method, path, body)
     lane.settle()
@@ -18,12 +18,12 @@ def ask(lane: OneLane, method: str, path: str, body: object = None) -> tuple[int
     return answer
 
 
-def send(lane: OneLane, method: str, path: str, body: object = None) -> None:
+def send(lane: OneConnection, method: str, path: str, body: object = None) -> None:
     raw = b"" if body is None else json.dumps(body).encode()
     lane.receive(request(method, f"/v0/topics/{HOME}{path}", raw))
 
 
-def answers(lane: OneLane) -> list[tuple[int, bytes, Any]]:
+def answers(lane: OneConnection) -> list[tuple[int, bytes, Any]]:
     data, responses = lane.wire.take(), []
     while data:
         head, _, rest = data.partition(b"\r\n\r\n")
@@ -35,7 +35,7 @@ def answers(lane: OneLane) -> list[tuple[int, bytes, Any]]:
 
 
 def test_under_pressure_a_write_is_refused_with_a_retry_time() -> None:
-    lane = OneLane(max_waiting_requests=4)
+    lane = OneConnection(max_waiting_requests=4)
     lane.one.put(HOME, durability="fsync")
     lane.one.shard.pressure.start()
     be_late(lane.one)
@@ -57,7 +57,7 @@ def test_under_pressure_a_write_is_refused_with_a_retry_time() -> None:
 
 
 def test_disable_backpressure_must_be_a_boolean() -> None:
-    lane = OneLane()
+    lane = OneConnection()
     status, _, body = ask(lane, "POST", "", {"records": [{"data": 1}], "disable_backpressure": 1})
     assert (status, body["error"]["code"]) == (400, "invalid_request")
     assert "disable_backpressure" in body["error"]["message"]

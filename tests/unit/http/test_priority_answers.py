@@ -7,25 +7,25 @@ from typing import Any
 
 import msgspec
 
-from tests.harness.one_lane import HOME, OneLane, request
+from tests.harness.one_lane import HOME, OneConnection, request
 from topicsd.service.topic_list import list_topics
 
 
-def ask(lane: OneLane, method: str, path: str, body: object = None) -> Any:
+def ask(lane: OneConnection, method: str, path: str, body: object = None) -> Any:
     raw = b"" if body is None else json.dumps(body).encode()
     lane.receive(request(method, f"/v0/topics/{HOME}{path}", raw))
     lane.settle()
     return json.loads(lane.wire.take().partition(b"\r\n\r\n")[2])
 
 
-def priority(lane: OneLane, query: str = "?touch=false") -> int:
+def priority(lane: OneConnection, query: str = "?touch=false") -> int:
     state = ask(lane, "GET", query)
     assert isinstance(state["effective_priority"], int)
     return int(state["effective_priority"])
 
 
 def test_a_consumed_topic_has_a_higher_priority_for_a_while() -> None:
-    lane = OneLane()
+    lane = OneConnection()
     lane.one.append(HOME, 1)
     assert priority(lane) == 0
     ask(lane, "POST", "/diff", {})
@@ -45,7 +45,7 @@ def test_a_consumed_topic_has_a_higher_priority_for_a_while() -> None:
 
 
 def test_a_topic_list_contains_the_priorities() -> None:
-    lane = OneLane()
+    lane = OneConnection()
     for name, patch in (("a", {"priority": 700}), ("b", {}), ("c", {"priority": -2000})):
         lane.one.put(name, **patch)
     lane.one.append(HOME, 1)

@@ -22,27 +22,27 @@ from shared.contract.route_rule import (
 from shared.http.answer import refusal_in
 from shared.ipc.link import SUPERVISOR, NEVER_SENT, LinkRequest, LinkKind
 from shared.ipc.remote_request import decode_answer, encode_answer
-from tests.harness.one_lane import OneLane, request
+from tests.harness.one_lane import OneConnection, request
 from tests.harness.one_shard import OneShard
 
 BODY = b'{"source":"a","dest":"b","filter":["tag","Glob","x*"],"from":"earliest"}'
 RULE = RouteRule("a>b", "a", "b", ["tag", "Glob", "x*"], is_from_start=True)
 
 
-def put(lane: OneLane, body: bytes = BODY, *fields: str) -> None:
+def put(lane: OneConnection, body: bytes = BODY, *fields: str) -> None:
     lane.receive(request("PUT", "/v0/routers/a%3Eb", body, *fields))
 
 
-def response(lane: OneLane) -> tuple[int, Any]:
+def response(lane: OneConnection) -> tuple[int, Any]:
     lane.settle()
     answer = lane.wire.take()
     return int(answer[9:12]), json.loads(answer.partition(b"\r\n\r\n")[2])
 
 
 def test_a_decoded_rule_goes_to_the_supervisor_and_its_answer_to_the_client() -> None:
-    lane = OneLane()
+    lane = OneConnection()
     put(lane)
-    ((peer, kind, payload, done),) = lane.links.asked
+    ((peer, kind, payload, done),) = lane.links.requests
     assert (peer, kind, decode_route_rule(payload)) == (SUPERVISOR, LinkKind.PUT_ROUTE, RULE)
     done(encode_answer(409, b"retry-after: 1\r\n", [b'{"as":"it is"}']))
     assert response(lane) == (409, {"as": "it is"})
@@ -52,23 +52,23 @@ def test_a_decoded_rule_goes_to_the_supervisor_and_its_answer_to_the_client() ->
     ("answer", "status", "code"), [(None, 504, "in_doubt"), (NEVER_SENT, 503, "not_ready")]
 )
 def test_a_lost_answer_of_the_supervisor_is_in_doubt(answer: bytes | None, status: int, code: str) -> None:
-    lane = OneLane()
+    lane = OneConnection()
     put(lane)
-    lane.links.asked[0][3](answer)
+    lane.links.requests[0][3](answer)
     status_code, body = response(lane)
     assert (status_code, body["error"]["code"]) == (status, code)
     assert body["error"]["detail"]["retry_after_ms"] == 1000
 
 
 def test_an_invalid_or_forbidden_rule_does_not_reach_the_supervisor() -> None:
-    lane = OneLane(keys="a-key-of-some-length::a")
+    lane = OneConnection(keys="a-key-of-some-length::a")
     key = "authorization: Bearer a-key-of-some-length"
     for body, status in ((BODY, 403), (b'{"source":"a","dest":"a"}', 400), (b"[]", 400)):
         put(lane, body, key)
         assert response(lane)[0] == status
-    assert lane.links.asked == []
+    assert lane.links.requests == []
     put(lane, b'{"source":"a","dest":"ab"}', key)
-    assert len(lane.links.asked) == 1
+    assert len(lane.links.requests) == 1
 
 
 def decoded(answer: bytes) -> tuple[int, bytes]:
@@ -80,15 +80,15 @@ class DestinationShard:
     """The shard of the destination, with both topics."""
 
     def __init__(self) -> None:
-        self.lane = OneLane()
-        self.one: OneShard = self.lane.one
+        self.connection = OneConnection()
+        self.one: OneShard = self.connection.one
         for name in ("a", "b", "c"):
             self.one.put(name)
 
     def ask(self, kind: LinkKind, request: object) -> bytes:
         answers: list[bytes] = []
         link_request = cast(LinkRequest, answers.append)
-        self.lane.dispatch.route_rules.answer_link(kind, encode_route_message(request), link_request)
+        self.connection.dispatch.route_rules.answer_link(kind, encode_route_message(request), link_request)
         self.one.settle()
         (answer,) = answers
         return answer

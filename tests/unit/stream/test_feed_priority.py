@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from tests.harness.live_stage import Collector, LiveStage, wanted
+from tests.harness.live_stage import Collector, FeedShards, feed_spec
 
 
 def test_a_local_feed_has_the_priority_of_its_topic() -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     stage.home.put("a0", priority=-300)
-    feed = stage.feeds.feed(wanted("a0"))
+    feed = stage.feeds.feed(feed_spec("a0"))
     assert stage.home.shard.state.wake_queue.effective_priority(feed) == -300  # type: ignore[arg-type]
 
 
 def test_a_remote_feed_has_the_priority_of_a_recently_read_topic() -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     stage.away.put("a1", priority=-300)
-    feed = stage.feeds.feed(wanted("a1"))
+    feed = stage.feeds.feed(feed_spec("a1"))
     assert stage.home.shard.state.wake_queue.effective_priority(feed) == 500  # type: ignore[arg-type]
 
 
 def test_followers_of_negative_priority_topics_wait_until_the_pause_ends() -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     for name in ("low0", "low1"):
         stage.shard_of(name).put(name, priority=-10)
         stage.shard_of(name).append(name, 1)
-    followers = [Collector(stage.feeds.feed(wanted(name))) for name in ("low0", "low1")]
+    followers = [Collector(stage.feeds.feed(feed_spec(name))) for name in ("low0", "low1")]
     stage.settle()
     for shard in (stage.home, stage.away):
         shard.shard.state.wake_queue.apply_pressure(0.0, is_paused=True)
@@ -39,9 +39,9 @@ def test_followers_of_negative_priority_topics_wait_until_the_pause_ends() -> No
 
 
 def test_a_delivery_counts_as_a_read_of_the_topic() -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     stage.home.put("a0")
-    follower = Collector(stage.feeds.feed(wanted("a0")))
+    follower = Collector(stage.feeds.feed(feed_spec("a0")))
     stage.settle()
     assert stage.home.state("a0").effective_priority == 0
     stage.home.append("a0", 1)

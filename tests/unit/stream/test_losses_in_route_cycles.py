@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.harness.forward_stage import ForwardStage
+from tests.harness.forward_stage import RouteShards
 from tests.harness.one_shard import OneShard
 
 
 @pytest.mark.parametrize("shards", [1, 3])
 def test_a_crash_does_not_circulate_in_a_cycle(shards: int) -> None:
-    stage = ForwardStage(shards)
+    stage = RouteShards(shards)
     for topic in ("a", "b"):
         stage.owner(topic).put(topic)
     stage.put_route("r", "a", "b", may_cycle=True)
@@ -28,7 +28,7 @@ def test_a_crash_does_not_circulate_in_a_cycle(shards: int) -> None:
 
 
 def test_a_crash_is_reported_along_a_chain_of_routes() -> None:
-    stage = ForwardStage(1)
+    stage = RouteShards(1)
     for topic in ("a", "b", "c"):
         stage.owner(topic).put(topic, durability="fsync" if topic != "a" else "disk")
     stage.put_route("r", "a", "b")

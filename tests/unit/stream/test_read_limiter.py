@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.live_stage import Collector, wanted
+from tests.harness.live_stage import Collector, feed_spec
 from tests.harness.manual_clock import ManualClock
 from tests.harness.manual_loop import ManualLoop
 from topicsd.engine.wakeups.wake_queue import Waiter
@@ -22,7 +22,7 @@ class SlowFeed:
     """A feed that answers when the test says so."""
 
     def __init__(self, number: int, answers_at_once: bool = False) -> None:
-        self.spec = wanted(f"t{number}")
+        self.spec = feed_spec(f"t{number}")
         self.reads: list[tuple[int, OnChunk]] = []
         self.count = 0
         self._answers_at_once = answers_at_once

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from shared.contract.route_rule import RouteRule
-from tests.harness.forward_stage import ForwardStage
+from tests.harness.forward_stage import RouteShards
 from tests.harness.manual_clock import ManualClock
-from tests.harness.one_shard import OneShard, Told, record
+from tests.harness.one_shard import OneShard, RecordedReply, record
 from topicsd.engine.routes.route import delete_route
 from topicsd.engine.routes.stamp import HOPS_MAX
 from topicsd.engine.routes.step import SKIPPED_MAX
@@ -21,15 +21,15 @@ SHARDS = [1, 3]
 ENDS: list[Any] = [OneShard.restart, OneShard.kill, OneShard.reboot]
 
 
-def stage(shards: int = 1, *topics: str, **settings: Any) -> ForwardStage:
-    routes = ForwardStage(shards, **settings)
+def stage(shards: int = 1, *topics: str, **settings: Any) -> RouteShards:
+    routes = RouteShards(shards, **settings)
     for topic in topics or ("a", "e"):
         routes.owner(topic).put(topic)
     return routes
 
 
-def total(routes: ForwardStage, name: str = "r") -> int:
-    route = routes.forward(name)
+def total(routes: RouteShards, name: str = "r") -> int:
+    route = routes.route(name)
     assert route is not None
     return route.forwarded_total
 
@@ -185,9 +185,9 @@ def test_deleting_the_source_ends_the_route(shards: int, is_created_again: bool)
     if is_created_again:
         routes.append("a", 2, 3)
     routes.pass_time(100)
-    routes.mend()
+    routes.reconnect()
     routes.pass_time(2000)
-    assert routes.forward("r") is None
+    assert routes.route("r") is None
     assert routes.data("e") == [1]
     routes.owner("e").kill()
     assert routes.owner("e").shard.state.routes == {}
@@ -217,7 +217,7 @@ def test_a_route_waits_for_an_unavailable_source_shard() -> None:
     routes.append("a", 2)
     routes.pass_time(5000)
     assert routes.data("e") == [1]
-    routes.mend()
+    routes.reconnect()
     routes.pass_time(500)
     assert routes.data("e") == [1, 2]
 
@@ -362,7 +362,7 @@ def test_records_appended_within_the_gather_time_are_copied_together() -> None:
     one.loop.run_until_idle()
     appends.append(one.send_append("a", 2, 3))
     one.loop.run_until_idle()
-    assert all(one.came for one in appends)
+    assert all(one.has_answer for one in appends)
     assert one.topic("e").head == 0, "the append is answered before the copy"
     before = one.shard.log.counters.batches
     one.loop.advance(GATHER_SECONDS * 1000)
@@ -376,7 +376,7 @@ def test_a_route_deleted_while_it_gathers_leaves_no_waiter() -> None:
     one = routes.shards[0]
     one.send_append("a", 1)
     one.loop.run_until_idle()
-    delete_route(one.shard.state, "r", Told())
+    delete_route(one.shard.state, "r", RecordedReply())
     routes.pass_time(100)
     assert one.topic("e").head in (0, 1)
     assert one.topic("a").waiters is None
@@ -397,7 +397,7 @@ def test_copies_leave_room_for_appends_in_the_commit_queue() -> None:
     assert 16 << 10 < log.unsynced_bytes < 32 << 10
     append = one.send_append("a", 1)
     one.loop.run_until_idle()
-    assert append.came, "appends do not wait for the disk"
+    assert append.has_answer, "appends do not wait for the disk"
     assert not log.is_lagging
     routes.pass_time(10_000)
     assert {one.topic(dest).head for dest in dests} == {11}
@@ -471,7 +471,7 @@ class TickingClock(ManualClock):
 
 def test_many_lagging_routes_do_not_lengthen_a_turn_of_the_loop() -> None:
     clock = TickingClock()
-    routes = ForwardStage(1, clock=clock)
+    routes = RouteShards(1, clock=clock)
     one = routes.shards[0]
     dests = [f"d{number}" for number in range(60)]
     for topic in ("a", *dests):
@@ -479,7 +479,7 @@ def test_many_lagging_routes_do_not_lengthen_a_turn_of_the_loop() -> None:
     for _ in range(4):
         routes.append("a", *range(CHUNK_RECORDS_MAX))
     for dest in dests:
-        routes.send_put_forward(RouteRule(dest, "a", dest, is_from_start=True))
+        routes.send_put_route(RouteRule(dest, "a", dest, is_from_start=True))
     clock.ticks = True
     served_most = 0
     for _ in range(400):

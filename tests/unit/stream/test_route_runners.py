@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.forward_stage import ForwardStage
+from tests.harness.forward_stage import RouteShards
 from topicsd.stream.chunks import Chunk, FeedSpec
 from topicsd.stream.feed import LocalFeed
 from topicsd.stream.route_runner import CHUNK_RECORDS_MAX, SOURCES_MAX
@@ -15,7 +15,7 @@ def chunk(from_seq: int, records: bytes = b'{"$seq":1,"$ts":1,"data":1}') -> Chu
 
 
 def test_a_chunk_read_again_soon_is_decoded_once() -> None:
-    stage = ForwardStage(1)
+    stage = RouteShards(1)
     runners = stage.routes[0]
     source = runners.source(chunk(0))
     assert runners.source(chunk(0)) is source
@@ -25,7 +25,7 @@ def test_a_chunk_read_again_soon_is_decoded_once() -> None:
 
 
 def test_a_few_decoded_chunks_are_kept_for_a_short_time() -> None:
-    stage = ForwardStage(1)
+    stage = RouteShards(1)
     runners = stage.routes[0]
     first = runners.source(chunk(0))
     others = [runners.source(chunk(seq)) for seq in range(1, SOURCES_MAX + 1)]
@@ -36,7 +36,7 @@ def test_a_few_decoded_chunks_are_kept_for_a_short_time() -> None:
 
 
 def test_routes_with_different_cursors_align_their_chunks() -> None:
-    stage = ForwardStage(1)
+    stage = RouteShards(1)
     spec = stage.routes[0].feed_of("a").spec
     for seq in (0, 1, 100, CHUNK_RECORDS_MAX - 1, CHUNK_RECORDS_MAX, 5 * CHUNK_RECORDS_MAX + 7):
         assert (seq + spec.request(seq, None).limit) % CHUNK_RECORDS_MAX == 0
@@ -45,7 +45,7 @@ def test_routes_with_different_cursors_align_their_chunks() -> None:
 
 
 def test_a_lagging_route_does_not_wake_routes_at_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = ForwardStage()
+    stage = RouteShards()
     one = stage.shards[0]
     for name in ("a", "e", "late"):
         one.put(name)

@@ -11,7 +11,7 @@ from unittest.mock import ANY
 import pytest
 
 from shared.contract.route_rule import RouteRule
-from tests.harness.forward_stage import ForwardStage
+from tests.harness.forward_stage import RouteShards
 from tests.harness.manual_clock import ManualClock
 from tests.harness.one_shard import PATHS, OneShard, record
 from topicsd.engine.records.durable_seq import durable_seq
@@ -26,8 +26,8 @@ from topicsd.stream.feed import GATHER_SECONDS
 LARGE = b'"%b"' % (b"x" * 10_000)
 
 
-def stage(*dests: str, **settings: Any) -> tuple[ForwardStage, OneShard]:
-    routes = ForwardStage(**settings)
+def stage(*dests: str, **settings: Any) -> tuple[RouteShards, OneShard]:
+    routes = RouteShards(**settings)
     for name in ("a", *dests):
         routes.shards[0].put(name)
     for dest in dests:
@@ -35,7 +35,7 @@ def stage(*dests: str, **settings: Any) -> tuple[ForwardStage, OneShard]:
     return routes, routes.shards[0]
 
 
-def append(routes: ForwardStage, topic: str, *records: Any) -> None:
+def append(routes: RouteShards, topic: str, *records: Any) -> None:
     routes.shards[0].append(topic, *records)
     routes.settle()
 
@@ -70,7 +70,7 @@ def texts(one: OneShard, topic: str) -> list[Any]:
 
 
 def check_unchanged_by(
-    one: OneShard, routes: ForwardStage, end: Callable[[OneShard], object], topic: str
+    one: OneShard, routes: RouteShards, end: Callable[[OneShard], object], topic: str
 ) -> None:
     before = texts(one, topic)
     routes.end(0, end)
@@ -166,7 +166,7 @@ def test_changed_copies_are_written_to_the_log(options: dict[str, bool]) -> None
 
 @pytest.mark.parametrize("ends", ["a", "d"])
 def test_copies_from_or_to_an_ephemeral_topic_are_not_references(ends: str) -> None:
-    routes = ForwardStage()
+    routes = RouteShards()
     one = routes.shards[0]
     for name in "ad":
         one.put(name, durability="ephemeral" if name == ends else "disk")
@@ -237,7 +237,7 @@ def test_a_start_recovers_the_copies_made_around_a_checkpoint(is_after: bool) ->
     for turns in (*range(12), 20, 30, 40):
         for more in range(10, 200, 30):
             routes, one = source_in_the_first_file("a")
-            route = partial(routes.send_put_forward, RouteRule("r", "a", "d", is_from_start=True))
+            route = partial(routes.send_put_route, RouteRule("r", "a", "d", is_from_start=True))
             steps = [route, one.shard.start_checkpoint]
             for step, count in zip(reversed(steps) if is_after else steps, (turns, more), strict=True):
                 step()
@@ -251,9 +251,9 @@ def test_a_start_recovers_the_copies_made_around_a_checkpoint(is_after: bool) ->
     assert bool(reference_count) != is_after
 
 
-def source_in_the_first_file(source: str) -> tuple[ForwardStage, OneShard]:
+def source_in_the_first_file(source: str) -> tuple[RouteShards, OneShard]:
     """Return a stage whose source has its records in the first file of the log, and nothing after it."""
-    routes = ForwardStage(wal_file_bytes=1 << 15)
+    routes = RouteShards(wal_file_bytes=1 << 15)
     others = [f"t{number}" for number in range(6)]
     for name in ("d", source, *others):
         routes.shards[0].put(name, durability="fsync" if name == "d" else "disk")
@@ -380,5 +380,5 @@ def test_copies_replay_unchanged_under_another_clock() -> None:
     routes, one = stage("d")
     append(routes, "a", "one")
     before = texts(one, "d")
-    again = ForwardStage(disk=one.disk.after_process_kill(), clock=ManualClock(1, 1.0))
+    again = RouteShards(disk=one.disk.after_process_kill(), clock=ManualClock(1, 1.0))
     assert texts(again.shards[0], "d") == before

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tests.harness.live_stage import Event, FakeStream, Followed, LiveStage, follow, wanted
+from tests.harness.live_stage import Event, FakeStream, StreamTopics, FeedShards, follow, feed_spec
 from topicsd.stream.cursor_token import MAP_TOPICS_MAX, read_token
 from topicsd.stream.event_stream import PAUSED_SECONDS_MAX, LAGGING_SECONDS
 from topicsd.stream.read_limiter import CONCURRENT_READS_MAX, RESUMES_PER_TURN_MAX
@@ -25,9 +25,9 @@ def seqs(events: list[Event], topic: str) -> list[int]:
 
 
 def test_existing_records_are_sent_before_caught_up() -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     stage.home.append("a0", {"n": 1}, "two")
-    stream, _ = follow(stage, Followed(stage, {"a0": 0}))
+    stream, _ = follow(stage, StreamTopics(stage, {"a0": 0}))
     assert stream.written.startswith(b"retry: 2000\n\n")
     events = stream.take()
     assert names(events) == ["record", "caught-up"]
@@ -43,10 +43,10 @@ def test_existing_records_are_sent_before_caught_up() -> None:
 
 
 def test_each_id_is_the_cursor_of_all_topics_after_its_event() -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     stage.home.append("a0", 1)
     stage.away.append("b1", 1, 2)
-    stream, _ = follow(stage, Followed(stage, {"a0": 0, "b1": 1}))
+    stream, _ = follow(stage, StreamTopics(stage, {"a0": 0, "b1": 1}))
     stage.settle()
     stream.take()
     stage.away.append("b1", 3)
@@ -58,11 +58,11 @@ def test_each_id_is_the_cursor_of_all_topics_after_its_event() -> None:
 
 
 def test_with_many_topics_the_id_is_opaque_and_complete() -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     topics = [f"t{number}-0" for number in range(MAP_TOPICS_MAX + 1)]
     for topic in topics:
         stage.home.append(topic, 1)
-    stream, _ = follow(stage, Followed(stage, dict.fromkeys(topics, 0)))
+    stream, _ = follow(stage, StreamTopics(stage, dict.fromkeys(topics, 0)))
     stage.settle()
     last = stream.take()[-1].id
     assert read_token(last, topics) == dict.fromkeys(topics, (1, None))
@@ -70,9 +70,9 @@ def test_with_many_topics_the_id_is_opaque_and_complete() -> None:
 
 
 def test_a_stream_that_starts_at_the_head_reports_caught_up_once() -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     stage.home.append("a0", 1)
-    stream, _ = follow(stage, Followed(stage, {"a0": 1}))
+    stream, _ = follow(stage, StreamTopics(stage, {"a0": 1}))
     assert names(stream.take()) == ["caught-up"]
     stage.home.append("a0", 2)
     stage.settle()
@@ -80,10 +80,10 @@ def test_a_stream_that_starts_at_the_head_reports_caught_up_once() -> None:
 
 
 def test_a_cursor_in_evicted_records_gets_a_tombstone_at_connect() -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     stage.home.put("a0", cap_records=2)
     stage.home.append("a0", *range(5))
-    stream, _ = follow(stage, Followed(stage, {"a0": 1}))
+    stream, _ = follow(stage, StreamTopics(stage, {"a0": 1}))
     events = stream.take()
     assert names(events) == ["tombstone", "record", "caught-up"]
     assert events[0].data == {
@@ -98,17 +98,17 @@ def test_a_cursor_in_evicted_records_gets_a_tombstone_at_connect() -> None:
 
 
 def test_eviction_ahead_of_an_open_stream_is_reported_with_its_reason() -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     stage.home.put("a0", cap_records=2)
     stage.home.append("a0", 1)
-    stream, _ = follow(stage, Followed(stage, {"a0": 0}))
+    stream, _ = follow(stage, StreamTopics(stage, {"a0": 0}))
     stream.take()
     stream.is_paused = True
     stage.home.append("a0", *range(5))
     stage.settle()
     stage.home.append("a0", *range(5))
     stage.settle()
-    stream.unclog()
+    stream.unpause()
     stage.settle()
     events = stream.take()
     assert [event.data["reason"] for event in events if event.name == "tombstone"] == ["cap"]
@@ -116,17 +116,17 @@ def test_eviction_ahead_of_an_open_stream_is_reported_with_its_reason() -> None:
 
 
 def test_line_ends_inside_data_do_not_change_its_value() -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     stage.home.append("a0", b'{"a":\n1,\r\n"b":2}')
-    stream, _ = follow(stage, Followed(stage, {"a0": 0}))
+    stream, _ = follow(stage, StreamTopics(stage, {"a0": 0}))
     assert stream.take()[0].data["records"][0]["data"] == {"a": 1, "b": 2}
 
 
 def test_a_position_past_the_head_is_an_error_of_its_topic_only() -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     stage.home.append("a0", 1)
     stage.away.append("b1", 1)
-    stream, sse = follow(stage, Followed(stage, {"a0": 9, "b1": 9}))
+    stream, sse = follow(stage, StreamTopics(stage, {"a0": 9, "b1": 9}))
     stage.settle()
     errors = {event.data["topics"][0]: event.data for event in stream.take() if event.name == "error"}
     assert {name: (one["code"], one["detail"]["head_seq"]) for name, one in errors.items()} == {
@@ -141,10 +141,10 @@ def test_a_position_past_the_head_is_an_error_of_its_topic_only() -> None:
 
 
 def test_a_deleted_topic_is_reported_and_the_others_continue() -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     stage.home.append("a0", 1)
     stage.away.append("b1", 1)
-    stream, _ = follow(stage, Followed(stage, {"a0": 0, "b1": 0}))
+    stream, _ = follow(stage, StreamTopics(stage, {"a0": 0, "b1": 0}))
     stage.settle()
     stream.take()
     stage.home.delete_topic("a0")
@@ -157,10 +157,10 @@ def test_a_deleted_topic_is_reported_and_the_others_continue() -> None:
 
 
 def test_topics_of_an_unavailable_shard_are_named_and_resumed() -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     stage.home.append("a0", 1)
     stage.away.append("b1", 1)
-    stream, _ = follow(stage, Followed(stage, {"a0": 0, "b1": 0}))
+    stream, _ = follow(stage, StreamTopics(stage, {"a0": 0, "b1": 0}))
     stage.settle()
     stream.take()
     stage.restart_away()
@@ -172,16 +172,16 @@ def test_topics_of_an_unavailable_shard_are_named_and_resumed() -> None:
     stage.home.append("a0", 2)
     stage.away.append("b1", 2)
     stage.settle()
-    stage.mend()
+    stage.reconnect()
     stage.pass_time(500)
     events = stream.take()
     assert (seqs(events, "a0"), seqs(events, "b1")) == ([2], [2])
 
 
 def test_an_idle_stream_gets_heartbeats_without_an_id() -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     stage.home.append("a0", 1)
-    stream, _ = follow(stage, Followed(stage, {"a0": 1}, heartbeat_ms=1000))
+    stream, _ = follow(stage, StreamTopics(stage, {"a0": 1}, heartbeat_ms=1000))
     stream.take()
     stage.pass_time(900)
     assert stream.written == b""
@@ -198,9 +198,9 @@ def test_an_idle_stream_gets_heartbeats_without_an_id() -> None:
 
 
 def test_a_client_that_does_not_read_lags_and_then_its_stream_ends_with_a_cursor() -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     stage.home.append("a0", 1)
-    following = Followed(stage, {"a0": 0}, heartbeat_ms=60_000)
+    following = StreamTopics(stage, {"a0": 0}, heartbeat_ms=60_000)
     stream, _ = follow(stage, following)
     stream.take()
     stream.is_paused = True
@@ -219,15 +219,15 @@ def test_a_client_that_does_not_read_lags_and_then_its_stream_ends_with_a_cursor
 
 
 def test_a_client_that_reads_again_in_time_stops_lagging() -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     stage.home.append("a0", 1)
-    stream, _ = follow(stage, Followed(stage, {"a0": 0}, heartbeat_ms=60_000))
+    stream, _ = follow(stage, StreamTopics(stage, {"a0": 0}, heartbeat_ms=60_000))
     stream.take()
     stream.is_paused = True
     stage.home.append("a0", 2)
     stage.settle()
     stage.pass_time(20_000)
-    stream.unclog()
+    stream.unpause()
     stage.settle()
     assert not stream.is_lagging
     assert seqs(stream.take(), "a0") == [2]
@@ -236,10 +236,10 @@ def test_a_client_that_reads_again_in_time_stops_lagging() -> None:
 
 
 def test_a_disconnected_client_leaves_no_waiters() -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     stage.home.append("a0", 1)
     stage.away.append("b1", 1)
-    stream, _ = follow(stage, Followed(stage, {"a0": 0, "b1": 0}))
+    stream, _ = follow(stage, StreamTopics(stage, {"a0": 0, "b1": 0}))
     stage.settle()
     stream.on_lost()
     stage.settle()
@@ -248,15 +248,15 @@ def test_a_disconnected_client_leaves_no_waiters() -> None:
 
 
 def test_an_id_after_a_recreated_topic_includes_the_epoch() -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     stage.home.append("a0", *range(5))
-    stream, _ = follow(stage, Followed(stage, {"a0": 0}))
+    stream, _ = follow(stage, StreamTopics(stage, {"a0": 0}))
     stream.take()
     stream.is_paused = True
     stage.home.delete_topic("a0")
     stage.home.append("a0", "new", "newer")
     stage.settle()
-    stream.unclog()
+    stream.unpause()
     stage.settle()
     events = stream.take()
     assert names(events) == ["tombstone", "record", "caught-up"]
@@ -265,32 +265,32 @@ def test_an_id_after_a_recreated_topic_includes_the_epoch() -> None:
 
 
 def test_a_client_resumes_after_its_last_id() -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     stage.home.append("a0", *range(10))
-    first, sse = follow(stage, Followed(stage, {"a0": 0}), limit=4)
+    first, sse = follow(stage, StreamTopics(stage, {"a0": 0}), limit=4)
     events = first.take()
     sse.end("shutting_down", "the server stops")
     cursor = read_token(events[0].id, ["a0"])
     assert cursor is not None
-    second, _ = follow(stage, Followed(stage, {name: seq for name, (seq, _) in cursor.items()}))
+    second, _ = follow(stage, StreamTopics(stage, {name: seq for name, (seq, _) in cursor.items()}))
     assert seqs(second.take(), "a0") == [5, 6, 7, 8, 9, 10]
 
 
 def test_records_after_a_loss_begin_where_it_ends() -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     stage.home.put("a0", cap_records=2)
     stage.home.append("a0", *range(5))
-    stream, _ = follow(stage, Followed(stage, {"a0": 0}))
+    stream, _ = follow(stage, StreamTopics(stage, {"a0": 0}))
     tombstone, record, _ = stream.take()
     assert (tombstone.data["gap_to"], record.data["from_seq"], record.data["to_seq"]) == (3, 3, 5)
 
 
 def test_a_paused_stream_of_many_topics_has_few_reads_in_progress() -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     topics = [f"t{number}-1" for number in range(50)]
     for topic in topics:
         stage.away.append(topic, 1)
-    following = Followed(stage, dict.fromkeys(topics, 0))
+    following = StreamTopics(stage, dict.fromkeys(topics, 0))
     stream = FakeStream()
     stream.is_paused = False
     sse = SseStream(
@@ -299,28 +299,28 @@ def test_a_paused_stream_of_many_topics_has_few_reads_in_progress() -> None:
         stage.home.loop,
         stage.clock,
         following,
-        lambda name: wanted(name),
+        lambda name: feed_spec(name),
         stream,
     )
     sse.begin()
     stream.is_paused = True
     stage.settle()
     assert len(stream.take()) <= 2 * CONCURRENT_READS_MAX
-    stream.unclog()
+    stream.unpause()
     stage.settle()
-    stream.unclog()
+    stream.unpause()
     stage.settle()
     assert following.seqs == [1] * 50
 
 
 def test_a_bounded_number_of_topics_resumes_in_each_turn() -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     topics = [f"t{number}0" for number in range(4 * RESUMES_PER_TURN_MAX)]
     for topic in topics:
         stage.home.append(topic, 1)
-    followed, stream = Followed(stage, dict.fromkeys(topics, 0)), FakeStream()
+    followed, stream = StreamTopics(stage, dict.fromkeys(topics, 0)), FakeStream()
     home = stage.home
-    sse = SseStream(stream, stage.feeds, home.loop, stage.clock, followed, wanted, stream)
+    sse = SseStream(stream, stage.feeds, home.loop, stage.clock, followed, feed_spec, stream)
     sse.begin()
     assert names(stream.take()).count("record") == RESUMES_PER_TURN_MAX
     stage.settle()
@@ -330,7 +330,7 @@ def test_a_bounded_number_of_topics_resumes_in_each_turn() -> None:
     for topic in topics:
         stage.home.append(topic, 2)
     stage.settle()
-    stream.unclog()
+    stream.unpause()
     assert names(stream.take()).count("record") == RESUMES_PER_TURN_MAX
     stage.settle()
     assert names(stream.take()).count("record") == 3 * RESUMES_PER_TURN_MAX
@@ -338,9 +338,9 @@ def test_a_bounded_number_of_topics_resumes_in_each_turn() -> None:
 
 
 def test_a_client_that_does_not_read_heartbeats_is_too_slow() -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     stage.home.append("a0", 1)
-    stream, _ = follow(stage, Followed(stage, {"a0": 0}, heartbeat_ms=1000))
+    stream, _ = follow(stage, StreamTopics(stage, {"a0": 0}, heartbeat_ms=1000))
     stream.take()
     stream.is_paused = True
     stage.pass_time(1000 + int(LAGGING_SECONDS * 1000))
@@ -352,11 +352,11 @@ def test_a_client_that_does_not_read_heartbeats_is_too_slow() -> None:
 
 def test_the_slow_timer_starts_when_the_stream_pauses() -> None:
     """Even if the client has no more events to receive, and no heartbeat is due soon."""
-    stage = LiveStage()
+    stage = FeedShards()
     stage.home.append("a0", 1)
-    stream, _ = follow(stage, Followed(stage, {"a0": 0}, heartbeat_ms=60_000))
+    stream, _ = follow(stage, StreamTopics(stage, {"a0": 0}, heartbeat_ms=60_000))
     stream.take()
-    stream.clogs_at_write = True
+    stream.pauses_at_write = True
     stage.home.append("a0", 2)
     stage.settle()
     stage.pass_time(int(LAGGING_SECONDS * 1000))
@@ -366,9 +366,9 @@ def test_the_slow_timer_starts_when_the_stream_pauses() -> None:
 
 
 def test_a_client_that_does_not_read_causes_no_busy_loop() -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     stage.home.append("a0", 1)
-    stream, _ = follow(stage, Followed(stage, {"a0": 0}, heartbeat_ms=1000))
+    stream, _ = follow(stage, StreamTopics(stage, {"a0": 0}, heartbeat_ms=1000))
     stream.is_paused = True
     loop, timer_count = stage.home.loop, 0
     until_ns = stage.clock.monotonic_ns() + 10 * 10**9

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shared.contract.errors import CORRUPT_SEGMENT, INTERNAL, NOT_READY, POSITION_PAST_HEAD
-from tests.harness.live_stage import Collector, LiveStage, wanted
+from tests.harness.live_stage import Collector, FeedShards, feed_spec
 from tests.harness.one_shard import PATHS
 from topicsd.stream.chunks import Chunk, decode_chunk, encode_chunk
 from topicsd.stream.feed import ERROR_DELAY_SECONDS, LocalFeed
@@ -16,10 +16,10 @@ BOTH = pytest.mark.parametrize("topic", ["t0", "t1"], ids=["local", "remote"])
 
 @BOTH
 def test_existing_and_new_records_are_delivered_in_order(topic: str) -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     owner = stage.shard_of(topic)
     owner.append(topic, 1, 2, 3)
-    collector = Collector(stage.feeds.feed(wanted(topic)))
+    collector = Collector(stage.feeds.feed(feed_spec(topic)))
     stage.settle()
     assert collector.seqs == [1, 2, 3]
     owner.append(topic, 4)
@@ -31,39 +31,39 @@ def test_existing_and_new_records_are_delivered_in_order(topic: str) -> None:
 
 @BOTH
 def test_a_limit_splits_old_records_into_chunks(topic: str) -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     stage.shard_of(topic).append(topic, *range(10))
-    collector = Collector(stage.feeds.feed(wanted(topic, limit=4)))
+    collector = Collector(stage.feeds.feed(feed_spec(topic, limit=4)))
     stage.settle()
-    assert [chunk.count for chunk in collector.pieces] == [4, 4, 2]
+    assert [chunk.count for chunk in collector.chunks] == [4, 4, 2]
     assert collector.seqs == list(range(1, 11))
 
 
 @BOTH
 def test_a_paused_sink_receives_the_missed_records_when_it_resumes(topic: str) -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     owner = stage.shard_of(topic)
     owner.append(topic, 1)
-    collector = Collector(stage.feeds.feed(wanted(topic)))
+    collector = Collector(stage.feeds.feed(feed_spec(topic)))
     stage.settle()
     collector.is_paused = True
     for value in range(5):
         owner.append(topic, value)
         stage.pass_time(50)
     assert collector.seqs == [1]
-    assert len(collector.held) == 1
-    collector.unclog()
+    assert len(collector.waiting) == 1
+    collector.unpause()
     stage.settle()
     assert collector.seqs == [1, 2, 3, 4, 5, 6]
-    assert len(collector.pieces) == 2, "the missed records arrive in one chunk"
+    assert len(collector.chunks) == 2, "the missed records arrive in one chunk"
 
 
 @BOTH
 def test_deleting_the_topic_ends_the_subscription(topic: str) -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     owner = stage.shard_of(topic)
     owner.append(topic, 1)
-    collector = Collector(stage.feeds.feed(wanted(topic)))
+    collector = Collector(stage.feeds.feed(feed_spec(topic)))
     stage.settle()
     owner.delete_topic(topic)
     stage.settle()
@@ -74,10 +74,10 @@ def test_deleting_the_topic_ends_the_subscription(topic: str) -> None:
 def test_an_unexpected_read_error_is_reported_once_and_retried(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     owner = stage.shard_of("t0")
     owner.append("t0", 1)
-    collector = Collector(stage.feeds.feed(wanted("t0")))
+    collector = Collector(stage.feeds.feed(feed_spec("t0")))
     stage.settle()
 
     def broken(*_: object) -> None:
@@ -98,13 +98,13 @@ def test_an_unexpected_read_error_is_reported_once_and_retried(
 
 @BOTH
 def test_evicted_records_are_reported_and_skipped(topic: str) -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     owner = stage.shard_of(topic)
     owner.put(topic, cap_records=3)
     owner.append(topic, *range(10))
-    collector = Collector(stage.feeds.feed(wanted(topic)), seq=2)
+    collector = Collector(stage.feeds.feed(feed_spec(topic)), seq=2)
     stage.settle()
-    tombstone = collector.pieces[0].tombstone
+    tombstone = collector.chunks[0].tombstone
     assert tombstone is not None
     assert (tombstone.gap_from, tombstone.gap_to) == (3, 7)
     assert collector.seqs == [8, 9, 10]
@@ -112,11 +112,11 @@ def test_evicted_records_are_reported_and_skipped(topic: str) -> None:
 
 @BOTH
 def test_records_of_the_reader_itself_are_skipped_silently(topic: str) -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     owner = stage.shard_of(topic)
     owner.append(topic, 1, node="me")
     owner.append(topic, 2, node="you")
-    collector = Collector(stage.feeds.feed(wanted(topic, nodes=frozenset(["me"]))))
+    collector = Collector(stage.feeds.feed(feed_spec(topic, nodes=frozenset(["me"]))))
     stage.settle()
     owner.append(topic, 3, node="me")
     stage.settle()
@@ -128,11 +128,11 @@ def test_records_of_the_reader_itself_are_skipped_silently(topic: str) -> None:
 
 @BOTH
 def test_strong_delivers_synced_records_only(topic: str) -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     owner = stage.shard_of(topic)
     owner.append(topic, 1)
     owner.pass_time(100)
-    collector = Collector(stage.feeds.feed(wanted(topic, is_strong=True)))
+    collector = Collector(stage.feeds.feed(feed_spec(topic, is_strong=True)))
     stage.settle()
     assert collector.seqs == [1]
     owner.send_append(topic, 2)
@@ -147,10 +147,10 @@ def test_strong_delivers_synced_records_only(topic: str) -> None:
 
 @BOTH
 def test_records_appended_during_a_sync_reach_strong_readers_with_the_next_sync(topic: str) -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     owner = stage.shard_of(topic)
     owner.append(topic, 1)
-    collector = Collector(stage.feeds.feed(wanted(topic, is_strong=True)), seq=1)
+    collector = Collector(stage.feeds.feed(feed_spec(topic, is_strong=True)), seq=1)
     stage.settle()
     owner.pass_time(100)
     syncs = owner.shard.log.counters.syncs
@@ -164,11 +164,11 @@ def test_records_appended_during_a_sync_reach_strong_readers_with_the_next_sync(
 
 
 def test_followers_that_wait_for_one_sync_read_together() -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     stage.home.append("a0", 1)
     stage.home.pass_time(100)
     stage.home.append("a0", 2)
-    feed = stage.feeds.feed(wanted("a0", is_strong=True))
+    feed = stage.feeds.feed(feed_spec("a0", is_strong=True))
     assert isinstance(feed, LocalFeed)
     collectors = [Collector(feed, 1) for _ in range(50)]
     assert stage.home.thread.pending == 1
@@ -181,33 +181,33 @@ def test_followers_that_wait_for_one_sync_read_together() -> None:
 
 
 def test_followers_at_the_same_cursor_get_the_same_chunk() -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     stage.home.append("t0", 1)
-    followers = [Collector(stage.feeds.feed(wanted("t0"))) for _ in range(10)]
+    followers = [Collector(stage.feeds.feed(feed_spec("t0"))) for _ in range(10)]
     stage.settle()
     stage.home.append("t0", 2)
     stage.settle()
-    assert len({id(one.pieces[-1]) for one in followers}) == 1
+    assert len({id(one.chunks[-1]) for one in followers}) == 1
 
 
 def test_the_owner_gets_one_request_for_any_number_of_followers() -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     stage.away.append("t1", 1)
-    followers = [Collector(stage.feeds.feed(wanted("t1"))) for _ in range(100)]
+    followers = [Collector(stage.feeds.feed(feed_spec("t1"))) for _ in range(100)]
     stage.settle()
     assert all(one.seqs == [1] for one in followers)
-    before = stage.link.question_count
+    before = stage.link.call_count
     for value in range(10):
         stage.away.append("t1", value)
         stage.settle()
     assert all(one.seqs == list(range(1, 12)) for one in followers)
-    assert stage.link.question_count - before <= 10, "one pull for each append"
+    assert stage.link.call_count - before <= 10, "one pull for each append"
 
 
 def test_a_slow_follower_does_not_delay_the_others() -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     stage.away.append("t1", 0)
-    slow, quick = (Collector(stage.feeds.feed(wanted("t1"))) for _ in range(2))
+    slow, quick = (Collector(stage.feeds.feed(feed_spec("t1"))) for _ in range(2))
     stage.settle()
     slow.is_paused = True
     for value in range(20):
@@ -215,16 +215,16 @@ def test_a_slow_follower_does_not_delay_the_others() -> None:
         stage.pass_time(50)
     assert quick.seqs == list(range(1, 22))
     assert slow.seqs == [1]
-    slow.unclog()
+    slow.unpause()
     stage.settle()
     assert slow.seqs == list(range(1, 22))
 
 
 def test_a_dead_owner_is_reported_once_and_followed_again() -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     stage.away.append("t1", 1, 2)
     stage.home.append("t0", 1)
-    collector, other = Collector(stage.feeds.feed(wanted("t1"))), Collector(stage.feeds.feed(wanted("t0")))
+    collector, other = Collector(stage.feeds.feed(feed_spec("t1"))), Collector(stage.feeds.feed(feed_spec("t0")))
     stage.settle()
     stage.restart_away()
     stage.settle()
@@ -235,7 +235,7 @@ def test_a_dead_owner_is_reported_once_and_followed_again() -> None:
     stage.settle()
     assert other.seqs == [1, 2]
     assert collector.seqs == [1, 2]
-    stage.mend()
+    stage.reconnect()
     stage.pass_time(round(RETRY_SECONDS * 2000))
     assert collector.seqs == [1, 2, 3]
     assert len(collector.refusals) == 1
@@ -245,9 +245,9 @@ def test_a_dead_owner_is_reported_once_and_followed_again() -> None:
 
 
 def test_a_request_that_a_full_link_refuses_is_retried() -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     stage.away.append("t1", 1)
-    collector = Collector(stage.feeds.feed(wanted("t1")))
+    collector = Collector(stage.feeds.feed(feed_spec("t1")))
     stage.settle()
     stage.link.is_full = True
     stage.away.append("t1", 2)
@@ -260,17 +260,17 @@ def test_a_request_that_a_full_link_refuses_is_retried() -> None:
 
 
 def test_a_topic_created_again_on_its_owner_is_reported() -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     stage.away.append("t1", 1, 2, 3)
-    collector = Collector(stage.feeds.feed(wanted("t1")))
+    collector = Collector(stage.feeds.feed(feed_spec("t1")))
     stage.settle()
     collector.is_paused = True
     stage.away.delete_topic("t1")
     stage.away.append("t1", "new", "newer", "newest", "last")
     stage.settle()
-    collector.unclog()
+    collector.unpause()
     stage.settle()
-    tombstone = collector.pieces[1].tombstone
+    tombstone = collector.chunks[1].tombstone
     assert tombstone is not None
     assert tombstone.reason == "recreated"
     assert collector.seqs == [1, 2, 3, 1, 2, 3, 4]
@@ -278,11 +278,11 @@ def test_a_topic_created_again_on_its_owner_is_reported() -> None:
 
 @BOTH
 def test_a_position_past_the_head_ends_the_subscription(topic: str) -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     owner = stage.shard_of(topic)
     owner.append(topic, 1, 2)
     epoch = owner.state(topic).epoch
-    collector = Collector(stage.feeds.feed(wanted(topic)), 3, epoch)
+    collector = Collector(stage.feeds.feed(feed_spec(topic)), 3, epoch)
     stage.settle()
     (refusal,) = collector.refusals
     assert (refusal.code, refusal.detail) == (
@@ -292,60 +292,60 @@ def test_a_position_past_the_head_ends_the_subscription(topic: str) -> None:
     assert collector.subscription.is_over
     owner.append(topic, 3, 4, 5)
     stage.settle()
-    assert (collector.pieces, len(collector.refusals)) == ([], 1)
+    assert (collector.chunks, len(collector.refusals)) == ([], 1)
 
 
 @BOTH
 def test_a_missing_topic_ends_the_subscription_at_once(topic: str) -> None:
-    stage = LiveStage()
-    collector = Collector(stage.feeds.feed(wanted(topic)))
+    stage = FeedShards()
+    collector = Collector(stage.feeds.feed(feed_spec(topic)))
     stage.settle()
     assert collector.has_ended
 
 
 def test_a_feed_without_followers_pulls_nothing() -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     stage.away.append("t1", 1)
-    collector = Collector(stage.feeds.feed(wanted("t1")))
+    collector = Collector(stage.feeds.feed(feed_spec("t1")))
     stage.settle()
     assert stage.away.topic("t1").waiters
     collector.subscription.close()
     stage.settle()
     assert not stage.away.topic("t1").waiters
-    assert isinstance(stage.feeds.feed(wanted("t1")), RemoteFeed)
+    assert isinstance(stage.feeds.feed(feed_spec("t1")), RemoteFeed)
 
 
 def test_records_deleted_meanwhile_do_not_reach_later_followers() -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     stage.away.append("t1", 1)
-    first = Collector(stage.feeds.feed(wanted("t1")))
+    first = Collector(stage.feeds.feed(feed_spec("t1")))
     stage.settle()
     stage.away.append("t1", 2)
     stage.settle()
     stage.away.delete("t1", before_seq=3)
     stage.pass_time(round(CHUNK_TTL_SECONDS * 2000) + 50)
-    second = Collector(stage.feeds.feed(wanted("t1")), seq=1)
+    second = Collector(stage.feeds.feed(feed_spec("t1")), seq=1)
     stage.settle()
     assert (first.seqs, second.seqs) == ([1, 2], [])
 
 
 def test_without_data_a_record_has_only_its_other_fields() -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     stage.home.append("t0", {"large": "data"}, node="n")
-    collector = Collector(stage.feeds.feed(wanted("t0", with_data=False)))
+    collector = Collector(stage.feeds.feed(feed_spec("t0", with_data=False)))
     stage.settle()
-    assert b"large" not in collector.pieces[0].records
-    assert b'"$node":"n"' in collector.pieces[0].records
+    assert b"large" not in collector.chunks[0].records
+    assert b'"$node":"n"' in collector.chunks[0].records
     assert collector.seqs == [1]
 
 
 def test_a_chunk_crosses_the_link_unchanged() -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     stage.home.put("t0", cap_records=1)
     stage.home.append("t0", *range(3))
-    collector = Collector(stage.feeds.feed(wanted("t0")))
+    collector = Collector(stage.feeds.feed(feed_spec("t0")))
     stage.settle()
-    chunk = collector.pieces[0]
+    chunk = collector.chunks[0]
     assert chunk.tombstone is not None
     decoded = decode_chunk(encode_chunk(chunk))
     fields = (
@@ -364,13 +364,13 @@ def test_a_chunk_crosses_the_link_unchanged() -> None:
 
 
 def test_damage_is_reported_and_skipped() -> None:
-    stage = LiveStage()
+    stage = FeedShards()
     for value in range(3):
         stage.home.append("t0", value)
     stage.home.pass_time(200)
     file, at = stage.home.topic("t0").run.place_of(2, stage.home.shard.state.files)
     stage.home.disk.flip(f"{PATHS.wal}/{file}", at + 20)
-    collector = Collector(stage.feeds.feed(wanted("t0")))
+    collector = Collector(stage.feeds.feed(feed_spec("t0")))
     stage.settle()
     stage.pass_time(200)
     assert [one.code for one in collector.refusals] == [CORRUPT_SEGMENT]
@@ -379,10 +379,10 @@ def test_damage_is_reported_and_skipped() -> None:
 
 
 def test_followers_at_one_cursor_share_one_disk_read() -> None:
-    stage = LiveStage(segment_max_events=10)
+    stage = FeedShards(segment_max_events=10)
     stage.home.append("t0", *range(30))
     stage.home.checkpoint()
-    followers = [Collector(stage.feeds.feed(wanted("t0"))) for _ in range(20)]
+    followers = [Collector(stage.feeds.feed(feed_spec("t0"))) for _ in range(20)]
     stage.settle()
     assert all(one.seqs == list(range(1, 31)) for one in followers)
-    assert len({id(one.pieces[0]) for one in followers}) == 1
+    assert len({id(one.chunks[0]) for one in followers}) == 1

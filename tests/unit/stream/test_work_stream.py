@@ -169,7 +169,7 @@ def test_a_client_that_does_not_read_lags_and_then_its_stream_ends() -> None:
     stage.one.append("q", 1)
     stage.one.pass_time(LAGGING_SECONDS * 1000)
     assert (stage.streams.lagging_count, stage.one.state("q").queue.ready) == (1, 1)  # type: ignore[union-attr]
-    stream.unclog()
+    stream.unpause()
     stage.one.settle()
     assert (stage.streams.lagging_count, seqs(stream.take())) == (0, [1])
     stream.is_paused = True
@@ -218,7 +218,7 @@ def test_claims_collected_by_jitter_also_wait_for_their_turn() -> None:
     claim = stage.one.send_claim("q", "w")
     stage.one.shard.state.wake_queue.apply_pressure(0.0, is_paused=True)
     stage.one.pass_time(100)
-    assert not claim.came
+    assert not claim.has_answer
     stage.one.shard.state.wake_queue.apply_pressure(0.0, is_paused=False)
     stage.one.settle()
     assert [one.seq for one in claim.answer.claimed] == [1]

@@ -30,7 +30,7 @@ def test_records_behind_a_floor_that_is_not_synced_are_not_replayed_over_the_sna
     one.loop.run_until_idle()
     reply = one.send_append("t", 3)
     one.loop.run_until_idle()
-    assert reply.came, "it is published in front of the floor's sync"
+    assert reply.has_answer, "it is published in front of the floor's sync"
     one.settle()
     one.kill()
     assert (one.seqs("t"), one.state("t").evict_floor) == ([2, 3], 2)
@@ -59,7 +59,7 @@ def test_a_request_that_waits_for_its_sync_is_replayed_behind_the_snapshot() -> 
     at_the_first_sync(one)
     reply = one.send_append("t", 2)
     one.loop.run_turn()
-    assert not reply.came
+    assert not reply.has_answer
     one.settle()
     assert reply.answer.first_seq == 2
     one.kill()

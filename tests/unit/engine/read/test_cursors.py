@@ -5,19 +5,19 @@ from typing import Any
 
 import pytest
 
-from tests.harness.one_shard import OneShard, Told
+from tests.harness.one_shard import OneShard, RecordedReply
 from topicsd.engine.read.cursors import Lag, delete_cursor, measure_lag, put_cursor, records_after
 
 
 def _put(one: OneShard, topic: str, name: str, seq: int, epoch: int | None = None) -> Any:
-    reply = Told()
+    reply = RecordedReply()
     put_cursor(one.shard.state, topic, name, seq, epoch, reply)
     one.settle()
     return reply.answer
 
 
 def _delete(one: OneShard, topic: str, name: str) -> Any:
-    reply = Told()
+    reply = RecordedReply()
     delete_cursor(one.shard.state, topic, name, reply)
     one.settle()
     return reply.answer
@@ -28,7 +28,7 @@ def _places(one: OneShard, topic: str) -> dict[str, int]:
 
 
 def _lag(one: OneShard, topic: str, seq: int) -> Lag:
-    reply = Told()
+    reply = RecordedReply()
     measure_lag(one.shard.state, one.topic(topic), seq, reply)
     one.settle()
     lag = reply.answer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shared.contract.errors import INTERNAL, Refusal
-from tests.harness.one_shard import OneShard, Told
+from tests.harness.one_shard import OneShard, RecordedReply
 from topicsd.engine.read.fetch import read_through
 from topicsd.engine.requests import ReadAnswer, ReadRequest
 
@@ -21,8 +21,8 @@ def sealed(count: int = 12) -> OneShard:
     return one
 
 
-def send_read(one: OneShard, from_seq: int = 0, limit: int = 100) -> Told:
-    reply = Told()
+def send_read(one: OneShard, from_seq: int = 0, limit: int = 100) -> RecordedReply:
+    reply = RecordedReply()
     read_through(one.shard.state, "t", ReadRequest(from_seq, limit), reply)
     return reply
 
@@ -34,7 +34,7 @@ def seqs(answer: ReadAnswer) -> list[int]:
 def test_a_reader_of_a_segment_is_answered_when_the_thread_has_read_it() -> None:
     one = sealed()
     reply = send_read(one)
-    assert not reply.came
+    assert not reply.has_answer
     one.settle()
     assert seqs(reply.answer) == list(range(1, 13))
 

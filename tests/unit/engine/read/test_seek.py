@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from shared.contract.seek import Seek
-from tests.harness.one_shard import PATHS, OneShard, Told
+from tests.harness.one_shard import PATHS, OneShard, RecordedReply
 from topicsd.engine.read.seek import seek
 
 
 def _seek(one: OneShard, topic: str, **place: int) -> Any:
-    reply = Told()
+    reply = RecordedReply()
     seek(one.shard.state, topic, Seek(**place), reply)
     one.settle()
     return reply.answer

@@ -131,7 +131,7 @@ def test_a_delete_has_the_class_of_its_topic(durability: str, at_once: bool) -> 
     one = tagged(durability=durability)
     reply = one.send_delete("t", before_seq=5)
     one.loop.run_until_idle()
-    assert reply.came is at_once
+    assert reply.has_answer is at_once
     assert one.state("t").count == (6 if at_once else 10)
     one.settle()
     assert one.state("t").count == 6
@@ -144,7 +144,7 @@ def test_a_delete_does_not_overtake_what_waits_for_the_disk() -> None:
     append = one.send_append("t", "above the ceiling")
     reply = one.send_delete("t", before_seq=5)
     one.loop.run_until_idle()
-    assert (append.came, reply.came) == (False, False)
+    assert (append.has_answer, reply.has_answer) == (False, False)
     one.settle()
     assert (append.answer.first_seq, reply.answer.deleted, one.seqs("t")) == (2, 1, [2])
 
@@ -157,7 +157,7 @@ def test_a_delete_waits_for_a_disk_that_does_not_keep_up() -> None:
     assert one.shard.log.is_lagging
     reply = one.send_delete("t", before_seq=2)
     one.loop.run_until_idle()
-    assert not reply.came
+    assert not reply.has_answer
     one.settle()
     assert reply.answer.deleted == 1
 
@@ -228,7 +228,7 @@ def test_many_tags_are_sorted_on_the_thread_and_those_that_come_meanwhile_are_le
         one.append("t", *[record(1, tag=f"tag-{first + at}") for at in range(512)])
     reply = one.send_delete("t", tag="tag-1", is_prefix=True)
     one.loop.run_until_idle()
-    assert not reply.came
+    assert not reply.has_answer
     late = one.send_append("t", record(1, tag="tag-1x"))
     one.settle()
     assert reply.answer.deleted == sum(str(at).startswith("1") for at in range(3 * RANGE_RECORDS))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.one_shard import OneShard, Told, record
+from tests.harness.one_shard import OneShard, RecordedReply, record
 from topicsd.engine.records import tag_index
 from topicsd.engine.records.tag_index import TAKEN_AT_ONCE
 from topicsd.engine.retention import delete as find_tagged
@@ -74,7 +74,7 @@ def test_what_carries_the_tag_goes_and_only_what_is_there_at_the_call(
     stage = filled(is_sealed)
     reply = stage.send_delete("t", tag="a", is_prefix=is_prefix)
     stage.loop.run_until_idle()
-    assert not reply.came
+    assert not reply.has_answer
     assert stage.state("t").count == COUNT
     late = stage.send_append("t", record("late", tag="a"))
     stage.settle()
@@ -93,7 +93,7 @@ def test_a_bound_holds_too() -> None:
     same_after_a_kill(stage)
 
 
-MEANWHILE: dict[str, Callable[[OneShard], Told]] = {
+MEANWHILE: dict[str, Callable[[OneShard], RecordedReply]] = {
     "some are deleted": lambda stage: stage.send_delete("t", seqs=[*range(400, 700, 7), COUNT - 1]),
     "the front is deleted": lambda stage: stage.send_delete("t", before_seq=COUNT // 4),
     "nearly all is deleted": lambda stage: stage.send_delete("t", before_seq=COUNT - 5),
@@ -156,9 +156,9 @@ def test_a_run_that_was_replaced_since_is_found_where_its_records_are(
             random.choice(steps)()
         first = stage.topic("t").runs[0]
         reply = stage.send_delete("t", tag="a")
-        while not reply.came and stage.topic("t").runs[0] is first:
+        while not reply.has_answer and stage.topic("t").runs[0] is first:
             random.choice(steps)()
-        replaced_count += not reply.came
+        replaced_count += not reply.has_answer
         stage.settle()
         assert reply.answer.deleted == 40
         assert stage.seqs("t") == expected(60)
@@ -175,7 +175,7 @@ def test_jobs_leave_with_their_records_and_a_claim_gets_the_others() -> None:
     claim = stage.send_claim("t", "w", 1000)
     stage.settle()
     assert reply.answer.deleted == COUNT - len(expected())
-    assert claim.came
+    assert claim.has_answer
     counts = stage.state("t").queue
     assert counts is not None
     assert counts.in_flight == sum(one.seq % 3 == 0 for one in [*first.answer.claimed, *claim.answer.claimed])

@@ -6,14 +6,14 @@ import msgspec
 import pytest
 
 from shared.contract.route_rule import RouteRule
-from tests.harness.one_shard import OneShard, Told
+from tests.harness.one_shard import OneShard, RecordedReply
 from topicsd.engine.routes.route import RouteDeleted, RoutePut, SourcePosition, delete_route, put_route
 
 RULE = RouteRule("a>b", "a", "b")
 
 
-def send_put(one: OneShard, rule: RouteRule) -> Told:
-    reply = Told()
+def send_put(one: OneShard, rule: RouteRule) -> RecordedReply:
+    reply = RecordedReply()
     put_route(one.shard.state, rule, reply)
     return reply
 
@@ -25,7 +25,7 @@ def put(one: OneShard, rule: RouteRule = RULE) -> Any:
 
 
 def delete(one: OneShard, name: str = RULE.name) -> Any:
-    reply = Told()
+    reply = RecordedReply()
     delete_route(one.shard.state, name, reply)
     one.settle()
     return reply.answer
@@ -101,7 +101,7 @@ def test_where_a_source_of_another_shard_stands_is_asked() -> None:
     missing = send_put(one, RouteRule("r", "a", "nowhere"))
     assert missing.code == "topic_not_found"
     one.settle()
-    assert not reply.came
+    assert not reply.has_answer
     [(name, on_stand)] = calls
     assert name == "a"
     on_stand(SourcePosition(77, 9, 4))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.harness.one_shard import OneShard, Told, record
+from tests.harness.one_shard import OneShard, RecordedReply, record
 from topicsd.engine.requests import AppendAnswer, AppendRequest
 
 
@@ -15,9 +15,9 @@ def test_a_write_is_visible_and_answered_when_its_class_is_satisfied(
     one = OneShard()
     one.put("t", durability=durability)
     reply = one.send_append("t", 1)
-    assert not reply.came
+    assert not reply.has_answer
     one.loop.run_until_idle()
-    assert reply.came is after_write
+    assert reply.has_answer is after_write
     assert one.state("t").head_seq == int(after_write)
     one.settle()
     assert (reply.answer.durability, one.state("t").head_seq) == (durability, 1)
@@ -31,12 +31,12 @@ def test_a_write_of_a_weaker_class_does_not_overtake_one_that_waits() -> None:
     one.loop.run_until_idle()
     second = one.send_append("t", 2)
     one.loop.run_until_idle()
-    assert [reply.came for reply in (put, first, second)] == [False] * 3
+    assert [reply.has_answer for reply in (put, first, second)] == [False] * 3
     one.settle()
     assert (put.answer.config.durability, first.answer.first_seq, second.answer.first_seq) == ("disk", 1, 2)
     third = one.send_append("t", 3)
     one.loop.run_until_idle()
-    assert third.came
+    assert third.has_answer
 
 
 def test_a_write_to_a_topic_whose_creation_is_on_its_way_does_not_overtake_it() -> None:
@@ -44,7 +44,7 @@ def test_a_write_to_a_topic_whose_creation_is_on_its_way_does_not_overtake_it() 
     put = one.send_put("t")
     reply = one.send_append("t", 1)
     one.loop.run_until_idle()
-    assert (put.came, reply.came) == (False, False)
+    assert (put.has_answer, reply.has_answer) == (False, False)
     one.settle()
     assert (put.answer.created, reply.answer.created, reply.answer.first_seq) == (True, False, 1)
 
@@ -55,15 +55,15 @@ def test_the_topics_of_a_shard_do_not_wait_for_each_other() -> None:
     one.put("disk")
     slow, quick = one.send_append("fsync", 1), one.send_append("disk", 1)
     one.loop.run_until_idle()
-    assert (slow.came, quick.came) == (False, True)
+    assert (slow.has_answer, quick.has_answer) == (False, True)
     one.settle()
-    assert slow.came
+    assert slow.has_answer
 
 
 def test_an_answer_may_set_off_the_next_write() -> None:
     one = OneShard()
     one.put("t")
-    last = Told()
+    last = RecordedReply()
 
     def again(answer: AppendAnswer) -> None:
         if answer.last_seq == 50:

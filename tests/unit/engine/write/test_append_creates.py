@@ -24,7 +24,7 @@ def test_a_write_that_creates_is_answered_when_the_creation_is_on_the_disk() -> 
     one = OneShard()
     reply = one.send_append("t", 1)
     one.loop.run_until_idle()
-    assert not reply.came
+    assert not reply.has_answer
     assert one.shard.topic_names() == []
     one.settle()
     assert reply.answer.created

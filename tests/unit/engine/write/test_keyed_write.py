@@ -95,7 +95,7 @@ def test_a_repeat_while_the_first_is_on_its_way_waits_for_its_outcome() -> None:
     repeats = [one.send_append("t", 1, idempotency_key="k") for _ in range(3)]
     other = one.send_append("t", 2, idempotency_key="k")
     assert other.code == "idempotency_mismatch"
-    assert [reply.came for reply in (first, *repeats)] == [False] * 4
+    assert [reply.has_answer for reply in (first, *repeats)] == [False] * 4
     one.settle()
     assert (first.answer.first_seq, first.answer.deduped) == (1, False)
     for reply in repeats:

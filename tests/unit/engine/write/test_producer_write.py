@@ -49,7 +49,7 @@ def test_what_is_on_its_way_counts_and_a_repeat_waits_for_its_outcome() -> None:
     repeats = [one.send_append("t", seq, producer=_by(seq)) for seq in (4, 5, 3)]
     gap = one.send_append("t", 7, producer=_by(7))
     assert gap.code == "producer_gap"
-    assert not any(reply.came for reply in (first, second, *repeats))
+    assert not any(reply.has_answer for reply in (first, second, *repeats))
     one.settle()
     assert [reply.answer.first_seq for reply in (first, second, *repeats)] == [1, 2, 1, 2, 0]
     assert [reply.answer.deduped for reply in repeats] == [True] * 3

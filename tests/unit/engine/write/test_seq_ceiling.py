@@ -46,7 +46,7 @@ def test_a_ceiling_is_raised_before_the_head_comes_to_it_and_no_write_waits_for_
     for number in range(3000):
         reply = one.send_append("t", number)
         one.loop.run_until_idle()
-        assert reply.came, f"write {number} had to wait"
+        assert reply.has_answer, f"write {number} had to wait"
         assert one.topic("t").ceiling >= one.state("t").head_seq
         if not number % 5:
             one.pass_time(10)
@@ -70,7 +70,7 @@ def test_a_burst_beyond_the_ceiling_waits_for_the_sync_that_raises_it() -> None:
     within = one.send_append("t", *range(room))
     beyond = one.send_append("t", "beyond")
     one.loop.run_until_idle()
-    assert (within.came, beyond.came) == (True, False)
+    assert (within.has_answer, beyond.has_answer) == (True, False)
     assert one.state("t").head_seq == room
     one.settle()
     assert beyond.answer.first_seq == room + 1
@@ -101,13 +101,13 @@ def test_a_write_after_a_rest_is_above_its_ceiling_and_waits_for_the_new_one() -
     one.pass_time(2500)
     reply = one.send_append("t", 2)
     one.loop.run_until_idle()
-    assert not reply.came
+    assert not reply.has_answer
     one.settle()
     assert reply.answer.first_seq == 2
     assert one.topic("t").ceiling >= 2 + STEP_MIN
     after = one.send_append("t", 3)
     one.loop.run_until_idle()
-    assert after.came
+    assert after.has_answer
 
 
 def test_many_topics_are_brought_down_a_few_at_a_time() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from shared.ipc.link import NEVER_SENT
 from shared.ipc.remote_request import decode_remote_request, encode_answer
-from tests.harness.one_lane import AWAY, HOME, OneLane, append, diff, look
+from tests.harness.one_lane import AWAY, HOME, OneConnection, append, diff, look
 from tests.harness.raw_client import request_bytes
 from topicsd.http.http1.connection import AHEAD_MAX, LARGE_BODY_BYTES
 
@@ -33,53 +33,53 @@ def _bodies(written: bytes) -> list[Any]:
 
 
 @pytest.fixture
-def lane() -> OneLane:
-    made = OneLane()
+def lane() -> OneConnection:
+    made = OneConnection()
     made.one.append(HOME, 0)
     return made
 
 
-def test_consecutive_appends_share_a_batch_and_are_answered_in_order(lane: OneLane) -> None:
+def test_consecutive_appends_share_a_batch_and_are_answered_in_order(lane: OneConnection) -> None:
     lane.receive(*(append(HOME, n) for n in range(10)))
-    assert lane.under_way == 10
+    assert lane.pending_writes == 10
     assert lane.wire.written == b""
     lane.settle()
     assert [answer["first_seq"] for answer in _bodies(lane.wire.written)] == list(range(2, 12))
 
 
-def test_at_most_sixteen_appends_are_in_progress_and_reading_pauses_meanwhile(lane: OneLane) -> None:
+def test_at_most_sixteen_appends_are_in_progress_and_reading_pauses_meanwhile(lane: OneConnection) -> None:
     lane.receive(*(append(HOME, n) for n in range(50)))
-    assert lane.under_way == AHEAD_MAX
+    assert lane.pending_writes == AHEAD_MAX
     assert lane.wire.is_reading_paused
     lane.settle()
     assert [answer["first_seq"] for answer in _bodies(lane.wire.written)] == list(range(2, 52))
     assert not lane.wire.is_reading_paused
 
 
-def test_any_other_request_starts_when_earlier_requests_are_answered(lane: OneLane) -> None:
+def test_any_other_request_starts_when_earlier_requests_are_answered(lane: OneConnection) -> None:
     lane.receive(append(HOME), append(HOME), diff(HOME), append(HOME), look(HOME))
-    assert lane.under_way == 2
+    assert lane.pending_writes == 2
     lane.settle()
     first, second, read, third, state = _bodies(lane.wire.written)
     assert [answer["first_seq"] for answer in (first, second, third)] == [2, 3, 4]
     assert (read["head_seq"], state["head_seq"]) == (3, 4)
 
 
-def test_an_append_does_not_start_beside_another_operation(lane: OneLane) -> None:
+def test_an_append_does_not_start_beside_another_operation(lane: OneConnection) -> None:
     lane.receive(diff(HOME, b'{"from_seq":1,"wait_ms":1000}'), append(HOME))
     lane.settle()
     assert lane.wire.written == b""
-    assert lane.under_way == 0
+    assert lane.pending_writes == 0
     lane.one.pass_time(1000)
     read, written = _bodies(lane.wire.written)
     assert (read["records"], written["first_seq"]) == ([], 2)
 
 
-def test_an_early_answer_waits_for_the_answers_before_it(lane: OneLane) -> None:
+def test_an_early_answer_waits_for_the_answers_before_it(lane: OneConnection) -> None:
     lane.receive(append(AWAY), append(HOME), append(AWAY))
     lane.settle()
     assert lane.wire.written == b""
-    (_, _, first, answer_first), (_, _, _, answer_last) = lane.links.asked
+    (_, _, first, answer_first), (_, _, _, answer_last) = lane.links.requests
     assert decode_remote_request(first).name == AWAY
     answer_last(encode_answer(200, b"", [b'{"n":3}']))
     assert lane.wire.written == b""
@@ -99,10 +99,10 @@ def test_an_early_answer_waits_for_the_answers_before_it(lane: OneLane) -> None:
     ],
 )
 def test_a_request_that_the_owner_did_not_answer_is_refused_and_the_connection_continues(
-    lane: OneLane, request_bytes: bytes, outcome: bytes | None, status: int, code: str
+    lane: OneConnection, request_bytes: bytes, outcome: bytes | None, status: int, code: str
 ) -> None:
     lane.receive(request_bytes, append(HOME))
-    lane.links.asked[0][3](outcome)
+    lane.links.requests[0][3](outcome)
     lane.settle()
     assert lane.wire.written.startswith(b"HTTP/1.1 %d " % status)
     assert b"\r\nretry-after: 1\r\n" in lane.wire.written
@@ -110,16 +110,16 @@ def test_a_request_that_the_owner_did_not_answer_is_refused_and_the_connection_c
     assert (refused["error"]["code"], written["first_seq"]) == (code, 2)
 
 
-def test_no_request_starts_after_one_that_closes_the_connection(lane: OneLane) -> None:
+def test_no_request_starts_after_one_that_closes_the_connection(lane: OneConnection) -> None:
     lane.receive(append(HOME, 1, "connection: close"), append(HOME), look(HOME))
-    assert lane.under_way == 1
+    assert lane.pending_writes == 1
     lane.settle()
     assert len(_bodies(lane.wire.written)) == 1
     assert lane.one.state(HOME).head_seq == 2
     assert lane.wire.has_ended_writing or lane.wire.is_closed
 
 
-def test_a_malformed_request_is_refused_after_the_earlier_answers(lane: OneLane) -> None:
+def test_a_malformed_request_is_refused_after_the_earlier_answers(lane: OneConnection) -> None:
     lane.receive(append(HOME), append(HOME), b"nonsense\r\n\r\n", append(HOME))
     assert lane.wire.written == b""
     lane.settle()
@@ -129,19 +129,19 @@ def test_a_malformed_request_is_refused_after_the_earlier_answers(lane: OneLane)
     assert lane.one.state(HOME).head_seq == 3
 
 
-def test_requests_of_a_client_that_does_not_read_wait(lane: OneLane) -> None:
-    lane.lane.pause_writing()
+def test_requests_of_a_client_that_does_not_read_wait(lane: OneConnection) -> None:
+    lane.connection.pause_writing()
     lane.receive(append(HOME), look(HOME))
     lane.settle()
     assert lane.wire.written == b""
     assert lane.wire.is_reading_paused
-    lane.lane.resume_writing()
+    lane.connection.resume_writing()
     lane.settle()
     assert len(_bodies(lane.wire.written)) == 2
     assert not lane.wire.is_reading_paused
 
 
-def test_a_large_body_is_assembled_and_the_requests_after_it_are_read(lane: OneLane) -> None:
+def test_a_large_body_is_assembled_and_the_requests_after_it_are_read(lane: OneConnection) -> None:
     body = b'{"records":[{"data":"%b"}]}' % (b"x" * LARGE_BODY_BYTES)
     head = append(HOME).partition(b"\r\n\r\n")[0].replace(b": 24", b": %d" % len(body)) + b"\r\n\r\n"
     sent = append(HOME) + head + body + append(HOME) + look(HOME)
@@ -153,9 +153,9 @@ def test_a_large_body_is_assembled_and_the_requests_after_it_are_read(lane: OneL
     assert len(lane.one.read(HOME, 2).records[0].data) == LARGE_BODY_BYTES + 2
 
 
-def test_a_coded_body_starts_when_everything_before_it_is_answered(lane: OneLane) -> None:
+def test_a_coded_body_starts_when_everything_before_it_is_answered(lane: OneConnection) -> None:
     lane.receive(append(HOME), CHUNKED, append(HOME), CHUNKED, look(HOME))
-    assert lane.under_way == 1
+    assert lane.pending_writes == 1
     lane.settle()
     assert [answer["head_seq"] for answer in _bodies(lane.wire.written)] == [2, 3, 4, 5, 5]
     assert len(lane.connections) == 1
@@ -163,7 +163,7 @@ def test_a_coded_body_starts_when_everything_before_it_is_answered(lane: OneLane
 
 @pytest.mark.parametrize("size", [1, 7, len(CHUNKED) - 1, len(CHUNKED) + 1])
 def test_a_coded_body_may_arrive_in_segments_and_the_next_request_follows_it(
-    lane: OneLane, size: int
+    lane: OneConnection, size: int
 ) -> None:
     sent = CHUNKED + append(HOME) + ZIPPED + look(HOME)
     for at in range(0, len(sent), size):
@@ -172,7 +172,7 @@ def test_a_coded_body_may_arrive_in_segments_and_the_next_request_follows_it(
     assert [answer["head_seq"] for answer in _bodies(lane.wire.written)] == [2, 3, 4, 4]
 
 
-def test_expect_continue_is_answered_in_turn_or_refused(lane: OneLane) -> None:
+def test_expect_continue_is_answered_in_turn_or_refused(lane: OneConnection) -> None:
     head, _, body = append(HOME, 1, "expect: 100-continue").partition(b"\r\n\r\n")
     lane.receive(append(HOME), head + b"\r\n\r\n")
     assert lane.wire.written == b""
@@ -188,7 +188,7 @@ def test_expect_continue_is_answered_in_turn_or_refused(lane: OneLane) -> None:
     assert lane.wire.is_closed or lane.wire.has_ended_writing
 
 
-def test_a_malformed_coded_body_ends_the_connection_in_turn(lane: OneLane) -> None:
+def test_a_malformed_coded_body_ends_the_connection_in_turn(lane: OneConnection) -> None:
     lane.receive(append(HOME), CHUNKED.replace(b"\r\n0\r\n", b"x0\r\n"), append(HOME))
     lane.settle()
     first, second = lane.wire.written.split(b"HTTP/1.1 ")[1:]
@@ -200,16 +200,16 @@ def test_a_malformed_coded_body_ends_the_connection_in_turn(lane: OneLane) -> No
 # -- the end -----------------------------------------------------------------------------------------------
 
 
-def test_a_drain_closes_an_idle_connection_at_once(lane: OneLane) -> None:
-    lane.lane.drain()
+def test_a_drain_closes_an_idle_connection_at_once(lane: OneConnection) -> None:
+    lane.connection.drain()
     assert lane.wire.is_closed
     assert lane.wire.written == b""
 
 
-def test_a_drain_answers_requests_in_progress_and_starts_no_more(lane: OneLane) -> None:
+def test_a_drain_answers_requests_in_progress_and_starts_no_more(lane: OneConnection) -> None:
     lane.receive(*(append(HOME) for _ in range(AHEAD_MAX + 5)))
     lane.dispatch.is_draining = True
-    lane.lane.drain()
+    lane.connection.drain()
     assert lane.wire.written == b""
     lane.settle()
     assert len(_bodies(lane.wire.written)) == AHEAD_MAX
@@ -218,29 +218,29 @@ def test_a_drain_answers_requests_in_progress_and_starts_no_more(lane: OneLane) 
     assert lane.wire.is_closed or lane.wire.has_ended_writing
 
 
-def test_a_drain_cancels_long_polls(lane: OneLane) -> None:
+def test_a_drain_cancels_long_polls(lane: OneConnection) -> None:
     timers = lane.one.loop.timer_count
     lane.receive(diff(HOME, b'{"from_seq":1,"wait_ms":30000}'))
     assert lane.one.loop.timer_count == timers + 1
     lane.dispatch.is_draining = True
-    lane.lane.drain()
+    lane.connection.drain()
     assert _bodies(lane.wire.written)[0]["records"] == []
     assert lane.one.loop.timer_count == timers
     assert lane.wire.is_closed
 
 
-def test_requests_in_progress_complete_after_the_client_disconnects(lane: OneLane) -> None:
+def test_requests_in_progress_complete_after_the_client_disconnects(lane: OneConnection) -> None:
     lane.receive(append(HOME), append(HOME))
-    lane.lane.connection_lost(None)
+    lane.connection.connection_lost(None)
     lane.settle()
     assert lane.one.state(HOME).head_seq == 3
     assert lane.wire.written == b""
     assert lane.connections == set()
 
 
-def test_a_disconnect_cancels_the_long_poll(lane: OneLane) -> None:
+def test_a_disconnect_cancels_the_long_poll(lane: OneConnection) -> None:
     timers = lane.one.loop.timer_count
     lane.receive(diff(HOME, b'{"from_seq":1,"wait_ms":30000}'))
-    lane.lane.connection_lost(None)
+    lane.connection.connection_lost(None)
     assert lane.one.topic(HOME).waiters is None
     assert lane.one.loop.timer_count == timers

@@ -10,7 +10,7 @@ from hpack import Encoder
 
 from shared.http.http2_preface import PREFACE
 from tests.harness.h2_client import frame, request_headers
-from tests.harness.one_lane import AWAY, HOME, OneLane
+from tests.harness.one_lane import AWAY, HOME, OneConnection
 from tests.harness.recording_transport import RecordingTransport
 from topicsd.http.http2.connection import Http2Connection
 
@@ -95,7 +95,7 @@ def test_a_connection_answers_or_ends_whatever_it_receives(
     seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     rng = random.Random(seed)
-    stage = OneLane()
+    stage = OneConnection()
     wire = RecordingTransport()
     connection = Http2Connection(stage.dispatch, stage.heads, stage)
     connection.connection_made(wire)
@@ -128,7 +128,7 @@ def test_a_connection_answers_or_ends_whatever_it_receives(
         connection.resume_writing()
         stage.one.settle()
     connection.connection_lost(None)
-    for _, _, _, done in stage.links.asked:
+    for _, _, _, done in stage.links.requests:
         done(b"")
     stage.one.settle()
     assert [record for record in caplog.records if record.exc_info] == []

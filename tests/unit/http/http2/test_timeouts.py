@@ -7,15 +7,15 @@ from hpack import Encoder
 from shared.http.http2_preface import PREFACE
 from shared.http.pace import CLIENT_TIMEOUT_SECONDS
 from tests.harness.h2_client import frame, request_headers
-from tests.harness.one_lane import HOME, OneLane
+from tests.harness.one_lane import HOME, OneConnection
 from tests.harness.recording_transport import RecordingTransport
 from topicsd.http.http2.connection import STREAMS_TIMEOUT_SECONDS, Http2Connection
 from topicsd.stream.event_stream import PAUSED_SECONDS_MAX
 
 
-def paused_connection(path: str) -> tuple[OneLane, Http2Connection, RecordingTransport]:
+def paused_connection(path: str) -> tuple[OneConnection, Http2Connection, RecordingTransport]:
     """Return a connection with one request, whose client stopped reading."""
-    stage = OneLane()
+    stage = OneConnection()
     queue = b'{"type":"queue"}'
     stage.receive(
         b"PUT /v0/topics/%b HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n" % HOME.encode()

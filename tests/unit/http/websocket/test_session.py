@@ -25,10 +25,10 @@ def test_publishes_in_progress_are_bounded_like_appends() -> None:
     for number in range(AHEAD_MAX):
         socket.publish(AWAY, request_id=number)
     assert socket.session.is_busy
-    assert socket.asked_count == AHEAD_MAX
+    assert socket.request_count == AHEAD_MAX
     socket.answer(3, {"topic": AWAY})
     assert socket.settle() == [{"op": "ack", "request_id": 3, "topic": AWAY}]
-    assert (socket.session.is_busy, socket.wire.went_on) == (False, 1)
+    assert (socket.session.is_busy, socket.wire.resume_count) == (False, 1)
 
 
 def test_another_operation_waits_for_the_publishes_before_it() -> None:
@@ -189,7 +189,7 @@ def test_a_subscribe_to_many_topics_counts_as_one_request() -> None:
     socket = OneSocket(key=key, max_inflight_per_key=1)
     names = [name for name in (f"n{n}" for n in range(40)) if shard_of(topic_id(name), SHARDS) == 1]
     socket.say("subscribe", topics=names)
-    assert socket.asked_count == len(names) > 2
+    assert socket.request_count == len(names) > 2
     for number in range(len(names)):
         socket.answer(number, STATE)
     assert _kinds(socket.take()) == ["subscribed"]

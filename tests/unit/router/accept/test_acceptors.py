@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.front_stage import IMPATIENT, TIMES, FrontProcess, ask, is_alive, request, wait_until
+from tests.harness.front_stage import SHORT_TIMES, TIMES, SupervisorProcess, ask, is_alive, request, wait_until
 
 pytestmark = pytest.mark.slow
 
 FRONTS = 2
 
 
-def started(folder: Path, **given: object) -> FrontProcess:
-    return FrontProcess(folder, fronts=FRONTS, **given)  # type: ignore[arg-type]
+def started(folder: Path, **given: object) -> SupervisorProcess:
+    return SupervisorProcess(folder, fronts=FRONTS, **given)  # type: ignore[arg-type]
 
 
-def accepting(front: FrontProcess) -> list[int]:
+def accepting(front: SupervisorProcess) -> list[int]:
     """The acceptors, once each of them accepts."""
     front.wait_until_ready()
     wait_until(lambda: front.log.read_text().count("acceptor: accepting connections") >= FRONTS)
@@ -119,7 +119,7 @@ def test_the_supervisor_accepts_while_no_acceptor_can_be_started(tmp_path: Path)
 
 
 def test_the_supervisor_accepts_for_a_hung_acceptor_until_it_resumes(tmp_path: Path) -> None:
-    with started(tmp_path, times=TIMES._replace(fresh_seconds=IMPATIENT.fresh_seconds)) as front:
+    with started(tmp_path, times=TIMES._replace(fresh_seconds=SHORT_TIMES.fresh_seconds)) as front:
         victims = accepting(front)
         for pid in victims:
             os.kill(pid, signal.SIGSTOP)
@@ -152,7 +152,7 @@ def test_a_killed_acceptor_loses_only_the_connections_it_was_reading(tmp_path: P
 
 
 def test_a_hung_acceptor_is_replaced_and_clients_only_wait(tmp_path: Path) -> None:
-    with started(tmp_path, times=IMPATIENT) as front:
+    with started(tmp_path, times=SHORT_TIMES) as front:
         victims = accepting(front)
         os.kill(victims[0], signal.SIGSTOP)
         load = Load(front.port(), "/v0/topics/a", count=4)
@@ -193,7 +193,7 @@ def test_a_second_server_is_refused_with_several_acceptors_too(tmp_path: Path) -
     (tmp_path / "other").mkdir()
     with started(tmp_path) as front:
         accepting(front)
-        with FrontProcess(tmp_path / "other", port=front.port(), fronts=FRONTS) as other:
+        with SupervisorProcess(tmp_path / "other", port=front.port(), fronts=FRONTS) as other:
             assert other.wait() == 1
             assert "address in use" in other.log.read_text()
 

@@ -20,11 +20,11 @@ from router.accept.placer import refusal_of
 from shared.contract.names import topic_id
 from shared.http.http2_preface import PREFACE, REJECTION
 from shared.ipc.placement import shard_of
-from tests.harness.front_stage import END_SOON, IMPATIENT, TIMES, FrontStage, connect, request, until
+from tests.harness.front_stage import END_SOON, SHORT_TIMES, TIMES, SupervisorParts, connect, request, until
 
 pytestmark = pytest.mark.slow
 
-Stage = Callable[[FrontStage], Coroutine[Any, Any, None]]
+Stage = Callable[[SupervisorParts], Coroutine[Any, Any, None]]
 
 
 def topic_of(shard: int, shard_count: int = 2) -> str:
@@ -34,14 +34,14 @@ def topic_of(shard: int, shard_count: int = 2) -> str:
 
 def on_stage(play: Stage, **given: Any) -> None:
     async def run() -> None:
-        async with FrontStage(**given) as stage:
+        async with SupervisorParts(**given) as stage:
             await play(await stage.ready())
 
     uvloop.run(run())
 
 
 def test_a_connection_goes_to_the_owner_of_its_first_topic_and_stays_there() -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         for shard in (0, 1):
             async with await stage.connect() as client:
                 for path in (f"/v0/topics/{topic_of(shard)}", f"/v0/topics/{topic_of(1 - shard)}", "/nix"):
@@ -53,7 +53,7 @@ def test_a_connection_goes_to_the_owner_of_its_first_topic_and_stays_there() -> 
 
 
 def test_a_request_line_may_arrive_byte_by_byte() -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         async with await stage.connect() as client:
             whole = request("GET", f"/v0/topics/{topic_of(1)}")
             for at in range(len(whole)):
@@ -65,7 +65,7 @@ def test_a_request_line_may_arrive_byte_by_byte() -> None:
 
 
 def test_no_pipelined_request_is_lost() -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         async with await stage.connect() as client:
             client.send(b"".join(request("GET", f"/v0/topics/{topic_of(0)}", f"n: {n}") for n in range(3000)))
             for number in range(3000):
@@ -87,7 +87,7 @@ WITHOUT_OWNER = (
 
 
 def test_a_request_without_an_owner_goes_to_any_worker() -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         seen = set()
         for data in WITHOUT_OWNER:
             async with await stage.connect() as client:
@@ -102,7 +102,7 @@ def test_a_request_without_an_owner_goes_to_any_worker() -> None:
 
 def test_a_request_without_an_owner_is_refused_here_while_no_worker_is_ready() -> None:
     async def run() -> None:
-        async with FrontStage(worker={"ready_after": 60}, times=END_SOON) as stage:
+        async with SupervisorParts(worker={"ready_after": 60}, times=END_SOON) as stage:
             for path, status in (("/nowhere", 404), ("/v0/topics/a%20b", 400)):
                 answer = await stage.ask("GET", path)
                 assert answer.status == status
@@ -114,7 +114,7 @@ def test_a_request_without_an_owner_is_refused_here_while_no_worker_is_ready() -
 def test_an_http_2_client_receives_goaway_while_no_worker_is_ready() -> None:
     async def run() -> None:
         async with (
-            FrontStage(worker={"ready_after": 60}, times=END_SOON) as stage,
+            SupervisorParts(worker={"ready_after": 60}, times=END_SOON) as stage,
             await stage.connect() as client,
         ):
             client.send(PREFACE)
@@ -151,7 +151,7 @@ def test_each_request_without_an_owner_has_its_error_code(data: bytes, code: str
 
 
 def test_a_shard_that_is_not_ready_is_503_and_the_others_serve() -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         os.kill(stage.pid(0), signal.SIGKILL)
         await until(lambda: not stage.pool.is_serving(0))
         answer = await stage.ask("GET", f"/v0/topics/{topic_of(0)}")
@@ -169,7 +169,7 @@ def test_a_shard_that_is_not_ready_is_503_and_the_others_serve() -> None:
 
 
 def test_a_refusal_reaches_a_client_that_is_still_sending() -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         os.kill(stage.pid(0), signal.SIGKILL)
         await until(lambda: not stage.pool.is_serving(0))
         for _ in range(20):
@@ -181,7 +181,7 @@ def test_a_refusal_reaches_a_client_that_is_still_sending() -> None:
 
 
 def test_connections_not_received_by_a_hung_worker_are_refused_and_it_is_killed() -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         hung = stage.pid(0)
         os.kill(hung, signal.SIGSTOP)
         clients = [await stage.connect() for _ in range(20)]
@@ -195,17 +195,17 @@ def test_connections_not_received_by_a_hung_worker_are_refused_and_it_is_killed(
         await stage.ready()
         assert stage.pid(0) != hung
         assert (await stage.ask("GET", f"/v0/topics/{topic_of(0)}")).status == 200
-        assert stage.front.handed_over_count == 2
+        assert stage.router.handed_over_count == 2
 
-    on_stage(play, times=IMPATIENT)
+    on_stage(play, times=SHORT_TIMES)
 
 
 def test_connections_not_received_by_a_dead_worker_are_refused() -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         clients = [await stage.connect() for _ in range(5)]
         for client in clients:
             client.send(request("GET", f"/v0/topics/{topic_of(1)}"))
-        await until(lambda: stage.front.handed_over_count == 5)
+        await until(lambda: stage.router.handed_over_count == 5)
         os.kill(stage.pid(1), signal.SIGKILL)
         for client in clients:
             assert (await client.answer()).status == 503
@@ -215,7 +215,7 @@ def test_connections_not_received_by_a_dead_worker_are_refused() -> None:
 
 
 def test_many_connections_wait_for_a_full_channel_and_are_served() -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         async def one(number: int) -> None:
             # So much that the channel holds few of them.
             fields = [f"x{index}: {'y' * 4000}" for index in range(7)]
@@ -223,40 +223,40 @@ def test_many_connections_wait_for_a_full_channel_and_are_served() -> None:
             assert answer.json["request"].endswith(f"n: {number}")
 
         await asyncio.gather(*(one(number) for number in range(400)))
-        assert stage.front.waiting_count == 0
-        assert stage.front.handed_over_count == 400
+        assert stage.router.waiting_count == 0
+        assert stage.router.handed_over_count == 400
 
     on_stage(play)
 
 
 def test_an_incomplete_line_is_408_and_a_silent_connection_is_closed() -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         async with await stage.connect() as silent, await stage.connect() as slow:
             slow.send(b"GET /v0/top")
             assert (await slow.answer()).status == 408
             assert await slow.rest() == b""
             assert await silent.rest() == b""
-        assert stage.front.waiting_count == 0
+        assert stage.router.waiting_count == 0
 
     on_stage(play, head_seconds=0.3)
 
 
 def test_a_client_that_disconnects_before_its_line_is_forgotten() -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         clients = [await stage.connect() for _ in range(10)]
         clients[0].send(b"GET")
-        await until(lambda: stage.front.waiting_count == 10)
+        await until(lambda: stage.router.waiting_count == 10)
         for client in clients:
             await client.close()
-        await until(lambda: stage.front.waiting_count == 0)
+        await until(lambda: stage.router.waiting_count == 0)
 
     on_stage(play)
 
 
 def test_connections_above_the_cap_are_refused() -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         waiting = [await stage.connect() for _ in range(3)]
-        await until(lambda: stage.front.waiting_count == 3)
+        await until(lambda: stage.router.waiting_count == 3)
         async with await stage.connect() as client:
             assert (await client.answer()).status == 503
         for one in waiting:
@@ -266,9 +266,9 @@ def test_connections_above_the_cap_are_refused() -> None:
 
 
 def test_connections_are_refused_when_no_descriptor_is_free() -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         async with await stage.connect() as early:
-            await until(lambda: stage.front.waiting_count == 1)
+            await until(lambda: stage.router.waiting_count == 1)
             clients = [socket.socket() for _ in range(5)]
             limits = resource.getrlimit(resource.RLIMIT_NOFILE)
             probe = os.dup(0)
@@ -294,7 +294,7 @@ def test_connections_are_refused_when_no_descriptor_is_free() -> None:
 
 
 def test_handed_over_connections_leave_no_descriptor_open() -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         await stage.ask("GET", "/v0/health")
         await until(lambda: stage.controls.count == 0)
         before = len(os.listdir("/proc/self/fd"))
@@ -306,16 +306,16 @@ def test_handed_over_connections_leave_no_descriptor_open() -> None:
 
 
 def test_a_stop_places_complete_requests_and_refuses_the_rest() -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         async with await stage.connect() as silent, await stage.connect() as begun:
             begun.send(b"GET /v0/top")
-            await until(lambda: stage.front.waiting_count == 2)
+            await until(lambda: stage.router.waiting_count == 2)
             async with await connect(stage.port) as late:
                 late.send(request("GET", f"/v0/topics/{topic_of(0)}"))
                 # Not accepted yet: the loop gets no turn between here and the close of the listener.
                 await late.writer.drain()
                 await stage.accept_loop.close(is_last=True)
-                stage.front.stop()
+                stage.router.stop()
                 assert (await late.answer()).status == 200
             answer = await begun.answer()
             assert (answer.status, answer.json["error"]["code"]) == (503, "shutting_down")

@@ -17,18 +17,18 @@ from router.control import control_gate
 from router.control.control import ControlEndpoints
 from shared.http.http2_preface import PREFACE
 from shared.http.pace import Outflow
-from tests.harness.front_stage import IMPATIENT, FrontStage, request, until
+from tests.harness.front_stage import SHORT_TIMES, SupervisorParts, request, until
 
 pytestmark = pytest.mark.slow
 
-Play = Callable[[FrontStage], Coroutine[Any, Any, None]]
+Play = Callable[[SupervisorParts], Coroutine[Any, Any, None]]
 
 KEYS = "reader-key-123456:read:orders.,writer-key-123456:write"
 
 
 def on_stage(play: Play, **given: Any) -> None:
     async def run() -> None:
-        async with FrontStage(**given) as stage:
+        async with SupervisorParts(**given) as stage:
             await play(await stage.ready())
             await until(lambda: stage.controls.count == 0)
 
@@ -42,7 +42,7 @@ async def long_list(shard: int, prefix: str, after: str, limit: int) -> list[dic
 
 
 def test_one_connection_serves_control_and_topic_requests() -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         async with await stage.connect() as client:
             for _ in range(3):
                 assert (await client.ask("GET", "/v0/health")).json["status"] == "ok"
@@ -55,7 +55,7 @@ def test_one_connection_serves_control_and_topic_requests() -> None:
 
 
 def test_an_http_2_preface_after_a_request_is_an_unknown_version() -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         async with await stage.connect() as client:
             assert (await client.ask("GET", "/v0/health")).status == 200
             client.send(PREFACE)
@@ -67,7 +67,7 @@ def test_an_http_2_preface_after_a_request_is_an_unknown_version() -> None:
 
 
 def test_pipelined_requests_are_answered_in_order_across_the_move() -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         async with await stage.connect() as client:
             paths = ["/v0/health", "/v0/topics", "/healthz", "/v0/topics/a", "/v0/topics/b", "/nix"]
             client.send(b"".join(request("GET", path) for path in paths))
@@ -82,7 +82,7 @@ def test_pipelined_requests_are_answered_in_order_across_the_move() -> None:
 
 
 def test_a_large_answer_arrives_whole_before_the_connection_moves() -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         async with await stage.connect() as client:
             client.send(request("GET", "/v0/topics?page_size=1000") * 40 + request("GET", "/v0/topics/a"))
             await asyncio.sleep(0.2)
@@ -94,7 +94,7 @@ def test_a_large_answer_arrives_whole_before_the_connection_moves() -> None:
 
 
 def test_an_unused_body_does_not_become_a_request() -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         async with await stage.connect() as client:
             hidden = request("GET", "/v0/topics/hidden")
             for size in (len(hidden), 300_000):
@@ -124,7 +124,7 @@ BODIES = {
 def test_a_body_in_any_form_is_refused_and_the_connection_stays_open(
     fields: tuple[str, ...], body: bytes
 ) -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         lines = [field.format(len(body)) for field in fields]
         async with await stage.connect() as client:
             for _ in range(2):
@@ -175,7 +175,7 @@ PACKED = b"GET /v0/health HTTP/1.1\r\nhost: a\r\ncontent-encoding: gzip\r\nconte
     ],
 )
 def test_a_bad_head_is_refused_and_the_connection_closed(data: bytes, status: int, code: str) -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         for before in (b"", request("GET", "/v0/health")):
             async with await stage.connect() as client:
                 client.send(before + data)
@@ -190,7 +190,7 @@ def test_a_bad_head_is_refused_and_the_connection_closed(data: bytes, status: in
 
 
 def test_the_connection_header_of_the_client_applies() -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         for line, connection in (
             (b"GET /v0/health HTTP/1.1\r\nhost: a\r\n\r\n", None),
             (b"GET /v0/health HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n", "close"),
@@ -209,7 +209,7 @@ def test_the_connection_header_of_the_client_applies() -> None:
 
 
 def test_a_half_closed_client_receives_its_answer() -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         async with await stage.connect() as client:
             client.send(request("GET", "/v0/health"))
             client.writer.write_eof()
@@ -220,7 +220,7 @@ def test_a_half_closed_client_receives_its_answer() -> None:
 
 
 def test_head_has_the_length_and_no_body() -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         async with await stage.connect() as client:
             client.send(b"HEAD /v0/health HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
             answer = await client.rest()
@@ -232,7 +232,7 @@ def test_head_has_the_length_and_no_body() -> None:
 
 
 def test_gzip_is_used_only_on_request() -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         plain = await stage.ask("GET", "/v0/metrics")
         assert plain.body.startswith(b"# HELP topics_ready")
         packed = await stage.ask("GET", "/v0/metrics", "accept-encoding: br, gzip")
@@ -243,7 +243,7 @@ def test_gzip_is_used_only_on_request() -> None:
 
 
 def test_answers_do_not_name_the_server_software() -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         answer = await stage.ask("GET", "/v0/health")
         assert set(answer.fields) == {"content-type", "content-length"}
 
@@ -251,7 +251,7 @@ def test_answers_do_not_name_the_server_software() -> None:
 
 
 def test_keys_are_required_except_for_probes() -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         reader, writer = "authorization: Bearer reader-key-123456", "authorization: Bearer writer-key-123456"
         assert (await stage.ask("GET", "/v0/health")).status == 200
         answer = await stage.ask("GET", "/v0/topics")
@@ -272,7 +272,7 @@ def test_keys_are_required_except_for_probes() -> None:
 
 
 def test_a_move_to_a_shard_that_is_down_is_503() -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         async with await stage.connect() as client:
             await client.ask("GET", "/v0/health")
             for pid in stage.pool.pids():
@@ -281,7 +281,7 @@ def test_a_move_to_a_shard_that_is_down_is_503() -> None:
             answer = await client.ask("GET", "/v0/topics/a")
             assert (answer.status, answer.json["error"]["code"]) == (503, "not_ready")
 
-    on_stage(play, times=IMPATIENT)
+    on_stage(play, times=SHORT_TIMES)
 
 
 def test_an_unexpected_error_is_500_with_an_id(
@@ -292,7 +292,7 @@ def test_an_unexpected_error_is_500_with_an_id(
 
     monkeypatch.setattr(ControlEndpoints, "answer", broken)
 
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         async with await stage.connect() as client:
             answer = await client.ask("GET", "/v0/health")
             assert (answer.status, answer.json["error"]["code"]) == (500, "internal")
@@ -312,7 +312,7 @@ def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("short_times")
 def test_an_idle_connection_is_closed_and_a_slow_head_is_408() -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         async with await stage.connect() as idle, await stage.connect() as slow:
             assert (await idle.ask("GET", "/v0/health")).status == 200
             assert (await slow.ask("GET", "/v0/health")).status == 200
@@ -330,7 +330,7 @@ def test_a_body_that_arrives_too_slowly_is_408(monkeypatch: pytest.MonkeyPatch) 
         control_gate, "is_too_slow", lambda seconds, size, is_body: seconds > 0.3 and size < 5
     )
 
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         async with await stage.connect() as slow, await stage.connect() as steady:
             for client, begun in ((slow, b"abc"), (steady, b"abcdef")):
                 client.send(request("DELETE", "/v0/routers/r", "content-length: 9") + begun)
@@ -350,7 +350,7 @@ def test_a_client_that_does_not_read_is_disconnected(
     monkeypatch.setattr("shared.http.pace.CLIENT_TIMEOUT_SECONDS", 0.5)
     monkeypatch.setattr(Outflow.is_stuck, "__defaults__", (0.5,))
 
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         async with await stage.connect() as client:
             client.reader._transport.pause_reading()  # type: ignore[attr-defined]
             client.send(request("GET", "/v0/topics?page_size=1000") * 2000)
@@ -362,7 +362,7 @@ def test_a_client_that_does_not_read_is_disconnected(
 
 
 def test_a_shutdown_closes_idle_connections_and_answers_the_others() -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         async def slow(shard: int, prefix: str, after: str, limit: int) -> list[dict[str, Any]]:
             await asyncio.sleep(0.3)
             return []

@@ -25,9 +25,9 @@ from shared.runtime.clock import SystemClock
 from tests.harness.front_stage import (
     END_SOON,
     FAKE_WORKER,
-    IMPATIENT,
+    SHORT_TIMES,
     TIMES,
-    FrontStage,
+    SupervisorParts,
     environment,
     is_alive,
     until,
@@ -35,24 +35,24 @@ from tests.harness.front_stage import (
 
 pytestmark = pytest.mark.slow
 
-Play = Callable[[FrontStage], Coroutine[Any, Any, None]]
+Play = Callable[[SupervisorParts], Coroutine[Any, Any, None]]
 
 
 def on_stage(play: Play, **given: Any) -> None:
     async def run() -> None:
-        async with FrontStage(**given) as stage:
+        async with SupervisorParts(**given) as stage:
             await play(stage)
 
     uvloop.run(run())
 
 
-def code_of(stage: FrontStage, shard: int) -> str | None:
+def code_of(stage: SupervisorParts, shard: int) -> str | None:
     refusal = stage.pool.refusal(shard)
     return None if refusal is None else refusal.code
 
 
 def test_a_killed_worker_is_restarted_and_the_others_keep_running() -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         await stage.ready()
         first, other = stage.pid(0), stage.pid(1)
         for count in (1, 2):
@@ -68,7 +68,7 @@ def test_a_killed_worker_is_restarted_and_the_others_keep_running() -> None:
 
 
 def test_a_replaying_worker_is_not_ready_and_not_killed() -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         await until(lambda: stage.board.slot(0).state is WorkerState.REPLAYING)
         assert code_of(stage, 0) == NOT_READY
         assert not stage.pool.was_ready(0)
@@ -76,11 +76,11 @@ def test_a_replaying_worker_is_not_ready_and_not_killed() -> None:
         assert stage.pool.was_ready(0)
         assert stage.pool.restart_count(0) == 0
 
-    on_stage(play, shard_count=1, worker={"ready_after": IMPATIENT.hung_seconds * 1.5}, times=IMPATIENT)
+    on_stage(play, shard_count=1, worker={"ready_after": SHORT_TIMES.hung_seconds * 1.5}, times=SHORT_TIMES)
 
 
 def test_a_worker_without_a_heartbeat_is_killed_and_restarted() -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         await until(lambda: stage.board.slot(0).pid)
         os.kill(stage.pid(0), signal.SIGSTOP)
         await until(lambda: stage.pool.restart_count(0) == 1)
@@ -94,23 +94,23 @@ def test_a_worker_that_waits_for_its_disk_is_not_killed(
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
 
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         await until(lambda: stage.board.slot(0).state is WorkerState.READY)
         pid = stage.pid(0)
         # Twice the time after which a hung worker is killed.
-        await until(lambda: silence_ms(stage.board.slot(0), SystemClock()) > IMPATIENT.hung_seconds * 2000)
+        await until(lambda: silence_ms(stage.board.slot(0), SystemClock()) > SHORT_TIMES.hung_seconds * 2000)
         assert stage.pool.all_alive()
         assert stage.pool.restart_count(0) == 0
         os.close(os.open(fifo, os.O_WRONLY))
         await stage.ready()
         assert (stage.pid(0), stage.pool.restart_count(0)) == (pid, 0)
 
-    on_stage(play, shard_count=1, worker={"disk_wait": str(fifo)}, times=IMPATIENT)
+    on_stage(play, shard_count=1, worker={"disk_wait": str(fifo)}, times=SHORT_TIMES)
     assert caplog.text.count("worker: no heartbeat, not killed: waiting for its disk") == 1
 
 
 def test_a_worker_that_refuses_is_not_restarted_and_its_reason_stays() -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         await until(lambda: stage.board.slot(0).state is WorkerState.REFUSED)
         await asyncio.sleep(0.3)
         assert stage.pool.pids() == []
@@ -127,7 +127,7 @@ def test_a_worker_that_refuses_is_not_restarted_and_its_reason_stays() -> None:
 
 
 def test_a_worker_that_crashes_during_its_start_is_restarted_with_growing_waits() -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         await until(lambda: stage.pool.restart_count(0) == 3)
         assert stage.board.slot(0).reason == "exited with code 7: no luck"
         assert code_of(stage, 0) == NOT_READY
@@ -136,7 +136,7 @@ def test_a_worker_that_crashes_during_its_start_is_restarted_with_growing_waits(
 
 
 def test_the_cause_of_a_restart_is_reported_until_the_worker_is_ready() -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         for count in (1, 2):
             await until(lambda: stage.board.slot(0).state is WorkerState.REPLAYING)
             os.kill(stage.pid(0), signal.SIGKILL)
@@ -149,7 +149,7 @@ def test_the_cause_of_a_restart_is_reported_until_the_worker_is_ready() -> None:
 
 
 def test_connections_sent_to_a_dead_worker_are_refused() -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         await stage.ready()
         os.kill(stage.pid(0), signal.SIGKILL)
         await until(lambda: stage.pool.restart_count(0) == 1)
@@ -166,7 +166,7 @@ def test_connections_sent_to_a_dead_worker_are_refused() -> None:
 
 
 def test_a_worker_that_cannot_be_spawned_is_retried() -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         stage.pool._command = ("/does/not/exist",)
         await stage.ready()
         os.kill(stage.pid(0), signal.SIGKILL)
@@ -179,7 +179,7 @@ def test_a_worker_that_cannot_be_spawned_is_retried() -> None:
 
 
 def test_a_failed_disk_is_reported_as_storage_failed() -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         await stage.ready()
         stage.board.slot(0).state = WorkerState.FAILED
         assert code_of(stage, 0) == STORAGE_FAILED
@@ -189,7 +189,7 @@ def test_a_failed_disk_is_reported_as_storage_failed() -> None:
 
 
 def test_a_drain_ends_all_workers_in_order() -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         await stage.ready()
         pids = stage.pool.pids()
         assert await stage.pool.drain()
@@ -204,7 +204,7 @@ def test_a_drain_ends_all_workers_in_order() -> None:
 
 
 def test_a_drain_restarts_no_worker() -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         await until(lambda: stage.pool.restart_count(0) == 1)
         assert await stage.pool.drain()
         count = stage.pool.restart_count(0)
@@ -215,7 +215,7 @@ def test_a_drain_restarts_no_worker() -> None:
 
 
 def test_a_worker_that_does_not_stop_is_terminated_at_the_deadline() -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         await stage.ready()
         started = asyncio.get_running_loop().time()
         # The fake worker has no handler for SIGTERM, which ends it.
@@ -226,17 +226,17 @@ def test_a_worker_that_does_not_stop_is_terminated_at_the_deadline() -> None:
 
 
 def test_a_hung_worker_is_killed_during_a_drain_too() -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         await stage.ready()
         os.kill(stage.pid(0), signal.SIGSTOP)
         await stage.pool.drain()
         assert stage.pool.restart_count(0) == 0
 
-    on_stage(play, shard_count=1, times=IMPATIENT)
+    on_stage(play, shard_count=1, times=SHORT_TIMES)
 
 
 def test_a_hastened_drain_skips_the_wait_for_the_deadline() -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         await stage.ready()
         draining = asyncio.create_task(stage.pool.drain())
         await asyncio.sleep(0.1)
@@ -249,19 +249,19 @@ def test_a_hastened_drain_skips_the_wait_for_the_deadline() -> None:
 
 
 def test_a_pause_of_this_process_kills_no_worker() -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         await stage.ready()
         pid = stage.pid(0)
         os.kill(pid, signal.SIGSTOP)
         # Both stand still, as when the whole machine does.
-        time.sleep(IMPATIENT.hung_seconds * 1.5)  # noqa: ASYNC251
-        await asyncio.sleep(IMPATIENT.tick_seconds * 3)
+        time.sleep(SHORT_TIMES.hung_seconds * 1.5)  # noqa: ASYNC251
+        await asyncio.sleep(SHORT_TIMES.tick_seconds * 3)
         os.kill(pid, signal.SIGCONT)
         await stage.ready()
         assert stage.pid(0) == pid
         assert stage.pool.restart_count(0) == 0
 
-    on_stage(play, shard_count=1, times=IMPATIENT)
+    on_stage(play, shard_count=1, times=SHORT_TIMES)
 
 
 def test_variables_of_systemd_are_not_passed_to_workers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,7 +288,7 @@ def test_variables_of_systemd_are_not_passed_to_workers(monkeypatch: pytest.Monk
 
 
 def test_a_worker_inherits_only_its_channel_and_the_board() -> None:
-    async def play(stage: FrontStage) -> None:
+    async def play(stage: SupervisorParts) -> None:
         await stage.ready()
         kinds = []
         for fd in os.listdir(f"/proc/{stage.pid(0)}/fd"):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.front_stage import (
-    FrontProcess,
+    SupervisorProcess,
     ask,
     is_alive,
     request,
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_server_serves_and_stops_in_order(tmp_path: Path) -> None:
-    with FrontProcess(tmp_path) as front:
+    with SupervisorProcess(tmp_path) as front:
         front.wait_until_ready()
         workers = front.worker_pids()
         assert len(workers) == 2
@@ -34,7 +34,7 @@ def test_server_serves_and_stops_in_order(tmp_path: Path) -> None:
 
 
 def test_clients_are_refused_while_workers_start(tmp_path: Path) -> None:
-    with FrontProcess(tmp_path, worker={"ready_after": 2}) as front:
+    with SupervisorProcess(tmp_path, worker={"ready_after": 2}) as front:
         answer = front.ask("GET", "/v0/topics/a")
         assert (answer.status, answer.fields["retry-after"]) == (503, "1")
         ready = front.ask("GET", "/v0/ready")
@@ -45,14 +45,14 @@ def test_clients_are_refused_while_workers_start(tmp_path: Path) -> None:
 
 def test_a_second_server_at_the_same_port_is_refused(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
-    with FrontProcess(tmp_path) as front, FrontProcess(tmp_path / "other", port=front.port()) as other:
+    with SupervisorProcess(tmp_path) as front, SupervisorProcess(tmp_path / "other", port=front.port()) as other:
         assert other.wait() == 1
         assert "address in use" in other.log.read_text()
         assert front.ask("GET", "/v0/health").status == 200
 
 
 def test_requests_during_a_stop_are_answered_or_refused(tmp_path: Path) -> None:
-    with FrontProcess(tmp_path, worker={"drain_seconds": 0.3}) as front:
+    with SupervisorProcess(tmp_path, worker={"drain_seconds": 0.3}) as front:
         port = front.wait_until_ready().port()
         outcomes: list[int | str] = []
         stopped = threading.Event()
@@ -80,7 +80,7 @@ def test_requests_during_a_stop_are_answered_or_refused(tmp_path: Path) -> None:
 
 
 def test_a_second_signal_skips_the_wait(tmp_path: Path) -> None:
-    with FrontProcess(tmp_path, worker={"ignores_drain": True}) as front:
+    with SupervisorProcess(tmp_path, worker={"ignores_drain": True}) as front:
         front.wait_until_ready()
         workers = front.worker_pids()
         front.signal(signal.SIGINT)
@@ -91,7 +91,7 @@ def test_a_second_signal_skips_the_wait(tmp_path: Path) -> None:
 
 
 def test_workers_of_a_killed_supervisor_drain_and_exit(tmp_path: Path) -> None:
-    with FrontProcess(tmp_path) as front:
+    with SupervisorProcess(tmp_path) as front:
         port = front.wait_until_ready().port()
         workers = front.worker_pids()
         with socket.create_connection(("127.0.0.1", port)) as connection:
@@ -107,7 +107,7 @@ def test_workers_of_a_killed_supervisor_drain_and_exit(tmp_path: Path) -> None:
 def test_nothing_is_left_after_all_processes_are_killed(tmp_path: Path) -> None:
     before = set(os.listdir("/dev/shm"))
     files = set(tmp_path.iterdir())
-    with FrontProcess(tmp_path) as front:
+    with SupervisorProcess(tmp_path) as front:
         port = front.wait_until_ready().port()
         workers = front.worker_pids()
         for pid in (front.pid, *workers):
@@ -116,13 +116,13 @@ def test_nothing_is_left_after_all_processes_are_killed(tmp_path: Path) -> None:
     wait_until(lambda: not any(is_alive(pid) for pid in workers))
     assert set(os.listdir("/dev/shm")) <= before
     assert {path.name for path in set(tmp_path.iterdir()) - files} == {"port", "front.log"}
-    with FrontProcess(tmp_path, port=port) as again:
+    with SupervisorProcess(tmp_path, port=port) as again:
         again.wait_until_ready()
         assert again.port() == port
 
 
 def test_restarted_workers_leave_no_zombies(tmp_path: Path) -> None:
-    with FrontProcess(tmp_path) as front:
+    with SupervisorProcess(tmp_path) as front:
         front.wait_until_ready()
         for _ in range(3):
             victims = front.worker_pids()
@@ -134,7 +134,7 @@ def test_restarted_workers_leave_no_zombies(tmp_path: Path) -> None:
 
 
 def test_a_server_whose_shards_all_refuse_logs_why(tmp_path: Path) -> None:
-    with FrontProcess(tmp_path, worker={"exit_code": 3, "reason": "wal-1 is damaged"}) as front:
+    with SupervisorProcess(tmp_path, worker={"exit_code": 3, "reason": "wal-1 is damaged"}) as front:
         wait_until(lambda: front.ask("GET", "/v0/ready").body.count(b'"refused"') == 2)
         assert front.ask("GET", "/v0/ready?allow_degraded=true").status == 503
         assert "wal-1 is damaged" in front.log.read_text()

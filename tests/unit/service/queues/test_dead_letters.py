@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.harness.move_stage import MoveStage
+from tests.harness.move_stage import TransferShards
 from tests.unit.engine.read.test_read_damage import flip
 from topicsd.engine.queue.explain import explain
 from topicsd.service.queues import dead_letters
@@ -24,21 +24,21 @@ def at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return count
 
 
-def queue_stage(*data: object, **settings: int) -> MoveStage:
-    stage = MoveStage(**settings)
+def queue_stage(*data: object, **settings: int) -> TransferShards:
+    stage = TransferShards(**settings)
     stage.home(QUEUE).put(QUEUE, type="queue", max_deliveries=1, dead_letter=DEAD)
     stage.request("append", QUEUE, {"records": [{"data": one} for one in data]})
     return stage
 
 
-def fail_all(stage: MoveStage) -> None:
+def fail_all(stage: TransferShards) -> None:
     shard = stage.home(QUEUE)
     shard.nack(QUEUE, "w", *shard.claimed(QUEUE, "w", 100))
     assert shard.claimed(QUEUE, "w", 100) == []
     stage.settle()
 
 
-def moved(stage: MoveStage) -> list[object]:
+def moved(stage: TransferShards) -> list[object]:
     return [data for data, _ in stage.records(DEAD)]
 
 
@@ -68,7 +68,7 @@ def test_an_unreadable_job_does_not_delay_others() -> None:
     assert [*queue.parked] == [1]
 
 
-ENDS: dict[str, Callable[[MoveStage], object]] = {
+ENDS: dict[str, Callable[[TransferShards], object]] = {
     "no": lambda stage: None,
     "a kill": lambda stage: stage.lose(0),
     "a kill after a checkpoint": lambda stage: (stage.home(QUEUE).checkpoint(), stage.lose(0)),
@@ -76,7 +76,7 @@ ENDS: dict[str, Callable[[MoveStage], object]] = {
 
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
-def test_the_queue_knows_which_are_dead_letters(end: Callable[[MoveStage], object]) -> None:
+def test_the_queue_knows_which_are_dead_letters(end: Callable[[TransferShards], object]) -> None:
     stage = queue_stage(1, 2, 3, 4)
     shard = stage.home(QUEUE)
     shard.ack(QUEUE, "w", *shard.claimed(QUEUE, "w"))
@@ -100,9 +100,9 @@ def test_an_evicted_job_is_not_reported_as_acked() -> None:
 @pytest.mark.parametrize("loses_answers", [False, True])
 def test_a_deleted_destination_is_created_again(loses_answers: bool, at_once: int) -> None:
     stage = queue_stage(1, 2)
-    stage.loses_answers = loses_answers
+    stage.is_losing_answers = loses_answers
     fail_all(stage)
-    stage.loses_answers = False
+    stage.is_losing_answers = False
     assert moved(stage) == ([1] if loses_answers and at_once == 1 else [1, 2])
     stage.home(DEAD).delete_topic(DEAD)
     stage.request("append", QUEUE, {"records": [{"data": 3}]})
@@ -118,7 +118,7 @@ def test_a_deleted_destination_is_created_again(loses_answers: bool, at_once: in
 OTHER = "e1"
 
 
-def both(stage: MoveStage) -> tuple[list[object], list[object]]:
+def both(stage: TransferShards) -> tuple[list[object], list[object]]:
     """Return the records of the first dead-letter topic and of the one that replaced it."""
     topics = stage.home(OTHER).shard.state.topics
     return tuple(
@@ -129,17 +129,17 @@ def both(stage: MoveStage) -> tuple[list[object], list[object]]:
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 @pytest.mark.parametrize("named", [[OTHER], [None, OTHER], [OTHER, DEAD, OTHER]], ids=str)
 def test_a_job_in_doubt_at_the_former_destination_ends_in_one_topic_only(
-    named: list[str | None], end: Callable[[MoveStage], object], at_once: int
+    named: list[str | None], end: Callable[[TransferShards], object], at_once: int
 ) -> None:
     stage = queue_stage(1, 2, 3)
-    stage.loses_answers = True
+    stage.is_losing_answers = True
     fail_all(stage)
     assert moved(stage) == [1, 2, 3][:at_once]
     for name in named:
         stage.home(QUEUE).put(QUEUE, dead_letter=name)
         end(stage)
     stage.pass_time(2000)
-    stage.loses_answers = False
+    stage.is_losing_answers = False
     stage.pass_time(round(RETRY_SECONDS_MAX * 1000))
     assert both(stage) == ([1, 2, 3][:at_once], [1, 2, 3][at_once:])
     counts = stage.home(QUEUE).state(QUEUE).queue
@@ -151,17 +151,17 @@ def test_a_destination_changed_during_a_disk_read_is_used_after_the_former_one_i
     at_once: int,
 ) -> None:
     stage = queue_stage(1, 2, segment_max_events=1)
-    stage.loses_answers = True
+    stage.is_losing_answers = True
     fail_all(stage)
     shard = stage.home(QUEUE)
     shard.checkpoint()
     stage.lose(0)
-    stage.loses_answers = False
+    stage.is_losing_answers = False
     stage.clock.advance_ns(10**9)
     while not shard.copy_thread.pending:
         assert shard.loop.run_turn()
     reply = shard.send_put(QUEUE, dead_letter=OTHER)
-    while not reply.came:
+    while not reply.has_answer:
         shard.loop.run_turn()
         shard.thread.run_one()
     assert shard.copy_thread.pending, "the job is still being read"
@@ -171,9 +171,9 @@ def test_a_destination_changed_during_a_disk_read_is_used_after_the_former_one_i
 
 def test_a_deleted_former_destination_does_not_block_the_next() -> None:
     stage = queue_stage(1, 2)
-    stage.loses_answers = True
+    stage.is_losing_answers = True
     fail_all(stage)
-    stage.loses_answers = False
+    stage.is_losing_answers = False
     stage.home(DEAD).delete_topic(DEAD)
     stage.home(QUEUE).put(QUEUE, dead_letter=OTHER)
     stage.pass_time(round(RETRY_SECONDS_MAX * 1000))
@@ -194,7 +194,7 @@ def test_a_job_that_did_not_fit_the_former_destination_moves_to_the_next() -> No
 def test_many_jobs_move_in_few_requests_and_each_is_counted() -> None:
     count = 2 * MOVED_AT_ONCE + 5
     stage = queue_stage(*range(count))
-    destinations = stage.names_asked(1, "dead_letter")
+    destinations = stage.record_names(1, "dead_letter")
     shard = stage.home(QUEUE)
     shard.nack(QUEUE, "w", *shard.claimed(QUEUE, "w", count))
     while shard.state(QUEUE).count:

@@ -7,15 +7,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.harness.move_stage import FIELDS, Asked, MoveStage
+from tests.harness.move_stage import FIELDS, FakeCall, TransferShards
 from topicsd.service.queues.redrive import SECONDS_MAX
 from topicsd.service.queues.transfer import MOVED_AT_ONCE
 
 QUEUE, DEAD = "q0", "d1"
 
 
-def dead_letter_stage(count: int) -> MoveStage:
-    stage = MoveStage()
+def dead_letter_stage(count: int) -> TransferShards:
+    stage = TransferShards()
     stage.home(QUEUE).put(QUEUE, type="queue")
     stamp = {"$dead_letter_from": QUEUE, "$dead_letter_deliveries": 1, "$dead_letter_src_seq": 1}
     records = [{"data": number, "meta": stamp} for number in range(count)]
@@ -29,7 +29,7 @@ def test_the_rate_is_kept_and_the_response_arrives_in_time() -> None:
     reply = stage.send("redrive", DEAD, {"rate": 2})
     stage.pass_time(2900)
     assert len(stage.records(QUEUE)) == 6
-    assert not reply.came
+    assert not reply.has_answer
     stage.pass_time(round(SECONDS_MAX * 1000))
     status, answer = reply.answer
     assert (status, answer["done"], answer["redriven"], answer["next_from_seq"]) == (200, False, 20, 20)
@@ -53,7 +53,7 @@ def test_a_redrive_stops_when_its_client_disconnects() -> None:
     stage = dead_letter_stage(10)
     answers: list[bytes] = []
     body = b'{"rate":2}'
-    call = Asked(DEAD, "", FIELDS, body, 0.0, told=lambda status, answer: answers.append(answer))
+    call = FakeCall(DEAD, "", FIELDS, body, 0.0, send_answer=lambda status, answer: answers.append(answer))
     stage.start("redrive", call)
     stage.pass_time(1000)
     assert call.cancel_wait is not None
@@ -67,12 +67,12 @@ def test_a_redrive_stops_when_its_client_disconnects() -> None:
 
 def test_a_redrive_stops_at_an_unavailable_shard_and_moves_records_in_doubt_once() -> None:
     stage = dead_letter_stage(4)
-    stage.loses_answers = True
+    stage.is_losing_answers = True
     stopped = stage.request("redrive", DEAD, {"from_seq": 1})
     assert stopped is not None
     assert (stopped[1]["stopped_by"], stopped[1]["redriven"], stopped[1]["done"]) == ("in_doubt", 0, False)
     assert stopped[1]["next_from_seq"] == 1
-    stage.loses_answers = False
+    stage.is_losing_answers = False
     again = stage.request("redrive", DEAD, {})
     assert again is not None
     assert again[1]["done"]
@@ -85,11 +85,11 @@ def test_a_redrive_stops_at_an_unavailable_shard_and_moves_records_in_doubt_once
 )
 def test_records_in_doubt_move_once_whatever_the_next_redrive_selects(selection: dict[str, Any]) -> None:
     stage = dead_letter_stage(5)
-    stage.loses_answers = True
+    stage.is_losing_answers = True
     stopped = stage.request("redrive", DEAD, {"max": 4})
     assert stopped is not None
     assert stopped[1]["stopped_by"] == "in_doubt"
-    stage.loses_answers = False
+    stage.is_losing_answers = False
     if "from_seq" in selection:
         stage.lose(1)
     stage.request("redrive", DEAD, selection)
@@ -106,7 +106,7 @@ def test_many_records_of_several_queues_move_in_few_requests_and_in_order() -> N
     stage.home(other).put(other, type="queue")
     count = 2 * MOVED_AT_ONCE + 10
     stage.request("append", DEAD, {"records": [dead_letter(n, (QUEUE, other)[n % 2]) for n in range(count)]})
-    destinations = stage.names_asked(0, "bring_back")
+    destinations = stage.record_names(0, "bring_back")
     answer = stage.request("redrive", DEAD, {"max": count})
     assert answer is not None
     assert answer[1]["queues"] == {QUEUE: count // 2, other: count // 2}
@@ -127,7 +127,7 @@ def test_records_that_do_not_fit_their_queue_stay_and_the_others_move() -> None:
 def test_a_missing_queue_is_tried_once_for_all_records() -> None:
     stage = dead_letter_stage(6)
     stage.home(QUEUE).delete_topic(QUEUE)
-    destinations = stage.names_asked(0, "bring_back")
+    destinations = stage.record_names(0, "bring_back")
     answer = stage.request("redrive", DEAD, {})
     assert answer is not None
     assert (answer[1]["reasons"], answer[1]["next_from_seq"]) == ({"topic_not_found": 6}, 6)
@@ -153,9 +153,9 @@ def test_records_that_stay_are_reported_once_across_a_stop() -> None:
     stage.home(away).put(away, type="queue")
     records = [dead_letter(0, QUEUE), {"data": 1}, dead_letter(2, away), {"data": 3}, dead_letter(4, QUEUE)]
     stage.request("append", DEAD, {"records": records})
-    stage.loses_answers = True
+    stage.is_losing_answers = True
     first = stage.request("redrive", DEAD, {})
-    stage.loses_answers = False
+    stage.is_losing_answers = False
     assert first is not None
     assert (first[1]["stopped_by"], first[1]["matched"], first[1]["next_from_seq"]) == ("in_doubt", 0, 0)
     second = stage.request("redrive", DEAD, {})

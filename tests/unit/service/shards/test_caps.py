@@ -12,7 +12,7 @@ from shared.contract.api_keys import ApiKey, parse_keys
 from shared.contract.route_rule import encode_route_message
 from shared.ipc.board import WorkerState
 from shared.ipc.link import SUPERVISOR, NEVER_SENT, LinkKind
-from tests.harness.one_lane import HOME, SHARDS, OneLane, append, look, request
+from tests.harness.one_lane import HOME, SHARDS, OneConnection, append, look, request
 from tests.harness.small_board import SmallBoard
 from topicsd.http.http1.connection import Http1Connection
 from topicsd.http.http1.head_cache import HeadCache
@@ -24,7 +24,7 @@ from topicsd.service.shards.peers import Peers
 BODY = b'{"records":[{"data":1}]}'
 
 
-class Capped(OneLane):
+class Capped(OneConnection):
     """A connection of a worker that has a peer, with the board between them."""
 
     def __init__(self, small: SmallBoard | None = None, keys: str = "", **settings: Any) -> None:
@@ -35,8 +35,8 @@ class Capped(OneLane):
         caps = Caps(self.one.shard.state, 0, peers, self.links)
         handlers = Handlers(self.one.shard, self.one.settings, self.one.loop, caps)
         self.dispatch = Dispatch(handlers, parse_keys(keys), self.links, 0, SHARDS, peers)
-        self.lane = Http1Connection(self.dispatch, HeadCache(self.dispatch), self)
-        self.lane.connection_made(self.wire)
+        self.connection = Http1Connection(self.dispatch, HeadCache(self.dispatch), self)
+        self.connection.connection_made(self.wire)
 
     @property
     def own_slot(self) -> Any:
@@ -68,20 +68,20 @@ def near(made: list[Capped]) -> Capped:
 
 def test_a_new_topic_waits_for_the_supervisor_and_an_existing_one_does_not(near: Capped) -> None:
     near.receive(append(HOME))
-    assert [one[:3] for one in near.links.asked] == [(SUPERVISOR, LinkKind.RESERVE_TOPIC, b"\x00")]
+    assert [one[:3] for one in near.links.requests] == [(SUPERVISOR, LinkKind.RESERVE_TOPIC, b"\x00")]
     assert near.responses() == []
-    near.links.asked[0][3](GRANTED)
+    near.links.requests[0][3](GRANTED)
     assert near.responses()[0][0] == 201
     assert (near.own_slot.topics, near.own_slot.topic_grants_total) == (1, 1)
     near.receive(append(HOME), request("PUT", f"/v0/topics/{HOME}", b"{}"), look(HOME))
     assert [status for status, _ in near.responses()] == [200, 200, 200]
-    assert len(near.links.asked) == 1
+    assert len(near.links.requests) == 1
 
 
 def test_requests_for_one_new_topic_share_a_reservation_and_keep_their_order(near: Capped) -> None:
     near.receive(*(append(HOME, n) for n in range(5)))
-    assert len(near.links.asked) == 1
-    near.links.asked[0][3](GRANTED)
+    assert len(near.links.requests) == 1
+    near.links.requests[0][3](GRANTED)
     assert [body["first_seq"] for _, body in near.responses()] == [1, 2, 3, 4, 5]
 
 
@@ -94,7 +94,7 @@ def test_a_reached_cap_is_429_and_an_unknown_count_is_503(near: Capped, sent: by
         (b"\xc0", 503, "not_ready"),
     ):
         near.receive(sent)
-        near.links.asked[-1][3](answer)
+        near.links.requests[-1][3](answer)
         ((response_status, body),) = near.responses()
         assert (response_status, body["error"]["code"]) == (status, code)
         if status == 429:
@@ -104,7 +104,7 @@ def test_a_reached_cap_is_429_and_an_unknown_count_is_503(near: Capped, sent: by
 
 def test_a_grant_is_returned_when_the_request_is_refused_for_another_reason(near: Capped) -> None:
     near.receive(request("POST", f"/v0/topics/{HOME}", b'{"records":[]}'))
-    near.links.asked[0][3](GRANTED)
+    near.links.requests[0][3](GRANTED)
     assert near.responses()[0][0] == 400
     assert (near.own_slot.topics, near.own_slot.topic_grants_total) == (0, 1)
 
@@ -112,19 +112,19 @@ def test_a_grant_is_returned_when_the_request_is_refused_for_another_reason(near
 def test_a_request_that_must_not_create_its_topic_reserves_none(near: Capped) -> None:
     near.receive(request("POST", f"/v0/topics/{HOME}", b'{"records":[{"data":1}],"create":false}'))
     assert near.responses()[0][0] == 404
-    assert near.links.asked == []
+    assert near.links.requests == []
 
 
 def test_a_deletion_is_on_the_board_at_the_end_of_its_turn(near: Capped) -> None:
     near.receive(append(HOME))
-    near.links.asked[0][3](GRANTED)
+    near.links.requests[0][3](GRANTED)
     near.responses()
     near.receive(request("DELETE", f"/v0/topics/{HOME}", b""))
     assert near.responses() == []
     assert near.own_slot.topics == 0
     # The supervisor is notified, and answers with the routes deleted with the topic.
-    assert near.links.asked[-1][:2] == (SUPERVISOR, LinkKind.TOPIC_DELETED)
-    near.links.asked[-1][3](encode_route_message(["a>b", "r"]))
+    assert near.links.requests[-1][:2] == (SUPERVISOR, LinkKind.TOPIC_DELETED)
+    near.links.requests[-1][3](encode_route_message(["a>b", "r"]))
     assert near.responses()[0][1]["routers_removed"] == ["a>b", "r"]
 
 
@@ -133,7 +133,7 @@ def test_no_reservation_is_needed_far_from_the_cap(made: list[Capped]) -> None:
     made.append(far)
     far.receive(append(HOME))
     assert far.responses()[0][0] == 201
-    assert far.links.asked == []
+    assert far.links.requests == []
 
 
 def test_the_distance_to_the_cap_is_counted_over_all_shards(made: list[Capped]) -> None:
@@ -141,7 +141,7 @@ def test_the_distance_to_the_cap_is_counted_over_all_shards(made: list[Capped]) 
     made.append(capped)
     capped.other_slot.topics = 10
     capped.receive(append(HOME))
-    assert capped.links.asked[0][1] is LinkKind.RESERVE_TOPIC
+    assert capped.links.requests[0][1] is LinkKind.RESERVE_TOPIC
 
 
 # -- bytes -------------------------------------------------------------------------------------------------

@@ -92,7 +92,7 @@ def test_a_client_that_does_not_read_pauses_the_home_until_it_reads() -> None:
         assert written <= IN_FLIGHT_BYTES_MAX + 1000
         await until(lambda: len(ends.client.written) == written)
         assert not ready
-        ends.client.unclog()
+        ends.client.unpause()
         await until(lambda: bool(ready))
         assert not ends.home.is_paused
 

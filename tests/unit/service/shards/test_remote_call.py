@@ -14,7 +14,7 @@ from shared.ipc.connection_mailbox import ConnectionSender
 from shared.ipc.link import HEADER, LARGE_PAYLOAD_BYTES, NEVER_SENT, Done, Link, LinkKind
 from shared.ipc.remote_request import RemoteRequest, decode_answer, decode_remote_request, encode_answer
 from shared.runtime.body_memory import SHARED_BYTES_MIN, SharedBody
-from tests.harness.one_lane import AWAY, HOME, OneLane, append, diff, look, request
+from tests.harness.one_lane import AWAY, HOME, OneConnection, append, diff, look, request
 from tests.harness.raw_client import request_bytes
 from tests.harness.recording_transport import RecordingTransport
 from topicsd.http.http1.affinity import WINDOW_REQUESTS
@@ -28,41 +28,41 @@ KEYED_IN_BODY = request("POST", f"/v0/topics/{AWAY}", BODY_WITH_KEY, "x: y")
 
 
 @pytest.fixture
-def lane() -> OneLane:
-    lane = OneLane()
+def lane() -> OneConnection:
+    lane = OneConnection()
     lane.one.append(HOME, 0)
     return lane
 
 
-def _status(lane: OneLane) -> int:
+def _status(lane: OneConnection) -> int:
     written = lane.wire.written
     return int(written.split(b" ")[1]) if written else 0
 
 
-def _error(lane: OneLane) -> dict[str, Any]:
+def _error(lane: OneConnection) -> dict[str, Any]:
     return dict(json.loads(lane.wire.written.partition(b"\r\n\r\n")[2])["error"])
 
 
-def _answer(lane: OneLane, answer: bytes | None, which: int = -1) -> None:
-    done: Done = lane.links.asked[which][3]
+def _answer(lane: OneConnection, answer: bytes | None, which: int = -1) -> None:
+    done: Done = lane.links.requests[which][3]
     done(answer)
 
 
-def _remote_request(lane: OneLane, which: int = -1) -> RemoteRequest:
-    return decode_remote_request(lane.links.asked[which][2])
+def _remote_request(lane: OneConnection, which: int = -1) -> RemoteRequest:
+    return decode_remote_request(lane.links.requests[which][2])
 
 
 # -- a link that dies --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sent", [KEYED, KEYED_IN_BODY], ids=["header", "body"])
-def test_a_keyed_append_is_retried_until_its_owner_is_back(lane: OneLane, sent: bytes) -> None:
+def test_a_keyed_append_is_retried_until_its_owner_is_back(lane: OneConnection, sent: bytes) -> None:
     lane.receive(sent, append(HOME))
     assert _remote_request(lane).retried_after_ms == 0
     _answer(lane, None)
     for n, outcome in enumerate((NEVER_SENT, NEVER_SENT, None), 1):
         lane.one.pass_time(AGAIN_MS)
-        assert len(lane.links.asked) == 1 + n
+        assert len(lane.links.requests) == 1 + n
         assert n * AGAIN_MS <= _remote_request(lane).retried_after_ms <= n * AGAIN_MS + 1
         _answer(lane, outcome)
         assert lane.wire.written == b""
@@ -71,10 +71,10 @@ def test_a_keyed_append_is_retried_until_its_owner_is_back(lane: OneLane, sent: 
     lane.settle()
     assert lane.wire.written.count(b"HTTP/1.1 200 OK") == 2
     lane.one.pass_time(10_000)
-    assert len(lane.links.asked) == 5
+    assert len(lane.links.requests) == 5
 
 
-def test_retries_end_when_the_owner_stays_away(lane: OneLane) -> None:
+def test_retries_end_when_the_owner_stays_away(lane: OneConnection) -> None:
     lane.receive(KEYED)
     _answer(lane, None)
     for _ in range(int(RETRY_SECONDS_MAX / RETRY_SECONDS) + 1):
@@ -83,26 +83,26 @@ def test_retries_end_when_the_owner_stays_away(lane: OneLane) -> None:
         _answer(lane, NEVER_SENT)
     assert _status(lane) == 504
     assert "same idempotency key" in _error(lane)["message"]
-    call_count = len(lane.links.asked)
+    call_count = len(lane.links.requests)
     lane.one.pass_time(10_000)
-    assert len(lane.links.asked) == call_count
+    assert len(lane.links.requests) == call_count
 
 
-def test_retries_end_when_the_client_disconnects_or_the_process_drains(lane: OneLane) -> None:
+def test_retries_end_when_the_client_disconnects_or_the_process_drains(lane: OneConnection) -> None:
     timers = lane.one.loop.timer_count
     lane.receive(KEYED)
     _answer(lane, None)
     assert lane.one.loop.timer_count == timers + 1
     lane.dispatch.is_draining = True
-    lane.lane.drain()
+    lane.connection.drain()
     assert _status(lane) == 504
     assert lane.one.loop.timer_count == timers
 
-    other = OneLane()
+    other = OneConnection()
     timers = other.one.loop.timer_count
     other.receive(KEYED)
     _answer(other, None)
-    other.lane.connection_lost(None)
+    other.connection.connection_lost(None)
     assert other.one.loop.timer_count == timers
     assert other.wire.written == b""
 
@@ -124,7 +124,7 @@ def test_retries_end_when_the_client_disconnects_or_the_process_drains(lane: One
     ],
 )
 def test_a_lost_link_leaves_writes_in_doubt_and_reads_unavailable(
-    lane: OneLane, sent: bytes, status: int, text: str
+    lane: OneConnection, sent: bytes, status: int, text: str
 ) -> None:
     lane.receive(sent)
     _answer(lane, None)
@@ -136,30 +136,30 @@ def test_a_lost_link_leaves_writes_in_doubt_and_reads_unavailable(
 
 
 @pytest.mark.parametrize("sent", [KEYED, append(AWAY), request("DELETE", f"/v0/topics/{AWAY}", b"")])
-def test_a_request_that_was_never_sent_is_503_at_once(lane: OneLane, sent: bytes) -> None:
+def test_a_request_that_was_never_sent_is_503_at_once(lane: OneConnection, sent: bytes) -> None:
     lane.receive(sent)
     _answer(lane, NEVER_SENT)
     assert (_status(lane), _error(lane)["code"]) == (503, "not_ready")
 
 
-def test_a_large_body_is_sent_separately_on_each_attempt_and_read_for_its_key(lane: OneLane) -> None:
+def test_a_large_body_is_sent_separately_on_each_attempt_and_read_for_its_key(lane: OneConnection) -> None:
     body = b'{"records":[{"data":"%b"}],"idempotency_key":"k"}' % (b"x" * LARGE_PAYLOAD_BYTES)
     lane.receive(request("POST", f"/v0/topics/{AWAY}", body))
     for _ in range(2):
         assert (_remote_request(lane).body, lane.links.bodies[-1]) == (b"", body)
         _answer(lane, None)
         lane.one.pass_time(AGAIN_MS)
-    assert len(lane.links.asked) == 3
+    assert len(lane.links.requests) == 3
 
 
-def _receive_in_two(lane: OneLane, topic: str, body: bytes) -> None:
+def _receive_in_two(lane: OneConnection, topic: str, body: bytes) -> None:
     """Send head and body separately, as a socket delivers a large request."""
     sent = request("POST", f"/v0/topics/{topic}", body)
     lane.receive(sent[: -len(body)])
     lane.receive(body)
 
 
-def test_a_shared_body_is_sent_on_each_attempt_and_read_for_its_key(lane: OneLane) -> None:
+def test_a_shared_body_is_sent_on_each_attempt_and_read_for_its_key(lane: OneConnection) -> None:
     body = b'{"records":[{"data":"%b"}],"idempotency_key":"k"}' % (b"x" * SHARED_BYTES_MIN)
     _receive_in_two(lane, AWAY, body)
     for _ in range(2):
@@ -168,22 +168,22 @@ def test_a_shared_body_is_sent_on_each_attempt_and_read_for_its_key(lane: OneLan
         assert (_remote_request(lane).body, body_part.content()) == (b"", body)
         _answer(lane, None)
         lane.one.pass_time(AGAIN_MS)
-    assert len(lane.links.asked) == 3
+    assert len(lane.links.requests) == 3
     unkeyed = body.replace(b"idempotency_key", b"node")
-    other = OneLane()
+    other = OneConnection()
     _receive_in_two(other, AWAY, unkeyed)
     _answer(other, None)
     assert _status(other) == 504
 
 
-def test_a_large_body_for_this_shard_is_not_shared(lane: OneLane) -> None:
+def test_a_large_body_for_this_shard_is_not_shared(lane: OneConnection) -> None:
     body = b'{"records":[{"data":"%b"}]}' % (b"x" * SHARED_BYTES_MIN)
     _receive_in_two(lane, HOME, body)
-    assert lane.links.asked == []
+    assert lane.links.requests == []
     assert _error(lane)["code"] == "record_too_large"
 
 
-def test_a_body_for_the_supervisor_is_refused_by_the_worker(lane: OneLane) -> None:
+def test_a_body_for_the_supervisor_is_refused_by_the_worker(lane: OneConnection) -> None:
     for size in (10, LARGE_PAYLOAD_BYTES):
         lane.receive(request("GET", "/v0/topics", b"x" * size))
         answer = lane.wire.take().partition(b"\r\n\r\n")[2]
@@ -198,7 +198,7 @@ def test_a_body_for_the_supervisor_is_refused_by_the_worker(lane: OneLane) -> No
 class Peer:
     """Another process that sends requests to this one, over a link whose wire the test holds."""
 
-    def __init__(self, lane: OneLane, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, lane: OneConnection, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("shared.ipc.link.asyncio.get_running_loop", lambda: lane.one.loop)
         self.link = Link(lambda kind, payload, request: lane.dispatch.answer_link(payload, request))
         self.wire = RecordingTransport()
@@ -226,7 +226,7 @@ class Peer:
 
 
 @pytest.fixture
-def peer(lane: OneLane, monkeypatch: pytest.MonkeyPatch) -> Peer:
+def peer(lane: OneConnection, monkeypatch: pytest.MonkeyPatch) -> Peer:
     return Peer(lane, monkeypatch)
 
 
@@ -251,7 +251,7 @@ def test_a_separate_body_belongs_to_the_next_request(peer: Peer) -> None:
 
 
 def test_the_owner_applies_the_prefixes_of_a_key_to_names_in_a_body(peer: Peer) -> None:
-    keyed = OneLane(keys=f"key-of-an-owner::{AWAY}|orders.")
+    keyed = OneConnection(keys=f"key-of-an-owner::{AWAY}|orders.")
     body = b'{"dead_letter":"private"}'
     sent = request("PUT", f"/v0/topics/{AWAY}", body, "authorization: Bearer key-of-an-owner")
     keyed.receive(sent)
@@ -264,7 +264,7 @@ def test_the_owner_applies_the_prefixes_of_a_key_to_names_in_a_body(peer: Peer) 
     assert (answer[0], answer[2]["error"]["detail"]) == (403, {"field": "dead_letter", "topic": "private"})
 
 
-def test_a_retry_after_the_window_of_its_key_is_in_doubt_and_not_applied(lane: OneLane, peer: Peer) -> None:
+def test_a_retry_after_the_window_of_its_key_is_in_doubt_and_not_applied(lane: OneConnection, peer: Peer) -> None:
     lane.one.put(HOME, idempotency_window_ms=300)
     peer.request("append", b'{"records":[{"data":1}]}', "k", retried_after_ms=300)
     answer = peer.answer()
@@ -277,7 +277,7 @@ def test_a_retry_after_the_window_of_its_key_is_in_doubt_and_not_applied(lane: O
     assert answer[0] == 200
 
 
-def test_a_wait_ends_when_the_requesting_process_cancels_it_or_disconnects(lane: OneLane, peer: Peer) -> None:
+def test_a_wait_ends_when_the_requesting_process_cancels_it_or_disconnects(lane: OneConnection, peer: Peer) -> None:
     timers = lane.one.loop.timer_count
     wait = b'{"from_seq":1,"wait_ms":30000}'
     peer.request("diff", wait)
@@ -293,10 +293,10 @@ def test_a_wait_ends_when_the_requesting_process_cancels_it_or_disconnects(lane:
     assert lane.one.topic(HOME).waiters is None
 
 
-def test_an_open_stream_is_not_cancelled_until_its_client_disconnects(lane: OneLane) -> None:
+def test_an_open_stream_is_not_cancelled_until_its_client_disconnects(lane: OneConnection) -> None:
     wid = lane.dispatch.streams.ids.make(1, bytes(16))
     lane.receive(request("GET", f"/v0/watch/{wid}", b""))
-    (link_call,) = lane.links.questions
+    (link_call,) = lane.links.calls
     assert link_call.on_part is not None
     link_call.on_part(b"content-type: text/event-stream\r\n")
     assert not link_call.is_wait_cancelled
@@ -309,7 +309,7 @@ def test_an_open_stream_is_not_cancelled_until_its_client_disconnects(lane: OneL
     assert not lane.connections
 
 
-def test_a_wait_ends_when_its_owner_drains(lane: OneLane, peer: Peer) -> None:
+def test_a_wait_ends_when_its_owner_drains(lane: OneConnection, peer: Peer) -> None:
     peer.request("diff", b'{"from_seq":1,"wait_ms":30000}')
     lane.dispatch.drain()
     # The requesting process may stop too, and then cancels the wait itself.
@@ -323,7 +323,7 @@ def test_a_wait_ends_when_its_owner_drains(lane: OneLane, peer: Peer) -> None:
 
 
 def test_an_unexpected_error_closes_the_connection_of_the_client(
-    lane: OneLane, peer: Peer, monkeypatch: pytest.MonkeyPatch
+    lane: OneConnection, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(operation: str, call: Any) -> None:
         raise ZeroDivisionError
@@ -342,14 +342,14 @@ def test_an_unexpected_error_closes_the_connection_of_the_client(
 # -- at the client ------------------------------------------------------------------------------------------
 
 
-def test_a_client_that_disconnects_cancels_its_remote_wait(lane: OneLane) -> None:
+def test_a_client_that_disconnects_cancels_its_remote_wait(lane: OneConnection) -> None:
     lane.receive(diff(AWAY, b'{"wait_ms":30000}'))
-    assert not lane.links.questions[0].is_wait_cancelled
-    lane.lane.connection_lost(None)
-    assert lane.links.questions[0].is_wait_cancelled
+    assert not lane.links.calls[0].is_wait_cancelled
+    lane.connection.connection_lost(None)
+    assert lane.links.calls[0].is_wait_cancelled
 
 
-def test_a_response_has_one_content_type(lane: OneLane) -> None:
+def test_a_response_has_one_content_type(lane: OneConnection) -> None:
     lane.receive(request("GET", "/v0/metrics", b""))
     _answer(lane, encode_answer(200, b"content-type: text/plain\r\n", [b"x 1\n"]))
     assert lane.wire.written.count(b"content-type: ") == 1
@@ -357,10 +357,10 @@ def test_a_response_has_one_content_type(lane: OneLane) -> None:
 
 
 def test_the_requests_in_flight_of_a_key_are_bounded() -> None:
-    lane = OneLane(keys="a-key-of-16-chars,b-key-of-16-chars", max_inflight_per_key=2)
+    lane = OneConnection(keys="a-key-of-16-chars,b-key-of-16-chars", max_inflight_per_key=2)
     a, b = (f"authorization: Bearer {one}-key-of-16-chars" for one in "ab")
     lane.receive(*(append(AWAY, n, a) for n in range(3)), append(AWAY, 1, b))
-    assert len(lane.links.asked) == 3
+    assert len(lane.links.requests) == 3
     for which in range(3):
         _answer(lane, encode_answer(200, b"", [b"{}"]), which)
     first, second, refused, fourth = lane.wire.written.split(b"HTTP/1.1 ")[1:]
@@ -409,24 +409,24 @@ class MovableConnection:
 
     def __init__(self, seconds: float = 2.0, sent: bytes = append(AWAY)) -> None:
         self.sender = FakeConnectionSender()
-        self.lane = OneLane(postman=self.sender)
+        self.connection = OneConnection(postman=self.sender)
         self.wire = MovableTransport()
-        self.lane.wire = self.wire
-        self.lane.lane.connection_made(self.wire)
+        self.connection.wire = self.wire
+        self.connection.connection.connection_made(self.wire)
         for _ in range(WINDOW_REQUESTS):
-            self.lane.receive(sent)
+            self.connection.receive(sent)
             self.answer()
-        self.lane.one.pass_time(int(seconds * 1000))
+        self.connection.one.pass_time(int(seconds * 1000))
         self.wire.take()
 
     def answer(self) -> None:
-        _answer(self.lane, encode_answer(200, b"", [b"{}"]))
+        _answer(self.connection, encode_answer(200, b"", [b"{}"]))
 
     @property
     def stays(self) -> bool:
-        call_count = len(self.lane.links.asked)
-        self.lane.receive(append(AWAY))
-        if len(self.lane.links.asked) > call_count:
+        call_count = len(self.connection.links.requests)
+        self.connection.receive(append(AWAY))
+        if len(self.connection.links.requests) > call_count:
             assert self.sender.sent == []
             assert not self.wire.is_aborted
             return True
@@ -439,14 +439,14 @@ def test_a_connection_moves_with_its_next_request() -> None:
     assert connection.sender.sent == [(1, append(AWAY))]
     assert connection.wire.is_aborted
     assert connection.wire.written == b""
-    assert connection.lane.dispatch.moved_count == 1
-    assert connection.lane.connections == set()
+    assert connection.connection.dispatch.moved_count == 1
+    assert connection.connection.connections == set()
 
 
 def test_a_connection_with_chunked_bodies_moves_too() -> None:
     chunked = request_bytes("POST", f"/v0/topics/{AWAY}", b'{"records":[{"data":1}]}', is_chunked=True)
     connection = MovableConnection(sent=chunked)
-    connection.lane.receive(chunked)
+    connection.connection.receive(chunked)
     assert connection.sender.sent == [(1, chunked)]
 
 
@@ -456,11 +456,11 @@ def test_a_connection_stays_while_output_or_a_call_is_pending() -> None:
     assert connection.stays
     connection.wire.unsent = 0
     # One request is in flight now.
-    connection.lane.one.pass_time(2000)
+    connection.connection.one.pass_time(2000)
     assert connection.stays
     connection.answer()
-    _answer(connection.lane, encode_answer(200, b"", [b"{}"]), -2)
-    connection.lane.receive(append(AWAY)[:20])
+    _answer(connection.connection, encode_answer(200, b"", [b"{}"]), -2)
+    connection.connection.receive(append(AWAY)[:20])
     assert connection.sender.sent == [(1, append(AWAY)[:20])]
 
 
@@ -472,29 +472,29 @@ def test_a_connection_stays_when_the_other_shard_rejects_it_and_retries_after_a_
     connection.sender.accepts = True
     assert connection.stays
     connection.answer()
-    connection.lane.one.pass_time(1000)
+    connection.connection.one.pass_time(1000)
     assert not connection.stays
 
 
 def test_a_connection_stays_in_its_first_second_and_during_a_drain() -> None:
     assert MovableConnection(seconds=0.9).stays
     connection = MovableConnection()
-    connection.lane.dispatch.is_draining = True
+    connection.connection.dispatch.is_draining = True
     assert connection.stays
 
 
 def test_a_connection_stays_during_a_request_that_was_partly_read() -> None:
     connection = MovableConnection(seconds=0.5)
-    connection.lane.receive(append(AWAY)[:20])
-    connection.lane.one.pass_time(1000)
-    connection.lane.receive(append(AWAY)[20:])
+    connection.connection.receive(append(AWAY)[:20])
+    connection.connection.one.pass_time(1000)
+    connection.connection.receive(append(AWAY)[20:])
     assert connection.sender.sent == []
     connection.answer()
     assert not connection.stays
 
 
 def test_a_refusal_names_the_shard() -> None:
-    lane = OneLane()
+    lane = OneConnection()
     lane.receive(look(AWAY))
     _answer(lane, NEVER_SENT)
     assert _error(lane)["detail"] == {"shard": 1, "retry_after_ms": 1000}

@@ -113,7 +113,7 @@ def session_of(worker: Capped) -> str:
 def test_a_checked_request_goes_to_the_supervisor_and_its_answer_to_the_client(worker: Capped) -> None:
     body = json.dumps({"topics": {HOME: {}, AWAY: {"tail": True}}}).encode()
     worker.receive(request("POST", "/v0/watch?lenient=1", body))
-    ((peer, kind, payload, on_answer),) = worker.links.asked
+    ((peer, kind, payload, on_answer),) = worker.links.requests
     assert (peer, kind) == (SUPERVISOR, LinkKind.CREATE_SESSION)
     assert payload == encoded_request(HOME, AWAY, from_seqs=[0, None], bytes_max=262_144, is_lenient=True)
     on_answer(encode_answer(429, b"retry-after: 1\r\n", [b'{"as":"it is"}']))
@@ -123,7 +123,7 @@ def test_a_checked_request_goes_to_the_supervisor_and_its_answer_to_the_client(w
 @pytest.mark.parametrize("answer", NO_ANSWERS)
 def test_a_session_request_without_a_supervisor_is_503(worker: Capped, answer: bytes | None) -> None:
     worker.receive(request("POST", "/v0/watch", json.dumps({"topics": {HOME: {}}}).encode()))
-    worker.links.asked[0][3](answer)
+    worker.links.requests[0][3](answer)
     ((status, body),) = worker.responses()
     assert (status, body["error"]["code"]) == (503, "not_ready")
 
@@ -131,7 +131,7 @@ def test_a_session_request_without_a_supervisor_is_503(worker: Capped, answer: b
 def test_a_refused_request_does_not_reach_the_supervisor(worker: Capped) -> None:
     worker.receive(request("POST", "/v0/watch", b'{"topics":{}}'))
     assert worker.responses()[0][0] == 400
-    assert worker.links.asked == []
+    assert worker.links.requests == []
 
 
 def test_a_created_or_refused_session_ends_its_reservation(worker: Capped) -> None:
@@ -147,7 +147,7 @@ def test_a_created_or_refused_session_ends_its_reservation(worker: Capped) -> No
 def test_topics_of_another_shard_are_looked_up_in_one_request(worker: Capped) -> None:
     others = [AWAY]
     answer = make(worker, encoded_request(HOME, *others))
-    ((peer, kind, payload, on_heads),) = worker.links.asked
+    ((peer, kind, payload, on_heads),) = worker.links.requests
     assert (peer, kind, payload) == ("1", LinkKind.TOPIC_HEADS, _pack([(name, None) for name in others]))
     assert answer.answers == []
     on_heads(_pack([[9, 4, 77]]))
@@ -159,10 +159,10 @@ def test_topics_of_another_shard_are_looked_up_in_one_request(worker: Capped) ->
 
 def test_a_topic_that_another_shard_does_not_have_is_404(worker: Capped) -> None:
     answer = make(worker, encoded_request(HOME, AWAY))
-    worker.links.asked[0][3](_pack([None]))
+    worker.links.requests[0][3](_pack([None]))
     assert (answer.status, answer.json["error"]["code"]) == (404, "topic_not_found")
     lenient = make(worker, encoded_request(HOME, AWAY, is_lenient=True))
-    worker.links.asked[1][3](_pack([None]))
+    worker.links.requests[1][3](_pack([None]))
     worker.settle()
     assert list(lenient.json["topics"]) == [HOME]
 
@@ -170,12 +170,12 @@ def test_a_topic_that_another_shard_does_not_have_is_404(worker: Capped) -> None
 @pytest.mark.parametrize("answer", NO_ANSWERS)
 def test_a_shard_that_does_not_answer_is_named(worker: Capped, answer: bytes | None) -> None:
     session_answer = make(worker, encoded_request(HOME, AWAY))
-    worker.links.asked[0][3](answer)
+    worker.links.requests[0][3](answer)
     assert (session_answer.status, session_answer.json["error"]["detail"]["shard"]) == (503, 1)
     worker.other_slot.state = WorkerState.REPLAYING
     session_answer = make(worker, encoded_request(HOME, AWAY))
     assert (session_answer.status, session_answer.json["error"]["detail"]["shard"]) == (503, 1)
-    assert len(worker.links.asked) == 1
+    assert len(worker.links.requests) == 1
     assert (worker.own_slot.watch_sessions, worker.own_slot.watch_session_grants_total) == (0, 2)
 
 
@@ -184,15 +184,15 @@ def test_a_shard_that_does_not_answer_is_named(worker: Capped, answer: bytes | N
 
 def request_permit(worker: Capped, call: StreamCall) -> Any:
     """Request the stream; return the callback for the answer of the supervisor."""
-    worker.links.asked.clear()
+    worker.links.requests.clear()
     worker.dispatch.streams.opener.open(call, None)
-    ((peer, kind, payload, on_permit),) = worker.links.asked
+    ((peer, kind, payload, on_permit),) = worker.links.requests
     assert (peer, kind, payload) == (SUPERVISOR, LinkKind.ENTER_STREAM, _pack([worker.own_slot.pid, ""]))
     return on_permit
 
 
 def returned_permits(worker: Capped) -> int:
-    return sum(kind is LinkKind.LEAVE_STREAM for _, kind, _, _ in worker.links.asked)
+    return sum(kind is LinkKind.LEAVE_STREAM for _, kind, _, _ in worker.links.requests)
 
 
 def test_a_stream_is_counted_before_it_opens_and_its_permit_returned_when_it_ends(worker: Capped) -> None:

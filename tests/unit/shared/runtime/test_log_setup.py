@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from shared.runtime.log_setup import fields, redact, set_up_logging
-from tests.harness.logging_state import logging_as_it_was
+from tests.harness.logging_state import preserve_logging
 
 SECRET = "hush-hush-hush"
 
@@ -24,7 +24,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture(autouse=True)
 def _logging_as_it_was() -> Iterator[None]:
-    with logging_as_it_was():
+    with preserve_logging():
         yield
 
 

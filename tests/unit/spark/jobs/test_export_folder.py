@@ -9,12 +9,12 @@ from shared.runtime.clock import SystemClock
 from spark.errors import SourceError
 from spark.jobs.export import commit
 from spark.jobs.export_folder import ExportFolder, ExportManifest, FolderBusy, TopicExport
-from tests.harness.mortal_folder import Death, MortalFolder
+from tests.harness.mortal_folder import ProcessDeath, DyingFolder
 
 TOPICS = ("orders", "clicks")
 
 
-def write_run(folder: MortalFolder, head: int, spark_dies: bool = False) -> ExportManifest | None:
+def write_run(folder: DyingFolder, head: int, spark_dies: bool = False) -> ExportManifest | None:
     """What an export does, with files in which there are the seqs of their records, in the place of Spark."""
     target = ExportFolder(folder)
     with target.only_writer():
@@ -28,7 +28,7 @@ def write_run(folder: MortalFolder, head: int, spark_dies: bool = False) -> Expo
                 day.mkdir(parents=True, exist_ok=True)
                 (day / f"part-{part}-{head}.parquet").write_text(json.dumps(list(seqs)))
                 if spark_dies:
-                    raise Death
+                    raise ProcessDeath
             exported[topic] = TopicExport(7, start, head, head - start)
         return commit(target, last, exported, SystemClock())
 
@@ -48,7 +48,7 @@ def up_to(head: int) -> dict[str, list[int]]:
 
 
 def changes_of_a_run(root: Path) -> int:
-    folder = MortalFolder(root)
+    folder = DyingFolder(root)
     write_run(folder, 10)
     return folder.change_count
 
@@ -58,18 +58,18 @@ def test_a_run_that_dies_anywhere_leaves_no_record_twice_and_the_next_has_them_a
     assert count > 10
     for dies_at in range(count):
         root = tmp_path / str(dies_at)
-        write_run(MortalFolder(root), 10)
-        with pytest.raises(Death):
-            write_run(MortalFolder(root, dies_at), 20)
+        write_run(DyingFolder(root), 10)
+        with pytest.raises(ProcessDeath):
+            write_run(DyingFolder(root, dies_at), 20)
         for seqs in rows(root).values():
             assert len(seqs) == len(set(seqs))
-        target = ExportFolder(MortalFolder(root))
+        target = ExportFolder(DyingFolder(root))
         last = target.last()
         assert last is not None
         named = {name for one in (target._manifest(run) for run in target._runs()) for name in one.files}
         placed = {name for name, _ in target.folder.files("") if name.startswith("topic=")}
         assert placed <= named, dies_at
-        write_run(MortalFolder(root), 30)
+        write_run(DyingFolder(root), 30)
         assert rows(root) == up_to(30), dies_at
         named = {name for one in target.manifests() for name in one.files}
         assert named == {name for name, _ in target.folder.files("") if name.startswith("topic=")}
@@ -80,38 +80,38 @@ def test_settling_may_die_too(tmp_path: Path) -> None:
     for dies_at in range(changes_of_a_run(tmp_path / "counted")):
         root = tmp_path / str(dies_at)
         # Behind the manifest, in front of the first file.
-        with pytest.raises(Death):
-            write_run(MortalFolder(root, 3), 10)
+        with pytest.raises(ProcessDeath):
+            write_run(DyingFolder(root, 3), 10)
         try:
-            ExportFolder(MortalFolder(root, dies_at)).settle()
-        except Death:
+            ExportFolder(DyingFolder(root, dies_at)).settle()
+        except ProcessDeath:
             # A run whose files are not all in place is not listed.
-            runs = ExportFolder(MortalFolder(root)).manifests()
+            runs = ExportFolder(DyingFolder(root)).manifests()
             assert not runs or rows(root) == up_to(10)
             assert all(len(seqs) == len(set(seqs)) for seqs in rows(root).values())
-            ExportFolder(MortalFolder(root)).settle()
+            ExportFolder(DyingFolder(root)).settle()
             assert rows(root) == up_to(10)
         else:
             break
     else:
         pytest.fail("it never came to its end")
-    ExportFolder(MortalFolder(root)).settle()
+    ExportFolder(DyingFolder(root)).settle()
     assert rows(root) == up_to(10)
 
 
 def test_what_spark_left_half_is_thrown_away(tmp_path: Path) -> None:
-    write_run(MortalFolder(tmp_path), 10)
-    with pytest.raises(Death):
-        write_run(MortalFolder(tmp_path), 20, spark_dies=True)
+    write_run(DyingFolder(tmp_path), 10)
+    with pytest.raises(ProcessDeath):
+        write_run(DyingFolder(tmp_path), 20, spark_dies=True)
     assert rows(tmp_path) == up_to(10)
-    write_run(MortalFolder(tmp_path), 15)
+    write_run(DyingFolder(tmp_path), 15)
     assert rows(tmp_path) == up_to(15)
 
 
 def test_two_jobs_do_not_write_to_one_folder(tmp_path: Path) -> None:
-    with ExportFolder(MortalFolder(tmp_path)).only_writer(), pytest.raises(FolderBusy, match="another job"):
-        write_run(MortalFolder(tmp_path), 10)
-    write_run(MortalFolder(tmp_path), 10)
+    with ExportFolder(DyingFolder(tmp_path)).only_writer(), pytest.raises(FolderBusy, match="another job"):
+        write_run(DyingFolder(tmp_path), 10)
+    write_run(DyingFolder(tmp_path), 10)
 
 
 @pytest.mark.parametrize(
@@ -119,8 +119,8 @@ def test_two_jobs_do_not_write_to_one_folder(tmp_path: Path) -> None:
     [("{", "0000001.json: invalid manifest: "), ('"version": 2', "0000001.json: version must be 1, got 2")],
 )
 def test_a_manifest_that_is_not_ours_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
-    write_run(MortalFolder(tmp_path), 10)
+    write_run(DyingFolder(tmp_path), 10)
     manifest = tmp_path / "_manifest" / "0000001.json"
     manifest.write_text(text if text == "{" else manifest.read_text().replace('"version": 1', text, 1))
     with pytest.raises(SourceError, match=sentence):
-        ExportFolder(MortalFolder(tmp_path)).last()
+        ExportFolder(DyingFolder(tmp_path)).last()

@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from tests.harness.one_shard import OneShard, Told
+from tests.harness.one_shard import OneShard, RecordedReply
 from topicsd.log import control_frame
 from topicsd.stream.sessions.sessions import (
     ENDED_PER_TURN_MAX,
@@ -36,7 +36,7 @@ class Home:
         self.sessions = Sessions(self.one.shard.state, self.one.loop)
 
     def make(self, number: int = 1, name: str = "orders") -> Session:
-        reply = Told()
+        reply = RecordedReply()
         definition = control_frame.SessionFrame(
             number.to_bytes(16), "", [name], [5], [7], limit=256, heartbeat_ms=15_000
         )
