@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.harness import tally
 from tests.harness.everything import Everything, build
 
 
@@ -28,7 +27,7 @@ def quiet_log() -> Iterator[None]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    lines = tally.summary()
+    lines = attempts.summary()
     if lines:
         terminalreporter.section("sweeps")
         for line in lines:

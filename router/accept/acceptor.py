@@ -1,7 +1,8 @@
 """An acceptor: the process that accepts connections, reads request lines and hands over.
 
 An acceptor passes a connection that no worker answers to the supervisor, in the same way as it hands others
-to workers. With `TOPICS_FRONTS=1` the supervisor is the acceptor, with the same `AcceptLoop` and `ConnectionRouter`.
+to workers. With `TOPICS_FRONTS=1` the supervisor is the acceptor, with the same `AcceptLoop` and
+`ConnectionRouter`.
 
 E1  An acceptor owns nothing: its listening sockets and the channels to the workers belong to the supervisor,
     and it may die at any moment. Only the connections that it was reading are lost then.

@@ -14,7 +14,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
-from router.control.control import JSON_TYPE, METRICS_TYPE, ControlEndpoints, ControlAnswer, refusal_answer
+from router.control.control import JSON_TYPE, METRICS_TYPE, ControlAnswer, ControlEndpoints, refusal_answer
 from shared.contract.api_keys import ApiKeys
 from shared.contract.endpoints import Match, refuse_body, refuse_parameters, resolve
 from shared.contract.errors import INVALID_REQUEST, NOT_IMPLEMENTED, Refusal

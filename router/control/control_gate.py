@@ -28,6 +28,7 @@ from router.control.control_app import HAS_BODY, ControlApp, ControlHandler
 from shared.contract.errors import REQUEST_TIMEOUT, SHUTTING_DOWN, Refusal
 from shared.http.answer import closing_refusal
 from shared.http.body import CONTINUE, Body, DroppedSink, body_of, refuse_coding
+from shared.http.client_speed import CLIENT_TIMEOUT_SECONDS, IDLE_SECONDS, Outflow, is_too_slow
 from shared.http.head import (
     Fields,
     RequestLine,
@@ -38,7 +39,6 @@ from shared.http.head import (
     refuse_unfinished,
 )
 from shared.http.http2_preface import is_http2
-from shared.http.pace import IDLE_SECONDS, CLIENT_TIMEOUT_SECONDS, Outflow, is_too_slow
 
 HEAD_SECONDS: Final = CLIENT_TIMEOUT_SECONDS
 LINGER_SECONDS: Final = 1.0

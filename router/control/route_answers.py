@@ -16,7 +16,7 @@ from router.control.route_registry import RouteRegistry
 from router.control.topic_list import ListPage, ListQuery, list_page
 from shared.contract.errors import ROUTER_NOT_FOUND, Refusal
 from shared.contract.names import is_route_name, refuse_route_name, refuse_topic_name
-from shared.contract.route_rule import RouteRule, RouteQuery, RouteStatus, TopicDeletion
+from shared.contract.route_rule import RouteQuery, RouteRule, RouteStatus, TopicDeletion
 from shared.runtime.clock import Clock
 
 ROUTER: Final = "router"

@@ -36,9 +36,9 @@ from shared.contract.errors import IN_DOUBT, NOT_READY, TOPIC_NOT_FOUND, Refusal
 from shared.contract.names import topic_id
 from shared.contract.route_rule import (
     DeleteRoute,
-    RouteRule,
-    RouteQuery,
     PutRoute,
+    RouteQuery,
+    RouteRule,
     RouteStatus,
     TopicDeletion,
     decode_route_status,
@@ -196,7 +196,9 @@ class RouteRegistry:
         # If a client deletes the source now, the shard that is to keep the route finds it missing.
         source_epoch = 0 if source is None else source["epoch"]
         shard = self.graph.shard_of(rule)
-        answer = await self._ask(shard, LinkKind.PUT_ROUTE, encode_route_message(PutRoute(rule, source_epoch)))
+        answer = await self._ask(
+            shard, LinkKind.PUT_ROUTE, encode_route_message(PutRoute(rule, source_epoch))
+        )
         if answer is None:
             return _in_doubt(shard)
         return decode_route_status(self._body(shard, answer))

@@ -104,7 +104,9 @@ class ApiKeys:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def check(self, authorization: bytes | None, scopes: frozenset[str], name: str) -> ApiKey | Refusal | None:
+    def check(
+        self, authorization: bytes | None, scopes: frozenset[str], name: str
+    ) -> ApiKey | Refusal | None:
         """Check the value of an `Authorization` field as `check_sent` does."""
         return self.check_sent(sent_key_of(authorization), scopes, name)
 

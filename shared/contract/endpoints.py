@@ -99,7 +99,9 @@ _DECLARATIONS: Final[tuple[Endpoint, ...]] = (
     Endpoint("GET", "/v0/routers/:router", "router_state", _scopes("read"), is_data=False),
     Endpoint("DELETE", "/v0/routers/:router", "delete_router", _scopes("delete"), is_data=False),
     Endpoint("POST", "/v0/watch", "create_watch", _scopes("read"), is_data=True),
-    Endpoint("GET", "/v0/watch/:wid", "watch", _scopes("read"), is_data=True, is_stream=True, takes_token=True),
+    Endpoint(
+        "GET", "/v0/watch/:wid", "watch", _scopes("read"), is_data=True, is_stream=True, takes_token=True
+    ),
     Endpoint("GET", "/v0/ws", "web_socket", _scopes(""), is_data=True, takes_token=True, is_upgrade=True),
     Endpoint("GET", "/", "about", _scopes(""), is_data=False, is_open=True),
     Endpoint("GET", "/v0", "about", _scopes(""), is_data=False, is_open=True),

@@ -17,7 +17,7 @@ import pytest
 from tests.contract.test_hostile import CHUNKS, ENDLESS, HEADS, LENGTH, LINES, RECORDS
 from tests.harness.raw_client import RawClient, request_bytes
 from tests.harness.whole_server import WholeServer
-from topicsd.http.http1.affinity import WINDOW_REQUESTS, MOVE_INTERVAL_SECONDS
+from topicsd.http.http1.affinity import MOVE_INTERVAL_SECONDS, WINDOW_REQUESTS
 
 TOO_MUCH = 64 << 10
 

@@ -10,7 +10,12 @@ import pytest
 from tests.harness.http_server import HttpServer
 from tests.harness.raw_client import RawClient, request_bytes
 from tests.harness.ws_client import BINARY, CLOSE, PING, PONG, TEXT, Closed, WsClient, masked
-from topicsd.http.websocket.connection import EMPTY_FRAMES_MAX, PING_SECONDS, PONG_SECONDS, WebSocketConnection
+from topicsd.http.websocket.connection import (
+    EMPTY_FRAMES_MAX,
+    PING_SECONDS,
+    PONG_SECONDS,
+    WebSocketConnection,
+)
 from topicsd.stream.event_stream import PAUSED_SECONDS_MAX
 
 pytestmark = pytest.mark.http1
@@ -249,7 +254,9 @@ def test_a_client_that_goes_without_a_word_is_forgotten(server: HttpServer, lane
             path = f"/v0/topics/{name}"
             assert writer.ask("POST", path, b'{"records":[{"data":1}]}').status == 200
             for _ in range(1000):
-                if not server.run(lambda: [one for one in server.connections if isinstance(one, WebSocketConnection)]):
+                if not server.run(
+                    lambda: [one for one in server.connections if isinstance(one, WebSocketConnection)]
+                ):
                     break
             else:
                 raise AssertionError(f"after {leave}: {server.connections}")

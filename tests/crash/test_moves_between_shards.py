@@ -13,7 +13,7 @@ import pytest
 
 from tests.harness.crash_sweep import DEEP
 from tests.harness.memory_disk import MemoryDisk
-from tests.harness.move_stage import Again, TransferShards
+from tests.harness.transfer_shards import Again, TransferShards
 from topicsd.service.queues import dead_letters, redrive
 
 QUEUE, DEAD, OTHER = "q0", "d1", "e1"

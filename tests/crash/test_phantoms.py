@@ -13,7 +13,7 @@ import pytest
 
 from tests.harness.one_shard import OneShard
 from topicsd.log.batch_end import BATCH_END_BYTES
-from topicsd.log.frame import LogFrame, FrameDamage, FrameType, Record, encode_frame, parse_frame
+from topicsd.log.frame import FrameDamage, FrameType, LogFrame, Record, encode_frame, parse_frame
 
 PAYLOADS = [b'"phantom %d"' % number for number in range(10, 30)]
 

@@ -1,7 +1,7 @@
 """The power goes, or the process is killed, at every disk call of every script; what was acked is there.
 
-What is checked after each end stands in `tests/harness/judge.py` and `tests/harness/shard_book.py`; what a
-script does, in `tests/harness/shard_scripts.py`.
+What is checked after each end stands in `tests/harness/recovery_check.py` and
+`tests/harness/shard_book.py`; what a script does, in `tests/harness/shard_scripts.py`.
 """
 
 from __future__ import annotations

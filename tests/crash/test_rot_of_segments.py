@@ -11,12 +11,12 @@ from collections.abc import Iterator
 import pytest
 
 from shared.contract.errors import CORRUPT_SEGMENT, Refusal
+from tests.harness.attempts import attempt
 from tests.harness.crash_sweep import DEEP
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
 from tests.harness.shard_book import ShardBook
 from tests.harness.shard_driver import PATHS, ShardRun, empty_disk
-from tests.harness.tally import attempt
 from topicsd.engine.read.fetch import read_now
 from topicsd.engine.requests import ReadRequest
 from topicsd.log.recovery import RecoveryRefused

@@ -15,10 +15,10 @@ import pytest
 from shared.contract.route_rule import RouteRule
 from tests.harness.crash_sweep import without_newest_snapshot
 from tests.harness.faults import MachineGoneError
-from tests.harness.forward_stage import RouteShards
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
 from tests.harness.one_shard import RecordedReply
+from tests.harness.route_shards import RouteShards
 from tests.harness.script_sweep import sweep_kills, sweep_power_cuts
 from topicsd.engine.routes.route import delete_route
 
@@ -91,7 +91,9 @@ class Script:
         stage.pass_time(3000)
         source = stage.data("a")
         assert source == list(range(1, len(source) + 1))
-        assert not is_kept or len(source) >= sum(reply.has_answer and reply.code is None for reply in self.writes)
+        assert not is_kept or len(source) >= sum(
+            reply.has_answer and reply.code is None for reply in self.writes
+        )
         for rule, dest in (("a>b", "b"), ("b>c", "c")):
             assert rule not in routes or stage.data(dest) == source
         copied = stage.data("d") if "d" in stage.shards[0].shard.state.topics else []

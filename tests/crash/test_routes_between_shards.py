@@ -14,9 +14,9 @@ import pytest
 
 from shared.contract.route_rule import RouteRule
 from tests.harness.faults import Fault, MachineGoneError
-from tests.harness.forward_stage import RouteShards
 from tests.harness.memory_disk import MemoryDisk
 from tests.harness.one_shard import OneShard, RecordedReply, record
+from tests.harness.route_shards import RouteShards
 from topicsd.engine.routes.route import RoutePut
 
 WRITES = 8
@@ -92,7 +92,9 @@ class Life:
             stage.pass_time(1500)
         written = stage.data(self.topics[0])
         assert written == sorted(set(written))
-        acked = {number for number, reply in enumerate(self.writes, 1) if reply.has_answer and reply.code is None}
+        acked = {
+            number for number, reply in enumerate(self.writes, 1) if reply.has_answer and reply.code is None
+        }
         assert acked <= set(written)
         for topic in self.topics[1:]:
             assert stage.data(topic) == written, f"{topic} of {self.topics}"

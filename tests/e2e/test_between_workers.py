@@ -21,7 +21,7 @@ import pytest
 from shared.contract.names import topic_id
 from shared.ipc.placement import shard_of
 from tests.harness.raw_client import RawClient
-from tests.harness.served import RunningServer, served
+from tests.harness.running_server import RunningServer, served
 
 pytestmark = pytest.mark.slow
 
@@ -158,7 +158,9 @@ def _peak_bytes(pid: int) -> int:
 # -- in doubt ----------------------------------------------------------------------------------------------
 
 
-def _write(server: RunningServer, keyed: bool, number: int, stop: threading.Event, answers: list[Any]) -> None:
+def _write(
+    server: RunningServer, keyed: bool, number: int, stop: threading.Event, answers: list[Any]
+) -> None:
     with RawClient(server.port) as client:
         client.socket.settimeout(60)
         assert client.ask("GET", f"/v0/topics/{HOME}").status in (200, 404)

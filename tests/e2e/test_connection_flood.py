@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.served import RunningServer, served
+from tests.harness.running_server import RunningServer, served
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.command_run import CommandResult, command_line, environment, run_here
-from topicsd.disk.access import denial_of, user_name, access_problem
+from topicsd.disk.access import access_problem, denial_of, user_name
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import create_data_dir
 
@@ -97,7 +97,7 @@ def test_an_empty_disk_and_an_interrupted_start_are_accepted(tmp_path: Path) -> 
         (tmp_path / name).write_text("")
     ran = serve(tmp_path, "--host=no such host")
     assert "not empty" not in ran.err
-    from topicsd.cli.own_directory import refuse_unusable_directory
+    from topicsd.cli.data_directory import refuse_unusable_directory
 
     refuse_unusable_directory(RealFs(), str(tmp_path))
     refuse_unusable_directory(RealFs(), str(tmp_path / "not there"))

@@ -10,7 +10,7 @@ import pytest
 
 from tests.harness import snippets
 from tests.harness.command_run import PROJECT
-from tests.harness.served import served
+from tests.harness.running_server import served
 from tests.harness.snippets import Snippet, run_snippets, snippets_of
 
 DOCUMENTS = {

@@ -13,7 +13,7 @@ import pytest
 from tests.harness.event_client import H2Events
 from tests.harness.h2_client import H2Client
 from tests.harness.raw_client import RawClient
-from tests.harness.served import served
+from tests.harness.running_server import served
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ from tests.harness.command_run import fingerprint, run_here
 from tests.harness.data_dirs import DIRECTORIES, flip
 from tests.harness.everything import Everything, ask, server
 from tests.harness.everything_fill import Api
-from tests.harness.served import served
+from tests.harness.running_server import served
 from tests.harness.whole_server import name_on
 from topicsd.disk.layout import LAYOUT_NAME
 

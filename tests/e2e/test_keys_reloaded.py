@@ -15,7 +15,7 @@ import pytest
 
 from tests.harness.event_client import EventClient, EventReader, H2Events
 from tests.harness.h2_client import H2Client
-from tests.harness.served import RunningServer, served
+from tests.harness.running_server import RunningServer, served
 
 pytestmark = pytest.mark.slow
 

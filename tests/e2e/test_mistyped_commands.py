@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.command_run import run_here
-from tests.harness.served import served
+from tests.harness.running_server import served
 from tests.unit.router.accept.test_listening import connects
 from topicsd.cli.serve import refuse_interpreter
 from topicsd.offline.command_error import CommandError

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.command_run import run_here
-from topicsd.cli.other_places import cold_dir_problem, port_file_problem
+from topicsd.cli.outside_paths import cold_dir_problem, port_file_problem
 from topicsd.disk.fs import RealFs
 
 FS = RealFs()

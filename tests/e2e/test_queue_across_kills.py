@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from tests.harness.attempts import attempt
 from tests.harness.crash_sweep import DEEP
 from tests.harness.process_ledger import seed_of_this_run
 from tests.harness.queue_clients import LEASE_MS, JobBook, QueueClients
 from tests.harness.raw_client import RawClient
-from tests.harness.tally import attempt
 from tests.harness.whole_server import WholeServer
 
 ROUNDS = 60 if DEEP else 5

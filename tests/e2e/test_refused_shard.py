@@ -16,7 +16,7 @@ from tests.harness.command_run import command_line, environment
 from tests.harness.one_shard import record
 from tests.harness.raw_client import RawClient
 from tests.harness.real_shard import RealShard
-from tests.harness.served import served
+from tests.harness.running_server import served
 from tests.harness.whole_server import name_on
 
 pytestmark = pytest.mark.slow

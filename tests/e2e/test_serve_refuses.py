@@ -11,8 +11,8 @@ import pytest
 
 from shared.settings.settings import Settings
 from tests.harness.command_run import run_command, run_here
-from tests.harness.served import served
-from topicsd.cli.own_directory import open_data_layout, lock_data_dir
+from tests.harness.running_server import served
+from topicsd.cli.data_directory import lock_data_dir, open_data_layout
 from topicsd.cli.serve import is_loopback, refuse_open_access
 from topicsd.disk.dir_lock import DirLock
 from topicsd.disk.fs import RealFs

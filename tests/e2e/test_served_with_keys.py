@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.harness.served import RunningServer, served
+from tests.harness.running_server import RunningServer, served
 
 ALL = "hush-hush-hush-hush-all"
 READER = "hush-hush-hush-hush-reader"

@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
+from tests.harness.attempts import attempt
 from tests.harness.crash_sweep import DEEP
 from tests.harness.process_ledger import Sent, book_of, seed_of_this_run
-from tests.harness.tally import attempt
 from tests.harness.whole_server import WholeServer, nothing_left_behind
 from tests.harness.writer_clients import Writers
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.harness.command_run import command_line, environment
 from tests.harness.raw_client import RawClient
-from tests.harness.served import served
+from tests.harness.running_server import served
 from tests.harness.whole_server import name_on
 
 pytestmark = pytest.mark.slow

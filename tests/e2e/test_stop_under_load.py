@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.served import served
+from tests.harness.running_server import served
 
 pytestmark = pytest.mark.slow
 

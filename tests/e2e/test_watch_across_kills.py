@@ -9,9 +9,9 @@ from random import Random
 
 import pytest
 
+from tests.harness.attempts import attempt
 from tests.harness.crash_sweep import DEEP
 from tests.harness.process_ledger import seed_of_this_run
-from tests.harness.tally import attempt
 from tests.harness.watch_book import WatchBook
 from tests.harness.watch_clients import WatchClients
 from tests.harness.whole_server import WholeServer

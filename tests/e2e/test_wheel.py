@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.command_run import PROJECT
-from tests.harness.served import START_SECONDS, served
+from tests.harness.running_server import START_SECONDS, served
 
 INSTALLED_BYTES_MAX = 100_000_000
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from loadtest.clients.generator import Load, LoadResult, run
+from tests.harness.attempts import attempt
 from tests.harness.crash_sweep import DEEP
 from tests.harness.process_ledger import ProcessLedger, Sent, book_of, seed_of_this_run
 from tests.harness.raw_client import RawClient
-from tests.harness.tally import attempt
 from tests.harness.whole_server import Process, WholeServer
 from tests.harness.writer_clients import Client, ConnectionEnded, Writers
 

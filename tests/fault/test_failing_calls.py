@@ -1,6 +1,6 @@
 """Every disk call of every script fails once, and for ever, in every way that a disk has.
 
-What is checked stands in `tests/harness/fault_sweep.py`, and for the start after it in `judge.py`.
+What is checked stands in `tests/harness/fault_sweep.py`, and for the start after it in `recovery_check.py`.
 """
 
 from __future__ import annotations

@@ -24,14 +24,14 @@ from unittest.mock import patch
 import msgspec
 
 from shared.contract.route_rule import RouteRule
-from tests.harness.copy_along import start_routes
 from tests.harness.faults import ProcessKilled
 from tests.harness.manual_clock import ManualClock
 from tests.harness.one_shard import DATA_DIR, OneShard, RecordedReply, record
+from tests.harness.shard_routes import start_routes
 from topicsd.engine.read.fetch import read_now
 from topicsd.engine.requests import ReadAnswer, ReadRequest, TopicState
 from topicsd.engine.routes.route import delete_route
-from topicsd.engine.session_log import log_session_end, log_session
+from topicsd.engine.session_log import log_session, log_session_end
 from topicsd.engine.shard import Shard
 from topicsd.log.control_frame import SessionFrame
 from topicsd.log.file_header import VERSION
@@ -118,7 +118,9 @@ def make_sessions(one: OneShard) -> None:
     one.settle()
     one.disk.kill_process_after(0, torn=True)
     try:
-        log_session(one.shard.state, msgspec.structs.replace(plain, session=b"torn session----"), RecordedReply())
+        log_session(
+            one.shard.state, msgspec.structs.replace(plain, session=b"torn session----"), RecordedReply()
+        )
         one.settle()
     except ProcessKilled:
         one.kill()

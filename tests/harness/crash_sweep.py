@@ -6,7 +6,7 @@ recovered and judged, recovered once more with the same result, written to in ev
 recovered again, so that a recovery that only looks right is exposed by later runs. For one kill: only the
 process ends, so nothing that was written may be missing, and every head is exact.
 
-A failure carries the line that replays it, and the steps of the script (`tally.py`).
+A failure carries the line that replays it, and the steps of the script (`attempts.py`).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from contextlib import suppress
 from itertools import islice
 from random import Random
 
+from tests.harness.attempts import attempt
 from tests.harness.checkpoint_scripts import SCRIPTS
 from tests.harness.faults import MachineGoneError
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
 from tests.harness.shard_book import ShardBook
 from tests.harness.shard_driver import PATHS, Manner, ShardRun, empty_disk
-from tests.harness.tally import attempt
 from topicsd.engine.checkpoint.snapshot_files import read_snapshots, snapshot_numbers
 from topicsd.engine.checkpoint.snapshot_format import Snapshot
 from topicsd.engine.requests import TopicState

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from random import Random
 
 from shared.contract.errors import STORAGE_FAILED, STORAGE_FULL
+from tests.harness.attempts import attempt
 from tests.harness.checkpoint_scripts import SCRIPTS
 from tests.harness.crash_sweep import recover_and_continue
 from tests.harness.faults import Fault
@@ -20,7 +21,6 @@ from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
 from tests.harness.shard_book import ShardBook
 from tests.harness.shard_driver import PATHS, Manner, ShardRun, empty_disk
-from tests.harness.tally import attempt
 from topicsd.log.recovery import RecoveryRefused
 from topicsd.log.walk import UnreadableLog
 

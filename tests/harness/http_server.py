@@ -30,7 +30,7 @@ from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import create_data_dir, shard_paths
 from topicsd.engine.shard import Shard
 from topicsd.http.http1.connection import Http1Connection
-from topicsd.http.http1.head_cache import KnownFields, HeadCache
+from topicsd.http.http1.head_cache import HeadCache, KnownFields
 from topicsd.http.http1.timeouts import Connection
 from topicsd.http.http2.connection import Http2Connection
 from topicsd.http.websocket.upgrade import WebSockets

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from tests.harness.judge import check_recovery
-from tests.harness.ledger_entries import Deletion, Durability, TopicContents, Request, TopicPage
+from tests.harness.ledger_entries import Deletion, Durability, Request, TopicContents, TopicPage
+from tests.harness.recovery_check import check_recovery
 
 
 class Ledger:

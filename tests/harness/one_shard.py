@@ -1,8 +1,9 @@
 """One open shard under the control of a test, with a fake disk, clock, loop and threads.
 
-Promises: nothing happens until the test asks for it. `send_*` submits a request and returns the `RecordedReply` that
-will hold its answer; the same method without `send_` runs until every request is answered. `restart`, `kill`,
-`cut_power` and `reboot` continue with the same clock on the disk that such an end leaves.
+Promises: nothing happens until the test asks for it. `send_*` submits a request and returns the
+`RecordedReply` that will hold its answer; the same method without `send_` runs until every request is
+answered. `restart`, `kill`, `cut_power` and `reboot` continue with the same clock on the disk that such an
+end leaves.
 """
 
 from __future__ import annotations

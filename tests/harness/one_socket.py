@@ -11,7 +11,7 @@ from typing import Any
 
 from shared.contract.api_keys import ApiKey
 from shared.ipc.remote_request import encode_answer
-from tests.harness.one_lane import SHARDS, OneConnection
+from tests.harness.one_connection import SHARDS, OneConnection
 from topicsd.http.websocket.session import WsSession
 from topicsd.stream.feeds import Feeds
 from topicsd.stream.remote_feed import RemoteShards

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from tests.harness.ledger import Ledger
-from tests.harness.ledger_entries import Durability, TopicContents, Request
+from tests.harness.ledger_entries import Durability, Request, TopicContents
 from tests.harness.raw_client import Answer, RawClient, request_bytes
 from tests.harness.whole_server import name_on
 

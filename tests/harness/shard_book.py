@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from shared.contract.topic_config import TopicConfig, TopicConfigPatch, merge_config
 from tests.harness.ledger import Ledger
-from tests.harness.ledger_entries import TopicContents, Request
+from tests.harness.ledger_entries import Request, TopicContents
 from tests.harness.session_book import SessionBook
 from topicsd.engine.requests import TopicState
 

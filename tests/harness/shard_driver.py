@@ -33,7 +33,7 @@ from shared.contract.errors import (
 from shared.contract.topic_config import TopicConfigPatch
 from shared.runtime.disk_thread import Threads
 from shared.settings.settings import Settings
-from tests.harness.ledger_entries import Deletion, TopicContents, Request
+from tests.harness.ledger_entries import Deletion, Request, TopicContents
 from tests.harness.manual_clock import ManualClock
 from tests.harness.manual_loop import ManualLoop, StepThread
 from tests.harness.memory_disk import MemoryDisk
@@ -53,7 +53,7 @@ from topicsd.engine.requests import (
     TopicPut,
     TopicState,
 )
-from topicsd.engine.session_log import log_session_end, log_session
+from topicsd.engine.session_log import log_session, log_session_end
 from topicsd.engine.shard import Shard
 from topicsd.log.control_frame import SessionFrame
 from topicsd.log.writer import Identity

@@ -12,6 +12,7 @@ from contextlib import suppress
 from random import Random
 from typing import Literal
 
+from tests.harness.attempts import attempt
 from tests.harness.crash_sweep import CUTS, KILLS, Played, recover_and_continue
 from tests.harness.fault_sweep import FAULTS, Way
 from tests.harness.faults import Fault, MachineGoneError
@@ -19,7 +20,6 @@ from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
 from tests.harness.shard_book import ShardBook
 from tests.harness.shard_driver import Manner, ShardRun
-from tests.harness.tally import attempt
 from topicsd.log.recovery import RecoveryRefused
 from topicsd.log.walk import UnreadableLog
 

@@ -25,7 +25,7 @@ from shared.contract.names import topic_id
 from shared.ipc.placement import shard_of
 from tests.harness.command_run import environment
 from tests.harness.raw_client import RawClient
-from tests.harness.served import RunningServer, served
+from tests.harness.running_server import RunningServer, served
 
 END_SECONDS = 30.0
 WORKER_SPEC = b"TOPICSD_WORKER="

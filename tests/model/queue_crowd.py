@@ -13,8 +13,8 @@ from random import Random
 from typing import Any
 
 from tests.harness.memory_disk import MemoryDisk
-from tests.harness.move_stage import TransferShards
 from tests.harness.one_shard import RecordedReply
+from tests.harness.transfer_shards import TransferShards
 
 WORKERS = 200
 QUEUES = {"jobs-0": "dead-1", "mails-1": "dead-0", "near-0": "dead-0"}

@@ -10,8 +10,8 @@ import pytest
 
 from shared.contract.route_rule import RouteRule
 from tests.harness.faults import MachineGoneError
-from tests.harness.forward_stage import RouteShards
 from tests.harness.one_shard import OneShard
+from tests.harness.route_shards import RouteShards
 from topicsd.engine.routes.route import RoutePut
 from topicsd.engine.routes.stamp import HOPS_MAX
 

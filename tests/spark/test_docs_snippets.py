@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from spark.__main__ import main
 from tests.harness.command_run import PROJECT
-from tests.harness.served import served
+from tests.harness.running_server import served
 from tests.harness.snippets import SERVER, Snippet, is_like, run_snippets, snippets_of
 from tests.spark.test_first_steps import rules_as_before
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from router.control.control import ControlEndpoints
-from router.control.metrics_render import CURSOR_SERIES, ROUTE_SERIES, QUEUE_SERIES, TOPIC_SERIES
+from router.control.metrics_render import CURSOR_SERIES, QUEUE_SERIES, ROUTE_SERIES, TOPIC_SERIES
 from router.control.metrics_table import CONNECTION_METRICS, SHARD_FAMILIES, SHARD_HISTOGRAMS, SHARD_METRICS
 from shared.contract.endpoints import ENDPOINTS
 from shared.contract.errors import STATUS

@@ -12,8 +12,8 @@ import pytest
 
 from tests.harness import call_order
 from tests.harness.call_order import PROJECT, Call, calls_of, first_missing
-from tests.harness.live_stage import StreamTopics, FeedShards, follow
-from tests.harness.one_lane import HOME, OneConnection, append, diff, request
+from tests.harness.feed_shards import FeedShards, StreamTopics, follow
+from tests.harness.one_connection import HOME, OneConnection, append, diff, request
 from tests.harness.real_shard import RealShard
 
 DOCUMENTS = [PROJECT / "README.md", PROJECT / "CONTRIBUTING.md", *sorted((PROJECT / "docs").rglob("*.md"))]

@@ -6,7 +6,7 @@ from topicsd.cli.inspect_text import NAME_WIDTH
 from topicsd.disk.layout import segment_stem, topic_dir_name, wal_name
 from topicsd.engine.checkpoint.snapshot_format import SnapshotTopic
 from topicsd.offline.report.checkpoint import CheckpointReport, PublishedReport, ReaderReport, SnapshotReport
-from topicsd.offline.table import NOTHING, facts, escape_unprintable, plural, size, table, utc_or_nothing
+from topicsd.offline.table import NOTHING, escape_unprintable, facts, plural, size, table, utc_or_nothing
 from topicsd.segment.entry import SegmentEntry
 
 
@@ -46,7 +46,11 @@ def _start_sentence(report: CheckpointReport) -> str:
 def _published_sentence(published: PublishedReport | None, used: int | None) -> str:
     if published is None:
         return "nothing for outside readers"
-    cold = "" if published.cold_dir is None else f", cold segments below {escape_unprintable(published.cold_dir)}"
+    cold = (
+        ""
+        if published.cold_dir is None
+        else f", cold segments below {escape_unprintable(published.cold_dir)}"
+    )
     topics = plural(published.topic_count, "topic")
     difference = (
         "" if published.number == used else f", while a start uses {NOTHING if used is None else used}"
@@ -112,7 +116,8 @@ def topic_checkpoint_text(report: CheckpointReport, topic: SnapshotTopic) -> lis
     """Return the lines about one topic in detail, with its segments."""
     lost = [("lost", f"seqs {first} to {last} ({reason})") for first, last, reason in topic.lost]
     sections = [
-        ("section", f"{escape_unprintable(name)}: {size(len(state))}") for name, state in topic.sections.items()
+        ("section", f"{escape_unprintable(name)}: {size(len(state))}")
+        for name, state in topic.sections.items()
     ]
     pairs = [
         ("shard", f"{report.shard:02d}, snapshot {report.used}"),

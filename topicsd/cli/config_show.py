@@ -55,7 +55,11 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(shown), indent=2).decode() + "\n")
         return EXIT_OK
     rows = [
-        (field.name, escape_unprintable(show_value(field, value)) or NOTHING, escape_unprintable(resolved.origins[field.name]))
+        (
+            field.name,
+            escape_unprintable(show_value(field, value)) or NOTHING,
+            escape_unprintable(resolved.origins[field.name]),
+        )
         for field, value in declared_values(resolved.settings)
     ]
     print(*table(("SETTING", "VALUE", "ORIGIN"), rows, indent=0), sep="\n")

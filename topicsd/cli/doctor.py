@@ -23,14 +23,14 @@ from topicsd.disk.fs import Fs, RealFs
 from topicsd.disk.layout import LayoutDamaged, LayoutError, doctor_command, lock_path, rebuild_advice
 from topicsd.disk.read_only_fs import ReadOnlyFs
 from topicsd.offline.check.finding import MEANS, MEANS_STOPPED, Finding, Level
-from topicsd.offline.command_error import EXIT_OK, EXIT_ERROR, EXIT_PROBLEM, CommandError
+from topicsd.offline.command_error import EXIT_ERROR, EXIT_OK, EXIT_PROBLEM, CommandError
 from topicsd.offline.data_dir import DataDir, add_directory, data_dir_of, layout_of
 from topicsd.offline.repair.cold_segments import GIVE_UP_FLAG
 from topicsd.offline.repair.diagnosis import Diagnosis, diagnose
 from topicsd.offline.repair.layout import LayoutRefused, derive_layout, write_derived
 from topicsd.offline.repair.plan import REVIVE_FLAG, Consent, Plan, RepairStep, plan_repair
 from topicsd.offline.repair.repair import Repair, RepairFailed
-from topicsd.offline.table import facts, escape_unprintable, plural, path_text
+from topicsd.offline.table import escape_unprintable, facts, path_text, plural
 
 DESCRIPTION = f"""\
 Check everything in a data directory, as `verify` does, and report how severe each problem is and whether a
@@ -242,7 +242,9 @@ def _layout_text(layout: LayoutDoctorReport, args: argparse.Namespace) -> list[s
     rows = [("" if layout.repaired else "STOPS", escape_unprintable(layout.problem))]
     if args.repair:
         done = "done" if layout.repaired else "repair"
-        rows += [(done, escape_unprintable(f"{number}. {step.what}")) for number, step in enumerate(layout.plan, 1)]
+        rows += [
+            (done, escape_unprintable(f"{number}. {step.what}")) for number, step in enumerate(layout.plan, 1)
+        ]
         rows.append(("check", layout.risk))
     return ["data directory", *facts(rows, name_width=NAME_WIDTH), ""]
 

@@ -13,7 +13,7 @@ from topicsd.disk.layout import parse_segment_name, parse_topic_dir_name
 from topicsd.log.file_header import UnknownVersion
 from topicsd.log.frame import FLAG_DURABLE, FLAG_META, FLAG_NODE, FLAG_TAG
 from topicsd.offline.command_error import EXIT_OK, EXIT_PROBLEM, CommandError
-from topicsd.offline.table import NOTHING, facts, plural, path_text, utc
+from topicsd.offline.table import NOTHING, facts, path_text, plural, utc
 from topicsd.segment.entry import INDEX
 from topicsd.segment.index_file import ENTRY_BYTES, FOOTER_BYTES, IndexDamage, SegmentIndex, decode_index
 

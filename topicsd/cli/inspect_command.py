@@ -33,7 +33,7 @@ from topicsd.offline.report.frames import FrameListing
 from topicsd.offline.report.shard import ShardReport, notes, problems, shard_report
 from topicsd.offline.report.topic import TopicReport, fill_lags
 from topicsd.offline.shard_log import ShardLog
-from topicsd.offline.table import WIDTH, facts, plural, path_text
+from topicsd.offline.table import WIDTH, facts, path_text, plural
 from topicsd.segment.reader import SegmentReader
 
 DESCRIPTION = f"""\

@@ -20,8 +20,8 @@ from topicsd.offline.report.topic_parts import (
 )
 from topicsd.offline.table import (
     NOTHING,
-    facts,
     escape_unprintable,
+    facts,
     plural,
     size,
     table,

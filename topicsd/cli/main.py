@@ -23,7 +23,7 @@ from topicsd.cli import config_show, doctor, inspect_command, serve, verify
 from topicsd.disk.access import os_error_sentence
 from topicsd.disk.layout import LAYOUT_FORMAT
 from topicsd.log import file_header
-from topicsd.offline.command_error import EXIT_OK, EXIT_ERROR, CommandError
+from topicsd.offline.command_error import EXIT_ERROR, EXIT_OK, CommandError
 
 COMMANDS = (serve.COMMAND, config_show.COMMAND, inspect_command.COMMAND, verify.COMMAND, doctor.COMMAND)
 

@@ -27,8 +27,8 @@ from shared.runtime.program_version import program_version
 from shared.settings.settings import DECLARED, Settings
 from shared.settings.sources import Resolved
 from topicsd.cli.command import Command
-from topicsd.cli.other_places import refuse_outside_paths
-from topicsd.cli.own_directory import open_data_layout, lock_data_dir
+from topicsd.cli.data_directory import lock_data_dir, open_data_layout
+from topicsd.cli.outside_paths import refuse_outside_paths
 from topicsd.cli.setting_flags import add_setting_flags, config_path, resolved_settings
 from topicsd.disk.access import denial_of
 from topicsd.disk.fs import RealFs

@@ -21,7 +21,7 @@ from topicsd.offline.check.finding import Finding, Level
 from topicsd.offline.check.shard_check import ShardVerdict, check_shard
 from topicsd.offline.command_error import EXIT_OK, EXIT_PROBLEM
 from topicsd.offline.data_dir import DataDir, add_directory, open_data_dir, stray_shards
-from topicsd.offline.table import facts, escape_unprintable, plural, path_text, size
+from topicsd.offline.table import escape_unprintable, facts, path_text, plural, size
 
 DESCRIPTION = """\
 Read everything in a data directory and check it: snapshots, segments with their indexes, tags and deletes,

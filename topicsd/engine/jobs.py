@@ -140,7 +140,9 @@ class _Running:
 
     ordinal = 0
 
-    def __init__(self, background: Background, job: BackgroundJob[Any], on_end: Callable[[Any], None]) -> None:
+    def __init__(
+        self, background: Background, job: BackgroundJob[Any], on_end: Callable[[Any], None]
+    ) -> None:
         self._background = background
         self._job = job
         self._on_end = on_end

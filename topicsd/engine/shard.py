@@ -62,7 +62,7 @@ from topicsd.log.batch import Bounds
 from topicsd.log.file_header import UnknownVersion
 from topicsd.log.files import LogFiles
 from topicsd.log.group_commit import BATCH_BYTES_MAX, GroupCommit
-from topicsd.log.recovery import OnProgress, RecoveryResult, Recovery, RecoveryRefused, noop
+from topicsd.log.recovery import OnProgress, Recovery, RecoveryRefused, RecoveryResult, noop
 from topicsd.log.walk import BatchRefused, SnapshotLogState, UnreadableLog
 from topicsd.log.writer import Identity, LogEnd, LogWriter
 from topicsd.segment.dead_file import DeadDamage

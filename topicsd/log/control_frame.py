@@ -17,7 +17,7 @@ import msgspec
 
 from shared.contract.route_rule import RouteRule
 from shared.contract.topic_config import TopicConfig
-from topicsd.log.frame import LogFrame, FrameDamage, FrameType, encode_frame
+from topicsd.log.frame import FrameDamage, FrameType, LogFrame, encode_frame
 
 
 class TopicCreate(msgspec.Struct, frozen=True, array_like=True):

@@ -20,7 +20,7 @@ from typing import Literal
 import msgspec
 import xxhash
 
-from topicsd.disk.atomic_replace import TEMPORARY_SUFFIX, recreate_file, read_all, write_all
+from topicsd.disk.atomic_replace import TEMPORARY_SUFFIX, read_all, recreate_file, write_all
 from topicsd.disk.fs import FileStat, Fs
 
 CURRENT_FORMAT = 1

@@ -27,7 +27,7 @@ from msgspec import UNSET
 from shared.contract.errors import SHUTTING_DOWN, STORAGE_FAILED, THROTTLED, Refusal
 from shared.runtime.clock import Clock
 from shared.runtime.disk_thread import DiskThread, Loop
-from topicsd.log.batch import UNTIMED, Batch, Bounds, CommitTimes, Counters, CommitEntry, refuse
+from topicsd.log.batch import UNTIMED, Batch, Bounds, CommitEntry, CommitTimes, Counters, refuse
 from topicsd.log.files import LogPlace
 from topicsd.log.next_file import NextFile
 from topicsd.log.sync_timing import ReaderSyncs, SyncWindow
@@ -191,7 +191,9 @@ class GroupCommit:
             self._commit_scheduled = True
             self._loop.call_soon(self.commit)
 
-    def join_control_frame(self, frame: bytes, entry: CommitEntry | None = None, is_urgent: bool = False) -> None:
+    def join_control_frame(
+        self, frame: bytes, entry: CommitEntry | None = None, is_urgent: bool = False
+    ) -> None:
         """Add a control frame; the next sync publishes its entry, and `is_urgent` starts one."""
 
         batch = self.batch
@@ -367,7 +369,9 @@ class GroupCommit:
         self._syncing = True
         started = self._clock.monotonic()
         self._in_flight_write_ms = self._write_ms
-        self._in_flight_throttle_ms = int((started - self._throttled_since) * 1e6) / 1000 if self._throttled_since else 0.0
+        self._in_flight_throttle_ms = (
+            int((started - self._throttled_since) * 1e6) / 1000 if self._throttled_since else 0.0
+        )
         self._throttled_since = 0.0
         self._unsynced_since = self._sync_started = started
         run = partial(self._timed, sync.run)
@@ -469,7 +473,9 @@ class GroupCommit:
         """Sync and publish all that has joined, with the work it triggers; blocks the event loop."""
         self.commit()
         end = self._writer.end
-        while self.failed is None and (self._is_batch_waiting or self._syncing or self.synced_position < end.position):
+        while self.failed is None and (
+            self._is_batch_waiting or self._syncing or self.synced_position < end.position
+        ):
             if not self._syncing and not self._is_batch_waiting:
                 self._start_sync()
             self._thread.drain()

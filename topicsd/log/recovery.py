@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 import xxhash
 
-from topicsd.disk.atomic_replace import recreate_file, exists, write_all
+from topicsd.disk.atomic_replace import exists, recreate_file, write_all
 from topicsd.disk.fs import FileStat, Fs
 from topicsd.disk.layout import ShardPaths, is_leftover_name, parse_wal_name
 from topicsd.log.current_file import Current, note_sync_failure, read_current, write_current
@@ -37,11 +37,11 @@ from topicsd.log.files import LogFiles, LogPlace
 from topicsd.log.reader import WalBatch, used_bytes
 from topicsd.log.rescue_copy import make_rescue_copy
 from topicsd.log.walk import (
-    SnapshotLogState,
-    OpenWalFile,
-    OnBatch,
-    UnreadableLog,
     LogVerdict,
+    OnBatch,
+    OpenWalFile,
+    SnapshotLogState,
+    UnreadableLog,
     Walk,
     open_wal_files,
     walk_log,

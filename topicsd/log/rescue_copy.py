@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 
-from topicsd.disk.atomic_replace import TEMPORARY_SUFFIX, recreate_file, exists, write_all
+from topicsd.disk.atomic_replace import TEMPORARY_SUFFIX, exists, recreate_file, write_all
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths
 from topicsd.log.batch_end import BATCH_END_BYTES, encode_batch_end
@@ -54,7 +54,9 @@ def _copy(fs: Fs, walked: WalkedFile, fd: int) -> None:
 
 def _keep_original(fs: Fs, paths: ShardPaths, walked: WalkedFile, path: str) -> None:
     assert walked.wal_file.header is not None
-    target = paths.quarantine_file(f"{walked.wal_file.name}.{walked.wal_file.header.epoch.hex()[:8]}.sync-failed")
+    target = paths.quarantine_file(
+        f"{walked.wal_file.name}.{walked.wal_file.header.epoch.hex()[:8]}.sync-failed"
+    )
     if not exists(fs, target):
         fs.link(path, target)
     fs.sync_dir(paths.quarantine)

@@ -26,7 +26,7 @@ from topicsd.log.current_file import Current
 from topicsd.log.file_header import FILE_HEADER_BYTES, FileHeader, UnknownVersion, parse_file_header
 from topicsd.log.files import LogPlace
 from topicsd.log.frame import FrameDamage
-from topicsd.log.reader import WalBatchReader, WalBatch, batch_ends, survey
+from topicsd.log.reader import WalBatch, WalBatchReader, batch_ends, survey
 
 FIRST_ORDINAL = 1
 

@@ -24,7 +24,7 @@ from topicsd.log.batch_end import BATCH_END_BYTES
 from topicsd.log.current_file import Current, read_current
 from topicsd.log.file_header import FILE_HEADER_BYTES
 from topicsd.log.files import LogFiles
-from topicsd.log.reader import WalBatchReader, WalBatch, survey
+from topicsd.log.reader import WalBatch, WalBatchReader, survey
 from topicsd.log.recovery import (
     add_file,
     check_identity,
@@ -34,11 +34,11 @@ from topicsd.log.recovery import (
 )
 from topicsd.log.walk import (
     BatchRefused,
-    SnapshotLogState,
-    OpenWalFile,
-    OnBatch,
-    UnreadableLog,
     LogVerdict,
+    OnBatch,
+    OpenWalFile,
+    SnapshotLogState,
+    UnreadableLog,
     Walk,
     check_start,
     open_wal_files,
@@ -86,7 +86,9 @@ class FileTally(NamedTuple):
 class ShardLog:
     """The log files of one shard, open for reading. Close it after use."""
 
-    def __init__(self, fs: Fs, paths: ShardPaths, known: SnapshotLogState | None = None, is_held: bool = False) -> None:
+    def __init__(
+        self, fs: Fs, paths: ShardPaths, known: SnapshotLogState | None = None, is_held: bool = False
+    ) -> None:
         """Open the files; `known` is the place of the snapshot, `is_held` that we hold the lock."""
         self.fs = fs
         self.paths = paths

@@ -29,8 +29,8 @@ from topicsd.log.frame import (
 from topicsd.segment.data_file import (
     SCAN_BYTES,
     SEGMENT_HEADER_BYTES,
-    ScannedDamage,
     Read,
+    ScannedDamage,
     parse_segment_header,
     scan_data,
 )

@@ -19,7 +19,7 @@ import logging
 import os
 from contextlib import suppress
 
-from topicsd.disk.atomic_replace import recreate_file, exists, write_all
+from topicsd.disk.atomic_replace import exists, recreate_file, write_all
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths
 from topicsd.segment.data_file import (

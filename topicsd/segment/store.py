@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
-from topicsd.disk.atomic_replace import TEMPORARY_SUFFIX, recreate_file, exists, write_all
+from topicsd.disk.atomic_replace import TEMPORARY_SUFFIX, exists, recreate_file, write_all
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import make_dirs
 

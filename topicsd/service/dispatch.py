@@ -10,14 +10,14 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from shared.contract.api_keys import ADMIN, ApiKey, ApiKeys
-from shared.contract.endpoints import ROUTER, TOPIC, WATCH_ID, Match, Endpoint, refuse_body, refuse_parameters
+from shared.contract.endpoints import ROUTER, TOPIC, WATCH_ID, Endpoint, Match, refuse_body, refuse_parameters
 from shared.contract.errors import NOT_IMPLEMENTED, Refusal
 from shared.contract.names import topic_id
 from shared.http.answer import CLOSE
 from shared.http.head import Fields
 from shared.ipc.connection_mailbox import ConnectionSender
 from shared.ipc.handoff import DATA_BYTES_MAX
-from shared.ipc.link import LinkRequest, LinkPool
+from shared.ipc.link import LinkPool, LinkRequest
 from shared.ipc.placement import shard_of
 from shared.ipc.remote_request import decode_remote_request, encode_answer
 from topicsd.engine.queue.claim import drain_claims
@@ -254,7 +254,9 @@ class Dispatch:
         self._incoming_calls.add(call)
         reply.cancel_wait = call.cancel
         try:
-            if request.retried_after_ms and not self.handlers.is_key_kept(request.name, request.retried_after_ms):
+            if request.retried_after_ms and not self.handlers.is_key_kept(
+                request.name, request.retried_after_ms
+            ):
                 call.refuse(in_doubt(request.operation, self.shard, is_keyed=False))
             elif request.operation in STREAMS:
                 key = ApiKey(request.key_id, NO_SCOPES, request.prefixes) if request.key_id else None

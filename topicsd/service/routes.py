@@ -21,20 +21,20 @@ from shared.contract.errors import IN_DOUBT, INVALID_REQUEST, NOT_READY, Refusal
 from shared.contract.names import refuse_route_name, refuse_topic_name
 from shared.contract.route_rule import (
     DeleteRoute,
-    RouteRule,
     RouteQuery,
+    RouteRule,
     RouteStatus,
     TopicDeletion,
     decode_delete_route,
-    decode_route_query,
     decode_names,
     decode_put_route,
+    decode_route_query,
     encode_route_message,
 )
-from shared.ipc.link import SUPERVISOR, NEVER_SENT, LinkRequest, LinkKind, LinkPool
+from shared.ipc.link import NEVER_SENT, SUPERVISOR, LinkKind, LinkPool, LinkRequest
 from shared.ipc.remote_request import decode_answer, encode_answer
 from shared.settings.settings import Settings
-from topicsd.engine.routes.route import RouteState, RouteDeleted, RoutePut, delete_route, put_route
+from topicsd.engine.routes.route import RouteDeleted, RoutePut, RouteState, delete_route, put_route
 from topicsd.engine.state import ShardState
 from topicsd.service.call import Call
 from topicsd.service.input.bodies import Beginning, Guarantee, refuse_media_type, refuse_nul_in
@@ -161,7 +161,9 @@ class RouteRules:
         def on_answer(answer: bytes | None) -> None:
             reply(decode_names(answer) if answer else [])
 
-        self._links.call(SUPERVISOR, LinkKind.TOPIC_DELETED, encode_route_message(TopicDeletion(name, epoch)), on_answer)
+        self._links.call(
+            SUPERVISOR, LinkKind.TOPIC_DELETED, encode_route_message(TopicDeletion(name, epoch)), on_answer
+        )
 
     # -- requests of the supervisor ------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ from topicsd.engine.requests import ReadAnswer
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.wakeups.priority import RECENT
-from topicsd.engine.wakeups.wake_queue import Wakeable, Waiter, Waiters
+from topicsd.engine.wakeups.wake_queue import Waiter, Waiters, Wakeable
 from topicsd.stream.chunks import Chunk, FeedSpec, chunk_of
 
 logger = logging.getLogger("topicsd.stream")

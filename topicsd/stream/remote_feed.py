@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from shared.contract.errors import NOT_READY, Refusal
-from shared.ipc.link import LinkKind, LinkPool, LinkCall
+from shared.ipc.link import LinkCall, LinkKind, LinkPool
 from shared.runtime.disk_thread import Loop
 from topicsd.engine.pending import call_reply
 from topicsd.engine.wakeups.priority import RECENT

@@ -37,7 +37,7 @@ from shared.runtime.disk_thread import Loop
 from topicsd.engine.requests import Tombstone
 from topicsd.engine.routes.copies import NO_COPIES
 from topicsd.engine.routes.route import RouteState, SourceLookup, delete_route
-from topicsd.engine.routes.step import append_copies, destination_is_full, append_lost_range, skip_records
+from topicsd.engine.routes.step import append_copies, append_lost_range, destination_is_full, skip_records
 from topicsd.engine.state import ShardState
 from topicsd.engine.wakeups.priority import one_band_lower
 from topicsd.engine.wakeups.wake_queue import Waiters

@@ -51,10 +51,10 @@ class Subscription:
         "_sink",
         "epoch",
         "feed",
+        "has_reported_caught_up",
         "head_seq",
         "index",
         "is_over",
-        "has_reported_caught_up",
         "seq",
     )
 

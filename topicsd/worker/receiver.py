@@ -20,7 +20,7 @@ import socket
 from collections.abc import Callable
 
 from shared.ipc.connection_mailbox import ConnectionReceiver
-from shared.ipc.handoff import ChannelClosed, HandoffMessage, shutdown_requested, receive_connections
+from shared.ipc.handoff import ChannelClosed, HandoffMessage, receive_connections, shutdown_requested
 
 logger = logging.getLogger("topicsd.worker")
 

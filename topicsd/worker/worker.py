@@ -26,7 +26,7 @@ from shared.http.http2_preface import is_http2
 from shared.ipc.board import Board, Slot, WorkerState
 from shared.ipc.connection_mailbox import ConnectionReceiver, ConnectionSender
 from shared.ipc.handoff import shutdown_requested
-from shared.ipc.link import LinkRequest, LinkKind, LinkPool, serve_links
+from shared.ipc.link import LinkKind, LinkPool, LinkRequest, serve_links
 from shared.runtime.clock import SystemClock
 from shared.runtime.log_setup import fields, set_up_logging
 from topicsd.engine.shard import Shard
@@ -108,7 +108,13 @@ class Worker:
         self._handlers = Handlers(shard, spec.settings, self._loop, caps)
         keys = parse_keys(spec.settings.api_keys)
         self._dispatch = Dispatch(
-            self._handlers, keys, links, spec.shard, spec.shards, self._peers, ConnectionSender(spec.namespace)
+            self._handlers,
+            keys,
+            links,
+            spec.shard,
+            spec.shards,
+            self._peers,
+            ConnectionSender(spec.namespace),
         )
         self._dispatch.open_socket = self._open_socket
         self._heads = HeadCache(self._dispatch)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.harness.faults import PowerCut
 from tests.harness.memory_disk import MemoryDisk
-from topicsd.disk.atomic_replace import recreate_file, exists, read_all, replace_file, write_all
+from topicsd.disk.atomic_replace import exists, read_all, recreate_file, replace_file, write_all
 
 OLD, NEW = b"old " * 400, b"new!" * 700
 

@@ -10,7 +10,7 @@ import pytest
 from tests.harness.one_shard import OneShard, RecordedReply
 from topicsd.engine.checkpoint.job import FILES_TO_DROP
 from topicsd.engine.checkpoint.snapshot_format import decode_snapshot
-from topicsd.engine.session_log import WATCH_SESSIONS, log_session_end, log_session, sessions_of
+from topicsd.engine.session_log import WATCH_SESSIONS, log_session, log_session_end, sessions_of
 from topicsd.log.control_frame import SessionFrame
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.harness.faults import PowerCut
 from tests.harness.ledger import Ledger
-from tests.harness.ledger_entries import TopicContents, Request
+from tests.harness.ledger_entries import Request, TopicContents
 from tests.harness.memory_disk import MemoryDisk
 
 OUTCOMES = 12

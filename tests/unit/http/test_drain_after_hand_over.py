@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.harness.one_lane import HOME, OneConnection, append
+from tests.harness.one_connection import HOME, OneConnection, append
 from tests.harness.recording_transport import RecordingTransport
 from topicsd.http.http1.connection import Http1Connection
 

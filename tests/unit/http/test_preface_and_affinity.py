@@ -9,7 +9,7 @@ import pytest
 
 from shared.http.http2_preface import PREFACE
 from shared.ipc.link import NEVER_SENT
-from tests.harness.one_lane import AWAY, OneConnection, look
+from tests.harness.one_connection import AWAY, OneConnection, look
 from topicsd.http.http1.affinity import WINDOW_REQUESTS
 
 

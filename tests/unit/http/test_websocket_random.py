@@ -15,7 +15,7 @@ import pytest
 
 from shared.contract.names import topic_id
 from shared.ipc.placement import shard_of
-from tests.harness.one_lane import SHARDS
+from tests.harness.one_connection import SHARDS
 from tests.harness.one_socket import OneSocket
 
 STEPS = 150

@@ -11,7 +11,7 @@ from shared.contract.route_rule import RouteRule
 from shared.contract.topic_config import TopicConfig
 from topicsd.log import control_frame
 from topicsd.log.control_frame import ControlPayload, decode_control, encode_control
-from topicsd.log.frame import FLAG_DURABLE, LogFrame, FrameDamage, FrameType, encode_frame, parse_frame
+from topicsd.log.frame import FLAG_DURABLE, FrameDamage, FrameType, LogFrame, encode_frame, parse_frame
 
 CONFIG = TopicConfig(ttl_ms=5, cap_records=6, durability="fsync", priority=-7, dead_letter="dead")
 

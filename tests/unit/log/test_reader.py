@@ -9,7 +9,7 @@ from tests.harness.wal_bytes import EPOCH, WalBytes, append_frame
 from topicsd.log import reader
 from topicsd.log.batch_end import BATCH_END_BYTES
 from topicsd.log.file_header import FILE_HEADER_BYTES
-from topicsd.log.reader import WalBatchReader, WalBatch, Survey, survey
+from topicsd.log.reader import Survey, WalBatch, WalBatchReader, survey
 
 
 class WatchedDisk(MemoryDisk):

@@ -12,7 +12,7 @@ from topicsd.log.current_file import Current, read_current, write_current
 from topicsd.log.file_header import FILE_HEADER_BYTES
 from topicsd.log.files import LogFiles
 from topicsd.log.reader import WalBatch
-from topicsd.log.recovery import RecoveryResult, Recovery, RecoveryRefused, heads_are_exact
+from topicsd.log.recovery import Recovery, RecoveryRefused, RecoveryResult, heads_are_exact
 from topicsd.log.walk import UnreadableLog
 from topicsd.log.writer import LogEnd
 
@@ -118,7 +118,9 @@ def test_two_tails_that_were_cut_at_one_place_are_both_kept() -> None:
         wal.data[stop:] = tail
         wal.put(recovering.disk, PATHS)
         Recovering(disk=recovering.disk).run()
-    kept = [recovering.disk.read_file(PATHS.quarantine_file(name)) for name in recovering.names(PATHS.quarantine)]
+    kept = [
+        recovering.disk.read_file(PATHS.quarantine_file(name)) for name in recovering.names(PATHS.quarantine)
+    ]
     assert sorted(kept) == sorted(tails)
 
 

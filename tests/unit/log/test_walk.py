@@ -14,8 +14,8 @@ from topicsd.log.frame import FrameType, encode_frame
 from topicsd.log.reader import WalBatch
 from topicsd.log.walk import (
     VERDICTS,
-    UnreadableLog,
     LogVerdict,
+    UnreadableLog,
     Walk,
     open_wal_files,
     verdict_on,
@@ -110,7 +110,13 @@ def test_a_log_over_several_files_is_one_line_of_positions() -> None:
 
 def test_a_shard_without_a_file_is_an_empty_log() -> None:
     walk, batches = walked(log_of())
-    assert (walk.verdict, walk.files, walk.position, walk.ordinal, walk.chain) == (LogVerdict.END, [], 0, 1, 0)
+    assert (walk.verdict, walk.files, walk.position, walk.ordinal, walk.chain) == (
+        LogVerdict.END,
+        [],
+        0,
+        1,
+        0,
+    )
     assert batches == []
 
 

@@ -262,7 +262,9 @@ def test_any_call_that_fails_is_the_error_of_the_disk_and_nothing_else(call: str
 
 def large_batch() -> list[bytes]:
     """Small parts and large ones, with all that a join would copy."""
-    return [append_frame(1, b"y" * size) for size in (10, WRITE_CHUNK_BYTES // 2, 20, 2 * WRITE_CHUNK_BYTES, 30)] * 2
+    return [
+        append_frame(1, b"y" * size) for size in (10, WRITE_CHUNK_BYTES // 2, 20, 2 * WRITE_CHUNK_BYTES, 30)
+    ] * 2
 
 
 def test_a_large_batch_is_written_in_chunks_and_read_as_one() -> None:

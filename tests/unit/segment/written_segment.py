@@ -9,7 +9,7 @@ from random import Random
 from tests.harness.memory_disk import MemoryDisk
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths, make_segment_dirs
-from topicsd.log.frame import LogFrame, FrameType, encode_frame, parse_frame
+from topicsd.log.frame import FrameType, LogFrame, encode_frame, parse_frame
 from topicsd.segment.data_file import SegmentHeader
 from topicsd.segment.dead_file import encode_dead, pack_marks
 from topicsd.segment.entry import DATA, DEAD, HOT, INDEX, TAGS, SegmentEntry, SegmentName

@@ -10,9 +10,9 @@ import pytest
 
 from shared.contract.route_rule import (
     DeleteRoute,
-    RouteRule,
-    RouteQuery,
     PutRoute,
+    RouteQuery,
+    RouteRule,
     RouteStatus,
     decode_route_rule,
     decode_route_status,
@@ -20,9 +20,9 @@ from shared.contract.route_rule import (
     encode_route_message,
 )
 from shared.http.answer import refusal_in
-from shared.ipc.link import SUPERVISOR, NEVER_SENT, LinkRequest, LinkKind
+from shared.ipc.link import NEVER_SENT, SUPERVISOR, LinkKind, LinkRequest
 from shared.ipc.remote_request import decode_answer, encode_answer
-from tests.harness.one_lane import OneConnection, request
+from tests.harness.one_connection import OneConnection, request
 from tests.harness.one_shard import OneShard
 
 BODY = b'{"source":"a","dest":"b","filter":["tag","Glob","x*"],"from":"earliest"}'

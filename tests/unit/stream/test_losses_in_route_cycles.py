@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.harness.forward_stage import RouteShards
 from tests.harness.one_shard import OneShard
+from tests.harness.route_shards import RouteShards
 
 
 @pytest.mark.parametrize("shards", [1, 3])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.live_stage import Collector, feed_spec
+from tests.harness.feed_shards import Collector, feed_spec
 from tests.harness.manual_clock import ManualClock
 from tests.harness.manual_loop import ManualLoop
 from topicsd.engine.wakeups.wake_queue import Waiter

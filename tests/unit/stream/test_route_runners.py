@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.forward_stage import RouteShards
+from tests.harness.route_shards import RouteShards
 from topicsd.stream.chunks import Chunk, FeedSpec
 from topicsd.stream.feed import LocalFeed
 from topicsd.stream.route_runner import CHUNK_RECORDS_MAX, SOURCES_MAX

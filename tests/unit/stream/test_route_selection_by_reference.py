@@ -11,9 +11,9 @@ from unittest.mock import ANY
 import pytest
 
 from shared.contract.route_rule import RouteRule
-from tests.harness.forward_stage import RouteShards
 from tests.harness.manual_clock import ManualClock
 from tests.harness.one_shard import PATHS, OneShard, record
+from tests.harness.route_shards import RouteShards
 from topicsd.engine.records.durable_seq import durable_seq
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.records.tail_run import TailRun

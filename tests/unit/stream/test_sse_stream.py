@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from tests.harness.live_stage import Event, FakeStream, StreamTopics, FeedShards, follow, feed_spec
+from tests.harness.feed_shards import Event, FakeStream, FeedShards, StreamTopics, feed_spec, follow
 from topicsd.stream.cursor_token import MAP_TOPICS_MAX, read_token
-from topicsd.stream.event_stream import PAUSED_SECONDS_MAX, LAGGING_SECONDS
+from topicsd.stream.event_stream import LAGGING_SECONDS, PAUSED_SECONDS_MAX
 from topicsd.stream.read_limiter import CONCURRENT_READS_MAX, RESUMES_PER_TURN_MAX
 from topicsd.stream.sse_stream import SseStream
 

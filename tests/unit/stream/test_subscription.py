@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shared.contract.errors import CORRUPT_SEGMENT, INTERNAL, NOT_READY, POSITION_PAST_HEAD
-from tests.harness.live_stage import Collector, FeedShards, feed_spec
+from tests.harness.feed_shards import Collector, FeedShards, feed_spec
 from tests.harness.one_shard import PATHS
 from topicsd.stream.chunks import Chunk, decode_chunk, encode_chunk
 from topicsd.stream.feed import ERROR_DELAY_SECONDS, LocalFeed
@@ -224,7 +224,10 @@ def test_a_dead_owner_is_reported_once_and_followed_again() -> None:
     stage = FeedShards()
     stage.away.append("t1", 1, 2)
     stage.home.append("t0", 1)
-    collector, other = Collector(stage.feeds.feed(feed_spec("t1"))), Collector(stage.feeds.feed(feed_spec("t0")))
+    collector, other = (
+        Collector(stage.feeds.feed(feed_spec("t1"))),
+        Collector(stage.feeds.feed(feed_spec("t0"))),
+    )
     stage.settle()
     stage.restart_away()
     stage.settle()

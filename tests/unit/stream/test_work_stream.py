@@ -6,11 +6,11 @@ from errno import ENOSPC
 
 import pytest
 
-from tests.harness.live_stage import Event, FakeStream
+from tests.harness.feed_shards import Event, FakeStream
 from tests.harness.one_shard import OneShard
 from topicsd.engine.queue.claim import drain_claims
 from topicsd.engine.requests import ClaimRequest
-from topicsd.stream.event_stream import PAUSED_SECONDS_MAX, LAGGING_SECONDS
+from topicsd.stream.event_stream import LAGGING_SECONDS, PAUSED_SECONDS_MAX
 from topicsd.stream.work_stream import HEARTBEAT_MS, WorkStreams
 
 MINUTE = 60_000

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from shared.ipc.handoff import channel_pair, shutdown_requested, send_connection, send_drain
+from shared.ipc.handoff import channel_pair, send_connection, send_drain, shutdown_requested
 from topicsd.worker.receiver import DESCRIPTORS_RESERVED_MAX, HandOverReceiver, descriptors_for_connections
 
 pytestmark = pytest.mark.slow

@@ -32,11 +32,11 @@ from topicsd.engine.routes.copies import own_frames
 from topicsd.log.files import LogFiles
 from topicsd.log.frame import FLAG_TAG, HEADER, HEADER_BYTES
 from topicsd.log.writer import Identity
-from topicsd.segment.close_damaged import seal_damaged
 from topicsd.segment.data_file import SEGMENT_HEADER_BYTES, SegmentHeader
 from topicsd.segment.dead_file import encode_dead, pack_marks
 from topicsd.segment.entry import DEAD, HOT, SegmentDamage, SegmentEntry, SegmentName
 from topicsd.segment.index_file import encode_entries
+from topicsd.segment.seal_damaged import seal_damaged
 from topicsd.segment.sealer import SegmentWriter, open_active
 from topicsd.segment.tags_file import encode_tags
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-from topicsd.disk.atomic_replace import TEMPORARY_SUFFIX, recreate_file, exists, write_all
+from topicsd.disk.atomic_replace import TEMPORARY_SUFFIX, exists, recreate_file, write_all
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths, names_in, parse_snapshot_name
 from topicsd.engine.checkpoint.snapshot_format import Snapshot, SnapshotDamage, decode_snapshot

@@ -140,7 +140,11 @@ def _serve_after_removal(shard: ShardState, topic: Topic, cohort: list[_PendingC
 
 
 def _serve_if_visible(shard: ShardState, topic: Topic, cohort: list[_PendingClaim]) -> None:
-    if topic.queue is not None and shard.visible_topic(topic.name) is topic and topic.deferred_requests is None:
+    if (
+        topic.queue is not None
+        and shard.visible_topic(topic.name) is topic
+        and topic.deferred_requests is None
+    ):
         _serve(shard, topic, topic.queue, cohort)
         return
     for pending in cohort:
@@ -242,7 +246,9 @@ class _ResponseBudget:
 
 def _read_records(shard: ShardState, topic: Topic, pending: _PendingClaim) -> None:
     if pending.claimed:
-        read_job_records(shard, topic, [one.seq for one in pending.claimed], partial(_on_records, topic, pending))
+        read_job_records(
+            shard, topic, [one.seq for one in pending.claimed], partial(_on_records, topic, pending)
+        )
     else:
         _send_answer(topic, {}, pending)
 

@@ -40,9 +40,9 @@ from topicsd.engine.queue.job import (
     SENT,
     ClaimedJob,
     Counts,
-    Outcomes,
     Job,
     JobState,
+    Outcomes,
     Records,
 )
 from topicsd.engine.queue.lazy_heap import LazyHeap
@@ -62,18 +62,18 @@ class LeaseQueue:
 
     __slots__ = (
         "_blocked_fresh",
-        "_fresh_position",
         "_counts",
         "_due",
         "_fresh",
+        "_fresh_position",
         "_ready_again",
         "_records",
         "_removals",
         "dead_lettered",
-        "outcomes",
         "former",
         "jobs",
         "order",
+        "outcomes",
         "parked",
         "schedule_removal",
     )

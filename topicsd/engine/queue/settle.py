@@ -133,7 +133,9 @@ def _send_answer(
     if done and not deadline and topic.waiters is not None:
         # A job stream may have room for another job, or a job may be ready for it. Extending changes neither.
         shard.wake_queue.wake(topic)
-    call_reply(reply, SettleAnswer(topic.name, done, skipped.seqs, skipped.reasons, topic.queue.counts(), deadline))
+    call_reply(
+        reply, SettleAnswer(topic.name, done, skipped.seqs, skipped.reasons, topic.queue.counts(), deadline)
+    )
 
 
 def end_jobs(

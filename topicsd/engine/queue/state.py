@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from topicsd.engine.queue.job import ASIDE, BLOCKED, DELAYED, IN_FLIGHT, PARKED, READY, Outcomes, JobState
+from topicsd.engine.queue.job import ASIDE, BLOCKED, DELAYED, IN_FLIGHT, PARKED, READY, JobState, Outcomes
 from topicsd.engine.queue.lease_queue import LeaseQueue
 from topicsd.engine.topic import Topic
 from topicsd.log.control_frame import Lease, encode_control

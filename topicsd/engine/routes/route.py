@@ -28,7 +28,13 @@ from topicsd.engine.shard_data import ShardData
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.topic_admin import topic_not_found
-from topicsd.log.control_frame import ControlPayload, ForwardCreate, ForwardCursor, ForwardDelete, encode_control
+from topicsd.log.control_frame import (
+    ControlPayload,
+    ForwardCreate,
+    ForwardCursor,
+    ForwardDelete,
+    encode_control,
+)
 
 ROUTES_SECTION: Final = "forwards"
 """The name of the routes' section in a topic's snapshot entry."""
@@ -76,8 +82,8 @@ class RouteState:
     __slots__ = (
         "dest",
         "forwarded_total",
-        "is_gone",
         "is_ending",
+        "is_gone",
         "logged_seq",
         "rule",
         "seq",
@@ -184,7 +190,9 @@ def _refuse_repoint(shard: ShardState, rule: RouteRule) -> Refusal | None:
     return Refusal(TOPIC_EXISTS_INCOMPATIBLE, message, {"reason": "router_repoint_forbidden"})
 
 
-def _join(shard: ShardState, topic: Topic, control: ControlPayload, pending: PendingRoute | PendingRouteEnd) -> None:
+def _join(
+    shard: ShardState, topic: Topic, control: ControlPayload, pending: PendingRoute | PendingRouteEnd
+) -> None:
     """Log a change of configuration: synced, whatever the durability class of the topic."""
     pending.wait()
     frame = encode_control(control, topic_id=topic.topic_id, ts=topic.last_ts, durable=True)

@@ -36,7 +36,9 @@ SKIPPED_MAX: Final = 1024
 """How many records a route may skip without a copy before its position is logged."""
 
 
-def append_copies(shard: ShardState, route: RouteState, copies: CopiedFrames, to_seq: int, reply: Reply) -> None:
+def append_copies(
+    shard: ShardState, route: RouteState, copies: CopiedFrames, to_seq: int, reply: Reply
+) -> None:
     """Append the copies, all or none, and move the route to `to_seq`."""
     topic = route.dest
     refusal = _refuse_if_ending(route) or _refuse_if_congested(shard)

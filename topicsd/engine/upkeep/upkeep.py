@@ -284,7 +284,9 @@ class Upkeep:
             self._shard.damaged_segments.add(run.name)
             return False
 
-    def _copy(self, topic: Topic, run: SealedRun, work: Callable[[], T]) -> BackgroundJob[tuple[bool, T | None]]:
+    def _copy(
+        self, topic: Topic, run: SealedRun, work: Callable[[], T]
+    ) -> BackgroundJob[tuple[bool, T | None]]:
         """Run a copy; return whether the segment still exists, and the result.
 
         Errors are ignored if the segment was removed meanwhile, as its files may not exist.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from shared.runtime.clock import Clock
 from shared.runtime.disk_thread import Loop
-from topicsd.engine.wakeups.governor import TICK_SECONDS, Pressure, LoadSample, Stages, next_pressure, stages
+from topicsd.engine.wakeups.governor import TICK_SECONDS, LoadSample, Pressure, Stages, next_pressure, stages
 from topicsd.engine.wakeups.wake_queue import WakeQueue
 from topicsd.log.group_commit import GroupCommit
 

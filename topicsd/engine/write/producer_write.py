@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from shared.contract.errors import INVALID_REQUEST, PRODUCER_GAP, THROTTLED, Refusal
 from shared.contract.topic_config import NUMBER_MAX
-from topicsd.engine.requests import AppendAnswer, AppendRequest, TransferSeq, ProducerSeq, Reply
+from topicsd.engine.requests import AppendAnswer, AppendRequest, ProducerSeq, Reply, TransferSeq
 from topicsd.engine.shard_data import ShardData
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic

@@ -23,12 +23,12 @@ from typing import NamedTuple, cast
 
 from shared.contract.errors import REQUEST_TIMEOUT, SHUTTING_DOWN, Refusal
 from shared.http.body import CONTINUE, Body, PlainSink, SharedSink, body_of, refuse_coding, too_large
+from shared.http.client_speed import IDLE_SECONDS, Outflow, is_too_slow
 from shared.http.head import NO_FIELDS, Fields, keeps_alive, refuse_together, refuse_unfinished
 from shared.http.http2_preface import PREFACE_START
-from shared.http.pace import IDLE_SECONDS, Outflow, is_too_slow
 from shared.runtime.body_memory import SharedBody
 from topicsd.http.http1.affinity import ShardAffinity
-from topicsd.http.http1.head_cache import KnownFields, HeadCache, KnownLine
+from topicsd.http.http1.head_cache import HeadCache, KnownFields, KnownLine
 from topicsd.http.http1.stream import ConnectionStream
 from topicsd.http.http1.timeouts import Connections, Lingering
 from topicsd.service.call import HttpCall
@@ -174,7 +174,9 @@ class Http1Connection(asyncio.Protocol):
             self._pending = size - at
         elif self._is_reading and not self._pending:
             return
-        must_wait = self._pending > 0 and self._pending >= self._needed and (bool(self._calls) or self._is_paused)
+        must_wait = (
+            self._pending > 0 and self._pending >= self._needed and (bool(self._calls) or self._is_paused)
+        )
         if must_wait == self._is_reading:
             self._is_reading = not must_wait
             if must_wait:

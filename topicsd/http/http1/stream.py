@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from shared.http.pace import Outflow
+from shared.http.client_speed import Outflow
 from topicsd.http.http1.timeouts import Connections
 from topicsd.stream.stream import noop
 

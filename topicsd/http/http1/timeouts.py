@@ -1,7 +1,7 @@
 """The worker's interface to its connections, and the lingering close.
 
 Connections check their own timeouts when the worker calls `check_timeouts` with the time;
-`shared/http/pace.py` defines what is too slow.
+`shared/http/client_speed.py` defines what is too slow.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
-from shared.http.pace import Outflow
+from shared.http.client_speed import Outflow
 
 LINGER_SECONDS: Final = 2.0
 

@@ -25,9 +25,9 @@ from h2.exceptions import ProtocolError
 
 from shared.contract.errors import REQUEST_TIMEOUT, SHUTTING_DOWN, Refusal
 from shared.http.answer import closing_refusal
+from shared.http.client_speed import CLIENT_TIMEOUT_SECONDS, IDLE_SECONDS, Outflow, is_too_slow
 from shared.http.head import parse_line
 from shared.http.http2_preface import GO_AWAY_TYPE, PREFACE, PREFACE_LINE
-from shared.http.pace import IDLE_SECONDS, CLIENT_TIMEOUT_SECONDS, Outflow, is_too_slow
 from topicsd.http.http1.head_cache import HeadCache
 from topicsd.http.http1.timeouts import Connections, Lingering
 from topicsd.http.http2.exchange import Exchange
@@ -281,7 +281,9 @@ class Http2Connection(asyncio.Protocol):
         """End streams that are too slow, or the connection. Called once a second."""
         if self._is_closed or self._is_paused:
             # A stream that is not read has its own timeout, after which it ends with an error event.
-            timeout_seconds = STREAMS_TIMEOUT_SECONDS if self._requests.has_streams else CLIENT_TIMEOUT_SECONDS
+            timeout_seconds = (
+                STREAMS_TIMEOUT_SECONDS if self._requests.has_streams else CLIENT_TIMEOUT_SECONDS
+            )
             if self._outflow.is_stuck(self._transport, now, timeout_seconds):
                 self._transport.abort()
             return

@@ -25,7 +25,7 @@ from h2.events import (
 
 from shared.contract.errors import HEADERS_TOO_LARGE, REQUEST_TIMEOUT, SHUTTING_DOWN, Refusal
 from shared.http.body import too_large
-from shared.http.pace import is_too_slow
+from shared.http.client_speed import is_too_slow
 from topicsd.http.http1.head_cache import HeadCache
 from topicsd.http.http2.exchange import Exchange
 from topicsd.http.http2.head import Header, read_head

@@ -14,7 +14,7 @@ from typing import Final, Generic, TypeVar
 
 from h2.connection import H2Connection
 
-from shared.http.pace import BODY_BYTES_PER_SECOND, CLIENT_TIMEOUT_SECONDS
+from shared.http.client_speed import BODY_BYTES_PER_SECOND, CLIENT_TIMEOUT_SECONDS
 from topicsd.http.http2.frames import FRAME_BYTES_MAX
 
 WRITE_BYTES: Final = 64 << 10

@@ -19,14 +19,14 @@ from typing import Final, Protocol, cast
 
 from wsproto.frame_protocol import CloseReason, Opcode
 
-from shared.http.pace import is_too_slow
+from shared.http.client_speed import is_too_slow
 from shared.runtime.unexpected_error import refuse_unexpected_error
 from topicsd.http.http1.stream import bound_buffers
 from topicsd.http.http1.timeouts import Connections, Lingering
 from topicsd.http.websocket import frames as ws_frames
 from topicsd.http.websocket.reader import ControlMessage, Message, WsReader
 from topicsd.http.websocket.session import MessageConnection
-from topicsd.stream.event_stream import PAUSED_SECONDS_MAX, LAGGING_SECONDS
+from topicsd.stream.event_stream import LAGGING_SECONDS, PAUSED_SECONDS_MAX
 from topicsd.stream.stream import noop
 
 logger = logging.getLogger("topicsd.http")

@@ -162,7 +162,9 @@ def read_subscribe(message: bytes, settings: Settings, clock: Clock) -> Subscrib
     topics = request.topics
     if isinstance(topics, dict):
         # The position beside the topics applies to topics without a position of their own.
-        positions = {name: shared if position == Position() else position for name, position in topics.items()}
+        positions = {
+            name: shared if position == Position() else position for name, position in topics.items()
+        }
         if request.topic is not None:
             return _wrong("topics", "must not be sent together with topic")
     else:

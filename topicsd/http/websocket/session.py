@@ -43,7 +43,7 @@ from topicsd.service.dispatch import Dispatch
 from topicsd.service.input.clamped import member
 from topicsd.service.watch.options import Position
 from topicsd.stream.chunks import Chunk, FeedSpec
-from topicsd.stream.event_stream import PAUSED_SECONDS_MAX, KEY_REVOKED, TOO_SLOW
+from topicsd.stream.event_stream import KEY_REVOKED, PAUSED_SECONDS_MAX, TOO_SLOW
 from topicsd.stream.feeds import Feeds
 from topicsd.stream.read_limiter import ReadLimiter
 from topicsd.stream.subscription import Subscription
@@ -113,7 +113,9 @@ class WsSession:
         self._key = key
         self._subscriptions: dict[str, Subscription] = {}
         self._paused: list[Subscription] = []
-        self._read_limiter = ReadLimiter(dispatch.handlers.loop, lambda: connection.is_paused, self._on_failure)
+        self._read_limiter = ReadLimiter(
+            dispatch.handlers.loop, lambda: connection.is_paused, self._on_failure
+        )
         self._publishing: set[WsCall] = set()
         self._waiting: tuple[Envelope, bytes] | None = None
         """The operation that starts when all operations in progress are answered."""

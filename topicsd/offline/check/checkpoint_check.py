@@ -43,7 +43,7 @@ from topicsd.offline.check.frame_check import FrameCheck
 from topicsd.offline.check.segment_check import SegmentCheck, SegmentFacts
 from topicsd.offline.check.snapshot_check import check_snapshot
 from topicsd.offline.loaded_shard import LoadedShard, segment_files
-from topicsd.offline.table import plural, path_text
+from topicsd.offline.table import path_text, plural
 from topicsd.segment.entry import DATA, DEAD, INDEX, TAGS, SegmentName
 
 OnFinding = Callable[[Finding], None]

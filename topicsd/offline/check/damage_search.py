@@ -20,12 +20,12 @@ from topicsd.log.frame import (
     HEADER,
     HEADER_BYTES,
     LEN_BYTES,
-    LogFrame,
     FrameDamage,
     FrameType,
+    LogFrame,
     parse_frame,
 )
-from topicsd.log.reader import WalBatchReader, WalBatch, batch_ends
+from topicsd.log.reader import WalBatch, WalBatchReader, batch_ends
 from topicsd.log.walk import OpenWalFile
 
 

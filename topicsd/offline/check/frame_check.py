@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from shared.contract.names import topic_id
 from topicsd.log.control_frame import COPIES_MAX, ForwardCursor, LostRangeFrame, TopicCreate, decode_control
-from topicsd.log.frame import LogFrame, FrameDamage, FrameType, parse_frame, record_of
+from topicsd.log.frame import FrameDamage, FrameType, LogFrame, parse_frame, record_of
 from topicsd.log.reader import WalBatch
 
 _APPEND = FrameType.APPEND

@@ -15,9 +15,9 @@ from topicsd.log.writer import Identity
 from topicsd.offline.table import path_text
 from topicsd.segment.data_file import (
     SEGMENT_HEADER_BYTES,
+    Read,
     ScannedDamage,
     ScannedFrame,
-    Read,
     parse_segment_header,
     scan_data,
 )

@@ -29,7 +29,7 @@ from topicsd.offline.data_dir import DataDir
 from topicsd.offline.loaded_shard import LoadedShard
 from topicsd.offline.report.shard import notes, problems_around
 from topicsd.offline.shard_log import End
-from topicsd.offline.table import plural, path_text
+from topicsd.offline.table import path_text, plural
 from topicsd.segment.entry import SegmentDamage
 
 _APPEND = FrameType.APPEND

@@ -22,7 +22,7 @@ from topicsd.offline.check.segment_check import SegmentFacts
 from topicsd.offline.data_dir import DataDir
 from topicsd.offline.loaded_shard import cold_dir_of
 from topicsd.offline.repair.diagnosis import Candidate
-from topicsd.offline.table import plural, path_text
+from topicsd.offline.table import path_text, plural
 from topicsd.segment.entry import COLD, SegmentName
 
 GIVE_UP_FLAG = "--give-up-cold"

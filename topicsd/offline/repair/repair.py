@@ -32,7 +32,7 @@ import msgspec
 import xxhash
 
 from shared.runtime.clock import Clock
-from topicsd.disk.atomic_replace import recreate_file, exists, write_all
+from topicsd.disk.atomic_replace import exists, recreate_file, write_all
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import make_segment_dirs, shard_paths, snapshot_name
 from topicsd.engine.checkpoint.manifest import manifest_head, manifest_parts, topic_line, write_manifest

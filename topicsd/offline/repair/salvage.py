@@ -44,12 +44,12 @@ from topicsd.log.frame import (
     HEADER,
     HEADER_BYTES,
     LEN_BYTES,
-    LogFrame,
     FrameDamage,
     FrameType,
+    LogFrame,
     parse_frame,
 )
-from topicsd.log.reader import WalBatchReader, WalBatch, batch_ends, survey
+from topicsd.log.reader import WalBatch, WalBatchReader, batch_ends, survey
 from topicsd.log.recovery import add_file, heads_are_exact, is_same_place
 from topicsd.log.walk import FIRST_ORDINAL, OpenWalFile
 from topicsd.segment.entry import SegmentDamage

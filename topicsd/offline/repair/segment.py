@@ -20,8 +20,8 @@ from topicsd.log.writer import Identity
 from topicsd.offline.check.segment_check import SegmentFacts, SegmentFiles
 from topicsd.segment.data_file import (
     SEGMENT_HEADER_BYTES,
-    ScannedFrame,
     Read,
+    ScannedFrame,
     SegmentHeader,
     encode_segment_header,
     scan_data,

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from topicsd.log.control_frame import ControlPayload, decode_control
-from topicsd.log.frame import FLAG_DURABLE, LogFrame, FrameType, split_payload
+from topicsd.log.frame import FLAG_DURABLE, FrameType, LogFrame, split_payload
 from topicsd.offline.report.job_events import JobEvents
 from topicsd.offline.report.topic import DEFAULTS
 from topicsd.offline.table import NOTHING, escape_unprintable, size, utc

@@ -12,8 +12,8 @@ from topicsd.engine.checkpoint.snapshot_format import Snapshot
 from topicsd.log.control_frame import TopicCreate, decode_control
 from topicsd.log.file_header import FILE_HEADER_BYTES, parse_file_header
 from topicsd.log.files import LogPlace
-from topicsd.log.frame import HEADER, LEN_BYTES, LogFrame, FrameDamage, FrameType, parse_frame
-from topicsd.log.reader import WalBatchReader, WalBatch
+from topicsd.log.frame import HEADER, LEN_BYTES, FrameDamage, FrameType, LogFrame, parse_frame
+from topicsd.log.reader import WalBatch, WalBatchReader
 from topicsd.log.walk import BatchRefused
 from topicsd.log.writer import Identity
 from topicsd.offline.report.frame_rows import FrameRow, frame_row, service_row

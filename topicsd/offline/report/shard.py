@@ -20,7 +20,7 @@ from topicsd.offline.data_dir import DataDir
 from topicsd.offline.loaded_shard import Basis, LoadedShard
 from topicsd.offline.report.topic import TopicReport, topic_report
 from topicsd.offline.shard_log import End, FileTally, ShardLog
-from topicsd.offline.table import plural, path_text, size, utc
+from topicsd.offline.table import path_text, plural, size, utc
 from topicsd.segment.entry import SegmentDamage
 
 BEYOND = "is not part of the log; a start moves it to quarantine"

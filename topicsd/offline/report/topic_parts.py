@@ -125,7 +125,13 @@ def queue_table(queues: Iterable[tuple[str, QueueReport]]) -> list[str]:
 def cursor_table(cursors: Iterable[tuple[str, CursorReport]]) -> list[str]:
     headers = ("CURSOR", "TOPIC", ">FROM SEQ", ">LAG", "SET")
     rows = [
-        (escape_unprintable(one.cursor), escape_unprintable(topic), str(one.from_seq), f"{one.lag_records:,}", utc(one.set_ts))
+        (
+            escape_unprintable(one.cursor),
+            escape_unprintable(topic),
+            str(one.from_seq),
+            f"{one.lag_records:,}",
+            utc(one.set_ts),
+        )
         for topic, one in cursors
     ]
     return table(headers, rows) if rows else []
@@ -174,7 +180,8 @@ def queue_sentence(queue: QueueReport) -> str:
 
 def cursor_sentence(cursor: CursorReport) -> str:
     lag = plural(cursor.lag_records, "record")
-    return f"{escape_unprintable(cursor.cursor)}: after seq {cursor.from_seq}, {lag} behind, set {utc(cursor.set_ts)}"
+    name = escape_unprintable(cursor.cursor)
+    return f"{name}: after seq {cursor.from_seq}, {lag} behind, set {utc(cursor.set_ts)}"
 
 
 def route_sentence(route: RouteReport) -> str:

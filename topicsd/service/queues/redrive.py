@@ -105,7 +105,9 @@ class _DeadLetterTopic:
 
     @property
     def is_live(self) -> bool:
-        return self._shard.topics.get(self._topic.name) is self._topic and self._topic.deferred_requests is None
+        return (
+            self._shard.topics.get(self._topic.name) is self._topic and self._topic.deferred_requests is None
+        )
 
     def has(self, seq: int) -> bool:
         return self.is_live and self._topic.next_live(seq) == seq <= self._topic.head

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from shared.ipc.link import LinkRequest, LinkCall
+from shared.ipc.link import LinkCall, LinkRequest
 from topicsd.stream.stream import Stream, noop
 
 IN_FLIGHT_BYTES_MAX: Final = 256 << 10

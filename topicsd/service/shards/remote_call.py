@@ -22,7 +22,7 @@ import msgspec
 from shared.contract.api_keys import ApiKey
 from shared.contract.errors import IN_DOUBT, NOT_READY, Refusal
 from shared.http.answer import CLOSE
-from shared.ipc.link import SUPERVISOR, LARGE_PAYLOAD_BYTES, NEVER_SENT, LinkKind, LinkPool
+from shared.ipc.link import LARGE_PAYLOAD_BYTES, NEVER_SENT, SUPERVISOR, LinkKind, LinkPool
 from shared.ipc.remote_request import RemoteRequest, decode_answer, encode_remote_request
 from shared.runtime.body_memory import SharedBody
 from shared.runtime.disk_thread import Loop

@@ -14,7 +14,7 @@ from shared.contract.api_keys import ApiKey
 from shared.contract.errors import NOT_READY, THROTTLED, Refusal
 from shared.contract.watch_id import WatchIds
 from shared.contract.watch_request import WatchRequest, decode_watch_request, encode_watch_request
-from shared.ipc.link import SUPERVISOR, LinkRequest, LinkKind, LinkPool
+from shared.ipc.link import SUPERVISOR, LinkKind, LinkPool, LinkRequest
 from shared.ipc.remote_request import decode_answer, encode_answer
 from shared.runtime.clock import Clock
 from shared.settings.settings import Settings

@@ -8,7 +8,7 @@ from typing import Final
 from shared.contract.api_keys import READ, ApiKeys
 from shared.contract.errors import Refusal
 from shared.contract.watch_id import WatchIds
-from shared.ipc.link import LinkRequest, LinkKind, LinkPool
+from shared.ipc.link import LinkKind, LinkPool, LinkRequest
 from shared.runtime.disk_thread import Loop
 from shared.settings.settings import Settings
 from topicsd.engine.routes.route import SourcePosition
@@ -57,7 +57,9 @@ class Streams:
         self.permits = StreamPermits(settings, links, peers)
         self.opener = WatchOpener(self.ids, self.sessions, self.permits)
         self._other_count = self._other_lagging_count = 0
-        self._streams = SessionStreams(self.sessions, self.feeds, loop, state.clock, self.opener.on_stream_end)
+        self._streams = SessionStreams(
+            self.sessions, self.feeds, loop, state.clock, self.opener.on_stream_end
+        )
         self.opener.open_session = self._streams.open_session
         self._peers = peers
         self.sessions.on_change = self._publish

@@ -22,7 +22,13 @@ from shared.ipc.link import LinkKind
 from shared.ipc.placement import shard_of
 from topicsd.engine.state import ShardState
 from topicsd.stream.remote_feed import RemoteShards
-from topicsd.stream.sessions.definition import NewSession, PositionRequest, TopicPosition, define, local_positions
+from topicsd.stream.sessions.definition import (
+    NewSession,
+    PositionRequest,
+    TopicPosition,
+    define,
+    local_positions,
+)
 from topicsd.stream.sessions.sessions import Session, Sessions
 
 RETRY_AFTER_MS: Final = 1000
@@ -102,7 +108,9 @@ class SessionCreator:
         message = f"shard {shard} does not answer"
         return self._refusal(shard) or Refusal(NOT_READY, message, {"shard": shard}, RETRY_AFTER_MS)
 
-    def store(self, request: WatchRequest, on_session: OnSession, positions: dict[str, TopicPosition | None]) -> None:
+    def store(
+        self, request: WatchRequest, on_session: OnSession, positions: dict[str, TopicPosition | None]
+    ) -> None:
         """Define and store the session, once the positions of all its topics are known."""
         new_session = define(secrets.token_bytes(SESSION_BYTES), request, positions)
         if isinstance(new_session, Refusal):
@@ -110,9 +118,7 @@ class SessionCreator:
         else:
             self._sessions.create(new_session.session, partial(self._on_stored, new_session, on_session))
 
-    def _on_stored(
-        self, new_session: NewSession, on_session: OnSession, answer: Session | Refusal
-    ) -> None:
+    def _on_stored(self, new_session: NewSession, on_session: OnSession, answer: Session | Refusal) -> None:
         on_session(answer if isinstance(answer, Refusal) else CreatedSession(answer, new_session.positions))
 
 
@@ -132,7 +138,9 @@ class _PositionQuery:
         for shard, requests in by_shard.items():
             self._creator.ask(shard, requests, partial(self._on_answer, requests))
 
-    def _on_answer(self, requests: list[PositionRequest], answer: list[TopicPosition | None] | Refusal) -> None:
+    def _on_answer(
+        self, requests: list[PositionRequest], answer: list[TopicPosition | None] | Refusal
+    ) -> None:
         self._pending_count -= 1
         if isinstance(answer, Refusal):
             self._refusal = self._refusal or answer

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from shared.contract.errors import Refusal
 from shared.runtime.disk_thread import Loop
 from topicsd.engine.requests import Reply
-from topicsd.engine.session_log import log_session_end, log_session
+from topicsd.engine.session_log import log_session, log_session_end
 from topicsd.engine.state import ShardState
 from topicsd.log import control_frame
 from topicsd.stream.chunks import FeedSpec

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from topicsd.engine.queue.job import ENDED_MAX, Outcomes, DeletedSeqs
+from topicsd.engine.queue.job import ENDED_MAX, DeletedSeqs, Outcomes
 
 
 def test_the_oldest_are_forgotten_and_nothing_is_said_of_those_in_front_of_them() -> None:

@@ -139,7 +139,9 @@ def test_rules_go_with_the_topic_they_copy_into(checkpoints: int) -> None:
     for _ in range(checkpoints):
         one.checkpoint()
     gone: list[str] = []
-    one.shard.state.on_route_change = lambda forward: gone.append(forward.rule.name if forward.is_gone else "")
+    one.shard.state.on_route_change = lambda forward: gone.append(
+        forward.rule.name if forward.is_gone else ""
+    )
     assert one.delete_topic("b").routes == ["2nd", "a>b"]
     assert sorted(gone) == ["2nd", "a>b"]
     assert one.delete_topic("a").routes == []

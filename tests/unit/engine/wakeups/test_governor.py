@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from topicsd.engine.wakeups.governor import Pressure, LoadSample, Stages, next_pressure, stages
+from topicsd.engine.wakeups.governor import LoadSample, Pressure, Stages, next_pressure, stages
 
 IDLE = LoadSample(0, 0.0005, 0.0)
 FULL = LoadSample(1000, 0.02, 1.0)

@@ -11,7 +11,7 @@ import pytest
 
 from shared.ipc.link import NEVER_SENT
 from shared.ipc.remote_request import decode_remote_request, encode_answer
-from tests.harness.one_lane import AWAY, HOME, OneConnection, append, diff, look
+from tests.harness.one_connection import AWAY, HOME, OneConnection, append, diff, look
 from tests.harness.raw_client import request_bytes
 from topicsd.http.http1.connection import AHEAD_MAX, LARGE_BODY_BYTES
 

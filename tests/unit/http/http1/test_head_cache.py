@@ -8,7 +8,7 @@ import pytest
 
 from shared.contract.api_keys import parse_keys
 from shared.contract.endpoints import Match
-from topicsd.http.http1.head_cache import REMEMBERED_MAX, KnownFields, HeadCache
+from topicsd.http.http1.head_cache import REMEMBERED_MAX, HeadCache, KnownFields
 
 SECRET = b"a-key-that-is-in-no-table-after-the-request"
 PLAIN = b"host: x\r\ncontent-length: 2"

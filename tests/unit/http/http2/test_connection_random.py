@@ -10,7 +10,7 @@ from hpack import Encoder
 
 from shared.http.http2_preface import PREFACE
 from tests.harness.h2_client import frame, request_headers
-from tests.harness.one_lane import AWAY, HOME, OneConnection
+from tests.harness.one_connection import AWAY, HOME, OneConnection
 from tests.harness.recording_transport import RecordingTransport
 from topicsd.http.http2.connection import Http2Connection
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hpack import Encoder
 
+from shared.http.client_speed import CLIENT_TIMEOUT_SECONDS
 from shared.http.http2_preface import PREFACE
-from shared.http.pace import CLIENT_TIMEOUT_SECONDS
 from tests.harness.h2_client import frame, request_headers
-from tests.harness.one_lane import HOME, OneConnection
+from tests.harness.one_connection import HOME, OneConnection
 from tests.harness.recording_transport import RecordingTransport
 from topicsd.http.http2.connection import STREAMS_TIMEOUT_SECONDS, Http2Connection
 from topicsd.stream.event_stream import PAUSED_SECONDS_MAX

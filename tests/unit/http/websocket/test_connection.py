@@ -13,7 +13,7 @@ from tests.harness.ws_client import TEXT, masked
 from topicsd.http.http1.timeouts import Connection, Lingering
 from topicsd.http.websocket import frames as ws_frames
 from topicsd.http.websocket.connection import WebSocketConnection
-from topicsd.stream.event_stream import PAUSED_SECONDS_MAX, LAGGING_SECONDS
+from topicsd.stream.event_stream import LAGGING_SECONDS, PAUSED_SECONDS_MAX
 
 MESSAGE = masked(0x80 | TEXT, b"{}")
 
@@ -54,7 +54,9 @@ class Stage:
         self.session = Listener()
         self.wire = RecordingTransport()
         self.ends = 0
-        self.connection = WebSocketConnection(b"head", 1 << 16, self, self.clock.monotonic, lambda _: self.session)
+        self.connection = WebSocketConnection(
+            b"head", 1 << 16, self, self.clock.monotonic, lambda _: self.session
+        )
         self.connection.on_end = self.end
         self.lagging = 0
         self.connection.on_lag = self.lag

@@ -12,7 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.front_stage import SHORT_TIMES, TIMES, SupervisorProcess, ask, is_alive, request, wait_until
+from tests.harness.supervisor_parts import (
+    SHORT_TIMES,
+    TIMES,
+    SupervisorProcess,
+    ask,
+    is_alive,
+    request,
+    wait_until,
+)
 
 pytestmark = pytest.mark.slow
 

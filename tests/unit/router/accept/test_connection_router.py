@@ -20,7 +20,15 @@ from router.accept.placer import refusal_of
 from shared.contract.names import topic_id
 from shared.http.http2_preface import PREFACE, REJECTION
 from shared.ipc.placement import shard_of
-from tests.harness.front_stage import END_SOON, SHORT_TIMES, TIMES, SupervisorParts, connect, request, until
+from tests.harness.supervisor_parts import (
+    END_SOON,
+    SHORT_TIMES,
+    TIMES,
+    SupervisorParts,
+    connect,
+    request,
+    until,
+)
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ from shared.contract.errors import NOT_READY, Refusal
 from shared.contract.watch_id import WatchIds
 from shared.ipc.handoff import HandoffMessage
 from shared.runtime.clock import SystemClock
-from tests.harness.front_stage import request, until
+from tests.harness.supervisor_parts import request, until
 
 PLACER = Placer(WatchIds(b"instance--------", 1))
 
@@ -41,7 +41,9 @@ class _FullShards:
 def test_a_connection_that_waits_too_long_for_a_full_channel_is_refused(goes_down: bool) -> None:
     async def run() -> bytes:
         shards = _FullShards()
-        front = ConnectionRouter(shards, SystemClock(), lambda connection, data: True, PLACER, head_seconds=0.2)
+        front = ConnectionRouter(
+            shards, SystemClock(), lambda connection, data: True, PLACER, head_seconds=0.2
+        )
         client, accepted = socket.socketpair()
         client.setblocking(False)
         accepted.setblocking(False)

@@ -15,9 +15,9 @@ import uvloop
 
 from router.control import control_gate
 from router.control.control import ControlEndpoints
+from shared.http.client_speed import Outflow
 from shared.http.http2_preface import PREFACE
-from shared.http.pace import Outflow
-from tests.harness.front_stage import SHORT_TIMES, SupervisorParts, request, until
+from tests.harness.supervisor_parts import SHORT_TIMES, SupervisorParts, request, until
 
 pytestmark = pytest.mark.slow
 
@@ -347,7 +347,7 @@ def test_a_client_that_does_not_read_is_disconnected(
     monkeypatch: pytest.MonkeyPatch, last: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr(control_gate, "CHECK_SECONDS", 0.1)
-    monkeypatch.setattr("shared.http.pace.CLIENT_TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr("shared.http.client_speed.CLIENT_TIMEOUT_SECONDS", 0.5)
     monkeypatch.setattr(Outflow.is_stuck, "__defaults__", (0.5,))
 
     async def play(stage: SupervisorParts) -> None:

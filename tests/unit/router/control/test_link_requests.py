@@ -23,7 +23,7 @@ from shared.contract.route_rule import RouteRule, TopicDeletion, decode_names, e
 from shared.contract.watch_request import WatchRequest, encode_watch_request
 from shared.http.answer import CLOSE
 from shared.ipc.board import Board, WorkerState
-from shared.ipc.link import SUPERVISOR, NEVER_SENT, LinkKind, LinkPool, serve_links
+from shared.ipc.link import NEVER_SENT, SUPERVISOR, LinkKind, LinkPool, serve_links
 from shared.ipc.remote_request import decode_answer
 from shared.ipc.stream_count import StreamCount
 from tests.harness.whole_server import name_on

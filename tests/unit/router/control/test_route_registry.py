@@ -19,8 +19,8 @@ from shared.contract.route_rule import (
     RouteStatus,
     TopicDeletion,
     decode_delete_route,
-    decode_route_query,
     decode_put_route,
+    decode_route_query,
     encode_route_message,
 )
 from shared.http.answer import refusal_body

@@ -22,7 +22,7 @@ from shared.contract.errors import NOT_READY, SHUTTING_DOWN, STORAGE_FAILED
 from shared.ipc.board import Board, WorkerState
 from shared.ipc.handoff import send_connection
 from shared.runtime.clock import SystemClock
-from tests.harness.front_stage import (
+from tests.harness.supervisor_parts import (
     END_SOON,
     FAKE_WORKER,
     SHORT_TIMES,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.front_stage import (
+from tests.harness.supervisor_parts import (
     SupervisorProcess,
     ask,
     is_alive,
@@ -45,7 +45,10 @@ def test_clients_are_refused_while_workers_start(tmp_path: Path) -> None:
 
 def test_a_second_server_at_the_same_port_is_refused(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
-    with SupervisorProcess(tmp_path) as front, SupervisorProcess(tmp_path / "other", port=front.port()) as other:
+    with (
+        SupervisorProcess(tmp_path) as front,
+        SupervisorProcess(tmp_path / "other", port=front.port()) as other,
+    ):
         assert other.wait() == 1
         assert "address in use" in other.log.read_text()
         assert front.ask("GET", "/v0/health").status == 200

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.harness.move_stage import TransferShards
+from tests.harness.transfer_shards import TransferShards
 from tests.unit.engine.read.test_read_damage import flip
 from topicsd.engine.queue.explain import explain
 from topicsd.service.queues import dead_letters

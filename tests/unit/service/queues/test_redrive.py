@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.harness.move_stage import FIELDS, FakeCall, TransferShards
+from tests.harness.transfer_shards import FIELDS, FakeCall, TransferShards
 from topicsd.service.queues.redrive import SECONDS_MAX
 from topicsd.service.queues.transfer import MOVED_AT_ONCE
 

@@ -11,8 +11,8 @@ import pytest
 from shared.contract.api_keys import ApiKey, parse_keys
 from shared.contract.route_rule import encode_route_message
 from shared.ipc.board import WorkerState
-from shared.ipc.link import SUPERVISOR, NEVER_SENT, LinkKind
-from tests.harness.one_lane import HOME, SHARDS, OneConnection, append, look, request
+from shared.ipc.link import NEVER_SENT, SUPERVISOR, LinkKind
+from tests.harness.one_connection import HOME, SHARDS, OneConnection, append, look, request
 from tests.harness.small_board import SmallBoard
 from topicsd.http.http1.connection import Http1Connection
 from topicsd.http.http1.head_cache import HeadCache

@@ -14,7 +14,7 @@ from shared.ipc.connection_mailbox import ConnectionSender
 from shared.ipc.link import HEADER, LARGE_PAYLOAD_BYTES, NEVER_SENT, Done, Link, LinkKind
 from shared.ipc.remote_request import RemoteRequest, decode_answer, decode_remote_request, encode_answer
 from shared.runtime.body_memory import SHARED_BYTES_MIN, SharedBody
-from tests.harness.one_lane import AWAY, HOME, OneConnection, append, diff, look, request
+from tests.harness.one_connection import AWAY, HOME, OneConnection, append, diff, look, request
 from tests.harness.raw_client import request_bytes
 from tests.harness.recording_transport import RecordingTransport
 from topicsd.http.http1.affinity import WINDOW_REQUESTS
@@ -208,7 +208,9 @@ class Peer:
     def request(
         self, operation: str, body: bytes, key: str = "", retried_after_ms: int = 0, name: str = HOME
     ) -> None:
-        self.send_request(RemoteRequest(operation, name, "", "application/json", "", key, body, (), retried_after_ms))
+        self.send_request(
+            RemoteRequest(operation, name, "", "application/json", "", key, body, (), retried_after_ms)
+        )
 
     def send_request(self, request: RemoteRequest) -> None:
         self.receive(LinkKind.REQUEST, remote_request.encode_remote_request(request))
@@ -264,7 +266,9 @@ def test_the_owner_applies_the_prefixes_of_a_key_to_names_in_a_body(peer: Peer) 
     assert (answer[0], answer[2]["error"]["detail"]) == (403, {"field": "dead_letter", "topic": "private"})
 
 
-def test_a_retry_after_the_window_of_its_key_is_in_doubt_and_not_applied(lane: OneConnection, peer: Peer) -> None:
+def test_a_retry_after_the_window_of_its_key_is_in_doubt_and_not_applied(
+    lane: OneConnection, peer: Peer
+) -> None:
     lane.one.put(HOME, idempotency_window_ms=300)
     peer.request("append", b'{"records":[{"data":1}]}', "k", retried_after_ms=300)
     answer = peer.answer()
@@ -277,7 +281,9 @@ def test_a_retry_after_the_window_of_its_key_is_in_doubt_and_not_applied(lane: O
     assert answer[0] == 200
 
 
-def test_a_wait_ends_when_the_requesting_process_cancels_it_or_disconnects(lane: OneConnection, peer: Peer) -> None:
+def test_a_wait_ends_when_the_requesting_process_cancels_it_or_disconnects(
+    lane: OneConnection, peer: Peer
+) -> None:
     timers = lane.one.loop.timer_count
     wait = b'{"from_seq":1,"wait_ms":30000}'
     peer.request("diff", wait)

@@ -12,9 +12,9 @@ import pytest
 from shared.contract.watch_request import WatchRequest, encode_watch_request
 from shared.http.head import NO_FIELDS, Fields
 from shared.ipc.board import WorkerState
-from shared.ipc.link import SUPERVISOR, NEVER_SENT, LinkKind
+from shared.ipc.link import NEVER_SENT, SUPERVISOR, LinkKind
 from shared.ipc.remote_request import decode_answer, encode_answer
-from tests.harness.one_lane import AWAY, HOME, append, request
+from tests.harness.one_connection import AWAY, HOME, append, request
 from tests.unit.service.shards.test_caps import Capped
 from topicsd.service.call import Call
 from topicsd.stream.sessions.sessions import SESSION_TTL_SECONDS

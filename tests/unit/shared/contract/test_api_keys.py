@@ -7,8 +7,8 @@ import pytest
 from shared.contract.api_keys import (
     ALL_SCOPES,
     KEY_PLACES,
-    NO_KEY,
     NAME_NOT_COVERED,
+    NO_KEY,
     READ,
     WRITE,
     WRONG_KEY,

@@ -33,7 +33,9 @@ def receiver(instance: str) -> Iterator[ConnectionReceiver]:
     made.close()
 
 
-def test_a_connection_arrives_with_the_bytes_already_read(sender: ConnectionSender, receiver: ConnectionReceiver) -> None:
+def test_a_connection_arrives_with_the_bytes_already_read(
+    sender: ConnectionSender, receiver: ConnectionReceiver
+) -> None:
     for data in (b"", b"GET / HTTP/1.1\r\n", b"x" * DATA_BYTES_MAX):
         client, server = socket.socketpair()
         assert sender.send_connection_to(1, server.fileno(), data)
@@ -49,7 +51,9 @@ def test_a_connection_arrives_with_the_bytes_already_read(sender: ConnectionSend
     assert receiver.receive() == []
 
 
-def test_the_sender_keeps_a_connection_that_the_shard_cannot_receive(instance: str, sender: ConnectionSender) -> None:
+def test_the_sender_keeps_a_connection_that_the_shard_cannot_receive(
+    instance: str, sender: ConnectionSender
+) -> None:
     client, server = socket.socketpair()
     assert not sender.send_connection_to(1, server.fileno(), b"")
     full = ConnectionReceiver(instance, 1)

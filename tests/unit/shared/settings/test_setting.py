@@ -6,8 +6,8 @@ import pytest
 from shared.settings.setting import (
     KIB,
     MIB,
-    SettingField,
     Setting,
+    SettingField,
     declared_fields,
     parse_value,
     refuse_value,

@@ -15,14 +15,14 @@ from typing import Any
 from shared.contract.errors import NOT_READY, Refusal
 from shared.contract.names import topic_id
 from shared.contract.route_rule import RouteRule
-from shared.ipc.link import LinkRequest, Done, LinkKind, LinkPool, LinkCall
+from shared.ipc.link import Done, LinkCall, LinkKind, LinkPool, LinkRequest
 from shared.ipc.placement import shard_of
 from shared.runtime.body_memory import SharedBody
+from tests.harness.fake_link import FakeLink
 from tests.harness.manual_clock import ManualClock
 from tests.harness.manual_loop import ManualLoop
 from tests.harness.memory_disk import MemoryDisk
 from tests.harness.one_shard import OneShard, RecordedReply
-from tests.harness.stage_link import FakeLink
 from topicsd.engine.routes.route import RouteState, SourcePosition, delete_route, put_route
 from topicsd.engine.topic_admin import topic_not_found, topic_state
 from topicsd.stream.feed import GATHER_SECONDS

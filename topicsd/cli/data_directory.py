@@ -15,7 +15,7 @@ from typing import Final
 
 from shared.runtime.log_setup import fields
 from shared.settings.settings import Settings
-from topicsd.disk.access import denial_of, os_error_sentence, access_problem
+from topicsd.disk.access import access_problem, denial_of, os_error_sentence
 from topicsd.disk.dir_lock import DirectoryInUse, DirLock
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import LAYOUT_NAME, Layout, LayoutError, lock_path, make_dirs, shard_paths

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
-from shared.ipc.link import NEVER_SENT, LinkRequest, Done, Link, LinkKind, LinkPool, LinkCall
+from shared.ipc.link import NEVER_SENT, Done, Link, LinkCall, LinkKind, LinkPool, LinkRequest
 from shared.runtime.body_memory import SharedBody
 from tests.harness.manual_loop import ManualLoop
 

@@ -24,8 +24,8 @@ import msgspec
 
 from shared.contract.route_rule import RouteRule
 from tests.harness.faults import MachineGoneError
-from tests.harness.forward_stage import RouteShards
 from tests.harness.one_shard import OneShard, RecordedReply, record
+from tests.harness.route_shards import RouteShards
 from topicsd.engine.routes.route import RoutePut
 
 SHARDS = 3

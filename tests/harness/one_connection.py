@@ -13,7 +13,7 @@ from typing import Any
 from shared.contract.api_keys import parse_keys
 from shared.contract.names import topic_id
 from shared.ipc.connection_mailbox import ConnectionSender
-from shared.ipc.link import Done, LinkKind, LinkPool, LinkCall
+from shared.ipc.link import Done, LinkCall, LinkKind, LinkPool
 from shared.ipc.placement import shard_of
 from shared.runtime.body_memory import SharedBody
 from tests.harness.one_shard import OneShard

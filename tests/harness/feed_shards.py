@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 
 from shared.contract.errors import NOT_READY, Refusal
-from shared.ipc.link import LinkRequest, LinkKind
+from shared.ipc.link import LinkKind, LinkRequest
+from tests.harness.fake_link import FakeLink
 from tests.harness.manual_clock import ManualClock
 from tests.harness.one_shard import OneShard
-from tests.harness.stage_link import FakeLink
 from topicsd.stream.chunks import Chunk, FeedSpec
 from topicsd.stream.feed import Feed, LocalFeed
 from topicsd.stream.feeds import Feeds

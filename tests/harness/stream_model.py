@@ -1,8 +1,8 @@
 """Random operations around a few streams, and what each stream must have delivered.
 
-Promises: the same seed does the same. There are two shards (`live_stage.py`) with topics on both. Records are
-appended, deleted and evicted, topics deleted and created again; streams stop reading and resume, lose their
-connection and return with the id of a received event; the other shard dies and returns.
+Promises: the same seed does the same. There are two shards (`feed_shards.py`) with topics on both. Records
+are appended, deleted and evicted, topics deleted and created again; streams stop reading and resume, lose
+their connection and return with the id of a received event; the other shard dies and returns.
 
 The oracle knows every published record by topic, incarnation and seq, and which records were deleted on
 purpose. At the end, when everything has settled, each stream has delivered, for each topic and since its
@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from tests.harness.live_stage import Event, FakeStream, StreamTopics, FeedShards, follow
+from tests.harness.feed_shards import Event, FakeStream, FeedShards, StreamTopics, follow
 from topicsd.stream.cursor_token import read_token
 from topicsd.stream.sse_stream import rewind
 

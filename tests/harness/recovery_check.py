@@ -17,7 +17,7 @@ What was shown counts as acknowledged from then on: a reader has seen it.
 
 from __future__ import annotations
 
-from tests.harness.ledger_entries import Deletion, Durability, TopicContents, Request, TopicPage
+from tests.harness.ledger_entries import Deletion, Durability, Request, TopicContents, TopicPage
 
 
 def check_recovery(
@@ -48,7 +48,9 @@ def _must_survive(durability: Durability, on_media: bool, machine_failed: bool) 
     return on_media or durability == "fsync" or (durability == "disk" and not machine_failed)
 
 
-def _check_survivors(page: TopicPage, sent: dict[bytes, tuple[Request, int]], contents: TopicContents) -> set[int]:
+def _check_survivors(
+    page: TopicPage, sent: dict[bytes, tuple[Request, int]], contents: TopicContents
+) -> set[int]:
     """Check rules 1, 5 and 7; learn the seqs of requests whose ack never arrived."""
     name = page.name
     seqs = [seq for seq, _, _ in contents.records]

@@ -1,7 +1,7 @@
 """The parts of `router/supervision/supervisor.py` in a test, with fake workers.
 
-`SupervisorParts` runs in the loop of the test, so that a test reaches every part. `SupervisorProcess` is the whole
-supervisor as a process of its own, to be signalled and killed.
+`SupervisorParts` runs in the loop of the test, so that a test reaches every part. `SupervisorProcess` is
+the whole supervisor as a process of its own, to be signalled and killed.
 
 Waits in tests are short, but a healthy child on a busy machine may be silent for a second. A silent child is
 therefore treated as hanging only in tests that ask for it with `SHORT_TIMES`.
@@ -121,7 +121,9 @@ class SupervisorParts:
         self.controls = ControlConnections(
             self.app, placer, lambda *given: self.router.place(*given), Settings().max_body_bytes
         )
-        self.router = ConnectionRouter(self.pool.channels, clock, self.controls.receive, placer, head_seconds, connections_max)
+        self.router = ConnectionRouter(
+            self.pool.channels, clock, self.controls.receive, placer, head_seconds, connections_max
+        )
         listeners = open_listeners("127.0.0.1", 0)
         self.port = port_of(listeners)
         self.accept_loop = AcceptLoop(self.router.accepted)
@@ -236,7 +238,7 @@ class SupervisorProcess:
         self._port_file.unlink(missing_ok=True)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.harness.front_stage", json.dumps(spec)],
+                [sys.executable, "-m", "tests.harness.supervisor_parts", json.dumps(spec)],
                 env=environment(worker),
                 cwd=PROJECT,
                 stderr=log,
