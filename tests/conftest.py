@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.harness import attempts
 from tests.harness.everything import Everything, build
 
 
