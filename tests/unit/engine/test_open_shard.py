@@ -86,7 +86,7 @@ def test_a_shard_is_opened_once_and_a_refused_one_leaves_nothing_behind(tmp_path
         shard.close(checkpoint=False)
         flip_a_byte(Path(shard_paths(data_dir, 0).wal_file(1)))
         for _ in range(2):
-            with pytest.raises(RecoveryRefused, match=r"wal-0000000000000001\.log is damaged at offset 118"):
+            with pytest.raises(RecoveryRefused, match=r"wal-0000000000000001\.log: damaged at offset 118"):
                 open_shard(data_dir)
         assert threading.active_count() == threads - len(Threads._fields)
 

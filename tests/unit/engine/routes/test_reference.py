@@ -82,7 +82,7 @@ WRONG = {
     "fewer than there are": ({"count": 2}, "declares 2 records and names 3"),
     "an offset without a size": ({"offsets": [FIRST, SECOND], "count": 2}, "2 offsets and 1 sizes"),
     "the middle of a record": ({"offsets": [FIRST + 1]}, f"at offset {FIRST + 1}"),
-    "the half of a record": ({"sizes": [SIZES[0] - 1], "count": 1}, "runs past"),
+    "the half of a record": ({"sizes": [SIZES[0] - 1], "count": 1}, "exceeds the remaining"),
     "what lies behind the end": ({"offsets": [1 << 40]}, "too few for a frame length"),
     "what is no record": (
         {"offsets": [FILE_HEADER_BYTES], "sizes": [len(CREATES[0])], "count": 1},
