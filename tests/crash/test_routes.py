@@ -79,7 +79,7 @@ class Script:
         stage = RouteShards(disk=disk, clock=clock, **SETTINGS)
         if (older := without_newest_snapshot(disk)) is not None:
             assert _known(RouteShards(disk=older, clock=clock, **SETTINGS)) == _known(stage)
-        routes = stage.shards[0].shard.state.forwards
+        routes = stage.shards[0].shard.state.routes
         for name, reply in self.made.items():
             if reply.has_answer and reply.code is None and name != "ad":
                 assert RULES[name].name in routes
@@ -123,7 +123,7 @@ def _known(stage: RouteShards) -> Any:
     state = one.shard.state
     rules = {
         name: (forward.rule, forward.source_epoch, forward.source_head, forward.forwarded_total)
-        for name, forward in state.forwards.items()
+        for name, forward in state.routes.items()
     }
     return rules, {name: stage.data(name) for name in state.topics}
 

@@ -192,7 +192,7 @@ def make_references(one: OneShard) -> None:
 MAKERS = {
     f"wal-format-{VERSION}": make,
     f"wal-format-{VERSION}-watch": make_sessions,
-    f"wal-format-{VERSION}-forwards": make_routes,
+    "wal-format-1-forwards": make_routes,
     f"wal-format-{VERSION}-references": make_references,
 }
 # With files of the first size the others would have been checkpointed into segments.

@@ -56,7 +56,7 @@ class FakeLink(LinkPool):
 
     def cancel_wait(self, number: int) -> None:
         if number in self._under_way:
-            _hurry(self._under_way[number][0])
+            _cancel_wait(self._under_way[number][0])
 
     def cut(self) -> None:
         """Cut the link: requests stay unanswered, and their handlers stop waiting."""
@@ -64,9 +64,9 @@ class FakeLink(LinkPool):
         lost, self._under_way = self._under_way, {}
         for request, done in lost.values():
             done(None)
-            _hurry(request)
+            _cancel_wait(request)
 
 
-def _hurry(request: LinkRequest) -> None:
+def _cancel_wait(request: LinkRequest) -> None:
     if request.cancel_wait is not None:
         request.cancel_wait()

@@ -105,7 +105,7 @@ class Collector:
     def seqs(self) -> list[int]:
         """Return the seqs of the received records."""
         return [
-            record["$seq"] for piece in self.chunks for record in msgspec.json.decode(b"[%b]" % piece.records)
+            record["$seq"] for chunk in self.chunks for record in msgspec.json.decode(b"[%b]" % chunk.records)
         ]
 
     def unpause(self) -> None:
@@ -117,9 +117,9 @@ class Collector:
     def hold(self, subscription: Subscription) -> None:
         self.waiting.append(subscription)
 
-    def deliver(self, subscription: Subscription, piece: Chunk) -> None:
-        if not piece.is_empty:
-            self.chunks.append(piece)
+    def deliver(self, subscription: Subscription, chunk: Chunk) -> None:
+        if not chunk.is_empty:
+            self.chunks.append(chunk)
 
     def interrupted(self, subscription: Subscription, refusal: Refusal) -> None:
         self.refusals.append(refusal)

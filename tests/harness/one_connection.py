@@ -55,12 +55,12 @@ class ManualLinks(LinkPool):
 
 
 class OneConnection:
-    def __init__(self, *, keys: str = "", postman: ConnectionSender | None = None, **settings: Any) -> None:
+    def __init__(self, *, keys: str = "", sender: ConnectionSender | None = None, **settings: Any) -> None:
         self.one = OneShard(**settings)
         self.links = ManualLinks()
         self.connections: set[Connection] = set()
         handlers = Handlers(self.one.shard, self.one.settings, self.one.loop)
-        self.dispatch = Dispatch(handlers, parse_keys(keys), self.links, 0, SHARDS, None, postman)
+        self.dispatch = Dispatch(handlers, parse_keys(keys), self.links, 0, SHARDS, None, sender)
         self.heads = HeadCache(self.dispatch)
         self.wire = RecordingTransport()
         self.connection = Http1Connection(self.dispatch, self.heads, self)

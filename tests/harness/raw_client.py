@@ -104,7 +104,7 @@ class RawClient:
         self.socket.sendall(data)
 
     def send_in_parts(self, parts: Iterable[bytes], pause_seconds: float = 0.0005) -> None:
-        """Send each piece in a TCP segment of its own, so that the server reads them one by one."""
+        """Send each part in a TCP segment of its own, so that the server reads them one by one."""
         for part in parts:
             self.socket.sendall(part)
             time.sleep(pause_seconds)

@@ -71,9 +71,9 @@ class RouteShards:
             for number in range(shard_count)
         ]
         for number in range(shard_count):
-            feeds, forwards = self._start_worker(number)
+            feeds, runners = self._start_worker(number)
             self.feeds.append(feeds)
-            self.routes.append(forwards)
+            self.routes.append(runners)
         self.settle()
 
     def _loop(self, number: int) -> ManualLoop:

@@ -72,11 +72,11 @@ SMALL = Settings(
     background_bytes_per_second=16 << 30,
 )
 
-Pace = Literal["prompt", "late", "by hand"]
-PACES: tuple[Pace, ...] = ("prompt", "late", "by hand")
+Timing = Literal["prompt", "late", "by hand"]
+TIMINGS: tuple[Timing, ...] = ("prompt", "late", "by hand")
 Manner = str
 MANNERS: tuple[Manner, ...] = ("prompt/late", "late/prompt", "by hand")
-EVERY_MANNER: tuple[Manner, ...] = tuple(f"{sync}/{copy}" for sync in PACES for copy in PACES)
+EVERY_MANNER: tuple[Manner, ...] = tuple(f"{sync}/{copy}" for sync in TIMINGS for copy in TIMINGS)
 
 # Refusals that mean nothing was written; any other refusal leaves it open.
 NOTHING_WRITTEN = frozenset({STORAGE_FULL, THROTTLED, TOPIC_FULL})
@@ -127,7 +127,7 @@ class ShardRun:
         """The steps of the script, shown with a failure."""
         self._pace, _, self._copy_pace = manner.partition("/")
         self._copy_pace = self._copy_pace or self._pace
-        assert {self._pace, self._copy_pace} <= set(PACES)
+        assert {self._pace, self._copy_pace} <= set(TIMINGS)
         self._audited = audited
         self._turns = 0
         self._requests: list[Request] = []

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-PIECE_BYTES = 64 << 10
+PART_BYTES = 64 << 10
 
 
 class SmallDisk:
@@ -31,7 +31,7 @@ class SmallDisk:
         with self._filler.open("ab", buffering=0) as file:
             try:
                 while (free := self.free_bytes() - keep_bytes) > 0:
-                    file.write(bytes(min(PIECE_BYTES, free)))
+                    file.write(bytes(min(PART_BYTES, free)))
             except OSError:
                 pass
 

@@ -114,8 +114,8 @@ class SupervisorParts:
             lambda shard, handed: self.router.refuse_returned(shard, handed),
             times,
         )
-        forwards = RouteAnswers(RouteRegistry(self.pool.channels, self.board, no_answer, 0), clock)
-        self.control = ControlEndpoints(self.pool, clock, "0.0.0", list_shard, forwards)
+        routes = RouteAnswers(RouteRegistry(self.pool.channels, self.board, no_answer, 0), clock)
+        self.control = ControlEndpoints(self.pool, clock, "0.0.0", list_shard, routes)
         self.app = ControlApp(self.control, parse_keys(api_keys), probes_need_key=False)
         placer = Placer(WatchIds(b"front-stage-----", shard_count))
         self.controls = ControlConnections(

@@ -51,7 +51,7 @@ def _no_sockets(call: Call, key: ApiKey | None) -> None:
 
 
 class Dispatch:
-    """The dispatch of one worker; `peers` and `postman` exist on a server with several shards."""
+    """The dispatch of one worker; `peers` and `sender` exist on a server with several shards."""
 
     def __init__(
         self,

@@ -155,7 +155,7 @@ def test_a_copy_has_the_readable_contents_other_inodes_and_the_same_boot() -> No
     inodes = {disk.stat(path).inode for path in ("/d", "/d/a")}
     assert inodes.isdisjoint({copy.stat(path).inode for path in ("/d", "/d/a")})
     assert copy.after_power_cut(Random(0)).read_file("/d/a") == b"unsynced"
-    disk.write_file("/d/a", b"goes on alone")
+    disk.write_file("/d/a", b"is written alone")
     assert copy.read_file("/d/a") == b"unsynced"
 
 

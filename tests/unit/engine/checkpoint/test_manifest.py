@@ -24,8 +24,8 @@ from topicsd.engine.checkpoint.manifest import (
 from topicsd.log.file_header import UnknownVersion
 
 LINES = [topic_line(ORDERS, 10_029), topic_line(EMPTY, 0)]
-PIECES = manifest_parts(manifest_head(head_of(), "/cold"), LINES)
-TEXT = b"".join(PIECES)
+PARTS = manifest_parts(manifest_head(head_of(), "/cold"), LINES)
+TEXT = b"".join(PARTS)
 
 
 def resealed(text: bytes) -> bytes:
@@ -36,7 +36,7 @@ def resealed(text: bytes) -> bytes:
 
 def test_what_was_written_is_read_back() -> None:
     disk = shard_disk()
-    write_manifest(disk, PATHS, PIECES)
+    write_manifest(disk, PATHS, PARTS)
     manifest = read_manifest(disk, PATHS)
     assert manifest == decode_manifest(TEXT)
     assert (manifest.number, manifest.ts, manifest.cold_dir, manifest.topic_count) == (7, NOW_MS, "/cold", 2)
@@ -142,7 +142,7 @@ OLDER = manifest_parts(manifest_head(head_of(number=6), None), LINES)
 
 
 def replace(disk: MemoryDisk) -> None:
-    write_manifest(disk, PATHS, PIECES)
+    write_manifest(disk, PATHS, PARTS)
 
 
 def disk_with_older() -> MemoryDisk:

@@ -415,7 +415,7 @@ class MovableConnection:
 
     def __init__(self, seconds: float = 2.0, sent: bytes = append(AWAY)) -> None:
         self.sender = FakeConnectionSender()
-        self.connection = OneConnection(postman=self.sender)
+        self.connection = OneConnection(sender=self.sender)
         self.wire = MovableTransport()
         self.connection.wire = self.wire
         self.connection.connection.connection_made(self.wire)
