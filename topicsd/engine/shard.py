@@ -238,7 +238,7 @@ class Shard:
     ) -> None:
         """Start the background jobs: checkpoints, and the upkeep of segments."""
         state = self.state
-        self._background = Background(loop, self._threads.copy, self.log)
+        self._background = state.jobs = Background(loop, self._threads.copy, self.log)
         self.checkpoints = Checkpointer(state, loop, self._background, files, hot, cold, snapshot, has_more)
         self._upkeep_jobs = Background(loop, self._threads.keep, self.log)
         self.upkeep = Upkeep(state, loop, self._upkeep_jobs, self.checkpoints, hot, cold)

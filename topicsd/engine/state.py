@@ -14,6 +14,7 @@ from shared.contract.topic_config import TopicConfig
 from shared.runtime.clock import Clock
 from shared.runtime.disk_thread import Loop, Threads
 from shared.settings.settings import Settings
+from topicsd.engine.jobs import Background
 from topicsd.engine.queue.dead_letter import STAMP_BYTES_MAX
 from topicsd.engine.queue.removal import Removals
 from topicsd.engine.queue.timers import QueueTimers
@@ -56,10 +57,12 @@ class SeenHead(NamedTuple):
 class ShardState(ShardData):
     """The state of a running shard.
 
-    All attributes exist once it is constructed, except `log`: `Shard` sets it after recovery.
+    All attributes exist once it is constructed, except `log` and `jobs`: `Shard` sets them after recovery.
     """
 
     log: GroupCommit
+    jobs: Background
+    """The runner of jobs that read and write through the engine's operations."""
 
     def __init__(
         self,
