@@ -114,7 +114,7 @@ def declared_fields(settings: type[msgspec.Struct]) -> tuple[SettingField, ...]:
 def parse_value(field: SettingField, text: str) -> Value:
     """Parse the text of a value; raise ValueError with a sentence about the violated bound.
 
-    >>> size = Declared("file_bytes", int, KIB, Setting(help="", unit="bytes", minimum=1, maximum=GIB))
+    >>> size = SettingField("file_bytes", int, KIB, Setting(help="", unit="bytes", minimum=1, maximum=GIB))
     >>> parse_value(size, "64 MiB")
     67108864
     >>> parse_value(size, "2GiB")
@@ -136,7 +136,7 @@ def parse_value(field: SettingField, text: str) -> Value:
 def accept_value(field: SettingField, given: object) -> Value:
     """Check a typed value as `parse_value` does; a size or duration may also be a text.
 
-    >>> accept_value(Declared("port", int, 0, Setting(help="", unit="number")), "4000")
+    >>> accept_value(SettingField("port", int, 0, Setting(help="", unit="number")), "4000")
     Traceback (most recent call last):
     ValueError: must be a whole number, without quotes
     """
@@ -156,7 +156,7 @@ def accept_value(field: SettingField, given: object) -> Value:
 def text_of(field: SettingField, given: object) -> str:
     """Return a text setting's value as text; join a list with commas where lists are allowed.
 
-    >>> keys = Declared("keys", str, "", Setting(help="", is_list=True))
+    >>> keys = SettingField("keys", str, "", Setting(help="", is_list=True))
     >>> text_of(keys, ["a", "b"])
     'a,b'
     """

@@ -100,7 +100,7 @@ def utc_or_nothing(ts_ms: int) -> str:
 def path_text(path: str) -> str:
     """Return a path as text that can be encoded as UTF-8; undecodable bytes are escaped.
 
-    >>> print(readable(bytes([99, 97, 102, 233]).decode("utf-8", "surrogateescape")))
+    >>> print(path_text(bytes([99, 97, 102, 233]).decode("utf-8", "surrogateescape")))
     caf\\xe9
     """
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
@@ -109,7 +109,7 @@ def path_text(path: str) -> str:
 def escape_unprintable(text: str | bytes) -> str:
     """Return untrusted text with all unprintable characters escaped, safe for a terminal.
 
-    >>> harmless(b"caf\\xc3\\xa9 \\xff\\x1b[2J")
+    >>> escape_unprintable(b"caf\\xc3\\xa9 \\xff\\x1b[2J")
     'café \\\\xff\\\\x1b[2J'
     """
     shown = text.decode("utf-8", "backslashreplace") if isinstance(text, bytes) else text
