@@ -3,7 +3,9 @@
 Spark returns an error of the source inside the traces of a Python worker and of Java, which contain its
 sentence. For any other error the first line says most.
 
-    >>> plain_sentence(ValueError("[X]\\n  File\\nspark.source_error.DataLoss: seqs 1 to 3 are gone\\n at j"))
+    >>> from spark.errors import DataLoss
+    >>> traced = f"[X]\\n  File\\n{DataLoss.__module__}.DataLoss: seqs 1 to 3 are gone\\n at j"
+    >>> plain_sentence(ValueError(traced))
     'seqs 1 to 3 are gone'
     >>> plain_sentence(ValueError("no more\\nthan this")), plain_sentence(KeyError())
     ('no more', 'KeyError')
@@ -15,7 +17,7 @@ import re
 
 from spark.errors import SourceError
 
-_SOURCE_ERROR = re.compile(r"\bspark\.source_error\.\w+: (.+)")
+_SOURCE_ERROR = re.compile(rf"\b{re.escape(SourceError.__module__)}\.\w+: (.+)")
 _JAVA_CLASS = re.compile(r"^(?:[\w$]+\.)+[\w$]+(?:Exception|Error): ")
 
 
