@@ -160,7 +160,7 @@ def test_a_word_that_is_none_of_a_field_is_refused_with_those_that_are(api: Api)
 
 
 def test_an_empty_body_is_refused(api: Api) -> None:
-    assert "is empty" in api.refused(400, "invalid_request", "POST", "", b"").message
+    assert "got an empty body" in api.refused(400, "invalid_request", "POST", "", b"").message
 
 
 def test_a_request_is_no_line_in_the_log(

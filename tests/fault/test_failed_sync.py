@@ -87,7 +87,7 @@ def test_a_sync_that_fails_during_recovery_refuses_the_start_and_the_next_one_tr
     one.append("d", LOST_TEXT)
     disk = one.disk.after_process_kill()
     disk.fail("sync_data")
-    with pytest.raises(RecoveryRefused, match="a sync failed during recovery"):
+    with pytest.raises(RecoveryRefused, match="sync failed during recovery"):
         one.open(disk)
     one.kill()
     assert [record.data for record in one.read("d").records] == [b"1"]
