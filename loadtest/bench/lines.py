@@ -30,8 +30,7 @@ from loadtest.clients.traffic import (
 
 POOL_CONNECTIONS = 32
 POOL_TOPICS_EACH = 32
-# Of 8 requests of a connection, this many are foreign: below the 60 of 64 after which it would be handed
-# over.
+# Of 8 requests of a connection, this many are foreign: 64 in a row would close it to be placed anew.
 FOREIGN_OF_EIGHT = 7
 
 
@@ -114,7 +113,7 @@ def two_shards(bench: Bench) -> Result:
 def remote(bench: Bench) -> Result:
     """Derive the cost of a foreign request from a mix.
 
-    A connection that sends only foreign requests would be handed over to the other worker.
+    A connection that sends only foreign requests would be closed and placed at the other worker.
     """
     connections, eighth = 16, 8 - FOREIGN_OF_EIGHT
     own, foreign = (next(names_of_shard(shard, 2)) for shard in (0, 1))
