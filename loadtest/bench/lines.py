@@ -16,6 +16,7 @@ from loadtest.bench.result import Goal, Result
 from loadtest.bench.rounds import Bench, against_ceiling, medians
 from loadtest.bench.route_lines import append_beside, chain, fan_out, one_route
 from loadtest.ceilings.read_ceiling import COUNT
+from loadtest.clients.generator import Load
 from loadtest.clients.traffic import (
     NotMeasured,
     append_body,
@@ -30,9 +31,9 @@ from loadtest.clients.traffic import (
 
 POOL_CONNECTIONS = 32
 POOL_TOPICS_EACH = 32
-# Of 8 requests of a connection, this many are foreign: below the 60 of 64 after which it would be handed
-# over.
+# Of 8 requests of a connection, this many are foreign: 64 in a row would close it to be placed anew.
 FOREIGN_OF_EIGHT = 7
+CHANGE_EVERY_REQUESTS = 1000
 
 
 def writes(records: int, connections: int, is_durable: bool) -> Callable[[Bench], Result]:
@@ -114,7 +115,7 @@ def two_shards(bench: Bench) -> Result:
 def remote(bench: Bench) -> Result:
     """Derive the cost of a foreign request from a mix.
 
-    A connection that sends only foreign requests would be handed over to the other worker.
+    A connection that sends only foreign requests would be closed and placed at the other worker.
     """
     connections, eighth = 16, 8 - FOREIGN_OF_EIGHT
     own, foreign = (next(names_of_shard(shard, 2)) for shard in (0, 1))
@@ -159,6 +160,34 @@ def pool(bench: Bench) -> Result:
     )
 
 
+def changing_connections(bench: Bench) -> Result:
+    """Measure connections that change the shard they write to, beside connections that keep to theirs.
+
+    The server closes a connection that has changed, and the load generator connects again.
+    """
+    names = [next(names_of_shard(shard, 2)) for shard in (0, 1)]
+    body = append_body(1)
+
+    def load(name: str, blocks: int) -> Load:
+        turns = range(blocks * CHANGE_EVERY_REQUESTS)
+        rows = (
+            names[(turn // CHANGE_EVERY_REQUESTS + connection) % 2]
+            for turn in turns
+            for connection in range(POOL_CONNECTIONS)
+        )
+        path = targets(os.path.join(bench.home, name), [(f"/v0/topics/{row}", body) for row in rows])
+        return bench.load(targets=path, own_targets=True, connections=POOL_CONNECTIONS)
+
+    with bench.subjects.server(2) as server:
+        create_topics(server.port, bench.home, names)
+        rounds = bench.in_turn((server, load("changing", 2)), (server, load("keeping", 1)))
+    value, kept, ratio = medians(rounds, lambda reading: reading.per_second)
+    cpu_ratio = 1 / max(medians(rounds, lambda reading: reading.cpu_us)[2], 1e-9)
+    return Result(
+        line="", title="", unit="requests/s", value=value, ceiling=kept, ratio=ratio, cpu_ratio=cpu_ratio
+    )
+
+
 def new_connections(bench: Bench) -> Result:
     with bench.subjects.server() as server, bench.subjects.ceiling("hand_over_ceiling") as ceiling:
         create_topics(server.port, bench.home, ["x"])
@@ -193,6 +222,7 @@ LINES = {
     "shards": Line("two shards over one, 1,024 topics", two_shards, Goal(0.8)),
     "remote": Line("a remote request over a direct", remote, Goal(2, of_value=True, at_most=True)),
     "pool": Line("a pool round 1,024 topics, 5 shards", pool, Goal(0.5)),
+    "changing": Line("connections that change their shard", changing_connections, Goal(0.6)),
     "connections": Line("a new connection per request", new_connections, None),
     "restart": Line("beside a worker that is restarted", others_of_a_restart, Goal(2, at_most=True)),
     "fanout-1": Line("an append to its delivery, 1 watcher", delivery(1), Goal(0.6)),

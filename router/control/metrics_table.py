@@ -137,7 +137,7 @@ SHARD_METRICS: Final[tuple[ShardMetric, ...]] = (
     ),
     _counter(
         "topics_connections_moved_total",
-        "Connections handed over from one worker to another.",
+        "Connections closed to be placed at the worker that their requests are for.",
         lambda slot: slot.handed_over_total,
     ),
     _counter(

@@ -35,7 +35,7 @@ class Endpoint(msgspec.Struct, frozen=True):
     is_open: bool = False
     """Whether the endpoint needs no key."""
     is_stream: bool = False
-    """Whether the response has no end. The connection moves to the process that owns the data."""
+    """Whether the response has no end."""
     is_upgrade: bool = False
     """Whether the request switches the protocol, whose operations check their own scopes."""
     takes_token: bool = False

@@ -1,13 +1,11 @@
 """The rows of hostile heads and chunks on the ways that a connection may have taken through a whole server.
 
-Each is sent as the first request of a connection, after one that the supervisor answered, after one of
-another shard, and on a connection that was handed from one worker to another. The answer is the same, the
-connection ends, and nothing after the row is executed.
+Each is sent as the first request of a connection, after one that the supervisor answered, and after one of
+another shard. The answer is the same, the connection ends, and nothing after the row is executed.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import NamedTuple
@@ -17,7 +15,6 @@ import pytest
 from tests.contract.test_hostile import CHUNKS, ENDLESS, HEADS, LENGTH, LINES, RECORDS
 from tests.harness.raw_client import RawClient, request_bytes
 from tests.harness.whole_server import WholeServer
-from topicsd.http.http1.affinity import MOVE_INTERVAL_SECONDS, WINDOW_REQUESTS
 
 TOO_MUCH = 64 << 10
 
@@ -52,12 +49,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeServer]:
         yield running
 
 
-def moved_count(port: int) -> int:
-    with RawClient(port) as client:
-        answer = client.ask("GET", "/v0/metrics", None, "accept: application/json")
-    return int(answer.json["topics_connections_moved_total"])
-
-
 def fresh(server: WholeServer, clients: list[RawClient]) -> None:
     del server, clients
 
@@ -74,26 +65,7 @@ def behind_another_shard(server: WholeServer, clients: list[RawClient]) -> None:
         assert client.ask("GET", path).status == 404
 
 
-def moved(server: WholeServer, clients: list[RawClient]) -> None:
-    before = moved_count(server.port)
-    behind_another_shard(server, clients)
-    time.sleep(MOVE_INTERVAL_SECONDS)
-    wire = request_bytes("GET", f"/v0/topics/{server.topic_of(1, 'none')}")
-    count = WINDOW_REQUESTS
-    deadline = time.monotonic() + 60
-    while moved_count(server.port) < before + len(clients):
-        assert time.monotonic() < deadline
-        for client in clients:
-            client.send(wire * count)
-            for _ in range(count):
-                assert client.read_answer().status == 404
-            # It moves with this one, or in a second again where there was no room in the mailbox.
-            assert client.ask("GET", f"/v0/topics/{server.topic_of(1, 'none')}").status == 404
-        count = 0
-        time.sleep(MOVE_INTERVAL_SECONDS)
-
-
-@pytest.mark.parametrize("way", [fresh, behind_control, behind_another_shard, moved])
+@pytest.mark.parametrize("way", [fresh, behind_control, behind_another_shard])
 def test_every_row_is_refused_alike(
     server: WholeServer, way: Callable[[WholeServer, list[RawClient]], None]
 ) -> None:

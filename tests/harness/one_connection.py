@@ -12,7 +12,6 @@ from typing import Any
 
 from shared.contract.api_keys import parse_keys
 from shared.contract.names import topic_id
-from shared.ipc.connection_mailbox import ConnectionSender
 from shared.ipc.link import Done, LinkCall, LinkKind, LinkPool
 from shared.ipc.placement import shard_of
 from shared.runtime.body_memory import SharedBody
@@ -55,12 +54,12 @@ class ManualLinks(LinkPool):
 
 
 class OneConnection:
-    def __init__(self, *, keys: str = "", sender: ConnectionSender | None = None, **settings: Any) -> None:
+    def __init__(self, *, keys: str = "", **settings: Any) -> None:
         self.one = OneShard(**settings)
         self.links = ManualLinks()
         self.connections: set[Connection] = set()
         handlers = Handlers(self.one.shard, self.one.settings, self.one.loop)
-        self.dispatch = Dispatch(handlers, parse_keys(keys), self.links, 0, SHARDS, None, sender)
+        self.dispatch = Dispatch(handlers, parse_keys(keys), self.links, 0, SHARDS)
         self.heads = HeadCache(self.dispatch)
         self.wire = RecordingTransport()
         self.connection = Http1Connection(self.dispatch, self.heads, self)

@@ -15,8 +15,6 @@ from shared.contract.errors import NOT_IMPLEMENTED, Refusal
 from shared.contract.names import topic_id
 from shared.http.answer import CLOSE
 from shared.http.head import Fields
-from shared.ipc.connection_mailbox import ConnectionSender
-from shared.ipc.handoff import DATA_BYTES_MAX
 from shared.ipc.link import LinkPool, LinkRequest
 from shared.ipc.placement import shard_of
 from shared.ipc.remote_request import decode_remote_request, encode_answer
@@ -51,7 +49,7 @@ def _no_sockets(call: Call, key: ApiKey | None) -> None:
 
 
 class Dispatch:
-    """The dispatch of one worker; `peers` and `sender` exist on a server with several shards."""
+    """The dispatch of one worker; `peers` exists on a server with several shards."""
 
     def __init__(
         self,
@@ -61,14 +59,12 @@ class Dispatch:
         shard: int,
         shard_count: int,
         peers: Peers | None = None,
-        connection_sender: ConnectionSender | None = None,
     ) -> None:
         self.handlers = handlers
         self.keys = keys
         self.shard = shard
         self._shard_count = shard_count
         self._peers = peers
-        self._connection_sender = connection_sender
         settings = handlers.settings
         self.streams = Streams(handlers.shard, settings, handlers.loop, links, shard, shard_count, peers)
         state, streams = handlers.shard.state, self.streams
@@ -90,7 +86,7 @@ class Dispatch:
         self._idle: asyncio.Future[None] | None = None
         self.open_socket: OpenSocket = _no_sockets
         """Answers a request for a WebSocket, given the key of the request."""
-        self.moved_count = 0
+        self.misplaced_count = 0
         self.is_draining = False
         self._is_grace_over = False
 
@@ -102,6 +98,10 @@ class Dispatch:
     def lagging_count(self) -> int:
         """Return the number of streams whose clients have not read for a while."""
         return self.streams.lagging_count + self._work.lagging_count
+
+    def count_misplaced(self) -> None:
+        """Count a connection that closes to be placed anew."""
+        self.misplaced_count += 1
 
     def owner_of(self, match: Match) -> int | None:
         """Return the shard that owns the request, or None for the supervisor."""
@@ -291,29 +291,6 @@ class Dispatch:
         if self._incoming_calls:
             self._idle = asyncio.get_running_loop().create_future()
             await self._idle
-
-    # -- moving a connection -------------------------------------------------------------------------------
-
-    def move(self, transport: asyncio.Transport, data: bytes, shard: int) -> bool:
-        """Hand a connection and its unprocessed bytes over to a shard; return False if it stays.
-
-        The caller makes sure that no call is unanswered. Unwritten output would be lost, so the connection
-        stays while there is any.
-        """
-        if self._connection_sender is None or self.is_draining or len(data) > DATA_BYTES_MAX:
-            return False
-        if transport.get_write_buffer_size() or transport.is_closing():
-            return False
-        if self._peers is not None and self._peers.refusal(shard) is not None:
-            return False
-        connection = transport.get_extra_info("socket")
-        if connection is None or not self._connection_sender.send_connection_to(
-            shard, connection.fileno(), data
-        ):
-            return False
-        self.moved_count += 1
-        transport.abort()
-        return True
 
 
 class IncomingCall(Call, kw_only=True, eq=False):

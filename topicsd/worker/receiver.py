@@ -1,4 +1,4 @@
-"""The receiver of connections that the acceptor or other workers hand over.
+"""The receiver of connections that the acceptor hands over.
 
 D1  The log needs file descriptors: a file that cannot be opened is a failed write. So part of the
     process's descriptors is reserved, and no connection is received while only that part is left. Further
@@ -19,7 +19,6 @@ import resource
 import socket
 from collections.abc import Callable
 
-from shared.ipc.connection_mailbox import ConnectionReceiver
 from shared.ipc.handoff import ChannelClosed, HandoffMessage, receive_connections, shutdown_requested
 
 logger = logging.getLogger("topicsd.worker")
@@ -50,24 +49,19 @@ class HandOverReceiver:
         make_connection: Callable[[bytes], asyncio.Protocol],
         on_end: Callable[[], None],
         descriptors_max: int | None = None,
-        peer_receiver: ConnectionReceiver | None = None,
     ) -> None:
         self._channel = channel
-        self._peer_receiver = peer_receiver
         self._make_connection = make_connection
         self._on_end = on_end
         self._descriptors_max = descriptors_for_connections() if descriptors_max is None else descriptors_max
         self._loop = asyncio.get_running_loop()
         self._connecting: set[asyncio.Task[None]] = set()
         """The tasks in progress, since the loop holds only weak references to tasks."""
-        self._is_paused = False
         self._is_finished = False
         self.pause_count = 0
 
     def start(self) -> None:
         self._loop.add_reader(self._channel.fileno(), self._receive)
-        if self._peer_receiver is not None:
-            self._loop.add_reader(self._peer_receiver.fileno(), self._receive_moved, self._peer_receiver)
 
     def _receive(self) -> None:
         try:
@@ -77,36 +71,20 @@ class HandOverReceiver:
             self._loop.remove_reader(self._channel.fileno())
             self._on_end()
             return
-        if any(one.is_drain for one in received):
-            self._on_end()
-        self._start_connecting([one for one in received if not one.is_drain])
-
-    def _receive_moved(self, peer_receiver: ConnectionReceiver) -> None:
-        self._start_connecting(peer_receiver.receive())
-
-    def _start_connecting(self, received: list[HandoffMessage]) -> None:
         for one in received:
+            if one.is_drain:
+                self._on_end()
+                continue
             task = self._loop.create_task(self._connect(one))
             self._connecting.add(task)
             task.add_done_callback(self._connecting.discard)
         if any(one.fd >= self._descriptors_max for one in received):
             self._pause()
 
-    def _stop_reading(self) -> None:
-        self._loop.remove_reader(self._channel.fileno())
-        if self._peer_receiver is not None:
-            self._loop.remove_reader(self._peer_receiver.fileno())
-
     async def finish(self) -> None:
         """Receive no more connections; those received are with their protocol on return."""
         self._is_finished = True
-        self._stop_reading()
-        if self._peer_receiver is not None:
-            # No other process takes the connections that other workers handed over.
-            while moved := self._peer_receiver.receive():
-                self._start_connecting(moved)
-            self._peer_receiver.close()
-            self._peer_receiver = None
+        self._loop.remove_reader(self._channel.fileno())
         if self._connecting:
             await asyncio.wait(self._connecting)
 
@@ -121,21 +99,17 @@ class HandOverReceiver:
     # -- descriptors ---------------------------------------------------------------------------------------
 
     def _pause(self) -> None:
-        if self._is_paused:
-            return  # The channel and the other workers had connections in the same turn.
-        self._is_paused = True
         self.pause_count += 1
         logger.warning(
             "connections: receiving paused: the remaining file descriptors are reserved for the log"
         )
-        self._stop_reading()
+        self._loop.remove_reader(self._channel.fileno())
         self._loop.call_later(RESUME_CHECK_SECONDS, self._resume_if_room)
 
     def _resume_if_room(self) -> None:
         if self._is_finished:
             return
         if self._has_room():
-            self._is_paused = False
             self.start()
             return
         if shutdown_requested(self._channel):

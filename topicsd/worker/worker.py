@@ -24,7 +24,6 @@ import uvloop
 from shared.contract.api_keys import ApiKey, parse_keys
 from shared.http.http2_preface import is_http2
 from shared.ipc.board import Board, Slot, WorkerState
-from shared.ipc.connection_mailbox import ConnectionReceiver, ConnectionSender
 from shared.ipc.handoff import shutdown_requested
 from shared.ipc.link import LinkKind, LinkPool, LinkRequest, serve_links
 from shared.runtime.clock import SystemClock
@@ -114,7 +113,6 @@ class Worker:
             spec.shard,
             spec.shards,
             self._peers,
-            ConnectionSender(spec.namespace),
         )
         self._dispatch.open_socket = self._open_socket
         self._heads = HeadCache(self._dispatch)
@@ -122,10 +120,7 @@ class Worker:
         # Recovered objects are long-lived; exclude them from garbage collection.
         gc.collect()
         gc.freeze()
-        peer_receiver = ConnectionReceiver(spec.namespace, spec.shard)
-        self._receiver = HandOverReceiver(
-            self._channel, self._make_connection, self._shutdown.set, peer_receiver=peer_receiver
-        )
+        self._receiver = HandOverReceiver(self._channel, self._make_connection, self._shutdown.set)
         self._receiver.start()
         for number in _STOP_SIGNALS:
             self._loop.add_signal_handler(number, self._on_signal)
@@ -307,7 +302,7 @@ class Worker:
         self._publisher.publish(self._shard, self._handlers.counts)
         self._slot.connections = len(self._connections)
         self._slot.forwarded_total = self._dispatch.remote_count
-        self._slot.handed_over_total = self._dispatch.moved_count
+        self._slot.handed_over_total = self._dispatch.misplaced_count
         self._slot.lagging_streams = self._dispatch.lagging_count
         self._slot.receiver_pauses_total = self._receiver.pause_count
 

@@ -7,9 +7,10 @@ L1  Strict: a head is parsed by `shared/http/head.py` and has one meaning, or is
 L2  Responses are sent in the order of the requests. Consecutive appends may be in progress together, at
     most `AHEAD_MAX` of them; any other request starts when all earlier requests are answered, so that it
     sees their effects.
-L3  A connection whose requests are for another shard moves there, when no request is outstanding and
-    nothing is unsent (`affinity.py`). A connection that requests a stream of another shard moves with that
-    request. The client does not notice.
+L3  A connection that is misplaced closes after a response (`Connection: close`), so that the client connects
+    again and is placed at the worker of its next request. It is misplaced when its last
+    `FOREIGN_REQUESTS_MIN` requests were for one other shard, and it is not new. Each of them arrived
+    alone, after the response to the one before: a client that pipelines keeps its connection.
 L4  The memory that a connection can make the process hold is bounded: a head, one body up to its limit,
     the calls in progress. Data beyond that waits in the client's socket; a client that is too slow is
     disconnected.
@@ -25,9 +26,7 @@ from shared.contract.errors import REQUEST_TIMEOUT, SHUTTING_DOWN, Refusal
 from shared.http.body import CONTINUE, Body, PlainSink, SharedSink, body_of, refuse_coding, too_large
 from shared.http.client_speed import IDLE_SECONDS, Outflow, is_too_slow
 from shared.http.head import NO_FIELDS, Fields, keeps_alive, refuse_together, refuse_unfinished
-from shared.http.http2_preface import PREFACE_START
 from shared.runtime.body_memory import SharedBody
-from topicsd.http.http1.affinity import ShardAffinity
 from topicsd.http.http1.head_cache import HeadCache, KnownFields, KnownLine
 from topicsd.http.http1.stream import ConnectionStream
 from topicsd.http.http1.timeouts import Connections, Lingering
@@ -38,7 +37,9 @@ from topicsd.stream.stream import Stream
 AHEAD_MAX = 16
 # A body of this size or more is gathered apart from its head, so that it is never held twice.
 LARGE_BODY_BYTES = 256 << 10
-RETRY_SECONDS = 0.005
+# A new connection costs much more than a remote request: close one only for clear evidence, and rarely.
+FOREIGN_REQUESTS_MIN = 64
+PLACEMENT_SECONDS_MIN = 1.0
 # The number of bytes to wait for while the length of the body is unknown.
 _UNKNOWN_BYTES = 1 << 62
 
@@ -78,7 +79,8 @@ class Http1Connection(asyncio.Protocol):
         self._is_reading = True
         self._is_closing = False
         self._is_starting = False
-        self._is_refused = False
+        self._must_linger = False
+        """Whether the client may still be sending when the connection closes."""
         self._is_at_eof = False
         self._has_more_data = False
         """Whether bytes after the last started request were read together with it."""
@@ -90,8 +92,9 @@ class Http1Connection(asyncio.Protocol):
         self._outflow = Outflow()
         self._shard = dispatch.shard
         self._opened_at = self._waiting_since
-        self._affinity: ShardAffinity | None = None
-        """Set once the connection sent a request for another process."""
+        self._foreign_owner: int | None = None
+        self._foreign_count = 0
+        """The number of the last requests that were for `_foreign_owner`."""
 
     # -- callbacks of asyncio ------------------------------------------------------------------------------
 
@@ -135,12 +138,7 @@ class Http1Connection(asyncio.Protocol):
         elif not data:
             return
         if not self._pending:
-            if (
-                self._affinity is None
-                or not self._affinity.is_due
-                or not self._follow_affinity(data, self._affinity)
-            ):
-                self._take(data, is_new=True)
+            self._take(data, is_new=True)
         elif self._partial is not None:
             self._take_body(self._partial, data)
         else:
@@ -275,8 +273,6 @@ class Http1Connection(asyncio.Protocol):
                     return self._refuse(refusal)
                 if fields.is_chunked or fields.content_length:
                     return 0 if self._calls else self._begin_body(known, known_fields, data, at, head_end + 4)
-            if known.is_stream and not self._calls and self._move_to_stream(data[at:], known.owner):
-                return 0
         if self._calls and not (known.is_append and self._may_append):
             return 0
         body_at = head_end + 4
@@ -315,14 +311,14 @@ class Http1Connection(asyncio.Protocol):
             call.is_head = known.line.method == "HEAD"
             call.is_old = known.line.minor_version == 0
             call.is_last = not keeps_alive(known.line, known_fields.fields)
-        if self._affinity is not None:
-            self._affinity.count(known.owner)
-        elif known.owner != self._shard:
-            self._affinity = ShardAffinity(self._shard, self._opened_at)
-            self._affinity.count(known.owner)
         is_draining = self._dispatch.is_draining
         if is_draining:
             call.is_last = True
+        if known.owner == self._shard:
+            self._foreign_count = 0
+        elif self._is_misplaced(known.owner, started) and not call.is_last:
+            call.is_last = self._must_linger = True
+            self._dispatch.count_misplaced()
         # No request is started after the last request of a connection.
         self._may_append = known.is_append and not call.is_last
         self._calls.append(call)
@@ -330,42 +326,17 @@ class Http1Connection(asyncio.Protocol):
         if is_draining:
             self._cancel_waits()
 
-    def _move_to_stream(self, data: bytes, owner: int | None) -> bool:
-        """Move the connection to the shard that owns the stream.
-
-        Return whether it moved, or will be tried again soon.
-        """
-        if owner is None or owner == self._shard or self._is_at_eof:
-            return False
-        if self._transport.get_write_buffer_size():
-            # Responses that were just written would be lost.
-            asyncio.get_running_loop().call_later(RETRY_SECONDS, self._resume)
-            return True
-        return self._move(data, owner)
-
-    def _follow_affinity(self, data: bytes, affinity: ShardAffinity) -> bool:
-        """Move the connection to the shard of its affinity, with the request that begins.
-
-        Return whether it moved. It moves when a request arrives and not after a response: by then the
-        client has read everything written.
-        """
-        shard = affinity.target
-        if self._calls or self._is_closing or self._is_paused or self._is_at_eof or shard is None:
-            return False
-        if data.startswith(PREFACE_START):
-            # In the other process it would be the first data of the connection, and taken for HTTP/2.
-            return False
-        if not affinity.may_move(self._monotonic()):
-            return False
-        return self._move(data, shard)
-
-    def _move(self, data: bytes, shard: int) -> bool:
-        if not self._dispatch.move(self._transport, data, shard):
-            return False
-        self._is_closing = True
-        self._connections.closed(self)
-        self._forget()
-        return True
+    def _is_misplaced(self, owner: int | None, started: float) -> bool:
+        """Count a request for another process. Return whether the connection is to be placed anew (L3)."""
+        if owner != self._foreign_owner or self._calls or self._has_more_data:
+            self._foreign_owner = owner
+            self._foreign_count = 0
+        self._foreign_count += 1
+        return (
+            self._foreign_count >= FOREIGN_REQUESTS_MIN
+            and owner is not None
+            and started - self._opened_at >= PLACEMENT_SECONDS_MIN
+        )
 
     # -- answering -----------------------------------------------------------------------------------------
 
@@ -430,13 +401,13 @@ class Http1Connection(asyncio.Protocol):
             # The same bytes are refused again once the earlier requests are answered.
             return 0
         call = HttpCall("", "", NO_FIELDS, b"", self._waiting_since, connection=self)
-        call.is_last = self._is_refused = True
+        call.is_last = self._must_linger = True
         self._calls.append(call)
         call.refuse(refusal)
         return 0
 
     def _close(self) -> None:
-        has_more = self._is_refused or self._pending > 0 or self._has_more_data
+        has_more = self._must_linger or self._pending > 0 or self._has_more_data
         self._end()
         if has_more and not self._is_at_eof:
             Lingering(self._transport, self._connections, self._monotonic)

@@ -32,8 +32,7 @@ class KnownLine(msgspec.Struct, frozen=True):
     owner: int | None
     is_append: bool
     is_plain: bool
-    """HTTP/1.1 with a path, not HEAD, not a stream."""
-    is_stream: bool
+    """HTTP/1.1 with a path, not HEAD."""
 
 
 class KnownFields(msgspec.Struct, frozen=True):
@@ -69,14 +68,12 @@ class HeadCache:
             return line
         match = resolve("GET" if line.method == "HEAD" else line.method, line.path)
         is_match = isinstance(match, Match)
-        is_stream = is_match and match.endpoint.is_stream  # type: ignore[union-attr]
         known = KnownLine(
             line,
             match,
             self._dispatch.owner_of(match) if isinstance(match, Match) else None,
             is_match and match.endpoint.operation == "append",  # type: ignore[union-attr]
-            line.minor_version == 1 and not line.authority and line.method != "HEAD" and not is_stream,
-            is_stream,
+            line.minor_version == 1 and not line.authority and line.method != "HEAD",
         )
         has_token = b"token" in text or (is_match and match.endpoint.takes_token)  # type: ignore[union-attr]
         if len(text) <= REMEMBERED_BYTES_MAX and not has_token:

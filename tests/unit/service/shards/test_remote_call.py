@@ -10,14 +10,11 @@ import pytest
 from shared.contract.errors import INTERNAL
 from shared.http.answer import CLOSE
 from shared.ipc import remote_request
-from shared.ipc.connection_mailbox import ConnectionSender
 from shared.ipc.link import HEADER, LARGE_PAYLOAD_BYTES, NEVER_SENT, Done, Link, LinkKind
 from shared.ipc.remote_request import RemoteRequest, decode_answer, decode_remote_request, encode_answer
 from shared.runtime.body_memory import SHARED_BYTES_MIN, SharedBody
 from tests.harness.one_connection import AWAY, HOME, OneConnection, append, diff, look, request
-from tests.harness.raw_client import request_bytes
 from tests.harness.recording_transport import RecordingTransport
-from topicsd.http.http1.affinity import WINDOW_REQUESTS
 from topicsd.http.http1.stream import ConnectionStream
 from topicsd.service.shards.remote_call import RETRY_SECONDS, RETRY_SECONDS_MAX
 
@@ -377,126 +374,6 @@ def test_the_requests_in_flight_of_a_key_are_bounded() -> None:
     lane.receive(append(AWAY, 1, a))
     _answer(lane, encode_answer(200, b"", [b"{}"]))
     assert _status(lane) == 200
-
-
-# -- moving ------------------------------------------------------------------------------------------------
-
-
-class FakeConnectionSender(ConnectionSender):
-    """A sender that records the connections it accepts."""
-
-    def __init__(self) -> None:
-        self.sent: list[tuple[int, bytes]] = []
-        self.accepts = True
-
-    def send_connection_to(self, shard: int, fd: int, data: bytes) -> bool:
-        if self.accepts:
-            self.sent.append((shard, data))
-        return self.accepts
-
-
-class Socket:
-    def fileno(self) -> int:
-        return 0
-
-
-class MovableTransport(RecordingTransport):
-    unsent = 0
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return Socket()
-
-    def get_write_buffer_size(self) -> int:
-        return self.unsent
-
-
-class MovableConnection:
-    """A connection whose requests were nearly all for the other shard, for long enough."""
-
-    def __init__(self, seconds: float = 2.0, sent: bytes = append(AWAY)) -> None:
-        self.sender = FakeConnectionSender()
-        self.connection = OneConnection(sender=self.sender)
-        self.wire = MovableTransport()
-        self.connection.wire = self.wire
-        self.connection.connection.connection_made(self.wire)
-        for _ in range(WINDOW_REQUESTS):
-            self.connection.receive(sent)
-            self.answer()
-        self.connection.one.pass_time(int(seconds * 1000))
-        self.wire.take()
-
-    def answer(self) -> None:
-        _answer(self.connection, encode_answer(200, b"", [b"{}"]))
-
-    @property
-    def stays(self) -> bool:
-        call_count = len(self.connection.links.requests)
-        self.connection.receive(append(AWAY))
-        if len(self.connection.links.requests) > call_count:
-            assert self.sender.sent == []
-            assert not self.wire.is_aborted
-            return True
-        return False
-
-
-def test_a_connection_moves_with_its_next_request() -> None:
-    connection = MovableConnection()
-    assert not connection.stays
-    assert connection.sender.sent == [(1, append(AWAY))]
-    assert connection.wire.is_aborted
-    assert connection.wire.written == b""
-    assert connection.connection.dispatch.moved_count == 1
-    assert connection.connection.connections == set()
-
-
-def test_a_connection_with_chunked_bodies_moves_too() -> None:
-    chunked = request_bytes("POST", f"/v0/topics/{AWAY}", b'{"records":[{"data":1}]}', is_chunked=True)
-    connection = MovableConnection(sent=chunked)
-    connection.connection.receive(chunked)
-    assert connection.sender.sent == [(1, chunked)]
-
-
-def test_a_connection_stays_while_output_or_a_call_is_pending() -> None:
-    connection = MovableConnection()
-    connection.wire.unsent = 1
-    assert connection.stays
-    connection.wire.unsent = 0
-    # One request is in flight now.
-    connection.connection.one.pass_time(2000)
-    assert connection.stays
-    connection.answer()
-    _answer(connection.connection, encode_answer(200, b"", [b"{}"]), -2)
-    connection.connection.receive(append(AWAY)[:20])
-    assert connection.sender.sent == [(1, append(AWAY)[:20])]
-
-
-def test_a_connection_stays_when_the_other_shard_rejects_it_and_retries_after_a_second() -> None:
-    connection = MovableConnection()
-    connection.sender.accepts = False
-    assert connection.stays
-    connection.answer()
-    connection.sender.accepts = True
-    assert connection.stays
-    connection.answer()
-    connection.connection.one.pass_time(1000)
-    assert not connection.stays
-
-
-def test_a_connection_stays_in_its_first_second_and_during_a_drain() -> None:
-    assert MovableConnection(seconds=0.9).stays
-    connection = MovableConnection()
-    connection.connection.dispatch.is_draining = True
-    assert connection.stays
-
-
-def test_a_connection_stays_during_a_request_that_was_partly_read() -> None:
-    connection = MovableConnection(seconds=0.5)
-    connection.connection.receive(append(AWAY)[:20])
-    connection.connection.one.pass_time(1000)
-    connection.connection.receive(append(AWAY)[20:])
-    assert connection.sender.sent == []
-    connection.answer()
-    assert not connection.stays
 
 
 def test_a_refusal_names_the_shard() -> None:
