@@ -1,4 +1,6 @@
-"""Background jobs: long work in short steps that never block the loop. Checkpoints and upkeep run as jobs.
+"""Background jobs: long work in short steps that never block the loop.
+
+Checkpoints, upkeep and transfers run as jobs.
 
 A job is a generator that runs on the loop and yields before each wait:
 
