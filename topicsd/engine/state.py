@@ -186,6 +186,10 @@ class ShardState(ShardData):
         topic = self.topics.get(name)
         return topic if topic is not None and topic.visible else None
 
+    def is_live(self, topic: Topic) -> bool:
+        """Return whether the topic exists and has no pending deletion."""
+        return self.topics.get(topic.name) is topic and topic.deferred_requests is None
+
     def must_wait(self, topic: Topic) -> bool:
         """Return whether an entry that joins now waits for a sync, whatever its class."""
         return topic.waiting_count > 0 or self.log.is_lagging

@@ -79,19 +79,8 @@ class _ParkedJobs:
         self._queue = queue
         self.id = f"\0dead_letter:{topic.epoch}:{topic.topic_id:x}"
 
-    @property
-    def is_live(self) -> bool:
-        return (
-            self._shard.topics.get(self._topic.name) is self._topic and self._topic.deferred_requests is None
-        )
-
-    def first(self, count: int) -> list[int]:
-        """Return the next jobs to move, at most `count`."""
-        jobs = self._queue.jobs
-        return [*islice((seq for seq in self._queue.parked if not jobs[seq].is_ending), count)]
-
     def has(self, seq: int) -> bool:
-        has_record = self.is_live and self._topic.next_live(seq) == seq
+        has_record = self._shard.is_live(self._topic) and self._topic.next_live(seq) == seq
         return has_record and seq in self._queue.parked and not self._queue.jobs[seq].is_ending
 
     def delete(self, seqs: list[int]) -> BackgroundJob[Refusal | None]:
@@ -109,8 +98,7 @@ class _Mover:
         self._shard = shard
         self._topic = topic
         self._queue = queue
-        self._source = _ParkedJobs(shard, topic, queue)
-        self._transfer = Transfer(self._source, send, is_redrive=False)
+        self._transfer = Transfer(_ParkedJobs(shard, topic, queue), send, is_redrive=False)
         self._wait_seconds = RETRY_SECONDS
         """Length of the next wait."""
         self._moved_back_count = 0
@@ -134,9 +122,10 @@ class _Mover:
             yield pause
 
     def _next_seqs(self) -> list[int]:
-        if not self._source.is_live or self._topic.config.dead_letter is None:
+        if not self._shard.is_live(self._topic) or self._topic.config.dead_letter is None:
             return []
-        return self._source.first(1 if self._single_count else self._move_size)
+        count, jobs = 1 if self._single_count else self._move_size, self._queue.jobs
+        return [*islice((seq for seq in self._queue.parked if not jobs[seq].is_ending), count)]
 
     def _check_former(self, former: str) -> BackgroundJob[float | None]:
         """Find out which jobs the former destination has; return the pause after it (`_pause_after`)."""

@@ -151,14 +151,8 @@ class _DeadLetterTopic:
         self._topic = topic
         self.id = f"\0redrive:{topic.epoch}:{topic.topic_id:x}"
 
-    @property
-    def is_live(self) -> bool:
-        return (
-            self._shard.topics.get(self._topic.name) is self._topic and self._topic.deferred_requests is None
-        )
-
     def has(self, seq: int) -> bool:
-        return self.is_live and self._topic.next_live(seq) == seq <= self._topic.head
+        return self._shard.is_live(self._topic) and self._topic.next_live(seq) == seq <= self._topic.head
 
     def delete(self, seqs: list[int]) -> BackgroundJob[Refusal | None]:
         shard, topic = self._shard, self._topic
@@ -235,7 +229,7 @@ class _Redrive:
 
     def _next_seqs(self) -> list[int]:
         """Return the next records to read, none at the end of the topic."""
-        if not self._source.is_live:
+        if not self._shard.is_live(self._topic):
             return []
         topic, cursor = self._topic, self._settled_seq
         if self._request.seqs is not None:
