@@ -96,6 +96,8 @@ class LinkKind(IntEnum):
     """To a worker: list its rules."""
     TOPIC_DELETED = 23
     """To the supervisor: end the routes from and into a topic."""
+    MOVE = 24
+    """To a worker: append the records of a transfer to one of its topics."""
 
 
 # Plain numbers: looking up and packing members of an IntEnum is several times slower.

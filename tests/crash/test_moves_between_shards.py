@@ -14,7 +14,7 @@ import pytest
 from tests.harness.crash_sweep import DEEP
 from tests.harness.memory_disk import MemoryDisk
 from tests.harness.transfer_shards import Again, TransferShards
-from topicsd.service.queues import dead_letters, redrive
+from topicsd.engine.transfer import dead_letters, redrive
 
 QUEUE, DEAD, OTHER = "q0", "d1", "e1"
 JOBS = 5

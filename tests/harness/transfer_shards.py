@@ -19,12 +19,23 @@ from tests.harness.faults import MachineGoneError
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
 from tests.harness.one_shard import OneShard, RecordedReply
+from topicsd.engine.transfer.dead_letters import DeadLetters
+from topicsd.engine.transfer.move import (
+    Move,
+    MoveReply,
+    append_move,
+    decode_move,
+    decode_move_answer,
+    encode_move,
+    encode_move_answer,
+)
+from topicsd.engine.transfer.redrive import Redrives
 from topicsd.service.call import Call
 from topicsd.service.handlers import Handlers
-from topicsd.service.queues.dead_letters import DeadLetters
-from topicsd.service.queues.redrive import Redrives
+from topicsd.service.queues.redrive import RedriveHandler
 
 FIELDS = msgspec.structs.replace(NO_FIELDS, content_type="application/json")
+IN_DOUBT_REFUSAL = Refusal(IN_DOUBT, "its answer was lost")
 Again = Callable[[MemoryDisk], MemoryDisk]
 """The disk for the next start, made from the disk of the lost shard."""
 
@@ -43,13 +54,19 @@ class _Side:
 
     def __init__(self, stage: TransferShards, shard: OneShard) -> None:
         self.shard = shard
-        self.unanswered: list[Call] = []
-        """Requests of the other worker."""
+        self.unanswered: dict[object, MoveReply] = {}
+        """Replies of the other worker to the moves that this one received."""
+        self.destinations: list[str] = []
+        """The destinations of all moves that this worker received."""
         self.handlers = Handlers(shard.shard, shard.settings, shard.loop)
-        state, ask = shard.shard.state, partial(stage.ask, self)
-        self.dead_letters = DeadLetters(state, shard.loop, ask)
-        redrives = Redrives(state, shard.loop, ask, self.handlers.performance)
+        state, send = shard.shard.state, partial(stage.send_move, self)
+        self.dead_letters = DeadLetters(state, send)
+        redrives = RedriveHandler(Redrives(state, send), state.clock, self.handlers.performance)
         self.handlers.add("redrive", redrives.start)
+
+    def append_move(self, move: Move, reply: MoveReply) -> None:
+        self.destinations.append(move.destination)
+        append_move(self.shard.shard.state, self.handlers.caps.append, move, reply)
 
 
 class TransferShards:
@@ -66,44 +83,31 @@ class TransferShards:
     def home(self, topic: str) -> OneShard:
         return self.shards[int(topic[-1])]
 
-    def record_names(self, side: int, operation: str) -> list[str]:
-        """Return a list to which later requests for this operation add their topics."""
-        names: list[str] = []
-        handlers = self._sides[side].handlers
-        start = handlers._table[operation]
-
-        def record(call: Call) -> None:
-            names.append(call.name)
-            start(call)
-
-        handlers.add(operation, record)
-        return names
+    def destinations(self, side: int) -> list[str]:
+        """Return the destinations of the moves that a shard has received, in order."""
+        return self._sides[side].destinations
 
     # -- messages between the shards -----------------------------------------------------------------------
 
-    def ask(self, asker: _Side, operation: str, call: Call) -> None:
-        owner = self._sides[int(call.name[-1])]
-        if owner is asker:
-            owner.handlers.start(operation, call)
+    def send_move(self, sender: _Side, move: Move, reply: MoveReply) -> None:
+        owner = self._sides[int(move.destination[-1])]
+        if owner is sender:
+            owner.append_move(move, reply)
             return
-        owner.unanswered.append(call)
+        call = object()
+        owner.unanswered[call] = reply
 
-        def answered(status: int, body: bytes) -> None:
+        def on_answer(refusal: Refusal | None) -> None:
+            answer = encode_move_answer(refusal)
             if call in owner.unanswered:
-                asker.shard.loop.call_soon(in_doubt if self.is_losing_answers else arrived, status, body)
+                sender.shard.loop.call_soon(arrive, None if self.is_losing_answers else answer)
 
-        def in_doubt(status: int, body: bytes) -> None:
+        def arrive(answer: bytes | None) -> None:
             if call in owner.unanswered:
-                owner.unanswered.remove(call)
-                call.refuse(Refusal(IN_DOUBT, "its answer was lost"))
+                del owner.unanswered[call]
+                reply(IN_DOUBT_REFUSAL if answer is None else decode_move_answer(answer))
 
-        def arrived(status: int, body: bytes) -> None:
-            if call in owner.unanswered:
-                owner.unanswered.remove(call)
-                call.send_parts([body], len(body), status)
-
-        request = FakeCall(call.name, call.query, call.fields, call.body, 0.0, send_answer=answered)
-        owner.shard.loop.call_soon(owner.handlers.start, operation, request)
+        owner.shard.loop.call_soon(owner.append_move, decode_move(encode_move(move)), on_answer)
 
     def lose(self, number: int) -> None:
         """End one of the two, and start its replacement."""
@@ -112,9 +116,9 @@ class TransferShards:
         shard.open(self._again(shard.disk))
         self._sides[number] = _Side(self, shard)
         self._sides[1 - number].unanswered.clear()
-        in_doubt, lost.unanswered = lost.unanswered, []
-        for call in in_doubt:
-            call.refuse(Refusal(IN_DOUBT, "it went away"))
+        in_doubt, lost.unanswered = lost.unanswered, {}
+        for reply in in_doubt.values():
+            reply(IN_DOUBT_REFUSAL)
 
     # -- progress ------------------------------------------------------------------------------------------
 

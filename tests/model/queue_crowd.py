@@ -143,6 +143,7 @@ class QueueCrowd:
     def _check_turn(self, seq: int, number: int) -> None:
         """Check that no other job of the tag is leased, and that earlier ones are removed or parked."""
         job, now_ms = self.jobs[number], self.stage.clock.now_ms()
+        assert job.tag is not None
         for other, one in self.jobs.items():
             if (one.queue, one.tag) == (job.queue, job.tag) and other != number:
                 is_held = one.held_until > now_ms and not one.is_done and not one.doubts
@@ -151,7 +152,8 @@ class QueueCrowd:
         queue = shard.topic(job.queue).queue
         assert queue is not None
         live = shard.read(job.queue, limit=1000, with_tags=True).records
-        ahead = {one.seq for one in live if one.seq < seq and one.tag == job.tag}
+        tag = job.tag.encode()
+        ahead = {one.seq for one in live if one.seq < seq and one.tag == tag}
         assert not ahead - queue.parked.keys(), f"{number} was claimed before the jobs at {ahead}"
         self.counts["in turn"] += 1
 

@@ -33,7 +33,7 @@ PURE_MODULES = (
     "topicsd/engine/wakeups/governor.py",
     "topicsd/engine/queue/lease_queue.py",
     "topicsd/engine/queue/fresh_jobs.py",
-    "topicsd/engine/queue/dead_letter.py",
+    "topicsd/engine/transfer/dead_letter_stamp.py",
 )
 IMPURE_IMPORTS = ("topicsd.disk", "topicsd.log", "asyncio")
 

@@ -37,6 +37,9 @@ LAYERS: Final = {
         " topicsd/engine/wakeups"
     ),
     "topicsd/engine/write": f"{_ENGINE} topicsd/engine/records topicsd/engine/retention topicsd/engine/queue",
+    "topicsd/engine/transfer": (
+        f"{_ENGINE} topicsd/engine/queue topicsd/engine/read topicsd/engine/retention"
+    ),
     "topicsd/engine/routes": (
         f"{_ENGINE} topicsd/engine/records topicsd/engine/retention topicsd/engine/read topicsd/engine/write"
         " topicsd/disk"

@@ -1,4 +1,6 @@
-"""Background jobs: long work in short steps that never block the loop. Checkpoints and upkeep run as jobs.
+"""Background jobs: long work in short steps that never block the loop.
+
+Checkpoints, upkeep and transfers run as jobs.
 
 A job is a generator that runs on the loop and yields before each wait:
 
@@ -69,6 +71,32 @@ def together(starts: Sequence[Start[T]]) -> BackgroundJob[list[T]]:
 
     yield Operation(start_all)
     return [answers[number] for number in range(len(starts))]
+
+
+class Backlog(Generic[T]):
+    """Values that wait for a job, which takes one at a time: `operation(backlog.take)`."""
+
+    def __init__(self) -> None:
+        self._values: dict[T, None] = {}
+        """The waiting values, each once, oldest first."""
+        self._reply: Callable[[T], object] | None = None
+
+    def add(self, value: T) -> None:
+        self._values[value] = None
+        self._serve()
+
+    def take(self, reply: Callable[[T], object]) -> None:
+        """Pass the oldest value to `reply`, now or when there is one."""
+        assert self._reply is None, "only one job takes values"
+        self._reply = reply
+        self._serve()
+
+    def _serve(self) -> None:
+        if self._values and self._reply is not None:
+            value = next(iter(self._values))
+            del self._values[value]
+            reply, self._reply = self._reply, None
+            reply(value)
 
 
 class Log(Protocol):

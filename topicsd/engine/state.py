@@ -14,8 +14,7 @@ from shared.contract.topic_config import TopicConfig
 from shared.runtime.clock import Clock
 from shared.runtime.disk_thread import Loop, Threads
 from shared.settings.settings import Settings
-from topicsd.engine.jobs import Background
-from topicsd.engine.queue.dead_letter import STAMP_BYTES_MAX
+from topicsd.engine.jobs import Background, Backlog
 from topicsd.engine.queue.removal import Removals
 from topicsd.engine.queue.timers import QueueTimers
 from topicsd.engine.read.page_cache import PageCache
@@ -23,6 +22,7 @@ from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.requests import Reply
 from topicsd.engine.shard_data import ShardData
 from topicsd.engine.topic import Topic
+from topicsd.engine.transfer.dead_letter_stamp import STAMP_BYTES_MAX
 from topicsd.engine.wakeups.wake_queue import WakeQueue
 from topicsd.log.batch import CommitEntry
 from topicsd.log.control_frame import ControlPayload, encode_control
@@ -105,8 +105,8 @@ class ShardState(ShardData):
 
         self.next_lease = _LEASES_FROM | secrets.randbits(61)
         """The next lease number. It starts at random, so that no number of an earlier run is valid again."""
-        self.on_parked: Callable[[Topic], object] = lambda topic: None
-        """Callback for jobs that are to be moved to the dead-letter topic, called when the log has it."""
+        self.parked: Backlog[Topic] = Backlog()
+        """Queues with parked jobs to move to their dead-letter topics; the log has these jobs as parked."""
 
         self.job_reads: dict[SealedRun, list[Callable[[Any], None]]] = {}
         """Callbacks that wait for the records of jobs, by the run that is being read."""
@@ -140,7 +140,7 @@ class ShardState(ShardData):
     def set_config(self, topic: Topic, config: TopicConfig) -> None:
         super().set_config(topic, config)
         if topic.queue is not None and topic.queue.parked:
-            self.on_parked(topic)  # The change may have named a dead-letter topic for them.
+            self.parked.add(topic)  # The change may have named a dead-letter topic for them.
 
     def note(self, topic: Topic, frame: bytes, entry: CommitEntry, is_urgent: bool = False) -> None:
         """Log a frame of a topic that no request waits for.
@@ -185,6 +185,10 @@ class ShardState(ShardData):
     def visible_topic(self, name: str) -> Topic | None:
         topic = self.topics.get(name)
         return topic if topic is not None and topic.visible else None
+
+    def is_live(self, topic: Topic) -> bool:
+        """Return whether the topic exists and has no pending deletion."""
+        return self.topics.get(topic.name) is topic and topic.deferred_requests is None
 
     def must_wait(self, topic: Topic) -> bool:
         """Return whether an entry that joins now waits for a sync, whatever its class."""

@@ -19,16 +19,18 @@ from shared.ipc.link import LinkPool, LinkRequest
 from shared.ipc.placement import shard_of
 from shared.ipc.remote_request import decode_remote_request, encode_answer
 from topicsd.engine.queue.claim import drain_claims
+from topicsd.engine.transfer.dead_letters import DeadLetters
+from topicsd.engine.transfer.redrive import Redrives
 from topicsd.service.call import Call
 from topicsd.service.diff import Diff
 from topicsd.service.handlers import Handlers
 from topicsd.service.input.query import query_text
-from topicsd.service.queues.dead_letters import DeadLetters
-from topicsd.service.queues.redrive import Redrives
+from topicsd.service.queues.redrive import RedriveHandler
 from topicsd.service.queues.work import WorkOpener
 from topicsd.service.routes import RouteRules
 from topicsd.service.shards.in_flight import InFlight
 from topicsd.service.shards.link_stream import LinkStream
+from topicsd.service.shards.moves import Moves
 from topicsd.service.shards.peers import Peers
 from topicsd.service.shards.remote_call import STREAMS, RemoteCaller, in_doubt
 from topicsd.service.watch.streams import Streams
@@ -79,9 +81,10 @@ class Dispatch:
         self._remote_caller = RemoteCaller(
             links, peers, handlers.loop, handlers.monotonic, lambda: self.is_draining
         )
-        self.dead_letters = DeadLetters(state, handlers.loop, self.run_at_owner)
-        redrives = Redrives(state, handlers.loop, self.run_at_owner, handlers.performance)
-        handlers.add("redrive", redrives.start)
+        self.moves = Moves(state, handlers.caps, links, shard, shard_count, peers)
+        self.dead_letters = DeadLetters(state, self.moves.send)
+        redrives = Redrives(state, self.moves.send)
+        handlers.add("redrive", RedriveHandler(redrives, state.clock, handlers.performance).start)
         self._incoming_calls: set[IncomingCall] = set()
         self._idle: asyncio.Future[None] | None = None
         self.open_socket: OpenSocket = _no_sockets

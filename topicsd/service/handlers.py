@@ -5,27 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-import msgspec
-
 from shared.contract.errors import NOT_IMPLEMENTED, Refusal
 from shared.contract.names import refuse_topic_name
 from shared.runtime.disk_thread import Loop
 from shared.settings.settings import Settings
-from topicsd.engine.queue.claim import queue_of
 from topicsd.engine.read.seek import seek
 from topicsd.engine.requests import (
     AppendAnswer,
     AppendRequest,
     DeleteAnswer,
-    Reply,
-    StampedAppend,
     TopicDeleted,
     TopicPut,
 )
 from topicsd.engine.retention.delete import delete_records
 from topicsd.engine.shard import Shard
 from topicsd.engine.topic_admin import delete_topic, put_topic, topic_state
-from topicsd.engine.write.append import append
 from topicsd.service.call import Call, reply_of
 from topicsd.service.cursors import CursorHandlers
 from topicsd.service.input.bodies import (
@@ -52,17 +46,11 @@ WITHOUT_BODY = frozenset(
 )
 
 
-_decode_stamped = msgspec.json.Decoder(StampedAppend).decode
-
 OnTopicDeleted = Callable[[str, int, Callable[[list[str]], None]], None]
 
 
 def _report_no_routes(name: str, epoch: int, reply: Callable[[list[str]], None]) -> None:
     reply([])
-
-
-# Approximate bytes of a record in the log besides its data.
-FRAME_BYTES = 64
 
 
 class Handlers:
@@ -72,7 +60,7 @@ class Handlers:
         self._topics = shard.state.topics
         self.settings = settings
         self.loop = loop
-        self._caps = caps or Caps(shard.state)
+        self.caps = caps or Caps(shard.state)
         self.monotonic = shard.state.clock.monotonic
         self.body_bytes_max = settings.max_body_bytes
         self.counts = RequestCounts()
@@ -82,8 +70,6 @@ class Handlers:
         self._table = {
             "append": self._append,
             "publish": lambda call: self._append(call, PUBLISH_BODY),
-            "dead_letter": self._append_moved,
-            "bring_back": self._append_redriven,
             "put_topic": self._put_topic,
             "topic_state": self._topic_state,
             "delete_topic": self._delete_topic,
@@ -168,56 +154,7 @@ class Handlers:
             except Exception as error:
                 call.fail("append", error)
 
-        self._join_append(call, request, reply)
-
-    def _append_redriven(self, call: Call) -> None:
-        """Append redriven jobs, only to an existing queue."""
-        queue = queue_of(self.shard.state, call.name)
-        if isinstance(queue, Refusal):
-            call.refuse(queue)
-        else:
-            self._append_moved(call, create=False)
-
-    def _append_moved(self, call: Call, create: bool | None = None) -> None:
-        """Append the records of a transfer (`transfer.py`). No endpoint leads here."""
-        request = _decode_stamped(call.body)
-        if create is not None:
-            request.create = create
-
-        def respond(answer: AppendAnswer) -> None:
-            call.send(b"{}", 201 if answer.created else 200)
-
-        self._join_append(call, request, reply_of(call, respond))
-
-    def _join_append(self, call: Call, request: AppendRequest, reply: Reply) -> None:
-        caps, state = self._caps, self.shard.state
-        counts_topic = (
-            caps.has_shared_topic_cap and call.name not in state.topics and request.create is not False
-        )
-        if counts_topic or caps.bytes_max:
-            self._append_capped(call, request, reply, counts_topic)
-        else:
-            append(state, call.name, request, reply)
-
-    def _append_capped(self, call: Call, request: AppendRequest, reply: Reply, counts_topic: bool) -> None:
-        """Append, or refuse because of a cap over all shards."""
-        caps, final_reply = self._caps, reply
-        if caps.bytes_max:
-            size = len(call.body) + FRAME_BYTES * len(request.records)
-            refusal = caps.begin_bytes(call.name, request, size)
-            if refusal is not None:
-                call.refuse(refusal)
-                return
-
-            def final_reply(answer: AppendAnswer | Refusal) -> None:
-                caps.end_bytes(size)
-                reply(answer)
-
-        create = _guarded(call, "append", lambda: append(self.shard.state, call.name, request, final_reply))
-        if counts_topic:
-            caps.create_topic(call.name, create, final_reply)
-        else:
-            create()
+        self.caps.append(call.name, request, len(call.body), reply)
 
     def is_key_kept(self, name: str, retried_after_ms: int) -> bool:
         """Return whether a key used `retried_after_ms` ago is still remembered if its write was applied."""
@@ -244,10 +181,9 @@ class Handlers:
             call.send(encode(body), 201 if answer.created else 200)
 
         reply = reply_of(call, respond)
-        state, caps = self.shard.state, self._caps
+        state, caps = self.shard.state, self.caps
         if caps.has_shared_topic_cap and call.name not in state.topics:
-            create = _guarded(call, "put_topic", lambda: put_topic(state, call.name, patch, reply))
-            caps.create_topic(call.name, create, reply)
+            caps.create_topic(call.name, partial(put_topic, state, call.name, patch, reply), reply)
         else:
             put_topic(state, call.name, patch, reply)
 
@@ -298,7 +234,7 @@ class Handlers:
 
         def on_deleted(answer: TopicDeleted) -> None:
             # In the next turn: operations that waited for the name may recreate the topic in this one.
-            self.loop.call_soon(self._caps.publish)
+            self.loop.call_soon(self.caps.publish)
             if topic is None or not answer.deleted:
                 respond(answer, [])
             else:
@@ -337,15 +273,3 @@ class Handlers:
             call.send(encode(body))
 
         delete_records(self.shard.state, call.name, request, reply_of(call, respond))
-
-
-def _guarded(call: Call, operation: str, action: Callable[[], None]) -> Callable[[], None]:
-    """Wrap `make` for a later turn, where no other code catches unexpected errors."""
-
-    def guarded() -> None:
-        try:
-            action()
-        except Exception as error:
-            call.fail(operation, error)
-
-    return guarded

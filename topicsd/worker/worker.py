@@ -220,6 +220,8 @@ class Worker:
             self._dispatch.streams.answer_link(kind, payload, request)
         elif kind in ROUTE_REQUESTS:
             self._dispatch.route_rules.answer_link(kind, payload, request)
+        elif kind == LinkKind.MOVE:
+            self._dispatch.moves.answer_link(payload, request)
         elif kind == LinkKind.KEYS:
             self._dispatch.change_keys(parse_keys(payload.decode()))
             request(b"taken")

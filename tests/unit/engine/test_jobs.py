@@ -12,7 +12,7 @@ import pytest
 from shared.contract.errors import STORAGE_FAILED, STORAGE_FULL, Refusal
 from tests.harness.manual_clock import ManualClock
 from tests.harness.manual_loop import ManualLoop, StepThread
-from topicsd.engine.jobs import SYNCED, Background, BackgroundJob, operation, together
+from topicsd.engine.jobs import SYNCED, Background, BackgroundJob, Backlog, operation, together
 from topicsd.log.batch import CommitEntry
 
 
@@ -272,3 +272,25 @@ def test_a_reply_after_the_stop_is_ignored() -> None:
     stage.background.stop()
     replies[0](1)
     assert not stage.outcomes
+
+
+def test_a_job_takes_each_value_of_a_backlog_once_in_order() -> None:
+    backlog: Backlog[str] = Backlog()
+    taken: list[str] = []
+
+    def job() -> BackgroundJob[None]:
+        while True:
+            taken.append((yield from operation(backlog.take)))
+            yield None
+
+    stage = Stage()
+    for value in "aba":
+        backlog.add(value)
+    stage.start(job())
+    stage.settle()
+    assert taken == ["a", "b"]
+    for value in "ccdc":  # The job takes the first one at once.
+        backlog.add(value)
+    stage.settle()
+    assert taken == ["a", "b", "c", "c", "d"]
+    assert stage.outcomes == []

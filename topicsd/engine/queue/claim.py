@@ -286,7 +286,7 @@ def _log_parked(shard: ShardState, topic: Topic, seqs: list[int]) -> None:
     def on_logged() -> None:
         queue.unmark_ending(seqs)
         settle_parked(topic, seqs)  # The configuration may have changed since.
-        shard.on_parked(topic)
+        shard.parked.add(topic)
 
     if topic.is_ephemeral:
         on_logged()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -12,6 +12,7 @@ from shared.contract.json_bounds import may_hold_nul
 from shared.contract.topic_config import NUMBER_MAX
 from shared.text.units import instant_ms
 from topicsd.engine.requests import DeleteRequest
+from topicsd.engine.transfer.redrive import RedriveRequest
 from topicsd.service.input.bodies import delete_request, refuse_nul_in, refuse_number
 from topicsd.service.input.clamped import clamped_to
 from topicsd.service.input.json_body import JsonBody
@@ -36,33 +37,16 @@ class RedriveBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     dry_run: bool = False
 
 
-class RedriveRequest(msgspec.Struct, frozen=True):
-    """The selected records after `after_seq`, at most `count` of them."""
-
-    seqs: list[int] | None
-    """Sorted seqs without duplicates, or None for all."""
-    tag: str | None
-    is_prefix: bool
-    from_ts: int | None
-    to_ts: int
-    """Exclusive upper bound of the records' time."""
-    after_seq: int
-    count: int
-    rate: int
-    """Maximum records per second; 0 means unlimited."""
-    is_dry: bool
+class DecodedRedrive(NamedTuple):
+    request: RedriveRequest
     clamped: dict[str, int]
-
-    def matches(self, tag: str) -> bool:
-        if self.tag is None:
-            return True
-        return tag.startswith(self.tag) if self.is_prefix else tag == self.tag
+    """The values used for numbers over a bound."""
 
 
 _REDRIVE: Final = JsonBody(RedriveBody, '{"max":100}')
 
 
-def decode_redrive(body: bytes, now_ms: int) -> RedriveRequest | Refusal:
+def decode_redrive(body: bytes, now_ms: int) -> DecodedRedrive | Refusal:
     redrive = _REDRIVE.decode(body)
     if isinstance(redrive, Refusal):
         return redrive
@@ -89,18 +73,19 @@ def decode_redrive(body: bytes, now_ms: int) -> RedriveRequest | Refusal:
     tags = DeleteRequest() if redrive.match is None else delete_request(None, redrive.match)
     if refusal is not None or isinstance(tags, Refusal):
         return refusal or tags  # type: ignore[return-value]
-    return RedriveRequest(
+    count = min(redrive.max, MAX_MAX)
+    request = RedriveRequest(
         None if seqs is None else sorted({seq for seq in seqs if seq > after_seq}),
         tags.tag,
         tags.is_prefix,
         from_ts,
         NUMBER_MAX if to_ts is None else to_ts,
         after_seq,
-        min(redrive.max, MAX_MAX),
+        count,
         redrive.rate or 0,
         redrive.dry_run,
-        clamped_to(max=(redrive.max, min(redrive.max, MAX_MAX))),
     )
+    return DecodedRedrive(request, clamped_to(max=(redrive.max, count)))
 
 
 def _instant_ms(field: str, given: int | str | None, now_ms: int) -> int | Refusal | None:

@@ -12,6 +12,7 @@ C3  Requests for an existing topic do not wait, and a repeated write with a know
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
@@ -20,16 +21,22 @@ import msgspec
 
 from shared.contract.errors import NOT_READY, THROTTLED, Refusal
 from shared.ipc.link import SUPERVISOR, LinkKind, LinkPool
+from shared.runtime.unexpected_error import refuse_unexpected_error
 from shared.text.message import size_text
-from topicsd.engine.requests import AppendRequest
+from topicsd.engine.requests import AppendAnswer, AppendRequest, Reply
 from topicsd.engine.state import ShardState
+from topicsd.engine.write.append import append
 from topicsd.engine.write.keyed_write import IdempotencyKey, key_of
 from topicsd.engine.write.producer_write import is_known_write
 from topicsd.service.shards.peers import Peers
 
+logger = logging.getLogger("topicsd.http")
+
 # Creations are synced, so a shard creates about a tenth of this between two heartbeats.
 UNSEEN_TOPICS_MAX: Final = 10_000
 RETRY_AFTER_MS: Final = 1000
+# Approximate bytes of a record in the log besides its data.
+FRAME_BYTES: Final = 64
 
 _encode_shard = msgspec.msgpack.Encoder().encode
 GRANTED: Final = _encode_shard(True)
@@ -65,6 +72,35 @@ class Caps:
             slot.topics = len(self._state.topics)
             slot.bytes_live = self._state.totals.live_bytes + self._pending_bytes
 
+    def append(self, name: str, request: AppendRequest, body_bytes: int, reply: Reply) -> None:
+        """Append to a topic of this shard within the caps; `reply` gets `AppendAnswer` or a `Refusal`."""
+        state = self._state
+        counts_topic = self.has_shared_topic_cap and name not in state.topics and request.create is not False
+        if counts_topic or self.bytes_max:
+            self._append_capped(name, request, body_bytes, reply, counts_topic)
+        else:
+            append(state, name, request, reply)
+
+    def _append_capped(
+        self, name: str, request: AppendRequest, body_bytes: int, reply: Reply, counts_topic: bool
+    ) -> None:
+        final_reply = reply
+        if self.bytes_max:
+            size = body_bytes + FRAME_BYTES * len(request.records)
+            refusal = self._begin_bytes(name, request, size)
+            if refusal is not None:
+                reply(refusal)
+                return
+
+            def final_reply(answer: AppendAnswer | Refusal) -> None:
+                self._end_bytes(size)
+                reply(answer)
+
+        if counts_topic:
+            self.create_topic(name, partial(append, self._state, name, request, final_reply), final_reply)
+        else:
+            append(self._state, name, request, final_reply)
+
     # -- topics --------------------------------------------------------------------------------------------
 
     def create_topic(self, name: str, create: Callable[[], None], refuse: Callable[[Refusal], None]) -> None:
@@ -91,7 +127,10 @@ class Caps:
         for create, refuse in self._pending.pop(name):
             # The first one creates the topic for all.
             if answer == GRANTED or name in self._state.topics:
-                create()
+                try:
+                    create()
+                except Exception as error:
+                    refuse(refuse_unexpected_error(logger, "the creation of a topic", error))
             else:
                 refuse(self._refusal(answer))
         self.publish()
@@ -114,8 +153,8 @@ class Caps:
 
     # -- bytes ---------------------------------------------------------------------------------------------
 
-    def begin_bytes(self, name: str, request: AppendRequest, size: int) -> Refusal | None:
-        """Admit an append of `size` bytes or refuse it; call `end_bytes` after an admitted one."""
+    def _begin_bytes(self, name: str, request: AppendRequest, size: int) -> Refusal | None:
+        """Admit an append of `size` bytes or refuse it; call `_end_bytes` after an admitted one."""
         own = self._state.totals.live_bytes + self._pending_bytes
         total = own if self._peers is None else own + self._peers.bytes_elsewhere()
         if total >= self.bytes_max and not self._is_known(name, request):
@@ -126,7 +165,7 @@ class Caps:
         self.publish()
         return None
 
-    def end_bytes(self, size: int) -> None:
+    def _end_bytes(self, size: int) -> None:
         self._pending_bytes -= size
         self.publish()
 

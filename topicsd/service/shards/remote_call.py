@@ -48,8 +48,6 @@ WRITES: Final = frozenset(
         "ack",
         "nack",
         "extend",
-        "dead_letter",
-        "bring_back",
         "redrive",
         "delete_router",
     }
@@ -149,7 +147,7 @@ class RemoteCall(msgspec.Struct, eq=False):
                 call.is_last, fields = True, fields.removesuffix(CLOSE)
             call.send_parts([body], len(body), status, fields)
         elif (answer == NEVER_SENT and self.first_sent < 0) or self.request.operation not in WRITES:
-            call.refuse(self._unavailable())
+            call.refuse(unavailable(self.owner))
         elif self._is_keyed():
             self._retry_later()
         else:
@@ -198,13 +196,13 @@ class RemoteCall(msgspec.Struct, eq=False):
 
     # -- refusals ------------------------------------------------------------------------------------------
 
-    def _unavailable(self) -> Refusal:
-        return Refusal(
-            NOT_READY, f"{_owner_name(self.owner)} does not answer", _shard_detail(self.owner), RETRY_AFTER_MS
-        )
-
     def _in_doubt(self) -> Refusal:
         return in_doubt(self.request.operation, self.owner, self._is_keyed())
+
+
+def unavailable(owner: int | None) -> Refusal:
+    message = f"{_owner_name(owner)} does not answer"
+    return Refusal(NOT_READY, message, _shard_detail(owner), RETRY_AFTER_MS)
 
 
 def in_doubt(operation: str, owner: int | None, is_keyed: bool) -> Refusal:

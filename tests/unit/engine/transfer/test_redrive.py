@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from tests.harness.transfer_shards import FIELDS, FakeCall, TransferShards
-from topicsd.service.queues.redrive import SECONDS_MAX
-from topicsd.service.queues.transfer import MOVED_AT_ONCE
+from topicsd.engine.transfer.redrive import SECONDS_MAX
+from topicsd.engine.transfer.transfer import MOVED_AT_ONCE
 
 QUEUE, DEAD = "q0", "d1"
 
@@ -106,13 +106,12 @@ def test_many_records_of_several_queues_move_in_few_requests_and_in_order() -> N
     stage.home(other).put(other, type="queue")
     count = 2 * MOVED_AT_ONCE + 10
     stage.request("append", DEAD, {"records": [dead_letter(n, (QUEUE, other)[n % 2]) for n in range(count)]})
-    destinations = stage.record_names(0, "bring_back")
     answer = stage.request("redrive", DEAD, {"max": count})
     assert answer is not None
     assert answer[1]["queues"] == {QUEUE: count // 2, other: count // 2}
     assert [data for data, _ in stage.records(QUEUE)] == [*range(0, count, 2)]
     assert [data for data, _ in stage.records(other)] == [*range(1, count, 2)]
-    assert len(destinations) == 6
+    assert len(stage.destinations(0)) == 6
 
 
 def test_records_that_do_not_fit_their_queue_stay_and_the_others_move() -> None:
@@ -127,11 +126,10 @@ def test_records_that_do_not_fit_their_queue_stay_and_the_others_move() -> None:
 def test_a_missing_queue_is_tried_once_for_all_records() -> None:
     stage = dead_letter_stage(6)
     stage.home(QUEUE).delete_topic(QUEUE)
-    destinations = stage.record_names(0, "bring_back")
     answer = stage.request("redrive", DEAD, {})
     assert answer is not None
     assert (answer[1]["reasons"], answer[1]["next_from_seq"]) == ({"topic_not_found": 6}, 6)
-    assert len(destinations) == 1
+    assert len(stage.destinations(0)) == 1
 
 
 @pytest.mark.parametrize("rate", [7, 45, 1000])

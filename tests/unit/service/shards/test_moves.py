@@ -1,0 +1,135 @@
+"""A move is appended at its owner once, and its sender learns the outcome or that it is in doubt."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from shared.contract.errors import IN_DOUBT, INTERNAL, INVALID_REQUEST, NOT_A_QUEUE, NOT_READY, Refusal
+from shared.ipc.board import WorkerState
+from shared.ipc.link import NEVER_SENT, Link, LinkKind, LinkRequest
+from tests.harness.one_connection import AWAY, HOME, SHARDS, ManualLinks
+from tests.harness.one_shard import OneShard
+from tests.harness.small_board import SmallBoard
+from topicsd.engine.requests import AppendRequest, Reply
+from topicsd.engine.transfer.move import (
+    Move,
+    MovedRecord,
+    append_move,
+    decode_move,
+    decode_move_answer,
+    encode_move,
+    encode_move_answer,
+)
+from topicsd.service.shards.caps import Caps
+from topicsd.service.shards.moves import Moves
+from topicsd.service.shards.peers import Peers
+
+RECORD = MovedRecord(7, b'{"a":1}', "t", "n", b'{"k":1.0}')
+
+
+def move_to(destination: str, *, needs_queue: bool = False) -> Move:
+    return Move(destination, "\0source", None, [RECORD], not needs_queue, needs_queue)
+
+
+class Stage:
+    def __init__(self, peers: Peers | None = None) -> None:
+        self.one = OneShard()
+        self.links = ManualLinks()
+        state = self.one.shard.state
+        self.moves = Moves(state, Caps(state), self.links, 0, SHARDS, peers)
+        self.answers: list[Refusal | None] = []
+
+    def send(self, move: Move) -> None:
+        self.moves.send(move, self.answers.append)
+        self.one.settle()
+
+    def records(self, topic: str = HOME) -> list[tuple[bytes, bytes, bytes, bytes | None]]:
+        return [(one.data, one.tag, one.node, one.meta) for one in self.one.read(topic).records]
+
+
+class RecordingLink(Link):
+    """The link of one request, whose answer is recorded."""
+
+    def __init__(self) -> None:
+        self.answers: list[bytes] = []
+
+    def answer(self, number: int, answer: bytes) -> None:
+        self.answers.append(answer)
+
+
+def test_a_move_to_a_topic_of_this_shard_is_appended_here() -> None:
+    stage = Stage()
+    stage.send(move_to(HOME))
+    assert (stage.answers, stage.links.requests) == ([None], [])
+    assert stage.records() == [(RECORD.data, b"t", b"n", RECORD.meta)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (None, IN_DOUBT),
+        (NEVER_SENT, NOT_READY),
+        (encode_move_answer(None), None),
+        (encode_move_answer(Refusal(NOT_A_QUEUE, "a log")), NOT_A_QUEUE),
+    ],
+    ids=["lost", "never sent", "done", "refused"],
+)
+def test_the_sender_learns_the_outcome_at_the_other_shard(answer: bytes | None, code: str | None) -> None:
+    stage = Stage()
+    stage.send(move_to(AWAY))
+    ((peer, kind, payload, done),) = stage.links.requests
+    assert (peer, kind, decode_move(payload)) == ("1", LinkKind.MOVE, move_to(AWAY))
+    assert stage.answers == []
+    done(answer)
+    (refusal,) = stage.answers
+    assert (None if refusal is None else refusal.code) == code
+
+
+def test_a_move_to_a_shard_that_is_not_ready_is_not_sent() -> None:
+    one = OneShard()
+    with SmallBoard(SHARDS, one.clock) as board:
+        board.board.slot(1).state = WorkerState.STARTING
+        stage = Stage(Peers(board.board, one.clock, 0))
+        stage.send(move_to(AWAY))
+        (refusal,) = stage.answers
+        assert refusal is not None
+        assert (refusal.code, stage.links.requests) == (NOT_READY, [])
+
+
+def test_a_move_that_arrives_twice_is_appended_once() -> None:
+    stage, link = Stage(), RecordingLink()
+    for number in range(2):
+        stage.moves.answer_link(encode_move(move_to(HOME)), LinkRequest(link, number))
+        stage.one.settle()
+    assert [decode_move_answer(answer) for answer in link.answers] == [None, None]
+    assert len(stage.records()) == 1
+
+
+@pytest.mark.parametrize(
+    ("destination", "code"), [(HOME, NOT_A_QUEUE), ("", INVALID_REQUEST), ("a\nb", INVALID_REQUEST)]
+)
+def test_a_redrive_appends_only_to_a_queue(destination: str, code: str) -> None:
+    stage = Stage()
+    stage.one.append(HOME, 1)
+    append: Any = Caps(stage.one.shard.state).append
+    move = move_to(destination, needs_queue=True)
+    append_move(stage.one.shard.state, append, move, stage.answers.append)
+    (refusal,) = stage.answers
+    assert refusal is not None
+    assert refusal.code == code
+
+
+def test_an_unexpected_error_is_an_answer(quiet_log: None) -> None:
+    class BrokenCaps(Caps):
+        def append(self, name: str, request: AppendRequest, body_bytes: int, reply: Reply) -> None:
+            raise RuntimeError
+
+    state = OneShard().shard.state
+    answers: list[Refusal | None] = []
+    moves = Moves(state, BrokenCaps(state), ManualLinks(), 0, SHARDS, None)
+    moves.send(move_to(HOME), answers.append)
+    (refusal,) = answers
+    assert refusal is not None
+    assert refusal.code == INTERNAL

@@ -1,0 +1,1 @@
+"""Transfers: records that move from one topic to another, each exactly once."""

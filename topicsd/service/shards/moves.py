@@ -1,0 +1,80 @@
+"""Moves of transfers between the shards of one server (`topicsd/engine/transfer/move.py`).
+
+A move is not retried here. When its answer is lost it is in doubt, and the next move to the same destination
+finds out whether it was made.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from shared.contract.names import topic_id
+from shared.ipc.link import NEVER_SENT, LinkKind, LinkPool, LinkRequest
+from shared.ipc.placement import shard_of
+from shared.runtime.unexpected_error import refuse_unexpected_error
+from topicsd.engine.state import ShardState
+from topicsd.engine.transfer.move import (
+    Move,
+    MoveReply,
+    append_move,
+    decode_move,
+    decode_move_answer,
+    encode_move,
+    encode_move_answer,
+)
+from topicsd.service.shards.caps import Caps
+from topicsd.service.shards.peers import Peers
+from topicsd.service.shards.remote_call import in_doubt, unavailable
+
+logger = logging.getLogger("topicsd.http")
+
+
+class Moves:
+    """The moves to and from one shard; `peers` exist on a server with several shards."""
+
+    def __init__(
+        self,
+        state: ShardState,
+        caps: Caps,
+        links: LinkPool,
+        shard: int,
+        shard_count: int,
+        peers: Peers | None,
+    ) -> None:
+        self._state = state
+        self._caps = caps
+        self._links = links
+        self._shard = shard
+        self._shard_count = shard_count
+        self._peers = peers
+
+    def send(self, move: Move, reply: MoveReply) -> None:
+        """Send a move to the owner of its destination; `reply` gets None, or the refusal."""
+        owner = shard_of(topic_id(move.destination), self._shard_count)
+        if owner == self._shard:
+            self._append(move, reply)
+            return
+        refusal = None if self._peers is None else self._peers.refusal(owner)
+        if refusal is not None:
+            reply(refusal)
+            return
+
+        def on_answer(answer: bytes | None) -> None:
+            if answer is None:
+                reply(in_doubt("move", owner, is_keyed=False))
+            elif answer == NEVER_SENT:
+                reply(unavailable(owner))
+            else:
+                reply(decode_move_answer(answer))
+
+        self._links.call(str(owner), LinkKind.MOVE, encode_move(move), on_answer)
+
+    def answer_link(self, payload: bytes, link_request: LinkRequest) -> None:
+        """Answer a move of another shard to a topic of this shard."""
+        self._append(decode_move(payload), lambda refusal: link_request(encode_move_answer(refusal)))
+
+    def _append(self, move: Move, reply: MoveReply) -> None:
+        try:
+            append_move(self._state, self._caps.append, move, reply)
+        except Exception as error:
+            reply(refuse_unexpected_error(logger, "move", error))
