@@ -116,7 +116,7 @@ class FileObjects:
             return
         # Keys sort by their characters: a folder `a/` comes after a file `a.b`, since "/" is after ".".
         entries = sorted((name for name in names if name.startswith(start)), key=str)
-        found: list[str] = []
+        keys: list[str] = []
         for name in entries:
             if name.endswith(TEMPORARY_SUFFIX):
                 continue
@@ -124,11 +124,11 @@ class FileObjects:
             try:
                 self._fs.list_dir(os.path.join(self._root, key))
             except (NotADirectoryError, FileNotFoundError):
-                found.append(key)
+                keys.append(key)
             else:
-                found.append(f"{key}/")
+                keys.append(f"{key}/")
         yield from chain.from_iterable(
-            self._keys(key[:-1], "") if key.endswith("/") else (key,) for key in sorted(found)
+            self._keys(key[:-1], "") if key.endswith("/") else (key,) for key in sorted(keys)
         )
 
     def close(self) -> None:

@@ -38,7 +38,7 @@ PRICES: Final = {
 """By the scheme of the URL; deletes are free everywhere."""
 
 
-class Totals:
+class RequestTotals:
     """The requests of one store since it was opened."""
 
     __slots__ = (
@@ -70,7 +70,7 @@ class MeteredStore:
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._lock = threading.Lock()
-        self.totals = Totals()
+        self.totals = RequestTotals()
 
     @property
     def url(self) -> str:
