@@ -7,11 +7,12 @@ PACKAGES := $(wildcard topicsd shared router spark loadtest)
 # Named after the packages: an installation does not see a package that was added later.
 RUNTIME := $(VENV)/.runtime-$(subst $() ,-,$(PACKAGES))
 DEVELOPMENT := $(VENV)/.development-$(subst $() ,-,$(PACKAGES))
-TYPED := $(wildcard topicsd shared router spark tests/harness)
+SERVERS := .stack/.python
+TYPED := $(wildcard topicsd shared router spark tests/harness tests/stack)
 FORMATTED := $(PACKAGES) tests pyspark_topicsd.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev run test test-deep bench docs check format clean
+.PHONY: help install install-dev stack run test test-deep bench docs check format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
@@ -41,13 +42,20 @@ define install_locked
 	$(BIN)/python -m compileall -q $(PACKAGES)
 endef
 
+stack: $(SERVERS) ## install the servers that the tests of stores need, in .stack/ (requirements-stack.lock)
+
+$(SERVERS): requirements-stack.lock
+	$(PYTHON) -m venv .stack/python
+	.stack/python/bin/python -m pip install --quiet --require-hashes -r requirements-stack.lock
+	@touch $@
+
 run: $(RUNTIME) ## start the server at http://127.0.0.1:4000, with its data in ./topics-data
 	@$(BIN)/topicsd serve
 
-test: $(DEVELOPMENT) ## run the tests but for the long runs
+test: $(DEVELOPMENT) $(SERVERS) ## run the tests but for the long runs
 	$(BIN)/python -m pytest
 
-test-deep: $(DEVELOPMENT) ## run the tests, the long runs too and at full length
+test-deep: $(DEVELOPMENT) $(SERVERS) ## run the tests, the long runs too and at full length
 	TOPICS_TEST_DEEP=1 $(BIN)/python -m pytest -m ""
 
 bench: $(DEVELOPMENT) ## measure the server beside its ceilings, save the result and draw it
@@ -68,5 +76,5 @@ format: $(DEVELOPMENT) ## rewrite the code as `make check` wants it
 	$(BIN)/ruff format $(FORMATTED)
 
 clean: ## remove .venv, caches and what was built; data is left alone
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache build site *.egg-info
+	rm -rf $(VENV) .stack .mypy_cache .pytest_cache .ruff_cache build site *.egg-info
 	find $(FORMATTED) -name __pycache__ -type d -prune -exec rm -rf {} +

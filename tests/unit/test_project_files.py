@@ -22,6 +22,12 @@ def project() -> dict[str, Any]:
     return table
 
 
+@pytest.fixture(scope="module")
+def servers() -> list[str]:
+    requirements: list[str] = tomllib.loads(read("pyproject.toml"))["dependency-groups"]["stack"]
+    return requirements
+
+
 def normalised(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
@@ -43,17 +49,18 @@ def packages(requirements: list[str]) -> set[str]:
     return {normalised(re.split(r"[<>=!~\[ ]", one)[0]) for one in requirements}
 
 
-def test_each_lock_lists_the_declared_dependencies(project: dict[str, Any]) -> None:
+def test_each_lock_lists_the_declared_dependencies(project: dict[str, Any], servers: list[str]) -> None:
     extras = project["optional-dependencies"]
     assert packages([*project["dependencies"], *extras["build"]]) <= locked("requirements.lock").keys()
     assert packages([*project["dependencies"], *extras["dev"]]) <= locked("requirements-dev.lock").keys()
+    assert packages(servers) <= locked("requirements-stack.lock").keys()
 
 
 def test_the_development_lock_holds_the_runtime_lock_at_the_same_versions() -> None:
     assert locked("requirements.lock").items() <= locked("requirements-dev.lock").items()
 
 
-@pytest.mark.parametrize("name", ["requirements.lock", "requirements-dev.lock"])
+@pytest.mark.parametrize("name", ["requirements.lock", "requirements-dev.lock", "requirements-stack.lock"])
 def test_a_lock_has_hashes_and_no_address(name: str) -> None:
     lock = read(name)
     entries = re.split(r"^(?=[\w.-]+==)", lock, flags=re.MULTILINE)[1:]
@@ -62,9 +69,10 @@ def test_a_lock_has_hashes_and_no_address(name: str) -> None:
     assert not re.search(r"https?:|index-url|find-links|^-|/", lock, re.MULTILINE)
 
 
-def test_every_dependency_is_listed_with_a_reason(project: dict[str, Any]) -> None:
+def test_every_dependency_is_listed_with_a_reason(project: dict[str, Any], servers: list[str]) -> None:
     extras = project["optional-dependencies"].values()
-    declared = packages([*project["dependencies"], *(one for extra in extras for one in extra)])
+    everything = [*project["dependencies"], *(one for extra in extras for one in extra), *servers]
+    declared = packages(everything)
     rows = re.findall(
         r"^\| `([\w.-]+)` \| \S.* \| \S.* \|$", read("docs/develop/dependencies.md"), re.MULTILINE
     )

@@ -13,11 +13,12 @@ from typing import NamedTuple, Protocol
 
 
 class FileStat(NamedTuple):
-    """Size and identity of a file; a copy has another inode, a renamed file keeps its inode."""
+    """Size, identity and age of a file; a copy has another inode, a renamed file keeps its inode."""
 
     size: int
     device: int
     inode: int
+    modified_ms: int = 0
 
 
 class Fs(Protocol):
@@ -181,11 +182,11 @@ class RealFs:
 
     def stat(self, path: str) -> FileStat:
         result = os.stat(path, follow_symlinks=False)
-        return FileStat(result.st_size, result.st_dev, result.st_ino)
+        return FileStat(result.st_size, result.st_dev, result.st_ino, result.st_mtime_ns // 1_000_000)
 
     def fstat(self, fd: int) -> FileStat:
         result = os.fstat(fd)
-        return FileStat(result.st_size, result.st_dev, result.st_ino)
+        return FileStat(result.st_size, result.st_dev, result.st_ino, result.st_mtime_ns // 1_000_000)
 
     def free_bytes(self, path: str) -> int:
         result = os.statvfs(path)

@@ -1,0 +1,1 @@
+"""Object stores: where immutable objects live that outlast the disk of one machine."""

@@ -1,0 +1,153 @@
+"""Objects as files in a folder, durable before `create` returns: the store `file:///folder`.
+
+The folder is on a disk of this machine, or on a file system that several machines mount.
+
+F1  A file is written under a temporary name of its own and synced, then linked to its key, and the directory
+    is synced. So an object is whole or absent after a power cut at any moment.
+F2  A link fails if the name is taken, so exactly one of two writers succeeds. A network file system may
+    repeat a link whose answer was lost and report that the name is taken; the temporary file then has the
+    same inode as the object, which is ours.
+F3  Temporary files of killed writers are left in place. `list` does not show them, and vacuum removes them.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import chain
+
+from topicsd.disk.atomic_replace import TEMPORARY_SUFFIX, write_all
+from topicsd.disk.fs import Fs
+from topicsd.disk.layout import make_dirs
+from topicsd.store.object_store import ObjectExists, ObjectInfo, StoreRefused, StoreUnavailable, check_key
+
+_REFUSALS = (PermissionError, NotADirectoryError, IsADirectoryError)
+
+
+class FileObjects:
+    """An object store in a folder, accessed through `Fs`."""
+
+    def __init__(self, fs: Fs, root: str) -> None:
+        self._fs = fs
+        self._root = os.path.abspath(root)
+        self._known_directories: set[str] = set()
+
+    @property
+    def url(self) -> str:
+        return f"file://{self._root}"
+
+    def create(self, key: str, parts: Sequence[bytes], put_id: str) -> None:
+        check_key(key)
+        path = os.path.join(self._root, key)
+        directory = os.path.dirname(path)
+        temporary = f"{path}.{secrets.token_hex(4)}{TEMPORARY_SUFFIX}"
+        try:
+            self._make_directory(directory)
+            self._write(temporary, parts)
+            try:
+                self._link(temporary, path, key)
+                self._fs.sync_dir(directory)
+            finally:
+                self._fs.unlink(temporary)
+        except ObjectExists:
+            raise
+        except OSError as error:
+            with suppress(OSError):
+                self._fs.unlink(temporary)
+            raise _store_error(error) from error
+
+    def _link(self, temporary: str, path: str, key: str) -> None:
+        try:
+            self._fs.link(temporary, path)
+        except FileExistsError:
+            ours, theirs = self._fs.stat(temporary), self._fs.stat(path)
+            if (ours.device, ours.inode) != (theirs.device, theirs.inode):
+                raise ObjectExists(f"{self.url}/{key} exists") from None
+
+    def _make_directory(self, directory: str) -> None:
+        if directory not in self._known_directories:
+            make_dirs(self._fs, directory)
+            self._known_directories.add(directory)
+
+    def _write(self, path: str, parts: Sequence[bytes]) -> None:
+        fd = self._fs.create(path)
+        try:
+            offset = 0
+            for part in parts:
+                write_all(self._fs, fd, part, offset)
+                offset += len(part)
+            self._fs.sync_data(fd)
+        finally:
+            self._fs.close(fd)
+
+    def read(self, key: str, offset: int, size: int) -> bytes:
+        with _StoreErrors():
+            fd = self._fs.open_read(os.path.join(self._root, key))
+            try:
+                return self._fs.pread(fd, size, offset)
+            finally:
+                self._fs.close(fd)
+
+    def info(self, key: str) -> ObjectInfo:
+        with _StoreErrors():
+            stat = self._fs.stat(os.path.join(self._root, key))
+        return ObjectInfo(key, stat.size, stat.modified_ms, None)
+
+    def delete(self, key: str) -> None:
+        with _StoreErrors(), suppress(FileNotFoundError):
+            self._fs.unlink(os.path.join(self._root, key))
+
+    def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
+        folder, _, start = prefix.rpartition("/")
+        for key in self._keys(folder, start):
+            if key > after:
+                try:
+                    yield self.info(key)
+                except FileNotFoundError:
+                    continue  # Deleted since the folder was read.
+
+    def _keys(self, folder: str, start: str) -> Iterator[str]:
+        try:
+            with _StoreErrors():
+                names = self._fs.list_dir(os.path.join(self._root, folder))
+        except FileNotFoundError:
+            return
+        # Keys sort by their characters: a folder `a/` comes after a file `a.b`, since "/" is after ".".
+        entries = sorted((name for name in names if name.startswith(start)), key=str)
+        keys: list[str] = []
+        for name in entries:
+            if name.endswith(TEMPORARY_SUFFIX):
+                continue
+            key = f"{folder}/{name}" if folder else name
+            try:
+                self._fs.list_dir(os.path.join(self._root, key))
+            except (NotADirectoryError, FileNotFoundError):
+                keys.append(key)
+            else:
+                keys.append(f"{key}/")
+        yield from chain.from_iterable(
+            self._keys(key[:-1], "") if key.endswith("/") else (key,) for key in sorted(keys)
+        )
+
+    def close(self) -> None:
+        pass
+
+
+def _store_error(error: OSError) -> OSError:
+    if isinstance(error, FileNotFoundError | StoreRefused | StoreUnavailable):
+        return error
+    kind = StoreRefused if isinstance(error, _REFUSALS) else StoreUnavailable
+    return kind(error.errno, error.strerror, error.filename)
+
+
+class _StoreErrors:
+    """A context that turns the errors of the file system into those of a store."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError) and (mapped := _store_error(error)) is not error:
+            raise mapped from error
