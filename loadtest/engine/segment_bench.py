@@ -23,6 +23,7 @@ from loadtest.engine.one_shard import (
     request_of,
 )
 from shared.contract.errors import Refusal
+from shared.contract.reader_options import ReaderOptions
 from shared.contract.topic_config import TopicConfigPatch
 from shared.settings.settings import Settings
 from topicsd.engine.read.fetch import read_through
@@ -54,7 +55,7 @@ async def read_all(shard: Shard, first: int, last: int, limit: int) -> float:
     started, cursor = time.perf_counter(), first
     while cursor < last:
         done: asyncio.Future[ReadAnswer | Refusal] = loop.create_future()
-        read_through(shard.state, NAME, ReadRequest(cursor, limit), done.set_result)
+        read_through(shard.state, NAME, ReadRequest(cursor, ReaderOptions(limit=limit)), done.set_result)
         answer = await done if not done.done() else done.result()
         assert isinstance(answer, ReadAnswer), answer
         cursor = answer.next_from_seq

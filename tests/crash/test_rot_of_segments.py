@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from shared.contract.errors import CORRUPT_SEGMENT, Refusal
+from shared.contract.reader_options import ReaderOptions
 from tests.harness.attempts import attempt
 from tests.harness.crash_sweep import DEEP
 from tests.harness.manual_clock import ManualClock
@@ -80,7 +81,7 @@ def answers(run: ShardRun, name: str) -> tuple[Rows, list[Refusal]]:
     refusals: list[Refusal] = []
     cursor = 0
     while True:
-        answer = read_now(run.shard.state, name, ReadRequest(cursor, 7))
+        answer = read_now(run.shard.state, name, ReadRequest(cursor, ReaderOptions(limit=7)))
         if isinstance(answer, Refusal):
             assert answer.code == CORRUPT_SEGMENT, answer
             assert answer.detail is not None

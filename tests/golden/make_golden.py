@@ -23,6 +23,7 @@ from unittest.mock import patch
 
 import msgspec
 
+from shared.contract.reader_options import ReaderOptions
 from shared.contract.route_rule import RouteRule
 from tests.harness.faults import ProcessKilled
 from tests.harness.manual_clock import ManualClock
@@ -227,7 +228,7 @@ def describe(shard: Shard) -> dict[str, Any]:
         assert isinstance(state, TopicState)
         answers, cursor = [], 0
         while not answers or not answers[-1]["caught_up"]:
-            answer = read_now(shard.state, name, ReadRequest(cursor, limit=100))
+            answer = read_now(shard.state, name, ReadRequest(cursor, ReaderOptions(limit=100)))
             assert isinstance(answer, ReadAnswer)
             answers.append(described(answer))
             cursor = answer.next_from_seq

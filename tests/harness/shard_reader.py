@@ -7,6 +7,7 @@ cursors. Floor and lost ranges have the form that the judge needs.
 
 from __future__ import annotations
 
+from shared.contract.reader_options import ReaderOptions
 from tests.harness.ledger_entries import TopicContents
 from topicsd.engine.read.fetch import read_now
 from topicsd.engine.requests import ReadAnswer, ReadRequest, TopicState
@@ -21,7 +22,7 @@ def contents_of(shard: Shard, name: str, page_records: int = PAGE_RECORDS) -> To
     contents = TopicContents(state.head_seq, state.evict_floor, state.earliest_seq)
     cursor = 0
     while True:
-        answer = read_now(shard.state, name, ReadRequest(cursor, page_records))
+        answer = read_now(shard.state, name, ReadRequest(cursor, ReaderOptions(limit=page_records)))
         assert isinstance(answer, ReadAnswer), answer
         assert answer.epoch == state.epoch
         assert (answer.head_seq, answer.earliest_seq) == (state.head_seq, state.earliest_seq)

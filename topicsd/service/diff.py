@@ -11,6 +11,7 @@ from __future__ import annotations
 from functools import partial
 
 from shared.contract.errors import Refusal
+from shared.contract.reader_options import LIMIT_DEFAULT, NO_NODES, ReaderOptions
 from shared.contract.seek import Seek
 from shared.runtime.disk_thread import Loop
 from shared.runtime.histogram import Histogram
@@ -31,8 +32,6 @@ from topicsd.stream.chunks import Chunk, FeedSpec, chunk_of
 from topicsd.stream.feeds import Feeds
 from topicsd.stream.subscription import Subscription
 
-LIMIT_DEFAULT = 256
-NO_NODES: frozenset[str] = frozenset()
 WAIT_MS_MAX = 30_000
 
 
@@ -72,20 +71,18 @@ class Diff:
             call.fail("diff", error)
 
     def _read(self, call: Call, body: DiffBody) -> None:
-        node = body.node
         # As `_limit`, inlined: hot path.
         limit, limit_max = body.limit or LIMIT_DEFAULT, self._settings.max_limit
         if body.last is not None or limit > limit_max:
             limit = self._limit(body)
-        request = ReadRequest(
-            body.from_seq or 0,
+        options = ReaderOptions(
+            NO_NODES if body.node is None else body.nodes,
             limit,
-            NO_NODES if node is None else frozenset([node] if isinstance(node, str) else node),
-            body.epoch,
             self._settings.max_response_bytes,
             body.include_tags,
             body.include_meta,
         )
+        request = ReadRequest(body.from_seq or 0, options, body.epoch)
         answer = read(self._shard, call.name, request)
         if isinstance(answer, Unfetched):
             waiting = WaitingRead(
@@ -118,8 +115,8 @@ class Diff:
         else:
             elapsed_us = self._elapsed_us(call, answer, self._counts.reads)
             parts = render_read(answer, request.from_seq, elapsed_us)
-            if body.limit > request.limit or body.wait_ms or body.last is not None:
-                _name_clamped(parts, body, request.limit)
+            if body.limit > request.options.limit or body.wait_ms or body.last is not None:
+                _name_clamped(parts, body, request.options.limit)
             call.send_parts(parts, sum(map(len, parts)))
 
     def send_chunk(self, call: Call, body: DiffBody, limit: int, chunk: Chunk) -> None:
@@ -165,20 +162,11 @@ class WaitingDiff:
         self._diff = diff
         self._call = call
         self._body = body
-        selection = FeedSpec(
-            call.name,
-            request.nodes,
-            request.limit,
-            request.bytes_max,
-            request.with_tags,
-            request.with_meta,
-            with_data=True,
-            is_strong=False,
-        )
-        self._limit = request.limit
-        self._chunk = chunk_of(answer, selection, request.from_seq)
+        spec = FeedSpec(call.name, request.options)
+        self._limit = request.options.limit
+        self._chunk = chunk_of(answer, spec, request.from_seq)
         """Result of the last read."""
-        self._subscription = Subscription(diff.feeds.feed(selection), self._chunk.to_seq, answer.epoch, self)
+        self._subscription = Subscription(diff.feeds.feed(spec), self._chunk.to_seq, answer.epoch, self)
 
     def wait(self, wait_ms: int) -> None:
         self._timer = self._diff.loop.call_later(wait_ms / 1000, self._finish)

@@ -149,7 +149,7 @@ class LocalFeed:
         if topic is None or topic.epoch != epoch:
             self.schedule(waiter)
         elif topic.head > seq:
-            if self.spec.is_strong:
+            if self.spec.options.is_strong:
                 # The topic has records that are not synced yet.
                 self._shard.wake_queue.add(self._delayed_waiters, waiter)
                 self._start_sync()

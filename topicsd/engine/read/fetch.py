@@ -56,7 +56,7 @@ def read_now(shard: ShardState, name: str, request: ReadRequest) -> ReadAnswer |
 def _keep(shard: ShardState, name: str, request: ReadRequest, fetched: Fetched) -> None:
     topic = shard.visible_topic(name)
     if topic is not None and fetched.frames is not None:
-        keep_fetched(shard, topic, VARIANTS[request.with_tags, request.with_meta], fetched)
+        keep_fetched(shard, topic, VARIANTS[request.options.with_tags, request.options.with_meta], fetched)
 
 
 class WaitingRead:

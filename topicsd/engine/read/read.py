@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shared.contract.errors import CORRUPT_SEGMENT, INVALID_REQUEST, Refusal
+from shared.contract.reader_options import NO_NODES, ReaderOptions
 from topicsd.engine.damage import note_damage
 from topicsd.engine.read.fill_page import Fetched, PageSource, Unfetched
 from topicsd.engine.read.page import PAGE_RECORDS, VARIANTS, Page
@@ -52,7 +53,7 @@ def read(
         if cursor > topic.head and request.epoch == topic.epoch:
             return position_past_head(topic.name, cursor, topic.head, topic.epoch)
         cursor, tombstone = _skip_lost(topic, request)
-    head = stop = topic.head if not request.is_strong else max(cursor, _synced_head(shard, topic))
+    head = stop = topic.head if not request.options.is_strong else max(cursor, _synced_head(shard, topic))
     if topic.lost.ranges:
         lost = topic.lost.next_after(cursor)
         if lost is not None and lost.first <= cursor + 1 and tombstone is None:
@@ -61,10 +62,10 @@ def read(
             lost = topic.lost.next_after(cursor)
         stop = head if lost is None else min(head, max(cursor, lost.first - 1))
     if tombstone is None and cursor < stop:
-        plain = _plain_case(shard, topic, request, cursor, stop, head)
+        plain = _plain_case(shard, topic, request.options, cursor, stop, head)
         if plain is not None:
             return plain
-    collector = _SliceCollector(shard, topic, request, fetched, cursor)
+    collector = _SliceCollector(shard, topic, request.options, fetched, cursor)
     if cursor < stop:
         collector.collect(stop)
     if collector.unfetched is not None:
@@ -84,12 +85,12 @@ def read(
 
 
 def _plain_case(
-    shard: ShardState, topic: Topic, request: ReadRequest, cursor: int, stop: int, head: int
+    shard: ShardState, topic: Topic, options: ReaderOptions, cursor: int, stop: int, head: int
 ) -> ReadAnswer | None:
     """Answer the common case: all records are live, in one run, and in cached pages; else None."""
-    if request.nodes and topic.config.dedupe_node:
+    if options.nodes and topic.config.dedupe_node:
         return None
-    first, last = cursor + 1, min(stop, cursor + request.limit)
+    first, last = cursor + 1, min(stop, cursor + options.limit)
     if first < topic.earliest_seq or last < first:
         return None
     run: Run = topic.run
@@ -100,8 +101,8 @@ def _plain_case(
         run = before
     if run.dead is not None:
         return None
-    variant = VARIANTS[request.with_tags, request.with_meta]
-    parts = shard.pages.slices(topic.epoch, first, last, variant, request.bytes_max)
+    variant = VARIANTS[options.with_tags, options.with_meta]
+    parts = shard.pages.slices(topic.epoch, first, last, variant, options.bytes_max)
     if parts is None:
         return None
     # Positional arguments: keyword arguments would cost as much as finding the page.
@@ -151,15 +152,15 @@ class _SliceCollector:
         self,
         shard: ShardState,
         topic: Topic,
-        request: ReadRequest,
+        options: ReaderOptions,
         fetched: Sequence[Fetched],
         cursor: int,
     ) -> None:
         self.topic = topic
-        self.limit = request.limit
-        self.room = request.bytes_max
-        self.nodes = request.nodes if topic.config.dedupe_node else frozenset()
-        self.variant = VARIANTS[request.with_tags, request.with_meta]
+        self.limit = options.limit
+        self.room = options.bytes_max
+        self.nodes = options.nodes if topic.config.dedupe_node else NO_NODES
+        self.variant = VARIANTS[options.with_tags, options.with_meta]
         self.source = PageSource(shard, topic, self.variant, fetched)
         self.cursor = cursor
         """The last seq that was examined."""

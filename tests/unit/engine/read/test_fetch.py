@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shared.contract.errors import INTERNAL, Refusal
+from shared.contract.reader_options import ReaderOptions
 from tests.harness.one_shard import OneShard, RecordedReply
 from topicsd.engine.read.fetch import read_through
 from topicsd.engine.requests import ReadAnswer, ReadRequest
@@ -23,7 +24,7 @@ def sealed(count: int = 12) -> OneShard:
 
 def send_read(one: OneShard, from_seq: int = 0, limit: int = 100) -> RecordedReply:
     reply = RecordedReply()
-    read_through(one.shard.state, "t", ReadRequest(from_seq, limit), reply)
+    read_through(one.shard.state, "t", ReadRequest(from_seq, ReaderOptions(limit=limit)), reply)
     return reply
 
 
