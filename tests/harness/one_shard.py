@@ -21,10 +21,10 @@ from shared.settings.settings import Settings
 from tests.harness.manual_clock import ManualClock
 from tests.harness.manual_loop import ManualLoop, StepThread
 from tests.harness.memory_disk import MemoryDisk
+from tests.harness.shard_reader import read_now
 from topicsd.disk.layout import create_data_dir, shard_paths
 from topicsd.engine.queue.claim import claim
 from topicsd.engine.queue.settle import Settle, ack, extend, nack
-from topicsd.engine.read.fetch import read_now
 from topicsd.engine.requests import (
     NO_META,
     AppendAnswer,

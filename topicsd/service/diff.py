@@ -16,14 +16,12 @@ from shared.contract.seek import Seek
 from shared.runtime.disk_thread import Loop
 from shared.runtime.histogram import Histogram
 from shared.settings.settings import Settings
-from topicsd.engine.read.fetch import WaitingRead
-from topicsd.engine.read.fill_page import Unfetched
-from topicsd.engine.read.read import read
+from topicsd.engine.read.read import read, try_read
 from topicsd.engine.read.seek import seek
 from topicsd.engine.requests import ReadAnswer, ReadRequest
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic_admin import topic_not_found
-from topicsd.service.call import Call
+from topicsd.service.call import Call, reply_of
 from topicsd.service.input.bodies import DiffBody, decode_diff
 from topicsd.service.input.clamped import clamped_to, with_member
 from topicsd.service.render import render_chunk, render_read
@@ -51,24 +49,17 @@ class Diff:
         body = decode_diff(call.body, self._clock)
         if isinstance(body, Refusal):
             call.refuse(body)
-            return
-        if body.from_ts is not None or body.last is not None:
+        elif body.from_ts is not None or body.last is not None:
             assert not isinstance(body.from_ts, str), "decode_diff resolves it"
             # A larger `last` means the newest records that the limit allows.
             position = Seek(body.from_ts, None if body.last is None else min(body.last, self._limit(body)))
-            seek(self._shard, call.name, position, partial(self._read_from, call, body))
-            return
-        self._read(call, body)
+            seek(self._shard, call.name, position, reply_of(call, partial(self._read_from, call, body)))
+        else:
+            self._read(call, body)
 
-    def _read_from(self, call: Call, body: DiffBody, cursor: int | Refusal) -> None:
-        try:
-            if isinstance(cursor, Refusal):
-                call.refuse(cursor)
-            else:
-                body.from_seq = cursor
-                self._read(call, body)
-        except Exception as error:
-            call.fail("diff", error)
+    def _read_from(self, call: Call, body: DiffBody, cursor: int) -> None:
+        body.from_seq = cursor
+        self._read(call, body)
 
     def _read(self, call: Call, body: DiffBody) -> None:
         # As `_limit`, inlined: hot path.
@@ -83,31 +74,20 @@ class Diff:
             body.include_meta,
         )
         request = ReadRequest(body.from_seq or 0, options, body.epoch)
-        answer = read(self._shard, call.name, request)
-        if isinstance(answer, Unfetched):
-            waiting = WaitingRead(
-                self._shard, call.name, request, partial(self._read_later, call, body, request)
-            )
-            waiting.wait_for(answer)
-        else:
+        # Without a reply while nothing has to wait: hot path.
+        answer = try_read(self._shard, call.name, request)
+        if isinstance(answer, ReadAnswer):
             self._answer(call, body, request, answer)
+        elif isinstance(answer, Refusal):
+            call.refuse(answer)
+        else:
+            reply = reply_of(call, partial(self._answer, call, body, request))
+            read(self._shard, call.name, request, reply, answer)
 
     def _limit(self, body: DiffBody) -> int:
         return min(body.limit or max(LIMIT_DEFAULT, body.last or 0), self._settings.max_limit)
 
-    def _read_later(
-        self, call: Call, body: DiffBody, request: ReadRequest, answer: ReadAnswer | Refusal
-    ) -> None:
-        """Answer in a later turn, where no other code catches unexpected errors."""
-        try:
-            self._answer(call, body, request, answer)
-        except Exception as error:
-            call.fail("diff", error)
-
-    def _answer(self, call: Call, body: DiffBody, request: ReadRequest, answer: ReadAnswer | Refusal) -> None:
-        if isinstance(answer, Refusal):
-            call.refuse(answer)
-            return
+    def _answer(self, call: Call, body: DiffBody, request: ReadRequest, answer: ReadAnswer) -> None:
         self._shard.topics[call.name].last_read_ms = self._shard.clock.now_ms()
         if body.wait_ms and not answer.count and answer.tombstone is None:
             waiting = WaitingDiff(self, call, body, request, answer)

@@ -24,7 +24,7 @@ from shared.contract.errors import INTERNAL, Refusal
 from shared.runtime.disk_thread import Loop
 from shared.runtime.unexpected_error import refuse_unexpected_error
 from topicsd.engine.pending import call_reply
-from topicsd.engine.read.fetch import read_through
+from topicsd.engine.read.read import read
 from topicsd.engine.requests import ReadAnswer
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
@@ -116,7 +116,7 @@ class LocalFeed:
         else:
             self._reads[seq, epoch] = [on_chunk]
             request = self.spec.request(seq, epoch)
-            read_through(self._shard, self.spec.topic, request, partial(self._on_answer, seq, epoch))
+            read(self._shard, self.spec.topic, request, partial(self._on_answer, seq, epoch))
 
     def _on_answer(self, seq: int, epoch: int | None, answer: ReadAnswer | Refusal) -> None:
         result = answer if isinstance(answer, Refusal) else self._make_chunk(seq, epoch, answer)

@@ -12,7 +12,7 @@ import pytest
 from shared.contract.errors import Refusal
 from shared.contract.reader_options import ReaderOptions
 from tests.harness.one_shard import PATHS, OneShard, record
-from topicsd.engine.read.fetch import read_now
+from tests.harness.shard_reader import read_now
 from topicsd.engine.read.page_cache import PageCache
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.records.tail_run import TailRun

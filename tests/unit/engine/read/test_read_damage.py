@@ -6,8 +6,8 @@ import pytest
 
 from shared.contract.reader_options import ReaderOptions
 from tests.harness.one_shard import OneShard, record
+from tests.harness.shard_reader import read_now
 from topicsd.disk.layout import wal_name
-from topicsd.engine.read.fetch import read_now
 from topicsd.engine.requests import ReadAnswer, ReadRequest
 
 
