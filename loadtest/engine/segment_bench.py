@@ -23,10 +23,11 @@ from loadtest.engine.one_shard import (
     request_of,
 )
 from shared.contract.errors import Refusal
+from shared.contract.reader_options import ReaderOptions
 from shared.contract.topic_config import TopicConfigPatch
 from shared.settings.settings import Settings
-from topicsd.engine.read.fetch import read_through
 from topicsd.engine.read.page_cache import PageCache
+from topicsd.engine.read.read import read
 from topicsd.engine.requests import DeleteAnswer, DeleteRequest, ReadAnswer, ReadRequest
 from topicsd.engine.shard import Shard
 
@@ -51,10 +52,11 @@ async def checkpoint(shard: Shard) -> float:
 async def read_all(shard: Shard, first: int, last: int, limit: int) -> float:
     """Return records per second of consecutive reads."""
     loop = asyncio.get_running_loop()
+    options = ReaderOptions(limit=limit)
     started, cursor = time.perf_counter(), first
     while cursor < last:
         done: asyncio.Future[ReadAnswer | Refusal] = loop.create_future()
-        read_through(shard.state, NAME, ReadRequest(cursor, limit), done.set_result)
+        read(shard.state, NAME, ReadRequest(cursor, options), done.set_result)
         answer = await done if not done.done() else done.result()
         assert isinstance(answer, ReadAnswer), answer
         cursor = answer.next_from_seq

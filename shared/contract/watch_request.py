@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
+from shared.contract.reader_options import ReaderOptions
 from shared.contract.seek import Seek
 
 
 class WatchRequest(msgspec.Struct, array_like=True, frozen=True):
-    """The options of a new session. Entry i of `names`, `from_seqs` and `epochs` is one topic."""
+    """The topics and options of a new session. Entry i of `names`, `from_seqs` and `epochs` is one topic."""
 
     names: list[str]
     """Topic names, all within the prefixes of the key."""
@@ -17,14 +18,8 @@ class WatchRequest(msgspec.Struct, array_like=True, frozen=True):
     epochs: list[int | None]
     """Topic epochs of an earlier read that the session continues."""
     key_id: str
-    nodes: list[str]
-    limit: int
-    bytes_max: int
+    options: ReaderOptions
     heartbeat_ms: int
-    with_tags: bool
-    with_meta: bool
-    with_data: bool
-    is_strong: bool
     is_lenient: bool
     """Whether topics that do not exist are left out."""
     clamped: dict[str, int] = {}

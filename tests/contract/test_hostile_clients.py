@@ -243,7 +243,7 @@ PLACES: dict[str, tuple[str, str, bytes]] = {
     "the engine's append": ("topicsd.service.handlers.append", "", RECORDS),
     "the rendering of an append": ("topicsd.service.handlers.render_appended", "", RECORDS),
     "the decoding": ("topicsd.service.handlers.decode_append", "", RECORDS),
-    "the read": ("topicsd.service.diff.read", "/diff", b"{}"),
+    "the read": ("topicsd.service.diff.try_read", "/diff", b"{}"),
     "the rendering of a read": ("topicsd.service.diff.render_read", "/diff", b"{}"),
     "the answer to a delete": ("topicsd.service.handlers.encode", "/delete", b'{"before_seq":1}'),
 }
@@ -273,7 +273,7 @@ def test_so_it_is_for_a_reader_that_waits_and_the_others_are_answered(
     api.put()
     api.client.send(request_bytes("POST", api.path + "/diff", b'{"wait_ms":30000}'))
     _wait_for(lambda: server.run(lambda: bool(server.shard.state.topics[api.topic].waiters)))
-    monkeypatch.setattr("topicsd.engine.read.fetch.read", _broken)
+    monkeypatch.setattr("topicsd.engine.read.read.try_read", _broken)
     with RawClient(api.client.socket.getpeername()[1]) as writer:
         assert Api(writer, api.topic).append(1)["first_seq"] == 1
     _is_500_and_logged(api.client.read_answer(), caplog)

@@ -11,13 +11,14 @@ from collections.abc import Iterator
 import pytest
 
 from shared.contract.errors import CORRUPT_SEGMENT, Refusal
+from shared.contract.reader_options import ReaderOptions
 from tests.harness.attempts import attempt
 from tests.harness.crash_sweep import DEEP
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
 from tests.harness.shard_book import ShardBook
 from tests.harness.shard_driver import PATHS, ShardRun, empty_disk
-from topicsd.engine.read.fetch import read_now
+from tests.harness.shard_reader import read_now
 from topicsd.engine.requests import ReadRequest
 from topicsd.log.recovery import RecoveryRefused
 from topicsd.log.walk import UnreadableLog
@@ -80,7 +81,7 @@ def answers(run: ShardRun, name: str) -> tuple[Rows, list[Refusal]]:
     refusals: list[Refusal] = []
     cursor = 0
     while True:
-        answer = read_now(run.shard.state, name, ReadRequest(cursor, 7))
+        answer = read_now(run.shard.state, name, ReadRequest(cursor, ReaderOptions(limit=7)))
         if isinstance(answer, Refusal):
             assert answer.code == CORRUPT_SEGMENT, answer
             assert answer.detail is not None

@@ -23,12 +23,13 @@ from unittest.mock import patch
 
 import msgspec
 
+from shared.contract.reader_options import ReaderOptions
 from shared.contract.route_rule import RouteRule
 from tests.harness.faults import ProcessKilled
 from tests.harness.manual_clock import ManualClock
 from tests.harness.one_shard import DATA_DIR, OneShard, RecordedReply, record
+from tests.harness.shard_reader import read_now
 from tests.harness.shard_routes import start_routes
-from topicsd.engine.read.fetch import read_now
 from topicsd.engine.requests import ReadAnswer, ReadRequest, TopicState
 from topicsd.engine.routes.route import delete_route
 from topicsd.engine.session_log import log_session, log_session_end
@@ -227,7 +228,7 @@ def describe(shard: Shard) -> dict[str, Any]:
         assert isinstance(state, TopicState)
         answers, cursor = [], 0
         while not answers or not answers[-1]["caught_up"]:
-            answer = read_now(shard.state, name, ReadRequest(cursor, limit=100))
+            answer = read_now(shard.state, name, ReadRequest(cursor, ReaderOptions(limit=100)))
             assert isinstance(answer, ReadAnswer)
             answers.append(described(answer))
             cursor = answer.next_from_seq

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from shared.contract.errors import NOT_READY, Refusal
+from shared.contract.reader_options import ReaderOptions
 from shared.ipc.link import LinkKind, LinkRequest
 from tests.harness.fake_link import FakeLink
 from tests.harness.manual_clock import ManualClock
@@ -27,8 +28,11 @@ from topicsd.stream.subscription import Subscription
 
 
 def feed_spec(topic: str, **changes: Any) -> FeedSpec:
-    plain = FeedSpec(topic, frozenset(), 256, 1 << 20, False, True, True, False)
-    return plain._replace(**changes)
+    return FeedSpec(topic, reader_options(**changes))
+
+
+def reader_options(**changes: Any) -> ReaderOptions:
+    return ReaderOptions(**{"with_tags": False, **changes})
 
 
 class FeedShards:
@@ -220,7 +224,7 @@ def follow(
         stage.home.loop,
         stage.clock,
         following,
-        lambda name: feed_spec(name, **changes),
+        reader_options(**changes),
         stream,
     )
     sse.begin()

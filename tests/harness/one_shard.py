@@ -14,16 +14,17 @@ from typing import Any, TypeVar
 import msgspec
 
 from shared.contract.errors import Refusal
+from shared.contract.reader_options import ReaderOptions
 from shared.contract.topic_config import TopicConfigPatch
 from shared.runtime.disk_thread import Threads
 from shared.settings.settings import Settings
 from tests.harness.manual_clock import ManualClock
 from tests.harness.manual_loop import ManualLoop, StepThread
 from tests.harness.memory_disk import MemoryDisk
+from tests.harness.shard_reader import read_now
 from topicsd.disk.layout import create_data_dir, shard_paths
 from topicsd.engine.queue.claim import claim
 from topicsd.engine.queue.settle import Settle, ack, extend, nack
-from topicsd.engine.read.fetch import read_now
 from topicsd.engine.requests import (
     NO_META,
     AppendAnswer,
@@ -227,13 +228,18 @@ class OneShard:
     def delete_topic(self, topic: str, *, if_empty: bool = False) -> TopicDeleted:
         return self._finished(self.send_delete_topic(topic, if_empty=if_empty), TopicDeleted)
 
+    def _read(
+        self, topic: str, from_seq: int, epoch: int | None = None, **options: Any
+    ) -> ReadAnswer | Refusal:
+        return read_now(self.shard.state, topic, ReadRequest(from_seq, ReaderOptions(**options), epoch))
+
     def read(self, topic: str, from_seq: int = 0, **request: Any) -> ReadAnswer:
-        answer = read_now(self.shard.state, topic, ReadRequest(from_seq=from_seq, **request))
+        answer = self._read(topic, from_seq, **request)
         assert isinstance(answer, ReadAnswer), answer
         return answer
 
     def refused_read(self, topic: str, from_seq: int = 0, **request: Any) -> Refusal:
-        answer = read_now(self.shard.state, topic, ReadRequest(from_seq=from_seq, **request))
+        answer = self._read(topic, from_seq, **request)
         assert isinstance(answer, Refusal), answer
         return answer
 

@@ -1,4 +1,4 @@
-"""The contents of a topic as a reader from the start sees them until it is caught up.
+"""Reads that block, and the contents of a topic as a reader from the start sees them until it is caught up.
 
 Promises: it reads in small pages, so that page boundaries fall everywhere, and checks what each answer
 promises the next: the cursor advances, tombstones begin where reading stopped, records lie between the
@@ -7,12 +7,28 @@ cursors. Floor and lost ranges have the form that the judge needs.
 
 from __future__ import annotations
 
+from shared.contract.errors import Refusal
+from shared.contract.reader_options import ReaderOptions
 from tests.harness.ledger_entries import TopicContents
-from topicsd.engine.read.fetch import read_now
+from topicsd.engine.read.fetch import fetch
+from topicsd.engine.read.fill_page import Fetched, Unfetched, keep_fetched
+from topicsd.engine.read.page import VARIANTS
+from topicsd.engine.read.read import try_read
 from topicsd.engine.requests import ReadAnswer, ReadRequest, TopicState
 from topicsd.engine.shard import Shard
+from topicsd.engine.state import ShardState
 
 PAGE_RECORDS = 7
+
+
+def read_now(shard: ShardState, name: str, request: ReadRequest) -> ReadAnswer | Refusal:
+    """Read as `engine.read` does, but fetch in this thread."""
+    fetched: list[Fetched] = []
+    variant = VARIANTS[request.options.with_tags, request.options.with_meta]
+    while isinstance(answer := try_read(shard, name, request, fetched), Unfetched):
+        fetched.append(fetch(shard.segments, answer.run, answer.first_seq, answer.bytes_wanted))
+        keep_fetched(shard, shard.topics[name], variant, fetched[-1])
+    return answer
 
 
 def contents_of(shard: Shard, name: str, page_records: int = PAGE_RECORDS) -> TopicContents:
@@ -21,7 +37,7 @@ def contents_of(shard: Shard, name: str, page_records: int = PAGE_RECORDS) -> To
     contents = TopicContents(state.head_seq, state.evict_floor, state.earliest_seq)
     cursor = 0
     while True:
-        answer = read_now(shard.state, name, ReadRequest(cursor, page_records))
+        answer = read_now(shard.state, name, ReadRequest(cursor, ReaderOptions(limit=page_records)))
         assert isinstance(answer, ReadAnswer), answer
         assert answer.epoch == state.epoch
         assert (answer.head_seq, answer.earliest_seq) == (state.head_seq, state.earliest_seq)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from shared.contract.reader_options import ReaderOptions
 from shared.contract.topic_config import TopicConfig, TopicConfigPatch
 from topicsd.engine.queue.job import ClaimedJob, Counts
 from topicsd.log.frame import Record
@@ -210,21 +211,12 @@ class TopicState(msgspec.Struct, frozen=True, kw_only=True):
     """The time that the oldest ready job has been in the queue."""
 
 
-class ReadRequest(msgspec.Struct, frozen=True):
-    """A request for records after `from_seq`, without records written by `nodes`.
-
-    `epoch` is the epoch of an earlier answer. With `is_strong` the read returns synced records only, where
-    the class of the topic has a sync.
-    """
+class ReadRequest(msgspec.Struct, frozen=True, gc=False):
+    """A request for records after `from_seq`. `epoch` is the epoch of an earlier answer."""
 
     from_seq: int = 0
-    limit: int = 256
-    nodes: frozenset[str] = frozenset()
+    options: ReaderOptions = ReaderOptions()
     epoch: int | None = None
-    bytes_max: int = 1 << 20
-    with_tags: bool = True
-    with_meta: bool = True
-    is_strong: bool = False
 
 
 class Tombstone(msgspec.Struct, frozen=True):

@@ -46,7 +46,7 @@ from topicsd.engine.checkpoint.segment_copy import Files
 from topicsd.engine.checkpoint.snapshot_files import drop_leftovers, snapshot_numbers
 from topicsd.engine.checkpoint.snapshot_format import Snapshot, SnapshotDamage
 from topicsd.engine.jobs import Background
-from topicsd.engine.read import fetch
+from topicsd.engine.read.read import read
 from topicsd.engine.replay import Replay, lose_range
 from topicsd.engine.requests import AppendRequest, DeleteRequest, ReadRequest, Reply, TopicState
 from topicsd.engine.retention import delete
@@ -152,7 +152,7 @@ class Shard:
         append.append(self.state, topic, request, reply)
 
     def read(self, topic: str, request: ReadRequest, reply: Reply) -> None:
-        fetch.read_through(self.state, topic, request, reply)
+        read(self.state, topic, request, reply)
 
     def delete_records(self, topic: str, request: DeleteRequest, reply: Reply) -> None:
         delete.delete_records(self.state, topic, request, reply)

@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from shared.contract.reader_options import ReaderOptions
 from shared.contract.route_rule import RouteRule
 from shared.contract.topic_config import TopicConfig
 from topicsd.log.frame import FrameDamage, FrameType, LogFrame, encode_frame
@@ -123,6 +124,18 @@ class SessionFrame(msgspec.Struct, frozen=True, array_like=True, gc=False):
     with_meta: bool = True
     with_data: bool = True
     is_strong: bool = False
+
+    @property
+    def options(self) -> ReaderOptions:
+        return ReaderOptions(
+            frozenset(self.nodes),
+            self.limit,
+            self.bytes_max,
+            self.with_tags,
+            self.with_meta,
+            self.with_data,
+            self.is_strong,
+        )
 
 
 class Lease(msgspec.Struct, frozen=True, array_like=True):

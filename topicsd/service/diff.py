@@ -11,18 +11,17 @@ from __future__ import annotations
 from functools import partial
 
 from shared.contract.errors import Refusal
+from shared.contract.reader_options import LIMIT_DEFAULT, NO_NODES, ReaderOptions
 from shared.contract.seek import Seek
 from shared.runtime.disk_thread import Loop
 from shared.runtime.histogram import Histogram
 from shared.settings.settings import Settings
-from topicsd.engine.read.fetch import WaitingRead
-from topicsd.engine.read.fill_page import Unfetched
-from topicsd.engine.read.read import read
+from topicsd.engine.read.read import read, try_read
 from topicsd.engine.read.seek import seek
 from topicsd.engine.requests import ReadAnswer, ReadRequest
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic_admin import topic_not_found
-from topicsd.service.call import Call
+from topicsd.service.call import Call, reply_of
 from topicsd.service.input.bodies import DiffBody, decode_diff
 from topicsd.service.input.clamped import clamped_to, with_member
 from topicsd.service.render import render_chunk, render_read
@@ -31,8 +30,6 @@ from topicsd.stream.chunks import Chunk, FeedSpec, chunk_of
 from topicsd.stream.feeds import Feeds
 from topicsd.stream.subscription import Subscription
 
-LIMIT_DEFAULT = 256
-NO_NODES: frozenset[str] = frozenset()
 WAIT_MS_MAX = 30_000
 
 
@@ -52,65 +49,45 @@ class Diff:
         body = decode_diff(call.body, self._clock)
         if isinstance(body, Refusal):
             call.refuse(body)
-            return
-        if body.from_ts is not None or body.last is not None:
+        elif body.from_ts is not None or body.last is not None:
             assert not isinstance(body.from_ts, str), "decode_diff resolves it"
             # A larger `last` means the newest records that the limit allows.
             position = Seek(body.from_ts, None if body.last is None else min(body.last, self._limit(body)))
-            seek(self._shard, call.name, position, partial(self._read_from, call, body))
-            return
+            seek(self._shard, call.name, position, reply_of(call, partial(self._read_from, call, body)))
+        else:
+            self._read(call, body)
+
+    def _read_from(self, call: Call, body: DiffBody, cursor: int) -> None:
+        body.from_seq = cursor
         self._read(call, body)
 
-    def _read_from(self, call: Call, body: DiffBody, cursor: int | Refusal) -> None:
-        try:
-            if isinstance(cursor, Refusal):
-                call.refuse(cursor)
-            else:
-                body.from_seq = cursor
-                self._read(call, body)
-        except Exception as error:
-            call.fail("diff", error)
-
     def _read(self, call: Call, body: DiffBody) -> None:
-        node = body.node
         # As `_limit`, inlined: hot path.
         limit, limit_max = body.limit or LIMIT_DEFAULT, self._settings.max_limit
         if body.last is not None or limit > limit_max:
             limit = self._limit(body)
-        request = ReadRequest(
-            body.from_seq or 0,
+        options = ReaderOptions(
+            NO_NODES if body.node is None else body.nodes,
             limit,
-            NO_NODES if node is None else frozenset([node] if isinstance(node, str) else node),
-            body.epoch,
             self._settings.max_response_bytes,
             body.include_tags,
             body.include_meta,
         )
-        answer = read(self._shard, call.name, request)
-        if isinstance(answer, Unfetched):
-            waiting = WaitingRead(
-                self._shard, call.name, request, partial(self._read_later, call, body, request)
-            )
-            waiting.wait_for(answer)
-        else:
+        request = ReadRequest(body.from_seq or 0, options, body.epoch)
+        # Without a reply while nothing has to wait: hot path.
+        answer = try_read(self._shard, call.name, request)
+        if isinstance(answer, ReadAnswer):
             self._answer(call, body, request, answer)
+        elif isinstance(answer, Refusal):
+            call.refuse(answer)
+        else:
+            reply = reply_of(call, partial(self._answer, call, body, request))
+            read(self._shard, call.name, request, reply, answer)
 
     def _limit(self, body: DiffBody) -> int:
         return min(body.limit or max(LIMIT_DEFAULT, body.last or 0), self._settings.max_limit)
 
-    def _read_later(
-        self, call: Call, body: DiffBody, request: ReadRequest, answer: ReadAnswer | Refusal
-    ) -> None:
-        """Answer in a later turn, where no other code catches unexpected errors."""
-        try:
-            self._answer(call, body, request, answer)
-        except Exception as error:
-            call.fail("diff", error)
-
-    def _answer(self, call: Call, body: DiffBody, request: ReadRequest, answer: ReadAnswer | Refusal) -> None:
-        if isinstance(answer, Refusal):
-            call.refuse(answer)
-            return
+    def _answer(self, call: Call, body: DiffBody, request: ReadRequest, answer: ReadAnswer) -> None:
         self._shard.topics[call.name].last_read_ms = self._shard.clock.now_ms()
         if body.wait_ms and not answer.count and answer.tombstone is None:
             waiting = WaitingDiff(self, call, body, request, answer)
@@ -118,8 +95,8 @@ class Diff:
         else:
             elapsed_us = self._elapsed_us(call, answer, self._counts.reads)
             parts = render_read(answer, request.from_seq, elapsed_us)
-            if body.limit > request.limit or body.wait_ms or body.last is not None:
-                _name_clamped(parts, body, request.limit)
+            if body.limit > request.options.limit or body.wait_ms or body.last is not None:
+                _name_clamped(parts, body, request.options.limit)
             call.send_parts(parts, sum(map(len, parts)))
 
     def send_chunk(self, call: Call, body: DiffBody, limit: int, chunk: Chunk) -> None:
@@ -165,20 +142,11 @@ class WaitingDiff:
         self._diff = diff
         self._call = call
         self._body = body
-        selection = FeedSpec(
-            call.name,
-            request.nodes,
-            request.limit,
-            request.bytes_max,
-            request.with_tags,
-            request.with_meta,
-            with_data=True,
-            is_strong=False,
-        )
-        self._limit = request.limit
-        self._chunk = chunk_of(answer, selection, request.from_seq)
+        spec = FeedSpec(call.name, request.options)
+        self._limit = request.options.limit
+        self._chunk = chunk_of(answer, spec, request.from_seq)
         """Result of the last read."""
-        self._subscription = Subscription(diff.feeds.feed(selection), self._chunk.to_seq, answer.epoch, self)
+        self._subscription = Subscription(diff.feeds.feed(spec), self._chunk.to_seq, answer.epoch, self)
 
     def wait(self, wait_ms: int) -> None:
         self._timer = self._diff.loop.call_later(wait_ms / 1000, self._finish)

@@ -9,74 +9,31 @@ A chunk crosses the link as msgpack of its fields in their order, with the tombs
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import msgspec
 
+from shared.contract.reader_options import ReaderOptions
 from topicsd.engine.requests import ReadAnswer, ReadRequest, Tombstone
 
 RECREATED: Final = "recreated"
-
-
-class FollowOptions(Protocol):
-    """The options of a follower, the same for each of its topics."""
-
-    @property
-    def nodes(self) -> Collection[str]: ...
-    @property
-    def limit(self) -> int: ...
-    @property
-    def bytes_max(self) -> int: ...
-    @property
-    def with_tags(self) -> bool: ...
-    @property
-    def with_meta(self) -> bool: ...
-    @property
-    def with_data(self) -> bool: ...
-    @property
-    def is_strong(self) -> bool: ...
 
 
 class FeedSpec(NamedTuple):
     """A topic, and the options of its followers. Followers with equal values share chunks."""
 
     topic: str
-    nodes: frozenset[str]
-    limit: int
-    bytes_max: int
-    with_tags: bool
-    with_meta: bool
-    with_data: bool
-    is_strong: bool
+    options: ReaderOptions
     is_aligned: bool = False
     """Whether chunks end where `limit` divides the seq. Followers with different cursors then soon have
     the same ones. For topics of this shard only."""
 
-    @classmethod
-    def of(cls, topic: str, options: FollowOptions) -> FeedSpec:
-        return cls(
-            topic,
-            frozenset(options.nodes),
-            options.limit,
-            options.bytes_max,
-            options.with_tags,
-            options.with_meta,
-            options.with_data,
-            options.is_strong,
-        )
-
     def request(self, seq: int, epoch: int | None) -> ReadRequest:
-        return ReadRequest(
-            seq,
-            self.limit - seq % self.limit if self.is_aligned else self.limit,
-            self.nodes,
-            epoch,
-            self.bytes_max,
-            self.with_tags,
-            self.with_meta,
-            self.is_strong,
-        )
+        options = self.options
+        if self.is_aligned:
+            limit = options.limit - seq % options.limit
+            options = msgspec.structs.replace(options, limit=limit)
+        return ReadRequest(seq, options, epoch)
 
 
 class Chunk:
@@ -154,7 +111,7 @@ def chunk_of(answer: ReadAnswer, spec: FeedSpec, from_seq: int) -> Chunk:
         answer.head_seq,
         answer.earliest_seq,
         answer.count,
-        records if spec.with_data else _without_data(records),
+        records if spec.options.with_data else _without_data(records),
         answer.tombstone,
     )
 

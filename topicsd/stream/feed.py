@@ -24,7 +24,7 @@ from shared.contract.errors import INTERNAL, Refusal
 from shared.runtime.disk_thread import Loop
 from shared.runtime.unexpected_error import refuse_unexpected_error
 from topicsd.engine.pending import call_reply
-from topicsd.engine.read.fetch import read_through
+from topicsd.engine.read.read import read
 from topicsd.engine.requests import ReadAnswer
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
@@ -116,7 +116,7 @@ class LocalFeed:
         else:
             self._reads[seq, epoch] = [on_chunk]
             request = self.spec.request(seq, epoch)
-            read_through(self._shard, self.spec.topic, request, partial(self._on_answer, seq, epoch))
+            read(self._shard, self.spec.topic, request, partial(self._on_answer, seq, epoch))
 
     def _on_answer(self, seq: int, epoch: int | None, answer: ReadAnswer | Refusal) -> None:
         result = answer if isinstance(answer, Refusal) else self._make_chunk(seq, epoch, answer)
@@ -149,7 +149,7 @@ class LocalFeed:
         if topic is None or topic.epoch != epoch:
             self.schedule(waiter)
         elif topic.head > seq:
-            if self.spec.is_strong:
+            if self.spec.options.is_strong:
                 # The topic has records that are not synced yet.
                 self._shard.wake_queue.add(self._delayed_waiters, waiter)
                 self._start_sync()

@@ -65,7 +65,8 @@ class Feeds:
     def answer(self, payload: bytes, link_request: LinkRequest) -> None:
         """Answer a read or a pull of another shard for a topic of this shard."""
         request = decode_feed_request(payload)
-        FeedResponder(self.feed(request.spec), request, link_request).subscription.resume()
+        feed = self.feed(FeedSpec(request.topic, request.options))
+        FeedResponder(feed, request, link_request).subscription.resume()
 
 
 class FeedResponder:

@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from shared.contract.errors import NOT_READY, Refusal
+from shared.contract.reader_options import ReaderOptions
 from shared.ipc.link import LinkCall, LinkKind, LinkPool
 from shared.runtime.disk_thread import Loop
 from topicsd.engine.pending import call_reply
@@ -45,20 +46,10 @@ class FeedRequest(msgspec.Struct, array_like=True):
     """
 
     topic: str
-    nodes: list[str]
-    limit: int
-    bytes_max: int
-    with_tags: bool
-    with_meta: bool
-    with_data: bool
-    is_strong: bool
+    options: ReaderOptions
     seq: int
     epoch: int | None
     is_pull: bool
-
-    @property
-    def spec(self) -> FeedSpec:
-        return FeedSpec.of(self.topic, self)
 
 
 encode_feed_request = msgspec.msgpack.Encoder().encode
@@ -152,21 +143,7 @@ class RemoteFeed:
         if refusal is not None:
             self._remote_shards.loop.call_soon(self._on_unavailable, refusal)
             return
-        spec, (seq, epoch) = self.spec, cursor
-        request = FeedRequest(
-            spec.topic,
-            sorted(spec.nodes),
-            spec.limit,
-            spec.bytes_max,
-            spec.with_tags,
-            spec.with_meta,
-            spec.with_data,
-            spec.is_strong,
-            seq,
-            epoch,
-            is_pull,
-        )
-        payload = encode_feed_request(request)
+        payload = encode_feed_request(FeedRequest(self.spec.topic, self.spec.options, *cursor, is_pull))
         on_answer = self._on_pull_answer if is_pull else partial(self._on_read_answer, cursor)
         self._is_pulling = is_pull or self._is_pulling
         call = self._remote_shards.links.call(str(self._shard), LinkKind.FEED, payload, on_answer)

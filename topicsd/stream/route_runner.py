@@ -32,6 +32,7 @@ from shared.contract.errors import (
     TOPIC_NOT_FOUND,
     Refusal,
 )
+from shared.contract.reader_options import ReaderOptions
 from shared.contract.topic_config import NUMBER_MAX
 from shared.runtime.disk_thread import Loop
 from topicsd.engine.requests import Tombstone
@@ -52,6 +53,8 @@ logger = logging.getLogger("topicsd.stream")
 
 CHUNK_RECORDS_MAX: Final = COPIES_MAX
 CHUNK_BYTES_MAX: Final = 256 << 10
+# For a read that asks for the state of a topic only.
+STATE_OPTIONS: Final = ReaderOptions(limit=1, bytes_max=1, with_tags=False, with_meta=False, with_data=False)
 RETRY_SECONDS: Final = 0.02
 RETRY_SECONDS_MAX: Final = 1.0
 
@@ -378,14 +381,13 @@ class RouteRunners:
             runner.begin()
 
     def feed_of(self, topic: str) -> Feed:
-        is_strong = not self._feeds.is_here(topic)
-        spec = FeedSpec(
-            topic, frozenset(), CHUNK_RECORDS_MAX, CHUNK_BYTES_MAX, True, True, True, is_strong, True
+        options = ReaderOptions(
+            limit=CHUNK_RECORDS_MAX, bytes_max=CHUNK_BYTES_MAX, is_strong=not self._feeds.is_here(topic)
         )
-        return self._feeds.feed(spec)
+        return self._feeds.feed(FeedSpec(topic, options, is_aligned=True))
 
     def read_state(self, topic: str, on_state: Callable[[Chunk | Refusal], None]) -> None:
-        feed = self._feeds.feed(FeedSpec(topic, frozenset(), 1, 1, False, False, False, False))
+        feed = self._feeds.feed(FeedSpec(topic, STATE_OPTIONS))
         feed.add_follower()
 
         def on_answer(state: Chunk | Refusal) -> None:

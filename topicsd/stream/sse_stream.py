@@ -12,10 +12,11 @@ V2  Every event has a cursor to resume from, also the last event of a stream tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
 from shared.contract.errors import POSITION_PAST_HEAD, Refusal
+from shared.contract.reader_options import ReaderOptions
 from shared.runtime.clock import Clock
 from shared.runtime.disk_thread import Loop
 from topicsd.stream import sse_frames
@@ -68,7 +69,7 @@ class SseStream(EventStream):
         loop: Loop,
         clock: Clock,
         topics: FollowedTopics,
-        spec_of: Callable[[str], FeedSpec],
+        options: ReaderOptions,
         owner: StreamOwner,
     ) -> None:
         super().__init__(stream, loop, clock, topics.heartbeat_ms)
@@ -78,7 +79,7 @@ class SseStream(EventStream):
         """Whether the events of a chunk are the same as in other streams of this topic."""
         self._waiting: list[Subscription] = []
         self._limiter = ReadLimiter(loop, lambda: stream.is_paused, self._on_failure)
-        topic_feeds = [feeds.feed(spec_of(name)) for name in topics.names]
+        topic_feeds = [feeds.feed(FeedSpec(name, options)) for name in topics.names]
         if len(topic_feeds) > CONCURRENT_READS_MAX:
             topic_feeds = [self._limiter.feed(feed) for feed in topic_feeds]
         self._subscriptions = [

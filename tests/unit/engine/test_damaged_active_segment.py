@@ -10,8 +10,9 @@ from collections.abc import Callable
 import pytest
 
 from shared.contract.errors import Refusal
+from shared.contract.reader_options import ReaderOptions
 from tests.harness.one_shard import PATHS, OneShard, record
-from topicsd.engine.read.fetch import read_now
+from tests.harness.shard_reader import read_now
 from topicsd.engine.read.page_cache import PageCache
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.records.tail_run import TailRun
@@ -80,7 +81,7 @@ def readable(one: OneShard, topic: str) -> tuple[list[int], set[int]]:
     damaged: set[int] = set()
     cursor = 0
     while True:
-        answer = read_now(one.shard.state, topic, ReadRequest(cursor, 100))
+        answer = read_now(one.shard.state, topic, ReadRequest(cursor, ReaderOptions(limit=100)))
         if isinstance(answer, Refusal):
             assert answer.code == "corrupt_segment"
             assert answer.detail is not None

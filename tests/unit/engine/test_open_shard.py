@@ -12,10 +12,10 @@ import pytest
 
 from shared.runtime.disk_thread import Threads
 from shared.settings.settings import Settings
+from tests.harness.shard_reader import read_now
 from topicsd.disk.dir_lock import DirectoryInUse
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import LayoutError, read_layout, shard_paths
-from topicsd.engine.read.fetch import read_now
 from topicsd.engine.requests import AppendAnswer, AppendRequest, NewRecord, ReadAnswer, ReadRequest
 from topicsd.engine.shard import Shard, open_shard
 from topicsd.log.recovery import RecoveryRefused

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from shared.contract.reader_options import ReaderOptions
 from tests.harness.route_shards import RouteShards
 from topicsd.stream.chunks import Chunk, FeedSpec
 from topicsd.stream.feed import LocalFeed
@@ -39,9 +40,9 @@ def test_routes_with_different_cursors_align_their_chunks() -> None:
     stage = RouteShards(1)
     spec = stage.routes[0].feed_of("a").spec
     for seq in (0, 1, 100, CHUNK_RECORDS_MAX - 1, CHUNK_RECORDS_MAX, 5 * CHUNK_RECORDS_MAX + 7):
-        assert (seq + spec.request(seq, None).limit) % CHUNK_RECORDS_MAX == 0
-    as_any = FeedSpec("a", frozenset(), 10, 100, True, True, True, False)
-    assert as_any.request(7, None).limit == 10
+        assert (seq + spec.request(seq, None).options.limit) % CHUNK_RECORDS_MAX == 0
+    as_any = FeedSpec("a", ReaderOptions(limit=10))
+    assert as_any.request(7, None).options.limit == 10
 
 
 def test_a_lagging_route_does_not_wake_routes_at_the_head(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tests.harness.feed_shards import Event, FakeStream, FeedShards, StreamTopics, feed_spec, follow
+from tests.harness.feed_shards import Event, FakeStream, FeedShards, StreamTopics, follow, reader_options
 from topicsd.stream.cursor_token import MAP_TOPICS_MAX, read_token
 from topicsd.stream.event_stream import LAGGING_SECONDS, PAUSED_SECONDS_MAX
 from topicsd.stream.read_limiter import CONCURRENT_READS_MAX, RESUMES_PER_TURN_MAX
@@ -299,7 +299,7 @@ def test_a_paused_stream_of_many_topics_has_few_reads_in_progress() -> None:
         stage.home.loop,
         stage.clock,
         following,
-        lambda name: feed_spec(name),
+        reader_options(),
         stream,
     )
     sse.begin()
@@ -320,7 +320,7 @@ def test_a_bounded_number_of_topics_resumes_in_each_turn() -> None:
         stage.home.append(topic, 1)
     followed, stream = StreamTopics(stage, dict.fromkeys(topics, 0)), FakeStream()
     home = stage.home
-    sse = SseStream(stream, stage.feeds, home.loop, stage.clock, followed, feed_spec, stream)
+    sse = SseStream(stream, stage.feeds, home.loop, stage.clock, followed, reader_options(), stream)
     sse.begin()
     assert names(stream.take()).count("record") == RESUMES_PER_TURN_MAX
     stage.settle()

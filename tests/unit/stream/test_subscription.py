@@ -84,7 +84,7 @@ def test_an_unexpected_read_error_is_reported_once_and_retried(
         raise RuntimeError("a secret of ours")
 
     with monkeypatch.context() as patched:
-        patched.setattr("topicsd.engine.read.fetch.read", broken)
+        patched.setattr("topicsd.engine.read.read.try_read", broken)
         owner.append("t0", 2)
         stage.settle()
         stage.pass_time(int(2500 * ERROR_DELAY_SECONDS))

@@ -1,95 +1,24 @@
-"""Reads that may wait for the disk: a thread reads frames of a sealed segment, then the read runs again.
+"""The part of a read that runs on a thread: frames of a sealed segment.
 
-One fetch is bounded in bytes, and in records because they are rendered on the loop. Reads of cached pages do
-not wait. An unexpected error is answered like any other: a reader that waits for the disk would otherwise get
-no answer.
+One fetch is bounded in bytes, and in records because they are rendered on the loop.
 """
 
 from __future__ import annotations
 
-import logging
 from array import array
 from bisect import bisect_right
 from itertools import accumulate
 
-from shared.contract.errors import Refusal
-from shared.runtime.unexpected_error import refuse_unexpected_error
-from topicsd.engine.pending import call_reply
-from topicsd.engine.read.fill_page import Fetched, Unfetched, keep_fetched
-from topicsd.engine.read.page import VARIANTS, Frames
-from topicsd.engine.read.read import read
+from topicsd.engine.read.fill_page import Fetched
+from topicsd.engine.read.page import Frames
 from topicsd.engine.records.sealed_run import SealedRun
-from topicsd.engine.requests import ReadAnswer, ReadRequest, Reply
-from topicsd.engine.state import ShardState
-from topicsd.segment.entry import COLD, SegmentDamage
+from topicsd.segment.entry import SegmentDamage
 from topicsd.segment.reader import SegmentReader
-
-logger = logging.getLogger("topicsd.engine")
 
 FETCH_BYTES_MIN = 64 << 10
 FETCH_BYTES_MAX = 1 << 20
 # Rendering these 16 pages takes well under a millisecond of the loop.
 FETCH_RECORDS_MAX = 1024
-
-
-def read_through(shard: ShardState, name: str, request: ReadRequest, reply: Reply) -> None:
-    """Read, now or after a disk read; `reply` gets `ReadAnswer` or a `Refusal`."""
-    try:
-        answer = read(shard, name, request)
-    except Exception as error:
-        answer = refuse_unexpected_error(logger, "a read", error)
-    if isinstance(answer, Unfetched):
-        WaitingRead(shard, name, request, reply).wait_for(answer)
-    else:
-        reply(answer)
-
-
-def read_now(shard: ShardState, name: str, request: ReadRequest) -> ReadAnswer | Refusal:
-    """Read, and block until the disk has answered."""
-    fetched: list[Fetched] = []
-    while isinstance(answer := read(shard, name, request, fetched), Unfetched):
-        fetched.append(fetch(shard.segments, answer.run, answer.first_seq, answer.bytes_wanted))
-        _keep(shard, name, request, fetched[-1])
-    return answer
-
-
-def _keep(shard: ShardState, name: str, request: ReadRequest, fetched: Fetched) -> None:
-    topic = shard.visible_topic(name)
-    if topic is not None and fetched.frames is not None:
-        keep_fetched(shard, topic, VARIANTS[request.with_tags, request.with_meta], fetched)
-
-
-class WaitingRead:
-    """A read that waits for records that are in no page."""
-
-    def __init__(self, shard: ShardState, name: str, request: ReadRequest, reply: Reply) -> None:
-        self._shard = shard
-        self._name = name
-        self._request = request
-        self._reply = reply
-        self._fetched: list[Fetched] = []
-
-    def wait_for(self, missing: Unfetched) -> None:
-        shard, run = self._shard, missing.run
-        thread = shard.threads.cold if run.entry.tier == COLD else shard.threads.read
-        reader = shard.segments
-        thread.submit(lambda: fetch(reader, run, missing.first_seq, missing.bytes_wanted), self._on_fetched)
-
-    def _on_fetched(self, fetched: Fetched | OSError) -> None:
-        try:
-            answer = self._read_again(fetched)
-        except Exception as error:
-            answer = refuse_unexpected_error(logger, "a read", error)
-        if isinstance(answer, Unfetched):
-            self.wait_for(answer)
-        else:
-            call_reply(self._reply, answer)
-
-    def _read_again(self, fetched: Fetched | OSError) -> ReadAnswer | Refusal | Unfetched:
-        assert isinstance(fetched, Fetched), fetched
-        self._fetched.append(fetched)
-        _keep(self._shard, self._name, self._request, fetched)
-        return read(self._shard, self._name, self._request, self._fetched)
 
 
 def fetch(reader: SegmentReader, run: SealedRun, first: int, bytes_wanted: int) -> Fetched:

@@ -7,36 +7,96 @@ others are returned. One answer has at most one tombstone: a read stops before a
 read, which begins at its edge, reports it and resumes after it.
 
 Records are returned as slices of pages (`page.py`), never one by one. For records of a sealed segment that
-are in no page, `read` returns `Unfetched`; `fetch.py` reads them on a thread and calls `read` again.
+are in no page, `try_read` returns `Unfetched`; `read` has a thread fetch them (`fetch.py`) and tries again.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from functools import partial
 
 from shared.contract.errors import CORRUPT_SEGMENT, INVALID_REQUEST, Refusal
+from shared.contract.reader_options import NO_NODES, ReaderOptions
+from shared.runtime.unexpected_error import refuse_unexpected_error
 from topicsd.engine.damage import note_damage
-from topicsd.engine.read.fill_page import Fetched, PageSource, Unfetched
+from topicsd.engine.pending import call_reply
+from topicsd.engine.read.fetch import fetch
+from topicsd.engine.read.fill_page import Fetched, PageSource, Unfetched, keep_fetched
 from topicsd.engine.read.page import PAGE_RECORDS, VARIANTS, Page
 from topicsd.engine.read.position import position_past_head
 from topicsd.engine.records.durable_seq import durable_seq
 from topicsd.engine.records.run import Run
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.records.tail_run import TailRun
-from topicsd.engine.requests import ReadAnswer, ReadRequest, Tombstone
+from topicsd.engine.requests import ReadAnswer, ReadRequest, Reply, Tombstone
 from topicsd.engine.retention.eviction_log import log_expired
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.topic_admin import topic_not_found
-from topicsd.segment.entry import SegmentName
+from topicsd.segment.entry import COLD, SegmentName
+
+logger = logging.getLogger("topicsd.engine")
 
 # Bounds a read that returns nothing, for example where all records are of the reader's own nodes.
 PAGES_MAX = 256
 
 
 def read(
+    shard: ShardState, name: str, request: ReadRequest, reply: Reply, missing: Unfetched | None = None
+) -> None:
+    """Read, at once or after disk reads; `reply` gets a `ReadAnswer` or a `Refusal`.
+
+    `missing` is the result of `try_read` if the caller has called it. An unexpected error is answered like
+    any other: a reader that waits for the disk would otherwise get no answer.
+    """
+    if missing is None:
+        try:
+            answer = try_read(shard, name, request)
+        except Exception as error:
+            answer = refuse_unexpected_error(logger, "a read", error)
+        if not isinstance(answer, Unfetched):
+            reply(answer)
+            return
+        missing = answer
+    _fetch_and_read(shard, name, request, reply, missing, [])
+
+
+def _fetch_and_read(
+    shard: ShardState,
+    name: str,
+    request: ReadRequest,
+    reply: Reply,
+    missing: Unfetched,
+    fetched: list[Fetched],
+) -> None:
+    """Fetch the missing records on a thread, then read again."""
+
+    def on_fetched(result: Fetched | OSError) -> None:
+        try:
+            assert isinstance(result, Fetched), result
+            fetched.append(result)
+            topic = shard.visible_topic(name)
+            if topic is not None:
+                variant = VARIANTS[request.options.with_tags, request.options.with_meta]
+                keep_fetched(shard, topic, variant, result)
+            answer = try_read(shard, name, request, fetched)
+        except Exception as error:
+            answer = refuse_unexpected_error(logger, "a read", error)
+        if isinstance(answer, Unfetched):
+            _fetch_and_read(shard, name, request, reply, answer, fetched)
+        else:
+            call_reply(reply, answer)
+
+    run = missing.run
+    thread = shard.threads.cold if run.entry.tier == COLD else shard.threads.read
+    thread.submit(partial(fetch, shard.segments, run, missing.first_seq, missing.bytes_wanted), on_fetched)
+
+
+def try_read(
     shard: ShardState, name: str, request: ReadRequest, fetched: Sequence[Fetched] = ()
 ) -> ReadAnswer | Refusal | Unfetched:
+    """Read without waiting: records in cached pages, in the log, in memory, or in `fetched`."""
     if request.from_seq < 0:
         return Refusal(
             INVALID_REQUEST, f"from_seq: must be at least 0, got {request.from_seq}", {"field": "from_seq"}
@@ -52,7 +112,7 @@ def read(
         if cursor > topic.head and request.epoch == topic.epoch:
             return position_past_head(topic.name, cursor, topic.head, topic.epoch)
         cursor, tombstone = _skip_lost(topic, request)
-    head = stop = topic.head if not request.is_strong else max(cursor, _synced_head(shard, topic))
+    head = stop = topic.head if not request.options.is_strong else max(cursor, _synced_head(shard, topic))
     if topic.lost.ranges:
         lost = topic.lost.next_after(cursor)
         if lost is not None and lost.first <= cursor + 1 and tombstone is None:
@@ -61,10 +121,10 @@ def read(
             lost = topic.lost.next_after(cursor)
         stop = head if lost is None else min(head, max(cursor, lost.first - 1))
     if tombstone is None and cursor < stop:
-        plain = _plain_case(shard, topic, request, cursor, stop, head)
+        plain = _plain_case(shard, topic, request.options, cursor, stop, head)
         if plain is not None:
             return plain
-    collector = _SliceCollector(shard, topic, request, fetched, cursor)
+    collector = _SliceCollector(shard, topic, request.options, fetched, cursor)
     if cursor < stop:
         collector.collect(stop)
     if collector.unfetched is not None:
@@ -84,12 +144,12 @@ def read(
 
 
 def _plain_case(
-    shard: ShardState, topic: Topic, request: ReadRequest, cursor: int, stop: int, head: int
+    shard: ShardState, topic: Topic, options: ReaderOptions, cursor: int, stop: int, head: int
 ) -> ReadAnswer | None:
     """Answer the common case: all records are live, in one run, and in cached pages; else None."""
-    if request.nodes and topic.config.dedupe_node:
+    if options.nodes and topic.config.dedupe_node:
         return None
-    first, last = cursor + 1, min(stop, cursor + request.limit)
+    first, last = cursor + 1, min(stop, cursor + options.limit)
     if first < topic.earliest_seq or last < first:
         return None
     run: Run = topic.run
@@ -100,8 +160,8 @@ def _plain_case(
         run = before
     if run.dead is not None:
         return None
-    variant = VARIANTS[request.with_tags, request.with_meta]
-    parts = shard.pages.slices(topic.epoch, first, last, variant, request.bytes_max)
+    variant = VARIANTS[options.with_tags, options.with_meta]
+    parts = shard.pages.slices(topic.epoch, first, last, variant, options.bytes_max)
     if parts is None:
         return None
     # Positional arguments: keyword arguments would cost as much as finding the page.
@@ -151,15 +211,15 @@ class _SliceCollector:
         self,
         shard: ShardState,
         topic: Topic,
-        request: ReadRequest,
+        options: ReaderOptions,
         fetched: Sequence[Fetched],
         cursor: int,
     ) -> None:
         self.topic = topic
-        self.limit = request.limit
-        self.room = request.bytes_max
-        self.nodes = request.nodes if topic.config.dedupe_node else frozenset()
-        self.variant = VARIANTS[request.with_tags, request.with_meta]
+        self.limit = options.limit
+        self.room = options.bytes_max
+        self.nodes = options.nodes if topic.config.dedupe_node else NO_NODES
+        self.variant = VARIANTS[options.with_tags, options.with_meta]
         self.source = PageSource(shard, topic, self.variant, fetched)
         self.cursor = cursor
         """The last seq that was examined."""

@@ -13,6 +13,7 @@ import msgspec
 
 from shared.contract.errors import INVALID_REQUEST, Refusal
 from shared.contract.json_bounds import may_hold_nul
+from shared.contract.reader_options import ReaderOptions
 from shared.runtime.clock import Clock
 from shared.settings.settings import Settings
 from shared.text.nearest_name import nearest_name
@@ -51,13 +52,7 @@ class Publish(msgspec.Struct, gc=False):
 
 class Subscribe(NamedTuple):
     positions: dict[str, Position]
-    nodes: frozenset[str]
-    limit: int
-    bytes_max: int
-    with_tags: bool
-    with_meta: bool
-    with_data: bool
-    is_strong: bool
+    options: ReaderOptions
     clamped: dict[str, int]
 
 
@@ -172,7 +167,7 @@ def read_subscribe(message: bytes, settings: Settings, clock: Clock) -> Subscrib
         if isinstance(names, Refusal):
             return names
         positions = dict.fromkeys(names, shared)
-    nodes = request.nodes
+    nodes = sorted(request.nodes)
     refusal = (
         _settle_positions(positions, shared, settings.max_watch_topics, clock)
         or _refuse_nodes(nodes, message, settings)
@@ -180,13 +175,7 @@ def read_subscribe(message: bytes, settings: Settings, clock: Clock) -> Subscrib
     )
     return refusal or Subscribe(
         positions,
-        frozenset(nodes),
-        request.limit_within(settings.max_limit),
-        request.bytes_max,
-        request.include_tags,
-        request.include_meta,
-        request.include_data,
-        request.consistency == "strong",
+        request.reader_options(settings.max_limit),
         request.clamped(settings.max_limit),
     )
 

@@ -268,7 +268,7 @@ class WsSession:
                 "earliest_seq": state.earliest_seq,
                 "epoch": state.epoch,
             }
-            feed = self._read_limiter.feed(self._feeds.feed(FeedSpec.of(name, pending.request)))
+            feed = self._read_limiter.feed(self._feeds.feed(FeedSpec(name, pending.request.options)))
             subscription = self._subscriptions[name] = Subscription(feed, seq, epoch, self)
             subscriptions.append(subscription)
         body = {"topics": topics, **member(pending.request.clamped)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Final, Literal
 
 import msgspec
@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from shared.contract.errors import INVALID_REQUEST, UNSUPPORTED_MEDIA_TYPE, Refusal
 from shared.contract.json_bounds import BACKSLASH, DATA_DEPTH_MAX, is_too_deep, is_utf8, may_hold_nul
+from shared.contract.reader_options import NO_NODES
 from shared.contract.topic_config import NUMBER_MAX, TopicConfigPatch
 from shared.http.head import Fields
 from shared.runtime.clock import Clock
@@ -34,14 +35,24 @@ UTF8: Final = ("utf-8", "utf8", "us-ascii")
 SHORT_BYTES_MAX = 128
 
 
-class DiffBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    from_seq: int | UnsetType = UNSET
-    after_seq: int | UnsetType = UNSET
+class ReadFields(msgspec.Struct, forbid_unknown_fields=True, gc=False, kw_only=True):
+    """The options of a read as clients send them; the other requests that read add theirs."""
+
     limit: int = 0
     """Maximum number of records; 0 selects the default."""
     node: str | list[str] | None = None
     include_tags: bool = False
     include_meta: bool = True
+
+    @property
+    def nodes(self) -> frozenset[str]:
+        node = self.node
+        return NO_NODES if node is None else frozenset([node] if isinstance(node, str) else node)
+
+
+class DiffBody(ReadFields, gc=False, kw_only=True):
+    from_seq: int | UnsetType = UNSET
+    after_seq: int | UnsetType = UNSET
     wait_ms: int | str = 0
     epoch: int | None = None
     from_ts: int | str | None = None
@@ -192,8 +203,7 @@ def decode_diff(body: bytes, clock: Clock) -> DiffBody | Refusal:
             return refusal or from_ts
         request.from_ts = from_ts
     if BACKSLASH in body and may_hold_nul(body):
-        nodes = [request.node] if isinstance(request.node, str) else request.node
-        refusal = refusal or refuse_nul_in("node", nodes)
+        refusal = refusal or refuse_nul_in("node", request.nodes)
     return refusal or request
 
 
@@ -276,7 +286,7 @@ def _refuse_nul(request: AppendRequest) -> Refusal | None:
     return refusal
 
 
-def refuse_nul_in(field: str, texts: Sequence[str | None] | None) -> Refusal | None:
+def refuse_nul_in(field: str, texts: Iterable[str | None] | None) -> Refusal | None:
     if any(text is not None and "\0" in text for text in texts or ()):
         return Refusal(INVALID_REQUEST, f"{field}: must not contain a NUL character", {"field": field})
     return None

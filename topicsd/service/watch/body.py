@@ -38,7 +38,7 @@ def decode_watch(
     watch = _WATCH.decode(body)
     if isinstance(watch, Refusal):
         return watch
-    nodes = watch.nodes
+    nodes = sorted(watch.nodes)
     heartbeat_ms = _heartbeat_ms(watch)
     refusal = (
         watch.resolve()
@@ -61,14 +61,8 @@ def decode_watch(
         from_seqs=[position.begin for position in topics.values()],
         epochs=[position.epoch for position in topics.values()],
         key_id="" if key is None else key.id,
-        nodes=nodes,
-        limit=watch.limit_within(settings.max_limit),
-        bytes_max=watch.bytes_max,
+        options=watch.reader_options(settings.max_limit),
         heartbeat_ms=heartbeat_ms,
-        with_tags=watch.include_tags,
-        with_meta=watch.include_meta,
-        with_data=watch.include_data,
-        is_strong=watch.consistency == "strong",
         is_lenient=is_lenient,
         clamped=watch.clamped(settings.max_limit),
     )

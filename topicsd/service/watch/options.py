@@ -7,13 +7,13 @@ from typing import Final
 import msgspec
 
 from shared.contract.errors import INVALID_REQUEST, Refusal
+from shared.contract.reader_options import LIMIT_DEFAULT, ReaderOptions
 from shared.contract.seek import Seek, seek_of
 from shared.runtime.clock import Clock
 from shared.text.units import size_bytes
-from topicsd.service.input.bodies import Consistency, refuse_number, resolve_seek
+from topicsd.service.input.bodies import Consistency, ReadFields, refuse_number, resolve_seek
 from topicsd.service.input.position import one_position
 
-LIMIT_DEFAULT: Final = 256
 BATCH_BYTES_DEFAULT: Final = 256 << 10
 # 0 differs from a missing value.
 BATCH_BYTES_OF_ZERO: Final = 1 << 20
@@ -69,14 +69,11 @@ class Position(msgspec.Struct, forbid_unknown_fields=True, gc=False):
         return "".join(f"&{name}={value}" for name, value in lookup if value is not None)
 
 
-class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, gc=False, kw_only=True):
+class StreamOptions(ReadFields, gc=False, kw_only=True):
     """Options for all topics of a session or subscription."""
 
-    node: str | list[str] | None = None
     limit: int = LIMIT_DEFAULT
     max_batch_bytes: int | str = BATCH_BYTES_DEFAULT
-    include_meta: bool = True
-    include_tags: bool = False
     include_data: bool = True
     consistency: Consistency = "eventual"
 
@@ -88,13 +85,17 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, gc=False, kw_onl
         self.max_batch_bytes = size
         return refuse_number("limit", min(self.limit, 0)) or refuse_number("max_batch_bytes", min(size, 0))
 
-    def limit_within(self, limit_max: int) -> int:
-        return min(self.limit or LIMIT_DEFAULT, limit_max)
-
-    @property
-    def bytes_max(self) -> int:
+    def reader_options(self, limit_max: int) -> ReaderOptions:
         assert not isinstance(self.max_batch_bytes, str), "max_batch_bytes is not resolved to a number"
-        return min(self.max_batch_bytes or BATCH_BYTES_OF_ZERO, BATCH_BYTES_MAX)
+        return ReaderOptions(
+            self.nodes,
+            min(self.limit or LIMIT_DEFAULT, limit_max),
+            min(self.max_batch_bytes or BATCH_BYTES_OF_ZERO, BATCH_BYTES_MAX),
+            self.include_tags,
+            self.include_meta,
+            self.include_data,
+            self.consistency == "strong",
+        )
 
     def clamped(self, limit_max: int) -> dict[str, int]:
         """Return the values used for numbers over their bounds."""
@@ -104,7 +105,3 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, gc=False, kw_onl
             "max_batch_bytes": (self.max_batch_bytes, BATCH_BYTES_MAX),
         }
         return {name: bound for name, (given, bound) in bounds.items() if given > bound}
-
-    @property
-    def nodes(self) -> list[str]:
-        return [self.node] if isinstance(self.node, str) else sorted(set(self.node or ()))

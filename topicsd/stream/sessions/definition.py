@@ -100,19 +100,20 @@ def define(
         ordered.append(position)
     if not names:
         return Refusal(TOPIC_NOT_FOUND, "topics: must name at least one topic that exists")
+    options = request.options
     definition = SessionFrame(
         session=session,
         key_id=request.key_id,
         names=names,
         from_seqs=from_seqs,
         epochs=epochs,
-        nodes=request.nodes,
-        limit=request.limit,
-        bytes_max=request.bytes_max,
+        nodes=sorted(options.nodes),
+        limit=options.limit,
+        bytes_max=options.bytes_max,
         heartbeat_ms=request.heartbeat_ms,
-        with_tags=request.with_tags,
-        with_meta=request.with_meta,
-        with_data=request.with_data,
-        is_strong=request.is_strong,
+        with_tags=options.with_tags,
+        with_meta=options.with_meta,
+        with_data=options.with_data,
+        is_strong=options.is_strong,
     )
     return NewSession(definition, ordered)

@@ -88,7 +88,7 @@ class _SessionStream:
 
     def begin(self, stream: Stream, feeds: Feeds, loop: Loop, clock: Clock) -> None:
         session = self.session
-        self.sse = SseStream(stream, feeds, loop, clock, session, session.feed_spec, self)
+        self.sse = SseStream(stream, feeds, loop, clock, session, session.definition.options, self)
         self.sse.begin()
 
     def end_taken_over(self) -> None:

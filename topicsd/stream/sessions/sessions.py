@@ -20,7 +20,6 @@ from topicsd.engine.requests import Reply
 from topicsd.engine.session_log import log_session, log_session_end
 from topicsd.engine.state import ShardState
 from topicsd.log import control_frame
-from topicsd.stream.chunks import FeedSpec
 from topicsd.stream.stream import noop
 
 SESSION_TTL_SECONDS: Final = 300.0
@@ -61,9 +60,6 @@ class Session:
     @property
     def heartbeat_ms(self) -> int:
         return self.definition.heartbeat_ms
-
-    def feed_spec(self, name: str) -> FeedSpec:
-        return FeedSpec.of(name, self.definition)
 
 
 class Sessions:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from shared.contract.errors import INTERNAL, Refusal
+from shared.contract.reader_options import ReaderOptions
 from tests.harness.one_shard import OneShard, RecordedReply
-from topicsd.engine.read.fetch import read_through
+from topicsd.engine.read.read import read
 from topicsd.engine.requests import ReadAnswer, ReadRequest
 
 NEVER_MS = 1 << 40
@@ -23,7 +24,7 @@ def sealed(count: int = 12) -> OneShard:
 
 def send_read(one: OneShard, from_seq: int = 0, limit: int = 100) -> RecordedReply:
     reply = RecordedReply()
-    read_through(one.shard.state, "t", ReadRequest(from_seq, limit), reply)
+    read(one.shard.state, "t", ReadRequest(from_seq, ReaderOptions(limit=limit)), reply)
     return reply
 
 
@@ -89,7 +90,7 @@ def test_an_unexpected_error_is_reported_to_requests_that_wait_for_the_disk(
     def broken(*_: object) -> None:
         raise RuntimeError("a secret of ours")
 
-    monkeypatch.setattr("topicsd.engine.read.fetch.read", broken)
+    monkeypatch.setattr("topicsd.engine.read.read.try_read", broken)
     one.settle()
     assert reply.code == INTERNAL
     assert send_read(one).code == INTERNAL

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from shared.contract.reader_options import ReaderOptions
 from tests.harness.one_shard import OneShard, record
+from tests.harness.shard_reader import read_now
 from topicsd.disk.layout import wal_name
-from topicsd.engine.read.fetch import read_now
 from topicsd.engine.requests import ReadAnswer, ReadRequest
 
 
@@ -86,7 +87,7 @@ def read_on(one: OneShard, nodes: frozenset[str] = frozenset()) -> tuple[list[in
     """The seqs that a reader gets when it continues after each damage, and the refusal codes."""
     cursor, seqs, codes = 0, [], []
     while cursor < one.state("t").head_seq:
-        answer = read_now(one.shard.state, "t", ReadRequest(cursor, nodes=nodes))
+        answer = read_now(one.shard.state, "t", ReadRequest(cursor, ReaderOptions(nodes)))
         if isinstance(answer, ReadAnswer):
             seqs += [record.seq for record in answer.records]
             after = answer.next_from_seq

@@ -19,6 +19,7 @@ from router.control.link_requests import SupervisorLink
 from router.control.reserved_count import ReservedCount
 from router.control.watch_home import WatchHome
 from shared.contract.errors import Refusal
+from shared.contract.reader_options import ReaderOptions
 from shared.contract.route_rule import RouteRule, TopicDeletion, decode_names, encode_route_message
 from shared.contract.watch_request import WatchRequest, encode_watch_request
 from shared.http.answer import CLOSE
@@ -178,7 +179,7 @@ async def ask(instance: str, kind: LinkKind, payload: bytes) -> bytes:
 def watch_of(shard: int) -> bytes:
     name = name_on(shard, 2, "watched")
     return encode_watch_request(
-        WatchRequest([name], [0], [None], "", [], 1, 1, 1000, False, True, True, False, False)
+        WatchRequest([name], [0], [None], "", ReaderOptions(), 1000, is_lenient=False)
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from shared.contract.reader_options import ReaderOptions
 from shared.contract.watch_request import WatchRequest, encode_watch_request
 from shared.http.head import NO_FIELDS, Fields
 from shared.ipc.board import WorkerState
@@ -90,9 +91,8 @@ def worker() -> Iterator[Capped]:
 
 def encoded_request(*names: str, **changed: Any) -> bytes:
     count = len(names)
-    plain = WatchRequest(
-        list(names), [0] * count, [None] * count, "", [], 256, 4096, 15_000, False, True, True, False, False
-    )
+    options = ReaderOptions(bytes_max=262_144, with_tags=False)
+    plain = WatchRequest(list(names), [0] * count, [None] * count, "", options, 15_000, is_lenient=False)
     return encode_watch_request(msgspec.structs.replace(plain, **changed))
 
 
@@ -115,7 +115,7 @@ def test_a_checked_request_goes_to_the_supervisor_and_its_answer_to_the_client(w
     worker.receive(request("POST", "/v0/watch?lenient=1", body))
     ((peer, kind, payload, on_answer),) = worker.links.requests
     assert (peer, kind) == (SUPERVISOR, LinkKind.CREATE_SESSION)
-    assert payload == encoded_request(HOME, AWAY, from_seqs=[0, None], bytes_max=262_144, is_lenient=True)
+    assert payload == encoded_request(HOME, AWAY, from_seqs=[0, None], is_lenient=True)
     on_answer(encode_answer(429, b"retry-after: 1\r\n", [b'{"as":"it is"}']))
     assert worker.responses() == [(429, {"as": "it is"})]
 
