@@ -22,7 +22,6 @@ from topicsd.http.http1.connection import Http1Connection
 from topicsd.http.http1.head_cache import HeadCache
 from topicsd.http.http1.timeouts import Connection
 from topicsd.service.dispatch import Dispatch
-from topicsd.service.handlers import Handlers
 
 SHARDS = 2
 
@@ -59,8 +58,9 @@ class OneConnection:
         self.one = OneShard(**settings)
         self.links = ManualLinks()
         self.connections: set[Connection] = set()
-        handlers = Handlers(self.one.shard, self.one.settings, self.one.loop)
-        self.dispatch = Dispatch(handlers, parse_keys(keys), self.links, 0, SHARDS, None, sender)
+        self.dispatch = Dispatch(
+            self.one.shard, parse_keys(keys), self.links, 0, SHARDS, connection_sender=sender
+        )
         self.heads = HeadCache(self.dispatch)
         self.wire = RecordingTransport()
         self.connection = Http1Connection(self.dispatch, self.heads, self)

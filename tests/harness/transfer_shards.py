@@ -23,6 +23,7 @@ from topicsd.service.call import Call
 from topicsd.service.handlers import Handlers
 from topicsd.service.queues.dead_letters import DeadLetters
 from topicsd.service.queues.redrive import Redrives
+from topicsd.service.request_counts import RequestCounts
 
 FIELDS = msgspec.structs.replace(NO_FIELDS, content_type="application/json")
 Again = Callable[[MemoryDisk], MemoryDisk]
@@ -45,11 +46,11 @@ class _Side:
         self.shard = shard
         self.unanswered: list[Call] = []
         """Requests of the other worker."""
-        self.handlers = Handlers(shard.shard, shard.settings, shard.loop)
         state, ask = shard.shard.state, partial(stage.ask, self)
+        counts = RequestCounts(state.clock)
         self.dead_letters = DeadLetters(state, shard.loop, ask)
-        redrives = Redrives(state, shard.loop, ask, self.handlers.performance)
-        self.handlers.add("redrive", redrives.start)
+        redrives = Redrives(state, shard.loop, ask, counts.performance)
+        self.handlers = Handlers(shard.shard, counts=counts, others={"redrive": redrives.start})
 
 
 class TransferShards:
@@ -76,7 +77,7 @@ class TransferShards:
             names.append(call.name)
             start(call)
 
-        handlers.add(operation, record)
+        handlers._table[operation] = record
         return names
 
     # -- messages between the shards -----------------------------------------------------------------------

@@ -21,6 +21,7 @@ from shared.ipc.link import LinkPool, LinkRequest
 from shared.ipc.placement import shard_of
 from shared.ipc.remote_request import decode_remote_request, encode_answer
 from topicsd.engine.queue.claim import drain_claims
+from topicsd.engine.shard import Shard
 from topicsd.service.call import Call
 from topicsd.service.diff import Diff
 from topicsd.service.handlers import Handlers
@@ -28,7 +29,9 @@ from topicsd.service.input.query import query_text
 from topicsd.service.queues.dead_letters import DeadLetters
 from topicsd.service.queues.redrive import Redrives
 from topicsd.service.queues.work import WorkOpener
+from topicsd.service.request_counts import RequestCounts
 from topicsd.service.routes import RouteRules
+from topicsd.service.shards.caps import Caps
 from topicsd.service.shards.in_flight import InFlight
 from topicsd.service.shards.link_stream import LinkStream
 from topicsd.service.shards.peers import Peers
@@ -51,45 +54,54 @@ def _no_sockets(call: Call, key: ApiKey | None) -> None:
 
 
 class Dispatch:
-    """The dispatch of one worker; `peers` and `sender` exist on a server with several shards."""
+    """The dispatch of one worker, with the handlers of its operations."""
 
     def __init__(
         self,
-        handlers: Handlers,
+        shard: Shard,
         keys: ApiKeys,
         links: LinkPool,
-        shard: int,
+        number: int,
         shard_count: int,
+        *,
         peers: Peers | None = None,
         connection_sender: ConnectionSender | None = None,
+        open_socket: OpenSocket = _no_sockets,
     ) -> None:
-        self.handlers = handlers
+        """Create the dispatch of shard `number`; a server with several shards has peers and a sender.
+
+        `open_socket` answers a request for a WebSocket, given the key of the request.
+        """
+        state = shard.state
+        settings, loop = state.settings, state.loop
         self.keys = keys
-        self.shard = shard
+        self.shard = number
         self._shard_count = shard_count
         self._peers = peers
         self._connection_sender = connection_sender
-        settings = handlers.settings
-        self.streams = Streams(handlers.shard, settings, handlers.loop, links, shard, shard_count, peers)
-        state, streams = handlers.shard.state, self.streams
-        diff = Diff(state, settings, handlers.loop, handlers.counts, streams.feeds)
-        handlers.add("diff", diff.start)
-        self._work = WorkOpener(state, settings, handlers.loop, streams.permits, streams.count_stream)
+        self._open_socket = open_socket
+        self.streams = streams = Streams(shard, settings, loop, links, number, shard_count, peers)
+        self._work = WorkOpener(state, settings, loop, streams.permits, streams.count_stream)
         self.route_rules = RouteRules(state, settings, links, peers is not None)
-        handlers.on_topic_deleted = self.route_rules.on_topic_deleted
-        counts = () if peers is None else (peers.slot.in_flight_by_key, peers.in_flight_elsewhere())
-        self._in_flight = InFlight(settings.max_inflight_per_key, *counts)
+        counts = RequestCounts(state.clock)
+        diff = Diff(state, settings, loop, counts, streams.feeds)
+        redrives = Redrives(state, loop, self.run_at_owner, counts.performance)
+        self.dead_letters = DeadLetters(state, loop, self.run_at_owner)
+        self.handlers = Handlers(
+            shard,
+            Caps(state, number, peers, links),
+            counts,
+            self.route_rules.on_topic_deleted,
+            {"diff": diff.start, "redrive": redrives.start},
+        )
+        key_counts = () if peers is None else (peers.slot.in_flight_by_key, peers.in_flight_elsewhere())
+        self._in_flight = InFlight(settings.max_inflight_per_key, *key_counts)
         self._probes_need_key = settings.probe_auth
         self._remote_caller = RemoteCaller(
-            links, peers, handlers.loop, handlers.monotonic, lambda: self.is_draining
+            links, peers, loop, state.clock.monotonic, lambda: self.is_draining
         )
-        self.dead_letters = DeadLetters(state, handlers.loop, self.run_at_owner)
-        redrives = Redrives(state, handlers.loop, self.run_at_owner, handlers.performance)
-        handlers.add("redrive", redrives.start)
         self._incoming_calls: set[IncomingCall] = set()
         self._idle: asyncio.Future[None] | None = None
-        self.open_socket: OpenSocket = _no_sockets
-        """Answers a request for a WebSocket, given the key of the request."""
         self.moved_count = 0
         self.is_draining = False
         self._is_grace_over = False
@@ -162,7 +174,7 @@ class Dispatch:
         if owner != self.shard:
             self._remote_caller.start(endpoint.operation, owner, call, key)
         elif endpoint.is_upgrade:
-            self.open_socket(call, key)
+            self._open_socket(call, key)
         elif endpoint.is_stream:
             self._open_stream(endpoint.operation, call, key)
         elif endpoint.variable == ROUTER:

@@ -74,9 +74,9 @@ class WebSockets:
             self._connections,
             handlers.monotonic,
             partial(WsSession, dispatch=self._dispatch, feeds=self._watching.feeds, key=key),
+            on_end=partial(self._release, key),
+            on_lag=self._watching.count_lagging,
         )
-        connection.on_end = partial(self._release, key)
-        connection.on_lag = self._watching.count_lagging
         call.switch_protocol(connection)
 
     def _refuse(self, call: Call, has_key: bool) -> Refusal | None:
