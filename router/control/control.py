@@ -29,7 +29,15 @@ from router.control.topic_list import (
     name_of_cursor,
 )
 from shared.contract.endpoints import ENDPOINTS
-from shared.contract.errors import INVALID_REQUEST, NOT_IMPLEMENTED, NOT_READY, SHUTTING_DOWN, STATUS, Refusal
+from shared.contract.errors import (
+    INVALID_REQUEST,
+    NOT_IMPLEMENTED,
+    NOT_READY,
+    SHUTTING_DOWN,
+    STATUS,
+    Refusal,
+    invalid,
+)
 from shared.contract.names import is_topic_name
 from shared.http.answer import refusal_body, refusal_fields
 from shared.ipc.board import Board, Slot, WorkerState
@@ -329,15 +337,14 @@ def _whole_number(parameters: Mapping[str, str], name: str, default: int) -> int
     text = parameters.get(name, str(default))
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS_MAX):
-        return Refusal(INVALID_REQUEST, f"{name}: must be an integer, got {quoted(text)}", {"field": name})
+        return invalid(name, f"must be an integer, got {quoted(text)}")
     return int(text)
 
 
 def _boolean(parameters: Mapping[str, str], name: str) -> bool | Refusal:
     value = _BOOLEANS.get(parameters.get(name, "false"))
     if value is None:
-        message = f"{name}: must be true, false, 1 or 0, got {quoted(parameters[name])}"
-        return Refusal(INVALID_REQUEST, message, {"field": name})
+        return invalid(name, f"must be true, false, 1 or 0, got {quoted(parameters[name])}")
     return value
 
 

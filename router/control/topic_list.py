@@ -16,7 +16,7 @@ import binascii
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from shared.contract.errors import INVALID_REQUEST, NOT_READY, Refusal
+from shared.contract.errors import NOT_READY, Refusal, invalid
 from shared.contract.names import is_topic_name
 
 PAGE_SIZE: Final = 100
@@ -116,7 +116,7 @@ def name_of_cursor(cursor: str, is_name: Callable[[str], bool] = is_topic_name) 
 
 
 def bad_cursor() -> Refusal:
-    return Refusal(INVALID_REQUEST, "cursor: must be the next_cursor of an earlier page", {"field": "cursor"})
+    return invalid("cursor", "must be the next_cursor of an earlier page")
 
 
 def _overlap(one: str, other: str) -> bool:

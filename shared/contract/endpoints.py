@@ -14,7 +14,7 @@ from urllib.parse import unquote_plus, unquote_to_bytes
 
 import msgspec
 
-from shared.contract.errors import INVALID_REQUEST, METHOD_NOT_ALLOWED, NOT_FOUND, Refusal
+from shared.contract.errors import INVALID_REQUEST, METHOD_NOT_ALLOWED, NOT_FOUND, Refusal, invalid
 from shared.text.nearest_name import nearest_name
 from shared.text.unknown_name import unknown_name
 
@@ -237,7 +237,7 @@ def refuse_parameters(endpoint: Endpoint, query: str) -> Refusal | None:
             if name not in endpoint.parameters:
                 field = name if len(name) <= SHOWN_CHARACTERS_MAX else f"{name[:SHOWN_CHARACTERS_MAX]}..."
                 message = unknown_name("parameter", name, endpoint.parameters)
-                return Refusal(INVALID_REQUEST, f"{field}: {message}", {"field": field})
+                return invalid(field, f"{message}")
     return None
 
 

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from shared.contract.api_keys import ApiKey
-from shared.contract.errors import IN_DOUBT, INVALID_REQUEST, NOT_READY, Refusal
+from shared.contract.errors import IN_DOUBT, NOT_READY, Refusal, invalid
 from shared.contract.names import refuse_route_name, refuse_topic_name
 from shared.contract.route_rule import (
     DeleteRoute,
@@ -87,8 +87,7 @@ def decode_route_body(name: str, body: bytes, key: ApiKey | None, tag_bytes_max:
 def _refuse_topics(route: RouteBody) -> Refusal | None:
     refusal = refuse_topic_name(route.source, "source") or refuse_topic_name(route.dest, "dest")
     if refusal is None and route.source == route.dest:
-        message = f'dest: must differ from source, got "{route.dest}" for both'
-        return Refusal(INVALID_REQUEST, message, {"field": "dest"})
+        return invalid("dest", f'must differ from source, got "{route.dest}" for both')
     return refusal
 
 
@@ -103,8 +102,7 @@ def _tags(match: str | list[str] | None, bytes_max: int) -> list[str] | Refusal 
         return refusal
     size = len(tag_match.tag.encode())
     if size > bytes_max:
-        message = f"filter: must have a tag of at most {bytes_max} bytes, got {size}"
-        return Refusal(INVALID_REQUEST, message, {"field": "filter", "max": bytes_max})
+        return invalid("filter", f"must have a tag of at most {bytes_max} bytes, got {size}", bytes_max)
     return ["tag", "Glob", tag_match.tag + "*"] if tag_match.is_prefix else ["tag", "Eq", tag_match.tag]
 
 

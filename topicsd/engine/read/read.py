@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shared.contract.errors import CORRUPT_SEGMENT, INVALID_REQUEST, Refusal
+from shared.contract.errors import CORRUPT_SEGMENT, Refusal, invalid
 from topicsd.engine.damage import note_damage
 from topicsd.engine.read.fill_page import Fetched, PageSource, Unfetched
 from topicsd.engine.read.page import PAGE_RECORDS, VARIANTS, Page
@@ -38,9 +38,7 @@ def read(
     shard: ShardState, name: str, request: ReadRequest, fetched: Sequence[Fetched] = ()
 ) -> ReadAnswer | Refusal | Unfetched:
     if request.from_seq < 0:
-        return Refusal(
-            INVALID_REQUEST, f"from_seq: must be at least 0, got {request.from_seq}", {"field": "from_seq"}
-        )
+        return invalid("from_seq", f"must be at least 0, got {request.from_seq}")
     topic = shard.topics.get(name)
     if topic is None or not topic.visible:
         return topic_not_found(name)

@@ -19,6 +19,7 @@ from shared.contract.errors import (
     CORRUPT_SEGMENT,
     INVALID_REQUEST,
     Refusal,
+    invalid,
     reason_without_path,
 )
 from topicsd.engine.pending import PendingEntry, call_reply
@@ -237,11 +238,7 @@ def _refuse(request: DeleteRequest) -> Refusal | None:
     if request.before_seq is None and request.tag is None:
         return Refusal(INVALID_REQUEST, "before_seq, match or seqs is required")
     if request.before_seq is not None and request.before_seq < 0:
-        return Refusal(
-            INVALID_REQUEST,
-            f"before_seq: must be at least 0, got {request.before_seq}",
-            {"field": "before_seq"},
-        )
+        return invalid("before_seq", f"must be at least 0, got {request.before_seq}")
     return None
 
 

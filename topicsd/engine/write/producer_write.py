@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shared.contract.errors import INVALID_REQUEST, PRODUCER_GAP, THROTTLED, Refusal
+from shared.contract.errors import PRODUCER_GAP, THROTTLED, Refusal, invalid
 from shared.contract.topic_config import NUMBER_MAX
 from topicsd.engine.requests import AppendAnswer, AppendRequest, ProducerSeq, Reply, TransferSeq
 from topicsd.engine.shard_data import ShardData
@@ -36,15 +36,13 @@ def producer_of(request: AppendRequest, producer: ProducerSeq) -> ProducerKey | 
     if isinstance(producer, TransferSeq):
         return TransferKey(producer)
     if request.idempotency_key is not None:
-        message = "producer: excludes idempotency_key, send one of them"
-        return Refusal(INVALID_REQUEST, message, {"field": "producer"})
+        return invalid("producer", "excludes idempotency_key, send one of them")
     length = len(producer.id)
     if not 0 < length <= PRODUCER_CHARACTERS_MAX:
-        message = f"producer.id: must be 1 to {PRODUCER_CHARACTERS_MAX} characters, got {length}"
-        return Refusal(INVALID_REQUEST, message, {"field": "producer.id", "max": PRODUCER_CHARACTERS_MAX})
+        rule = f"must be 1 to {PRODUCER_CHARACTERS_MAX} characters, got {length}"
+        return invalid("producer.id", rule, PRODUCER_CHARACTERS_MAX)
     if not 0 <= producer.seq <= NUMBER_MAX:
-        message = f"producer.seq: must be from 0 to {NUMBER_MAX}, got {producer.seq}"
-        return Refusal(INVALID_REQUEST, message, {"field": "producer.seq"})
+        return invalid("producer.seq", f"must be from 0 to {NUMBER_MAX}, got {producer.seq}")
     return ProducerKey(producer.id, producer.seq)
 
 

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from shared.contract.errors import INVALID_REQUEST, Refusal
+from shared.contract.errors import Refusal, invalid
 from shared.contract.json_bounds import may_hold_nul
 from shared.runtime.clock import Clock
 from shared.settings.settings import Settings
@@ -223,8 +223,7 @@ def _settle_positions(
 
 
 def too_many_topics(count: int, topics_max: int) -> Refusal:
-    message = f"topics: must be at most {topics_max} on one connection, got {count}"
-    return Refusal(INVALID_REQUEST, message, {"field": "topics", "max": topics_max})
+    return invalid("topics", f"must be at most {topics_max} on one connection, got {count}", topics_max)
 
 
 def _refuse_nodes(nodes: list[str], message: bytes, settings: Settings) -> Refusal | None:
@@ -236,4 +235,4 @@ def _refuse_nodes(nodes: list[str], message: bytes, settings: Settings) -> Refus
 
 
 def _wrong(field: str, rule: str) -> Refusal:
-    return Refusal(INVALID_REQUEST, f"{field}: {rule}", {"field": field})
+    return invalid(field, f"{rule}")

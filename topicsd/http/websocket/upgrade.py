@@ -18,7 +18,7 @@ from typing import Final
 from wsproto.utilities import generate_accept_token
 
 from shared.contract.api_keys import ApiKey
-from shared.contract.errors import FORBIDDEN, INVALID_REQUEST, SHUTTING_DOWN, UPGRADE_REQUIRED, Refusal
+from shared.contract.errors import FORBIDDEN, SHUTTING_DOWN, UPGRADE_REQUIRED, Refusal, invalid
 from shared.http.head import Fields
 from topicsd.http.http1.timeouts import Connections
 from topicsd.http.websocket.connection import WebSocketConnection
@@ -104,7 +104,7 @@ def _upgrade_required(message: str) -> Refusal:
 
 
 def _wrong(field: str, rule: str) -> Refusal:
-    return Refusal(INVALID_REQUEST, f"{field}: {rule}", {"field": field})
+    return invalid(field, f"{rule}")
 
 
 def _is_nonce(text: str) -> bool:

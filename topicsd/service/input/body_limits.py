@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from shared.contract.errors import BATCH_TOO_LARGE, INVALID_REQUEST, Refusal
+from shared.contract.errors import BATCH_TOO_LARGE, Refusal, invalid
 from shared.settings.settings import Settings
 from topicsd.engine.requests import AppendRequest
 from topicsd.engine.write.keyed_write import KEY_CHARACTERS_MAX
@@ -122,5 +122,4 @@ def _refuse_long(request: _RawAppend, limits: Settings) -> Refusal | None:
 
 
 def _too_long(field: str, bound: int, unit: str) -> Refusal:
-    message = f"{field}: must be at most {bound} {unit}"
-    return Refusal(INVALID_REQUEST, message, {"field": field, "max": bound})
+    return invalid(field, f"must be at most {bound} {unit}", bound)

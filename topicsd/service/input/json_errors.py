@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import inspect
 
-from shared.contract.errors import INVALID_REQUEST, Refusal
+from shared.contract.errors import INVALID_REQUEST, Refusal, invalid
 from shared.contract.json_bounds import DATA_DEPTH_MAX
 from shared.text.nearest_name import nearest_name
 from shared.text.unknown_name import unknown_name
@@ -98,7 +98,7 @@ def shorten(text: str) -> str:
 
 
 def _wrong(field: str, rule: str) -> Refusal:
-    return Refusal(INVALID_REQUEST, f"{field}: {rule}", {"field": field})
+    return invalid(field, f"{rule}")
 
 
 def _malformed(text: str, body: bytes) -> str:

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from msgspec import UNSET, UnsetType
 
-from shared.contract.errors import INVALID_REQUEST, Refusal
+from shared.contract.errors import Refusal, invalid
 from shared.contract.topic_config import NUMBER_MAX
 
 Seq: TypeAlias = int | UnsetType | None
@@ -27,9 +27,8 @@ def one_position(prefix: str, from_seq: Seq, after_seq: Seq) -> int | Refusal | 
     field = prefix + name
     if not 0 <= seq <= NUMBER_MAX:
         bound = f"at least 0, got {seq}" if seq < 0 else f"at most {NUMBER_MAX}"
-        return Refusal(INVALID_REQUEST, f"{field}: must be {bound}", {"field": field})
+        return invalid(field, f"must be {bound}")
     if from_seq is not UNSET and from_seq is not None and from_seq != seq:
         got = f"got {seq} and {from_seq}"
-        message = f"{field}: must equal from_seq, which is its other name, {got}; send one of them"
-        return Refusal(INVALID_REQUEST, message, {"field": field})
+        return invalid(field, f"must equal from_seq, which is its other name, {got}; send one of them")
     return seq

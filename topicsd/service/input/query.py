@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import parse_qsl
 
-from shared.contract.errors import INVALID_REQUEST, Refusal
+from shared.contract.errors import Refusal, invalid
 from shared.contract.seek import Seek, seek_of
 from shared.contract.topic_config import NUMBER_MAX
 from shared.runtime.clock import Clock
@@ -26,8 +26,7 @@ def query_boolean(query: str, name: str, default: bool) -> bool | Refusal:
         return default
     known = _BOOLEANS.get(value)
     if known is None:
-        message = f"{name}: must be true, false, 1 or 0, got {quoted(value)}"
-        return Refusal(INVALID_REQUEST, message, {"field": name})
+        return invalid(name, f"must be true, false, 1 or 0, got {quoted(value)}")
     return known
 
 
@@ -38,11 +37,11 @@ def query_seek(query: str, clock: Clock) -> Seek | Refusal | None:
     if isinstance(from_ts, Refusal):
         return from_ts
     if from_ts is not None and not 0 <= from_ts <= NUMBER_MAX:
-        return Refusal(INVALID_REQUEST, "from_ts: must be 1970 or later", {"field": "from_ts"})
+        return invalid("from_ts", "must be 1970 or later")
     if isinstance(last, Refusal):
         return last
     if from_ts is not None and last is not None:
-        return Refusal(INVALID_REQUEST, "last: must not be sent with from_ts", {"field": "last"})
+        return invalid("last", "must not be sent with from_ts")
     return seek_of(from_ts, last)
 
 
@@ -53,8 +52,4 @@ def query_number(query: str, name: str) -> int | Refusal | None:
         return None
     if text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= NUMBER_MAX:
         return int(text)
-    return Refusal(
-        INVALID_REQUEST,
-        f"{name}: must be an integer from 0 to {NUMBER_MAX}, got {quoted(text)}",
-        {"field": name},
-    )
+    return invalid(name, f"must be an integer from 0 to {NUMBER_MAX}, got {quoted(text)}")
