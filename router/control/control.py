@@ -32,11 +32,11 @@ from shared.contract.endpoints import ENDPOINTS
 from shared.contract.errors import (
     INVALID_REQUEST,
     NOT_IMPLEMENTED,
-    NOT_READY,
-    SHUTTING_DOWN,
     STATUS,
     Refusal,
     invalid,
+    not_ready,
+    shutting_down,
 )
 from shared.contract.names import is_topic_name
 from shared.http.answer import refusal_body, refusal_fields
@@ -148,7 +148,7 @@ class ControlEndpoints:
         shards = [self._shard_state(shard) for shard in range(len(board))]
         serving = [bool(one["serving"]) for one in shards]
         if self._workers.is_draining:
-            return Refusal(SHUTTING_DOWN, "the server is shutting down", None, retry_after_ms=1000)
+            return shutting_down()
         settled = [
             self._workers.was_ready(shard) or board.slot(shard).state is WorkerState.REFUSED
             for shard in range(len(board))
@@ -158,7 +158,7 @@ class ControlEndpoints:
             detail: dict[str, object] = {"replay_progress": self.replay_progress(), "shards": shards}
             # A shard that refuses to start is not restarted.
             can_become_ready = not any(self._has_refused_to_start(shard) for shard in range(len(board)))
-            return Refusal(NOT_READY, _not_ready(board, serving), detail, 1000 if can_become_ready else None)
+            return not_ready(_not_ready(board, serving), detail, is_retry_useful=can_become_ready)
         answer: dict[str, object] = {
             "status": "ready",
             "wal_replay_complete": all(slot.state is WorkerState.READY for slot in board),

@@ -227,7 +227,7 @@ def refuse_parameters(endpoint: Endpoint, query: str) -> Refusal | None:
     """Refuse a query with a parameter that the endpoint does not have.
 
     >>> match = resolve("GET", "/v0/topics")
-    >>> print(refuse_parameters(match.route, "prefix=a&pagesize=5").message)
+    >>> print(refuse_parameters(match.endpoint, "prefix=a&pagesize=5").message)
     pagesize: unknown parameter, did you mean page_size?
     """
     for part in query.split("&"):

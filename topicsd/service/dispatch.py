@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from shared.contract.api_keys import ADMIN, ApiKey, ApiKeys
 from shared.contract.endpoints import ROUTER, TOPIC, WATCH_ID, Endpoint, Match, refuse_body, refuse_parameters
-from shared.contract.errors import NOT_IMPLEMENTED, Refusal
+from shared.contract.errors import NOT_IMPLEMENTED, Refusal, in_doubt
 from shared.contract.names import topic_id
 from shared.http.answer import CLOSE
 from shared.http.head import Fields
@@ -35,7 +35,7 @@ from topicsd.service.shards.caps import Caps
 from topicsd.service.shards.in_flight import InFlight
 from topicsd.service.shards.link_stream import LinkStream
 from topicsd.service.shards.peers import Peers
-from topicsd.service.shards.remote_call import STREAMS, RemoteCaller, in_doubt
+from topicsd.service.shards.remote_call import STREAMS, RemoteCaller, retry_advice
 from topicsd.service.watch.streams import Streams
 from topicsd.stream.stream import Stream
 
@@ -269,7 +269,7 @@ class Dispatch:
             if request.retried_after_ms and not self.handlers.is_key_kept(
                 request.name, request.retried_after_ms
             ):
-                call.refuse(in_doubt(request.operation, self.shard, is_keyed=False))
+                call.refuse(in_doubt(self.shard, retry_advice(request.operation, is_keyed=False)))
             elif request.operation in STREAMS:
                 key = ApiKey(request.key_id, NO_SCOPES, request.prefixes) if request.key_id else None
                 self._open_stream(request.operation, call, key)

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from shared.contract.api_keys import ApiKey
-from shared.contract.errors import IN_DOUBT, NOT_READY, Refusal, invalid
+from shared.contract.errors import Refusal, in_doubt, invalid, no_answer
 from shared.contract.names import refuse_route_name, refuse_topic_name
 from shared.contract.route_rule import (
     DeleteRoute,
@@ -115,7 +115,6 @@ def _refuse_key(key: ApiKey | None, route: RouteBody) -> Refusal | None:
 
 ROUTE_REQUESTS: Final = frozenset({LinkKind.PUT_ROUTE, LinkKind.DELETE_ROUTE, LinkKind.LIST_ROUTES})
 """Requests of the supervisor to a worker."""
-RETRY_AFTER_MS: Final = 1000
 
 
 class RouteRules:
@@ -141,14 +140,9 @@ class RouteRules:
             status, fields, body = decode_answer(answer)
             call.send_parts([body], len(body), status, fields)
         elif answer == NEVER_SENT:
-            message = "the supervisor does not answer, retry after 1 s"
-            call.refuse(Refusal(NOT_READY, message, retry_after_ms=RETRY_AFTER_MS))
+            call.refuse(no_answer(None))
         else:
-            message = (
-                "the supervisor stopped before it answered: the change may or may not have been made;"
-                " retry the request"
-            )
-            call.refuse(Refusal(IN_DOUBT, message, retry_after_ms=RETRY_AFTER_MS))
+            call.refuse(in_doubt(None, "; retry the request"))
 
     def on_topic_deleted(self, name: str, epoch: int, reply: Callable[[list[str]], None]) -> None:
         """Report a deleted topic to the supervisor; pass the names of its known routes to `reply`."""

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from shared.contract.errors import HEAD_MISMATCH, NOT_FOUND, THROTTLED, Refusal, invalid
+from shared.contract.errors import HEAD_MISMATCH, NOT_FOUND, Refusal, invalid, limit_reached
 from shared.contract.names import refuse_cursor_name
 from shared.text.message import quoted
 from topicsd.engine.pending import PendingEntry, call_reply
@@ -144,8 +144,7 @@ def _refuse_count(shard: ShardState, topic: Topic, name: str) -> Refusal | None:
     bound = shard.settings.max_cursors
     if not bound or name in topic.cursors or len(topic.cursors) < bound:
         return None
-    message = f'topic "{topic.name}" has {bound} cursors, the most that TOPICS_MAX_CURSORS allows'
-    return Refusal(THROTTLED, message, {"limit": "max_cursors", "max": bound}, retry_after_ms=1000)
+    return limit_reached("max_cursors", bound, f'topic "{topic.name}" has {bound} cursors')
 
 
 class PendingCursor(PendingEntry):

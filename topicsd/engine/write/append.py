@@ -13,13 +13,13 @@ from typing import Any
 import msgspec
 
 from shared.contract.errors import (
-    BATCH_TOO_LARGE,
     HEAD_MISMATCH,
     RECORD_TOO_LARGE,
     TOPIC_FULL,
     TOPIC_NOT_FOUND,
     Refusal,
     invalid,
+    too_many,
 )
 from topicsd.engine.pending import PendingEntry, call_reply
 from topicsd.engine.queue.delay import delay_frame, delay_frame_bytes, due_of
@@ -116,8 +116,7 @@ def _refuse_head(expected: int, topic: Topic) -> Refusal:
 def _refuse_count(count: int, bound: int) -> Refusal:
     if count == 0:
         return invalid("records", "must not be empty")
-    message = f"records: must be at most {bound} in one write, got {count}"
-    return Refusal(BATCH_TOO_LARGE, message, {"field": "records", "max": bound})
+    return too_many("records", bound, count)
 
 
 def refuse_full(shard: ShardState, topic: Topic, count: int, size: int) -> Refusal | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from shared.contract.errors import IDEMPOTENCY_MISMATCH, THROTTLED, Refusal, invalid
+from shared.contract.errors import IDEMPOTENCY_MISMATCH, Refusal, invalid, limit_reached
 from topicsd.engine.requests import AppendAnswer, AppendRequest, Reply
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
@@ -104,12 +104,8 @@ def answer_known_key(shard: ShardState, topic: Topic, key: IdempotencyKey, now_m
         return True
     if not shard.idempotency_keys.has_room(now_ms, len(shard.pending_keys)):
         bound = shard.settings.max_idempotency_keys
-        message = (
-            f"the shard remembers {bound} idempotency keys, the most that TOPICS_MAX_IDEMPOTENCY_KEYS allows"
-        )
-        reply(
-            Refusal(THROTTLED, message, {"limit": "max_idempotency_keys", "max": bound}, retry_after_ms=1000)
-        )
+        usage = f"the shard remembers {bound} idempotency keys"
+        reply(limit_reached("max_idempotency_keys", bound, usage))
         return True
     return False
 

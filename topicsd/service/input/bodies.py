@@ -8,7 +8,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from shared.contract.errors import UNSUPPORTED_MEDIA_TYPE, Refusal, invalid
+from shared.contract.errors import UNSUPPORTED_MEDIA_TYPE, Refusal, excluded, invalid
 from shared.contract.json_bounds import BACKSLASH, DATA_DEPTH_MAX, is_too_deep, is_utf8, may_hold_nul
 from shared.contract.topic_config import NUMBER_MAX, TopicConfigPatch
 from shared.http.head import Fields
@@ -212,7 +212,7 @@ def delete_request(
 ) -> DeleteRequest | Refusal:
     if seqs is not None:
         if before_seq is not None or match is not None:
-            return invalid("seqs", "must not be sent with before_seq or match")
+            return excluded("seqs", "before_seq or match")
         return DeleteRequest(seqs=seqs)
     if match is None:
         return DeleteRequest(before_seq)
@@ -314,7 +314,7 @@ def resolve_seek(
     if refusal is None and (from_ts is not None) + (last is not None) + has_other_position > 1:
         field = f"{prefix}from_ts" if last is None else f"{prefix}last"
         others = "after_seq, epoch, tail or " + ("from_ts" if last is not None else "last")
-        return invalid(field, f"must not be sent with {others}")
+        return excluded(field, others)
     return refusal or from_ts
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import parse_qsl
 
-from shared.contract.errors import Refusal, invalid
+from shared.contract.errors import Refusal, excluded, invalid
 from shared.contract.seek import Seek, seek_of
 from shared.contract.topic_config import NUMBER_MAX
 from shared.runtime.clock import Clock
@@ -41,7 +41,7 @@ def query_seek(query: str, clock: Clock) -> Seek | Refusal | None:
     if isinstance(last, Refusal):
         return last
     if from_ts is not None and last is not None:
-        return invalid("last", "must not be sent with from_ts")
+        return excluded("last", "from_ts")
     return seek_of(from_ts, last)
 
 
