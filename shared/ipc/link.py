@@ -446,7 +446,7 @@ class LinkPool:
         try:
             peer.setblocking(False)
             peer.connect(address_of(self._namespace, name))
-            _, link = await loop.create_unix_connection(lambda: Link(_reject, is_caller=True), sock=peer)
+            _, link = await loop.create_unix_connection(lambda: Link(reject, is_caller=True), sock=peer)
         except OSError:
             peer.close()
             for _, _, call in self._opening.pop(name):
@@ -489,8 +489,10 @@ async def serve_links(namespace: str, name: str, serve: Serve) -> LinkServer:
     return server
 
 
-def _reject(kind: int, payload: bytes, request: LinkRequest) -> None:
-    raise AssertionError("only the calling end of a link sends requests")
+def reject(kind: int, payload: bytes, request: LinkRequest) -> None:
+    """Answer a request of a kind that this end does not serve as one that was never sent."""
+    logger.error("link: request rejected: unknown kind  kind=%d bytes=%d", kind, len(payload))
+    request(NEVER_SENT)
 
 
 def _uid_of(peer: socket.socket) -> int:

@@ -26,7 +26,7 @@ from shared.http.http2_preface import is_http2
 from shared.ipc.board import Board, Slot, WorkerState
 from shared.ipc.connection_mailbox import ConnectionReceiver, ConnectionSender
 from shared.ipc.handoff import shutdown_requested
-from shared.ipc.link import LinkKind, LinkPool, LinkRequest, serve_links
+from shared.ipc.link import LinkKind, LinkPool, LinkRequest, reject, serve_links
 from shared.runtime.clock import SystemClock
 from shared.runtime.log_setup import fields, set_up_logging
 from topicsd.engine.shard import Shard
@@ -223,6 +223,8 @@ class Worker:
         elif kind == LinkKind.KEYS:
             self._dispatch.change_keys(parse_keys(payload.decode()))
             request(b"taken")
+        else:
+            reject(kind, payload, request)
 
     def _check_timeouts(self, connections: list[Connection] | None = None) -> None:
         """Check the timeouts of all connections, `CHECKS_PER_TURN` in each turn of the loop.

@@ -132,6 +132,14 @@ def test_an_error_is_an_answer() -> None:
     run(play)
 
 
+def test_a_request_of_an_unknown_kind_is_answered_as_never_sent(caplog: pytest.LogCaptureFixture) -> None:
+    async def play(link: SupervisorLink, instance: str) -> None:
+        assert await ask(instance, LinkKind.LIST_TOPICS, b"") == NEVER_SENT
+
+    run(play)
+    assert "unknown kind  kind=2" in caplog.text
+
+
 def test_a_shard_is_asked_for_its_topics() -> None:
     seen = []
 
