@@ -224,12 +224,14 @@ def _differences(parts: list[str]) -> dict[int, set[str]] | None:
 
 
 def refuse_parameters(endpoint: Endpoint, query: str) -> Refusal | None:
-    """Refuse a query with a parameter that the endpoint does not have.
+    """Refuse a query that is not UTF-8, or has a parameter that the endpoint does not have.
 
     >>> match = resolve("GET", "/v0/topics")
     >>> print(refuse_parameters(match.endpoint, "prefix=a&pagesize=5").message)
     pagesize: unknown parameter, did you mean page_size?
     """
+    if "%" in query and isinstance(_decode(query), Refusal):
+        return Refusal(INVALID_REQUEST, "query: must be UTF-8 after percent-decoding")
     for part in query.split("&"):
         name = part.partition("=")[0]
         if name and name not in endpoint.parameters:

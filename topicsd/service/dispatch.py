@@ -13,6 +13,7 @@ from shared.contract.api_keys import ADMIN, ApiKey, ApiKeys
 from shared.contract.endpoints import ROUTER, TOPIC, WATCH_ID, Endpoint, Match, refuse_body, refuse_parameters
 from shared.contract.errors import NOT_IMPLEMENTED, Refusal, in_doubt
 from shared.contract.names import topic_id
+from shared.contract.query import query_text
 from shared.http.answer import CLOSE
 from shared.http.head import Fields
 from shared.ipc.connection_mailbox import ConnectionSender
@@ -25,7 +26,6 @@ from topicsd.engine.shard import Shard
 from topicsd.service.call import Call
 from topicsd.service.diff import Diff
 from topicsd.service.handlers import Handlers
-from topicsd.service.input.query import query_text
 from topicsd.service.queues.dead_letters import DeadLetters
 from topicsd.service.queues.redrive import Redrives
 from topicsd.service.queues.work import WorkOpener

@@ -9,6 +9,7 @@ import msgspec
 
 from shared.contract.errors import NOT_IMPLEMENTED, Refusal
 from shared.contract.names import refuse_topic_name
+from shared.contract.query import query_boolean
 from topicsd.engine.queue.claim import queue_of
 from topicsd.engine.read.seek import seek
 from topicsd.engine.requests import (
@@ -38,7 +39,7 @@ from topicsd.service.input.bodies import (
 from topicsd.service.input.bound_names import CONFIG_NEEDS_ADMIN, refuse_dead_letter
 from topicsd.service.input.clamped import clamped_config, member, with_member
 from topicsd.service.input.json_body import JsonBody
-from topicsd.service.input.query import query_boolean, query_seek
+from topicsd.service.input.position import query_seek
 from topicsd.service.queues.handlers import QueueHandlers
 from topicsd.service.render import encode, render_appended, render_config, render_queue
 from topicsd.service.request_counts import RequestCounts

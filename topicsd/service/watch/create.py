@@ -12,6 +12,7 @@ from typing import Final
 
 from shared.contract.api_keys import ApiKey
 from shared.contract.errors import NOT_READY, THROTTLED, Refusal
+from shared.contract.query import query_boolean
 from shared.contract.watch_id import WatchIds
 from shared.contract.watch_request import WatchRequest, decode_watch_request, encode_watch_request
 from shared.ipc.link import SUPERVISOR, LinkKind, LinkPool, LinkRequest
@@ -21,7 +22,6 @@ from shared.settings.settings import Settings
 from topicsd.service.call import Call
 from topicsd.service.input.bodies import refuse_media_type
 from topicsd.service.input.clamped import member
-from topicsd.service.input.query import query_boolean
 from topicsd.service.render import encode, render_refusal
 from topicsd.service.shards.peers import Peers
 from topicsd.service.watch.body import decode_watch
