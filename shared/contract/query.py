@@ -37,15 +37,15 @@ def query_number(query: str, name: str, *, is_clamped: bool = False) -> int | Re
     >>> query_number("seq=17", "seq"), query_number("page_size=-3", "page_size", is_clamped=True)
     (17, -3)
     >>> query_number("seq=-3", "seq").message
-    'seq: must be an integer from 0 to 9223372036854775807, got "-3"'
+    'seq: must be an integer of at least 0, got "-3"'
     """
     text = query_text(query, name)
     if text is None:
         return None
     digits = text.removeprefix("-") if is_clamped else text
-    if digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS_MAX:
-        number = int(text)
-        if is_clamped or number <= NUMBER_MAX:
-            return number
-    bounds = "" if is_clamped else f" from 0 to {NUMBER_MAX}"
-    return invalid(name, f"must be an integer{bounds}, got {quoted(text)}")
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS_MAX):
+        return invalid(
+            name, f"must be an integer{'' if is_clamped else ' of at least 0'}, got {quoted(text)}"
+        )
+    number = int(text)
+    return number if is_clamped or number <= NUMBER_MAX else invalid(name, f"must be at most {NUMBER_MAX}")
