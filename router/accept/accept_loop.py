@@ -20,9 +20,8 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from router.accept.lingering_close import BUSY
 from router.accept.listening import refuse_new
-from shared.contract.errors import NOT_READY, Refusal
-from shared.http.answer import closing_refusal
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +33,6 @@ UNACKNOWLEDGED_MS_MAX: Final = 60_000
 
 _NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _NO_MEMORY: Final = frozenset({errno.ENOBUFS, errno.ENOMEM})
-_BUSY: Final = closing_refusal(Refusal(NOT_READY, "the server has too many connections", retry_after_ms=1000))
 
 
 class AcceptLoop:
@@ -151,7 +149,7 @@ def _refuse(connection: socket.socket) -> None:
     # reset the response.
     try:
         connection.setblocking(False)
-        connection.send(_BUSY, socket.MSG_NOSIGNAL)
+        connection.send(BUSY, socket.MSG_NOSIGNAL)
         connection.shutdown(socket.SHUT_WR)
         connection.recv(64 << 10)
     except OSError:

@@ -1,10 +1,10 @@
 """The acceptors as seen by the supervisor: their processes, sockets and counters.
 
-F1  The supervisor keeps every listening socket open, so connections in the backlog of a dead acceptor are not
+A1  The supervisor keeps every listening socket open, so connections in the backlog of a dead acceptor are not
     reset. While an acceptor is missing, not ready or without a heartbeat, the supervisor accepts in its
     place, so no client waits for an acceptor that crashes repeatedly.
-F2  All acceptors pass connections that no worker answers through one channel, whose receiving end is here.
-F3  The counts of ended acceptors are kept, so that no total decreases.
+A2  All acceptors pass connections that no worker answers through one channel, whose receiving end is here.
+A3  The counts of ended acceptors are kept, so that no total decreases.
 """
 
 from __future__ import annotations

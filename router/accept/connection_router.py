@@ -17,18 +17,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import resource
 import socket
 from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from router.accept.lingering_close import LingeringClose
+from router.accept.lingering_close import BUSY, LingeringClose
 from router.accept.placer import ANY_WORKER, CONTROL, Placer, refusal_of
-from shared.contract.errors import NOT_READY, REQUEST_TIMEOUT, SHUTTING_DOWN, Refusal
+from shared.contract.errors import REQUEST_TIMEOUT, Refusal, shutting_down
 from shared.http.answer import closing_refusal
 from shared.http.http2_preface import REJECTION, is_http2
-from shared.ipc.handoff import DATA_BYTES_MAX, HandoffMessage
+from shared.ipc.board import WorkerState
+from shared.ipc.handoff import DATA_BYTES_MAX, HandoffMessage, first_reserved_descriptor
+from shared.ipc.shard_refusal import shard_refusal
 from shared.runtime.clock import Clock
 
 logger = logging.getLogger(__name__)
@@ -46,8 +47,7 @@ TLS_HELLO: Final = b"\x16\x03"
 TLS_ALERT: Final = b"\x15\x03\x01\x00\x02\x02\x46"
 
 _TIMEOUT: Final = closing_refusal(Refusal(REQUEST_TIMEOUT, "the request line was not complete in time"))
-_BUSY: Final = closing_refusal(Refusal(NOT_READY, "the server has too many connections", retry_after_ms=1000))
-_STOPPING: Final = closing_refusal(Refusal(SHUTTING_DOWN, "the server is shutting down", retry_after_ms=1000))
+_STOPPING: Final = closing_refusal(shutting_down())
 
 
 class ShardChannels(Protocol):
@@ -95,7 +95,9 @@ class ConnectionRouter:
         self._head_seconds = head_seconds
         self._connections_max = connections_max
         self._queued_bytes_max = queued_bytes_max
-        self._descriptors_max = descriptors_for_connections() if descriptors_max is None else descriptors_max
+        if descriptors_max is None:
+            descriptors_max = first_reserved_descriptor(DESCRIPTORS_RESERVED_MAX)
+        self._descriptors_max = descriptors_max
         self._loop = asyncio.get_running_loop()
         self._placer = placer
         self._lingering = LingeringClose()
@@ -119,10 +121,10 @@ class ConnectionRouter:
     def accepted(self, connection: socket.socket) -> None:
         """Take a non-blocking connection from the accept loop; this object owns it from now on."""
         if connection.fileno() >= self._descriptors_max:
-            self._refuse(connection, b"", _BUSY, is_lingering=False)
+            self._refuse(connection, b"", BUSY, is_lingering=False)
             return
         if self.waiting_count >= self._connections_max:
-            self._refuse(connection, b"", _BUSY)
+            self._refuse(connection, b"", BUSY)
             return
         waiting = _WaitingConnection(connection, b"", self._clock.monotonic() + self._head_seconds)
         if not self._read(waiting):
@@ -137,8 +139,7 @@ class ConnectionRouter:
 
     def refuse_returned(self, shard: int, handed: list[HandoffMessage]) -> None:
         """Refuse connections that were handed over to a worker which will not receive them."""
-        refusal = self._shards.refusal(shard)
-        answer = closing_refusal(refusal or Refusal(NOT_READY, f"shard {shard} restarts", None, 1000))
+        answer = closing_refusal(self._shards.refusal(shard) or shard_refusal(shard, WorkerState.GONE))
         for one in handed:
             connection = socket.socket(fileno=one.fd)
             connection.setblocking(False)
@@ -219,7 +220,7 @@ class ConnectionRouter:
         queue = self._queues[target]
         if queue or not self._send(target, waiting):
             if self._queued_bytes + len(waiting.data) > self._queued_bytes_max:
-                self._refuse_waiting(waiting, _BUSY)
+                self._refuse_waiting(waiting, BUSY)
                 return
             queue.append(waiting)
             self._queued_count += 1
@@ -275,7 +276,7 @@ class ConnectionRouter:
             self._give_up(waiting, _TIMEOUT)
         for queue in self._queues:
             while queue and queue[0].deadline <= now:
-                self._give_up(self._next_queued(queue), _BUSY)
+                self._give_up(self._next_queued(queue), BUSY)
         self._sweep_timer = self._loop.call_later(SWEEP_SECONDS, self._sweep)
 
     def _give_up(self, waiting: _WaitingConnection, answer: bytes) -> None:
@@ -303,11 +304,3 @@ class ConnectionRouter:
         """Refuse a connection; `data`, read from it, decides between HTTP/1.1 and HTTP/2."""
         self.refused_count += 1
         self._lingering.answer_and_close(connection, REJECTION if is_http2(data) else answer, is_lingering)
-
-
-def descriptors_for_connections() -> int:
-    """Return the first descriptor number that is reserved for other uses than connections."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if limit == resource.RLIM_INFINITY:
-        limit = 1 << 30
-    return limit - min(DESCRIPTORS_RESERVED_MAX, limit // 2)

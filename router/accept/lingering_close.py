@@ -12,9 +12,14 @@ import contextlib
 import socket
 from typing import Final
 
+from shared.contract.errors import not_ready
+from shared.http.answer import closing_refusal
+
 LINGER_SECONDS: Final = 1.0
 LINGERING_MAX: Final = 1000
 _DISCARDED_BYTES: Final = 64 << 10
+
+BUSY: Final = closing_refusal(not_ready("the server has too many connections"))
 
 
 class LingeringClose:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from shared.contract.endpoints import TOPIC, WATCH_ID, Match, resolve
-from shared.contract.errors import INVALID_REQUEST, NOT_READY, URI_TOO_LONG, Refusal
+from shared.contract.errors import INVALID_REQUEST, URI_TOO_LONG, Refusal, not_ready
 from shared.contract.names import refuse_topic_name, topic_id
 from shared.contract.watch_id import WatchIds
 from shared.http.head import LINE_BYTES_MAX, parse_line
@@ -24,7 +24,6 @@ CONTROL: Final = -2
 
 CACHED_MAX: Final = 8192
 CACHED_BYTES_MAX: Final = 1024
-RETRY_AFTER_MS: Final = 1000
 
 
 class Placer:
@@ -82,9 +81,7 @@ def refusal_of(data: bytes, is_retry_useful: bool = True) -> Refusal:
     if isinstance(match, Match) and match.endpoint.variable == TOPIC:
         refusal = refuse_topic_name(match.name)
         assert refusal is not None, "this request has an owner"
-    return refusal or Refusal(
-        NOT_READY, "no shard is ready", None, RETRY_AFTER_MS if is_retry_useful else None
-    )
+    return refusal or not_ready("no shard is ready", is_retry_useful=is_retry_useful)
 
 
 def _match(line: bytes) -> Match | Refusal:

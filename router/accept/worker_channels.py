@@ -9,10 +9,10 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 
-from shared.contract.errors import SHUTTING_DOWN, Refusal
+from shared.contract.errors import Refusal, shutting_down
 from shared.ipc.board import Board, Slot, WorkerState
 from shared.ipc.handoff import send_connection
-from shared.ipc.shard_refusal import RETRY_AFTER_MS, shard_refusal
+from shared.ipc.shard_refusal import shard_refusal
 from shared.runtime.clock import Clock
 
 
@@ -40,7 +40,7 @@ class WorkerChannels:
         if state is WorkerState.READY and silence_ms(slot, self._clock) <= self._fresh_ms:
             return None
         if self.is_draining and state not in (WorkerState.REFUSED, WorkerState.FAILED):
-            return Refusal(SHUTTING_DOWN, "the server is shutting down", None, RETRY_AFTER_MS)
+            return shutting_down()
         return shard_refusal(shard, state)
 
     def any_ready(self) -> int | None:

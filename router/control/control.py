@@ -11,9 +11,8 @@ C2  Every JSON response except an error carries `performance`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
-from urllib.parse import parse_qsl
 
 from router.control.metrics_render import MetricValues, ServerSample, ShardSample, as_json, as_prometheus
 from router.control.metrics_table import CONNECTION_METRICS, ConnectionCounts, progress
@@ -29,13 +28,13 @@ from router.control.topic_list import (
     name_of_cursor,
 )
 from shared.contract.endpoints import ENDPOINTS
-from shared.contract.errors import INVALID_REQUEST, NOT_IMPLEMENTED, NOT_READY, SHUTTING_DOWN, STATUS, Refusal
+from shared.contract.errors import NOT_IMPLEMENTED, STATUS, Refusal, not_ready, shutting_down
 from shared.contract.names import is_topic_name
+from shared.contract.query import query_boolean, query_number, query_text
 from shared.http.answer import refusal_body, refusal_fields
 from shared.ipc.board import Board, Slot, WorkerState
 from shared.ipc.shard_refusal import state_text
 from shared.runtime.clock import Clock
-from shared.text.message import quoted
 
 JSON_TYPE: Final = "application/json"
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -47,9 +46,6 @@ METRICS_NAMES: Final = 100
 
 ENDPOINT_LIST: Final = [f"{one.method} {one.pattern}" for one in ENDPOINTS if one.operation != "about"]
 DOCS: Final = "docs/index.md"
-
-_BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
-_DIGITS_MAX: Final = 20
 
 ControlAnswer = tuple[int, dict[str, object] | str, bytes]
 """Status; object (JSON) or text (`METRICS_TYPE`); more header fields, each ending in CRLF."""
@@ -124,14 +120,11 @@ class ControlEndpoints:
         if isinstance(result, Refusal):
             return refusal_answer(result)
         if isinstance(result, dict):
-            result["performance"] = self._elapsed(started)
+            result["performance"] = performance_since(started, self._clock)
         return 200, result, b""
 
     def _answer_ready(self, query: str) -> dict[str, object] | Refusal:
-        parameters = parse_query(query)
-        if isinstance(parameters, Refusal):
-            return parameters
-        allow_degraded = _boolean(parameters, "allow_degraded")
+        allow_degraded = query_boolean(query, "allow_degraded", False)
         return allow_degraded if isinstance(allow_degraded, Refusal) else self.ready(allow_degraded)
 
     def ready(self, allow_degraded: bool = False) -> dict[str, object] | Refusal:
@@ -140,7 +133,7 @@ class ControlEndpoints:
         shards = [self._shard_state(shard) for shard in range(len(board))]
         serving = [bool(one["serving"]) for one in shards]
         if self._workers.is_draining:
-            return Refusal(SHUTTING_DOWN, "the server is shutting down", None, retry_after_ms=1000)
+            return shutting_down()
         settled = [
             self._workers.was_ready(shard) or board.slot(shard).state is WorkerState.REFUSED
             for shard in range(len(board))
@@ -150,7 +143,7 @@ class ControlEndpoints:
             detail: dict[str, object] = {"replay_progress": self.replay_progress(), "shards": shards}
             # A shard that refuses to start is not restarted.
             can_become_ready = not any(self._has_refused_to_start(shard) for shard in range(len(board)))
-            return Refusal(NOT_READY, _not_ready(board, serving), detail, 1000 if can_become_ready else None)
+            return not_ready(_not_ready(board, serving), detail, is_retry_useful=can_become_ready)
         answer: dict[str, object] = {
             "status": "ready",
             "wal_replay_complete": all(slot.state is WorkerState.READY for slot in board),
@@ -270,8 +263,10 @@ class ControlEndpoints:
     def _uptime_ms(self) -> int:
         return int((self._clock.monotonic() - self._started) * 1000)
 
-    def _elapsed(self, started: float) -> dict[str, object]:
-        return {"server_total_ms": round((self._clock.monotonic() - started) * 1000, 3)}
+
+def performance_since(started: float, clock: Clock) -> dict[str, float]:
+    """Return the member `performance` of the response to a request that was read at `started`."""
+    return {"server_total_ms": round((clock.monotonic() - started) * 1000, 3)}
 
 
 def refusal_answer(refusal: Refusal) -> ControlAnswer:
@@ -280,25 +275,23 @@ def refusal_answer(refusal: Refusal) -> ControlAnswer:
 
 def parse_list_query(query: str, is_name: Callable[[str], bool] = is_topic_name) -> ListQuery | Refusal:
     """Parse the query of a list; `is_name` checks the name in a cursor."""
-    parameters = parse_query(query)
-    if isinstance(parameters, Refusal):
-        return parameters
-    page_size = _whole_number(parameters, "page_size", PAGE_SIZE)
+    page_size = query_number(query, "page_size", is_clamped=True)
     if isinstance(page_size, Refusal):
         return page_size
-    is_partial = _boolean(parameters, "partial")
+    is_partial = query_boolean(query, "partial", False)
     if isinstance(is_partial, Refusal):
         return is_partial
-    after = name_of_cursor(cursor, is_name) if (cursor := parameters.get("cursor")) else ""
+    after = name_of_cursor(cursor, is_name) if (cursor := query_text(query, "cursor")) else ""
     if after is None:
         return bad_cursor()
-    return ListQuery(parameters.get("prefix", ""), after, min(max(page_size, 1), PAGE_SIZE_MAX), is_partial)
+    used = PAGE_SIZE if page_size is None else min(max(page_size, 1), PAGE_SIZE_MAX)
+    return ListQuery(query_text(query, "prefix") or "", after, used, is_partial)
 
 
 def clamped_page_size(query: str, list_query: ListQuery) -> dict[str, object]:
     """Return the member of a list that names a page size other than the requested one."""
-    requested = dict(parse_qsl(query)).get("page_size")
-    if requested is None or int(requested) == list_query.page_size:
+    requested = query_number(query, "page_size", is_clamped=True)
+    if requested is None or requested == list_query.page_size:
         return {}
     return {"clamped": {"page_size": list_query.page_size}}
 
@@ -309,36 +302,11 @@ def parse_metrics_query(query: str, count_field: str) -> ListQuery | Refusal:
     Not the largest ones: finding them costs work for every topic, and the series of a topic would appear and
     disappear as other topics grow.
     """
-    parameters = parse_query(query)
-    if isinstance(parameters, Refusal):
-        return parameters
-    count = _whole_number(parameters, count_field, METRICS_NAMES)
+    count = query_number(query, count_field, is_clamped=True)
     if isinstance(count, Refusal):
         return count
-    return ListQuery(parameters.get("prefix", ""), "", min(max(count, 0), PAGE_SIZE_MAX), is_partial=True)
-
-
-def parse_query(query: str) -> dict[str, str] | Refusal:
-    try:
-        return dict(parse_qsl(query, keep_blank_values=True, errors="strict"))
-    except UnicodeDecodeError:
-        return Refusal(INVALID_REQUEST, "query: must be UTF-8 after percent-decoding")
-
-
-def _whole_number(parameters: Mapping[str, str], name: str, default: int) -> int | Refusal:
-    text = parameters.get(name, str(default))
-    digits = text.removeprefix("-")
-    if not (digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS_MAX):
-        return Refusal(INVALID_REQUEST, f"{name}: must be an integer, got {quoted(text)}", {"field": name})
-    return int(text)
-
-
-def _boolean(parameters: Mapping[str, str], name: str) -> bool | Refusal:
-    value = _BOOLEANS.get(parameters.get(name, "false"))
-    if value is None:
-        message = f"{name}: must be true, false, 1 or 0, got {quoted(parameters[name])}"
-        return Refusal(INVALID_REQUEST, message, {"field": name})
-    return value
+    used = METRICS_NAMES if count is None else min(max(count, 0), PAGE_SIZE_MAX)
+    return ListQuery(query_text(query, "prefix") or "", "", used, is_partial=True)
 
 
 def wants_json(accept: str) -> bool:

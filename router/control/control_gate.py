@@ -25,7 +25,7 @@ from typing import Final, NamedTuple, cast
 
 from router.accept.placer import CONTROL, Placer, refusal_of
 from router.control.control_app import HAS_BODY, ControlApp, ControlHandler
-from shared.contract.errors import REQUEST_TIMEOUT, SHUTTING_DOWN, Refusal
+from shared.contract.errors import REQUEST_TIMEOUT, Refusal, shutting_down
 from shared.http.answer import closing_refusal
 from shared.http.body import CONTINUE, Body, DroppedSink, body_of, refuse_coding
 from shared.http.client_speed import CLIENT_TIMEOUT_SECONDS, IDLE_SECONDS, Outflow, is_too_slow
@@ -168,7 +168,7 @@ class ControlGate(asyncio.BufferedProtocol):
         if self._is_answering or self._is_over:
             return
         if self._input or self._unfinished is not None:
-            self._refuse(Refusal(SHUTTING_DOWN, "the server is shutting down", retry_after_ms=1000))
+            self._refuse(shutting_down())
         else:
             self._end()
 

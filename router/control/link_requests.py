@@ -24,7 +24,8 @@ from shared.contract.route_rule import decode_route_rule, decode_topic_deletion
 from shared.contract.watch_request import decode_watch_request
 from shared.http.answer import CLOSE
 from shared.ipc.board import Board
-from shared.ipc.link import NEVER_SENT, SUPERVISOR, LinkKind, LinkPool, LinkRequest, LinkServer, serve_links
+from shared.ipc.link import NEVER_SENT, SUPERVISOR, LinkPool, LinkRequest, LinkServer, reject, serve_links
+from shared.ipc.link_kind import LinkKind
 from shared.ipc.remote_request import RemoteRequest, decode_remote_request, encode_answer
 from shared.ipc.stream_count import StreamCount
 from shared.runtime.unexpected_error import refuse_unexpected_error
@@ -132,9 +133,11 @@ class SupervisorLink:
             answering = self._put_route(payload, reply)
         elif kind == LinkKind.TOPIC_DELETED:
             answering = self._topic_deleted(payload, reply)
-        else:
-            assert kind == LinkKind.REQUEST, f"the supervisor does not serve link requests of kind {kind}"
+        elif kind == LinkKind.REQUEST:
             answering = self._answer(decode_remote_request(payload), reply)
+        else:
+            reject(kind, payload, reply)
+            return
         task = asyncio.get_running_loop().create_task(answering)
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)

@@ -9,13 +9,14 @@ from router.control.control import (
     ControlAnswer,
     clamped_page_size,
     parse_list_query,
-    parse_query,
+    performance_since,
     refusal_answer,
 )
 from router.control.route_registry import RouteRegistry
 from router.control.topic_list import ListPage, ListQuery, list_page
 from shared.contract.errors import ROUTER_NOT_FOUND, Refusal
 from shared.contract.names import is_route_name, refuse_route_name, refuse_topic_name
+from shared.contract.query import query_text
 from shared.contract.route_rule import RouteQuery, RouteRule, RouteStatus, TopicDeletion
 from shared.runtime.clock import Clock
 
@@ -32,9 +33,9 @@ class RouteAnswers:
         report = await self._registry.put(rule)
         if isinstance(report, Refusal):
             return refusal_answer(report)
-        performance = {"server_total_ms": round((self._clock.monotonic() - started) * 1000, 3)}
         answer = {ROUTER: rule.name, "created": report.created, **fields_of(report.rule)}
-        return 201 if report.created else 200, {**answer, "performance": performance}, b""
+        answer["performance"] = performance_since(started, self._clock)
+        return 201 if report.created else 200, answer, b""
 
     async def end_routes_of_topic(self, deleted: TopicDeletion) -> list[str]:
         return await self._registry.end_routes_of_topic(deleted)
@@ -57,12 +58,10 @@ class RouteAnswers:
         return route or Refusal(ROUTER_NOT_FOUND, f'route "{name}" does not exist')
 
     async def _list(self, query: str, prefixes: Sequence[str]) -> dict[str, object] | Refusal:
-        list_query, parameters = parse_list_query(query, is_route_name), parse_query(query)
+        list_query = parse_list_query(query, is_route_name)
         if isinstance(list_query, Refusal):
             return list_query
-        if isinstance(parameters, Refusal):
-            return parameters
-        ends = {field: parameters.get(field, "") for field in ("source", "dest")}
+        ends = {field: query_text(query, field) or "" for field in ("source", "dest")}
         for field, name in ends.items():
             refusal = refuse_topic_name(name, field) if name else None
             if refusal is not None:

@@ -12,14 +12,11 @@ G4  The routes that a shard reports replace those known of it, except reserved o
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
-from shared.contract.errors import ROUTER_CYCLE, THROTTLED, TOPIC_EXISTS_INCOMPATIBLE, Refusal
+from shared.contract.errors import ROUTER_CYCLE, TOPIC_EXISTS_INCOMPATIBLE, Refusal, limit_reached
 from shared.contract.names import topic_id
 from shared.contract.route_rule import RouteRule
 from shared.ipc.placement import shard_of
-
-RETRY_AFTER_MS: Final = 1000
 
 
 class RouteGraph:
@@ -69,13 +66,7 @@ class RouteGraph:
             message = f"allow_cycle: must be true, the route closes a cycle of {len(cycle) - 1} topics"
             return Refusal(ROUTER_CYCLE, message, {"cycle": cycle})
         if existing is None and self._bound and len(self._rules) >= self._bound:
-            detail: dict[str, object] = {"limit": "max_routers", "max": self._bound}
-            return Refusal(
-                THROTTLED,
-                f"there are {self._bound} routes, the most that TOPICS_MAX_ROUTERS allows",
-                detail,
-                RETRY_AFTER_MS,
-            )
+            return limit_reached("max_routers", self._bound, f"there are {self._bound} routes")
         return None
 
     def others_in_cycle(self, rule: RouteRule) -> list[RouteRule]:

@@ -25,14 +25,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import Any
 from weakref import WeakValueDictionary
 
 import msgspec
 
 from router.control.route_graph import RouteGraph
 from router.control.watch_home import ShardRefusals
-from shared.contract.errors import IN_DOUBT, NOT_READY, TOPIC_NOT_FOUND, Refusal
+from shared.contract.errors import TOPIC_NOT_FOUND, Refusal, in_doubt, no_answer
 from shared.contract.names import topic_id
 from shared.contract.route_rule import (
     DeleteRoute,
@@ -47,11 +47,10 @@ from shared.contract.route_rule import (
 )
 from shared.http.answer import refusal_in
 from shared.ipc.board import Board, WorkerState
-from shared.ipc.link import NEVER_SENT, LinkKind
+from shared.ipc.link import NEVER_SENT
+from shared.ipc.link_kind import LinkKind
 from shared.ipc.placement import shard_of
 from shared.ipc.remote_request import RemoteRequest, decode_answer, encode_remote_request
-
-RETRY_AFTER_MS: Final = 1000
 
 AskShard = Callable[[int, LinkKind, bytes], Awaitable[bytes | None]]
 """Asks a shard; None: it ended and may have done it; `NEVER_SENT`: it was not reached."""
@@ -200,7 +199,7 @@ class RouteRegistry:
             shard, LinkKind.PUT_ROUTE, encode_route_message(PutRoute(rule, source_epoch))
         )
         if answer is None:
-            return _in_doubt(shard)
+            return in_doubt(shard, "; retry the request")
         return decode_route_status(self._body(shard, answer))
 
     async def _state(self, name: str) -> dict[str, Any] | None:
@@ -229,8 +228,7 @@ class RouteRegistry:
         return body
 
     def _unreachable(self, shard: int) -> Refusal:
-        message = f"shard {shard} does not answer"
-        return self._shards.refusal(shard) or Refusal(NOT_READY, message, {"shard": shard}, RETRY_AFTER_MS)
+        return self._shards.refusal(shard) or no_answer(shard)
 
     # -- ending routes -------------------------------------------------------------------------------------
 
@@ -263,7 +261,7 @@ class RouteRegistry:
         answer = await self._ask(shard, LinkKind.DELETE_ROUTE, request)
         if answer is None:
             self._known_pids[shard] = 0
-            return _in_doubt(shard)
+            return in_doubt(shard, "; retry the request")
         try:
             is_deleted = _decode_is_deleted(self._body(shard, answer))
         except RequestRefused as error:
@@ -294,8 +292,3 @@ class RouteRegistry:
         if reports == []:
             self.graph.drop(rule.name)
         return reports == []
-
-
-def _in_doubt(shard: int) -> Refusal:
-    message = f"shard {shard} ended before it answered: the change may or may not have been made"
-    return Refusal(IN_DOUBT, message, {"shard": shard}, RETRY_AFTER_MS)

@@ -16,7 +16,7 @@ import binascii
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from shared.contract.errors import INVALID_REQUEST, NOT_READY, Refusal
+from shared.contract.errors import Refusal, invalid, not_ready
 from shared.contract.names import is_topic_name
 
 PAGE_SIZE: Final = 100
@@ -116,7 +116,7 @@ def name_of_cursor(cursor: str, is_name: Callable[[str], bool] = is_topic_name) 
 
 
 def bad_cursor() -> Refusal:
-    return Refusal(INVALID_REQUEST, "cursor: must be the next_cursor of an earlier page", {"field": "cursor"})
+    return invalid("cursor", "must be the next_cursor of an earlier page")
 
 
 def _overlap(one: str, other: str) -> bool:
@@ -127,4 +127,4 @@ def _missing(shards: list[int], is_retry_useful: bool) -> Refusal:
     names = ", ".join(map(str, shards))
     which = f"shard {names} is" if len(shards) == 1 else f"shards {names} are"
     message = f"{which} unavailable; add ?partial=true for an incomplete list"
-    return Refusal(NOT_READY, message, {"missing_shards": shards}, 1000 if is_retry_useful else None)
+    return not_ready(message, {"missing_shards": shards}, is_retry_useful=is_retry_useful)

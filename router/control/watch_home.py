@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 from router.control.reserved_count import ReservedCount
-from shared.contract.errors import NOT_READY, THROTTLED, Refusal
+from shared.contract.errors import Refusal, cannot_check, limit_reached, no_answer
 from shared.contract.names import topic_id
 from shared.ipc.placement import shard_of
-
-RETRY_AFTER_MS: Final = 1000
 
 
 class ShardRefusals(Protocol):
@@ -41,20 +39,12 @@ class WatchHome:
         if is_allowed:
             return home
         if is_allowed is None:
-            message = "watch sessions cannot be counted now: a shard is not ready; retry after 1 s"
-            return Refusal(NOT_READY, message, retry_after_ms=RETRY_AFTER_MS)
+            return cannot_check("max_watch_sessions", "a shard is not ready")
         bound = self.sessions.bound
-        detail: dict[str, object] = {"limit": "max_watch_sessions", "max": bound}
-        return Refusal(
-            THROTTLED,
-            f"there are {bound} watch sessions, the most that TOPICS_MAX_WATCH_SESSIONS allows",
-            detail,
-            RETRY_AFTER_MS,
-        )
+        return limit_reached("max_watch_sessions", bound, f"there are {bound} watch sessions")
 
     def unreachable(self, home: int) -> Refusal:
-        message = f"shard {home} does not answer"
-        return self._shards.refusal(home) or Refusal(NOT_READY, message, {"shard": home}, RETRY_AFTER_MS)
+        return self._shards.refusal(home) or no_answer(home)
 
     def _home_of(self, names: Sequence[str]) -> int:
         owned = Counter(shard_of(topic_id(name), len(self._shards)) for name in names)

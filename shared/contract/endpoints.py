@@ -14,7 +14,7 @@ from urllib.parse import unquote_plus, unquote_to_bytes
 
 import msgspec
 
-from shared.contract.errors import INVALID_REQUEST, METHOD_NOT_ALLOWED, NOT_FOUND, Refusal
+from shared.contract.errors import INVALID_REQUEST, METHOD_NOT_ALLOWED, NOT_FOUND, Refusal, invalid
 from shared.text.nearest_name import nearest_name
 from shared.text.unknown_name import unknown_name
 
@@ -224,12 +224,14 @@ def _differences(parts: list[str]) -> dict[int, set[str]] | None:
 
 
 def refuse_parameters(endpoint: Endpoint, query: str) -> Refusal | None:
-    """Refuse a query with a parameter that the endpoint does not have.
+    """Refuse a query that is not UTF-8, or has a parameter that the endpoint does not have.
 
     >>> match = resolve("GET", "/v0/topics")
     >>> print(refuse_parameters(match.endpoint, "prefix=a&pagesize=5").message)
     pagesize: unknown parameter, did you mean page_size?
     """
+    if "%" in query and isinstance(_decode(query), Refusal):
+        return Refusal(INVALID_REQUEST, "query: must be UTF-8 after percent-decoding")
     for part in query.split("&"):
         name = part.partition("=")[0]
         if name and name not in endpoint.parameters:
@@ -237,7 +239,7 @@ def refuse_parameters(endpoint: Endpoint, query: str) -> Refusal | None:
             if name not in endpoint.parameters:
                 field = name if len(name) <= SHOWN_CHARACTERS_MAX else f"{name[:SHOWN_CHARACTERS_MAX]}..."
                 message = unknown_name("parameter", name, endpoint.parameters)
-                return Refusal(INVALID_REQUEST, f"{field}: {message}", {"field": field})
+                return invalid(field, f"{message}")
     return None
 
 

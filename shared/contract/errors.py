@@ -5,7 +5,8 @@ every caller handle it, and a refused request costs no stack unwinding. Exceptio
 asserts state our own invariants.
 
 `code` is stable and for programs. `message` is for people, and names the field and the violated bound. Only
-this module derives the HTTP status from the code.
+this module derives the HTTP status from the code. The functions below write the sentence of each kind of
+refusal that several modules make.
 """
 
 from __future__ import annotations
@@ -122,3 +123,76 @@ class Refusal(msgspec.Struct, frozen=True, gc=False):
             {**self.detail, "field": f"{parent}.{field}"},
             self.retry_after_ms,
         )
+
+
+RETRY_AFTER_MS: Final = 1000
+"""The wait that a refusal suggests when a retry may soon succeed."""
+
+
+def invalid(field: str, rule: str, bound: int | None = None) -> Refusal:
+    """Refuse a field or parameter that violates a rule; `bound` is the maximum that it exceeds."""
+    detail: dict[str, object] = {"field": field} if bound is None else {"field": field, "max": bound}
+    return Refusal(INVALID_REQUEST, f"{field}: {rule}", detail)
+
+
+def excluded(field: str, others: str) -> Refusal:
+    """Refuse a field that was sent together with others that say the same."""
+    return invalid(field, f"must not be sent with {others}")
+
+
+def too_many(field: str, bound: int, count: int | None = None) -> Refusal:
+    """Refuse a list of more than `bound` entries; `count` is absent when counting them all is too much."""
+    got = "" if count is None else f", got {count}"
+    message = f"{field}: must have at most {bound} entries{got}"
+    return Refusal(BATCH_TOO_LARGE, message, {"field": field, "max": bound})
+
+
+def limit_reached(limit: str, bound: int, usage: str) -> Refusal:
+    """Refuse more of what a setting limits.
+
+    >>> limit_reached("max_topics", 5, "there are 5 topics").message
+    'there are 5 topics; TOPICS_MAX_TOPICS allows 5'
+    """
+    message = f"{usage}; TOPICS_{limit.upper()} allows {bound}"
+    return Refusal(THROTTLED, message, {"limit": limit, "max": bound}, RETRY_AFTER_MS)
+
+
+def throttled(reason: str) -> Refusal:
+    """Refuse a request that there is no room for at this moment."""
+    return Refusal(THROTTLED, f"{reason}, retry after 1 s", retry_after_ms=RETRY_AFTER_MS)
+
+
+def not_ready(
+    reason: str, detail: dict[str, object] | None = None, *, is_retry_useful: bool = True
+) -> Refusal:
+    """Refuse a request that was not started, because a process that it needs is not available."""
+    return Refusal(NOT_READY, reason, detail, RETRY_AFTER_MS if is_retry_useful else None)
+
+
+def no_answer(owner: int | None) -> Refusal:
+    """Refuse a request that its owner never received: a shard, or None for the supervisor."""
+    return not_ready(f"{_name_of(owner)} does not answer", _detail_of(owner))
+
+
+def cannot_check(limit: str, cause: str) -> Refusal:
+    """Refuse what cannot be counted against a limit of the whole server."""
+    return not_ready(f"cannot check {limit}: {cause}")
+
+
+def in_doubt(owner: int | None, advice: str = "") -> Refusal:
+    """Refuse a change that its owner received and did not answer: a shard, or None for the supervisor."""
+    event = f"{_name_of(owner)} stopped before it answered"
+    message = f"{event}: the change may or may not have been made{advice}"
+    return Refusal(IN_DOUBT, message, _detail_of(owner), RETRY_AFTER_MS)
+
+
+def shutting_down() -> Refusal:
+    return Refusal(SHUTTING_DOWN, "the server is shutting down", retry_after_ms=RETRY_AFTER_MS)
+
+
+def _name_of(owner: int | None) -> str:
+    return "the supervisor" if owner is None else f"shard {owner}"
+
+
+def _detail_of(owner: int | None) -> dict[str, object] | None:
+    return None if owner is None else {"shard": owner}

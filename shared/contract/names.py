@@ -14,7 +14,7 @@ import re
 
 import xxhash
 
-from shared.contract.errors import INVALID_REQUEST, Refusal
+from shared.contract.errors import Refusal, invalid
 from shared.text.message import quoted
 
 NAME_CHARACTERS_MAX = 255
@@ -69,5 +69,4 @@ def topic_id(name: str) -> int:
 
 def _refusal(name: str, field: str, noun: str, marks: str) -> Refusal:
     rule = f"1 to {NAME_CHARACTERS_MAX} of A-Z a-z 0-9 {marks} that begins with a letter or digit"
-    message = f"{field}: must be a {noun} name, {rule}, got {quoted(name)}"
-    return Refusal(INVALID_REQUEST, message, {"field": field})
+    return invalid(field, f"must be a {noun} name, {rule}, got {quoted(name)}")

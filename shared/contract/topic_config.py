@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, get_args
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from shared.contract.errors import INVALID_REQUEST, TOPIC_EXISTS_INCOMPATIBLE, Refusal
+from shared.contract.errors import TOPIC_EXISTS_INCOMPATIBLE, Refusal, invalid
 from shared.contract.names import refuse_topic_name
 from shared.text.units import duration_ms, size_bytes
 
@@ -148,8 +148,7 @@ def refuse_durable(patch: TopicConfigPatch) -> Refusal | None:
     if field == "durable" and patch.durable is not True:
         return None
     allowed = '"ephemeral"' if field == "durability" else "false"
-    message = f"{field}: must be {allowed}: this server keeps everything in memory (--memory)"
-    return Refusal(INVALID_REQUEST, message, {"field": field})
+    return invalid(field, f"must be {allowed}: this server keeps everything in memory (--memory)")
 
 
 def _resolve_units(changes: dict[str, Any]) -> Refusal | None:
@@ -172,7 +171,7 @@ def _refuse_counts(changes: dict[str, Any]) -> Refusal | None:
         value = changes.get(name, 0)
         if not 0 <= value <= NUMBER_MAX:
             bound = f"at least 0, got {value}" if value < 0 else f"at most {NUMBER_MAX}"
-            return Refusal(INVALID_REQUEST, f"{name}: must be {bound}", {"field": name})
+            return invalid(name, f"must be {bound}")
     return None
 
 
@@ -181,11 +180,7 @@ def _refuse_dead_letter(changes: dict[str, Any], topic_name: str) -> Refusal | N
     if dead_letter is None:
         return None
     if dead_letter == topic_name:
-        return Refusal(
-            INVALID_REQUEST,
-            "dead_letter: must be another topic than the queue itself",
-            {"field": "dead_letter"},
-        )
+        return invalid("dead_letter", "must be another topic than the queue itself")
     return refuse_topic_name(dead_letter, "dead_letter")
 
 
@@ -200,8 +195,7 @@ def _refuse_queue_fields(
     for name in QUEUE_FIELDS:
         if name in changes and changes[name] not in (getattr(before, name), getattr(unset, name)):
             hint = '; to create a queue, add "type":"queue"' if existing is None else ""
-            message = f'{name}: is for queues, topic "{topic_name}" is a log{hint}'
-            return Refusal(INVALID_REQUEST, message, {"field": name})
+            return invalid(name, f'is for queues, topic "{topic_name}" is a log{hint}')
     return None
 
 

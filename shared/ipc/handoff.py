@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import resource
 import select
 import socket
 import struct
@@ -157,3 +158,11 @@ def _descriptor(ancillary: list[tuple[int, int, bytes]]) -> int | None:
             (fd,) = _DESCRIPTOR.unpack_from(payload)
             return int(fd)
     return None
+
+
+def first_reserved_descriptor(reserved_max: int) -> int:
+    """Return the first descriptor number that connections do not take: half are theirs at least."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        limit = 1 << 30
+    return limit - min(reserved_max, limit // 2)

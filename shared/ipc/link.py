@@ -39,11 +39,11 @@ import os
 import socket
 import struct
 from collections.abc import Callable
-from enum import IntEnum
 from typing import NamedTuple, cast
 
 import msgspec
 
+from shared.ipc.link_kind import LinkKind
 from shared.runtime.body_memory import SharedBody, open_body
 
 logger = logging.getLogger("shared.ipc.link")
@@ -57,47 +57,6 @@ LARGE_PAYLOAD_BYTES = 256 << 10
 # More than the largest body, so that one such body does not cause requests beside it to be rejected.
 WAITING_BYTES_MAX = 96 << 20
 SUPERVISOR = "front"
-
-
-class LinkKind(IntEnum):
-    ANSWER = 0
-    REQUEST = 1
-    """An HTTP request for the owner of its topic, or for the supervisor."""
-    LIST_TOPICS = 2
-    CANCEL_WAIT = 3
-    """To the answering end: answer the call of that number now, as far as possible (L2)."""
-    RESERVE_TOPIC = 4
-    """To the supervisor: request permission to create one more topic."""
-    KEYS = 5
-    """To a worker: use these API keys from now on."""
-    PART = 7
-    """A part of the answer to the call of that number; more follows."""
-    CREDIT = 8
-    """A u32: bytes of the parts of that call that the calling end has passed on (L3)."""
-    FEED = 6
-    """To a worker: read after a position in one of its topics."""
-    CREATE_SESSION = 9
-    """To the supervisor: choose a home shard for a watch session. To a worker: create it there."""
-    TOPIC_HEADS = 10
-    """To a worker: return the heads of some of its topics."""
-    ENTER_STREAM = 11
-    """To the supervisor: request permission to open one more stream."""
-    LEAVE_STREAM = 12
-    """To the supervisor: report the end of a stream."""
-    BODY = 13
-    """The body of the request of that number, which follows next (L5)."""
-    SHARED_BODY = 14
-    """The same body, as the ticket of a body in shared memory."""
-    PUT_ROUTE = 20
-    """To the supervisor: create or change the rule of a route. To a worker: store it."""
-    DELETE_ROUTE = 21
-    """To a worker: delete the rule of that name."""
-    LIST_ROUTES = 22
-    """To a worker: list its rules."""
-    TOPIC_DELETED = 23
-    """To the supervisor: end the routes from and into a topic."""
-    MOVE = 24
-    """To a worker: append the records of a transfer to one of its topics."""
 
 
 # Plain numbers: looking up and packing members of an IntEnum is several times slower.
@@ -448,7 +407,7 @@ class LinkPool:
         try:
             peer.setblocking(False)
             peer.connect(address_of(self._namespace, name))
-            _, link = await loop.create_unix_connection(lambda: Link(_reject, is_caller=True), sock=peer)
+            _, link = await loop.create_unix_connection(lambda: Link(reject, is_caller=True), sock=peer)
         except OSError:
             peer.close()
             for _, _, call in self._opening.pop(name):
@@ -491,8 +450,10 @@ async def serve_links(namespace: str, name: str, serve: Serve) -> LinkServer:
     return server
 
 
-def _reject(kind: int, payload: bytes, request: LinkRequest) -> None:
-    raise AssertionError("only the calling end of a link sends requests")
+def reject(kind: int, payload: bytes, request: LinkRequest) -> None:
+    """Answer a request of a kind that this end does not serve as one that was never sent."""
+    logger.error("link: request rejected: unknown kind  kind=%d bytes=%d", kind, len(payload))
+    request(NEVER_SENT)
 
 
 def _uid_of(peer: socket.socket) -> int:

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from shared.contract.errors import NOT_READY, STORAGE_FAILED, Refusal
+from shared.contract.errors import NOT_READY, RETRY_AFTER_MS, STORAGE_FAILED, Refusal
 from shared.ipc.board import WorkerState
-
-RETRY_AFTER_MS: Final = 1000
 
 
 def shard_refusal(shard: int, state: WorkerState) -> Refusal:

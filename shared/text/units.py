@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from shared.contract.errors import INVALID_REQUEST, Refusal
+from shared.contract.errors import Refusal, invalid
 from shared.text.instant import parse_instant_ms
 from shared.text.quantity import parse_bytes, parse_duration_ms
 
@@ -73,9 +73,8 @@ def number_in(text: str) -> int | str:
 
 def _without_unit(field: str, given: str, expected: str) -> Refusal:
     # A client that sends 60 as a text may mean seconds.
-    message = f'{field}: "{given[:_DIGITS_MAX]}" has no unit: send {expected}'
-    return Refusal(INVALID_REQUEST, message, {"field": field})
+    return invalid(field, f'"{given[:_DIGITS_MAX]}" has no unit: send {expected}')
 
 
 def _refusal(field: str, error: ValueError) -> Refusal:
-    return Refusal(INVALID_REQUEST, f"{field}: {error}", {"field": field})
+    return invalid(field, f"{error}")

@@ -84,7 +84,7 @@ def test_a_delayed_job_is_cancelled_by_its_seq_or_its_tag(api: Api) -> None:
         ({"not_before": 1_795_037_271}, "not_before: 1795037271 ms is in 1970: did you mean milliseconds"),
         ({"not_before": -1}, "not_before: must be "),
         ({"not_before": 1 << 60}, "not_before: must be "),
-        ({"delay_ms": 1, "not_before": 1}, "not_before: excludes delay_ms"),
+        ({"delay_ms": 1, "not_before": 1}, "not_before: must not be sent with delay_ms"),
     ],
 )
 def test_a_delay_that_cannot_be_names_the_field(api: Api, body: dict[str, object], message: str) -> None:
@@ -106,7 +106,7 @@ def test_seqs_are_all_that_a_delete_by_them_names(api: Api, more: dict[str, obje
     api.append(1)
     api.refused(400, "invalid_request", "POST", "/delete", {"seqs": [1], **more})
     answer = api.refused(400, "batch_too_large", "POST", "/delete", {"seqs": [1] * 1001})
-    assert answer.message == "seqs: must be at most 1000 in one call, got 1001"
+    assert answer.message == "seqs: must have at most 1000 entries, got 1001"
     assert api.delete(seqs=[])["deleted"] == 0
     assert api.delete(seqs=[1, -5, 1 << 40, 1])["deleted"] == 1
 

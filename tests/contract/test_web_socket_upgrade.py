@@ -127,9 +127,9 @@ class UpgradeGate:
 
     def __init__(self, server: HttpServer) -> None:
         self._server = server
-        self._open = server.dispatch.open_socket
+        self._open = server.open_socket
         self._waiting: list[tuple[Any, Any]] = []
-        server.dispatch.open_socket = lambda call, key: self._waiting.append((call, key))
+        server.open_socket = lambda call, key: self._waiting.append((call, key))
 
     def wait_for_one(self) -> None:
         while not self._server.run(lambda: bool(self._waiting)):

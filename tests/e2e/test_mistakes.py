@@ -14,7 +14,6 @@ from tests.harness.ws_client import WsClient
 JSON = "application/json"
 CURL = "with curl, send --json or -H 'content-type: application/json'"
 NAME_RULE = "1 to 255 of A-Z a-z 0-9 . _ : - that begins with a letter or digit"
-LARGEST = 9223372036854775807
 
 
 @pytest.fixture(scope="module")
@@ -333,7 +332,7 @@ MISTAKES: list[tuple[str, str, str | bytes | None, int, str]] = [
         'topic "mails" is a queue; redrive its dead-letter topic "mails-dead" instead',
     ),
     ("GET", f"{MAILS}/explain", None, 400, "seq: is required, as in explain?seq=17"),
-    ("GET", f"{MAILS}/explain?seq=x", None, 400, f'seq: must be an integer from 0 to {LARGEST}, got "x"'),
+    ("GET", f"{MAILS}/explain?seq=x", None, 400, 'seq: must be an integer of at least 0, got "x"'),
     ("GET", f"{MAILS}/work?node=w&max=x", None, 400, 'max: must be an integer of at least 0, got "x"'),
     ("GET", f"{MAILS}/work?nod=w", None, 400, "nod: unknown parameter, did you mean node?"),
     ("GET", f"{MAILS}/work", None, 400, "node: is required, as in work?node=worker-1"),

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
-from shared.ipc.link import NEVER_SENT, Done, Link, LinkCall, LinkKind, LinkPool, LinkRequest
+from shared.ipc.link import NEVER_SENT, Done, Link, LinkCall, LinkPool, LinkRequest
+from shared.ipc.link_kind import LinkKind
 from shared.runtime.body_memory import SharedBody
 from tests.harness.manual_loop import ManualLoop
 

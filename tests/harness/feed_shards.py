@@ -14,7 +14,8 @@ import msgspec
 
 from shared.contract.errors import NOT_READY, Refusal
 from shared.contract.reader_options import ReaderOptions
-from shared.ipc.link import LinkKind, LinkRequest
+from shared.ipc.link import LinkRequest
+from shared.ipc.link_kind import LinkKind
 from tests.harness.fake_link import FakeLink
 from tests.harness.manual_clock import ManualClock
 from tests.harness.one_shard import OneShard

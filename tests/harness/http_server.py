@@ -36,7 +36,6 @@ from topicsd.http.http2.connection import Http2Connection
 from topicsd.http.websocket.upgrade import WebSockets
 from topicsd.log.writer import Identity
 from topicsd.service.dispatch import Dispatch
-from topicsd.service.handlers import Handlers
 
 T = TypeVar("T")
 
@@ -180,8 +179,10 @@ class HttpServer:
             lambda error: self.complaints.append(str(error)),
         )
         links = LinkPool("none")
-        self.dispatch = Dispatch(Handlers(self.shard, self.settings, loop), self._keys, links, 0, 1)
-        self.dispatch.open_socket = WebSockets(self.dispatch, self).open
+        self.dispatch = Dispatch(
+            self.shard, self._keys, links, 0, 1, open_socket=lambda call, key: self.open_socket(call, key)
+        )
+        self.open_socket = WebSockets(self.dispatch, self).open
         heads = {FAST: HeadCache(self.dispatch), CODED: CodedHeads(self.dispatch)}
         servers = {
             lane: await loop.create_server(

@@ -12,7 +12,8 @@ from typing import Any
 
 from shared.contract.api_keys import parse_keys
 from shared.contract.names import topic_id
-from shared.ipc.link import Done, LinkCall, LinkKind, LinkPool
+from shared.ipc.link import Done, LinkCall, LinkPool
+from shared.ipc.link_kind import LinkKind
 from shared.ipc.placement import shard_of
 from shared.runtime.body_memory import SharedBody
 from tests.harness.one_shard import OneShard
@@ -21,7 +22,6 @@ from topicsd.http.http1.connection import Http1Connection
 from topicsd.http.http1.head_cache import HeadCache
 from topicsd.http.http1.timeouts import Connection
 from topicsd.service.dispatch import Dispatch
-from topicsd.service.handlers import Handlers
 
 SHARDS = 2
 
@@ -58,8 +58,7 @@ class OneConnection:
         self.one = OneShard(**settings)
         self.links = ManualLinks()
         self.connections: set[Connection] = set()
-        handlers = Handlers(self.one.shard, self.one.settings, self.one.loop)
-        self.dispatch = Dispatch(handlers, parse_keys(keys), self.links, 0, SHARDS)
+        self.dispatch = Dispatch(self.one.shard, parse_keys(keys), self.links, 0, SHARDS)
         self.heads = HeadCache(self.dispatch)
         self.wire = RecordingTransport()
         self.connection = Http1Connection(self.dispatch, self.heads, self)

@@ -15,7 +15,8 @@ from typing import Any
 from shared.contract.errors import NOT_READY, Refusal
 from shared.contract.names import topic_id
 from shared.contract.route_rule import RouteRule
-from shared.ipc.link import Done, LinkCall, LinkKind, LinkPool, LinkRequest
+from shared.ipc.link import Done, LinkCall, LinkPool, LinkRequest
+from shared.ipc.link_kind import LinkKind
 from shared.ipc.placement import shard_of
 from shared.runtime.body_memory import SharedBody
 from tests.harness.fake_link import FakeLink

@@ -38,7 +38,8 @@ from router.supervision.supervisor import run
 from shared.contract.api_keys import parse_keys
 from shared.contract.watch_id import WatchIds
 from shared.ipc.board import Board
-from shared.ipc.link import NEVER_SENT, LinkKind
+from shared.ipc.link import NEVER_SENT
+from shared.ipc.link_kind import LinkKind
 from shared.runtime.clock import SystemClock
 from shared.runtime.log_setup import set_up_logging
 from shared.settings.settings import Settings

@@ -33,6 +33,7 @@ from topicsd.engine.transfer.redrive import Redrives
 from topicsd.service.call import Call
 from topicsd.service.handlers import Handlers
 from topicsd.service.queues.redrive import RedriveHandler
+from topicsd.service.request_counts import RequestCounts
 
 FIELDS = msgspec.structs.replace(NO_FIELDS, content_type="application/json")
 IN_DOUBT_REFUSAL = Refusal(IN_DOUBT, "its answer was lost")
@@ -58,11 +59,11 @@ class _Side:
         """Replies of the other worker to the moves that this one received."""
         self.destinations: list[str] = []
         """The destinations of all moves that this worker received."""
-        self.handlers = Handlers(shard.shard, shard.settings, shard.loop)
         state, send = shard.shard.state, partial(stage.send_move, self)
+        counts = RequestCounts(state.clock)
         self.dead_letters = DeadLetters(state, send)
-        redrives = RedriveHandler(Redrives(state, send), state.clock, self.handlers.performance)
-        self.handlers.add("redrive", redrives.start)
+        redrives = RedriveHandler(Redrives(state, send), state.clock, counts.performance)
+        self.handlers = Handlers(shard.shard, counts=counts, others={"redrive": redrives.start})
 
     def append_move(self, move: Move, reply: MoveReply) -> None:
         self.destinations.append(move.destination)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
-from shared.contract.errors import THROTTLED, Refusal
+from shared.contract.errors import throttled
 from shared.contract.topic_config import TopicConfig
 from shared.runtime.clock import Clock
 from shared.runtime.disk_thread import Loop, Threads
@@ -172,10 +172,7 @@ class ShardState(ShardData):
         if len(topic.deferred_requests) < self.settings.max_waiting_requests:
             topic.deferred_requests.append(retry)
         else:
-            message = (
-                f'topic "{topic.name}" is being deleted and too many requests wait for it; retry after 1 s'
-            )
-            reply(Refusal(THROTTLED, message, retry_after_ms=1000))
+            reply(throttled(f'topic "{topic.name}" is being deleted and too many requests wait for it'))
 
     def watch_ceiling(self, topic: Topic, now: float | None = None) -> None:
         """Check the ceiling of the topic again later; `now` is the time of the present check."""

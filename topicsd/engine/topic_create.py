@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from shared.contract.errors import THROTTLED, TOPIC_EXISTS_INCOMPATIBLE, Refusal
+from shared.contract.errors import TOPIC_EXISTS_INCOMPATIBLE, Refusal, limit_reached
 from shared.contract.names import refuse_topic_name, topic_id
 from shared.contract.topic_config import (
     Durability,
@@ -36,13 +36,7 @@ def new_topic(
         return Refusal(TOPIC_EXISTS_INCOMPATIBLE, message, {"reason": "id_collision"})
     bound = shard.settings.max_topics
     if bound and len(shard.topics) >= bound:
-        detail: dict[str, object] = {"limit": "max_topics", "max": bound}
-        return Refusal(
-            THROTTLED,
-            f"there are {bound} topics, the most that TOPICS_MAX_TOPICS allows",
-            detail,
-            retry_after_ms=1000,
-        )
+        return limit_reached("max_topics", bound, f"there are {bound} topics")
     config = config_after(shard, None, patch if patch is not None else TopicConfigPatch(), name)
     if isinstance(config, Refusal):
         return config.inside(config_field)

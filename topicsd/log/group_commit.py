@@ -24,7 +24,7 @@ from itertools import chain
 
 from msgspec import UNSET
 
-from shared.contract.errors import SHUTTING_DOWN, STORAGE_FAILED, THROTTLED, Refusal
+from shared.contract.errors import RETRY_AFTER_MS, STORAGE_FAILED, Refusal, shutting_down, throttled
 from shared.runtime.clock import Clock
 from shared.runtime.disk_thread import DiskThread, Loop
 from topicsd.log.batch import UNTIMED, Batch, Bounds, CommitEntry, CommitTimes, Counters, refuse
@@ -103,15 +103,14 @@ class GroupCommit:
         if self._gate is not None:
             return self._gate
         if batch.next_position - self.synced_position > self._bounds.unsynced_bytes_max:
-            return self._throttle("the disk is too slow: too many bytes wait for a sync, retry after 1 s")
+            return self._throttle("the disk is too slow: too many bytes wait for a sync")
         if self._is_crowded():
-            return self._throttle("the disk is too slow: too many writes wait for a sync, retry after 1 s")
+            return self._throttle("the disk is too slow: too many writes wait for a sync")
         if batch.next_position + size_bytes > self._next_file.limit:
             return self._next_file.refusal(size_bytes)
         if self._is_pressed and self._is_filling() and not ignore_pressure:
             self.counters.refused_under_pressure += 1
-            message = "the shard is under pressure and its commit queue is full, retry after 1 s"
-            return Refusal(THROTTLED, message, retry_after_ms=1000)
+            return throttled("the shard is under pressure and its commit queue is full")
         return None
 
     @property
@@ -131,12 +130,12 @@ class GroupCommit:
     def admit_control(self) -> Refusal | None:
         """Return why a control frame may not join, or None; a full disk is no reason."""
         if self._gate is None and self._is_crowded():
-            return self._throttle("the commit queue is full, retry after 1 s")
+            return self._throttle("the commit queue is full")
         return self._gate
 
-    def _throttle(self, message: str) -> Refusal:
+    def _throttle(self, reason: str) -> Refusal:
         self.counters.refused += 1
-        return Refusal(THROTTLED, message, retry_after_ms=1000)
+        return throttled(reason)
 
     @property
     def waiting_count(self) -> int:
@@ -418,9 +417,8 @@ class GroupCommit:
         if self.failed is not None:
             return
         logger.error("wal: write or sync failed, the worker restarts: %s", error)
-        self.failed = Refusal(
-            STORAGE_FAILED, "the disk failed, the shard restarts; retry after 1 s", retry_after_ms=1000
-        )
+        message = "the disk failed, the shard restarts; retry after 1 s"
+        self.failed = Refusal(STORAGE_FAILED, message, retry_after_ms=RETRY_AFTER_MS)
         self._gate = self.failed
         self._is_batch_waiting = False
         self._measure_room()
@@ -479,7 +477,7 @@ class GroupCommit:
             end = self._writer.end
 
     def refuse_and_flush(self) -> None:
-        self._gate = self._gate or Refusal(SHUTTING_DOWN, "the server is stopping", retry_after_ms=1000)
+        self._gate = self._gate or shutting_down()
         self._measure_room()
         self.settle()
 

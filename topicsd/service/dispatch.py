@@ -11,28 +11,31 @@ from collections.abc import Callable, Sequence
 
 from shared.contract.api_keys import ADMIN, ApiKey, ApiKeys
 from shared.contract.endpoints import ROUTER, TOPIC, WATCH_ID, Endpoint, Match, refuse_body, refuse_parameters
-from shared.contract.errors import NOT_IMPLEMENTED, Refusal
+from shared.contract.errors import NOT_IMPLEMENTED, Refusal, in_doubt
 from shared.contract.names import topic_id
+from shared.contract.query import query_text
 from shared.http.answer import CLOSE
 from shared.http.head import Fields
 from shared.ipc.link import LinkPool, LinkRequest
 from shared.ipc.placement import shard_of
 from shared.ipc.remote_request import decode_remote_request, encode_answer
 from topicsd.engine.queue.claim import drain_claims
+from topicsd.engine.shard import Shard
 from topicsd.engine.transfer.dead_letters import DeadLetters
 from topicsd.engine.transfer.redrive import Redrives
 from topicsd.service.call import Call
 from topicsd.service.diff import Diff
 from topicsd.service.handlers import Handlers
-from topicsd.service.input.query import query_text
 from topicsd.service.queues.redrive import RedriveHandler
 from topicsd.service.queues.work import WorkOpener
+from topicsd.service.request_counts import RequestCounts
 from topicsd.service.routes import RouteRules
+from topicsd.service.shards.caps import Caps
 from topicsd.service.shards.in_flight import InFlight
 from topicsd.service.shards.link_stream import LinkStream
 from topicsd.service.shards.moves import Moves
 from topicsd.service.shards.peers import Peers
-from topicsd.service.shards.remote_call import STREAMS, RemoteCaller, in_doubt
+from topicsd.service.shards.remote_call import STREAMS, RemoteCaller, retry_advice
 from topicsd.service.watch.streams import Streams
 from topicsd.stream.stream import Stream
 
@@ -51,44 +54,54 @@ def _no_sockets(call: Call, key: ApiKey | None) -> None:
 
 
 class Dispatch:
-    """The dispatch of one worker; `peers` exists on a server with several shards."""
+    """The dispatch of one worker, with the handlers of its operations."""
 
     def __init__(
         self,
-        handlers: Handlers,
+        shard: Shard,
         keys: ApiKeys,
         links: LinkPool,
-        shard: int,
+        number: int,
         shard_count: int,
+        *,
         peers: Peers | None = None,
+        open_socket: OpenSocket = _no_sockets,
     ) -> None:
-        self.handlers = handlers
+        """Create the dispatch of shard `number`; a server with several shards has peers.
+
+        `open_socket` answers a request for a WebSocket, given the key of the request.
+        """
+        state = shard.state
+        settings, loop = state.settings, state.loop
         self.keys = keys
-        self.shard = shard
+        self.shard = number
         self._shard_count = shard_count
         self._peers = peers
-        settings = handlers.settings
-        self.streams = Streams(handlers.shard, settings, handlers.loop, links, shard, shard_count, peers)
-        state, streams = handlers.shard.state, self.streams
-        diff = Diff(state, settings, handlers.loop, handlers.counts, streams.feeds)
-        handlers.add("diff", diff.start)
-        self._work = WorkOpener(state, settings, handlers.loop, streams.permits, streams.count_stream)
+        self._open_socket = open_socket
+        self.streams = streams = Streams(shard, settings, loop, links, number, shard_count, peers)
+        self._work = WorkOpener(state, settings, loop, streams.permits, streams.count_stream)
         self.route_rules = RouteRules(state, settings, links, peers is not None)
-        handlers.on_topic_deleted = self.route_rules.on_topic_deleted
-        counts = () if peers is None else (peers.slot.in_flight_by_key, peers.in_flight_elsewhere())
-        self._in_flight = InFlight(settings.max_inflight_per_key, *counts)
+        counts = RequestCounts(state.clock)
+        diff = Diff(state, settings, loop, counts, streams.feeds)
+        caps = Caps(state, number, peers, links)
+        self.moves = Moves(state, caps, links, number, shard_count, peers)
+        self.dead_letters = DeadLetters(state, self.moves.send)
+        redrives = RedriveHandler(Redrives(state, self.moves.send), state.clock, counts.performance)
+        self.handlers = Handlers(
+            shard,
+            caps,
+            counts,
+            self.route_rules.on_topic_deleted,
+            {"diff": diff.start, "redrive": redrives.start},
+        )
+        key_counts = () if peers is None else (peers.slot.in_flight_by_key, peers.in_flight_elsewhere())
+        self._in_flight = InFlight(settings.max_inflight_per_key, *key_counts)
         self._probes_need_key = settings.probe_auth
         self._remote_caller = RemoteCaller(
-            links, peers, handlers.loop, handlers.monotonic, lambda: self.is_draining
+            links, peers, loop, state.clock.monotonic, lambda: self.is_draining
         )
-        self.moves = Moves(state, handlers.caps, links, shard, shard_count, peers)
-        self.dead_letters = DeadLetters(state, self.moves.send)
-        redrives = Redrives(state, self.moves.send)
-        handlers.add("redrive", RedriveHandler(redrives, state.clock, handlers.performance).start)
         self._incoming_calls: set[IncomingCall] = set()
         self._idle: asyncio.Future[None] | None = None
-        self.open_socket: OpenSocket = _no_sockets
-        """Answers a request for a WebSocket, given the key of the request."""
         self.misplaced_count = 0
         self.is_draining = False
         self._is_grace_over = False
@@ -165,7 +178,7 @@ class Dispatch:
         if owner != self.shard:
             self._remote_caller.start(endpoint.operation, owner, call, key)
         elif endpoint.is_upgrade:
-            self.open_socket(call, key)
+            self._open_socket(call, key)
         elif endpoint.is_stream:
             self._open_stream(endpoint.operation, call, key)
         elif endpoint.variable == ROUTER:
@@ -260,7 +273,7 @@ class Dispatch:
             if request.retried_after_ms and not self.handlers.is_key_kept(
                 request.name, request.retried_after_ms
             ):
-                call.refuse(in_doubt(request.operation, self.shard, is_keyed=False))
+                call.refuse(in_doubt(self.shard, retry_advice(request.operation, is_keyed=False)))
             elif request.operation in STREAMS:
                 key = ApiKey(request.key_id, NO_SCOPES, request.prefixes) if request.key_id else None
                 self._open_stream(request.operation, call, key)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from shared.contract.errors import NOT_IMPLEMENTED, Refusal
 from shared.contract.names import refuse_topic_name
-from shared.runtime.disk_thread import Loop
-from shared.settings.settings import Settings
+from shared.contract.query import query_boolean
 from topicsd.engine.read.seek import seek
 from topicsd.engine.requests import (
     AppendAnswer,
@@ -34,7 +33,7 @@ from topicsd.service.input.bodies import (
 from topicsd.service.input.bound_names import CONFIG_NEEDS_ADMIN, refuse_dead_letter
 from topicsd.service.input.clamped import clamped_config, member, with_member
 from topicsd.service.input.json_body import JsonBody
-from topicsd.service.input.query import query_boolean, query_seek
+from topicsd.service.input.position import query_seek
 from topicsd.service.queues.handlers import QueueHandlers
 from topicsd.service.render import encode, render_appended, render_config, render_queue
 from topicsd.service.request_counts import RequestCounts
@@ -46,7 +45,9 @@ WITHOUT_BODY = frozenset(
 )
 
 
+Handler = Callable[[Call], None]
 OnTopicDeleted = Callable[[str, int, Callable[[list[str]], None]], None]
+"""Called with the name and epoch of a deleted topic; reports the routes deleted with it."""
 
 
 def _report_no_routes(name: str, epoch: int, reply: Callable[[list[str]], None]) -> None:
@@ -54,33 +55,37 @@ def _report_no_routes(name: str, epoch: int, reply: Callable[[list[str]], None])
 
 
 class Handlers:
-    def __init__(self, shard: Shard, settings: Settings, loop: Loop, caps: Caps | None = None) -> None:
-        """Build the table of handlers; `caps` exist on a server with several shards."""
+    def __init__(
+        self,
+        shard: Shard,
+        caps: Caps | None = None,
+        counts: RequestCounts | None = None,
+        on_topic_deleted: OnTopicDeleted = _report_no_routes,
+        others: Mapping[str, Handler] | None = None,
+    ) -> None:
+        """Build the table of handlers; `others` depend on more than this shard."""
+        state = shard.state
         self.shard = shard
-        self._topics = shard.state.topics
-        self.settings = settings
-        self.loop = loop
-        self.caps = caps or Caps(shard.state)
-        self.monotonic = shard.state.clock.monotonic
-        self.body_bytes_max = settings.max_body_bytes
-        self.counts = RequestCounts()
-        self.on_topic_deleted: OnTopicDeleted = _report_no_routes
-        """Called with the name and epoch of a deleted topic; reports the routes deleted with it."""
-        queues = QueueHandlers(shard.state, settings, self.performance)
-        self._table = {
+        self._topics = state.topics
+        self.settings = state.settings
+        self.loop = state.loop
+        self.caps = caps or Caps(state)
+        self.monotonic = state.clock.monotonic
+        self.body_bytes_max = state.settings.max_body_bytes
+        self.counts = counts or RequestCounts(state.clock)
+        self.performance = self.counts.performance
+        self._on_topic_deleted = on_topic_deleted
+        self._table: dict[str, Handler] = {
             "append": self._append,
             "publish": lambda call: self._append(call, PUBLISH_BODY),
             "put_topic": self._put_topic,
             "topic_state": self._topic_state,
             "delete_topic": self._delete_topic,
             "delete_records": self._delete_records,
-            **CursorHandlers(shard.state, self.performance).table,
-            **queues.table,
+            **CursorHandlers(state, self.performance).table,
+            **QueueHandlers(state, state.settings, self.performance).table,
+            **(others or {}),
         }
-
-    def add(self, operation: str, handler: Callable[[Call], None]) -> None:
-        """Add a handler that depends on more than this shard."""
-        self._table[operation] = handler
 
     def start(self, operation: str, call: Call) -> None:
         """Answer the call, now or later, once."""
@@ -97,16 +102,6 @@ class Handlers:
             call.refuse(refusal)
         else:
             handler(call)
-
-    def elapsed_us(self, call: Call) -> int:
-        return int((self.monotonic() - call.started) * 1e6)
-
-    def performance(self, call: Call) -> dict[str, float]:
-        elapsed_us = self.elapsed_us(call)
-        others = self.counts.others
-        others.counts[elapsed_us.bit_length()] += 1
-        others.total += elapsed_us
-        return {"server_total_ms": round(elapsed_us / 1000, 3)}
 
     def _append(self, call: Call, kind: JsonBody[AppendRequest] = APPEND_BODY) -> None:
         with_seqs = True
@@ -238,7 +233,7 @@ class Handlers:
             if topic is None or not answer.deleted:
                 respond(answer, [])
             else:
-                self.on_topic_deleted(answer.topic, topic.epoch, reply_of(call, partial(respond, answer)))
+                self._on_topic_deleted(answer.topic, topic.epoch, reply_of(call, partial(respond, answer)))
 
         def respond(answer: TopicDeleted, names: list[str]) -> None:
             body = {

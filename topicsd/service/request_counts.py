@@ -5,15 +5,26 @@ Refused requests are not counted: the time of a refusal says nothing about the s
 
 from __future__ import annotations
 
+from shared.runtime.clock import Clock
 from shared.runtime.histogram import Histogram
+from topicsd.service.call import Call
 
 
 class RequestCounts:
     """Histograms in microseconds, by kind of work."""
 
-    __slots__ = ("appends", "others", "reads", "records_beyond_first", "tombstones", "waited_reads")
+    __slots__ = (
+        "_monotonic",
+        "appends",
+        "others",
+        "reads",
+        "records_beyond_first",
+        "tombstones",
+        "waited_reads",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._monotonic = clock.monotonic
         self.appends = Histogram()
         self.reads = Histogram()
         self.waited_reads = Histogram()
@@ -23,3 +34,10 @@ class RequestCounts:
         """Number of responses to reads with a tombstone."""
         self.records_beyond_first = 0
         """Appended records that were not the first of their append; most appends have one record."""
+
+    def performance(self, call: Call) -> dict[str, float]:
+        """Count a call among `others`; return the `performance` member of its response."""
+        elapsed_us = int((self._monotonic() - call.started) * 1e6)
+        self.others.counts[elapsed_us.bit_length()] += 1
+        self.others.total += elapsed_us
+        return {"server_total_ms": round(elapsed_us / 1000, 3)}

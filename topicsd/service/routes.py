@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from shared.contract.api_keys import ApiKey
-from shared.contract.errors import IN_DOUBT, INVALID_REQUEST, NOT_READY, Refusal
+from shared.contract.errors import Refusal, in_doubt, invalid, no_answer
 from shared.contract.names import refuse_route_name, refuse_topic_name
 from shared.contract.route_rule import (
     DeleteRoute,
@@ -31,7 +31,8 @@ from shared.contract.route_rule import (
     decode_route_query,
     encode_route_message,
 )
-from shared.ipc.link import NEVER_SENT, SUPERVISOR, LinkKind, LinkPool, LinkRequest
+from shared.ipc.link import NEVER_SENT, SUPERVISOR, LinkPool, LinkRequest
+from shared.ipc.link_kind import LinkKind
 from shared.ipc.remote_request import decode_answer, encode_answer
 from shared.settings.settings import Settings
 from topicsd.engine.routes.route import RouteDeleted, RoutePut, RouteState, delete_route, put_route
@@ -87,8 +88,7 @@ def decode_route_body(name: str, body: bytes, key: ApiKey | None, tag_bytes_max:
 def _refuse_topics(route: RouteBody) -> Refusal | None:
     refusal = refuse_topic_name(route.source, "source") or refuse_topic_name(route.dest, "dest")
     if refusal is None and route.source == route.dest:
-        message = f'dest: must differ from source, got "{route.dest}" for both'
-        return Refusal(INVALID_REQUEST, message, {"field": "dest"})
+        return invalid("dest", f'must differ from source, got "{route.dest}" for both')
     return refusal
 
 
@@ -103,8 +103,7 @@ def _tags(match: str | list[str] | None, bytes_max: int) -> list[str] | Refusal 
         return refusal
     size = len(tag_match.tag.encode())
     if size > bytes_max:
-        message = f"filter: must have a tag of at most {bytes_max} bytes, got {size}"
-        return Refusal(INVALID_REQUEST, message, {"field": "filter", "max": bytes_max})
+        return invalid("filter", f"must have a tag of at most {bytes_max} bytes, got {size}", bytes_max)
     return ["tag", "Glob", tag_match.tag + "*"] if tag_match.is_prefix else ["tag", "Eq", tag_match.tag]
 
 
@@ -117,7 +116,6 @@ def _refuse_key(key: ApiKey | None, route: RouteBody) -> Refusal | None:
 
 ROUTE_REQUESTS: Final = frozenset({LinkKind.PUT_ROUTE, LinkKind.DELETE_ROUTE, LinkKind.LIST_ROUTES})
 """Requests of the supervisor to a worker."""
-RETRY_AFTER_MS: Final = 1000
 
 
 class RouteRules:
@@ -143,14 +141,9 @@ class RouteRules:
             status, fields, body = decode_answer(answer)
             call.send_parts([body], len(body), status, fields)
         elif answer == NEVER_SENT:
-            message = "the supervisor does not answer, retry after 1 s"
-            call.refuse(Refusal(NOT_READY, message, retry_after_ms=RETRY_AFTER_MS))
+            call.refuse(no_answer(None))
         else:
-            message = (
-                "the supervisor stopped before it answered: the change may or may not have been made;"
-                " retry the request"
-            )
-            call.refuse(Refusal(IN_DOUBT, message, retry_after_ms=RETRY_AFTER_MS))
+            call.refuse(in_doubt(None, "; retry the request"))
 
     def on_topic_deleted(self, name: str, epoch: int, reply: Callable[[list[str]], None]) -> None:
         """Report a deleted topic to the supervisor; pass the names of its known routes to `reply`."""

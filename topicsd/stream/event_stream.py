@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Final
 
+from shared.contract.errors import RETRY_AFTER_MS
 from shared.runtime.clock import Clock
 from shared.runtime.disk_thread import Loop
 from topicsd.stream import sse_frames
@@ -16,7 +17,6 @@ from topicsd.stream.stream import Stream
 
 LAGGING_SECONDS: Final = 5.0
 PAUSED_SECONDS_MAX: Final = 30.0
-RETRY_AFTER_MS: Final = 1000
 TAKEN_OVER: Final = "taken_over"
 TOO_SLOW: Final = "slow_consumer"
 SHUTTING_DOWN: Final = "shutting_down"

@@ -20,9 +20,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from shared.contract.errors import NOT_READY, Refusal
+from shared.contract.errors import Refusal, no_answer
 from shared.contract.reader_options import ReaderOptions
-from shared.ipc.link import LinkCall, LinkKind, LinkPool
+from shared.ipc.link import LinkCall, LinkPool
+from shared.ipc.link_kind import LinkKind
 from shared.runtime.disk_thread import Loop
 from topicsd.engine.pending import call_reply
 from topicsd.engine.wakeups.priority import RECENT
@@ -32,7 +33,6 @@ from topicsd.stream.feed import OnChunk
 
 CHUNK_TTL_SECONDS: Final = 0.02
 RETRY_SECONDS: Final = 0.1
-RETRY_AFTER_MS: Final = 1000
 
 CHUNK: Final = b"P"
 REFUSAL: Final = b"R"
@@ -187,9 +187,7 @@ class RemoteFeed:
     # -- an unavailable owner ------------------------------------------------------------------------------
 
     def _unavailable_refusal(self) -> Refusal:
-        refusal = self._remote_shards.refusal(self._shard)
-        message = f"shard {self._shard} does not answer"
-        return refusal or Refusal(NOT_READY, message, {"shard": self._shard}, RETRY_AFTER_MS)
+        return self._remote_shards.refusal(self._shard) or no_answer(self._shard)
 
     def _on_unavailable(self, refusal: Refusal) -> None:
         """Report the refusal to every reader, and wake the waiters, which then read and get it too."""

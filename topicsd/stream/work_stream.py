@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from shared.contract.errors import TOPIC_NOT_FOUND, UNAUTHORIZED, Refusal
+from shared.contract.errors import RETRY_AFTER_MS, TOPIC_NOT_FOUND, UNAUTHORIZED, Refusal
 from shared.runtime.disk_thread import Loop
 from topicsd.engine.queue.claim import claim, lease_ms_of
 from topicsd.engine.queue.job import IN_FLIGHT
@@ -25,7 +25,7 @@ from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.wakeups.wake_queue import Waiters
 from topicsd.stream import sse_frames
-from topicsd.stream.event_stream import KEY_REVOKED, RETRY_AFTER_MS, SHUTTING_DOWN, EventStream
+from topicsd.stream.event_stream import KEY_REVOKED, SHUTTING_DOWN, EventStream
 from topicsd.stream.stream import Stream
 
 HEARTBEAT_MS: Final = 15_000

@@ -15,11 +15,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import resource
 import socket
 from collections.abc import Callable
 
-from shared.ipc.handoff import ChannelClosed, HandoffMessage, receive_connections, shutdown_requested
+from shared.ipc.handoff import (
+    ChannelClosed,
+    HandoffMessage,
+    first_reserved_descriptor,
+    receive_connections,
+    shutdown_requested,
+)
 
 logger = logging.getLogger("topicsd.worker")
 
@@ -27,14 +32,6 @@ DESCRIPTORS_RESERVED_MAX = 512
 # At most the descriptors that are reserved under the lowest possible limit.
 RECEIVED_AT_ONCE = 16
 RESUME_CHECK_SECONDS = 0.1
-
-
-def descriptors_for_connections() -> int:
-    """Return the first descriptor number that is reserved for the log."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if limit == resource.RLIM_INFINITY:
-        limit = 1 << 30
-    return limit - min(DESCRIPTORS_RESERVED_MAX, limit // 2)
 
 
 class HandOverReceiver:
@@ -53,7 +50,9 @@ class HandOverReceiver:
         self._channel = channel
         self._make_connection = make_connection
         self._on_end = on_end
-        self._descriptors_max = descriptors_for_connections() if descriptors_max is None else descriptors_max
+        if descriptors_max is None:
+            descriptors_max = first_reserved_descriptor(DESCRIPTORS_RESERVED_MAX)
+        self._descriptors_max = descriptors_max
         self._loop = asyncio.get_running_loop()
         self._connecting: set[asyncio.Task[None]] = set()
         """The tasks in progress, since the loop holds only weak references to tasks."""

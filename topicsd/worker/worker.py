@@ -25,7 +25,8 @@ from shared.contract.api_keys import ApiKey, parse_keys
 from shared.http.http2_preface import is_http2
 from shared.ipc.board import Board, Slot, WorkerState
 from shared.ipc.handoff import shutdown_requested
-from shared.ipc.link import LinkKind, LinkPool, LinkRequest, serve_links
+from shared.ipc.link import LinkPool, LinkRequest, reject, serve_links
+from shared.ipc.link_kind import LinkKind
 from shared.runtime.clock import SystemClock
 from shared.runtime.log_setup import fields, set_up_logging
 from topicsd.engine.shard import Shard
@@ -34,9 +35,7 @@ from topicsd.http.http1.head_cache import HeadCache
 from topicsd.http.http1.timeouts import Connection
 from topicsd.service.call import Call
 from topicsd.service.dispatch import Dispatch
-from topicsd.service.handlers import Handlers
 from topicsd.service.routes import ROUTE_REQUESTS
-from topicsd.service.shards.caps import Caps
 from topicsd.service.shards.peers import Peers
 from topicsd.service.topic_list import list_topics
 from topicsd.service.watch.streams import STREAM_REQUESTS
@@ -103,18 +102,15 @@ class Worker:
         self._publisher.begin(shard)
         links = LinkPool(spec.namespace)
         self._peers = Peers(self._board, self._clock, spec.shard)
-        caps = Caps(shard.state, spec.shard, self._peers, links)
-        self._handlers = Handlers(shard, spec.settings, self._loop, caps)
-        keys = parse_keys(spec.settings.api_keys)
         self._dispatch = Dispatch(
-            self._handlers,
-            keys,
+            shard,
+            parse_keys(spec.settings.api_keys),
             links,
             spec.shard,
             spec.shards,
-            self._peers,
+            peers=self._peers,
+            open_socket=self._open_socket,
         )
-        self._dispatch.open_socket = self._open_socket
         self._heads = HeadCache(self._dispatch)
         server = await serve_links(spec.namespace, str(spec.shard), self._answer_link)
         # Recovered objects are long-lived; exclude them from garbage collection.
@@ -225,6 +221,8 @@ class Worker:
         elif kind == LinkKind.KEYS:
             self._dispatch.change_keys(parse_keys(payload.decode()))
             request(b"taken")
+        else:
+            reject(kind, payload, request)
 
     def _check_timeouts(self, connections: list[Connection] | None = None) -> None:
         """Check the timeouts of all connections, `CHECKS_PER_TURN` in each turn of the loop.
@@ -301,7 +299,7 @@ class Worker:
 
     def _publish(self) -> None:
         assert self._shard is not None
-        self._publisher.publish(self._shard, self._handlers.counts)
+        self._publisher.publish(self._shard, self._dispatch.handlers.counts)
         self._slot.connections = len(self._connections)
         self._slot.forwarded_total = self._dispatch.remote_count
         self._slot.handed_over_total = self._dispatch.misplaced_count

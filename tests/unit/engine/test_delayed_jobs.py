@@ -92,7 +92,7 @@ def test_records_deleted_by_their_seqs_stay_deleted(end: Any) -> None:
         ({"delay_ms": DELAY_MS_MAX + 1}, f"delay_ms: must be from 0 to {DELAY_MS_MAX}"),
         ({"not_before": -1}, "not_before: must be from 0 to"),
         ({"not_before": 1 << 62}, "not_before: must be from 0 to"),
-        ({"delay_ms": 1, "not_before": 1}, "not_before: excludes delay_ms"),
+        ({"delay_ms": 1, "not_before": 1}, "not_before: must not be sent with delay_ms"),
     ],
 )
 def test_a_delay_out_of_its_bounds_is_refused(request_: dict[str, int], field: str) -> None:

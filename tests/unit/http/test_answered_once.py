@@ -37,7 +37,7 @@ def test_a_change_writes_one_frame_and_has_one_answer(operation: str, body: byte
     frames = stage.shard.log.frame_count
     fields = msgspec.structs.replace(NO_FIELDS, content_type="application/json")
     call = Counted("t", "", fields, body, 0.0, answers=[])
-    Handlers(stage.shard, stage.settings, stage.loop).start(operation, call)
+    Handlers(stage.shard).start(operation, call)
     stage.settle()
     assert call.answers == [200]
     assert stage.shard.log.frame_count == frames + 1

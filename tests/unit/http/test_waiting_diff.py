@@ -41,7 +41,7 @@ class Stage:
         self.shard = OneShard()
         state = self.shard.shard.state
         self.feeds = Feeds(state, self.shard.loop)
-        self.counts = RequestCounts()
+        self.counts = RequestCounts(self.shard.clock)
         self._diff = Diff(state, self.shard.settings, self.shard.loop, self.counts, self.feeds)
 
     def ask(self, **body: Any) -> Reader:

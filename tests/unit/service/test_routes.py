@@ -20,7 +20,8 @@ from shared.contract.route_rule import (
     encode_route_message,
 )
 from shared.http.answer import refusal_in
-from shared.ipc.link import NEVER_SENT, SUPERVISOR, LinkKind, LinkRequest
+from shared.ipc.link import NEVER_SENT, SUPERVISOR, LinkRequest
+from shared.ipc.link_kind import LinkKind
 from shared.ipc.remote_request import decode_answer, encode_answer
 from tests.harness.one_connection import OneConnection, request
 from tests.harness.one_shard import OneShard

@@ -25,7 +25,7 @@ def slot() -> Iterator[Slot]:
 
 
 def publish(slot: Slot, one: OneShard, requests: RequestCounts | None = None) -> Slot:
-    BoardPublisher(slot, one.clock).publish(one.shard, requests or RequestCounts())
+    BoardPublisher(slot, one.clock).publish(one.shard, requests or RequestCounts(one.clock))
     return slot
 
 
@@ -69,10 +69,10 @@ def test_evicted_records_are_counted_and_deleted_ones_are_not(slot: Slot) -> Non
     one.restart()
     publisher = BoardPublisher(slot, one.clock)
     publisher.begin(one.shard)
-    publisher.publish(one.shard, RequestCounts())
+    publisher.publish(one.shard, RequestCounts(one.clock))
     assert slot.evicted_total == 0
     one.append("a", *range(5))
-    publisher.publish(one.shard, RequestCounts())
+    publisher.publish(one.shard, RequestCounts(one.clock))
     # Two of the records before, and two of the five new ones.
     assert slot.evicted_total == 4
 
@@ -131,7 +131,7 @@ def test_waiting_writes_are_published(slot: Slot) -> None:
 
 
 def test_requests_are_published_by_kind(slot: Slot) -> None:
-    requests = RequestCounts()
+    requests = RequestCounts(ManualClock())
     for histogram, values in (
         (requests.appends, (10, 20, 30)),
         (requests.reads, (40,)),

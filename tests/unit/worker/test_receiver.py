@@ -9,8 +9,14 @@ from collections.abc import Callable
 
 import pytest
 
-from shared.ipc.handoff import channel_pair, send_connection, send_drain, shutdown_requested
-from topicsd.worker.receiver import DESCRIPTORS_RESERVED_MAX, HandOverReceiver, descriptors_for_connections
+from shared.ipc.handoff import (
+    channel_pair,
+    first_reserved_descriptor,
+    send_connection,
+    send_drain,
+    shutdown_requested,
+)
+from topicsd.worker.receiver import DESCRIPTORS_RESERVED_MAX, HandOverReceiver
 
 pytestmark = pytest.mark.slow
 
@@ -124,7 +130,7 @@ def test_the_end_of_the_supervisor_is_noticed_while_paused() -> None:
 def test_a_part_of_the_descriptors_is_reserved_for_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     for limit, first_kept in ((1 << 18, (1 << 18) - DESCRIPTORS_RESERVED_MAX), (256, 128)):
         monkeypatch.setattr("resource.getrlimit", lambda _, limit=limit: (limit, limit))
-        assert descriptors_for_connections() == first_kept
+        assert first_reserved_descriptor(DESCRIPTORS_RESERVED_MAX) == first_kept
 
 
 def test_a_drain_is_visible_without_receiving_it() -> None:

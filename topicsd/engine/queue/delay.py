@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from shared.contract.errors import INVALID_REQUEST, Refusal
+from shared.contract.errors import Refusal, excluded, invalid
 from shared.text.units import duration_ms, instant_ms
 from topicsd.engine.queue.job import DELAYED
 from topicsd.engine.requests import AppendRequest
@@ -22,9 +22,9 @@ def due_of(topic: Topic, request: AppendRequest, now_ms: int) -> int | Refusal:
     """Return when the records are ready, 0 for at once. For requests with a delay field only."""
     field = "delay_ms" if request.not_before is None else "not_before"
     if request.delay_ms is not None and request.not_before is not None:
-        return _refusal(field, "excludes delay_ms, send one of them")
+        return excluded(field, "delay_ms")
     if topic.queue is None:
-        return _refusal(field, f'is for queues, topic "{topic.name}" is a log')
+        return invalid(field, f'is for queues, topic "{topic.name}" is a log')
     delay_ms = None if request.delay_ms is None else duration_ms(field, request.delay_ms)
     not_before = None if request.not_before is None else instant_ms(field, request.not_before, now_ms)
     if isinstance(delay_ms, Refusal):
@@ -32,19 +32,12 @@ def due_of(topic: Topic, request: AppendRequest, now_ms: int) -> int | Refusal:
     if isinstance(not_before, Refusal):
         return not_before
     if delay_ms is not None and not 0 <= delay_ms <= DELAY_MS_MAX:
-        return _refusal(field, f"must be from 0 to {DELAY_MS_MAX} (366 days), got {delay_ms}", DELAY_MS_MAX)
+        return invalid(field, f"must be from 0 to {DELAY_MS_MAX} (366 days), got {delay_ms}", DELAY_MS_MAX)
     if not_before is not None and not 0 <= not_before <= now_ms + DELAY_MS_MAX:
         rule = f"must be from 0 to {now_ms + DELAY_MS_MAX} (366 days from now), got {not_before}"
-        return _refusal(field, rule, now_ms + DELAY_MS_MAX)
+        return invalid(field, rule, now_ms + DELAY_MS_MAX)
     due = now_ms + (delay_ms or 0) if not_before is None else not_before
     return due if due > now_ms else 0
-
-
-def _refusal(field: str, rule: str, bound: int | None = None) -> Refusal:
-    detail: dict[str, object] = {"field": field}
-    if bound is not None:
-        detail["max"] = bound
-    return Refusal(INVALID_REQUEST, f"{field}: {rule}", detail)
 
 
 def delay_frame_bytes(count: int) -> int:

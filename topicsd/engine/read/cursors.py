@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from shared.contract.errors import HEAD_MISMATCH, INVALID_REQUEST, NOT_FOUND, THROTTLED, Refusal
+from shared.contract.errors import HEAD_MISMATCH, NOT_FOUND, Refusal, invalid, limit_reached
 from shared.contract.names import refuse_cursor_name
 from shared.text.message import quoted
 from topicsd.engine.pending import PendingEntry, call_reply
@@ -130,9 +130,7 @@ def cursors_of(sections: dict[str, bytes]) -> dict[str, Cursor]:
 
 def _refuse_position(topic: Topic, from_seq: int, epoch: int | None) -> Refusal | None:
     if from_seq < 0:
-        return Refusal(
-            INVALID_REQUEST, f"after_seq: must be at least 0, got {from_seq}", {"field": "after_seq"}
-        )
+        return invalid("after_seq", f"must be at least 0, got {from_seq}")
     if from_seq > topic.head:
         message = f"after_seq: must be at most {topic.head}, the head of the topic, got {from_seq}"
     elif epoch not in (None, topic.epoch):
@@ -146,8 +144,7 @@ def _refuse_count(shard: ShardState, topic: Topic, name: str) -> Refusal | None:
     bound = shard.settings.max_cursors
     if not bound or name in topic.cursors or len(topic.cursors) < bound:
         return None
-    message = f'topic "{topic.name}" has {bound} cursors, the most that TOPICS_MAX_CURSORS allows'
-    return Refusal(THROTTLED, message, {"limit": "max_cursors", "max": bound}, retry_after_ms=1000)
+    return limit_reached("max_cursors", bound, f'topic "{topic.name}" has {bound} cursors')
 
 
 class PendingCursor(PendingEntry):

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 
-from shared.contract.errors import CORRUPT_SEGMENT, INVALID_REQUEST, Refusal
+from shared.contract.errors import CORRUPT_SEGMENT, Refusal, invalid
 from shared.contract.reader_options import NO_NODES, ReaderOptions
 from shared.runtime.unexpected_error import refuse_unexpected_error
 from topicsd.engine.damage import note_damage
@@ -98,9 +98,7 @@ def try_read(
 ) -> ReadAnswer | Refusal | Unfetched:
     """Read without waiting: records in cached pages, in the log, in memory, or in `fetched`."""
     if request.from_seq < 0:
-        return Refusal(
-            INVALID_REQUEST, f"from_seq: must be at least 0, got {request.from_seq}", {"field": "from_seq"}
-        )
+        return invalid("from_seq", f"must be at least 0, got {request.from_seq}")
     topic = shard.topics.get(name)
     if topic is None or not topic.visible:
         return topic_not_found(name)

@@ -15,11 +15,12 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from shared.contract.errors import (
-    BATCH_TOO_LARGE,
     CORRUPT_SEGMENT,
     INVALID_REQUEST,
     Refusal,
+    invalid,
     reason_without_path,
+    too_many,
 )
 from topicsd.engine.pending import PendingEntry, call_reply
 from topicsd.engine.queue.job import DeletedSeqs
@@ -232,16 +233,11 @@ def _refuse(request: DeleteRequest) -> Refusal | None:
         count = len(request.seqs)
         if count <= SEQS_MAX:
             return None
-        message = f"seqs: must be at most {SEQS_MAX} in one call, got {count}"
-        return Refusal(BATCH_TOO_LARGE, message, {"field": "seqs", "max": SEQS_MAX})
+        return too_many("seqs", SEQS_MAX, count)
     if request.before_seq is None and request.tag is None:
         return Refusal(INVALID_REQUEST, "before_seq, match or seqs is required")
     if request.before_seq is not None and request.before_seq < 0:
-        return Refusal(
-            INVALID_REQUEST,
-            f"before_seq: must be at least 0, got {request.before_seq}",
-            {"field": "before_seq"},
-        )
+        return invalid("before_seq", f"must be at least 0, got {request.before_seq}")
     return None
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from shared.contract.errors import THROTTLED, Refusal
+from shared.contract.errors import Refusal, throttled
 from topicsd.engine.pending import PendingEntry, call_reply
 from topicsd.engine.records.lost_range import LostRange
 from topicsd.engine.replay import lose_range
@@ -121,7 +121,7 @@ def destination_is_full(shard: ShardState, route: RouteState) -> bool:
 def _refuse_if_ending(route: RouteState) -> Refusal | None:
     """Refuse a step after the end of the route, or of its topic, has joined the log."""
     if route.is_gone or route.is_ending or route.dest.deferred_requests is not None:
-        return Refusal(THROTTLED, f'route "{route.rule.name}" is being deleted', retry_after_ms=1000)
+        return throttled(f'route "{route.rule.name}" is being deleted')
     return None
 
 
@@ -131,7 +131,7 @@ def _refuse_if_congested(shard: ShardState) -> Refusal | None:
     Copies are many times the appended records, and must not make appends wait for the disk.
     """
     if shard.log.is_background_throttled:
-        return Refusal(THROTTLED, "the commit queue is full, retry after 1 s", retry_after_ms=1000)
+        return throttled("the commit queue is full")
     return None
 
 

@@ -13,13 +13,13 @@ from typing import Any
 import msgspec
 
 from shared.contract.errors import (
-    BATCH_TOO_LARGE,
     HEAD_MISMATCH,
-    INVALID_REQUEST,
     RECORD_TOO_LARGE,
     TOPIC_FULL,
     TOPIC_NOT_FOUND,
     Refusal,
+    invalid,
+    too_many,
 )
 from topicsd.engine.pending import PendingEntry, call_reply
 from topicsd.engine.queue.delay import delay_frame, delay_frame_bytes, due_of
@@ -115,9 +115,8 @@ def _refuse_head(expected: int, topic: Topic) -> Refusal:
 
 def _refuse_count(count: int, bound: int) -> Refusal:
     if count == 0:
-        return Refusal(INVALID_REQUEST, "records: must not be empty", {"field": "records"})
-    message = f"records: must be at most {bound} in one write, got {count}"
-    return Refusal(BATCH_TOO_LARGE, message, {"field": "records", "max": bound})
+        return invalid("records", "must not be empty")
+    return too_many("records", bound, count)
 
 
 def refuse_full(shard: ShardState, topic: Topic, count: int, size: int) -> Refusal | None:

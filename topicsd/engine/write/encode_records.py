@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import xxhash
 
-from shared.contract.errors import INVALID_REQUEST, RECORD_TOO_LARGE, Refusal
+from shared.contract.errors import RECORD_TOO_LARGE, Refusal, invalid
 from shared.settings.settings import Settings
 from shared.text.message import size_text
 from topicsd.engine.requests import NO_META, NewRecord
@@ -129,8 +129,8 @@ def refuse_lengths(
 
 
 def _refuse_field(index: int, field: str, size: int, bound: int) -> Refusal:
-    message = f"records[{index}].{field}: must be at most {size_text(bound)}, got {size_text(size)}"
-    return Refusal(INVALID_REQUEST, message, {"field": f"records[{index}].{field}", "max": bound})
+    rule = f"must be at most {size_text(bound)}, got {size_text(size)}"
+    return invalid(f"records[{index}].{field}", rule, bound)
 
 
 def _refuse_size(index: int, size: int, bound: int) -> Refusal:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from shared.contract.errors import IDEMPOTENCY_MISMATCH, INVALID_REQUEST, THROTTLED, Refusal
+from shared.contract.errors import IDEMPOTENCY_MISMATCH, Refusal, invalid, limit_reached
 from topicsd.engine.requests import AppendAnswer, AppendRequest, Reply
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
@@ -67,8 +67,8 @@ def key_of(topic: Topic, request: AppendRequest) -> IdempotencyKey | Refusal | N
     if key is None or not topic.config.idempotency_window_ms:
         return None
     if not 0 < len(key) <= KEY_CHARACTERS_MAX:
-        message = f"idempotency_key: must be 1 to {KEY_CHARACTERS_MAX} characters, got {len(key)}"
-        return Refusal(INVALID_REQUEST, message, {"field": "idempotency_key", "max": KEY_CHARACTERS_MAX})
+        rule = f"must be 1 to {KEY_CHARACTERS_MAX} characters, got {len(key)}"
+        return invalid("idempotency_key", rule, KEY_CHARACTERS_MAX)
     digest = key_digest(topic.epoch, topic.topic_id, key)
     return IdempotencyKey(digest, records_digest(request.records, request.node))
 
@@ -104,12 +104,8 @@ def answer_known_key(shard: ShardState, topic: Topic, key: IdempotencyKey, now_m
         return True
     if not shard.idempotency_keys.has_room(now_ms, len(shard.pending_keys)):
         bound = shard.settings.max_idempotency_keys
-        message = (
-            f"the shard remembers {bound} idempotency keys, the most that TOPICS_MAX_IDEMPOTENCY_KEYS allows"
-        )
-        reply(
-            Refusal(THROTTLED, message, {"limit": "max_idempotency_keys", "max": bound}, retry_after_ms=1000)
-        )
+        usage = f"the shard remembers {bound} idempotency keys"
+        reply(limit_reached("max_idempotency_keys", bound, usage))
         return True
     return False
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shared.contract.errors import INVALID_REQUEST, PRODUCER_GAP, THROTTLED, Refusal
+from shared.contract.errors import PRODUCER_GAP, Refusal, excluded, invalid, limit_reached, throttled
 from shared.contract.topic_config import NUMBER_MAX
 from topicsd.engine.requests import AppendAnswer, AppendRequest, ProducerSeq, Reply, TransferSeq
 from topicsd.engine.shard_data import ShardData
@@ -36,15 +36,13 @@ def producer_of(request: AppendRequest, producer: ProducerSeq) -> ProducerKey | 
     if isinstance(producer, TransferSeq):
         return TransferKey(producer)
     if request.idempotency_key is not None:
-        message = "producer: excludes idempotency_key, send one of them"
-        return Refusal(INVALID_REQUEST, message, {"field": "producer"})
+        return excluded("producer", "idempotency_key")
     length = len(producer.id)
     if not 0 < length <= PRODUCER_CHARACTERS_MAX:
-        message = f"producer.id: must be 1 to {PRODUCER_CHARACTERS_MAX} characters, got {length}"
-        return Refusal(INVALID_REQUEST, message, {"field": "producer.id", "max": PRODUCER_CHARACTERS_MAX})
+        rule = f"must be 1 to {PRODUCER_CHARACTERS_MAX} characters, got {length}"
+        return invalid("producer.id", rule, PRODUCER_CHARACTERS_MAX)
     if not 0 <= producer.seq <= NUMBER_MAX:
-        message = f"producer.seq: must be from 0 to {NUMBER_MAX}, got {producer.seq}"
-        return Refusal(INVALID_REQUEST, message, {"field": "producer.seq"})
+        return invalid("producer.seq", f"must be from 0 to {NUMBER_MAX}, got {producer.seq}")
     return ProducerKey(producer.id, producer.seq)
 
 
@@ -93,9 +91,7 @@ class ProducerKey:
         new_count = sum(name not in known for name in topic.pending_writes)
         if known.has_room(bound, new_count, now_ms):
             return False
-        message = f'topic "{topic.name}" has {bound} producers, the most that TOPICS_MAX_PRODUCERS allows'
-        detail: dict[str, object] = {"limit": "max_producers", "max": bound}
-        reply(Refusal(THROTTLED, message, detail, retry_after_ms=1000))
+        reply(limit_reached("max_producers", bound, f'topic "{topic.name}" has {bound} producers'))
         return True
 
     def on_join(self, pending: PendingAppend) -> ControlPayload:
@@ -142,8 +138,7 @@ class TransferKey(ProducerKey):
             if (last.producer_seq, last.moved) == (self.producer_seq, self.moved):
                 _add_reply(pending_writes[-1], reply)
             else:
-                message = "the previous transfer is still in progress, retry after 1 s"
-                reply(Refusal(THROTTLED, message, retry_after_ms=1000))
+                reply(throttled("the previous transfer is still in progress"))
         elif known is None and self._after is None:
             return False
         elif known is not None and (known.producer_seq, known.moved) == (self.producer_seq, self.moved):

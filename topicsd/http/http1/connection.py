@@ -22,7 +22,7 @@ import asyncio
 from collections import deque
 from typing import NamedTuple, cast
 
-from shared.contract.errors import REQUEST_TIMEOUT, SHUTTING_DOWN, Refusal
+from shared.contract.errors import REQUEST_TIMEOUT, Refusal, shutting_down
 from shared.http.body import CONTINUE, Body, PlainSink, SharedSink, body_of, refuse_coding, too_large
 from shared.http.client_speed import IDLE_SECONDS, Outflow, is_too_slow
 from shared.http.head import NO_FIELDS, Fields, keeps_alive, refuse_together, refuse_unfinished
@@ -455,7 +455,7 @@ class Http1Connection(asyncio.Protocol):
             self._cancel_waits()
         elif self._pending:
             # The rest may take long to arrive; refuse now, so that the client gets a response.
-            self._refuse(Refusal(SHUTTING_DOWN, "the server is shutting down", retry_after_ms=1000))
+            self._refuse(shutting_down())
         else:
             self._close()
 

@@ -23,7 +23,7 @@ from typing import Final, cast
 from h2.errors import ErrorCodes
 from h2.exceptions import ProtocolError
 
-from shared.contract.errors import REQUEST_TIMEOUT, SHUTTING_DOWN, Refusal
+from shared.contract.errors import REQUEST_TIMEOUT, Refusal, shutting_down
 from shared.http.answer import closing_refusal
 from shared.http.client_speed import CLIENT_TIMEOUT_SECONDS, IDLE_SECONDS, Outflow, is_too_slow
 from shared.http.head import parse_line
@@ -310,7 +310,7 @@ class Http2Connection(asyncio.Protocol):
         if self._is_closed:
             return
         if not self._has_preface:
-            self._refuse(Refusal(SHUTTING_DOWN, "the server is shutting down", retry_after_ms=1000))
+            self._refuse(shutting_down())
             return
         self._is_closing = self._requests.is_refusing = True
         self._requests.refuse_unfinished(self._monotonic())

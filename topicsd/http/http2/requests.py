@@ -23,7 +23,7 @@ from h2.events import (
     WindowUpdated,
 )
 
-from shared.contract.errors import HEADERS_TOO_LARGE, REQUEST_TIMEOUT, SHUTTING_DOWN, Refusal
+from shared.contract.errors import HEADERS_TOO_LARGE, REQUEST_TIMEOUT, Refusal, shutting_down
 from shared.http.body import too_large
 from shared.http.client_speed import is_too_slow
 from topicsd.http.http1.head_cache import HeadCache
@@ -286,7 +286,7 @@ class Requests:
 
     def refuse_unfinished(self, now: float) -> None:
         """Refuse incomplete requests at shutdown, since the rest may take long to arrive."""
-        refusal = Refusal(SHUTTING_DOWN, "the server is shutting down", retry_after_ms=1000)
+        refusal = shutting_down()
         for exchange in list(self._exchanges.values()):
             if exchange.call is None and not exchange.is_whole:
                 exchange.refuse(refusal, now)

@@ -27,7 +27,6 @@ from topicsd.http.websocket import frames as ws_frames
 from topicsd.http.websocket.reader import ControlMessage, Message, WsReader
 from topicsd.http.websocket.session import MessageConnection
 from topicsd.stream.event_stream import LAGGING_SECONDS, PAUSED_SECONDS_MAX
-from topicsd.stream.stream import noop
 
 logger = logging.getLogger("topicsd.http")
 
@@ -35,10 +34,6 @@ PING_SECONDS: Final = 20.0
 PONG_SECONDS: Final = 20.0
 # Between two timeout checks, which run once a second.
 EMPTY_FRAMES_MAX: Final = 100
-
-
-def _ignore(change: int) -> None:
-    pass
 
 
 class SocketSession(Protocol):
@@ -68,18 +63,22 @@ class WebSocketConnection(asyncio.Protocol):
         connections: Connections,
         monotonic: Callable[[], float],
         make_session: Callable[[MessageConnection], SocketSession],
+        on_end: Callable[[], None],
+        on_lag: Callable[[int], None],
     ) -> None:
-        """Create a connection. `head` is the response to the upgrade request, which is written first."""
+        """Create a connection. `head` is the response to the upgrade request, which is written first.
+
+        `on_end` is called once, when the connection is over. `on_lag` is called with 1 when its client
+        begins to lag, and with -1 when it stops lagging.
+        """
         self._head = head
         self._connections = connections
         self._monotonic = monotonic
         self._reader = WsReader(message_bytes_max)
         self._session = make_session(self)
         self._transport: asyncio.Transport
-        self.on_end: Callable[[], None] = noop
-        """Called once when the connection is over."""
-        self.on_lag: Callable[[int], None] = _ignore
-        """Called with 1 when its client begins to lag, and with -1 when it stops lagging."""
+        self._on_end = on_end
+        self._on_lag = on_lag
         self.is_paused = False
         self._is_lagging = False
         self._paused_since = 0.0
@@ -227,12 +226,11 @@ class WebSocketConnection(asyncio.Protocol):
     def _set_lagging(self, is_lagging: bool) -> None:
         if is_lagging != self._is_lagging:
             self._is_lagging = is_lagging
-            self.on_lag(1 if is_lagging else -1)
+            self._on_lag(1 if is_lagging else -1)
 
     def _end(self) -> None:
         self._is_closed = True
         self._set_lagging(False)
         self._connections.closed(self)
         self._session.lost()
-        on_end, self.on_end = self.on_end, noop
-        on_end()
+        self._on_end()

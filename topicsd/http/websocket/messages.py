@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from shared.contract.errors import INVALID_REQUEST, Refusal
+from shared.contract.errors import Refusal, excluded, invalid
 from shared.contract.json_bounds import may_hold_nul
 from shared.contract.reader_options import ReaderOptions
 from shared.runtime.clock import Clock
@@ -101,11 +101,11 @@ def read_envelope(message: bytes) -> Envelope | Refusal:
         return envelope
     request_id = bytes(envelope.request_id) or b"null"
     if len(request_id) > REQUEST_ID_BYTES_MAX:
-        return _wrong("request_id", f"must be at most {REQUEST_ID_BYTES_MAX} bytes, got {len(request_id)}")
+        return invalid("request_id", f"must be at most {REQUEST_ID_BYTES_MAX} bytes, got {len(request_id)}")
     try:
         is_given = _decode_id(request_id) is not None
     except msgspec.DecodeError:
-        return _wrong("request_id", "must be a string or a number")
+        return invalid("request_id", "must be a string or a number")
     return Envelope(_op_of(envelope.op), request_id if is_given else b"")
 
 
@@ -125,12 +125,12 @@ def unknown_op(message: bytes) -> Refusal:
         return envelope
     allowed = ", ".join(OPS)
     if not envelope.op:
-        return _wrong("op", f"is required, one of {allowed}")
+        return invalid("op", f"is required, one of {allowed}")
     try:
         nearest = nearest_name(_decode_text(envelope.op), OPS)
     except msgspec.DecodeError:
-        return _wrong("op", f"must be a string, one of {allowed}")
-    return _wrong("op", f"must be one of {allowed}" + (f"; did you mean {nearest}?" if nearest else ""))
+        return invalid("op", f"must be a string, one of {allowed}")
+    return invalid("op", f"must be one of {allowed}" + (f"; did you mean {nearest}?" if nearest else ""))
 
 
 def read_publish(message: bytes, settings: Settings) -> Publish | Refusal:
@@ -161,7 +161,7 @@ def read_subscribe(message: bytes, settings: Settings, clock: Clock) -> Subscrib
             name: shared if position == Position() else position for name, position in topics.items()
         }
         if request.topic is not None:
-            return _wrong("topics", "must not be sent together with topic")
+            return excluded("topics", "topic")
     else:
         names = _names(request.topic, topics)
         if isinstance(names, Refusal):
@@ -187,10 +187,9 @@ def read_unsubscribe(message: bytes) -> list[str] | Refusal:
 
 def _names(topic: str | None, topics: str | list[str] | None) -> list[str] | Refusal:
     if (topic is None) == (topics is None):
-        return _wrong(
-            "topics",
-            "is required, unless topic is sent" if topics is None else "must not be sent together with topic",
-        )
+        if topics is None:
+            return invalid("topics", "is required, unless topic is sent")
+        return excluded("topics", "topic")
     if topics is None:
         assert topic is not None
         return [topic]
@@ -201,7 +200,7 @@ def _settle_positions(
     positions: dict[str, Position], shared: Position, topics_max: int, clock: Clock
 ) -> Refusal | None:
     if not positions:
-        return _wrong("topics", "must not be empty")
+        return invalid("topics", "must not be empty")
     if len(positions) > topics_max:
         return too_many_topics(len(positions), topics_max)
     for name, position in positions.items():
@@ -212,8 +211,7 @@ def _settle_positions(
 
 
 def too_many_topics(count: int, topics_max: int) -> Refusal:
-    message = f"topics: must be at most {topics_max} on one connection, got {count}"
-    return Refusal(INVALID_REQUEST, message, {"field": "topics", "max": topics_max})
+    return invalid("topics", f"must be at most {topics_max} on one connection, got {count}", topics_max)
 
 
 def _refuse_nodes(nodes: list[str], message: bytes, settings: Settings) -> Refusal | None:
@@ -222,7 +220,3 @@ def _refuse_nodes(nodes: list[str], message: bytes, settings: Settings) -> Refus
         if refusal is not None:
             return refusal
     return refuse_nul_in("node", nodes) if may_hold_nul(message) else None
-
-
-def _wrong(field: str, rule: str) -> Refusal:
-    return Refusal(INVALID_REQUEST, f"{field}: {rule}", {"field": field})

@@ -18,7 +18,7 @@ from typing import Final
 from wsproto.utilities import generate_accept_token
 
 from shared.contract.api_keys import ApiKey
-from shared.contract.errors import FORBIDDEN, INVALID_REQUEST, SHUTTING_DOWN, UPGRADE_REQUIRED, Refusal
+from shared.contract.errors import FORBIDDEN, UPGRADE_REQUIRED, Refusal, invalid, shutting_down
 from shared.http.head import Fields
 from topicsd.http.http1.timeouts import Connections
 from topicsd.http.websocket.connection import WebSocketConnection
@@ -28,7 +28,6 @@ from topicsd.service.dispatch import Dispatch
 
 VERSION: Final = "13"
 KEY_BYTES: Final = 16
-SHUTDOWN: Final = Refusal(SHUTTING_DOWN, "the server is shutting down", retry_after_ms=1000)
 
 
 class WebSockets:
@@ -53,7 +52,7 @@ class WebSockets:
         self._watching.count_stream(1)
         if self._dispatch.is_draining:
             self._release(key)
-            call.refuse(SHUTDOWN)
+            call.refuse(shutting_down())
         else:
             self._open(call, key)
 
@@ -74,9 +73,9 @@ class WebSockets:
             self._connections,
             handlers.monotonic,
             partial(WsSession, dispatch=self._dispatch, feeds=self._watching.feeds, key=key),
+            on_end=partial(self._release, key),
+            on_lag=self._watching.count_lagging,
         )
-        connection.on_end = partial(self._release, key)
-        connection.on_lag = self._watching.count_lagging
         call.switch_protocol(connection)
 
     def _refuse(self, call: Call, has_key: bool) -> Refusal | None:
@@ -88,23 +87,19 @@ class WebSockets:
         if fields.websocket_version != VERSION:
             return _upgrade_required(f"sec-websocket-version: must be {VERSION}")
         if call.body:
-            return _wrong("content-length", "must be 0: a WebSocket request has no body")
+            return invalid("content-length", "must be 0: a WebSocket request has no body")
         if not _is_nonce(fields.websocket_key):
-            return _wrong("sec-websocket-key", f"must be {KEY_BYTES} bytes in base64")
+            return invalid("sec-websocket-key", f"must be {KEY_BYTES} bytes in base64")
         if not has_key and not _is_same_origin(fields):
             message = "origin: must be this server: another origin needs a key, and the server has no keys"
             return Refusal(FORBIDDEN, message, {"field": "origin"})
         if self._dispatch.is_draining:
-            return SHUTDOWN
+            return shutting_down()
         return None
 
 
 def _upgrade_required(message: str) -> Refusal:
     return Refusal(UPGRADE_REQUIRED, message, {"upgrade": "websocket", "sec_websocket_version": VERSION})
-
-
-def _wrong(field: str, rule: str) -> Refusal:
-    return Refusal(INVALID_REQUEST, f"{field}: {rule}", {"field": field})
 
 
 def _is_nonce(text: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from shared.contract.errors import INVALID_REQUEST, UNSUPPORTED_MEDIA_TYPE, Refusal
+from shared.contract.errors import UNSUPPORTED_MEDIA_TYPE, Refusal, excluded, invalid
 from shared.contract.json_bounds import BACKSLASH, DATA_DEPTH_MAX, is_too_deep, is_utf8, may_hold_nul
 from shared.contract.reader_options import NO_NODES
 from shared.contract.topic_config import NUMBER_MAX, TopicConfigPatch
@@ -167,8 +167,7 @@ def _refuse_deep(records: list[NewRecord]) -> Refusal | None:
 
 
 def _too_deep(field: str) -> Refusal:
-    message = f"{field}: must be nested at most {DATA_DEPTH_MAX} levels deep"
-    return Refusal(INVALID_REQUEST, message, {"field": field, "max": DATA_DEPTH_MAX})
+    return invalid(field, f"must be nested at most {DATA_DEPTH_MAX} levels deep", DATA_DEPTH_MAX)
 
 
 def decode_diff(body: bytes, clock: Clock) -> DiffBody | Refusal:
@@ -223,9 +222,7 @@ def delete_request(
 ) -> DeleteRequest | Refusal:
     if seqs is not None:
         if before_seq is not None or match is not None:
-            return Refusal(
-                INVALID_REQUEST, "seqs: must not be sent with before_seq or match", {"field": "seqs"}
-            )
+            return excluded("seqs", "before_seq or match")
         return DeleteRequest(seqs=seqs)
     if match is None:
         return DeleteRequest(before_seq)
@@ -241,7 +238,7 @@ def decode_cursor(body: bytes) -> CursorBody | Refusal:
         return request
     seq = one_position("", request.from_seq, request.after_seq)
     if seq is None:
-        seq = Refusal(INVALID_REQUEST, "after_seq: is required", {"field": "after_seq"})
+        seq = invalid("after_seq", "is required")
     if isinstance(seq, Refusal):
         return seq
     request.from_seq = seq
@@ -257,8 +254,7 @@ def refuse_node(node: str, bytes_max: int) -> Refusal | None:
     size = len(node) if node.isascii() else len(node.encode())
     if size <= bytes_max:
         return None
-    message = f"node: must be at most {bytes_max} bytes, got {size}"
-    return Refusal(INVALID_REQUEST, message, {"field": "node", "max": bytes_max})
+    return invalid("node", f"must be at most {bytes_max} bytes, got {size}", bytes_max)
 
 
 def _refuse_records(request: AppendRequest, limits: Settings) -> Refusal | None:
@@ -288,7 +284,7 @@ def _refuse_nul(request: AppendRequest) -> Refusal | None:
 
 def refuse_nul_in(field: str, texts: Iterable[str | None] | None) -> Refusal | None:
     if any(text is not None and "\0" in text for text in texts or ()):
-        return Refusal(INVALID_REQUEST, f"{field}: must not contain a NUL character", {"field": field})
+        return invalid(field, "must not contain a NUL character")
     return None
 
 
@@ -305,15 +301,13 @@ def _refuse_meta(records: list[NewRecord], bytes_max: int) -> Refusal | None:
             keys = _meta.decode(record.meta)
         except msgspec.DecodeError:
             if bytes(record.meta) != b"null":
-                return Refusal(INVALID_REQUEST, f"{field}: must be a JSON object", {"field": field})
+                return invalid(field, "must be a JSON object")
             record.meta = NO_META
             continue
         if STAMP_KEY in keys:
-            message = f"{field}: must not have the key {STAMP_KEY}, which routes set"
-            return Refusal(INVALID_REQUEST, message, {"field": field})
+            return invalid(field, f"must not have the key {STAMP_KEY}, which routes set")
         if len(keys) > META_KEYS_MAX:
-            message = f"{field}: must have at most {META_KEYS_MAX} keys, got {len(keys)}"
-            return Refusal(INVALID_REQUEST, message, {"field": field, "max": META_KEYS_MAX})
+            return invalid(field, f"must have at most {META_KEYS_MAX} keys, got {len(keys)}", META_KEYS_MAX)
     return None
 
 
@@ -330,13 +324,12 @@ def resolve_seek(
     if refusal is None and (from_ts is not None) + (last is not None) + has_other_position > 1:
         field = f"{prefix}from_ts" if last is None else f"{prefix}last"
         others = "after_seq, epoch, tail or " + ("from_ts" if last is not None else "last")
-        message = f"{field}: must not be sent with {others}"
-        return Refusal(INVALID_REQUEST, message, {"field": field})
+        return excluded(field, others)
     return refusal or from_ts
 
 
 def refuse_number(field: str, value: int | None) -> Refusal | None:
     if value is not None and not 0 <= value <= NUMBER_MAX:
         bound = f"at least 0, got {value}" if value < 0 else f"at most {NUMBER_MAX}"
-        return Refusal(INVALID_REQUEST, f"{field}: must be {bound}", {"field": field})
+        return invalid(field, f"must be {bound}")
     return None

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from shared.contract.errors import BATCH_TOO_LARGE, INVALID_REQUEST, Refusal
+from shared.contract.errors import Refusal, invalid, too_many
 from shared.settings.settings import Settings
 from topicsd.engine.requests import AppendRequest
 from topicsd.engine.write.keyed_write import KEY_CHARACTERS_MAX
@@ -81,8 +81,7 @@ def check_large_append(body: bytes, kind: JsonBody[AppendRequest], limits: Setti
     try:
         request = _raw_append.decode(body)
     except _TooManyRecords:
-        message = f"records: must have at most {records_max} entries"
-        return Refusal(BATCH_TOO_LARGE, message, {"field": "records", "max": records_max})
+        return too_many("records", records_max)
     except (msgspec.DecodeError, RecursionError) as error:
         return kind.explain(body, error)
     return _refuse_long(request, limits) or kind.refuse_rest(
@@ -122,5 +121,4 @@ def _refuse_long(request: _RawAppend, limits: Settings) -> Refusal | None:
 
 
 def _too_long(field: str, bound: int, unit: str) -> Refusal:
-    message = f"{field}: must be at most {bound} {unit}"
-    return Refusal(INVALID_REQUEST, message, {"field": field, "max": bound})
+    return invalid(field, f"must be at most {bound} {unit}", bound)

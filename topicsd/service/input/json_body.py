@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from shared.contract.errors import INVALID_REQUEST, Refusal
+from shared.contract.errors import INVALID_REQUEST, Refusal, invalid
 from shared.contract.json_bounds import is_utf8
 from shared.text.message import size_text
 from topicsd.service.input.json_errors import explain
@@ -99,8 +99,8 @@ class JsonBody(Generic[T]):
         sizes = {name: len(getattr(raw, name)) for name in self._names}
         for field, size in sizes.items():
             if size > FIELD_BYTES_MAX:
-                message = f"{field}: must be at most {size_text(FIELD_BYTES_MAX)}, got {size_text(size)}"
-                return Refusal(INVALID_REQUEST, message, {"field": field, "max": FIELD_BYTES_MAX})
+                rule = f"must be at most {size_text(FIELD_BYTES_MAX)}, got {size_text(size)}"
+                return invalid(field, rule, FIELD_BYTES_MAX)
         return self.refuse_rest(body, sum(sizes.values()), CONTROL_BODY_BYTES)
 
 

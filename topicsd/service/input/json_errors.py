@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import inspect
 
-from shared.contract.errors import INVALID_REQUEST, Refusal
+from shared.contract.errors import INVALID_REQUEST, Refusal, invalid
 from shared.contract.json_bounds import DATA_DEPTH_MAX
 from shared.text.nearest_name import nearest_name
 from shared.text.unknown_name import unknown_name
@@ -76,7 +76,7 @@ def explain(error: Exception, kind: Any, body: bytes, example: str, hints: Mappi
         return _unknown(_join_path([location, match[1]]), match[1], expected, kind, hints)
     if (match := _MISSING.fullmatch(text)) is not None:
         field = _join_path([location, match[1]])
-        return _wrong(field, "is required" if location else f"is required, as in {example}")
+        return invalid(field, "is required" if location else f"is required, as in {example}")
     got = ""
     if (match := _CHOICE.fullmatch(text)) is not None:
         got = f'"{shorten(match[1])}"'
@@ -85,7 +85,7 @@ def explain(error: Exception, kind: Any, body: bytes, example: str, hints: Mappi
     rule = f"must be {_allowed_values(match, expected, steps)}, got {got or 'a number out of range'}"
     if not location:
         return Refusal(INVALID_REQUEST, f"the body must be a JSON object such as {example}, got {got}")
-    return _wrong(location, rule)
+    return invalid(location, rule)
 
 
 def shorten(text: str) -> str:
@@ -95,10 +95,6 @@ def shorten(text: str) -> str:
     True
     """
     return text if len(text) <= SHOWN_CHARACTERS_MAX else f"{text[:SHOWN_CHARACTERS_MAX]}..."
-
-
-def _wrong(field: str, rule: str) -> Refusal:
-    return Refusal(INVALID_REQUEST, f"{field}: {rule}", {"field": field})
 
 
 def _malformed(text: str, body: bytes) -> str:
@@ -117,13 +113,13 @@ def _unknown(field: str, name: str, expected: Any, kind: Any, hints: Mapping[str
     field = shorten(field)
     if not names:
         # The key contains path characters, so the path leads to no struct.
-        return _wrong(field, "unknown field")
+        return invalid(field, "unknown field")
     root_names = _field_names(inspect.type_info(kind))
     if name in hints and names == root_names:
-        return _wrong(field, f"unknown field; {hints[name]}")
+        return invalid(field, f"unknown field; {hints[name]}")
     if name in root_names and nearest_name(name, names) is None:
-        return _wrong(field, "unknown field here; it belongs at the top level of the body")
-    return _wrong(field, unknown_name("field", name, names))
+        return invalid(field, "unknown field here; it belongs at the top level of the body")
+    return invalid(field, unknown_name("field", name, names))
 
 
 def _allowed_values(match: re.Match[str] | None, expected: Any, steps: list[str]) -> str:

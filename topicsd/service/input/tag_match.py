@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shared.contract.errors import INVALID_REQUEST, Refusal
+from shared.contract.errors import Refusal, invalid
 from shared.text.message import quoted
 
 
@@ -22,16 +22,16 @@ def parse_match(field: str, match: str | list[str]) -> TagMatch | Refusal:
     if isinstance(match, str):
         if match.endswith("*"):
             # Taken literally it would match nothing, which looks like success.
-            message = (
-                f'{field}: must not end with *; send ["tag","Glob",{quoted(match)}] for a prefix'
+            rule = (
+                f'must not end with *; send ["tag","Glob",{quoted(match)}] for a prefix'
                 f' or ["tag","Eq",{quoted(match)}] for this tag'
             )
-            return Refusal(INVALID_REQUEST, message, {"field": field})
+            return invalid(field, rule)
         return TagMatch(match, is_prefix=False)
     if len(match) == 3 and match[0] == "tag":
         if match[1] == "Eq":
             return TagMatch(match[2], is_prefix=False)
         if match[1] == "Glob" and match[2].endswith("*") and "*" not in match[2][:-1]:
             return TagMatch(match[2][:-1], is_prefix=True)
-    message = f'{field}: must be a tag, ["tag","Eq","new.1"] or ["tag","Glob","new.*"] with one * at its end'
-    return Refusal(INVALID_REQUEST, message, {"field": field})
+    rule = 'must be a tag, ["tag","Eq","new.1"] or ["tag","Glob","new.*"] with one * at its end'
+    return invalid(field, rule)

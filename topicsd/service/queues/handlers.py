@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from shared.contract.errors import INVALID_REQUEST, Refusal
+from shared.contract.query import query_number
 from shared.settings.settings import Settings
 from topicsd.engine.queue.claim import claim
 from topicsd.engine.queue.explain import explain
@@ -14,7 +15,6 @@ from topicsd.engine.requests import ClaimAnswer, SettleAnswer, SettleRequest
 from topicsd.engine.state import ShardState
 from topicsd.service.call import Call, Performance, reply_of
 from topicsd.service.input.clamped import clamped_lease, clamped_to, member
-from topicsd.service.input.query import query_number
 from topicsd.service.queues.bodies import decode_ack, decode_claim, decode_extend, decode_nack
 from topicsd.service.render import encode
 

@@ -9,16 +9,15 @@ from typing import Final
 from shared.contract.api_keys import READ, WRITE, ApiKey, ApiKeys
 from shared.contract.errors import INVALID_REQUEST, NOT_ACCEPTABLE, Refusal
 from shared.contract.names import refuse_topic_name
+from shared.contract.query import query_number, query_text
 from shared.runtime.disk_thread import Loop
 from shared.settings.settings import Settings
-from shared.text.message import quoted
 from shared.text.units import number_in
 from topicsd.engine.queue.claim import queue_of
 from topicsd.engine.requests import ClaimRequest
 from topicsd.engine.state import ShardState
 from topicsd.service.call import Call
 from topicsd.service.input.clamped import clamped_lease, clamped_to
-from topicsd.service.input.query import query_text
 from topicsd.service.queues.bodies import claim_request
 from topicsd.service.render import encode
 from topicsd.service.shards.stream_permits import StreamPermits
@@ -65,7 +64,7 @@ class WorkOpener:
             return queue
         if not accepts_events(call.fields.accept):
             return Refusal(NOT_ACCEPTABLE, "accept: must allow text/event-stream")
-        count, text = _number(call.query, "max", 1), query_text(call.query, "lease_ms")
+        count, text = query_number(call.query, "max"), query_text(call.query, "lease_ms")
         lease = None if text is None else number_in(text)
         if isinstance(count, Refusal):
             return count
@@ -109,16 +108,5 @@ class WorkOpener:
 
 
 def _clamped_max(query: str, used: int) -> dict[str, int]:
-    given = _number(query, "max", None)
+    given = query_number(query, "max")
     return clamped_to(max=(given, used)) if isinstance(given, int) else {}
-
-
-def _number(query: str, name: str, default: int | None) -> int | Refusal | None:
-    text = query_text(query, name)
-    if text is None:
-        return default
-    if not (text.isascii() and text.isdigit() and len(text) <= 18):
-        return Refusal(
-            INVALID_REQUEST, f"{name}: must be an integer of at least 0, got {quoted(text)}", {"field": name}
-        )
-    return int(text)

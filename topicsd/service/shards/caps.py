@@ -19,8 +19,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from shared.contract.errors import NOT_READY, THROTTLED, Refusal
-from shared.ipc.link import SUPERVISOR, LinkKind, LinkPool
+from shared.contract.errors import Refusal, cannot_check, limit_reached
+from shared.ipc.link import SUPERVISOR, LinkPool
+from shared.ipc.link_kind import LinkKind
 from shared.runtime.unexpected_error import refuse_unexpected_error
 from shared.text.message import size_text
 from topicsd.engine.requests import AppendAnswer, AppendRequest, Reply
@@ -34,7 +35,6 @@ logger = logging.getLogger("topicsd.http")
 
 # Creations are synced, so a shard creates about a tenth of this between two heartbeats.
 UNSEEN_TOPICS_MAX: Final = 10_000
-RETRY_AFTER_MS: Final = 1000
 # Approximate bytes of a record in the log besides its data.
 FRAME_BYTES: Final = 64
 
@@ -139,17 +139,9 @@ class Caps:
 
     def _refusal(self, answer: bytes | None) -> Refusal:
         if answer == FULL:
-            bound = self._topics_max
-            detail: dict[str, object] = {"limit": "max_topics", "max": bound}
-            return Refusal(
-                THROTTLED,
-                f"there are {bound} topics, the most that TOPICS_MAX_TOPICS allows",
-                detail,
-                RETRY_AFTER_MS,
-            )
+            return limit_reached("max_topics", self._topics_max, f"there are {self._topics_max} topics")
         cause = "a shard is not ready" if answer else "the supervisor does not answer"
-        message = f"cannot check max_topics: {cause}, retry after 1 s"
-        return Refusal(NOT_READY, message, retry_after_ms=RETRY_AFTER_MS)
+        return cannot_check("max_topics", cause)
 
     # -- bytes ---------------------------------------------------------------------------------------------
 
@@ -158,9 +150,7 @@ class Caps:
         own = self._state.totals.live_bytes + self._pending_bytes
         total = own if self._peers is None else own + self._peers.bytes_elsewhere()
         if total >= self.bytes_max and not self._is_known(name, request):
-            detail: dict[str, object] = {"limit": "max_total_bytes", "max": self.bytes_max}
-            message = f"all topics hold {size_text(total)}; TOPICS_MAX_TOTAL_BYTES is {self.bytes_max}"
-            return Refusal(THROTTLED, message, detail, RETRY_AFTER_MS)
+            return limit_reached("max_total_bytes", self.bytes_max, f"all topics hold {size_text(total)}")
         self._pending_bytes += size
         self.publish()
         return None

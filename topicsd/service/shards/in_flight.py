@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from shared.contract.api_keys import KEY_PLACES, ApiKey
-from shared.contract.errors import THROTTLED, Refusal
+from shared.contract.errors import Refusal, limit_reached
 
 
 class InFlight:
@@ -32,9 +32,8 @@ class InFlight:
         for counts in self._others:
             count += counts[place]
         if count >= self.bound:
-            message = f"this key has {count} requests in flight; TOPICS_MAX_INFLIGHT_PER_KEY is {self.bound}"
-            detail: dict[str, object] = {"limit": "max_inflight_per_key", "max": self.bound}
-            return Refusal(THROTTLED, message, detail, retry_after_ms=1000)
+            usage = f"this key has {count} requests in flight"
+            return limit_reached("max_inflight_per_key", self.bound, usage)
         self._own[place] += 1
         return partial(self._leave, place)
 

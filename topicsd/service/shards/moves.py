@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import logging
 
+from shared.contract.errors import in_doubt, no_answer
 from shared.contract.names import topic_id
-from shared.ipc.link import NEVER_SENT, LinkKind, LinkPool, LinkRequest
+from shared.ipc.link import NEVER_SENT, LinkPool, LinkRequest
+from shared.ipc.link_kind import LinkKind
 from shared.ipc.placement import shard_of
 from shared.runtime.unexpected_error import refuse_unexpected_error
 from topicsd.engine.state import ShardState
@@ -24,7 +26,6 @@ from topicsd.engine.transfer.move import (
 )
 from topicsd.service.shards.caps import Caps
 from topicsd.service.shards.peers import Peers
-from topicsd.service.shards.remote_call import in_doubt, unavailable
 
 logger = logging.getLogger("topicsd.http")
 
@@ -61,9 +62,9 @@ class Moves:
 
         def on_answer(answer: bytes | None) -> None:
             if answer is None:
-                reply(in_doubt("move", owner, is_keyed=False))
+                reply(in_doubt(owner))
             elif answer == NEVER_SENT:
-                reply(unavailable(owner))
+                reply(no_answer(owner))
             else:
                 reply(decode_move_answer(answer))
 

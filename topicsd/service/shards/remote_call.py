@@ -20,9 +20,10 @@ from typing import Any, Final
 import msgspec
 
 from shared.contract.api_keys import ApiKey
-from shared.contract.errors import IN_DOUBT, NOT_READY, Refusal
+from shared.contract.errors import Refusal, in_doubt, no_answer
 from shared.http.answer import CLOSE
-from shared.ipc.link import LARGE_PAYLOAD_BYTES, NEVER_SENT, SUPERVISOR, LinkKind, LinkPool
+from shared.ipc.link import LARGE_PAYLOAD_BYTES, NEVER_SENT, SUPERVISOR, LinkPool
+from shared.ipc.link_kind import LinkKind
 from shared.ipc.remote_request import RemoteRequest, decode_answer, encode_remote_request
 from shared.runtime.body_memory import SharedBody
 from shared.runtime.disk_thread import Loop
@@ -33,7 +34,6 @@ from topicsd.service.shards.peers import Peers
 RETRY_SECONDS: Final = 0.1
 # Longer than the time after which a hanging worker is killed, plus its restart.
 RETRY_SECONDS_MAX: Final = 20.0
-RETRY_AFTER_MS: Final = 1000
 
 # A claim is no write here: a lost answer leaves its effect unknown, but its leases expire by themselves.
 WRITES: Final = frozenset(
@@ -147,7 +147,7 @@ class RemoteCall(msgspec.Struct, eq=False):
                 call.is_last, fields = True, fields.removesuffix(CLOSE)
             call.send_parts([body], len(body), status, fields)
         elif (answer == NEVER_SENT and self.first_sent < 0) or self.request.operation not in WRITES:
-            call.refuse(unavailable(self.owner))
+            call.refuse(no_answer(self.owner))
         elif self._is_keyed():
             self._retry_later()
         else:
@@ -197,26 +197,11 @@ class RemoteCall(msgspec.Struct, eq=False):
     # -- refusals ------------------------------------------------------------------------------------------
 
     def _in_doubt(self) -> Refusal:
-        return in_doubt(self.request.operation, self.owner, self._is_keyed())
+        return in_doubt(self.owner, retry_advice(self.request.operation, self._is_keyed()))
 
 
-def unavailable(owner: int | None) -> Refusal:
-    message = f"{_owner_name(owner)} does not answer"
-    return Refusal(NOT_READY, message, _shard_detail(owner), RETRY_AFTER_MS)
-
-
-def in_doubt(operation: str, owner: int | None, is_keyed: bool) -> Refusal:
-    message = f"{_owner_name(owner)} stopped before it answered: the change may or may not have been made"
+def retry_advice(operation: str, is_keyed: bool) -> str:
+    """Return how a client retries a change that is in doubt; empty when nothing makes it safe."""
     if is_keyed:
-        message += "; retry with the same idempotency key"
-    elif operation in APPENDS:
-        message += "; send an idempotency key to make retries safe"
-    return Refusal(IN_DOUBT, message, _shard_detail(owner), RETRY_AFTER_MS)
-
-
-def _owner_name(owner: int | None) -> str:
-    return "the supervisor" if owner is None else f"shard {owner}"
-
-
-def _shard_detail(owner: int | None) -> dict[str, object] | None:
-    return None if owner is None else {"shard": owner}
+        return "; retry with the same idempotency key"
+    return "; send an idempotency key to make retries safe" if operation in APPENDS else ""

@@ -11,13 +11,13 @@ from typing import Final
 
 import msgspec
 
-from shared.contract.errors import NOT_READY, THROTTLED, Refusal
-from shared.ipc.link import SUPERVISOR, LinkKind, LinkPool
+from shared.contract.errors import Refusal, cannot_check, limit_reached
+from shared.ipc.link import SUPERVISOR, LinkPool
+from shared.ipc.link_kind import LinkKind
 from shared.ipc.stream_count import StreamCount
 from shared.settings.settings import Settings
 from topicsd.service.shards.peers import Peers
 
-RETRY_AFTER_MS: Final = 1000
 _HERE: Final = 0
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -41,7 +41,10 @@ class StreamPermits:
             return
 
         def on_answer(answer: bytes | None) -> None:
-            reply(self._refusal(_decode_limit(answer)) if answer else _cannot_count())
+            if answer:
+                reply(self._refusal(_decode_limit(answer)))
+            else:
+                reply(cannot_check("max_sse_connections", "the supervisor does not answer"))
 
         self._links.call(SUPERVISOR, LinkKind.ENTER_STREAM, _encode([self._pid, key_id]), on_answer)
 
@@ -55,18 +58,7 @@ class StreamPermits:
         if not limit:
             return None
         bound = self._count.bounds[limit]
-        detail: dict[str, object] = {"limit": limit, "max": bound}
-        return Refusal(
-            THROTTLED,
-            f"{bound} streams are open, the most that TOPICS_{limit.upper()} allows",
-            detail,
-            RETRY_AFTER_MS,
-        )
-
-
-def _cannot_count() -> Refusal:
-    message = "cannot check max_sse_connections: the supervisor does not answer, retry after 1 s"
-    return Refusal(NOT_READY, message, retry_after_ms=RETRY_AFTER_MS)
+        return limit_reached(limit, bound, f"{bound} streams are open")
 
 
 def _ignore_answer(answer: bytes | None) -> None:

@@ -12,16 +12,17 @@ from typing import Final
 
 from shared.contract.api_keys import ApiKey
 from shared.contract.errors import NOT_READY, THROTTLED, Refusal
+from shared.contract.query import query_boolean
 from shared.contract.watch_id import WatchIds
 from shared.contract.watch_request import WatchRequest, decode_watch_request, encode_watch_request
-from shared.ipc.link import SUPERVISOR, LinkKind, LinkPool, LinkRequest
+from shared.ipc.link import SUPERVISOR, LinkPool, LinkRequest
+from shared.ipc.link_kind import LinkKind
 from shared.ipc.remote_request import decode_answer, encode_answer
 from shared.runtime.clock import Clock
 from shared.settings.settings import Settings
 from topicsd.service.call import Call
 from topicsd.service.input.bodies import refuse_media_type
 from topicsd.service.input.clamped import member
-from topicsd.service.input.query import query_boolean
 from topicsd.service.render import encode, render_refusal
 from topicsd.service.shards.peers import Peers
 from topicsd.service.watch.body import decode_watch

@@ -8,7 +8,8 @@ from typing import Final
 from shared.contract.api_keys import READ, ApiKeys
 from shared.contract.errors import Refusal
 from shared.contract.watch_id import WatchIds
-from shared.ipc.link import LinkKind, LinkPool, LinkRequest
+from shared.ipc.link import LinkPool, LinkRequest
+from shared.ipc.link_kind import LinkKind
 from shared.runtime.disk_thread import Loop
 from shared.settings.settings import Settings
 from topicsd.engine.routes.route import SourcePosition

@@ -18,7 +18,7 @@ from shared.contract.names import topic_id
 from shared.contract.seek import Seek
 from shared.contract.watch_id import SESSION_BYTES
 from shared.contract.watch_request import WatchRequest
-from shared.ipc.link import LinkKind
+from shared.ipc.link_kind import LinkKind
 from shared.ipc.placement import shard_of
 from topicsd.engine.state import ShardState
 from topicsd.stream.remote_feed import RemoteShards

@@ -100,7 +100,7 @@ def test_too_many_records_are_refused_with_field_and_bound() -> None:
     assert one.append("t", 1, 2, 3).last_seq == 4
     refusal = one.refused_append("t", 1, 2, 3, 4)
     assert (refusal.code, refusal.detail) == ("batch_too_large", {"field": "records", "max": 3})
-    assert refusal.message == "records: must be at most 3 in one write, got 4"
+    assert refusal.message == "records: must have at most 3 entries, got 4"
 
 
 def test_a_write_without_records_is_refused() -> None:

@@ -54,14 +54,15 @@ class Stage:
         self.session = Listener()
         self.wire = RecordingTransport()
         self.ends = 0
-        self.connection = WebSocketConnection(
-            b"head", 1 << 16, self, self.clock.monotonic, lambda _: self.session
-        )
-        self.connection.on_end = self.end
         self.lagging = 0
-        self.connection.on_lag = self.lag
+        self.connection = self.new_connection()
         self.connection.connection_made(self.wire)
         assert self.wire.take() == b"head"
+
+    def new_connection(self) -> WebSocketConnection:
+        return WebSocketConnection(
+            b"head", 1 << 16, self, self.clock.monotonic, lambda _: self.session, self.end, self.lag
+        )
 
     def opened(self, connection: Connection) -> None:
         self.connections.add(connection)
@@ -144,9 +145,7 @@ def test_a_connection_ends_once_whichever_side_ends_it() -> None:
 
 def test_a_connection_lost_before_it_began_ends_too() -> None:
     stage = Stage()
-    connection = WebSocketConnection(b"head", 1 << 16, stage, stage.clock.monotonic, lambda _: stage.session)
-    connection.on_end = stage.end
-    connection.connection_lost(None)
+    stage.new_connection().connection_lost(None)
     assert stage.ends == 1
 
 

@@ -13,6 +13,7 @@ import pytest
 from router.control.control import METRICS_TYPE, ControlEndpoints, parse_list_query, wants_json
 from router.control.metrics_table import ConnectionCounts
 from router.control.topic_list import ListPage, ListQuery, cursor_after
+from shared.contract.endpoints import Match, refuse_parameters, resolve
 from shared.contract.errors import Refusal
 from shared.ipc.board import Board, WorkerState
 from shared.runtime.histogram import Histogram
@@ -445,7 +446,10 @@ def test_an_invalid_query_is_refused_with_its_field(ask: Stage, query: str, fiel
 
 
 def test_a_query_that_is_not_utf8_is_refused() -> None:
-    assert isinstance(parse_list_query("prefix=%ff"), Refusal)
+    match = resolve("GET", "/v0/topics")
+    assert isinstance(match, Match)
+    assert refuse_parameters(match.endpoint, "prefix=%c3%a4") is None
+    assert isinstance(refuse_parameters(match.endpoint, "prefix=%ff"), Refusal)
 
 
 @pytest.mark.parametrize(

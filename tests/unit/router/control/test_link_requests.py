@@ -24,7 +24,8 @@ from shared.contract.route_rule import RouteRule, TopicDeletion, decode_names, e
 from shared.contract.watch_request import WatchRequest, encode_watch_request
 from shared.http.answer import CLOSE
 from shared.ipc.board import Board, WorkerState
-from shared.ipc.link import NEVER_SENT, SUPERVISOR, LinkKind, LinkPool, serve_links
+from shared.ipc.link import NEVER_SENT, SUPERVISOR, LinkPool, serve_links
+from shared.ipc.link_kind import LinkKind
 from shared.ipc.remote_request import decode_answer
 from shared.ipc.stream_count import StreamCount
 from tests.harness.whole_server import name_on
@@ -131,6 +132,14 @@ def test_an_error_is_an_answer() -> None:
         assert (status, json.loads(body)["error"]["code"]) == (500, "internal")
 
     run(play)
+
+
+def test_a_request_of_an_unknown_kind_is_answered_as_never_sent(caplog: pytest.LogCaptureFixture) -> None:
+    async def play(link: SupervisorLink, instance: str) -> None:
+        assert await ask(instance, LinkKind.LIST_TOPICS, b"") == NEVER_SENT
+
+    run(play)
+    assert "unknown kind  kind=2" in caplog.text
 
 
 def test_a_shard_is_asked_for_its_topics() -> None:

@@ -25,7 +25,7 @@ from shared.contract.route_rule import (
 )
 from shared.http.answer import refusal_body
 from shared.ipc.board import Board, WorkerState
-from shared.ipc.link import LinkKind
+from shared.ipc.link_kind import LinkKind
 from shared.ipc.placement import shard_of
 from shared.ipc.remote_request import decode_remote_request, encode_answer
 from tests.harness.manual_clock import ManualClock

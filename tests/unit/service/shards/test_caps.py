@@ -11,14 +11,14 @@ import pytest
 from shared.contract.api_keys import ApiKey, parse_keys
 from shared.contract.route_rule import encode_route_message
 from shared.ipc.board import WorkerState
-from shared.ipc.link import NEVER_SENT, SUPERVISOR, LinkKind
+from shared.ipc.link import NEVER_SENT, SUPERVISOR
+from shared.ipc.link_kind import LinkKind
 from tests.harness.one_connection import HOME, SHARDS, OneConnection, append, look, request
 from tests.harness.small_board import SmallBoard
 from topicsd.http.http1.connection import Http1Connection
 from topicsd.http.http1.head_cache import HeadCache
 from topicsd.service.dispatch import Dispatch
-from topicsd.service.handlers import Handlers
-from topicsd.service.shards.caps import FULL, GRANTED, UNSEEN_TOPICS_MAX, Caps
+from topicsd.service.shards.caps import FULL, GRANTED, UNSEEN_TOPICS_MAX
 from topicsd.service.shards.peers import Peers
 
 BODY = b'{"records":[{"data":1}]}'
@@ -32,9 +32,7 @@ class Capped(OneConnection):
         self.small = small or SmallBoard(SHARDS, self.one.clock)
         self.small.__enter__()
         peers = Peers(self.small.board, self.one.clock, 0)
-        caps = Caps(self.one.shard.state, 0, peers, self.links)
-        handlers = Handlers(self.one.shard, self.one.settings, self.one.loop, caps)
-        self.dispatch = Dispatch(handlers, parse_keys(keys), self.links, 0, SHARDS, peers)
+        self.dispatch = Dispatch(self.one.shard, parse_keys(keys), self.links, 0, SHARDS, peers=peers)
         self.connection = Http1Connection(self.dispatch, HeadCache(self.dispatch), self)
         self.connection.connection_made(self.wire)
 

@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable
 
 import uvloop
 
-from shared.ipc.link import LinkKind, LinkPool, LinkRequest, LinkServer, serve_links
+from shared.ipc.link import LinkPool, LinkRequest, LinkServer, serve_links
+from shared.ipc.link_kind import LinkKind
 from tests.harness.feed_shards import FakeStream
 from topicsd.service.shards.link_stream import IN_FLIGHT_BYTES_MAX, LinkStream, StreamRelay
 

@@ -8,7 +8,8 @@ import pytest
 
 from shared.contract.errors import IN_DOUBT, INTERNAL, INVALID_REQUEST, NOT_A_QUEUE, NOT_READY, Refusal
 from shared.ipc.board import WorkerState
-from shared.ipc.link import NEVER_SENT, Link, LinkKind, LinkRequest
+from shared.ipc.link import NEVER_SENT, Link, LinkRequest
+from shared.ipc.link_kind import LinkKind
 from tests.harness.one_connection import AWAY, HOME, SHARDS, ManualLinks
 from tests.harness.one_shard import OneShard
 from tests.harness.small_board import SmallBoard

@@ -10,7 +10,8 @@ import pytest
 from shared.contract.errors import INTERNAL
 from shared.http.answer import CLOSE
 from shared.ipc import remote_request
-from shared.ipc.link import HEADER, LARGE_PAYLOAD_BYTES, NEVER_SENT, Done, Link, LinkKind
+from shared.ipc.link import HEADER, LARGE_PAYLOAD_BYTES, NEVER_SENT, Done, Link
+from shared.ipc.link_kind import LinkKind
 from shared.ipc.remote_request import RemoteRequest, decode_answer, decode_remote_request, encode_answer
 from shared.runtime.body_memory import SHARED_BYTES_MIN, SharedBody
 from tests.harness.one_connection import AWAY, HOME, OneConnection, append, diff, look, request

@@ -13,7 +13,8 @@ from shared.contract.reader_options import ReaderOptions
 from shared.contract.watch_request import WatchRequest, encode_watch_request
 from shared.http.head import NO_FIELDS, Fields
 from shared.ipc.board import WorkerState
-from shared.ipc.link import NEVER_SENT, SUPERVISOR, LinkKind
+from shared.ipc.link import NEVER_SENT, SUPERVISOR
+from shared.ipc.link_kind import LinkKind
 from shared.ipc.remote_request import decode_answer, encode_answer
 from tests.harness.one_connection import AWAY, HOME, append, request
 from tests.unit.service.shards.test_caps import Capped

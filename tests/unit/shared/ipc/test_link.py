@@ -19,13 +19,13 @@ from shared.ipc.link import (
     NEVER_SENT,
     PAYLOAD_BYTES_MAX,
     Link,
-    LinkKind,
     LinkPool,
     LinkRequest,
     Serve,
     address_of,
     serve_links,
 )
+from shared.ipc.link_kind import LinkKind
 from shared.runtime.body_memory import SHARED_BYTES_MIN, BodyBuffer, SharedBody
 from tests.harness.recording_transport import RecordingTransport
 
