@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from router.control.reserved_count import ReservedCount
-from shared.contract.errors import NOT_READY, THROTTLED, Refusal
+from shared.contract.errors import NOT_READY, Refusal
 from shared.contract.names import topic_id
+from shared.ipc.exact_counts import ReservedCount, limit_reached
 from shared.ipc.placement import shard_of
 
 RETRY_AFTER_MS: Final = 1000
@@ -44,13 +44,7 @@ class WatchHome:
             message = "watch sessions cannot be counted now: a shard is not ready; retry after 1 s"
             return Refusal(NOT_READY, message, retry_after_ms=RETRY_AFTER_MS)
         bound = self.sessions.bound
-        detail: dict[str, object] = {"limit": "max_watch_sessions", "max": bound}
-        return Refusal(
-            THROTTLED,
-            f"there are {bound} watch sessions, the most that TOPICS_MAX_WATCH_SESSIONS allows",
-            detail,
-            RETRY_AFTER_MS,
-        )
+        return limit_reached(f"there are {bound} watch sessions", "max_watch_sessions", bound)
 
     def unreachable(self, home: int) -> Refusal:
         message = f"shard {home} does not answer"

@@ -29,7 +29,7 @@ from topicsd.service.queues.dead_letters import DeadLetters
 from topicsd.service.queues.redrive import Redrives
 from topicsd.service.queues.work import WorkOpener
 from topicsd.service.routes import RouteRules
-from topicsd.service.shards.in_flight import InFlight
+from topicsd.service.shards.limits import InFlight
 from topicsd.service.shards.link_stream import LinkStream
 from topicsd.service.shards.peers import Peers
 from topicsd.service.shards.remote_call import STREAMS, RemoteCaller, in_doubt
@@ -70,7 +70,9 @@ class Dispatch:
         self._peers = peers
         self._connection_sender = connection_sender
         settings = handlers.settings
-        self.streams = Streams(handlers.shard, settings, handlers.loop, links, shard, shard_count, peers)
+        self.streams = Streams(
+            handlers.shard, settings, handlers.loop, links, shard, shard_count, peers, keys
+        )
         state, streams = handlers.shard.state, self.streams
         diff = Diff(state, settings, handlers.loop, handlers.counts, streams.feeds)
         handlers.add("diff", diff.start)

@@ -37,7 +37,7 @@ from topicsd.service.call import Call
 from topicsd.service.dispatch import Dispatch
 from topicsd.service.handlers import Handlers
 from topicsd.service.routes import ROUTE_REQUESTS
-from topicsd.service.shards.caps import Caps
+from topicsd.service.shards.limits import Caps
 from topicsd.service.shards.peers import Peers
 from topicsd.service.topic_list import list_topics
 from topicsd.service.watch.streams import STREAM_REQUESTS

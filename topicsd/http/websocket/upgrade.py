@@ -18,17 +18,16 @@ from typing import Final
 from wsproto.utilities import generate_accept_token
 
 from shared.contract.api_keys import ApiKey
-from shared.contract.errors import FORBIDDEN, INVALID_REQUEST, SHUTTING_DOWN, UPGRADE_REQUIRED, Refusal
+from shared.contract.errors import FORBIDDEN, INVALID_REQUEST, UPGRADE_REQUIRED, Refusal
 from shared.http.head import Fields
 from topicsd.http.http1.timeouts import Connections
 from topicsd.http.websocket.connection import WebSocketConnection
 from topicsd.http.websocket.session import WsSession
-from topicsd.service.call import Call, HttpCall
+from topicsd.service.call import STOPPING, Call, HttpCall
 from topicsd.service.dispatch import Dispatch
 
 VERSION: Final = "13"
 KEY_BYTES: Final = 16
-SHUTDOWN: Final = Refusal(SHUTTING_DOWN, "the server is shutting down", retry_after_ms=1000)
 
 
 class WebSockets:
@@ -43,7 +42,7 @@ class WebSockets:
             call.refuse(refusal)
             return
         assert isinstance(call, HttpCall)
-        self._watching.permits.enter("" if key is None else key.id, partial(self._on_permit, call, key))
+        self._watching.permits.enter("" if key is None else key.id, call, partial(self._on_permit, call, key))
 
     def _on_permit(self, call: HttpCall, key: ApiKey | None, refusal: Refusal | None) -> None:
         """Open the WebSocket, once the stream is permitted and counted."""
@@ -53,7 +52,7 @@ class WebSockets:
         self._watching.count_stream(1)
         if self._dispatch.is_draining:
             self._release(key)
-            call.refuse(SHUTDOWN)
+            call.refuse(STOPPING)
         else:
             self._open(call, key)
 
@@ -95,7 +94,7 @@ class WebSockets:
             message = "origin: must be this server: another origin needs a key, and the server has no keys"
             return Refusal(FORBIDDEN, message, {"field": "origin"})
         if self._dispatch.is_draining:
-            return SHUTDOWN
+            return STOPPING
         return None
 
 

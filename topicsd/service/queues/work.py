@@ -16,14 +16,14 @@ from shared.text.units import number_in
 from topicsd.engine.queue.claim import queue_of
 from topicsd.engine.requests import ClaimRequest
 from topicsd.engine.state import ShardState
-from topicsd.service.call import Call
+from topicsd.service.call import STOPPING, Call
 from topicsd.service.input.clamped import clamped_lease, clamped_to
 from topicsd.service.input.query import query_text
 from topicsd.service.queues.bodies import claim_request
 from topicsd.service.render import encode
-from topicsd.service.shards.stream_permits import StreamPermits
-from topicsd.service.watch.open import STOPPING, accepts_events
-from topicsd.stream.sessions.open import FIELDS
+from topicsd.service.shards.limits import StreamPermits
+from topicsd.service.watch.open import accepts_events
+from topicsd.stream.event_stream import FIELDS
 from topicsd.stream.work_stream import WorkStreams
 
 READ_AND_WRITE: Final = frozenset({READ, WRITE})
@@ -54,7 +54,7 @@ class WorkOpener:
             call.send_parts([], 0, 200, FIELDS)
         else:
             key_id = "" if key is None else key.id
-            self._permits.enter(key_id, partial(self._on_permit, call, request, key_id))
+            self._permits.enter(key_id, call, partial(self._on_permit, call, request, key_id))
 
     def _request(self, call: Call) -> ClaimRequest | Refusal:
         refusal = refuse_topic_name(call.name)

@@ -1,0 +1,147 @@
+"""Counts over all shards, exact enough that a cap on them is never exceeded, and the refusal at the cap.
+
+The supervisor counts. A worker makes an object only after a grant, so that objects which are being made
+count too. The objects differ in what happens to them when the worker dies:
+
+Topics and watch sessions survive it (`ReservedCount`). A worker publishes its count on the board. That count
+is up to date whenever the worker asks or has received an answer. The grants that are not in the count yet are
+those that the worker has not seen: granted here, minus its `grants`, which it stores after the count.
+
+T1  A shard that is down keeps its last count. The count of a shard that has not been ready since this process
+    began is unknown, and nothing is granted until the shard is ready or refuses to start.
+T2  Grants that a worker did not use before it died are returned when the shard is ready again.
+
+Streams end with it (`StreamCount`). Each stream is assigned to a holder, the process that serves it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Container
+from typing import Final, NamedTuple
+
+from shared.contract.errors import THROTTLED, Refusal
+from shared.ipc.board import Board, Slot, WorkerState
+
+RETRY_AFTER_MS: Final = 1000
+
+_PUBLISHING: tuple[WorkerState, ...] = (WorkerState.READY, WorkerState.DRAINING)
+
+
+class CountFields(NamedTuple):
+    """The two values that a worker publishes on the board."""
+
+    count: Callable[[Slot], int]
+    grants: Callable[[Slot], int]
+
+
+TOPICS: Final = CountFields(lambda slot: slot.topics, lambda slot: slot.topic_grants_total)
+WATCH_SESSIONS: Final = CountFields(
+    lambda slot: slot.watch_sessions, lambda slot: slot.watch_session_grants_total
+)
+
+
+class ReservedCount:
+    def __init__(self, board: Board, bound: int, fields: CountFields) -> None:
+        """Count under a cap of `bound`; 0 means no cap."""
+        self.bound = bound
+        self._fields = fields
+        self._board = board
+        self._pids = [0] * len(board)
+        self._granted = [0] * len(board)
+        self._counts: list[int | None] = [None] * len(board)
+
+    def read_board(self) -> None:
+        """Read the board; called regularly, so that the last count of a dead worker is known."""
+        for shard, slot in enumerate(self._board):
+            state = slot.state
+            if state in _PUBLISHING:
+                if slot.pid != self._pids[shard]:
+                    self._pids[shard], self._granted[shard] = slot.pid, 0
+                # In this order: the worker stores the two in the opposite order.
+                unseen = self._granted[shard] - self._fields.grants(slot)
+                self._counts[shard] = self._fields.count(slot) + unseen
+            elif state is WorkerState.REFUSED and self._counts[shard] is None:
+                self._counts[shard] = 0
+
+    def of(self, shard: int) -> int:
+        """Return the count of one shard, 0 when unknown."""
+        return self._counts[shard] or 0
+
+    def reserve(self, shard: int) -> bool | None:
+        """Return whether this shard may make one more; None when the total is unknown."""
+        self.read_board()
+        if not self.bound:
+            self._grant(shard)
+            return True
+        total = 0
+        for count in self._counts:
+            if count is None:
+                return None
+            total += count
+        if total >= self.bound:
+            return False
+        self._grant(shard)
+        return True
+
+    def _grant(self, shard: int) -> None:
+        self._granted[shard] += 1
+        self._counts[shard] = (self._counts[shard] or 0) + 1
+
+    def release(self, shard: int) -> None:
+        """Return a grant that the worker never received."""
+        self._granted[shard] -= 1
+
+
+BOUND: Final = "max_sse_connections"
+BOUND_PER_KEY: Final = "max_sse_connections_per_key"
+
+
+class StreamCount:
+    def __init__(self, bound: int, bound_per_key: int) -> None:
+        """Set the bounds; 0 means unlimited."""
+        self.bounds = {BOUND: bound, BOUND_PER_KEY: bound_per_key}
+        self._counts: dict[int, Counter[str]] = {}
+
+    def enter(self, holder: int, key_id: str) -> str:
+        """Count one more stream, unless a bound is reached; return the name of that bound, or "".
+
+        `key_id` is empty when there are no keys.
+        """
+        limit = self._reached_bound(key_id)
+        if not limit:
+            self._counts.setdefault(holder, Counter())[key_id] += 1
+        return limit
+
+    def leave(self, holder: int, key_id: str) -> None:
+        """Count one stream less; do nothing for a holder that was removed."""
+        counts = self._counts.get(holder)
+        if counts is not None:
+            counts[key_id] -= 1
+            assert counts[key_id] >= 0
+            if not counts[key_id]:
+                del counts[key_id]
+
+    def keep(self, holders: Container[int]) -> None:
+        """Remove every holder that is not in `holders`."""
+        for holder in list(self._counts):
+            if holder not in holders:
+                del self._counts[holder]
+
+    def _reached_bound(self, key_id: str) -> str:
+        in_all, per_key = self.bounds[BOUND], self.bounds[BOUND_PER_KEY]
+        if in_all and sum(counts.total() for counts in self._counts.values()) >= in_all:
+            return BOUND
+        if per_key and key_id and sum(counts[key_id] for counts in self._counts.values()) >= per_key:
+            return BOUND_PER_KEY
+        return ""
+
+
+def limit_reached(objects: str, limit: str, bound: int) -> Refusal:
+    """Return the refusal of one more object under a cap.
+
+    >>> print(limit_reached("there are 5 topics", "max_topics", 5).message)
+    there are 5 topics, the most that TOPICS_MAX_TOPICS allows
+    """
+    message = f"{objects}, the most that TOPICS_{limit.upper()} allows"
+    return Refusal(THROTTLED, message, {"limit": limit, "max": bound}, RETRY_AFTER_MS)
