@@ -21,7 +21,7 @@ from topicsd.engine.state import ShardState
 from topicsd.log.control_frame import SessionFrame
 from topicsd.stream.chunks import FeedSpec
 from topicsd.stream.cursor_token import read_token
-from topicsd.stream.event_stream import FIELDS, KEY_REVOKED, SHUTTING_DOWN, TAKEN_OVER
+from topicsd.stream.event_stream import KEY_REVOKED, SHUTTING_DOWN, TAKEN_OVER
 from topicsd.stream.feeds import Feeds
 from topicsd.stream.sse_stream import SseStream, rewind
 from topicsd.stream.stream import Stream
@@ -29,12 +29,6 @@ from topicsd.stream.stream import Stream
 SESSION_TTL_SECONDS: Final = 300.0
 # The number of sessions that end in one turn of the loop.
 ENDED_PER_TURN_MAX: Final = 100
-
-
-class StreamRequest(Protocol):
-    """The request that opens a stream."""
-
-    def open_stream(self, fields: bytes) -> Stream: ...
 
 
 class AttachedStream(Protocol):
@@ -73,7 +67,9 @@ class Session:
         return FeedSpec.of(name, self.definition)
 
     def set_cursor(self, last_event_id: str) -> Refusal | None:
-        """Move the cursor to the client's, or refuse an id that is not one of this session."""
+        """Move the cursor to the client's, if it sent one, or refuse an id of another session."""
+        if not last_event_id:
+            return None
         cursor = read_token(last_event_id, self.names)
         if cursor is None:
             message = "last-event-id: must be the id of an event of this session"
@@ -130,29 +126,16 @@ class Sessions:
 
     # -- streams -------------------------------------------------------------------------------------------
 
-    def open_stream(
-        self,
-        session: Session,
-        last_event_id: str,
-        request: StreamRequest,
-        reply: Callable[[Refusal | None], object],
-    ) -> None:
-        """Open a stream on a session whose key and limits are already checked.
+    def open_stream(self, session: Session, stream: Stream, on_end: Callable[[Session], object]) -> None:
+        """Serve a session on a stream; `on_end` is called once the stream has ended."""
+        loop, clock = self._shard.loop, self._shard.clock
 
-        `reply` gets a `Refusal`, or None once the stream has ended.
-        """
-        refusal = session.set_cursor(last_event_id) if last_event_id else None
-        if refusal is not None:
-            reply(refusal)
-            return
-
-        def on_end() -> None:
+        def detach() -> None:
             self.detach(session, sse)
-            reply(None)
+            on_end(session)
 
-        stream, loop, clock = request.open_stream(FIELDS), self._shard.loop, self._shard.clock
         sse = SseStream(
-            stream, self._feeds, loop, clock, session, session.feed_spec, on_end, self._count_lagging
+            stream, self._feeds, loop, clock, session, session.feed_spec, detach, self._count_lagging
         )
         self.attach(session, sse)
         session.has_memory = True

@@ -4,7 +4,7 @@ W1  Only the home shard finds a session. An id that this server did not make is 
     without a session belongs to an expired one.
 W2  With keys, only the key that created a session opens it, and only while it covers all of its names.
 W3  A stream is counted before it opens. A stream that replaces another inherits its permit, so a permit
-    belongs to the session, and is returned by the stream whose end leaves it without one.
+    belongs to a session, and is returned when the session has no stream.
 """
 
 from __future__ import annotations
@@ -49,13 +49,18 @@ class WatchOpener:
         self._sessions = sessions
         self._permits = permits
         self._is_allowed = is_allowed
+        self._permitted: set[Session] = set()
+        """Sessions whose stream has a permit."""
         self._is_draining = False
 
     def open(self, call: Call, key: ApiKey | None) -> None:
         start_job(self._state.jobs, "watch", call, self._open(call, key))
 
     def _open(self, call: Call, key: ApiKey | None) -> BackgroundJob[Refusal | None]:
-        """Open a stream on a session, and return its permit once the session has no stream any more."""
+        """Open a stream on a session.
+
+        The job ends when the stream is open: it would keep the connection's state in memory.
+        """
         session = self._session_for(call.name, key)
         if isinstance(session, Refusal):
             return session
@@ -66,25 +71,28 @@ class WatchOpener:
             return None
         if self._is_draining:
             return STOPPING
-        key_id = session.definition.key_id
-        inherits_permit = session.stream is not None
-        refusal: Refusal | None
-        if not inherits_permit:
-            refusal = yield from operation(partial(self._permits.enter, key_id, call))
+        if session not in self._permitted:
+            key_id = session.definition.key_id
+            refusal: Refusal | None = yield from operation(partial(self._permits.enter, key_id, call))
             if refusal is not None:
                 return refusal
-            if session.stream is not None:
+            if session in self._permitted:
                 # Another stream opened while this one waited for its permit.
                 self._permits.leave(key_id)
+            self._permitted.add(session)
         try:
-            refusal = self._refuse_now(session)
+            refusal = self._refuse_now(session) or session.set_cursor(call.fields.last_event_id)
             if refusal is None:
-                event_id = call.fields.last_event_id
-                refusal = yield from operation(partial(self._sessions.open_stream, session, event_id, call))
+                self._sessions.open_stream(session, call.open_stream(FIELDS), self._return_permit)
             return refusal
         finally:
-            if session.stream is None:
-                self._permits.leave(key_id)
+            self._return_permit(session)
+
+    def _return_permit(self, session: Session) -> None:
+        """Return the permit of a session that has no stream."""
+        if session.stream is None and session in self._permitted:
+            self._permitted.remove(session)
+            self._permits.leave(session.definition.key_id)
 
     def _session_for(self, wid: str, key: ApiKey | None) -> Session | Refusal:
         watch_id = self._ids.parse(wid)
