@@ -51,9 +51,7 @@ LAYERS: Final = {
     "topicsd/service/watch": "topicsd/service/ topicsd/stream/ topicsd/engine/ topicsd/log shared/",
     "topicsd/http/http1": "topicsd/service topicsd/stream shared/",
     "topicsd/http/http2": "topicsd/http/http1 topicsd/service topicsd/stream shared/",
-    "topicsd/http/websocket": (
-        "topicsd/http/http1 topicsd/service/ topicsd/stream/ topicsd/engine topicsd/engine/read shared/"
-    ),
+    "topicsd/http/websocket": ("topicsd/http/http1 topicsd/service/ topicsd/stream/ topicsd/engine shared/"),
     "topicsd/worker": "topicsd/http/ topicsd/service/ topicsd/engine topicsd/log topicsd/disk shared/",
     # -- tools: a directory that another process may own
     "topicsd/offline": f"{_OFFLINE} topicsd/offline/check",

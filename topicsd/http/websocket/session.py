@@ -15,15 +15,14 @@ S4  No queue is kept for a client that does not read: its subscriptions wait, ex
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Final, Protocol
 
 from shared.contract.api_keys import READ, WRITE, ApiKey
 from shared.contract.errors import SHUTTING_DOWN, UNAUTHORIZED, Refusal
 from shared.contract.names import refuse_topic_name
-from shared.contract.seek import Seek
 from shared.runtime.unexpected_error import refuse_unexpected_error
 from topicsd.engine.jobs import BackgroundJob
-from topicsd.engine.read.position import followed_epoch, position_past_head
 from topicsd.http.http1.connection import AHEAD_MAX
 from topicsd.http.websocket import frames as ws_frames
 from topicsd.http.websocket.call import FIELDS, WsCall, error_in
@@ -44,7 +43,7 @@ from topicsd.http.websocket.messages import (
 )
 from topicsd.service.dispatch import Dispatch
 from topicsd.service.input.clamped import member
-from topicsd.service.shards.topic_positions import PositionAnswer, TopicPosition
+from topicsd.service.shards.topic_positions import PositionAnswer, TopicPosition, TopicStart
 from topicsd.service.watch.options import Position
 from topicsd.stream.chunks import Chunk, FeedSpec
 from topicsd.stream.event_stream import KEY_REVOKED, PAUSED_SECONDS_MAX, TOO_SLOW
@@ -78,19 +77,24 @@ class MessageConnection(Protocol):
         ...
 
 
-def _refuse_positions(request: Subscribe, heads: dict[str, PositionAnswer]) -> Refusal | None:
-    """Refuse the first topic without a head, or else the first position past the head of its topic."""
+def _starts_of(
+    request: Subscribe, positions: Mapping[str, PositionAnswer]
+) -> dict[str, TopicStart] | Refusal:
+    """Return where each topic is followed from. Refuse missing topics before wrong seqs."""
     for name in request.positions:
-        head = heads[name]
-        refusal = refuse_topic_name(name) or (head if isinstance(head, Refusal) else None)
+        answer = positions[name]
+        refusal = refuse_topic_name(name) or (answer if isinstance(answer, Refusal) else None)
         if refusal is not None:
             return refusal
-    for name, position in request.positions.items():
-        head = heads[name]
-        assert isinstance(head, TopicPosition)
-        if position.epoch == head.epoch and (position.from_seq or 0) > head.head_seq:
-            return position_past_head(name, position.from_seq or 0, head.head_seq, head.epoch)
-    return None
+    starts = {}
+    for name, given in request.positions.items():
+        position = positions[name]
+        assert isinstance(position, TopicPosition)
+        start = position.start(name, given.begin, given.epoch)
+        if isinstance(start, Refusal):
+            return start
+        starts[name] = start
+    return starts
 
 
 class WsSession:
@@ -218,17 +222,15 @@ class WsSession:
         assert isinstance(request, Subscribe)
         begins = {name: position.begin for name, position in request.positions.items()}
         self._is_subscribing = True
-        heads = yield from self._dispatch.streams.positions.find(
-            [(name, begin if isinstance(begin, Seek) else None) for name, begin in begins.items()]
-        )
+        positions = yield from self._dispatch.streams.positions.find(begins)
         self._is_subscribing = False
         if self._is_over:
             return
-        refusal = _refuse_positions(request, heads)
-        if refusal is not None:
-            self._refuse(request_id, refusal)
+        starts = _starts_of(request, positions)
+        if isinstance(starts, Refusal):
+            self._refuse(request_id, starts)
         else:
-            self._begin_subscriptions(request, request_id, heads)
+            self._begin_subscriptions(request, request_id, starts)
         self._resume()
 
     def _on_subscribed(self, outcome: Exception | None) -> None:
@@ -245,24 +247,15 @@ class WsSession:
         return next((refusal for refusal in refusals if refusal is not None), None)
 
     def _begin_subscriptions(
-        self, request: Subscribe, request_id: bytes, heads: dict[str, PositionAnswer]
+        self, request: Subscribe, request_id: bytes, starts: dict[str, TopicStart]
     ) -> None:
-        topics, subscriptions = {}, []
-        for name, position in request.positions.items():
+        subscriptions = []
+        for name, start in starts.items():
             self._drop(name)
-            head = heads[name]
-            assert isinstance(head, TopicPosition)
-            seq = head.head_seq if position.tail else head.from_seq or position.from_seq or 0
-            epoch = followed_epoch(seq, position.epoch, head.head_seq, head.epoch)
-            topics[name] = {
-                "from_seq": seq,
-                "head_seq": head.head_seq,
-                "earliest_seq": head.earliest_seq,
-                "epoch": head.epoch,
-            }
             feed = self._read_limiter.feed(self._feeds.feed(FeedSpec.of(name, request)))
-            subscription = self._subscriptions[name] = Subscription(feed, seq, epoch, self)
+            subscription = self._subscriptions[name] = Subscription(feed, start.seq, start.epoch, self)
             subscriptions.append(subscription)
+        topics = {name: start.body for name, start in starts.items()}
         body = {"topics": topics, **member(request.clamped)}
         self._connection.write(ws_frames.json_message(b"subscribed", body, request_id))
         self._read_limiter.resume_all(subscriptions)

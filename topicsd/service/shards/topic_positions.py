@@ -5,7 +5,7 @@ All topics of another shard are one request, so an answer is a consistent view o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -18,6 +18,7 @@ from shared.ipc.link import LinkKind, LinkPool, LinkRequest
 from shared.ipc.placement import shard_of
 from shared.runtime.unexpected_error import refuse_unexpected_error
 from topicsd.engine.jobs import BackgroundJob, together
+from topicsd.engine.read.position import followed_epoch, position_past_head
 from topicsd.engine.read.seek import seek
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic_admin import topic_not_found, topic_state
@@ -25,6 +26,10 @@ from topicsd.service.call import logger
 from topicsd.service.shards.peers import Peers
 
 RETRY_AFTER_MS: Final = 1000
+
+
+Begin = int | Seek | None
+"""Where a client begins: after a seq, at a seek, or at the next record."""
 
 
 class TopicPosition(NamedTuple):
@@ -35,6 +40,33 @@ class TopicPosition(NamedTuple):
     epoch: int
     from_seq: int | None = None
     """The seq that a seek found, or None without a seek."""
+
+    def start(self, name: str, begin: Begin, epoch: int | None) -> TopicStart | Refusal:
+        """Return where to follow the topic for a client that has read `epoch`, if it says so."""
+        target_seq = self.from_seq if isinstance(begin, Seek) else begin
+        seq = self.head_seq if target_seq is None else target_seq
+        if epoch == self.epoch and seq > self.head_seq:
+            return position_past_head(name, seq, self.head_seq, self.epoch)
+        return TopicStart(seq, followed_epoch(seq, epoch, self.head_seq, self.epoch), self)
+
+
+class TopicStart(NamedTuple):
+    """Where a topic is followed from, and the position that it had."""
+
+    seq: int
+    epoch: int
+    position: TopicPosition
+
+    @property
+    def body(self) -> dict[str, int]:
+        """Return the topic's member of a response."""
+        position = self.position
+        return {
+            "from_seq": self.seq,
+            "head_seq": position.head_seq,
+            "earliest_seq": position.earliest_seq,
+            "epoch": position.epoch,
+        }
 
 
 PositionRequest = tuple[str, Seek | None]
@@ -55,11 +87,12 @@ class TopicPositions:
         self._links = links
         self._peers = peers
 
-    def find(self, requests: Sequence[PositionRequest]) -> BackgroundJob[dict[str, PositionAnswer]]:
+    def find(self, begins: Mapping[str, Begin]) -> BackgroundJob[dict[str, PositionAnswer]]:
         """Return the position of each topic, or the refusal that says why it has none."""
         by_shard: dict[int, list[PositionRequest]] = {}
-        for request in requests:
-            by_shard.setdefault(shard_of(topic_id(request[0]), self._shard_count), []).append(request)
+        for name, begin in begins.items():
+            request = (name, begin if isinstance(begin, Seek) else None)
+            by_shard.setdefault(shard_of(topic_id(name), self._shard_count), []).append(request)
         here = by_shard.pop(self._state.number, [])
         answers = yield from together([partial(self._ask, *request) for request in by_shard.items()])
         positions = dict(zip(_names(here), (yield from self._find_here(here)), strict=True))

@@ -14,7 +14,6 @@ from typing import Final
 
 from shared.contract.api_keys import ApiKey
 from shared.contract.errors import NOT_READY, TOPIC_NOT_FOUND, Refusal
-from shared.contract.seek import Seek
 from shared.contract.watch_id import SESSION_BYTES, WatchIds
 from shared.contract.watch_request import WatchRequest, decode_watch_request, encode_watch_request
 from shared.ipc.exact_counts import limit_reached
@@ -22,7 +21,6 @@ from shared.ipc.link import SUPERVISOR, LinkKind, LinkPool, LinkRequest
 from shared.ipc.remote_request import decode_answer, encode_answer
 from shared.runtime.unexpected_error import refuse_unexpected_error
 from topicsd.engine.jobs import BackgroundJob, operation
-from topicsd.engine.read.position import followed_epoch, position_past_head
 from topicsd.engine.state import ShardState
 from topicsd.log.control_frame import SessionFrame
 from topicsd.service.call import Call, logger, start_job
@@ -31,7 +29,7 @@ from topicsd.service.input.clamped import member
 from topicsd.service.input.query import query_boolean
 from topicsd.service.render import encode, render_refusal
 from topicsd.service.shards.peers import Peers
-from topicsd.service.shards.topic_positions import PositionAnswer, TopicPosition, TopicPositions
+from topicsd.service.shards.topic_positions import PositionAnswer, TopicPositions, TopicStart
 from topicsd.service.watch.body import decode_watch
 from topicsd.stream.sessions import SESSION_TTL_SECONDS, Sessions
 
@@ -117,72 +115,57 @@ class WatchCreator:
 
     def _create_here(self, request: WatchRequest, started: float) -> BackgroundJob[bytes | Refusal]:
         """Create a counted session whose home is this shard; return the body of the response."""
-        columns = zip(request.names, request.from_seqs, strict=True)
-        seeks = [(name, target if isinstance(target, Seek) else None) for name, target in columns]
-        positions = yield from self._positions.find(seeks)
-        definition = define(secrets.token_bytes(SESSION_BYTES), request, positions)
-        if isinstance(definition, Refusal):
-            return definition
+        begins = dict(zip(request.names, request.from_seqs, strict=True))
+        positions = yield from self._positions.find(begins)
+        starts = starts_of(request, positions)
+        if isinstance(starts, Refusal):
+            return starts
+        definition = define(secrets.token_bytes(SESSION_BYTES), request, starts)
         session = yield from operation(partial(self._sessions.create, definition))
         if isinstance(session, Refusal):
             return session
         wid = self._ids.make(self._state.number, definition.session)
         elapsed_ms = round((self._state.clock.monotonic() - started) * 1000, 3)
-        topics = {}
-        for name, from_seq in zip(definition.names, definition.from_seqs, strict=True):
-            position = positions[name]
-            assert isinstance(position, TopicPosition)
-            topics[name] = {
-                "from_seq": from_seq,
-                "head_seq": position.head_seq,
-                "earliest_seq": position.earliest_seq,
-                "epoch": position.epoch,
-            }
         body = {
             "wid": wid,
             "stream_url": f"/v0/watch/{wid}",
             "session_ttl_ms": int(SESSION_TTL_SECONDS * 1000),
-            "topics": topics,
+            "topics": {name: start.body for name, start in starts.items()},
             **member(request.clamped),
             "performance": {"server_total_ms": elapsed_ms},
         }
         return encode(body)
 
 
-def define(
-    session: bytes, request: WatchRequest, positions: Mapping[str, PositionAnswer]
-) -> SessionFrame | Refusal:
-    """Define a session, or refuse one that has no topic and so would never deliver a record.
-
-    `session` is the random part of its id.
-    """
-    for position in positions.values():
-        if isinstance(position, Refusal) and position.code != TOPIC_NOT_FOUND:
-            return position
-    names: list[str] = []
-    from_seqs: list[int] = []
-    epochs: list[int] = []
-    for name, from_seq, epoch in zip(request.names, request.from_seqs, request.epochs, strict=True):
+def starts_of(
+    request: WatchRequest, positions: Mapping[str, PositionAnswer]
+) -> dict[str, TopicStart] | Refusal:
+    """Return where each topic is followed from. Refuse a session that would never deliver a record."""
+    for answer in positions.values():
+        if isinstance(answer, Refusal) and answer.code != TOPIC_NOT_FOUND:
+            return answer
+    starts: dict[str, TopicStart] = {}
+    for name, begin, epoch in zip(request.names, request.from_seqs, request.epochs, strict=True):
         position = positions[name]
         if isinstance(position, Refusal):
             if not request.is_lenient:
                 return position
             continue
-        names.append(name)
-        target_seq = position.from_seq if isinstance(from_seq, Seek) else from_seq
-        seq = position.head_seq if target_seq is None else target_seq
-        if epoch == position.epoch and seq > position.head_seq:
-            return position_past_head(name, seq, position.head_seq, position.epoch)
-        from_seqs.append(seq)
-        epochs.append(followed_epoch(seq, epoch, position.head_seq, position.epoch))
-    if not names:
-        return Refusal(TOPIC_NOT_FOUND, "topics: must name at least one topic that exists")
+        start = position.start(name, begin, epoch)
+        if isinstance(start, Refusal):
+            return start
+        starts[name] = start
+    return starts or Refusal(TOPIC_NOT_FOUND, "topics: must name at least one topic that exists")
+
+
+def define(session: bytes, request: WatchRequest, starts: Mapping[str, TopicStart]) -> SessionFrame:
+    """Define a session; `session` is the random part of its id."""
     return SessionFrame(
         session=session,
         key_id=request.key_id,
-        names=names,
-        from_seqs=from_seqs,
-        epochs=epochs,
+        names=list(starts),
+        from_seqs=[start.seq for start in starts.values()],
+        epochs=[start.epoch for start in starts.values()],
         nodes=request.nodes,
         limit=request.limit,
         bytes_max=request.bytes_max,

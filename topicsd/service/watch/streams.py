@@ -71,7 +71,7 @@ class Streams:
             else:
                 reply(SourcePosition(position.epoch, position.head_seq, position.earliest_seq))
 
-        self._state.jobs.start_now(self.positions.find([(name, None)]), on_end)
+        self._state.jobs.start_now(self.positions.find({name: None}), on_end)
 
     def _publish(self) -> None:
         if self._peers is not None:
