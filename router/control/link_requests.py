@@ -16,7 +16,6 @@ from typing import Any, Final
 import msgspec
 
 from router.control.control import METRICS_TYPE, ControlAnswer, ControlEndpoints, refusal_answer
-from router.control.reserved_count import ReservedCount
 from router.control.route_answers import RouteAnswers
 from router.control.watch_home import WatchHome
 from shared.contract.errors import Refusal
@@ -24,10 +23,10 @@ from shared.contract.route_rule import decode_route_rule, decode_topic_deletion
 from shared.contract.watch_request import decode_watch_request
 from shared.http.answer import CLOSE
 from shared.ipc.board import Board
+from shared.ipc.exact_counts import ReservedCount, StreamCount
 from shared.ipc.link import NEVER_SENT, SUPERVISOR, LinkPool, LinkRequest, LinkServer, reject, serve_links
 from shared.ipc.link_kind import LinkKind
 from shared.ipc.remote_request import RemoteRequest, decode_remote_request, encode_answer
-from shared.ipc.stream_count import StreamCount
 from shared.runtime.unexpected_error import refuse_unexpected_error
 
 logger = logging.getLogger(__name__)

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
 
-from router.control.reserved_count import ReservedCount
 from shared.contract.errors import Refusal, cannot_check, limit_reached, no_answer
 from shared.contract.names import topic_id
+from shared.ipc.exact_counts import ReservedCount
 from shared.ipc.placement import shard_of
 
 

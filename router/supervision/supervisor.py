@@ -45,7 +45,6 @@ from router.control.control_app import ControlApp
 from router.control.control_connections import ControlConnections
 from router.control.link_requests import SupervisorLink
 from router.control.metrics_table import ConnectionCounts
-from router.control.reserved_count import TOPICS, WATCH_SESSIONS, ReservedCount
 from router.control.route_answers import RouteAnswers
 from router.control.route_registry import RouteRegistry
 from router.control.watch_home import WatchHome
@@ -57,8 +56,8 @@ from shared.contract.api_keys import ApiKeys, parse_keys
 from shared.contract.errors import Refusal
 from shared.contract.watch_id import WatchIds
 from shared.ipc.board import Board
+from shared.ipc.exact_counts import TOPICS, WATCH_SESSIONS, ReservedCount, StreamCount
 from shared.ipc.link import SUPERVISOR, address_of
-from shared.ipc.stream_count import StreamCount
 from shared.runtime.clock import SystemClock
 from shared.runtime.log_setup import fields
 from shared.runtime.program_version import program_version

@@ -68,7 +68,7 @@ _BODY = int(LinkKind.BODY)
 _SHARED_BODY = int(LinkKind.SHARED_BODY)
 _CALL_FRAMES = frozenset({_CANCEL_WAIT, _PART, _CREDIT, _BODY, _SHARED_BODY})
 
-Done = Callable[[bytes | None], None]
+Done = Callable[[bytes | None], object]
 """Called once: with the answer, None if a lost peer may have acted, or `NEVER_SENT`."""
 
 NEVER_SENT = b""

@@ -148,10 +148,10 @@ class FakeStream:
         self.is_lagging = False
         self.has_ended = False
 
-    def set_lagging(self, is_lagging: bool) -> None:
-        self.is_lagging = is_lagging
+    def on_lag(self, change: int) -> None:
+        self.is_lagging = change == 1
 
-    def ended(self) -> None:
+    def on_end(self) -> None:
         assert not self.has_ended
         self.has_ended = True
 
@@ -226,7 +226,8 @@ def follow(
         stage.clock,
         following,
         reader_options(**changes),
-        stream,
+        stream.on_end,
+        stream.on_lag,
     )
     sse.begin()
     stage.settle()

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
+
 from shared.contract.api_keys import ApiKey
 from shared.ipc.remote_request import encode_answer
 from tests.harness.one_connection import SHARDS, OneConnection
@@ -84,3 +86,13 @@ class OneSocket:
         """Answer the request to the other shard with this index."""
         *_, done = self.worker.links.requests[number]
         done(encode_answer(status, fields, [json.dumps(body).encode()]))
+
+    def answer_positions(self, number: int, *positions: list[int] | None) -> None:
+        """Answer the request for positions with this index: head, earliest seq and epoch of each topic."""
+        *_, done = self.worker.links.requests[number]
+        done(msgspec.msgpack.encode(positions))
+
+    def lose_answer(self, number: int) -> None:
+        """Lose the other shard before it answers the request with this index."""
+        *_, done = self.worker.links.requests[number]
+        done(None)

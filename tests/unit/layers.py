@@ -48,17 +48,14 @@ LAYERS: Final = {
     "topicsd/engine/upkeep": f"{_ENGINE} topicsd/engine/records topicsd/engine/retention",
     "topicsd/engine/checkpoint": "topicsd/engine/ topicsd/segment topicsd/log topicsd/disk shared/",
     "topicsd/stream": "topicsd/engine/ topicsd/log shared/",
-    "topicsd/stream/sessions": "topicsd/stream topicsd/engine/ topicsd/log shared/",
     "topicsd/service": "topicsd/service/ topicsd/stream/ topicsd/engine/ topicsd/log shared/",
     "topicsd/service/input": "topicsd/engine/ shared/",
     "topicsd/service/queues": "topicsd/service/ topicsd/stream/ topicsd/engine/ topicsd/log shared/",
     "topicsd/service/shards": "topicsd/service topicsd/stream topicsd/engine/ shared/",
-    "topicsd/service/watch": "topicsd/service/ topicsd/stream/ topicsd/engine/ shared/",
+    "topicsd/service/watch": "topicsd/service/ topicsd/stream/ topicsd/engine/ topicsd/log shared/",
     "topicsd/http/http1": "topicsd/service topicsd/stream shared/",
     "topicsd/http/http2": "topicsd/http/http1 topicsd/service topicsd/stream shared/",
-    "topicsd/http/websocket": (
-        "topicsd/http/http1 topicsd/service/ topicsd/stream/ topicsd/engine/read shared/"
-    ),
+    "topicsd/http/websocket": ("topicsd/http/http1 topicsd/service/ topicsd/stream/ topicsd/engine shared/"),
     "topicsd/worker": "topicsd/http/ topicsd/service/ topicsd/engine topicsd/log topicsd/disk shared/",
     # -- tools: a directory that another process may own
     "topicsd/offline": f"{_OFFLINE} topicsd/offline/check",

@@ -70,6 +70,9 @@ def together(starts: Sequence[Start[T]]) -> BackgroundJob[list[T]]:
             start(partial(answered, number))
 
     yield Operation(start_all)
+    for answer in answers.values():
+        if isinstance(answer, Exception):
+            raise answer
     return [answers[number] for number in range(len(starts))]
 
 
@@ -119,16 +122,26 @@ class Background:
         self._running: set[_Running] = set()
         self._is_stopped = False
 
-    def start(self, job: BackgroundJob[T], on_end: Callable[[T | Exception], None]) -> None:
-        """Run a job concurrently with the other work of the loop; `done` gets its outcome.
+    def start(self, job: BackgroundJob[T], on_end: Callable[[T | Exception], object]) -> None:
+        """Run a job concurrently with the other work of the loop; `on_end` gets its outcome.
 
         After `stop` this does nothing: a late timer must not start a job on closed files.
         """
-        if self._is_stopped:
-            return
+        if not self._is_stopped:
+            self._loop.call_soon(self._add(job, on_end).resume, None)
+
+    def start_now(self, job: BackgroundJob[T], on_end: Callable[[T | Exception], object]) -> None:
+        """Start a job like `start`, but run its first step before this returns.
+
+        For requests: the state that admitted a request cannot change before the job's own checks.
+        """
+        if not self._is_stopped:
+            self._add(job, on_end).resume(None)
+
+    def _add(self, job: BackgroundJob[T], on_end: Callable[[T | Exception], object]) -> _Running:
         running = _Running(self, job, on_end)
         self._running.add(running)
-        self._loop.call_soon(running.resume, None)
+        return running
 
     def run_now(self, job: BackgroundJob[T]) -> T:
         """Run a job to its end; blocks the loop."""
@@ -169,7 +182,7 @@ class _Running:
     ordinal = 0
 
     def __init__(
-        self, background: Background, job: BackgroundJob[Any], on_end: Callable[[Any], None]
+        self, background: Background, job: BackgroundJob[Any], on_end: Callable[[Any], object]
     ) -> None:
         self._background = background
         self._job = job

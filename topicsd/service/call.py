@@ -19,10 +19,12 @@ from shared.http.gzip_answer import COMPRESSED_BYTES_MIN, accepts_gzip, compress
 from shared.http.head import Fields
 from shared.runtime.body_memory import SharedBody
 from shared.runtime.unexpected_error import refuse_unexpected_error
+from topicsd.engine.jobs import Background, BackgroundJob
 from topicsd.service.render import render_refusal
 from topicsd.stream.stream import Stream
 
 logger = logging.getLogger("topicsd.http")
+
 
 _OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
 # Indexed by the length of the body without its newline: a lookup costs a third of formatting.
@@ -198,3 +200,15 @@ def reply_of(call: Call, on_result: Callable[[Any], None]) -> Callable[[Any], No
             call.fail("a reply", error)
 
     return reply
+
+
+def start_job(jobs: Background, what: str, call: Call, job: BackgroundJob[Refusal | None]) -> None:
+    """Start the job that answers a call. A refusal that it returns, or an error, is the answer."""
+
+    def on_end(outcome: Refusal | Exception | None) -> None:
+        if isinstance(outcome, Refusal):
+            call.refuse(outcome)
+        elif outcome is not None:
+            call.fail(what, outcome)
+
+    jobs.start_now(job, on_end)

@@ -30,8 +30,7 @@ from topicsd.service.queues.redrive import RedriveHandler
 from topicsd.service.queues.work import WorkOpener
 from topicsd.service.request_counts import RequestCounts
 from topicsd.service.routes import RouteRules
-from topicsd.service.shards.caps import Caps
-from topicsd.service.shards.in_flight import InFlight
+from topicsd.service.shards.limits import Caps, InFlight
 from topicsd.service.shards.link_stream import LinkStream
 from topicsd.service.shards.moves import Moves
 from topicsd.service.shards.peers import Peers
@@ -78,7 +77,7 @@ class Dispatch:
         self._shard_count = shard_count
         self._peers = peers
         self._open_socket = open_socket
-        self.streams = streams = Streams(shard, settings, loop, links, number, shard_count, peers)
+        self.streams = streams = Streams(shard, settings, loop, links, number, shard_count, peers, keys)
         self._work = WorkOpener(state, settings, loop, streams.permits, streams.count_stream)
         self.route_rules = RouteRules(state, settings, links, peers is not None)
         counts = RequestCounts(state.clock)

@@ -37,7 +37,7 @@ from topicsd.service.input.position import query_seek
 from topicsd.service.queues.handlers import QueueHandlers
 from topicsd.service.render import encode, render_appended, render_config, render_queue
 from topicsd.service.request_counts import RequestCounts
-from topicsd.service.shards.caps import Caps
+from topicsd.service.shards.limits import Caps
 
 # These operations take no body.
 WITHOUT_BODY = frozenset(

@@ -15,6 +15,7 @@ from shared.runtime.disk_thread import Loop
 from topicsd.stream import sse_frames
 from topicsd.stream.stream import Stream
 
+FIELDS: Final = b"content-type: text/event-stream\r\ncache-control: no-store\r\nx-accel-buffering: no\r\n"
 LAGGING_SECONDS: Final = 5.0
 PAUSED_SECONDS_MAX: Final = 30.0
 TAKEN_OVER: Final = "taken_over"

@@ -12,7 +12,7 @@ V2  Every event has a cursor to resume from, also the last event of a stream tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from shared.contract.errors import POSITION_PAST_HEAD, Refusal
@@ -46,20 +46,18 @@ class FollowedTopics(Protocol):
     def heartbeat_ms(self) -> int: ...
 
 
-class StreamOwner(Protocol):
-    """The owner of a stream."""
-
-    def ended(self) -> None:
-        """Remove a stream that ended for any reason."""
-        ...
-
-    def set_lagging(self, is_lagging: bool) -> None:
-        """Count a stream that begins to lag, or that does not lag any more."""
-        ...
-
-
 class SseStream(EventStream):
-    __slots__ = ("_has_shared_events", "_limiter", "_owner", "_subscriptions", "_topics", "_waiting")
+    """A stream of events. It calls `on_end` once, and `on_lag` with 1 or -1 when it begins or ends to lag."""
+
+    __slots__ = (
+        "_has_shared_events",
+        "_limiter",
+        "_on_end",
+        "_on_lag",
+        "_subscriptions",
+        "_topics",
+        "_waiting",
+    )
     _advice = "; reconnect with the last event id"
 
     def __init__(
@@ -70,11 +68,13 @@ class SseStream(EventStream):
         clock: Clock,
         topics: FollowedTopics,
         options: ReaderOptions,
-        owner: StreamOwner,
+        on_end: Callable[[], object],
+        on_lag: Callable[[int], object],
     ) -> None:
         super().__init__(stream, loop, clock, topics.heartbeat_ms)
         self._topics = topics
-        self._owner = owner
+        self._on_end = on_end
+        self._on_lag = on_lag
         self._has_shared_events = len(topics.names) == 1 and topics.epochs == topics.first_epochs
         """Whether the events of a chunk are the same as in other streams of this topic."""
         self._waiting: list[Subscription] = []
@@ -162,14 +162,14 @@ class SseStream(EventStream):
     # -- the end -------------------------------------------------------------------------------------------
 
     def _on_lagging(self, is_lagging: bool) -> None:
-        self._owner.set_lagging(is_lagging)
+        self._on_lag(1 if is_lagging else -1)
 
     def _clean_up(self) -> None:
         subscriptions, self._subscriptions = self._subscriptions, []
         for subscription in subscriptions:
             subscription.close()
         self._waiting.clear()
-        self._owner.ended()
+        self._on_end()
 
 
 def rewind(topics: FollowedTopics, cursor: Mapping[str, tuple[int, int | None]]) -> None:

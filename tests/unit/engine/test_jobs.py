@@ -259,6 +259,43 @@ def test_an_operation_that_cannot_start_raises_in_the_job() -> None:
     assert stage.outcomes == ["caught: broken"]
 
 
+def test_an_error_that_one_of_several_operations_replies_is_raised_after_all_have_replied() -> None:
+    replies: list[Callable[[object], object]] = []
+
+    def job() -> BackgroundJob[str]:
+        try:
+            yield from together([replies.append, replies.append])
+        except ValueError as error:
+            return f"caught: {error}"
+        return "never"
+
+    stage = Stage()
+    stage.start(job())
+    stage.settle()
+    replies[0](ValueError("broken"))
+    assert not stage.outcomes
+    replies[1]("in order")
+    assert stage.outcomes == ["caught: broken"]
+
+
+def test_a_job_that_is_started_now_runs_its_first_step_at_once_unless_jobs_have_stopped() -> None:
+    steps: list[str] = []
+
+    def job() -> BackgroundJob[None]:
+        steps.append("first")
+        yield None
+        steps.append("second")
+
+    stage = Stage()
+    stage.background.start_now(job(), stage.outcomes.append)
+    assert steps == ["first"]
+    stage.settle()
+    assert (steps, stage.outcomes) == (["first", "second"], [None])
+    stage.background.stop()
+    stage.background.start_now(job(), stage.outcomes.append)
+    assert steps == ["first", "second"]
+
+
 def test_a_reply_after_the_stop_is_ignored() -> None:
     replies: list[Callable[[int], object]] = []
 

@@ -300,7 +300,8 @@ def test_a_paused_stream_of_many_topics_has_few_reads_in_progress() -> None:
         stage.clock,
         following,
         reader_options(),
-        stream,
+        stream.on_end,
+        stream.on_lag,
     )
     sse.begin()
     stream.is_paused = True
@@ -320,7 +321,9 @@ def test_a_bounded_number_of_topics_resumes_in_each_turn() -> None:
         stage.home.append(topic, 1)
     followed, stream = StreamTopics(stage, dict.fromkeys(topics, 0)), FakeStream()
     home = stage.home
-    sse = SseStream(stream, stage.feeds, home.loop, stage.clock, followed, reader_options(), stream)
+    sse = SseStream(
+        stream, stage.feeds, home.loop, stage.clock, followed, reader_options(), stream.on_end, stream.on_lag
+    )
     sse.begin()
     assert names(stream.take()).count("record") == RESUMES_PER_TURN_MAX
     stage.settle()

@@ -14,16 +14,18 @@ S4  No queue is kept for a client that does not read: its subscriptions wait, ex
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, Protocol
-
-import msgspec
+import logging
+from collections.abc import Mapping
+from typing import Final, Protocol
 
 from shared.contract.api_keys import READ, WRITE, ApiKey
 from shared.contract.errors import SHUTTING_DOWN, UNAUTHORIZED, Refusal
-from topicsd.engine.read.position import followed_epoch, position_past_head
+from shared.contract.names import refuse_topic_name
+from shared.runtime.unexpected_error import refuse_unexpected_error
+from topicsd.engine.jobs import BackgroundJob
 from topicsd.http.http1.connection import AHEAD_MAX
 from topicsd.http.websocket import frames as ws_frames
-from topicsd.http.websocket.call import FIELDS, OnResponse, WsCall, error_in
+from topicsd.http.websocket.call import FIELDS, WsCall, error_in
 from topicsd.http.websocket.messages import (
     PING,
     PUBLISH,
@@ -41,12 +43,15 @@ from topicsd.http.websocket.messages import (
 )
 from topicsd.service.dispatch import Dispatch
 from topicsd.service.input.clamped import member
+from topicsd.service.shards.topic_positions import PositionAnswer, TopicPosition, TopicStart
 from topicsd.service.watch.options import Position
 from topicsd.stream.chunks import Chunk, FeedSpec
 from topicsd.stream.event_stream import KEY_REVOKED, PAUSED_SECONDS_MAX, TOO_SLOW
 from topicsd.stream.feeds import Feeds
 from topicsd.stream.read_limiter import ReadLimiter
 from topicsd.stream.subscription import Subscription
+
+logger = logging.getLogger("topicsd.http")
 
 UNEXPECTED_ERROR: Final = "unexpected error"
 READ_ONLY: Final = frozenset({READ})
@@ -72,35 +77,24 @@ class MessageConnection(Protocol):
         ...
 
 
-class _TopicHead(msgspec.Struct, gc=False):
-    """The fields that are needed of a topic's state."""
-
-    head_seq: int
-    earliest_seq: int
-    epoch: int
-    from_seq: int | None = None
-    """The seq that a seek returned."""
-
-
-_decode_state = msgspec.json.Decoder(_TopicHead).decode
-
-
-class _PendingSubscribe(NamedTuple):
-    """A subscribe that waits for the states of its topics."""
-
-    request: Subscribe
-    request_id: bytes
-    heads: dict[str, _TopicHead]
-    errors: dict[str, bytes]
-
-
-def _refuse_past_head(pending: _PendingSubscribe) -> Refusal | None:
-    """Refuse the first position past the head of its topic."""
-    for name, position in pending.request.positions.items():
-        state = pending.heads[name]
-        if position.epoch == state.epoch and (position.from_seq or 0) > state.head_seq:
-            return position_past_head(name, position.from_seq or 0, state.head_seq, state.epoch)
-    return None
+def _starts_of(
+    request: Subscribe, positions: Mapping[str, PositionAnswer]
+) -> dict[str, TopicStart] | Refusal:
+    """Return where each topic is followed from. Refuse missing topics before wrong seqs."""
+    for name in request.positions:
+        answer = positions[name]
+        refusal = refuse_topic_name(name) or (answer if isinstance(answer, Refusal) else None)
+        if refusal is not None:
+            return refusal
+    starts = {}
+    for name, given in request.positions.items():
+        position = positions[name]
+        assert isinstance(position, TopicPosition)
+        start = position.start(name, given.begin, given.epoch)
+        if isinstance(start, Refusal):
+            return start
+        starts[name] = start
+    return starts
 
 
 class WsSession:
@@ -119,7 +113,8 @@ class WsSession:
         self._publishing: set[WsCall] = set()
         self._waiting: tuple[Envelope, bytes] | None = None
         """The operation that starts when all operations in progress are answered."""
-        self._pending_subscribe: _PendingSubscribe | None = None
+        self._is_subscribing = False
+        """Whether a subscribe waits for the positions of its topics."""
         self._is_draining = False
         self._is_over = False
 
@@ -130,7 +125,7 @@ class WsSession:
         """Return whether no message is accepted now. `resume` of the connection resumes when that changes."""
         return (
             self._waiting is not None
-            or self._pending_subscribe is not None
+            or self._is_subscribing
             or len(self._publishing) >= AHEAD_MAX
             or self._is_draining
         )
@@ -152,7 +147,8 @@ class WsSession:
 
     def _start(self, envelope: Envelope, message: bytes) -> None:
         if envelope.op == SUBSCRIBE:
-            self._subscribe(envelope.request_id, message)
+            job = self._subscribe(envelope.request_id, message)
+            self._dispatch.handlers.shard.state.jobs.start_now(job, self._on_subscribed)
         elif envelope.op == UNSUBSCRIBE:
             self._unsubscribe(envelope.request_id, message)
         else:
@@ -171,7 +167,7 @@ class WsSession:
         if not self._publishing and self._waiting is not None:
             waiting, self._waiting = self._waiting, None
             self._start(*waiting)
-        if self._is_draining and not self._publishing and self._pending_subscribe is None:
+        if self._is_draining and not self._publishing and not self._is_subscribing:
             self._end(SHUTTING_DOWN, "the server is shutting down", ws_frames.GOING_AWAY)
         elif not self.is_busy:
             self._connection.resume()
@@ -188,13 +184,17 @@ class WsSession:
             self._refuse(request_id, refusal)
             return
         query = "" if publish.return_seqs else "return_seqs=false"
-        call = self._call(publish.topic, query, message, request_id, self._on_published)
+        call = WsCall(
+            publish.topic,
+            query,
+            FIELDS,
+            message,
+            self._dispatch.handlers.monotonic(),
+            request_id=request_id,
+            on_response=self._on_published,
+        )
         self._publishing.add(call)
         self._dispatch.start_with_key(self._key, "publish", call)
-
-    def _call(self, name: str, query: str, body: bytes, request_id: bytes, on_response: OnResponse) -> WsCall:
-        started = self._dispatch.handlers.monotonic()
-        return WsCall(name, query, FIELDS, body, started, request_id=request_id, on_response=on_response)
 
     def _on_published(self, call: WsCall, status: int, body: bytes) -> None:
         self._publishing.discard(call)
@@ -206,13 +206,13 @@ class WsSession:
             self._connection.write(ws_frames.message(b"error", error_in(body), call.request_id))
         if call.is_last:
             # An unexpected error ends the connection.
-            self._connection.close(ws_frames.INTERNAL_ERROR, UNEXPECTED_ERROR)
+            self._on_failure()
         else:
             self._resume()
 
     # -- subscribing ---------------------------------------------------------------------------------------
 
-    def _subscribe(self, request_id: bytes, message: bytes) -> None:
+    def _subscribe(self, request_id: bytes, message: bytes) -> BackgroundJob[None]:
         handlers = self._dispatch.handlers
         request = read_subscribe(message, handlers.settings, handlers.shard.state.clock)
         refusal = request if isinstance(request, Refusal) else self._refuse_topics(request.positions)
@@ -220,11 +220,23 @@ class WsSession:
             self._refuse(request_id, refusal)
             return
         assert isinstance(request, Subscribe)
-        self._pending_subscribe = _PendingSubscribe(request, request_id, {}, {})
-        # The owner of each topic knows its head.
-        for name, position in request.positions.items():
-            call = self._call(name, "touch=false" + position.query, b"", request_id, self._on_topic_state)
-            self._dispatch.run_at_owner("topic_state", call)
+        begins = {name: position.begin for name, position in request.positions.items()}
+        self._is_subscribing = True
+        positions = yield from self._dispatch.streams.positions.find(begins)
+        self._is_subscribing = False
+        if self._is_over:
+            return
+        starts = _starts_of(request, positions)
+        if isinstance(starts, Refusal):
+            self._refuse(request_id, starts)
+        else:
+            self._begin_subscriptions(request, request_id, starts)
+        self._resume()
+
+    def _on_subscribed(self, outcome: Exception | None) -> None:
+        if outcome is not None:
+            refusal = refuse_unexpected_error(logger, "a WebSocket message", outcome)
+            self._connection.close(ws_frames.INTERNAL_ERROR, refusal.message)
 
     def _refuse_topics(self, positions: dict[str, Position]) -> Refusal | None:
         topics_max = self._dispatch.handlers.settings.max_watch_topics
@@ -234,45 +246,18 @@ class WsSession:
         refusals = (self._refuse_name(name, READ_ONLY) for name in positions)
         return next((refusal for refusal in refusals if refusal is not None), None)
 
-    def _on_topic_state(self, call: WsCall, status: int, body: bytes) -> None:
-        pending = self._pending_subscribe
-        if self._is_over or pending is None:
-            return
-        if status == 200:
-            pending.heads[call.name] = _decode_state(body)
-        else:
-            pending.errors[call.name] = error_in(body)
-        if len(pending.heads) + len(pending.errors) < len(pending.request.positions):
-            return
-        self._pending_subscribe = None
-        if pending.errors:
-            # The first topic in the order of the request, so that the response is deterministic.
-            error = next(pending.errors[name] for name in pending.request.positions if name in pending.errors)
-            self._connection.write(ws_frames.message(b"error", error, pending.request_id))
-        elif (refusal := _refuse_past_head(pending)) is not None:
-            self._refuse(pending.request_id, refusal)
-        else:
-            self._begin_subscriptions(pending)
-        self._resume()
-
-    def _begin_subscriptions(self, pending: _PendingSubscribe) -> None:
-        topics, subscriptions = {}, []
-        for name, position in pending.request.positions.items():
+    def _begin_subscriptions(
+        self, request: Subscribe, request_id: bytes, starts: dict[str, TopicStart]
+    ) -> None:
+        subscriptions = []
+        for name, start in starts.items():
             self._drop(name)
-            state = pending.heads[name]
-            seq = state.head_seq if position.tail else state.from_seq or position.from_seq or 0
-            epoch = followed_epoch(seq, position.epoch, state.head_seq, state.epoch)
-            topics[name] = {
-                "from_seq": seq,
-                "head_seq": state.head_seq,
-                "earliest_seq": state.earliest_seq,
-                "epoch": state.epoch,
-            }
-            feed = self._read_limiter.feed(self._feeds.feed(FeedSpec(name, pending.request.options)))
-            subscription = self._subscriptions[name] = Subscription(feed, seq, epoch, self)
+            feed = self._read_limiter.feed(self._feeds.feed(FeedSpec(name, request.options)))
+            subscription = self._subscriptions[name] = Subscription(feed, start.seq, start.epoch, self)
             subscriptions.append(subscription)
-        body = {"topics": topics, **member(pending.request.clamped)}
-        self._connection.write(ws_frames.json_message(b"subscribed", body, pending.request_id))
+        topics = {name: start.body for name, start in starts.items()}
+        body = {"topics": topics, **member(request.clamped)}
+        self._connection.write(ws_frames.json_message(b"subscribed", body, request_id))
         self._read_limiter.resume_all(subscriptions)
 
     def _unsubscribe(self, request_id: bytes, message: bytes) -> None:

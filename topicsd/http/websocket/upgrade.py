@@ -42,7 +42,7 @@ class WebSockets:
             call.refuse(refusal)
             return
         assert isinstance(call, HttpCall)
-        self._watching.permits.enter("" if key is None else key.id, partial(self._on_permit, call, key))
+        self._watching.permits.enter("" if key is None else key.id, call, partial(self._on_permit, call, key))
 
     def _on_permit(self, call: HttpCall, key: ApiKey | None, refusal: Refusal | None) -> None:
         """Open the WebSocket, once the stream is permitted and counted."""

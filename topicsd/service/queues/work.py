@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final
 
 from shared.contract.api_keys import READ, WRITE, ApiKey, ApiKeys
-from shared.contract.errors import INVALID_REQUEST, NOT_ACCEPTABLE, Refusal
+from shared.contract.errors import INVALID_REQUEST, NOT_ACCEPTABLE, Refusal, shutting_down
 from shared.contract.names import refuse_topic_name
 from shared.contract.query import query_number, query_text
 from shared.runtime.disk_thread import Loop
@@ -20,9 +20,9 @@ from topicsd.service.call import Call
 from topicsd.service.input.clamped import clamped_lease, clamped_to
 from topicsd.service.queues.bodies import claim_request
 from topicsd.service.render import encode
-from topicsd.service.shards.stream_permits import StreamPermits
-from topicsd.service.watch.open import STOPPING, accepts_events
-from topicsd.stream.sessions.open import FIELDS
+from topicsd.service.shards.limits import StreamPermits
+from topicsd.service.watch.open import accepts_events
+from topicsd.stream.event_stream import FIELDS
 from topicsd.stream.work_stream import WorkStreams
 
 READ_AND_WRITE: Final = frozenset({READ, WRITE})
@@ -53,7 +53,7 @@ class WorkOpener:
             call.send_parts([], 0, 200, FIELDS)
         else:
             key_id = "" if key is None else key.id
-            self._permits.enter(key_id, partial(self._on_permit, call, request, key_id))
+            self._permits.enter(key_id, call, partial(self._on_permit, call, request, key_id))
 
     def _request(self, call: Call) -> ClaimRequest | Refusal:
         refusal = refuse_topic_name(call.name)
@@ -79,7 +79,7 @@ class WorkOpener:
             if refusal is not None:
                 call.refuse(refusal)
                 return
-            queue = STOPPING if self._is_draining else queue_of(self._shard, call.name)
+            queue = shutting_down() if self._is_draining else queue_of(self._shard, call.name)
             if isinstance(queue, Refusal):
                 self._permits.leave(key_id)
                 call.refuse(queue)

@@ -2,34 +2,35 @@
 
 The receiving worker checks a request. The supervisor, which counts sessions over all shards, sends the
 checked request to a home shard, whose answer passes through both unchanged. The only worker of a server
-counts by itself.
+counts by itself. The client receives the positions that the topics had when they were looked up.
 """
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Mapping
 from functools import partial
-from typing import Final
 
 from shared.contract.api_keys import ApiKey
-from shared.contract.errors import NOT_READY, THROTTLED, Refusal
+from shared.contract.errors import TOPIC_NOT_FOUND, Refusal, limit_reached, no_answer
 from shared.contract.query import query_boolean
-from shared.contract.watch_id import WatchIds
+from shared.contract.watch_id import SESSION_BYTES, WatchIds
 from shared.contract.watch_request import WatchRequest, decode_watch_request, encode_watch_request
 from shared.ipc.link import SUPERVISOR, LinkPool, LinkRequest
 from shared.ipc.link_kind import LinkKind
 from shared.ipc.remote_request import decode_answer, encode_answer
-from shared.runtime.clock import Clock
-from shared.settings.settings import Settings
-from topicsd.service.call import Call
+from shared.runtime.unexpected_error import refuse_unexpected_error
+from topicsd.engine.jobs import BackgroundJob, operation
+from topicsd.engine.state import ShardState
+from topicsd.log.control_frame import SessionFrame
+from topicsd.service.call import Call, logger, start_job
 from topicsd.service.input.bodies import refuse_media_type
 from topicsd.service.input.clamped import member
 from topicsd.service.render import encode, render_refusal
 from topicsd.service.shards.peers import Peers
+from topicsd.service.shards.topic_positions import PositionAnswer, TopicPositions, TopicStart
 from topicsd.service.watch.body import decode_watch
-from topicsd.stream.sessions.create import CreatedSession, SessionCreator
-from topicsd.stream.sessions.sessions import SESSION_TTL_SECONDS, Sessions
-
-RETRY_AFTER_MS: Final = 1000
+from topicsd.stream.sessions import SESSION_TTL_SECONDS, Sessions
 
 
 class WatchCreator:
@@ -37,108 +38,137 @@ class WatchCreator:
 
     def __init__(
         self,
-        settings: Settings,
+        state: ShardState,
         ids: WatchIds,
-        shard: int,
         sessions: Sessions,
-        creation: SessionCreator,
+        positions: TopicPositions,
         links: LinkPool,
-        clock: Clock,
         peers: Peers | None,
     ) -> None:
-        self._settings = settings
+        self._state = state
         self._ids = ids
-        self._shard = shard
         self._sessions = sessions
-        self._creation = creation
+        self._positions = positions
         self._links = links
-        self._clock = clock
-        self._monotonic = clock.monotonic
         self._peers = peers
         self._is_alone = peers is None or len(peers) == 1
         self._in_progress = 0
 
     def create(self, call: Call, key: ApiKey | None) -> None:
+        start_job(self._state.jobs, "create_watch", call, self._create(call, key))
+
+    def _create(self, call: Call, key: ApiKey | None) -> BackgroundJob[Refusal | None]:
         request = self._decode(call, key)
         if isinstance(request, Refusal):
-            call.refuse(request)
-        elif self._is_alone:
-            self._create_alone(call, request)
-        else:
-            payload = encode_watch_request(request)
-            self._links.call(SUPERVISOR, LinkKind.CREATE_SESSION, payload, partial(self._pass_on, call))
+            return request
+        if self._is_alone:
+            body = yield from self._create_alone(request, call.started)
+            if isinstance(body, Refusal):
+                return body
+            call.send_parts([body], len(body))
+            return None
+        payload = encode_watch_request(request)
+        answer = yield from operation(partial(self._links.call, SUPERVISOR, LinkKind.CREATE_SESSION, payload))
+        if not answer:
+            return no_answer(None)
+        status, fields, body = decode_answer(answer)
+        call.send_parts([body], len(body), status, fields)
+        return None
 
     def _decode(self, call: Call, key: ApiKey | None) -> WatchRequest | Refusal:
         is_lenient = query_boolean(call.query, "lenient", False)
         if isinstance(is_lenient, Refusal):
             return is_lenient
         refusal = refuse_media_type(call.fields, call.body)
-        return refusal or decode_watch(call.body, key, is_lenient, self._settings, self._clock)
+        return refusal or decode_watch(call.body, key, is_lenient, self._state.settings, self._state.clock)
 
-    def _pass_on(self, call: Call, answer: bytes | None) -> None:
-        if not answer:
-            message = "the supervisor does not answer, retry after 1 s"
-            call.refuse(Refusal(NOT_READY, message, retry_after_ms=RETRY_AFTER_MS))
-            return
-        status, fields, body = decode_answer(answer)
-        call.send_parts([body], len(body), status, fields)
-
-    def _create_alone(self, call: Call, request: WatchRequest) -> None:
-        bound = self._settings.max_watch_sessions
+    def _create_alone(self, request: WatchRequest, started: float) -> BackgroundJob[bytes | Refusal]:
+        bound = self._state.settings.max_watch_sessions
         if bound and len(self._sessions) + self._in_progress >= bound:
-            detail: dict[str, object] = {"limit": "max_watch_sessions", "max": bound}
-            message = f"there are {bound} watch sessions, the most that TOPICS_MAX_WATCH_SESSIONS allows"
-            call.refuse(Refusal(THROTTLED, message, detail, RETRY_AFTER_MS))
-            return
+            return limit_reached("max_watch_sessions", bound, f"there are {bound} watch sessions")
         self._in_progress += 1
-
-        def respond(result: CreatedSession | Refusal) -> None:
+        try:
+            return (yield from self._create_here(request, started))
+        finally:
             self._in_progress -= 1
-            try:
-                status, body, fields = self._render(result, request, call.started)
-                call.send_parts([body], len(body), status, fields)
-            except Exception as error:
-                call.fail("create_watch", error)
-
-        self._creation.make(request, respond)
 
     def create_counted(self, payload: bytes, link_request: LinkRequest) -> None:
         """Create a session that the supervisor has counted, as its home shard."""
-        started = self._monotonic()
-        request = decode_watch_request(payload)
 
-        def respond(result: CreatedSession | Refusal) -> None:
-            status, body, fields = self._render(result, request, started)
+        def on_end(body: bytes | Refusal | Exception) -> None:
+            status, fields = 200, b""
+            if isinstance(body, Exception):
+                body = refuse_unexpected_error(logger, "create_watch", body)
+            if isinstance(body, Refusal):
+                status, body, fields = render_refusal(body)
             if self._peers is not None:
                 # After `watch_sessions`, which is up to date: a grant without a session is returned.
                 self._peers.slot.watch_session_grants_total += 1
             link_request(encode_answer(status, fields, [body]))
 
-        self._creation.make(request, respond)
+        job = self._create_here(decode_watch_request(payload), self._state.clock.monotonic())
+        self._state.jobs.start_now(job, on_end)
 
-    def _render(
-        self, result: CreatedSession | Refusal, request: WatchRequest, started: float
-    ) -> tuple[int, bytes, bytes]:
-        """Return the status, body and further header fields."""
-        if isinstance(result, Refusal):
-            return render_refusal(result)
-        definition = result.session.definition
-        wid = self._ids.make(self._shard, definition.session)
-        columns = zip(definition.names, definition.from_seqs, result.positions, strict=True)
+    def _create_here(self, request: WatchRequest, started: float) -> BackgroundJob[bytes | Refusal]:
+        """Create a counted session whose home is this shard; return the body of the response."""
+        begins = dict(zip(request.names, request.from_seqs, strict=True))
+        positions = yield from self._positions.find(begins)
+        starts = starts_of(request, positions)
+        if isinstance(starts, Refusal):
+            return starts
+        definition = define(secrets.token_bytes(SESSION_BYTES), request, starts)
+        session = yield from operation(partial(self._sessions.create, definition))
+        if isinstance(session, Refusal):
+            return session
+        wid = self._ids.make(self._state.number, definition.session)
+        elapsed_ms = round((self._state.clock.monotonic() - started) * 1000, 3)
         body = {
             "wid": wid,
             "stream_url": f"/v0/watch/{wid}",
             "session_ttl_ms": int(SESSION_TTL_SECONDS * 1000),
-            "topics": {
-                name: {
-                    "from_seq": from_seq,
-                    "head_seq": position.head_seq,
-                    "earliest_seq": position.earliest_seq,
-                    "epoch": position.epoch,
-                }
-                for name, from_seq, position in columns
-            },
+            "topics": {name: start.body for name, start in starts.items()},
             **member(request.clamped),
-            "performance": {"server_total_ms": round((self._monotonic() - started) * 1000, 3)},
+            "performance": {"server_total_ms": elapsed_ms},
         }
-        return 200, encode(body), b""
+        return encode(body)
+
+
+def starts_of(
+    request: WatchRequest, positions: Mapping[str, PositionAnswer]
+) -> dict[str, TopicStart] | Refusal:
+    """Return where each topic is followed from. Refuse a session that would never deliver a record."""
+    for answer in positions.values():
+        if isinstance(answer, Refusal) and answer.code != TOPIC_NOT_FOUND:
+            return answer
+    starts: dict[str, TopicStart] = {}
+    for name, begin, epoch in zip(request.names, request.from_seqs, request.epochs, strict=True):
+        position = positions[name]
+        if isinstance(position, Refusal):
+            if not request.is_lenient:
+                return position
+            continue
+        start = position.start(name, begin, epoch)
+        if isinstance(start, Refusal):
+            return start
+        starts[name] = start
+    return starts or Refusal(TOPIC_NOT_FOUND, "topics: must name at least one topic that exists")
+
+
+def define(session: bytes, request: WatchRequest, starts: Mapping[str, TopicStart]) -> SessionFrame:
+    """Define a session; `session` is the random part of its id."""
+    options = request.options
+    return SessionFrame(
+        session=session,
+        key_id=request.key_id,
+        names=list(starts),
+        from_seqs=[start.seq for start in starts.values()],
+        epochs=[start.epoch for start in starts.values()],
+        nodes=sorted(options.nodes),
+        limit=options.limit,
+        bytes_max=options.bytes_max,
+        heartbeat_ms=request.heartbeat_ms,
+        with_tags=options.with_tags,
+        with_meta=options.with_meta,
+        with_data=options.with_data,
+        is_strong=options.is_strong,
+    )

@@ -3,63 +3,104 @@
 W1  Only the home shard finds a session. An id that this server did not make is unknown; an id of this server
     without a session belongs to an expired one.
 W2  With keys, only the key that created a session opens it, and only while it covers all of its names.
-W3  A stream is counted before it opens. A stream that replaces another inherits its permit.
+W3  A stream is counted before it opens. A stream that replaces another inherits its permit, so a permit
+    belongs to a session, and is returned when the session has no stream.
 """
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from collections.abc import Callable
+from functools import partial
+from typing import Final
 
 from shared.contract.api_keys import NAME_NOT_COVERED, ApiKey
-from shared.contract.errors import FORBIDDEN, GONE, NOT_ACCEPTABLE, NOT_FOUND, SHUTTING_DOWN, Refusal
+from shared.contract.errors import (
+    FORBIDDEN,
+    GONE,
+    NOT_ACCEPTABLE,
+    NOT_FOUND,
+    UNAUTHORIZED,
+    Refusal,
+    shutting_down,
+)
 from shared.contract.watch_id import WatchIds
-from topicsd.service.call import Call
-from topicsd.service.shards.stream_permits import StreamPermits
-from topicsd.stream.sessions.open import FIELDS, StreamRequest
-from topicsd.stream.sessions.sessions import Session, Sessions
+from topicsd.engine.jobs import BackgroundJob, operation
+from topicsd.engine.state import ShardState
+from topicsd.service.call import Call, start_job
+from topicsd.service.shards.limits import StreamPermits
+from topicsd.stream.event_stream import FIELDS, KEY_REVOKED
+from topicsd.stream.sessions import Session, Sessions
 
 EVENT_STREAM: Final = ("text/event-stream", "text/*", "*/*")
 
 OTHER_KEY: Final = Refusal(FORBIDDEN, "the watch session was created with another key; open it with that key")
 NO_SESSION: Final = Refusal(NOT_FOUND, "unknown watch session; create one with POST /v0/watch")
 EXPIRED: Final = Refusal(GONE, "the watch session has expired; create a new one with POST /v0/watch")
-STOPPING: Final = Refusal(SHUTTING_DOWN, "the server is shutting down", retry_after_ms=1000)
-
-
-class OpenSession(Protocol):
-    def __call__(self, session: Session, last_event_id: str, call: StreamRequest) -> None:
-        """Open a stream on the session or refuse; sets `session.stream` before it returns."""
-        ...
 
 
 class WatchOpener:
-    def __init__(self, ids: WatchIds, sessions: Sessions, permits: StreamPermits) -> None:
+    """The opening of streams at their home shard.
+
+    `is_allowed` says whether the key that created a session still exists and covers its topics.
+    """
+
+    def __init__(
+        self,
+        state: ShardState,
+        ids: WatchIds,
+        sessions: Sessions,
+        permits: StreamPermits,
+        is_allowed: Callable[[Session], bool],
+    ) -> None:
+        self._state = state
         self._ids = ids
         self._sessions = sessions
         self._permits = permits
-        self._key_ids: dict[Session, str] = {}
-        """Key ids under which the streams of sessions are counted."""
-        self.open_session: OpenSession
-        self.is_draining = False
-        """Whether new streams are refused."""
+        self._is_allowed = is_allowed
+        self._permitted: set[Session] = set()
+        """Sessions whose stream has a permit."""
+        self._is_draining = False
 
     def open(self, call: Call, key: ApiKey | None) -> None:
+        start_job(self._state.jobs, "watch", call, self._open(call, key))
+
+    def _open(self, call: Call, key: ApiKey | None) -> BackgroundJob[Refusal | None]:
+        """Open a stream on a session.
+
+        The job ends when the stream is open: it would keep the connection's state in memory.
+        """
         session = self._session_for(call.name, key)
-        if not isinstance(session, Refusal) and not accepts_events(call.fields.accept):
-            session = Refusal(NOT_ACCEPTABLE, "accept: must allow text/event-stream")
         if isinstance(session, Refusal):
-            call.refuse(session)
-        elif call.is_head:
+            return session
+        if not accepts_events(call.fields.accept):
+            return Refusal(NOT_ACCEPTABLE, "accept: must allow text/event-stream")
+        if call.is_head:
             call.send_parts([], 0, 200, FIELDS)
-        elif self.is_draining:
-            call.refuse(STOPPING)
-        elif session.stream is not None:
-            self._open(session, call)
-        else:
-            key_id = "" if key is None else key.id
-            wait = _PermitWait(self, session, key_id, call)
-            call.cancel_wait = wait.cancel
-            self._permits.enter(key_id, wait.on_permit)
+            return None
+        if self._is_draining:
+            return shutting_down()
+        if session not in self._permitted:
+            key_id = session.definition.key_id
+            refusal: Refusal | None = yield from operation(partial(self._permits.enter, key_id, call))
+            if refusal is not None:
+                return refusal
+            if session in self._permitted:
+                # Another stream opened while this one waited for its permit.
+                self._permits.leave(key_id)
+            self._permitted.add(session)
+        try:
+            refusal = self._refuse_now(session) or session.set_cursor(call.fields.last_event_id)
+            if refusal is None:
+                self._sessions.open_stream(session, call.open_stream(FIELDS), self._return_permit)
+            return refusal
+        finally:
+            self._return_permit(session)
+
+    def _return_permit(self, session: Session) -> None:
+        """Return the permit of a session that has no stream."""
+        if session.stream is None and session in self._permitted:
+            self._permitted.remove(session)
+            self._permits.leave(session.definition.key_id)
 
     def _session_for(self, wid: str, key: ApiKey | None) -> Session | Refusal:
         watch_id = self._ids.parse(wid)
@@ -76,64 +117,17 @@ class WatchOpener:
                 return NAME_NOT_COVERED
         return session
 
-    def enter(self, session: Session, key_id: str, call: Call) -> None:
-        """Open a stream that has its permit."""
-        is_current = self._sessions.find(session.definition.session) is session
-        if self.is_draining or not is_current:
-            self._permits.leave(key_id)
-            call.refuse(STOPPING if is_current else EXPIRED)
-        elif session in self._key_ids:
-            # Another stream opened while this one waited for its permit.
-            self._permits.leave(key_id)
-            self._open(session, call)
-        else:
-            self._key_ids[session] = key_id
-            self._open(session, call)
-            if session.stream is None:
-                self.on_stream_end(session)
+    def _refuse_now(self, session: Session) -> Refusal | None:
+        """Refuse a session that ended, whose key was revoked, or a drain, after the wait for a permit."""
+        if self._sessions.find(session.definition.session) is not session:
+            return EXPIRED
+        if self._is_draining:
+            return shutting_down()
+        return None if self._is_allowed(session) else Refusal(UNAUTHORIZED, KEY_REVOKED)
 
-    def leave(self, key_id: str) -> None:
-        """Return the permit of a stream whose request was cancelled."""
-        self._permits.leave(key_id)
-
-    def _open(self, session: Session, call: Call) -> None:
-        try:
-            self.open_session(session, call.fields.last_event_id, call)
-        except Exception as error:
-            call.fail("watch", error)
-
-    def on_stream_end(self, session: Session) -> None:
-        """Return the permit of a session whose stream has ended."""
-        key_id = self._key_ids.pop(session, None)
-        if key_id is not None:
-            self._permits.leave(key_id)
-
-
-class _PermitWait:
-    """A request for a stream that waits for its permit."""
-
-    def __init__(self, opener: WatchOpener, session: Session, key_id: str, call: Call) -> None:
-        self._opener = opener
-        self._session = session
-        self._key_id = key_id
-        self._call = call
-        self._is_cancelled = False
-
-    def cancel(self) -> None:
-        self._is_cancelled = True
-        self._call.cancel_wait = None
-        self._call.refuse(STOPPING)
-
-    def on_permit(self, refusal: Refusal | None) -> None:
-        call = self._call
-        call.cancel_wait = None
-        if self._is_cancelled:
-            if refusal is None:
-                self._opener.leave(self._key_id)
-        elif refusal is not None:
-            call.refuse(refusal)
-        else:
-            self._opener.enter(self._session, self._key_id, call)
+    def drain(self) -> None:
+        """Refuse new streams."""
+        self._is_draining = True
 
 
 def accepts_events(accept: str) -> bool:

@@ -62,12 +62,6 @@ class Position(msgspec.Struct, forbid_unknown_fields=True, gc=False):
             refusal = Refusal(INVALID_REQUEST, f"{field}: must not be sent with after_seq", {"field": field})
         return refusal
 
-    @property
-    def query(self) -> str:
-        """Return the query string with which the owner looks the position up."""
-        lookup = (("from_ts", self.from_ts), ("last", self.last))
-        return "".join(f"&{name}={value}" for name, value in lookup if value is not None)
-
 
 class StreamOptions(ReadFields, gc=False, kw_only=True):
     """Options for all topics of a session or subscription."""

@@ -11,21 +11,20 @@ from shared.contract.watch_id import WatchIds
 from shared.ipc.link import LinkPool, LinkRequest
 from shared.ipc.link_kind import LinkKind
 from shared.runtime.disk_thread import Loop
+from shared.runtime.unexpected_error import refuse_unexpected_error
 from shared.settings.settings import Settings
 from topicsd.engine.routes.route import SourcePosition
 from topicsd.engine.shard import Shard
-from topicsd.engine.topic_admin import topic_not_found
+from topicsd.service.call import logger
+from topicsd.service.shards.limits import StreamPermits
 from topicsd.service.shards.peers import Peers
-from topicsd.service.shards.stream_permits import StreamPermits
+from topicsd.service.shards.topic_positions import PositionAnswer, TopicPositions
 from topicsd.service.watch.create import WatchCreator
 from topicsd.service.watch.open import WatchOpener
 from topicsd.stream.feeds import Feeds
 from topicsd.stream.remote_feed import RemoteShards
 from topicsd.stream.route_runner import RouteRunners
-from topicsd.stream.sessions.create import SessionCreator, answer_positions
-from topicsd.stream.sessions.definition import TopicPosition
-from topicsd.stream.sessions.open import SessionStreams
-from topicsd.stream.sessions.sessions import Session, Sessions
+from topicsd.stream.sessions import Session, Sessions
 
 STREAM_REQUESTS: Final = frozenset({LinkKind.FEED, LinkKind.CREATE_SESSION, LinkKind.TOPIC_HEADS})
 """Requests of other processes that this class answers."""
@@ -42,42 +41,38 @@ class Streams:
         number: int,
         shard_count: int,
         peers: Peers | None,
+        keys: ApiKeys,
     ) -> None:
         state = shard.state
-        ways = None if peers is None else RemoteShards(links, peers.refusal, state.wake_queue, loop)
+        remote = None if peers is None else RemoteShards(links, peers.refusal, state.wake_queue, loop)
         self._state = state
-        self.feeds = Feeds(state, loop, number, shard_count, ways)
-        self.sessions = Sessions(state, loop)
-        self.ids = WatchIds(shard.identity.instance, shard_count)
-        creation = SessionCreator(state, self.sessions, number, shard_count, ways)
-        self._creation = creation
-        self.route_runners = RouteRunners(state, loop, self.feeds, self._locate_source)
-        self.creator = WatchCreator(
-            settings, self.ids, number, self.sessions, creation, links, state.clock, peers
-        )
-        self.permits = StreamPermits(settings, links, peers)
-        self.opener = WatchOpener(self.ids, self.sessions, self.permits)
-        self._other_count = self._other_lagging_count = 0
-        self._streams = SessionStreams(
-            self.sessions, self.feeds, loop, state.clock, self.opener.on_stream_end
-        )
-        self.opener.open_session = self._streams.open_session
         self._peers = peers
-        self.sessions.on_change = self._publish
+        self._keys = keys
+        self._other_count = self._other_lagging_count = 0
+        self.feeds = Feeds(state, loop, number, shard_count, remote)
+        self.ids = WatchIds(shard.identity.instance, shard_count)
+        self.permits = StreamPermits(settings, links, peers)
+        self.positions = TopicPositions(state, shard_count, links, peers)
+        self.sessions = Sessions(state, self.feeds, self._publish)
+        self.creator = WatchCreator(state, self.ids, self.sessions, self.positions, links, peers)
+        self.opener = WatchOpener(state, self.ids, self.sessions, self.permits, self._is_allowed)
+        self.route_runners = RouteRunners(state, loop, self.feeds, self._locate_source)
         self._publish()
 
     def _locate_source(self, name: str, reply: Callable[[SourcePosition | Refusal], object]) -> None:
         """Look up head, earliest seq and epoch of a route's source on another shard."""
 
-        def on_positions(positions: list[TopicPosition | None] | Refusal) -> None:
-            if isinstance(positions, Refusal):
-                reply(positions)
-            elif (position := positions[0]) is None:
-                reply(topic_not_found(name))
+        def on_end(positions: dict[str, PositionAnswer] | Exception) -> None:
+            if isinstance(positions, Exception):
+                reply(refuse_unexpected_error(logger, "a route's source", positions))
+                return
+            position = positions[name]
+            if isinstance(position, Refusal):
+                reply(position)
             else:
                 reply(SourcePosition(position.epoch, position.head_seq, position.earliest_seq))
 
-        self._creation.ask(self.feeds.owner_of(name), [(name, None)], on_positions)
+        self._state.jobs.start_now(self.positions.find({name: None}), on_end)
 
     def _publish(self) -> None:
         if self._peers is not None:
@@ -97,12 +92,12 @@ class Streams:
             self.creator.create_counted(payload, link_request)
         else:
             assert kind == LinkKind.TOPIC_HEADS
-            answer_positions(self._state, payload, link_request)
+            self.positions.answer(payload, link_request)
 
     @property
     def lagging_count(self) -> int:
         """Return the number of streams whose clients have not read for a while."""
-        return self._streams.lagging_count + self._other_lagging_count
+        return self.sessions.lagging_count + self._other_lagging_count
 
     def count_lagging(self, change: int) -> None:
         """Count WebSockets whose clients have not read for a while."""
@@ -110,13 +105,13 @@ class Streams:
 
     def check_keys(self, keys: ApiKeys) -> None:
         """End the streams whose key was removed or no longer covers them."""
+        self._keys = keys
+        self.sessions.end_revoked(self._is_allowed)
 
-        def may_continue(session: Session) -> bool:
-            return keys.allow(session.definition.key_id, READ_ONLY, session.names)
-
-        self._streams.end_revoked(may_continue)
+    def _is_allowed(self, session: Session) -> bool:
+        return self._keys.allow(session.definition.key_id, READ_ONLY, session.names)
 
     def drain(self) -> None:
         """End all streams with a final event, and refuse new ones."""
-        self.opener.is_draining = True
-        self._streams.drain()
+        self.opener.drain()
+        self.sessions.drain()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from shared.contract.api_keys import ALL_SCOPES, ApiKey
 from shared.contract.names import topic_id
 from shared.http.answer import CLOSE
@@ -13,6 +15,7 @@ from tests.harness.one_socket import OneSocket
 from topicsd.http.http1.connection import AHEAD_MAX
 from topicsd.http.websocket import frames as ws_frames
 
+POSITION = [5, 1, 3]
 STATE = {"head_seq": 5, "earliest_seq": 1, "epoch": 3}
 
 
@@ -57,7 +60,7 @@ def test_messages_after_a_subscribe_wait_until_all_topics_are_looked_up() -> Non
     socket.say("subscribe", topics=[AWAY, HOME], tail=True, request_id="s")
     assert socket.settle() == []
     assert socket.session.is_busy
-    socket.answer(0, STATE)
+    socket.answer_positions(0, POSITION)
     (subscribed, *_) = socket.settle()
     assert subscribed["topics"] == {
         AWAY: {"from_seq": 5, **STATE},
@@ -71,9 +74,10 @@ def test_a_subscribe_succeeds_for_all_topics_or_none() -> None:
     socket.publish(HOME)
     socket.settle()
     socket.say("subscribe", topics=[HOME, AWAY], request_id="s")
-    error = {"code": "not_ready", "message": "shard 1 is starting"}
-    socket.answer(0, {"error": error}, 503)
-    assert socket.settle() == [{"op": "error", "request_id": "s", **error}]
+    socket.lose_answer(0)
+    (error,) = socket.settle()
+    assert (error["op"], error["request_id"], error["code"]) == ("error", "s", "not_ready")
+    assert (error["message"], error["detail"]["shard"]) == ("shard 1 does not answer", 1)
     socket.publish(HOME)
     assert _kinds(socket.settle()) == ["ack"]
 
@@ -95,8 +99,19 @@ def test_nothing_is_sent_after_the_client_disconnected() -> None:
     socket = OneSocket()
     socket.say("subscribe", topic=AWAY)
     socket.session.lost()
-    socket.answer(0, STATE)
+    socket.answer_positions(0, POSITION)
     assert socket.settle() == []
+
+
+def test_a_subscribe_reports_its_first_topic_that_is_invalid_or_missing() -> None:
+    socket = OneSocket()
+    for names, code in (([HOME, AWAY, "a b"], "topic_not_found"), (["a b", HOME], "invalid_request")):
+        socket.say("subscribe", topics=names)
+        while socket.session.is_busy:
+            *_, payload, _ = socket.worker.links.requests[-1]
+            socket.answer_positions(-1, *[None] * len(msgspec.msgpack.decode(payload)))
+        (error,) = socket.settle()
+        assert error["code"] == code
 
 
 def test_a_drain_answers_operations_in_progress_and_sends_the_cursors() -> None:
@@ -184,12 +199,11 @@ def test_a_topic_unsubscribed_while_paused_is_not_delivered() -> None:
     assert socket.settle() == []
 
 
-def test_a_subscribe_to_many_topics_counts_as_one_request() -> None:
+def test_a_subscribe_to_many_topics_is_one_request_to_each_shard() -> None:
     key = ApiKey("12345678", ALL_SCOPES, ())
     socket = OneSocket(key=key, max_inflight_per_key=1)
     names = [name for name in (f"n{n}" for n in range(40)) if shard_of(topic_id(name), SHARDS) == 1]
     socket.say("subscribe", topics=names)
-    assert socket.request_count == len(names) > 2
-    for number in range(len(names)):
-        socket.answer(number, STATE)
+    assert socket.request_count == 1
+    socket.answer_positions(0, *[POSITION] * len(names))
     assert _kinds(socket.take()) == ["subscribed"]

@@ -13,21 +13,21 @@ import msgspec
 import pytest
 import uvloop
 
-from router.control import link_requests, reserved_count
+from router.control import link_requests
 from router.control.control import METRICS_TYPE, ControlAnswer
 from router.control.link_requests import SupervisorLink
-from router.control.reserved_count import ReservedCount
 from router.control.watch_home import WatchHome
 from shared.contract.errors import Refusal
 from shared.contract.reader_options import ReaderOptions
 from shared.contract.route_rule import RouteRule, TopicDeletion, decode_names, encode_route_message
 from shared.contract.watch_request import WatchRequest, encode_watch_request
 from shared.http.answer import CLOSE
+from shared.ipc import exact_counts
 from shared.ipc.board import Board, WorkerState
+from shared.ipc.exact_counts import ReservedCount, StreamCount
 from shared.ipc.link import NEVER_SENT, SUPERVISOR, LinkPool, serve_links
 from shared.ipc.link_kind import LinkKind
 from shared.ipc.remote_request import decode_answer
-from shared.ipc.stream_count import StreamCount
 from tests.harness.whole_server import name_on
 
 TOPICS = [{"topic": "a", "count": 1}]
@@ -78,8 +78,7 @@ def run(play: Callable[[SupervisorLink, str], Coroutine[Any, Any, None]]) -> Non
         instance = os.urandom(8).hex()
         board = Board.create(2)
         topics, sessions = (
-            ReservedCount(board, 0, fields)
-            for fields in (reserved_count.TOPICS, reserved_count.WATCH_SESSIONS)
+            ReservedCount(board, 0, fields) for fields in (exact_counts.TOPICS, exact_counts.WATCH_SESSIONS)
         )
         link = SupervisorLink(
             instance, board, topics, StreamCount(1, 0), WatchHome(ReadyShards(board), sessions)

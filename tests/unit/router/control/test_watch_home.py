@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from router.control.reserved_count import WATCH_SESSIONS, ReservedCount
 from router.control.watch_home import WatchHome
 from shared.contract.errors import NOT_READY, Refusal
+from shared.ipc.exact_counts import WATCH_SESSIONS, ReservedCount
 from tests.harness.manual_clock import ManualClock
 from tests.harness.small_board import SmallBoard
 from tests.harness.whole_server import name_on

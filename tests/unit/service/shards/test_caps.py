@@ -18,7 +18,7 @@ from tests.harness.small_board import SmallBoard
 from topicsd.http.http1.connection import Http1Connection
 from topicsd.http.http1.head_cache import HeadCache
 from topicsd.service.dispatch import Dispatch
-from topicsd.service.shards.caps import FULL, GRANTED, UNSEEN_TOPICS_MAX
+from topicsd.service.shards.limits import FULL, GRANTED, UNSEEN_TOPICS_MAX
 from topicsd.service.shards.peers import Peers
 
 BODY = b'{"records":[{"data":1}]}'

@@ -6,7 +6,7 @@ from array import array
 
 from shared.contract.api_keys import KEY_PLACES, ApiKey
 from shared.contract.errors import Refusal
-from topicsd.service.shards.in_flight import InFlight
+from topicsd.service.shards.limits import InFlight
 
 
 def a_key(place: int) -> ApiKey:

@@ -23,7 +23,7 @@ from topicsd.engine.transfer.move import (
     encode_move,
     encode_move_answer,
 )
-from topicsd.service.shards.caps import Caps
+from topicsd.service.shards.limits import Caps
 from topicsd.service.shards.moves import Moves
 from topicsd.service.shards.peers import Peers
 

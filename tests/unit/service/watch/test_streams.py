@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from shared.contract.api_keys import parse_keys
 from shared.contract.reader_options import ReaderOptions
 from shared.contract.watch_request import WatchRequest, encode_watch_request
 from shared.http.head import NO_FIELDS, Fields
@@ -19,7 +20,7 @@ from shared.ipc.remote_request import decode_answer, encode_answer
 from tests.harness.one_connection import AWAY, HOME, append, request
 from tests.unit.service.shards.test_caps import Capped
 from topicsd.service.call import Call
-from topicsd.stream.sessions.sessions import SESSION_TTL_SECONDS
+from topicsd.stream.sessions import SESSION_TTL_SECONDS
 from topicsd.stream.stream import noop
 
 NO_ANSWERS = (None, NEVER_SENT)
@@ -233,6 +234,35 @@ def test_a_session_that_expires_meanwhile_is_410(worker: Capped) -> None:
     worker.one.pass_time(SESSION_TTL_SECONDS * 1000)
     on_permit(_pack(""))
     assert (call.status, returned_permits(worker)) == (410, 1)
+
+
+def test_a_key_that_is_revoked_meanwhile_opens_no_stream(worker: Capped) -> None:
+    call = stream_call(session_of(worker))
+    on_permit = request_permit(worker, call)
+    worker.dispatch.change_keys(parse_keys("another-key-of-16-chars"))
+    on_permit(_pack(""))
+    assert (call.status, call.stream, returned_permits(worker)) == (401, None, 1)
+
+
+def test_a_drain_that_begins_meanwhile_refuses_the_stream(worker: Capped) -> None:
+    call = stream_call(session_of(worker))
+    on_permit = request_permit(worker, call)
+    worker.dispatch.streams.drain()
+    on_permit(_pack(""))
+    assert (call.status, call.stream, returned_permits(worker)) == (503, None, 1)
+
+
+def test_a_wrong_last_event_id_returns_the_permit_unless_another_stream_has_it(worker: Capped) -> None:
+    wid = session_of(worker)
+    wrong = Fields(last_event_id="wrong")
+    call = stream_call(wid, wrong)
+    request_permit(worker, call)(_pack(""))
+    assert (call.status, returned_permits(worker)) == (400, 1)
+    first, second = stream_call(wid), stream_call(wid, wrong)
+    request_permit(worker, first)(_pack(""))
+    worker.dispatch.streams.opener.open(second, None)
+    assert first.stream is not None
+    assert (second.status, first.stream.is_closed, returned_permits(worker)) == (400, False, 0)
 
 
 def test_two_concurrent_streams_of_a_session_share_one_permit(worker: Capped) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
-from shared.ipc.stream_count import BOUND, BOUND_PER_KEY, StreamCount
+from shared.ipc.exact_counts import BOUND, BOUND_PER_KEY, StreamCount
 
 
 def test_streams_never_exceed_their_bounds() -> None:

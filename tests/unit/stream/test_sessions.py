@@ -9,7 +9,9 @@ import pytest
 
 from tests.harness.one_shard import OneShard, RecordedReply
 from topicsd.log import control_frame
-from topicsd.stream.sessions.sessions import (
+from topicsd.stream.event_stream import TAKEN_OVER
+from topicsd.stream.feeds import Feeds
+from topicsd.stream.sessions import (
     ENDED_PER_TURN_MAX,
     SESSION_TTL_SECONDS,
     Session,
@@ -23,8 +25,8 @@ class Stream:
     def __init__(self) -> None:
         self.is_taken_over = False
 
-    def end_taken_over(self) -> None:
-        self.is_taken_over = True
+    def end(self, code: str, message: str) -> None:
+        self.is_taken_over = code == TAKEN_OVER
 
 
 class Home:
@@ -33,7 +35,13 @@ class Home:
         self.begin()
 
     def begin(self) -> None:
-        self.sessions = Sessions(self.one.shard.state, self.one.loop)
+        state = self.one.shard.state
+        self.counts: list[tuple[int, int]] = []
+        """The numbers of sessions and streams at each change."""
+        self.sessions = Sessions(state, Feeds(state, self.one.loop), self._on_change)
+
+    def _on_change(self) -> None:
+        self.counts.append((len(self.sessions), self.sessions.stream_count))
 
     def make(self, number: int = 1, name: str = "orders") -> Session:
         reply = RecordedReply()
@@ -71,7 +79,7 @@ def test_idle_time_starts_when_the_stream_ends(home: Home) -> None:
     home.sessions.attach(session, stream)
     home.one.pass_time(5 * TTL_MS)
     assert home.has()
-    assert home.sessions.detach(session, stream)
+    home.sessions.detach(session, stream)
     home.one.pass_time(TTL_MS - 1)
     assert home.has()
     home.one.pass_time(1)
@@ -114,11 +122,11 @@ def test_a_second_stream_takes_over_and_the_end_of_the_first_is_ignored(home: Ho
     assert (home.sessions.stream_count, first.is_taken_over) == (1, False)
     home.sessions.attach(session, second)
     assert (home.sessions.stream_count, first.is_taken_over, second.is_taken_over) == (1, True, False)
-    assert not home.sessions.detach(session, first)
+    home.sessions.detach(session, first)
     assert (home.sessions.stream_count, session.stream) == (1, second)
     home.one.pass_time(2 * TTL_MS)
     assert home.has()
-    assert home.sessions.detach(session, second)
+    home.sessions.detach(session, second)
     assert home.sessions.stream_count == 0
 
 
@@ -137,8 +145,6 @@ def test_a_new_session_has_memory_and_a_restored_one_has_none(home: Home) -> Non
 
 
 def test_changes_of_the_counts_are_reported(home: Home) -> None:
-    counts: list[tuple[int, int]] = []
-    home.sessions.on_change = lambda: counts.append((len(home.sessions), home.sessions.stream_count))
     session, stream = home.make(), Stream()
     home.sessions.attach(session, stream)
     home.sessions.attach(session, Stream())
@@ -146,7 +152,7 @@ def test_changes_of_the_counts_are_reported(home: Home) -> None:
     assert session.stream is not None
     home.sessions.detach(session, session.stream)
     home.one.pass_time(TTL_MS)
-    assert counts == [(1, 0), (1, 1), (1, 0), (0, 0)]
+    assert home.counts == [(1, 0), (1, 1), (1, 0), (0, 0)]
 
 
 def test_a_session_needs_little_memory(home: Home) -> None:

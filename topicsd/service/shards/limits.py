@@ -1,4 +1,7 @@
-"""Caps over all shards, for new topics and for bytes.
+"""Limits over all shards, as one worker applies them.
+
+The supervisor grants what must be exact (`shared/ipc/exact_counts.py`); the only worker of a server counts by
+itself. What may be exceeded a little is summed up from the board, which costs no messages.
 
 C1  `max_topics` is exact. Near the cap, the worker reserves a topic at the supervisor before it creates the
     topic, and creates it in the turn in which the answer arrives. Far from the cap there is no request, and
@@ -8,27 +11,39 @@ C2  `max_total_bytes` may be exceeded by one request per shard: each shard sees 
     published last, and its own including requests in flight.
 C3  Requests for an existing topic do not wait, and a repeated write with a known idempotency key or producer
     number is answered whatever the caps.
+C4  `max_sse_connections` and `max_sse_connections_per_key` are exact: a stream has a permit before it opens.
+    The supervisor forgets the streams of a worker that died.
+C5  `max_inflight_per_key` may be exceeded by as many requests as there are other workers. A request counts at
+    the worker of its connection. Each worker keeps its counts on the board, where it is the only writer, and
+    adds up those of all workers.
+C6  `max_watch_sessions` is exact: the supervisor reserves a session before it sends it to its home shard
+    (`service/watch/create.py`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
 
-from shared.contract.errors import Refusal, cannot_check, limit_reached
+from shared.contract.api_keys import KEY_PLACES, ApiKey
+from shared.contract.errors import Refusal, cannot_check, limit_reached, shutting_down
+from shared.ipc.exact_counts import StreamCount
 from shared.ipc.link import SUPERVISOR, LinkPool
 from shared.ipc.link_kind import LinkKind
 from shared.runtime.unexpected_error import refuse_unexpected_error
+from shared.settings.settings import Settings
 from shared.text.message import size_text
 from topicsd.engine.requests import AppendAnswer, AppendRequest, Reply
 from topicsd.engine.state import ShardState
 from topicsd.engine.write.append import append
 from topicsd.engine.write.keyed_write import IdempotencyKey, key_of
 from topicsd.engine.write.producer_write import is_known_write
+from topicsd.service.call import Call
 from topicsd.service.shards.peers import Peers
 
 logger = logging.getLogger("topicsd.http")
@@ -37,10 +52,12 @@ logger = logging.getLogger("topicsd.http")
 UNSEEN_TOPICS_MAX: Final = 10_000
 # Approximate bytes of a record in the log besides its data.
 FRAME_BYTES: Final = 64
+_HERE: Final = 0
 
-_encode_shard = msgspec.msgpack.Encoder().encode
-GRANTED: Final = _encode_shard(True)
-FULL: Final = _encode_shard(False)
+_encode = msgspec.msgpack.Encoder().encode
+_decode_limit = msgspec.msgpack.Decoder(str).decode
+GRANTED: Final = _encode(True)
+FULL: Final = _encode(False)
 
 
 class PendingCreation(NamedTuple):
@@ -114,7 +131,7 @@ class Caps:
             assert self._links is not None
             self._pending[name] = [PendingCreation(create, refuse)]
             on_answer = partial(self._on_answer, name)
-            self._links.call(SUPERVISOR, LinkKind.RESERVE_TOPIC, _encode_shard(self._shard), on_answer)
+            self._links.call(SUPERVISOR, LinkKind.RESERVE_TOPIC, _encode(self._shard), on_answer)
 
     def _is_near_cap(self) -> bool:
         peers = self._peers
@@ -139,7 +156,8 @@ class Caps:
 
     def _refusal(self, answer: bytes | None) -> Refusal:
         if answer == FULL:
-            return limit_reached("max_topics", self._topics_max, f"there are {self._topics_max} topics")
+            bound = self._topics_max
+            return limit_reached("max_topics", bound, f"there are {bound} topics")
         cause = "a shard is not ready" if answer else "the supervisor does not answer"
         return cannot_check("max_topics", cause)
 
@@ -172,3 +190,82 @@ class Caps:
             key.digest in self._state.pending_keys
             or self._state.idempotency_keys.find(key.digest, topic.windows_ms, now_ms) is not None
         )
+
+
+class StreamPermits:
+    """The permits of one worker; `peers` and `links` exist on a server with a supervisor."""
+
+    def __init__(self, settings: Settings, links: LinkPool, peers: Peers | None = None) -> None:
+        self._count = StreamCount(settings.max_sse_connections, settings.max_sse_connections_per_key)
+        self._links = links
+        self._pid = peers.slot.pid if peers is not None and len(peers) > 1 else 0
+
+    def enter(self, key_id: str, call: Call, reply: Callable[[Refusal | None], object]) -> None:
+        """Request a permit for a call; `reply` receives None if granted, and then `leave` must follow.
+
+        A call whose wait is cancelled is refused at once, and a permit that arrives later is returned.
+        """
+        if not self._pid:
+            reply(self._refusal(self._count.enter(_HERE, key_id)))
+            return
+
+        def cancel() -> None:
+            call.cancel_wait = None
+            reply(shutting_down())
+
+        def on_answer(answer: bytes | None) -> None:
+            refusal = (
+                self._refusal(_decode_limit(answer))
+                if answer
+                else cannot_check("max_sse_connections", "the supervisor does not answer")
+            )
+            if call.cancel_wait is cancel:
+                call.cancel_wait = None
+                reply(refusal)
+            elif refusal is None:
+                self.leave(key_id)
+
+        call.cancel_wait = cancel
+        self._links.call(SUPERVISOR, LinkKind.ENTER_STREAM, _encode([self._pid, key_id]), on_answer)
+
+    def leave(self, key_id: str) -> None:
+        if not self._pid:
+            self._count.leave(_HERE, key_id)
+        else:
+            self._links.call(SUPERVISOR, LinkKind.LEAVE_STREAM, _encode([self._pid, key_id]), _ignore_answer)
+
+    def _refusal(self, limit: str) -> Refusal | None:
+        if not limit:
+            return None
+        bound = self._count.bounds[limit]
+        return limit_reached(limit, bound, f"{bound} streams are open")
+
+
+class InFlight:
+    def __init__(self, bound: int, own: memoryview | None = None, others: Sequence[memoryview] = ()) -> None:
+        """Set the bound; 0 means unlimited.
+
+        Counts are indexed by the place of a key. Without a board they are local to this process.
+        """
+        self.bound = bound
+        self._own = memoryview(array("Q", [0]) * KEY_PLACES) if own is None else own
+        self._others = others
+
+    def enter(self, key: ApiKey) -> Callable[[], None] | Refusal:
+        """Count one more request of the key; return the callback for its answer, or a refusal."""
+        place = key.place
+        count = self._own[place]
+        for counts in self._others:
+            count += counts[place]
+        if count >= self.bound:
+            usage = f"this key has {count} requests in flight"
+            return limit_reached("max_inflight_per_key", self.bound, usage)
+        self._own[place] += 1
+        return partial(self._leave, place)
+
+    def _leave(self, place: int) -> None:
+        self._own[place] -= 1
+
+
+def _ignore_answer(answer: bytes | None) -> None:
+    """Ignore the answer: without the supervisor no count exists."""

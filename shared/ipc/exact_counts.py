@@ -1,18 +1,23 @@
-"""A count over all shards, exact enough that a cap on it is never exceeded.
+"""Counts over all shards, exact enough that a cap on them is never exceeded, and the refusal at the cap.
 
-It counts objects that survive the worker that made them: topics and watch sessions. A worker makes one only
-after a grant, and publishes its count on the board. That count is up to date whenever the worker asks or has
-received an answer. The grants that are not in the count yet are those that the worker has not seen: granted
-here, minus its `grants`, which it stores after the count.
+The supervisor counts. A worker makes an object only after a grant, so that objects which are being made
+count too. The objects differ in what happens to them when the worker dies:
+
+Topics and watch sessions survive it (`ReservedCount`). A worker publishes its count on the board. That count
+is up to date whenever the worker asks or has received an answer. The grants that are not in the count yet are
+those that the worker has not seen: granted here, minus its `grants`, which it stores after the count.
 
 T1  A shard that is down keeps its last count. The count of a shard that has not been ready since this process
     began is unknown, and nothing is granted until the shard is ready or refuses to start.
 T2  Grants that a worker did not use before it died are returned when the shard is ready again.
+
+Streams end with it (`StreamCount`). Each stream is assigned to a holder, the process that serves it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Container
 from typing import Final, NamedTuple
 
 from shared.ipc.board import Board, Slot, WorkerState
@@ -83,3 +88,47 @@ class ReservedCount:
     def release(self, shard: int) -> None:
         """Return a grant that the worker never received."""
         self._granted[shard] -= 1
+
+
+BOUND: Final = "max_sse_connections"
+BOUND_PER_KEY: Final = "max_sse_connections_per_key"
+
+
+class StreamCount:
+    def __init__(self, bound: int, bound_per_key: int) -> None:
+        """Set the bounds; 0 means unlimited."""
+        self.bounds = {BOUND: bound, BOUND_PER_KEY: bound_per_key}
+        self._counts: dict[int, Counter[str]] = {}
+
+    def enter(self, holder: int, key_id: str) -> str:
+        """Count one more stream, unless a bound is reached; return the name of that bound, or "".
+
+        `key_id` is empty when there are no keys.
+        """
+        limit = self._reached_bound(key_id)
+        if not limit:
+            self._counts.setdefault(holder, Counter())[key_id] += 1
+        return limit
+
+    def leave(self, holder: int, key_id: str) -> None:
+        """Count one stream less; do nothing for a holder that was removed."""
+        counts = self._counts.get(holder)
+        if counts is not None:
+            counts[key_id] -= 1
+            assert counts[key_id] >= 0
+            if not counts[key_id]:
+                del counts[key_id]
+
+    def keep(self, holders: Container[int]) -> None:
+        """Remove every holder that is not in `holders`."""
+        for holder in list(self._counts):
+            if holder not in holders:
+                del self._counts[holder]
+
+    def _reached_bound(self, key_id: str) -> str:
+        in_all, per_key = self.bounds[BOUND], self.bounds[BOUND_PER_KEY]
+        if in_all and sum(counts.total() for counts in self._counts.values()) >= in_all:
+            return BOUND
+        if per_key and key_id and sum(counts[key_id] for counts in self._counts.values()) >= per_key:
+            return BOUND_PER_KEY
+        return ""

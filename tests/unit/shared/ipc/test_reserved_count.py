@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from router.control.reserved_count import TOPICS, ReservedCount
 from shared.ipc.board import WorkerState
+from shared.ipc.exact_counts import TOPICS, ReservedCount
 from tests.harness.manual_clock import ManualClock
 from tests.harness.small_board import SmallBoard
 

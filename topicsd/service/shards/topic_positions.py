@@ -1,0 +1,153 @@
+"""Positions of topics, whichever shard owns them: head, earliest seq, epoch, and the seqs that seeks find.
+
+All topics of another shard are one request, so an answer is a consistent view of that shard only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+import msgspec
+
+from shared.contract.errors import NOT_READY, Refusal
+from shared.contract.names import topic_id
+from shared.contract.seek import Seek
+from shared.ipc.link import LinkPool, LinkRequest
+from shared.ipc.link_kind import LinkKind
+from shared.ipc.placement import shard_of
+from shared.runtime.unexpected_error import refuse_unexpected_error
+from topicsd.engine.jobs import BackgroundJob, together
+from topicsd.engine.read.position import followed_epoch, position_past_head
+from topicsd.engine.read.seek import seek
+from topicsd.engine.state import ShardState
+from topicsd.engine.topic_admin import topic_not_found, topic_state
+from topicsd.service.call import logger
+from topicsd.service.shards.peers import Peers
+
+RETRY_AFTER_MS: Final = 1000
+
+
+Begin = int | Seek | None
+"""Where a client begins: after a seq, at a seek, or at the next record."""
+
+
+class TopicPosition(NamedTuple):
+    """The position of a topic."""
+
+    head_seq: int
+    earliest_seq: int
+    epoch: int
+    from_seq: int | None = None
+    """The seq that a seek found, or None without a seek."""
+
+    def start(self, name: str, begin: Begin, epoch: int | None) -> TopicStart | Refusal:
+        """Return where to follow the topic for a client that has read `epoch`, if it says so."""
+        target_seq = self.from_seq if isinstance(begin, Seek) else begin
+        seq = self.head_seq if target_seq is None else target_seq
+        if epoch == self.epoch and seq > self.head_seq:
+            return position_past_head(name, seq, self.head_seq, self.epoch)
+        return TopicStart(seq, followed_epoch(seq, epoch, self.head_seq, self.epoch), self)
+
+
+class TopicStart(NamedTuple):
+    """Where a topic is followed from, and the position that it had."""
+
+    seq: int
+    epoch: int
+    position: TopicPosition
+
+    @property
+    def body(self) -> dict[str, int]:
+        """Return the topic's member of a response."""
+        position = self.position
+        return {
+            "from_seq": self.seq,
+            "head_seq": position.head_seq,
+            "earliest_seq": position.earliest_seq,
+            "epoch": position.epoch,
+        }
+
+
+PositionRequest = tuple[str, Seek | None]
+"""A topic, and the seek in it or None."""
+PositionAnswer = TopicPosition | Refusal
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_requests = msgspec.msgpack.Decoder(list[PositionRequest]).decode
+_decode_positions = msgspec.msgpack.Decoder(list[TopicPosition | None]).decode
+
+
+class TopicPositions:
+    """The lookup of positions by one shard; `peers` exist on a server with a supervisor."""
+
+    def __init__(self, state: ShardState, shard_count: int, links: LinkPool, peers: Peers | None) -> None:
+        self._state = state
+        self._shard_count = shard_count
+        self._links = links
+        self._peers = peers
+
+    def find(self, begins: Mapping[str, Begin]) -> BackgroundJob[dict[str, PositionAnswer]]:
+        """Return the position of each topic, or the refusal that says why it has none."""
+        by_shard: dict[int, list[PositionRequest]] = {}
+        for name, begin in begins.items():
+            request = (name, begin if isinstance(begin, Seek) else None)
+            by_shard.setdefault(shard_of(topic_id(name), self._shard_count), []).append(request)
+        here = by_shard.pop(self._state.number, [])
+        answers = yield from together([partial(self._ask, *request) for request in by_shard.items()])
+        positions = dict(zip(_names(here), (yield from self._find_here(here)), strict=True))
+        for (shard, part), answer in zip(by_shard.items(), answers, strict=True):
+            positions.update(zip(_names(part), self._read(shard, part, answer), strict=True))
+        return positions
+
+    def _ask(
+        self, shard: int, requests: list[PositionRequest], reply: Callable[[bytes | None], object]
+    ) -> None:
+        if self._refusal(shard) is not None:
+            reply(None)
+        else:
+            self._links.call(str(shard), LinkKind.TOPIC_HEADS, _encode(requests), reply)
+
+    def _read(
+        self, shard: int, requests: list[PositionRequest], answer: bytes | None
+    ) -> list[PositionAnswer]:
+        if answer:
+            columns = zip(_names(requests), _decode_positions(answer), strict=True)
+            return [topic_not_found(name) if one is None else one for name, one in columns]
+        message = f"shard {shard} does not answer"
+        unavailable = Refusal(NOT_READY, message, {"shard": shard}, RETRY_AFTER_MS)
+        return [self._refusal(shard) or unavailable] * len(requests)
+
+    def _refusal(self, shard: int) -> Refusal | None:
+        return None if self._peers is None else self._peers.refusal(shard)
+
+    def _find_here(self, requests: Sequence[PositionRequest]) -> BackgroundJob[list[PositionAnswer]]:
+        """Return the positions of topics of this shard; a missing topic is refused."""
+        seeks = {name: target for name, target in requests if target is not None}
+        answers = yield from together([partial(seek, self._state, *one) for one in seeks.items()])
+        seqs = dict(zip(seeks, answers, strict=True))
+        return [self._position(name, seqs.get(name)) for name, _ in requests]
+
+    def _position(self, name: str, from_seq: int | Refusal | None) -> PositionAnswer:
+        topic = topic_state(self._state, name)
+        if isinstance(topic, Refusal) or isinstance(from_seq, Refusal):
+            return topic_not_found(name)
+        return TopicPosition(topic.head_seq, topic.earliest_seq, topic.epoch, from_seq)
+
+    def answer(self, payload: bytes, link_request: LinkRequest) -> None:
+        """Answer another shard's request for topics of this shard."""
+
+        def on_end(outcome: list[PositionAnswer] | Exception) -> None:
+            if isinstance(outcome, Exception):
+                # An empty answer: this shard is reported as one that does not answer.
+                refuse_unexpected_error(logger, "a position request", outcome)
+                link_request(b"")
+            else:
+                link_request(_encode([None if isinstance(one, Refusal) else one for one in outcome]))
+
+        self._state.jobs.start_now(self._find_here(_decode_requests(payload)), on_end)
+
+
+def _names(requests: Sequence[PositionRequest]) -> list[str]:
+    return [name for name, _ in requests]

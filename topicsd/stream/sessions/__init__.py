@@ -1,1 +1,0 @@
-"""Watch sessions: create, open, resume."""
