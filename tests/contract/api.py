@@ -8,12 +8,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.harness.any_client import AnyClient
-from tests.harness.raw_client import Answer
+from tests.harness.raw_client import Answer, HttpClient
 
 
 class Api:
-    def __init__(self, client: AnyClient, topic: str) -> None:
+    def __init__(self, client: HttpClient, topic: str) -> None:
         self.client = client
         self.topic = topic
         self.path = f"/v0/topics/{topic}"

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import pytest
 
 from tests.contract.api import Api
-from tests.harness.any_client import connect
 from tests.harness.http_server import HttpServer
 from tests.harness.raw_client import RawClient, chunks_of, request_bytes
 from tests.harness.server_process import ServerProcess
@@ -27,7 +26,7 @@ def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
 
 @pytest.fixture
 def narrow_api(narrow: HttpServer, lane: str, topic: str) -> Iterator[Api]:
-    with connect(narrow.ports, lane) as client:
+    with narrow.connect(lane) as client:
         yield Api(client, topic)
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tests.contract.api import Api
-from tests.harness.any_client import connect
 from tests.harness.http_server import HttpServer
 from tests.harness.raw_client import RawClient
 from tests.harness.whole_server import WholeServer
@@ -127,7 +126,7 @@ def test_a_client_that_went_away_in_the_time_of_its_cohort_gets_no_job(
     server: HttpServer, api: Api, lane: str
 ) -> None:
     api.append(1, 2, config={"type": "queue", "claim_jitter_ms": 400})
-    with connect(server.ports, lane) as other:
+    with server.connect(lane) as other:
         other.start("POST", f"{api.path}/claim", b'{"node":"gone","max":9}')
         time.sleep(0.1)
     assert [job["$seq"] for job in ask(api, "claim", node="w", max=9)["claimed"]] == [1, 2]

@@ -11,10 +11,9 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.harness.any_client import AnyClient
 from tests.harness.h2_client import H2Client
 from tests.harness.http_server import CODED, H2
-from tests.harness.raw_client import Answer, RawClient
+from tests.harness.raw_client import Answer, HttpClient, RawClient
 from tests.harness.whole_server import WholeServer
 
 DEFAULTS = {
@@ -33,7 +32,7 @@ pytestmark = pytest.mark.slow
 class Routes:
     """A client, whose topics have names that no other test uses."""
 
-    def __init__(self, client: AnyClient, name: str, lane: str = "") -> None:
+    def __init__(self, client: HttpClient, name: str, lane: str = "") -> None:
         self._client = client
         self._lane = lane
         self.name = name

@@ -26,6 +26,8 @@ from shared.ipc.link import LinkPool
 from shared.runtime.clock import SystemClock
 from shared.runtime.disk_thread import start_threads
 from shared.settings.settings import Settings
+from tests.harness.h2_client import H2Client
+from tests.harness.raw_client import HttpClient, RawClient
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import create_data_dir, shard_paths
 from topicsd.engine.shard import Shard
@@ -45,6 +47,7 @@ FAST: Final = "fast"
 CODED: Final = "coded"
 HTTP1_PORTS: Final = (FAST, CODED)
 H2: Final = "h2"
+ALL_PORTS: Final = (*HTTP1_PORTS, H2)
 START_SECONDS: Final = 20.0
 END_TURNS: Final = 3000
 
@@ -103,6 +106,10 @@ class HttpServer:
         self.stop()
         if kind is None:
             assert self.complaints == []
+
+    def connect(self, lane: str) -> HttpClient:
+        port = self.ports[lane]
+        return H2Client(port) if lane == H2 else RawClient(port)
 
     # -- progress ------------------------------------------------------------------------------------------
 

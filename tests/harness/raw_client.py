@@ -1,7 +1,9 @@
 """An HTTP/1.1 client that sends given bytes unchanged and parses answers strictly.
 
-Promises: nothing is sent that the test did not write. A malformed header, a body of another length than
-announced, or an extra byte is an error of the test.
+Promises: nothing is sent that the test did not write; a body that is not bytes is sent as JSON. A malformed
+header, a body of another length than announced, or an extra byte is an error of the test.
+
+`HttpClient` is the part that the client of HTTP/2 shares: whole requests, bodies and answers as JSON.
 """
 
 from __future__ import annotations
@@ -12,8 +14,8 @@ import re
 import socket
 import struct
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 ANSWER_SECONDS: Final = 20.0
@@ -40,6 +42,12 @@ class Answer(NamedTuple):
         return value
 
     @property
+    def succeeded(self) -> Any:
+        """Return the JSON of an answer that must be a success."""
+        assert 200 <= self.status < 300, self
+        return self.json
+
+    @property
     def code(self) -> str:
         """Return the code of an error."""
         return str(self.json["error"]["code"])
@@ -61,15 +69,15 @@ class Answer(NamedTuple):
         return self.status, fields, body
 
 
-def connected(port: int, buffer_bytes: int | None) -> socket.socket:
+def connected(port: int, buffer_bytes: int | None, host: str = "127.0.0.1") -> socket.socket:
     """Connect; with `buffer_bytes` the kernel buffers about that much for a slow reader."""
-    client = socket.socket()
+    client = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     client.settimeout(ANSWER_SECONDS)
     if buffer_bytes is not None:
         # Before connecting: the window is announced then.
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
     try:
-        client.connect(("127.0.0.1", port))
+        client.connect((host, port))
     except OSError:
         client.close()
         raise
@@ -77,21 +85,61 @@ def connected(port: int, buffer_bytes: int | None) -> socket.socket:
     return client
 
 
-class RawClient:
-    def __init__(self, port: int, *, buffer_bytes: int | None = None) -> None:
-        self.socket = connected(port, buffer_bytes)
-        self._unread = b""
+def body_bytes(body: object) -> bytes | None:
+    """Return a body as it is sent: bytes and None unchanged, anything else as JSON."""
+    return body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+
+
+class HttpClient(ABC):
+    """A connection for whole requests, over HTTP/1.1 or HTTP/2."""
+
+    socket: socket.socket
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *about: object) -> None:
         self.close()
 
     def close(self) -> None:
         self.socket.close()
+
+    @abstractmethod
+    def start(
+        self,
+        method: str,
+        target: str,
+        body: object = None,
+        *fields: str,
+        content_type: str | None = JSON_TYPE,
+        is_chunked: bool = False,
+    ) -> Any:
+        """Send a request; return the argument for `finish`."""
+
+    @abstractmethod
+    def finish(self, begun: Any) -> Answer:
+        """Read the answer of a request that `start` sent."""
+
+    def ask(
+        self,
+        method: str,
+        target: str,
+        body: object = None,
+        *fields: str,
+        content_type: str | None = JSON_TYPE,
+    ) -> Answer:
+        """Send a request and return its answer, whatever its status."""
+        return self.finish(self.start(method, target, body, *fields, content_type=content_type))
+
+    def ask_json(self, method: str, target: str, body: object = None, *fields: str) -> Any:
+        """Send a request that must succeed; return the JSON of its answer."""
+        return self.ask(method, target, body, *fields).succeeded
+
+
+class RawClient(HttpClient):
+    def __init__(self, port: int, *, buffer_bytes: int | None = None, host: str = "127.0.0.1") -> None:
+        self.socket = connected(port, buffer_bytes, host)
+        self._unread = b""
 
     def reset(self) -> None:
         """Close the connection with a TCP reset."""
@@ -136,30 +184,21 @@ class RawClient:
         rest = self.socket.recv(READ_BYTES)
         assert rest == b"", rest
 
-    def ask(
-        self,
-        method: str,
-        target: str,
-        body: bytes | None = None,
-        *fields: str,
-        content_type: str | None = JSON_TYPE,
-    ) -> Answer:
-        return self.finish(self.start(method, target, body, *fields, content_type=content_type))
-
     def start(
         self,
         method: str,
         target: str,
-        body: bytes | None = None,
+        body: object = None,
         *fields: str,
         content_type: str | None = JSON_TYPE,
         is_chunked: bool = False,
     ) -> str:
         """Send a request; return the argument for `finish`, to be called in request order."""
-        request = request_bytes(
-            method, target, body, *fields, content_type=content_type, is_chunked=is_chunked
+        self.send(
+            request_bytes(
+                method, target, body_bytes(body), *fields, content_type=content_type, is_chunked=is_chunked
+            )
         )
-        self.send(request)
         return method
 
     def finish(self, begun: str) -> Answer:
