@@ -164,7 +164,7 @@ def test_a_server_that_stops_says_where_everybody_is(tmp_path: Path) -> None:
             heard = Heard(socket)
             while set(heard.heads) != set(names):
                 heard.hear()
-        server.served.process.send_signal(signal.SIGTERM)
+        server.signal(signal.SIGTERM)
         for socket in sockets:
             message = socket.read()
             while message["op"] == "error" and "cursors" not in message:

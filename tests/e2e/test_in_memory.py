@@ -35,9 +35,7 @@ def test_nothing_is_written_and_topics_are_ephemeral(tmp_path: Path) -> None:
         claimed = ask(server, "POST", "jobs/claim", b'{"node":"n"}').json["claimed"]
         assert [one["data"] for one in claimed] == ["job"]
         assert list(folder.iterdir()) == []
-        assert "data_dir: ignored: memory is set" in server.served.log.read_text().replace(
-            "--data-dir", "data_dir"
-        )
+        assert "data_dir: ignored: memory is set" in server.log.read_text().replace("--data-dir", "data_dir")
         assert server.stop() == 0
     assert list(folder.iterdir()) == []
 
