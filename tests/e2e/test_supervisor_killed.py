@@ -16,7 +16,7 @@ from tests.harness.crash_sweep import DEEP
 from tests.harness.process_ledger import book_of, seed_of_this_run
 from tests.harness.raw_client import RawClient, request_bytes
 from tests.harness.whole_server import WholeServer, nothing_left_behind
-from tests.harness.writer_clients import Client, ConnectionEnded, Writers
+from tests.harness.writer_clients import Writers
 
 ROUNDS = 20 if DEEP else 2
 SHARDS = 2
@@ -181,13 +181,13 @@ def _ask_on_new_connections(server: WholeServer, answers: Counter[str], enough: 
     while not enough.is_set():
         shard += 1
         try:
-            with Client(port) as client:
+            with RawClient(port) as client:
                 try:
                     answer = client.ask("POST", f"/v0/topics/{names[shard % len(names)]}", RECORD)
                     answers[
                         str(answer.status) if answer.status < 300 else f"{answer.status} {answer.code}"
                     ] += 1
-                except ConnectionEnded as error:
+                except ConnectionError as error:
                     answers[f"no answer: {error}"] += 1
         except ConnectionRefusedError:
             answers["refused"] += 1

@@ -24,7 +24,15 @@ from h2.events import (
 from h2.settings import SettingCodes, Settings
 
 from shared.http.http2_preface import GO_AWAY_TYPE
-from tests.harness.raw_client import JSON_TYPE, READ_BYTES, Answer, HttpClient, body_bytes, connected
+from tests.harness.raw_client import (
+    JSON_TYPE,
+    READ_BYTES,
+    Answer,
+    ConnectionEnded,
+    HttpClient,
+    body_bytes,
+    connected,
+)
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -146,7 +154,8 @@ class H2Client(HttpClient):
             assert stream_id not in self.resets or stream_id in self._ended, (
                 f"stream {stream_id} was reset: {self.resets[stream_id]!r}"
             )
-            assert not self.is_at_end, f"the server closed the connection: {self.gone_away}"
+            if self.is_at_end:
+                raise ConnectionEnded(self._unread)
             self.read_some()
         head = self._heads[stream_id]
         fields = {name.decode(): value.decode() for name, value in head if not name.startswith(b":")}

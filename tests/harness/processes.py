@@ -18,8 +18,8 @@ from pathlib import Path
 from random import Random
 from typing import Self
 
-START_SECONDS = 30.0
-END_SECONDS = 30.0
+START_SECONDS = 60.0
+END_SECONDS = 60.0
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 

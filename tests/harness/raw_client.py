@@ -26,6 +26,14 @@ _STATUS_LINE = re.compile(rb"HTTP/1\.1 ([1-5][0-9][0-9]) ([ -~]+)")
 _FIELD = re.compile(rb"([a-z-]+): ([ -~]*)")
 
 
+class ConnectionEnded(ConnectionError):
+    """The server closed the connection, after bytes that are no whole answer or event."""
+
+    def __init__(self, unread: bytes) -> None:
+        super().__init__(f"the server closed the connection after {unread!r}")
+        self.unread = unread
+
+
 class Answer(NamedTuple):
     status: int
     reason: str
@@ -55,6 +63,11 @@ class Answer(NamedTuple):
     @property
     def message(self) -> str:
         return str(self.json["error"]["message"])
+
+    @property
+    def length(self) -> int:
+        """The length of the body, as announced."""
+        return int(self.fields["content-length"])
 
     @property
     def closes(self) -> bool:
@@ -164,25 +177,19 @@ class RawClient(HttpClient):
 
     def read_answer(self, method: str = "GET") -> Answer:
         """Read the next final answer; an answer to HEAD has no body."""
-        head = self._read_until(b"\r\n\r\n")
-        status_line, *lines = head.split(b"\r\n")
-        match = _STATUS_LINE.fullmatch(status_line)
-        assert match is not None, head
-        fields: dict[str, str] = {}
-        for line in lines:
-            field = _FIELD.fullmatch(line)
-            assert field is not None, line
-            name = field[1].decode()
-            assert name not in fields, f"{name} is sent twice"
-            fields[name] = field[2].decode()
-        length = 0 if method == "HEAD" or match[1] == b"100" else int(fields["content-length"])
-        return Answer(int(match[1]), match[2].decode(), fields, self._read_exactly(length))
+        answer = parse_head(self._read_until(b"\r\n\r\n"))
+        has_body = method != "HEAD" and answer.status != 100
+        return answer._replace(body=self._read_exactly(answer.length)) if has_body else answer
 
     def read_end(self) -> None:
         """Check that the server closes the connection cleanly, without another byte."""
-        assert self._unread == b"", self._unread
-        rest = self.socket.recv(READ_BYTES)
-        assert rest == b"", rest
+        assert self.is_at_end(), self._unread
+
+    def is_at_end(self) -> bool:
+        """Wait for more bytes; return whether the server has closed the connection cleanly instead."""
+        if not self._unread:
+            self._unread = self.socket.recv(READ_BYTES)
+        return not self._unread
 
     def start(
         self,
@@ -224,8 +231,24 @@ class RawClient(HttpClient):
 
     def _recv(self) -> bytes:
         data = self.socket.recv(READ_BYTES)
-        assert data, f"the server closed the connection after {self._unread!r}"
+        if not data:
+            raise ConnectionEnded(self._unread)
         return data
+
+
+def parse_head(head: bytes) -> Answer:
+    """Return the answer that begins with this head, still without a body."""
+    status_line, *lines = head.split(b"\r\n")
+    match = _STATUS_LINE.fullmatch(status_line)
+    assert match is not None, head
+    fields: dict[str, str] = {}
+    for line in lines:
+        field = _FIELD.fullmatch(line)
+        assert field is not None, line
+        name = field[1].decode()
+        assert name not in fields, f"{name} is sent twice"
+        fields[name] = field[2].decode()
+    return Answer(int(match[1]), match[2].decode(), fields, b"")
 
 
 def request_bytes(
