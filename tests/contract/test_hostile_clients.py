@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.contract.api import Api
-from tests.harness.http_server import HTTP1_PORTS, HttpServer
+from tests.harness.http_server import HTTP1_PORTS, HttpServer, HttpServerProcess
 from tests.harness.raw_client import Answer, RawClient, request_bytes
-from tests.harness.server_process import ServerProcess
 from topicsd.http.http1.timeouts import Lingering
 
 pytestmark = pytest.mark.http1
@@ -27,8 +26,8 @@ def client(server: HttpServer, lane: str) -> Iterator[RawClient]:
 
 
 @pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("data")) as running:
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServerProcess]:
+    with HttpServerProcess(tmp_path_factory.mktemp("data")) as running:
         yield running
 
 
@@ -39,7 +38,7 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]
 @pytest.mark.parametrize("is_chunked", [False, True])
 @pytest.mark.parametrize("lane", HTTP1_PORTS)
 def test_ten_thousand_requests_at_once_are_answered_in_order(
-    process: ServerProcess, lane: str, is_chunked: bool
+    process: HttpServerProcess, lane: str, is_chunked: bool
 ) -> None:
     count = 10_000
     with RawClient(process.ports[lane]) as client:
@@ -49,13 +48,13 @@ def test_ten_thousand_requests_at_once_are_answered_in_order(
             request_bytes("POST", path, b'{"records":[{"data":%d}]}' % n, is_chunked=is_chunked)
             for n in range(count)
         )
-        before = process.reset_peak_bytes()
+        before = process.meter.reset_peak_bytes()
         sender = threading.Thread(target=client.send, args=(sent,))
         sender.start()
         seqs = [client.read_answer().json["first_seq"] for _ in range(count)]
         sender.join()
         assert seqs == list(range(1, count + 1))
-        assert process.peak_bytes() - before < 16 * MIB
+        assert process.meter.peak_bytes() - before < 16 * MIB
         last = client.ask("POST", f"{path}/diff", b'{"from_seq":%d}' % (count - 1)).json["records"]
         assert last[0]["data"] == count - 1
 
@@ -63,19 +62,19 @@ def test_ten_thousand_requests_at_once_are_answered_in_order(
 @pytest.mark.slow
 @pytest.mark.parametrize("lane", HTTP1_PORTS)
 def test_a_client_that_asks_for_much_and_reads_nothing_costs_no_memory(
-    process: ServerProcess, lane: str
+    process: HttpServerProcess, lane: str
 ) -> None:
     with RawClient(process.ports[lane]) as client:
         path = f"/v0/topics/unread-{lane}"
         for _ in range(8):
             client.ask("POST", path, b'{"records":[{"data":"%b"}]}' % (b"x" * (MIB // 8)))
-        before = process.reset_peak_bytes()
+        before = process.meter.reset_peak_bytes()
         client.socket.settimeout(0.3)
         request = request_bytes("POST", path + "/diff", b"{}")
         # It is a bounded number of answers of 1 MiB that the server makes, and of requests that it takes.
         with pytest.raises(TimeoutError):
             _send_for_ever(client, request * 100)
-        assert process.peak_bytes() - before < 32 * MIB
+        assert process.meter.peak_bytes() - before < 32 * MIB
     with RawClient(process.ports[lane]) as other:
         assert other.ask("GET", path).status == 200
 

@@ -10,9 +10,8 @@ from h2.errors import ErrorCodes
 
 from tests.contract.test_http2 import JSON_FIELD, MIB, PREFACE, RECORDS, wait_for
 from tests.harness.h2_client import H2Client, frame, request_headers
-from tests.harness.http_server import H2, HttpServer
+from tests.harness.http_server import H2, HttpServer, HttpServerProcess
 from tests.harness.raw_client import RawClient
-from tests.harness.server_process import ServerProcess
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE, CONTINUATION = 0, 1, 2, 3, 4, 6, 8, 9
 END_STREAM, END_HEADERS = 1, 4
@@ -278,36 +277,36 @@ def test_more_than_the_window_of_a_stream_is_the_end(client: H2Client, path: str
 
 
 @pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("data")) as running:
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServerProcess]:
+    with HttpServerProcess(tmp_path_factory.mktemp("data")) as running:
         yield running
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("window", [0, (1 << 31) - 1], ids=["closed windows", "a closed socket"])
 def test_a_client_that_asks_for_much_and_reads_nothing_costs_no_memory(
-    process: ServerProcess, window: int
+    process: HttpServerProcess, window: int
 ) -> None:
     path = f"/v0/topics/unread-{window}"
     with H2Client(process.ports[H2], window=window, buffer_bytes=64 << 10) as client:
         with H2Client(process.ports[H2]) as writer:
             for _ in range(8):
                 writer.ask("POST", path, b'{"records":[{"data":"%b"}]}' % (b"x" * (MIB // 8)))
-        before = process.reset_peak_bytes()
+        before = process.meter.reset_peak_bytes()
         for _ in range(100):
             client.start("POST", f"{path}/diff", b"{}")
-        assert process.peak_bytes() - before < 32 * MIB
+        assert process.meter.peak_bytes() - before < 32 * MIB
         with H2Client(process.ports[H2]) as other:
             assert other.ask("GET", path).status == 200
-        assert process.peak_bytes() - before < 32 * MIB
+        assert process.meter.peak_bytes() - before < 32 * MIB
 
 
 @pytest.mark.slow
-def test_bodies_that_come_at_once_and_do_not_end_cost_little_memory(process: ServerProcess) -> None:
+def test_bodies_that_come_at_once_and_do_not_end_cost_little_memory(process: HttpServerProcess) -> None:
     path = "/v0/topics/bodies"
     with H2Client(process.ports[H2]) as client:
         client.ask("PUT", path, b"{}")
-        before = process.reset_peak_bytes()
+        before = process.meter.reset_peak_bytes()
         length = (b"content-length", b"%d" % (10 * MIB))
         headers = [*request_headers("POST", path), JSON_FIELD, length]
         requests = [client.open(headers, ends=False) for _ in range(99)]
@@ -319,7 +318,7 @@ def test_bodies_that_come_at_once_and_do_not_end_cost_little_memory(process: Ser
         for one in requests:
             client.send_body(one, b"x" * 16384, ends=False)
         client.ask("GET", path)
-        assert process.peak_bytes() - before < 32 * MIB
+        assert process.meter.peak_bytes() - before < 32 * MIB
 
 
 # -- too slow ----------------------------------------------------------------------------------------------
