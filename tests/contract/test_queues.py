@@ -136,17 +136,12 @@ def test_a_client_that_went_away_in_the_time_of_its_cohort_gets_no_job(
 def test_that_client_may_have_asked_on_a_connection_of_another_shard(tmp_path: Path) -> None:
     with WholeServer(tmp_path, shards=2) as server, RawClient(server.port) as client:
         name, other = server.topic_of(0, "q"), server.topic_of(1, "other")
-
-        def done(method: str, path: str, body: bytes) -> Any:
-            answer = client.ask(method, f"/v0/topics/{path}", body)
-            assert answer.status in (200, 201), answer
-            return answer.json
-
-        done("PUT", other, b"{}")
-        done("PUT", name, b'{"type":"queue","claim_jitter_ms":400}')
-        done("POST", name, b'{"records":[{"data":1}]}')
+        client.ask_json("PUT", f"/v0/topics/{other}", {})
+        client.ask_json("PUT", f"/v0/topics/{name}", {"type": "queue", "claim_jitter_ms": 400})
+        client.ask_json("POST", f"/v0/topics/{name}", {"records": [{"data": 1}]})
         with RawClient(server.port) as gone:
             assert gone.ask("GET", f"/v0/topics/{other}").status == 200
             gone.start("POST", f"/v0/topics/{name}/claim", b'{"node":"gone"}')
             time.sleep(0.1)
-        assert [job["$seq"] for job in done("POST", f"{name}/claim", b'{"node":"w"}')["claimed"]] == [1]
+        jobs = client.ask_json("POST", f"/v0/topics/{name}/claim", {"node": "w"})["claimed"]
+        assert [job["$seq"] for job in jobs] == [1]

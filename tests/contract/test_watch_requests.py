@@ -24,8 +24,7 @@ KEYS = "key-of-everybody,key-of-orders:r:orders.,key-of-others:r:other.,key-that
 
 
 def ask(client: HttpClient, body: object, query: str = "", *fields: str) -> Answer:
-    data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return client.ask("POST", f"/v0/watch{query}", data, *fields)
+    return client.ask("POST", f"/v0/watch{query}", body, *fields)
 
 
 def definition(server: HttpServer, wid: str) -> SessionFrame:
