@@ -92,13 +92,14 @@ class SupervisorParts:
         list_shard: ListShard = no_topics,
         head_seconds: float = 10.0,
         connections_max: int = 10_000,
+        command: tuple[str, ...] = FAKE_WORKER,
     ) -> None:
         clock = SystemClock()
         self.board = Board.create(shard_count)
         self.pool = WorkerPool(
             self.board,
             clock,
-            FAKE_WORKER,
+            command,
             worker_environment(worker),
             {},
             lambda shard, handed: self.router.refuse_returned(shard, handed),

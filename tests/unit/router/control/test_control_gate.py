@@ -371,12 +371,11 @@ def test_a_client_that_does_not_read_is_disconnected(
 
 
 def test_a_shutdown_closes_idle_connections_and_answers_the_others() -> None:
-    async def play(stage: SupervisorParts) -> None:
-        async def slow(shard: int, prefix: str, after: str, limit: int) -> list[dict[str, Any]]:
-            await asyncio.sleep(0.3)
-            return []
+    async def slow(shard: int, prefix: str, after: str, limit: int) -> list[dict[str, Any]] | None:
+        await asyncio.sleep(0.3)
+        return []
 
-        stage.control._list_shard = slow
+    async def play(stage: SupervisorParts) -> None:
         async with await stage.connect() as idle, await stage.connect() as busy:
             await idle.ask("GET", "/v0/health")
             await busy.ask("GET", "/v0/health")
@@ -387,4 +386,4 @@ def test_a_shutdown_closes_idle_connections_and_answers_the_others() -> None:
             assert json.loads((await busy.answer()).body)["topics"] == []
             assert await busy.rest() == b""
 
-    on_stage(play)
+    on_stage(play, list_shard=slow)
