@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
 
 from tests.contract.api import Api
 from tests.harness.http_server import HttpServer
+from tests.harness.processes import wait_until
 
 ANSWER_FIELDS = [
     "topic",
@@ -269,21 +269,12 @@ def test_a_reader_that_hangs_up_is_waited_for_no_longer(server: HttpServer, lane
     with server.connect(lane) as reader:
         reader.start("POST", api.path + "/diff", b'{"wait_ms":30000}')
         _wait_for_a_waiting_reader(server, api.topic)
-    _wait_for(lambda: server.run(lambda: server.shard.state.topics[api.topic].waiters is None))
+    wait_until(lambda: server.run(lambda: server.shard.state.topics[api.topic].waiters is None))
     assert api.append(1)["first_seq"] == 1
 
 
 def _wait_for_a_waiting_reader(server: HttpServer, topic: str) -> None:
-    _wait_for(lambda: server.run(lambda: bool(server.shard.state.topics[topic].waiters)))
-
-
-def _wait_for(condition: Any) -> None:
-    waiting = threading.Event()
-    for _ in range(2000):
-        if condition():
-            return
-        waiting.wait(0.005)
-    raise AssertionError("it did not come to that")
+    wait_until(lambda: server.run(lambda: bool(server.shard.state.topics[topic].waiters)))
 
 
 def test_an_answer_says_how_many_records_were_looked_at(api: Api) -> None:

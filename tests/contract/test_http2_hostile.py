@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import pytest
 from h2.errors import ErrorCodes
 
-from tests.contract.test_http2 import JSON_FIELD, MIB, PREFACE, RECORDS, wait_for
+from tests.contract.test_http2 import JSON_FIELD, MIB, PREFACE, RECORDS
 from tests.harness.h2_client import H2Client, frame, request_headers
 from tests.harness.http_server import H2, HttpServer, HttpServerProcess
+from tests.harness.processes import wait_until
 from tests.harness.raw_client import RawClient
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE, CONTINUATION = 0, 1, 2, 3, 4, 6, 8, 9
@@ -379,7 +380,7 @@ def test_a_frame_that_does_not_come_through_is_the_end(
     def is_inside() -> bool:
         return any(one._cutter.has_partial for one in server.connections)  # type: ignore[attr-defined]
 
-    wait_for(lambda: server.run(is_inside))
+    wait_until(lambda: server.run(is_inside))
     server.pass_timeout(9)
     server.pass_timeout(11)
     _ends_with(client, ErrorCodes.NO_ERROR)
@@ -388,7 +389,7 @@ def test_a_frame_that_does_not_come_through_is_the_end(
 def test_a_preface_that_does_not_come_is_408(server: HttpServer) -> None:
     with RawClient(server.ports[H2]) as client:
         client.send(PREFACE[:20])
-        wait_for(lambda: server.run(lambda: bool(server.connections)))
+        wait_until(lambda: server.run(lambda: bool(server.connections)))
         server.pass_timeout(11)
         assert client.read_answer().status == 408
         client.read_end()
@@ -412,7 +413,7 @@ def test_a_reader_that_waits_for_records_does_not_time_out(
 ) -> None:
     client.ask("PUT", path, b"{}")
     waiting = client.start("POST", f"{path}/diff", b'{"wait_ms":30000}')
-    wait_for(lambda: server.run(lambda: bool(server.shard.state.topics[topic].waiters)))
+    wait_until(lambda: server.run(lambda: bool(server.shard.state.topics[topic].waiters)))
     server.pass_timeout(25)
     server.pass_timeout(90)
     client.ask("POST", path, RECORDS)
@@ -424,7 +425,7 @@ def test_a_client_that_does_not_read_is_cut_off(tmp_path_factory: pytest.TempPat
         with H2Client(server.ports[H2]) as writer:
             for _ in range(64):
                 writer.ask("POST", "/v0/topics/t", b'{"records":[{"data":"%b"}]}' % (b"x" * (MIB // 8)))
-        wait_for(lambda: server.run(lambda: not server.connections))
+        wait_until(lambda: server.run(lambda: not server.connections))
         with H2Client(server.ports[H2], window=(1 << 31) - 1, buffer_bytes=64 << 10) as client:
             client.open_window((1 << 31) - 1 - 65535)
             for _ in range(4):
@@ -433,12 +434,12 @@ def test_a_client_that_does_not_read_is_cut_off(tmp_path_factory: pytest.TempPat
             def is_paused() -> bool:
                 return any(one._is_paused for one in server.connections)  # type: ignore[attr-defined]
 
-            wait_for(lambda: server.run(is_paused))
+            wait_until(lambda: server.run(is_paused))
             server.pass_timeout(0)
             server.pass_timeout(9)
             assert server.run(lambda: len(server.connections)) == 1
             server.pass_timeout(11)
-            wait_for(lambda: server.run(lambda: not server.connections))
+            wait_until(lambda: server.run(lambda: not server.connections))
 
 
 def test_a_client_that_goes_away_in_the_middle_is_forgotten(server: HttpServer, path: str) -> None:
@@ -449,7 +450,7 @@ def test_a_client_that_goes_away_in_the_middle_is_forgotten(server: HttpServer, 
             client.open([*request_headers("POST", path), JSON_FIELD], ends=False)
             if is_reset:
                 client.socket.setsockopt(1, 13, struct.pack("ii", 1, 0))
-    wait_for(lambda: server.run(lambda: not server.connections))
+    wait_until(lambda: server.run(lambda: not server.connections))
 
 
 # -- unexpected errors -------------------------------------------------------------------------------------

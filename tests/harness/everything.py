@@ -20,6 +20,7 @@ from shared.contract.errors import Refusal
 from shared.settings.settings import Settings
 from tests.harness.command_run import run_here
 from tests.harness.everything_fill import KEY, SEGMENT_RECORDS, SHARDS, WAIT_SECONDS, Names, fill, records
+from tests.harness.processes import wait_until
 from tests.harness.topic_client import TopicClient
 from tests.harness.whole_server import WholeServer
 from topicsd.disk.fs import RealFs
@@ -181,7 +182,7 @@ def wait_until_synced(folder: Path, api: TopicClient, said: Said) -> None:
     topics = said.states.items()
     api.wait_until_durable(*[name for name, one in topics if one["config"]["durability"] != "ephemeral"])
     # The log names the synced position in the batch after it.
-    api.wait(partial(_is_proven, folder), "the log proves what is synced")
+    wait_until(partial(_is_proven, folder), "the log proves what is synced")
 
 
 def _is_thinned(data: Path, shard: int) -> bool:

@@ -7,6 +7,7 @@ snapshot section or a field of one adds its request here.
 
 from __future__ import annotations
 
+from tests.harness.processes import wait_until
 from tests.harness.topic_client import TopicClient
 from tests.harness.whole_server import name_on
 
@@ -83,7 +84,7 @@ def fill_losses(api: TopicClient, names: Names) -> None:
     api.put(names.aging, ttl_ms=300)
     for topic in (names.capped, names.capped_bytes, names.aging):
         api.append(topic, *records(2 * SEGMENT_RECORDS))
-    api.wait(lambda: api.state(names.aging)["count"] == 0, "records expire")
+    wait_until(lambda: api.state(names.aging)["count"] == 0, "records expire")
     api.put(names.aging, ttl_ms=3_600_000)
     api.append(names.aging, *records(5))
 
@@ -142,7 +143,7 @@ def fill_dead_letters(api: TopicClient, names: Names) -> None:
         api.call(topic, "nack", node="worker", seqs=seqs, reason="broken")
         api.claim(topic, 1)
     api.wait_for_rows(names.dead, 2)
-    api.wait(
+    wait_until(
         lambda: api.state(names.former)["queue"].get("parked") == 2, "jobs wait for the dead-letter topic"
     )
     api.put(names.former, dead_letter=names.full_too)

@@ -145,6 +145,14 @@ class ListeningProcess:
         self._process.wait()
 
 
+def wait_until(is_so: Callable[[], object], what: str = "", seconds: float = END_SECONDS) -> None:
+    """Wait for something that another thread or process does."""
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.01)
+
+
 def port_file(folder: Path) -> Path:
     return folder / "port"
 

@@ -41,7 +41,7 @@ from shared.runtime.clock import SystemClock
 from shared.runtime.log_setup import set_up_logging
 from shared.settings.settings import Settings
 from tests.harness.command_run import PROJECT, environment
-from tests.harness.processes import ListeningProcess, children, command_of, port_file
+from tests.harness.processes import ListeningProcess, children, command_of, port_file, wait_until
 from tests.harness.raw_client import Answer, RawClient, body_bytes, parse_head, request_bytes
 
 FAKE_WORKER = (sys.executable, "-m", "tests.harness.fake_worker")
@@ -243,13 +243,6 @@ def ask(port: int, method: str, target: str) -> Answer:
     """Send a request on a connection of its own."""
     with RawClient(port) as client:
         return client.ask(method, target, None, "connection: close")
-
-
-def wait_until(what: Callable[[], object], seconds: float = TIMEOUT_SECONDS) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, f"not within {seconds} s"
-        time.sleep(0.02)
 
 
 def main(spec: dict[str, Any]) -> int:

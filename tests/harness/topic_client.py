@@ -7,9 +7,9 @@ while the server is not ready; nothing was done then. Any other refusal is an er
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
+from tests.harness.processes import wait_until
 from tests.harness.raw_client import Answer, RawClient
 
 WAIT_SECONDS = 20.0
@@ -68,19 +68,13 @@ class TopicClient:
 
     # -- waits ---------------------------------------------------------------------------------------------
 
-    def wait(self, is_so: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + WAIT_SECONDS
-        while not is_so():
-            assert time.monotonic() < deadline, what
-            time.sleep(0.02)
-
     def wait_for_rows(self, topic: str, count: int) -> None:
-        self.wait(lambda: len(self.rows(topic)) == count, f"{topic} has {count} records")
+        wait_until(lambda: len(self.rows(topic)) == count, f"{topic} has {count} records")
 
     def wait_until_durable(self, *topics: str) -> None:
         """Wait until everything acknowledged is on disk, and the log says so."""
         for topic in topics:
-            self.wait(lambda: self._is_synced(topic), f"{topic} is synced")  # noqa: B023
+            wait_until(lambda: self._is_synced(topic), f"{topic} is synced")  # noqa: B023
         # The log names the synced position in the batch after it.
         time.sleep(0.3)
 
