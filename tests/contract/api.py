@@ -5,23 +5,19 @@ Each call but `call` expects the status that it names, so that a test only says 
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from tests.harness.any_client import AnyClient
-from tests.harness.raw_client import Answer
+from tests.harness.raw_client import Answer, HttpClient
 
 
 class Api:
-    def __init__(self, client: AnyClient, topic: str) -> None:
+    def __init__(self, client: HttpClient, topic: str) -> None:
         self.client = client
         self.topic = topic
         self.path = f"/v0/topics/{topic}"
 
     def call(self, method: str, rest: str = "", body: object = None, *fields: str) -> Answer:
         """Any request for the topic; bytes are sent as they are, anything else becomes JSON."""
-        if body is not None and not isinstance(body, bytes):
-            body = json.dumps(body).encode()
         return self.client.ask(method, self.path + rest, body, *fields)
 
     def put(self, **config: Any) -> Any:

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.contract.api import Api
-from tests.harness.any_client import ALL_PORTS, connect
-from tests.harness.http_server import HTTP1_PORTS, HttpServer
+from tests.harness.http_server import ALL_PORTS, HTTP1_PORTS, HttpServer
 
 
 @pytest.fixture(scope="module")
@@ -41,5 +40,5 @@ def path(topic: str) -> str:
 
 @pytest.fixture
 def api(server: HttpServer, lane: str, topic: str) -> Iterator[Api]:
-    with connect(server.ports, lane) as client:
+    with server.connect(lane) as client:
         yield Api(client, topic)

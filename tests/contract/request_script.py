@@ -8,12 +8,11 @@ behind and can be played again on the same server.
 from __future__ import annotations
 
 import gzip
-import json
 from collections.abc import Iterator
 from itertools import zip_longest
 from typing import NamedTuple
 
-from tests.harness.raw_client import request_bytes
+from tests.harness.raw_client import body_bytes, request_bytes
 
 # With two shards and with five, each of them owns some.
 TOPICS = ("alpha", "beta", "gamma.1", "delta:x", "epsilon-2", "zeta", "eta", "theta_3", "iota", "kappa")
@@ -44,7 +43,7 @@ def script(topics: tuple[str, ...] = TOPICS, *, in_turns: bool = True) -> list[S
 
 def _ask(name: str, method: str, rest: str = "", body: object = None, *fields: str) -> ScriptRequest:
     target = f"/v0/topics/{name}{rest}"
-    sent = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+    sent = body_bytes(body)
     label = f"{method} {target} {sent!r:.80} {fields}"
     return ScriptRequest(label, method, request_bytes(method, target, sent, *fields))
 

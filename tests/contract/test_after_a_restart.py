@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from tests.contract.api import Api
-from tests.harness.any_client import connect
 from tests.harness.http_server import HttpServer
 
 RECORDS = [
@@ -36,7 +35,7 @@ def test_everything_is_said_as_before(
     with HttpServer(tmp_path_factory.mktemp("data")) as server:
         answers: list[Any] = []
         for _ in range(2):
-            with connect(server.ports, lane) as client:
+            with server.connect(lane) as client:
                 api = Api(client, "t")
                 if not answers:
                     api.put(durability=durability, cap_records=9, priority=7)
@@ -55,13 +54,13 @@ def test_everything_is_said_as_before(
 
 def test_data_and_keys_are_there_as_before(tmp_path_factory: pytest.TempPathFactory, lane: str) -> None:
     with HttpServer(tmp_path_factory.mktemp("data")) as server:
-        with connect(server.ports, lane) as client:
+        with server.connect(lane) as client:
             api = Api(client, "t")
             _fill(api)
             before = api.call("POST", "/diff", {"include_tags": True}).body
             epoch = api.state()["epoch"]
         server.restart()
-        with connect(server.ports, lane) as client:
+        with server.connect(lane) as client:
             api = Api(client, "t")
             after = api.call("POST", "/diff", {"include_tags": True}).body
             assert after.partition(b',"performance"')[0] == before.partition(b',"performance"')[0]
@@ -75,13 +74,13 @@ def test_data_and_keys_are_there_as_before(tmp_path_factory: pytest.TempPathFact
 
 def test_a_deleted_topic_stays_deleted(tmp_path_factory: pytest.TempPathFactory, lane: str) -> None:
     with HttpServer(tmp_path_factory.mktemp("data")) as server:
-        with connect(server.ports, lane) as client:
+        with server.connect(lane) as client:
             api = Api(client, "t")
             _fill(api)
             epoch = api.state()["epoch"]
             api.call("DELETE")
         server.restart()
-        with connect(server.ports, lane) as client:
+        with server.connect(lane) as client:
             api = Api(client, "t")
             api.refused(404, "topic_not_found", "GET")
             assert api.append(1)["first_seq"] == 1
@@ -93,13 +92,13 @@ def test_a_position_past_the_head_stays_past_it(
     tmp_path_factory: pytest.TempPathFactory, lane: str, durability: str
 ) -> None:
     with HttpServer(tmp_path_factory.mktemp("data")) as server:
-        with connect(server.ports, lane) as client:
+        with server.connect(lane) as client:
             api = Api(client, "t")
             api.put(durability=durability)
             api.append(1, 2)
             epoch = api.state()["epoch"]
         server.restart()
-        with connect(server.ports, lane) as client:
+        with server.connect(lane) as client:
             api = Api(client, "t")
             state = api.state()
             assert (state["epoch"], state["head_seq"] >= 2) == (epoch, True)

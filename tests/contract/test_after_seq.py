@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -25,7 +24,7 @@ def test_every_request_takes_either_name(api: Api) -> None:
     api.append(1, 2, 3)
     for place in ({"after_seq": 2}, {"from_seq": 2}, {"after_seq": 2, "from_seq": 2}):
         assert [one["data"] for one in api.call("POST", "/diff", place).json["records"]] == [3]
-        made = api.client.ask("POST", "/v0/watch", json.dumps({"topics": {api.topic: place}}).encode())
+        made = api.client.ask("POST", "/v0/watch", {"topics": {api.topic: place}})
         assert made.json["topics"][api.topic]["from_seq"] == 2
         assert api.call("PUT", "/cursors/c", place).json["from_seq"] == 2
         assert api.call("POST", "/redrive", {**place, "dry_run": True}).json["matched"] == 1
@@ -35,7 +34,7 @@ def test_two_positions_are_refused(api: Api) -> None:
     api.append(1, 2, 3)
     place = {"after_seq": 2, "from_seq": 1}
     for path, prefix, body in bodies(api, place):
-        answer = api.client.ask("POST", path, json.dumps(body).encode())
+        answer = api.client.ask("POST", path, body)
         assert (answer.status, answer.json["error"]["message"]) == (400, f"{prefix}after_seq: {BOTH}")
     answer = api.refused(400, "invalid_request", "PUT", "/cursors/c", place)
     assert answer.json["error"]["message"] == f"after_seq: {BOTH}"
@@ -48,7 +47,7 @@ def test_the_bounds_name_the_field_that_was_sent(api: Api, seq: int, message: st
     api.append(1)
     for name in ("after_seq", "from_seq"):
         for path, prefix, body in bodies(api, {name: seq}):
-            answer = api.client.ask("POST", path, json.dumps(body).encode())
+            answer = api.client.ask("POST", path, body)
             error = answer.json["error"]
             assert (error["message"], error["detail"]) == (
                 f"{prefix}{name}: {message}",

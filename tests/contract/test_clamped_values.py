@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -93,7 +92,7 @@ def test_a_watch_session_and_a_subscription(server: HttpServer, api: Api) -> Non
     api.append(1)
     too_large = {"limit": 5000, "max_batch_bytes": 1 << 30}
     clamped = {"limit": 1000, "max_batch_bytes": 8 << 20}
-    body = json.dumps({"topics": {api.topic: {}}, **too_large}).encode()
+    body = {"topics": {api.topic: {}}, **too_large}
     assert api.client.ask("POST", "/v0/watch", body).json["clamped"] == clamped
     with WsClient(server.ports["fast"]) as socket:
         assert socket.ask("subscribe", topic=api.topic, tail=True, **too_large)["clamped"] == clamped

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.harness.raw_client import RawClient
 from tests.harness.whole_server import WholeServer
 
 
@@ -20,10 +18,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def ask(server: WholeServer, method: str, path: str, body: object = None) -> Any:
-    with RawClient(server.port) as client:
-        answer = client.ask(method, f"/v0/topics/{path}", None if body is None else json.dumps(body).encode())
-        assert answer.status in (200, 201), answer
-        return answer.json
+    return server.ask_json(method, f"/v0/topics/{path}", body)
 
 
 def fail_once(server: WholeServer, queue: str) -> list[int]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
 
 from tests.contract.api import Api
-from tests.harness.any_client import connect
 from tests.harness.http_server import HttpServer
+from tests.harness.processes import wait_until
 
 ANSWER_FIELDS = [
     "topic",
@@ -236,7 +235,7 @@ def test_a_waiting_reader_is_answered_as_soon_as_something_is_written(
     server: HttpServer, lane: str, api: Api
 ) -> None:
     api.append(1)
-    with connect(server.ports, lane) as reader:
+    with server.connect(lane) as reader:
         request = reader.start("POST", api.path + "/diff", b'{"from_seq":1,"wait_ms":30000}')
         _wait_for_a_waiting_reader(server, api.topic)
         api.append(2)
@@ -245,7 +244,7 @@ def test_a_waiting_reader_is_answered_as_soon_as_something_is_written(
 
 def test_own_records_do_not_wake_a_waiting_reader(server: HttpServer, lane: str, api: Api) -> None:
     api.append(1)
-    with connect(server.ports, lane) as reader:
+    with server.connect(lane) as reader:
         body = b'{"from_seq":1,"wait_ms":30000,"node":"me"}'
         request = reader.start("POST", api.path + "/diff", body)
         _wait_for_a_waiting_reader(server, api.topic)
@@ -258,7 +257,7 @@ def test_own_records_do_not_wake_a_waiting_reader(server: HttpServer, lane: str,
 
 def test_a_waiting_reader_hears_that_its_topic_is_gone(server: HttpServer, lane: str, api: Api) -> None:
     api.put()
-    with connect(server.ports, lane) as reader:
+    with server.connect(lane) as reader:
         request = reader.start("POST", api.path + "/diff", b'{"wait_ms":30000}')
         _wait_for_a_waiting_reader(server, api.topic)
         api.call("DELETE")
@@ -267,24 +266,15 @@ def test_a_waiting_reader_hears_that_its_topic_is_gone(server: HttpServer, lane:
 
 def test_a_reader_that_hangs_up_is_waited_for_no_longer(server: HttpServer, lane: str, api: Api) -> None:
     api.put()
-    with connect(server.ports, lane) as reader:
+    with server.connect(lane) as reader:
         reader.start("POST", api.path + "/diff", b'{"wait_ms":30000}')
         _wait_for_a_waiting_reader(server, api.topic)
-    _wait_for(lambda: server.run(lambda: server.shard.state.topics[api.topic].waiters is None))
+    wait_until(lambda: server.run(lambda: server.shard.state.topics[api.topic].waiters is None))
     assert api.append(1)["first_seq"] == 1
 
 
 def _wait_for_a_waiting_reader(server: HttpServer, topic: str) -> None:
-    _wait_for(lambda: server.run(lambda: bool(server.shard.state.topics[topic].waiters)))
-
-
-def _wait_for(condition: Any) -> None:
-    waiting = threading.Event()
-    for _ in range(2000):
-        if condition():
-            return
-        waiting.wait(0.005)
-    raise AssertionError("it did not come to that")
+    wait_until(lambda: server.run(lambda: bool(server.shard.state.topics[topic].waiters)))
 
 
 def test_an_answer_says_how_many_records_were_looked_at(api: Api) -> None:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from tests.contract.api import Api
-from tests.harness.any_client import connect
-from tests.harness.http_server import HttpServer
+from tests.harness.http_server import HttpServer, HttpServerProcess
 from tests.harness.raw_client import RawClient, chunks_of, request_bytes
-from tests.harness.server_process import ServerProcess
 
 LIMIT = 10_000
 MIB = 1 << 20
@@ -27,7 +24,7 @@ def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
 
 @pytest.fixture
 def narrow_api(narrow: HttpServer, lane: str, topic: str) -> Iterator[Api]:
-    with connect(narrow.ports, lane) as client:
+    with narrow.connect(lane) as client:
         yield Api(client, topic)
 
 
@@ -267,20 +264,20 @@ FORMS += [
 
 
 @pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(Path(tmp_path_factory.mktemp("data"))) as running:
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServerProcess]:
+    with HttpServerProcess(tmp_path_factory.mktemp("data")) as running:
         yield running
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("form", "name"), FORMS)
 def test_a_heavy_body_is_answered_in_bounded_time_and_memory(
-    process: ServerProcess, form: str, name: str
+    process: HttpServerProcess, form: str, name: str
 ) -> None:
     body, code = HEAVY[name].body(), HEAVY[name].code
     with RawClient(process.ports["coded" if form == "coded" else "fast"]) as client:
         assert client.ask("GET", "/v0/topics/none").status == 404
-        before, spent = process.reset_peak_bytes(), process.cpu_seconds()
+        before, spent = process.meter.reset_peak_bytes(), process.meter.cpu_seconds()
         target = f"/v0/topics/{form}{HEAVY[name].rest}"
         head = request_bytes(HEAVY[name].method, target, b"", is_chunked=form == "chunked")
         head = head.removesuffix(b"0\r\n\r\n")
@@ -289,6 +286,6 @@ def test_a_heavy_body_is_answered_in_bounded_time_and_memory(
         answer = client.read_answer()
         assert (answer.code if answer.status >= 400 else None) == code
         assert len(answer.body) < 10_000
-        assert process.peak_bytes() - before < 2 * len(body)
+        assert process.meter.peak_bytes() - before < 2 * len(body)
         # Not a sharp figure: a tenth of it would do but for what else this machine does.
-        assert process.cpu_seconds() - spent < 10
+        assert process.meter.cpu_seconds() - spent < 10

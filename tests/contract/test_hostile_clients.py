@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from tests.contract.api import Api
-from tests.harness.http_server import HTTP1_PORTS, HttpServer
+from tests.harness.http_server import HTTP1_PORTS, HttpServer, HttpServerProcess
+from tests.harness.processes import wait_until
 from tests.harness.raw_client import Answer, RawClient, request_bytes
-from tests.harness.server_process import ServerProcess
 from topicsd.http.http1.timeouts import Lingering
 
 pytestmark = pytest.mark.http1
@@ -27,8 +27,8 @@ def client(server: HttpServer, lane: str) -> Iterator[RawClient]:
 
 
 @pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("data")) as running:
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServerProcess]:
+    with HttpServerProcess(tmp_path_factory.mktemp("data")) as running:
         yield running
 
 
@@ -39,7 +39,7 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]
 @pytest.mark.parametrize("is_chunked", [False, True])
 @pytest.mark.parametrize("lane", HTTP1_PORTS)
 def test_ten_thousand_requests_at_once_are_answered_in_order(
-    process: ServerProcess, lane: str, is_chunked: bool
+    process: HttpServerProcess, lane: str, is_chunked: bool
 ) -> None:
     count = 10_000
     with RawClient(process.ports[lane]) as client:
@@ -49,13 +49,13 @@ def test_ten_thousand_requests_at_once_are_answered_in_order(
             request_bytes("POST", path, b'{"records":[{"data":%d}]}' % n, is_chunked=is_chunked)
             for n in range(count)
         )
-        before = process.reset_peak_bytes()
+        before = process.meter.reset_peak_bytes()
         sender = threading.Thread(target=client.send, args=(sent,))
         sender.start()
         seqs = [client.read_answer().json["first_seq"] for _ in range(count)]
         sender.join()
         assert seqs == list(range(1, count + 1))
-        assert process.peak_bytes() - before < 16 * MIB
+        assert process.meter.peak_bytes() - before < 16 * MIB
         last = client.ask("POST", f"{path}/diff", b'{"from_seq":%d}' % (count - 1)).json["records"]
         assert last[0]["data"] == count - 1
 
@@ -63,19 +63,19 @@ def test_ten_thousand_requests_at_once_are_answered_in_order(
 @pytest.mark.slow
 @pytest.mark.parametrize("lane", HTTP1_PORTS)
 def test_a_client_that_asks_for_much_and_reads_nothing_costs_no_memory(
-    process: ServerProcess, lane: str
+    process: HttpServerProcess, lane: str
 ) -> None:
     with RawClient(process.ports[lane]) as client:
         path = f"/v0/topics/unread-{lane}"
         for _ in range(8):
             client.ask("POST", path, b'{"records":[{"data":"%b"}]}' % (b"x" * (MIB // 8)))
-        before = process.reset_peak_bytes()
+        before = process.meter.reset_peak_bytes()
         client.socket.settimeout(0.3)
         request = request_bytes("POST", path + "/diff", b"{}")
         # It is a bounded number of answers of 1 MiB that the server makes, and of requests that it takes.
         with pytest.raises(TimeoutError):
             _send_for_ever(client, request * 100)
-        assert process.peak_bytes() - before < 32 * MIB
+        assert process.meter.peak_bytes() - before < 32 * MIB
     with RawClient(process.ports[lane]) as other:
         assert other.ask("GET", path).status == 200
 
@@ -141,7 +141,7 @@ def test_an_idle_connection_is_closed_in_the_end_and_not_before(
 
 
 def test_a_connection_that_never_says_anything_is_closed(server: HttpServer, client: RawClient) -> None:
-    _wait_for(lambda: server.run(lambda: bool(server.connections)))
+    wait_until(lambda: server.run(lambda: bool(server.connections)))
     server.pass_timeout(76)
     client.read_end()
 
@@ -149,7 +149,7 @@ def test_a_connection_that_never_says_anything_is_closed(server: HttpServer, cli
 def test_a_reader_that_waits_for_records_does_not_time_out(server: HttpServer, api: Api) -> None:
     api.put()
     api.client.send(request_bytes("POST", api.path + "/diff", b'{"wait_ms":30000}'))
-    _wait_for(lambda: server.run(lambda: bool(server.shard.state.topics[api.topic].waiters)))
+    wait_until(lambda: server.run(lambda: bool(server.shard.state.topics[api.topic].waiters)))
     server.pass_timeout(25)
     server.pass_timeout(90)
     with RawClient(api.client.socket.getpeername()[1]) as writer:
@@ -164,7 +164,7 @@ def generous(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
         with RawClient(running.ports[HTTP1_PORTS[0]]) as client:
             for _ in range(64):
                 Api(client, "large").append("x" * (MIB // 8))
-        _wait_for(lambda: not running.run(lambda: running.connections))
+        wait_until(lambda: not running.run(lambda: running.connections))
         yield running
 
 
@@ -172,7 +172,7 @@ def generous(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
 def idle_reader(generous: HttpServer, lane: str) -> Iterator[RawClient]:
     with RawClient(generous.ports[lane], buffer_bytes=64 << 10) as one:
         yield one
-    _wait_for(lambda: not generous.run(lambda: generous.connections))
+    wait_until(lambda: not generous.run(lambda: generous.connections))
 
 
 def _ask_for_more_than_fits(server: HttpServer, client: RawClient, *fields: str) -> None:
@@ -182,7 +182,7 @@ def _ask_for_more_than_fits(server: HttpServer, client: RawClient, *fields: str)
         # One that ends with its answer waits for its client to read it.
         return any(getattr(one, "_is_paused", isinstance(one, Lingering)) for one in server.connections)
 
-    _wait_for(lambda: server.run(is_paused))
+    wait_until(lambda: server.run(is_paused))
 
 
 @pytest.mark.parametrize("fields", [(), ("connection: close",)])
@@ -194,7 +194,7 @@ def test_a_client_that_does_not_read_is_cut_off(
     generous.pass_timeout(9)
     assert generous.run(lambda: len(generous.connections)) == 1
     generous.pass_timeout(11)
-    _wait_for(lambda: not generous.run(lambda: generous.connections))
+    wait_until(lambda: not generous.run(lambda: generous.connections))
 
 
 @pytest.mark.parametrize("fields", [(), ("connection: close",)])
@@ -219,7 +219,7 @@ def test_a_client_that_is_refused_and_does_not_close_is_closed(server: HttpServe
     assert server.run(lambda: len(server.connections)) == 1
     client.send(b"x" * 100_000)
     server.pass_timeout(3)
-    _wait_for(lambda: not server.run(lambda: server.connections))
+    wait_until(lambda: not server.run(lambda: server.connections))
 
 
 def test_a_client_that_goes_away_in_the_middle_is_forgotten(server: HttpServer, lane: str) -> None:
@@ -229,7 +229,7 @@ def test_a_client_that_goes_away_in_the_middle_is_forgotten(server: HttpServer, 
                 gone.send(sent)
                 if is_reset:
                     gone.reset()
-    _wait_for(lambda: not server.run(lambda: server.connections))
+    wait_until(lambda: not server.run(lambda: server.connections))
 
 
 # -- unexpected errors -------------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ def test_so_it_is_for_a_reader_that_waits_and_the_others_are_answered(
 ) -> None:
     api.put()
     api.client.send(request_bytes("POST", api.path + "/diff", b'{"wait_ms":30000}'))
-    _wait_for(lambda: server.run(lambda: bool(server.shard.state.topics[api.topic].waiters)))
+    wait_until(lambda: server.run(lambda: bool(server.shard.state.topics[api.topic].waiters)))
     monkeypatch.setattr("topicsd.engine.read.read.try_read", _broken)
     with RawClient(api.client.socket.getpeername()[1]) as writer:
         assert Api(writer, api.topic).append(1)["first_seq"] == 1
@@ -300,7 +300,7 @@ def _wait_until_read(server: HttpServer) -> None:
     def has_read() -> bool:
         return any(_holds_something(one) for one in server.connections)
 
-    _wait_for(lambda: server.run(has_read))
+    wait_until(lambda: server.run(has_read))
 
 
 def _holds_something(connection: object) -> bool:
@@ -318,15 +318,6 @@ def _has_answer(client: RawClient) -> bool:
         client.socket.settimeout(20)
 
 
-def _wait_for(condition: Callable[[], bool]) -> None:
-    waiting = threading.Event()
-    for _ in range(4000):
-        if condition():
-            return
-        waiting.wait(0.003)
-    raise AssertionError("it did not come to that")
-
-
 def _send_for_ever(client: RawClient, data: bytes) -> None:
     for _ in range(2000):
         client.send(data)
@@ -339,4 +330,4 @@ def test_what_stands_behind_the_last_request_does_not_reset_its_answer(
     client.send(last + request_bytes("POST", "/v0/topics/none", b"x" * (300 << 10)))
     assert client.read_answer().status == 404
     client.read_end()
-    _wait_for(lambda: server.run(lambda: len(server.connections)) <= 1)
+    wait_until(lambda: server.run(lambda: len(server.connections)) <= 1)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import gzip
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from h2.errors import ErrorCodes
 
 from tests.harness.h2_client import H2Client, Headers, request_headers
 from tests.harness.http_server import H2, HttpServer
+from tests.harness.processes import wait_until
 from tests.harness.raw_client import RawClient
 
 RECORDS = b'{"records":[{"data":1}]}'
@@ -22,15 +22,6 @@ MIB = 1 << 20
 def client(server: HttpServer) -> Iterator[H2Client]:
     with H2Client(server.ports[H2]) as one:
         yield one
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    waiting = threading.Event()
-    for _ in range(4000):
-        if condition():
-            return
-        waiting.wait(0.003)
-    raise AssertionError("it did not come to that")
 
 
 # -- streams -----------------------------------------------------------------------------------------------
@@ -73,9 +64,9 @@ def test_a_stream_that_is_cancelled_is_waited_for_no_longer(
 ) -> None:
     client.ask("PUT", path, b"{}")
     waiting = client.start("POST", f"{path}/diff", b'{"wait_ms":30000}')
-    wait_for(lambda: server.run(lambda: bool(server.shard.state.topics[topic].waiters)))
+    wait_until(lambda: server.run(lambda: bool(server.shard.state.topics[topic].waiters)))
     client.reset(waiting)
-    wait_for(lambda: server.run(lambda: server.shard.state.topics[topic].waiters is None))
+    wait_until(lambda: server.run(lambda: server.shard.state.topics[topic].waiters is None))
     assert client.ask("POST", path, RECORDS).json["first_seq"] == 1
 
 
@@ -363,7 +354,7 @@ def test_a_drain_answers_what_is_in_flight_refuses_the_rest_and_ends(
             client.ask("PUT", "/v0/topics/t", b"{}")
             waiting = client.start("POST", "/v0/topics/t/diff", b'{"wait_ms":30000}')
             unfinished = client.open([*request_headers("POST", "/v0/topics/t"), JSON_FIELD], ends=False)
-            wait_for(lambda: server.run(lambda: bool(server.shard.state.topics["t"].waiters)))
+            wait_until(lambda: server.run(lambda: bool(server.shard.state.topics["t"].waiters)))
             server.drain()
             assert client.finish(waiting).json["records"] == []
             assert client.finish(unfinished).code == "shutting_down"

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 from h2.errors import ErrorCodes
 
-from tests.contract.test_http2 import JSON_FIELD, MIB, PREFACE, RECORDS, wait_for
+from tests.contract.test_http2 import JSON_FIELD, MIB, PREFACE, RECORDS
 from tests.harness.h2_client import H2Client, frame, request_headers
-from tests.harness.http_server import H2, HttpServer
+from tests.harness.http_server import H2, HttpServer, HttpServerProcess
+from tests.harness.processes import wait_until
 from tests.harness.raw_client import RawClient
-from tests.harness.server_process import ServerProcess
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE, CONTINUATION = 0, 1, 2, 3, 4, 6, 8, 9
 END_STREAM, END_HEADERS = 1, 4
@@ -278,36 +278,36 @@ def test_more_than_the_window_of_a_stream_is_the_end(client: H2Client, path: str
 
 
 @pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("data")) as running:
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServerProcess]:
+    with HttpServerProcess(tmp_path_factory.mktemp("data")) as running:
         yield running
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("window", [0, (1 << 31) - 1], ids=["closed windows", "a closed socket"])
 def test_a_client_that_asks_for_much_and_reads_nothing_costs_no_memory(
-    process: ServerProcess, window: int
+    process: HttpServerProcess, window: int
 ) -> None:
     path = f"/v0/topics/unread-{window}"
     with H2Client(process.ports[H2], window=window, buffer_bytes=64 << 10) as client:
         with H2Client(process.ports[H2]) as writer:
             for _ in range(8):
                 writer.ask("POST", path, b'{"records":[{"data":"%b"}]}' % (b"x" * (MIB // 8)))
-        before = process.reset_peak_bytes()
+        before = process.meter.reset_peak_bytes()
         for _ in range(100):
             client.start("POST", f"{path}/diff", b"{}")
-        assert process.peak_bytes() - before < 32 * MIB
+        assert process.meter.peak_bytes() - before < 32 * MIB
         with H2Client(process.ports[H2]) as other:
             assert other.ask("GET", path).status == 200
-        assert process.peak_bytes() - before < 32 * MIB
+        assert process.meter.peak_bytes() - before < 32 * MIB
 
 
 @pytest.mark.slow
-def test_bodies_that_come_at_once_and_do_not_end_cost_little_memory(process: ServerProcess) -> None:
+def test_bodies_that_come_at_once_and_do_not_end_cost_little_memory(process: HttpServerProcess) -> None:
     path = "/v0/topics/bodies"
     with H2Client(process.ports[H2]) as client:
         client.ask("PUT", path, b"{}")
-        before = process.reset_peak_bytes()
+        before = process.meter.reset_peak_bytes()
         length = (b"content-length", b"%d" % (10 * MIB))
         headers = [*request_headers("POST", path), JSON_FIELD, length]
         requests = [client.open(headers, ends=False) for _ in range(99)]
@@ -319,7 +319,7 @@ def test_bodies_that_come_at_once_and_do_not_end_cost_little_memory(process: Ser
         for one in requests:
             client.send_body(one, b"x" * 16384, ends=False)
         client.ask("GET", path)
-        assert process.peak_bytes() - before < 32 * MIB
+        assert process.meter.peak_bytes() - before < 32 * MIB
 
 
 # -- too slow ----------------------------------------------------------------------------------------------
@@ -380,7 +380,7 @@ def test_a_frame_that_does_not_come_through_is_the_end(
     def is_inside() -> bool:
         return any(one._cutter.has_partial for one in server.connections)  # type: ignore[attr-defined]
 
-    wait_for(lambda: server.run(is_inside))
+    wait_until(lambda: server.run(is_inside))
     server.pass_timeout(9)
     server.pass_timeout(11)
     _ends_with(client, ErrorCodes.NO_ERROR)
@@ -389,7 +389,7 @@ def test_a_frame_that_does_not_come_through_is_the_end(
 def test_a_preface_that_does_not_come_is_408(server: HttpServer) -> None:
     with RawClient(server.ports[H2]) as client:
         client.send(PREFACE[:20])
-        wait_for(lambda: server.run(lambda: bool(server.connections)))
+        wait_until(lambda: server.run(lambda: bool(server.connections)))
         server.pass_timeout(11)
         assert client.read_answer().status == 408
         client.read_end()
@@ -413,7 +413,7 @@ def test_a_reader_that_waits_for_records_does_not_time_out(
 ) -> None:
     client.ask("PUT", path, b"{}")
     waiting = client.start("POST", f"{path}/diff", b'{"wait_ms":30000}')
-    wait_for(lambda: server.run(lambda: bool(server.shard.state.topics[topic].waiters)))
+    wait_until(lambda: server.run(lambda: bool(server.shard.state.topics[topic].waiters)))
     server.pass_timeout(25)
     server.pass_timeout(90)
     client.ask("POST", path, RECORDS)
@@ -425,7 +425,7 @@ def test_a_client_that_does_not_read_is_cut_off(tmp_path_factory: pytest.TempPat
         with H2Client(server.ports[H2]) as writer:
             for _ in range(64):
                 writer.ask("POST", "/v0/topics/t", b'{"records":[{"data":"%b"}]}' % (b"x" * (MIB // 8)))
-        wait_for(lambda: server.run(lambda: not server.connections))
+        wait_until(lambda: server.run(lambda: not server.connections))
         with H2Client(server.ports[H2], window=(1 << 31) - 1, buffer_bytes=64 << 10) as client:
             client.open_window((1 << 31) - 1 - 65535)
             for _ in range(4):
@@ -434,12 +434,12 @@ def test_a_client_that_does_not_read_is_cut_off(tmp_path_factory: pytest.TempPat
             def is_paused() -> bool:
                 return any(one._is_paused for one in server.connections)  # type: ignore[attr-defined]
 
-            wait_for(lambda: server.run(is_paused))
+            wait_until(lambda: server.run(is_paused))
             server.pass_timeout(0)
             server.pass_timeout(9)
             assert server.run(lambda: len(server.connections)) == 1
             server.pass_timeout(11)
-            wait_for(lambda: server.run(lambda: not server.connections))
+            wait_until(lambda: server.run(lambda: not server.connections))
 
 
 def test_a_client_that_goes_away_in_the_middle_is_forgotten(server: HttpServer, path: str) -> None:
@@ -450,7 +450,7 @@ def test_a_client_that_goes_away_in_the_middle_is_forgotten(server: HttpServer, 
             client.open([*request_headers("POST", path), JSON_FIELD], ends=False)
             if is_reset:
                 client.socket.setsockopt(1, 13, struct.pack("ii", 1, 0))
-    wait_for(lambda: server.run(lambda: not server.connections))
+    wait_until(lambda: server.run(lambda: not server.connections))
 
 
 # -- unexpected errors -------------------------------------------------------------------------------------

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 import pytest
 from h2.errors import ErrorCodes
 
-from tests.contract.test_http2 import RECORDS, wait_for
+from tests.contract.test_http2 import RECORDS
 from tests.harness.event_client import H2Events
 from tests.harness.h2_client import H2Client
 from tests.harness.http_server import H2, HttpServer
+from tests.harness.processes import wait_until
 from topicsd.http.http2.exchange import PAUSED_BYTES
 from topicsd.service.call import Call
 from topicsd.stream.stream import Stream
@@ -89,7 +90,7 @@ def test_several_streams_say_what_they_say_and_end_beside_requests(writer: Write
     _read(client, second, b": hb\n\n" * 3 + b"and on")
     assert (writer.lost, writer.ready) == ([], [])
     client.reset(second)
-    wait_for(lambda: writer.lost == [1])
+    wait_until(lambda: writer.lost == [1])
     # A writer may write a moment longer.
     writer.write(1, b"discarded")
     writer.close(1)
@@ -117,7 +118,7 @@ def test_a_stream_whose_window_is_used_up_is_paused_alone(server: HttpServer, wr
         assert writer.ready == []
         client.open_window(20_000, slow)
         _read(client, slow, b"s" * 61_000)
-        wait_for(lambda: writer.ready == [0])
+        wait_until(lambda: writer.ready == [0])
         assert not writer.is_paused(0)
         assert writer.lost == []
 
@@ -152,12 +153,12 @@ def test_a_handler_learns_that_its_stream_is_already_lost(
     calls: list[Call] = []
     monkeypatch.setitem(server.dispatch.handlers._table, "topic_state", calls.append)
     request = client.start("GET", "/v0/topics/t")
-    wait_for(lambda: len(calls) == 1)
+    wait_until(lambda: len(calls) == 1)
     client.reset(request)
     assert client.ask("HEAD", "/nothing").status == 404
     writer = Writer(server)
     server.run(lambda: writer.start(calls[0]))
-    wait_for(lambda: writer.lost == [0])
+    wait_until(lambda: writer.lost == [0])
     writer.write(0, b"discarded")
     writer.close(0)
     assert client.ask("HEAD", "/nothing").status == 404
@@ -174,8 +175,8 @@ def test_a_client_that_goes_is_lost_to_all_its_streams(server: HttpServer, write
             client.send_end()
             client.read_to_end()
             assert sorted(writer.lost) == [0, 1]
-    wait_for(lambda: sorted(writer.lost) == [0, 1])
-    wait_for(lambda: server.run(lambda: not server.connections))
+    wait_until(lambda: sorted(writer.lost) == [0, 1])
+    wait_until(lambda: server.run(lambda: not server.connections))
 
 
 def test_a_drain_waits_for_the_final_bytes_of_each_stream(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Any
 
@@ -189,21 +188,14 @@ def test_the_age_of_the_oldest_job_is_reported_for_queues_of_all_shards(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with WholeServer(tmp_path_factory.mktemp("ages"), shards=2) as server, RawClient(server.port) as client:
-
-        def done(method: str, path: str, body: object = None) -> Any:
-            sent = None if body is None else json.dumps(body).encode()
-            answer = client.ask(method, path, sent)
-            assert answer.status in (200, 201), answer
-            return answer.json
-
         names = [server.topic_of(shard, "q") for shard in range(2)]
         for name in names:
-            done("PUT", f"/v0/topics/{name}", {"type": "queue"})
-            done("POST", f"/v0/topics/{name}", {"records": [{"data": 1}]})
-            done("POST", f"/v0/topics/{name}", {"records": [{"data": 1}], "delay_ms": 60_000})
-            assert done("GET", f"/v0/topics/{name}/explain?seq=2")["state"] == "delayed"
-        done("POST", f"/v0/topics/{names[0]}/claim", {"node": "w"})
-        done("PUT", "/v0/topics/log", {})
+            client.ask_json("PUT", f"/v0/topics/{name}", {"type": "queue"})
+            client.ask_json("POST", f"/v0/topics/{name}", {"records": [{"data": 1}]})
+            client.ask_json("POST", f"/v0/topics/{name}", {"records": [{"data": 1}], "delay_ms": 60_000})
+            assert client.ask_json("GET", f"/v0/topics/{name}/explain?seq=2")["state"] == "delayed"
+        client.ask_json("POST", f"/v0/topics/{names[0]}/claim", {"node": "w"})
+        client.ask_json("PUT", "/v0/topics/log", {})
 
         def ages(name: str = "topics_queue_oldest_ready_seconds") -> dict[str, float]:
             series = f"{name}{{topic="
@@ -219,7 +211,7 @@ def test_the_age_of_the_oldest_job_is_reported_for_queues_of_all_shards(
         assert ages("topics_topic_records_live") == {names[0]: 2, names[1]: 2, "log": 0}
         assert ages("topics_topic_bytes_live")[names[0]] > 0
         expected = {"oldest_ready_seconds", "ready", "in_flight"}
-        assert not any(expected & one.keys() for one in done("GET", "/v0/topics")["topics"])
+        assert not any(expected & one.keys() for one in client.ask_json("GET", "/v0/topics")["topics"])
 
 
 @pytest.mark.slow
@@ -227,17 +219,15 @@ def test_what_a_route_copies_into_a_queue_goes_in_the_order_of_its_tags(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with WholeServer(tmp_path_factory.mktemp("routes"), shards=1) as server, RawClient(server.port) as client:
-
-        def done(method: str, path: str, body: object) -> Any:
-            answer = client.ask(method, f"/v0/{path}", json.dumps(body).encode())
-            assert answer.status in (200, 201), answer
-            return answer.json
-
-        done("PUT", "topics/steps", {"type": "queue", "order_by": "tag"})
-        done("PUT", "routers/r", {"source": "orders", "dest": "steps"})
-        done("POST", "topics/orders", {"records": [{"data": 1, "tag": "a"}] * 2 + [{"data": 3, "tag": "b"}]})
+        client.ask_json("PUT", "/v0/topics/steps", {"type": "queue", "order_by": "tag"})
+        client.ask_json("PUT", "/v0/routers/r", {"source": "orders", "dest": "steps"})
+        client.ask_json(
+            "POST",
+            "/v0/topics/orders",
+            {"records": [{"data": 1, "tag": "a"}] * 2 + [{"data": 3, "tag": "b"}]},
+        )
         server.wait_for(
             lambda: client.ask("GET", "/v0/topics/steps").json["head_seq"] == 3, "they are copied"
         )
-        claimed = done("POST", "topics/steps/claim", {"node": "w", "max": 9})["claimed"]
+        claimed = client.ask_json("POST", "/v0/topics/steps/claim", {"node": "w", "max": 9})["claimed"]
         assert [job["$seq"] for job in claimed] == [1, 3]

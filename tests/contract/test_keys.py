@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.harness.any_client import AnyClient, connect
 from tests.harness.http_server import HttpServer
-from tests.harness.raw_client import Answer, request_bytes
+from tests.harness.raw_client import Answer, HttpClient, request_bytes
 
 ALL = "key-that-may-do-everything"
 READER = "key-of-a-reader-of-orders"
@@ -46,21 +45,21 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
 
 
 @pytest.fixture
-def client(server: HttpServer, lane: str) -> Iterator[AnyClient]:
-    with connect(server.ports, lane) as one:
+def client(server: HttpServer, lane: str) -> Iterator[HttpClient]:
+    with server.connect(lane) as one:
         for name in ("orders.eu", "private"):
             one.ask("POST", f"/v0/topics/{name}", RECORDS, f"authorization: Bearer {ALL}")
         yield one
 
 
-def _ask(client: AnyClient, what: str, topic: str, *fields: str) -> Answer:
+def _ask(client: HttpClient, what: str, topic: str, *fields: str) -> Answer:
     method, rest, body = REQUESTS[what]
     return client.ask(method, f"/v0/topics/{topic}{rest}", body, *fields)
 
 
 @pytest.mark.parametrize("what", REQUESTS)
 @pytest.mark.parametrize("key", [READER, WRITER, ADMIN, DELETER])
-def test_a_key_may_do_what_its_scopes_say(client: AnyClient, key: str, what: str) -> None:
+def test_a_key_may_do_what_its_scopes_say(client: HttpClient, key: str, what: str) -> None:
     answer = _ask(client, what, "orders.eu", f"authorization: Bearer {key}")
     if what in SCOPES[key]:
         # A log has no jobs, and a key with the scope gets that error.
@@ -72,7 +71,7 @@ def test_a_key_may_do_what_its_scopes_say(client: AnyClient, key: str, what: str
 
 
 @pytest.mark.parametrize("what", ["state", "diff", "append", "delete topic"])
-def test_what_exists_and_what_does_not_is_refused_alike(client: AnyClient, what: str) -> None:
+def test_what_exists_and_what_does_not_is_refused_alike(client: HttpClient, what: str) -> None:
     for fields in ((), ("authorization: Bearer unknown-key",), (f"authorization: Bearer {READER}",)):
         there = _ask(client, what, "private", *fields)
         absent = _ask(client, what, "absent", *fields)
@@ -97,7 +96,9 @@ def test_what_exists_and_what_does_not_is_refused_alike(client: AnyClient, what:
         "authorization: Bearer " + "k" * 8000,
     ],
 )
-def test_without_a_key_that_is_known_it_is_401_with_a_challenge(client: AnyClient, field: str | None) -> None:
+def test_without_a_key_that_is_known_it_is_401_with_a_challenge(
+    client: HttpClient, field: str | None
+) -> None:
     answer = _ask(client, "state", "orders.eu", *([] if field is None else [field]))
     assert (answer.status, answer.code) == (401, "unauthorized")
     assert answer.fields["www-authenticate"].startswith('Bearer realm="topicsd"')
@@ -107,17 +108,17 @@ def test_without_a_key_that_is_known_it_is_401_with_a_challenge(client: AnyClien
 
 
 @pytest.mark.parametrize("scheme", ["bearer", "BEARER", "Bearer  "])
-def test_the_scheme_is_read_as_the_standard_has_it(client: AnyClient, scheme: str) -> None:
+def test_the_scheme_is_read_as_the_standard_has_it(client: HttpClient, scheme: str) -> None:
     assert _ask(client, "state", "orders.eu", f"authorization: {scheme} {ALL}").status == 200
 
 
-def test_the_key_is_asked_for_with_each_request(client: AnyClient) -> None:
+def test_the_key_is_asked_for_with_each_request(client: HttpClient) -> None:
     key = f"authorization: Bearer {ALL}"
     requests = [client.start("POST", "/v0/topics/each", RECORDS, *fields) for fields in ((key,), (), (key,))]
     assert [client.finish(one).status // 100 for one in requests] == [2, 4, 2]
 
 
-def test_a_prefix_binds_the_name_as_it_is_decoded(client: AnyClient) -> None:
+def test_a_prefix_binds_the_name_as_it_is_decoded(client: HttpClient) -> None:
     field = f"authorization: Bearer {READER}"
     assert client.ask("GET", "/v0/topics/%6frders.eu", None, field).status == 200
     assert client.ask("GET", "/v0/topics/orders", None, field).status == 403
@@ -126,7 +127,7 @@ def test_a_prefix_binds_the_name_as_it_is_decoded(client: AnyClient) -> None:
 
 
 @pytest.mark.http1
-def test_two_keys_at_once_are_refused(client: AnyClient) -> None:
+def test_two_keys_at_once_are_refused(client: HttpClient) -> None:
     answer = _ask(
         client, "state", "orders.eu", f"authorization: Bearer {ALL}", f"authorization: Bearer {ALL}"
     )
@@ -134,7 +135,7 @@ def test_two_keys_at_once_are_refused(client: AnyClient) -> None:
 
 
 @pytest.mark.http1
-def test_a_trailer_is_no_key(client: AnyClient) -> None:
+def test_a_trailer_is_no_key(client: HttpClient) -> None:
     head = request_bytes("POST", "/v0/topics/orders.eu", b"", is_chunked=True).removesuffix(b"0\r\n\r\n")
     trailer = b"0\r\nauthorization: Bearer %b\r\n\r\n" % ALL.encode()
     client.send(head + b"%x\r\n%b\r\n" % (len(RECORDS), RECORDS) + trailer)
@@ -142,7 +143,7 @@ def test_a_trailer_is_no_key(client: AnyClient) -> None:
 
 
 @pytest.mark.http1
-def test_a_missing_scope_is_refused_before_the_body_is_sent(client: AnyClient) -> None:
+def test_a_missing_scope_is_refused_before_the_body_is_sent(client: HttpClient) -> None:
     fields = "host: a\r\ncontent-type: application/json\r\ncontent-length: 99\r\nexpect: 100-continue"
     client.send(f"POST /v0/topics/orders.eu HTTP/1.1\r\n{fields}\r\n\r\n".encode())
     answer = client.read_answer()
@@ -155,7 +156,7 @@ def test_probes_need_a_key_with_probe_auth(tmp_path_factory: pytest.TempPathFact
     """Also on a connection of a worker, which passes them on."""
     with (
         HttpServer(tmp_path_factory.mktemp("data"), keys=KEYS, probe_auth=True) as server,
-        connect(server.ports, lane) as client,
+        server.connect(lane) as client,
     ):
         for path in ("/v0/health", "/v0/ready", "/healthz", "/readyz"):
             assert client.ask("GET", path).code == "unauthorized"
@@ -168,7 +169,7 @@ def test_requests_of_a_key_that_are_in_flight_are_bounded(
 ) -> None:
     with HttpServer(tmp_path_factory.mktemp("data"), keys=KEYS, max_inflight_per_key=2) as server:
         fields = f"authorization: Bearer {ALL}"
-        clients = [connect(server.ports, lane) for _ in range(3)]
+        clients = [server.connect(lane) for _ in range(3)]
         assert clients[0].ask("POST", "/v0/topics/t", RECORDS, fields).status == 201
         wait = b'{"from_seq":1,"wait_ms":30000}'
         requests = [client.start("POST", "/v0/topics/t/diff", wait, fields) for client in clients[:2]]

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.harness.any_client import AnyClient, connect
 from tests.harness.http_server import HttpServer
-from tests.harness.raw_client import Answer, RawClient
+from tests.harness.raw_client import Answer, HttpClient, RawClient
 from tests.harness.whole_server import WholeServer
 from tests.harness.ws_client import WsClient
 
@@ -31,12 +30,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
 
 
 @pytest.fixture
-def client(server: HttpServer, lane: str) -> Iterator[AnyClient]:
-    with connect(server.ports, lane) as one:
+def client(server: HttpServer, lane: str) -> Iterator[HttpClient]:
+    with server.connect(lane) as one:
         yield one
 
 
-def ask(client: AnyClient, method: str, rest: str, body: bytes | None = None, key: str = OWNER) -> Answer:
+def ask(client: HttpClient, method: str, rest: str, body: bytes | None = None, key: str = OWNER) -> Answer:
     return client.ask(method, TOPICS + rest, body, f"authorization: Bearer {key}")
 
 
@@ -45,7 +44,7 @@ def refused(answer: Answer) -> Any:
     return answer.json["error"]
 
 
-def test_a_dead_letter_topic_is_one_that_the_key_is_for(client: AnyClient, topic: str) -> None:
+def test_a_dead_letter_topic_is_one_that_the_key_is_for(client: HttpClient, topic: str) -> None:
     queue = f"/orders.{topic}"
     error = refused(ask(client, "PUT", queue, b'{"type":"queue","dead_letter":"private"}'))
     assert error["message"] == 'dead_letter: the key does not cover the name "private"'
@@ -57,7 +56,7 @@ def test_a_dead_letter_topic_is_one_that_the_key_is_for(client: AnyClient, topic
     assert ask(client, "PUT", queue, b'{"type":"queue","dead_letter":"orders.dead"}').status == 201
 
 
-def test_what_another_key_has_named_stays(client: AnyClient, topic: str) -> None:
+def test_what_another_key_has_named_stays(client: HttpClient, topic: str) -> None:
     queue = f"/orders.{topic}"
     assert ask(client, "PUT", queue, b'{"type":"queue","dead_letter":"private"}', ALL).status == 201
     answer = ask(client, "PUT", queue, b'{"lease_ms":1000}')
@@ -65,7 +64,7 @@ def test_what_another_key_has_named_stays(client: AnyClient, topic: str) -> None
     assert ask(client, "PUT", queue, b'{"dead_letter":null}').status == 200
 
 
-def test_a_redrive_leaves_what_would_go_to_other_names(client: AnyClient, topic: str) -> None:
+def test_a_redrive_leaves_what_would_go_to_other_names(client: HttpClient, topic: str) -> None:
     """A stamp may be of anybody who writes to the topic."""
     dead, mine, other = f"/orders.{topic}.dead", f"orders.{topic}", f"private.{topic}"
     for queue in (mine, other):

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tests.contract.api import Api
-from tests.harness.any_client import connect
 from tests.harness.http_server import HttpServer
 from tests.harness.raw_client import RawClient
 from tests.harness.whole_server import WholeServer
@@ -127,7 +126,7 @@ def test_a_client_that_went_away_in_the_time_of_its_cohort_gets_no_job(
     server: HttpServer, api: Api, lane: str
 ) -> None:
     api.append(1, 2, config={"type": "queue", "claim_jitter_ms": 400})
-    with connect(server.ports, lane) as other:
+    with server.connect(lane) as other:
         other.start("POST", f"{api.path}/claim", b'{"node":"gone","max":9}')
         time.sleep(0.1)
     assert [job["$seq"] for job in ask(api, "claim", node="w", max=9)["claimed"]] == [1, 2]
@@ -137,17 +136,12 @@ def test_a_client_that_went_away_in_the_time_of_its_cohort_gets_no_job(
 def test_that_client_may_have_asked_on_a_connection_of_another_shard(tmp_path: Path) -> None:
     with WholeServer(tmp_path, shards=2) as server, RawClient(server.port) as client:
         name, other = server.topic_of(0, "q"), server.topic_of(1, "other")
-
-        def done(method: str, path: str, body: bytes) -> Any:
-            answer = client.ask(method, f"/v0/topics/{path}", body)
-            assert answer.status in (200, 201), answer
-            return answer.json
-
-        done("PUT", other, b"{}")
-        done("PUT", name, b'{"type":"queue","claim_jitter_ms":400}')
-        done("POST", name, b'{"records":[{"data":1}]}')
+        client.ask_json("PUT", f"/v0/topics/{other}", {})
+        client.ask_json("PUT", f"/v0/topics/{name}", {"type": "queue", "claim_jitter_ms": 400})
+        client.ask_json("POST", f"/v0/topics/{name}", {"records": [{"data": 1}]})
         with RawClient(server.port) as gone:
             assert gone.ask("GET", f"/v0/topics/{other}").status == 200
             gone.start("POST", f"/v0/topics/{name}/claim", b'{"node":"gone"}')
             time.sleep(0.1)
-        assert [job["$seq"] for job in done("POST", f"{name}/claim", b'{"node":"w"}')["claimed"]] == [1]
+        jobs = client.ask_json("POST", f"/v0/topics/{name}/claim", {"node": "w"})["claimed"]
+        assert [job["$seq"] for job in jobs] == [1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 
 import pytest
@@ -97,12 +96,12 @@ def test_an_absent_topic_has_no_place(api: Api) -> None:
 def test_a_watch_session_begins_there(api: Api) -> None:
     times = _stamped(api)
     for place, seq in (({"from_ts": times[1]}, 1), ({"last": 1}, 2), ({"last": 0}, 3), ({"from_ts": 0}, 0)):
-        body = json.dumps({"topics": {api.topic: place}}).encode()
+        body = {"topics": {api.topic: place}}
         answer = api.client.ask("POST", "/v0/watch", body)
         assert answer.status == 200, answer
         assert answer.json["topics"][api.topic]["from_seq"] == seq
     for wrong in ({"last": 1, "tail": True}, {"from_ts": 1, "from_seq": 0}, {"last": -1}):
-        body = json.dumps({"topics": {api.topic: wrong}}).encode()
+        body = {"topics": {api.topic: wrong}}
         refused = api.client.ask("POST", "/v0/watch", body)
         assert refused.json["error"]["detail"]["field"].startswith(f"topics.{api.topic}."), wrong
 

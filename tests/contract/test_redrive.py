@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.contract.api import Api
-from tests.harness.raw_client import RawClient
 from tests.harness.whole_server import WholeServer
 
 
@@ -134,11 +132,7 @@ def test_too_many_seqs_are_refused(api: Api) -> None:
 
 def test_dead_letters_go_back_to_a_queue_of_another_shard(tmp_path: Path) -> None:
     def ask(method: str, path: str, body: object = None) -> Any:
-        with RawClient(server.port) as client:
-            sent = None if body is None else json.dumps(body).encode()
-            answer = client.ask(method, f"/v0/topics/{path}", sent)
-            assert answer.status in (200, 201), answer
-            return answer.json
+        return server.ask_json(method, f"/v0/topics/{path}", body)
 
     def fail_all() -> None:
         for _ in range(2):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,10 +10,9 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.harness.any_client import AnyClient
 from tests.harness.h2_client import H2Client
 from tests.harness.http_server import CODED, H2
-from tests.harness.raw_client import Answer, RawClient
+from tests.harness.raw_client import Answer, HttpClient, RawClient
 from tests.harness.whole_server import WholeServer
 
 DEFAULTS = {
@@ -33,8 +31,8 @@ pytestmark = pytest.mark.slow
 class Routes:
     """A client, whose topics have names that no other test uses."""
 
-    def __init__(self, client: AnyClient, name: str, lane: str = "") -> None:
-        self._client = client
+    def __init__(self, client: HttpClient, name: str, lane: str = "") -> None:
+        self.client = client
         self._lane = lane
         self.name = name
 
@@ -42,11 +40,8 @@ class Routes:
         return f"{self.name}.{short}"
 
     def ask(self, method: str, path: str, body: object = None, *fields: str) -> Answer:
-        sent = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-        if self._lane == CODED and sent is not None:
-            assert isinstance(self._client, RawClient)
-            return self._client.finish(self._client.start(method, path, sent, *fields, is_chunked=True))
-        return self._client.ask(method, path, sent, *fields)
+        is_chunked = self._lane == CODED and body is not None
+        return self.client.finish(self.client.start(method, path, body, *fields, is_chunked=is_chunked))
 
     def put(self, route: str, source: str, dest: str, **options: Any) -> Answer:
         body = {"source": self.topic(source), "dest": self.topic(dest), **options}
@@ -189,8 +184,8 @@ def test_an_unknown_field_and_another_kind_of_body_are_refused(routes: Routes) -
     answer = routes.put("r", "a", "b", fliter=["tag", "Eq", "x"])
     assert (answer.status, answer.message) == (400, "fliter: unknown field, did you mean filter?")
     assert routes.listed() == []
-    if isinstance(routes._client, RawClient):
-        answer = routes._client.ask("PUT", routes.path("s"), b"{}", content_type="text/plain")
+    if isinstance(routes.client, RawClient):
+        answer = routes.client.ask("PUT", routes.path("s"), b"{}", content_type="text/plain")
         assert (answer.status, answer.code) == (415, "unsupported_media_type")
 
 
@@ -465,7 +460,7 @@ def test_keys_need_their_scopes_and_are_for_names_and_both_ends(tmp_path: Path) 
     with WholeServer(tmp_path, environ={"TOPICS_API_KEYS": KEYS}) as server, RawClient(server.port) as client:
 
         def ask(key: str, method: str, route: str, source: str = "", dest: str = "") -> tuple[int, str]:
-            body = json.dumps({"source": source, "dest": dest}).encode() if source else None
+            body = {"source": source, "dest": dest} if source else None
             path = f"/v0/routers/{route}" if route else "/v0/routers"
             answer = client.ask(method, path, body, f"authorization: Bearer {key}")
             return answer.status, answer.code if answer.status >= 400 else ""

@@ -7,16 +7,15 @@ from collections.abc import Iterator
 import pytest
 
 from tests.contract.api import Api
-from tests.harness.any_client import AnyClient, connect
 from tests.harness.http_server import HttpServer
-from tests.harness.raw_client import Answer
+from tests.harness.raw_client import Answer, HttpClient
 
 RECORDS = b'{"records":[{"data":1}]}'
 
 
 @pytest.fixture
-def client(server: HttpServer, lane: str) -> Iterator[AnyClient]:
-    with connect(server.ports, lane) as one:
+def client(server: HttpServer, lane: str) -> Iterator[HttpClient]:
+    with server.connect(lane) as one:
         yield one
 
 
@@ -29,7 +28,7 @@ NAMES += ["%C3%A9", "a+b", "a%25", "a" * 256, "-a", "_a", "a>b", "a%", "%zz", "a
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_name_that_is_none_is_400_for_every_method(client: AnyClient, name: str) -> None:
+def test_a_name_that_is_none_is_400_for_every_method(client: HttpClient, name: str) -> None:
     for method, body in (("GET", None), ("PUT", b"{}"), ("POST", RECORDS), ("DELETE", None)):
         assert _is(client.ask(method, f"/v0/topics/{name}", body), 400, "invalid_request")
     assert _is(client.ask("POST", f"/v0/topics/{name}/diff", b"{}"), 400, "invalid_request")
@@ -44,7 +43,7 @@ def test_a_name_is_decoded_once(api: Api) -> None:
 
 
 @pytest.mark.parametrize("name", ["a", "A" * 255, "9.x:y_z-1"])
-def test_a_name_by_the_rule_is_taken(client: AnyClient, name: str) -> None:
+def test_a_name_by_the_rule_is_taken(client: HttpClient, name: str) -> None:
     assert client.ask("POST", f"/v0/topics/{name}", RECORDS).status in (200, 201)
 
 
@@ -67,7 +66,7 @@ PATHS += ["/v0/topics/a%2Fdiff/x", "/v0%2Ftopics/a"]
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_path_that_is_none_is_404(client: AnyClient, path: str) -> None:
+def test_a_path_that_is_none_is_404(client: HttpClient, path: str) -> None:
     for method, body in (("GET", None), ("POST", b"{}")):
         assert _is(client.ask(method, path, body), 404, "not_found")
 
@@ -86,7 +85,7 @@ def test_a_path_that_is_none_is_404(client: AnyClient, path: str) -> None:
     ],
 )
 def test_a_method_that_a_path_does_not_have_is_405_with_those_that_it_has(
-    client: AnyClient, method: str, path: str, allow: str
+    client: HttpClient, method: str, path: str, allow: str
 ) -> None:
     answer = client.ask(method, path)
     assert (answer.status, answer.fields["allow"]) == (405, allow)
@@ -167,7 +166,7 @@ def test_a_request_is_no_line_in_the_log(
     server: HttpServer, lane: str, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    with connect(server.ports, lane) as client:
+    with server.connect(lane) as client:
         assert client.ask("GET", f"/v0/topics/{topic}").status == 404
         assert client.ask("POST", f"/v0/topics/{topic}", RECORDS).status == 201
     assert "/v0/topics" not in caplog.text
@@ -207,7 +206,7 @@ def test_all_lanes_give_the_same_answers(server: HttpServer) -> None:
     ]
     shapes = []
     for lane in server.ports:
-        with connect(server.ports, lane) as client:
+        with server.connect(lane) as client:
             answers = [client.ask(method, f"/v0/topics/same{rest}", body) for method, rest, body in requests]
         shapes.append([_timeless(answer) for answer in answers])
     assert shapes[0] == shapes[1] == shapes[2]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from datetime import UTC, datetime
 from typing import Any
@@ -67,7 +66,7 @@ def test_seconds_are_refused_with_the_guess(api: Api) -> None:
         assert api.refused(400, "invalid_request", method, rest, body).message == f"from_ts: {GUESS}"
     message = api.refused(400, "invalid_request", "POST", "/redrive", {"to_ts": seconds}).message
     assert message == f"to_ts: {GUESS}"
-    watch = json.dumps({"topics": {api.topic: {"from_ts": seconds}}}).encode()
+    watch = {"topics": {api.topic: {"from_ts": seconds}}}
     answer = api.client.ask("POST", "/v0/watch", watch)
     assert (answer.status, answer.message) == (400, f"topics.{api.topic}.from_ts: {GUESS}")
 
@@ -79,14 +78,14 @@ def test_a_watch_takes_a_heartbeat_a_size_and_a_time(api: Api) -> None:
         "heartbeat_ms": "20s",
         "max_batch_bytes": "64 KiB",
     }
-    answer = api.client.ask("POST", "/v0/watch", json.dumps(body).encode())
+    answer = api.client.ask("POST", "/v0/watch", body)
     assert answer.json["topics"][api.topic]["from_seq"] == 0
     for field, wrong, message in (
         ("heartbeat_ms", "2m", "heartbeat_ms: must be from 1000 to 60000"),
         ("heartbeat_ms", "often", "heartbeat_ms: must be a number of milliseconds"),
         ("max_batch_bytes", "big", "max_batch_bytes: must be a number of bytes or a size"),
     ):
-        answer = api.client.ask("POST", "/v0/watch", json.dumps({**body, field: wrong}).encode())
+        answer = api.client.ask("POST", "/v0/watch", {**body, field: wrong})
         assert answer.status == 400
         assert answer.message.startswith(message)
 

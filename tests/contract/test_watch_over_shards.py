@@ -42,7 +42,7 @@ def ask(server: WholeServer, *names: str, opener: str = "/v0/health") -> Answer:
     """On a connection that begins with another request."""
     with RawClient(server.port) as client:
         client.ask("GET", opener)
-        return client.ask("POST", "/v0/watch", json.dumps({"topics": {name: {} for name in names}}).encode())
+        return client.ask("POST", "/v0/watch", {"topics": {name: {} for name in names}})
 
 
 def made(server: WholeServer, *names: str) -> str:
@@ -80,8 +80,8 @@ def test_a_position_past_the_head_is_refused_by_every_shard(server: WholeServer)
             client.ask("GET", "/v0/health")
             epoch = client.ask("GET", f"/v0/topics/{name}").json["epoch"]
             place = {"from_seq": 2, "epoch": epoch}
-            read = client.ask("POST", f"/v0/topics/{name}/diff", json.dumps(place).encode())
-            watched = client.ask("POST", "/v0/watch", json.dumps({"topics": {name: place}}).encode())
+            read = client.ask("POST", f"/v0/topics/{name}/diff", place)
+            watched = client.ask("POST", "/v0/watch", {"topics": {name: place}})
         for answer in (read, watched):
             error = answer.json["error"]
             assert (answer.status, error["code"]) == (409, "position_past_head")
@@ -176,7 +176,7 @@ def test_what_crosses_the_link_is_for_the_same_key_and_cursor(tmp_path: Path) ->
         with RawClient(server.port) as client:
             for _ in range(3):
                 client.ask("POST", f"/v0/topics/{there}", RECORD, fields["some"])
-            body = json.dumps({"topics": {there: {}}}).encode()
+            body = {"topics": {there: {}}}
             assert client.ask("POST", "/v0/watch", body, fields["none"]).status == 403
             wid = client.ask("POST", "/v0/watch", body, fields["some"]).json["wid"]
         with EventClient(server.port, f"/v0/topics/{here}", fields["some"]) as stream:
@@ -378,6 +378,6 @@ def test_a_place_by_time_or_from_the_end_is_found_in_every_shard(server: WholeSe
         append(server, name)
     for place, seq in (({"from_ts": 0}, 0), ({"last": 1}, 1), ({"from_ts": 1 << 60}, 2)):
         with RawClient(server.port) as client:
-            body = json.dumps({"topics": dict.fromkeys(names, place)}).encode()
+            body = {"topics": dict.fromkeys(names, place)}
             answer = client.ask("POST", "/v0/watch", body)
         assert [answer.json["topics"][name]["from_seq"] for name in names] == [seq] * SHARDS

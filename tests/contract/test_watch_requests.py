@@ -14,19 +14,17 @@ import pytest
 from shared.contract.api_keys import parse_keys
 from shared.contract.watch_id import WatchIds
 from tests.contract.api import Api
-from tests.harness.any_client import AnyClient, connect
 from tests.harness.event_client import EventClient
 from tests.harness.http_server import INSTANCE, HttpServer
-from tests.harness.raw_client import Answer, RawClient
+from tests.harness.raw_client import Answer, HttpClient, RawClient
 from topicsd.log.control_frame import SessionFrame
 
 BEARER = "authorization: Bearer"
 KEYS = "key-of-everybody,key-of-orders:r:orders.,key-of-others:r:other.,key-that-writes:w"
 
 
-def ask(client: AnyClient, body: object, query: str = "", *fields: str) -> Answer:
-    data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return client.ask("POST", f"/v0/watch{query}", data, *fields)
+def ask(client: HttpClient, body: object, query: str = "", *fields: str) -> Answer:
+    return client.ask("POST", f"/v0/watch{query}", body, *fields)
 
 
 def definition(server: HttpServer, wid: str) -> SessionFrame:
@@ -343,7 +341,7 @@ def test_there_are_no_more_sessions_and_streams_than_there_may_be(
 
 
 def test_a_session_is_for_the_key_that_made_it(keyed: HttpServer, lane: str) -> None:
-    with connect(keyed.ports, lane) as client:
+    with keyed.connect(lane) as client:
         everybody = "authorization: Bearer key-of-everybody"
         orders = "authorization: Bearer key-of-orders"
         for name in ("orders.eu", "private"):
@@ -365,7 +363,7 @@ def test_a_session_is_for_the_key_that_made_it(keyed: HttpServer, lane: str) -> 
 
 
 def test_a_key_that_is_not_for_all_names_any_more_does_not_open_it(keyed: HttpServer, lane: str) -> None:
-    with connect(keyed.ports, lane) as client:
+    with keyed.connect(lane) as client:
         for name in ("orders.eu", "orders.us"):
             client.ask(
                 "POST", f"/v0/topics/{name}", b'{"records":[{"data":1}]}', f"{BEARER} key-of-everybody"
@@ -384,7 +382,7 @@ def test_a_key_that_is_not_for_all_names_any_more_does_not_open_it(keyed: HttpSe
 def test_a_key_that_is_taken_back_ends_its_streams(tmp_path: Path, lane: str, keys: str) -> None:
     field, other = f"{BEARER} key-of-reader", f"{BEARER} key-of-everybody"
     with HttpServer(tmp_path, keys="key-of-reader:r,key-of-everybody") as server:
-        with connect(server.ports, lane) as client:
+        with server.connect(lane) as client:
             client.ask("POST", "/v0/topics/orders.eu", b'{"records":[{"data":1}]}', other)
             mine, theirs = (
                 ask(client, {"topics": {"orders.eu": {}}}, "", one).json["stream_url"]
@@ -400,13 +398,13 @@ def test_a_key_that_is_taken_back_ends_its_streams(tmp_path: Path, lane: str, ke
             server.change_keys(f"{keys},key-of-everybody")
             last = stream.next()
             assert (last.name, last.data["code"]) == ("error", "unauthorized")
-            with connect(server.ports, lane) as client:
+            with server.connect(lane) as client:
                 client.ask("POST", "/v0/topics/orders.eu", b'{"records":[{"data":2}]}', other)
             assert beside.next().name == "record"
 
 
 def test_names_are_bound_by_prefixes_whether_they_exist_or_not(keyed: HttpServer, lane: str) -> None:
-    with connect(keyed.ports, lane) as client:
+    with keyed.connect(lane) as client:
         everybody = "authorization: Bearer key-of-everybody"
         orders = "authorization: Bearer key-of-orders"
         for name in ("orders.eu", "private"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 from collections.abc import Iterator
@@ -32,7 +31,7 @@ def _names(server: WholeServer, prefix: str) -> list[str]:
 
 
 def _append(server: WholeServer, name: str, *data: Any) -> None:
-    body = json.dumps({"records": [{"data": one} for one in data]}).encode()
+    body = {"records": [{"data": one} for one in data]}
     with RawClient(server.port) as client:
         assert client.ask("POST", f"/v0/topics/{name}", body).status in (200, 201)
 
@@ -164,7 +163,7 @@ def test_a_server_that_stops_says_where_everybody_is(tmp_path: Path) -> None:
             heard = Heard(socket)
             while set(heard.heads) != set(names):
                 heard.hear()
-        server.served.process.send_signal(signal.SIGTERM)
+        server.signal(signal.SIGTERM)
         for socket in sockets:
             message = socket.read()
             while message["op"] == "error" and "cursors" not in message:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,12 +19,8 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield running
 
 
-def ask(server: WholeServer, method: str, path: str, body: object = None, status: int = 200) -> Any:
-    with RawClient(server.port) as client:
-        sent = None if body is None else json.dumps(body).encode()
-        answer = client.ask(method, f"/v0/topics/{path}", sent)
-        assert answer.status in (status, 201), answer
-        return answer.json
+def ask(server: WholeServer, method: str, path: str, body: object = None) -> Any:
+    return server.ask_json(method, f"/v0/topics/{path}", body)
 
 
 def queue(server: WholeServer, prefix: str, jobs: int, **config: object) -> str:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
-import re
 import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from itertools import count
 from pathlib import Path
@@ -20,8 +18,8 @@ import pytest
 
 from shared.contract.names import topic_id
 from shared.ipc.placement import shard_of
-from tests.harness.raw_client import RawClient
-from tests.harness.running_server import RunningServer, served
+from tests.harness.raw_client import RawClient, request_bytes
+from tests.harness.whole_server import WholeServer
 
 pytestmark = pytest.mark.slow
 
@@ -40,28 +38,12 @@ ONE = b'{"records":[{"data":1}]}'
 def _metrics(port: int, key: str = "") -> dict[str, Any]:
     fields = ["accept: application/json", *([f"authorization: Bearer {key}"] if key else [])]
     with RawClient(port) as client:
-        return dict(client.ask("GET", "/v0/metrics", None, *fields).json)
-
-
-def _wait_until(what: Callable[[], object], seconds: float = TIMEOUT_SECONDS) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, f"not within {seconds} s"
-        time.sleep(0.02)
-
-
-def _worker_of(server: RunningServer, shard: int) -> int:
-    """Return the pid of a shard's worker."""
-    pid = server.process.pid
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        if f'"shard":{shard},'.encode() in Path(f"/proc/{child}/environ").read_bytes():
-            return int(child)
-    raise AssertionError(f"shard {shard} has no worker")
+        return dict(client.ask_json("GET", "/v0/metrics", None, *fields))
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    with served(tmp_path_factory.mktemp("workers")) as running:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeServer]:
+    with WholeServer(tmp_path_factory.mktemp("workers")) as running:
         yield running
 
 
@@ -82,7 +64,7 @@ def _total(metrics: dict[str, Any], name: str) -> int:
     return sum(one["value"] for one in samples) if isinstance(samples, list) else int(samples)
 
 
-def test_a_misplaced_connection_closes_and_the_next_one_is_at_the_right_worker(server: RunningServer) -> None:
+def test_a_misplaced_connection_closes_and_the_next_one_is_at_the_right_worker(server: WholeServer) -> None:
     """Send with the standard library's client, which connects again after `Connection: close`."""
     closed = _closed(server.port)
     heads, closes = [], 0
@@ -107,13 +89,13 @@ def test_a_misplaced_connection_closes_and_the_next_one_is_at_the_right_worker(s
         before = _remote_requests(server.port)
         for _ in range(200):
             append()
-        _wait_until(lambda: _closed(server.port) == closed + 1)
+        server.wait_for(lambda: _closed(server.port) == closed + 1, "the connection closes")
         assert _remote_requests(server.port) - before < 10
     assert closes == 1
     assert heads == list(range(heads[0], heads[0] + len(heads)))
 
 
-def test_a_connection_that_uses_all_shards_stays(server: RunningServer) -> None:
+def test_a_connection_that_uses_all_shards_stays(server: WholeServer) -> None:
     closed = _closed(server.port)
     with RawClient(server.port) as client:
         until = time.monotonic() + 1.5
@@ -124,11 +106,10 @@ def test_a_connection_that_uses_all_shards_stays(server: RunningServer) -> None:
     assert _closed(server.port) == closed
 
 
-def test_a_connection_that_pipelines_stays_and_loses_nothing(server: RunningServer) -> None:
+def test_a_connection_that_pipelines_stays_and_loses_nothing(server: WholeServer) -> None:
     closed = _closed(server.port)
     body = b'{"records":[{"data":"%b"}]}' % (b"x" * 400)
-    head = b"POST /v0/topics/%b HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n" % AWAY.encode()
-    one = head + b"content-length: %d\r\n\r\n%b" % (len(body), body)
+    one = request_bytes("POST", f"/v0/topics/{AWAY}", body)
     with RawClient(server.port) as client:
         assert client.ask("GET", f"/v0/topics/{HOME}").status in (200, 404)
         seqs: list[int] = []
@@ -141,34 +122,21 @@ def test_a_connection_that_pipelines_stays_and_loses_nothing(server: RunningServ
     assert _closed(server.port) == closed
 
 
-def test_a_large_body_for_another_shard_is_in_memory_once_per_process(server: RunningServer) -> None:
+def test_a_large_body_for_another_shard_is_in_memory_once_per_process(server: WholeServer) -> None:
     body = b'{"records":[%b]}' % b",".join([b'{"data":"%b"}' % (b"x" * (1_000_000))] * 48)
-    pids = list(
-        map(int, Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split())
-    )
     with RawClient(server.port) as client:
         assert client.ask("GET", f"/v0/topics/{HOME}").status in (200, 404)
-        before = []
-        for pid in pids:
-            Path(f"/proc/{pid}/clear_refs").write_text("5")
-            before.append(_peak_bytes(pid))
+        before = [(child, child.reset_peak_bytes()) for child in server.children()]
         assert client.ask("POST", f"/v0/topics/{AWAY}", body).status in (200, 201)
-    for pid, resident in zip(pids, before, strict=True):
-        assert _peak_bytes(pid) - resident < 1.5 * len(body)
-
-
-def _peak_bytes(pid: int) -> int:
-    match = re.search(r"^VmHWM:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
-    assert match is not None
-    return int(match[1]) << 10
+    for child, resident in before:
+        assert child.peak_bytes() - resident < 1.5 * len(body)
+        child.close()
 
 
 # -- in doubt ----------------------------------------------------------------------------------------------
 
 
-def _write(
-    server: RunningServer, keyed: bool, number: int, stop: threading.Event, answers: list[Any]
-) -> None:
+def _write(server: WholeServer, keyed: bool, number: int, stop: threading.Event, answers: list[Any]) -> None:
     with RawClient(server.port) as client:
         client.socket.settimeout(60)
         assert client.ask("GET", f"/v0/topics/{HOME}").status in (200, 404)
@@ -194,7 +162,7 @@ def test_keyed_writes_over_a_broken_link_are_answered_when_their_shard_is_back(t
     plain: list[Any] = []
     if shard_of(topic_id(topic), SHARDS) != 1:
         pytest.fail("the topic has to be elsewhere")
-    with served(tmp_path) as server:
+    with WholeServer(tmp_path) as server:
         with RawClient(server.port) as client:
             assert client.ask("PUT", f"/v0/topics/{topic}", b'{"durability":"fsync"}').status == 201
         stop = threading.Event()
@@ -205,9 +173,9 @@ def test_keyed_writes_over_a_broken_link_are_answered_when_their_shard_is_back(t
         for one in threads:
             one.start()
         time.sleep(0.7)
-        os.kill(_worker_of(server, 1), signal.SIGKILL)
+        server.kill_worker(1)
         acked = len(keyed)
-        _wait_until(lambda: len(keyed) > acked + 50)
+        server.wait_for(lambda: len(keyed) > acked + 50, "answers to keyed writes")
         stop.set()
         for one in threads:
             one.join()
@@ -215,8 +183,7 @@ def test_keyed_writes_over_a_broken_link_are_answered_when_their_shard_is_back(t
         with RawClient(server.port) as client:
             at = 0
             while True:
-                body = json.dumps({"from_seq": at, "limit": 1000}).encode()
-                page = client.ask("POST", f"/v0/topics/{topic}/diff", body).json
+                page = client.ask_json("POST", f"/v0/topics/{topic}/diff", {"from_seq": at, "limit": 1000})
                 records += [(record["data"], record["$seq"]) for record in page["records"]]
                 at = page["next_from_seq"]
                 if page["caught_up"]:
@@ -236,7 +203,7 @@ def test_keyed_writes_over_a_broken_link_are_answered_when_their_shard_is_back(t
 
 def test_the_cap_on_topics_is_exact_across_shards(tmp_path: Path) -> None:
     bound, answers = 20, []
-    with served(tmp_path, "--max-topics", str(bound)) as server:
+    with WholeServer(tmp_path, "--max-topics", str(bound)) as server:
 
         def create(number: int) -> None:
             names = zip(_names(number % 2, f"c{number}-"), range(10), strict=False)
@@ -272,7 +239,7 @@ def test_the_cap_on_topics_is_exact_across_shards(tmp_path: Path) -> None:
         with RawClient(server.port) as client:
             # The topics of a shard that is down still count.
             assert client.ask("GET", f"/v0/topics/{next(_names(0, 'f'))}").status == 404
-            os.kill(_worker_of(server, 1), signal.SIGKILL)
+            server.kill_worker(1)
             for n in range(20):
                 answer = client.ask("PUT", f"/v0/topics/{next(_names(0, f'f{n}-'))}", b"{}")
                 assert answer.status in (429, 503), answer
@@ -281,12 +248,9 @@ def test_the_cap_on_topics_is_exact_across_shards(tmp_path: Path) -> None:
 
 def test_concurrent_writes_to_a_new_topic_keep_their_order(tmp_path: Path) -> None:
     """Writes arrive while the supervisor is asked for room under the cap."""
-    with served(tmp_path, "--max-topics", "3") as server, RawClient(server.port) as client:
+    with WholeServer(tmp_path, "--max-topics", "3") as server, RawClient(server.port) as client:
         path = f"/v0/topics/{next(_names(0, 'n'))}"
-        head = (
-            f"POST {path} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 24\r\n\r\n"
-        )
-        client.send(b"".join(head.encode() + b'{"records":[{"data":%d}]}' % n for n in range(9)))
+        client.send(b"".join(request_bytes("POST", path, b'{"records":[{"data":%d}]}' % n) for n in range(9)))
         answers = [client.read_answer() for _ in range(9)]
         assert [answer.json["first_seq"] for answer in answers] == list(range(1, 10))
         assert [answer.status for answer in answers] == [201] + [200] * 8
@@ -297,7 +261,7 @@ def test_concurrent_writes_to_a_new_topic_keep_their_order(tmp_path: Path) -> No
 def test_the_cap_on_bytes_applies_across_shards(tmp_path: Path) -> None:
     bound, size = 100_000, 9_000
     body = b'{"records":[{"data":"%b"}]}' % (b"x" * size)
-    with served(tmp_path, "--max-total-bytes", str(bound)) as server, RawClient(server.port) as client:
+    with WholeServer(tmp_path, "--max-total-bytes", str(bound)) as server, RawClient(server.port) as client:
         taken, refused = 0, None
         for n in range(40):
             answer = client.ask("POST", f"/v0/topics/{(HOME, AWAY)[n % 2]}", body)
@@ -313,30 +277,24 @@ def test_the_cap_on_bytes_applies_across_shards(tmp_path: Path) -> None:
         # Reads and deletes are still served, and deletes make room.
         assert client.ask("POST", f"/v0/topics/{HOME}/diff", b"{}").status == 200
         assert client.ask("POST", f"/v0/topics/{HOME}/delete", b'{"before_seq":1000}').status == 200
-        _wait_until(lambda: client.ask("POST", f"/v0/topics/{HOME}", body).status == 200, 5)
+        server.wait_for(lambda: client.ask("POST", f"/v0/topics/{HOME}", body).status == 200, "room", 5)
 
 
 # -- waits -------------------------------------------------------------------------------------------------
 
 
 def test_a_remote_long_poll_ends_when_the_server_stops(tmp_path: Path) -> None:
-    with served(tmp_path) as server, closing(http.client.HTTPConnection("127.0.0.1", server.port)) as client:
-        fields = {"content-type": "application/json"}
+    with WholeServer(tmp_path) as server, RawClient(server.port) as client:
         for topic in (AWAY, HOME):
-            client.request("POST", f"/v0/topics/{topic}", ONE, fields)
-            client.getresponse().read()
+            client.ask_json("POST", f"/v0/topics/{topic}", ONE)
         with RawClient(server.port) as other:
             # The first request places the connection.
             assert other.ask("GET", f"/v0/topics/{HOME}").status == 200
-            wait = b'{"from_seq":1,"wait_ms":30000}'
-            other.send(
-                b"POST /v0/topics/%b/diff HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
-                b"content-length: %d\r\n\r\n%b" % (AWAY.encode(), len(wait), wait)
-            )
+            other.start("POST", f"/v0/topics/{AWAY}/diff", {"from_seq": 1, "wait_ms": 30000})
             time.sleep(0.3)
             began = time.monotonic()
-            server.process.send_signal(signal.SIGTERM)
+            server.signal(signal.SIGTERM)
             answer = other.read_answer()
             assert (answer.status, answer.json["records"], answer.closes) == (200, [], True)
             assert time.monotonic() - began < 5
-        assert server.process.wait(TIMEOUT_SECONDS) == 0
+        assert server.wait() == 0

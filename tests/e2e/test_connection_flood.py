@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-import re
 import resource
-import signal
 import socket
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.harness.running_server import RunningServer, served
+from tests.harness.raw_client import body_bytes, request_bytes
+from tests.harness.whole_server import WholeServer
 
 pytestmark = pytest.mark.slow
 
@@ -23,28 +19,16 @@ RECORD = "x" * 16_000
 FILE_BYTES = 64 << 10
 
 
-def limit_descriptors(server: RunningServer) -> None:
+def limit_descriptors(server: WholeServer) -> None:
     """Limit the descriptors of the supervisor and of workers that it starts later."""
-    resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
-    (first,) = worker_pids(server)
-    os.kill(first, signal.SIGKILL)
-    deadline = time.monotonic() + 20
-    while ready_count(server) < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def worker_pids(server: RunningServer) -> list[int]:
-    return [int(pid) for pid in re.findall(r'"worker_pid":(\d+)', server.log.read_text())]
-
-
-def ready_count(server: RunningServer) -> int:
-    return server.log.read_text().count("shard: ready")
+    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
+    server.kill_worker(0)
+    server.wait_for(lambda: server.log.read_text().count("shard: ready") == 2, "another worker")
 
 
 def connect(port: int) -> socket.socket:
     client = socket.create_connection(("127.0.0.1", port))
-    client.sendall(b"GET /v0/topics/t HTTP/1.1\r\nhost: here\r\n\r\n")
+    client.sendall(request_bytes("GET", "/v0/topics/t"))
     return client
 
 
@@ -60,14 +44,13 @@ def status(client: socket.socket, seconds: float) -> int | None:
 
 
 def append(client: socket.socket) -> int | None:
-    body = json.dumps({"records": [{"data": RECORD}]}).encode()
-    head = b"POST /v0/topics/t HTTP/1.1\r\nhost: here\r\ncontent-type: application/json\r\n"
-    client.sendall(head + b"content-length: %d\r\n\r\n%b" % (len(body), body))
+    body = body_bytes({"records": [{"data": RECORD}]})
+    client.sendall(request_bytes("POST", "/v0/topics/t", body))
     return status(client, 20)
 
 
 def test_a_flood_of_connections_does_not_break_the_log(tmp_path: Path) -> None:
-    with served(tmp_path, "--shards=1", f"--wal-file-bytes={FILE_BYTES}") as server:
+    with WholeServer(tmp_path, f"--wal-file-bytes={FILE_BYTES}", shards=1) as server:
         limit_descriptors(server)
         clients = [connect(server.port)]
         assert status(clients[0], 20) == 404
@@ -93,7 +76,7 @@ def test_a_flood_of_connections_does_not_break_the_log(tmp_path: Path) -> None:
         assert "receiving paused" in log
         assert "Traceback" not in log
         assert "was lost" not in log
-        assert len(worker_pids(server)) == 2
+        assert log.count('"worker_pid":') == 2
         for client in (*waiting, clients[0]):
             client.close()
         assert server.stop() == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from statistics import median
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.raw_client import Answer, RawClient
+from tests.harness.raw_client import RawClient
 from tests.harness.whole_server import WholeServer
 
 pytestmark = pytest.mark.slow
@@ -20,23 +19,19 @@ COPIES = 41
 MEDIAN_SECONDS_MAX = 0.015
 
 
-def ask(client: RawClient, method: str, path: str, body: object) -> Answer:
-    return client.ask(method, path, json.dumps(body).encode())
-
-
 def test_a_long_poll_on_another_shard_sees_a_copy_within_milliseconds(tmp_path: Path) -> None:
     with WholeServer(tmp_path, shards=2) as server:
         source, dest = server.topic_of(0, "source"), server.topic_of(1, "dest")
         with RawClient(server.port) as writer, RawClient(server.port) as reader:
-            made = ask(writer, "PUT", "/v0/routers/r", {"source": source, "dest": dest})
+            made = writer.ask("PUT", "/v0/routers/r", {"source": source, "dest": dest})
             assert made.status == 201, made
             seconds = []
             for number in range(COPIES):
                 began = time.monotonic()
-                appended = ask(writer, "POST", f"/v0/topics/{source}", {"records": [{"data": number}]})
+                appended = writer.ask("POST", f"/v0/topics/{source}", {"records": [{"data": number}]})
                 assert appended.status in (200, 201), appended
                 poll: dict[str, Any] = {"from_seq": number, "wait_ms": 10_000}
-                records = ask(reader, "POST", f"/v0/topics/{dest}/diff", poll).json["records"]
+                records = reader.ask("POST", f"/v0/topics/{dest}/diff", poll).json["records"]
                 seconds.append(time.monotonic() - began)
                 assert [one["data"] for one in records] == [number]
         print(f"median {median(seconds) * 1000:.1f} ms, most {max(seconds) * 1000:.1f} ms")

@@ -10,8 +10,8 @@ import pytest
 
 from tests.harness import snippets
 from tests.harness.command_run import PROJECT
-from tests.harness.running_server import served
 from tests.harness.snippets import Snippet, run_snippets, snippets_of
+from tests.harness.whole_server import WholeServer
 
 DOCUMENTS = {
     path.relative_to(PROJECT).as_posix(): snippets_of(path.read_text(encoding="utf-8"))
@@ -28,7 +28,7 @@ DATA_DIR = "topics-data"
 @pytest.mark.parametrize("document", [name for name, examples in DOCUMENTS.items() if examples])
 def test_the_snippets_of_a_document_do_what_they_show(document: str, tmp_path: Path) -> None:
     # Topics of several shards are listed in the order of their shards.
-    with served(tmp_path, "--shards=1", f"--data-dir={tmp_path / DATA_DIR}") as server:
+    with WholeServer(tmp_path, shards=1, data_dir=tmp_path / DATA_DIR) as server:
         assert run_snippets(DOCUMENTS[document], server.port, tmp_path) == []
 
 

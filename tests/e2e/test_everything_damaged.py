@@ -11,7 +11,8 @@ import pytest
 from tests.harness.command_run import run_here
 from tests.harness.data_dirs import flip
 from tests.harness.everything import Everything, ask, server, snapshots_of
-from tests.harness.everything_fill import Api
+from tests.harness.everything_fill import KEY
+from tests.harness.topic_client import TopicClient
 from topicsd.disk.layout import LAYOUT_NAME, shard_paths, topic_dir_name
 from topicsd.segment.entry import SegmentEntry, SegmentName
 
@@ -147,7 +148,7 @@ def test_everything_else_is_served_after_a_repair(copy: Everything) -> None:
     ran = run_here("doctor", copy.data, "--repair", "--apply", f"--cold-dir={copy.cold}")
     assert ran.code in (0, 1), ran.err
     with server(copy.folder) as running:
-        said = ask(Api(running.port))
+        said = ask(TopicClient(running.port, KEY))
     first = copy.first
     kept = {first.plain, first.jobs, first.leased, first.parked, first.across, first.fsync}
     assert kept <= set(said.states)

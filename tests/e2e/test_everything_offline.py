@@ -10,7 +10,8 @@ import pytest
 
 from tests.harness.command_run import fingerprint, run_here
 from tests.harness.everything import Everything, ask, server, snapshots_of, wait_until_synced
-from tests.harness.everything_fill import Api, fill
+from tests.harness.everything_fill import KEY, fill
+from tests.harness.topic_client import TopicClient
 from topicsd.engine.queue.job import IN_FLIGHT
 from topicsd.engine.queue.state import leases_of
 from topicsd.log.control_frame import Lease
@@ -36,7 +37,7 @@ def served(everything: Everything, tmp_path_factory: pytest.TempPathFactory) -> 
     """Return a copy with a running server that has leased jobs and has written since its start."""
     copy = everything.copied(tmp_path_factory.mktemp("served"))
     with server(copy.folder) as running:
-        api = Api(running.port)
+        api = TopicClient(running.port, KEY)
         fill(api, "c")
         said = ask(api)
         wait_until_synced(copy.folder, api, said)

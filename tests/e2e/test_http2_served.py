@@ -12,8 +12,7 @@ import pytest
 
 from tests.harness.event_client import H2Events
 from tests.harness.h2_client import H2Client
-from tests.harness.raw_client import RawClient
-from tests.harness.running_server import served
+from tests.harness.whole_server import WholeServer
 
 pytestmark = pytest.mark.slow
 
@@ -21,7 +20,7 @@ RECORDS = b'{"records":[{"data":1}]}'
 
 
 def test_requests_to_all_shards_are_answered_on_one_connection(tmp_path: Path) -> None:
-    with served(tmp_path) as server, H2Client(server.port) as client:
+    with WholeServer(tmp_path) as server, H2Client(server.port) as client:
         topics = [f"t{n}" for n in range(8)]
         requests = [client.start("POST", f"/v0/topics/{topic}", RECORDS) for topic in topics]
         assert [client.finish(one).status for one in requests] == [201] * 8
@@ -33,36 +32,35 @@ def test_requests_to_all_shards_are_answered_on_one_connection(tmp_path: Path) -
         for topic in topics:
             assert len(client.ask("POST", f"/v0/topics/{topic}/diff", b"{}").json["records"]) == 1
         for watched in (topics, *([topic] for topic in topics)):
-            body = json.dumps({"topics": {topic: {"from_seq": 0} for topic in watched}}).encode()
+            body = {"topics": {topic: {"from_seq": 0} for topic in watched}}
             # The stream uses this connection, whatever its home shard is.
-            events = H2Events(client, client.ask("POST", "/v0/watch", body).json["stream_url"])
+            events = H2Events(client, client.ask_json("POST", "/v0/watch", body)["stream_url"])
             assert sorted(events.records(len(watched))) == [(topic, 1) for topic in watched]
-        with RawClient(server.port) as other:
-            assert other.ask("GET", "/v0/topics/t0").json["head_seq"] == 1
+        assert server.ask_json("GET", "/v0/topics/t0")["head_seq"] == 1
 
 
 def test_a_preface_sent_byte_by_byte_is_recognized(tmp_path: Path) -> None:
-    with served(tmp_path) as server, RawClient(server.port) as client:
+    with WholeServer(tmp_path) as server, server.connect() as client:
         preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
         client.send_in_parts([preface[at : at + 1] for at in range(len(preface))])
         assert client.socket.recv(9, 0x100)[3] == 4  # MSG_WAITALL
 
 
 def test_a_stop_answers_requests_in_flight_and_sends_goaway(tmp_path: Path) -> None:
-    with served(tmp_path) as server, H2Client(server.port) as client:
+    with WholeServer(tmp_path) as server, H2Client(server.port) as client:
         client.ask("PUT", "/v0/topics/t", b"{}")
         waiting = client.start("POST", "/v0/topics/t/diff", b'{"wait_ms":30000}')
         client.ask("GET", "/v0/topics/t")
-        server.process.send_signal(signal.SIGTERM)
+        server.signal(signal.SIGTERM)
         assert client.finish(waiting).json["records"] == []
         client.read_to_end()
         assert client.gone_away == (client.last_id, 0)
-        assert server.process.wait(30) == 0
+        assert server.wait() == 0
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
 def test_curl_speaks_http2(tmp_path: Path) -> None:
-    with served(tmp_path) as server:
+    with WholeServer(tmp_path) as server:
         url = f"http://127.0.0.1:{server.port}/v0/topics/t"
         curl = ["curl", "--silent", "--write-out", "\n%{http_version} %{http_code}"]
         known = [*curl, "--http2-prior-knowledge", "--header", "content-type: application/json"]

@@ -8,15 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.raw_client import Answer, RawClient
+from tests.harness.raw_client import Answer
 from tests.harness.whole_server import WholeServer
 
 pytestmark = pytest.mark.slow
 
 
 def ask(server: WholeServer, method: str, path: str, body: bytes | None = None) -> Answer:
-    with RawClient(server.port) as client:
-        return client.ask(method, f"/v0/topics/{path}", body)
+    return server.ask(method, f"/v0/topics/{path}", body)
 
 
 def test_nothing_is_written_and_topics_are_ephemeral(tmp_path: Path) -> None:
@@ -35,9 +34,7 @@ def test_nothing_is_written_and_topics_are_ephemeral(tmp_path: Path) -> None:
         claimed = ask(server, "POST", "jobs/claim", b'{"node":"n"}').json["claimed"]
         assert [one["data"] for one in claimed] == ["job"]
         assert list(folder.iterdir()) == []
-        assert "data_dir: ignored: memory is set" in server.served.log.read_text().replace(
-            "--data-dir", "data_dir"
-        )
+        assert "data_dir: ignored: memory is set" in server.log.read_text().replace("--data-dir", "data_dir")
         assert server.stop() == 0
     assert list(folder.iterdir()) == []
 

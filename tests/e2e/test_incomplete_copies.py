@@ -13,9 +13,9 @@ import pytest
 from tests.harness.command_run import fingerprint, run_here
 from tests.harness.data_dirs import DIRECTORIES, flip
 from tests.harness.everything import Everything, ask, server
-from tests.harness.everything_fill import Api
-from tests.harness.running_server import served
-from tests.harness.whole_server import name_on
+from tests.harness.everything_fill import KEY
+from tests.harness.topic_client import TopicClient
+from tests.harness.whole_server import WholeServer, name_on
 from topicsd.disk.layout import LAYOUT_NAME
 
 
@@ -54,7 +54,7 @@ def test_commands_read_a_copy_without_its_empty_folders(pruned: Everything, comm
 
 def test_a_server_starts_on_it_with_one_warning_and_all_its_data(pruned: Everything) -> None:
     with server(pruned.folder) as running:
-        said = ask(Api(running.port))
+        said = ask(TopicClient(running.port, KEY))
         (warning,) = [one for one in messages(pruned.folder / "log", "warning") if "empty" in one]
         assert "shards/00/quarantine" in warning
     for topic, state in pruned.said.states.items():
@@ -64,15 +64,15 @@ def test_a_server_starts_on_it_with_one_warning_and_all_its_data(pruned: Everyth
 
 
 def test_a_shard_that_was_never_written_may_lack_all_of_its_folders(tmp_path: Path) -> None:
-    with served(tmp_path) as running:
-        Api(running.port).append(name_on(0, 2, "orders"), {"data": 1})
+    with WholeServer(tmp_path) as running:
+        TopicClient(running.port).append(name_on(0, 2, "orders"), {"data": 1})
         running.stop()
     drop_empty_folders(tmp_path / "data")
     assert os.listdir(tmp_path / "data/shards/01") == ["LOCK"]
     for command in ("inspect", "verify", "doctor"):
         assert run_here(command, tmp_path / "data").code == 0
-    with served(tmp_path) as running:
-        api = Api(running.port)
+    with WholeServer(tmp_path) as running:
+        api = TopicClient(running.port)
         assert len(api.rows(name_on(0, 2, "orders"))) == 1
         api.append(name_on(1, 2, "bills"), {"data": 1})
 
@@ -171,8 +171,8 @@ def test_a_layout_that_cannot_be_derived_from_the_shards_is_refused(tmp_path: Pa
 
 def test_shards_of_two_directories_are_refused(tmp_path: Path) -> None:
     for name in ("one", "two"):
-        with served(tmp_path / name if (tmp_path / name).mkdir() is None else tmp_path) as running:
-            api = Api(running.port)
+        with WholeServer(tmp_path / name) as running:
+            api = TopicClient(running.port)
             for shard in range(2):
                 api.append(name_on(shard, 2, "orders"), {"data": 1})
             running.stop()

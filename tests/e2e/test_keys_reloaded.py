@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import http.client
-import os
-import re
 import signal
-import time
-from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.harness.event_client import EventClient, EventReader, H2Events
 from tests.harness.h2_client import H2Client
-from tests.harness.running_server import RunningServer, served
+from tests.harness.whole_server import WholeServer
 
 pytestmark = pytest.mark.slow
 
@@ -24,48 +18,39 @@ OLD, NEW = "old-" + "k" * 32, "new-" + "k" * 32
 PATHS = [*(f"/v0/topics/t{number}" for number in range(8)), "/v0/topics"]
 
 
-def status(port: int, path: str, key: str) -> int:
-    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
-        connection.request("GET", path, headers={"authorization": f"Bearer {key}"})
-        return connection.getresponse().status
+def status(server: WholeServer, path: str, key: str) -> int:
+    return server.ask("GET", path, None, f"authorization: Bearer {key}").status
 
 
-def until(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+def knows(server: WholeServer, key: str) -> bool:
+    return all(status(server, path, key) in (200, 404) for path in PATHS)
 
 
-def knows(server: RunningServer, key: str) -> bool:
-    return all(status(server.port, path, key) in (200, 404) for path in PATHS)
-
-
-def knows_not(server: RunningServer, key: str) -> bool:
-    return all(status(server.port, path, key) == 401 for path in PATHS)
+def knows_not(server: WholeServer, key: str) -> bool:
+    return all(status(server, path, key) == 401 for path in PATHS)
 
 
 def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def reload_keys(server: RunningServer, line: str) -> None:
+def reload_keys(server: WholeServer, line: str) -> None:
     """Send SIGHUP and wait until the log has another such line."""
     count = server.log.read_text().count(line)
-    server.process.send_signal(signal.SIGHUP)
-    until(lambda: server.log.read_text().count(line) > count)
+    server.signal(signal.SIGHUP)
+    server.wait_for(lambda: server.log.read_text().count(line) > count, line)
 
 
 def test_a_new_key_replaces_the_old_one(tmp_path: Path) -> None:
     config = tmp_path / "topicsd.toml"
     write(config, f'api_keys = "{OLD}"\n')
-    with served(tmp_path, "--config", str(config)) as server:
+    with WholeServer(tmp_path, "--config", str(config)) as server:
         assert knows(server, OLD)
         assert knows_not(server, NEW)
 
         write(config, f'api_keys = "{NEW}"\nport = 4999\n')
         reload_keys(server, "keys: reloaded")
-        until(lambda: knows_not(server, OLD))
+        server.wait_for(lambda: knows_not(server, OLD), "the key counts everywhere")
         assert knows(server, NEW)
         # The flag overrides the port in the file.
         assert "restart to apply" not in server.log.read_text()
@@ -79,16 +64,14 @@ def test_a_new_key_replaces_the_old_one(tmp_path: Path) -> None:
             write(config, broken)
             reload_keys(server, line)
             assert knows(server, NEW)
-            assert status(server.port, PATHS[0], OLD) == 401
+            assert status(server, PATHS[0], OLD) == 401
         config.unlink()
         reload_keys(server, "No such file")
         assert knows(server, NEW)
 
-        workers = set(re.findall(r'"worker_pid":(\d+)', server.log.read_text()))
-        assert len(workers) == 2
-        for pid in workers:
-            os.kill(int(pid), signal.SIGKILL)
-        until(lambda: knows(server, NEW))
+        for shard in range(2):
+            server.kill_worker(shard)
+        server.wait_for(lambda: knows(server, NEW), "the key counts everywhere")
         assert knows_not(server, OLD)
         assert OLD not in server.log.read_text()
         assert NEW not in server.log.read_text()
@@ -96,7 +79,7 @@ def test_a_new_key_replaces_the_old_one(tmp_path: Path) -> None:
 
 
 def test_a_reload_without_a_file_is_logged(tmp_path: Path) -> None:
-    with served(tmp_path, environ={"TOPICS_API_KEYS": OLD}) as server:
+    with WholeServer(tmp_path, environ={"TOPICS_API_KEYS": OLD}) as server:
         reload_keys(server, "keys: not reloaded: no configuration file to reload")
         assert knows(server, OLD)
         assert "keys: reloaded" not in server.log.read_text()
@@ -106,11 +89,11 @@ def test_a_reload_without_a_file_is_logged(tmp_path: Path) -> None:
 def test_a_changed_setting_is_logged_as_needing_a_restart(tmp_path: Path) -> None:
     config = tmp_path / "topicsd.toml"
     write(config, f'api_keys = ["{OLD}"]\nmax_limit = 500\n')
-    with served(tmp_path, "--config", str(config)) as server:
+    with WholeServer(tmp_path, "--config", str(config)) as server:
         assert knows(server, OLD)
         write(config, f'api_keys = ["{NEW}"]\nmax_limit = 600\n')
         reload_keys(server, "settings: changed, restart to apply: TOPICS_MAX_LIMIT")
-        until(lambda: knows(server, NEW))
+        server.wait_for(lambda: knows(server, NEW), "the key counts everywhere")
         write(config, "api_keys = 5\n")
         # The redaction removes the key only.
         reload_keys(server, "api_keys: must be a text in quotes, or a list of them")
@@ -120,7 +103,7 @@ def test_a_stream_ends_with_its_key_in_every_process(tmp_path: Path) -> None:
     config = tmp_path / "topicsd.toml"
     write(config, f'api_keys = "{OLD}"\n')
     field = f"authorization: Bearer {OLD}"
-    with served(tmp_path, "--config", str(config)) as server, H2Client(server.port) as client:
+    with WholeServer(tmp_path, "--config", str(config)) as server, H2Client(server.port) as client:
 
         def session(number: int) -> str:
             body = b'{"topics":{"t%d":{}}}' % number

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gzip
-import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import closing, contextmanager
 
 import pytest
 
@@ -42,23 +40,16 @@ def with_a_key() -> bytes:
 
 class Memory:
     def __init__(self, server: WholeServer) -> None:
-        self._pids = [server.supervisor.pid, *(child.pid for child in server.children())]
-        for pid in self._pids:
-            Path(f"/proc/{pid}/clear_refs").write_text("5")
-        self._before = self._sum("VmRSS")
+        self._processes = [server.supervisor, *server.children()]
+        self._before = sum(one.reset_peak_bytes() for one in self._processes)
 
     def grown(self) -> int:
         """Return the growth of memory over all processes, from the peak of each."""
-        return self._sum("VmHWM") - self._before
+        return sum(one.peak_bytes() for one in self._processes) - self._before
 
-    def _sum(self, name: str) -> int:
-        return sum(_status_bytes(pid, name) for pid in self._pids)
-
-
-def _status_bytes(pid: int, name: str) -> int:
-    match = re.search(rf"^{name}:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
-    assert match is not None
-    return int(match[1]) * 1024
+    def close(self) -> None:
+        for one in self._processes:
+            one.close()
 
 
 @pytest.fixture(scope="module")
@@ -90,8 +81,7 @@ def test_a_large_write_is_in_memory_once(
     if is_gzip:
         fields = ("content-encoding: gzip",)
         sent = gzip.compress(body, 1)
-    with connected(server, at) as client:
-        memory = Memory(server)
+    with connected(server, at) as client, closing(Memory(server)) as memory:
         answer = client.ask("POST", f"/v0/topics/{topic}", sent, *fields)
         grown = memory.grown()
     print(f"{grown / (1 << 20):.0f} MiB for {len(body) / (1 << 20):.0f} MiB")

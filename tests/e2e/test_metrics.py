@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 import re
 import time
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.harness.prometheus_text import parse
-from tests.harness.running_server import served
+from tests.harness.whole_server import WholeServer
 
 pytestmark = pytest.mark.slow
 
@@ -20,42 +17,30 @@ APPENDS, RECORDS, READS = 40, 3, 10
 
 
 def test_the_gauge_of_a_worker_shows_its_blocked_disk(tmp_path: Path) -> None:
-    with served(tmp_path) as server, closing(http.client.HTTPConnection("127.0.0.1", server.port)) as client:
-
-        def ask(method: str, path: str, body: object = None) -> bytes:
-            sent = None if body is None else json.dumps(body)
-            client.request(method, path, sent, {"content-type": "application/json"})
-            return client.getresponse().read()
-
-        ask("PUT", "/v0/topics/f", {"durability": "fsync"})
+    with WholeServer(tmp_path) as server, server.connect() as client:
+        client.ask("PUT", "/v0/topics/f", {"durability": "fsync"})
         deadline = time.monotonic() + 20
-        while not re.search(rb"^topics_pressure_disk\S* 0\.\d", ask("GET", "/v0/metrics"), re.MULTILINE):
+        while not re.search(
+            rb"^topics_pressure_disk\S* 0\.\d", client.ask("GET", "/v0/metrics").body, re.MULTILINE
+        ):
             assert time.monotonic() < deadline
             for number in range(20):
-                ask("POST", "/v0/topics/f", {"records": [{"data": number}]})
+                client.ask("POST", "/v0/topics/f", {"records": [{"data": number}]})
         assert server.stop() == 0
 
 
 def test_every_metric_counts_after_requests(tmp_path: Path) -> None:
-    with served(tmp_path) as server, closing(http.client.HTTPConnection("127.0.0.1", server.port)) as client:
-
-        def ask(method: str, path: str, body: object = None) -> bytes:
-            sent = None if body is None else json.dumps(body)
-            client.request(method, path, sent, {"content-type": "application/json"})
-            answer = client.getresponse()
-            assert answer.status in (200, 201)
-            return answer.read()
-
+    with WholeServer(tmp_path) as server, server.connect() as client:
         for number in range(APPENDS):
-            ask("POST", f"/v0/topics/t{number % 4}", {"records": [{"data": number}] * RECORDS})
+            client.ask_json("POST", f"/v0/topics/t{number % 4}", {"records": [{"data": number}] * RECORDS})
         for _ in range(READS):
-            ask("POST", "/v0/topics/t1/diff", {"from_seq": 0})
-        ask("GET", "/v0/topics/t1")
+            client.ask_json("POST", "/v0/topics/t1/diff", {"from_seq": 0})
+        client.ask_json("GET", "/v0/topics/t1")
 
         def numbers(path: str = "/v0/metrics") -> dict[str, float]:
             """Return the sum of each metric over its labels."""
             sums: dict[str, float] = {}
-            for family in parse(ask("GET", path).decode()).values():
+            for family in parse(client.ask("GET", path).body.decode()).values():
                 for (name, labels), value in family.series.items():
                     if "le" not in dict(labels):
                         sums[name] = sums.get(name, 0) + value
@@ -91,23 +76,14 @@ def test_the_documentation_lists_every_metric_of_a_scrape_and_no_other(tmp_path:
     page = (Path(__file__).parents[2] / "docs" / "api" / "health-and-metrics.md").read_text()
     cells = re.findall(r"^\| ([^|]*`topics_[^|]*)\|", page, re.MULTILINE)
     listed = {name for cell in cells for name in re.findall(r"`(topics_\w+)`", cell)}
-    with served(tmp_path) as server, closing(http.client.HTTPConnection("127.0.0.1", server.port)) as client:
-
-        def ask(method: str, path: str, body: object = None) -> str:
-            sent = None if body is None else json.dumps(body)
-            client.request(method, path, sent, {"content-type": "application/json"})
-            answer = client.getresponse()
-            text = answer.read().decode()
-            assert answer.status in (200, 201), text
-            return text
-
-        ask("PUT", "/v0/topics/jobs", {"type": "queue"})
+    with WholeServer(tmp_path) as server, server.connect() as client:
+        client.ask_json("PUT", "/v0/topics/jobs", {"type": "queue"})
         for topic in ("jobs", "orders"):
-            ask("POST", f"/v0/topics/{topic}", {"records": [{"data": 1}]})
-        ask("PUT", "/v0/topics/orders/cursors/reader", {"after_seq": 0})
-        ask("PUT", "/v0/routers/copies", {"source": "orders", "dest": "copies"})
+            client.ask_json("POST", f"/v0/topics/{topic}", {"records": [{"data": 1}]})
+        client.ask_json("PUT", "/v0/topics/orders/cursors/reader", {"after_seq": 0})
+        client.ask_json("PUT", "/v0/routers/copies", {"source": "orders", "dest": "copies"})
         deadline = time.monotonic() + 20
-        while (families := parse(ask("GET", "/v0/metrics"))).keys() != listed:
+        while (families := parse(client.ask("GET", "/v0/metrics").body.decode())).keys() != listed:
             assert time.monotonic() < deadline, families.keys() ^ listed
             time.sleep(0.05)
         assert server.stop() == 0

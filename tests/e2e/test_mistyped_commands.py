@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.command_run import run_here
-from tests.harness.running_server import served
+from tests.harness.whole_server import WholeServer
 from tests.unit.router.accept.test_listening import connects
 from topicsd.cli.serve import refuse_interpreter
 from topicsd.offline.command_error import CommandError
@@ -69,11 +69,11 @@ def test_a_typing_error_is_answered_with_a_suggestion(arguments: tuple[str, ...]
 
 @pytest.mark.slow
 def test_an_ipv6_address_is_accepted_and_logged_in_brackets(tmp_path: Path) -> None:
-    with served(tmp_path, "--host=[::1]", "--shards=1", answers_at="::1") as one:
+    with WholeServer(tmp_path, "--host=[::1]", shards=1, host="::1") as one:
         assert connects(one.port, "::1")
         log = one.log.read_text()
-    assert f'"message":"server: listening","address":"[::1]:{one.port}"' in log
-    assert '"address":"[::1]:0"' in log
+        assert f'"message":"server: listening","address":"[::1]:{one.port}"' in log
+        assert '"address":"[::1]:0"' in log
 
 
 @pytest.mark.slow
@@ -89,7 +89,7 @@ def test_a_taken_port_names_the_option(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_client_that_speaks_tls_is_refused_at_once_and_logged_once(tmp_path: Path) -> None:
     hello = bytes.fromhex("160301020001") + bytes(500)
-    with served(tmp_path, "--shards=1") as one:
+    with WholeServer(tmp_path, shards=1) as one:
         for _ in range(3):
             with socket.create_connection(("127.0.0.1", one.port), timeout=5) as client:
                 client.sendall(hello)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from random import Random
@@ -14,7 +13,6 @@ from tests.harness.attempts import attempt
 from tests.harness.crash_sweep import DEEP
 from tests.harness.process_ledger import seed_of_this_run
 from tests.harness.queue_clients import LEASE_MS, JobBook, QueueClients
-from tests.harness.raw_client import RawClient
 from tests.harness.whole_server import WholeServer
 
 ROUNDS = 60 if DEEP else 5
@@ -24,11 +22,7 @@ pytestmark = pytest.mark.slow
 
 
 def ask(server: WholeServer, method: str, path: str, body: object = None) -> Any:
-    with RawClient(server.port) as client:
-        sent = None if body is None else json.dumps(body).encode()
-        answer = client.ask(method, f"/v0/topics/{path}", sent)
-        assert answer.status in (200, 201), answer
-        return answer.json
+    return server.ask_json(method, f"/v0/topics/{path}", body)
 
 
 def test_each_job_is_done_once_or_a_dead_letter_once(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from pathlib import Path
 from random import Random
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.raw_client import Answer, RawClient
+from tests.harness.raw_client import Answer
 from tests.harness.whole_server import WholeServer
 
 pytestmark = pytest.mark.slow
@@ -18,22 +17,17 @@ pytestmark = pytest.mark.slow
 SHARDS = 3
 
 
-def ask(server: WholeServer, method: str, path: str, body: object = None) -> Answer:
-    with RawClient(server.port) as client:
-        return client.ask(method, path, None if body is None else json.dumps(body).encode())
-
-
 def make(server: WholeServer, name: str, source: str, dest: str, **options: Any) -> Answer:
-    return ask(server, "PUT", f"/v0/routers/{name}", {"source": source, "dest": dest, **options})
+    return server.ask("PUT", f"/v0/routers/{name}", {"source": source, "dest": dest, **options})
 
 
 def append(server: WholeServer, topic: str, *data: object) -> None:
-    answer = ask(server, "POST", f"/v0/topics/{topic}", {"records": [{"data": one} for one in data]})
+    answer = server.ask("POST", f"/v0/topics/{topic}", {"records": [{"data": one} for one in data]})
     assert answer.status in (200, 201), answer
 
 
 def read(server: WholeServer, topic: str) -> list[object]:
-    return [one["data"] for one in ask(server, "POST", f"/v0/topics/{topic}/diff", {}).json["records"]]
+    return [one["data"] for one in server.ask("POST", f"/v0/topics/{topic}/diff", {}).json["records"]]
 
 
 def listed(server: WholeServer, query: str = "") -> list[dict[str, Any]]:
@@ -41,7 +35,7 @@ def listed(server: WholeServer, query: str = "") -> list[dict[str, Any]]:
     answers: list[Answer] = []
 
     def is_whole() -> bool:
-        answers.append(ask(server, "GET", f"/v0/routers{query}"))
+        answers.append(server.ask("GET", f"/v0/routers{query}"))
         return answers[-1].status != 503
 
     server.wait_for(is_whole, "all shards list their routes")
@@ -84,14 +78,14 @@ def test_the_list_keeps_the_routes_of_an_unreachable_shard_and_names_it(tmp_path
         worker = server.a_worker(1)
         worker.signal(signal.SIGSTOP)
         # From now on it does not answer, and is killed after the timeout.
-        server.wait_for(lambda: ask(server, "GET", "/v0/routers").status == 503, "the shard is missing")
-        missing = ask(server, "GET", "/v0/routers")
+        server.wait_for(lambda: server.ask("GET", "/v0/routers").status == 503, "the shard is missing")
+        missing = server.ask("GET", "/v0/routers")
         assert missing.json["error"]["detail"]["missing_shards"] == [1]
-        partial = ask(server, "GET", "/v0/routers?partial=true").json
+        partial = server.ask("GET", "/v0/routers?partial=true").json
         assert (partial["routers"], partial["missing_shards"]) == ([], [1])
         answer = make(server, "s", there, "elsewhere")
         assert (answer.status, answer.json["error"]["detail"]["shard"]) == (503, 1)
-        for answer in (ask(server, "GET", "/v0/routers/r"), ask(server, "DELETE", "/v0/routers/r")):
+        for answer in (server.ask("GET", "/v0/routers/r"), server.ask("DELETE", "/v0/routers/r")):
             assert (answer.status, answer.code) == (503, "not_ready")
         assert make(server, "s", server.topic_of(0, "new"), there).status in (409, 503)
         server.wait_for_shard(1)
@@ -112,8 +106,8 @@ def test_a_route_whose_source_was_deleted_ends_when_its_shard_is_back(
         server.wait_for(lambda: read(server, dest) == ["old"], "the copy")
         worker = server.a_worker(1)
         worker.signal(signal.SIGSTOP)
-        server.wait_for(lambda: ask(server, "GET", "/v0/routers").status == 503, "the shard is missing")
-        gone = ask(server, "DELETE", f"/v0/topics/{source}").json
+        server.wait_for(lambda: server.ask("GET", "/v0/routers").status == 503, "the shard is missing")
+        gone = server.ask("DELETE", f"/v0/topics/{source}").json
         assert (gone["deleted"], gone["routers_removed"]) == (True, ["r"])
         append(server, source, "new")
         worker.signal(signal.SIGKILL)

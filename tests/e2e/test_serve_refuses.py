@@ -11,7 +11,7 @@ import pytest
 
 from shared.settings.settings import Settings
 from tests.harness.command_run import run_command, run_here
-from tests.harness.running_server import served
+from tests.harness.whole_server import WholeServer
 from topicsd.cli.data_directory import lock_data_dir, open_data_layout
 from topicsd.cli.serve import is_loopback, refuse_open_access
 from topicsd.disk.dir_lock import DirLock
@@ -39,12 +39,12 @@ def test_a_second_server_on_a_directory_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_second_server_on_a_busy_port_is_refused(tmp_path: Path) -> None:
-    with served(tmp_path) as first:
+    with WholeServer(tmp_path) as first:
         ran = run_command("serve", "--port=0", "--data-dir", tmp_path / "data")
         assert ran.code == 1
-        assert f"{tmp_path / 'data'}: in use by another server, process {first.process.pid}" in ran.err
+        assert f"{tmp_path / 'data'}: in use by another server, process {first.pid}" in ran.err
         assert first.stop() == 0
-    with served(tmp_path):
+    with WholeServer(tmp_path):
         pass
 
 

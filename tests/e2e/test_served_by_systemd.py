@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import signal
 import socket
 import threading
@@ -12,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.running_server import served
+from tests.harness.raw_client import RawClient
+from tests.harness.whole_server import WholeServer
 
 pytestmark = pytest.mark.slow
 
@@ -52,18 +52,10 @@ def manager(tmp_path: Path) -> Iterator[Manager]:
         yield one
 
 
-def get(port: int, path: str) -> int:
-    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        answer.read()
-        return answer.status
-
-
 def test_systemd_receives_ready_watchdog_and_stopping(tmp_path: Path, manager: Manager) -> None:
-    with served(tmp_path, environ=manager.environ) as server:
+    with WholeServer(tmp_path, environ=manager.environ) as server:
         manager.wait_for("READY=1")
-        assert get(server.port, "/v0/ready") == 200
+        assert server.ask("GET", "/v0/ready").status == 200
         assert any(line.startswith("STATUS=") for line in manager.lines)
         for _ in range(2):
             manager.lines.clear()
@@ -89,13 +81,14 @@ def test_a_restart_refuses_no_connection(tmp_path: Path, manager: Manager, front
         def ask() -> None:
             while not enough.is_set():
                 try:
-                    statuses.append(get(port, "/v0/health"))
+                    with RawClient(port) as client:
+                        statuses.append(client.ask("GET", "/v0/health").status)
                 except OSError as error:
                     failures.append(repr(error))
 
         clients = [threading.Thread(target=ask) for _ in range(4)]
         flags = (f"--fronts={fronts}",)
-        with served(tmp_path, *flags, environ=manager.environ, passed=(passed,)) as first:
+        with WholeServer(tmp_path, *flags, environ=manager.environ, sockets=(passed,)) as first:
             assert first.port == port
             manager.wait_for("READY=1")
             for client in clients:
@@ -103,7 +96,7 @@ def test_a_restart_refuses_no_connection(tmp_path: Path, manager: Manager, front
             assert first.stop() == 0
         manager.lines.clear()
         before = len(statuses)
-        with served(tmp_path, *flags, environ=manager.environ, passed=(passed,)):
+        with WholeServer(tmp_path, *flags, environ=manager.environ, sockets=(passed,)):
             manager.wait_for("READY=1")
             while len(statuses) < before + 20:
                 enough.wait(0.01)
@@ -115,13 +108,13 @@ def test_a_restart_refuses_no_connection(tmp_path: Path, manager: Manager, front
 
 
 def test_a_hanging_server_sends_no_watchdog_message(tmp_path: Path, manager: Manager) -> None:
-    with served(tmp_path, environ=manager.environ) as server:
+    with WholeServer(tmp_path, environ=manager.environ) as server:
         manager.wait_for("READY=1")
-        server.process.send_signal(signal.SIGSTOP)
+        server.signal(signal.SIGSTOP)
         try:
             # A notification may be in transit.
             manager.heard_nothing_of("WATCHDOG=1", 0.2)
             assert manager.heard_nothing_of("WATCHDOG=1", 1.5)
         finally:
-            server.process.send_signal(signal.SIGCONT)
+            server.signal(signal.SIGCONT)
         manager.wait_for("WATCHDOG=1")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import subprocess
@@ -11,22 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.harness.command_run import command_line, environment
-from tests.harness.raw_client import RawClient
-from tests.harness.running_server import served
-from tests.harness.whole_server import name_on
+from tests.harness.whole_server import WholeServer
 
 pytestmark = pytest.mark.slow
 
 
-def append(port: int, topic: str) -> int:
-    body = json.dumps({"records": [{"data": 1}]}).encode()
-    with RawClient(port) as client:
-        return client.ask("POST", f"/v0/topics/{topic}", body).status
-
-
-def append_to_each_shard(port: int) -> None:
+def append_to_each_shard(server: WholeServer) -> None:
     for shard in range(2):
-        assert append(port, name_on(shard, 2, "t")) in (200, 201)
+        server.ask_json("POST", f"/v0/topics/{server.topic_of(shard, 't')}", {"records": [{"data": 1}]})
 
 
 def test_code_in_the_current_directory_is_not_imported(tmp_path: Path) -> None:
@@ -36,27 +27,25 @@ def test_code_in_the_current_directory_is_not_imported(tmp_path: Path) -> None:
         (folder / package / "__init__.py").write_text('print("CODE FROM THE CURRENT DIRECTORY", flush=True)')
     for module in ("xxhash", "msgspec", "uvloop"):
         (folder / f"{module}.py").write_text('raise SystemExit("CODE FROM THE CURRENT DIRECTORY")')
-    with served(tmp_path, "--fronts=2", cwd=folder) as one:
-        append_to_each_shard(one.port)
+    with WholeServer(tmp_path, "--fronts=2", cwd=folder) as one:
+        append_to_each_shard(one)
         assert one.stop() == 0
     assert "CURRENT DIRECTORY" not in one.log.read_text()
 
 
 def test_a_copy_of_a_data_directory_is_served_beside_its_original(tmp_path: Path) -> None:
-    (tmp_path / "first").mkdir()
     (tmp_path / "second").mkdir()
-    with served(tmp_path / "first") as first:
-        append_to_each_shard(first.port)
+    with WholeServer(tmp_path / "first") as first:
+        append_to_each_shard(first)
         subprocess.run(["cp", "-a", tmp_path / "first" / "data", tmp_path / "second" / "data"], check=True)
-        with served(tmp_path / "second") as second:
-            for port in (second.port, first.port):
-                append_to_each_shard(port)
+        with WholeServer(tmp_path / "second") as second:
+            for server in (second, first):
+                append_to_each_shard(server)
                 # Across the shards, over the links between the processes.
-                with RawClient(port) as client:
-                    listed = client.ask("GET", "/v0/topics").json["topics"]
-                    assert [one["count"] for one in listed] == [2, 2]
+                listed = server.ask_json("GET", "/v0/topics")["topics"]
+                assert [one["count"] for one in listed] == [2, 2]
             assert second.stop() == 0
-        append_to_each_shard(first.port)
+        append_to_each_shard(first)
         assert first.stop() == 0
 
 

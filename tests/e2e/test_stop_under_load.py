@@ -17,29 +17,28 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.running_server import served
+from tests.harness.processes import children
+from tests.harness.raw_client import request_bytes
+from tests.harness.whole_server import WholeServer
 
 pytestmark = pytest.mark.slow
 
 TIMEOUT_SECONDS = 30.0
-BODY = b'{"records":[{"data":1}]}'
 
 
 def append(number: int) -> bytes:
-    head = f"POST /v0/topics/t{number % 7} HTTP/1.1\r\nhost: here\r\ncontent-length: {len(BODY)}\r\n"
-    return head.encode() + b"content-type: application/json\r\n\r\n" + BODY
+    return request_bytes("POST", f"/v0/topics/t{number % 7}", b'{"records":[{"data":1}]}')
 
 
 def health(number: int) -> bytes:
     del number
-    return b"GET /v0/health HTTP/1.1\r\nhost: here\r\n\r\n"
+    return request_bytes("GET", "/v0/health")
 
 
 def long_poll(number: int) -> bytes:
     """Return a long poll without a record; a stop answers it early."""
     body = b'{"from_seq":1000000,"wait_ms":20000}'
-    head = f"POST /v0/topics/t{number % 7}/diff HTTP/1.1\r\nhost: here\r\ncontent-length: {len(body)}\r\n"
-    return head.encode() + b"content-type: application/json\r\n\r\n" + body
+    return request_bytes("POST", f"/v0/topics/t{number % 7}/diff", body)
 
 
 class Clients:
@@ -98,15 +97,11 @@ def is_whole(data: bytes) -> bool:
     return bool(end) and len(body) >= sum(lengths)
 
 
-def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
 @pytest.mark.parametrize("all_at_once", [False, True])
 @pytest.mark.parametrize("fronts", [1, 2])
 def test_a_stop_answers_every_request_that_was_sent(tmp_path: Path, fronts: int, all_at_once: bool) -> None:
     """With `all_at_once` every process is signalled, as systemd does."""
-    with served(tmp_path, f"--fronts={fronts}") as server:
+    with WholeServer(tmp_path, f"--fronts={fronts}") as server:
         clients = Clients(server.port)
         for ask in (append, health):
             clients.start(ask, keeps=False, count=3)
@@ -116,10 +111,10 @@ def test_a_stop_answers_every_request_that_was_sent(tmp_path: Path, fronts: int,
         while clients.answer_count < 500 and time.monotonic() < deadline:
             time.sleep(0.01)
         stopped_at = time.monotonic()
-        for pid in children(server.process.pid) if all_at_once else []:
+        for pid in children(server.pid) if all_at_once else []:
             os.kill(pid, signal.SIGTERM)
-        server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(TIMEOUT_SECONDS) == 0
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 0
         clients.join()
     lost = [error for error, sent in clients.unanswered if sent < stopped_at or error.startswith("new")]
     assert lost == []
@@ -128,7 +123,7 @@ def test_a_stop_answers_every_request_that_was_sent(tmp_path: Path, fronts: int,
 
 
 def test_an_incomplete_request_is_answered_with_shutting_down(tmp_path: Path) -> None:
-    with served(tmp_path) as server:
+    with WholeServer(tmp_path) as server:
         halves = (
             append(0)[:-5],
             append(0)[:40],
@@ -144,12 +139,12 @@ def test_an_incomplete_request_is_answered_with_shutting_down(tmp_path: Path) ->
             connection.sendall(half)
         time.sleep(0.3)
         began = time.monotonic()
-        server.process.send_signal(signal.SIGTERM)
+        server.signal(signal.SIGTERM)
         for connection in connections:
             with closing(connection):
                 data = connection.recv(1 << 16)
                 assert data.startswith(b"HTTP/1.1 503 ")
                 assert b"shutting_down" in data
-        assert server.process.wait(TIMEOUT_SECONDS) == 0
+        assert server.wait() == 0
         # The rest is never sent.
         assert time.monotonic() - began < 8

@@ -5,16 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.harness import prometheus_text
 from tests.harness.event_client import Event, EventClient
-from tests.harness.raw_client import READ_BYTES, RawClient
+from tests.harness.raw_client import RawClient
 from tests.harness.whole_server import WholeServer
-from tests.harness.writer_clients import Client, ConnectionEnded
 from topicsd.stream.event_stream import PAUSED_SECONDS_MAX
 
 SHARDS = 2
@@ -46,26 +45,6 @@ def append(client: RawClient, topic: str, data: bytes = b"1") -> int:
     return client.ask("POST", f"/v0/topics/{topic}", b'{"records":[{"data":%b}]}' % data).status
 
 
-class Stream(EventClient):
-    """A stream that reports a closed connection as its end."""
-
-    def _recv(self) -> bytes:
-        data = self.socket.recv(READ_BYTES)
-        if not data:
-            assert self._unread == b"", self._unread
-            raise ConnectionEnded
-        return data
-
-
-def to_the_end(stream: EventClient) -> list[Event]:
-    """Return all remaining events."""
-    events = []
-    with suppress(ConnectionEnded):
-        while True:
-            events.append(stream.next())
-    return events
-
-
 def seqs(events: list[Event]) -> list[int]:
     return [record["$seq"] for event in events if event.name == "record" for record in event.data["records"]]
 
@@ -80,10 +59,10 @@ def write_until_refused(port: int, topics: list[str], ended: threading.Event) ->
     while not ended.wait(0.001):
         for topic in topics:
             try:
-                with Client(port) as client:
+                with RawClient(port) as client:
                     if append(client, topic) == 503:
                         return
-            except (ConnectionEnded, ConnectionError):
+            except ConnectionError:
                 return
 
 
@@ -95,7 +74,7 @@ def test_every_stream_ends_with_an_event_at_a_stop_and_resumes_after_a_restart(t
         watched = [topics[number % TOPICS] for number in range(STREAMS)]
         targets = [session(server.port, topic) for topic in watched]
         with ExitStack() as stack:
-            streams = [stack.enter_context(Stream(server.port, target)) for target in targets]
+            streams = [stack.enter_context(EventClient(server.port, target)) for target in targets]
             for stream in streams:
                 stream.begin()
             ended = threading.Event()
@@ -107,7 +86,7 @@ def test_every_stream_ends_with_an_event_at_a_stop_and_resumes_after_a_restart(t
             took = time.monotonic() - began
             ended.set()
             writer.join()
-            received = [to_the_end(stream) for stream in streams]
+            received = [stream.rest() for stream in streams]
         assert took < DRAIN_SECONDS
         for events in received:
             last = events[-1]
@@ -139,7 +118,9 @@ def test_a_watcher_that_never_reads_uses_no_memory_and_is_disconnected(tmp_path:
         worker = server.a_worker(0)
         stack.callback(worker.close)
         before = worker.resident_bytes()
-        streams = [stack.enter_context(Stream(server.port, target, buffer_bytes=4096)) for target in targets]
+        streams = [
+            stack.enter_context(EventClient(server.port, target, buffer_bytes=4096)) for target in targets
+        ]
         began = time.monotonic()
         with RawClient(server.port) as client, EventClient(server.port, targets[0]) as reader:
             # It takes over the session and reads; the unread streams do not delay it.
@@ -150,7 +131,7 @@ def test_a_watcher_that_never_reads_uses_no_memory_and_is_disconnected(tmp_path:
             print(f"{NEVER_READING} unread streams: {most / NEVER_READING / 1024:,.0f} KiB each")
             assert most < NEVER_READING * STREAM_BYTES_MAX
             # The stream that lost its session was ended first. Those that still do not read are disconnected.
-            received = [to_the_end(streams[0].begin())]
+            received = [streams[0].begin().rest()]
             server.wait_for(lambda: open_streams(server.port) == NEVER_READING, "all streams are counted")
             while open_streams(server.port) > 1:
                 assert time.monotonic() - began < 2 * PAUSED_SECONDS_MAX
@@ -164,7 +145,7 @@ def test_a_watcher_that_never_reads_uses_no_memory_and_is_disconnected(tmp_path:
         assert most < NEVER_READING * STREAM_BYTES_MAX + GROWTH_BYTES_MAX
         # All at once, because of the timeout.
         with ThreadPoolExecutor(NEVER_READING) as readers:
-            received += readers.map(lambda stream: to_the_end(stream.begin()), streams[1:])
+            received += readers.map(lambda stream: stream.begin().rest(), streams[1:])
         for number, events in enumerate(received):
             last = events[-1]
             assert last.name == "error", last

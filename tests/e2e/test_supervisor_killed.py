@@ -16,7 +16,7 @@ from tests.harness.crash_sweep import DEEP
 from tests.harness.process_ledger import book_of, seed_of_this_run
 from tests.harness.raw_client import RawClient, request_bytes
 from tests.harness.whole_server import WholeServer, nothing_left_behind
-from tests.harness.writer_clients import Client, ConnectionEnded, Writers
+from tests.harness.writer_clients import Writers
 
 ROUNDS = 20 if DEEP else 2
 SHARDS = 2
@@ -64,7 +64,7 @@ def _kill_supervisor(server: WholeServer, waiting: list[RawClient]) -> float:
     for child in children:
         assert child.wait(DRAIN_SECONDS + 5), f"process {child.pid} outlived the supervisor"
         child.close()
-    server.served.process.wait()
+    server.process.wait()
     return time.monotonic() - killed
 
 
@@ -90,7 +90,7 @@ def test_a_new_server_waits_for_the_draining_workers_of_the_last_one(tmp_path: P
             worker = first.a_worker(0)
             worker.signal(signal.SIGSTOP)
             first.supervisor.signal(signal.SIGKILL)
-            first.served.process.wait()
+            first.process.wait()
             released = threading.Timer(2.0, worker.signal, (signal.SIGCONT,))
             released.start()
             second = WholeServer(other_folder, shards=SHARDS, data_dir=tmp_path / "data")
@@ -120,7 +120,7 @@ def test_a_second_server_on_the_directory_is_refused_and_the_first_continues(tmp
                 with pytest.raises(AssertionError) as refused:
                     second.start()
                 assert "in use by another server, process" in str(refused.value)
-                assert str(server.served.process.pid) in str(refused.value)
+                assert str(server.pid) in str(refused.value)
             time.sleep(0.2)
         assert server.worker_pids() == workers
         assert clients.ended_count == 0
@@ -181,13 +181,13 @@ def _ask_on_new_connections(server: WholeServer, answers: Counter[str], enough: 
     while not enough.is_set():
         shard += 1
         try:
-            with Client(port) as client:
+            with RawClient(port) as client:
                 try:
                     answer = client.ask("POST", f"/v0/topics/{names[shard % len(names)]}", RECORD)
                     answers[
                         str(answer.status) if answer.status < 300 else f"{answer.status} {answer.code}"
                     ] += 1
-                except ConnectionEnded as error:
+                except ConnectionError as error:
                     answers[f"no answer: {error}"] += 1
         except ConnectionRefusedError:
             answers["refused"] += 1

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
 import tomllib
-import urllib.request
 import venv
 from pathlib import Path
 
 import pytest
 
 from tests.harness.command_run import PROJECT
-from tests.harness.running_server import START_SECONDS, served
+from tests.harness.whole_server import WholeServer
 
 INSTALLED_BYTES_MAX = 100_000_000
 
@@ -54,21 +52,13 @@ def pip(python: Path, *arguments: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def ask(address: str, body: object = None) -> dict[str, object]:
-    request = urllib.request.Request(address, headers={"content-type": "application/json"})
-    data = None if body is None else json.dumps(body).encode()
-    with urllib.request.urlopen(request, data, START_SECONDS) as answer:
-        answered: dict[str, object] = json.load(answer)
-    return answered
-
-
 @pytest.mark.slow
 def test_an_installed_wheel_serves(environment: Path, tmp_path: Path) -> None:
-    with served(tmp_path, python=str(environment / "bin" / "python"), cwd=tmp_path) as server:
-        address = f"http://127.0.0.1:{server.port}"
-        ask(f"{address}/v0/topics/orders", {"records": [{"data": {"id": 17}}]})
-        (record,) = ask(f"{address}/v0/topics/orders/diff", {"from_seq": 0})["records"]  # type: ignore[misc]
+    with WholeServer(tmp_path, python=str(environment / "bin" / "python"), cwd=tmp_path) as server:
+        server.ask_json("POST", "/v0/topics/orders", {"records": [{"data": {"id": 17}}]})
+        (record,) = server.ask_json("POST", "/v0/topics/orders/diff", {"from_seq": 0})["records"]
         assert record["data"] == {"id": 17}
+        assert server.stop() == 0
     checked = subprocess.run(
         [str(environment / "bin" / "topicsd"), "verify", "data"],
         cwd=tmp_path,

@@ -14,9 +14,9 @@ from loadtest.clients.generator import Load, LoadResult, run
 from tests.harness.attempts import attempt
 from tests.harness.crash_sweep import DEEP
 from tests.harness.process_ledger import ProcessLedger, Sent, book_of, seed_of_this_run
-from tests.harness.raw_client import RawClient
+from tests.harness.raw_client import ConnectionEnded, RawClient
 from tests.harness.whole_server import Process, WholeServer
-from tests.harness.writer_clients import Client, ConnectionEnded, Writers
+from tests.harness.writer_clients import Writers
 
 ROUNDS = 40 if DEEP else 4
 SHARDS = 3
@@ -111,7 +111,7 @@ def _outage(server: WholeServer) -> float:
     while True:
         assert time.monotonic() - started < 30, outcomes
         try:
-            with Client(server.port) as client:
+            with RawClient(server.port) as client:
                 answer = client.ask("GET", path)
                 if answer.status == 200:
                     break
@@ -119,7 +119,7 @@ def _outage(server: WholeServer) -> float:
                 assert int(answer.fields["retry-after"]) >= 1
                 outcomes["503"] += 1
                 _check_control(client.socket.getpeername()[1])
-        except ConnectionEnded:
+        except (ConnectionEnded, ConnectionResetError, BrokenPipeError):
             # The worker died after it received the connection.
             outcomes["ended"] += 1
         time.sleep(0.01)

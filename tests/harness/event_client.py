@@ -71,6 +71,13 @@ class EventClient(EventReader, RawClient):
         assert self._read_until(b"\n\n") == b"retry: 2000"
         return self
 
+    def rest(self) -> list[Event]:
+        """Return all remaining events; the server must end the connection after a whole one."""
+        events = []
+        while not self.is_at_end():
+            events.append(self.next())
+        return events
+
     def _read_until(self, mark: bytes) -> bytes:
         return RawClient._read_until(self, mark)
 

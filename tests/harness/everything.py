@@ -19,16 +19,9 @@ import msgspec
 from shared.contract.errors import Refusal
 from shared.settings.settings import Settings
 from tests.harness.command_run import run_here
-from tests.harness.everything_fill import (
-    KEY,
-    SEGMENT_RECORDS,
-    SHARDS,
-    WAIT_SECONDS,
-    Api,
-    Names,
-    fill,
-    records,
-)
+from tests.harness.everything_fill import KEY, SEGMENT_RECORDS, SHARDS, WAIT_SECONDS, Names, fill, records
+from tests.harness.processes import wait_until
+from tests.harness.topic_client import TopicClient
 from tests.harness.whole_server import WholeServer
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import shard_paths
@@ -85,17 +78,17 @@ def server(folder: Path, *more: str) -> WholeServer:
 def build(folder: Path) -> Everything:
     (folder / "cold").mkdir()
     with server(folder) as running:
-        first = fill(Api(running.port), "a")
+        first = fill(TopicClient(running.port, KEY), "a")
         running.kill()
     lose_the_machine(folder)
     asyncio.run(capture_and_thin_out(folder, first))
     with server(folder) as running:
         for number in range(4):
-            Api(running.port).append(f"late-{number}", *records(2))
+            TopicClient(running.port, KEY).append(f"late-{number}", *records(2))
         running.kill()
     lose_the_machine(folder)
     with server(folder) as running:
-        api = Api(running.port)
+        api = TopicClient(running.port, KEY)
         second = fill(api, "b")
         continue_after_snapshot(api, first)
         said = ask(api)
@@ -155,7 +148,7 @@ async def _done(start: Callable[[Callable[[Any], None]], object]) -> None:
     assert not isinstance(answer, Refusal | Exception), answer
 
 
-def continue_after_snapshot(api: Api, names: Names) -> None:
+def continue_after_snapshot(api: TopicClient, names: Names) -> None:
     """Change what the snapshot holds, in the log only."""
     copies = {names.same: 7, names.across: 7, names.once: 7, names.filtered: 2}
     before = {topic: len(api.rows(topic)) for topic in copies}
@@ -172,7 +165,7 @@ def continue_after_snapshot(api: Api, names: Names) -> None:
     api.append(names.rewritten, *records(4))
 
 
-def ask(api: Api) -> Said:
+def ask(api: TopicClient) -> Said:
     listed = api.ask("GET", "topics?page_size=1000")["topics"]
     topics = [topic["topic"] for topic in listed]
     states = {topic: api.state(topic) for topic in topics}
@@ -184,13 +177,12 @@ def ask(api: Api) -> Said:
     )
 
 
-def wait_until_synced(folder: Path, api: Api, said: Said) -> None:
+def wait_until_synced(folder: Path, api: TopicClient, said: Said) -> None:
     """Wait until everything acknowledged is on disk, and the log proves it."""
-    for topic, state in said.states.items():
-        if state["config"]["durability"] != "ephemeral":
-            api.wait(partial(_is_durable, api, topic), f"{topic} is synced")
+    topics = said.states.items()
+    api.wait_until_durable(*[name for name, one in topics if one["config"]["durability"] != "ephemeral"])
     # The log names the synced position in the batch after it.
-    api.wait(partial(_is_proven, folder), "the log proves what is synced")
+    wait_until(partial(_is_proven, folder), "the log proves what is synced")
 
 
 def _is_thinned(data: Path, shard: int) -> bool:
@@ -205,8 +197,3 @@ def _is_proven(folder: Path) -> bool:
     shards = run_here("inspect", folder / "data", "--json").json["shards"]
     topics = [topic for shard in shards for topic in shard["topics"]]
     return all(topic["durable_seq"] >= (topic["head_seq"] or 0) for topic in topics)
-
-
-def _is_durable(api: Api, topic: str) -> bool:
-    state = api.state(topic)
-    return bool(state["durable_seq"] == state["head_seq"])

@@ -7,12 +7,8 @@ snapshot section or a field of one adds its request here.
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Callable
-from typing import Any
-
-from tests.harness.raw_client import RawClient
+from tests.harness.processes import wait_until
+from tests.harness.topic_client import TopicClient
 from tests.harness.whole_server import name_on
 
 SHARDS = 2
@@ -44,62 +40,13 @@ class Names:
         self.ring, self.ring_too = on(0, "ring"), on(1, "ring-too")
 
 
-class Api:
-    def __init__(self, port: int) -> None:
-        self._port = port
-
-    def ask(self, method: str, target: str, body: object = None) -> Any:
-        with RawClient(self._port) as client:
-            sent = None if body is None else json.dumps(body).encode()
-            answer = client.ask(method, f"/v0/{target}", sent, f"authorization: Bearer {KEY}")
-        assert answer.status in (200, 201), (method, target, answer)
-        return answer.json
-
-    def put(self, topic: str, **config: object) -> None:
-        self.ask("PUT", f"topics/{topic}", config)
-
-    def append(self, topic: str, *records: dict[str, object], **envelope: object) -> Any:
-        return self.ask("POST", f"topics/{topic}", {"records": list(records), **envelope})
-
-    def call(self, topic: str, call: str, **body: object) -> Any:
-        return self.ask("POST", f"topics/{topic}/{call}", body)
-
-    def state(self, topic: str) -> Any:
-        return self.ask("GET", f"topics/{topic}")
-
-    def claim(self, topic: str, count: int, **options: object) -> list[int]:
-        answer = self.call(topic, "claim", node="worker", max=count, **options)
-        return [job["$seq"] for job in answer["claimed"]]
-
-    def rows(self, topic: str) -> list[dict[str, Any]]:
-        """Return everything that a reader from the start receives now."""
-        rows: list[dict[str, Any]] = []
-        cursor = 0
-        while True:
-            request = {"from_seq": cursor, "limit": 1000, "include_tags": True, "include_meta": True}
-            answer = self.call(topic, "diff", **request)
-            rows += answer["records"]
-            if answer["next_from_seq"] == cursor:
-                return rows
-            cursor = answer["next_from_seq"]
-
-    def wait(self, is_so: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + WAIT_SECONDS
-        while not is_so():
-            assert time.monotonic() < deadline, what
-            time.sleep(0.02)
-
-    def wait_for_rows(self, topic: str, count: int) -> None:
-        self.wait(lambda: len(self.rows(topic)) == count, f"{topic} has {count} records")
-
-
 def records(count: int, tag: str = "", first: int = 0) -> list[dict[str, object]]:
     return [
         {"data": {"n": n}, **({"tag": f"{tag}.{n % 3}"} if tag else {})} for n in range(first, first + count)
     ]
 
 
-def fill(api: Api, prefix: str) -> Names:
+def fill(api: TopicClient, prefix: str) -> Names:
     names = Names(prefix)
     fill_logs(api, names)
     fill_losses(api, names)
@@ -111,7 +58,7 @@ def fill(api: Api, prefix: str) -> Names:
     return names
 
 
-def fill_logs(api: Api, names: Names) -> None:
+def fill_logs(api: TopicClient, names: Names) -> None:
     """Use every durability class and kind of delete, and delete a topic."""
     api.put(names.fsync, durability="fsync", priority=5)
     api.put(names.memory, durability="memory", auto_priority=False, auto_create=False, dedupe_node=False)
@@ -130,19 +77,19 @@ def fill_logs(api: Api, names: Names) -> None:
     api.ask("DELETE", f"topics/{names.gone}")
 
 
-def fill_losses(api: Api, names: Names) -> None:
+def fill_losses(api: TopicClient, names: Names) -> None:
     """Evict by each cap and by age; reads report it."""
     api.put(names.capped, cap_records=30)
     api.put(names.capped_bytes, cap_bytes=1500)
     api.put(names.aging, ttl_ms=300)
     for topic in (names.capped, names.capped_bytes, names.aging):
         api.append(topic, *records(2 * SEGMENT_RECORDS))
-    api.wait(lambda: api.state(names.aging)["count"] == 0, "records expire")
+    wait_until(lambda: api.state(names.aging)["count"] == 0, "records expire")
     api.put(names.aging, ttl_ms=3_600_000)
     api.append(names.aging, *records(5))
 
 
-def fill_writers(api: Api, names: Names) -> None:
+def fill_writers(api: TopicClient, names: Names) -> None:
     """Use idempotency keys, producers and cursors, one of which is deleted."""
     api.put(names.plain, idempotency_window_ms=3_600_000)
     api.append(names.plain, *records(3), idempotency_key=f"{names.prefix}-once")
@@ -157,7 +104,7 @@ def fill_writers(api: Api, names: Names) -> None:
     api.append(names.protected, *records(5))
 
 
-def fill_queues(api: Api, names: Names) -> None:
+def fill_queues(api: TopicClient, names: Names) -> None:
     """Leave jobs in every state but parked, with leases in memory and in the log."""
     api.put(names.jobs, type="queue", lease_ms=600_000)
     api.put(names.leased, type="queue", lease_ms=600_000, leases_durable=True)
@@ -179,7 +126,7 @@ def fill_queues(api: Api, names: Names) -> None:
     api.put(names.paused, paused=True)
 
 
-def fill_dead_letters(api: Api, names: Names) -> None:
+def fill_dead_letters(api: TopicClient, names: Names) -> None:
     """Leave jobs that are parked, dead letters, and dead letters that wait for a full topic."""
     for topic in (names.full, names.full_too):
         api.put(topic, cap_records=1, discard="reject")
@@ -196,14 +143,14 @@ def fill_dead_letters(api: Api, names: Names) -> None:
         api.call(topic, "nack", node="worker", seqs=seqs, reason="broken")
         api.claim(topic, 1)
     api.wait_for_rows(names.dead, 2)
-    api.wait(
+    wait_until(
         lambda: api.state(names.former)["queue"].get("parked") == 2, "jobs wait for the dead-letter topic"
     )
     api.put(names.former, dead_letter=names.full_too)
     api.put(names.paused, paused=True)
 
 
-def fill_routes(api: Api, names: Names) -> None:
+def fill_routes(api: TopicClient, names: Names) -> None:
     """Create routes: local and remote, exactly once, filtered, in a cycle; delete one of them."""
     for topic in (names.once, names.ring, names.ring_too):
         api.put(topic)
@@ -234,7 +181,7 @@ def fill_routes(api: Api, names: Names) -> None:
         api.wait_for_rows(topic, count)
 
 
-def watch(api: Api, names: Names) -> None:
+def watch(api: TopicClient, names: Names) -> None:
     for options in ({}, {"consistency": "strong", "node": "n1", "limit": 50, "include_tags": True}):
         topics = {names.plain: {"from_seq": 3}, names.other: {"tail": True}}
         api.ask(

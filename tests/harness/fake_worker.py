@@ -51,8 +51,9 @@ class _Echo(asyncio.Protocol):
 
     def _answer(self, request: bytes) -> None:
         reply = {"shard": self._shard, "pid": os.getpid(), "request": request.decode("latin-1")}
-        body = json.dumps(reply).encode()
-        self.transport.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+        body = json.dumps({**reply, "performance": {}}).encode() + b"\n"
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        self.transport.write(head % len(body) + body)
 
 
 class _FakeWorker:

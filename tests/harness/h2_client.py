@@ -1,7 +1,7 @@
 """An HTTP/2 client with prior knowledge, on the server's library, that can send any frame.
 
-Promises: `ask` sends one request on a stream of its own and returns its answer, like `RawClient.ask`; `start`
-and `finish` are its two halves, for concurrent requests. `send_frame` sends what the library would refuse.
+Promises: `ask` sends one request on a stream of its own; `start` and `finish` are its two halves, for
+concurrent requests. `send_frame` sends what the library would refuse.
 `gone_away` and `resets` keep what the server reports about the connection.
 """
 
@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import socket
 import struct
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from h2.config import H2Configuration
 from h2.connection import H2Connection
@@ -25,7 +24,15 @@ from h2.events import (
 from h2.settings import SettingCodes, Settings
 
 from shared.http.http2_preface import GO_AWAY_TYPE
-from tests.harness.raw_client import JSON_TYPE, READ_BYTES, Answer, connected
+from tests.harness.raw_client import (
+    JSON_TYPE,
+    READ_BYTES,
+    Answer,
+    ConnectionEnded,
+    HttpClient,
+    body_bytes,
+    connected,
+)
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -41,7 +48,7 @@ class GoneAway(NamedTuple):
     error_code: int
 
 
-class H2Client:
+class H2Client(HttpClient):
     def __init__(self, port: int, *, buffer_bytes: int | None = None, window: int | None = None) -> None:
         """Connect; `window` limits what is read of each stream until `open_window` is called."""
         self.socket = connected(port, buffer_bytes)
@@ -65,17 +72,6 @@ class H2Client:
         self.wire.initiate_connection()
         self.flush()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self.socket.close()
-
     # -- sending -------------------------------------------------------------------------------------------
 
     def send_frame(self, kind: int, flags: int, stream_id: int, payload: bytes = b"") -> None:
@@ -94,7 +90,7 @@ class H2Client:
         self,
         method: str,
         target: str,
-        body: bytes | None = None,
+        body: object = None,
         *fields: str,
         content_type: str | None = JSON_TYPE,
         is_chunked: bool = False,
@@ -104,14 +100,15 @@ class H2Client:
         for field in fields:
             name, _, value = field.partition(":")
             headers.append((name.lower().encode(), value.strip().encode("latin-1")))
-        if body is not None:
+        data = body_bytes(body)
+        if data is not None:
             if content_type is not None:
                 headers.append((b"content-type", content_type.encode()))
             if not is_chunked:
-                headers.append((b"content-length", b"%d" % len(body)))
-        stream_id = self.open(headers, ends=not body)
-        if body:
-            self.send_body(stream_id, body)
+                headers.append((b"content-length", b"%d" % len(data)))
+        stream_id = self.open(headers, ends=not data)
+        if data:
+            self.send_body(stream_id, data)
         return stream_id
 
     def open(self, headers: Headers, ends: bool = True) -> int:
@@ -151,23 +148,14 @@ class H2Client:
 
     # -- reading -------------------------------------------------------------------------------------------
 
-    def ask(
-        self,
-        method: str,
-        target: str,
-        body: bytes | None = None,
-        *fields: str,
-        content_type: str | None = JSON_TYPE,
-    ) -> Answer:
-        return self.finish(self.start(method, target, body, *fields, content_type=content_type))
-
     def finish(self, stream_id: int) -> Answer:
         """Read and return the whole answer of a stream."""
         while stream_id not in self._ended:
             assert stream_id not in self.resets or stream_id in self._ended, (
                 f"stream {stream_id} was reset: {self.resets[stream_id]!r}"
             )
-            assert not self.is_at_end, f"the server closed the connection: {self.gone_away}"
+            if self.is_at_end:
+                raise ConnectionEnded(self._unread)
             self.read_some()
         head = self._heads[stream_id]
         fields = {name.decode(): value.decode() for name, value in head if not name.startswith(b":")}

@@ -1,15 +1,20 @@
-"""The HTTP side of a worker over one shard on the real disk, in a thread with its own uvloop.
+"""The HTTP side of a worker over one shard on the real disk, in a thread of the test with its own uvloop.
 
 Promises: it listens on three ports of 127.0.0.1. The second treats every body as if it were chunked or
 compressed, so that asking both ports shows that they parse alike; the third is for HTTP/2. Time is the
 machine's and can be advanced by hand as well: `pass_time` for records and keys, `pass_timeout` for
 connection timeouts. `restart` ends the run and begins another on the same directory, at new ports. After the
 block nothing of it runs, and an error reported by the loop is an error of the test.
+
+`HttpServerProcess` is the same in a process of its own, for measurements of its memory.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import signal
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -26,6 +31,10 @@ from shared.ipc.link import LinkPool
 from shared.runtime.clock import SystemClock
 from shared.runtime.disk_thread import start_threads
 from shared.settings.settings import Settings
+from tests.harness.command_run import PROJECT, environment
+from tests.harness.h2_client import H2Client
+from tests.harness.processes import ListeningProcess, Process, port_file
+from tests.harness.raw_client import HttpClient, RawClient
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import create_data_dir, shard_paths
 from topicsd.engine.shard import Shard
@@ -44,6 +53,7 @@ FAST: Final = "fast"
 CODED: Final = "coded"
 HTTP1_PORTS: Final = (FAST, CODED)
 H2: Final = "h2"
+ALL_PORTS: Final = (*HTTP1_PORTS, H2)
 START_SECONDS: Final = 20.0
 END_TURNS: Final = 3000
 
@@ -102,6 +112,10 @@ class HttpServer:
         self.stop()
         if kind is None:
             assert self.complaints == []
+
+    def connect(self, lane: str) -> HttpClient:
+        port = self.ports[lane]
+        return H2Client(port) if lane == H2 else RawClient(port)
 
     # -- progress ------------------------------------------------------------------------------------------
 
@@ -207,3 +221,32 @@ class HttpServer:
         else:
             self.complaints.append(f"connections did not end: {self.connections}")
         self.shard.close()
+
+
+class HttpServerProcess(ListeningProcess):
+    def __init__(self, folder: Path) -> None:
+        command = [sys.executable, "-m", "tests.harness.http_server", str(folder)]
+        super().__init__(command, folder, environment(), cwd=PROJECT)
+        self.ports: dict[str, int] = json.loads(self.port_text())
+        self.meter = Process(self.pid)
+
+    def __exit__(self, *about: object) -> None:
+        try:
+            self.signal(signal.SIGTERM)
+            code = self.wait()
+        finally:
+            self.kill()
+            self.meter.close()
+        assert code == 0, self.log.read_text()
+
+
+def main(folder: Path) -> None:
+    # Blocked before the threads start, so that only `sigwait` receives it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    with HttpServer(folder / "data") as server:
+        port_file(folder).write_text(json.dumps(server.ports))
+        signal.sigwait([signal.SIGTERM])
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

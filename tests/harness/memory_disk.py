@@ -129,7 +129,7 @@ class MemoryDisk(MemoryMachine):
     @looking
     def close(self, fd: int) -> None:
         file = self._of(fd).file
-        del self._fds[fd]
+        del self.open_files[fd]
         if self._locks.get(file.inode) == fd:
             del self._locks[file.inode]
         file.opens -= 1

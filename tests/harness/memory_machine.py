@@ -93,7 +93,7 @@ class MemoryMachine(MemoryTree):
         self.calls = 0
         self.trace: list[tuple[str, str]] | None = [] if traced else None
         self._boot = 1
-        self._fds: dict[int, OpenFile] = {}
+        self.open_files: dict[int, OpenFile] = {}
         self._fd_next = 1000
         self._locks: dict[int, int] = {}
         self._faults: list[Fault] = []
@@ -232,7 +232,7 @@ class MemoryMachine(MemoryTree):
         words = []
         for index, arg in enumerate(args):
             if index == 0 and isinstance(arg, int):
-                words.append(self._fds[arg].path if arg in self._fds else f"fd {arg}")
+                words.append(self.open_files[arg].path if arg in self.open_files else f"fd {arg}")
             elif isinstance(arg, bytes | bytearray | memoryview):
                 words.append(f"{len(arg)} bytes")
             else:
@@ -240,7 +240,7 @@ class MemoryMachine(MemoryTree):
         return " ".join(words)
 
     def _of(self, fd: int, *, writing: bool = False) -> OpenFile:
-        descriptor = self._fds.get(fd)
+        descriptor = self.open_files.get(fd)
         if descriptor is None or (writing and not descriptor.writable):
             raise posix_error(errno.EBADF)
         return descriptor
@@ -248,6 +248,6 @@ class MemoryMachine(MemoryTree):
     def _opened(self, file: MemoryFile, path: str, *, writable: bool) -> int:
         # Numbers are never reused, so that a descriptor used after its close is an error here.
         self._fd_next += 1
-        self._fds[self._fd_next] = OpenFile(file, path, writable)
+        self.open_files[self._fd_next] = OpenFile(file, path, writable)
         file.opens += 1
         return self._fd_next

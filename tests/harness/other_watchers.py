@@ -15,9 +15,8 @@ from typing import Any, Final
 
 import msgspec
 
-from tests.harness.raw_client import Answer
+from tests.harness.raw_client import Answer, RawClient
 from tests.harness.watch_book import TopicProgress, WatchBook
-from tests.harness.writer_clients import Client, ConnectionEnded
 from tests.harness.ws_client import Closed, NoWebSocket, WsClient
 
 BUFFER_BYTES: Final = 4096
@@ -84,7 +83,7 @@ class OtherWatcher:
 class Poller(OtherWatcher):
     """A watcher that long-polls after its cursor."""
 
-    _client: Client | None = None
+    _client: RawClient | None = None
 
     def live(self, ending: threading.Event) -> None:
         while not ending.is_set():
@@ -123,13 +122,13 @@ class Poller(OtherWatcher):
         """Send a request; return None if the connection ended before the answer."""
         try:
             if self._client is None:
-                self._client = Client(self._port)
+                self._client = RawClient(self._port)
             begun = self._client.start("POST", target, body)
             if leaves:
                 self.close()
                 return None
             answer = self._client.finish(begun)
-        except (ConnectionEnded, ConnectionError):
+        except ConnectionError:
             self.close()
             return None
         if answer.closes:
@@ -142,12 +141,8 @@ class Poller(OtherWatcher):
             self._client = None
 
 
-class _Socket(WsClient, Client):
-    """A WebSocket that reports a closed connection as such."""
-
-
 class SocketWatcher(OtherWatcher):
-    _socket: _Socket | None = None
+    _socket: WsClient | None = None
 
     def __init__(self, port: int, book: WatchBook, rng: Random, topics: list[str]) -> None:
         super().__init__(port, book, rng, topics)
@@ -170,7 +165,7 @@ class SocketWatcher(OtherWatcher):
     def _read(self) -> None:
         try:
             if self._socket is None:
-                self._socket = _Socket(self._port, buffer_bytes=BUFFER_BYTES)
+                self._socket = WsClient(self._port, buffer_bytes=BUFFER_BYTES)
             missing = [name for name in self._positions if name not in self._followed]
             if missing and not self._entering:
                 self._subscribe([self._rng.choice(missing)])
@@ -181,7 +176,7 @@ class SocketWatcher(OtherWatcher):
             if b" 503 " not in refused.head[0]:
                 raise
             time.sleep(RETRY_SECONDS)
-        except (ConnectionEnded, ConnectionError):
+        except ConnectionError:
             self._book.count("lost sockets")
             self.close()
             time.sleep(RETRY_SECONDS)
@@ -199,7 +194,7 @@ class SocketWatcher(OtherWatcher):
             | ({} if position.epoch is UNKNOWN else {"epoch": position.epoch})
             for name, position in self._entering.items()
         }
-        with suppress(ConnectionEnded):
+        with suppress(ConnectionError):
             self._socket.say(
                 "subscribe",
                 topics=places,

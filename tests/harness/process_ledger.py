@@ -19,6 +19,7 @@ import msgspec
 from tests.harness.ledger import Ledger
 from tests.harness.ledger_entries import Durability, Request, TopicContents
 from tests.harness.raw_client import Answer, RawClient, request_bytes
+from tests.harness.topic_client import ask_until_ready
 from tests.harness.whole_server import name_on
 
 PAGE_RECORDS: Final = 997
@@ -112,7 +113,7 @@ class ProcessLedger:
 
     def make_topics(self, port: int) -> None:
         for name, durability in self.topics.items():
-            made = _ask(port, "PUT", f"/v0/topics/{name}", b'{"durability":"%b"}' % durability.encode())
+            made = ask_until_ready(port, "PUT", f"/v0/topics/{name}", {"durability": durability})
             assert made.status == 201, made
 
     def send(self, topic: str, rng: Random, *, size: int | None = None) -> Sent:
@@ -239,14 +240,14 @@ class ProcessLedger:
         return [sent._replace(was_there=sent.request.fate == "acked") for sent in doubtful]
 
     def _contents(self, port: int, name: str) -> TopicContents:
-        answer = _ask(port, "GET", f"/v0/topics/{name}")
+        answer = ask_until_ready(port, "GET", f"/v0/topics/{name}")
         assert answer.status == 200, answer
         state = msgspec.json.decode(answer.body, type=_State)
         contents = TopicContents(state.head_seq, 0, state.earliest_seq)
         cursor = 0
         while True:
             body = b'{"from_seq":%d,"limit":%d,"include_tags":true}' % (cursor, PAGE_RECORDS)
-            answer = _ask(port, "POST", f"/v0/topics/{name}/diff", body)
+            answer = ask_until_ready(port, "POST", f"/v0/topics/{name}/diff", body)
             assert answer.status == 200, answer
             page = msgspec.json.decode(answer.body, type=_Page)
             if page.tombstone is not None:
@@ -259,14 +260,3 @@ class ProcessLedger:
             cursor = page.next_from_seq
         assert len(contents.records) == state.count, f"{name}: {len(contents.records)} records, {state}"
         return contents
-
-
-def _ask(port: int, method: str, target: str, body: bytes | None = None) -> Answer:
-    """Ask, and retry while a worker on a busy machine is not ready."""
-    deadline = time.monotonic() + TIMEOUT_SECONDS
-    while True:
-        with RawClient(port) as client:
-            answer = client.ask(method, target, body)
-        if answer.status != 503 or answer.code != "not_ready" or time.monotonic() > deadline:
-            return answer
-        time.sleep(0.1)

@@ -19,8 +19,7 @@ from typing import Any, Final
 
 from tests.harness.event_client import EventClient
 from tests.harness.live_threads import LiveThreads
-from tests.harness.raw_client import RawClient
-from tests.harness.writer_clients import Client, ConnectionEnded
+from tests.harness.raw_client import ConnectionEnded, RawClient
 
 LEASE_MS: Final = 700
 QUIET_SECONDS: Final = 0.5
@@ -92,25 +91,25 @@ class QueueClients(LiveThreads):
             for number, work in enumerate(works)
         ]
 
-    def _live(self, work: Callable[[Client, Random, str], None], rng: Random, name: str) -> None:
+    def _live(self, work: Callable[[RawClient, Random, str], None], rng: Random, name: str) -> None:
         while not self._ending.is_set():
             try:
-                with Client(self._port) as client:
+                with RawClient(self._port) as client:
                     while not self._ending.wait(rng.uniform(0, 0.02)):
                         work(client, rng, name)
-            except (ConnectionEnded, ConnectionError):
+            except ConnectionError:
                 self._ending.wait(0.02)
             except Exception as problem:
                 self._book.complaints.append(f"{type(problem).__name__}: {problem}")
                 return
 
-    def _produce(self, client: Client, rng: Random, name: str) -> None:
+    def _produce(self, client: RawClient, rng: Random, name: str) -> None:
         numbers = self._book.next_numbers(rng.choice((1, 5)))
         if ask(client, self._book.queue, "", {"records": [{"data": number} for number in numbers]}):
             with self._book.lock:
                 self._book.produced.update(numbers)
 
-    def _work(self, client: Client, rng: Random, name: str) -> None:
+    def _work(self, client: RawClient, rng: Random, name: str) -> None:
         book = self._book
         claimed = ask(
             client, book.queue, "/claim", {"node": name, "max": rng.choice((1, 8)), "lease_ms": LEASE_MS}
@@ -130,7 +129,7 @@ class QueueClients(LiveThreads):
         if ended is not None:
             book.ended(numbers, verb, ended["skipped"])
 
-    def _stream(self, client: Client, rng: Random, name: str) -> None:
+    def _stream(self, client: RawClient, rng: Random, name: str) -> None:
         """Hold a stream for some jobs, and leave it with others still held."""
         book = self._book
         jobs: dict[int, Any] = {}
@@ -154,7 +153,7 @@ class QueueClients(LiveThreads):
                 # The jobs that are held are returned when the connection ends.
                 book.is_ending([job["data"] for job in jobs.values()], "nack")
 
-    def _end_one(self, client: Client, name: str, jobs: dict[int, Any]) -> None:
+    def _end_one(self, client: RawClient, name: str, jobs: dict[int, Any]) -> None:
         seq, job = jobs.popitem()
         self._book.is_ending([job["data"]], "ack")
         body = {"node": name, "seqs": [seq], "lease_ids": [job["lease_id"]]}
@@ -163,12 +162,12 @@ class QueueClients(LiveThreads):
             self._book.ended({seq: job["data"]}, "ack", ended["skipped"])
 
 
-class _Stream(EventClient, Client):
+class _Stream(EventClient):
     def begin_or_end(self) -> None:
         self.socket.settimeout(QUIET_SECONDS)
         if not self.read_head().startswith("HTTP/1.1 200 "):
             time.sleep(0.02)
-            raise ConnectionEnded("the shard is unreachable")
+            raise ConnectionEnded(self._unread)
         self._read_until(b"\n\n")
 
 
@@ -180,5 +179,5 @@ def ask(client: RawClient, topic: str, rest: str, body: object) -> Any:
     assert answer.status in (503, 504), answer
     time.sleep(0.02)
     if answer.closes:
-        raise ConnectionEnded("the server closes the connection")
+        raise ConnectionEnded(b"")
     return None

@@ -1,7 +1,9 @@
 """An HTTP/1.1 client that sends given bytes unchanged and parses answers strictly.
 
-Promises: nothing is sent that the test did not write. A malformed header, a body of another length than
-announced, or an extra byte is an error of the test.
+Promises: nothing is sent that the test did not write; a body that is not bytes is sent as JSON. A malformed
+header, a body of another length than announced, or an extra byte is an error of the test.
+
+`HttpClient` is the part that the client of HTTP/2 shares: whole requests, bodies and answers as JSON.
 """
 
 from __future__ import annotations
@@ -12,8 +14,8 @@ import re
 import socket
 import struct
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 ANSWER_SECONDS: Final = 20.0
@@ -22,6 +24,14 @@ JSON_TYPE: Final = "application/json"
 
 _STATUS_LINE = re.compile(rb"HTTP/1\.1 ([1-5][0-9][0-9]) ([ -~]+)")
 _FIELD = re.compile(rb"([a-z-]+): ([ -~]*)")
+
+
+class ConnectionEnded(ConnectionError):
+    """The server closed the connection, after bytes that are no whole answer or event."""
+
+    def __init__(self, unread: bytes) -> None:
+        super().__init__(f"the server closed the connection after {unread!r}")
+        self.unread = unread
 
 
 class Answer(NamedTuple):
@@ -40,6 +50,12 @@ class Answer(NamedTuple):
         return value
 
     @property
+    def succeeded(self) -> Any:
+        """Return the JSON of an answer that must be a success."""
+        assert 200 <= self.status < 300, self
+        return self.json
+
+    @property
     def code(self) -> str:
         """Return the code of an error."""
         return str(self.json["error"]["code"])
@@ -47,6 +63,11 @@ class Answer(NamedTuple):
     @property
     def message(self) -> str:
         return str(self.json["error"]["message"])
+
+    @property
+    def length(self) -> int:
+        """The length of the body, as announced."""
+        return int(self.fields["content-length"])
 
     @property
     def closes(self) -> bool:
@@ -61,15 +82,15 @@ class Answer(NamedTuple):
         return self.status, fields, body
 
 
-def connected(port: int, buffer_bytes: int | None) -> socket.socket:
+def connected(port: int, buffer_bytes: int | None, host: str = "127.0.0.1") -> socket.socket:
     """Connect; with `buffer_bytes` the kernel buffers about that much for a slow reader."""
-    client = socket.socket()
+    client = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     client.settimeout(ANSWER_SECONDS)
     if buffer_bytes is not None:
         # Before connecting: the window is announced then.
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
     try:
-        client.connect(("127.0.0.1", port))
+        client.connect((host, port))
     except OSError:
         client.close()
         raise
@@ -77,21 +98,61 @@ def connected(port: int, buffer_bytes: int | None) -> socket.socket:
     return client
 
 
-class RawClient:
-    def __init__(self, port: int, *, buffer_bytes: int | None = None) -> None:
-        self.socket = connected(port, buffer_bytes)
-        self._unread = b""
+def body_bytes(body: object) -> bytes | None:
+    """Return a body as it is sent: bytes and None unchanged, anything else as JSON."""
+    return body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+
+
+class HttpClient(ABC):
+    """A connection for whole requests, over HTTP/1.1 or HTTP/2."""
+
+    socket: socket.socket
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *about: object) -> None:
         self.close()
 
     def close(self) -> None:
         self.socket.close()
+
+    @abstractmethod
+    def start(
+        self,
+        method: str,
+        target: str,
+        body: object = None,
+        *fields: str,
+        content_type: str | None = JSON_TYPE,
+        is_chunked: bool = False,
+    ) -> Any:
+        """Send a request; return the argument for `finish`."""
+
+    @abstractmethod
+    def finish(self, begun: Any) -> Answer:
+        """Read the answer of a request that `start` sent."""
+
+    def ask(
+        self,
+        method: str,
+        target: str,
+        body: object = None,
+        *fields: str,
+        content_type: str | None = JSON_TYPE,
+    ) -> Answer:
+        """Send a request and return its answer, whatever its status."""
+        return self.finish(self.start(method, target, body, *fields, content_type=content_type))
+
+    def ask_json(self, method: str, target: str, body: object = None, *fields: str) -> Any:
+        """Send a request that must succeed; return the JSON of its answer."""
+        return self.ask(method, target, body, *fields).succeeded
+
+
+class RawClient(HttpClient):
+    def __init__(self, port: int, *, buffer_bytes: int | None = None, host: str = "127.0.0.1") -> None:
+        self.socket = connected(port, buffer_bytes, host)
+        self._unread = b""
 
     def reset(self) -> None:
         """Close the connection with a TCP reset."""
@@ -116,50 +177,35 @@ class RawClient:
 
     def read_answer(self, method: str = "GET") -> Answer:
         """Read the next final answer; an answer to HEAD has no body."""
-        head = self._read_until(b"\r\n\r\n")
-        status_line, *lines = head.split(b"\r\n")
-        match = _STATUS_LINE.fullmatch(status_line)
-        assert match is not None, head
-        fields: dict[str, str] = {}
-        for line in lines:
-            field = _FIELD.fullmatch(line)
-            assert field is not None, line
-            name = field[1].decode()
-            assert name not in fields, f"{name} is sent twice"
-            fields[name] = field[2].decode()
-        length = 0 if method == "HEAD" or match[1] == b"100" else int(fields["content-length"])
-        return Answer(int(match[1]), match[2].decode(), fields, self._read_exactly(length))
+        answer = parse_head(self._read_until(b"\r\n\r\n"))
+        has_body = method != "HEAD" and answer.status != 100
+        return answer._replace(body=self._read_exactly(answer.length)) if has_body else answer
 
     def read_end(self) -> None:
         """Check that the server closes the connection cleanly, without another byte."""
-        assert self._unread == b"", self._unread
-        rest = self.socket.recv(READ_BYTES)
-        assert rest == b"", rest
+        assert self.is_at_end(), self._unread
 
-    def ask(
-        self,
-        method: str,
-        target: str,
-        body: bytes | None = None,
-        *fields: str,
-        content_type: str | None = JSON_TYPE,
-    ) -> Answer:
-        return self.finish(self.start(method, target, body, *fields, content_type=content_type))
+    def is_at_end(self) -> bool:
+        """Wait for more bytes; return whether the server has closed the connection cleanly instead."""
+        if not self._unread:
+            self._unread = self.socket.recv(READ_BYTES)
+        return not self._unread
 
     def start(
         self,
         method: str,
         target: str,
-        body: bytes | None = None,
+        body: object = None,
         *fields: str,
         content_type: str | None = JSON_TYPE,
         is_chunked: bool = False,
     ) -> str:
         """Send a request; return the argument for `finish`, to be called in request order."""
-        request = request_bytes(
-            method, target, body, *fields, content_type=content_type, is_chunked=is_chunked
+        self.send(
+            request_bytes(
+                method, target, body_bytes(body), *fields, content_type=content_type, is_chunked=is_chunked
+            )
         )
-        self.send(request)
         return method
 
     def finish(self, begun: str) -> Answer:
@@ -185,8 +231,24 @@ class RawClient:
 
     def _recv(self) -> bytes:
         data = self.socket.recv(READ_BYTES)
-        assert data, f"the server closed the connection after {self._unread!r}"
+        if not data:
+            raise ConnectionEnded(self._unread)
         return data
+
+
+def parse_head(head: bytes) -> Answer:
+    """Return the answer that begins with this head, still without a body."""
+    status_line, *lines = head.split(b"\r\n")
+    match = _STATUS_LINE.fullmatch(status_line)
+    assert match is not None, head
+    fields: dict[str, str] = {}
+    for line in lines:
+        field = _FIELD.fullmatch(line)
+        assert field is not None, line
+        name = field[1].decode()
+        assert name not in fields, f"{name} is sent twice"
+        fields[name] = field[2].decode()
+    return Answer(int(match[1]), match[2].decode(), fields, b"")
 
 
 def request_bytes(

@@ -14,14 +14,12 @@ import contextlib
 import json
 import os
 import signal
-import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 from router.accept.accept_loop import AcceptLoop
 from router.accept.connection_router import ConnectionRouter
@@ -43,8 +41,10 @@ from shared.ipc.link_kind import LinkKind
 from shared.runtime.clock import SystemClock
 from shared.runtime.log_setup import set_up_logging
 from shared.settings.settings import Settings
+from tests.harness.command_run import PROJECT, environment
+from tests.harness.processes import ListeningProcess, children, command_of, port_file, wait_until
+from tests.harness.raw_client import Answer, RawClient, body_bytes, parse_head, request_bytes
 
-PROJECT = Path(__file__).parents[2]
 FAKE_WORKER = (sys.executable, "-m", "tests.harness.fake_worker")
 TIMEOUT_SECONDS = 60.0
 
@@ -63,19 +63,9 @@ SHORT_TIMES = TIMES._replace(fresh_seconds=1.0, hung_seconds=2.0)
 END_SOON = TIMES._replace(drain_seconds=0.1)
 
 
-class Answer(NamedTuple):
-    status: int
-    fields: dict[str, str]
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-
-def environment(worker: dict[str, object] | None = None) -> dict[str, str]:
-    """Return the environment of a project process; `worker` configures fake workers."""
-    return {**os.environ, "PYTHONPATH": str(PROJECT), "TOPICS_TEST_WORKER": json.dumps(worker or {})}
+def worker_environment(worker: dict[str, object] | None = None) -> dict[str, str]:
+    """Return the environment of a supervisor; `worker` configures its fake workers."""
+    return {**environment(), "TOPICS_TEST_WORKER": json.dumps(worker or {})}
 
 
 async def until(what: Callable[[], object], seconds: float = TIMEOUT_SECONDS) -> None:
@@ -103,14 +93,15 @@ class SupervisorParts:
         list_shard: ListShard = no_topics,
         head_seconds: float = 10.0,
         connections_max: int = 10_000,
+        command: tuple[str, ...] = FAKE_WORKER,
     ) -> None:
         clock = SystemClock()
         self.board = Board.create(shard_count)
         self.pool = WorkerPool(
             self.board,
             clock,
-            FAKE_WORKER,
-            environment(worker),
+            command,
+            worker_environment(worker),
             {},
             lambda shard, handed: self.router.refuse_returned(shard, handed),
             times,
@@ -155,24 +146,26 @@ class SupervisorParts:
         self.board.close()
         os.close(self.board.fd)
 
-    async def connect(self) -> Client:
+    async def connect(self) -> LoopClient:
         return await connect(self.port)
 
-    async def ask(self, method: str, path: str, *fields: str, body: bytes = b"") -> Answer:
+    async def ask(self, method: str, target: str, body: object = None, *fields: str) -> Answer:
         """Send one request on a connection of its own."""
         async with await self.connect() as client:
-            return await client.ask(method, path, *fields, body=body)
+            return await client.ask(method, target, body, *fields)
 
     def pid(self, shard: int) -> int:
         return self.board.slot(shard).pid
 
 
-class Client:
+class LoopClient:
+    """An HTTP/1.1 client in the event loop of the test, as strict as `RawClient`."""
+
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
 
-    async def __aenter__(self) -> Client:
+    async def __aenter__(self) -> LoopClient:
         return self
 
     async def __aexit__(self, *given: object) -> None:
@@ -186,17 +179,15 @@ class Client:
     def send(self, data: bytes) -> None:
         self.writer.write(data)
 
-    async def ask(self, method: str, path: str, *fields: str, body: bytes = b"") -> Answer:
-        self.send(request(method, path, *fields, body=body))
+    async def ask(self, method: str, target: str, body: object = None, *fields: str) -> Answer:
+        self.send(request_bytes(method, target, body_bytes(body), *fields))
         return await self.answer()
 
     async def answer(self) -> Answer:
         async with asyncio.timeout(TIMEOUT_SECONDS):
             head = await self.reader.readuntil(b"\r\n\r\n")
-            first, *lines = head.decode("latin-1").strip().split("\r\n")
-            fields = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
-            body = await self.reader.readexactly(int(fields["content-length"]))
-        return Answer(int(first.split()[1]), fields, body)
+            answer = parse_head(head.removesuffix(b"\r\n\r\n"))
+            return answer._replace(body=await self.reader.readexactly(answer.length))
 
     async def rest(self) -> bytes:
         """Return everything until the server ends the connection."""
@@ -204,18 +195,11 @@ class Client:
             return await self.reader.read()
 
 
-async def connect(port: int) -> Client:
-    return Client(*await asyncio.open_connection("127.0.0.1", port))
+async def connect(port: int) -> LoopClient:
+    return LoopClient(*await asyncio.open_connection("127.0.0.1", port))
 
 
-def request(method: str, path: str, *fields: str, body: bytes = b"") -> bytes:
-    lines = [f"{method} {path} HTTP/1.1", "host: here", *fields]
-    if body:
-        lines.append(f"content-length: {len(body)}")
-    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
-
-
-class SupervisorProcess:
+class SupervisorProcess(ListeningProcess):
     """The supervisor in a process of its own, killed at the end with all its workers."""
 
     def __init__(
@@ -226,99 +210,40 @@ class SupervisorProcess:
         times: PoolTimes = TIMES,
         **settings: object,
     ) -> None:
-        self._port_file = folder / "port"
         spec = {
             "shards": shard_count,
             "times": times._asdict(),
             "instance": os.urandom(16).hex(),
             "namespace": os.urandom(8).hex(),
-            "settings": {"port": 0, "port_file": str(self._port_file), "data_dir": str(folder), **settings},
+            "settings": {
+                "port": 0,
+                "port_file": str(port_file(folder)),
+                "data_dir": str(folder),
+                **settings,
+            },
         }
-        self.log = folder / "front.log"
-        # Left by a process that was killed.
-        self._port_file.unlink(missing_ok=True)
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.harness.supervisor_parts", json.dumps(spec)],
-                env=environment(worker),
-                cwd=PROJECT,
-                stderr=log,
-            )
+        command = [sys.executable, "-m", "tests.harness.supervisor_parts", json.dumps(spec)]
+        super().__init__(command, folder, worker_environment(worker), cwd=PROJECT)
 
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    def __enter__(self) -> SupervisorProcess:
-        return self
-
-    def __exit__(self, *given: object) -> None:
-        if self.process.poll() is None:
-            workers = self.worker_pids()
-            self.process.kill()
-            for pid in workers:
-                os.kill(pid, signal.SIGKILL)
-        self.process.wait()
-
-    def port(self) -> int:
-        wait_until(lambda: self._port_file.exists() or self.process.poll() is not None)
-        assert self._port_file.exists(), f"the supervisor has ended:\n{self.log.read_text()}"
-        return int(self._port_file.read_text())
-
-    def worker_pids(self) -> list[int]:
-        path = Path(f"/proc/{self.pid}/task/{self.pid}/children")
-        return [int(pid) for pid in path.read_text().split()]
+    def child_pids(self) -> list[int]:
+        """Return the pids of the workers and acceptors."""
+        return children(self.pid)
 
     def acceptor_pids(self) -> list[int]:
-        return [pid for pid in self.worker_pids() if b"router.accept.acceptor" in _command(pid)]
+        return [pid for pid in self.child_pids() if b"router.accept.acceptor" in command_of(pid)]
 
-    def signal(self, number: signal.Signals) -> None:
-        self.process.send_signal(number)
-
-    def wait(self) -> int:
-        return self.process.wait(TIMEOUT_SECONDS)
-
-    def ask(self, method: str, path: str) -> Answer:
-        return ask(self.port(), method, path)
+    def ask(self, method: str, target: str) -> Answer:
+        return ask(self.port, method, target)
 
     def wait_until_ready(self) -> SupervisorProcess:
         wait_until(lambda: self.ask("GET", "/v0/ready").status == 200)
         return self
 
 
-def ask(port: int, method: str, path: str) -> Answer:
-    with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_SECONDS) as connection:
-        connection.sendall(request(method, path, "connection: close"))
-        with connection.makefile("rb") as file:
-            status = int(file.readline().split()[1])
-            fields = {}
-            while (line := file.readline().decode().strip()) != "":
-                name, _, value = line.partition(": ")
-                fields[name.lower()] = value
-            return Answer(status, fields, file.read(int(fields["content-length"])))
-
-
-def wait_until(what: Callable[[], object], seconds: float = TIMEOUT_SECONDS) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, f"not within {seconds} s"
-        time.sleep(0.02)
-
-
-def is_alive(pid: int) -> bool:
-    """Return whether the process exists and is no zombie."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
-
-
-def _command(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return b""
+def ask(port: int, method: str, target: str) -> Answer:
+    """Send a request on a connection of its own."""
+    with RawClient(port) as client:
+        return client.ask(method, target, None, "connection: close")
 
 
 def main(spec: dict[str, Any]) -> int:

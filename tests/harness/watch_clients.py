@@ -23,9 +23,8 @@ import msgspec
 
 from tests.harness.event_client import Event, EventClient
 from tests.harness.other_watchers import OtherWatcher, Poller, SocketWatcher
-from tests.harness.raw_client import READ_BYTES, Answer
+from tests.harness.raw_client import Answer, RawClient
 from tests.harness.watch_book import TopicProgress, WatchBook, Written
-from tests.harness.writer_clients import Client, ConnectionEnded
 from topicsd.stream.event_stream import PAUSED_SECONDS_MAX
 
 NODES: Final = ("", "", "n1", "n2")
@@ -52,7 +51,7 @@ class TopicWriter:
         self._topic = topic
         self._rng = rng
         self._is_recreated = is_recreated
-        self._client: Client | None = None
+        self._client: RawClient | None = None
         self._values = count()
         self._head = 0
         self._path = f"/v0/topics/{topic}"
@@ -133,9 +132,9 @@ class TopicWriter:
         """Send a request; return None if the connection ended before the answer."""
         try:
             if self._client is None:
-                self._client = Client(self._port)
+                self._client = RawClient(self._port)
             answer = self._client.ask(method, target, body)
-        except (ConnectionEnded, ConnectionError):
+        except ConnectionError:
             self.close()
             return None
         if answer.closes:
@@ -149,21 +148,12 @@ class TopicWriter:
 
 
 class _Stream(EventClient):
-    """A stream that reads only available bytes and reports a closed connection as such."""
+    """A stream that reads only available bytes."""
 
     def begin(self) -> EventClient:
         super().begin()
         self.socket.settimeout(QUIET_SECONDS)
         return self
-
-    def _recv(self) -> bytes:
-        try:
-            data = self.socket.recv(READ_BYTES)
-        except ConnectionError as error:
-            raise ConnectionEnded(repr(error)) from None
-        if not data:
-            raise ConnectionEnded("closed cleanly")
-        return data
 
     def is_refused(self) -> bool:
         """Return whether the stream was refused for a temporary reason."""
@@ -253,7 +243,7 @@ class Watcher:
 
     def _make(self, body: bytes) -> Any:
         for _ in self._tries():
-            with suppress(ConnectionEnded, ConnectionError), Client(self._port) as client:
+            with suppress(ConnectionError), RawClient(self._port) as client:
                 answer = client.ask("POST", "/v0/watch", body)
                 if answer.status == 200:
                     return answer.json
@@ -283,7 +273,7 @@ class Watcher:
     def _connect(self) -> None:
         fields = [f"last-event-id: {self._ids[-1][0]}"] if self._ids else []
         for _ in self._tries():
-            with suppress(ConnectionEnded, ConnectionError):
+            with suppress(ConnectionError):
                 self._stream = self._open(fields)
                 if self._stream is not None:
                     self._book.count("streams")
@@ -321,7 +311,7 @@ class Watcher:
                     return
         except TimeoutError:
             return
-        except ConnectionEnded:
+        except ConnectionError:
             self._book.count("lost streams")
             self._reconnect(False)
 

@@ -1,61 +1,50 @@
-"""A server with all its processes over one directory, which tests stop and kill in parts.
+"""`topicsd serve` as a user or systemd starts it, with all its processes, over one directory.
 
-Promises: `start` returns when the server is ready. A process is signalled through a pidfd, so a signal never
-reaches another process that reuses its number. `kill` ends all processes at once and returns when none is
-left. Leaving the block ends everything that still runs.
+Promises: inside the block the server is ready; after it, nothing of it runs, and its output is in `log`.
+`stop` is a clean stop; leaving the block, as `kill`, ends all processes at once. A server can be started
+again on its directory. Passed sockets are its descriptors from 3 on, as with systemd.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
-import select
 import signal
-import subprocess
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from shared.contract.names import topic_id
 from shared.ipc.placement import shard_of
-from tests.harness.command_run import environment
-from tests.harness.raw_client import RawClient
-from tests.harness.running_server import RunningServer, served
+from tests.harness.command_run import PROJECT
+from tests.harness.processes import (
+    END_SECONDS,
+    ListeningProcess,
+    Process,
+    descendants,
+    log_file,
+    port_file,
+    processes_of,
+)
+from tests.harness.raw_client import Answer, RawClient
 
-END_SECONDS = 30.0
 WORKER_SPEC = b"TOPICSD_WORKER="
-
-
-class Process:
-    """A process that was started by another one."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self._fd = os.pidfd_open(pid)
-
-    def signal(self, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._fd, number)
-
-    def wait(self, seconds: float = END_SECONDS) -> bool:
-        """Return whether the process ends within that time."""
-        ended = select.poll()
-        ended.register(self._fd, select.POLLIN)
-        return bool(ended.poll(seconds * 1000))
-
-    def resident_bytes(self) -> int:
-        status = Path(f"/proc/{self.pid}/status").read_text()
-        match = re.search(r"^VmRSS:\s+(\d+) kB$", status, re.MULTILINE)
-        assert match is not None
-        return int(match[1]) * 1024
-
-    def close(self) -> None:
-        os.close(self._fd)
+# As systemd does before it starts a program: LISTEN_PID is the process that becomes it.
+PASS_SOCKETS = """
+import os, sys
+count = int(sys.argv[1])
+for target, fd in enumerate(map(int, sys.argv[2 : 2 + count]), 3):
+    os.dup2(fd, target, inheritable=True)
+if count:
+    os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(count))
+os.execv(sys.executable, [sys.executable, "-m", "topicsd", "serve", *sys.argv[2 + count :]])
+"""
 
 
 class WholeServer:
@@ -64,57 +53,80 @@ class WholeServer:
         folder: Path,
         *flags: str,
         shards: int = 2,
-        environ: dict[str, str] | None = None,
         data_dir: Path | None = None,
+        environ: dict[str, str] | None = None,
+        sockets: tuple[socket.socket, ...] = (),
+        python: str = "",
+        cwd: Path | None = None,
+        host: str = "127.0.0.1",
+        stderr: int | None = None,
+        is_awaited: bool = True,
     ) -> None:
-        """Use `folder`/data for the data unless `data_dir` is given, and `folder` for the rest."""
+        """Use `folder`/data for the data unless `data_dir` is given, and `folder` for the rest.
+
+        It runs this tree, or the one installed for another `python`, and is asked at `host`. Unless it
+        `is_awaited`, it is only started, and may not be ready or not even listen.
+        """
         self.folder = folder
         self.shards = shards
-        self._flags = (f"--shards={shards}", *flags)
-        if data_dir is not None:
-            self._flags = (*self._flags, f"--data-dir={data_dir}")
-        self._environ = environ
-        self._stack = ExitStack()
-        self._served: RunningServer | None = None
+        self.log = log_file(folder)
+        fds = [one.fileno() for one in sockets]
+        serve = [
+            *("--port=0", f"--port-file={port_file(folder)}", f"--shards={shards}"),
+            *(f"--data-dir={data_dir or folder / 'data'}", *flags),
+        ]
+        self._command = [python or sys.executable, "-c", PASS_SOCKETS, str(len(fds)), *map(str, fds), *serve]
+        self._fds = fds
+        self._environ = {} if python else {"PYTHONPATH": str(PROJECT)}
+        self._environ.update(environ or {})
+        self._cwd = cwd
+        self._host = host
+        self._stderr = stderr
+        self._is_awaited = is_awaited
+        self._process: ListeningProcess | None = None
 
     def __enter__(self) -> WholeServer:
         self.start()
         return self
 
     def __exit__(self, *about: object) -> None:
-        try:
-            if self._served is not None:
-                # A stopped worker cannot notice the end of its server: kill everything.
-                self.kill()
-        finally:
-            self._stack.close()
+        if self._process is not None:
+            # A stopped worker cannot notice the end of its server: kill everything.
+            self.kill()
 
     # -- life cycle ----------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        assert self._served is None
-        self._served = self._stack.enter_context(served(self.folder, *self._flags, environ=self._environ))
+        self._launch()
+        if self._is_awaited:
+            try:
+                self.process.wait_until(self._is_ready)
+            except BaseException:
+                self.kill()
+                raise
 
     def start_and_kill(self, seconds: float) -> None:
         """Start a server and kill it after that time, possibly before it is ready."""
-        assert self._served is None
-        flags = ["--port=0", f"--data-dir={self.folder / 'data'}", *self._flags]
-        with (self.folder / "log").open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "topicsd", "serve", *flags], env=environment(), stderr=log
-            )
+        self._launch()
         time.sleep(seconds)
-        _kill([Process(process.pid), *_processes(_descendants(process.pid))])
-        process.wait()
+        self.kill()
 
     def stop(self) -> int:
         """Stop the server by SIGTERM; return the exit code."""
         children = self.children()
-        code = self.served.stop()
+        self.signal(signal.SIGTERM)
+        return self._wait(children)
+
+    def wait(self) -> int:
+        """Wait until a server that ends has ended, with all its processes; return the exit code."""
+        return self._wait(self.children())
+
+    def _wait(self, children: list[Process]) -> int:
+        code = self.process.wait()
         for child in children:
             assert child.wait(0), f"process {child.pid} outlived its server"
             child.close()
-        self._end()
+        self._process = None
         return code
 
     def kill(self, rng: Random | None = None) -> None:
@@ -122,32 +134,63 @@ class WholeServer:
 
         If the supervisor is gone already, the caller has to handle its children.
         """
-        is_whole = self.served.process.poll() is None
-        processes = [self.supervisor, *self.children()] if is_whole else []
-        if rng is not None:
-            rng.shuffle(processes)
-        _kill(processes)
-        self.served.process.wait()
-        self._end()
+        self.process.kill(rng)
+        self._process = None
 
-    def _end(self) -> None:
-        self._served = None
-        self._stack.close()
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the supervisor."""
+        self.process.signal(number)
+
+    def _launch(self) -> None:
+        assert self._process is None
+        clean = {
+            name: text for name, text in os.environ.items() if not name.startswith(("TOPICS_", "LISTEN_"))
+        }
+        self._process = ListeningProcess(
+            self._command,
+            self.folder,
+            {**clean, **self._environ},
+            cwd=self._cwd,
+            fds=self._fds,
+            stderr=self._stderr,
+        )
+
+    def _is_ready(self) -> bool:
+        # Ready even if the test has a shard that does not start.
+        return self.ask("GET", "/v0/ready?allow_degraded=true").status == 200
+
+    # -- requests ------------------------------------------------------------------------------------------
+
+    def connect(self, *, buffer_bytes: int | None = None) -> RawClient:
+        return RawClient(self.port, buffer_bytes=buffer_bytes, host=self._host)
+
+    def ask(self, method: str, target: str, body: object = None, *fields: str) -> Answer:
+        """Send one request on a connection of its own; return its answer, whatever its status."""
+        with self.connect() as client:
+            return client.ask(method, target, body, *fields)
+
+    def ask_json(self, method: str, target: str, body: object = None, *fields: str) -> Any:
+        """Send one request that must succeed on a connection of its own; return the JSON of its answer."""
+        return self.ask(method, target, body, *fields).succeeded
 
     # -- processes -----------------------------------------------------------------------------------------
 
     @property
-    def served(self) -> RunningServer:
-        assert self._served is not None, "the server does not run"
-        return self._served
+    def process(self) -> ListeningProcess:
+        assert self._process is not None, "the server does not run"
+        return self._process
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
 
     @property
     def port(self) -> int:
-        return self.served.port
+        return self.process.port
 
     @property
     def supervisor(self) -> Process:
-        return Process(self.served.process.pid)
+        return Process(self.pid)
 
     def worker(self, shard: int) -> Process | None:
         """Return the worker process of this shard, or None if it has none now."""
@@ -162,13 +205,23 @@ class WholeServer:
         assert worker is not None, f"shard {shard} has no worker"
         return worker
 
+    def kill_worker(self, shard: int) -> None:
+        with closing(self.a_worker(shard)) as worker:
+            worker.signal(signal.SIGKILL)
+
     def worker_pids(self) -> dict[int, int]:
         """Return the pids of the workers by shard."""
-        return _worker_pids(self.served.process.pid)
+        pids = {}
+        for pid in descendants(self.pid):
+            with suppress(OSError):
+                for line in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                    if line.startswith(WORKER_SPEC):
+                        pids[int(json.loads(line.removeprefix(WORKER_SPEC))["shard"])] = pid
+        return pids
 
     def children(self) -> list[Process]:
         """Return every descendant of the supervisor."""
-        return _processes(_descendants(self.served.process.pid))
+        return processes_of(descendants(self.pid))
 
     def topic_of(self, shard: int, prefix: str) -> str:
         return name_on(shard, self.shards, prefix)
@@ -178,7 +231,7 @@ class WholeServer:
         started = time.monotonic()
         while not is_so():
             waited = time.monotonic() - started
-            assert waited < seconds, f"not within {seconds} s: {what}\n{self.served.log.read_text()[-2000:]}"
+            assert waited < seconds, f"not within {seconds} s: {what}\n{self.log.read_text()[-2000:]}"
             time.sleep(0.01)
         return time.monotonic() - started
 
@@ -192,16 +245,13 @@ class WholeServer:
         while time.monotonic() < until:
             time.sleep(rng.uniform(*pauses))
             shard = rng.randrange(self.shards)
-            with contextlib.closing(self.a_worker(shard)) as worker:
-                worker.signal(signal.SIGKILL)
+            self.kill_worker(shard)
             self.wait_for_shard(shard)
 
     def _is_served(self, shard: int) -> bool:
         try:
-            with RawClient(self.port) as client:
-                target = f"/v0/topics/{self.topic_of(shard, 'served')}"
-                return client.ask("GET", target).status in (200, 404)
-        except (OSError, AssertionError):
+            return self.ask("GET", f"/v0/topics/{self.topic_of(shard, 'served')}").status in (200, 404)
+        except OSError:
             return False
 
 
@@ -235,46 +285,3 @@ def _left_behind(folder: Path) -> set[str]:
         table = Path("/proc/net/unix").read_text(errors="replace")
         paths |= set(re.findall(rf"@topicsd/{stat.st_dev:x}-{stat.st_ino:x}/\S*", table))
     return paths
-
-
-def _processes(pids: list[int]) -> list[Process]:
-    """Return the processes that still exist."""
-    processes = []
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            processes.append(Process(pid))
-    return processes
-
-
-def _kill(processes: list[Process]) -> None:
-    """Kill all at once: all are stopped first, so that none runs between the kills."""
-    for number in (signal.SIGSTOP, signal.SIGKILL):
-        for process in processes:
-            process.signal(number)
-    for process in processes:
-        assert process.wait(), f"process {process.pid} does not end"
-        process.close()
-
-
-def _worker_pids(front_pid: int) -> dict[int, int]:
-    pids = {}
-    for pid in _descendants(front_pid):
-        with contextlib.suppress(OSError):
-            for line in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-                if line.startswith(WORKER_SPEC):
-                    pids[int(json.loads(line.removeprefix(WORKER_SPEC))["shard"])] = pid
-    return pids
-
-
-def _descendants(pid: int) -> list[int]:
-    parents = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdecimal():
-            with contextlib.suppress(OSError, IndexError):
-                status = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
-                if status[0] != "Z":
-                    parents[int(entry)] = int(status[1])
-    pids = [pid]
-    for one in pids:
-        pids += [child for child, parent in parents.items() if parent == one]
-    return pids[1:]

@@ -15,32 +15,9 @@ from random import Random
 
 from tests.harness.live_threads import LiveThreads
 from tests.harness.process_ledger import ProcessLedger, Sent
-from tests.harness.raw_client import READ_BYTES, RawClient
+from tests.harness.raw_client import RawClient
 
 PAUSE_SECONDS = 0.02
-
-
-class ConnectionEnded(Exception):
-    """The server closed the connection, cleanly or not."""
-
-
-class Client(RawClient):
-    """A client that reports a closed connection as such; a malformed answer stays an error."""
-
-    def _recv(self) -> bytes:
-        try:
-            data = self.socket.recv(READ_BYTES)
-        except ConnectionError as error:
-            raise ConnectionEnded(repr(error)) from None
-        if not data:
-            raise ConnectionEnded(f"closed after {self._unread!r}")
-        return data
-
-    def send(self, data: bytes) -> None:
-        try:
-            super().send(data)
-        except ConnectionError as error:
-            raise ConnectionEnded(repr(error)) from None
 
 
 class Writers(LiveThreads):
@@ -71,26 +48,26 @@ class Writers(LiveThreads):
         ]
         self._threads.append(threading.Thread(target=self._live, args=(self._read, Random(f"{seed} r"))))
 
-    def _live(self, work: Callable[[Client, Random], None], rng: Random) -> None:
+    def _live(self, work: Callable[[RawClient, Random], None], rng: Random) -> None:
         while not self._ending.is_set():
             try:
-                with Client(self._port) as client:
+                with RawClient(self._port) as client:
                     work(client, rng)
-            except (ConnectionEnded, ConnectionError):
+            except ConnectionError:
                 self.ended_count += 1
                 self._ending.wait(PAUSE_SECONDS)
             except Exception as problem:
                 self._book.complaints.append(f"{type(problem).__name__}: {problem}")
                 return
 
-    def _write(self, client: Client, rng: Random) -> None:
+    def _write(self, client: RawClient, rng: Random) -> None:
         own = rng.choice(self._topics) if rng.random() < 0.4 else None
         depth = rng.choice((1, 1, 3, 10))
         for _ in range(200):
             if self._ending.wait(self._pause_seconds) or not self._exchange(client, rng, own, depth):
                 return
 
-    def _exchange(self, client: Client, rng: Random, own: str | None, depth: int) -> bool:
+    def _exchange(self, client: RawClient, rng: Random, own: str | None, depth: int) -> bool:
         """Pipeline `depth` requests and read the answers; return whether to keep the connection."""
         sent = deque(self._next(rng, own) for _ in range(depth))
         is_refused = False
@@ -116,7 +93,7 @@ class Writers(LiveThreads):
         self._book.send_again(again)
         return again
 
-    def _read(self, client: Client, rng: Random) -> None:
+    def _read(self, client: RawClient, rng: Random) -> None:
         cursors = dict.fromkeys(self._topics, 0)
         while not self._ending.wait(0.01):
             name = rng.choice(self._topics)

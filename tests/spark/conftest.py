@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark.session import local_session
+from tests.harness.topic_client import TopicClient
 from tests.harness.whole_server import WholeServer, name_on
-from tests.spark.topic_client import TopicClient
 
 SHARDS = 2
 PLAIN, OTHER = name_on(0, SHARDS, "plain"), name_on(1, SHARDS, "other")
@@ -72,12 +72,12 @@ def fill(client: TopicClient) -> None:
         client.fill(topic, 2600)
     tagged = {"data": {"text": "Grüße"}, "tag": "red", "node": "n1", "meta": {"trace": "t-1", "n": 7}}
     client.append(PLAIN, tagged, {"data": "text"}, {"data": None, "tag": "blue"})
-    client.ask("POST", f"{PLAIN}/delete", {"before_seq": 700})
-    client.ask("POST", f"{OTHER}/delete", {"match": ["tag", "Eq", "none"]})
+    client.call(PLAIN, "delete", before_seq=700)
+    client.call(OTHER, "delete", match=["tag", "Eq", "none"])
     time.sleep(2)
     # What stands in the log only, with deletes that no checkpoint has seen.
     client.append(PLAIN, *[{"data": n, "tag": "green" if n % 3 else "gone"} for n in range(300)])
-    client.ask("POST", f"{PLAIN}/delete", {"match": ["tag", "Eq", "gone"]})
+    client.call(PLAIN, "delete", match=["tag", "Eq", "gone"])
     client.append(PLAIN, tagged)
     client.fill(CAPPED, 50)
     client.fill(AGING, 50)

@@ -14,9 +14,9 @@ from spark.errors import DamagedRecord, SourceError
 from spark.source.batch_reader import BatchQueryReader
 from spark.source.columns import all_columns, arrow_schema
 from spark.source.read_options import parse_options
+from tests.harness.topic_client import TopicClient
 from tests.harness.whole_server import WholeServer
 from tests.spark.conftest import SMALL_FILES
-from tests.spark.topic_client import TopicClient
 
 READS = 50
 
@@ -126,17 +126,17 @@ def test_reads_beside_a_server_that_writes_are_durable_prefixes(server: WholeSer
     try:
         last = 0
         for _ in range(READS):
-            durable = client.ask("GET", "orders")["durable_seq"]
+            durable = client.state("orders")["durable_seq"]
             seqs = [seq for seq, _ in rows_of(reader_of(path))]
             assert seqs == list(range(1, len(seqs) + 1))
             # What is known to be durable is said in the log behind it, at the latest when nothing comes.
-            assert last <= len(seqs) <= client.ask("GET", "orders")["durable_seq"]
+            assert last <= len(seqs) <= client.state("orders")["durable_seq"]
             last = max(len(seqs), 500 if durable else 0)
     finally:
         ends.set()
         writer.join()
     client.wait_until_durable("orders")
-    assert len(list(rows_of(reader_of(path)))) == client.ask("GET", "orders")["head_seq"]
+    assert len(list(rows_of(reader_of(path)))) == client.state("orders")["head_seq"]
 
 
 def _write(port: int, ends: threading.Event) -> None:
@@ -144,7 +144,7 @@ def _write(port: int, ends: threading.Event) -> None:
     while not ends.wait(0.01):
         client.fill("orders", 100)
         client.fill("passing", 100)
-        client.ask("POST", "passing/delete", {"before_seq": client.ask("GET", "passing")["head_seq"] - 50})
+        client.call("passing", "delete", before_seq=client.state("passing")["head_seq"] - 50)
 
 
 def test_a_missing_directory_is_an_error(tmp_path: Path) -> None:

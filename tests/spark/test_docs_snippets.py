@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 
 from spark.__main__ import main
 from tests.harness.command_run import PROJECT
-from tests.harness.running_server import served
 from tests.harness.snippets import SERVER, Snippet, is_like, run_snippets, snippets_of
+from tests.harness.whole_server import WholeServer
 from tests.spark.test_first_steps import rules_as_before
 
 PAGES = sorted((PROJECT / "docs" / "spark").glob("*.md"))
@@ -59,8 +59,10 @@ class Page:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_snippets_of_a_page_do_what_they_show(page: Path, spark: SparkSession, tmp_path: Path) -> None:
-    flags = ("--shards=1", f"--data-dir={tmp_path / DATA_DIR}")
-    with served(tmp_path, *flags) as server, rules_as_before(spark):
+    with (
+        WholeServer(tmp_path, shards=1, data_dir=tmp_path / DATA_DIR) as server,
+        rules_as_before(spark),
+    ):
         runner = Page(spark, server.port, tmp_path)
         for snippet in snippets_of(page.read_text(encoding="utf-8")):
             assert runner.run(snippet) == []

@@ -11,7 +11,8 @@ from pyspark.sql import SparkSession
 from spark.__main__ import main
 from tests.harness.data_dirs import flip
 from tests.harness.everything import Everything, ask, server, snapshots_of, wait_until_synced
-from tests.harness.everything_fill import Api, fill
+from tests.harness.everything_fill import KEY, fill
+from tests.harness.topic_client import TopicClient
 from topicsd.disk.layout import shard_paths
 from topicsd.segment.entry import SegmentName
 
@@ -20,7 +21,7 @@ from topicsd.segment.entry import SegmentName
 def served(everything: Everything, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Everything]:
     copy = everything.copied(tmp_path_factory.mktemp("served"))
     with server(copy.folder) as running:
-        api = Api(running.port)
+        api = TopicClient(running.port, KEY)
         fill(api, "c")
         said = ask(api)
         wait_until_synced(copy.folder, api, said)

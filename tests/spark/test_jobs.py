@@ -68,7 +68,7 @@ def test_an_export_continues_where_the_last_one_ended_even_after_a_crash(
 ) -> None:
     topics = ("export-a", "export-b")
     fill(store, *topics)
-    store.client.ask("POST", "export-a/delete", {"before_seq": 100})
+    store.client.call("export-a", "delete", before_seq=100)
     store.client.wait_until_durable(*topics)
     out = tmp_path / "out"
     command = ["export", "--path", store.path, "--topics", ",".join(topics), "--out", str(out)]
@@ -131,7 +131,7 @@ def test_a_topic_that_was_made_anew_is_loss_for_an_export(
     fill(store, "export-again", count=5)
     command = ["export", "--path", store.path, "--topics", "export-again", "--out", str(tmp_path)]
     assert main(command, spark) == 0
-    store.client.ask("DELETE", "export-again")
+    store.client.delete("export-again")
     fill(store, "export-again", count=20)
     assert main(command, spark) == 1
     output = capsys.readouterr().err.splitlines()[-1]
@@ -145,8 +145,8 @@ def test_statistics_are_by_topic_and_hour(
     spark: SparkSession, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fill(store, "stats-a", count=96)
-    store.client.ask("POST", "stats-a/delete", {"before_seq": 11})
-    store.client.ask("PUT", "stats-a/cursors/billing", {"from_seq": 90})
+    store.client.call("stats-a", "delete", before_seq=11)
+    store.client.ask("PUT", "topics/stats-a/cursors/billing", {"from_seq": 90})
     fill(store, "stats-b", count=0)
     store.client.wait_until_durable("stats-a")
     picture = tmp_path / "stats.png"

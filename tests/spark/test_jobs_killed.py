@@ -12,9 +12,9 @@ from random import Random
 import pytest
 
 from tests.harness.command_run import PROJECT
+from tests.harness.topic_client import TopicClient
 from tests.harness.whole_server import WholeServer
 from tests.spark.conftest import SMALL_FILES
-from tests.spark.topic_client import TopicClient
 
 TOPICS = ("killed-a", "killed-b")
 KILLS = 3

@@ -13,12 +13,12 @@ from spark.errors import DamagedRecord, DataLoss
 from spark.source.columns import all_columns, arrow_schema
 from spark.source.read_options import parse_options
 from spark.task.read_pages import RangePartition, SeqRange, read_ranges
+from tests.harness.topic_client import TopicClient
 from tests.harness.whole_server import WholeServer
 from tests.spark.conftest import CAPPED, CAPPED_BYTES, OTHER, PLAIN, SMALL_FILES, Store
 from tests.spark.test_batch_reads import as_answered
 from tests.spark.test_damage_and_drops import seal_all
 from tests.spark.test_stream_reads import Sink, expected_offsets
-from tests.spark.topic_client import TopicClient
 
 STAYING = f"{PLAIN},{OTHER},{CAPPED},{CAPPED_BYTES}"
 
@@ -145,8 +145,8 @@ def test_a_stream_by_path_resumes_by_url(spark: SparkSession, store: Store, tmp_
     batches = [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
     assert batches == [300, 300, 200]
     # Spark says one batch late how far it is.
-    assert 300 < store.client.ask("GET", "either-a/cursors/by-spark")["from_seq"] <= 700
-    store.client.ask("DELETE", "either-a")
+    assert 300 < store.client.ask("GET", "topics/either-a/cursors/by-spark")["from_seq"] <= 700
+    store.client.delete("either-a")
     store.client.fill("either-a", 900)
     store.client.wait_until_durable("either-a")
     with pytest.raises(StreamingQueryException, match=r'"either-a": read from seq 701.*\(recreated\)'):
@@ -160,7 +160,7 @@ def test_a_stream_by_path_may_publish_how_far_it_is(
     store.client.wait_until_durable("published")
     options = {"url": url_of(store), "progressCursor": "by-path", "maxOffsetsPerTrigger": "30"}
     Sink(spark, tmp_path, store.path, "published", **options).drain()
-    assert store.client.ask("GET", "published/cursors/by-path")["from_seq"] >= 60
+    assert store.client.ask("GET", "topics/published/cursors/by-path")["from_seq"] >= 60
 
 
 class Ranges:
@@ -168,7 +168,7 @@ class Ranges:
 
     def __init__(self, server: WholeServer, topic: str) -> None:
         self._topic = topic
-        self._epoch = TopicClient(server.port).ask("GET", topic)["epoch"]
+        self._epoch = TopicClient(server.port).state(topic)["epoch"]
         self._given = {"url": f"http://127.0.0.1:{server.port}", "subscribe": topic}
         columns = all_columns(is_native=False, include_headers=False)
         self._schema = arrow_schema(["offset"], columns)
@@ -190,7 +190,7 @@ def test_what_goes_after_the_plan_is_loss_but_in_front_of_it_all(tmp_path: Path)
         assert ranges.seqs(150, 300, failOnDataLoss="false") == list(range(201, 301))
         with pytest.raises(DataLoss, match=r"read from seq 150, earliest is 201: seqs 150 to 200 are gone"):
             ranges.seqs(150, 300)
-        client.ask("DELETE", "short")
+        client.delete("short")
         client.fill("short", 300)
         # What was deleted while a job reads is wanted gone.
         assert ranges.seqs(150, 300) == []

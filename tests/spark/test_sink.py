@@ -20,11 +20,11 @@ from pyspark.sql.functions import expr
 from spark.sink.write_options import parse_write_options
 from spark.sink.writers import BatchWriter
 from spark.view.server_client import ServerClient, ServerRefusal
+from tests.harness.topic_client import TopicClient
 from tests.harness.whole_server import WholeServer, name_on
 from tests.spark.conftest import PLAIN, SHARDS, Store
 from tests.spark.test_stream_killed import run_and_kill
 from tests.spark.test_stream_reads import write_until
-from tests.spark.topic_client import TopicClient
 
 
 def url_of(server: Any) -> str:

@@ -14,10 +14,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.harness.command_run import PROJECT
+from tests.harness.topic_client import TopicClient
 from tests.harness.whole_server import WholeServer, name_on
 from tests.spark.conftest import SHARDS, SMALL_FILES
 from tests.spark.test_stream_reads import Sink, expected_offsets, write_until
-from tests.spark.topic_client import TopicClient
 
 SECONDS = float(os.environ.get("TOPICS_TEST_STREAM_SECONDS", "120"))
 DRIVER = """

@@ -14,9 +14,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+from tests.harness.topic_client import TopicClient
 from tests.harness.whole_server import WholeServer, name_on
 from tests.spark.conftest import SHARDS, SMALL_FILES, Store
-from tests.spark.topic_client import TopicClient
 
 LOAD_SECONDS = 120.0 if os.environ.get("TOPICS_TEST_DEEP") else 8.0
 
@@ -104,7 +104,7 @@ def test_a_topic_that_was_made_anew_is_loss(spark: SparkSession, store: Store, t
     store.client.fill("again", 20)
     store.client.wait_until_durable("again")
     Sink(spark, tmp_path, store.path, "again").drain()
-    store.client.ask("DELETE", "again")
+    store.client.delete("again")
     store.client.fill("again", 30)
     store.client.wait_until_durable("again")
     with pytest.raises(StreamingQueryException, match=r'topic "again": read from seq 21.*\(recreated\)'):
@@ -166,7 +166,7 @@ def test_topics_of_a_pattern_may_come_and_go(spark: SparkSession, store: Store, 
     first.drain()
     both = sorted([*[("guest-1", seq) for seq in range(4, 11)], *[("guest-2", seq) for seq in range(1, 6)]])
     assert first.rows() == both
-    store.client.ask("DELETE", "guest-1")
+    store.client.delete("guest-1")
     store.client.wait_until_durable("guest-2")
     with pytest.raises(
         StreamingQueryException, match='topic "guest-1" was deleted; set failOnDataLoss=false'

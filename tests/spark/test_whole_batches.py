@@ -18,8 +18,8 @@ from spark.sink.staging import StagedChunk
 from spark.sink.write_options import WriteOptions, parse_write_options
 from spark.sink.writers import MicroBatches, TaskReport
 from spark.view.server_client import ServerClient, ServerRefusal
+from tests.harness.topic_client import TopicClient
 from tests.harness.whole_server import WholeServer, name_on
-from tests.spark.topic_client import TopicClient
 
 SHARDS = 2
 QUERY = "0b7c"
@@ -135,8 +135,8 @@ def test_one_producer_a_topic_is_all_that_stays_of_a_query(server: WholeServer, 
     for batch in range(6):
         run(options, "long", batch, [task(options, "long", 0, [("", f"{n}") for n in range(10)])])
     assert rows_of(client, "counted") == [*range(10)] * 6
-    assert client.ask("GET", "spark-long.staged")["count"] == 0
-    assert client.ask("GET", "spark-long.decided")["count"] == 1
+    assert client.state("spark-long.staged")["count"] == 0
+    assert client.state("spark-long.decided")["count"] == 1
     with ServerClient(options.url, "") as sink_client:
         decision = Decisions(sink_client, "spark-long.decided").last()
     assert decision is not None
@@ -195,7 +195,7 @@ def test_what_a_topic_lost_in_a_crash_is_sent_again_as_far_as_it_is_there(
     with make() as sink_client:
         moves = [ChunkMove(chunk, number + 5) for number, chunk in enumerate(report.chunks)]
         decision = Decision(1, moves, {"lossy": SinkProducer("first", 8)})
-        client.ask("POST", "lossy", {"records": [{"data": "old"}], "producer": {"id": "first", "seq": 2}})
+        client.append("lossy", {"data": "old"}, producer={"id": "first", "seq": 2})
         decisions = Decisions(sink_client, "spark-lossy.decided")
         decisions.last()
         move_decided(make, "spark-lossy.staged", decision, decisions, ids)
@@ -208,7 +208,7 @@ def test_what_a_topic_lost_in_a_crash_is_sent_again_as_far_as_it_is_there(
 def test_deleted_staged_rows_fail_the_batch(server: WholeServer, client: TopicClient) -> None:
     options = options_of(server, topic="holed")
     report = task(options, "holed", 0, [("", f"{n}") for n in range(3)])
-    client.ask("POST", "spark-holed.staged/delete", {"before_seq": 3})
+    client.call("spark-holed.staged", "delete", before_seq=3)
     with pytest.raises(SourceError, match="staged records after seq 0 for topic"):
         run(options, "holed", 0, [report])
 

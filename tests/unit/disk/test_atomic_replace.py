@@ -72,7 +72,7 @@ def test_reading_a_file_leaves_no_descriptor_open() -> None:
     disk.fail("pread")
     with pytest.raises(OSError, match="Input/output"):
         read_all(disk, "/d/file", 10)
-    assert not disk._fds
+    assert not disk.open_files
 
 
 @pytest.mark.parametrize(("path", "there"), [("/d/file", True), ("/d", True), ("/d/no", False)])
@@ -92,7 +92,7 @@ def test_a_replaced_file_has_the_new_bytes_and_no_temporary_is_left() -> None:
     replace_file(disk, "/d/file", NEW)
     assert disk.read_file("/d/file") == NEW
     assert disk.list_dir("/d") == ["file"]
-    assert not disk._fds
+    assert not disk.open_files
 
 
 def test_the_bytes_are_synced_before_the_rename_and_the_name_before_the_call_returns() -> None:
@@ -118,7 +118,7 @@ def test_a_failed_replacement_leaves_the_old_file() -> None:
         with pytest.raises(OSError, match="Input/output"):
             replace_file(disk, "/d/file", NEW)
         assert disk.read_file("/d/file") == OLD
-        assert not disk._fds
+        assert not disk.open_files
 
 
 def test_a_new_file_takes_the_place_of_a_leftover() -> None:

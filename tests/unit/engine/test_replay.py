@@ -215,4 +215,4 @@ def test_a_shard_that_refused_to_start_changed_nothing_and_can_be_tried_again() 
         with pytest.raises(RecoveryRefused):
             OneShard(disk=disk)
     assert {path: disk.read_file(path) for path in disk.all_files() if not path.endswith("LOCK")} == before
-    assert not disk._fds
+    assert not disk.open_files

@@ -112,7 +112,7 @@ def test_a_sync_failure_is_noted_in_place() -> None:
     assert (current.state, current.file, current.current_inode) == ("sync_failed", 1, inode)
     assert disk.stat(PATH).inode == inode
     assert [call for call, _ in disk.trace] == ["open_write", "pwrite"]
-    assert not disk._fds
+    assert not disk.open_files
 
 
 def test_the_note_of_a_sync_failure_reaches_another_process_on_the_same_machine() -> None:
@@ -146,7 +146,7 @@ def test_a_note_that_cannot_be_written_is_the_error_of_the_disk() -> None:
     disk.fail("pwrite", error=errno.EROFS)
     with pytest.raises(OSError, match="Read-only"):
         note_sync_failure(disk, PATH)
-    assert not disk._fds
+    assert not disk.open_files
 
 
 @pytest.mark.parametrize(

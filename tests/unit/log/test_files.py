@@ -74,9 +74,9 @@ def test_a_place_in_a_file_has_a_position(file: int, position: int | None) -> No
 
 def test_a_dropped_last_file_is_closed_and_the_one_before_continues() -> None:
     files, disk = files_of(CONTENTS)
-    fds = list(disk._fds)
+    fds = list(disk.open_files)
     files.drop_last()
-    assert list(disk._fds) == fds[:-1]
+    assert list(disk.open_files) == fds[:-1]
     assert files.place_of(30)[0] == wal_name(200)
     disk.write_file("/4", b"h" * FILE_HEADER_BYTES + b"other")
     files.add(disk.open_read("/4"), 400, 25, b"g", 4096)
@@ -92,4 +92,4 @@ def test_a_file_may_not_begin_before_the_one_in_front_of_it() -> None:
 def test_closing_leaves_no_descriptor() -> None:
     files, disk = files_of(CONTENTS)
     files.close()
-    assert not disk._fds
+    assert not disk.open_files

@@ -134,7 +134,7 @@ def test_a_file_behind_the_cut_goes_to_quarantine_whole_and_never_over_another()
     recovering.disk.write_file(PATHS.quarantine_file(f"{name}.1"), b"of an earlier recovery")
     recovering.run()
     assert recovering.names() == ["CURRENT", FIRST]
-    assert [file.path for file in recovering.disk._fds.values()] == [PATHS.wal_file(1)]
+    assert [file.path for file in recovering.disk.open_files.values()] == [PATHS.wal_file(1)]
     assert recovering.disk.read_file(PATHS.quarantine_file(f"{name}.1")) == b"of an earlier recovery"
     assert recovering.disk.read_file(PATHS.quarantine_file(f"{name}.2")) == content
 
@@ -149,7 +149,7 @@ def test_damage_in_front_of_synced_data_ends_the_start_with_nothing_changed() ->
     with pytest.raises(RecoveryRefused, match=rf"{FIRST}: damaged at offset {start}, before synced"):
         recovering.run()
     assert recovering.disk.tree() == tree
-    assert not recovering.disk._fds
+    assert not recovering.disk.open_files
 
 
 def test_what_a_run_was_making_when_it_ended_is_dropped_and_nothing_else() -> None:

@@ -356,4 +356,4 @@ def test_a_file_of_an_unknown_version_is_refused_by_name() -> None:
     disk.write_file(PATHS.wal_file(1), newer + bytes(wal.data[FILE_HEADER_BYTES:]))
     with pytest.raises(UnreadableLog, match=f"{FIRST}: WAL format version 2"):
         open_wal_files(disk, PATHS)
-    assert not disk._fds
+    assert not disk.open_files

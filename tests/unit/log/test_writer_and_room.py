@@ -32,12 +32,12 @@ def test_a_current_for_which_there_is_no_room_stays_where_it_was_and_moves_at_th
 def test_a_rotation_that_fails_leaves_no_file_and_can_be_tried_again(step: str, error: int) -> None:
     written = Written()
     written.write(A_FILE)
-    before, names, fds = written.writer.end, written.names(), set(written.disk._fds)
+    before, names, fds = written.writer.end, written.names(), set(written.disk.open_files)
     written.disk.fail(step, error=error)
     with pytest.raises(OSError) as caught:  # noqa: PT011, the errno says which
         written.write()
     assert caught.value.errno == error
-    assert (written.writer.end, written.names(), set(written.disk._fds)) == (before, names, fds)
+    assert (written.writer.end, written.names(), set(written.disk.open_files)) == (before, names, fds)
     written.write(2)
     assert written.walk()[1] == [len(FRAME)] * (A_FILE + 2)
 
@@ -68,7 +68,7 @@ def test_a_first_file_that_has_no_room_is_tried_again_from_the_start(step: str, 
     written.write(2)
     assert written.walk()[1] == [len(FRAME)] * 2
     assert [name for name in written.names() if name != "CURRENT"] == [wal_name(1)]
-    assert len(written.disk._fds) == 1
+    assert len(written.disk.open_files) == 1
     assert written.files.read(0, len(FRAME)) == FRAME
 
 
@@ -122,10 +122,10 @@ def test_a_spare_too_small_for_a_large_request_is_kept_for_the_next_file() -> No
 def test_a_spare_for_which_there_is_no_room_leaves_nothing_behind() -> None:
     written = Written(space_bytes=FILE_BYTES + 2000)
     written.write()
-    fds = set(written.disk._fds)
+    fds = set(written.disk.open_files)
     with pytest.raises(OSError, match="No space"):
         written.writer.make_spare()()
-    assert (written.names(), set(written.disk._fds)) == (["CURRENT", wal_name(1)], fds)
+    assert (written.names(), set(written.disk.open_files)) == (["CURRENT", wal_name(1)], fds)
 
 
 def test_a_clean_end_is_said_in_current_and_leaves_no_spare() -> None:

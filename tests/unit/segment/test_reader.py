@@ -78,7 +78,7 @@ def test_what_is_kept_is_bounded() -> None:
     assert len(written.reader._cache) == 3000 // index.size_bytes
     assert written.reader._cached_bytes == len(written.reader._cache) * index.size_bytes
     written.reader.close()
-    assert not written.disk._fds
+    assert not written.disk.open_files
 
 
 @pytest.mark.parametrize("suffix", [INDEX, TAGS])

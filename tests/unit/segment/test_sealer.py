@@ -88,7 +88,7 @@ def test_a_segment_grown_over_many_checkpoints_is_the_one_written_at_once() -> N
     assert files(once) == files(often)
     assert often.read_file(path(TAGS)) == tags_for(FRAMES)
     assert parse_segment_header(often.read_file(path(DATA))) == HEADER
-    assert not often._fds
+    assert not often.open_files
 
 
 def test_a_segment_without_tags_has_no_file_for_them() -> None:
@@ -173,7 +173,7 @@ def test_data_that_is_shorter_than_its_entry_or_gone_is_damage() -> None:
     disk.unlink(path(DATA))
     with pytest.raises(SegmentDamage, match="missing"):
         open_active(disk, PATHS, HEADER, entry)
-    assert not disk._fds
+    assert not disk.open_files
 
 
 def test_a_sealed_segment_is_not_opened_again() -> None:
@@ -223,7 +223,7 @@ def test_a_full_disk_is_tried_again_when_there_is_room() -> None:
             entry = checkpoint(disk, FRAMES, 60, entry, seal=True)
         assert_reads(disk, entry)
         assert len(disk.read_file(path(DATA))) == entry.data_bytes
-        assert not disk._fds
+        assert not disk.open_files
 
 
 def test_an_append_or_a_seal_that_failed_may_be_tried_again_at_once() -> None:
@@ -320,7 +320,7 @@ def test_what_a_snapshot_named_is_there_after_any_call_failed(code: int) -> None
         fault = disk.fail(nth=nth, error=code, seed=nth)
         named = history(disk)
         disk.clear_faults()
-        assert not disk._fds
+        assert not disk.open_files
         # A worker whose sync failed ends; the next one finds what the media has.
         write_the_rest(disk.after_reboot(), named[-1])
         if not fault.fired:

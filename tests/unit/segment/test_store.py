@@ -73,11 +73,11 @@ def test_the_descriptors_that_are_kept_are_bounded_and_all_closed_in_the_end() -
     for number in range(10):
         put(store, f"a/{number}", bytes([number]))
         assert store.read_range(f"a/{number}", 0, 1) == bytes([number])
-        assert len(disk._fds) <= 3
+        assert len(disk.open_files) <= 3
     for number in range(10):
         assert store.read_range(f"a/{number}", 0, 1) == bytes([number])
     store.close()
-    assert not disk._fds
+    assert not disk.open_files
 
 
 def test_a_file_that_was_put_again_is_read_anew() -> None:
@@ -106,7 +106,7 @@ def test_a_file_that_was_put_again_while_it_was_opened_is_not_kept_open() -> Non
 
     disk.open_read = open_read  # type: ignore[method-assign]
     assert store.read_range(KEY, 0, 9) == b"old"
-    assert not disk._fds
+    assert not disk.open_files
     assert store.read_range(KEY, 0, 9) == b"new"
 
 
@@ -144,7 +144,7 @@ def test_a_call_that_fails_leaves_the_old_or_the_new(code: int) -> None:
         assert store.read_range(KEY, 0, 9) == b"newer"
         assert len(disk.all_files()) == 1
         store.close()
-        assert not disk._fds
+        assert not disk.open_files
         nth += 1
     assert nth > 5
 

@@ -41,7 +41,7 @@ def test_what_was_written_is_read_back() -> None:
     assert manifest == decode_manifest(TEXT)
     assert (manifest.number, manifest.ts, manifest.cold_dir, manifest.topic_count) == (7, NOW_MS, "/cold", 2)
     assert calls_of(disk) == ["create", "pwrite", "sync_data", "rename", "sync_dir"]
-    assert not disk._fds
+    assert not disk.open_files
 
 
 def test_a_topic_says_what_a_reader_needs() -> None:

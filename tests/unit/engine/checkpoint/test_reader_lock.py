@@ -61,7 +61,7 @@ def test_a_lock_is_seen_while_it_is_held_and_leaves_nothing_behind() -> None:
         assert [name[:6] for name in disk.list_dir(PATHS.readers)] == ["spark-"]
     assert not readers_held(disk, PATHS)
     assert disk.list_dir(PATHS.readers) == []
-    assert not disk._fds
+    assert not disk.open_files
 
 
 def test_it_is_let_go_when_the_reader_fails() -> None:
@@ -103,7 +103,7 @@ def test_a_reader_whose_file_is_unlinked_as_it_locks_it_takes_another() -> None:
     disk.after_lock = disk.unlink
     with ReaderLock(PATHS.readers, "spark", disk):
         assert readers_held(disk, PATHS), "what it believes to hold is what the server sees"
-    assert not disk._fds
+    assert not disk.open_files
 
 
 def test_a_reader_whose_name_is_given_to_another_file_as_it_locks_takes_another() -> None:
@@ -124,7 +124,7 @@ def test_a_reader_that_the_server_is_asking_about_takes_another() -> None:
     asking: list[int] = []
     disk.before_lock = lambda path: asking.append(MemoryDisk.lock(disk, path))
     with ReaderLock(PATHS.readers, "spark", disk) as lock:
-        disk.unlink(disk._fds[asking[0]].path)
+        disk.unlink(disk.open_files[asking[0]].path)
         disk.close(asking[0])
         assert disk.list_dir(PATHS.readers) == [os.path.basename(lock._path)]
 
@@ -140,7 +140,7 @@ def test_a_server_that_unlinks_for_ever_is_an_error_and_not_a_loop() -> None:
     disk.make_dirs(PATHS.readers)
     with pytest.raises(TimeoutError), ReaderLock(PATHS.readers, "spark", disk):
         pass
-    assert not disk._fds
+    assert not disk.open_files
 
 
 def test_missing_write_permission_is_reported() -> None:

@@ -39,7 +39,7 @@ def test_a_written_snapshot_is_read_back() -> None:
     disk = shard_disk()
     write(disk, 7)
     assert read_snapshot(disk, PATHS, 7) == sample(7)
-    assert not disk._fds
+    assert not disk.open_files
 
 
 def test_the_bytes_are_synced_before_the_name_and_the_name_before_the_reply() -> None:
@@ -88,7 +88,7 @@ def test_one_that_the_disk_cannot_read_is_skipped_too(error: int) -> None:
     chosen, complaints = choose_snapshot(disk, PATHS)
     assert chosen == sample(6)
     assert "the disk cannot read it" in complaints[0]
-    assert not disk._fds
+    assert not disk.open_files
 
 
 def test_a_failure_that_is_not_of_the_file_is_no_damage() -> None:
@@ -184,7 +184,7 @@ def test_a_call_that_fails_leaves_the_snapshot_before_and_no_temporary(error: in
         with pytest.raises(OSError) as caught:  # noqa: PT011, the errno says which
             write(disk, 7)
         assert caught.value.errno == error
-        assert not disk._fds
+        assert not disk.open_files
         assert disk.list_dir(PATHS.meta) == ["readers", "snapshot.00000006.bin"]
         # And the next attempt is a good one.
         write(disk, 7)

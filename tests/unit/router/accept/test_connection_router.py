@@ -17,27 +17,16 @@ from h2.connection import H2Connection
 from h2.events import ConnectionTerminated
 
 from router.accept.placer import refusal_of
-from shared.contract.names import topic_id
 from shared.http.http2_preface import PREFACE, REJECTION
-from shared.ipc.placement import shard_of
-from tests.harness.supervisor_parts import (
-    END_SOON,
-    SHORT_TIMES,
-    TIMES,
-    SupervisorParts,
-    connect,
-    request,
-    until,
-)
+from tests.harness.raw_client import request_bytes
+from tests.harness.supervisor_parts import END_SOON, SHORT_TIMES, TIMES, SupervisorParts, connect, until
+from tests.harness.whole_server import name_on
 
 pytestmark = pytest.mark.slow
 
+TOPICS = [name_on(shard, 2, "topic-") for shard in range(2)]
+
 Stage = Callable[[SupervisorParts], Coroutine[Any, Any, None]]
-
-
-def topic_of(shard: int, shard_count: int = 2) -> str:
-    names = (f"topic-{number}" for number in range(1000))
-    return next(name for name in names if shard_of(topic_id(name), shard_count) == shard)
 
 
 def on_stage(play: Stage, **given: Any) -> None:
@@ -52,10 +41,14 @@ def test_a_connection_goes_to_the_owner_of_its_first_topic_and_stays_there() -> 
     async def play(stage: SupervisorParts) -> None:
         for shard in (0, 1):
             async with await stage.connect() as client:
-                for path in (f"/v0/topics/{topic_of(shard)}", f"/v0/topics/{topic_of(1 - shard)}", "/nix"):
+                for path in (
+                    f"/v0/topics/{TOPICS[shard]}",
+                    f"/v0/topics/{TOPICS[1 - shard]}",
+                    "/nix",
+                ):
                     answer = await client.ask("GET", path)
                     assert answer.json["shard"] == shard
-                    assert answer.json["request"].startswith(f"GET {path} HTTP/1.1\r\nhost: here")
+                    assert answer.json["request"].startswith(f"GET {path} HTTP/1.1\r\nhost: localhost")
 
     on_stage(play)
 
@@ -63,7 +56,7 @@ def test_a_connection_goes_to_the_owner_of_its_first_topic_and_stays_there() -> 
 def test_a_request_line_may_arrive_byte_by_byte() -> None:
     async def play(stage: SupervisorParts) -> None:
         async with await stage.connect() as client:
-            whole = request("GET", f"/v0/topics/{topic_of(1)}")
+            whole = request_bytes("GET", f"/v0/topics/{TOPICS[1]}")
             for at in range(len(whole)):
                 client.send(whole[at : at + 1])
                 await asyncio.sleep(0.001)
@@ -75,7 +68,11 @@ def test_a_request_line_may_arrive_byte_by_byte() -> None:
 def test_no_pipelined_request_is_lost() -> None:
     async def play(stage: SupervisorParts) -> None:
         async with await stage.connect() as client:
-            client.send(b"".join(request("GET", f"/v0/topics/{topic_of(0)}", f"n: {n}") for n in range(3000)))
+            client.send(
+                b"".join(
+                    request_bytes("GET", f"/v0/topics/{TOPICS[0]}", None, f"n: {n}") for n in range(3000)
+                )
+            )
             for number in range(3000):
                 assert (await client.answer()).json["request"].endswith(f"n: {number}")
 
@@ -162,15 +159,15 @@ def test_a_shard_that_is_not_ready_is_503_and_the_others_serve() -> None:
     async def play(stage: SupervisorParts) -> None:
         os.kill(stage.pid(0), signal.SIGKILL)
         await until(lambda: not stage.pool.is_serving(0))
-        answer = await stage.ask("GET", f"/v0/topics/{topic_of(0)}")
+        answer = await stage.ask("GET", f"/v0/topics/{TOPICS[0]}")
         assert answer.status == 503
         assert answer.fields["retry-after"] == "1"
         assert answer.fields["connection"] == "close"
         assert answer.json["error"]["code"] == "not_ready"
         assert answer.json["error"]["detail"] == {"shard": 0, "retry_after_ms": 1000}
-        assert (await stage.ask("GET", f"/v0/topics/{topic_of(1)}")).json["shard"] == 1
+        assert (await stage.ask("GET", f"/v0/topics/{TOPICS[1]}")).json["shard"] == 1
         await stage.ready()
-        assert (await stage.ask("GET", f"/v0/topics/{topic_of(0)}")).json["pid"] == stage.pid(0)
+        assert (await stage.ask("GET", f"/v0/topics/{TOPICS[0]}")).json["pid"] == stage.pid(0)
         assert stage.pool.restart_count(0) == 1
 
     on_stage(play, times=TIMES._replace(backoff_first_seconds=0.5, backoff_max_seconds=0.5))
@@ -182,7 +179,7 @@ def test_a_refusal_reaches_a_client_that_is_still_sending() -> None:
         await until(lambda: not stage.pool.is_serving(0))
         for _ in range(20):
             async with await stage.connect() as client:
-                client.send(request("POST", f"/v0/topics/{topic_of(0)}", body=bytes(4 << 20)))
+                client.send(request_bytes("POST", f"/v0/topics/{TOPICS[0]}", bytes(4 << 20)))
                 assert (await client.answer()).status == 503
 
     on_stage(play, times=TIMES._replace(backoff_first_seconds=5.0))
@@ -194,15 +191,15 @@ def test_connections_not_received_by_a_hung_worker_are_refused_and_it_is_killed(
         os.kill(hung, signal.SIGSTOP)
         clients = [await stage.connect() for _ in range(20)]
         for client in clients:
-            client.send(request("GET", f"/v0/topics/{topic_of(0)}"))
+            client.send(request_bytes("GET", f"/v0/topics/{TOPICS[0]}"))
         for client in clients:
             assert (await client.answer()).status == 503
             await client.close()
-        assert (await stage.ask("GET", f"/v0/topics/{topic_of(1)}")).json["shard"] == 1
+        assert (await stage.ask("GET", f"/v0/topics/{TOPICS[1]}")).json["shard"] == 1
         await until(lambda: stage.pool.restart_count(0) == 1)
         await stage.ready()
         assert stage.pid(0) != hung
-        assert (await stage.ask("GET", f"/v0/topics/{topic_of(0)}")).status == 200
+        assert (await stage.ask("GET", f"/v0/topics/{TOPICS[0]}")).status == 200
         assert stage.router.handed_over_count == 2
 
     on_stage(play, times=SHORT_TIMES)
@@ -212,7 +209,7 @@ def test_connections_not_received_by_a_dead_worker_are_refused() -> None:
     async def play(stage: SupervisorParts) -> None:
         clients = [await stage.connect() for _ in range(5)]
         for client in clients:
-            client.send(request("GET", f"/v0/topics/{topic_of(1)}"))
+            client.send(request_bytes("GET", f"/v0/topics/{TOPICS[1]}"))
         await until(lambda: stage.router.handed_over_count == 5)
         os.kill(stage.pid(1), signal.SIGKILL)
         for client in clients:
@@ -227,7 +224,7 @@ def test_many_connections_wait_for_a_full_channel_and_are_served() -> None:
         async def one(number: int) -> None:
             # So much that the channel holds few of them.
             fields = [f"x{index}: {'y' * 4000}" for index in range(7)]
-            answer = await stage.ask("GET", f"/v0/topics/{topic_of(0)}", *fields, f"n: {number}")
+            answer = await stage.ask("GET", f"/v0/topics/{TOPICS[0]}", None, *fields, f"n: {number}")
             assert answer.json["request"].endswith(f"n: {number}")
 
         await asyncio.gather(*(one(number) for number in range(400)))
@@ -286,7 +283,9 @@ def test_connections_are_refused_when_no_descriptor_is_free() -> None:
                 for client in clients:
                     client.setblocking(False)
                     await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", stage.port))
-                    await asyncio.get_running_loop().sock_sendall(client, request("GET", "/v0/topics/a"))
+                    await asyncio.get_running_loop().sock_sendall(
+                        client, request_bytes("GET", "/v0/topics/a")
+                    )
                 for client in clients:
                     answer = await asyncio.get_running_loop().sock_recv(client, 4096)
                     assert answer.startswith(b"HTTP/1.1 503 ")
@@ -307,7 +306,7 @@ def test_handed_over_connections_leave_no_descriptor_open() -> None:
         await until(lambda: stage.controls.count == 0)
         before = len(os.listdir("/proc/self/fd"))
         for _ in range(50):
-            assert (await stage.ask("GET", f"/v0/topics/{topic_of(0)}")).status == 200
+            assert (await stage.ask("GET", f"/v0/topics/{TOPICS[0]}")).status == 200
         await until(lambda: len(os.listdir("/proc/self/fd")) == before)
 
     on_stage(play)
@@ -319,7 +318,7 @@ def test_a_stop_places_complete_requests_and_refuses_the_rest() -> None:
             begun.send(b"GET /v0/top")
             await until(lambda: stage.router.waiting_count == 2)
             async with await connect(stage.port) as late:
-                late.send(request("GET", f"/v0/topics/{topic_of(0)}"))
+                late.send(request_bytes("GET", f"/v0/topics/{TOPICS[0]}"))
                 # Not accepted yet: the loop gets no turn between here and the close of the listener.
                 await late.writer.drain()
                 await stage.accept_loop.close(is_last=True)
@@ -328,7 +327,7 @@ def test_a_stop_places_complete_requests_and_refuses_the_rest() -> None:
             answer = await begun.answer()
             assert (answer.status, answer.json["error"]["code"]) == (503, "shutting_down")
             # Its request may have been on its way when the server began to stop.
-            silent.send(request("GET", f"/v0/topics/{topic_of(0)}"))
+            silent.send(request_bytes("GET", f"/v0/topics/{TOPICS[0]}"))
             assert (await silent.answer()).json["error"]["code"] == "shutting_down"
             with pytest.raises(ConnectionRefusedError):
                 await connect(stage.port)

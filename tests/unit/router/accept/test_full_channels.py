@@ -14,7 +14,8 @@ from shared.contract.errors import NOT_READY, Refusal
 from shared.contract.watch_id import WatchIds
 from shared.ipc.handoff import HandoffMessage
 from shared.runtime.clock import SystemClock
-from tests.harness.supervisor_parts import request, until
+from tests.harness.raw_client import request_bytes
+from tests.harness.supervisor_parts import until
 
 PLACER = Placer(WatchIds(b"instance--------", 1))
 
@@ -47,7 +48,7 @@ def test_a_connection_that_waits_too_long_for_a_full_channel_is_refused(goes_dow
         client, accepted = socket.socketpair()
         client.setblocking(False)
         accepted.setblocking(False)
-        client.send(request("GET", "/v0/topics/a"))
+        client.send(request_bytes("GET", "/v0/topics/a"))
         front.accepted(accepted)
         assert front.waiting_count == 1
         if goes_down:
@@ -82,7 +83,7 @@ def test_connections_above_a_bound_are_refused_at_once(bound: dict[str, int]) ->
         front = ConnectionRouter(_FullShards(), SystemClock(), lambda connection, data: True, PLACER, **bound)  # type: ignore[arg-type]
         client, accepted = socket.socketpair()
         accepted.setblocking(False)
-        client.send(request("GET", "/v0/topics/a"))
+        client.send(request_bytes("GET", "/v0/topics/a"))
         front.accepted(accepted)
         assert (front.waiting_count, front.refused_count) == (0, 1)
         answer = client.recv(4096)
@@ -109,7 +110,7 @@ def test_connections_for_a_busy_supervisor_wait_in_order() -> None:
         for number in range(3):
             client, accepted = socket.socketpair()
             accepted.setblocking(False)
-            client.send(request("GET", "/v0/health", f"n: {number}"))
+            client.send(request_bytes("GET", "/v0/health", None, f"n: {number}"))
             front.accepted(accepted)
             clients.append(client)
         assert front.waiting_count == 3

@@ -17,7 +17,8 @@ from router.control import control_gate
 from router.control.control import ControlEndpoints
 from shared.http.client_speed import Outflow
 from shared.http.http2_preface import PREFACE
-from tests.harness.supervisor_parts import SHORT_TIMES, SupervisorParts, request, until
+from tests.harness.raw_client import request_bytes
+from tests.harness.supervisor_parts import SHORT_TIMES, SupervisorParts, until
 
 pytestmark = pytest.mark.slow
 
@@ -46,8 +47,8 @@ def test_one_connection_serves_control_and_topic_requests() -> None:
         async with await stage.connect() as client:
             for _ in range(3):
                 assert (await client.ask("GET", "/v0/health")).json["status"] == "ok"
-            answer = await client.ask("GET", "/v0/topics/a", "x: y")
-            assert answer.json["request"] == "GET /v0/topics/a HTTP/1.1\r\nhost: here\r\nx: y"
+            answer = await client.ask("GET", "/v0/topics/a", None, "x: y")
+            assert answer.json["request"] == "GET /v0/topics/a HTTP/1.1\r\nhost: localhost\r\nx: y"
             # The connection belongs to the worker from here on.
             assert "pid" in (await client.ask("GET", "/v0/health")).json
 
@@ -70,7 +71,7 @@ def test_pipelined_requests_are_answered_in_order_across_the_move() -> None:
     async def play(stage: SupervisorParts) -> None:
         async with await stage.connect() as client:
             paths = ["/v0/health", "/v0/topics", "/healthz", "/v0/topics/a", "/v0/topics/b", "/nix"]
-            client.send(b"".join(request("GET", path) for path in paths))
+            client.send(b"".join(request_bytes("GET", path) for path in paths))
             for path in paths[:3]:
                 answer = await client.answer()
                 assert answer.status == 200
@@ -84,7 +85,9 @@ def test_pipelined_requests_are_answered_in_order_across_the_move() -> None:
 def test_a_large_answer_arrives_whole_before_the_connection_moves() -> None:
     async def play(stage: SupervisorParts) -> None:
         async with await stage.connect() as client:
-            client.send(request("GET", "/v0/topics?page_size=1000") * 40 + request("GET", "/v0/topics/a"))
+            client.send(
+                request_bytes("GET", "/v0/topics?page_size=1000") * 40 + request_bytes("GET", "/v0/topics/a")
+            )
             await asyncio.sleep(0.2)
             for _ in range(40):
                 assert len((await client.answer()).json["topics"]) == 800
@@ -96,13 +99,13 @@ def test_a_large_answer_arrives_whole_before_the_connection_moves() -> None:
 def test_an_unused_body_does_not_become_a_request() -> None:
     async def play(stage: SupervisorParts) -> None:
         async with await stage.connect() as client:
-            hidden = request("GET", "/v0/topics/hidden")
+            hidden = request_bytes("GET", "/v0/topics/hidden")
             for size in (len(hidden), 300_000):
                 body = (hidden * (size // len(hidden) + 1))[:size]
-                answer = await client.ask("DELETE", "/v0/routers/r", body=body)
+                answer = await client.ask("DELETE", "/v0/routers/r", body)
                 assert (answer.status, answer.json["error"]["code"]) == (400, "invalid_request")
-            assert (await client.ask("GET", "/v0/health", body=b"x" * 50_000)).status == 400
-            assert (await client.ask("GET", "/v0/health", body=b" {} ")).status == 200
+            assert (await client.ask("GET", "/v0/health", b"x" * 50_000)).status == 400
+            assert (await client.ask("GET", "/v0/health", b" {} ")).status == 200
             assert (
                 (await client.ask("GET", "/v0/topics/seen"))
                 .json["request"]
@@ -128,7 +131,7 @@ def test_a_body_in_any_form_is_refused_and_the_connection_stays_open(
         lines = [field.format(len(body)) for field in fields]
         async with await stage.connect() as client:
             for _ in range(2):
-                client.send(request("DELETE", "/v0/routers/r", *lines))
+                client.send(request_bytes("DELETE", "/v0/routers/r", None, *lines))
                 if "expect: 100-continue" in lines:
                     assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
                 for byte in body:
@@ -136,7 +139,11 @@ def test_a_body_in_any_form_is_refused_and_the_connection_stays_open(
                     await asyncio.sleep(0)
                 answer = await client.answer()
                 assert (answer.status, answer.json["error"]["code"]) == (400, "invalid_request")
-            client.send(request("DELETE", "/v0/routers/r", *lines) + body + request("GET", "/v0/topics/a"))
+            client.send(
+                request_bytes("DELETE", "/v0/routers/r", None, *lines)
+                + body
+                + request_bytes("GET", "/v0/topics/a")
+            )
             if "expect: 100-continue" not in lines:
                 assert (await client.answer()).status == 400
                 assert "pid" in (await client.answer()).json
@@ -176,7 +183,7 @@ PACKED = b"GET /v0/health HTTP/1.1\r\nhost: a\r\ncontent-encoding: gzip\r\nconte
 )
 def test_a_bad_head_is_refused_and_the_connection_closed(data: bytes, status: int, code: str) -> None:
     async def play(stage: SupervisorParts) -> None:
-        for before in (b"", request("GET", "/v0/health")):
+        for before in (b"", request_bytes("GET", "/v0/health")):
             async with await stage.connect() as client:
                 client.send(before + data)
                 if before:
@@ -211,7 +218,7 @@ def test_the_connection_header_of_the_client_applies() -> None:
 def test_a_half_closed_client_receives_its_answer() -> None:
     async def play(stage: SupervisorParts) -> None:
         async with await stage.connect() as client:
-            client.send(request("GET", "/v0/health"))
+            client.send(request_bytes("GET", "/v0/health"))
             client.writer.write_eof()
             assert (await client.answer()).status == 200
             assert await client.rest() == b""
@@ -235,7 +242,7 @@ def test_gzip_is_used_only_on_request() -> None:
     async def play(stage: SupervisorParts) -> None:
         plain = await stage.ask("GET", "/v0/metrics")
         assert plain.body.startswith(b"# HELP topics_ready")
-        packed = await stage.ask("GET", "/v0/metrics", "accept-encoding: br, gzip")
+        packed = await stage.ask("GET", "/v0/metrics", None, "accept-encoding: br, gzip")
         assert packed.fields["content-encoding"] == "gzip"
         assert gzip.decompress(packed.body).startswith(b"# HELP topics_ready")
 
@@ -257,14 +264,16 @@ def test_keys_are_required_except_for_probes() -> None:
         answer = await stage.ask("GET", "/v0/topics")
         assert (answer.status, answer.json["error"]["code"]) == (401, "unauthorized")
         assert "www-authenticate" in answer.fields
-        assert (await stage.ask("GET", "/v0/topics", "authorization: Bearer no")).status == 401
-        assert (await stage.ask("GET", "/v0/metrics", writer)).status == 403
-        listed = await stage.ask("GET", "/v0/topics?page_size=1000", reader)
+        assert (await stage.ask("GET", "/v0/topics", None, "authorization: Bearer no")).status == 401
+        assert (await stage.ask("GET", "/v0/metrics", None, writer)).status == 403
+        listed = await stage.ask("GET", "/v0/topics?page_size=1000", None, reader)
         assert len(listed.json["topics"]) == 400
         assert {topic["topic"][:7] for topic in listed.json["topics"]} == {"orders."}
         # A client without access is refused before its body.
         async with await stage.connect() as client:
-            client.send(request("DELETE", "/v0/routers/r", "expect: 100-continue", "content-length: 9"))
+            client.send(
+                request_bytes("DELETE", "/v0/routers/r", None, "expect: 100-continue", "content-length: 9")
+            )
             assert (await client.answer()).status == 401
             assert await client.rest() == b""
 
@@ -333,7 +342,7 @@ def test_a_body_that_arrives_too_slowly_is_408(monkeypatch: pytest.MonkeyPatch) 
     async def play(stage: SupervisorParts) -> None:
         async with await stage.connect() as slow, await stage.connect() as steady:
             for client, begun in ((slow, b"abc"), (steady, b"abcdef")):
-                client.send(request("DELETE", "/v0/routers/r", "content-length: 9") + begun)
+                client.send(request_bytes("DELETE", "/v0/routers/r", None, "content-length: 9") + begun)
             assert (await slow.answer()).status == 408
             assert await slow.rest() == b""
             steady.send(b"ghi")
@@ -353,8 +362,8 @@ def test_a_client_that_does_not_read_is_disconnected(
     async def play(stage: SupervisorParts) -> None:
         async with await stage.connect() as client:
             client.reader._transport.pause_reading()  # type: ignore[attr-defined]
-            client.send(request("GET", "/v0/topics?page_size=1000") * 2000)
-            client.send(request("GET", "/v0/topics?page_size=1000", *last))
+            client.send(request_bytes("GET", "/v0/topics?page_size=1000") * 2000)
+            client.send(request_bytes("GET", "/v0/topics?page_size=1000", None, *last))
             await until(lambda: stage.controls.count == 1)
             await until(lambda: stage.controls.count == 0)
 
@@ -362,20 +371,19 @@ def test_a_client_that_does_not_read_is_disconnected(
 
 
 def test_a_shutdown_closes_idle_connections_and_answers_the_others() -> None:
-    async def play(stage: SupervisorParts) -> None:
-        async def slow(shard: int, prefix: str, after: str, limit: int) -> list[dict[str, Any]]:
-            await asyncio.sleep(0.3)
-            return []
+    async def slow(shard: int, prefix: str, after: str, limit: int) -> list[dict[str, Any]] | None:
+        await asyncio.sleep(0.3)
+        return []
 
-        stage.control._list_shard = slow
+    async def play(stage: SupervisorParts) -> None:
         async with await stage.connect() as idle, await stage.connect() as busy:
             await idle.ask("GET", "/v0/health")
             await busy.ask("GET", "/v0/health")
-            busy.send(request("GET", "/v0/topics"))
+            busy.send(request_bytes("GET", "/v0/topics"))
             await asyncio.sleep(0.1)
             await stage.controls.close()
             assert await idle.rest() == b""
             assert json.loads((await busy.answer()).body)["topics"] == []
             assert await busy.rest() == b""
 
-    on_stage(play)
+    on_stage(play, list_shard=slow)

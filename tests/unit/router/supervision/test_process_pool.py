@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import signal
 import socket
 import time
@@ -22,6 +23,7 @@ from shared.contract.errors import NOT_READY, SHUTTING_DOWN, STORAGE_FAILED
 from shared.ipc.board import Board, WorkerState
 from shared.ipc.handoff import send_connection
 from shared.runtime.clock import SystemClock
+from tests.harness.processes import is_alive
 from tests.harness.supervisor_parts import (
     END_SOON,
     FAKE_WORKER,
@@ -29,7 +31,6 @@ from tests.harness.supervisor_parts import (
     TIMES,
     SupervisorParts,
     environment,
-    is_alive,
     until,
 )
 
@@ -165,17 +166,21 @@ def test_connections_sent_to_a_dead_worker_are_refused() -> None:
     on_stage(play, shard_count=1, times=TIMES._replace(backoff_first_seconds=60, backoff_max_seconds=60))
 
 
-def test_a_worker_that_cannot_be_spawned_is_retried() -> None:
+def test_a_worker_that_cannot_be_spawned_is_retried(tmp_path: Path) -> None:
+    command = tmp_path / "worker"
+    command.write_text(f'#!/bin/sh\nexec {shlex.join(FAKE_WORKER)} "$@"\n')
+    command.chmod(0o700)
+
     async def play(stage: SupervisorParts) -> None:
-        stage.pool._command = ("/does/not/exist",)
         await stage.ready()
+        command.rename(tmp_path / "elsewhere")
         os.kill(stage.pid(0), signal.SIGKILL)
         await until(lambda: stage.pool.restart_count(0) == 3)
         assert "cannot start" in stage.board.slot(0).reason
-        stage.pool._command = FAKE_WORKER
+        (tmp_path / "elsewhere").rename(command)
         await stage.ready()
 
-    on_stage(play, shard_count=1)
+    on_stage(play, shard_count=1, command=(str(command),))
 
 
 def test_a_failed_disk_is_reported_as_storage_failed() -> None:

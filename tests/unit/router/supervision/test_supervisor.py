@@ -10,13 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.supervisor_parts import (
-    SupervisorProcess,
-    ask,
-    is_alive,
-    request,
-    wait_until,
-)
+from tests.harness.processes import is_alive, wait_until
+from tests.harness.raw_client import request_bytes
+from tests.harness.supervisor_parts import SupervisorProcess, ask
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +20,7 @@ pytestmark = pytest.mark.slow
 def test_server_serves_and_stops_in_order(tmp_path: Path) -> None:
     with SupervisorProcess(tmp_path) as front:
         front.wait_until_ready()
-        workers = front.worker_pids()
+        workers = front.child_pids()
         assert len(workers) == 2
         assert front.ask("GET", "/v0/topics/a").json["pid"] in workers
         front.signal(signal.SIGTERM)
@@ -47,7 +43,7 @@ def test_a_second_server_at_the_same_port_is_refused(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     with (
         SupervisorProcess(tmp_path) as front,
-        SupervisorProcess(tmp_path / "other", port=front.port()) as other,
+        SupervisorProcess(tmp_path / "other", port=front.port) as other,
     ):
         assert other.wait() == 1
         assert "address in use" in other.log.read_text()
@@ -56,7 +52,7 @@ def test_a_second_server_at_the_same_port_is_refused(tmp_path: Path) -> None:
 
 def test_requests_during_a_stop_are_answered_or_refused(tmp_path: Path) -> None:
     with SupervisorProcess(tmp_path, worker={"drain_seconds": 0.3}) as front:
-        port = front.wait_until_ready().port()
+        port = front.wait_until_ready().port
         outcomes: list[int | str] = []
         stopped = threading.Event()
 
@@ -85,7 +81,7 @@ def test_requests_during_a_stop_are_answered_or_refused(tmp_path: Path) -> None:
 def test_a_second_signal_skips_the_wait(tmp_path: Path) -> None:
     with SupervisorProcess(tmp_path, worker={"ignores_drain": True}) as front:
         front.wait_until_ready()
-        workers = front.worker_pids()
+        workers = front.child_pids()
         front.signal(signal.SIGINT)
         wait_until(lambda: "stopping" in front.log.read_text())
         front.signal(signal.SIGTERM)
@@ -95,10 +91,10 @@ def test_a_second_signal_skips_the_wait(tmp_path: Path) -> None:
 
 def test_workers_of_a_killed_supervisor_drain_and_exit(tmp_path: Path) -> None:
     with SupervisorProcess(tmp_path) as front:
-        port = front.wait_until_ready().port()
-        workers = front.worker_pids()
+        port = front.wait_until_ready().port
+        workers = front.child_pids()
         with socket.create_connection(("127.0.0.1", port)) as connection:
-            connection.sendall(request("GET", "/v0/topics/a"))
+            connection.sendall(request_bytes("GET", "/v0/topics/a"))
             assert connection.recv(4096).startswith(b"HTTP/1.1 200")
             front.signal(signal.SIGKILL)
             front.wait()
@@ -111,29 +107,29 @@ def test_nothing_is_left_after_all_processes_are_killed(tmp_path: Path) -> None:
     before = set(os.listdir("/dev/shm"))
     files = set(tmp_path.iterdir())
     with SupervisorProcess(tmp_path) as front:
-        port = front.wait_until_ready().port()
-        workers = front.worker_pids()
+        port = front.wait_until_ready().port
+        workers = front.child_pids()
         for pid in (front.pid, *workers):
             os.kill(pid, signal.SIGKILL)
         front.wait()
     wait_until(lambda: not any(is_alive(pid) for pid in workers))
     assert set(os.listdir("/dev/shm")) <= before
-    assert {path.name for path in set(tmp_path.iterdir()) - files} == {"port", "front.log"}
+    assert {path.name for path in set(tmp_path.iterdir()) - files} == {"port", "log"}
     with SupervisorProcess(tmp_path, port=port) as again:
         again.wait_until_ready()
-        assert again.port() == port
+        assert again.port == port
 
 
 def test_restarted_workers_leave_no_zombies(tmp_path: Path) -> None:
     with SupervisorProcess(tmp_path) as front:
         front.wait_until_ready()
         for _ in range(3):
-            victims = front.worker_pids()
+            victims = front.child_pids()
             for pid in victims:
                 os.kill(pid, signal.SIGKILL)
-            wait_until(lambda: not set(victims) & set(front.worker_pids()))  # noqa: B023
+            wait_until(lambda: not set(victims) & set(front.child_pids()))  # noqa: B023
             wait_until(lambda: front.ask("GET", "/v0/topics/a").status == 200)
-        assert all(is_alive(pid) for pid in front.worker_pids())
+        assert all(is_alive(pid) for pid in front.child_pids())
 
 
 def test_a_server_whose_shards_all_refuse_logs_why(tmp_path: Path) -> None:
