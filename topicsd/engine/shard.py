@@ -46,16 +46,28 @@ from topicsd.engine.checkpoint.segment_copy import Files
 from topicsd.engine.checkpoint.snapshot_files import drop_leftovers, snapshot_numbers
 from topicsd.engine.checkpoint.snapshot_format import Snapshot, SnapshotDamage
 from topicsd.engine.jobs import Background
+from topicsd.engine.pending import PendingFrame
 from topicsd.engine.read import fetch
 from topicsd.engine.replay import Replay, lose_range
-from topicsd.engine.requests import AppendRequest, DeleteRequest, ReadRequest, Reply, TopicState
+from topicsd.engine.requests import (
+    AppendAnswer,
+    AppendRequest,
+    DeleteAnswer,
+    DeleteRequest,
+    ReadAnswer,
+    ReadRequest,
+    Reply,
+    TopicDeleted,
+    TopicPut,
+    TopicState,
+)
 from topicsd.engine.retention import delete
 from topicsd.engine.retention.eviction_log import log_floors_again
 from topicsd.engine.state import ShardState
 from topicsd.engine.upkeep.upkeep import Upkeep
 from topicsd.engine.wakeups.pressure import PressureGauge
 from topicsd.engine.write import append
-from topicsd.engine.write.resume_head import LossNotes, lost_tail, resume_ephemeral
+from topicsd.engine.write.resume_head import lost_tail, resume_ephemeral
 from topicsd.engine.write.seq_ceiling import lower_all_ceilings, lower_quiet_ceilings, resume_ceiling
 from topicsd.log import control_frame
 from topicsd.log.batch import Bounds
@@ -148,19 +160,19 @@ class Shard:
 
     # -- operations --------------------------------------------------------------------------------------
 
-    def append(self, topic: str, request: AppendRequest, reply: Reply) -> None:
+    def append(self, topic: str, request: AppendRequest, reply: Reply[AppendAnswer]) -> None:
         append.append(self.state, topic, request, reply)
 
-    def read(self, topic: str, request: ReadRequest, reply: Reply) -> None:
+    def read(self, topic: str, request: ReadRequest, reply: Reply[ReadAnswer]) -> None:
         fetch.read_through(self.state, topic, request, reply)
 
-    def delete_records(self, topic: str, request: DeleteRequest, reply: Reply) -> None:
+    def delete_records(self, topic: str, request: DeleteRequest, reply: Reply[DeleteAnswer]) -> None:
         delete.delete_records(self.state, topic, request, reply)
 
-    def put_topic(self, topic: str, patch: TopicConfigPatch, reply: Reply) -> None:
+    def put_topic(self, topic: str, patch: TopicConfigPatch, reply: Reply[TopicPut]) -> None:
         topic_admin.put_topic(self.state, topic, patch, reply)
 
-    def delete_topic(self, topic: str, reply: Reply, *, if_empty: bool = False) -> None:
+    def delete_topic(self, topic: str, reply: Reply[TopicDeleted], *, if_empty: bool = False) -> None:
         topic_admin.delete_topic(self.state, topic, if_empty, reply)
 
     def topic_state(self, topic: str) -> TopicState | Refusal:
@@ -282,7 +294,8 @@ class Shard:
     def _resume_heads(self, recovered: RecoveryResult) -> None:
         """Resume each head after every seq ever given out; log what may be lost."""
         log = self.log
-        notes = LossNotes()
+        refusals: list[Refusal] = []
+        pending = PendingFrame(None, refuse=refusals.append)  # `topic.lost` already has the ranges.
         for topic in self.state.topics.values():
             if topic.is_ephemeral:
                 resume_ephemeral(topic)
@@ -290,7 +303,7 @@ class Shard:
                 lose_range(topic, lost)
                 frame = control_frame.LostRangeFrame(*lost)
                 log.join_control_frame(
-                    control_frame.encode_control(frame, topic_id=topic.topic_id, ts=topic.last_ts), notes
+                    control_frame.encode_control(frame, topic_id=topic.topic_id, ts=topic.last_ts), pending
                 )
                 logger.warning(
                     'topic "%s": seqs %d to %d may be lost: after a machine crash, or in a copied '
@@ -304,8 +317,8 @@ class Shard:
             topic.next_seq = topic.head + 1
             resume_ceiling(self.state, topic)
         log.settle()
-        if notes.refusal is not None:
-            raise RecoveryRefused(f"cannot log the lost ranges: {notes.refusal.message}")
+        if refusals:
+            raise RecoveryRefused(f"cannot log the lost ranges: {refusals[0].message}")
 
 
 def _stores(

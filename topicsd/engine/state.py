@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -15,12 +15,12 @@ from shared.runtime.clock import Clock
 from shared.runtime.disk_thread import Loop, Threads
 from shared.settings.settings import Settings
 from topicsd.engine.jobs import Background
+from topicsd.engine.pending import PendingControl, Refuse
 from topicsd.engine.queue.dead_letter import STAMP_BYTES_MAX
 from topicsd.engine.queue.removal import Removals
 from topicsd.engine.queue.timers import QueueTimers
 from topicsd.engine.read.page_cache import PageCache
 from topicsd.engine.records.sealed_run import SealedRun
-from topicsd.engine.requests import Reply
 from topicsd.engine.shard_data import ShardData
 from topicsd.engine.topic import Topic
 from topicsd.engine.wakeups.wake_queue import WakeQueue
@@ -37,14 +37,6 @@ if TYPE_CHECKING:
 
 # All lease numbers from here on have the same encoded size in a frame.
 _LEASES_FROM = 1 << 61
-
-
-class ControlEntry(CommitEntry, Protocol):
-    """A pending entry that can wait for a sync."""
-
-    def wait(self) -> None:
-        """Wait for a sync; see `PendingEntry.wait`."""
-        ...
 
 
 class SeenHead(NamedTuple):
@@ -151,7 +143,7 @@ class ShardState(ShardData):
         self.log.join_control_frame(frame, entry, is_urgent)
 
     def join_control(
-        self, topic: Topic, control: ControlPayload, entry: ControlEntry, waits_for_sync: bool = False
+        self, topic: Topic, control: ControlPayload, entry: PendingControl, waits_for_sync: bool = False
     ) -> None:
         """Log a request's change to a topic, in the class of the topic.
 
@@ -166,7 +158,13 @@ class ShardState(ShardData):
             frames.append(encode_control(control, topic_id=topic.topic_id, ts=topic.last_ts, durable=durable))
         self.log.join(frames, sum(map(len, frames)), len(frames), entry, waits)
 
-    def defer(self, topic: Topic, retry: Callable[[], object], reply: Reply) -> None:
+    def join_config(self, topic: Topic, control: ControlPayload, entry: PendingControl) -> None:
+        """Log a change of configuration: synced, whatever the class of the topic."""
+        entry.wait()
+        frame = encode_control(control, topic_id=topic.topic_id, ts=topic.last_ts, durable=True)
+        self.log.join([frame], len(frame), 1, entry, wait_for_sync=True)
+
+    def defer(self, topic: Topic, retry: Callable[[], object], refuse: Refuse) -> None:
         """Defer a request until the pending deletion of its topic ends; refuse it if too many wait."""
         assert topic.deferred_requests is not None
         if len(topic.deferred_requests) < self.settings.max_waiting_requests:
@@ -175,7 +173,7 @@ class ShardState(ShardData):
             message = (
                 f'topic "{topic.name}" is being deleted and too many requests wait for it; retry after 1 s'
             )
-            reply(Refusal(THROTTLED, message, retry_after_ms=1000))
+            refuse(Refusal(THROTTLED, message, retry_after_ms=1000))
 
     def watch_ceiling(self, topic: Topic, now: float | None = None) -> None:
         """Check the ceiling of the topic again later; `now` is the time of the present check."""

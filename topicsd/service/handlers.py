@@ -54,10 +54,10 @@ WITHOUT_BODY = frozenset(
 
 _decode_stamped = msgspec.json.Decoder(StampedAppend).decode
 
-OnTopicDeleted = Callable[[str, int, Callable[[list[str]], None]], None]
+OnTopicDeleted = Callable[[str, int, Callable[[list[str]], object]], None]
 
 
-def _report_no_routes(name: str, epoch: int, reply: Callable[[list[str]], None]) -> None:
+def _report_no_routes(name: str, epoch: int, reply: Callable[[list[str]], object]) -> None:
     reply([])
 
 
@@ -189,7 +189,7 @@ class Handlers:
 
         self._join_append(call, request, reply_of(call, respond))
 
-    def _join_append(self, call: Call, request: AppendRequest, reply: Reply) -> None:
+    def _join_append(self, call: Call, request: AppendRequest, reply: Reply[AppendAnswer]) -> None:
         caps, state = self._caps, self.shard.state
         counts_topic = (
             caps.has_shared_topic_cap and call.name not in state.topics and request.create is not False
@@ -199,7 +199,9 @@ class Handlers:
         else:
             append(state, call.name, request, reply)
 
-    def _append_capped(self, call: Call, request: AppendRequest, reply: Reply, counts_topic: bool) -> None:
+    def _append_capped(
+        self, call: Call, request: AppendRequest, reply: Reply[AppendAnswer], counts_topic: bool
+    ) -> None:
         """Append, or refuse because of a cap over all shards."""
         caps, final_reply = self._caps, reply
         if caps.bytes_max:
@@ -256,8 +258,11 @@ class Handlers:
         if isinstance(position, Refusal):
             call.refuse(position)
         elif position is not None:
-            reply = reply_of(call, lambda from_seq: self._answer_state(call, {"from_seq": from_seq}))
-            seek(self.shard.state, call.name, position, reply)
+
+            def respond(from_seq: int) -> None:
+                self._answer_state(call, {"from_seq": from_seq})
+
+            seek(self.shard.state, call.name, position, reply_of(call, respond))
         else:
             self._answer_state(call, {})
 

@@ -152,7 +152,7 @@ class RouteRules:
             )
             call.refuse(Refusal(IN_DOUBT, message, retry_after_ms=RETRY_AFTER_MS))
 
-    def on_topic_deleted(self, name: str, epoch: int, reply: Callable[[list[str]], None]) -> None:
+    def on_topic_deleted(self, name: str, epoch: int, reply: Callable[[list[str]], object]) -> None:
         """Report a deleted topic to the supervisor; pass the names of its known routes to `reply`."""
         if not self._has_supervisor:
             reply([])

@@ -15,7 +15,7 @@ from typing import Final
 
 from shared.contract.errors import CORRUPT_SEGMENT, NOT_A_QUEUE, Refusal
 from shared.contract.topic_config import CLAMPED_FIELDS
-from topicsd.engine.pending import PendingEntry, call_reply
+from topicsd.engine.pending import PendingControl, Refuse, call_reply, ignore_refusal
 from topicsd.engine.queue.fresh_jobs import serve_in_turn
 from topicsd.engine.queue.job import READY, ClaimedJob, JobState
 from topicsd.engine.queue.job_records import JobRecords, read_job_records
@@ -56,7 +56,9 @@ class _PendingClaim:
 
     __slots__ = ("budget", "claimed", "count", "deadline", "lease_ms", "node", "reply")
 
-    def __init__(self, shard: ShardState, topic: Topic, request: ClaimRequest, reply: Reply) -> None:
+    def __init__(
+        self, shard: ShardState, topic: Topic, request: ClaimRequest, reply: Reply[ClaimAnswer]
+    ) -> None:
         self.node = request.node
         self.count = min(request.count, shard.settings.max_claim)
         self.lease_ms = lease_ms_of(topic, request)
@@ -66,7 +68,9 @@ class _PendingClaim:
         self.budget = _ResponseBudget(topic, shard.settings.max_response_bytes)
 
 
-def claim(shard: ShardState, name: str, request: ClaimRequest, reply: Reply) -> Callable[[], None] | None:
+def claim(
+    shard: ShardState, name: str, request: ClaimRequest, reply: Reply[ClaimAnswer]
+) -> Callable[[], None] | None:
     """Lease up to `count` jobs; `reply` gets `ClaimAnswer` or a `Refusal`.
 
     With `claim_jitter_ms`, all claims that arrive within that time are served together. The returned function
@@ -292,14 +296,15 @@ def _log_parked(shard: ShardState, topic: Topic, seqs: list[int]) -> None:
         on_logged()
         return
     states = [queue.job_state(seq) for seq in seqs]
-    pending = PendingLease(topic, [state._replace(state=READY) for state in states], on_logged)
+    undo = partial(_restore_jobs, queue, [state._replace(state=READY) for state in states])
+    pending = PendingControl(topic, on_logged, ignore_refusal, undo)
     pending.wait()
     frames = [lease_frame(topic, states[at : at + FRAME_JOBS]) for at in range(0, len(states), FRAME_JOBS)]
     shard.log.join(frames, sum(map(len, frames)), len(frames), pending, wait_for_sync=True)
 
 
 def log_lease(
-    shard: ShardState, topic: Topic, before: list[JobState], then: Callable[[], object], reply: Reply
+    shard: ShardState, topic: Topic, before: list[JobState], then: Callable[[], object], refuse: Refuse
 ) -> None:
     """Log the new state of jobs, then call `then`; at once if no frame is needed.
 
@@ -310,7 +315,7 @@ def log_lease(
     if not before or not logs_leases(topic):
         then()
         return
-    pending = PendingLease(topic, before, then, reply)
+    pending = PendingControl(topic, then, refuse, undo=partial(_restore_jobs, queue, before))
     waits = topic.is_durable or shard.must_wait(topic)
     if waits:
         pending.wait()
@@ -318,40 +323,13 @@ def log_lease(
     shard.log.join([frame], len(frame), 1, pending, waits)
 
 
+def _restore_jobs(queue: LeaseQueue, before: list[JobState]) -> None:
+    """Restore the jobs that still exist: the frame of their new state was not written."""
+    for state in before:
+        if state.seq in queue.jobs:
+            queue.unmark_ending([state.seq])
+            queue.restore(state)
+
+
 def logs_leases(topic: Topic) -> bool:
     return topic.config.leases_durable and not topic.is_ephemeral
-
-
-class PendingLease(PendingEntry):
-    """The frame of changed jobs on its way to the log."""
-
-    __slots__ = ("_before", "_reply", "_then")
-
-    def __init__(
-        self,
-        topic: Topic,
-        before: list[JobState],
-        then: Callable[[], object],
-        reply: Reply | None = None,
-    ) -> None:
-        super().__init__(topic)
-        self._before = before
-        self._then = then
-        self._reply = reply
-
-    def publish(self) -> None:
-        self.end_wait()
-        self._then()
-
-    def undo(self) -> None:
-        self.end_wait()
-        queue = self.topic.queue
-        assert queue is not None
-        for state in self._before:
-            if state.seq in queue.jobs:
-                queue.unmark_ending([state.seq])
-                queue.restore(state)
-
-    def refuse(self, refusal: Refusal) -> None:
-        if self._reply is not None:
-            call_reply(self._reply, refusal)

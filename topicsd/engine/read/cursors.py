@@ -21,7 +21,7 @@ import msgspec
 from shared.contract.errors import HEAD_MISMATCH, INVALID_REQUEST, NOT_FOUND, THROTTLED, Refusal
 from shared.contract.names import refuse_cursor_name
 from shared.text.message import quoted
-from topicsd.engine.pending import PendingEntry, call_reply
+from topicsd.engine.pending import PendingControl, call_reply
 from topicsd.engine.read.seek import count_live
 from topicsd.engine.records.run import Run
 from topicsd.engine.records.sealed_run import SealedRun
@@ -56,7 +56,12 @@ class CursorDeleted(msgspec.Struct, frozen=True):
 
 
 def put_cursor(
-    shard: ShardState, topic_name: str, name: str, from_seq: int, epoch: int | None, reply: Reply
+    shard: ShardState,
+    topic_name: str,
+    name: str,
+    from_seq: int,
+    epoch: int | None,
+    reply: Reply[CursorPut],
 ) -> None:
     """Set a cursor, forward or back; `reply` gets `CursorPut` or a `Refusal`."""
     topic = shard.topics.get(topic_name)
@@ -77,10 +82,14 @@ def put_cursor(
         reply(refusal)
         return
     cursor = Cursor(name, from_seq, shard.clock.now_ms(), is_gone=False)
-    shard.join_control(topic, cursor, PendingCursor(shard, topic, cursor, reply))
+
+    def publish() -> None:
+        call_reply(reply, CursorPut(cursor, apply_cursor(shard, topic, cursor)))
+
+    shard.join_control(topic, cursor, PendingControl(topic, publish, reply))
 
 
-def delete_cursor(shard: ShardState, topic_name: str, name: str, reply: Reply) -> None:
+def delete_cursor(shard: ShardState, topic_name: str, name: str, reply: Reply[CursorDeleted]) -> None:
     """Delete a cursor, if it exists; `reply` gets `CursorDeleted` or a `Refusal`."""
     topic = shard.topics.get(topic_name)
     if topic is not None and topic.deferred_requests is not None:
@@ -94,7 +103,11 @@ def delete_cursor(shard: ShardState, topic_name: str, name: str, reply: Reply) -
         reply(refusal)
         return
     cursor = Cursor(name, 0, shard.clock.now_ms(), is_gone=True)
-    shard.join_control(topic, cursor, PendingCursor(shard, topic, cursor, reply))
+
+    def publish() -> None:
+        call_reply(reply, CursorDeleted(name, apply_cursor(shard, topic, cursor)))
+
+    shard.join_control(topic, cursor, PendingControl(topic, publish, reply))
 
 
 def find_cursor(shard: ShardState, topic_name: str, name: str) -> Cursor | Refusal:
@@ -150,32 +163,6 @@ def _refuse_count(shard: ShardState, topic: Topic, name: str) -> Refusal | None:
     return Refusal(THROTTLED, message, {"limit": "max_cursors", "max": bound}, retry_after_ms=1000)
 
 
-class PendingCursor(PendingEntry):
-    """A pending change or deletion of a cursor."""
-
-    __slots__ = ("cursor", "reply", "shard")
-
-    def __init__(self, shard: ShardState, topic: Topic, cursor: Cursor, reply: Reply) -> None:
-        super().__init__(topic)
-        self.shard = shard
-        self.cursor = cursor
-        self.reply = reply
-
-    def publish(self) -> None:
-        self.end_wait()
-        cursor = self.cursor
-        changed = apply_cursor(self.shard, self.topic, cursor)
-        call_reply(
-            self.reply, CursorDeleted(cursor.name, changed) if cursor.is_gone else CursorPut(cursor, changed)
-        )
-
-    def undo(self) -> None:
-        self.end_wait()  # Nothing else to undo: the cursor is set on publication only.
-
-    def refuse(self, refusal: Refusal) -> None:
-        call_reply(self.reply, refusal)
-
-
 logger = logging.getLogger("topicsd.engine")
 
 
@@ -207,7 +194,7 @@ def records_after(topic: Topic, seqs: Sequence[int]) -> list[int]:
     return counts
 
 
-def measure_lag(shard: ShardState, topic: Topic, seq: int, reply: Reply) -> None:
+def measure_lag(shard: ShardState, topic: Topic, seq: int, reply: Reply[Lag]) -> None:
     """Measure the lag of a position; `reply` gets a `Lag`, now or after a disk read."""
     log_expired(shard, topic, shard.clock.now_ms())
     first = topic.next_live(seq + 1)

@@ -32,7 +32,7 @@ FETCH_BYTES_MAX = 1 << 20
 FETCH_RECORDS_MAX = 1024
 
 
-def read_through(shard: ShardState, name: str, request: ReadRequest, reply: Reply) -> None:
+def read_through(shard: ShardState, name: str, request: ReadRequest, reply: Reply[ReadAnswer]) -> None:
     """Read, now or after a disk read; `reply` gets `ReadAnswer` or a `Refusal`."""
     try:
         answer = read(shard, name, request)
@@ -62,7 +62,7 @@ def _keep(shard: ShardState, name: str, request: ReadRequest, fetched: Fetched) 
 class WaitingRead:
     """A read that waits for records that are in no page."""
 
-    def __init__(self, shard: ShardState, name: str, request: ReadRequest, reply: Reply) -> None:
+    def __init__(self, shard: ShardState, name: str, request: ReadRequest, reply: Reply[ReadAnswer]) -> None:
         self._shard = shard
         self._name = name
         self._request = request

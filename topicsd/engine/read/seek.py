@@ -27,7 +27,7 @@ from topicsd.segment.entry import COLD, SegmentDamage
 logger = logging.getLogger("topicsd.engine")
 
 
-def seek(shard: ShardState, name: str, request: Seek, reply: Reply) -> None:
+def seek(shard: ShardState, name: str, request: Seek, reply: Reply[int]) -> None:
     """Find the position of a seek; `reply` gets it now or after a disk read, or a `Refusal`."""
     topic = shard.visible_topic(name)
     if topic is None:
@@ -66,7 +66,9 @@ def _count_older(run: SealedRun, ts: int) -> int | SegmentDamage:
         return damage
 
 
-def _on_older_count(topic: Topic, run: SealedRun, reply: Reply, older: int | SegmentDamage | OSError) -> None:
+def _on_older_count(
+    topic: Topic, run: SealedRun, reply: Reply[int], older: int | SegmentDamage | OSError
+) -> None:
     if not isinstance(older, int):
         # Fall back to the start of the segment: too many records are better than none, and reads report the
         # damage.

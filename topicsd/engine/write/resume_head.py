@@ -6,7 +6,6 @@ end of the last run proves that nothing is missing, the head resumes at the ceil
 
 from __future__ import annotations
 
-from shared.contract.errors import Refusal
 from topicsd.engine.records.lost_range import LostRange
 from topicsd.engine.retention.retention import note_evicted
 from topicsd.engine.topic import Topic
@@ -18,23 +17,6 @@ def lost_tail(topic: Topic, heads_exact: bool) -> LostRange | None:
     if heads_exact or not needs_ceiling(topic.config) or topic.ceiling <= topic.head:
         return None
     return LostRange(topic.head + 1, topic.ceiling, "crash")
-
-
-class LossNotes:
-    """The pending LostRange frames of a start, which must be on the disk before the shard opens."""
-
-    def __init__(self) -> None:
-        self.ordinal = 0
-        self.refusal: Refusal | None = None
-
-    def publish(self) -> None:
-        pass  # `topic.lost` already has the ranges.
-
-    def undo(self) -> None:
-        pass
-
-    def refuse(self, refusal: Refusal) -> None:
-        self.refusal = refusal
 
 
 def resume_ephemeral(topic: Topic) -> None:

@@ -33,7 +33,7 @@ from topicsd.engine.queue.dead_letter import take_off_stamp
 from topicsd.engine.queue.job_records import JobRecords, decode_job_record, read_job_records
 from topicsd.engine.read.seek import seek
 from topicsd.engine.requests import DeleteAnswer, RenderedRecord
-from topicsd.engine.retention.delete import PendingDelete
+from topicsd.engine.retention.delete import join_delete
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.topic_admin import topic_not_found
@@ -123,9 +123,7 @@ class _DeadLetterTopic:
         def on_deleted(answer: DeleteAnswer | Refusal) -> None:
             reply(answer if isinstance(answer, Refusal) else None)
 
-        shard.join_control(
-            topic, control, PendingDelete(shard, topic, control, None, on_deleted), waits_for_sync=True
-        )
+        join_delete(shard, topic, control, on_deleted, waits_for_sync=True)
 
 
 class _Redrive:

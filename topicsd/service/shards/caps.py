@@ -21,6 +21,7 @@ import msgspec
 from shared.contract.errors import NOT_READY, THROTTLED, Refusal
 from shared.ipc.link import SUPERVISOR, LinkKind, LinkPool
 from shared.text.message import size_text
+from topicsd.engine.pending import Refuse
 from topicsd.engine.requests import AppendRequest
 from topicsd.engine.state import ShardState
 from topicsd.engine.write.keyed_write import IdempotencyKey, key_of
@@ -38,7 +39,7 @@ FULL: Final = _encode_shard(False)
 
 class PendingCreation(NamedTuple):
     create: Callable[[], None]
-    refuse: Callable[[Refusal], None]
+    refuse: Refuse
 
 
 class Caps:
@@ -67,7 +68,7 @@ class Caps:
 
     # -- topics --------------------------------------------------------------------------------------------
 
-    def create_topic(self, name: str, create: Callable[[], None], refuse: Callable[[Refusal], None]) -> None:
+    def create_topic(self, name: str, create: Callable[[], None], refuse: Refuse) -> None:
         """Call `create`, which creates the topic, once there is room for it; otherwise call `refuse`."""
         pending = self._pending.get(name)
         if pending is not None:
