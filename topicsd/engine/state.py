@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -28,12 +28,14 @@ from topicsd.log.batch import CommitEntry
 from topicsd.log.control_frame import ControlPayload, encode_control
 from topicsd.log.files import LogFiles
 from topicsd.log.group_commit import GroupCommit
+from topicsd.segment.entry import COLD, SegmentDamage
 from topicsd.segment.reader import SegmentReader
 
 if TYPE_CHECKING:
     from topicsd.engine.routes.route import RouteState, SourceLookup
     from topicsd.engine.write.append import PendingAppend
 
+T = TypeVar("T")
 
 # All lease numbers from here on have the same encoded size in a frame.
 _LEASES_FROM = 1 << 61
@@ -164,6 +166,17 @@ class ShardState(ShardData):
         frame = encode_control(control, topic_id=topic.topic_id, ts=topic.last_ts, durable=True)
         self.log.join([frame], len(frame), 1, entry, wait_for_sync=True)
 
+    def read_on_thread(
+        self, run: SealedRun, read: Callable[[], T], on_result: Callable[[T | OSError], None]
+    ) -> None:
+        """Read a sealed run on the thread of its tier, so that a slow cold disk delays no hot read."""
+        thread = self.threads.cold if run.entry.tier == COLD else self.threads.read
+        thread.submit(read, on_result)
+
+    def load_index(self, run: SealedRun, on_loaded: Callable[[SegmentDamage | OSError | None], None]) -> None:
+        """Load the index of a sealed run on a thread; `on_loaded` gets the failure, if any."""
+        self.read_on_thread(run, partial(_load_index, run), on_loaded)
+
     def defer(self, topic: Topic, retry: Callable[[], object], refuse: Refuse) -> None:
         """Defer a request until the pending deletion of its topic ends; refuse it if too many wait."""
         assert topic.deferred_requests is not None
@@ -187,3 +200,11 @@ class ShardState(ShardData):
     def must_wait(self, topic: Topic) -> bool:
         """Return whether an entry that joins now waits for a sync, whatever its class."""
         return topic.waiting_count > 0 or self.log.is_lagging
+
+
+def _load_index(run: SealedRun) -> SegmentDamage | None:
+    try:
+        run.load_index()
+    except SegmentDamage as damage:
+        return damage
+    return None

@@ -82,10 +82,9 @@ class GroupCommit:
         self._is_pressed = False
         self._waiting: list[CommitEntry] = []
         self._in_flight: list[CommitEntry] = []
-        self._urgent = self._syncing = False
+        self._urgent = self._syncing = self._is_batch_waiting = False
         self._reader_syncs = ReaderSyncs(clock, loop, self._start_due_sync)
         self._sync_seconds = 1.0
-        self._is_batch_waiting = False
         self._next_file = NextFile(clock, thread, writer, self._space_changed, self._file_made, self._fail)
         self._commit_scheduled = self._publishing = False
         self._write_ms = self._in_flight_write_ms = self._in_flight_throttle_ms = self._throttled_since = 0.0
@@ -142,7 +141,6 @@ class GroupCommit:
     @property
     def waiting_count(self) -> int:
         """Number of entries that wait for a sync, or for a file."""
-
         batch = self.batch
         batch_entries = len(batch.after_write) + len(batch.after_sync) if self._is_batch_waiting else 0
         return len(self._waiting) + len(self._in_flight) + batch_entries
@@ -195,7 +193,6 @@ class GroupCommit:
         self, frame: bytes, entry: CommitEntry | None = None, is_urgent: bool = False
     ) -> None:
         """Add a control frame; the next sync publishes its entry, and `is_urgent` starts one."""
-
         batch = self.batch
         batch.parts.append(frame)
         batch.next_position += len(frame)
@@ -369,9 +366,8 @@ class GroupCommit:
         self._syncing = True
         started = self._clock.monotonic()
         self._in_flight_write_ms = self._write_ms
-        self._in_flight_throttle_ms = (
-            int((started - self._throttled_since) * 1e6) / 1000 if self._throttled_since else 0.0
-        )
+        throttled_since = self._throttled_since or started
+        self._in_flight_throttle_ms = int((started - throttled_since) * 1e6) / 1000
         self._throttled_since = 0.0
         self._unsynced_since = self._sync_started = started
         run = partial(self._timed, sync.run)

@@ -15,7 +15,7 @@ from shared.contract.seek import Seek
 from shared.runtime.disk_thread import Loop
 from shared.runtime.histogram import Histogram
 from shared.settings.settings import Settings
-from topicsd.engine.read.fetch import WaitingRead
+from topicsd.engine.read.fetch import read_after_fetch
 from topicsd.engine.read.fill_page import Unfetched
 from topicsd.engine.read.read import read
 from topicsd.engine.read.seek import seek
@@ -88,10 +88,8 @@ class Diff:
         )
         answer = read(self._shard, call.name, request)
         if isinstance(answer, Unfetched):
-            waiting = WaitingRead(
-                self._shard, call.name, request, partial(self._read_later, call, body, request)
-            )
-            waiting.wait_for(answer)
+            reply = partial(self._read_later, call, body, request)
+            read_after_fetch(self._shard, call.name, request, answer, reply)
         else:
             self._answer(call, body, request, answer)
 

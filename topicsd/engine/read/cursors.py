@@ -32,7 +32,7 @@ from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.topic_admin import topic_not_found
 from topicsd.log.control_frame import Cursor
-from topicsd.segment.entry import COLD, SegmentDamage
+from topicsd.segment.entry import SegmentDamage
 
 CURSORS: Final = "cursors"
 """The name of the section in a topic of a snapshot."""
@@ -204,7 +204,6 @@ def measure_lag(shard: ShardState, topic: Topic, seq: int, reply: Reply[Lag]) ->
     elif not isinstance(run, SealedRun):
         reply(_lag(shard, topic, run, first))
     else:
-        thread = shard.threads.cold if run.entry.tier == COLD else shard.threads.read
 
         def on_loaded(failure: SegmentDamage | OSError | None) -> None:
             if failure is not None:
@@ -214,15 +213,7 @@ def measure_lag(shard: ShardState, topic: Topic, seq: int, reply: Reply[Lag]) ->
             else:
                 call_reply(reply, _lag(shard, topic, run, first))
 
-        thread.submit(lambda: _load(run), on_loaded)
-
-
-def _load(run: SealedRun) -> SegmentDamage | None:
-    try:
-        run.load_index()
-    except SegmentDamage as damage:
-        return damage
-    return None
+        shard.load_index(run, on_loaded)
 
 
 def _lag(shard: ShardState, topic: Topic, run: Run, first: int) -> Lag:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from array import array
 from bisect import bisect_right
+from functools import partial
 from itertools import accumulate
 
 from shared.contract.errors import Refusal
@@ -21,7 +22,7 @@ from topicsd.engine.read.read import read
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.requests import ReadAnswer, ReadRequest, Reply
 from topicsd.engine.state import ShardState
-from topicsd.segment.entry import COLD, SegmentDamage
+from topicsd.segment.entry import SegmentDamage
 from topicsd.segment.reader import SegmentReader
 
 logger = logging.getLogger("topicsd.engine")
@@ -39,7 +40,7 @@ def read_through(shard: ShardState, name: str, request: ReadRequest, reply: Repl
     except Exception as error:
         answer = refuse_unexpected_error(logger, "a read", error)
     if isinstance(answer, Unfetched):
-        WaitingRead(shard, name, request, reply).wait_for(answer)
+        read_after_fetch(shard, name, request, answer, reply)
     else:
         reply(answer)
 
@@ -59,37 +60,30 @@ def _keep(shard: ShardState, name: str, request: ReadRequest, fetched: Fetched) 
         keep_fetched(shard, topic, VARIANTS[request.with_tags, request.with_meta], fetched)
 
 
-class WaitingRead:
-    """A read that waits for records that are in no page."""
+def read_after_fetch(
+    shard: ShardState,
+    name: str,
+    request: ReadRequest,
+    missing: Unfetched,
+    reply: Reply[ReadAnswer],
+    fetched: tuple[Fetched, ...] = (),
+) -> None:
+    """Fetch the records that a read found in no page, and run it again with them."""
 
-    def __init__(self, shard: ShardState, name: str, request: ReadRequest, reply: Reply[ReadAnswer]) -> None:
-        self._shard = shard
-        self._name = name
-        self._request = request
-        self._reply = reply
-        self._fetched: list[Fetched] = []
-
-    def wait_for(self, missing: Unfetched) -> None:
-        shard, run = self._shard, missing.run
-        thread = shard.threads.cold if run.entry.tier == COLD else shard.threads.read
-        reader = shard.segments
-        thread.submit(lambda: fetch(reader, run, missing.first_seq, missing.bytes_wanted), self._on_fetched)
-
-    def _on_fetched(self, fetched: Fetched | OSError) -> None:
+    def on_fetched(one: Fetched | OSError) -> None:
         try:
-            answer = self._read_again(fetched)
+            assert isinstance(one, Fetched), one
+            _keep(shard, name, request, one)
+            answer = read(shard, name, request, (*fetched, one))
+            if isinstance(answer, Unfetched):
+                read_after_fetch(shard, name, request, answer, reply, (*fetched, one))
+                return
         except Exception as error:
             answer = refuse_unexpected_error(logger, "a read", error)
-        if isinstance(answer, Unfetched):
-            self.wait_for(answer)
-        else:
-            call_reply(self._reply, answer)
+        call_reply(reply, answer)
 
-    def _read_again(self, fetched: Fetched | OSError) -> ReadAnswer | Refusal | Unfetched:
-        assert isinstance(fetched, Fetched), fetched
-        self._fetched.append(fetched)
-        _keep(self._shard, self._name, self._request, fetched)
-        return read(self._shard, self._name, self._request, self._fetched)
+    fetch_missing = partial(fetch, shard.segments, missing.run, missing.first_seq, missing.bytes_wanted)
+    shard.read_on_thread(missing.run, fetch_missing, on_fetched)
 
 
 def fetch(reader: SegmentReader, run: SealedRun, first: int, bytes_wanted: int) -> Fetched:

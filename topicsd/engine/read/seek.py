@@ -22,7 +22,7 @@ from topicsd.engine.retention.eviction_log import log_expired
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import NEVER, Topic
 from topicsd.engine.topic_admin import topic_not_found
-from topicsd.segment.entry import COLD, SegmentDamage
+from topicsd.segment.entry import SegmentDamage
 
 logger = logging.getLogger("topicsd.engine")
 
@@ -42,8 +42,7 @@ def seek(shard: ShardState, name: str, request: Seek, reply: Reply[int]) -> None
     at = min(bisect_left(topic.runs, ts, key=_last_ts), len(topic.runs) - 1)
     run = topic.runs[at]
     if isinstance(run, SealedRun) and run.entry.first_ts < ts:
-        thread = shard.threads.cold if run.entry.tier == COLD else shard.threads.read
-        thread.submit(lambda: _count_older(run, ts), partial(_on_older_count, topic, run, reply))
+        shard.read_on_thread(run, partial(_count_older, run, ts), partial(_on_older_count, topic, run, reply))
     elif isinstance(run, TailRun) and (older := bisect_left(run.stamps, ts)):
         reply(_position(topic, run.first_seq + older - 1))
     else:

@@ -9,8 +9,6 @@ returns only if no response reported its eviction.
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
-from functools import partial
 from typing import Final
 
 from topicsd.engine.pending import PendingFrame
@@ -20,7 +18,7 @@ from topicsd.engine.shard_data import ShardData
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.log.control_frame import EvictWatermark, encode_control
-from topicsd.segment.entry import COLD, SegmentDamage
+from topicsd.segment.entry import SegmentDamage
 
 logger = logging.getLogger("topicsd.engine")
 
@@ -39,14 +37,8 @@ def prefetch_next_index(shard: ShardState, topic: Topic) -> None:
         first.is_next_prefetched = True
         following = topic.runs[1]
         if isinstance(following, SealedRun):
-            thread = shard.threads.cold if following.entry.tier == COLD else shard.threads.read
-            thread.submit(partial(_load, following), lambda outcome: None)
-
-
-def _load(run: SealedRun) -> None:
-    # The code that needs the index meets the damage again, and reports it.
-    with suppress(SegmentDamage):
-        run.load_index()
+            # The code that needs the index meets its damage again, and reports it.
+            shard.load_index(following, lambda failure: None)
 
 
 def evict_over_caps(shard: ShardData, topic: Topic) -> None:
