@@ -32,7 +32,7 @@ from topicsd.segment.entry import COLD, SegmentDamage
 from topicsd.segment.reader import SegmentReader
 
 if TYPE_CHECKING:
-    from topicsd.engine.routes.route import RouteState, SourceLookup
+    from topicsd.engine.routes.route import RouteState
     from topicsd.engine.write.append import PendingAppend
 
 T = TypeVar("T")
@@ -92,10 +92,7 @@ class ShardState(ShardData):
 
         The later of the start of this run and the start of the newest checkpoint.
         """
-        self.on_route_change: Callable[[RouteState], object] = lambda route: None
-        """Callback for a new, changed or deleted route, called when the log has the change."""
-        self.find_source: SourceLookup | None = None
-        """The function that asks for the position of a topic of another shard."""
+        self._route_listeners: list[Callable[[RouteState], object]] = []
 
         self.next_lease = _LEASES_FROM | secrets.randbits(61)
         """The next lease number. It starts at random, so that no number of an earlier run is valid again."""
@@ -129,7 +126,15 @@ class ShardState(ShardData):
         self.raised_ceilings.pop(topic, None)
         self.unlogged_floors.pop(topic, None)
         for route in topic.routes.values():
-            self.on_route_change(route)
+            self.report_route(route)
+
+    def follow_routes(self, listener: Callable[[RouteState], object]) -> None:
+        """Call `listener` for each new, changed or deleted route, when the log has the change."""
+        self._route_listeners.append(listener)
+
+    def report_route(self, route: RouteState) -> None:
+        for listener in self._route_listeners:
+            listener(route)
 
     def set_config(self, topic: Topic, config: TopicConfig) -> None:
         super().set_config(topic, config)

@@ -75,7 +75,7 @@ class Dispatch:
         diff = Diff(state, settings, handlers.loop, handlers.counts, streams.feeds)
         handlers.add("diff", diff.start)
         self._work = WorkOpener(state, settings, handlers.loop, streams.permits, streams.count_stream)
-        self.route_rules = RouteRules(state, settings, links, peers is not None)
+        self.route_rules = RouteRules(state, settings, links, streams.locate_source, peers is not None)
         handlers.on_topic_deleted = self.route_rules.on_topic_deleted
         counts = () if peers is None else (peers.slot.in_flight_by_key, peers.in_flight_elsewhere())
         self._in_flight = InFlight(settings.max_inflight_per_key, *counts)

@@ -34,7 +34,14 @@ from shared.contract.route_rule import (
 from shared.ipc.link import NEVER_SENT, SUPERVISOR, LinkKind, LinkPool, LinkRequest
 from shared.ipc.remote_request import decode_answer, encode_answer
 from shared.settings.settings import Settings
-from topicsd.engine.routes.route import RouteDeleted, RoutePut, RouteState, delete_route, put_route
+from topicsd.engine.routes.route import (
+    RouteDeleted,
+    RoutePut,
+    RouteState,
+    SourceLookup,
+    delete_route,
+    put_route,
+)
 from topicsd.engine.state import ShardState
 from topicsd.service.call import Call
 from topicsd.service.input.bodies import Beginning, Guarantee, refuse_media_type, refuse_nul_in
@@ -121,10 +128,18 @@ RETRY_AFTER_MS: Final = 1000
 
 
 class RouteRules:
-    def __init__(self, state: ShardState, settings: Settings, links: LinkPool, has_supervisor: bool) -> None:
+    def __init__(
+        self,
+        state: ShardState,
+        settings: Settings,
+        links: LinkPool,
+        locate_source: SourceLookup,
+        has_supervisor: bool,
+    ) -> None:
         self._state = state
         self._settings = settings
         self._links = links
+        self._locate_source = locate_source
         self._has_supervisor = has_supervisor
 
     # -- as a request --------------------------------------------------------------------------------------
@@ -190,7 +205,7 @@ class RouteRules:
             if isinstance(answer, Refusal):
                 _refuse(link_request, answer)
             else:
-                put_route(self._state, rule, respond)
+                put_route(self._state, rule, respond, self._locate_source)
 
         existing = self._state.routes.get(rule.name)
         if existing is None:

@@ -106,22 +106,25 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[SnapshotRoute]).decode
 
 
-def put_route(shard: ShardState, rule: RouteRule, reply: Reply[RoutePut]) -> None:
+def put_route(
+    shard: ShardState, rule: RouteRule, reply: Reply[RoutePut], find_source: SourceLookup | None = None
+) -> None:
     """Create a route, or change its options; `reply` gets `RoutePut` or a `Refusal`.
 
-    For a source on another shard, that shard is asked first for the source's position.
+    `find_source` asks another shard for the position of a source; None on a server of one shard.
     """
+    retry = partial(put_route, shard, rule, reply, find_source)
     assert rule.source != rule.dest
     known = shard.routes.get(rule.name)
     if known is not None and not known.is_ending:
         source_position = SourcePosition(known.source_epoch, known.source_head, 1)
-        _put(shard, rule, reply, source_position)
-    elif rule.source in shard.topics or shard.find_source is None:
-        _put(shard, rule, reply, _local_source(shard, rule.source))
+        _put(shard, rule, reply, retry, source_position)
+    elif rule.source in shard.topics or find_source is None:
+        _put(shard, rule, reply, retry, _local_source(shard, rule.source))
     elif shard.visible_topic(rule.dest) is None and rule.dest not in shard.topics:
         reply(topic_not_found(rule.dest))
     else:
-        shard.find_source(rule.source, partial(_put, shard, rule, reply))
+        find_source(rule.source, partial(_put, shard, rule, reply, retry))
 
 
 def _local_source(shard: ShardState, name: str) -> SourcePosition | Refusal:
@@ -136,11 +139,12 @@ def _put(
     shard: ShardState,
     rule: RouteRule,
     reply: Reply[RoutePut],
+    retry: Callable[[], None],
     source_position: SourcePosition | Refusal,
 ) -> None:
     topic = shard.topics.get(rule.dest)
     if topic is not None and topic.deferred_requests is not None:
-        shard.defer(topic, partial(put_route, shard, rule, reply), reply)
+        shard.defer(topic, retry, reply)
         return
     if topic is None or not topic.visible:
         reply(topic_not_found(rule.dest))
@@ -167,7 +171,7 @@ def _put(
         created = apply_route(shard, topic, control)
         route = topic.routes[rule.name]
         call_reply(reply, RoutePut(route.rule, created, route.forwarded_total))
-        shard.on_route_change(route)
+        shard.report_route(route)
 
     shard.join_config(topic, control, PendingControl(topic, publish, reply))
 
@@ -192,7 +196,7 @@ def delete_route(shard: ShardState, name: str, reply: Reply[RouteDeleted]) -> No
         removed = remove_route(shard, topic, name)
         call_reply(reply, RouteDeleted(name, removed is not None))
         if removed is not None:
-            shard.on_route_change(removed)
+            shard.report_route(removed)
 
     def undo() -> None:
         route.is_ending = False

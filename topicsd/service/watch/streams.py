@@ -50,7 +50,7 @@ class Streams:
         self.ids = WatchIds(shard.identity.instance, shard_count)
         creation = SessionCreator(state, self.sessions, number, shard_count, ways)
         self._creation = creation
-        self.route_runners = RouteRunners(state, loop, self.feeds, self._locate_source)
+        self.route_runners = RouteRunners(state, loop, self.feeds)
         self.creator = WatchCreator(
             settings, self.ids, number, self.sessions, creation, links, state.clock, peers
         )
@@ -65,7 +65,7 @@ class Streams:
         self.sessions.on_change = self._publish
         self._publish()
 
-    def _locate_source(self, name: str, reply: Callable[[SourcePosition | Refusal], object]) -> None:
+    def locate_source(self, name: str, reply: Callable[[SourcePosition | Refusal], object]) -> None:
         """Look up head, earliest seq and epoch of a route's source on another shard."""
 
         def on_positions(positions: list[TopicPosition | None] | Refusal) -> None:
