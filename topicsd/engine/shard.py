@@ -135,9 +135,9 @@ class Shard:
                 recovered.heads_exact,
                 recovered.place,
             )
-            self.log = state.log = GroupCommit(clock, loop, threads.sync, writer, bounds, on_failure)
-            self.log.on_tick = self._on_tick
-            state.totals.synced_position = lambda: self.log.synced_position
+            self.log = GroupCommit(clock, loop, threads.sync, writer, bounds, on_failure, self._on_tick)
+            self._background = Background(loop, threads.copy, self.log)
+            state.open(self.log, self._background)
             self.pressure = PressureGauge(clock, loop, state.wake_queue, self.log)
             self._resume_heads(recovered)
             writer.record_boot_id()
@@ -250,14 +250,13 @@ class Shard:
     ) -> None:
         """Start the background jobs: checkpoints, and the upkeep of segments."""
         state = self.state
-        self._background = state.jobs = Background(loop, self._threads.copy, self.log)
-        self.checkpoints = Checkpointer(state, loop, self._background, files, hot, cold, snapshot, has_more)
+        self.checkpoints = Checkpointer(
+            state, loop, self._background, files, hot, cold, snapshot, has_more, self._on_checkpoint_end
+        )
         self._upkeep_jobs = Background(loop, self._threads.keep, self.log)
         self.upkeep = Upkeep(state, loop, self._upkeep_jobs, self.checkpoints, hot, cold)
-        self.checkpoints.on_end = self.upkeep.wake
         if any(topic.has_files for topic in state.topics.values()):
             self.upkeep.wake()
-        state.removals.is_open = True
 
     def _load(
         self,
@@ -283,6 +282,9 @@ class Shard:
         load_snapshot(self.state, snapshot, hot, dead)
         log_unreachable_segments(self.state, cold)
         return snapshot
+
+    def _on_checkpoint_end(self) -> None:
+        self.upkeep.wake()  # There may be segments now.
 
     def _on_tick(self) -> bool:
         clock = self.state.clock

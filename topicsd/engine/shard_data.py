@@ -31,12 +31,19 @@ if TYPE_CHECKING:
 class ShardData:
     """The topics, keys, sessions and routes of one shard."""
 
-    def __init__(self, clock: Clock, settings: Settings, files: LogFiles, segments: SegmentReader) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        settings: Settings,
+        files: LogFiles,
+        segments: SegmentReader,
+        totals: Totals | None = None,
+    ) -> None:
         self.clock = clock
         self.settings = settings
         self.files = files
         self.segments = segments
-        self.totals = Totals()
+        self.totals = totals or Totals()
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[int, Topic] = {}
         self._names: list[str] = []

@@ -22,7 +22,7 @@ from topicsd.engine.queue.timers import QueueTimers
 from topicsd.engine.read.page_cache import PageCache
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.shard_data import ShardData
-from topicsd.engine.topic import Topic
+from topicsd.engine.topic import NEVER, Topic, Totals, remove_at_once
 from topicsd.engine.wakeups.wake_queue import WakeQueue
 from topicsd.log.batch import CommitEntry
 from topicsd.log.control_frame import ControlPayload, encode_control
@@ -51,7 +51,7 @@ class SeenHead(NamedTuple):
 class ShardState(ShardData):
     """The state of a running shard.
 
-    All attributes exist once it is constructed, except `log` and `jobs`: `Shard` sets them after recovery.
+    It is constructed for recovery; `open` adds the log and the runner of jobs when that is over.
     """
 
     log: GroupCommit
@@ -68,7 +68,10 @@ class ShardState(ShardData):
         threads: Threads,
         number: int,
     ) -> None:
-        super().__init__(clock, settings, files, segments)
+        self._is_open = False
+        super().__init__(
+            clock, settings, files, segments, Totals(self._synced_position, self._schedule_removal)
+        )
         self.number = number
         self.loop = loop
         self.threads = threads
@@ -115,10 +118,20 @@ class ShardState(ShardData):
             self.wake_queue.wake(topic)
         self.queue_timers.refresh(topic)
 
-    def add_topic(self, topic: Topic) -> None:
-        super().add_topic(topic)
-        if topic.queue is not None:
-            topic.queue.schedule_removal = partial(self.removals.wake, topic)
+    def open(self, log: GroupCommit, jobs: Background) -> None:
+        """End the recovery: from now on the shard logs its changes."""
+        self.log = log
+        self.jobs = jobs
+        self._is_open = True
+
+    def _synced_position(self) -> int:
+        return self.log.synced_position if self._is_open else NEVER
+
+    def _schedule_removal(self, topic: Topic) -> None:
+        if self._is_open:
+            self.removals.wake(topic)
+        else:
+            remove_at_once(topic)
 
     def remove_topic(self, topic: Topic) -> None:
         super().remove_topic(topic)
