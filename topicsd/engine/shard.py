@@ -67,8 +67,13 @@ from topicsd.engine.state import ShardState
 from topicsd.engine.upkeep.upkeep import Upkeep
 from topicsd.engine.wakeups.pressure import PressureGauge
 from topicsd.engine.write import append
-from topicsd.engine.write.resume_head import lost_tail, resume_ephemeral
-from topicsd.engine.write.seq_ceiling import lower_all_ceilings, lower_quiet_ceilings, resume_ceiling
+from topicsd.engine.write.seq_ceiling import (
+    lost_tail,
+    lower_all_ceilings,
+    lower_quiet_ceilings,
+    resume_ceiling,
+    resume_ephemeral,
+)
 from topicsd.log import control_frame
 from topicsd.log.batch import Bounds
 from topicsd.log.file_header import UnknownVersion

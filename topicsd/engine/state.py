@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
@@ -32,6 +32,8 @@ from topicsd.segment.entry import COLD, SegmentDamage
 from topicsd.segment.reader import SegmentReader
 
 if TYPE_CHECKING:
+    from topicsd.engine.queue.claim import Cohort
+    from topicsd.engine.read.fill_page import Fetched
     from topicsd.engine.routes.route import RouteState
     from topicsd.engine.write.append import PendingAppend
 
@@ -102,9 +104,9 @@ class ShardState(ShardData):
         self.on_parked: Callable[[Topic], object] = lambda topic: None
         """Callback for jobs that are to be moved to the dead-letter topic, called when the log has it."""
 
-        self.job_reads: dict[SealedRun, list[Callable[[Any], None]]] = {}
+        self.job_reads: dict[SealedRun, list[Callable[[Fetched], None]]] = {}
         """Callbacks that wait for the records of jobs, by the run that is being read."""
-        self.cohorts: dict[Topic, Any] = {}
+        self.cohorts: dict[Topic, Cohort] = {}
         """Claims that are served together, by queue."""
         self.is_draining = False
         """True when the shard is about to stop: claims do not wait for others."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from shared.contract.topic_config import DURABILITIES, TopicConfig
 from topicsd.engine.queue.lease_queue import LeaseQueue
@@ -201,7 +201,7 @@ class Topic:
         self.raised_at_ms = 0
         self.raised_head = 0
         self.queue = LeaseQueue(self, config.order_by == "tag") if config.type == "queue" else None
-        self.deferred_requests: list[Callable[[], Any]] | None = None
+        self.deferred_requests: list[Callable[[], object]] | None = None
         """A list while the deletion of the topic is pending: the requests for the next topic of its name."""
 
     def set_config(self, config: TopicConfig) -> None:

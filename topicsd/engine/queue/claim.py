@@ -51,7 +51,7 @@ def lease_ms_of(topic: Topic, request: ClaimRequest) -> int:
     return topic.config.lease_ms if lease_ms is None else min(max(lease_ms, low), high)
 
 
-class _PendingClaim:
+class PendingClaim:
     """One claim and the jobs it got."""
 
     __slots__ = ("budget", "claimed", "count", "deadline", "lease_ms", "node", "reply")
@@ -85,20 +85,20 @@ def claim(
         reply(result)
         return None
     topic, _ = result
-    pending = _PendingClaim(shard, topic, request, reply)
+    pending = PendingClaim(shard, topic, request, reply)
     jitter_ms = topic.config.claim_jitter_ms
     if not jitter_ms or shard.is_draining:
         _serve_after_removal(shard, topic, [pending])
         return None
     cohort = shard.cohorts.get(topic)
     if cohort is None:
-        cohort = shard.cohorts[topic] = _Cohort(shard, topic)
+        cohort = shard.cohorts[topic] = Cohort(shard, topic)
         shard.loop.call_later(jitter_ms / 1000, cohort.wake)
     cohort.claims.append(pending)
     return partial(cohort.leave, pending)
 
 
-class _Cohort:
+class Cohort:
     """Claims that are served together, in the priority of their topic like reads."""
 
     __slots__ = ("_shard", "_topic", "claims", "waiters")
@@ -106,7 +106,7 @@ class _Cohort:
     def __init__(self, shard: ShardState, topic: Topic) -> None:
         self._shard = shard
         self._topic = topic
-        self.claims: list[_PendingClaim] = []
+        self.claims: list[PendingClaim] = []
         self.waiters: Waiters | None = None
 
     def base_priority(self, now_ms: int) -> float:
@@ -116,7 +116,7 @@ class _Cohort:
         self._shard.wake_queue.add(self, self.serve)
         self._shard.wake_queue.wake(self)
 
-    def leave(self, pending: _PendingClaim) -> None:
+    def leave(self, pending: PendingClaim) -> None:
         """Answer a claim without jobs, since its client may have disconnected."""
         if self._shard.cohorts.get(self._topic) is self and pending in self.claims:
             self.claims.remove(pending)
@@ -138,12 +138,12 @@ def drain_claims(shard: ShardState) -> None:
         cohort.serve()
 
 
-def _serve_after_removal(shard: ShardState, topic: Topic, cohort: list[_PendingClaim]) -> None:
+def _serve_after_removal(shard: ShardState, topic: Topic, cohort: list[PendingClaim]) -> None:
     """Serve the claims once the jobs of removed records have been removed."""
     shard.removals.after(topic, partial(_serve_if_visible, shard, topic, cohort))
 
 
-def _serve_if_visible(shard: ShardState, topic: Topic, cohort: list[_PendingClaim]) -> None:
+def _serve_if_visible(shard: ShardState, topic: Topic, cohort: list[PendingClaim]) -> None:
     if (
         topic.queue is not None
         and shard.visible_topic(topic.name) is topic
@@ -155,7 +155,7 @@ def _serve_if_visible(shard: ShardState, topic: Topic, cohort: list[_PendingClai
         call_reply(pending.reply, topic_not_found(topic.name))
 
 
-def _serve(shard: ShardState, topic: Topic, queue: LeaseQueue, cohort: list[_PendingClaim]) -> None:
+def _serve(shard: ShardState, topic: Topic, queue: LeaseQueue, cohort: list[PendingClaim]) -> None:
     refusal = shard.log.admit_control() if logs_leases(topic) else None
     if refusal is not None:
         for pending in cohort:
@@ -169,7 +169,7 @@ def _serve(shard: ShardState, topic: Topic, queue: LeaseQueue, cohort: list[_Pen
     parked_before = len(queue.parked)
     parked_max = parked_before + PARKED_AT_ONCE
 
-    def take(pending: _PendingClaim, count: int) -> bool:
+    def take(pending: PendingClaim, count: int) -> bool:
         """Lease up to `count` more jobs to a claim; return whether it got some and may get more."""
         claimed = queue.claim(
             pending.node,
@@ -248,7 +248,7 @@ class _ResponseBudget:
         self._mean_bytes = run.mean_bytes if isinstance(run, SealedRun) else 0
 
 
-def _read_records(shard: ShardState, topic: Topic, pending: _PendingClaim) -> None:
+def _read_records(shard: ShardState, topic: Topic, pending: PendingClaim) -> None:
     if pending.claimed:
         read_job_records(
             shard, topic, [one.seq for one in pending.claimed], partial(_on_records, topic, pending)
@@ -257,7 +257,7 @@ def _read_records(shard: ShardState, topic: Topic, pending: _PendingClaim) -> No
         _send_answer(topic, {}, pending)
 
 
-def _on_records(topic: Topic, pending: _PendingClaim, texts: JobRecords) -> None:
+def _on_records(topic: Topic, pending: PendingClaim, texts: JobRecords) -> None:
     by_seq = texts.by_seq
     if texts.damaged and not by_seq:
         seq, what = next(iter(texts.damaged.items()))
@@ -274,7 +274,7 @@ def _on_records(topic: Topic, pending: _PendingClaim, texts: JobRecords) -> None
     _send_answer(topic, jobs, pending)
 
 
-def _send_answer(topic: Topic, jobs: dict[int, bytes], pending: _PendingClaim) -> None:
+def _send_answer(topic: Topic, jobs: dict[int, bytes], pending: PendingClaim) -> None:
     assert topic.queue is not None
     call_reply(pending.reply, ClaimAnswer(topic.name, jobs, pending.claimed, topic.queue.counts().ready))
 

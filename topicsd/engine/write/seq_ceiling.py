@@ -1,10 +1,10 @@
 """Ceilings: why no seq is used twice, even when a crash of the machine loses the tail of a log.
 
 A topic of a class below fsync acknowledges records before they are on the disk. Such a topic therefore gives
-out no seq above its *ceiling*, which a HeadWatermark frame on the disk has raised ahead of need. After an
-unclean stop the head resumes at the ceiling, and the seqs in between are a lost range that is reported to
-readers. When a topic is quiet and synced, its ceiling is lowered to its head, so that an idle topic never
-reports a loss that did not happen.
+out no seq above its *ceiling*, which a HeadWatermark frame on the disk has raised ahead of need. Unless the
+end of the last run proves that nothing is missing, the head resumes at the ceiling after a restart, and the
+seqs in between are a lost range that is reported to readers. When a topic is quiet and synced, its ceiling is
+lowered to its head, so that an idle topic never reports a loss that did not happen.
 
 A raise is published by the sync that covers its frame; until then the old ceiling applies. A lower ceiling
 needs no sync: the topic applies it at once, and a higher ceiling on the disk is merely more cautious. All
@@ -18,6 +18,8 @@ from typing import NamedTuple
 
 from shared.contract.topic_config import TopicConfig
 from topicsd.engine.pending import PendingFrame
+from topicsd.engine.records.lost_range import LostRange
+from topicsd.engine.retention.retention import note_evicted
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import NEVER, Topic
 from topicsd.log.control_frame import HeadWatermark, encode_control
@@ -93,6 +95,22 @@ def resume_ceiling(shard: ShardState, topic: Topic) -> None:
     if needs_ceiling(topic.config):
         value = max(topic.ceiling, topic.head)
         begin_ceiling(shard, topic, Ceiling(value, max(topic.head + 1, (topic.head + value) // 2)))
+
+
+def lost_tail(topic: Topic, heads_exact: bool) -> LostRange | None:
+    """Return the seqs after the head that may have been given out and lost, or None."""
+    if heads_exact or not needs_ceiling(topic.config) or topic.ceiling <= topic.head:
+        return None
+    return LostRange(topic.head + 1, topic.ceiling, "crash")
+
+
+def resume_ephemeral(topic: Topic) -> None:
+    """Resume the head of an ephemeral topic, whose records are lost, at its ceiling."""
+    if topic.ceiling > topic.head:
+        topic.head = topic.ceiling
+        topic.earliest_seq = topic.head + 1
+        topic.run.first_seq = topic.head + 1
+        note_evicted(topic, topic.head, "crash")
 
 
 def raise_ceiling(shard: ShardState, topic: Topic, now_ms: int) -> None:
