@@ -11,12 +11,13 @@ from tests.harness.ledger_entries import TopicContents
 from topicsd.engine.read.fetch import read_now
 from topicsd.engine.requests import ReadAnswer, ReadRequest, TopicState
 from topicsd.engine.shard import Shard
+from topicsd.engine.topic_admin import topic_state
 
 PAGE_RECORDS = 7
 
 
 def contents_of(shard: Shard, name: str, page_records: int = PAGE_RECORDS) -> TopicContents:
-    state = shard.topic_state(name)
+    state = topic_state(shard.state, name)
     assert isinstance(state, TopicState), state
     contents = TopicContents(state.head_seq, state.evict_floor, state.earliest_seq)
     cursor = 0

@@ -1,12 +1,12 @@
-"""One open shard: its operations, its start and its end. Programs that embed the log begin here.
+"""One open shard: its start, its background jobs and its end. Programs that embed the log begin here.
 
 One event loop drives the shard, and every call must be made on it; disk threads wait for the disk. A write is
 answered through its `reply` when its durability class is satisfied; a read is answered at once, or when a
 thread has read a sealed segment.
 
-The path of a write: `write/append.py` checks and frames it, `log/batch.py` collects everything that joins in
-one turn of the loop, `log/group_commit.py` writes it and waits for the disk, and `PendingAppend.publish`
-makes it visible.
+The operations are functions on its `state`, in the folder of their subject. The path of a write:
+`write/append.py` checks and frames it, `log/batch.py` collects everything that joins in one turn of the loop,
+`log/group_commit.py` writes it and waits for the disk, and `PendingAppend.publish` makes it visible.
 
 `open_shard` opens a shard of a data directory on the real disk, and creates a directory that does not exist.
 Placement of topics on shards is up to the caller (`shared/ipc/placement.py`).
@@ -20,7 +20,6 @@ import os
 from collections.abc import Callable
 
 from shared.contract.errors import Refusal
-from shared.contract.topic_config import TopicConfigPatch
 from shared.runtime.clock import Clock, SystemClock
 from shared.runtime.disk_thread import Loop, Threads, start_threads
 from shared.settings.settings import Settings
@@ -39,7 +38,6 @@ from topicsd.disk.layout import (
     restore_empty_dirs,
     shard_paths,
 )
-from topicsd.engine import topic_admin
 from topicsd.engine.checkpoint.load import choose_loadable_snapshot, load_snapshot, log_unreachable_segments
 from topicsd.engine.checkpoint.scheduler import Checkpointer
 from topicsd.engine.checkpoint.segment_copy import Files
@@ -47,26 +45,11 @@ from topicsd.engine.checkpoint.snapshot_files import drop_leftovers, snapshot_nu
 from topicsd.engine.checkpoint.snapshot_format import Snapshot, SnapshotDamage
 from topicsd.engine.jobs import Background
 from topicsd.engine.pending import PendingFrame
-from topicsd.engine.read import fetch
 from topicsd.engine.replay import Replay, lose_range
-from topicsd.engine.requests import (
-    AppendAnswer,
-    AppendRequest,
-    DeleteAnswer,
-    DeleteRequest,
-    ReadAnswer,
-    ReadRequest,
-    Reply,
-    TopicDeleted,
-    TopicPut,
-    TopicState,
-)
-from topicsd.engine.retention import delete
 from topicsd.engine.retention.eviction_log import log_floors_again
 from topicsd.engine.state import ShardState
 from topicsd.engine.upkeep.upkeep import Upkeep
 from topicsd.engine.wakeups.pressure import PressureGauge
-from topicsd.engine.write import append
 from topicsd.engine.write.seq_ceiling import (
     lost_tail,
     lower_all_ceilings,
@@ -164,24 +147,6 @@ class Shard:
             raise
 
     # -- operations --------------------------------------------------------------------------------------
-
-    def append(self, topic: str, request: AppendRequest, reply: Reply[AppendAnswer]) -> None:
-        append.append(self.state, topic, request, reply)
-
-    def read(self, topic: str, request: ReadRequest, reply: Reply[ReadAnswer]) -> None:
-        fetch.read_through(self.state, topic, request, reply)
-
-    def delete_records(self, topic: str, request: DeleteRequest, reply: Reply[DeleteAnswer]) -> None:
-        delete.delete_records(self.state, topic, request, reply)
-
-    def put_topic(self, topic: str, patch: TopicConfigPatch, reply: Reply[TopicPut]) -> None:
-        topic_admin.put_topic(self.state, topic, patch, reply)
-
-    def delete_topic(self, topic: str, reply: Reply[TopicDeleted], *, if_empty: bool = False) -> None:
-        topic_admin.delete_topic(self.state, topic, if_empty, reply)
-
-    def topic_state(self, topic: str) -> TopicState | Refusal:
-        return topic_admin.topic_state(self.state, topic)
 
     def topic_names(self) -> list[str]:
         return [name for name in self.state.sorted_names() if self.state.topics[name].visible]
