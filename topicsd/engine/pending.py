@@ -76,13 +76,16 @@ class PendingControl(PendingEntry):
         refuse: Refuse,
         undo: Callable[[], object] = noop,
     ) -> None:
-        super().__init__(topic)
+        # Inlined from `PendingEntry.__init__`, as `end_wait` below: every ack is one.
+        self.topic = topic
+        self._is_waiting = False
         self._publish = publish
         self._refuse = refuse
         self._undo = undo
 
     def publish(self) -> None:
-        self.end_wait()
+        if self._is_waiting:
+            self.topic.waiting_count -= 1
         self._publish()
 
     def undo(self) -> None:
