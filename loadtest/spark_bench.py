@@ -31,6 +31,8 @@ from shared.settings.settings import Settings
 from spark.optimizer.narrow_reads import narrow_reads
 from spark.session import local_session
 from topicsd.engine.requests import AppendRequest, NewRecord
+from topicsd.engine.topic_admin import put_topic
+from topicsd.engine.write.append import append
 
 TOPICS = 100
 BATCH = 500
@@ -60,14 +62,14 @@ async def make_store(directory: str, records: int) -> None:
     loop = asyncio.get_running_loop()
     names = await create_topics(shard, TOPICS, TopicConfigPatch())
     created = loop.create_future()
-    shard.put_topic(NOTHING, TopicConfigPatch(), created.set_result)
+    put_topic(shard.state, NOTHING, TopicConfigPatch(), created.set_result)
     shard.log.commit()
     await created
     request = AppendRequest([NewRecord(msgspec.Raw(DATA), None) for _ in range(BATCH)])
     for number in range(-(-records // BATCH)):
         clock.advance()
         answered = loop.create_future()
-        shard.append(names[number % TOPICS], request, answered.set_result)
+        append(shard.state, names[number % TOPICS], request, answered.set_result)
         shard.log.commit()
         answer = await answered
         assert not isinstance(answer, Refusal), answer.message

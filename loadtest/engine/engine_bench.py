@@ -13,6 +13,7 @@ import statistics
 import sys
 import tempfile
 import time
+from functools import partial
 
 import uvloop
 
@@ -32,6 +33,8 @@ from loadtest.engine.one_shard import (
 from shared.contract.errors import Refusal
 from shared.contract.topic_config import TopicConfigPatch
 from shared.settings.settings import Settings
+from topicsd.engine.topic_admin import topic_state
+from topicsd.engine.write.append import append
 from topicsd.worker.worker import SWITCH_SECONDS
 
 
@@ -45,8 +48,8 @@ async def measure_writes(
     bare.close()
     shard = open_shard(fresh(directory, "log"))
     names = await create_topics(shard, 1, TopicConfigPatch(durable=is_durable))
-    await closed_loop(shard.append, names, request, writers, min(0.1, seconds))
-    rate = await closed_loop(shard.append, names, request, writers, seconds)
+    await closed_loop(partial(append, shard.state), names, request, writers, min(0.1, seconds))
+    rate = await closed_loop(partial(append, shard.state), names, request, writers, seconds)
     shard.close()
     return rate * records, bare_rate * records
 
@@ -56,10 +59,10 @@ async def measure_many_topics(directory: str, topics: int, seconds: float) -> fl
     shard = open_shard(fresh(directory, "log"), Settings(max_topics=0))
     names = await create_topics(shard, topics, TopicConfigPatch())
     # Write to each topic once before the measurement, which must not include first records.
-    await closed_loop(shard.append, names, request_of(1), 32, max(0.2, topics / 100_000))
+    await closed_loop(partial(append, shard.state), names, request_of(1), 32, max(0.2, topics / 100_000))
     gc.collect()
     gc.freeze()
-    rate = await closed_loop(shard.append, names, request_of(1), 32, seconds)
+    rate = await closed_loop(partial(append, shard.state), names, request_of(1), 32, seconds)
     gc.unfreeze()
     shard.close()
     return rate
@@ -89,7 +92,7 @@ async def measure_replay(directory: str, records: int, batch: int) -> tuple[floa
     started = time.perf_counter()
     shard = open_shard(path)
     elapsed = time.perf_counter() - started
-    state = shard.topic_state("topic-0")
+    state = topic_state(shard.state, "topic-0")
     assert not isinstance(state, Refusal)
     assert state.head_seq >= records
     shard.close()

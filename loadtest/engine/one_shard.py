@@ -20,6 +20,8 @@ from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import create_data_dir, shard_paths
 from topicsd.engine.requests import AppendRequest, NewRecord
 from topicsd.engine.shard import Shard
+from topicsd.engine.topic_admin import put_topic
+from topicsd.engine.write.append import append
 from topicsd.log.writer import Identity
 
 INSTANCE = b"benchmark-------"
@@ -94,7 +96,7 @@ async def create_topics(shard: Shard, count: int, patch: TopicConfigPatch) -> li
     names = [f"topic-{number}" for number in range(count)]
     created = [loop.create_future() for _ in names]
     for name, future in zip(names, created, strict=True):
-        shard.put_topic(name, patch, future.set_result)
+        put_topic(shard.state, name, patch, future.set_result)
     answers = await asyncio.gather(*created)
     assert not any(isinstance(answer, Refusal) for answer in answers), answers[0]
     return names
@@ -111,7 +113,7 @@ async def fill(shard: Shard, name: str, records: int, batch: int, tag: str | Non
                 [NewRecord(msgspec.Raw(DATA), tag % seq) for seq in range(first, first + batch)]
             )
         answered = loop.create_future()
-        shard.append(name, request, answered.set_result)
+        append(shard.state, name, request, answered.set_result)
         shard.log.commit()
         answer = await answered
         assert not isinstance(answer, Refusal), answer.message

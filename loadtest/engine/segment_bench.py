@@ -10,6 +10,7 @@ import asyncio
 import gc
 import time
 import tracemalloc
+from functools import partial
 from random import Random
 
 from loadtest.engine.one_shard import (
@@ -29,7 +30,9 @@ from shared.settings.settings import Settings
 from topicsd.engine.read.page_cache import PageCache
 from topicsd.engine.read.read import read
 from topicsd.engine.requests import DeleteAnswer, DeleteRequest, ReadAnswer, ReadRequest
+from topicsd.engine.retention.delete import delete_records
 from topicsd.engine.shard import Shard
+from topicsd.engine.write.append import append
 
 RECORDS = 1_000_000
 TICK_SECONDS = 0.001
@@ -132,9 +135,12 @@ async def delete(shard: Shard, count: int, seed: int) -> float:
     rng = Random(seed)
     started = time.perf_counter()
     for _ in range(count):
-        done: asyncio.Future[DeleteAnswer] = loop.create_future()
-        shard.delete_records(NAME, DeleteRequest(tag=f"order-{rng.randrange(RECORDS)}"), done.set_result)
-        assert (await done).deleted <= 1
+        done: asyncio.Future[DeleteAnswer | Refusal] = loop.create_future()
+        request = DeleteRequest(tag=f"order-{rng.randrange(RECORDS)}")
+        delete_records(shard.state, NAME, request, done.set_result)
+        answer = await done
+        assert not isinstance(answer, Refusal)
+        assert answer.deleted <= 1
     return (time.perf_counter() - started) * 1000
 
 
@@ -149,7 +155,7 @@ async def run_delay(directory: str, rounds: int, seconds: float) -> list[ReportL
         shard = open_shard(fresh(directory, "log"), SETTINGS)
         names = await create_topics(shard, 100, TopicConfigPatch())
         while shard.log.counters.bytes_written < 64 << 20:
-            await closed_loop(shard.append, names, request_of(10), 32, 0.1)
+            await closed_loop(partial(append, shard.state), names, request_of(10), 32, 0.1)
         delays: list[float] = []
         writing = asyncio.ensure_future(write_steadily(shard, names, delays))
         if has_checkpoint:
@@ -178,7 +184,7 @@ async def write_steadily(shard: Shard, names: list[str], delays: list[float]) ->
         delays.append(max(0.0, time.perf_counter() - due))
         for _ in range(WRITES_A_TICK):
             at += 1
-            shard.append(names[at % len(names)], request, _check_accepted)
+            append(shard.state, names[at % len(names)], request, _check_accepted)
 
 
 def _check_accepted(answer: object) -> None:

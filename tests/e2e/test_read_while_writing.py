@@ -33,6 +33,8 @@ from random import Random
 from shared.settings.settings import Settings
 from topicsd.engine.shard import open_shard
 from topicsd.engine.requests import AppendRequest, DeleteRequest, NewRecord
+from topicsd.engine.retention.delete import delete_records
+from topicsd.engine.write.append import append
 
 async def main():
     loop = asyncio.get_running_loop()
@@ -48,14 +50,14 @@ async def main():
         data = msgspec.Raw(msgspec.json.encode("x" * size))
         records = [NewRecord(data, "odd" if number % 7 == 3 else None) for number in range(count)]
         done = loop.create_future()
-        shard.append(topic, AppendRequest(records), done.set_result)
+        append(shard.state, topic, AppendRequest(records), done.set_result)
         answer = await done
         print(answer.topic, answer.last_seq, flush=True)
         if rng.random() < 0.1:
             below = rng.randrange(answer.last_seq) if rng.random() < 0.5 else None
             delete = DeleteRequest(before_seq=below, tag=None if below else "odd")
             done = loop.create_future()
-            shard.delete_records(topic, delete, done.set_result)
+            delete_records(shard.state, topic, delete, done.set_result)
             await done
         await asyncio.sleep(0.01)
 

@@ -14,8 +14,11 @@ from shared.settings.settings import Settings
 from tests.harness.one_shard import IDENTITY, INSTANCE, record
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import create_data_dir, shard_paths
+from topicsd.engine.read.fetch import read_through
 from topicsd.engine.requests import AppendAnswer, AppendRequest, ReadAnswer, ReadRequest
 from topicsd.engine.shard import Shard
+from topicsd.engine.topic_admin import put_topic
+from topicsd.engine.write.append import append
 
 SECONDS_MAX = 30
 
@@ -65,13 +68,13 @@ def opened(folder: Path, fs: RealFs) -> Shard:
 
 def appended(shard: Shard, topic: str, size: int = 10) -> asyncio.Future[Any]:
     answer = asyncio.get_running_loop().create_future()
-    shard.append(topic, AppendRequest([record("x" * size)]), answer.set_result)
+    append(shard.state, topic, AppendRequest([record("x" * size)]), answer.set_result)
     return answer
 
 
 def read(shard: Shard, topic: str) -> asyncio.Future[Any]:
     answer = asyncio.get_running_loop().create_future()
-    shard.read(topic, ReadRequest(from_seq=0), answer.set_result)
+    read_through(shard.state, topic, ReadRequest(from_seq=0), answer.set_result)
     return answer
 
 
@@ -115,7 +118,7 @@ def test_a_rotation_without_a_file_made_ahead_holds_no_reader(tmp_path: Path) ->
         fs.may_return.set()
         shard = opened(tmp_path, fs)
         put = asyncio.get_running_loop().create_future()
-        shard.put_topic("old", TopicConfigPatch(durability="memory"), put.set_result)
+        put_topic(shard.state, "old", TopicConfigPatch(durability="memory"), put.set_result)
         await put
         await appended(shard, "old")
         shard.log.settle()

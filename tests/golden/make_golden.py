@@ -34,6 +34,7 @@ from topicsd.engine.requests import ReadAnswer, ReadRequest, TopicState
 from topicsd.engine.routes.route import delete_route
 from topicsd.engine.session_log import log_session, log_session_end
 from topicsd.engine.shard import Shard
+from topicsd.engine.topic_admin import topic_state
 from topicsd.log.control_frame import SessionFrame
 from topicsd.log.file_header import VERSION
 
@@ -224,7 +225,7 @@ def describe(shard: Shard) -> dict[str, Any]:
     """What clients see: states, and the answers that lead a reader from the start to the head."""
     topics: dict[str, Any] = {}
     for name in shard.topic_names():
-        state = shard.topic_state(name)
+        state = topic_state(shard.state, name)
         assert isinstance(state, TopicState)
         answers, cursor = [], 0
         while not answers or not answers[-1]["caught_up"]:

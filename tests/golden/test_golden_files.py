@@ -19,6 +19,8 @@ from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import read_layout, shard_paths
 from topicsd.engine.requests import AppendRequest
 from topicsd.engine.shard import Shard
+from topicsd.engine.topic_admin import topic_state
+from topicsd.engine.write.append import append
 from topicsd.log.file_header import VERSION
 from topicsd.log.frame import FrameType, parse_frame
 from topicsd.log.reader import WalBatch
@@ -125,8 +127,8 @@ def test_an_old_key_is_still_known_and_the_log_continues(version: str, tmp_path:
     shard, loop, thread = opened(data, expected["now_ms"])
     again = record(b'{ "id":1, "total":10.50 }', tag="order/1", node="shop-1", meta={"trace": "4bf92f"})
     repeated, new = RecordedReply(), RecordedReply()
-    shard.append("orders", AppendRequest([again], idempotency_key=KEY), repeated)
-    shard.append("orders", AppendRequest([record("new")]), new)
+    append(shard.state, "orders", AppendRequest([again], idempotency_key=KEY), repeated)
+    append(shard.state, "orders", AppendRequest([record("new")]), new)
     loop.run_until_idle()
     while thread.run_one():
         loop.run_until_idle()
@@ -134,7 +136,7 @@ def test_an_old_key_is_still_known_and_the_log_continues(version: str, tmp_path:
     assert new.answer.first_seq == expected["topics"]["orders"]["state"]["head_seq"] + 1
     shard.close()
     shard, _, _ = opened(data, expected["now_ms"])
-    state: Any = shard.topic_state("orders")
+    state: Any = topic_state(shard.state, "orders")
     assert state.head_seq == new.answer.first_seq
     shard.close()
 

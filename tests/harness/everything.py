@@ -30,7 +30,9 @@ from topicsd.engine.checkpoint.snapshot_files import read_snapshot, snapshot_num
 from topicsd.engine.checkpoint.snapshot_format import Snapshot
 from topicsd.engine.queue.claim import claim
 from topicsd.engine.requests import ClaimRequest, DeleteRequest
+from topicsd.engine.retention.delete import delete_records
 from topicsd.engine.shard import open_shard
+from topicsd.engine.topic_admin import delete_topic
 from topicsd.log.current_file import read_current, write_current
 
 
@@ -119,7 +121,7 @@ async def capture_and_thin_out(folder: Path, names: Names) -> None:
         if names.rewritten in shard.topic_names():
             await _done(shard.start_checkpoint)
             request = DeleteRequest(seqs=[*range(2, SEGMENT_RECORDS)])
-            await _done(partial(shard.delete_records, names.rewritten, request))
+            await _done(partial(delete_records, shard.state, names.rewritten, request))
         if names.jobs in shard.topic_names():
             await _done(partial(claim, shard.state, names.jobs, ClaimRequest("worker", 1, None)))
         await _done(shard.start_checkpoint)
@@ -130,7 +132,7 @@ async def capture_and_thin_out(folder: Path, names: Names) -> None:
             await asyncio.sleep(0.02)
         for topic in (names.doomed, names.doomed_too):
             if topic in shard.topic_names():
-                await _done(partial(shard.delete_topic, topic))
+                await _done(partial(delete_topic, shard.state, topic, False))
         shard.close()
 
 

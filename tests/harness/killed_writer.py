@@ -22,7 +22,10 @@ from shared.contract.topic_config import TopicConfigPatch
 from shared.settings.settings import Settings
 from tests.harness.ledger_entries import Durability
 from topicsd.engine.requests import AppendRequest, DeleteRequest, NewRecord
+from topicsd.engine.retention.delete import delete_records
 from topicsd.engine.shard import Shard, open_shard
+from topicsd.engine.topic_admin import put_topic, topic_state
+from topicsd.engine.write.append import append
 
 TOPICS: dict[str, Durability] = {"f": "fsync", "d": "disk", "m": "memory", "e": "ephemeral"}
 # Files small enough to rotate in most rounds.
@@ -77,7 +80,7 @@ class Writer:
 
     def make_topics(self) -> None:
         for name, durability in TOPICS.items():
-            self._shard.put_topic(name, TopicConfigPatch(durability=durability), lambda answer: None)
+            put_topic(self._shard.state, name, TopicConfigPatch(durability=durability), lambda answer: None)
 
     def retry(self, sent: Sent) -> None:
         self.say("retried", sent.generation, sent.number)
@@ -101,7 +104,7 @@ class Writer:
         self._waiting += 1
         records = [NewRecord(msgspec.Raw(payload)) for payload in sent.payloads()]
         request = AppendRequest(records, idempotency_key=sent.key)
-        self._shard.append(sent.topic, request, lambda answer: self._answered(sent, answer))
+        append(self._shard.state, sent.topic, request, lambda answer: self._answered(sent, answer))
 
     def _answered(self, sent: Sent, answer: Any) -> None:
         self._waiting -= 1
@@ -114,14 +117,17 @@ class Writer:
         asyncio.get_running_loop().call_soon(self.write)
 
     def _delete(self, name: str) -> None:
-        state = self._shard.topic_state(name)
+        state = topic_state(self._shard.state, name)
         if isinstance(state, Refusal) or state.head_seq <= KEPT_RECORDS:
             return
         before_seq = state.head_seq - KEPT_RECORDS
         self._waiting += 1
         self.say("deleting", name, before_seq)
-        self._shard.delete_records(
-            name, DeleteRequest(before_seq), lambda answer: self._deleted(name, before_seq, answer)
+        delete_records(
+            self._shard.state,
+            name,
+            DeleteRequest(before_seq),
+            lambda answer: self._deleted(name, before_seq, answer),
         )
 
     def _deleted(self, name: str, before_seq: int, answer: Any) -> None:

@@ -42,8 +42,11 @@ from topicsd.engine.requests import (
     TopicPut,
     TopicState,
 )
+from topicsd.engine.retention.delete import delete_records
 from topicsd.engine.shard import Shard
 from topicsd.engine.topic import Topic
+from topicsd.engine.topic_admin import delete_topic, put_topic, topic_state
+from topicsd.engine.write.append import append
 from topicsd.log.writer import Identity
 
 T = TypeVar("T")
@@ -169,7 +172,7 @@ class OneShard:
     def send_append(self, topic: str, *records: object, **request: Any) -> RecordedReply:
         reply = RecordedReply()
         given = [one if isinstance(one, NewRecord) else record(one) for one in records]
-        self.shard.append(topic, AppendRequest(given, **request), reply)
+        append(self.shard.state, topic, AppendRequest(given, **request), reply)
         return reply
 
     def append(self, topic: str, *records: object, **request: Any) -> AppendAnswer:
@@ -180,7 +183,7 @@ class OneShard:
 
     def send_delete(self, topic: str, **request: Any) -> RecordedReply:
         reply = RecordedReply()
-        self.shard.delete_records(topic, DeleteRequest(**request), reply)
+        delete_records(self.shard.state, topic, DeleteRequest(**request), reply)
         return reply
 
     def delete(self, topic: str, **request: Any) -> DeleteAnswer:
@@ -214,7 +217,7 @@ class OneShard:
 
     def send_put(self, topic: str, **patch: Any) -> RecordedReply:
         reply = RecordedReply()
-        self.shard.put_topic(topic, TopicConfigPatch(**patch), reply)
+        put_topic(self.shard.state, topic, TopicConfigPatch(**patch), reply)
         return reply
 
     def put(self, topic: str, **patch: Any) -> TopicPut:
@@ -222,7 +225,7 @@ class OneShard:
 
     def send_delete_topic(self, topic: str, *, if_empty: bool = False) -> RecordedReply:
         reply = RecordedReply()
-        self.shard.delete_topic(topic, reply, if_empty=if_empty)
+        delete_topic(self.shard.state, topic, if_empty, reply)
         return reply
 
     def delete_topic(self, topic: str, *, if_empty: bool = False) -> TopicDeleted:
@@ -248,7 +251,7 @@ class OneShard:
         return [one.seq for one in self.read(topic, from_seq, **{"limit": 100_000, **request}).records]
 
     def state(self, topic: str) -> TopicState:
-        answer = self.shard.topic_state(topic)
+        answer = topic_state(self.shard.state, topic)
         assert isinstance(answer, TopicState), answer
         return answer
 

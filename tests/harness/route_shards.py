@@ -85,7 +85,7 @@ class RouteShards:
         state = one.shard.state
         ways = RemoteShards(self._links[number], partial(self._refusal, number), state.wake_queue, one.loop)
         feeds = Feeds(state, one.loop, number, self.count, ways)
-        return feeds, RouteRunners(state, one.loop, feeds, self._source_position)
+        return feeds, RouteRunners(state, one.loop, feeds)
 
     def _refusal(self, number: int, other: int) -> Refusal | None:
         is_cut = self._links[number].links[str(other)].is_cut
@@ -167,7 +167,7 @@ class RouteShards:
 
     def send_put_route(self, rule: RouteRule) -> RecordedReply:
         reply = RecordedReply()
-        put_route(self.owner(rule.dest).shard.state, rule, reply)
+        put_route(self.owner(rule.dest).shard.state, rule, reply, self._source_position)
         return reply
 
     def put_route(self, name: str, source: str, dest: str, **options: Any) -> Any:

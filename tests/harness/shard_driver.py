@@ -53,8 +53,11 @@ from topicsd.engine.requests import (
     TopicPut,
     TopicState,
 )
+from topicsd.engine.retention.delete import delete_records
 from topicsd.engine.session_log import log_session, log_session_end
 from topicsd.engine.shard import Shard
+from topicsd.engine.topic_admin import delete_topic, put_topic, topic_state
+from topicsd.engine.write.append import append
 from topicsd.log.control_frame import SessionFrame
 from topicsd.log.writer import Identity
 
@@ -259,8 +262,8 @@ class ShardRun:
         on_reply = self._call(
             f"append {name} {len(records)} {request.key or ''}", self._appended, name, request
         )
-        append = AppendRequest(records, idempotency_key=request.key, config=patch)
-        self.shard.append(name, append, on_reply)
+        write = AppendRequest(records, idempotency_key=request.key, config=patch)
+        append(self.shard.state, name, write, on_reply)
 
     def delete(
         self, name: str, *, before_seq: int | None = None, tag: str | None = None, is_prefix: bool = False
@@ -274,7 +277,7 @@ class ShardRun:
         ]
         deletion = self.book.ledger.deleting(topic.page, matched)
         on_reply = self._call(f"delete {name} {before_seq} {tag}", self._deleted, topic, deletion)
-        self.shard.delete_records(name, DeleteRequest(before_seq, tag, is_prefix), on_reply)
+        delete_records(self.shard.state, name, DeleteRequest(before_seq, tag, is_prefix), on_reply)
 
     def put(self, name: str, **patch: Any) -> None:
         """Create a topic, or change its configuration."""
@@ -284,13 +287,13 @@ class ShardRun:
         if is_there:
             self.book.ask_config(topic, changes)
         on_reply = self._call(f"put {name} {patch}", self._changed, topic, topic.next_config)
-        self.shard.put_topic(name, changes, on_reply)
+        put_topic(self.shard.state, name, changes, on_reply)
 
     def drop(self, name: str) -> None:
         """Delete the topic."""
         topic = self.book.target(name)
         topic.leaving = True
-        self.shard.delete_topic(name, self._call(f"drop {name}", self._dropped, topic))
+        delete_topic(self.shard.state, name, False, self._call(f"drop {name}", self._dropped, topic))
 
     def watch(self, *names: str) -> KnownSession:
         """Create a watch session of these topics."""
@@ -457,7 +460,7 @@ class ShardRun:
         """Return the states of all topics, without their durable seqs."""
         states = {}
         for name in self.shard.topic_names():
-            state = self.shard.topic_state(name)
+            state = topic_state(self.shard.state, name)
             assert isinstance(state, TopicState), state
             states[name] = msgspec.structs.replace(state, durable_seq=0)
         return states

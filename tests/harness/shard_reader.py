@@ -17,6 +17,7 @@ from topicsd.engine.read.read import try_read
 from topicsd.engine.requests import ReadAnswer, ReadRequest, TopicState
 from topicsd.engine.shard import Shard
 from topicsd.engine.state import ShardState
+from topicsd.engine.topic_admin import topic_state
 
 PAGE_RECORDS = 7
 
@@ -32,7 +33,7 @@ def read_now(shard: ShardState, name: str, request: ReadRequest) -> ReadAnswer |
 
 
 def contents_of(shard: Shard, name: str, page_records: int = PAGE_RECORDS) -> TopicContents:
-    state = shard.topic_state(name)
+    state = topic_state(shard.state, name)
     assert isinstance(state, TopicState), state
     contents = TopicContents(state.head_seq, state.evict_floor, state.earliest_seq)
     cursor = 0

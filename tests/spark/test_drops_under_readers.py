@@ -25,8 +25,11 @@ from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import shard_paths
 from topicsd.engine.records.durable_seq import durable_seq
 from topicsd.engine.requests import AppendRequest, DeleteRequest, NewRecord
+from topicsd.engine.retention.delete import delete_records
 from topicsd.engine.shard import Shard
+from topicsd.engine.topic_admin import put_topic
 from topicsd.engine.upkeep import upkeep
+from topicsd.engine.write.append import append
 from topicsd.segment.store import LocalStore
 
 RECORDS, A_SEGMENT = 500, 100
@@ -238,7 +241,7 @@ class BusyShard(threading.Thread):
         self.shard = shard = open_shard(str(self._folder / "data"), self._settings)
         loop = asyncio.get_running_loop()
         reply = loop.create_future()
-        shard.put_topic("orders", TopicConfigPatch(), reply.set_result)
+        put_topic(shard.state, "orders", TopicConfigPatch(), reply.set_result)
         shard.log.commit()
         await reply
         self.has_begun.set()
@@ -251,9 +254,9 @@ class BusyShard(threading.Thread):
                     for n in range(seq + 1, seq + 21)
                 ]
                 seq += 20
-                shard.append("orders", AppendRequest(new), reply.set_result)
+                append(shard.state, "orders", AppendRequest(new), reply.set_result)
             else:
-                shard.delete_records("orders", DeleteRequest(tag="gone"), reply.set_result)
+                delete_records(shard.state, "orders", DeleteRequest(tag="gone"), reply.set_result)
             shard.log.commit()
             await reply
             await asyncio.sleep(0.005)

@@ -7,10 +7,11 @@ that they are well-formed; the engine checks their sizes against the limits.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar, TypeVar
 
 import msgspec
 
+from shared.contract.errors import Refusal
 from shared.contract.reader_options import ReaderOptions
 from shared.contract.topic_config import TopicConfig, TopicConfigPatch
 from topicsd.engine.queue.job import ClaimedJob, Counts
@@ -276,5 +277,6 @@ class ReadAnswer(msgspec.Struct, frozen=True):
         return self.head_seq - self.next_from_seq
 
 
-Reply = Callable[[Any], Any]
+T = TypeVar("T")
+Reply = Callable[[T | Refusal], object]
 """Called once, with the answer or a `Refusal`. Only a refusal may be passed before the request returns."""

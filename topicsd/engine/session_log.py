@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import struct
 import sys
+from functools import partial
 
 import msgspec
 
-from shared.contract.errors import Refusal
 from topicsd.engine.checkpoint.snapshot_format import SnapshotHead
-from topicsd.engine.pending import call_reply
+from topicsd.engine.pending import PendingFrame, call_reply
 from topicsd.engine.requests import Reply
 from topicsd.engine.shard_data import ShardData
 from topicsd.engine.state import ShardState
@@ -27,7 +27,7 @@ encode_session = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[SessionFrame]).decode
 
 
-def log_session(shard: ShardState, session: SessionFrame, reply: Reply) -> None:
+def log_session(shard: ShardState, session: SessionFrame, reply: Reply[SessionFrame]) -> None:
     """Log a new session; `reply` gets it once its frame is written, or a `Refusal`."""
     assert session.names
     frame = _encoded(shard, session)
@@ -36,15 +36,21 @@ def log_session(shard: ShardState, session: SessionFrame, reply: Reply) -> None:
     if refusal is not None:
         reply(refusal)
         return
-    shard.log.join([frame], len(frame), 1, PendingSession(shard, session, reply), shard.log.is_lagging)
+
+    def publish() -> None:
+        apply_session(shard, session)
+        call_reply(reply, shard.watch_sessions[session.session])
+
+    shard.log.join([frame], len(frame), 1, PendingFrame(None, publish, refuse=reply), shard.log.is_lagging)
 
 
 def log_session_end(shard: ShardState, session: bytes) -> None:
-    """Log the end of a session, which removes it when the frame is published.
+    """Log the end of a session, and remove it when the frame is published: no snapshot is ahead of the log.
 
     If a full disk has no room for the frame, the session exists again after the next start, and ends again.
     """
-    shard.log.join_control_frame(_encoded(shard, SessionFrame(session)), PendingSessionEnd(shard, session))
+    pending = PendingFrame(None, publish=partial(shard.watch_sessions.__delitem__, session))
+    shard.log.join_control_frame(_encoded(shard, SessionFrame(session)), pending)
 
 
 def apply_session(shard: ShardData, session: SessionFrame) -> None:
@@ -73,50 +79,3 @@ def sessions_of(head: SnapshotHead) -> list[SessionFrame]:
 
 def _encoded(shard: ShardState, session: SessionFrame) -> bytes:
     return encode_control(session, topic_id=0, ts=shard.clock.now_ms())
-
-
-class PendingSessionEnd:
-    """The end of a session, pending in the log.
-
-    The session is removed on publication, so that no snapshot is ahead of the log.
-    """
-
-    __slots__ = ("_session", "_shard", "ordinal")
-
-    ordinal: int
-
-    def __init__(self, shard: ShardState, session: bytes) -> None:
-        self._shard = shard
-        self._session = session
-
-    def publish(self) -> None:
-        del self._shard.watch_sessions[self._session]
-
-    def undo(self) -> None:
-        """Do nothing: no state was changed before publication."""
-
-    def refuse(self, refusal: Refusal) -> None:
-        """Do nothing: no request waits for the end of a session."""
-
-
-class PendingSession:
-    """A new session, pending in the log."""
-
-    __slots__ = ("_reply", "_session", "_shard", "ordinal")
-
-    ordinal: int
-
-    def __init__(self, shard: ShardState, session: SessionFrame, reply: Reply) -> None:
-        self._shard = shard
-        self._session = session
-        self._reply = reply
-
-    def publish(self) -> None:
-        apply_session(self._shard, self._session)
-        call_reply(self._reply, self._shard.watch_sessions[self._session.session])
-
-    def undo(self) -> None:
-        """Do nothing: no state was changed before publication."""
-
-    def refuse(self, refusal: Refusal) -> None:
-        call_reply(self._reply, refusal)

@@ -1,12 +1,12 @@
-"""One open shard: its operations, its start and its end. Programs that embed the log begin here.
+"""One open shard: its start, its background jobs and its end. Programs that embed the log begin here.
 
 One event loop drives the shard, and every call must be made on it; disk threads wait for the disk. A write is
 answered through its `reply` when its durability class is satisfied; a read is answered at once, or when a
 thread has read a sealed segment.
 
-The path of a write: `write/append.py` checks and frames it, `log/batch.py` collects everything that joins in
-one turn of the loop, `log/group_commit.py` writes it and waits for the disk, and `PendingAppend.publish`
-makes it visible.
+The operations are functions on its `state`, in the folder of their subject. The path of a write:
+`write/append.py` checks and frames it, `log/batch.py` collects everything that joins in one turn of the loop,
+`log/group_commit.py` writes it and waits for the disk, and `PendingAppend.publish` makes it visible.
 
 `open_shard` opens a shard of a data directory on the real disk, and creates a directory that does not exist.
 Placement of topics on shards is up to the caller (`shared/ipc/placement.py`).
@@ -20,7 +20,6 @@ import os
 from collections.abc import Callable
 
 from shared.contract.errors import Refusal
-from shared.contract.topic_config import TopicConfigPatch
 from shared.runtime.clock import Clock, SystemClock
 from shared.runtime.disk_thread import Loop, Threads, start_threads
 from shared.settings.settings import Settings
@@ -39,24 +38,25 @@ from topicsd.disk.layout import (
     restore_empty_dirs,
     shard_paths,
 )
-from topicsd.engine import topic_admin
 from topicsd.engine.checkpoint.load import choose_loadable_snapshot, load_snapshot, log_unreachable_segments
 from topicsd.engine.checkpoint.scheduler import Checkpointer
 from topicsd.engine.checkpoint.segment_copy import Files
 from topicsd.engine.checkpoint.snapshot_files import drop_leftovers, snapshot_numbers
 from topicsd.engine.checkpoint.snapshot_format import Snapshot, SnapshotDamage
 from topicsd.engine.jobs import Background
-from topicsd.engine.read.read import read
+from topicsd.engine.pending import PendingFrame
 from topicsd.engine.replay import Replay, lose_range
-from topicsd.engine.requests import AppendRequest, DeleteRequest, ReadRequest, Reply, TopicState
-from topicsd.engine.retention import delete
 from topicsd.engine.retention.eviction_log import log_floors_again
 from topicsd.engine.state import ShardState
 from topicsd.engine.upkeep.upkeep import Upkeep
 from topicsd.engine.wakeups.pressure import PressureGauge
-from topicsd.engine.write import append
-from topicsd.engine.write.resume_head import LossNotes, lost_tail, resume_ephemeral
-from topicsd.engine.write.seq_ceiling import lower_all_ceilings, lower_quiet_ceilings, resume_ceiling
+from topicsd.engine.write.seq_ceiling import (
+    lost_tail,
+    lower_all_ceilings,
+    lower_quiet_ceilings,
+    resume_ceiling,
+    resume_ephemeral,
+)
 from topicsd.log import control_frame
 from topicsd.log.batch import Bounds
 from topicsd.log.file_header import UnknownVersion
@@ -123,9 +123,9 @@ class Shard:
                 recovered.heads_exact,
                 recovered.place,
             )
-            self.log = state.log = GroupCommit(clock, loop, threads.sync, writer, bounds, on_failure)
-            self.log.on_tick = self._on_tick
-            state.totals.synced_position = lambda: self.log.synced_position
+            self.log = GroupCommit(clock, loop, threads.sync, writer, bounds, on_failure, self._on_tick)
+            self._background = Background(loop, threads.copy, self.log)
+            state.open(self.log, self._background)
             self.pressure = PressureGauge(clock, loop, state.wake_queue, self.log)
             self._resume_heads(recovered)
             writer.record_boot_id()
@@ -147,24 +147,6 @@ class Shard:
             raise
 
     # -- operations --------------------------------------------------------------------------------------
-
-    def append(self, topic: str, request: AppendRequest, reply: Reply) -> None:
-        append.append(self.state, topic, request, reply)
-
-    def read(self, topic: str, request: ReadRequest, reply: Reply) -> None:
-        read(self.state, topic, request, reply)
-
-    def delete_records(self, topic: str, request: DeleteRequest, reply: Reply) -> None:
-        delete.delete_records(self.state, topic, request, reply)
-
-    def put_topic(self, topic: str, patch: TopicConfigPatch, reply: Reply) -> None:
-        topic_admin.put_topic(self.state, topic, patch, reply)
-
-    def delete_topic(self, topic: str, reply: Reply, *, if_empty: bool = False) -> None:
-        topic_admin.delete_topic(self.state, topic, if_empty, reply)
-
-    def topic_state(self, topic: str) -> TopicState | Refusal:
-        return topic_admin.topic_state(self.state, topic)
 
     def topic_names(self) -> list[str]:
         return [name for name in self.state.sorted_names() if self.state.topics[name].visible]
@@ -238,14 +220,13 @@ class Shard:
     ) -> None:
         """Start the background jobs: checkpoints, and the upkeep of segments."""
         state = self.state
-        self._background = state.jobs = Background(loop, self._threads.copy, self.log)
-        self.checkpoints = Checkpointer(state, loop, self._background, files, hot, cold, snapshot, has_more)
+        self.checkpoints = Checkpointer(
+            state, loop, self._background, files, hot, cold, snapshot, has_more, self._on_checkpoint_end
+        )
         self._upkeep_jobs = Background(loop, self._threads.keep, self.log)
         self.upkeep = Upkeep(state, loop, self._upkeep_jobs, self.checkpoints, hot, cold)
-        self.checkpoints.on_end = self.upkeep.wake
         if any(topic.has_files for topic in state.topics.values()):
             self.upkeep.wake()
-        state.removals.is_open = True
 
     def _load(
         self,
@@ -272,6 +253,9 @@ class Shard:
         log_unreachable_segments(self.state, cold)
         return snapshot
 
+    def _on_checkpoint_end(self) -> None:
+        self.upkeep.wake()  # There may be segments now.
+
     def _on_tick(self) -> bool:
         clock = self.state.clock
         self.checkpoints.tick()
@@ -282,7 +266,8 @@ class Shard:
     def _resume_heads(self, recovered: RecoveryResult) -> None:
         """Resume each head after every seq ever given out; log what may be lost."""
         log = self.log
-        notes = LossNotes()
+        refusals: list[Refusal] = []
+        pending = PendingFrame(None, refuse=refusals.append)  # `topic.lost` already has the ranges.
         for topic in self.state.topics.values():
             if topic.is_ephemeral:
                 resume_ephemeral(topic)
@@ -290,7 +275,7 @@ class Shard:
                 lose_range(topic, lost)
                 frame = control_frame.LostRangeFrame(*lost)
                 log.join_control_frame(
-                    control_frame.encode_control(frame, topic_id=topic.topic_id, ts=topic.last_ts), notes
+                    control_frame.encode_control(frame, topic_id=topic.topic_id, ts=topic.last_ts), pending
                 )
                 logger.warning(
                     'topic "%s": seqs %d to %d may be lost: after a machine crash, or in a copied '
@@ -304,8 +289,8 @@ class Shard:
             topic.next_seq = topic.head + 1
             resume_ceiling(self.state, topic)
         log.settle()
-        if notes.refusal is not None:
-            raise RecoveryRefused(f"cannot log the lost ranges: {notes.refusal.message}")
+        if refusals:
+            raise RecoveryRefused(f"cannot log the lost ranges: {refusals[0].message}")
 
 
 def _stores(

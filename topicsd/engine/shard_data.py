@@ -11,7 +11,8 @@ when its creation is published.
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
 
 from shared.contract.topic_config import TopicConfig
 from shared.runtime.clock import Clock
@@ -27,16 +28,26 @@ from topicsd.segment.reader import SegmentReader
 if TYPE_CHECKING:
     from topicsd.engine.routes.route import RouteState
 
+# Work on all topics spends a few microseconds on each run.
+RUNS_A_TURN: Final = 250
+
 
 class ShardData:
     """The topics, keys, sessions and routes of one shard."""
 
-    def __init__(self, clock: Clock, settings: Settings, files: LogFiles, segments: SegmentReader) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        settings: Settings,
+        files: LogFiles,
+        segments: SegmentReader,
+        totals: Totals | None = None,
+    ) -> None:
         self.clock = clock
         self.settings = settings
         self.files = files
         self.segments = segments
-        self.totals = Totals()
+        self.totals = totals or Totals()
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[int, Topic] = {}
         self._names: list[str] = []
@@ -96,6 +107,21 @@ class ShardData:
         topic.set_config(self.intern_config(config))
         by_class[config.durability] += 1
         settle_parked(topic)
+
+    def topics_by_turns(self) -> Iterator[list[Topic]]:
+        """Yield the topics that exist now, in groups that each suit one turn of the loop.
+
+        Some may be deleted before their group.
+        """
+        topics: list[Topic] = []
+        run_count = 0
+        for topic in list(self.topics.values()):
+            topics.append(topic)
+            run_count += len(topic.runs)
+            if run_count >= RUNS_A_TURN:
+                yield topics
+                topics, run_count = [], 0
+        yield topics
 
     def sorted_names(self) -> list[str]:
         """Return the names of all topics in order; sort in the names added since the last call."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
@@ -15,36 +15,32 @@ from shared.runtime.clock import Clock
 from shared.runtime.disk_thread import Loop, Threads
 from shared.settings.settings import Settings
 from topicsd.engine.jobs import Background, Backlog
+from topicsd.engine.pending import PendingControl, Refuse
 from topicsd.engine.queue.removal import Removals
 from topicsd.engine.queue.timers import QueueTimers
 from topicsd.engine.read.page_cache import PageCache
 from topicsd.engine.records.sealed_run import SealedRun
-from topicsd.engine.requests import Reply
 from topicsd.engine.shard_data import ShardData
-from topicsd.engine.topic import Topic
+from topicsd.engine.topic import NEVER, Topic, Totals, remove_at_once
 from topicsd.engine.transfer.dead_letter_stamp import STAMP_BYTES_MAX
 from topicsd.engine.wakeups.wake_queue import WakeQueue
 from topicsd.log.batch import CommitEntry
 from topicsd.log.control_frame import ControlPayload, encode_control
 from topicsd.log.files import LogFiles
 from topicsd.log.group_commit import GroupCommit
+from topicsd.segment.entry import COLD, SegmentDamage
 from topicsd.segment.reader import SegmentReader
 
 if TYPE_CHECKING:
-    from topicsd.engine.routes.route import RouteState, SourceLookup
+    from topicsd.engine.queue.claim import Cohort
+    from topicsd.engine.read.fill_page import Fetched
+    from topicsd.engine.routes.route import RouteState
     from topicsd.engine.write.append import PendingAppend
 
+T = TypeVar("T")
 
 # All lease numbers from here on have the same encoded size in a frame.
 _LEASES_FROM = 1 << 61
-
-
-class ControlEntry(CommitEntry, Protocol):
-    """A pending entry that can wait for a sync."""
-
-    def wait(self) -> None:
-        """Wait for a sync; see `PendingEntry.wait`."""
-        ...
 
 
 class SeenHead(NamedTuple):
@@ -57,7 +53,7 @@ class SeenHead(NamedTuple):
 class ShardState(ShardData):
     """The state of a running shard.
 
-    All attributes exist once it is constructed, except `log` and `jobs`: `Shard` sets them after recovery.
+    It is constructed for recovery; `open` adds the log and the runner of jobs when that is over.
     """
 
     log: GroupCommit
@@ -74,7 +70,10 @@ class ShardState(ShardData):
         threads: Threads,
         number: int,
     ) -> None:
-        super().__init__(clock, settings, files, segments)
+        self._is_open = False
+        super().__init__(
+            clock, settings, files, segments, Totals(self._synced_position, self._schedule_removal)
+        )
         self.number = number
         self.loop = loop
         self.threads = threads
@@ -98,19 +97,16 @@ class ShardState(ShardData):
 
         The later of the start of this run and the start of the newest checkpoint.
         """
-        self.on_route_change: Callable[[RouteState], object] = lambda route: None
-        """Callback for a new, changed or deleted route, called when the log has the change."""
-        self.find_source: SourceLookup | None = None
-        """The function that asks for the position of a topic of another shard."""
+        self._route_listeners: list[Callable[[RouteState], object]] = []
 
         self.next_lease = _LEASES_FROM | secrets.randbits(61)
         """The next lease number. It starts at random, so that no number of an earlier run is valid again."""
         self.parked: Backlog[Topic] = Backlog()
         """Queues with parked jobs to move to their dead-letter topics; the log has these jobs as parked."""
 
-        self.job_reads: dict[SealedRun, list[Callable[[Any], None]]] = {}
+        self.job_reads: dict[SealedRun, list[Callable[[Fetched], None]]] = {}
         """Callbacks that wait for the records of jobs, by the run that is being read."""
-        self.cohorts: dict[Topic, Any] = {}
+        self.cohorts: dict[Topic, Cohort] = {}
         """Claims that are served together, by queue."""
         self.is_draining = False
         """True when the shard is about to stop: claims do not wait for others."""
@@ -124,10 +120,20 @@ class ShardState(ShardData):
             self.wake_queue.wake(topic)
         self.queue_timers.refresh(topic)
 
-    def add_topic(self, topic: Topic) -> None:
-        super().add_topic(topic)
-        if topic.queue is not None:
-            topic.queue.schedule_removal = partial(self.removals.wake, topic)
+    def open(self, log: GroupCommit, jobs: Background) -> None:
+        """End the recovery: from now on the shard logs its changes."""
+        self.log = log
+        self.jobs = jobs
+        self._is_open = True
+
+    def _synced_position(self) -> int:
+        return self.log.synced_position if self._is_open else NEVER
+
+    def _schedule_removal(self, topic: Topic) -> None:
+        if self._is_open:
+            self.removals.wake(topic)
+        else:
+            remove_at_once(topic)
 
     def remove_topic(self, topic: Topic) -> None:
         super().remove_topic(topic)
@@ -135,7 +141,15 @@ class ShardState(ShardData):
         self.raised_ceilings.pop(topic, None)
         self.unlogged_floors.pop(topic, None)
         for route in topic.routes.values():
-            self.on_route_change(route)
+            self.report_route(route)
+
+    def follow_routes(self, listener: Callable[[RouteState], object]) -> None:
+        """Call `listener` for each new, changed or deleted route, when the log has the change."""
+        self._route_listeners.append(listener)
+
+    def report_route(self, route: RouteState) -> None:
+        for listener in self._route_listeners:
+            listener(route)
 
     def set_config(self, topic: Topic, config: TopicConfig) -> None:
         super().set_config(topic, config)
@@ -151,7 +165,7 @@ class ShardState(ShardData):
         self.log.join_control_frame(frame, entry, is_urgent)
 
     def join_control(
-        self, topic: Topic, control: ControlPayload, entry: ControlEntry, waits_for_sync: bool = False
+        self, topic: Topic, control: ControlPayload, entry: PendingControl, waits_for_sync: bool = False
     ) -> None:
         """Log a request's change to a topic, in the class of the topic.
 
@@ -166,13 +180,30 @@ class ShardState(ShardData):
             frames.append(encode_control(control, topic_id=topic.topic_id, ts=topic.last_ts, durable=durable))
         self.log.join(frames, sum(map(len, frames)), len(frames), entry, waits)
 
-    def defer(self, topic: Topic, retry: Callable[[], object], reply: Reply) -> None:
+    def join_config(self, topic: Topic, control: ControlPayload, entry: PendingControl) -> None:
+        """Log a change of configuration: synced, whatever the class of the topic."""
+        entry.wait()
+        frame = encode_control(control, topic_id=topic.topic_id, ts=topic.last_ts, durable=True)
+        self.log.join([frame], len(frame), 1, entry, wait_for_sync=True)
+
+    def read_on_thread(
+        self, run: SealedRun, read: Callable[[], T], on_result: Callable[[T | OSError], None]
+    ) -> None:
+        """Read a sealed run on the thread of its tier, so that a slow cold disk delays no hot read."""
+        thread = self.threads.cold if run.entry.tier == COLD else self.threads.read
+        thread.submit(read, on_result)
+
+    def load_index(self, run: SealedRun, on_loaded: Callable[[SegmentDamage | OSError | None], None]) -> None:
+        """Load the index of a sealed run on a thread; `on_loaded` gets the failure, if any."""
+        self.read_on_thread(run, partial(_load_index, run), on_loaded)
+
+    def defer(self, topic: Topic, retry: Callable[[], object], refuse: Refuse) -> None:
         """Defer a request until the pending deletion of its topic ends; refuse it if too many wait."""
         assert topic.deferred_requests is not None
         if len(topic.deferred_requests) < self.settings.max_waiting_requests:
             topic.deferred_requests.append(retry)
         else:
-            reply(throttled(f'topic "{topic.name}" is being deleted and too many requests wait for it'))
+            refuse(throttled(f'topic "{topic.name}" is being deleted and too many requests wait for it'))
 
     def watch_ceiling(self, topic: Topic, now: float | None = None) -> None:
         """Check the ceiling of the topic again later; `now` is the time of the present check."""
@@ -190,3 +221,11 @@ class ShardState(ShardData):
     def must_wait(self, topic: Topic) -> bool:
         """Return whether an entry that joins now waits for a sync, whatever its class."""
         return topic.waiting_count > 0 or self.log.is_lagging
+
+
+def _load_index(run: SealedRun) -> SegmentDamage | None:
+    try:
+        run.load_index()
+    except SegmentDamage as damage:
+        return damage
+    return None

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from shared.contract.topic_config import DURABILITIES, TopicConfig
 from topicsd.engine.queue.lease_queue import LeaseQueue
@@ -44,8 +44,14 @@ def _next_seq(run: Run) -> int:
 FREED_AT_ONCE = 8
 
 
+def remove_at_once(topic: Topic) -> None:
+    """Remove the pending jobs of removed records in one step, as recovery does."""
+    while topic.queue is not None and topic.queue.remove_some():
+        pass
+
+
 class Totals:
-    """The sums over all topics of a shard."""
+    """The sums over all topics of a shard, and what the topics ask of it."""
 
     __slots__ = (
         "by_class",
@@ -54,11 +60,20 @@ class Totals:
         "live_bytes",
         "live_count",
         "queue_count",
+        "schedule_removal",
         "synced_position",
         "tags_to_free",
     )
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        synced_position: Callable[[], int] = lambda: NEVER,
+        schedule_removal: Callable[[Topic], object] = remove_at_once,
+    ) -> None:
+        self.synced_position = synced_position
+        """The position up to which the log is on the disk itself. A replayed log is there as a whole."""
+        self.schedule_removal = schedule_removal
+        """Calls `remove_some` of a topic's queue until it returns False."""
         self.live_count = 0
         self.live_bytes = 0
         self.by_class = dict.fromkeys(DURABILITIES, 0)
@@ -67,8 +82,6 @@ class Totals:
         self.leases_in_flight = 0
         self.evicted_count = 0
         """The number of records evicted by a cap or by age, including evictions in a replay."""
-        self.synced_position: Callable[[], int] = lambda: NEVER
-        """The position up to which the log is on the disk itself. A replayed log is there as a whole."""
         self.tags_to_free: list[object] = []
         """Parts of tag indexes that no topic needs any more, freed a few at a time."""
 
@@ -188,7 +201,7 @@ class Topic:
         self.raised_at_ms = 0
         self.raised_head = 0
         self.queue = LeaseQueue(self, config.order_by == "tag") if config.type == "queue" else None
-        self.deferred_requests: list[Callable[[], Any]] | None = None
+        self.deferred_requests: list[Callable[[], object]] | None = None
         """A list while the deletion of the topic is pending: the requests for the next topic of its name."""
 
     def set_config(self, config: TopicConfig) -> None:
@@ -215,6 +228,10 @@ class Topic:
         self.live_bytes += size
         self.totals.live_count += count
         self.totals.live_bytes += size
+
+    def schedule_removal(self) -> None:
+        """Have the pending jobs of the queue removed."""
+        self.totals.schedule_removal(self)
 
     def base_priority(self, now_ms: int) -> float:
         """Return the priority of delivery, as configured or by how recently the topic was consumed."""

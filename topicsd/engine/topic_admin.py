@@ -6,13 +6,12 @@ effect when its frame is on the disk; records appended before that keep the clas
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from shared.contract.errors import TOPIC_NOT_EMPTY, TOPIC_NOT_FOUND, Refusal
-from shared.contract.topic_config import TopicConfig, TopicConfigPatch
-from topicsd.engine.pending import PendingEntry, call_reply
+from shared.contract.topic_config import TopicConfigPatch
+from topicsd.engine.pending import PendingControl, call_reply
 from topicsd.engine.queue.job import Counts
 from topicsd.engine.queue.job_age import oldest_ready_ms
 from topicsd.engine.records.durable_seq import durable_seq
@@ -20,51 +19,90 @@ from topicsd.engine.requests import Reply, TopicDeleted, TopicPut, TopicState
 from topicsd.engine.retention.eviction_log import evict_over_caps, log_expired
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
-from topicsd.engine.topic_create import config_after, encode_create, new_topic, register_topic
+from topicsd.engine.topic_create import config_after, create_control, new_topic, register_topic
 from topicsd.engine.write.seq_ceiling import Ceiling, first_ceiling, needs_ceiling
-from topicsd.log.control_frame import ConfigUpdate, TopicDelete, encode_control
+from topicsd.log.control_frame import ConfigUpdate, TopicDelete
 
 # The number of due jobs that one request for the state of a queue makes ready first. It is generous, because
 # the counts should be current and the request is rare.
 SEEN_MAX: Final = 500
 
 
-def put_topic(shard: ShardState, name: str, patch: TopicConfigPatch, reply: Reply) -> None:
+def put_topic(shard: ShardState, name: str, patch: TopicConfigPatch, reply: Reply[TopicPut]) -> None:
     """Create a topic, or patch its configuration; `reply` gets `TopicPut` or a `Refusal`."""
     topic = shard.topics.get(name)
     if topic is None:
-        topic_or_refusal = new_topic(shard, name, patch, 0)
-        refusal = topic_or_refusal if isinstance(topic_or_refusal, Refusal) else shard.log.admit_control()
-        if isinstance(topic_or_refusal, Refusal) or refusal is not None:
-            reply(refusal)
-            return
-        topic_or_refusal.epoch = shard.log.batch.next_ordinal
-        register_topic(shard, topic_or_refusal)
-        _join(shard, encode_create(topic_or_refusal), PendingPut(shard, topic_or_refusal, None, reply))
-        return
-    if topic.deferred_requests is not None:
+        _create_topic(shard, name, patch, reply)
+    elif topic.deferred_requests is not None:
         shard.defer(topic, partial(put_topic, shard, name, patch, reply), reply)
+    else:
+        _patch_topic(shard, topic, patch, reply)
+
+
+def _create_topic(shard: ShardState, name: str, patch: TopicConfigPatch, reply: Reply[TopicPut]) -> None:
+    topic = new_topic(shard, name, patch, 0)
+    if isinstance(topic, Refusal):
+        reply(topic)
         return
-    config = config_after(shard, topic.next_config, patch, name)
-    refusal = config if isinstance(config, Refusal) else shard.log.admit_control()
-    if isinstance(config, Refusal) or refusal is not None:
+    if (refusal := shard.log.admit_control()) is not None:
+        reply(refusal)
+        return
+    topic.epoch = shard.log.batch.next_ordinal
+    register_topic(shard, topic)
+
+    def publish() -> None:
+        topic.visible = True
+        call_reply(reply, TopicPut(name, created=True, config=topic.config))
+
+    pending = PendingControl(topic, publish, reply, undo=partial(shard.remove_topic, topic))
+    shard.join_config(topic, create_control(topic), pending)
+
+
+def _patch_topic(shard: ShardState, topic: Topic, patch: TopicConfigPatch, reply: Reply[TopicPut]) -> None:
+    before = topic.next_config
+    config = config_after(shard, before, patch, topic.name)
+    if isinstance(config, Refusal):
+        reply(config)
+        return
+    if (refusal := shard.log.admit_control()) is not None:
         reply(refusal)
         return
     # While anything is pending this request waits too: it may be a change to another configuration and back.
-    if config == topic.config == topic.next_config and topic.visible and not topic.waiting_count:
-        reply(TopicPut(name, created=False, config=config))
+    if config == topic.config == before and topic.visible and not topic.waiting_count:
+        reply(TopicPut(topic.name, created=False, config=config))
         return
-    pending = PendingPut(shard, topic, config, reply)
-    control = ConfigUpdate(config, pending.ceiling.value)
+    ceiling_before = ceiling = Ceiling(topic.ceiling_logged, topic.ceiling_mark)
+    changes_need = needs_ceiling(config) != needs_ceiling(before)
+    if changes_need:
+        # Logged with the change, so that a weaker class has seqs to give out above the head at once.
+        ceiling = first_ceiling(config, topic.next_seq - 1, 0)
+        topic.ceiling_logged, topic.ceiling_mark = ceiling.value, ceiling.mark
+        topic.raised_head, topic.raised_at_ms = topic.next_seq - 1, shard.clock.now_ms()
     topic.next_config = config
-    _join(
-        shard,
-        encode_control(control, topic_id=topic.topic_id, ts=topic.last_ts, durable=True),
-        pending,
-    )
+
+    def publish() -> None:
+        topic.visible = True
+        if changes_need:
+            topic.ceiling = ceiling.value
+            if needs_ceiling(config):
+                shard.watch_ceiling(topic)
+        shard.set_config(topic, config)
+        if topic.can_evict:
+            evict_over_caps(shard, topic)
+        if topic.queue is not None and topic.waiters is not None:
+            # Jobs of a paused queue, or parked jobs, may be claimable now.
+            shard.wake_queue.wake(topic)
+        call_reply(reply, TopicPut(topic.name, created=False, config=topic.config))
+
+    def undo() -> None:
+        topic.next_config = before
+        topic.ceiling_logged, topic.ceiling_mark, _ = ceiling_before
+
+    pending = PendingControl(topic, publish, reply, undo)
+    shard.join_config(topic, ConfigUpdate(config, ceiling.value), pending)
 
 
-def delete_topic(shard: ShardState, name: str, if_empty: bool, reply: Reply) -> None:
+def delete_topic(shard: ShardState, name: str, if_empty: bool, reply: Reply[TopicDeleted]) -> None:
     """Delete a topic with all its records; `reply` gets `TopicDeleted` or a `Refusal`."""
     topic = shard.topics.get(name)
     if topic is None:
@@ -74,24 +112,37 @@ def delete_topic(shard: ShardState, name: str, if_empty: bool, reply: Reply) -> 
         shard.defer(topic, partial(delete_topic, shard, name, if_empty, reply), reply)
         return
     refusal = shard.log.admit_control()
+    if refusal is None and if_empty:
+        refusal = _refuse_if_not_empty(shard, topic)
     if refusal is not None:
         reply(refusal)
         return
-    if if_empty:
-        log_expired(shard, topic, shard.clock.now_ms())
-        if topic.live_count or topic.pending_count:
-            count = topic.live_count + topic.pending_count
-            reply(
-                Refusal(
-                    TOPIC_NOT_EMPTY,
-                    f'topic "{name}" is not empty: it holds {count} records',
-                    {"count": count},
-                )
-            )
-            return
     topic.deferred_requests = []
-    frame = encode_control(TopicDelete(topic.epoch), topic_id=topic.topic_id, ts=topic.last_ts, durable=True)
-    _join(shard, frame, PendingTopicDelete(shard, topic, reply))
+
+    def end(answer: TopicDeleted | Refusal) -> None:
+        """Reply, and run the requests that were deferred during the deletion, in order."""
+        call_reply(reply, answer)
+        waiting = topic.deferred_requests or []
+        topic.deferred_requests = None
+        for retry in waiting:
+            retry()
+
+    def publish() -> None:
+        topic.visible = False
+        shard.remove_topic(topic)
+        shard.wake_queue.wake(topic)
+        end(TopicDeleted(name, deleted=True, routes=sorted(topic.routes)))
+
+    shard.join_config(topic, TopicDelete(topic.epoch), PendingControl(topic, publish, end))
+
+
+def _refuse_if_not_empty(shard: ShardState, topic: Topic) -> Refusal | None:
+    log_expired(shard, topic, shard.clock.now_ms())
+    count = topic.live_count + topic.pending_count
+    if not count:
+        return None
+    message = f'topic "{topic.name}" is not empty: it holds {count} records'
+    return Refusal(TOPIC_NOT_EMPTY, message, {"count": count})
 
 
 def topic_state(shard: ShardState, name: str, is_use: bool = False) -> TopicState | Refusal:
@@ -131,89 +182,3 @@ def queue_counts(topic: Topic, now_ms: int) -> Counts | None:
 
 def topic_not_found(name: str) -> Refusal:
     return Refusal(TOPIC_NOT_FOUND, f'topic "{name}" does not exist')
-
-
-def _join(shard: ShardState, frame: bytes, pending: PendingPut | PendingTopicDelete) -> None:
-    pending.wait()
-    shard.log.join([frame], len(frame), 1, pending, wait_for_sync=True)
-
-
-class PendingPut(PendingEntry):
-    """A pending creation of a topic (`config` is None) or change of its configuration."""
-
-    __slots__ = ("before", "ceiling", "changes_need", "config", "reply", "shard")
-
-    def __init__(self, shard: ShardState, topic: Topic, config: TopicConfig | None, reply: Reply) -> None:
-        super().__init__(topic)
-        self.shard = shard
-        self.config = config
-        self.reply = reply
-        logged = Ceiling(topic.ceiling_logged, topic.ceiling_mark)
-        self.before = (topic.next_config, logged)
-        self.ceiling = logged
-        self.changes_need = config is not None and needs_ceiling(config) != needs_ceiling(topic.next_config)
-        if config is not None and self.changes_need:
-            # Logged with the change, so that a weaker class has seqs to give out above the head at once.
-            self.ceiling = first_ceiling(config, topic.next_seq - 1, 0)
-            topic.ceiling_logged, topic.ceiling_mark = self.ceiling.value, self.ceiling.mark
-            topic.raised_head, topic.raised_at_ms = topic.next_seq - 1, shard.clock.now_ms()
-
-    def publish(self) -> None:
-        self.end_wait()
-        topic, config = self.topic, self.config
-        topic.visible = True
-        if config is not None:
-            if self.changes_need:
-                topic.ceiling = self.ceiling.value
-                if needs_ceiling(config):
-                    self.shard.watch_ceiling(topic)
-            self.shard.set_config(topic, config)
-            if topic.can_evict:
-                evict_over_caps(self.shard, topic)
-            if topic.queue is not None and topic.waiters is not None:
-                # Jobs of a paused queue, or parked jobs, may be claimable now.
-                self.shard.wake_queue.wake(topic)
-        call_reply(self.reply, TopicPut(topic.name, created=config is None, config=topic.config))
-
-    def undo(self) -> None:
-        self.end_wait()
-        topic = self.topic
-        topic.next_config, (topic.ceiling_logged, topic.ceiling_mark, _) = self.before
-        if self.config is None:
-            self.shard.remove_topic(self.topic)
-
-    def refuse(self, refusal: Refusal) -> None:
-        call_reply(self.reply, refusal)
-
-
-class PendingTopicDelete(PendingEntry):
-    """A pending deletion of a topic."""
-
-    __slots__ = ("reply", "shard")
-
-    def __init__(self, shard: ShardState, topic: Topic, reply: Reply) -> None:
-        super().__init__(topic)
-        self.shard = shard
-        self.reply = reply
-
-    def publish(self) -> None:
-        self.end_wait()
-        self.topic.visible = False
-        self.shard.remove_topic(self.topic)
-        self.shard.wake_queue.wake(self.topic)
-        call_reply(self.reply, TopicDeleted(self.topic.name, deleted=True, routes=sorted(self.topic.routes)))
-        self._run_deferred()
-
-    def undo(self) -> None:
-        self.end_wait()  # `refuse` runs the deferred requests.
-
-    def refuse(self, refusal: Refusal) -> None:
-        call_reply(self.reply, refusal)
-        self._run_deferred()
-
-    def _run_deferred(self) -> None:
-        """Run the requests that were deferred during the deletion, in order."""
-        waiting: list[Callable[[], Any]] = self.topic.deferred_requests or []
-        self.topic.deferred_requests = None
-        for retry in waiting:
-            retry()

@@ -63,5 +63,9 @@ def register_topic(shard: ShardState, topic: Topic) -> None:
 
 
 def encode_create(topic: Topic) -> bytes:
-    control = TopicCreate(topic.name, topic.config, topic.ceiling)
+    control = create_control(topic)
     return encode_control(control, topic_id=topic.topic_id, ts=topic.last_ts, durable=True)
+
+
+def create_control(topic: Topic) -> TopicCreate:
+    return TopicCreate(topic.name, topic.config, topic.ceiling)

@@ -54,6 +54,7 @@ class GroupCommit:
         writer: LogWriter,
         bounds: Bounds,
         on_failure: Callable[[OSError], None],
+        on_tick: Callable[[], bool],
     ) -> None:
         self._clock = clock
         self._loop = loop
@@ -61,6 +62,8 @@ class GroupCommit:
         self._writer = writer
         self._bounds = bounds
         self._on_failure = on_failure
+        self._on_tick = on_tick
+        """Joins due frames at each background sync; returns whether more may become due."""
         self.counters = Counters()
         end = writer.end
         self.batch = Batch(end.position, end.ordinal)
@@ -68,13 +71,10 @@ class GroupCommit:
         """Position before which every byte is on the disk itself."""
         self.is_lagging = False
         """Whether the disk lags: then all logged writes wait for a sync, so that little can be lost."""
-
         self.failed: Refusal | None = None
         """Refusal of every write after a failure (G4)."""
         self._gate: Refusal | None = None
         """Refusal of every request to join: the log has failed or is stopping."""
-        self.on_tick: Callable[[], bool] = lambda: False
-        """Callback that joins due frames at each background sync; True while more may become due."""
         self._data_end = end.position
         self._unsynced_since: float | None = None
         self._sync_started = 0.0
@@ -442,7 +442,7 @@ class GroupCommit:
         self._ticking = False
         if self.failed is not None or self._closed:
             return
-        more = self.on_tick()
+        more = self._on_tick()
         now = self._clock.monotonic()
         if self._unsynced_since is not None and now - self._unsynced_since > LAG_SECONDS:
             self.is_lagging = True

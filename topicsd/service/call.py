@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
@@ -20,11 +20,13 @@ from shared.http.head import Fields
 from shared.runtime.body_memory import SharedBody
 from shared.runtime.unexpected_error import refuse_unexpected_error
 from topicsd.engine.jobs import Background, BackgroundJob
+from topicsd.engine.requests import Reply
 from topicsd.service.render import render_refusal
 from topicsd.stream.stream import Stream
 
 logger = logging.getLogger("topicsd.http")
 
+T = TypeVar("T")
 
 _OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
 # Indexed by the length of the body without its newline: a lookup costs a third of formatting.
@@ -187,10 +189,10 @@ Performance = Callable[[Call], dict[str, float]]
 """Returns the `performance` member of a call's response."""
 
 
-def reply_of(call: Call, on_result: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Return a reply for the engine that sends a refusal, and passes any other value to `on_result`."""
+def reply_of(call: Call, on_result: Callable[[T], object]) -> Reply[T]:
+    """Return a reply for the engine that sends a refusal, and passes an answer to `on_result`."""
 
-    def reply(answer: Any) -> None:
+    def reply(answer: T | Refusal) -> None:
         try:
             if isinstance(answer, Refusal):
                 call.refuse(answer)

@@ -79,7 +79,7 @@ class Dispatch:
         self._open_socket = open_socket
         self.streams = streams = Streams(shard, settings, loop, links, number, shard_count, peers, keys)
         self._work = WorkOpener(state, settings, loop, streams.permits, streams.count_stream)
-        self.route_rules = RouteRules(state, settings, links, peers is not None)
+        self.route_rules = RouteRules(state, settings, links, streams.locate_source, peers is not None)
         counts = RequestCounts(state.clock)
         diff = Diff(state, settings, loop, counts, streams.feeds)
         caps = Caps(state, number, peers, links)

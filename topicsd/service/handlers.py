@@ -46,11 +46,11 @@ WITHOUT_BODY = frozenset(
 
 
 Handler = Callable[[Call], None]
-OnTopicDeleted = Callable[[str, int, Callable[[list[str]], None]], None]
+OnTopicDeleted = Callable[[str, int, Callable[[list[str]], object]], None]
 """Called with the name and epoch of a deleted topic; reports the routes deleted with it."""
 
 
-def _report_no_routes(name: str, epoch: int, reply: Callable[[list[str]], None]) -> None:
+def _report_no_routes(name: str, epoch: int, reply: Callable[[list[str]], object]) -> None:
     reply([])
 
 
@@ -187,8 +187,11 @@ class Handlers:
         if isinstance(position, Refusal):
             call.refuse(position)
         elif position is not None:
-            reply = reply_of(call, lambda from_seq: self._answer_state(call, {"from_seq": from_seq}))
-            seek(self.shard.state, call.name, position, reply)
+
+            def respond(from_seq: int) -> None:
+                self._answer_state(call, {"from_seq": from_seq})
+
+            seek(self.shard.state, call.name, position, reply_of(call, respond))
         else:
             self._answer_state(call, {})
 

@@ -35,7 +35,14 @@ from shared.ipc.link import NEVER_SENT, SUPERVISOR, LinkPool, LinkRequest
 from shared.ipc.link_kind import LinkKind
 from shared.ipc.remote_request import decode_answer, encode_answer
 from shared.settings.settings import Settings
-from topicsd.engine.routes.route import RouteDeleted, RoutePut, RouteState, delete_route, put_route
+from topicsd.engine.routes.route import (
+    RouteDeleted,
+    RoutePut,
+    RouteState,
+    SourceLookup,
+    delete_route,
+    put_route,
+)
 from topicsd.engine.state import ShardState
 from topicsd.service.call import Call
 from topicsd.service.input.bodies import Beginning, Guarantee, refuse_media_type, refuse_nul_in
@@ -119,10 +126,18 @@ ROUTE_REQUESTS: Final = frozenset({LinkKind.PUT_ROUTE, LinkKind.DELETE_ROUTE, Li
 
 
 class RouteRules:
-    def __init__(self, state: ShardState, settings: Settings, links: LinkPool, has_supervisor: bool) -> None:
+    def __init__(
+        self,
+        state: ShardState,
+        settings: Settings,
+        links: LinkPool,
+        locate_source: SourceLookup,
+        has_supervisor: bool,
+    ) -> None:
         self._state = state
         self._settings = settings
         self._links = links
+        self._locate_source = locate_source
         self._has_supervisor = has_supervisor
 
     # -- as a request --------------------------------------------------------------------------------------
@@ -145,7 +160,7 @@ class RouteRules:
         else:
             call.refuse(in_doubt(None, "; retry the request"))
 
-    def on_topic_deleted(self, name: str, epoch: int, reply: Callable[[list[str]], None]) -> None:
+    def on_topic_deleted(self, name: str, epoch: int, reply: Callable[[list[str]], object]) -> None:
         """Report a deleted topic to the supervisor; pass the names of its known routes to `reply`."""
         if not self._has_supervisor:
             reply([])
@@ -183,7 +198,7 @@ class RouteRules:
             if isinstance(answer, Refusal):
                 _refuse(link_request, answer)
             else:
-                put_route(self._state, rule, respond)
+                put_route(self._state, rule, respond, self._locate_source)
 
         existing = self._state.routes.get(rule.name)
         if existing is None:

@@ -37,7 +37,7 @@ from shared.contract.topic_config import NUMBER_MAX
 from shared.runtime.disk_thread import Loop
 from topicsd.engine.requests import Tombstone
 from topicsd.engine.routes.copies import NO_COPIES
-from topicsd.engine.routes.route import RouteState, SourceLookup, delete_route
+from topicsd.engine.routes.route import RouteState, delete_route
 from topicsd.engine.routes.step import append_copies, append_lost_range, destination_is_full, skip_records
 from topicsd.engine.state import ShardState
 from topicsd.engine.wakeups.priority import one_band_lower
@@ -348,19 +348,16 @@ SOURCES_MAX: Final = 8
 
 
 class RouteRunners:
-    """The routes into topics of this shard. `position_of` looks up the position of a remote topic."""
+    """The routes into topics of this shard."""
 
-    def __init__(
-        self, shard: ShardState, loop: Loop, feeds: Feeds, position_of: SourceLookup | None = None
-    ) -> None:
+    def __init__(self, shard: ShardState, loop: Loop, feeds: Feeds) -> None:
         self._shard = shard
         self._loop = loop
         self._feeds = feeds
         self._runners: dict[RouteState, RouteRunner] = {}
         self._sources: dict[tuple[str, int, int, int], SourceChunk] = {}
         """Recently decoded chunks, by topic, epoch and range."""
-        shard.find_source = position_of
-        shard.on_route_change = self._on_change
+        shard.follow_routes(self._on_change)
         loop.call_soon(self._begin, list(shard.routes.values()))
 
     def _begin(self, routes: list[RouteState]) -> None:

@@ -101,7 +101,7 @@ class Sessions:
     def find(self, session: bytes) -> Session | None:
         return self._sessions.get(session)
 
-    def create(self, definition: SessionFrame, reply: Reply) -> None:
+    def create(self, definition: SessionFrame, reply: Reply[Session]) -> None:
         """Create a session. Call `reply` with it once it is stored, or with a `Refusal`."""
 
         def on_stored(answer: SessionFrame | Refusal) -> None:

@@ -7,6 +7,7 @@ import pytest
 from shared.contract.errors import SHUTTING_DOWN
 from tests.harness.one_shard import OneShard, RecordedReply, record
 from topicsd.engine.requests import AppendAnswer, AppendRequest
+from topicsd.engine.write.append import append
 
 
 def chain(shard: OneShard, topic: str, answers: list[object], length: int) -> None:
@@ -15,9 +16,9 @@ def chain(shard: OneShard, topic: str, answers: list[object], length: int) -> No
     def answered(answer: object) -> None:
         answers.append(answer)
         if len(answers) < length:
-            shard.shard.append(topic, AppendRequest([record(len(answers))]), answered)
+            append(shard.shard.state, topic, AppendRequest([record(len(answers))]), answered)
 
-    shard.shard.append(topic, AppendRequest([record(0)]), answered)
+    append(shard.shard.state, topic, AppendRequest([record(0)]), answered)
 
 
 @pytest.mark.parametrize("durability", ["ephemeral", "memory", "disk", "fsync"])
@@ -52,7 +53,7 @@ def test_a_reply_that_fails_leaves_the_others_answered(caplog: pytest.LogCapture
 
     with caplog.at_level(logging.CRITICAL):
         for _ in range(60):  # Also when the loop does the sync itself, as it comes to do.
-            shard.shard.append("a", AppendRequest([record(1)]), broken)
+            append(shard.shard.state, "a", AppendRequest([record(1)]), broken)
             shard.settle()
     after = shard.append("a", 2)
     assert after.first_seq == 61
@@ -77,8 +78,11 @@ def test_what_an_answer_asks_for_at_the_end_is_refused() -> None:
     shard = OneShard()
     shard.put("a", durable=True)
     late = RecordedReply()
-    shard.shard.append(
-        "a", AppendRequest([record(1)]), lambda _: shard.shard.append("a", AppendRequest([record(2)]), late)
+    append(
+        shard.shard.state,
+        "a",
+        AppendRequest([record(1)]),
+        lambda _: append(shard.shard.state, "a", AppendRequest([record(2)]), late),
     )
     shard.restart()
     assert late.code == SHUTTING_DOWN

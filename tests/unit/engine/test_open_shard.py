@@ -18,12 +18,13 @@ from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import LayoutError, read_layout, shard_paths
 from topicsd.engine.requests import AppendAnswer, AppendRequest, NewRecord, ReadAnswer, ReadRequest
 from topicsd.engine.shard import Shard, open_shard
+from topicsd.engine.write.append import append
 from topicsd.log.recovery import RecoveryRefused
 
 
 async def appended(shard: Shard, topic: str, data: bytes) -> AppendAnswer:
     answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    shard.append(topic, AppendRequest([NewRecord(msgspec.Raw(data))]), answer.set_result)
+    append(shard.state, topic, AppendRequest([NewRecord(msgspec.Raw(data))]), answer.set_result)
     result = await answer
     assert isinstance(result, AppendAnswer)
     return result

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.harness.one_shard import PATHS, OneShard, RecordedReply, record
+from topicsd.engine.read.read import read
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.requests import ReadRequest
 from topicsd.engine.upkeep.upkeep import ROUND_SECONDS
@@ -28,7 +29,7 @@ def with_lost_segment(**config: object) -> OneShard:
 def test_a_read_is_refused_when_the_index_is_missing_too() -> None:
     one = with_lost_segment()
     reply = RecordedReply()
-    one.shard.read("t", ReadRequest(from_seq=0), reply)
+    read(one.shard.state, "t", ReadRequest(from_seq=0), reply)
     one.settle()
     assert reply.code == "corrupt_segment"
     assert reply.answer.detail["next_from_seq"] == 5

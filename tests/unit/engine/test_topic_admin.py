@@ -9,6 +9,7 @@ from shared.contract.topic_config import TopicConfig
 from shared.settings.settings import Settings
 from tests.harness.one_shard import OneShard
 from topicsd.engine.requests import TopicPut
+from topicsd.engine.topic_admin import topic_state
 
 
 def test_a_put_creates_a_topic_and_the_next_one_finds_it() -> None:
@@ -157,11 +158,11 @@ def test_the_state_of_an_empty_topic() -> None:
 
 def test_a_topic_that_is_not_there_has_no_state() -> None:
     one = OneShard()
-    answer = one.shard.topic_state("t")
+    answer = topic_state(one.shard.state, "t")
     assert isinstance(answer, Refusal)
     assert answer.code == "topic_not_found"
     one.send_append("t", 1)
-    assert isinstance(one.shard.topic_state("t"), Refusal), "it is not on the disk yet"
+    assert isinstance(topic_state(one.shard.state, "t"), Refusal), "it is not on the disk yet"
 
 
 def test_the_state_counts_what_is_alive() -> None:

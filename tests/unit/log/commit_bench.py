@@ -52,6 +52,7 @@ class CommitBench:
         space_bytes: int | None = None,
         thread_type: type[StepThread] = StepThread,
         has_file: bool = True,
+        on_tick: Callable[[], bool] = lambda: False,
     ) -> None:
         """A log with its first file, or without one."""
         self.disk = MemoryDisk(traced=True, space_bytes=space_bytes)
@@ -66,7 +67,8 @@ class CommitBench:
         )
         if has_file:
             writer.add_spare(writer.make_spare()())
-        self.log = GroupCommit(self.clock, self.loop, self.thread, writer, bounds, self.failures.append)
+        on_failure = self.failures.append
+        self.log = GroupCommit(self.clock, self.loop, self.thread, writer, bounds, on_failure, on_tick)
 
     def note(self, name: str, answer: Callable[[], None] | None = None) -> Note:
         return Note(name, self.diary, answer)

@@ -170,14 +170,13 @@ def test_an_idle_log_writes_one_empty_batch_that_says_what_was_synced_and_then_n
 
 
 def test_frames_that_a_tick_asks_for_are_written_until_no_more_are_due() -> None:
-    bench = CommitBench()
     due = [True, True, False]
 
     def tick() -> bool:
         bench.log.join_control_frame(FRAME)
         return due.pop(0) if due else False
 
-    bench.log.on_tick = tick
+    bench = CommitBench(on_tick=tick)
     bench.join("a", sync=False)
     bench.pass_time(120)
     assert due == [False]

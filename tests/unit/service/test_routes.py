@@ -124,7 +124,6 @@ def test_a_rule_for_a_recreated_source_starts_again() -> None:
     owner = DestinationShard()
     owner.put()
     before = owner.one.shard.state.routes[RULE.name].source_epoch
-    owner.one.shard.state.on_route_change = lambda forward: None
     owner.one.delete_topic("a")
     owner.one.put("a")
     status, body = owner.put(msgspec.structs.replace(RULE, is_from_start=False))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from topicsd.engine.checkpoint.snapshot_format import SnapshotTopic
-from topicsd.engine.pending import PendingEntry as Request
+from topicsd.engine.pending import PendingEntry, PendingFrame
 from topicsd.engine.queue.state import queue_section
 from topicsd.engine.read.cursors import cursor_section
 from topicsd.engine.records.sealed_run import SealedRun
@@ -68,14 +68,14 @@ def pending_requests(shard: ShardState) -> PendingRequests:
     batch = shard.log.batch
     written_to = batch.next_ordinal - batch.frame_count
     for entry in shard.log.unpublished():
-        topic = getattr(entry, "topic", None)
-        if topic is None or (entry.ordinal < written_to and not isinstance(entry, Request)):
-            # A written note takes effect before its sync, and records after it are published before that
-            # sync. So the capture has its effect, and is complete beyond it.
+        topic = entry.topic if isinstance(entry, PendingEntry | PendingFrame) else None
+        if topic is None or (entry.ordinal < written_to and not isinstance(entry, PendingEntry)):
+            # A written frame outside the order takes effect before its sync, and records after it are
+            # published before that sync. So the capture has its effect, and is complete beyond it.
             continue
         first_ordinals[topic] = min(first_ordinals.get(topic, entry.ordinal), entry.ordinal)
         if isinstance(entry, PendingLowering):
-            ceilings[entry.topic] = max(ceilings.get(entry.topic, 0), entry.before.value)
+            ceilings[topic] = max(ceilings.get(topic, 0), entry.ceiling_before)
     return PendingRequests(first_ordinals, ceilings, batch.next_ordinal)
 
 

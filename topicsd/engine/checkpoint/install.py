@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from topicsd.engine.checkpoint.capture import Capture
 from topicsd.engine.checkpoint.segment_copy import GrowingSegment, live_totals
-from topicsd.engine.records.active_file import ActiveFile
 from topicsd.engine.records.run import Run
 from topicsd.engine.records.sealed_run import SealedRun
-from topicsd.engine.records.tail_run import TailRun
+from topicsd.engine.records.tail_run import ActiveFile, TailRun
 from topicsd.engine.retention.retention import drop_run
 from topicsd.engine.topic import Topic
 from topicsd.segment.reader import SegmentReader

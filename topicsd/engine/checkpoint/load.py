@@ -19,11 +19,10 @@ from topicsd.engine.checkpoint.snapshot_files import choose_snapshot
 from topicsd.engine.checkpoint.snapshot_format import Snapshot, SnapshotTopic
 from topicsd.engine.queue.state import load_queue
 from topicsd.engine.read.cursors import cursors_of
-from topicsd.engine.records.active_file import ActiveFile
 from topicsd.engine.records.lost_range import LostRange
 from topicsd.engine.records.run import Run
 from topicsd.engine.records.sealed_run import SealedRun
-from topicsd.engine.records.tail_run import TailRun
+from topicsd.engine.records.tail_run import ActiveFile, TailRun
 from topicsd.engine.retention.retention import move_earliest
 from topicsd.engine.routes.route import load_routes
 from topicsd.engine.session_log import apply_session, sessions_of

@@ -49,8 +49,12 @@ class Checkpointer:
         cold: SegmentStore | None,
         snapshot: Snapshot | None,
         has_more: bool,
+        on_end: Callable[[], None],
     ) -> None:
-        """Continue from a start: `found` is its snapshot, `has_more` says that the log held more."""
+        """Continue from a start with `snapshot`, after which the log held more if `has_more`.
+
+        `on_end` is called when a checkpoint has ended.
+        """
         settings = shard.settings
         shard.referable_from = shard.log.batch.next_position
         self._shard = shard
@@ -60,7 +64,7 @@ class Checkpointer:
         self._hot = hot
         self._cold = cold
         self._bounds = SegmentBounds.of(settings)
-        self.on_end: Callable[[], None] = lambda: None
+        self._on_end = on_end
         self._interval_seconds = settings.checkpoint_interval_ms / 1000
         numbers = snapshot_numbers(files.fs, files.paths)
         self._next_number = numbers[0] + 1 if numbers else 1
@@ -142,7 +146,7 @@ class Checkpointer:
         self.is_running = False
         self._is_needed = outcome is not None
         self.failure = outcome
-        self.on_end()
+        self._on_end()
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback(outcome)

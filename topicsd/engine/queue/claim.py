@@ -15,7 +15,7 @@ from typing import Final
 
 from shared.contract.errors import CORRUPT_SEGMENT, NOT_A_QUEUE, Refusal
 from shared.contract.topic_config import CLAMPED_FIELDS
-from topicsd.engine.pending import PendingEntry, call_reply
+from topicsd.engine.pending import PendingControl, Refuse, call_reply, ignore_refusal
 from topicsd.engine.queue.fresh_jobs import serve_in_turn
 from topicsd.engine.queue.job import READY, ClaimedJob, JobState
 from topicsd.engine.queue.job_records import JobRecords, read_job_records
@@ -51,12 +51,14 @@ def lease_ms_of(topic: Topic, request: ClaimRequest) -> int:
     return topic.config.lease_ms if lease_ms is None else min(max(lease_ms, low), high)
 
 
-class _PendingClaim:
+class PendingClaim:
     """One claim and the jobs it got."""
 
     __slots__ = ("budget", "claimed", "count", "deadline", "lease_ms", "node", "reply")
 
-    def __init__(self, shard: ShardState, topic: Topic, request: ClaimRequest, reply: Reply) -> None:
+    def __init__(
+        self, shard: ShardState, topic: Topic, request: ClaimRequest, reply: Reply[ClaimAnswer]
+    ) -> None:
         self.node = request.node
         self.count = min(request.count, shard.settings.max_claim)
         self.lease_ms = lease_ms_of(topic, request)
@@ -66,7 +68,9 @@ class _PendingClaim:
         self.budget = _ResponseBudget(topic, shard.settings.max_response_bytes)
 
 
-def claim(shard: ShardState, name: str, request: ClaimRequest, reply: Reply) -> Callable[[], None] | None:
+def claim(
+    shard: ShardState, name: str, request: ClaimRequest, reply: Reply[ClaimAnswer]
+) -> Callable[[], None] | None:
     """Lease up to `count` jobs; `reply` gets `ClaimAnswer` or a `Refusal`.
 
     With `claim_jitter_ms`, all claims that arrive within that time are served together. The returned function
@@ -81,20 +85,20 @@ def claim(shard: ShardState, name: str, request: ClaimRequest, reply: Reply) -> 
         reply(result)
         return None
     topic, _ = result
-    pending = _PendingClaim(shard, topic, request, reply)
+    pending = PendingClaim(shard, topic, request, reply)
     jitter_ms = topic.config.claim_jitter_ms
     if not jitter_ms or shard.is_draining:
         _serve_after_removal(shard, topic, [pending])
         return None
     cohort = shard.cohorts.get(topic)
     if cohort is None:
-        cohort = shard.cohorts[topic] = _Cohort(shard, topic)
+        cohort = shard.cohorts[topic] = Cohort(shard, topic)
         shard.loop.call_later(jitter_ms / 1000, cohort.wake)
     cohort.claims.append(pending)
     return partial(cohort.leave, pending)
 
 
-class _Cohort:
+class Cohort:
     """Claims that are served together, in the priority of their topic like reads."""
 
     __slots__ = ("_shard", "_topic", "claims", "waiters")
@@ -102,7 +106,7 @@ class _Cohort:
     def __init__(self, shard: ShardState, topic: Topic) -> None:
         self._shard = shard
         self._topic = topic
-        self.claims: list[_PendingClaim] = []
+        self.claims: list[PendingClaim] = []
         self.waiters: Waiters | None = None
 
     def base_priority(self, now_ms: int) -> float:
@@ -112,7 +116,7 @@ class _Cohort:
         self._shard.wake_queue.add(self, self.serve)
         self._shard.wake_queue.wake(self)
 
-    def leave(self, pending: _PendingClaim) -> None:
+    def leave(self, pending: PendingClaim) -> None:
         """Answer a claim without jobs, since its client may have disconnected."""
         if self._shard.cohorts.get(self._topic) is self and pending in self.claims:
             self.claims.remove(pending)
@@ -134,12 +138,12 @@ def drain_claims(shard: ShardState) -> None:
         cohort.serve()
 
 
-def _serve_after_removal(shard: ShardState, topic: Topic, cohort: list[_PendingClaim]) -> None:
+def _serve_after_removal(shard: ShardState, topic: Topic, cohort: list[PendingClaim]) -> None:
     """Serve the claims once the jobs of removed records have been removed."""
     shard.removals.after(topic, partial(_serve_if_visible, shard, topic, cohort))
 
 
-def _serve_if_visible(shard: ShardState, topic: Topic, cohort: list[_PendingClaim]) -> None:
+def _serve_if_visible(shard: ShardState, topic: Topic, cohort: list[PendingClaim]) -> None:
     if (
         topic.queue is not None
         and shard.visible_topic(topic.name) is topic
@@ -151,7 +155,7 @@ def _serve_if_visible(shard: ShardState, topic: Topic, cohort: list[_PendingClai
         call_reply(pending.reply, topic_not_found(topic.name))
 
 
-def _serve(shard: ShardState, topic: Topic, queue: LeaseQueue, cohort: list[_PendingClaim]) -> None:
+def _serve(shard: ShardState, topic: Topic, queue: LeaseQueue, cohort: list[PendingClaim]) -> None:
     refusal = shard.log.admit_control() if logs_leases(topic) else None
     if refusal is not None:
         for pending in cohort:
@@ -165,7 +169,7 @@ def _serve(shard: ShardState, topic: Topic, queue: LeaseQueue, cohort: list[_Pen
     parked_before = len(queue.parked)
     parked_max = parked_before + PARKED_AT_ONCE
 
-    def take(pending: _PendingClaim, count: int) -> bool:
+    def take(pending: PendingClaim, count: int) -> bool:
         """Lease up to `count` more jobs to a claim; return whether it got some and may get more."""
         claimed = queue.claim(
             pending.node,
@@ -244,7 +248,7 @@ class _ResponseBudget:
         self._mean_bytes = run.mean_bytes if isinstance(run, SealedRun) else 0
 
 
-def _read_records(shard: ShardState, topic: Topic, pending: _PendingClaim) -> None:
+def _read_records(shard: ShardState, topic: Topic, pending: PendingClaim) -> None:
     if pending.claimed:
         read_job_records(
             shard, topic, [one.seq for one in pending.claimed], partial(_on_records, topic, pending)
@@ -253,7 +257,7 @@ def _read_records(shard: ShardState, topic: Topic, pending: _PendingClaim) -> No
         _send_answer(topic, {}, pending)
 
 
-def _on_records(topic: Topic, pending: _PendingClaim, texts: JobRecords) -> None:
+def _on_records(topic: Topic, pending: PendingClaim, texts: JobRecords) -> None:
     by_seq = texts.by_seq
     if texts.damaged and not by_seq:
         seq, what = next(iter(texts.damaged.items()))
@@ -270,7 +274,7 @@ def _on_records(topic: Topic, pending: _PendingClaim, texts: JobRecords) -> None
     _send_answer(topic, jobs, pending)
 
 
-def _send_answer(topic: Topic, jobs: dict[int, bytes], pending: _PendingClaim) -> None:
+def _send_answer(topic: Topic, jobs: dict[int, bytes], pending: PendingClaim) -> None:
     assert topic.queue is not None
     call_reply(pending.reply, ClaimAnswer(topic.name, jobs, pending.claimed, topic.queue.counts().ready))
 
@@ -292,14 +296,15 @@ def _log_parked(shard: ShardState, topic: Topic, seqs: list[int]) -> None:
         on_logged()
         return
     states = [queue.job_state(seq) for seq in seqs]
-    pending = PendingLease(topic, [state._replace(state=READY) for state in states], on_logged)
+    undo = partial(_restore_jobs, queue, [state._replace(state=READY) for state in states])
+    pending = PendingControl(topic, on_logged, ignore_refusal, undo)
     pending.wait()
     frames = [lease_frame(topic, states[at : at + FRAME_JOBS]) for at in range(0, len(states), FRAME_JOBS)]
     shard.log.join(frames, sum(map(len, frames)), len(frames), pending, wait_for_sync=True)
 
 
 def log_lease(
-    shard: ShardState, topic: Topic, before: list[JobState], then: Callable[[], object], reply: Reply
+    shard: ShardState, topic: Topic, before: list[JobState], then: Callable[[], object], refuse: Refuse
 ) -> None:
     """Log the new state of jobs, then call `then`; at once if no frame is needed.
 
@@ -310,7 +315,7 @@ def log_lease(
     if not before or not logs_leases(topic):
         then()
         return
-    pending = PendingLease(topic, before, then, reply)
+    pending = PendingControl(topic, then, refuse, undo=partial(_restore_jobs, queue, before))
     waits = topic.is_durable or shard.must_wait(topic)
     if waits:
         pending.wait()
@@ -318,40 +323,13 @@ def log_lease(
     shard.log.join([frame], len(frame), 1, pending, waits)
 
 
+def _restore_jobs(queue: LeaseQueue, before: list[JobState]) -> None:
+    """Restore the jobs that still exist: the frame of their new state was not written."""
+    for state in before:
+        if state.seq in queue.jobs:
+            queue.unmark_ending([state.seq])
+            queue.restore(state)
+
+
 def logs_leases(topic: Topic) -> bool:
     return topic.config.leases_durable and not topic.is_ephemeral
-
-
-class PendingLease(PendingEntry):
-    """The frame of changed jobs on its way to the log."""
-
-    __slots__ = ("_before", "_reply", "_then")
-
-    def __init__(
-        self,
-        topic: Topic,
-        before: list[JobState],
-        then: Callable[[], object],
-        reply: Reply | None = None,
-    ) -> None:
-        super().__init__(topic)
-        self._before = before
-        self._then = then
-        self._reply = reply
-
-    def publish(self) -> None:
-        self.end_wait()
-        self._then()
-
-    def undo(self) -> None:
-        self.end_wait()
-        queue = self.topic.queue
-        assert queue is not None
-        for state in self._before:
-            if state.seq in queue.jobs:
-                queue.unmark_ending([state.seq])
-                queue.restore(state)
-
-    def refuse(self, refusal: Refusal) -> None:
-        if self._reply is not None:
-            call_reply(self._reply, refusal)

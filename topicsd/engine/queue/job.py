@@ -158,6 +158,10 @@ class Records(Protocol):
     @property
     def totals(self) -> LeaseTotals: ...
 
+    def schedule_removal(self) -> None:
+        """Call `remove_some` until it returns False, now or later."""
+        ...
+
     def next_live(self, seq: int) -> int:
         """Return the first live seq at or after `seq`, or head + 1."""
         ...

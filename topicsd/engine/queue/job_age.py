@@ -10,7 +10,7 @@ from collections.abc import Callable
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
-from topicsd.segment.entry import COLD, SegmentDamage
+from topicsd.segment.entry import SegmentDamage
 
 
 def oldest_ready_ms(topic: Topic, now_ms: int) -> int:
@@ -36,17 +36,9 @@ def measure_oldest_ready(shard: ShardState, topic: Topic, on_age: Callable[[int]
     if not isinstance(run, SealedRun):
         on_age(oldest_ready_ms(topic, shard.clock.now_ms()))
         return
-    thread = shard.threads.cold if run.entry.tier == COLD else shard.threads.read
 
-    def on_loaded(outcome: object) -> None:
-        # Another job may be the oldest by now; it is rarely in another segment.
+    def on_loaded(failure: object) -> None:
+        # After a failure the age is 0. Another job may be the oldest by now; it is rarely in another segment.
         on_age(oldest_ready_ms(topic, shard.clock.now_ms()))
 
-    thread.submit(lambda: _load(run), on_loaded)
-
-
-def _load(run: SealedRun) -> None:
-    try:
-        run.load_index()
-    except SegmentDamage:
-        return  # The age is reported as 0.
+    shard.load_index(run, on_loaded)

@@ -22,7 +22,6 @@ from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.requests import RenderedRecord
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
-from topicsd.segment.entry import COLD
 
 _ALL = VARIANTS[True, True]
 # Jobs further apart on average do not predict which records are read next.
@@ -69,9 +68,8 @@ def _read(
     if len(waiting) == 1:
         is_dense = len(seqs) > 1 and max(seqs) - min(seqs) < SPREAD_MAX * len(seqs)
         bytes_wanted = bytes_wanted if is_dense else PAGE_RECORDS * run.mean_bytes
-        thread = shard.threads.cold if run.entry.tier == COLD else shard.threads.read
         on_fetched = partial(_on_fetched, shard, topic, run, is_dense)
-        thread.submit(partial(fetch, shard.segments, run, first, bytes_wanted), on_fetched)
+        shard.read_on_thread(run, partial(fetch, shard.segments, run, first, bytes_wanted), on_fetched)
 
 
 def _on_fetched(

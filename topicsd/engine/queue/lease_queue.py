@@ -75,7 +75,6 @@ class LeaseQueue:
         "order",
         "outcomes",
         "parked",
-        "schedule_removal",
     )
 
     def __init__(self, records: Records, is_by_tag: bool = False) -> None:
@@ -104,8 +103,6 @@ class LeaseQueue:
         self.outcomes = Outcomes()
         self._removals: deque[tuple[Iterator[int], int]] = deque()
         """Seqs of removed records whose jobs may still be here, each with the last seq that counts (L9)."""
-        self.schedule_removal: Callable[[], object] | None = None
-        """Schedules calls of `remove_some` until it returns False. Without it, all are removed at once."""
 
     # -- queries -----------------------------------------------------------------------------------------
 
@@ -343,11 +340,7 @@ class LeaseQueue:
     def remove_many(self, seqs: Iterable[int], last: int = _EVERY_SEQ) -> None:
         """Drop the jobs of the removed records `seqs` up to `last`; there may be very many (L9)."""
         self._removals.append((iter(seqs), last))
-        if self.schedule_removal is not None:
-            self.schedule_removal()
-            return
-        while self.remove_some():
-            pass
+        self._records.schedule_removal()
 
     def remove_some(self) -> bool:
         """Drop some jobs whose records are removed; return whether there are more."""

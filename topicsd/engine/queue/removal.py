@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 
 from shared.runtime.disk_thread import Loop
-from topicsd.engine.topic import Topic
+from topicsd.engine.topic import Topic, remove_at_once
 
 logger = logging.getLogger("topicsd.engine")
 
@@ -18,21 +18,16 @@ AfterRemoval = Callable[[], object]
 
 
 class Removals:
-    """The removals of a shard. `is_over` is called for each queue whose removal has ended."""
+    """The removals of a shard. `on_end` is called for each queue whose removal has ended."""
 
     def __init__(self, loop: Loop, on_end: Callable[[Topic], None]) -> None:
         self._loop = loop
         self._on_end = on_end
         self._waiting: dict[Topic, list[AfterRemoval]] = {}
-        self.is_open = False
-        """True once recovery is over and requests arrive."""
 
     def wake(self, topic: Topic) -> None:
-        """Remove the pending jobs of a queue, a few in each turn; during recovery all at once."""
-        if not self.is_open:
-            while self._remove_some(topic):
-                pass
-        elif topic not in self._waiting:
+        """Remove the pending jobs of a queue, a few in each turn."""
+        if topic not in self._waiting:
             self._waiting[topic] = []
             self._loop.call_soon(self._step, topic)
 
@@ -51,8 +46,7 @@ class Removals:
     def finish(self) -> None:
         """Complete all removals at once, as the shard is about to end."""
         for topic in list(self._waiting):
-            while self._remove_some(topic):
-                pass
+            remove_at_once(topic)
             for then in self._waiting.pop(topic):
                 _call(then)
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from shared.contract.errors import CORRUPT_SEGMENT, Refusal, reason_without_path
 from shared.contract.topic_config import CLAMPED_FIELDS
-from topicsd.engine.pending import PendingEntry, call_reply
+from topicsd.engine.pending import PendingControl, Refuse, call_reply
 from topicsd.engine.queue.claim import log_lease, logs_leases, queue_of
 from topicsd.engine.queue.explain import skip_reason
 from topicsd.engine.queue.lease_queue import LeaseQueue
@@ -36,10 +36,10 @@ class SkippedJobs(NamedTuple):
     reasons: dict[int, str]
 
 
-Settle = Callable[[ShardState, str, SettleRequest, Reply], None]
+Settle = Callable[[ShardState, str, SettleRequest, Reply[SettleAnswer]], None]
 
 
-def ack(shard: ShardState, name: str, request: SettleRequest, reply: Reply) -> None:
+def ack(shard: ShardState, name: str, request: SettleRequest, reply: Reply[SettleAnswer]) -> None:
     """End jobs that are done; `reply` gets `SettleAnswer` or a `Refusal`."""
     split = _split_jobs(shard, name, request, reply, ack, is_logged=True)
     if split is None:
@@ -52,7 +52,7 @@ def ack(shard: ShardState, name: str, request: SettleRequest, reply: Reply) -> N
     end_jobs(shard, topic, queue, done, then, reply)
 
 
-def nack(shard: ShardState, name: str, request: SettleRequest, reply: Reply) -> None:
+def nack(shard: ShardState, name: str, request: SettleRequest, reply: Reply[SettleAnswer]) -> None:
     """Return jobs, to be claimed again after a delay or at once."""
     split = _split_jobs(shard, name, request, reply, nack)
     if split is None:
@@ -68,7 +68,7 @@ def nack(shard: ShardState, name: str, request: SettleRequest, reply: Reply) -> 
     log_lease(shard, topic, before, partial(_send_answer, shard, topic, done, skipped, 0, reply), reply)
 
 
-def extend(shard: ShardState, name: str, request: SettleRequest, reply: Reply) -> None:
+def extend(shard: ShardState, name: str, request: SettleRequest, reply: Reply[SettleAnswer]) -> None:
     """Lengthen leases: they end `ms` from now."""
     split = _split_jobs(shard, name, request, reply, extend, is_extend=True)
     if split is None:
@@ -87,7 +87,7 @@ def _split_jobs(
     shard: ShardState,
     name: str,
     request: SettleRequest,
-    reply: Reply,
+    reply: Reply[SettleAnswer],
     operation: Settle,
     is_logged: bool = False,
     is_extend: bool = False,
@@ -127,7 +127,12 @@ def _split_jobs(
 
 
 def _send_answer(
-    shard: ShardState, topic: Topic, done: list[int], skipped: SkippedJobs, deadline: int, reply: Reply
+    shard: ShardState,
+    topic: Topic,
+    done: list[int],
+    skipped: SkippedJobs,
+    deadline: int,
+    reply: Reply[SettleAnswer],
 ) -> None:
     assert topic.queue is not None
     if done and not deadline and topic.waiters is not None:
@@ -144,49 +149,22 @@ def end_jobs(
     queue: LeaseQueue,
     seqs: list[int],
     then: Callable[[], object],
-    reply: Reply,
+    refuse: Refuse,
     is_dead_letter: bool = False,
 ) -> None:
     """Delete the records of jobs that are acked, or that the dead-letter topic has."""
     control = Delete(0, None, False, seqs, is_dead_letter)
-    pending = PendingAck(topic, queue, control, then, reply)
-    queue.mark_ending(seqs)
-    shard.join_control(topic, control, pending, waits_for_sync=is_dead_letter)
 
-
-class PendingAck(PendingEntry):
-    """The delete of ended jobs on its way to the log."""
-
-    __slots__ = ("_control", "_queue", "_reply", "_then")
-
-    def __init__(
-        self, topic: Topic, queue: LeaseQueue, control: Delete, then: Callable[[], object], reply: Reply
-    ) -> None:
-        super().__init__(topic)
-        self._queue = queue
-        self._control = control
-        self._then = then
-        self._reply = reply
-
-    def publish(self) -> None:
-        self.end_wait()
+    def publish() -> None:
         try:
-            apply_delete(self.topic, self._control)
+            apply_delete(topic, control)
         except (SegmentDamage, OSError) as error:
             # The frame is in the log: the next start that can read the segment applies it.
-            call_reply(
-                self._reply,
-                Refusal(
-                    CORRUPT_SEGMENT,
-                    f"the ack is logged, but its segment cannot be read: {reason_without_path(error)}",
-                ),
-            )
+            message = f"the ack is logged, but its segment cannot be read: {reason_without_path(error)}"
+            call_reply(refuse, Refusal(CORRUPT_SEGMENT, message))
             return
-        self._then()
+        then()
 
-    def undo(self) -> None:
-        self.end_wait()
-        self._queue.unmark_ending(self._control.seqs)
-
-    def refuse(self, refusal: Refusal) -> None:
-        call_reply(self._reply, refusal)
+    pending = PendingControl(topic, publish, refuse, undo=partial(queue.unmark_ending, seqs))
+    queue.mark_ending(seqs)
+    shard.join_control(topic, control, pending, waits_for_sync=is_dead_letter)

@@ -21,7 +21,7 @@ import msgspec
 from shared.contract.errors import HEAD_MISMATCH, NOT_FOUND, Refusal, invalid, limit_reached
 from shared.contract.names import refuse_cursor_name
 from shared.text.message import quoted
-from topicsd.engine.pending import PendingEntry, call_reply
+from topicsd.engine.pending import PendingControl, call_reply
 from topicsd.engine.read.seek import count_live
 from topicsd.engine.records.run import Run
 from topicsd.engine.records.sealed_run import SealedRun
@@ -32,7 +32,7 @@ from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.topic_admin import topic_not_found
 from topicsd.log.control_frame import Cursor
-from topicsd.segment.entry import COLD, SegmentDamage
+from topicsd.segment.entry import SegmentDamage
 
 CURSORS: Final = "cursors"
 """The name of the section in a topic of a snapshot."""
@@ -56,7 +56,12 @@ class CursorDeleted(msgspec.Struct, frozen=True):
 
 
 def put_cursor(
-    shard: ShardState, topic_name: str, name: str, from_seq: int, epoch: int | None, reply: Reply
+    shard: ShardState,
+    topic_name: str,
+    name: str,
+    from_seq: int,
+    epoch: int | None,
+    reply: Reply[CursorPut],
 ) -> None:
     """Set a cursor, forward or back; `reply` gets `CursorPut` or a `Refusal`."""
     topic = shard.topics.get(topic_name)
@@ -77,10 +82,14 @@ def put_cursor(
         reply(refusal)
         return
     cursor = Cursor(name, from_seq, shard.clock.now_ms(), is_gone=False)
-    shard.join_control(topic, cursor, PendingCursor(shard, topic, cursor, reply))
+
+    def publish() -> None:
+        call_reply(reply, CursorPut(cursor, apply_cursor(shard, topic, cursor)))
+
+    shard.join_control(topic, cursor, PendingControl(topic, publish, reply))
 
 
-def delete_cursor(shard: ShardState, topic_name: str, name: str, reply: Reply) -> None:
+def delete_cursor(shard: ShardState, topic_name: str, name: str, reply: Reply[CursorDeleted]) -> None:
     """Delete a cursor, if it exists; `reply` gets `CursorDeleted` or a `Refusal`."""
     topic = shard.topics.get(topic_name)
     if topic is not None and topic.deferred_requests is not None:
@@ -94,7 +103,11 @@ def delete_cursor(shard: ShardState, topic_name: str, name: str, reply: Reply) -
         reply(refusal)
         return
     cursor = Cursor(name, 0, shard.clock.now_ms(), is_gone=True)
-    shard.join_control(topic, cursor, PendingCursor(shard, topic, cursor, reply))
+
+    def publish() -> None:
+        call_reply(reply, CursorDeleted(name, apply_cursor(shard, topic, cursor)))
+
+    shard.join_control(topic, cursor, PendingControl(topic, publish, reply))
 
 
 def find_cursor(shard: ShardState, topic_name: str, name: str) -> Cursor | Refusal:
@@ -147,32 +160,6 @@ def _refuse_count(shard: ShardState, topic: Topic, name: str) -> Refusal | None:
     return limit_reached("max_cursors", bound, f'topic "{topic.name}" has {bound} cursors')
 
 
-class PendingCursor(PendingEntry):
-    """A pending change or deletion of a cursor."""
-
-    __slots__ = ("cursor", "reply", "shard")
-
-    def __init__(self, shard: ShardState, topic: Topic, cursor: Cursor, reply: Reply) -> None:
-        super().__init__(topic)
-        self.shard = shard
-        self.cursor = cursor
-        self.reply = reply
-
-    def publish(self) -> None:
-        self.end_wait()
-        cursor = self.cursor
-        changed = apply_cursor(self.shard, self.topic, cursor)
-        call_reply(
-            self.reply, CursorDeleted(cursor.name, changed) if cursor.is_gone else CursorPut(cursor, changed)
-        )
-
-    def undo(self) -> None:
-        self.end_wait()  # Nothing else to undo: the cursor is set on publication only.
-
-    def refuse(self, refusal: Refusal) -> None:
-        call_reply(self.reply, refusal)
-
-
 logger = logging.getLogger("topicsd.engine")
 
 
@@ -204,7 +191,7 @@ def records_after(topic: Topic, seqs: Sequence[int]) -> list[int]:
     return counts
 
 
-def measure_lag(shard: ShardState, topic: Topic, seq: int, reply: Reply) -> None:
+def measure_lag(shard: ShardState, topic: Topic, seq: int, reply: Reply[Lag]) -> None:
     """Measure the lag of a position; `reply` gets a `Lag`, now or after a disk read."""
     log_expired(shard, topic, shard.clock.now_ms())
     first = topic.next_live(seq + 1)
@@ -214,7 +201,6 @@ def measure_lag(shard: ShardState, topic: Topic, seq: int, reply: Reply) -> None
     elif not isinstance(run, SealedRun):
         reply(_lag(shard, topic, run, first))
     else:
-        thread = shard.threads.cold if run.entry.tier == COLD else shard.threads.read
 
         def on_loaded(failure: SegmentDamage | OSError | None) -> None:
             if failure is not None:
@@ -224,15 +210,7 @@ def measure_lag(shard: ShardState, topic: Topic, seq: int, reply: Reply) -> None
             else:
                 call_reply(reply, _lag(shard, topic, run, first))
 
-        thread.submit(lambda: _load(run), on_loaded)
-
-
-def _load(run: SealedRun) -> SegmentDamage | None:
-    try:
-        run.load_index()
-    except SegmentDamage as damage:
-        return damage
-    return None
+        shard.load_index(run, on_loaded)
 
 
 def _lag(shard: ShardState, topic: Topic, run: Run, first: int) -> Lag:

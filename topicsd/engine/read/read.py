@@ -34,7 +34,7 @@ from topicsd.engine.retention.eviction_log import log_expired
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.topic_admin import topic_not_found
-from topicsd.segment.entry import COLD, SegmentName
+from topicsd.segment.entry import SegmentName
 
 logger = logging.getLogger("topicsd.engine")
 
@@ -43,7 +43,11 @@ PAGES_MAX = 256
 
 
 def read(
-    shard: ShardState, name: str, request: ReadRequest, reply: Reply, missing: Unfetched | None = None
+    shard: ShardState,
+    name: str,
+    request: ReadRequest,
+    reply: Reply[ReadAnswer],
+    missing: Unfetched | None = None,
 ) -> None:
     """Read, at once or after disk reads; `reply` gets a `ReadAnswer` or a `Refusal`.
 
@@ -66,7 +70,7 @@ def _fetch_and_read(
     shard: ShardState,
     name: str,
     request: ReadRequest,
-    reply: Reply,
+    reply: Reply[ReadAnswer],
     missing: Unfetched,
     fetched: list[Fetched],
 ) -> None:
@@ -88,9 +92,8 @@ def _fetch_and_read(
         else:
             call_reply(reply, answer)
 
-    run = missing.run
-    thread = shard.threads.cold if run.entry.tier == COLD else shard.threads.read
-    thread.submit(partial(fetch, shard.segments, run, missing.first_seq, missing.bytes_wanted), on_fetched)
+    fetch_missing = partial(fetch, shard.segments, missing.run, missing.first_seq, missing.bytes_wanted)
+    shard.read_on_thread(missing.run, fetch_missing, on_fetched)
 
 
 def try_read(

@@ -22,12 +22,12 @@ from topicsd.engine.retention.eviction_log import log_expired
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import NEVER, Topic
 from topicsd.engine.topic_admin import topic_not_found
-from topicsd.segment.entry import COLD, SegmentDamage
+from topicsd.segment.entry import SegmentDamage
 
 logger = logging.getLogger("topicsd.engine")
 
 
-def seek(shard: ShardState, name: str, request: Seek, reply: Reply) -> None:
+def seek(shard: ShardState, name: str, request: Seek, reply: Reply[int]) -> None:
     """Find the position of a seek; `reply` gets it now or after a disk read, or a `Refusal`."""
     topic = shard.visible_topic(name)
     if topic is None:
@@ -42,8 +42,7 @@ def seek(shard: ShardState, name: str, request: Seek, reply: Reply) -> None:
     at = min(bisect_left(topic.runs, ts, key=_last_ts), len(topic.runs) - 1)
     run = topic.runs[at]
     if isinstance(run, SealedRun) and run.entry.first_ts < ts:
-        thread = shard.threads.cold if run.entry.tier == COLD else shard.threads.read
-        thread.submit(lambda: _count_older(run, ts), partial(_on_older_count, topic, run, reply))
+        shard.read_on_thread(run, partial(_count_older, run, ts), partial(_on_older_count, topic, run, reply))
     elif isinstance(run, TailRun) and (older := bisect_left(run.stamps, ts)):
         reply(_position(topic, run.first_seq + older - 1))
     else:
@@ -66,7 +65,9 @@ def _count_older(run: SealedRun, ts: int) -> int | SegmentDamage:
         return damage
 
 
-def _on_older_count(topic: Topic, run: SealedRun, reply: Reply, older: int | SegmentDamage | OSError) -> None:
+def _on_older_count(
+    topic: Topic, run: SealedRun, reply: Reply[int], older: int | SegmentDamage | OSError
+) -> None:
     if not isinstance(older, int):
         # Fall back to the start of the segment: too many records are better than none, and reads report the
         # damage.

@@ -14,15 +14,41 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from functools import partial
 from itertools import accumulate, compress, count, islice, repeat
 from operator import add, ne
 
-from topicsd.engine.records.active_file import ActiveFile
 from topicsd.engine.records.run import FrameSource, Run
 from topicsd.engine.records.tag_index import TagIndex
+from topicsd.segment.entry import DATA, SegmentEntry, SegmentName
+from topicsd.segment.rebuild import rebuild_tags
+from topicsd.segment.store import SegmentStore
 
 # Removing the front of the arrays moves the rest; done when it is at least this many records and half of all.
 TRIM_RECORDS = 4096
+
+
+class ActiveFile:
+    """The source of a `TailRun` whose records are in an active segment instead of the log."""
+
+    __slots__ = ("_key", "_store", "entry", "name")
+
+    def __init__(self, store: SegmentStore, name: SegmentName, entry: SegmentEntry) -> None:
+        self._store = store
+        self._key = name.key(DATA)
+        self.name = name
+        self.entry = entry
+        """The entry as the checkpoint wrote it; the run knows which records are live."""
+
+    def read(self, start: int, end: int) -> bytes:
+        return self._store.read_range(self._key, start, end - start)
+
+    def tags(self) -> dict[bytes, list[int]]:
+        """Return the seqs of each tag, read from the records themselves."""
+        return rebuild_tags(partial(self._store.read_range, self._key), self.name, self.entry)
+
+    def place_of(self, position: int) -> tuple[str, int]:
+        return self._key, position
 
 
 class TailRun(Run):

@@ -22,7 +22,7 @@ from shared.contract.errors import (
     reason_without_path,
     too_many,
 )
-from topicsd.engine.pending import PendingEntry, call_reply
+from topicsd.engine.pending import PendingControl, call_reply
 from topicsd.engine.queue.job import DeletedSeqs
 from topicsd.engine.records.run import Run
 from topicsd.engine.records.sealed_run import SealedRun
@@ -127,17 +127,18 @@ SEQS_MAX: Final = 1000
 """The most seqs of one call."""
 
 
-def delete_records(shard: ShardState, name: str, request: DeleteRequest, reply: Reply) -> None:
+def delete_records(shard: ShardState, name: str, request: DeleteRequest, reply: Reply[DeleteAnswer]) -> None:
     """Delete what the request matches; `reply` gets `DeleteAnswer` or a `Refusal`."""
     topic = shard.topics.get(name)
     if topic is not None and topic.deferred_requests is not None:
         shard.defer(topic, partial(delete_records, shard, name, request, reply), reply)
         return
     refusal = _refuse(request) or shard.log.admit_control()
-    if refusal is None and (topic is None or not topic.visible):
-        refusal = topic_not_found(name)
-    if refusal is not None or topic is None:
+    if refusal is not None:
         reply(refusal)
+        return
+    if topic is None or not topic.visible:
+        reply(topic_not_found(name))
         return
     log_expired(shard, topic, shard.clock.now_ms())
     below = topic.head + 1 if request.before_seq is None else min(request.before_seq, topic.head + 1)
@@ -152,7 +153,7 @@ def delete_records(shard: ShardState, name: str, request: DeleteRequest, reply: 
     if control.tag is not None:
         search = search_of(topic, TagQuery(control.tag.encode(), control.is_prefix, control.below))
     if search is None:
-        shard.join_control(topic, control, PendingDelete(shard, topic, control, None, reply))
+        join_delete(shard, topic, control, reply)
         return
     on_result = partial(_on_looked_up, shard, topic, control, reply)
     shard.threads.read.submit(partial(look_up, search), on_result)
@@ -162,7 +163,7 @@ def _on_looked_up(
     shard: ShardState,
     topic: Topic,
     control: Delete,
-    reply: Reply,
+    reply: Reply[DeleteAnswer],
     result: LookupResult | SegmentDamage | OSError,
 ) -> None:
     if isinstance(result, SegmentDamage):
@@ -173,10 +174,8 @@ def _on_looked_up(
         }
         call_reply(reply, Refusal(CORRUPT_SEGMENT, f"cannot find the records with the tag: {result}", detail))
     elif isinstance(result, OSError):
-        call_reply(
-            reply,
-            Refusal(CORRUPT_SEGMENT, f"cannot find the records with the tag: {reason_without_path(result)}"),
-        )
+        message = f"cannot find the records with the tag: {reason_without_path(result)}"
+        call_reply(reply, Refusal(CORRUPT_SEGMENT, message))
     elif topic.deferred_requests is not None or shard.topics.get(topic.name) is not topic:
         call_reply(reply, topic_not_found(topic.name))
     elif (refusal := shard.log.admit_control()) is not None:
@@ -185,7 +184,33 @@ def _on_looked_up(
         for run, tags in result.tags.items():
             if run.tags.is_unknown:
                 run.tags = tags
-        shard.join_control(topic, control, PendingDelete(shard, topic, control, result.matches, reply))
+        join_delete(shard, topic, control, reply, result.matches)
+
+
+def join_delete(
+    shard: ShardState,
+    topic: Topic,
+    control: Delete,
+    reply: Reply[DeleteAnswer],
+    matches: Matches | None = None,
+    waits_for_sync: bool = False,
+) -> None:
+    """Log a delete. No record is removed before the frame satisfies its durability class."""
+
+    def publish() -> None:
+        try:
+            deleted = apply_delete(topic, control, matches)
+        except (SegmentDamage, OSError) as error:
+            # The frame is in the log: the next start that can read the segment applies it.
+            message = f"the delete is logged, but its records cannot be read: {reason_without_path(error)}"
+            call_reply(reply, Refusal(CORRUPT_SEGMENT, message))
+            return
+        if topic.queue is not None and topic.waiters is not None:
+            # A job that blocked others of its tag may be removed.
+            shard.wake_queue.wake(topic)
+        shard.removals.after(topic, partial(call_reply, reply, _deleted(topic, deleted)))
+
+    shard.join_control(topic, control, PendingControl(topic, publish, reply), waits_for_sync)
 
 
 def apply_delete(topic: Topic, control: Delete, matches: Matches | None = None) -> int:
@@ -243,44 +268,3 @@ def _refuse(request: DeleteRequest) -> Refusal | None:
 
 def _deleted(topic: Topic, count: int) -> DeleteAnswer:
     return DeleteAnswer(topic.name, count, topic.earliest_seq, topic.head, topic.live_count, topic.live_bytes)
-
-
-class PendingDelete(PendingEntry):
-    """A delete on its way to the log."""
-
-    __slots__ = ("control", "matches", "reply", "shard")
-
-    def __init__(
-        self, shard: ShardState, topic: Topic, control: Delete, matches: Matches | None, reply: Reply
-    ) -> None:
-        super().__init__(topic)
-        self.shard = shard
-        self.control = control
-        self.matches = matches
-        self.reply = reply
-
-    def publish(self) -> None:
-        self.end_wait()
-        topic = self.topic
-        try:
-            deleted = apply_delete(topic, self.control, self.matches)
-        except (SegmentDamage, OSError) as error:
-            # The frame is in the log: the next start that can read the segment applies it.
-            call_reply(
-                self.reply,
-                Refusal(
-                    CORRUPT_SEGMENT,
-                    f"the delete is logged, but its records cannot be read: {reason_without_path(error)}",
-                ),
-            )
-            return
-        if topic.queue is not None and topic.waiters is not None:
-            # A job that blocked others of its tag may be removed.
-            self.shard.wake_queue.wake(topic)
-        self.shard.removals.after(topic, partial(call_reply, self.reply, _deleted(topic, deleted)))
-
-    def undo(self) -> None:
-        self.end_wait()  # No record is removed before the frame satisfies its durability class.
-
-    def refuse(self, refusal: Refusal) -> None:
-        call_reply(self.reply, refusal)

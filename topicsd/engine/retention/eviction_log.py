@@ -9,45 +9,20 @@ returns only if no response reported its eviction.
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
-from functools import partial
 from typing import Final
 
-from shared.contract.errors import Refusal
+from topicsd.engine.pending import PendingFrame
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.retention.retention import enforce_caps, expire
 from topicsd.engine.shard_data import ShardData
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.log.control_frame import EvictWatermark, encode_control
-from topicsd.segment.entry import COLD, SegmentDamage
+from topicsd.segment.entry import SegmentDamage
 
 logger = logging.getLogger("topicsd.engine")
 
 AHEAD_RECORDS: Final = 1024
-
-
-class PendingFloor:
-    """The floor of an eviction by age on its way to the log."""
-
-    __slots__ = ("before", "ordinal", "shard", "topic")
-
-    ordinal: int
-
-    def __init__(self, shard: ShardState, topic: Topic) -> None:
-        self.shard = shard
-        self.topic = topic
-        self.before = topic.ttl_logged
-
-    def publish(self) -> None:
-        pass  # No request waits for it.
-
-    def undo(self) -> None:
-        self.topic.ttl_logged = self.before
-        self.shard.unlogged_floors[self.topic] = None
-
-    def refuse(self, refusal: Refusal) -> None:
-        pass  # The background logs it again once there is room.
 
 
 def prefetch_next_index(shard: ShardState, topic: Topic) -> None:
@@ -62,14 +37,8 @@ def prefetch_next_index(shard: ShardState, topic: Topic) -> None:
         first.is_next_prefetched = True
         following = topic.runs[1]
         if isinstance(following, SealedRun):
-            thread = shard.threads.cold if following.entry.tier == COLD else shard.threads.read
-            thread.submit(partial(_load, following), lambda outcome: None)
-
-
-def _load(run: SealedRun) -> None:
-    # The code that needs the index meets the damage again, and reports it.
-    with suppress(SegmentDamage):
-        run.load_index()
+            # The code that needs the index meets its damage again, and reports it.
+            shard.load_index(following, lambda failure: None)
 
 
 def evict_over_caps(shard: ShardData, topic: Topic) -> None:
@@ -96,10 +65,18 @@ def log_expired(shard: ShardState, topic: Topic, now_ms: int) -> None:
     if by_age > topic.ttl_logged:
         prefetch_next_index(shard, topic)
     if by_age > topic.ttl_logged and not topic.is_ephemeral and topic.deferred_requests is None:
-        pending = PendingFloor(shard, topic)
-        topic.ttl_logged = by_age
-        frame = encode_control(EvictWatermark({"ttl": by_age}), topic_id=topic.topic_id, ts=topic.last_ts)
-        shard.note(topic, frame, pending)
+        _log_floor(shard, topic, by_age)
+
+
+def _log_floor(shard: ShardState, topic: Topic, by_age: int) -> None:
+    before, topic.ttl_logged = topic.ttl_logged, by_age
+
+    def undo() -> None:
+        topic.ttl_logged = before
+        shard.unlogged_floors[topic] = None  # The background logs it again once there is room.
+
+    frame = encode_control(EvictWatermark({"ttl": by_age}), topic_id=topic.topic_id, ts=topic.last_ts)
+    shard.note(topic, frame, PendingFrame(topic, undo=undo))
 
 
 def log_floors_again(shard: ShardState, now_ms: int) -> bool:

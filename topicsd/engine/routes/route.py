@@ -21,20 +21,14 @@ import msgspec
 
 from shared.contract.errors import TOPIC_EXISTS_INCOMPATIBLE, Refusal
 from shared.contract.route_rule import RouteRule
-from topicsd.engine.pending import PendingEntry, call_reply
+from topicsd.engine.pending import PendingControl, call_reply
 from topicsd.engine.requests import Reply
 from topicsd.engine.retention.eviction_log import log_expired
 from topicsd.engine.shard_data import ShardData
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.topic_admin import topic_not_found
-from topicsd.log.control_frame import (
-    ControlPayload,
-    ForwardCreate,
-    ForwardCursor,
-    ForwardDelete,
-    encode_control,
-)
+from topicsd.log.control_frame import ForwardCreate, ForwardCursor, ForwardDelete
 
 ROUTES_SECTION: Final = "forwards"
 """The name of the routes' section in a topic's snapshot entry."""
@@ -112,22 +106,25 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[SnapshotRoute]).decode
 
 
-def put_route(shard: ShardState, rule: RouteRule, reply: Reply) -> None:
+def put_route(
+    shard: ShardState, rule: RouteRule, reply: Reply[RoutePut], find_source: SourceLookup | None = None
+) -> None:
     """Create a route, or change its options; `reply` gets `RoutePut` or a `Refusal`.
 
-    For a source on another shard, that shard is asked first for the source's position.
+    `find_source` asks another shard for the position of a source; None on a server of one shard.
     """
+    retry = partial(put_route, shard, rule, reply, find_source)
     assert rule.source != rule.dest
     known = shard.routes.get(rule.name)
     if known is not None and not known.is_ending:
         source_position = SourcePosition(known.source_epoch, known.source_head, 1)
-        _put(shard, rule, reply, source_position)
-    elif rule.source in shard.topics or shard.find_source is None:
-        _put(shard, rule, reply, _local_source(shard, rule.source))
+        _put(shard, rule, reply, retry, source_position)
+    elif rule.source in shard.topics or find_source is None:
+        _put(shard, rule, reply, retry, _local_source(shard, rule.source))
     elif shard.visible_topic(rule.dest) is None and rule.dest not in shard.topics:
         reply(topic_not_found(rule.dest))
     else:
-        shard.find_source(rule.source, partial(_put, shard, rule, reply))
+        find_source(rule.source, partial(_put, shard, rule, reply, retry))
 
 
 def _local_source(shard: ShardState, name: str) -> SourcePosition | Refusal:
@@ -138,17 +135,26 @@ def _local_source(shard: ShardState, name: str) -> SourcePosition | Refusal:
     return SourcePosition(source.epoch, source.head, source.earliest_seq)
 
 
-def _put(shard: ShardState, rule: RouteRule, reply: Reply, source_position: SourcePosition | Refusal) -> None:
+def _put(
+    shard: ShardState,
+    rule: RouteRule,
+    reply: Reply[RoutePut],
+    retry: Callable[[], None],
+    source_position: SourcePosition | Refusal,
+) -> None:
     topic = shard.topics.get(rule.dest)
     if topic is not None and topic.deferred_requests is not None:
-        shard.defer(topic, partial(put_route, shard, rule, reply), reply)
+        shard.defer(topic, retry, reply)
         return
     if topic is None or not topic.visible:
         reply(topic_not_found(rule.dest))
         return
     refusal = _refuse_repoint(shard, rule) or shard.log.admit_control()
-    if isinstance(source_position, Refusal) or refusal is not None:
-        reply(refusal or source_position)
+    if refusal is not None:
+        reply(refusal)
+        return
+    if isinstance(source_position, Refusal):
+        reply(source_position)
         return
     known = topic.routes.get(rule.name)
     if known is not None and known.rule == rule and not topic.waiting_count:
@@ -160,10 +166,17 @@ def _put(shard: ShardState, rule: RouteRule, reply: Reply, source_position: Sour
     else:
         seq = source_position.earliest_seq - 1 if rule.is_from_start else source_position.head_seq
     control = ForwardCreate(rule, source_position.epoch, seq, source_position.head_seq)
-    _join(shard, topic, control, PendingRoute(shard, topic, control, reply))
+
+    def publish() -> None:
+        created = apply_route(shard, topic, control)
+        route = topic.routes[rule.name]
+        call_reply(reply, RoutePut(route.rule, created, route.forwarded_total))
+        shard.report_route(route)
+
+    shard.join_config(topic, control, PendingControl(topic, publish, reply))
 
 
-def delete_route(shard: ShardState, name: str, reply: Reply) -> None:
+def delete_route(shard: ShardState, name: str, reply: Reply[RouteDeleted]) -> None:
     """Delete a route; `reply` gets `RouteDeleted` or a `Refusal`. A missing one is no error."""
     route = shard.routes.get(name)
     if route is None:
@@ -178,7 +191,17 @@ def delete_route(shard: ShardState, name: str, reply: Reply) -> None:
         reply(refusal)
         return
     route.is_ending = True
-    _join(shard, topic, ForwardDelete(name), PendingRouteEnd(shard, route, reply))
+
+    def publish() -> None:
+        removed = remove_route(shard, topic, name)
+        call_reply(reply, RouteDeleted(name, removed is not None))
+        if removed is not None:
+            shard.report_route(removed)
+
+    def undo() -> None:
+        route.is_ending = False
+
+    shard.join_config(topic, ForwardDelete(name), PendingControl(topic, publish, reply, undo))
 
 
 def _refuse_repoint(shard: ShardState, rule: RouteRule) -> Refusal | None:
@@ -188,15 +211,6 @@ def _refuse_repoint(shard: ShardState, rule: RouteRule) -> Refusal | None:
     ends = f'from "{known.rule.source}" to "{known.rule.dest}"'
     message = f'route "{rule.name}" leads {ends}; to change its topics, delete it and create it again'
     return Refusal(TOPIC_EXISTS_INCOMPATIBLE, message, {"reason": "router_repoint_forbidden"})
-
-
-def _join(
-    shard: ShardState, topic: Topic, control: ControlPayload, pending: PendingRoute | PendingRouteEnd
-) -> None:
-    """Log a change of configuration: synced, whatever the durability class of the topic."""
-    pending.wait()
-    frame = encode_control(control, topic_id=topic.topic_id, ts=topic.last_ts, durable=True)
-    shard.log.join([frame], len(frame), 1, pending, wait_for_sync=True)
 
 
 # -- log and snapshots -------------------------------------------------------------------------------------
@@ -254,55 +268,3 @@ def route_section(topic: Topic) -> dict[str, bytes]:
 def load_routes(shard: ShardData, topic: Topic, sections: dict[str, bytes]) -> None:
     for saved in _decode(sections[ROUTES_SECTION]) if ROUTES_SECTION in sections else ():
         _add_route(shard, RouteState(topic, saved))
-
-
-class PendingRoute(PendingEntry):
-    """A change of a route on its way to the log."""
-
-    __slots__ = ("control", "reply", "shard")
-
-    def __init__(self, shard: ShardState, topic: Topic, control: ForwardCreate, reply: Reply) -> None:
-        super().__init__(topic)
-        self.shard = shard
-        self.control = control
-        self.reply = reply
-
-    def publish(self) -> None:
-        self.end_wait()
-        created = apply_route(self.shard, self.topic, self.control)
-        route = self.topic.routes[self.control.rule.name]
-        call_reply(self.reply, RoutePut(route.rule, created, route.forwarded_total))
-        self.shard.on_route_change(route)
-
-    def undo(self) -> None:
-        self.end_wait()  # The route does not exist until its frame is on the disk.
-
-    def refuse(self, refusal: Refusal) -> None:
-        call_reply(self.reply, refusal)
-
-
-class PendingRouteEnd(PendingEntry):
-    """The delete of a route on its way to the log."""
-
-    __slots__ = ("reply", "route", "shard")
-
-    def __init__(self, shard: ShardState, route: RouteState, reply: Reply) -> None:
-        super().__init__(route.dest)
-        self.shard = shard
-        self.route = route
-        self.reply = reply
-
-    def publish(self) -> None:
-        self.end_wait()
-        name = self.route.rule.name
-        removed = remove_route(self.shard, self.topic, name)
-        call_reply(self.reply, RouteDeleted(name, removed is not None))
-        if removed is not None:
-            self.shard.on_route_change(removed)
-
-    def undo(self) -> None:
-        self.end_wait()
-        self.route.is_ending = False
-
-    def refuse(self, refusal: Refusal) -> None:
-        call_reply(self.reply, refusal)

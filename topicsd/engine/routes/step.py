@@ -18,10 +18,10 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from shared.contract.errors import Refusal, throttled
-from topicsd.engine.pending import PendingEntry, call_reply
+from topicsd.engine.pending import PendingControl, call_reply
 from topicsd.engine.records.lost_range import LostRange
 from topicsd.engine.replay import lose_range
-from topicsd.engine.requests import Reply
+from topicsd.engine.requests import AppendAnswer, Reply
 from topicsd.engine.retention.eviction_log import log_expired
 from topicsd.engine.routes.copies import CopiedFrames
 from topicsd.engine.routes.reference import References
@@ -37,7 +37,7 @@ SKIPPED_MAX: Final = 1024
 
 
 def append_copies(
-    shard: ShardState, route: RouteState, copies: CopiedFrames, to_seq: int, reply: Reply
+    shard: ShardState, route: RouteState, copies: CopiedFrames, to_seq: int, reply: Reply[AppendAnswer]
 ) -> None:
     """Append the copies, all or none, and move the route to `to_seq`."""
     topic = route.dest
@@ -82,7 +82,7 @@ def skip_records(shard: ShardState, route: RouteState, to_seq: int) -> None:
 
 
 def append_lost_range(
-    shard: ShardState, route: RouteState, count: int, reason: str, to_seq: int, reply: Reply
+    shard: ShardState, route: RouteState, count: int, reason: str, to_seq: int, reply: Reply[LostRange]
 ) -> None:
     """Add a lost range of `count` records to the destination, for those that the source lost."""
     topic = route.dest
@@ -99,7 +99,18 @@ def append_lost_range(
     if not topic.is_ephemeral:
         control = control_frame.LostRangeFrame(*lost)
         frames.append(encode_control(control, topic_id=topic.topic_id, ts=topic.last_ts))
-    pending = PendingLoss(shard, route, lost, to_seq, reply)
+
+    def publish() -> None:
+        lose_range(topic, lost)
+        move_route(route, to_seq, 0)
+        if topic.waiters is not None:
+            shard.wake_queue.wake(topic)
+        call_reply(reply, lost)
+
+    def undo() -> None:
+        topic.next_seq = lost.first
+
+    pending = PendingControl(topic, publish, reply, undo)
     waits = topic.is_durable or topic.next_seq > topic.ceiling + 1 or shard.must_wait(topic)
     if waits:
         pending.wait()
@@ -163,32 +174,3 @@ class RouteStep(NamedTuple):
 
     def on_abort(self, pending: PendingAppend) -> None:
         """Do nothing: the route has not moved."""
-
-
-class PendingLoss(PendingEntry):
-    """A lost range of the destination on its way to the log."""
-
-    __slots__ = ("lost", "reply", "route", "seq", "shard")
-
-    def __init__(self, shard: ShardState, route: RouteState, lost: LostRange, seq: int, reply: Reply) -> None:
-        super().__init__(route.dest)
-        self.shard = shard
-        self.route = route
-        self.lost = lost
-        self.seq = seq
-        self.reply = reply
-
-    def publish(self) -> None:
-        self.end_wait()
-        lose_range(self.topic, self.lost)
-        move_route(self.route, self.seq, 0)
-        if self.topic.waiters is not None:
-            self.shard.wake_queue.wake(self.topic)
-        call_reply(self.reply, self.lost)
-
-    def undo(self) -> None:
-        self.end_wait()
-        self.topic.next_seq = self.lost.first
-
-    def refuse(self, refusal: Refusal) -> None:
-        call_reply(self.reply, refusal)

@@ -72,7 +72,7 @@ MoveReply = Callable[[Refusal | None], object]
 """Receives None after a successful move, or the refusal."""
 SendMove = Callable[[Move, MoveReply], object]
 """Sends a move to the owner of its destination."""
-CappedAppend = Callable[[str, AppendRequest, int, Reply], None]
+CappedAppend = Callable[[str, AppendRequest, int, Reply[AppendAnswer]], None]
 """Appends to a topic of this shard within the caps, given the approximate bytes of the records."""
 
 encode_move = msgspec.msgpack.Encoder().encode

@@ -38,7 +38,7 @@ from topicsd.engine.jobs import BackgroundJob, operation
 from topicsd.engine.queue.job_records import JobRecords, decode_job_record, read_job_records
 from topicsd.engine.read.seek import seek
 from topicsd.engine.requests import DeleteAnswer, RenderedRecord
-from topicsd.engine.retention.delete import PendingDelete
+from topicsd.engine.retention.delete import join_delete
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.topic_admin import topic_not_found
@@ -162,8 +162,7 @@ class _DeadLetterTopic:
         control = Delete(0, None, False, seqs)
 
         def start(reply: Callable[[DeleteAnswer | Refusal], object]) -> None:
-            pending = PendingDelete(shard, topic, control, None, reply)
-            shard.join_control(topic, control, pending, waits_for_sync=True)
+            join_delete(shard, topic, control, reply, waits_for_sync=True)
 
         answer = yield from operation(start)
         return answer if isinstance(answer, Refusal) else None

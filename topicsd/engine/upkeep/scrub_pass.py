@@ -20,7 +20,6 @@ from topicsd.engine.jobs import BackgroundJob
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
-from topicsd.engine.topic_turns import topics_by_turns
 from topicsd.engine.upkeep.scrub import scrub
 from topicsd.engine.upkeep.tiering import Throttle
 from topicsd.segment.entry import SegmentDamage, SegmentEntry, SegmentName
@@ -52,7 +51,7 @@ class ScrubPass:
         if clock.monotonic() >= self._begins_at:
             self._begins_at = clock.monotonic() + SCRUB_SECONDS
             self._to_read.clear()
-            for topics in topics_by_turns(self._shard):
+            for topics in self._shard.topics_by_turns():
                 for topic in topics:
                     self._to_read += [(topic, run) for run in topic.runs if isinstance(run, SealedRun)]
                 yield None

@@ -27,7 +27,6 @@ from topicsd.engine.retention.eviction_log import log_expired
 from topicsd.engine.retention.retention import drop_run
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
-from topicsd.engine.topic_turns import topics_by_turns
 from topicsd.engine.upkeep.compaction import is_worth_rewriting, rewrite_segment
 from topicsd.engine.upkeep.scrub_pass import ScrubPass
 from topicsd.engine.upkeep.tiering import copy_segment, delete_copy
@@ -127,7 +126,7 @@ class Upkeep:
         # The grace time ends even if nothing is written.
         yield from self._checkpoints.purge()
         has_changed = False
-        for topics in topics_by_turns(self._shard):
+        for topics in self._shard.topics_by_turns():
             for topic in topics:
                 has_changed |= _drop_dead(topic) or self._is_active_old(topic)
             yield None
@@ -145,7 +144,7 @@ class Upkeep:
     ) -> BackgroundJob[bool]:
         """Work on the chosen segments until the round's time is over; return whether any changed."""
         chosen: list[tuple[Topic, SealedRun]] = []
-        for topics in topics_by_turns(self._shard):
+        for topics in self._shard.topics_by_turns():
             chosen += [(topic, run) for topic in topics for run in choose(topic)]
             yield None
         has_changed = False
@@ -168,7 +167,7 @@ class Upkeep:
         if self._cold is None:
             return
         names: list[SegmentName] = []
-        for topics in topics_by_turns(self._shard):
+        for topics in self._shard.topics_by_turns():
             names += [run.name for topic in topics for run in topic.runs if _is_cold(run)][:COLD_CHECKED_MAX]
             if len(names) >= COLD_CHECKED_MAX:
                 break

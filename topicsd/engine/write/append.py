@@ -36,7 +36,7 @@ from topicsd.engine.write.seq_ceiling import raise_ceiling
 from topicsd.log.control_frame import ForwardCursor, encode_control
 
 
-def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply) -> None:
+def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply[AppendAnswer]) -> None:
     """Append all records of a request, or none; `reply` gets `AppendAnswer` or a `Refusal`."""
     topic = shard.topics.get(name)
     if topic is not None and topic.deferred_requests is not None:
@@ -222,7 +222,7 @@ class PendingAppend(PendingEntry):
         encoded: Encoded,
         ts: int,
         key: WriteIdentity | None,
-        reply: Reply,
+        reply: Reply[AppendAnswer],
         created: bool,
     ) -> None:
         # Inlined from `PendingEntry.__init__`: hot path.
@@ -238,7 +238,7 @@ class PendingAppend(PendingEntry):
         self.first_seq = topic.next_seq
         self.position = 0
         self.durability = topic.config.durability
-        self.duplicate_replies: list[Reply] | None = None
+        self.duplicate_replies: list[Reply[AppendAnswer]] | None = None
         """The replies of repeats of this write that arrived while it was pending."""
 
     def publish(self) -> None:

@@ -40,7 +40,9 @@ class IdempotencyKey(NamedTuple):
     digest: bytes
     records: bytes
 
-    def answer_if_duplicate(self, shard: ShardState, topic: Topic, now_ms: int, reply: Reply) -> bool:
+    def answer_if_duplicate(
+        self, shard: ShardState, topic: Topic, now_ms: int, reply: Reply[AppendAnswer]
+    ) -> bool:
         return answer_known_key(shard, topic, self, now_ms, reply)
 
     def on_join(self, pending: PendingAppend) -> ControlPayload:
@@ -73,7 +75,9 @@ def key_of(topic: Topic, request: AppendRequest) -> IdempotencyKey | Refusal | N
     return IdempotencyKey(digest, records_digest(request.records, request.node))
 
 
-def answer_known_key(shard: ShardState, topic: Topic, key: IdempotencyKey, now_ms: int, reply: Reply) -> bool:
+def answer_known_key(
+    shard: ShardState, topic: Topic, key: IdempotencyKey, now_ms: int, reply: Reply[AppendAnswer]
+) -> bool:
     """Answer a write whose key is known or has no room; return False for a new write.
 
     A repeat of a pending write is answered together with it.

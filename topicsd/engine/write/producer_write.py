@@ -56,7 +56,9 @@ class ProducerKey:
         self.producer_seq = producer_seq
         self.moved = moved
 
-    def answer_if_duplicate(self, shard: ShardState, topic: Topic, now_ms: int, reply: Reply) -> bool:
+    def answer_if_duplicate(
+        self, shard: ShardState, topic: Topic, now_ms: int, reply: Reply[AppendAnswer]
+    ) -> bool:
         """Answer a repeat, a jump or a producer without room; return False for a new write."""
         pending_writes = topic.pending_writes.get(self.producer)
         known = topic.producers.find(self.producer) if topic.producers is not None else None
@@ -85,7 +87,9 @@ class ProducerKey:
         _answer_repeat(topic, known, self.producer_seq, reply)
         return True
 
-    def _refuse_if_full(self, shard: ShardState, topic: Topic, now_ms: int, reply: Reply) -> bool:
+    def _refuse_if_full(
+        self, shard: ShardState, topic: Topic, now_ms: int, reply: Reply[AppendAnswer]
+    ) -> bool:
         bound = shard.settings.max_producers
         known = topic.producers or Producers()
         new_count = sum(name not in known for name in topic.pending_writes)
@@ -129,7 +133,9 @@ class TransferKey(ProducerKey):
         super().__init__(move.id, move.seq, _moved(move))
         self._after = move.after
 
-    def answer_if_duplicate(self, shard: ShardState, topic: Topic, now_ms: int, reply: Reply) -> bool:
+    def answer_if_duplicate(
+        self, shard: ShardState, topic: Topic, now_ms: int, reply: Reply[AppendAnswer]
+    ) -> bool:
         known = topic.producers.find(self.producer) if topic.producers is not None else None
         pending_writes = topic.pending_writes.get(self.producer)
         if pending_writes:
@@ -180,7 +186,7 @@ def is_known_write(topic: Topic, producer: ProducerSeq) -> bool:
     return producer.seq <= last
 
 
-def _answer_repeat(topic: Topic, known: ProducerWrite, producer_seq: int, reply: Reply) -> None:
+def _answer_repeat(topic: Topic, known: ProducerWrite, producer_seq: int, reply: Reply[AppendAnswer]) -> None:
     first, end = 0, 0
     if producer_seq == known.producer_seq:
         first, end = known.first_seq, known.first_seq + known.records_count - 1
@@ -192,7 +198,7 @@ def _seq_of(pending: PendingAppend) -> int:
     return pending.key.producer_seq
 
 
-def _add_reply(pending: PendingAppend, reply: Reply) -> None:
+def _add_reply(pending: PendingAppend, reply: Reply[AppendAnswer]) -> None:
     pending.duplicate_replies = [*(pending.duplicate_replies or ()), reply]
 
 

@@ -1,10 +1,10 @@
 """Ceilings: why no seq is used twice, even when a crash of the machine loses the tail of a log.
 
 A topic of a class below fsync acknowledges records before they are on the disk. Such a topic therefore gives
-out no seq above its *ceiling*, which a HeadWatermark frame on the disk has raised ahead of need. After an
-unclean stop the head resumes at the ceiling, and the seqs in between are a lost range that is reported to
-readers. When a topic is quiet and synced, its ceiling is lowered to its head, so that an idle topic never
-reports a loss that did not happen.
+out no seq above its *ceiling*, which a HeadWatermark frame on the disk has raised ahead of need. Unless the
+end of the last run proves that nothing is missing, the head resumes at the ceiling after a restart, and the
+seqs in between are a lost range that is reported to readers. When a topic is quiet and synced, its ceiling is
+lowered to its head, so that an idle topic never reports a loss that did not happen.
 
 A raise is published by the sync that covers its frame; until then the old ceiling applies. A lower ceiling
 needs no sync: the topic applies it at once, and a higher ceiling on the disk is merely more cautious. All
@@ -16,8 +16,10 @@ from __future__ import annotations
 from itertools import islice
 from typing import NamedTuple
 
-from shared.contract.errors import Refusal
 from shared.contract.topic_config import TopicConfig
+from topicsd.engine.pending import PendingFrame
+from topicsd.engine.records.lost_range import LostRange
+from topicsd.engine.retention.retention import note_evicted
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import NEVER, Topic
 from topicsd.log.control_frame import HeadWatermark, encode_control
@@ -53,58 +55,20 @@ def raised_ceiling(head: int, raised_head: int, elapsed_ms: int) -> Ceiling:
 LOWERED_A_TICK = 1024
 
 
-class PreviousCeiling(NamedTuple):
-    """The previous ceiling of a topic, to undo a change."""
+class PendingLowering(PendingFrame):
+    """A lowered ceiling, which the topic has applied already. Undone, it is lowered again by a later tick."""
 
-    value: int
-    logged: int
-    mark: int
-
-
-class PendingRaise:
-    """A raised ceiling, pending until its frame is on the disk."""
-
-    __slots__ = ("before", "ceiling", "ordinal", "topic")
-
-    ordinal: int
-
-    def __init__(self, topic: Topic, ceiling: Ceiling) -> None:
-        self.topic = topic
-        self.ceiling = ceiling
-        self.before = _previous_ceiling(topic)
-
-    def publish(self) -> None:
-        self.topic.ceiling = max(self.topic.ceiling, self.ceiling.value)
-
-    def undo(self) -> None:
-        self.topic.ceiling_logged, self.topic.ceiling_mark = self.before.logged, self.before.mark
-
-    def refuse(self, refusal: Refusal) -> None:
-        pass  # No request waits for it; the next append raises the ceiling again.
-
-
-class PendingLowering:
-    """A lowered ceiling, pending until its frame is on the disk."""
-
-    __slots__ = ("before", "ordinal", "shard", "topic")
-
-    ordinal: int
+    __slots__ = ("ceiling_before",)
 
     def __init__(self, shard: ShardState, topic: Topic) -> None:
-        self.shard = shard
-        self.topic = topic
-        self.before = _previous_ceiling(topic)
+        before = topic.ceiling, topic.ceiling_logged, topic.ceiling_mark
+        self.ceiling_before = topic.ceiling
 
-    def publish(self) -> None:
-        pass  # The topic applied the lower ceiling when it was logged.
+        def undo() -> None:
+            topic.ceiling, topic.ceiling_logged, topic.ceiling_mark = before
+            shard.watch_ceiling(topic)
 
-    def undo(self) -> None:
-        topic = self.topic
-        topic.ceiling, topic.ceiling_logged, topic.ceiling_mark = self.before
-        self.shard.watch_ceiling(topic)
-
-    def refuse(self, refusal: Refusal) -> None:
-        pass  # No request waits for it; a later tick lowers the ceiling again.
+        super().__init__(topic, undo=undo)
 
 
 def needs_ceiling(config: TopicConfig) -> bool:
@@ -133,6 +97,22 @@ def resume_ceiling(shard: ShardState, topic: Topic) -> None:
         begin_ceiling(shard, topic, Ceiling(value, max(topic.head + 1, (topic.head + value) // 2)))
 
 
+def lost_tail(topic: Topic, heads_exact: bool) -> LostRange | None:
+    """Return the seqs after the head that may have been given out and lost, or None."""
+    if heads_exact or not needs_ceiling(topic.config) or topic.ceiling <= topic.head:
+        return None
+    return LostRange(topic.head + 1, topic.ceiling, "crash")
+
+
+def resume_ephemeral(topic: Topic) -> None:
+    """Resume the head of an ephemeral topic, whose records are lost, at its ceiling."""
+    if topic.ceiling > topic.head:
+        topic.head = topic.ceiling
+        topic.earliest_seq = topic.head + 1
+        topic.run.first_seq = topic.head + 1
+        note_evicted(topic, topic.head, "crash")
+
+
 def raise_ceiling(shard: ShardState, topic: Topic, now_ms: int) -> None:
     """Log a higher ceiling with this batch; called when the head reaches the mark."""
     head = topic.next_seq - 1
@@ -143,9 +123,17 @@ def raise_ceiling(shard: ShardState, topic: Topic, now_ms: int) -> None:
         # below one under which seqs are given out, so there is nothing to log yet.
         topic.ceiling_mark = (head + topic.ceiling_logged) // 2
         return
-    pending = PendingRaise(topic, ceiling)
+    before = topic.ceiling_logged, topic.ceiling_mark
     topic.ceiling_logged, topic.ceiling_mark = ceiling.value, ceiling.mark
+
+    def publish() -> None:
+        topic.ceiling = max(topic.ceiling, ceiling.value)
+
+    def undo() -> None:
+        topic.ceiling_logged, topic.ceiling_mark = before  # The next append raises it again.
+
     shard.watch_ceiling(topic)
+    pending = PendingFrame(topic, publish, undo)
     shard.note(topic, _frame(topic, ceiling.value), pending, ceiling.is_soon_needed)
 
 
@@ -196,10 +184,6 @@ def lower_ceiling(shard: ShardState, topic: Topic) -> bool:
 def _is_synced(shard: ShardState, topic: Topic) -> bool:
     run = topic.run
     return topic.is_ephemeral or run.logged_count(shard.log.synced_position) == len(run.lengths)
-
-
-def _previous_ceiling(topic: Topic) -> PreviousCeiling:
-    return PreviousCeiling(topic.ceiling, topic.ceiling_logged, topic.ceiling_mark)
 
 
 def _frame(topic: Topic, ceiling: int) -> bytes:

@@ -31,7 +31,7 @@ from topicsd.engine.records.lost_range import LostRange
 from topicsd.engine.replay import Replay, ReplayError, lose_range
 from topicsd.engine.shard_data import ShardData
 from topicsd.engine.topic import Topic
-from topicsd.engine.write.resume_head import lost_tail
+from topicsd.engine.write.seq_ceiling import lost_tail
 from topicsd.log import control_frame
 from topicsd.log.batch_end import BATCH_END_BYTES
 from topicsd.log.control_frame import COPIES_MAX, ForwardCursor, decode_control

@@ -16,7 +16,7 @@ from shared.contract.topic_config import TopicConfig
 from topicsd.engine.records.durable_seq import durable_seq_at
 from topicsd.engine.retention.retention import expire
 from topicsd.engine.topic import Topic
-from topicsd.engine.write.resume_head import lost_tail
+from topicsd.engine.write.seq_ceiling import lost_tail
 from topicsd.offline.report.topic_parts import (
     CursorReport,
     QueueReport,

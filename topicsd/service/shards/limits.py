@@ -38,6 +38,7 @@ from shared.ipc.link_kind import LinkKind
 from shared.runtime.unexpected_error import refuse_unexpected_error
 from shared.settings.settings import Settings
 from shared.text.message import size_text
+from topicsd.engine.pending import Refuse
 from topicsd.engine.requests import AppendAnswer, AppendRequest, Reply
 from topicsd.engine.state import ShardState
 from topicsd.engine.write.append import append
@@ -62,7 +63,7 @@ FULL: Final = _encode(False)
 
 class PendingCreation(NamedTuple):
     create: Callable[[], None]
-    refuse: Callable[[Refusal], None]
+    refuse: Refuse
 
 
 class Caps:
@@ -89,7 +90,7 @@ class Caps:
             slot.topics = len(self._state.topics)
             slot.bytes_live = self._state.totals.live_bytes + self._pending_bytes
 
-    def append(self, name: str, request: AppendRequest, body_bytes: int, reply: Reply) -> None:
+    def append(self, name: str, request: AppendRequest, body_bytes: int, reply: Reply[AppendAnswer]) -> None:
         """Append to a topic of this shard within the caps; `reply` gets `AppendAnswer` or a `Refusal`."""
         state = self._state
         counts_topic = self.has_shared_topic_cap and name not in state.topics and request.create is not False
@@ -99,7 +100,12 @@ class Caps:
             append(state, name, request, reply)
 
     def _append_capped(
-        self, name: str, request: AppendRequest, body_bytes: int, reply: Reply, counts_topic: bool
+        self,
+        name: str,
+        request: AppendRequest,
+        body_bytes: int,
+        reply: Reply[AppendAnswer],
+        counts_topic: bool,
     ) -> None:
         final_reply = reply
         if self.bytes_max:
@@ -120,7 +126,7 @@ class Caps:
 
     # -- topics --------------------------------------------------------------------------------------------
 
-    def create_topic(self, name: str, create: Callable[[], None], refuse: Callable[[Refusal], None]) -> None:
+    def create_topic(self, name: str, create: Callable[[], None], refuse: Refuse) -> None:
         """Call `create`, which creates the topic, once there is room for it; otherwise call `refuse`."""
         pending = self._pending.get(name)
         if pending is not None:

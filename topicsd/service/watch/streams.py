@@ -56,10 +56,10 @@ class Streams:
         self.sessions = Sessions(state, self.feeds, self._publish)
         self.creator = WatchCreator(state, self.ids, self.sessions, self.positions, links, peers)
         self.opener = WatchOpener(state, self.ids, self.sessions, self.permits, self._is_allowed)
-        self.route_runners = RouteRunners(state, loop, self.feeds, self._locate_source)
+        self.route_runners = RouteRunners(state, loop, self.feeds)
         self._publish()
 
-    def _locate_source(self, name: str, reply: Callable[[SourcePosition | Refusal], object]) -> None:
+    def locate_source(self, name: str, reply: Callable[[SourcePosition | Refusal], object]) -> None:
         """Look up head, earliest seq and epoch of a route's source on another shard."""
 
         def on_end(positions: dict[str, PositionAnswer] | Exception) -> None:

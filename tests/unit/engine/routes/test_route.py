@@ -7,14 +7,21 @@ import pytest
 
 from shared.contract.route_rule import RouteRule
 from tests.harness.one_shard import OneShard, RecordedReply
-from topicsd.engine.routes.route import RouteDeleted, RoutePut, SourcePosition, delete_route, put_route
+from topicsd.engine.routes.route import (
+    RouteDeleted,
+    RoutePut,
+    SourceLookup,
+    SourcePosition,
+    delete_route,
+    put_route,
+)
 
 RULE = RouteRule("a>b", "a", "b")
 
 
-def send_put(one: OneShard, rule: RouteRule) -> RecordedReply:
+def send_put(one: OneShard, rule: RouteRule, find_source: SourceLookup | None = None) -> RecordedReply:
     reply = RecordedReply()
-    put_route(one.shard.state, rule, reply)
+    put_route(one.shard.state, rule, reply, find_source)
     return reply
 
 
@@ -96,9 +103,12 @@ def test_where_a_source_of_another_shard_stands_is_asked() -> None:
     one = OneShard()
     one.put("b")
     calls: list[Any] = []
-    one.shard.state.find_source = lambda name, on_stand: calls.append((name, on_stand))
-    reply = send_put(one, RULE)
-    missing = send_put(one, RouteRule("r", "a", "nowhere"))
+
+    def find_source(name: str, on_position: Any) -> None:
+        calls.append((name, on_position))
+
+    reply = send_put(one, RULE, find_source)
+    missing = send_put(one, RouteRule("r", "a", "nowhere"), find_source)
     assert missing.code == "topic_not_found"
     one.settle()
     assert not reply.has_answer
@@ -139,9 +149,7 @@ def test_rules_go_with_the_topic_they_copy_into(checkpoints: int) -> None:
     for _ in range(checkpoints):
         one.checkpoint()
     gone: list[str] = []
-    one.shard.state.on_route_change = lambda forward: gone.append(
-        forward.rule.name if forward.is_gone else ""
-    )
+    one.shard.state.follow_routes(lambda forward: gone.append(forward.rule.name if forward.is_gone else ""))
     assert one.delete_topic("b").routes == ["2nd", "a>b"]
     assert sorted(gone) == ["2nd", "a>b"]
     assert one.delete_topic("a").routes == []

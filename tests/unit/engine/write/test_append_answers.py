@@ -4,6 +4,7 @@ import pytest
 
 from tests.harness.one_shard import OneShard, RecordedReply, record
 from topicsd.engine.requests import AppendAnswer, AppendRequest
+from topicsd.engine.write.append import append
 
 
 @pytest.mark.parametrize(
@@ -69,9 +70,9 @@ def test_an_answer_may_set_off_the_next_write() -> None:
         if answer.last_seq == 50:
             last(answer)
         else:
-            one.shard.append("t", AppendRequest([record(1)]), again)
+            append(one.shard.state, "t", AppendRequest([record(1)]), again)
 
-    one.shard.append("t", AppendRequest([record(1)]), again)
+    append(one.shard.state, "t", AppendRequest([record(1)]), again)
     one.settle()
     assert last.answer.head_seq == 50
     assert one.seqs("t") == list(range(1, 51))
@@ -84,7 +85,7 @@ def test_a_failing_reply_does_not_stop_other_replies() -> None:
     for durability in ("disk", "fsync"):
         one = OneShard()
         one.put("t", durability=durability)
-        one.shard.append("t", AppendRequest([record(1)]), fails)
+        append(one.shard.state, "t", AppendRequest([record(1)]), fails)
         reply = one.send_append("t", 2)
         one.settle()
         assert reply.answer.first_seq == 2
