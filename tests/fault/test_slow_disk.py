@@ -14,7 +14,7 @@ from shared.settings.settings import Settings
 from tests.harness.one_shard import IDENTITY, INSTANCE, record
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import create_data_dir, shard_paths
-from topicsd.engine.read.read import read
+from topicsd.engine.read import read as reads
 from topicsd.engine.requests import AppendAnswer, AppendRequest, ReadAnswer, ReadRequest
 from topicsd.engine.shard import Shard
 from topicsd.engine.topic_admin import put_topic
@@ -74,7 +74,7 @@ def appended(shard: Shard, topic: str, size: int = 10) -> asyncio.Future[Any]:
 
 def read(shard: Shard, topic: str) -> asyncio.Future[Any]:
     answer = asyncio.get_running_loop().create_future()
-    read(shard.state, topic, ReadRequest(from_seq=0), answer.set_result)
+    reads.read(shard.state, topic, ReadRequest(from_seq=0), answer.set_result)
     return answer
 
 
