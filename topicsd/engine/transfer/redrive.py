@@ -27,10 +27,10 @@ from shared.contract.errors import (
     FORBIDDEN,
     NOT_A_QUEUE,
     STATUS,
-    THROTTLED,
     TOPIC_EXISTS_INCOMPATIBLE,
     TOPIC_NOT_FOUND,
     Refusal,
+    throttled,
 )
 from shared.contract.seek import Seek
 from shared.runtime.unexpected_error import refuse_unexpected_error
@@ -54,7 +54,6 @@ MOVES_PER_SECOND: Final = 10
 """Moves per second for a requested rate above this."""
 REFUSES_ALL: Final = (TOPIC_NOT_FOUND, NOT_A_QUEUE)
 NO_ORIGIN: Final = "no_origin"
-RETRY_AFTER_MS: Final = 1000
 
 
 class RedriveRequest(msgspec.Struct, frozen=True):
@@ -138,8 +137,7 @@ class Redrives:
             message = f'topic "{name}" is a queue; redrive {target} instead'
             return Refusal(TOPIC_EXISTS_INCOMPATIBLE, message)
         if topic in self._running:
-            message = f'a redrive of topic "{name}" is in progress, retry later'
-            return Refusal(THROTTLED, message, retry_after_ms=RETRY_AFTER_MS)
+            return throttled(f'a redrive of topic "{name}" is in progress')
         return topic
 
 

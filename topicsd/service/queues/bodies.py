@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from shared.contract.errors import BATCH_TOO_LARGE, INVALID_REQUEST, Refusal
+from shared.contract.errors import BATCH_TOO_LARGE, Refusal, invalid
 from shared.contract.json_bounds import may_hold_nul
 from shared.contract.topic_config import NUMBER_MAX
 from shared.settings.settings import Settings
@@ -65,7 +65,7 @@ def claim_request(node: str, count: int, lease: int | str | None, limits: Settin
         return lease_ms
     refusal = _refuse_holder(node, limits) or refuse_number("lease_ms", lease_ms)
     if refusal is None and count < 1:
-        refusal = Refusal(INVALID_REQUEST, f"max: must be at least 1, got {count}", {"field": "max"})
+        refusal = invalid("max", f"must be at least 1, got {count}")
     return refusal or ClaimRequest(node, count, lease_ms)
 
 
@@ -83,8 +83,7 @@ def decode_nack(body: bytes, limits: Settings) -> SettleRequest | Refusal:
         return delay_ms
     size = len(nack.reason.encode())
     if size > REASON_BYTES_MAX:
-        message = f"reason: must be at most {REASON_BYTES_MAX} bytes, got {size}"
-        return Refusal(INVALID_REQUEST, message, {"field": "reason", "max": REASON_BYTES_MAX})
+        return invalid("reason", f"must be at most {REASON_BYTES_MAX} bytes, got {size}", REASON_BYTES_MAX)
     refusal = refuse_nul_in("reason", [nack.reason]) if may_hold_nul(body) else None
     return refusal or _request(nack, limits, delay_ms, nack.reason)
 
@@ -109,8 +108,7 @@ def _request(ack: AckBody, limits: Settings, ms: int = 0, reason: str = "") -> S
     if ack.lease_ids is not None:
         matches = list(map(_LEASE_ID.fullmatch, ack.lease_ids))
         if len(matches) != len(seqs) or None in matches:
-            message = "lease_ids: must have one lease_id from a claim for each seq in seqs"
-            return Refusal(INVALID_REQUEST, message, {"field": "lease_ids"})
+            return invalid("lease_ids", "must have one lease_id from a claim for each seq in seqs")
         leases = [int(match[1], 16) for match in matches if match is not None]
     return SettleRequest(ack.node, seqs, leases, ms, reason)
 
@@ -126,5 +124,5 @@ def _duration_ms(field: str, given: int | str) -> int | Refusal:
 
 def _refuse_holder(node: str, limits: Settings) -> Refusal | None:
     if not node:
-        return Refusal(INVALID_REQUEST, "node: must not be empty", {"field": "node"})
+        return invalid("node", "must not be empty")
     return refuse_node(node, limits.max_node_bytes) or refuse_nul_in("node", [node])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from shared.contract.errors import INVALID_REQUEST, Refusal
+from shared.contract.errors import Refusal, invalid
 from shared.contract.query import query_number
 from shared.settings.settings import Settings
 from topicsd.engine.queue.claim import claim
@@ -66,7 +66,7 @@ class QueueHandlers:
     def _explain(self, call: Call) -> None:
         seq = query_number(call.query, "seq")
         if seq is None:
-            seq = Refusal(INVALID_REQUEST, "seq: is required, as in explain?seq=17", {"field": "seq"})
+            seq = invalid("seq", "is required, as in explain?seq=17")
         answer = seq if isinstance(seq, Refusal) else explain(self._shard, call.name, seq)
         if isinstance(answer, Refusal):
             call.refuse(answer)

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from shared.contract.errors import BATCH_TOO_LARGE, INVALID_REQUEST, Refusal
+from shared.contract.errors import BATCH_TOO_LARGE, Refusal, invalid
 from shared.contract.json_bounds import may_hold_nul
 from shared.contract.topic_config import NUMBER_MAX
 from shared.text.units import instant_ms
@@ -62,7 +62,7 @@ def decode_redrive(body: bytes, now_ms: int) -> DecodedRedrive | Refusal:
     refusal = None
     for field, value in (("max", redrive.max), ("rate", redrive.rate)):
         if refusal is None and value is not None and value < 1:
-            refusal = Refusal(INVALID_REQUEST, f"{field}: must be at least 1, got {value}", {"field": field})
+            refusal = invalid(field, f"must be at least 1, got {value}")
     seqs = redrive.seqs
     if refusal is None and seqs is not None and len(seqs) > SEQS_MAX:
         message = f"seqs: must have at most {SEQS_MAX} entries, got {len(seqs)}"

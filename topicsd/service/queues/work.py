@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final
 
 from shared.contract.api_keys import READ, WRITE, ApiKey, ApiKeys
-from shared.contract.errors import INVALID_REQUEST, NOT_ACCEPTABLE, Refusal, shutting_down
+from shared.contract.errors import NOT_ACCEPTABLE, Refusal, invalid, shutting_down
 from shared.contract.names import refuse_topic_name
 from shared.contract.query import query_number, query_text
 from shared.runtime.disk_thread import Loop
@@ -70,7 +70,7 @@ class WorkOpener:
             return count
         node = query_text(call.query, "node")
         if node is None:
-            return Refusal(INVALID_REQUEST, "node: is required, as in work?node=worker-1", {"field": "node"})
+            return invalid("node", "is required, as in work?node=worker-1")
         count = min(1 if count is None else count, self._settings.max_claim)
         return claim_request(node, count, lease, self._settings)
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
-from shared.contract.errors import NOT_READY, Refusal
+from shared.contract.errors import Refusal, no_answer
 from shared.contract.names import topic_id
 from shared.contract.seek import Seek
 from shared.ipc.link import LinkPool, LinkRequest
@@ -25,9 +25,6 @@ from topicsd.engine.state import ShardState
 from topicsd.engine.topic_admin import topic_not_found, topic_state
 from topicsd.service.call import logger
 from topicsd.service.shards.peers import Peers
-
-RETRY_AFTER_MS: Final = 1000
-
 
 Begin = int | Seek | None
 """Where a client begins: after a seq, at a seek, or at the next record."""
@@ -115,9 +112,7 @@ class TopicPositions:
         if answer:
             columns = zip(_names(requests), _decode_positions(answer), strict=True)
             return [topic_not_found(name) if one is None else one for name, one in columns]
-        message = f"shard {shard} does not answer"
-        unavailable = Refusal(NOT_READY, message, {"shard": shard}, RETRY_AFTER_MS)
-        return [self._refusal(shard) or unavailable] * len(requests)
+        return [self._refusal(shard) or no_answer(shard)] * len(requests)
 
     def _refusal(self, shard: int) -> Refusal | None:
         return None if self._peers is None else self._peers.refusal(shard)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from shared.contract.api_keys import ApiKey
-from shared.contract.errors import INVALID_REQUEST, Refusal
+from shared.contract.errors import Refusal, invalid
 from shared.contract.json_bounds import may_hold_nul
 from shared.contract.names import refuse_topic_name
 from shared.contract.watch_request import WatchRequest
@@ -72,14 +72,13 @@ def _heartbeat_ms(watch: WatchBody) -> int | Refusal:
     heartbeat_ms = duration_ms("heartbeat_ms", watch.heartbeat_ms)
     if isinstance(heartbeat_ms, Refusal) or HEARTBEAT_MS_MIN <= heartbeat_ms <= HEARTBEAT_MS_MAX:
         return heartbeat_ms
-    message = f"heartbeat_ms: must be from {HEARTBEAT_MS_MIN} to {HEARTBEAT_MS_MAX}, got {heartbeat_ms}"
-    return Refusal(INVALID_REQUEST, message, {"field": "heartbeat_ms"})
+    rule = f"must be from {HEARTBEAT_MS_MIN} to {HEARTBEAT_MS_MAX}, got {heartbeat_ms}"
+    return invalid("heartbeat_ms", rule)
 
 
 def _resolve_topics(topics: dict[str, Position], count_max: int, clock: Clock) -> Refusal | None:
     if not 1 <= len(topics) <= count_max:
-        message = f"topics: must have 1 to {count_max} entries, got {len(topics)}"
-        return Refusal(INVALID_REQUEST, message, {"field": "topics", "max": count_max})
+        return invalid("topics", f"must have 1 to {count_max} entries, got {len(topics)}", count_max)
     for name, position in topics.items():
         refusal = refuse_topic_name(name, "topics") or position.resolve(f"topics.{name}.", clock)
         if refusal is not None:
@@ -89,6 +88,5 @@ def _resolve_topics(topics: dict[str, Position], count_max: int, clock: Clock) -
 
 def _refuse_nodes(nodes: list[str], bytes_max: int) -> Refusal | None:
     if len(nodes) > NODES_MAX:
-        message = f"node: must have at most {NODES_MAX} entries, got {len(nodes)}"
-        return Refusal(INVALID_REQUEST, message, {"field": "node", "max": NODES_MAX})
+        return invalid("node", f"must have at most {NODES_MAX} entries, got {len(nodes)}", NODES_MAX)
     return next(filter(None, (refuse_node(node, bytes_max) for node in nodes)), None)

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from shared.contract.errors import INVALID_REQUEST, Refusal
+from shared.contract.errors import Refusal, invalid
 from shared.contract.reader_options import LIMIT_DEFAULT, ReaderOptions
 from shared.contract.seek import Seek, seek_of
 from shared.runtime.clock import Clock
@@ -59,7 +59,7 @@ class Position(msgspec.Struct, forbid_unknown_fields=True, gc=False):
             self.from_ts = from_ts
         if refusal is None and self.tail and seq is not None:
             field = f"{prefix}tail"
-            refusal = Refusal(INVALID_REQUEST, f"{field}: must not be sent with after_seq", {"field": field})
+            refusal = invalid(field, "must not be sent with after_seq")
         return refusal
 
 
