@@ -240,7 +240,7 @@ def _broken(*_: object) -> None:
 
 
 PLACES: dict[str, tuple[str, str, bytes]] = {
-    "the engine's append": ("topicsd.service.handlers.append", "", RECORDS),
+    "the engine's append": ("topicsd.service.shards.limits.append", "", RECORDS),
     "the rendering of an append": ("topicsd.service.handlers.render_appended", "", RECORDS),
     "the decoding": ("topicsd.service.handlers.decode_append", "", RECORDS),
     "the read": ("topicsd.service.diff.try_read", "/diff", b"{}"),
