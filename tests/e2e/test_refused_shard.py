@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from tests.harness.command_run import command_line, environment
-from tests.harness.one_shard import record
+from tests.harness.one_shard import RealShard, record
 from tests.harness.raw_client import RawClient
-from tests.harness.real_shard import RealShard
 from tests.harness.running_server import served
 from tests.harness.whole_server import name_on
 

@@ -26,7 +26,8 @@ import msgspec
 from shared.contract.route_rule import RouteRule
 from tests.harness.faults import ProcessKilled
 from tests.harness.manual_clock import ManualClock
-from tests.harness.one_shard import DATA_DIR, OneShard, RecordedReply, record
+from tests.harness.one_shard import OneShard, RecordedReply, record
+from tests.harness.shard_driver import DATA_DIR
 from tests.harness.shard_routes import start_routes
 from topicsd.engine.read.fetch import read_now
 from topicsd.engine.requests import ReadAnswer, ReadRequest, TopicState

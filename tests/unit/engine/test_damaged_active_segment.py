@@ -10,7 +10,8 @@ from collections.abc import Callable
 import pytest
 
 from shared.contract.errors import Refusal
-from tests.harness.one_shard import PATHS, OneShard, record
+from tests.harness.one_shard import OneShard, record
+from tests.harness.shard_driver import PATHS
 from topicsd.engine.read.fetch import read_now
 from topicsd.engine.read.page_cache import PageCache
 from topicsd.engine.records.sealed_run import SealedRun
