@@ -22,7 +22,7 @@ from tests.harness.feed_shards import Event, FakeStream, FeedShards, StreamTopic
 from topicsd.stream.cursor_token import read_token
 from topicsd.stream.sse_stream import rewind
 
-TOPICS = ("a0", "b0", "c1", "d1")
+TOPICS = ("c0", "d0", "c1", "d1")
 
 
 class TopicProgress(msgspec.Struct):
@@ -111,7 +111,7 @@ class StreamModel:
         self._value = 0
         for topic in TOPICS:
             cap = self.rng.choice([0, 0, 20])
-            self.stage.shard_of(topic).put(topic, cap_records=cap)
+            self.stage.owner(topic).put(topic, cap_records=cap)
         self.clients = [Client(self, self.rng.choice([1, 3, 256])) for _ in range(self.rng.randint(1, 4))]
 
     def now(self) -> dict[str, int]:
@@ -158,7 +158,7 @@ class StreamModel:
                 self.check_skipped(topic, progress, self._owner(topic).state(topic).head_seq)
 
     def _owner(self, topic: str) -> Any:
-        return self.stage.shard_of(topic)
+        return self.stage.owner(topic)
 
     def _append(self) -> None:
         topic = self.rng.choice(TOPICS)
@@ -218,7 +218,7 @@ class StreamModel:
             client.reconnect()
 
     def _cut(self) -> None:
-        if not self.stage.link.is_cut:
+        if not self.stage.link.is_cut(1):
             self.stage.restart_away(kill=self.rng.random() < 0.5)
 
     def _reconnect(self) -> None:

@@ -1,28 +1,22 @@
 """Two shards that transfer records to each other, without a socket; either can be lost at any disk call.
 
-Promises: a topic is placed on the shard whose number ends its name. A request to the other shard takes one
-turn of the loop in each direction. A lost shard starts again at once on the disk that such an end leaves: its
-own requests get no answer, and requests to it are answered as in doubt.
+Promises: a lost shard starts again at once on the disk that such an end leaves: its own requests get no
+answer, and requests to it are answered as in doubt.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import msgspec
 
-from shared.contract.errors import IN_DOUBT, Refusal
 from shared.http.head import NO_FIELDS
 from tests.harness.faults import MachineGoneError
-from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
-from tests.harness.one_shard import OneShard, RecordedReply
+from tests.harness.one_shard import RecordedReply
+from tests.harness.shard_stage import ShardStage
 from topicsd.service.call import Call
-from topicsd.service.handlers import Handlers
-from topicsd.service.queues.dead_letters import DeadLetters
-from topicsd.service.queues.redrive import Redrives
 
 FIELDS = msgspec.structs.replace(NO_FIELDS, content_type="application/json")
 Again = Callable[[MemoryDisk], MemoryDisk]
@@ -38,38 +32,27 @@ class FakeCall(Call, kw_only=True, eq=False):
         self.send_answer(status, b"".join(parts))
 
 
-class _Side:
-    """One worker, until it is lost."""
-
-    def __init__(self, stage: TransferShards, shard: OneShard) -> None:
-        self.shard = shard
-        self.unanswered: list[Call] = []
-        """Requests of the other worker."""
-        self.handlers = Handlers(shard.shard, shard.settings, shard.loop)
-        state, ask = shard.shard.state, partial(stage.ask, self)
-        self.dead_letters = DeadLetters(state, shard.loop, ask)
-        redrives = Redrives(state, shard.loop, ask, self.handlers.performance)
-        self.handlers.add("redrive", redrives.start)
-
-
-class TransferShards:
+class TransferShards(ShardStage):
     def __init__(self, again: Again = MemoryDisk.after_process_kill, **settings: Any) -> None:
-        self.clock = ManualClock()
+        super().__init__(2, **settings)
         self.losses = 0
-        self.is_losing_answers = False
-        """Whether answers of the other shard are lost in transit."""
         self._failures: list[AssertionError] = []
         self._again = again
-        self.shards = [OneShard(clock=self.clock, **settings) for _ in range(2)]
-        self._sides = [_Side(self, shard) for shard in self.shards]
 
-    def home(self, topic: str) -> OneShard:
-        return self.shards[int(topic[-1])]
+    @property
+    def is_losing_answers(self) -> bool:
+        """Whether answers of the other shard are lost in transit."""
+        return self.links[0].is_losing_answers
+
+    @is_losing_answers.setter
+    def is_losing_answers(self, is_losing: bool) -> None:
+        for links in self.links:
+            links.is_losing_answers = is_losing
 
     def record_names(self, side: int, operation: str) -> list[str]:
         """Return a list to which later requests for this operation add their topics."""
         names: list[str] = []
-        handlers = self._sides[side].handlers
+        handlers = self.workers[side].handlers
         start = handlers._table[operation]
 
         def record(call: Call) -> None:
@@ -79,65 +62,26 @@ class TransferShards:
         handlers.add(operation, record)
         return names
 
-    # -- messages between the shards -----------------------------------------------------------------------
-
-    def ask(self, asker: _Side, operation: str, call: Call) -> None:
-        owner = self._sides[int(call.name[-1])]
-        if owner is asker:
-            owner.handlers.start(operation, call)
-            return
-        owner.unanswered.append(call)
-
-        def answered(status: int, body: bytes) -> None:
-            if call in owner.unanswered:
-                asker.shard.loop.call_soon(in_doubt if self.is_losing_answers else arrived, status, body)
-
-        def in_doubt(status: int, body: bytes) -> None:
-            if call in owner.unanswered:
-                owner.unanswered.remove(call)
-                call.refuse(Refusal(IN_DOUBT, "its answer was lost"))
-
-        def arrived(status: int, body: bytes) -> None:
-            if call in owner.unanswered:
-                owner.unanswered.remove(call)
-                call.send_parts([body], len(body), status)
-
-        request = FakeCall(call.name, call.query, call.fields, call.body, 0.0, send_answer=answered)
-        owner.shard.loop.call_soon(owner.handlers.start, operation, request)
-
     def lose(self, number: int) -> None:
         """End one of the two, and start its replacement."""
         self.losses += 1
-        shard, lost = self.shards[number], self._sides[number]
-        shard.open(self._again(shard.disk))
-        self._sides[number] = _Side(self, shard)
-        self._sides[1 - number].unanswered.clear()
-        in_doubt, lost.unanswered = lost.unanswered, []
-        for call in in_doubt:
-            call.refuse(Refusal(IN_DOUBT, "it went away"))
+        self.end(number, lambda shard: shard.open(self._again(shard.disk)))
 
-    # -- progress ------------------------------------------------------------------------------------------
-
-    def settle(self) -> None:
+    def run_until_idle(self) -> None:
         """Run until nothing is in flight; lost shards are started again."""
-        self._settle()
+        while True:
+            try:
+                super().run_until_idle()
+                break
+            except MachineGoneError:
+                self._lose_dead()
         if self._failures:
             raise self._failures[0]
 
-    def _settle(self) -> None:
-        while True:
-            for number, shard in enumerate(self.shards):
-                try:
-                    shard.settle()
-                except MachineGoneError:
-                    self.lose(number)
-            if not any(one.loop.ready_count or one.thread.pending for one in self.shards):
-                return
-
-    def pass_time(self, ms: int) -> None:
-        for _ in range(max(1, ms // 100)):
-            self.clock.advance_ns(100_000_000)
-            self.settle()
+    def _lose_dead(self) -> None:
+        for number, shard in enumerate(self.shards):
+            if shard.disk.is_gone:
+                self.lose(number)
 
     def send(
         self, operation: str, topic: str, body: object, then: Callable[[Any], object] = lambda answer: None
@@ -161,11 +105,10 @@ class TransferShards:
         return reply
 
     def start(self, operation: str, call: Call) -> None:
-        number = int(call.name[-1])
         try:
-            self._sides[number].handlers.start(operation, call)
+            self.workers[self.number_of(call.name)].run_at_owner(operation, call)
         except MachineGoneError:
-            self.lose(number)
+            self._lose_dead()
 
     def request(self, operation: str, topic: str, body: object) -> tuple[int, Any] | None:
         """Send a request; return its answer, or None if the shard was lost before it."""
@@ -180,5 +123,5 @@ class TransferShards:
         """Return the records of a topic as a reader receives them."""
         return [
             (msgspec.json.decode(one.data), None if one.meta is None else msgspec.json.decode(one.meta))
-            for one in self.home(topic).read(topic, limit=1000).records
+            for one in self.owner(topic).read(topic, limit=1000).records
         ]

@@ -65,11 +65,11 @@ def watch(_: Path) -> Callable[[], object]:
     stage = FeedShards()
     topics = {"here-0": 0, "there-1": 0}
     for name in topics:
-        stage.shard_of(name).append(name, 1)
+        stage.owner(name).append(name, 1)
 
     def run() -> None:
         follow(stage, StreamTopics(stage, topics))
-        stage.shard_of("there-1").append("there-1", 2)
+        stage.owner("there-1").append("there-1", 2)
         stage.settle()
 
     return run
