@@ -90,9 +90,7 @@ class FakeStream:
         self.is_paused = self.pauses_at_write = False
         self.is_closed = False
         self.written = b""
-        self.stamp: Callable[[], Any] = noop
-        """Called for each written event; its result is kept beside the event."""
-        self._stamps: list[Any] = []
+        self.on_write: Callable[[], object] = noop
         self.is_lagging = False
         self.has_ended = False
 
@@ -107,7 +105,7 @@ class FakeStream:
         assert not self.is_closed
         self.written += data
         self.is_paused = self.is_paused or self.pauses_at_write
-        self._stamps += [self.stamp()] * data.count(b"\n\n")
+        self.on_write()
 
     def close(self) -> None:
         self.is_closed = True
@@ -120,21 +118,14 @@ class FakeStream:
         """Return the events since the last call."""
         assert self.written == b"" or self.written.endswith(b"\n\n")
         text, self.written = self.written, b""
-        stamps, self._stamps = self._stamps, []
-        events = []
-        for block, stamp in zip(text.split(b"\n\n")[:-1], stamps, strict=True):
-            event = read_event(block)
-            if event is not None:
-                event.stamp = stamp
-                events.append(event)
-        return events
+        events = [read_event(block) for block in text.split(b"\n\n")[:-1]]
+        return [event for event in events if event is not None]
 
 
 class Event(msgspec.Struct):
     id: str
     name: str
     data: Any
-    stamp: Any = None
 
 
 def read_event(block: bytes) -> Event | None:
@@ -162,11 +153,8 @@ class StreamTopics:
         self.heartbeat_ms = heartbeat_ms
 
 
-def follow(
-    stage: FeedShards, following: StreamTopics, stamp: Callable[[], Any] = noop, **changes: Any
-) -> tuple[FakeStream, SseStream]:
+def follow(stage: FeedShards, following: StreamTopics, **changes: Any) -> tuple[FakeStream, SseStream]:
     stream = FakeStream()
-    stream.stamp = stamp
     sse = SseStream(
         stream,
         stage.feeds,

@@ -55,7 +55,7 @@ class Client:
         self._connect()
 
     def _connect(self) -> None:
-        self.stream, _ = follow(self._model.stage, self.following, self._model.now, limit=self._limit)
+        self.stream, _ = follow(self._model.stage, self.following, limit=self._limit)
         self.is_connected = True
 
     def leave(self) -> None:
@@ -91,7 +91,7 @@ class Client:
         if event.name == "topic-deleted":
             progress.is_deleted = True
         elif event.name == "tombstone":
-            self._model.check_tombstone(topic, progress, event)
+            self._model.check_tombstone(topic, progress, event, self.following.names)
         elif event.name == "record":
             assert event.data["records"]
             for record in event.data["records"]:
@@ -112,11 +112,9 @@ class StreamModel:
         for topic in TOPICS:
             cap = self.rng.choice([0, 0, 20])
             self.stage.owner(topic).put(topic, cap_records=cap)
+        self.epochs: dict[str, list[int | None]] = {topic: [self._epoch(topic)] for topic in TOPICS}
+        """The epochs of the incarnations."""
         self.clients = [Client(self, self.rng.choice([1, 3, 256])) for _ in range(self.rng.randint(1, 4))]
-
-    def now(self) -> dict[str, int]:
-        """Return the current incarnations, to be kept beside what is written now."""
-        return dict(self.incarnation)
 
     # -- operations ----------------------------------------------------------------------------------------
 
@@ -160,6 +158,9 @@ class StreamModel:
     def _owner(self, topic: str) -> Any:
         return self.stage.owner(topic)
 
+    def _epoch(self, topic: str) -> int:
+        return self._owner(topic).topic(topic).epoch
+
     def _append(self) -> None:
         topic = self.rng.choice(TOPICS)
         values = []
@@ -184,6 +185,7 @@ class StreamModel:
         self.records[topic, self.incarnation[topic]] = {}
         self.deleted[topic, self.incarnation[topic]] = set()
         self._owner(topic).put(topic)
+        self.epochs[topic].append(self._epoch(topic))
 
     def _settle(self) -> None:
         self.stage.settle()
@@ -241,10 +243,12 @@ class StreamModel:
         assert not missed, f"{topic}: seqs {missed} are missing without a tombstone"
         progress.seq = max(progress.seq, end)
 
-    def check_tombstone(self, topic: str, progress: TopicProgress, event: Event) -> None:
+    def check_tombstone(self, topic: str, progress: TopicProgress, event: Event, topics: list[str]) -> None:
         data = event.data
         if data["reason"] == "recreated":
-            now = event.stamp[topic]
+            cursor = read_token(event.id, topics)
+            assert cursor is not None
+            now = self.epochs[topic].index(cursor[topic][1])
             assert now > progress.incarnation, f"{topic} was not recreated"
             progress.incarnation, progress.seq = now, data["earliest_seq"] - 1
             return

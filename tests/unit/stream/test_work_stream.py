@@ -192,8 +192,8 @@ def test_streams_of_the_queue_with_the_higher_priority_claim_first() -> None:
     stage.queue("important", priority=900)
     low, high = stage.open(), stage.open(name="important")
     order: list[str] = []
-    low.stamp = lambda: order.append("low")
-    high.stamp = lambda: order.append("high")
+    low.on_write = lambda: order.append("low")
+    high.on_write = lambda: order.append("high")
     stage.one.send_append("q", 1)
     stage.one.send_append("important", 1)
     stage.one.settle()
