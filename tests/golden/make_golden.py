@@ -27,8 +27,8 @@ from shared.contract.route_rule import RouteRule
 from tests.harness.faults import ProcessKilled
 from tests.harness.manual_clock import ManualClock
 from tests.harness.one_shard import OneShard, RecordedReply, record
+from tests.harness.route_shards import start_routes
 from tests.harness.shard_driver import DATA_DIR
-from tests.harness.shard_routes import start_routes
 from topicsd.engine.read.fetch import read_now
 from topicsd.engine.requests import ReadAnswer, ReadRequest, TopicState
 from topicsd.engine.routes.route import delete_route

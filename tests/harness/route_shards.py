@@ -1,4 +1,4 @@
-"""A few shards with routes running between their topics, without a socket."""
+"""Shards with routes running between their topics, without a socket."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 from shared.contract.route_rule import RouteRule
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
-from tests.harness.one_shard import RecordedReply
+from tests.harness.one_shard import OneShard, RecordedReply
 from tests.harness.shard_stage import ShardStage
 from topicsd.engine.routes.route import RouteState, delete_route, put_route
 from topicsd.stream.feed import GATHER_SECONDS
+from topicsd.stream.feeds import Feeds
 from topicsd.stream.route_runner import RouteRunners
 
 GATHER_NS = round(GATHER_SECONDS * 1e9)
@@ -73,3 +74,12 @@ class RouteShards(ShardStage):
             values += [int(one.data) for one in answer.records]
             cursor, is_at_end = answer.next_from_seq, answer.caught_up
         return values
+
+
+def start_routes(one: OneShard, *rules: RouteRule) -> None:
+    """Run the routes of a shard without a stage around it, and put those that do not exist yet."""
+    state = one.shard.state
+    RouteRunners(state, one.loop, Feeds(state, one.loop))
+    for rule in rules:
+        put_route(state, rule, RecordedReply())
+        one.settle()

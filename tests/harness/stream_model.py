@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from tests.harness.feed_shards import Event, FakeStream, FeedShards, StreamTopics, follow
+from tests.harness.one_shard import OneShard
 from topicsd.stream.cursor_token import read_token
 from topicsd.stream.sse_stream import rewind
 
@@ -155,7 +156,7 @@ class StreamModel:
                 )
                 self.check_skipped(topic, progress, self._owner(topic).state(topic).head_seq)
 
-    def _owner(self, topic: str) -> Any:
+    def _owner(self, topic: str) -> OneShard:
         return self.stage.owner(topic)
 
     def _epoch(self, topic: str) -> int:
