@@ -8,7 +8,8 @@ import pytest
 
 from tests.harness.attempts import attempt
 from tests.harness.crash_sweep import DEEP
-from tests.harness.shard_driver import DATA_DIR, PATHS, ShardRun
+from tests.harness.shard_driver import DATA_DIR, PATHS
+from tests.harness.shard_run import ShardRun
 from tests.harness.small_store import ENDS, SmallStore
 from topicsd.disk.layout import LayoutError, read_layout
 from topicsd.log.batch_end import BATCH_END_BYTES

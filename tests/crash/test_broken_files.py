@@ -13,7 +13,8 @@ import pytest
 
 from shared.runtime.disk_thread import Threads
 from tests.harness.memory_disk import MemoryDisk
-from tests.harness.shard_driver import DATA_DIR, PATHS, ShardRun
+from tests.harness.shard_driver import DATA_DIR, PATHS
+from tests.harness.shard_run import ShardRun
 from tests.harness.small_store import ENDS, BoundedReads, SmallStore
 from topicsd.disk.dir_lock import DirectoryInUse
 from topicsd.disk.layout import LAYOUT_BYTES_MAX, LayoutError, create_data_dir, read_layout, shard_paths

@@ -10,7 +10,7 @@ import pytest
 
 from tests.harness.checkpoint_scripts import LONG, SCRIPTS
 from tests.harness.crash_sweep import DEEP, script_calls, sweep_cuts, sweep_kills
-from tests.harness.shard_driver import EVERY_MANNER, MANNERS, Manner
+from tests.harness.shard_run import EVERY_MANNER, MANNERS, Manner
 from tests.harness.start_sweep import Before, end_each_start
 
 OUTCOMES = 60 if DEEP else 5

@@ -16,7 +16,8 @@ from tests.harness.crash_sweep import DEEP
 from tests.harness.faults import MachineGoneError
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
-from tests.harness.one_shard import DATA_DIR, INSTANCE, OneShard, RecordedReply, record
+from tests.harness.one_shard import OneShard, RecordedReply, record
+from tests.harness.shard_driver import DATA_DIR, INSTANCE
 from topicsd.disk.layout import create_data_dir
 from topicsd.engine.queue.settle import end_jobs
 

@@ -11,7 +11,8 @@ import pytest
 
 from tests.harness.faults import PowerCut, ProcessKilled
 from tests.harness.memory_disk import MemoryDisk
-from tests.harness.one_shard import PATHS, OneShard
+from tests.harness.one_shard import OneShard
+from tests.harness.shard_driver import PATHS
 from topicsd.log.recovery import RecoveryRefused
 
 OUTCOMES = 20

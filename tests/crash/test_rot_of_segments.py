@@ -17,8 +17,9 @@ from tests.harness.crash_sweep import DEEP
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
 from tests.harness.shard_book import ShardBook
-from tests.harness.shard_driver import PATHS, ShardRun, empty_disk
+from tests.harness.shard_driver import PATHS, empty_disk
 from tests.harness.shard_reader import read_now
+from tests.harness.shard_run import ShardRun
 from topicsd.engine.requests import ReadRequest
 from topicsd.log.recovery import RecoveryRefused
 from topicsd.log.walk import UnreadableLog

@@ -15,8 +15,7 @@ from tests.harness.command_run import CommandResult, fingerprint, run_here
 from tests.harness.crash_sweep import DEEP
 from tests.harness.data_dirs import DIRECTORIES, flip
 from tests.harness.faults import MUTATING_CALLS, ProcessKilled
-from tests.harness.one_shard import record
-from tests.harness.real_shard import RealShard
+from tests.harness.one_shard import RealShard, record
 from topicsd.cli import doctor as doctor_dir
 from topicsd.disk.fs import RealFs
 from topicsd.engine.shard import RecoveryRefused, UnreadableLog

@@ -13,9 +13,8 @@ from tests.e2e.test_doctor import read_all
 from tests.harness.command_run import run_here
 from tests.harness.crash_sweep import DEEP
 from tests.harness.data_dirs import flip
-from tests.harness.one_shard import record
-from tests.harness.real_shard import RealShard
-from tests.harness.shard_routes import start_routes
+from tests.harness.one_shard import RealShard, record
+from tests.harness.route_shards import start_routes
 
 CONFIG: dict[str, dict[str, object]] = {
     "orders": {},

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.one_shard import record
-from tests.harness.real_shard import RealShard
+from tests.harness.one_shard import RealShard, record
 from tests.harness.whole_server import WholeServer, name_on
 
 pytestmark = pytest.mark.slow

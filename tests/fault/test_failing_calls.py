@@ -13,7 +13,7 @@ from tests.harness.checkpoint_scripts import LONG, SCRIPTS
 from tests.harness.crash_sweep import DEEP
 from tests.harness.fault_sweep import Way, sweep_faults
 from tests.harness.faults import READING_CALLS
-from tests.harness.shard_driver import EVERY_MANNER, MANNERS, Manner
+from tests.harness.shard_run import EVERY_MANNER, MANNERS, Manner
 from tests.harness.start_sweep import Before, fail_each_start
 
 # Calls that take room, and so may find none.

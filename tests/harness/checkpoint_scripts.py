@@ -7,7 +7,7 @@ it has finished already, which is another case.
 
 from __future__ import annotations
 
-from tests.harness.shard_driver import ShardRun
+from tests.harness.shard_run import ShardRun
 from tests.harness.shard_scripts import SCRIPTS, script
 
 __all__ = ["LONG", "SCRIPTS"]

@@ -23,7 +23,8 @@ from tests.harness.faults import MachineGoneError
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
 from tests.harness.shard_book import ShardBook
-from tests.harness.shard_driver import PATHS, Manner, ShardRun, empty_disk
+from tests.harness.shard_driver import PATHS, empty_disk
+from tests.harness.shard_run import Manner, ShardRun
 from topicsd.engine.checkpoint.snapshot_files import read_snapshots, snapshot_numbers
 from topicsd.engine.checkpoint.snapshot_format import Snapshot
 from topicsd.engine.requests import TopicState

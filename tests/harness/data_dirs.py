@@ -15,8 +15,7 @@ import msgspec
 
 from shared.contract.names import topic_id
 from shared.ipc.placement import shard_of
-from tests.harness.one_shard import record
-from tests.harness.real_shard import RealShard
+from tests.harness.one_shard import RealShard, record
 from topicsd.log.batch_end import BATCH_END_BYTES, BatchEnd, encode_batch_end
 from topicsd.log.current_file import note_sync_failure, read_current, write_current
 from topicsd.log.frame import HEADER_BYTES

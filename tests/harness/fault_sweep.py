@@ -20,7 +20,8 @@ from tests.harness.faults import Fault
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
 from tests.harness.shard_book import ShardBook
-from tests.harness.shard_driver import PATHS, Manner, ShardRun, empty_disk
+from tests.harness.shard_driver import PATHS, empty_disk
+from tests.harness.shard_run import Manner, ShardRun
 from topicsd.log.recovery import RecoveryRefused
 from topicsd.log.walk import UnreadableLog
 

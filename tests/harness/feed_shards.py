@@ -1,8 +1,7 @@
-"""Two shards and the feeds between them, without a socket: a link that can be cut, and sinks.
+"""Two shards and the feeds between them, with sinks that keep what they receive.
 
-Promises: the shards share a clock and a loop, so one `settle` runs both. A topic is placed on the shard whose
-number ends its name. The link takes one turn of the loop in each direction; while it is `cut` the other shard
-is unreachable, and messages in transit are lost.
+Promises: the feeds are those of the shard `home`; `link` leads from it to the shard `away`. The
+tests name most topics so that the name ends with the number of its shard.
 """
 
 from __future__ import annotations
@@ -12,17 +11,12 @@ from typing import Any
 
 import msgspec
 
-from shared.contract.errors import NOT_READY, Refusal
+from shared.contract.errors import Refusal
 from shared.contract.reader_options import ReaderOptions
-from shared.ipc.link import LinkRequest
-from shared.ipc.link_kind import LinkKind
-from tests.harness.fake_link import FakeLink
-from tests.harness.manual_clock import ManualClock
 from tests.harness.one_shard import OneShard
+from tests.harness.shard_stage import ShardStage
 from topicsd.stream.chunks import Chunk, FeedSpec
-from topicsd.stream.feed import Feed, LocalFeed
-from topicsd.stream.feeds import Feeds
-from topicsd.stream.remote_feed import RemoteFeed, RemoteShards
+from topicsd.stream.feed import Feed
 from topicsd.stream.sse_stream import SseStream
 from topicsd.stream.stream import noop
 from topicsd.stream.subscription import Subscription
@@ -36,62 +30,20 @@ def reader_options(**changes: Any) -> ReaderOptions:
     return ReaderOptions(**{"with_tags": False, **changes})
 
 
-class FeedShards:
+class FeedShards(ShardStage):
     def __init__(self, **settings: Any) -> None:
-        self.clock = ManualClock()
-        self.home = OneShard(clock=self.clock, **settings)
-        self.away = OneShard(clock=self.clock, **settings)
-        self.link = FakeLink(lambda: self.home.loop, self._answer)
-        state = self.home.shard.state
-        ways = RemoteShards(self.link, self._refusal, state.wake_queue, self.home.loop)
-        self.feeds = _StageFeeds(self, ways)
-        self.away_feeds = Feeds(self.away.shard.state, self.away.loop)
-
-    def _answer(self, kind: LinkKind, payload: bytes, request: LinkRequest) -> None:
-        assert kind == LinkKind.FEED
-        self.away_feeds.answer(payload, request)
-
-    def shard_of(self, topic: str) -> OneShard:
-        return self.away if topic.endswith("1") else self.home
-
-    def settle(self) -> None:
-        for _ in range(50):
-            self.home.settle()
-            self.away.settle()
-
-    def pass_time(self, ms: int) -> None:
-        for _ in range(max(1, ms // 50)):
-            self.home.pass_time(min(ms, 50))
-            self.away.settle()
-            self.settle()
+        super().__init__(2, **settings)
+        self.home, self.away = self.shards
+        self.link = self.links[0]
+        self.feeds = self.workers[0].streams.feeds
 
     def cut(self) -> None:
-        self.link.cut()
-
-    def reconnect(self) -> None:
-        self.link.is_cut = False
+        self.cut_off(1)
 
     def restart_away(self, kill: bool = True) -> None:
-        """Kill or restart the other worker, and start its replacement."""
+        """Kill or restart the other worker, and start its replacement, which is still unreachable."""
+        self.end(1, OneShard.kill if kill else OneShard.restart)
         self.cut()
-        self.away.kill() if kill else self.away.restart()
-        self.away_feeds = Feeds(self.away.shard.state, self.away.loop)
-
-    def _refusal(self, shard: int) -> Refusal | None:
-        return Refusal(NOT_READY, "shard 1 is gone", {"shard": 1}, 1000) if self.link.is_cut else None
-
-
-class _StageFeeds(Feeds):
-    """Feeds that place a topic by the end of its name."""
-
-    def __init__(self, stage: FeedShards, ways: RemoteShards) -> None:
-        super().__init__(stage.home.shard.state, stage.home.loop, 0, 2, ways)
-        self._stage_ways = ways
-
-    def _make(self, owner: int, spec: FeedSpec) -> Feed:
-        if spec.topic.endswith("1"):
-            return RemoteFeed(self._stage_ways, 1, spec, self._drop_feed)
-        return LocalFeed(self._shard, self._loop, spec, self._drop_feed)
 
 
 class Collector:
@@ -142,9 +94,7 @@ class FakeStream:
         self.is_paused = self.pauses_at_write = False
         self.is_closed = False
         self.written = b""
-        self.stamp: Callable[[], Any] = noop
-        """Called for each written event; its result is kept beside the event."""
-        self._stamps: list[Any] = []
+        self.on_write: Callable[[], object] = noop
         self.is_lagging = False
         self.has_ended = False
 
@@ -159,7 +109,7 @@ class FakeStream:
         assert not self.is_closed
         self.written += data
         self.is_paused = self.is_paused or self.pauses_at_write
-        self._stamps += [self.stamp()] * data.count(b"\n\n")
+        self.on_write()
 
     def close(self) -> None:
         self.is_closed = True
@@ -172,21 +122,14 @@ class FakeStream:
         """Return the events since the last call."""
         assert self.written == b"" or self.written.endswith(b"\n\n")
         text, self.written = self.written, b""
-        stamps, self._stamps = self._stamps, []
-        events = []
-        for block, stamp in zip(text.split(b"\n\n")[:-1], stamps, strict=True):
-            event = read_event(block)
-            if event is not None:
-                event.stamp = stamp
-                events.append(event)
-        return events
+        events = [read_event(block) for block in text.split(b"\n\n")[:-1]]
+        return [event for event in events if event is not None]
 
 
 class Event(msgspec.Struct):
     id: str
     name: str
     data: Any
-    stamp: Any = None
 
 
 def read_event(block: bytes) -> Event | None:
@@ -209,16 +152,13 @@ class StreamTopics:
     def __init__(self, stage: FeedShards, seqs: dict[str, int], heartbeat_ms: int = 15_000) -> None:
         self.names = list(seqs)
         self.seqs = list(seqs.values())
-        self.epochs = [stage.shard_of(name).topic(name).epoch for name in seqs]
+        self.epochs = [stage.owner(name).topic(name).epoch for name in seqs]
         self.first_epochs = list(self.epochs)
         self.heartbeat_ms = heartbeat_ms
 
 
-def follow(
-    stage: FeedShards, following: StreamTopics, stamp: Callable[[], Any] = noop, **changes: Any
-) -> tuple[FakeStream, SseStream]:
+def follow(stage: FeedShards, following: StreamTopics, **changes: Any) -> tuple[FakeStream, SseStream]:
     stream = FakeStream()
-    stream.stamp = stamp
     sse = SseStream(
         stream,
         stage.feeds,

@@ -7,21 +7,26 @@ topics of the one and the other.
 
 from __future__ import annotations
 
+import json
 from itertools import count
 from typing import Any
 
 from shared.contract.api_keys import parse_keys
 from shared.contract.names import topic_id
+from shared.ipc.board import Slot
 from shared.ipc.link import Done, LinkCall, LinkPool
 from shared.ipc.link_kind import LinkKind
 from shared.ipc.placement import shard_of
 from shared.runtime.body_memory import SharedBody
+from tests.harness.manual_clock import ManualClock
 from tests.harness.one_shard import OneShard
 from tests.harness.recording_transport import RecordingTransport
+from tests.harness.small_board import SmallBoard
 from topicsd.http.http1.connection import Http1Connection
 from topicsd.http.http1.head_cache import HeadCache
 from topicsd.http.http1.timeouts import Connection
 from topicsd.service.dispatch import Dispatch
+from topicsd.service.shards.peers import Peers
 
 SHARDS = 2
 
@@ -54,11 +59,18 @@ class ManualLinks(LinkPool):
 
 
 class OneConnection:
-    def __init__(self, *, keys: str = "", **settings: Any) -> None:
-        self.one = OneShard(**settings)
+    def __init__(
+        self,
+        *,
+        keys: str = "",
+        peers: Peers | None = None,
+        clock: ManualClock | None = None,
+        **settings: Any,
+    ) -> None:
+        self.one = OneShard(clock=clock, **settings)
         self.links = ManualLinks()
         self.connections: set[Connection] = set()
-        self.dispatch = Dispatch(self.one.shard, parse_keys(keys), self.links, 0, SHARDS)
+        self.dispatch = Dispatch(self.one.shard, parse_keys(keys), self.links, 0, SHARDS, peers=peers)
         self.heads = HeadCache(self.dispatch)
         self.wire = RecordingTransport()
         self.connection = Http1Connection(self.dispatch, self.heads, self)
@@ -82,6 +94,29 @@ class OneConnection:
         """Return the number of writes in the log that are not answered yet."""
         topic = self.one.shard.state.topics.get(HOME)
         return 0 if topic is None else topic.pending_count
+
+
+class Capped(OneConnection):
+    """A connection of a worker that has a peer, with the board between them."""
+
+    def __init__(self, keys: str = "", **settings: Any) -> None:
+        clock = ManualClock()
+        self.small = SmallBoard(SHARDS, clock)
+        peers = Peers(self.small.board, clock, 0)
+        super().__init__(keys=keys, peers=peers, clock=clock, **settings)
+
+    @property
+    def own_slot(self) -> Slot:
+        return self.small.board.slot(0)
+
+    @property
+    def other_slot(self) -> Slot:
+        return self.small.board.slot(1)
+
+    def responses(self) -> list[tuple[int, Any]]:
+        self.settle()
+        answers = self.wire.take().split(b"HTTP/1.1 ")[1:]
+        return [(int(one[:3]), json.loads(one.partition(b"\r\n\r\n")[2])) for one in answers]
 
 
 def append(topic: str, data: int = 1, *fields: str) -> bytes:

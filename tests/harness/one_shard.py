@@ -1,13 +1,15 @@
-"""One open shard under the control of a test, with a fake disk, clock, loop and threads.
+"""One open shard under the control of a test, with requests and their answers.
 
-Promises: nothing happens until the test asks for it. `send_*` submits a request and returns the
-`RecordedReply` that will hold its answer; the same method without `send_` runs until every request is
-answered. `restart`, `kill`, `cut_power` and `reboot` continue with the same clock on the disk that such an
-end leaves.
+Promises: `send_*` submits a request and returns the `RecordedReply` that will hold its answer; the same
+method without `send_` runs until every request is answered. `OneShard` has a disk in memory: `restart`,
+`kill`, `cut_power` and `reboot` continue with the same clock on the disk that such an end leaves. `RealShard`
+has a real directory, which is as a server leaves it, file for file, with times of the manual clock.
 """
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
@@ -16,13 +18,13 @@ import msgspec
 from shared.contract.errors import Refusal
 from shared.contract.reader_options import ReaderOptions
 from shared.contract.topic_config import TopicConfigPatch
-from shared.runtime.disk_thread import Threads
 from shared.settings.settings import Settings
 from tests.harness.manual_clock import ManualClock
-from tests.harness.manual_loop import ManualLoop, StepThread
 from tests.harness.memory_disk import MemoryDisk
+from tests.harness.shard_driver import DATA_DIR, INSTANCE, ShardDriver
 from tests.harness.shard_reader import read_now
-from topicsd.disk.layout import create_data_dir, shard_paths
+from topicsd.disk.fs import RealFs
+from topicsd.disk.layout import LAYOUT_NAME, create_data_dir, shard_paths
 from topicsd.engine.queue.claim import claim
 from topicsd.engine.queue.settle import Settle, ack, extend, nack
 from topicsd.engine.requests import (
@@ -43,7 +45,6 @@ from topicsd.engine.requests import (
     TopicState,
 )
 from topicsd.engine.retention.delete import delete_records
-from topicsd.engine.shard import Shard
 from topicsd.engine.topic import Topic
 from topicsd.engine.topic_admin import delete_topic, put_topic, topic_state
 from topicsd.engine.write.append import append
@@ -51,10 +52,6 @@ from topicsd.log.writer import Identity
 
 T = TypeVar("T")
 
-DATA_DIR = "/data"
-INSTANCE = b"one-shard-------"
-PATHS = shard_paths(DATA_DIR, 0)
-IDENTITY = Identity(INSTANCE, 0)
 SMALL = {"wal_file_bytes": 1 << 20, "background_bytes_per_second": 16 << 30}
 
 
@@ -90,43 +87,33 @@ def record(data: object = 1, tag: str | None = None, node: str | None = None, me
     return NewRecord(msgspec.Raw(raw), tag, node, meta_raw)
 
 
-class OneShard:
+class OneShard(ShardDriver):
     def __init__(
-        self, *, disk: MemoryDisk | None = None, clock: ManualClock | None = None, **settings: Any
+        self,
+        *,
+        shard: int = 0,
+        shards: int = 1,
+        disk: MemoryDisk | None = None,
+        clock: ManualClock | None = None,
+        **settings: Any,
     ) -> None:
-        self.clock = clock or ManualClock()
-        self.settings = Settings(**{**SMALL, **settings})
-        self.failures: list[OSError] = []
+        super().__init__(
+            clock or ManualClock(),
+            Settings(**{**SMALL, **settings}),
+            shard_paths(DATA_DIR, shard),
+            Identity(INSTANCE, shard),
+        )
         if disk is None:
             disk = MemoryDisk(traced=True)
-            create_data_dir(disk, DATA_DIR, 1, INSTANCE)
-        self.disk = disk
+            create_data_dir(disk, DATA_DIR, shards, INSTANCE)
         self.open(disk)
 
     def open(self, disk: MemoryDisk) -> None:
         """Start a shard on this disk, as another process would."""
         self.disk = disk
-        self.loop = ManualLoop(self.clock)
-        self.thread = StepThread(self.loop)
-        self.copy_thread = StepThread(self.loop)
-        self.shard = Shard(
-            disk,
-            self.clock,
-            self.loop,
-            Threads(self.thread, *[self.copy_thread] * 4),
-            PATHS,
-            IDENTITY,
-            self.settings,
-            self.failures.append,
-        )
+        self.start(disk)
 
     # Progress.
-
-    def settle(self) -> None:
-        """Run until every request is answered; no time passes."""
-        self.loop.run_until_idle()
-        while self.thread.run_one() or self.copy_thread.run_one():
-            self.loop.run_until_idle()
 
     def turn(self) -> None:
         """Run one turn of the loop and one job of each thread."""
@@ -148,12 +135,9 @@ class OneShard:
             self.settle()
         self.clock.advance_ns(end - self.clock.monotonic_ns())
 
-    def close(self, checkpoint: bool = True) -> None:
-        self.shard.close(checkpoint)
-
     def restart(self) -> None:
         """Stop cleanly and start again."""
-        self.shard.close()
+        self.close()
         self.open(self.disk)
 
     def kill(self) -> None:
@@ -260,10 +244,84 @@ class OneShard:
 
     def wal_files(self) -> list[str]:
         """Return the paths of the WAL files, in order."""
-        return [path for path in self.disk.all_files() if path.startswith(f"{PATHS.wal}/wal-")]
+        return [path for path in self.disk.all_files() if path.startswith(f"{self.paths.wal}/wal-")]
 
     def _finished(self, reply: RecordedReply, kind: type[T]) -> T:
         self.settle()
         answer = reply.answer
         assert isinstance(answer, kind), answer
         return answer
+
+
+class RealShard(OneShard):
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        shard: int = 0,
+        shards: int = 1,
+        clock: ManualClock | None = None,
+        **settings: Any,
+    ) -> None:
+        ShardDriver.__init__(
+            self,
+            clock or ManualClock(),
+            Settings(**{"wal_file_bytes": 1 << 16, **settings}),
+            shard_paths(str(data_dir), shard),
+            Identity(INSTANCE, shard),
+        )
+        self.fs = ProcessFs()
+        if not os.path.exists(data_dir / LAYOUT_NAME):
+            create_data_dir(self.fs, str(data_dir), shards, INSTANCE)
+        self.reopen()
+
+    def reopen(self) -> None:
+        """Start on the existing directory, as another process would."""
+        self.start(self.fs)
+
+    def restart(self) -> None:
+        self.close()
+        self.reopen()
+
+    def stop_dead(self) -> None:
+        """End as by SIGKILL, without a note in CURRENT: write nothing more and free the lock."""
+        self.fs.close_all()
+
+    def kill(self) -> None:
+        self.stop_dead()
+        self.reopen()
+
+    def wal_files(self) -> list[str]:
+        names = sorted(os.listdir(self.paths.wal))
+        return [os.path.join(self.paths.wal, name) for name in names if name.startswith("wal-")]
+
+
+class ProcessFs(RealFs):
+    """The real disk with the open files of one process, which closes them when it ends."""
+
+    def __init__(self) -> None:
+        self._fds: set[int] = set()
+
+    def _opened(self, fd: int) -> int:
+        self._fds.add(fd)
+        return fd
+
+    def create(self, path: str) -> int:
+        return self._opened(super().create(path))
+
+    def open_write(self, path: str) -> int:
+        return self._opened(super().open_write(path))
+
+    def open_read(self, path: str) -> int:
+        return self._opened(super().open_read(path))
+
+    def lock(self, path: str) -> int:
+        return self._opened(super().lock(path))
+
+    def close(self, fd: int) -> None:
+        self._fds.remove(fd)
+        super().close(fd)
+
+    def close_all(self) -> None:
+        for fd in list(self._fds):
+            self.close(fd)

@@ -19,7 +19,8 @@ from tests.harness.ledger_entries import Request
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
 from tests.harness.shard_book import Incarnation, ShardBook
-from tests.harness.shard_driver import EVERY_MANNER, ShardRun, empty_disk
+from tests.harness.shard_driver import empty_disk
+from tests.harness.shard_run import EVERY_MANNER, ShardRun
 from topicsd.log.recovery import RecoveryRefused
 
 ENDS = ("power cut", "power cut", "kill", "clean", "failed sync", "failed write", "full")

@@ -7,7 +7,7 @@ from random import Random
 from typing import Protocol, TypeVar
 
 from tests.harness.memory_disk import MemoryDisk
-from tests.harness.one_shard import DATA_DIR, INSTANCE
+from tests.harness.shard_driver import DATA_DIR, INSTANCE
 from topicsd.disk.layout import create_data_dir
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.harness.shard_driver import ShardRun
+from tests.harness.shard_run import ShardRun
 
 Script = Callable[[ShardRun], None]
 

@@ -6,7 +6,6 @@ Promises: every slot looks as its worker would leave it: ready, with a current h
 from __future__ import annotations
 
 import os
-from types import TracebackType
 
 from shared.ipc.board import Board, WorkerState
 from shared.runtime.clock import Clock
@@ -15,18 +14,10 @@ from shared.runtime.clock import Clock
 class SmallBoard:
     def __init__(self, shards: int, clock: Clock) -> None:
         self.board = Board.create(shards)
+        os.close(self.board.fd)  # The memory stays mapped as long as the board exists.
         self._clock = clock
-
-    def __enter__(self) -> SmallBoard:
-        for shard in range(len(self.board)):
+        for shard in range(shards):
             self.begin(shard, pid=100 + shard)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.board.close()
-        os.close(self.board.fd)
 
     def begin(self, shard: int, pid: int, topics: int = 0) -> None:
         """Fill the slot of a worker that is ready."""

@@ -13,7 +13,8 @@ from shared.settings.settings import Settings
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
 from tests.harness.shard_book import ShardBook
-from tests.harness.shard_driver import PATHS, SMALL, ShardRun, empty_disk
+from tests.harness.shard_driver import PATHS, empty_disk
+from tests.harness.shard_run import SMALL_FILES, ShardRun
 
 ENDS = ("clean stop", "kill after an idle mark", "kill with several files")
 
@@ -25,7 +26,7 @@ class SmallStore:
         self.book = ShardBook()
         self.clock = ManualClock()
         has_several = end == "kill with several files"
-        settings = Settings(wal_file_bytes=1200) if has_several else SMALL
+        settings = Settings(wal_file_bytes=1200) if has_several else SMALL_FILES
         run = ShardRun(self.disk, self.book, self.clock, manner="prompt/by hand", settings=settings)
         _write(run, 400 if has_several else 8)
         if end == "clean stop":

@@ -19,7 +19,7 @@ from tests.harness.faults import Fault, MachineGoneError
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
 from tests.harness.shard_book import ShardBook
-from tests.harness.shard_driver import Manner, ShardRun
+from tests.harness.shard_run import Manner, ShardRun
 from topicsd.log.recovery import RecoveryRefused
 from topicsd.log.walk import UnreadableLog
 

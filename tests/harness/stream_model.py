@@ -19,10 +19,11 @@ from typing import Any
 import msgspec
 
 from tests.harness.feed_shards import Event, FakeStream, FeedShards, StreamTopics, follow
+from tests.harness.one_shard import OneShard
 from topicsd.stream.cursor_token import read_token
 from topicsd.stream.sse_stream import rewind
 
-TOPICS = ("a0", "b0", "c1", "d1")
+TOPICS = ("c0", "d0", "c1", "d1")
 
 
 class TopicProgress(msgspec.Struct):
@@ -55,7 +56,7 @@ class Client:
         self._connect()
 
     def _connect(self) -> None:
-        self.stream, _ = follow(self._model.stage, self.following, self._model.now, limit=self._limit)
+        self.stream, _ = follow(self._model.stage, self.following, limit=self._limit)
         self.is_connected = True
 
     def leave(self) -> None:
@@ -91,7 +92,7 @@ class Client:
         if event.name == "topic-deleted":
             progress.is_deleted = True
         elif event.name == "tombstone":
-            self._model.check_tombstone(topic, progress, event)
+            self._model.check_tombstone(topic, progress, event, self.following.names)
         elif event.name == "record":
             assert event.data["records"]
             for record in event.data["records"]:
@@ -111,12 +112,10 @@ class StreamModel:
         self._value = 0
         for topic in TOPICS:
             cap = self.rng.choice([0, 0, 20])
-            self.stage.shard_of(topic).put(topic, cap_records=cap)
+            self.stage.owner(topic).put(topic, cap_records=cap)
+        self.epochs: dict[str, list[int | None]] = {topic: [self._epoch(topic)] for topic in TOPICS}
+        """The epochs of the incarnations."""
         self.clients = [Client(self, self.rng.choice([1, 3, 256])) for _ in range(self.rng.randint(1, 4))]
-
-    def now(self) -> dict[str, int]:
-        """Return the current incarnations, to be kept beside what is written now."""
-        return dict(self.incarnation)
 
     # -- operations ----------------------------------------------------------------------------------------
 
@@ -157,8 +156,11 @@ class StreamModel:
                 )
                 self.check_skipped(topic, progress, self._owner(topic).state(topic).head_seq)
 
-    def _owner(self, topic: str) -> Any:
-        return self.stage.shard_of(topic)
+    def _owner(self, topic: str) -> OneShard:
+        return self.stage.owner(topic)
+
+    def _epoch(self, topic: str) -> int:
+        return self._owner(topic).topic(topic).epoch
 
     def _append(self) -> None:
         topic = self.rng.choice(TOPICS)
@@ -184,6 +186,7 @@ class StreamModel:
         self.records[topic, self.incarnation[topic]] = {}
         self.deleted[topic, self.incarnation[topic]] = set()
         self._owner(topic).put(topic)
+        self.epochs[topic].append(self._epoch(topic))
 
     def _settle(self) -> None:
         self.stage.settle()
@@ -218,7 +221,7 @@ class StreamModel:
             client.reconnect()
 
     def _cut(self) -> None:
-        if not self.stage.link.is_cut:
+        if not self.stage.link.is_cut(1):
             self.stage.restart_away(kill=self.rng.random() < 0.5)
 
     def _reconnect(self) -> None:
@@ -241,10 +244,12 @@ class StreamModel:
         assert not missed, f"{topic}: seqs {missed} are missing without a tombstone"
         progress.seq = max(progress.seq, end)
 
-    def check_tombstone(self, topic: str, progress: TopicProgress, event: Event) -> None:
+    def check_tombstone(self, topic: str, progress: TopicProgress, event: Event, topics: list[str]) -> None:
         data = event.data
         if data["reason"] == "recreated":
-            now = event.stamp[topic]
+            cursor = read_token(event.id, topics)
+            assert cursor is not None
+            now = self.epochs[topic].index(cursor[topic][1])
             assert now > progress.incarnation, f"{topic} was not recreated"
             progress.incarnation, progress.seq = now, data["earliest_seq"] - 1
             return

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.harness.command_run import run_here
 from tests.harness.data_dirs import flip, log_end
-from tests.harness.real_shard import RealShard
+from tests.harness.one_shard import RealShard
 
 
 def killed_with_three_acked(path: Path) -> tuple[RealShard, list[int]]:

@@ -11,7 +11,8 @@ import pytest
 
 from shared.contract.errors import Refusal
 from shared.contract.reader_options import ReaderOptions
-from tests.harness.one_shard import PATHS, OneShard, record
+from tests.harness.one_shard import OneShard, record
+from tests.harness.shard_driver import PATHS
 from tests.harness.shard_reader import read_now
 from topicsd.engine.read.page_cache import PageCache
 from topicsd.engine.records.sealed_run import SealedRun

@@ -8,7 +8,7 @@ from shared.contract.errors import Refusal
 from tests.harness.manual_clock import ManualClock
 from tests.harness.manual_loop import ManualLoop, StepThread
 from tests.harness.memory_disk import MemoryDisk
-from tests.harness.one_shard import IDENTITY, PATHS
+from tests.harness.shard_driver import IDENTITY, PATHS
 from tests.harness.wal_bytes import append_frame
 from topicsd.log.batch import Bounds
 from topicsd.log.files import LogFiles

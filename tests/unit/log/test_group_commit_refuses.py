@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from tests.harness.one_shard import PATHS
+from tests.harness.shard_driver import PATHS
 from tests.harness.wal_bytes import append_frame
 from tests.unit.log.commit_bench import BOUNDS, FRAME, CommitBench
 from topicsd.log.current_file import read_current

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from tests.harness.memory_disk import MemoryDisk
-from tests.harness.one_shard import PATHS
+from tests.harness.shard_driver import PATHS
 from tests.harness.wal_bytes import WalBytes, append_frame
 from topicsd.disk.layout import wal_name
 from topicsd.log.current_file import Current

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.harness.manual_clock import ManualClock
-from tests.harness.one_shard import IDENTITY, PATHS
+from tests.harness.shard_driver import IDENTITY, PATHS
 from tests.harness.wal_bytes import append_frame
 from tests.unit.log.written_log import A_FILE, BATCH, FILE_BYTES, FRAME, Written
 from topicsd.disk.layout import wal_name

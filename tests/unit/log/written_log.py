@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tests.harness.manual_clock import ManualClock
 from tests.harness.memory_disk import MemoryDisk
-from tests.harness.one_shard import IDENTITY, PATHS
+from tests.harness.shard_driver import IDENTITY, PATHS
 from tests.harness.wal_bytes import append_frame
 from topicsd.log.batch_end import BATCH_END_BYTES
 from topicsd.log.current_file import Current, read_current

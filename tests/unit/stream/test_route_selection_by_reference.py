@@ -12,8 +12,9 @@ import pytest
 
 from shared.contract.route_rule import RouteRule
 from tests.harness.manual_clock import ManualClock
-from tests.harness.one_shard import PATHS, OneShard, record
+from tests.harness.one_shard import OneShard, record
 from tests.harness.route_shards import RouteShards
+from tests.harness.shard_driver import PATHS
 from topicsd.engine.records.durable_seq import durable_seq
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.records.tail_run import TailRun

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from router.control.watch_home import WatchHome
@@ -28,9 +26,8 @@ class Shards:
 
 
 @pytest.fixture
-def small() -> Iterator[SmallBoard]:
-    with SmallBoard(SHARDS, ManualClock()) as made:
-        yield made
+def small() -> SmallBoard:
+    return SmallBoard(SHARDS, ManualClock())
 
 
 def names(*shards: int) -> list[str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from shared.contract.errors import NOT_READY, STORAGE_FAILED
@@ -19,9 +17,8 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def small(clock: ManualClock) -> Iterator[SmallBoard]:
-    with SmallBoard(3, clock) as made:
-        yield made
+def small(clock: ManualClock) -> SmallBoard:
+    return SmallBoard(3, clock)
 
 
 @pytest.mark.parametrize("state", list(WorkerState))
