@@ -11,9 +11,9 @@ from random import Random
 
 import pytest
 
-from tests.harness.crash_sweep import DEEP
-from tests.harness.memory_disk import MemoryDisk
-from tests.harness.transfer_shards import Again, TransferShards
+from tests.harness.machine.memory_disk import MemoryDisk
+from tests.harness.stage.transfer_shards import Again, TransferShards
+from tests.harness.sweeps.crash_sweep import DEEP
 from topicsd.engine.transfer import dead_letters, redrive
 
 QUEUE, DEAD, OTHER = "q-0", "d1", "e1"

@@ -12,9 +12,9 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from tests.harness.memory_disk import MemoryDisk
-from tests.harness.one_shard import RecordedReply
-from tests.harness.transfer_shards import TransferShards
+from tests.harness.machine.memory_disk import MemoryDisk
+from tests.harness.shard.one_shard import RecordedReply
+from tests.harness.stage.transfer_shards import TransferShards
 
 WORKERS = 200
 QUEUES = {"jobs-0": "failed-1", "mail-1": "parked-0", "local-0": "parked-0"}

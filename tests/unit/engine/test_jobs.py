@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from shared.contract.errors import STORAGE_FAILED, STORAGE_FULL, Refusal
-from tests.harness.manual_clock import ManualClock
-from tests.harness.manual_loop import ManualLoop, StepThread
+from tests.harness.machine.manual_clock import ManualClock
+from tests.harness.machine.manual_loop import ManualLoop, StepThread
 from topicsd.engine.jobs import SYNCED, Background, BackgroundJob, Backlog, operation, together
 from topicsd.log.batch import CommitEntry
 

@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
-from tests.harness.http_server import FAST, HttpServer
-from tests.harness.process_ledger import ProcessLedger, Sent
-from tests.harness.raw_client import Answer, RawClient
+from tests.harness.books.process_ledger import ProcessLedger, Sent
+from tests.harness.clients.raw_client import Answer, RawClient
+from tests.harness.server.http_server import FAST, HttpServer
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from shared.http.head import Fields
-from tests.harness.shard_stage import ShardStage
+from tests.harness.stage.shard_stage import ShardStage
 from topicsd.service.call import Call
 
 FIELDS = Fields(content_type="application/json")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.harness.feed_shards import Collector, FeedShards, feed_spec
+from tests.harness.stage.feed_shards import Collector, FeedShards, feed_spec
 
 
 def test_a_local_feed_has_the_priority_of_its_topic() -> None:

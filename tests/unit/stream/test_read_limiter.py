@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.harness.feed_shards import Collector, feed_spec
-from tests.harness.manual_clock import ManualClock
-from tests.harness.manual_loop import ManualLoop
+from tests.harness.machine.manual_clock import ManualClock
+from tests.harness.machine.manual_loop import ManualLoop
+from tests.harness.stage.feed_shards import Collector, feed_spec
 from topicsd.engine.wakeups.wake_queue import Waiter
 from topicsd.stream.chunks import Chunk
 from topicsd.stream.feed import OnChunk

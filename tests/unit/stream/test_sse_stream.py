@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import re
 
-from tests.harness.feed_shards import Event, FakeStream, FeedShards, StreamTopics, follow, reader_options
+from tests.harness.stage.feed_shards import (
+    Event,
+    FakeStream,
+    FeedShards,
+    StreamTopics,
+    follow,
+    reader_options,
+)
 from topicsd.stream.cursor_token import MAP_TOPICS_MAX, read_token
 from topicsd.stream.event_stream import LAGGING_SECONDS, PAUSED_SECONDS_MAX
 from topicsd.stream.read_limiter import CONCURRENT_READS_MAX, RESUMES_PER_TURN_MAX

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from shared.contract.errors import CORRUPT_SEGMENT, INTERNAL, NOT_READY, POSITION_PAST_HEAD
-from tests.harness.feed_shards import Collector, FeedShards, feed_spec
-from tests.harness.shard_driver import PATHS
+from tests.harness.shard.shard_driver import PATHS
+from tests.harness.stage.feed_shards import Collector, FeedShards, feed_spec
 from topicsd.stream.chunks import Chunk, decode_chunk, encode_chunk
 from topicsd.stream.feed import ERROR_DELAY_SECONDS, LocalFeed
 from topicsd.stream.remote_feed import CHUNK_TTL_SECONDS, RETRY_SECONDS, RemoteFeed

@@ -6,8 +6,8 @@ from errno import ENOSPC
 
 import pytest
 
-from tests.harness.feed_shards import Event, FakeStream
-from tests.harness.one_shard import OneShard
+from tests.harness.shard.one_shard import OneShard
+from tests.harness.stage.feed_shards import Event, FakeStream
 from topicsd.engine.queue.claim import drain_claims
 from topicsd.engine.requests import ClaimRequest
 from topicsd.stream.event_stream import LAGGING_SECONDS, PAUSED_SECONDS_MAX

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.harness.transfer_shards import TransferShards
+from tests.harness.stage.transfer_shards import TransferShards
 from tests.unit.engine.read.test_read_damage import flip
 from topicsd.engine.queue.explain import explain
 from topicsd.engine.transfer import dead_letters

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.harness.transfer_shards import FIELDS, FakeCall, TransferShards
+from tests.harness.stage.transfer_shards import FIELDS, FakeCall, TransferShards
 from topicsd.engine.transfer.redrive import SECONDS_MAX
 from topicsd.engine.transfer.transfer import MOVED_AT_ONCE
 

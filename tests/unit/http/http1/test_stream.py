@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from tests.harness.recording_transport import RecordingTransport
+from tests.harness.stage.recording_transport import RecordingTransport
 from topicsd.http.http1.stream import ConnectionStream
 from topicsd.http.http1.timeouts import Connection
 

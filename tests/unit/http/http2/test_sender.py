@@ -5,7 +5,7 @@ from __future__ import annotations
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 
-from tests.harness.h2_client import request_headers
+from tests.harness.clients.h2_client import request_headers
 from topicsd.http.http2.frames import FRAME_BYTES_MAX
 from topicsd.http.http2.sender import WRITE_BYTES, Outgoing, Sender
 from topicsd.http.http2.wire import Wire

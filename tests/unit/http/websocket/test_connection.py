@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.harness.manual_clock import ManualClock
-from tests.harness.recording_transport import RecordingTransport
-from tests.harness.ws_client import TEXT, masked
+from tests.harness.clients.ws_client import TEXT, masked
+from tests.harness.machine.manual_clock import ManualClock
+from tests.harness.stage.recording_transport import RecordingTransport
 from topicsd.http.http1.timeouts import Connection, Lingering
 from topicsd.http.websocket import frames as ws_frames
 from topicsd.http.websocket.connection import WebSocketConnection

@@ -17,8 +17,8 @@ from shared.contract.endpoints import Match, refuse_parameters, resolve
 from shared.contract.errors import Refusal
 from shared.ipc.board import Board, WorkerState
 from shared.runtime.histogram import Histogram
-from tests.harness.manual_clock import ManualClock
-from tests.harness.prometheus_text import parse
+from tests.harness.machine.manual_clock import ManualClock
+from tests.harness.output.prometheus_text import parse
 
 
 class Workers:

@@ -28,8 +28,8 @@ from shared.ipc.board import Board, WorkerState
 from shared.ipc.link_kind import LinkKind
 from shared.ipc.placement import shard_of
 from shared.ipc.remote_request import decode_remote_request, encode_answer
-from tests.harness.manual_clock import ManualClock
-from tests.harness.whole_server import name_on
+from tests.harness.machine.manual_clock import ManualClock
+from tests.harness.server.whole_server import name_on
 
 SHARDS = 2
 A, B, C = name_on(0, SHARDS, "a"), name_on(1, SHARDS, "b"), name_on(0, SHARDS, "c")

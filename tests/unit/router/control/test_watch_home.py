@@ -7,9 +7,9 @@ import pytest
 from router.control.watch_home import WatchHome
 from shared.contract.errors import NOT_READY, Refusal
 from shared.ipc.exact_counts import WATCH_SESSIONS, ReservedCount
-from tests.harness.manual_clock import ManualClock
-from tests.harness.small_board import SmallBoard
-from tests.harness.whole_server import name_on
+from tests.harness.machine.manual_clock import ManualClock
+from tests.harness.server.whole_server import name_on
+from tests.harness.stage.small_board import SmallBoard
 
 SHARDS = 3
 

@@ -9,7 +9,7 @@ from shared.contract.route_rule import encode_route_message
 from shared.ipc.board import WorkerState
 from shared.ipc.link import NEVER_SENT, SUPERVISOR
 from shared.ipc.link_kind import LinkKind
-from tests.harness.one_connection import HOME, Capped, append, look, request
+from tests.harness.stage.one_connection import HOME, Capped, append, look, request
 from topicsd.service.shards.limits import FULL, GRANTED, UNSEEN_TOPICS_MAX
 
 BODY = b'{"records":[{"data":1}]}'

@@ -10,9 +10,9 @@ from shared.contract.errors import IN_DOUBT, INTERNAL, INVALID_REQUEST, NOT_A_QU
 from shared.ipc.board import WorkerState
 from shared.ipc.link import NEVER_SENT, Link, LinkRequest
 from shared.ipc.link_kind import LinkKind
-from tests.harness.one_connection import AWAY, HOME, SHARDS, ManualLinks
-from tests.harness.one_shard import OneShard
-from tests.harness.small_board import SmallBoard
+from tests.harness.shard.one_shard import OneShard
+from tests.harness.stage.one_connection import AWAY, HOME, SHARDS, ManualLinks
+from tests.harness.stage.small_board import SmallBoard
 from topicsd.engine.requests import AppendRequest, Reply
 from topicsd.engine.transfer.move import (
     Move,

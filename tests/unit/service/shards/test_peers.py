@@ -6,8 +6,8 @@ import pytest
 
 from shared.contract.errors import NOT_READY, STORAGE_FAILED
 from shared.ipc.board import WorkerState
-from tests.harness.manual_clock import ManualClock
-from tests.harness.small_board import SmallBoard
+from tests.harness.machine.manual_clock import ManualClock
+from tests.harness.stage.small_board import SmallBoard
 from topicsd.service.shards.peers import FRESH_MS, Peers
 
 

@@ -16,7 +16,7 @@ from shared.ipc.board import WorkerState
 from shared.ipc.link import NEVER_SENT, SUPERVISOR
 from shared.ipc.link_kind import LinkKind
 from shared.ipc.remote_request import decode_answer, encode_answer
-from tests.harness.one_connection import AWAY, HOME, Capped, append, request
+from tests.harness.stage.one_connection import AWAY, HOME, Capped, append, request
 from topicsd.service.call import Call
 from topicsd.stream.sessions import SESSION_TTL_SECONDS
 from topicsd.stream.stream import noop

@@ -8,8 +8,8 @@ import pytest
 
 from shared.ipc.board import WorkerState
 from shared.ipc.exact_counts import TOPICS, ReservedCount
-from tests.harness.manual_clock import ManualClock
-from tests.harness.small_board import SmallBoard
+from tests.harness.machine.manual_clock import ManualClock
+from tests.harness.stage.small_board import SmallBoard
 
 
 @pytest.fixture
