@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.harness import attempts
-from tests.harness.everything import Everything, build
+from tests.harness.server.everything import Everything, build
+from tests.harness.sweeps import attempts
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.harness.raw_client import Answer, HttpClient
+from tests.harness.clients.raw_client import Answer, HttpClient
 
 
 class Api:

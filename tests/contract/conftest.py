@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.contract.api import Api
-from tests.harness.http_server import ALL_PORTS, HTTP1_PORTS, HttpServer
+from tests.harness.server.http_server import ALL_PORTS, HTTP1_PORTS, HttpServer
 
 
 @pytest.fixture(scope="module")

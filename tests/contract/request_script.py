@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from typing import NamedTuple
 
-from tests.harness.raw_client import body_bytes, request_bytes
+from tests.harness.clients.raw_client import body_bytes, request_bytes
 
 # With two shards and with five, each of them owns some.
 TOPICS = ("alpha", "beta", "gamma.1", "delta:x", "epsilon-2", "zeta", "eta", "theta_3", "iota", "kappa")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.contract.api import Api
-from tests.harness.http_server import HttpServer
+from tests.harness.server.http_server import HttpServer
 
 RECORDS = [
     b'{"data":{"b":1,"a":2,"b":3},"tag":"t.1","node":"n","meta":{"k":1.0}}',

@@ -20,9 +20,9 @@ import pytest
 from shared.contract.names import topic_id
 from shared.ipc.placement import shard_of
 from tests.contract.request_script import TOPICS, ScriptRequest, script
-from tests.harness.crash_sweep import DEEP
-from tests.harness.raw_client import Answer, RawClient, request_bytes
-from tests.harness.whole_server import WholeServer, name_on
+from tests.harness.clients.raw_client import Answer, RawClient, request_bytes
+from tests.harness.server.whole_server import WholeServer, name_on
+from tests.harness.sweeps.crash_sweep import DEEP
 
 SHARD_COUNTS = (1, 2, 5)
 AHEAD = 40

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.contract.api import Api
-from tests.harness.event_client import EventClient
-from tests.harness.http_server import HttpServer
-from tests.harness.ws_client import WsClient
+from tests.harness.clients.event_client import EventClient
+from tests.harness.clients.ws_client import WsClient
+from tests.harness.server.http_server import HttpServer
 
 
 def _clamped(api: Api, method: str, rest: str, body: dict[str, Any]) -> Any:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.contract.api import Api
-from tests.harness.http_server import CODED, FAST, HttpServer
-from tests.harness.raw_client import Answer, RawClient, chunks_of, request_bytes
+from tests.harness.clients.raw_client import Answer, RawClient, chunks_of, request_bytes
+from tests.harness.server.http_server import CODED, FAST, HttpServer
 
 pytestmark = pytest.mark.http1
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.contract.api import Api
-from tests.harness.raw_client import RawClient
-from tests.harness.whole_server import WholeServer
+from tests.harness.clients.raw_client import RawClient
+from tests.harness.server.whole_server import WholeServer
 
 
 def test_a_cursor_is_put_and_says_how_far_behind_it_is(api: Api) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.whole_server import WholeServer
+from tests.harness.server.whole_server import WholeServer
 
 
 @pytest.fixture(scope="module", params=[1, 2])

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.contract.api import Api
-from tests.harness.http_server import HttpServer
-from tests.harness.processes import wait_until
+from tests.harness.server.http_server import HttpServer
+from tests.harness.server.processes import wait_until
 
 ANSWER_FIELDS = [
     "topic",

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.contract.api import Api
-from tests.harness.http_server import HttpServer
-from tests.harness.raw_client import RawClient, request_bytes
+from tests.harness.clients.raw_client import RawClient, request_bytes
+from tests.harness.server.http_server import HttpServer
 
 pytestmark = pytest.mark.http1
 

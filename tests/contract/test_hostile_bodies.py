@@ -9,8 +9,8 @@ from typing import NamedTuple
 import pytest
 
 from tests.contract.api import Api
-from tests.harness.http_server import HttpServer, HttpServerProcess
-from tests.harness.raw_client import RawClient, chunks_of, request_bytes
+from tests.harness.clients.raw_client import RawClient, chunks_of, request_bytes
+from tests.harness.server.http_server import HttpServer, HttpServerProcess
 
 LIMIT = 10_000
 MIB = 1 << 20

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.contract.api import Api
-from tests.harness.http_server import HTTP1_PORTS, HttpServer, HttpServerProcess
-from tests.harness.processes import wait_until
-from tests.harness.raw_client import Answer, RawClient, request_bytes
+from tests.harness.clients.raw_client import Answer, RawClient, request_bytes
+from tests.harness.server.http_server import HTTP1_PORTS, HttpServer, HttpServerProcess
+from tests.harness.server.processes import wait_until
 from topicsd.http.http1.timeouts import Lingering
 
 pytestmark = pytest.mark.http1

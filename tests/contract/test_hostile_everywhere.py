@@ -13,8 +13,8 @@ from typing import NamedTuple
 import pytest
 
 from tests.contract.test_hostile import CHUNKS, ENDLESS, HEADS, LENGTH, LINES, RECORDS
-from tests.harness.raw_client import RawClient, request_bytes
-from tests.harness.whole_server import WholeServer
+from tests.harness.clients.raw_client import RawClient, request_bytes
+from tests.harness.server.whole_server import WholeServer
 
 TOO_MUCH = 64 << 10
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 from h2.errors import ErrorCodes
 
-from tests.harness.h2_client import H2Client, Headers, request_headers
-from tests.harness.http_server import H2, HttpServer
-from tests.harness.processes import wait_until
-from tests.harness.raw_client import RawClient
+from tests.harness.clients.h2_client import H2Client, Headers, request_headers
+from tests.harness.clients.raw_client import RawClient
+from tests.harness.server.http_server import H2, HttpServer
+from tests.harness.server.processes import wait_until
 
 RECORDS = b'{"records":[{"data":1}]}'
 JSON_FIELD = (b"content-type", b"application/json")

@@ -9,10 +9,10 @@ import pytest
 from h2.errors import ErrorCodes
 
 from tests.contract.test_http2 import JSON_FIELD, MIB, PREFACE, RECORDS
-from tests.harness.h2_client import H2Client, frame, request_headers
-from tests.harness.http_server import H2, HttpServer, HttpServerProcess
-from tests.harness.processes import wait_until
-from tests.harness.raw_client import RawClient
+from tests.harness.clients.h2_client import H2Client, frame, request_headers
+from tests.harness.clients.raw_client import RawClient
+from tests.harness.server.http_server import H2, HttpServer, HttpServerProcess
+from tests.harness.server.processes import wait_until
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE, CONTINUATION = 0, 1, 2, 3, 4, 6, 8, 9
 END_STREAM, END_HEADERS = 1, 4

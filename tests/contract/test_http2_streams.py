@@ -10,10 +10,10 @@ import pytest
 from h2.errors import ErrorCodes
 
 from tests.contract.test_http2 import RECORDS
-from tests.harness.event_client import H2Events
-from tests.harness.h2_client import H2Client
-from tests.harness.http_server import H2, HttpServer
-from tests.harness.processes import wait_until
+from tests.harness.clients.event_client import H2Events
+from tests.harness.clients.h2_client import H2Client
+from tests.harness.server.http_server import H2, HttpServer
+from tests.harness.server.processes import wait_until
 from topicsd.http.http2.exchange import PAUSED_BYTES
 from topicsd.service.call import Call
 from topicsd.stream.stream import Stream

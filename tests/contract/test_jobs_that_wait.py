@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.contract.api import Api
-from tests.harness.raw_client import RawClient
-from tests.harness.whole_server import WholeServer
+from tests.harness.clients.raw_client import RawClient
+from tests.harness.server.whole_server import WholeServer
 
 
 def ask(api: Api, verb: str, **body: Any) -> Any:

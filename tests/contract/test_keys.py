@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.harness.http_server import HttpServer
-from tests.harness.raw_client import Answer, HttpClient, request_bytes
+from tests.harness.clients.raw_client import Answer, HttpClient, request_bytes
+from tests.harness.server.http_server import HttpServer
 
 ALL = "key-that-may-do-everything"
 READER = "key-of-a-reader-of-orders"

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.harness.http_server import HttpServer
-from tests.harness.raw_client import Answer, HttpClient, RawClient
-from tests.harness.whole_server import WholeServer
-from tests.harness.ws_client import WsClient
+from tests.harness.clients.raw_client import Answer, HttpClient, RawClient
+from tests.harness.clients.ws_client import WsClient
+from tests.harness.server.http_server import HttpServer
+from tests.harness.server.whole_server import WholeServer
 
 ALL = "key-that-may-do-everything"
 OWNER = "key-of-the-owner-of-orders"

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from tests.contract.api import Api
-from tests.harness.http_server import HttpServer
-from tests.harness.ws_client import WsClient
+from tests.harness.clients.ws_client import WsClient
+from tests.harness.server.http_server import HttpServer
 
 
 def _stamped(api: Api) -> list[int]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.contract.api import Api
-from tests.harness.whole_server import WholeServer
+from tests.harness.server.whole_server import WholeServer
 
 
 def meta_of(queue: str, **own: object) -> dict[str, object]:

@@ -10,10 +10,10 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.harness.h2_client import H2Client
-from tests.harness.http_server import CODED, H2
-from tests.harness.raw_client import Answer, HttpClient, RawClient
-from tests.harness.whole_server import WholeServer
+from tests.harness.clients.h2_client import H2Client
+from tests.harness.clients.raw_client import Answer, HttpClient, RawClient
+from tests.harness.server.http_server import CODED, H2
+from tests.harness.server.whole_server import WholeServer
 
 DEFAULTS = {
     "preserve_node": True,

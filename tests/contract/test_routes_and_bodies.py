@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.contract.api import Api
-from tests.harness.http_server import HttpServer
-from tests.harness.raw_client import Answer, HttpClient
+from tests.harness.clients.raw_client import Answer, HttpClient
+from tests.harness.server.http_server import HttpServer
 
 RECORDS = b'{"records":[{"data":1}]}'
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.contract.api import Api
-from tests.harness.raw_client import request_bytes
+from tests.harness.clients.raw_client import request_bytes
 
 pytestmark = pytest.mark.http1
 

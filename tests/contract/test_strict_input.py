@@ -9,8 +9,8 @@ import pytest
 
 from shared.contract.endpoints import ENDPOINTS, Endpoint
 from tests.contract.api import Api
-from tests.harness.http_server import HttpServer
-from tests.harness.ws_client import WsClient
+from tests.harness.clients.ws_client import WsClient
+from tests.harness.server.http_server import HttpServer
 
 BODIES: dict[str, dict[str, Any]] = {
     "put_topic": {"ttl_ms": 1000},

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.contract.api import Api
-from tests.harness.http_server import HttpServer
+from tests.harness.server.http_server import HttpServer
 
 DEFAULTS = {
     "type": "log",

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.contract.api import Api
-from tests.harness.event_client import EventClient
-from tests.harness.http_server import HttpServer
-from tests.harness.ws_client import WsClient
+from tests.harness.clients.event_client import EventClient
+from tests.harness.clients.ws_client import WsClient
+from tests.harness.server.http_server import HttpServer
 
 HOUR_MS = 3_600_000
 GUESS = "1795037271 ms is in 1970: did you mean milliseconds, 1795037271000?"

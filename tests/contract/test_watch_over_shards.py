@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.harness.event_client import Event, EventClient
-from tests.harness.raw_client import Answer, RawClient, request_bytes
-from tests.harness.whole_server import WholeServer
+from tests.harness.clients.event_client import Event, EventClient
+from tests.harness.clients.raw_client import Answer, RawClient, request_bytes
+from tests.harness.server.whole_server import WholeServer
 
 SHARDS = 3
 RECORD = b'{"records":[{"data":1}]}'

@@ -14,9 +14,9 @@ import pytest
 from shared.contract.api_keys import parse_keys
 from shared.contract.watch_id import WatchIds
 from tests.contract.api import Api
-from tests.harness.event_client import EventClient
-from tests.harness.http_server import INSTANCE, HttpServer
-from tests.harness.raw_client import Answer, HttpClient, RawClient
+from tests.harness.clients.event_client import EventClient
+from tests.harness.clients.raw_client import Answer, HttpClient, RawClient
+from tests.harness.server.http_server import INSTANCE, HttpServer
 from topicsd.log.control_frame import SessionFrame
 
 BEARER = "authorization: Bearer"

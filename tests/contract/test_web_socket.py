@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.contract.api import Api
-from tests.harness.http_server import HttpServer
-from tests.harness.raw_client import RawClient
-from tests.harness.ws_client import WsClient, upgrade_request
+from tests.harness.clients.raw_client import RawClient
+from tests.harness.clients.ws_client import WsClient, upgrade_request
+from tests.harness.server.http_server import HttpServer
 
 pytestmark = pytest.mark.http1
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.harness.http_server import HttpServer
-from tests.harness.raw_client import RawClient, request_bytes
-from tests.harness.ws_client import BINARY, CLOSE, PING, PONG, TEXT, Closed, WsClient, masked
+from tests.harness.clients.raw_client import RawClient, request_bytes
+from tests.harness.clients.ws_client import BINARY, CLOSE, PING, PONG, TEXT, Closed, WsClient, masked
+from tests.harness.server.http_server import HttpServer
 from topicsd.http.websocket.connection import (
     EMPTY_FRAMES_MAX,
     PING_SECONDS,

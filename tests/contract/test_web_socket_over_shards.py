@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.harness.raw_client import RawClient, request_bytes
-from tests.harness.whole_server import WholeServer
-from tests.harness.ws_client import WsClient, upgrade_request
+from tests.harness.clients.raw_client import RawClient, request_bytes
+from tests.harness.clients.ws_client import WsClient, upgrade_request
+from tests.harness.server.whole_server import WholeServer
 
 pytestmark = pytest.mark.slow
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.contract.api import Api
-from tests.harness.http_server import HttpServer
-from tests.harness.raw_client import RawClient, request_bytes
-from tests.harness.ws_client import NONCE, Closed, WsClient, masked, upgrade_request
+from tests.harness.clients.raw_client import RawClient, request_bytes
+from tests.harness.clients.ws_client import NONCE, Closed, WsClient, masked, upgrade_request
+from tests.harness.server.http_server import HttpServer
 
 pytestmark = pytest.mark.http1
 

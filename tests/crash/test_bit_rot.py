@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.harness.attempts import attempt
-from tests.harness.crash_sweep import DEEP
-from tests.harness.shard_driver import DATA_DIR, PATHS, ShardRun
-from tests.harness.small_store import ENDS, SmallStore
+from tests.harness.shard.shard_driver import DATA_DIR, PATHS
+from tests.harness.shard.shard_run import ShardRun
+from tests.harness.sweeps.attempts import attempt
+from tests.harness.sweeps.crash_sweep import DEEP
+from tests.harness.sweeps.small_store import ENDS, SmallStore
 from topicsd.disk.layout import LayoutError, read_layout
 from topicsd.log.batch_end import BATCH_END_BYTES
 from topicsd.log.file_header import FILE_HEADER_BYTES

@@ -12,9 +12,10 @@ from random import Random
 import pytest
 
 from shared.runtime.disk_thread import Threads
-from tests.harness.memory_disk import MemoryDisk
-from tests.harness.shard_driver import DATA_DIR, PATHS, ShardRun
-from tests.harness.small_store import ENDS, BoundedReads, SmallStore
+from tests.harness.machine.memory_disk import MemoryDisk
+from tests.harness.shard.shard_driver import DATA_DIR, PATHS
+from tests.harness.shard.shard_run import ShardRun
+from tests.harness.sweeps.small_store import ENDS, BoundedReads, SmallStore
 from topicsd.disk.dir_lock import DirectoryInUse
 from topicsd.disk.layout import LAYOUT_BYTES_MAX, LayoutError, create_data_dir, read_layout, shard_paths
 from topicsd.engine.shard import Shard

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.harness.one_shard import OneShard
+from tests.harness.shard.one_shard import OneShard
 
 
 def test_a_change_back_to_what_was_is_not_acked_while_the_one_in_between_may_survive_it() -> None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.harness.crash_sweep import without_newest_snapshot
-from tests.harness.faults import MachineGoneError
-from tests.harness.manual_clock import ManualClock
-from tests.harness.memory_disk import MemoryDisk
-from tests.harness.one_shard import OneShard, RecordedReply
-from tests.harness.script_sweep import sweep_kills, sweep_power_cuts
+from tests.harness.machine.faults import MachineGoneError
+from tests.harness.machine.manual_clock import ManualClock
+from tests.harness.machine.memory_disk import MemoryDisk
+from tests.harness.shard.one_shard import OneShard, RecordedReply
+from tests.harness.sweeps.crash_sweep import without_newest_snapshot
+from tests.harness.sweeps.script_sweep import sweep_kills, sweep_power_cuts
 from topicsd.engine.read.cursors import delete_cursor, put_cursor
 from topicsd.engine.requests import ProducerSeq
 

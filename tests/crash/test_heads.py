@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from tests.harness.one_shard import OneShard
+from tests.harness.shard.one_shard import OneShard
 from topicsd.engine.requests import ReadAnswer
 
 Ending = Callable[[OneShard], None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.harness.one_shard import OneShard
+from tests.harness.shard.one_shard import OneShard
 
 
 def test_the_key_of_the_write_that_makes_a_topic_is_known_to_its_repeat() -> None:

@@ -11,12 +11,12 @@ from random import Random
 
 import pytest
 
-from tests.harness.crash_sweep import DEEP
-from tests.harness.memory_disk import MemoryDisk
-from tests.harness.transfer_shards import Again, TransferShards
+from tests.harness.machine.memory_disk import MemoryDisk
+from tests.harness.stage.transfer_shards import Again, TransferShards
+from tests.harness.sweeps.crash_sweep import DEEP
 from topicsd.engine.transfer import dead_letters, redrive
 
-QUEUE, DEAD, OTHER = "q0", "d1", "e1"
+QUEUE, DEAD, OTHER = "q-0", "d1", "e1"
 JOBS = 5
 CUTS = 4 if DEEP else 1
 META = {"kept": 1}
@@ -33,9 +33,9 @@ def some_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _begun(again: Again) -> TransferShards:
     stage = TransferShards(again)
-    stage.home(DEAD).put(DEAD, durable=True)
-    stage.home(OTHER).put(OTHER, durable=True)
-    stage.home(QUEUE).put(QUEUE, type="queue", durable=True, max_deliveries=1, dead_letter=DEAD)
+    stage.owner(DEAD).put(DEAD, durable=True)
+    stage.owner(OTHER).put(OTHER, durable=True)
+    stage.owner(QUEUE).put(QUEUE, type="queue", durable=True, max_deliveries=1, dead_letter=DEAD)
     records = [{"data": number, "meta": META, "tag": "t"} for number in range(JOBS)]
     answer = stage.request("append", QUEUE, {"records": records})
     assert answer is not None
@@ -52,7 +52,7 @@ def _fail_all(stage: TransferShards) -> None:
             continue
         seqs = [job["$seq"] for job in claimed[1]["claimed"]]
         stage.request("nack", QUEUE, {"node": "w", "seqs": seqs})
-        if not stage.home(QUEUE).state(QUEUE).count:
+        if not stage.owner(QUEUE).state(QUEUE).count:
             break
     dead = stage.records(DEAD)
     assert sorted(data for data, _ in dead) == list(range(JOBS)), "a job is not a dead letter once"
@@ -63,7 +63,7 @@ def _fail_all(stage: TransferShards) -> None:
 def _redrive(stage: TransferShards, **body: object) -> None:
     for _ in range(10):
         stage.request("redrive", DEAD, body)
-        if not stage.home(DEAD).state(DEAD).count:
+        if not stage.owner(DEAD).state(DEAD).count:
             break
         # The first one alone would be found as the one that was moved last.
         body = {"from_seq": 0}
@@ -76,7 +76,7 @@ def _redrive(stage: TransferShards, **body: object) -> None:
 
 def _live(stage: TransferShards) -> None:
     _fail_all(stage)
-    _redrive(stage, seqs=stage.home(DEAD).seqs(DEAD)[1:])
+    _redrive(stage, seqs=stage.owner(DEAD).seqs(DEAD)[1:])
     _fail_all(stage)
     _redrive(stage)
 
@@ -95,7 +95,7 @@ def _live_with_another_topic(stage: TransferShards) -> None:
             put = stage.request("put_topic", QUEUE, {"dead_letter": OTHER})
             named = put is not None and put[0] == 200
         stage.pass_time(2000)
-        if not stage.home(QUEUE).state(QUEUE).count:
+        if not stage.owner(QUEUE).state(QUEUE).count:
             break
         stage.is_losing_answers = not named
     stage.is_losing_answers = False
@@ -152,7 +152,7 @@ def _after_cut(seed: str, disk: MemoryDisk) -> MemoryDisk:
 
 def test_an_answer_that_is_lost_for_longer_than_any_window_moves_nothing_twice() -> None:
     stage = _begun(MemoryDisk.after_process_kill)
-    stage.home(DEAD).put(DEAD, idempotency_window_ms=0)
+    stage.owner(DEAD).put(DEAD, idempotency_window_ms=0)
     for _ in range(2):
         claimed = stage.request("claim", QUEUE, {"node": "w", "max": 1})
         if claimed is not None and claimed[1]["claimed"]:

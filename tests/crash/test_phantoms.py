@@ -11,7 +11,7 @@ import os
 
 import pytest
 
-from tests.harness.one_shard import OneShard
+from tests.harness.shard.one_shard import OneShard
 from topicsd.log.batch_end import BATCH_END_BYTES
 from topicsd.log.frame import FrameDamage, FrameType, LogFrame, Record, encode_frame, parse_frame
 

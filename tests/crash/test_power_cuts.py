@@ -1,17 +1,17 @@
 """The power goes, or the process is killed, at every disk call of every script; what was acked is there.
 
-What is checked after each end stands in `tests/harness/recovery_check.py` and
-`tests/harness/shard_book.py`; what a script does, in `tests/harness/shard_scripts.py`.
+What is checked after each end stands in `tests/harness/books/recovery_check.py` and
+`tests/harness/books/shard_book.py`; what a script does, in `tests/harness/sweeps/shard_scripts.py`.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from tests.harness.checkpoint_scripts import LONG, SCRIPTS
-from tests.harness.crash_sweep import DEEP, script_calls, sweep_cuts, sweep_kills
-from tests.harness.shard_driver import EVERY_MANNER, MANNERS, Manner
-from tests.harness.start_sweep import Before, end_each_start
+from tests.harness.shard.shard_run import EVERY_MANNER, MANNERS, Manner
+from tests.harness.sweeps.checkpoint_scripts import LONG, SCRIPTS
+from tests.harness.sweeps.crash_sweep import DEEP, script_calls, sweep_cuts, sweep_kills
+from tests.harness.sweeps.start_sweep import Before, end_each_start
 
 OUTCOMES = 60 if DEEP else 5
 # Of scripts with many calls, where one call is much like the next.

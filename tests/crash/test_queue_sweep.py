@@ -12,11 +12,12 @@ from random import Random
 
 import pytest
 
-from tests.harness.crash_sweep import DEEP
-from tests.harness.faults import MachineGoneError
-from tests.harness.manual_clock import ManualClock
-from tests.harness.memory_disk import MemoryDisk
-from tests.harness.one_shard import DATA_DIR, INSTANCE, OneShard, RecordedReply, record
+from tests.harness.machine.faults import MachineGoneError
+from tests.harness.machine.manual_clock import ManualClock
+from tests.harness.machine.memory_disk import MemoryDisk
+from tests.harness.shard.one_shard import OneShard, RecordedReply, record
+from tests.harness.shard.shard_driver import DATA_DIR, INSTANCE
+from tests.harness.sweeps.crash_sweep import DEEP
 from topicsd.disk.layout import create_data_dir
 from topicsd.engine.queue.settle import end_jobs
 

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from tests.harness.attempts import attempt
-from tests.harness.crash_sweep import DEEP
-from tests.harness.random_run import RandomRun
+from tests.harness.sweeps.attempts import attempt
+from tests.harness.sweeps.crash_sweep import DEEP
+from tests.harness.sweeps.random_run import RandomRun
 
 RUNS = "crash, random runs of 8 generations"
 GENERATIONS = 8

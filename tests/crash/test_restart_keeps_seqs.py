@@ -9,9 +9,10 @@ from random import Random
 
 import pytest
 
-from tests.harness.faults import PowerCut, ProcessKilled
-from tests.harness.memory_disk import MemoryDisk
-from tests.harness.one_shard import PATHS, OneShard
+from tests.harness.machine.faults import PowerCut, ProcessKilled
+from tests.harness.machine.memory_disk import MemoryDisk
+from tests.harness.shard.one_shard import OneShard
+from tests.harness.shard.shard_driver import PATHS
 from topicsd.log.recovery import RecoveryRefused
 
 OUTCOMES = 20

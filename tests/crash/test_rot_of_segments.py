@@ -12,13 +12,14 @@ import pytest
 
 from shared.contract.errors import CORRUPT_SEGMENT, Refusal
 from shared.contract.reader_options import ReaderOptions
-from tests.harness.attempts import attempt
-from tests.harness.crash_sweep import DEEP
-from tests.harness.manual_clock import ManualClock
-from tests.harness.memory_disk import MemoryDisk
-from tests.harness.shard_book import ShardBook
-from tests.harness.shard_driver import PATHS, ShardRun, empty_disk
-from tests.harness.shard_reader import read_now
+from tests.harness.books.shard_book import ShardBook
+from tests.harness.machine.manual_clock import ManualClock
+from tests.harness.machine.memory_disk import MemoryDisk
+from tests.harness.shard.shard_driver import PATHS, empty_disk
+from tests.harness.shard.shard_reader import read_now
+from tests.harness.shard.shard_run import ShardRun
+from tests.harness.sweeps.attempts import attempt
+from tests.harness.sweeps.crash_sweep import DEEP
 from topicsd.engine.requests import ReadRequest
 from topicsd.log.recovery import RecoveryRefused
 from topicsd.log.walk import UnreadableLog

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from shared.contract.route_rule import RouteRule
-from tests.harness.crash_sweep import without_newest_snapshot
-from tests.harness.faults import MachineGoneError
-from tests.harness.manual_clock import ManualClock
-from tests.harness.memory_disk import MemoryDisk
-from tests.harness.one_shard import RecordedReply
-from tests.harness.route_shards import RouteShards
-from tests.harness.script_sweep import sweep_kills, sweep_power_cuts
+from tests.harness.machine.faults import MachineGoneError
+from tests.harness.machine.manual_clock import ManualClock
+from tests.harness.machine.memory_disk import MemoryDisk
+from tests.harness.shard.one_shard import RecordedReply
+from tests.harness.stage.route_shards import RouteShards
+from tests.harness.sweeps.crash_sweep import without_newest_snapshot
+from tests.harness.sweeps.script_sweep import sweep_kills, sweep_power_cuts
 from topicsd.engine.routes.route import delete_route
 
 WRITES = 9

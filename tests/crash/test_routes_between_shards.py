@@ -13,10 +13,10 @@ from itertools import pairwise
 import pytest
 
 from shared.contract.route_rule import RouteRule
-from tests.harness.faults import Fault, MachineGoneError
-from tests.harness.memory_disk import MemoryDisk
-from tests.harness.one_shard import OneShard, RecordedReply, record
-from tests.harness.route_shards import RouteShards
+from tests.harness.machine.faults import Fault, MachineGoneError
+from tests.harness.machine.memory_disk import MemoryDisk
+from tests.harness.shard.one_shard import OneShard, RecordedReply, record
+from tests.harness.stage.route_shards import RouteShards
 from topicsd.engine.routes.route import RoutePut
 
 WRITES = 8

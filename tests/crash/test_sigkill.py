@@ -16,14 +16,14 @@ import pytest
 
 from shared.contract.errors import SHUTTING_DOWN
 from shared.runtime.disk_thread import Threads
-from tests.harness.attempts import attempt
-from tests.harness.crash_sweep import DEEP
-from tests.harness.killed_writer import SETTINGS, TOPICS, Sent, Task, start
-from tests.harness.ledger import Ledger
-from tests.harness.ledger_entries import Deletion, Request
-from tests.harness.manual_clock import ManualClock
-from tests.harness.manual_loop import ManualLoop, StepThread
-from tests.harness.shard_reader import contents_of
+from tests.harness.books.ledger import Ledger
+from tests.harness.books.ledger_entries import Deletion, Request
+from tests.harness.machine.manual_clock import ManualClock
+from tests.harness.machine.manual_loop import ManualLoop, StepThread
+from tests.harness.shard.shard_reader import contents_of
+from tests.harness.sweeps.attempts import attempt
+from tests.harness.sweeps.crash_sweep import DEEP
+from tests.harness.sweeps.killed_writer import SETTINGS, TOPICS, Sent, Task, start
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import read_layout, shard_paths
 from topicsd.engine.shard import Shard

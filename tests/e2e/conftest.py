@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.logging_state import preserve_logging
+from tests.harness.server.logging_state import preserve_logging
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ import pytest
 
 from shared.contract.names import topic_id
 from shared.ipc.placement import shard_of
-from tests.harness.raw_client import RawClient, request_bytes
-from tests.harness.whole_server import WholeServer
+from tests.harness.clients.raw_client import RawClient, request_bytes
+from tests.harness.server.whole_server import WholeServer
 
 pytestmark = pytest.mark.slow
 

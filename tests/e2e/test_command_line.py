@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.command_run import PROJECT, command_line, environment, run_command, run_here
-from tests.harness.data_dirs import DIRECTORIES, stop
-from tests.harness.one_shard import record
-from tests.harness.real_shard import RealShard
+from tests.harness.output.command_run import PROJECT, command_line, environment, run_command, run_here
+from tests.harness.shard.data_dirs import DIRECTORIES, stop
+from tests.harness.shard.one_shard import RealShard, record
 from topicsd.cli.main import failed_function, is_output_error
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import LAYOUT_NAME

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shared.settings.settings import DECLARED
-from tests.harness.command_run import run_command, run_here
+from tests.harness.output.command_run import run_command, run_here
 
 SECRET = "hush-hush-hush-hush"
 

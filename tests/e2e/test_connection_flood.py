@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.raw_client import body_bytes, request_bytes
-from tests.harness.whole_server import WholeServer
+from tests.harness.clients.raw_client import body_bytes, request_bytes
+from tests.harness.server.whole_server import WholeServer
 
 pytestmark = pytest.mark.slow
 

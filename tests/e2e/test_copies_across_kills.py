@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.harness.crash_sweep import DEEP
-from tests.harness.process_ledger import seed_of_this_run
-from tests.harness.raw_client import RawClient
-from tests.harness.whole_server import WholeServer
+from tests.harness.books.process_ledger import seed_of_this_run
+from tests.harness.clients.raw_client import RawClient
+from tests.harness.server.whole_server import WholeServer
+from tests.harness.sweeps.crash_sweep import DEEP
 
 SHARDS = 3
 WRITERS = 2

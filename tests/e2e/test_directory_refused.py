@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.command_run import CommandResult, command_line, environment, run_here
+from tests.harness.output.command_run import CommandResult, command_line, environment, run_here
 from topicsd.disk.access import access_problem, denial_of, user_name
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import create_data_dir

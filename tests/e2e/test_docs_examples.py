@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import snippets
-from tests.harness.command_run import PROJECT
-from tests.harness.snippets import Snippet, run_snippets, snippets_of
-from tests.harness.whole_server import WholeServer
+from tests.harness.output import snippets
+from tests.harness.output.command_run import PROJECT
+from tests.harness.output.snippets import Snippet, run_snippets, snippets_of
+from tests.harness.server.whole_server import WholeServer
 
 DOCUMENTS = {
     path.relative_to(PROJECT).as_posix(): snippets_of(path.read_text(encoding="utf-8"))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.command_run import PROJECT
+from tests.harness.output.command_run import PROJECT
 
 # No proxy and no resolver: a build that contacts another host fails.
 NO_NETWORK = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}

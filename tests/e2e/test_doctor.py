@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.harness.command_run import CommandResult, fingerprint, run_here
-from tests.harness.crash_sweep import DEEP
-from tests.harness.data_dirs import DIRECTORIES, flip
-from tests.harness.faults import MUTATING_CALLS, ProcessKilled
-from tests.harness.one_shard import record
-from tests.harness.real_shard import RealShard
+from tests.harness.machine.faults import MUTATING_CALLS, ProcessKilled
+from tests.harness.output.command_run import CommandResult, fingerprint, run_here
+from tests.harness.shard.data_dirs import DIRECTORIES, flip
+from tests.harness.shard.one_shard import RealShard, record
+from tests.harness.sweeps.crash_sweep import DEEP
 from topicsd.cli import doctor as doctor_dir
 from topicsd.disk.fs import RealFs
 from topicsd.engine.shard import RecoveryRefused, UnreadableLog

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.e2e.test_doctor import SMALL, doctor, read_all, segment, unchanged, write
-from tests.harness.command_run import fingerprint, run_here
-from tests.harness.data_dirs import flip
-from tests.harness.real_shard import RealShard
+from tests.harness.output.command_run import fingerprint, run_here
+from tests.harness.shard.data_dirs import flip
+from tests.harness.shard.one_shard import RealShard
 from topicsd.engine.upkeep.upkeep import ROUND_SECONDS
 from topicsd.segment.entry import COLD
 

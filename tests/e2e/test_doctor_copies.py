@@ -7,8 +7,7 @@ from pathlib import Path
 
 from shared.contract.route_rule import RouteRule
 from tests.e2e.test_doctor import doctor, repaired
-from tests.harness.one_shard import RecordedReply
-from tests.harness.real_shard import RealShard
+from tests.harness.shard.one_shard import RealShard, RecordedReply
 from topicsd.engine.routes.route import put_route
 from topicsd.stream.feeds import Feeds
 from topicsd.stream.route_runner import RouteRunners

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.harness.command_run import run_here
-from tests.harness.real_shard import RealShard
+from tests.harness.output.command_run import run_here
+from tests.harness.shard.one_shard import RealShard
 
 RECORDS = 28
 AT_MOST = re.compile(

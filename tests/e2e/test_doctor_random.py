@@ -10,12 +10,11 @@ import pytest
 
 from shared.contract.route_rule import RouteRule
 from tests.e2e.test_doctor import read_all
-from tests.harness.command_run import run_here
-from tests.harness.crash_sweep import DEEP
-from tests.harness.data_dirs import flip
-from tests.harness.one_shard import record
-from tests.harness.real_shard import RealShard
-from tests.harness.shard_routes import start_routes
+from tests.harness.output.command_run import run_here
+from tests.harness.shard.data_dirs import flip
+from tests.harness.shard.one_shard import RealShard, record
+from tests.harness.stage.route_shards import start_routes
+from tests.harness.sweeps.crash_sweep import DEEP
 
 CONFIG: dict[str, dict[str, object]] = {
     "orders": {},

@@ -1,6 +1,6 @@
 """The directory of everything is complete: no frame type, snapshot section or field is missing from it.
 
-A failure here means that a feature was added: `tests/harness/everything_fill.py` has to use it.
+A failure here means that a feature was added: `tests/harness/server/everything_fill.py` has to use it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import pytest
 
 from shared.contract.route_rule import RouteRule
 from shared.contract.topic_config import TopicConfig
-from tests.harness.command_run import run_here
-from tests.harness.everything import Everything, snapshots_of
+from tests.harness.output.command_run import run_here
+from tests.harness.server.everything import Everything, snapshots_of
 from topicsd.engine.checkpoint.snapshot_format import (
     HEAD_SECTIONS,
     TOPIC_SECTIONS,

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.harness.command_run import run_here
-from tests.harness.data_dirs import flip
-from tests.harness.everything import Everything, ask, server, snapshots_of
-from tests.harness.everything_fill import KEY
-from tests.harness.topic_client import TopicClient
+from tests.harness.clients.topic_client import TopicClient
+from tests.harness.output.command_run import run_here
+from tests.harness.server.everything import Everything, ask, server, snapshots_of
+from tests.harness.server.everything_fill import KEY
+from tests.harness.shard.data_dirs import flip
 from topicsd.disk.layout import LAYOUT_NAME, shard_paths, topic_dir_name
 from topicsd.segment.entry import SegmentEntry, SegmentName
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.harness.command_run import fingerprint, run_here
-from tests.harness.everything import Everything, ask, server, snapshots_of, wait_until_synced
-from tests.harness.everything_fill import KEY, fill
-from tests.harness.topic_client import TopicClient
+from tests.harness.clients.topic_client import TopicClient
+from tests.harness.output.command_run import fingerprint, run_here
+from tests.harness.server.everything import Everything, ask, server, snapshots_of, wait_until_synced
+from tests.harness.server.everything_fill import KEY, fill
 from topicsd.engine.queue.job import IN_FLIGHT
 from topicsd.engine.queue.state import leases_of
 from topicsd.log.control_frame import Lease

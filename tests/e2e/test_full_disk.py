@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.process_ledger import book_of, seed_of_this_run
-from tests.harness.raw_client import Answer, RawClient
-from tests.harness.small_disk import SmallDisk, small_disk
-from tests.harness.whole_server import WholeServer
-from tests.harness.writer_clients import Writers
+from tests.harness.books.process_ledger import book_of, seed_of_this_run
+from tests.harness.clients.raw_client import Answer, RawClient
+from tests.harness.clients.writer_clients import Writers
+from tests.harness.machine.small_disk import SmallDisk, small_disk
+from tests.harness.server.whole_server import WholeServer
 
 SHARDS = 2
 # More than twice the data written before it is filled: a checkpoint keeps a second copy.

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.event_client import H2Events
-from tests.harness.h2_client import H2Client
-from tests.harness.whole_server import WholeServer
+from tests.harness.clients.event_client import H2Events
+from tests.harness.clients.h2_client import H2Client
+from tests.harness.server.whole_server import WholeServer
 
 pytestmark = pytest.mark.slow
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.harness.command_run import fingerprint, run_here
-from tests.harness.data_dirs import DIRECTORIES, flip
-from tests.harness.everything import Everything, ask, server
-from tests.harness.everything_fill import KEY
-from tests.harness.topic_client import TopicClient
-from tests.harness.whole_server import WholeServer, name_on
+from tests.harness.clients.topic_client import TopicClient
+from tests.harness.output.command_run import fingerprint, run_here
+from tests.harness.server.everything import Everything, ask, server
+from tests.harness.server.everything_fill import KEY
+from tests.harness.server.whole_server import WholeServer, name_on
+from tests.harness.shard.data_dirs import DIRECTORIES, flip
 from topicsd.disk.layout import LAYOUT_NAME
 
 

@@ -12,11 +12,10 @@ import pytest
 
 from shared.contract.names import topic_id
 from shared.contract.topic_config import TopicConfig
-from tests.harness.command_run import fingerprint, run_command, run_here
-from tests.harness.data_dirs import DIRECTORIES, being_used, flip, stop
-from tests.harness.one_shard import record
-from tests.harness.real_shard import RealShard
-from tests.harness.wal_bytes import WalBytes
+from tests.harness.output.command_run import fingerprint, run_command, run_here
+from tests.harness.shard.data_dirs import DIRECTORIES, being_used, flip, stop
+from tests.harness.shard.one_shard import RealShard, record
+from tests.harness.shard.wal_bytes import WalBytes
 from topicsd.log.control_frame import TopicCreate, encode_control
 from topicsd.log.recovery import RecoveryRefused
 from topicsd.log.walk import UnreadableLog

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.harness.command_run import fingerprint, run_here
-from tests.harness.data_dirs import flip
-from tests.harness.one_shard import INSTANCE
+from tests.harness.output.command_run import fingerprint, run_here
+from tests.harness.shard.data_dirs import flip
+from tests.harness.shard.shard_driver import INSTANCE
 from tests.unit.checkpoint.sample import ORDERS, bytes_of, head_of, sample
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import ShardPaths, create_data_dir, shard_paths

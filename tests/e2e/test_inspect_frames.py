@@ -10,11 +10,10 @@ import pytest
 
 from shared.contract.names import topic_id
 from shared.contract.topic_config import TopicConfig
-from tests.harness.command_run import run_here
-from tests.harness.data_dirs import DIRECTORIES, flip, stop
-from tests.harness.one_shard import record
-from tests.harness.real_shard import RealShard
-from tests.harness.wal_bytes import WalBytes, append_frame
+from tests.harness.output.command_run import run_here
+from tests.harness.shard.data_dirs import DIRECTORIES, flip, stop
+from tests.harness.shard.one_shard import RealShard, record
+from tests.harness.shard.wal_bytes import WalBytes, append_frame
 from topicsd.log.control_frame import TopicCreate, encode_control
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e.test_doctor import damage, kept, segment, started, write
-from tests.harness.command_run import fingerprint, run_here
-from tests.harness.data_dirs import flip
+from tests.harness.output.command_run import fingerprint, run_here
+from tests.harness.shard.data_dirs import flip
 from topicsd.disk.layout import wal_name
 
 

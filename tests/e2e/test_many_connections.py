@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.crash_sweep import DEEP
-from tests.harness.raw_client import RawClient, request_bytes
-from tests.harness.whole_server import WholeServer
+from tests.harness.clients.raw_client import RawClient, request_bytes
+from tests.harness.server.whole_server import WholeServer
+from tests.harness.sweeps.crash_sweep import DEEP
 
 SHARDS = 2
 CONNECTIONS = 9000 if DEEP else 3000

@@ -8,9 +8,9 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from tests.harness.h2_client import H2Client
-from tests.harness.raw_client import RawClient
-from tests.harness.whole_server import WholeServer
+from tests.harness.clients.h2_client import H2Client
+from tests.harness.clients.raw_client import RawClient
+from tests.harness.server.whole_server import WholeServer
 
 pytestmark = pytest.mark.slow
 

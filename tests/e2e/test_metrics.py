@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.prometheus_text import parse
-from tests.harness.whole_server import WholeServer
+from tests.harness.output.prometheus_text import parse
+from tests.harness.server.whole_server import WholeServer
 
 pytestmark = pytest.mark.slow
 

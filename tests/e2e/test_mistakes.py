@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.harness.raw_client import RawClient, request_bytes
-from tests.harness.whole_server import WholeServer
-from tests.harness.ws_client import WsClient
+from tests.harness.clients.raw_client import RawClient, request_bytes
+from tests.harness.clients.ws_client import WsClient
+from tests.harness.server.whole_server import WholeServer
 
 JSON = "application/json"
 CURL = "with curl, send --json or -H 'content-type: application/json'"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.command_run import run_here
-from tests.harness.whole_server import WholeServer
+from tests.harness.output.command_run import run_here
+from tests.harness.server.whole_server import WholeServer
 from tests.unit.router.accept.test_listening import connects
 from topicsd.cli.serve import refuse_interpreter
 from topicsd.offline.command_error import CommandError

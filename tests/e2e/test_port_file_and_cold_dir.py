@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.command_run import run_here
+from tests.harness.output.command_run import run_here
 from topicsd.cli.outside_paths import cold_dir_problem, port_file_problem
 from topicsd.disk.fs import RealFs
 

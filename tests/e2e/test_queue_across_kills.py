@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.harness.attempts import attempt
-from tests.harness.crash_sweep import DEEP
-from tests.harness.process_ledger import seed_of_this_run
-from tests.harness.queue_clients import LEASE_MS, JobBook, QueueClients
-from tests.harness.whole_server import WholeServer
+from tests.harness.books.process_ledger import seed_of_this_run
+from tests.harness.clients.queue_clients import LEASE_MS, JobBook, QueueClients
+from tests.harness.server.whole_server import WholeServer
+from tests.harness.sweeps.attempts import attempt
+from tests.harness.sweeps.crash_sweep import DEEP
 
 ROUNDS = 60 if DEEP else 5
 DELIVERIES_MAX = 3

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.command_run import run_here
-from tests.harness.data_dirs import flip, stop
-from tests.harness.one_shard import record
-from tests.harness.real_shard import RealShard
+from tests.harness.output.command_run import run_here
+from tests.harness.shard.data_dirs import flip, stop
+from tests.harness.shard.one_shard import RealShard, record
 
 COMMANDS = (
     ("inspect",),

@@ -13,9 +13,9 @@ from random import Random
 
 import pytest
 
-from tests.harness.command_run import environment, run_command, run_here
-from tests.harness.data_dirs import being_used
-from tests.harness.one_shard import record
+from tests.harness.output.command_run import environment, run_command, run_here
+from tests.harness.shard.data_dirs import being_used
+from tests.harness.shard.one_shard import record
 from topicsd.disk.fs import Fs, RealFs
 from topicsd.disk.layout import ShardPaths
 from topicsd.log.reader import WINDOW_BYTES

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.one_shard import record
-from tests.harness.real_shard import RealShard
-from tests.harness.whole_server import WholeServer, name_on
+from tests.harness.server.whole_server import WholeServer, name_on
+from tests.harness.shard.one_shard import RealShard, record
 
 pytestmark = pytest.mark.slow
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from shared.settings.settings import Settings
-from tests.harness.command_run import run_command, run_here
-from tests.harness.whole_server import WholeServer
+from tests.harness.output.command_run import run_command, run_here
+from tests.harness.server.whole_server import WholeServer
 from topicsd.cli.data_directory import lock_data_dir, open_data_layout
 from topicsd.cli.serve import is_loopback, refuse_open_access
 from topicsd.disk.dir_lock import DirLock

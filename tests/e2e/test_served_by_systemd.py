@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.raw_client import RawClient
-from tests.harness.whole_server import WholeServer
+from tests.harness.clients.raw_client import RawClient
+from tests.harness.server.whole_server import WholeServer
 
 pytestmark = pytest.mark.slow
 

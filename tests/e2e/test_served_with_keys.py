@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.processes import children
-from tests.harness.whole_server import WholeServer
+from tests.harness.server.processes import children
+from tests.harness.server.whole_server import WholeServer
 
 ALL = "hush-hush-hush-hush-all"
 READER = "hush-hush-hush-hush-reader"

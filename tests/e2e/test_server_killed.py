@@ -8,11 +8,11 @@ from random import Random
 
 import pytest
 
-from tests.harness.attempts import attempt
-from tests.harness.crash_sweep import DEEP
-from tests.harness.process_ledger import Sent, book_of, seed_of_this_run
-from tests.harness.whole_server import WholeServer, nothing_left_behind
-from tests.harness.writer_clients import Writers
+from tests.harness.books.process_ledger import Sent, book_of, seed_of_this_run
+from tests.harness.clients.writer_clients import Writers
+from tests.harness.server.whole_server import WholeServer, nothing_left_behind
+from tests.harness.sweeps.attempts import attempt
+from tests.harness.sweeps.crash_sweep import DEEP
 
 ROUNDS = 150 if DEEP else 6
 # WAL files small enough to rotate in most rounds.

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.command_run import command_line, environment
-from tests.harness.whole_server import WholeServer
+from tests.harness.output.command_run import command_line, environment
+from tests.harness.server.whole_server import WholeServer
 
 pytestmark = pytest.mark.slow
 

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.processes import children
-from tests.harness.raw_client import request_bytes
-from tests.harness.whole_server import WholeServer
+from tests.harness.clients.raw_client import request_bytes
+from tests.harness.server.processes import children
+from tests.harness.server.whole_server import WholeServer
 
 pytestmark = pytest.mark.slow
 

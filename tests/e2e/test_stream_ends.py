@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import prometheus_text
-from tests.harness.event_client import Event, EventClient
-from tests.harness.raw_client import RawClient
-from tests.harness.whole_server import WholeServer
+from tests.harness.clients.event_client import Event, EventClient
+from tests.harness.clients.raw_client import RawClient
+from tests.harness.output import prometheus_text
+from tests.harness.server.whole_server import WholeServer
 from topicsd.stream.event_stream import PAUSED_SECONDS_MAX
 
 SHARDS = 2

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.attempts import attempt
-from tests.harness.crash_sweep import DEEP
-from tests.harness.process_ledger import book_of, seed_of_this_run
-from tests.harness.raw_client import RawClient, request_bytes
-from tests.harness.whole_server import WholeServer, nothing_left_behind
-from tests.harness.writer_clients import Writers
+from tests.harness.books.process_ledger import book_of, seed_of_this_run
+from tests.harness.clients.raw_client import RawClient, request_bytes
+from tests.harness.clients.writer_clients import Writers
+from tests.harness.server.whole_server import WholeServer, nothing_left_behind
+from tests.harness.sweeps.attempts import attempt
+from tests.harness.sweeps.crash_sweep import DEEP
 
 ROUNDS = 20 if DEEP else 2
 SHARDS = 2

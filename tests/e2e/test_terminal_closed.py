@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.whole_server import WholeServer
+from tests.harness.server.whole_server import WholeServer
 
 pytestmark = pytest.mark.slow
 

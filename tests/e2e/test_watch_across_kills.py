@@ -9,12 +9,12 @@ from random import Random
 
 import pytest
 
-from tests.harness.attempts import attempt
-from tests.harness.crash_sweep import DEEP
-from tests.harness.process_ledger import seed_of_this_run
-from tests.harness.watch_book import WatchBook
-from tests.harness.watch_clients import WatchClients
-from tests.harness.whole_server import WholeServer
+from tests.harness.books.process_ledger import seed_of_this_run
+from tests.harness.books.watch_book import WatchBook
+from tests.harness.clients.watch_clients import WatchClients
+from tests.harness.server.whole_server import WholeServer
+from tests.harness.sweeps.attempts import attempt
+from tests.harness.sweeps.crash_sweep import DEEP
 
 SHARDS = 2
 WATCHERS = 20

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.command_run import run_here
-from tests.harness.data_dirs import flip, log_end
-from tests.harness.one_shard import RecordedReply, record
-from tests.harness.real_shard import RealShard
+from tests.harness.output.command_run import run_here
+from tests.harness.shard.data_dirs import flip, log_end
+from tests.harness.shard.one_shard import RealShard, RecordedReply, record
 from topicsd.engine.session_log import log_session, log_session_end
 from topicsd.log.control_frame import SessionFrame
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.command_run import PROJECT
-from tests.harness.whole_server import WholeServer
+from tests.harness.output.command_run import PROJECT
+from tests.harness.server.whole_server import WholeServer
 
 INSTALLED_BYTES_MAX = 100_000_000
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from loadtest.clients.generator import Load, LoadResult, run
-from tests.harness.attempts import attempt
-from tests.harness.crash_sweep import DEEP
-from tests.harness.process_ledger import ProcessLedger, Sent, book_of, seed_of_this_run
-from tests.harness.raw_client import ConnectionEnded, RawClient
-from tests.harness.whole_server import Process, WholeServer
-from tests.harness.writer_clients import Writers
+from tests.harness.books.process_ledger import ProcessLedger, Sent, book_of, seed_of_this_run
+from tests.harness.clients.raw_client import ConnectionEnded, RawClient
+from tests.harness.clients.writer_clients import Writers
+from tests.harness.server.whole_server import Process, WholeServer
+from tests.harness.sweeps.attempts import attempt
+from tests.harness.sweeps.crash_sweep import DEEP
 
 ROUNDS = 40 if DEEP else 4
 SHARDS = 3

@@ -16,9 +16,8 @@ import pytest
 from shared.ipc.board import Board, WorkerState
 from shared.ipc.handoff import channel_pair, send_drain
 from shared.settings.settings import Settings
-from tests.harness.command_run import PROJECT
-from tests.harness.one_shard import record
-from tests.harness.real_shard import RealShard
+from tests.harness.output.command_run import PROJECT
+from tests.harness.shard.one_shard import RealShard, record
 from topicsd.disk.dir_lock import DirLock
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import read_layout, shard_paths

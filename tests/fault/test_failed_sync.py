@@ -6,7 +6,8 @@ from random import Random
 
 import pytest
 
-from tests.harness.one_shard import PATHS, OneShard
+from tests.harness.shard.one_shard import OneShard
+from tests.harness.shard.shard_driver import PATHS
 from topicsd.log.recovery import RecoveryRefused
 
 LOST_TEXT = b'"lost with the failed sync"'

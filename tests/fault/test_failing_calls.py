@@ -1,6 +1,7 @@
 """Every disk call of every script fails once, and for ever, in every way that a disk has.
 
-What is checked stands in `tests/harness/fault_sweep.py`, and for the start after it in `recovery_check.py`.
+What is checked stands in `tests/harness/sweeps/fault_sweep.py`, and for the start after it in
+`tests/harness/books/recovery_check.py`.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ import errno
 
 import pytest
 
-from tests.harness.checkpoint_scripts import LONG, SCRIPTS
-from tests.harness.crash_sweep import DEEP
-from tests.harness.fault_sweep import Way, sweep_faults
-from tests.harness.faults import READING_CALLS
-from tests.harness.shard_driver import EVERY_MANNER, MANNERS, Manner
-from tests.harness.start_sweep import Before, fail_each_start
+from tests.harness.machine.faults import READING_CALLS
+from tests.harness.shard.shard_run import EVERY_MANNER, MANNERS, Manner
+from tests.harness.sweeps.checkpoint_scripts import LONG, SCRIPTS
+from tests.harness.sweeps.crash_sweep import DEEP
+from tests.harness.sweeps.fault_sweep import Way, sweep_faults
+from tests.harness.sweeps.start_sweep import Before, fail_each_start
 
 # Calls that take room, and so may find none.
 ROOM_CALLS = ("create", "allocate", "pwrite", "rename")

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from tests.harness.one_shard import OneShard, RecordedReply, record
+from tests.harness.shard.one_shard import OneShard, RecordedReply, record
 from topicsd.engine.queue.explain import explain
 from topicsd.engine.queue.settle import ack, nack
 from topicsd.engine.requests import AppendAnswer, ClaimAnswer, DeleteAnswer, SettleAnswer

@@ -1,6 +1,7 @@
 from shared.contract.errors import STORAGE_FULL
-from tests.harness.memory_disk import MemoryDisk
-from tests.harness.one_shard import DATA_DIR, INSTANCE, OneShard, record
+from tests.harness.machine.memory_disk import MemoryDisk
+from tests.harness.shard.one_shard import OneShard, record
+from tests.harness.shard.shard_driver import DATA_DIR, INSTANCE
 from topicsd.disk.layout import create_data_dir
 
 FILE_BYTES = 8192

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from tests.harness.one_shard import OneShard
+from tests.harness.shard.one_shard import OneShard
 
 
 def _fill(one: OneShard) -> None:

@@ -11,7 +11,8 @@ from shared.contract.topic_config import TopicConfigPatch
 from shared.runtime.clock import SystemClock
 from shared.runtime.disk_thread import start_threads
 from shared.settings.settings import Settings
-from tests.harness.one_shard import IDENTITY, INSTANCE, record
+from tests.harness.shard.one_shard import record
+from tests.harness.shard.shard_driver import IDENTITY, INSTANCE
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import create_data_dir, shard_paths
 from topicsd.engine.read import read as reads

@@ -25,11 +25,12 @@ import msgspec
 
 from shared.contract.reader_options import ReaderOptions
 from shared.contract.route_rule import RouteRule
-from tests.harness.faults import ProcessKilled
-from tests.harness.manual_clock import ManualClock
-from tests.harness.one_shard import DATA_DIR, OneShard, RecordedReply, record
-from tests.harness.shard_reader import read_now
-from tests.harness.shard_routes import start_routes
+from tests.harness.machine.faults import ProcessKilled
+from tests.harness.machine.manual_clock import ManualClock
+from tests.harness.shard.one_shard import OneShard, RecordedReply, record
+from tests.harness.shard.shard_driver import DATA_DIR
+from tests.harness.shard.shard_reader import read_now
+from tests.harness.stage.route_shards import start_routes
 from topicsd.engine.requests import ReadAnswer, ReadRequest, TopicState
 from topicsd.engine.routes.route import delete_route
 from topicsd.engine.session_log import log_session, log_session_end

@@ -12,9 +12,9 @@ import pytest
 from shared.runtime.disk_thread import Threads
 from shared.settings.settings import Settings
 from tests.golden.make_golden import GOLDEN, KEY, describe, describe_routes, describe_sessions
-from tests.harness.manual_clock import ManualClock
-from tests.harness.manual_loop import ManualLoop, StepThread
-from tests.harness.one_shard import RecordedReply, record
+from tests.harness.machine.manual_clock import ManualClock
+from tests.harness.machine.manual_loop import ManualLoop, StepThread
+from tests.harness.shard.one_shard import RecordedReply, record
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import read_layout, shard_paths
 from topicsd.engine.requests import AppendRequest

@@ -14,7 +14,7 @@ import msgspec
 
 from shared.contract.errors import POSITION_PAST_HEAD
 from shared.contract.topic_config import TopicConfig
-from tests.harness.one_shard import OneShard, RecordedReply, record
+from tests.harness.shard.one_shard import OneShard, RecordedReply, record
 from tests.model.topic_oracle import OracleKey, OracleNumber, OracleRecord, OracleTopic
 from topicsd.engine.read.cursors import delete_cursor, put_cursor, records_after
 from topicsd.engine.read.read import PAGES_MAX

@@ -12,12 +12,12 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from tests.harness.memory_disk import MemoryDisk
-from tests.harness.one_shard import RecordedReply
-from tests.harness.transfer_shards import TransferShards
+from tests.harness.machine.memory_disk import MemoryDisk
+from tests.harness.shard.one_shard import RecordedReply
+from tests.harness.stage.transfer_shards import TransferShards
 
 WORKERS = 200
-QUEUES = {"jobs-0": "dead-1", "mails-1": "dead-0", "near-0": "dead-0"}
+QUEUES = {"jobs-0": "failed-1", "mail-1": "parked-0", "local-0": "parked-0"}
 """The queues, with their dead-letter topics."""
 LEASES_MS = (200, 200, 2000, 30_000)
 TAGS = (None, "x", "y", "z")
@@ -148,7 +148,7 @@ class QueueCrowd:
             if (one.queue, one.tag) == (job.queue, job.tag) and other != number:
                 is_held = one.held_until > now_ms and not one.is_done and not one.doubts
                 assert not is_held, f"{number} was claimed while {other} is leased"
-        shard = self.stage.home(job.queue)
+        shard = self.stage.owner(job.queue)
         queue = shard.topic(job.queue).queue
         assert queue is not None
         live = shard.read(job.queue, limit=1000, with_tags=True).records
@@ -241,7 +241,7 @@ class QueueCrowd:
 
     def redrive(self) -> None:
         dead = self.rng.choice(list(QUEUES.values()))
-        seqs = self.stage.home(dead).seqs(dead)
+        seqs = self.stage.owner(dead).seqs(dead)
         request: dict[str, object] = {"max": self.rng.choice((1, 3, 1000))}
         if self.rng.random() < 0.5:
             request["seqs"] = self.rng.sample(seqs, len(seqs) // 2)
@@ -285,9 +285,9 @@ class QueueCrowd:
             if job.not_before <= now_ms:
                 job.not_before = 0
         for queue in QUEUES:
-            counts = self.stage.home(queue).state(queue).queue
+            counts = self.stage.owner(queue).state(queue).queue
             assert counts is not None
-            live = self.stage.home(queue).topic(queue).live_count
+            live = self.stage.owner(queue).topic(queue).live_count
             waiting = counts.ready + counts.delayed + counts.blocked
             assert waiting + counts.in_flight + counts.parked == live, (queue, counts)
             assert min(counts) >= 0
@@ -303,8 +303,8 @@ class QueueCrowd:
         self._wait_for_all()
         for _ in range(50):
             self.stage.pass_time(1000)
-            left = [dead for dead in QUEUES.values() if self.stage.home(dead).state(dead).count]
-            left += [one for one in QUEUES if self.stage.home(one).topic(one).queue.parked]  # type: ignore[union-attr]
+            left = [dead for dead in QUEUES.values() if self.stage.owner(dead).state(dead).count]
+            left += [one for one in QUEUES if self.stage.owner(one).topic(one).queue.parked]  # type: ignore[union-attr]
             if not left:
                 break
             for dead in QUEUES.values():
@@ -327,7 +327,7 @@ class QueueCrowd:
         self.check()
 
     def _drain(self, queue: str) -> None:
-        while self.stage.home(queue).state(queue).count:
+        while self.stage.owner(queue).state(queue).count:
             self._wait_for_all()
             answer = self._request("claim", queue, {"node": "last", "max": 100})
             seqs = [one["$seq"] for one in answer["claimed"]]

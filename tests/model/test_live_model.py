@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.harness.stream_model import StreamModel
+from tests.model.stream_model import StreamModel
 
 RUNS = 60
 STEPS = 120

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.harness.route_model import RouteModel
+from tests.model.route_model import RouteModel
 
 
 @pytest.mark.parametrize("seed", range(30))

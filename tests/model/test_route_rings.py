@@ -9,9 +9,9 @@ from random import Random
 import pytest
 
 from shared.contract.route_rule import RouteRule
-from tests.harness.faults import MachineGoneError
-from tests.harness.one_shard import OneShard
-from tests.harness.route_shards import RouteShards
+from tests.harness.machine.faults import MachineGoneError
+from tests.harness.shard.one_shard import OneShard
+from tests.harness.stage.route_shards import RouteShards
 from topicsd.engine.routes.route import RoutePut
 from topicsd.engine.routes.stamp import HOPS_MAX
 

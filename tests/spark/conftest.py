@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark.session import local_session
-from tests.harness.topic_client import TopicClient
-from tests.harness.whole_server import WholeServer, name_on
+from tests.harness.clients.topic_client import TopicClient
+from tests.harness.server.whole_server import WholeServer, name_on
 
 SHARDS = 2
 PLAIN, OTHER = name_on(0, SHARDS, "plain"), name_on(1, SHARDS, "other")

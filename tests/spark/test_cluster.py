@@ -17,7 +17,7 @@ import pytest
 
 from spark.__main__ import main
 from spark.java_home import java_environment
-from tests.harness.command_run import PROJECT
+from tests.harness.output.command_run import PROJECT
 from tests.spark.conftest import Store
 
 SETTINGS = ("spark.ui.enabled=false", "spark.executor.memory=512m", "spark.sql.shuffle.partitions=1")

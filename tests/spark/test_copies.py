@@ -14,10 +14,9 @@ from spark.errors import DamagedRecord
 from spark.source.batch_reader import BatchQueryReader
 from spark.source.columns import all_columns, arrow_schema
 from spark.source.read_options import parse_options
-from tests.harness.data_dirs import flip
-from tests.harness.one_shard import record
-from tests.harness.real_shard import RealShard
-from tests.harness.shard_routes import start_routes
+from tests.harness.shard.data_dirs import flip
+from tests.harness.shard.one_shard import RealShard, record
+from tests.harness.stage.route_shards import start_routes
 
 NATIVE = ("seq", "ts", "tag", "node", "meta", "data")
 

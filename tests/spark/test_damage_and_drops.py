@@ -14,8 +14,8 @@ from spark.errors import DamagedRecord, SourceError
 from spark.source.batch_reader import BatchQueryReader
 from spark.source.columns import all_columns, arrow_schema
 from spark.source.read_options import parse_options
-from tests.harness.topic_client import TopicClient
-from tests.harness.whole_server import WholeServer
+from tests.harness.clients.topic_client import TopicClient
+from tests.harness.server.whole_server import WholeServer
 from tests.spark.conftest import SMALL_FILES
 
 READS = 50

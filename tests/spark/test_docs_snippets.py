@@ -13,9 +13,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark.__main__ import main
-from tests.harness.command_run import PROJECT
-from tests.harness.snippets import SERVER, Snippet, is_like, run_snippets, snippets_of
-from tests.harness.whole_server import WholeServer
+from tests.harness.output.command_run import PROJECT
+from tests.harness.output.snippets import SERVER, Snippet, is_like, run_snippets, snippets_of
+from tests.harness.server.whole_server import WholeServer
 from tests.spark.test_first_steps import rules_as_before
 
 PAGES = sorted((PROJECT / "docs" / "spark").glob("*.md"))

@@ -18,8 +18,7 @@ from shared.settings.settings import Settings
 from spark.errors import DataLoss
 from spark.task import record_batch
 from spark.view.trash_store import TrashStore
-from tests.harness.one_shard import record
-from tests.harness.real_shard import RealShard
+from tests.harness.shard.one_shard import RealShard, record
 from tests.spark.test_damage_and_drops import reader_of, rows_of
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import shard_paths

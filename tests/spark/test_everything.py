@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark.__main__ import main
-from tests.harness.data_dirs import flip
-from tests.harness.everything import Everything, ask, server, snapshots_of, wait_until_synced
-from tests.harness.everything_fill import KEY, fill
-from tests.harness.topic_client import TopicClient
+from tests.harness.clients.topic_client import TopicClient
+from tests.harness.server.everything import Everything, ask, server, snapshots_of, wait_until_synced
+from tests.harness.server.everything_fill import KEY, fill
+from tests.harness.shard.data_dirs import flip
 from topicsd.disk.layout import shard_paths
 from topicsd.segment.entry import SegmentName
 

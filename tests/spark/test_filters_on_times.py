@@ -12,8 +12,7 @@ from spark.errors import DamagedRecord
 from spark.source.batch_reader import FilteredQueryReader
 from spark.source.columns import KAFKA, arrow_schema
 from spark.source.read_options import parse_options
-from tests.harness.one_shard import record
-from tests.harness.real_shard import RealShard
+from tests.harness.shard.one_shard import RealShard, record
 from tests.spark.test_damage_and_drops import rows_of
 from tests.spark.test_damaged_segments import flip
 from tests.spark.test_drops_under_readers import FAST

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.harness.command_run import PROJECT
+from tests.harness.output.command_run import PROJECT
 from tests.spark.conftest import Store
 
 EXAMPLE = PROJECT / "spark" / "examples" / "first_steps.py"

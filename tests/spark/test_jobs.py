@@ -16,7 +16,7 @@ from spark.jobs.hadoop_folder import HadoopFolder
 from spark.jobs.job_source import JobSource
 from spark.jobs.replay import replay
 from spark.jobs.replay_book import Target
-from tests.harness.dying_folder import ProcessDeath
+from tests.harness.machine.dying_folder import ProcessDeath
 from tests.spark.conftest import Store
 
 TAGGED = [

@@ -11,9 +11,9 @@ from random import Random
 
 import pytest
 
-from tests.harness.command_run import PROJECT
-from tests.harness.topic_client import TopicClient
-from tests.harness.whole_server import WholeServer
+from tests.harness.clients.topic_client import TopicClient
+from tests.harness.output.command_run import PROJECT
+from tests.harness.server.whole_server import WholeServer
 from tests.spark.conftest import SMALL_FILES
 
 TOPICS = ("killed-a", "killed-b")

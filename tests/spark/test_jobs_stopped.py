@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from spark.__main__ import deferred_interrupt
-from tests.harness.command_run import PROJECT
+from tests.harness.output.command_run import PROJECT
 from tests.spark.conftest import PLAIN, Store
 
 

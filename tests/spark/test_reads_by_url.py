@@ -13,8 +13,8 @@ from spark.errors import DamagedRecord, DataLoss
 from spark.source.columns import all_columns, arrow_schema
 from spark.source.read_options import parse_options
 from spark.task.read_pages import RangePartition, SeqRange, read_ranges
-from tests.harness.topic_client import TopicClient
-from tests.harness.whole_server import WholeServer
+from tests.harness.clients.topic_client import TopicClient
+from tests.harness.server.whole_server import WholeServer
 from tests.spark.conftest import CAPPED, CAPPED_BYTES, OTHER, PLAIN, SMALL_FILES, Store
 from tests.spark.test_batch_reads import as_answered
 from tests.spark.test_damage_and_drops import seal_all

@@ -20,8 +20,8 @@ from pyspark.sql.functions import expr
 from spark.sink.write_options import parse_write_options
 from spark.sink.writers import BatchWriter
 from spark.view.server_client import ServerClient, ServerRefusal
-from tests.harness.topic_client import TopicClient
-from tests.harness.whole_server import WholeServer, name_on
+from tests.harness.clients.topic_client import TopicClient
+from tests.harness.server.whole_server import WholeServer, name_on
 from tests.spark.conftest import PLAIN, SHARDS, Store
 from tests.spark.test_stream_killed import run_and_kill
 from tests.spark.test_stream_reads import write_until

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.harness.command_run import PROJECT
-from tests.harness.topic_client import TopicClient
-from tests.harness.whole_server import WholeServer, name_on
+from tests.harness.clients.topic_client import TopicClient
+from tests.harness.output.command_run import PROJECT
+from tests.harness.server.whole_server import WholeServer, name_on
 from tests.spark.conftest import SHARDS, SMALL_FILES
 from tests.spark.test_stream_reads import Sink, expected_offsets, write_until
 

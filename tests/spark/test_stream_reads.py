@@ -14,8 +14,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from tests.harness.topic_client import TopicClient
-from tests.harness.whole_server import WholeServer, name_on
+from tests.harness.clients.topic_client import TopicClient
+from tests.harness.server.whole_server import WholeServer, name_on
 from tests.spark.conftest import SHARDS, SMALL_FILES, Store
 
 LOAD_SECONDS = 120.0 if os.environ.get("TOPICS_TEST_DEEP") else 8.0

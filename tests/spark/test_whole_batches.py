@@ -18,8 +18,8 @@ from spark.sink.staging import StagedChunk
 from spark.sink.write_options import WriteOptions, parse_write_options
 from spark.sink.writers import MicroBatches, TaskReport
 from spark.view.server_client import ServerClient, ServerRefusal
-from tests.harness.topic_client import TopicClient
-from tests.harness.whole_server import WholeServer, name_on
+from tests.harness.clients.topic_client import TopicClient
+from tests.harness.server.whole_server import WholeServer, name_on
 
 SHARDS = 2
 QUERY = "0b7c"

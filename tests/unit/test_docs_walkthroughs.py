@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import call_order
-from tests.harness.call_order import PROJECT, Call, calls_of, first_missing
-from tests.harness.feed_shards import FeedShards, StreamTopics, follow
-from tests.harness.one_connection import HOME, OneConnection, append, diff, request
-from tests.harness.real_shard import RealShard
+from tests.harness.output import call_order
+from tests.harness.output.call_order import PROJECT, Call, calls_of, first_missing
+from tests.harness.shard.one_shard import RealShard
+from tests.harness.stage.feed_shards import FeedShards, StreamTopics, follow
+from tests.harness.stage.one_connection import HOME, OneConnection, append, diff, request
 
 DOCUMENTS = [PROJECT / "README.md", PROJECT / "CONTRIBUTING.md", *sorted((PROJECT / "docs").rglob("*.md"))]
 WALKTHROUGHS = PROJECT / "docs" / "develop" / "walkthroughs.md"
@@ -65,11 +65,11 @@ def watch(_: Path) -> Callable[[], object]:
     stage = FeedShards()
     topics = {"here-0": 0, "there-1": 0}
     for name in topics:
-        stage.shard_of(name).append(name, 1)
+        stage.owner(name).append(name, 1)
 
     def run() -> None:
         follow(stage, StreamTopics(stage, topics))
-        stage.shard_of("there-1").append("there-1", 2)
+        stage.owner("there-1").append("there-1", 2)
         stage.settle()
 
     return run

@@ -164,7 +164,7 @@ KEPT: dict[str, str] = {
     "topicsd/cli/serve.py": '"""Starts it all."""\nfrom router.supervision import supervisor\n',
     "topicsd/http/http1/app.py": '"""A folder below a package hides nothing."""\n',
     "tests/unit/wal/test_truncated_batch_is_cut.py": "import time, topicsd.log\ndef test_it(): pass\n",
-    "tests/harness/memory_disk.py": "def make(): pass\n",
+    "tests/harness/machine/memory_disk.py": "def make(): pass\n",
 }
 KEPT.update(
     {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shared.contract.topic_config import TopicConfig
-from tests.harness.memory_disk import MemoryDisk
+from tests.harness.machine.memory_disk import MemoryDisk
 from topicsd.disk.layout import ShardPaths
 from topicsd.engine.checkpoint.snapshot_format import (
     KeyGeneration,

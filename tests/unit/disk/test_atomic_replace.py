@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from tests.harness.faults import PowerCut
-from tests.harness.memory_disk import MemoryDisk
+from tests.harness.machine.faults import PowerCut
+from tests.harness.machine.memory_disk import MemoryDisk
 from topicsd.disk.atomic_replace import exists, read_all, recreate_file, replace_file, write_all
 
 OLD, NEW = b"old " * 400, b"new!" * 700

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.memory_disk import MemoryDisk
+from tests.harness.machine.memory_disk import MemoryDisk
 from topicsd.disk.dir_lock import DirectoryInUse, DirLock
 from topicsd.disk.fs import Fs, RealFs
 

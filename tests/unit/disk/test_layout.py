@@ -7,8 +7,8 @@ import msgspec
 import pytest
 import xxhash
 
-from tests.harness.faults import PowerCut
-from tests.harness.memory_disk import MemoryDisk
+from tests.harness.machine.faults import PowerCut
+from tests.harness.machine.memory_disk import MemoryDisk
 from topicsd.disk.atomic_replace import exists
 from topicsd.disk.layout import (
     Layout,

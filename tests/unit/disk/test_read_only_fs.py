@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.memory_disk import MemoryDisk
+from tests.harness.machine.memory_disk import MemoryDisk
 from topicsd.disk.fs import Fs
 from topicsd.disk.read_only_fs import ReadOnlyFs
 

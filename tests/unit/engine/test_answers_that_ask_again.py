@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from shared.contract.errors import SHUTTING_DOWN
-from tests.harness.one_shard import OneShard, RecordedReply, record
+from tests.harness.shard.one_shard import OneShard, RecordedReply, record
 from topicsd.engine.requests import AppendAnswer, AppendRequest
 from topicsd.engine.write.append import append
 

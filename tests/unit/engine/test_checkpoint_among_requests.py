@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.harness.one_shard import OneShard, record
+from tests.harness.shard.one_shard import OneShard, record
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.upkeep.upkeep import ROUND_SECONDS
 

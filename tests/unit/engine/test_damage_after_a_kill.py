@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.harness.command_run import run_here
-from tests.harness.data_dirs import flip, log_end
-from tests.harness.real_shard import RealShard
+from tests.harness.output.command_run import run_here
+from tests.harness.shard.data_dirs import flip, log_end
+from tests.harness.shard.one_shard import RealShard
 
 
 def killed_with_three_acked(path: Path) -> tuple[RealShard, list[int]]:

@@ -11,8 +11,9 @@ import pytest
 
 from shared.contract.errors import Refusal
 from shared.contract.reader_options import ReaderOptions
-from tests.harness.one_shard import PATHS, OneShard, record
-from tests.harness.shard_reader import read_now
+from tests.harness.shard.one_shard import OneShard, record
+from tests.harness.shard.shard_driver import PATHS
+from tests.harness.shard.shard_reader import read_now
 from topicsd.engine.read.page_cache import PageCache
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.records.tail_run import TailRun

@@ -1,6 +1,6 @@
 import msgspec
 
-from tests.harness.one_shard import OneShard, RecordedReply
+from tests.harness.shard.one_shard import OneShard, RecordedReply
 from topicsd.engine.requests import NO_META, AppendRequest
 from topicsd.engine.write.append import append
 

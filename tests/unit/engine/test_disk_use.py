@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from tests.harness.one_shard import DATA_DIR, OneShard, record
+from tests.harness.shard.one_shard import OneShard, record
+from tests.harness.shard.shard_driver import DATA_DIR
 from topicsd.engine.upkeep.upkeep import ROUND_SECONDS
 
 WAL_FILE_BYTES = 64 << 10

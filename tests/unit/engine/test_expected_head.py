@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.harness.one_shard import OneShard
+from tests.harness.shard.one_shard import OneShard
 from topicsd.engine.requests import ProducerSeq
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import errno
 
-from tests.harness.one_shard import OneShard
+from tests.harness.shard.one_shard import OneShard
 
 
 def test_a_kill_while_a_larger_first_file_is_made_loses_no_head() -> None:

@@ -1,6 +1,6 @@
 """What was said to be gone stays gone, and what was not asked to go stays."""
 
-from tests.harness.one_shard import OneShard
+from tests.harness.shard.one_shard import OneShard
 
 
 def test_delete_before_zero_deletes_nothing() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.harness.one_shard import OneShard
+from tests.harness.shard.one_shard import OneShard
 
 
 def lost(shard: OneShard, topic: str) -> list[tuple[int, int, str]]:

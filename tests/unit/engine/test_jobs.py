@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from shared.contract.errors import STORAGE_FAILED, STORAGE_FULL, Refusal
-from tests.harness.manual_clock import ManualClock
-from tests.harness.manual_loop import ManualLoop, StepThread
+from tests.harness.machine.manual_clock import ManualClock
+from tests.harness.machine.manual_loop import ManualLoop, StepThread
 from topicsd.engine.jobs import SYNCED, Background, BackgroundJob, Backlog, operation, together
 from topicsd.log.batch import CommitEntry
 
@@ -31,7 +31,7 @@ class ManualLog:
         self.settled += 1
 
 
-class Stage:
+class Runner:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.loop = ManualLoop(self.clock)
@@ -62,11 +62,11 @@ def test_a_job_gets_the_result_of_the_thread_and_reports_its_own() -> None:
         result = yield lambda: 20
         return int(result) + 1
 
-    stage = Stage()
-    stage.start(job())
-    assert not stage.outcomes
-    stage.settle()
-    assert stage.outcomes == [21]
+    runner = Runner()
+    runner.start(job())
+    assert not runner.outcomes
+    runner.settle()
+    assert runner.outcomes == [21]
 
 
 def test_a_disk_error_is_raised_where_it_was_asked_for_and_the_job_may_live_on() -> None:
@@ -78,23 +78,23 @@ def test_a_disk_error_is_raised_where_it_was_asked_for_and_the_job_may_live_on()
             return f"lived on: {error.strerror}"
         return "never"
 
-    stage = Stage()
-    stage.start(job())
-    stage.settle()
-    assert stage.outcomes == ["lived on: the disk says no"]
-    assert stage.background.run_now(job()) == "lived on: the disk says no"
+    runner = Runner()
+    runner.start(job())
+    runner.settle()
+    assert runner.outcomes == ["lived on: the disk says no"]
+    assert runner.background.run_now(job()) == "lived on: the disk says no"
 
 
 def test_what_a_job_does_not_catch_is_its_outcome() -> None:
     def job() -> BackgroundJob[None]:
         yield _fail(errno.ENOSPC)
 
-    stage = Stage()
-    stage.start(job())
-    stage.settle()
-    assert stage.outcomes[0].errno == errno.ENOSPC
+    runner = Runner()
+    runner.start(job())
+    runner.settle()
+    assert runner.outcomes[0].errno == errno.ENOSPC
     with pytest.raises(OSError, match="the disk says no"):
-        stage.background.run_now(job())
+        runner.background.run_now(job())
 
 
 def test_a_job_that_waits_for_a_sync_resumes_in_a_turn_after_the_publish() -> None:
@@ -104,28 +104,28 @@ def test_a_job_that_waits_for_a_sync_resumes_in_a_turn_after_the_publish() -> No
         yield SYNCED
         went_on.append(True)
 
-    stage = Stage()
-    stage.start(job())
-    stage.loop.run_until_idle()
-    stage.log.waiting[0].publish()
+    runner = Runner()
+    runner.start(job())
+    runner.loop.run_until_idle()
+    runner.log.waiting[0].publish()
     assert not went_on
-    stage.loop.run_until_idle()
+    runner.loop.run_until_idle()
     assert went_on == [True]
-    stage.background.run_now(job())
-    assert stage.log.settled == 1
+    runner.background.run_now(job())
+    assert runner.log.settled == 1
 
 
 def test_a_log_that_takes_nothing_ends_the_wait_with_an_error() -> None:
     def job() -> BackgroundJob[None]:
         yield SYNCED
 
-    stage = Stage()
-    stage.start(job())
-    stage.loop.run_until_idle()
-    stage.log.waiting[0].undo()
-    stage.log.waiting[0].refuse(Refusal(STORAGE_FAILED, "it is over"))
-    stage.loop.run_until_idle()
-    assert "it is over" in str(stage.outcomes[0])
+    runner = Runner()
+    runner.start(job())
+    runner.loop.run_until_idle()
+    runner.log.waiting[0].undo()
+    runner.log.waiting[0].refuse(Refusal(STORAGE_FAILED, "it is over"))
+    runner.loop.run_until_idle()
+    assert "it is over" in str(runner.outcomes[0])
 
 
 def test_a_stopped_job_cleans_up_behind_what_the_thread_had_begun_and_gives_it_nothing_more() -> None:
@@ -138,16 +138,16 @@ def test_a_stopped_job_cleans_up_behind_what_the_thread_had_begun_and_gives_it_n
         finally:
             done.append("cleaned up")
 
-    stage = Stage()
-    stage.start(job())
-    stage.loop.run_until_idle()
-    assert stage.thread.pending == 1
-    stage.background.stop()
+    runner = Runner()
+    runner.start(job())
+    runner.loop.run_until_idle()
+    assert runner.thread.pending == 1
+    runner.background.stop()
     assert done == ["begun", "cleaned up"]
-    assert stage.thread.pending == 0
-    stage.settle()
+    assert runner.thread.pending == 0
+    runner.settle()
     assert done == ["begun", "cleaned up"]
-    assert not stage.outcomes
+    assert not runner.outcomes
 
 
 @pytest.mark.parametrize("wait", [None, SYNCED])
@@ -156,14 +156,14 @@ def test_a_job_that_is_stopped_while_it_waits_is_not_woken_again(wait: Any) -> N
         yield wait
         raise AssertionError("it went on")
 
-    stage = Stage()
-    stage.start(job())
-    stage.loop.run_turn()
-    stage.background.stop()
-    for entry in stage.log.waiting:
+    runner = Runner()
+    runner.start(job())
+    runner.loop.run_turn()
+    runner.background.stop()
+    for entry in runner.log.waiting:
         entry.publish()
-    stage.settle()
-    assert not stage.outcomes
+    runner.settle()
+    assert not runner.outcomes
 
 
 def test_a_job_that_holds_the_loop_does_not_resume_after_a_failed_sync() -> None:
@@ -173,10 +173,10 @@ def test_a_job_that_holds_the_loop_does_not_resume_after_a_failed_sync() -> None
         yield SYNCED
         went_on.append(True)
 
-    stage = Stage()
-    stage.log.failed = Refusal(STORAGE_FAILED, "it is over")
+    runner = Runner()
+    runner.log.failed = Refusal(STORAGE_FAILED, "it is over")
     with pytest.raises(OSError, match="it is over"):
-        stage.background.run_now(job())
+        runner.background.run_now(job())
     assert not went_on
 
 
@@ -185,12 +185,12 @@ def test_a_job_learns_why_the_log_takes_nothing(code: str, number: int) -> None:
     def job() -> BackgroundJob[None]:
         yield SYNCED
 
-    stage = Stage()
-    stage.start(job())
-    stage.settle()
-    stage.log.waiting[0].refuse(Refusal(code, "no"))
-    stage.settle()
-    assert [outcome.errno for outcome in stage.outcomes] == [number]
+    runner = Runner()
+    runner.start(job())
+    runner.settle()
+    runner.log.waiting[0].refuse(Refusal(code, "no"))
+    runner.settle()
+    assert [outcome.errno for outcome in runner.outcomes] == [number]
 
 
 def test_an_operation_sends_back_what_its_reply_receives_at_once_or_later() -> None:
@@ -201,12 +201,12 @@ def test_an_operation_sends_back_what_its_reply_receives_at_once_or_later() -> N
         second = yield from operation(replies.append)
         return [first, second]
 
-    stage = Stage()
-    stage.start(job())
-    stage.settle()
-    assert not stage.outcomes
+    runner = Runner()
+    runner.start(job())
+    runner.settle()
+    assert not runner.outcomes
     replies[0](2)
-    assert stage.outcomes == [[1, 2]]
+    assert runner.outcomes == [[1, 2]]
 
 
 def test_thousands_of_operations_that_reply_at_once_do_not_nest() -> None:
@@ -216,10 +216,10 @@ def test_thousands_of_operations_that_reply_at_once_do_not_nest() -> None:
             total += yield from operation(lambda reply, number=number: reply(number))
         return total
 
-    stage = Stage()
-    stage.start(job())
-    stage.settle()
-    assert stage.outcomes == [sum(range(5000))]
+    runner = Runner()
+    runner.start(job())
+    runner.settle()
+    assert runner.outcomes == [sum(range(5000))]
 
 
 def test_operations_together_answer_in_their_order_whichever_replies_first() -> None:
@@ -233,13 +233,13 @@ def test_operations_together_answer_in_their_order_whichever_replies_first() -> 
         assert nothing == []
         return (yield from together([partial(begin, "a"), lambda reply: reply("b!"), partial(begin, "c")]))
 
-    stage = Stage()
-    stage.start(job())
-    stage.settle()
+    runner = Runner()
+    runner.start(job())
+    runner.settle()
     replies["c"]("c!")
-    assert not stage.outcomes
+    assert not runner.outcomes
     replies["a"]("a!")
-    assert stage.outcomes == [["a!", "b!", "c!"]]
+    assert runner.outcomes == [["a!", "b!", "c!"]]
 
 
 def test_an_operation_that_cannot_start_raises_in_the_job() -> None:
@@ -253,10 +253,10 @@ def test_an_operation_that_cannot_start_raises_in_the_job() -> None:
             return f"caught: {error}"
         return "never"
 
-    stage = Stage()
-    stage.start(job())
-    stage.settle()
-    assert stage.outcomes == ["caught: broken"]
+    runner = Runner()
+    runner.start(job())
+    runner.settle()
+    assert runner.outcomes == ["caught: broken"]
 
 
 def test_an_error_that_one_of_several_operations_replies_is_raised_after_all_have_replied() -> None:
@@ -269,13 +269,13 @@ def test_an_error_that_one_of_several_operations_replies_is_raised_after_all_hav
             return f"caught: {error}"
         return "never"
 
-    stage = Stage()
-    stage.start(job())
-    stage.settle()
+    runner = Runner()
+    runner.start(job())
+    runner.settle()
     replies[0](ValueError("broken"))
-    assert not stage.outcomes
+    assert not runner.outcomes
     replies[1]("in order")
-    assert stage.outcomes == ["caught: broken"]
+    assert runner.outcomes == ["caught: broken"]
 
 
 def test_a_job_that_is_started_now_runs_its_first_step_at_once_unless_jobs_have_stopped() -> None:
@@ -286,13 +286,13 @@ def test_a_job_that_is_started_now_runs_its_first_step_at_once_unless_jobs_have_
         yield None
         steps.append("second")
 
-    stage = Stage()
-    stage.background.start_now(job(), stage.outcomes.append)
+    runner = Runner()
+    runner.background.start_now(job(), runner.outcomes.append)
     assert steps == ["first"]
-    stage.settle()
-    assert (steps, stage.outcomes) == (["first", "second"], [None])
-    stage.background.stop()
-    stage.background.start_now(job(), stage.outcomes.append)
+    runner.settle()
+    assert (steps, runner.outcomes) == (["first", "second"], [None])
+    runner.background.stop()
+    runner.background.start_now(job(), runner.outcomes.append)
     assert steps == ["first", "second"]
 
 
@@ -303,12 +303,12 @@ def test_a_reply_after_the_stop_is_ignored() -> None:
         yield from operation(replies.append)
         raise AssertionError("the job resumed after the stop")
 
-    stage = Stage()
-    stage.start(job())
-    stage.settle()
-    stage.background.stop()
+    runner = Runner()
+    runner.start(job())
+    runner.settle()
+    runner.background.stop()
     replies[0](1)
-    assert not stage.outcomes
+    assert not runner.outcomes
 
 
 def test_a_job_takes_each_value_of_a_backlog_once_in_order() -> None:
@@ -320,14 +320,14 @@ def test_a_job_takes_each_value_of_a_backlog_once_in_order() -> None:
             taken.append((yield from operation(backlog.take)))
             yield None
 
-    stage = Stage()
+    runner = Runner()
     for value in "aba":
         backlog.add(value)
-    stage.start(job())
-    stage.settle()
+    runner.start(job())
+    runner.settle()
     assert taken == ["a", "b"]
     for value in "ccdc":  # The job takes the first one at once.
         backlog.add(value)
-    stage.settle()
+    runner.settle()
     assert taken == ["a", "b", "c", "c", "d"]
-    assert stage.outcomes == []
+    assert runner.outcomes == []

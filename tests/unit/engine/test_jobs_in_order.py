@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.one_shard import OneShard, record
+from tests.harness.shard.one_shard import OneShard, record
 from topicsd.engine.queue.explain import explain
 from topicsd.engine.queue.job import Counts
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.harness.one_shard import DATA_DIR, OneShard
+from tests.harness.shard.one_shard import OneShard
+from tests.harness.shard.shard_driver import DATA_DIR
 from topicsd.log.walk import UnreadableLog
 
 ROOT = f"{DATA_DIR}/shards/00"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.one_shard import OneShard, RecordedReply, record
+from tests.harness.shard.one_shard import OneShard, RecordedReply, record
 from topicsd.engine.queue import lease_queue
 from topicsd.engine.queue.claim import drain_claims
 from topicsd.engine.queue.job import Counts

@@ -12,7 +12,7 @@ import pytest
 
 from shared.runtime.disk_thread import Threads
 from shared.settings.settings import Settings
-from tests.harness.shard_reader import read_now
+from tests.harness.shard.shard_reader import read_now
 from topicsd.disk.dir_lock import DirectoryInUse
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import LayoutError, read_layout, shard_paths

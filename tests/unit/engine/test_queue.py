@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from shared.contract.topic_config import TopicConfigPatch
-from tests.harness.one_shard import OneShard
+from tests.harness.shard.one_shard import OneShard
 from topicsd.engine.queue.job import Counts
 from topicsd.engine.queue.settle import ack
 

@@ -9,9 +9,10 @@ import msgspec
 import pytest
 
 from shared.contract.topic_config import TopicConfig
-from tests.harness.memory_disk import MemoryDisk
-from tests.harness.one_shard import DATA_DIR, IDENTITY, INSTANCE, PATHS, OneShard, record
-from tests.harness.wal_bytes import WalBytes, append_frame
+from tests.harness.machine.memory_disk import MemoryDisk
+from tests.harness.shard.one_shard import OneShard, record
+from tests.harness.shard.shard_driver import DATA_DIR, IDENTITY, INSTANCE, PATHS
+from tests.harness.shard.wal_bytes import WalBytes, append_frame
 from topicsd.disk.layout import create_data_dir
 from topicsd.engine.records.tag_index import TagIndex
 from topicsd.engine.records.tail_run import TailRun

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from shared.contract.topic_config import TopicConfig
-from tests.harness.shard_data import empty_data
+from tests.harness.shard.shard_data import empty_data
 from topicsd.engine.replay import Replay, ReplayError
 from topicsd.log.batch_end import BatchEnd
 from topicsd.log.control_frame import LostRangeFrame, TopicCreate, encode_control

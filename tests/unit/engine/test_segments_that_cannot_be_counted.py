@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.harness.one_shard import PATHS, OneShard, RecordedReply, record
+from tests.harness.shard.one_shard import OneShard, RecordedReply, record
+from tests.harness.shard.shard_driver import PATHS
 from topicsd.engine.read.read import read
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.requests import ReadRequest

@@ -7,7 +7,7 @@ import errno
 import msgspec
 import pytest
 
-from tests.harness.one_shard import OneShard, RecordedReply
+from tests.harness.shard.one_shard import OneShard, RecordedReply
 from topicsd.engine.checkpoint.job import FILES_TO_DROP
 from topicsd.engine.checkpoint.snapshot_format import decode_snapshot
 from topicsd.engine.session_log import WATCH_SESSIONS, log_session, log_session_end, sessions_of

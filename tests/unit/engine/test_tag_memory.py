@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.one_shard import OneShard, record
+from tests.harness.shard.one_shard import OneShard, record
 from topicsd.engine.records.tag_index import RANGE_RECORDS
 from topicsd.engine.records.tail_run import TailRun
 

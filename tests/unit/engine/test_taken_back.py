@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.one_shard import OneShard, RecordedReply, record
+from tests.harness.shard.one_shard import OneShard, RecordedReply, record
 from topicsd.engine.requests import TopicDeleted, TopicPut
 
 NAMES = ("a", "b", "new", "newer")

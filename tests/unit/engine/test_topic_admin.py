@@ -7,7 +7,7 @@ import pytest
 from shared.contract.errors import Refusal
 from shared.contract.topic_config import TopicConfig
 from shared.settings.settings import Settings
-from tests.harness.one_shard import OneShard
+from tests.harness.shard.one_shard import OneShard
 from topicsd.engine.requests import TopicPut
 from topicsd.engine.topic_admin import topic_state
 

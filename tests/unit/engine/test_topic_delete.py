@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from shared.contract.topic_config import TopicConfig
-from tests.harness.one_shard import OneShard
+from tests.harness.shard.one_shard import OneShard
 from topicsd.engine.requests import TopicDeleted
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.harness.one_shard import OneShard, record
+from tests.harness.shard.one_shard import OneShard, record
 
 
 def assert_totals_fit(one: OneShard) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.harness.http_server import CodedHeads
-from tests.harness.one_connection import HOME, OneConnection, append
+from tests.harness.server.http_server import CodedHeads
+from tests.harness.stage.one_connection import HOME, OneConnection, append
 from topicsd.http.http1.connection import Http1Connection
 
 

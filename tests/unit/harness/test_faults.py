@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from tests.harness.memory_disk import MemoryDisk
-from tests.harness.memory_file import SECTOR_BYTES
+from tests.harness.machine.memory_disk import MemoryDisk
+from tests.harness.machine.memory_file import SECTOR_BYTES
 
 
 def _file(data: bytes) -> tuple[MemoryDisk, int]:

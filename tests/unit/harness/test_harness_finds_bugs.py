@@ -8,10 +8,10 @@ from random import Random
 
 import pytest
 
-from tests.harness.faults import PowerCut
-from tests.harness.ledger import Ledger
-from tests.harness.ledger_entries import Request, TopicContents
-from tests.harness.memory_disk import MemoryDisk
+from tests.harness.books.ledger import Ledger
+from tests.harness.books.ledger_entries import Request, TopicContents
+from tests.harness.machine.faults import PowerCut
+from tests.harness.machine.memory_disk import MemoryDisk
 
 OUTCOMES = 12
 

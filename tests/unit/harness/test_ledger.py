@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.harness.ledger import Ledger
-from tests.harness.ledger_entries import Durability, Request, TopicContents
+from tests.harness.books.ledger import Ledger
+from tests.harness.books.ledger_entries import Durability, Request, TopicContents
 
 
 def _ledger(durability: Durability = "fsync", *, evicts: bool = False) -> tuple[Ledger, list[Request]]:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from shared.runtime.clock import Clock
-from tests.harness.faults import PowerCut
-from tests.harness.manual_clock import ManualClock
-from tests.harness.manual_loop import ManualLoop, StepThread
+from tests.harness.machine.faults import PowerCut
+from tests.harness.machine.manual_clock import ManualClock
+from tests.harness.machine.manual_loop import ManualLoop, StepThread
 
 
 def test_wall_time_can_step_back_while_monotonic_time_advances() -> None:

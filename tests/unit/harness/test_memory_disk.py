@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from tests.harness.memory_disk import MemoryDisk
+from tests.harness.machine.memory_disk import MemoryDisk
 from topicsd.disk.fs import Fs, RealFs
 
 

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from tests.harness.faults import PowerCut
-from tests.harness.memory_disk import MemoryDisk
+from tests.harness.machine.faults import PowerCut
+from tests.harness.machine.memory_disk import MemoryDisk
 
 
 def _trees(disk: MemoryDisk) -> set[tuple[str, ...]]:

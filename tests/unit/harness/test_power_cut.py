@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from tests.harness.faults import MUTATING_CALLS, READING_CALLS, PowerCut, ProcessKilled
-from tests.harness.memory_disk import MemoryDisk
-from tests.harness.memory_file import SECTOR_BYTES
+from tests.harness.machine.faults import MUTATING_CALLS, READING_CALLS, PowerCut, ProcessKilled
+from tests.harness.machine.memory_disk import MemoryDisk
+from tests.harness.machine.memory_file import SECTOR_BYTES
 
 SEEDS = range(300)
 

@@ -8,14 +8,14 @@ from random import Random
 
 import pytest
 
-from tests.harness.http_server import FAST, HttpServer
-from tests.harness.process_ledger import ProcessLedger, Sent
-from tests.harness.raw_client import Answer, RawClient
+from tests.harness.books.process_ledger import ProcessLedger, Sent
+from tests.harness.clients.raw_client import Answer, RawClient
+from tests.harness.server.http_server import FAST, HttpServer
 
 pytestmark = pytest.mark.slow
 
 
-class Stage:
+class Writer:
     def __init__(self, port: int) -> None:
         self.port = port
         self.book = ProcessLedger({"d": "disk"})
@@ -56,80 +56,80 @@ def refusal(status: int, code: str, **fields: str) -> Answer:
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
+def writer(tmp_path: Path) -> Iterator[Writer]:
     with HttpServer(tmp_path / "data") as server:
-        yield Stage(server.ports[FAST])
+        yield Writer(server.ports[FAST])
 
 
-def test_a_correct_run_is_accepted(stage: Stage) -> None:
+def test_a_correct_run_is_accepted(writer: Writer) -> None:
     for _ in range(20):
-        stage.write()
-    stage.check()
-    stage.check()
+        writer.write()
+    writer.check()
+    writer.check()
 
 
-def test_a_missing_acked_record_is_detected(stage: Stage) -> None:
-    stage.write()
-    stage.write()
-    stage.delete(2)
+def test_a_missing_acked_record_is_detected(writer: Writer) -> None:
+    writer.write()
+    writer.write()
+    writer.delete(2)
     with pytest.raises(AssertionError):
-        stage.check()
+        writer.check()
 
 
-def test_a_refused_record_that_appears_is_detected(stage: Stage) -> None:
-    sent = stage.sent()
-    stage.ask(sent)
-    stage.book.answered(sent, refusal(503, "not_ready"))
+def test_a_refused_record_that_appears_is_detected(writer: Writer) -> None:
+    sent = writer.sent()
+    writer.ask(sent)
+    writer.book.answered(sent, refusal(503, "not_ready"))
     with pytest.raises(AssertionError, match="returned at seq"):
-        stage.check()
+        writer.check()
 
 
-def test_a_request_in_doubt_appears_at_most_once(stage: Stage) -> None:
-    there, lost = stage.sent(), stage.sent()
-    stage.ask(there)
-    stage.book.answered(there, refusal(504, "in_doubt"))
-    stage.book.lost(lost)
-    stage.check()
-    twice = stage.sent()
-    stage.book.lost(twice)
-    stage.ask(twice._replace(wire=twice.wire.replace(b"idempotency_key", b"idempotency_xxx")))
-    stage.ask(twice._replace(wire=twice.wire.replace(b"idempotency_key", b"idempotency_yyy")))
+def test_a_request_in_doubt_appears_at_most_once(writer: Writer) -> None:
+    there, lost = writer.sent(), writer.sent()
+    writer.ask(there)
+    writer.book.answered(there, refusal(504, "in_doubt"))
+    writer.book.lost(lost)
+    writer.check()
+    twice = writer.sent()
+    writer.book.lost(twice)
+    writer.ask(twice._replace(wire=twice.wire.replace(b"idempotency_key", b"idempotency_xxx")))
+    writer.ask(twice._replace(wire=twice.wire.replace(b"idempotency_key", b"idempotency_yyy")))
     with pytest.raises(AssertionError):
-        stage.check()
+        writer.check()
 
 
-def test_a_retry_must_receive_the_outcome_of_the_first_request(stage: Stage) -> None:
-    first = stage.sent_with_key()
-    stage.ask(first)
-    stage.book.lost(first)
-    doubtful = stage.book.crashed()
-    stage.book.check(stage.port)
-    (again,) = stage.book.settled(doubtful)
+def test_a_retry_must_receive_the_outcome_of_the_first_request(writer: Writer) -> None:
+    first = writer.sent_with_key()
+    writer.ask(first)
+    writer.book.lost(first)
+    doubtful = writer.book.crashed()
+    writer.book.check(writer.port)
+    (again,) = writer.book.settled(doubtful)
     assert again.was_there
-    stage.book.send_again(again)
-    answer = stage.ask(again)
-    assert stage.book.answered(again, answer)
-    assert not stage.book.complaints
-    stage.book.answered(again._replace(was_there=False), answer)
-    assert stage.book.complaints
+    writer.book.send_again(again)
+    answer = writer.ask(again)
+    assert writer.book.answered(again, answer)
+    assert not writer.book.complaints
+    writer.book.answered(again._replace(was_there=False), answer)
+    assert writer.book.complaints
 
 
-def test_records_seen_by_a_reader_must_stay(stage: Stage) -> None:
-    sent = stage.sent()
-    stage.ask(sent)
-    with RawClient(stage.port) as client:
-        assert stage.book.read_on(client, "d", 0) > 0
+def test_records_seen_by_a_reader_must_stay(writer: Writer) -> None:
+    sent = writer.sent()
+    writer.ask(sent)
+    with RawClient(writer.port) as client:
+        assert writer.book.read_on(client, "d", 0) > 0
         client.ask("DELETE", "/v0/topics/d")
-    stage.book.lost(sent)
-    stage.book.crashed()
-    stage.book.ledger.forget("d")
-    with RawClient(stage.port) as client:
+    writer.book.lost(sent)
+    writer.book.crashed()
+    writer.book.ledger.forget("d")
+    with RawClient(writer.port) as client:
         assert client.ask("PUT", "/v0/topics/d", b"{}").status == 201
     with pytest.raises(AssertionError, match="a reader saw"):
-        stage.book.check(stage.port)
+        writer.book.check(writer.port)
 
 
-def test_an_unexpected_answer_is_detected(stage: Stage) -> None:
-    stage.book.answered(stage.sent(), refusal(500, "internal"))
+def test_an_unexpected_answer_is_detected(writer: Writer) -> None:
+    writer.book.answered(writer.sent(), refusal(500, "internal"))
     with pytest.raises(AssertionError, match="unexpected answer"):
-        stage.check()
+        writer.check()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.harness.prometheus_text import WrongText, parse
+from tests.harness.output.prometheus_text import WrongText, parse
 
 RIGHT = """# HELP a_total How many.
 # TYPE a_total counter

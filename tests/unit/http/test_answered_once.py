@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from shared.http.head import NO_FIELDS
-from tests.harness.one_shard import OneShard
+from tests.harness.shard.one_shard import OneShard
 from topicsd.service.call import Call
 from topicsd.service.handlers import Handlers
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.harness.one_connection import HOME, OneConnection, append
-from tests.harness.recording_transport import RecordingTransport
+from tests.harness.stage.one_connection import HOME, OneConnection, append
+from tests.harness.stage.recording_transport import RecordingTransport
 from topicsd.http.http1.connection import Http1Connection
 
 

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from tests.harness.one_connection import HOME, OneConnection, request
+from tests.harness.stage.one_connection import HOME, OneConnection, request
 from tests.unit.engine.wakeups.test_pressure import be_late
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from tests.harness.one_connection import HOME, OneConnection, request
+from tests.harness.stage.one_connection import HOME, OneConnection, request
 from topicsd.service.topic_list import list_topics
 
 

@@ -15,8 +15,8 @@ import pytest
 
 from shared.contract.names import topic_id
 from shared.ipc.placement import shard_of
-from tests.harness.one_connection import SHARDS
-from tests.harness.one_socket import OneSocket
+from tests.harness.stage.one_connection import SHARDS
+from tests.harness.stage.one_socket import OneSocket
 
 STEPS = 150
 NAMES = [name for name in (f"life{n}" for n in range(40)) if shard_of(topic_id(name), SHARDS) == 0][:3]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from shared.contract.errors import Refusal
-from tests.harness.manual_clock import ManualClock
-from tests.harness.manual_loop import ManualLoop, StepThread
-from tests.harness.memory_disk import MemoryDisk
-from tests.harness.one_shard import IDENTITY, PATHS
-from tests.harness.wal_bytes import append_frame
+from tests.harness.machine.manual_clock import ManualClock
+from tests.harness.machine.manual_loop import ManualLoop, StepThread
+from tests.harness.machine.memory_disk import MemoryDisk
+from tests.harness.shard.shard_driver import IDENTITY, PATHS
+from tests.harness.shard.wal_bytes import append_frame
 from topicsd.log.batch import Bounds
 from topicsd.log.files import LogFiles
 from topicsd.log.group_commit import GroupCommit

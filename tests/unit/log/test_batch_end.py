@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from random import Random
 
-from tests.harness.wal_bytes import EPOCH
+from tests.harness.shard.wal_bytes import EPOCH
 from topicsd.log.batch_end import (
     BATCH_END_BYTES,
     BatchEnd,

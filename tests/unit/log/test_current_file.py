@@ -7,8 +7,8 @@ from random import Random
 import msgspec
 import pytest
 
-from tests.harness.faults import PowerCut
-from tests.harness.memory_disk import MemoryDisk
+from tests.harness.machine.faults import PowerCut
+from tests.harness.machine.memory_disk import MemoryDisk
 from topicsd.disk.fs import FileStat
 from topicsd.log.current_file import CURRENT_BYTES, Current, note_sync_failure, read_current, write_current
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.harness.memory_disk import MemoryDisk
+from tests.harness.machine.memory_disk import MemoryDisk
 from topicsd.disk.layout import wal_name
 from topicsd.log.file_header import FILE_HEADER_BYTES
 from topicsd.log.files import LogFiles

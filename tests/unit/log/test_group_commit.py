@@ -6,9 +6,9 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import astuple
 
-from tests.harness.manual_loop import StepThread
-from tests.harness.one_shard import PATHS
-from tests.harness.wal_bytes import append_frame
+from tests.harness.machine.manual_loop import StepThread
+from tests.harness.shard.shard_driver import PATHS
+from tests.harness.shard.wal_bytes import append_frame
 from tests.unit.log.commit_bench import BOUNDS, FRAME, CommitBench
 from topicsd.log.batch import UNTIMED, CommitTimes
 from topicsd.log.current_file import read_current

@@ -6,8 +6,8 @@ import errno
 
 import pytest
 
-from tests.harness.one_shard import PATHS
-from tests.harness.wal_bytes import append_frame
+from tests.harness.shard.shard_driver import PATHS
+from tests.harness.shard.wal_bytes import append_frame
 from tests.unit.log.commit_bench import BOUNDS, FRAME, CommitBench
 from topicsd.log.current_file import read_current
 from topicsd.log.next_file import CONTROL_SHARE

@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
-from tests.harness.memory_disk import MemoryDisk
-from tests.harness.wal_bytes import EPOCH, WalBytes, append_frame
+from tests.harness.machine.memory_disk import MemoryDisk
+from tests.harness.shard.wal_bytes import EPOCH, WalBytes, append_frame
 from topicsd.log import reader
 from topicsd.log.batch_end import BATCH_END_BYTES
 from topicsd.log.file_header import FILE_HEADER_BYTES

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from tests.harness.memory_disk import MemoryDisk
-from tests.harness.one_shard import IDENTITY, PATHS
-from tests.harness.wal_bytes import WalBytes, append_frame
+from tests.harness.machine.memory_disk import MemoryDisk
+from tests.harness.shard.shard_driver import IDENTITY, PATHS
+from tests.harness.shard.wal_bytes import WalBytes, append_frame
 from topicsd.disk.layout import wal_name
 from topicsd.log.current_file import Current, read_current, write_current
 from topicsd.log.file_header import FILE_HEADER_BYTES

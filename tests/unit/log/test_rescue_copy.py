@@ -3,10 +3,10 @@ from __future__ import annotations
 from contextlib import suppress
 from random import Random
 
-from tests.harness.faults import PowerCut
-from tests.harness.memory_disk import MemoryDisk
-from tests.harness.one_shard import PATHS
-from tests.harness.wal_bytes import EPOCH, WalBytes, append_frame
+from tests.harness.machine.faults import PowerCut
+from tests.harness.machine.memory_disk import MemoryDisk
+from tests.harness.shard.shard_driver import PATHS
+from tests.harness.shard.wal_bytes import EPOCH, WalBytes, append_frame
 from topicsd.log.rescue_copy import make_rescue_copy
 from topicsd.log.walk import LogVerdict, Walk, open_wal_files, walk_log
 

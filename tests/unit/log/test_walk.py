@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 
-from tests.harness.memory_disk import MemoryDisk
-from tests.harness.one_shard import PATHS
-from tests.harness.wal_bytes import WalBytes, append_frame
+from tests.harness.machine.memory_disk import MemoryDisk
+from tests.harness.shard.shard_driver import PATHS
+from tests.harness.shard.wal_bytes import WalBytes, append_frame
 from topicsd.disk.layout import wal_name
 from topicsd.log.current_file import Current
 from topicsd.log.file_header import FILE_HEADER_BYTES, VERSION, encode_file_header

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.harness.manual_clock import ManualClock
-from tests.harness.one_shard import IDENTITY, PATHS
-from tests.harness.wal_bytes import append_frame
+from tests.harness.machine.manual_clock import ManualClock
+from tests.harness.shard.shard_driver import IDENTITY, PATHS
+from tests.harness.shard.wal_bytes import append_frame
 from tests.unit.log.written_log import A_FILE, BATCH, FILE_BYTES, FRAME, Written
 from topicsd.disk.layout import wal_name
 from topicsd.log.batch_end import BATCH_END_BYTES

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from tests.harness.wal_bytes import append_frame
+from tests.harness.shard.wal_bytes import append_frame
 from tests.unit.log.written_log import A_FILE, BATCH, FILE_BYTES, FRAME, Written
 from topicsd.disk.layout import wal_name
 from topicsd.log.file_header import FILE_HEADER_BYTES

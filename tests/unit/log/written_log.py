@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.harness.manual_clock import ManualClock
-from tests.harness.memory_disk import MemoryDisk
-from tests.harness.one_shard import IDENTITY, PATHS
-from tests.harness.wal_bytes import append_frame
+from tests.harness.machine.manual_clock import ManualClock
+from tests.harness.machine.memory_disk import MemoryDisk
+from tests.harness.shard.shard_driver import IDENTITY, PATHS
+from tests.harness.shard.wal_bytes import append_frame
 from topicsd.log.batch_end import BATCH_END_BYTES
 from topicsd.log.current_file import Current, read_current
 from topicsd.log.file_header import FILE_HEADER_BYTES

@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from tests.harness.faults import PowerCut
-from tests.harness.memory_disk import MemoryDisk
+from tests.harness.machine.faults import PowerCut
+from tests.harness.machine.memory_disk import MemoryDisk
 from tests.unit.segment.written_segment import (
     HEADER,
     NAME,

@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from tests.harness.faults import PowerCut, ProcessKilled
-from tests.harness.memory_disk import MemoryDisk
+from tests.harness.machine.faults import PowerCut, ProcessKilled
+from tests.harness.machine.memory_disk import MemoryDisk
 from topicsd.disk.fs import RealFs
 from topicsd.segment.store import COPY_BYTES, LocalStore
 

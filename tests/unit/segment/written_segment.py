@@ -6,7 +6,7 @@ from array import array
 from itertools import accumulate
 from random import Random
 
-from tests.harness.memory_disk import MemoryDisk
+from tests.harness.machine.memory_disk import MemoryDisk
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths, make_segment_dirs
 from topicsd.log.frame import FrameType, LogFrame, encode_frame, parse_frame

@@ -23,8 +23,8 @@ from shared.http.answer import refusal_in
 from shared.ipc.link import NEVER_SENT, SUPERVISOR, LinkRequest
 from shared.ipc.link_kind import LinkKind
 from shared.ipc.remote_request import decode_answer, encode_answer
-from tests.harness.one_connection import OneConnection, request
-from tests.harness.one_shard import OneShard
+from tests.harness.shard.one_shard import OneShard
+from tests.harness.stage.one_connection import OneConnection, request
 
 BODY = b'{"source":"a","dest":"b","filter":["tag","Glob","x*"],"from":"earliest"}'
 RULE = RouteRule("a>b", "a", "b", ["tag", "Glob", "x*"], is_from_start=True)

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tests.harness.fake_store import FakeStore
+from tests.harness.machine.fake_store import FakeStore
 from topicsd.store.block_cache import BLOCK_BYTES, READ_AHEAD_BYTES, BlockCache
 from topicsd.store.object_store import StoreUnavailable
 

@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from tests.harness.fake_store import FakeStore, Fault
-from tests.harness.manual_clock import ManualClock
+from tests.harness.machine.fake_store import FakeStore, Fault
+from tests.harness.machine.manual_clock import ManualClock
 from topicsd.store.create_object import PAUSE_SECONDS_MAX, Retries, create_object
 from topicsd.store.object_store import ObjectExists, StoreUnavailable
 

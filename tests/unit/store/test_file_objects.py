@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
-from tests.harness.faults import MachineGoneError
-from tests.harness.memory_disk import MemoryDisk
+from tests.harness.machine.faults import MachineGoneError
+from tests.harness.machine.memory_disk import MemoryDisk
 from topicsd.disk.fs import RealFs
 from topicsd.store.file_objects import FileObjects
 from topicsd.store.object_store import ObjectExists, StoreRefused, StoreUnavailable

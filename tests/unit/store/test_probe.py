@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.harness.fake_store import FakeStore
-from tests.harness.manual_clock import ManualClock
+from tests.harness.machine.fake_store import FakeStore
+from tests.harness.machine.manual_clock import ManualClock
 from tests.unit.store.test_create_object import retries
 from topicsd.store.object_store import StoreRefused
 from topicsd.store.probe import probe_store

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.harness.one_shard import OneShard
-from tests.harness.route_shards import RouteShards
+from tests.harness.shard.one_shard import OneShard
+from tests.harness.stage.route_shards import RouteShards
 
 
 @pytest.mark.parametrize("shards", [1, 3])

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.harness.feed_shards import Collector, feed_spec
-from tests.harness.manual_clock import ManualClock
-from tests.harness.manual_loop import ManualLoop
+from tests.harness.machine.manual_clock import ManualClock
+from tests.harness.machine.manual_loop import ManualLoop
+from tests.harness.stage.feed_shards import Collector, feed_spec
 from topicsd.engine.wakeups.wake_queue import Waiter
 from topicsd.stream.chunks import Chunk
 from topicsd.stream.feed import OnChunk
@@ -54,7 +54,7 @@ def _chunk(feed: SlowFeed, seq: int) -> Chunk:
     return Chunk(feed.spec.topic, 1, seq, seq + 1, seq + 1, 1, 1, b"{}", None)
 
 
-class Stage:
+class LimitedReads:
     def __init__(self, answers_at_once: bool = False) -> None:
         self.is_paused = False
         self.loop = ManualLoop(ManualClock())
@@ -77,69 +77,69 @@ class Stage:
 
 
 def test_a_waiting_read_starts_when_another_one_ends() -> None:
-    stage = Stage()
-    stage.read_all()
-    assert stage.reading == list(range(CONCURRENT_READS_MAX))
-    stage.feeds[2].answer()
-    assert stage.reading == [0, 1, 3, 4]
-    while stage.reading:
-        stage.feeds[stage.reading[0]].answer()
-        assert len(stage.reading) <= CONCURRENT_READS_MAX
-    assert sorted(stage.read_topics) == [f"t{number}" for number in range(TOPICS)]
+    limits = LimitedReads()
+    limits.read_all()
+    assert limits.reading == list(range(CONCURRENT_READS_MAX))
+    limits.feeds[2].answer()
+    assert limits.reading == [0, 1, 3, 4]
+    while limits.reading:
+        limits.feeds[limits.reading[0]].answer()
+        assert len(limits.reading) <= CONCURRENT_READS_MAX
+    assert sorted(limits.read_topics) == [f"t{number}" for number in range(TOPICS)]
 
 
 def test_no_read_starts_while_the_connection_is_paused() -> None:
-    stage = Stage()
-    stage.read_all()
-    stage.is_paused = True
+    limits = LimitedReads()
+    limits.read_all()
+    limits.is_paused = True
     for number in range(CONCURRENT_READS_MAX):
-        stage.feeds[number].answer()
-    assert (len(stage.read_topics), stage.reading) == (CONCURRENT_READS_MAX, [])
-    stage.is_paused = False
-    stage.limiter.resume()
-    assert stage.reading == list(range(CONCURRENT_READS_MAX, 2 * CONCURRENT_READS_MAX))
+        limits.feeds[number].answer()
+    assert (len(limits.read_topics), limits.reading) == (CONCURRENT_READS_MAX, [])
+    limits.is_paused = False
+    limits.limiter.resume()
+    assert limits.reading == list(range(CONCURRENT_READS_MAX, 2 * CONCURRENT_READS_MAX))
 
 
 def test_reads_that_are_answered_at_once_do_not_wait() -> None:
-    stage = Stage(answers_at_once=True)
-    stage.read_all()
-    assert stage.read_topics == [f"t{number}" for number in range(TOPICS)]
+    limits = LimitedReads(answers_at_once=True)
+    limits.read_all()
+    assert limits.read_topics == [f"t{number}" for number in range(TOPICS)]
 
 
 def test_the_waiting_read_of_a_removed_follower_never_starts() -> None:
-    stage = Stage()
-    stage.read_all()
-    for limited in stage.limited:
+    limits = LimitedReads()
+    limits.read_all()
+    for limited in limits.limited:
         limited.add_follower()
-    stage.limited[4].remove_follower()
-    assert stage.feeds[4].count == 0
-    while stage.reading:
-        stage.feeds[stage.reading[0]].answer()
-    assert "t4" not in stage.read_topics
-    assert len(stage.read_topics) == TOPICS - 1
+    limits.limited[4].remove_follower()
+    assert limits.feeds[4].count == 0
+    while limits.reading:
+        limits.feeds[limits.reading[0]].answer()
+    assert "t4" not in limits.read_topics
+    assert len(limits.read_topics) == TOPICS - 1
 
 
 def test_many_waiting_reads_do_not_nest() -> None:
-    stage = Stage()
+    limits = LimitedReads()
     count = 5000
-    quick = [stage.limiter.feed(SlowFeed(99, answers_at_once=True)) for _ in range(count)]
-    for limited in [*stage.limited[:CONCURRENT_READS_MAX], *quick]:
-        limited.read(0, None, lambda chunk: stage.read_topics.append("quick"))
-    assert stage.read_topics == []
-    stage.feeds[0].answer()
-    assert len(stage.read_topics) == count + 1
+    quick = [limits.limiter.feed(SlowFeed(99, answers_at_once=True)) for _ in range(count)]
+    for limited in [*limits.limited[:CONCURRENT_READS_MAX], *quick]:
+        limited.read(0, None, lambda chunk: limits.read_topics.append("quick"))
+    assert limits.read_topics == []
+    limits.feeds[0].answer()
+    assert len(limits.read_topics) == count + 1
 
 
 def test_a_bounded_number_of_subscriptions_resumes_in_each_turn() -> None:
-    stage = Stage()
+    limits = LimitedReads()
     sinks: list[Any] = [Collector(SlowFeed(number)) for number in range(2 * RESUMES_PER_TURN_MAX + 1)]
     feeds = [sink.subscription.feed for sink in sinks]
     for feed in feeds:
         feed.answer()
-    stage.limiter.resume_all([sink.subscription for sink in sinks])
+    limits.limiter.resume_all([sink.subscription for sink in sinks])
     for started_count in (RESUMES_PER_TURN_MAX, 2 * RESUMES_PER_TURN_MAX, len(sinks), len(sinks)):
         assert sum(bool(feed.reads) for feed in feeds) == started_count
-        stage.loop.run_turn()
+        limits.loop.run_turn()
 
 
 def test_an_exception_in_a_subscription_ends_the_connection(caplog: pytest.LogCaptureFixture) -> None:
@@ -147,8 +147,8 @@ def test_an_exception_in_a_subscription_ends_the_connection(caplog: pytest.LogCa
         def deliver(self, subscription: Subscription, chunk: Chunk) -> None:
             raise ZeroDivisionError
 
-    stage, sink = Stage(), Broken(SlowFeed(0))
+    limits, sink = LimitedReads(), Broken(SlowFeed(0))
     subscription = Subscription(SlowFeed(1, answers_at_once=True), 0, None, sink)
-    stage.limiter.resume_all([subscription])
-    assert stage.failures == 1
+    limits.limiter.resume_all([subscription])
+    assert limits.failures == 1
     assert "subscriptions not resumed" in caplog.text

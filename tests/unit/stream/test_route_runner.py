@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from shared.contract.route_rule import RouteRule
-from tests.harness.manual_clock import ManualClock
-from tests.harness.one_shard import OneShard, RecordedReply, record
-from tests.harness.route_shards import RouteShards
+from tests.harness.machine.manual_clock import ManualClock
+from tests.harness.shard.one_shard import OneShard, RecordedReply, record
+from tests.harness.stage.route_shards import RouteShards
 from topicsd.engine.routes.route import delete_route
 from topicsd.engine.routes.stamp import HOPS_MAX
 from topicsd.engine.routes.step import SKIPPED_MAX

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from shared.contract.reader_options import ReaderOptions
-from tests.harness.route_shards import RouteShards
+from tests.harness.stage.route_shards import RouteShards
 from topicsd.stream.chunks import Chunk, FeedSpec
 from topicsd.stream.feed import LocalFeed
 from topicsd.stream.route_runner import CHUNK_RECORDS_MAX, SOURCES_MAX

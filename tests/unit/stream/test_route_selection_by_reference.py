@@ -11,9 +11,10 @@ from unittest.mock import ANY
 import pytest
 
 from shared.contract.route_rule import RouteRule
-from tests.harness.manual_clock import ManualClock
-from tests.harness.one_shard import PATHS, OneShard, record
-from tests.harness.route_shards import RouteShards
+from tests.harness.machine.manual_clock import ManualClock
+from tests.harness.shard.one_shard import OneShard, record
+from tests.harness.shard.shard_driver import PATHS
+from tests.harness.stage.route_shards import RouteShards
 from topicsd.engine.records.durable_seq import durable_seq
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.records.tail_run import TailRun

@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from tests.harness.one_shard import OneShard, RecordedReply
+from tests.harness.shard.one_shard import OneShard, RecordedReply
 from topicsd.log import control_frame
 from topicsd.stream.event_stream import TAKEN_OVER
 from topicsd.stream.feeds import Feeds

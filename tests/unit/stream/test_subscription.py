@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 
 from shared.contract.errors import CORRUPT_SEGMENT, INTERNAL, NOT_READY, POSITION_PAST_HEAD
-from tests.harness.feed_shards import Collector, FeedShards, feed_spec
-from tests.harness.one_shard import PATHS
+from tests.harness.shard.shard_driver import PATHS
+from tests.harness.stage.feed_shards import Collector, FeedShards, feed_spec
 from topicsd.stream.chunks import Chunk, decode_chunk, encode_chunk
 from topicsd.stream.feed import ERROR_DELAY_SECONDS, LocalFeed
 from topicsd.stream.remote_feed import CHUNK_TTL_SECONDS, RETRY_SECONDS, RemoteFeed
 
-BOTH = pytest.mark.parametrize("topic", ["t0", "t1"], ids=["local", "remote"])
+BOTH = pytest.mark.parametrize("topic", ["t0", "c1"], ids=["local", "remote"])
 
 
 @BOTH
 def test_existing_and_new_records_are_delivered_in_order(topic: str) -> None:
     stage = FeedShards()
-    owner = stage.shard_of(topic)
+    owner = stage.owner(topic)
     owner.append(topic, 1, 2, 3)
     collector = Collector(stage.feeds.feed(feed_spec(topic)))
     stage.settle()
@@ -32,7 +32,7 @@ def test_existing_and_new_records_are_delivered_in_order(topic: str) -> None:
 @BOTH
 def test_a_limit_splits_old_records_into_chunks(topic: str) -> None:
     stage = FeedShards()
-    stage.shard_of(topic).append(topic, *range(10))
+    stage.owner(topic).append(topic, *range(10))
     collector = Collector(stage.feeds.feed(feed_spec(topic, limit=4)))
     stage.settle()
     assert [chunk.count for chunk in collector.chunks] == [4, 4, 2]
@@ -42,7 +42,7 @@ def test_a_limit_splits_old_records_into_chunks(topic: str) -> None:
 @BOTH
 def test_a_paused_sink_receives_the_missed_records_when_it_resumes(topic: str) -> None:
     stage = FeedShards()
-    owner = stage.shard_of(topic)
+    owner = stage.owner(topic)
     owner.append(topic, 1)
     collector = Collector(stage.feeds.feed(feed_spec(topic)))
     stage.settle()
@@ -61,7 +61,7 @@ def test_a_paused_sink_receives_the_missed_records_when_it_resumes(topic: str) -
 @BOTH
 def test_deleting_the_topic_ends_the_subscription(topic: str) -> None:
     stage = FeedShards()
-    owner = stage.shard_of(topic)
+    owner = stage.owner(topic)
     owner.append(topic, 1)
     collector = Collector(stage.feeds.feed(feed_spec(topic)))
     stage.settle()
@@ -75,7 +75,7 @@ def test_an_unexpected_read_error_is_reported_once_and_retried(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage = FeedShards()
-    owner = stage.shard_of("t0")
+    owner = stage.owner("t0")
     owner.append("t0", 1)
     collector = Collector(stage.feeds.feed(feed_spec("t0")))
     stage.settle()
@@ -99,7 +99,7 @@ def test_an_unexpected_read_error_is_reported_once_and_retried(
 @BOTH
 def test_evicted_records_are_reported_and_skipped(topic: str) -> None:
     stage = FeedShards()
-    owner = stage.shard_of(topic)
+    owner = stage.owner(topic)
     owner.put(topic, cap_records=3)
     owner.append(topic, *range(10))
     collector = Collector(stage.feeds.feed(feed_spec(topic)), seq=2)
@@ -113,7 +113,7 @@ def test_evicted_records_are_reported_and_skipped(topic: str) -> None:
 @BOTH
 def test_records_of_the_reader_itself_are_skipped_silently(topic: str) -> None:
     stage = FeedShards()
-    owner = stage.shard_of(topic)
+    owner = stage.owner(topic)
     owner.append(topic, 1, node="me")
     owner.append(topic, 2, node="you")
     collector = Collector(stage.feeds.feed(feed_spec(topic, nodes=frozenset(["me"]))))
@@ -129,7 +129,7 @@ def test_records_of_the_reader_itself_are_skipped_silently(topic: str) -> None:
 @BOTH
 def test_strong_delivers_synced_records_only(topic: str) -> None:
     stage = FeedShards()
-    owner = stage.shard_of(topic)
+    owner = stage.owner(topic)
     owner.append(topic, 1)
     owner.pass_time(100)
     collector = Collector(stage.feeds.feed(feed_spec(topic, is_strong=True)))
@@ -148,7 +148,7 @@ def test_strong_delivers_synced_records_only(topic: str) -> None:
 @BOTH
 def test_records_appended_during_a_sync_reach_strong_readers_with_the_next_sync(topic: str) -> None:
     stage = FeedShards()
-    owner = stage.shard_of(topic)
+    owner = stage.owner(topic)
     owner.append(topic, 1)
     collector = Collector(stage.feeds.feed(feed_spec(topic, is_strong=True)), seq=1)
     stage.settle()
@@ -165,10 +165,10 @@ def test_records_appended_during_a_sync_reach_strong_readers_with_the_next_sync(
 
 def test_followers_that_wait_for_one_sync_read_together() -> None:
     stage = FeedShards()
-    stage.home.append("a0", 1)
+    stage.home.append("c0", 1)
     stage.home.pass_time(100)
-    stage.home.append("a0", 2)
-    feed = stage.feeds.feed(feed_spec("a0", is_strong=True))
+    stage.home.append("c0", 2)
+    feed = stage.feeds.feed(feed_spec("c0", is_strong=True))
     assert isinstance(feed, LocalFeed)
     collectors = [Collector(feed, 1) for _ in range(50)]
     assert stage.home.thread.pending == 1
@@ -192,13 +192,13 @@ def test_followers_at_the_same_cursor_get_the_same_chunk() -> None:
 
 def test_the_owner_gets_one_request_for_any_number_of_followers() -> None:
     stage = FeedShards()
-    stage.away.append("t1", 1)
-    followers = [Collector(stage.feeds.feed(feed_spec("t1"))) for _ in range(100)]
+    stage.away.append("c1", 1)
+    followers = [Collector(stage.feeds.feed(feed_spec("c1"))) for _ in range(100)]
     stage.settle()
     assert all(one.seqs == [1] for one in followers)
     before = stage.link.call_count
     for value in range(10):
-        stage.away.append("t1", value)
+        stage.away.append("c1", value)
         stage.settle()
     assert all(one.seqs == list(range(1, 12)) for one in followers)
     assert stage.link.call_count - before <= 10, "one pull for each append"
@@ -206,12 +206,12 @@ def test_the_owner_gets_one_request_for_any_number_of_followers() -> None:
 
 def test_a_slow_follower_does_not_delay_the_others() -> None:
     stage = FeedShards()
-    stage.away.append("t1", 0)
-    slow, quick = (Collector(stage.feeds.feed(feed_spec("t1"))) for _ in range(2))
+    stage.away.append("c1", 0)
+    slow, quick = (Collector(stage.feeds.feed(feed_spec("c1"))) for _ in range(2))
     stage.settle()
     slow.is_paused = True
     for value in range(20):
-        stage.away.append("t1", value)
+        stage.away.append("c1", value)
         stage.pass_time(50)
     assert quick.seqs == list(range(1, 22))
     assert slow.seqs == [1]
@@ -222,10 +222,10 @@ def test_a_slow_follower_does_not_delay_the_others() -> None:
 
 def test_a_dead_owner_is_reported_once_and_followed_again() -> None:
     stage = FeedShards()
-    stage.away.append("t1", 1, 2)
+    stage.away.append("c1", 1, 2)
     stage.home.append("t0", 1)
     collector, other = (
-        Collector(stage.feeds.feed(feed_spec("t1"))),
+        Collector(stage.feeds.feed(feed_spec("c1"))),
         Collector(stage.feeds.feed(feed_spec("t0"))),
     )
     stage.settle()
@@ -234,7 +234,7 @@ def test_a_dead_owner_is_reported_once_and_followed_again() -> None:
     stage.pass_time(1000)
     assert [one.code for one in collector.refusals] == [NOT_READY]
     stage.home.append("t0", 2)
-    stage.away.append("t1", 3)
+    stage.away.append("c1", 3)
     stage.settle()
     assert other.seqs == [1, 2]
     assert collector.seqs == [1, 2]
@@ -242,34 +242,34 @@ def test_a_dead_owner_is_reported_once_and_followed_again() -> None:
     stage.pass_time(round(RETRY_SECONDS * 2000))
     assert collector.seqs == [1, 2, 3]
     assert len(collector.refusals) == 1
-    stage.away.append("t1", 4)
+    stage.away.append("c1", 4)
     stage.settle()
     assert collector.seqs == [1, 2, 3, 4]
 
 
 def test_a_request_that_a_full_link_refuses_is_retried() -> None:
     stage = FeedShards()
-    stage.away.append("t1", 1)
-    collector = Collector(stage.feeds.feed(feed_spec("t1")))
+    stage.away.append("c1", 1)
+    collector = Collector(stage.feeds.feed(feed_spec("c1")))
     stage.settle()
     stage.link.is_full = True
-    stage.away.append("t1", 2)
+    stage.away.append("c1", 2)
     stage.settle()
     stage.link.is_full = False
     stage.pass_time(1000)
-    stage.away.append("t1", 3)
+    stage.away.append("c1", 3)
     stage.settle()
     assert collector.seqs == [1, 2, 3]
 
 
 def test_a_topic_created_again_on_its_owner_is_reported() -> None:
     stage = FeedShards()
-    stage.away.append("t1", 1, 2, 3)
-    collector = Collector(stage.feeds.feed(feed_spec("t1")))
+    stage.away.append("c1", 1, 2, 3)
+    collector = Collector(stage.feeds.feed(feed_spec("c1")))
     stage.settle()
     collector.is_paused = True
-    stage.away.delete_topic("t1")
-    stage.away.append("t1", "new", "newer", "newest", "last")
+    stage.away.delete_topic("c1")
+    stage.away.append("c1", "new", "newer", "newest", "last")
     stage.settle()
     collector.unpause()
     stage.settle()
@@ -282,7 +282,7 @@ def test_a_topic_created_again_on_its_owner_is_reported() -> None:
 @BOTH
 def test_a_position_past_the_head_ends_the_subscription(topic: str) -> None:
     stage = FeedShards()
-    owner = stage.shard_of(topic)
+    owner = stage.owner(topic)
     owner.append(topic, 1, 2)
     epoch = owner.state(topic).epoch
     collector = Collector(stage.feeds.feed(feed_spec(topic)), 3, epoch)
@@ -308,26 +308,26 @@ def test_a_missing_topic_ends_the_subscription_at_once(topic: str) -> None:
 
 def test_a_feed_without_followers_pulls_nothing() -> None:
     stage = FeedShards()
-    stage.away.append("t1", 1)
-    collector = Collector(stage.feeds.feed(feed_spec("t1")))
+    stage.away.append("c1", 1)
+    collector = Collector(stage.feeds.feed(feed_spec("c1")))
     stage.settle()
-    assert stage.away.topic("t1").waiters
+    assert stage.away.topic("c1").waiters
     collector.subscription.close()
     stage.settle()
-    assert not stage.away.topic("t1").waiters
-    assert isinstance(stage.feeds.feed(feed_spec("t1")), RemoteFeed)
+    assert not stage.away.topic("c1").waiters
+    assert isinstance(stage.feeds.feed(feed_spec("c1")), RemoteFeed)
 
 
 def test_records_deleted_meanwhile_do_not_reach_later_followers() -> None:
     stage = FeedShards()
-    stage.away.append("t1", 1)
-    first = Collector(stage.feeds.feed(feed_spec("t1")))
+    stage.away.append("c1", 1)
+    first = Collector(stage.feeds.feed(feed_spec("c1")))
     stage.settle()
-    stage.away.append("t1", 2)
+    stage.away.append("c1", 2)
     stage.settle()
-    stage.away.delete("t1", before_seq=3)
+    stage.away.delete("c1", before_seq=3)
     stage.pass_time(round(CHUNK_TTL_SECONDS * 2000) + 50)
-    second = Collector(stage.feeds.feed(feed_spec("t1")), seq=1)
+    second = Collector(stage.feeds.feed(feed_spec("c1")), seq=1)
     stage.settle()
     assert (first.seqs, second.seqs) == ([1, 2], [])
 

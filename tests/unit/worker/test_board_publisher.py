@@ -9,8 +9,8 @@ import pytest
 
 from shared.ipc.board import Board, Slot
 from shared.runtime.histogram import BUCKETS
-from tests.harness.manual_clock import ManualClock
-from tests.harness.one_shard import OneShard
+from tests.harness.machine.manual_clock import ManualClock
+from tests.harness.shard.one_shard import OneShard
 from tests.unit.engine.wakeups.test_pressure import be_late
 from topicsd.service.request_counts import RequestCounts
 from topicsd.worker.board_publisher import BEAT_SECONDS, BoardPublisher

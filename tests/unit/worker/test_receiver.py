@@ -31,7 +31,7 @@ class FakeConnection(asyncio.Protocol):
         self.transport = transport
 
 
-class Stage:
+class Receiving:
     def __init__(self, room: int) -> None:
         """Leave `room` descriptors for connections."""
         self.sender, self.receiver = channel_pair()
@@ -54,7 +54,7 @@ class Stage:
             assert send_connection(self.sender, theirs.fileno(), b"%d" % number)
             theirs.close()
 
-    async def __aenter__(self) -> Stage:
+    async def __aenter__(self) -> Receiving:
         self.hand_over_receiver.start()
         return self
 
@@ -76,53 +76,53 @@ async def until(condition: Callable[[], bool]) -> None:
 
 def test_connections_arrive_with_the_bytes_already_read() -> None:
     async def run() -> None:
-        async with Stage(room=100) as stage:
-            stage.hand_over(3)
-            await until(lambda: len(stage.connections) == 3)
-            assert [connection.first for connection in stage.connections] == [b"0", b"1", b"2"]
-            assert (stage.ends, stage.hand_over_receiver.pause_count) == (0, 0)
-            stage.sender.close()
-            await until(lambda: stage.ends == 1)
+        async with Receiving(room=100) as receiving:
+            receiving.hand_over(3)
+            await until(lambda: len(receiving.connections) == 3)
+            assert [connection.first for connection in receiving.connections] == [b"0", b"1", b"2"]
+            assert (receiving.ends, receiving.hand_over_receiver.pause_count) == (0, 0)
+            receiving.sender.close()
+            await until(lambda: receiving.ends == 1)
 
     asyncio.run(run())
 
 
 def test_a_drain_arrives_after_the_connections_before_it() -> None:
     async def run() -> None:
-        async with Stage(room=100) as stage:
-            stage.hand_over(2)
-            assert send_drain(stage.sender)
-            await until(lambda: stage.ends == 1)
-            await until(lambda: len(stage.connections) == 2)
+        async with Receiving(room=100) as receiving:
+            receiving.hand_over(2)
+            assert send_drain(receiving.sender)
+            await until(lambda: receiving.ends == 1)
+            await until(lambda: len(receiving.connections) == 2)
 
     asyncio.run(run())
 
 
 def test_connections_wait_until_descriptors_are_free() -> None:
     async def run() -> None:
-        async with Stage(room=40) as stage:
-            stage.hand_over(35)
-            await until(lambda: stage.hand_over_receiver.pause_count > 0)
-            taken = len(stage.connections)
+        async with Receiving(room=40) as receiving:
+            receiving.hand_over(35)
+            await until(lambda: receiving.hand_over_receiver.pause_count > 0)
+            taken = len(receiving.connections)
             await asyncio.sleep(0.3)
             # The other end of each connection is in this process too.
-            assert len(stage.connections) == taken < 35
-            for one in stage.clients[:20]:
+            assert len(receiving.connections) == taken < 35
+            for one in receiving.clients[:20]:
                 one.close()
-            await until(lambda: len(stage.connections) == 35)
+            await until(lambda: len(receiving.connections) == 35)
 
     asyncio.run(run())
 
 
 def test_the_end_of_the_supervisor_is_noticed_while_paused() -> None:
     async def run() -> None:
-        async with Stage(room=10) as stage:
-            stage.hand_over(35)
-            await until(lambda: stage.hand_over_receiver.pause_count > 0)
-            assert stage.ends == 0
-            stage.sender.close()
-            await until(lambda: stage.ends > 0)
-            assert len(stage.connections) < 35
+        async with Receiving(room=10) as receiving:
+            receiving.hand_over(35)
+            await until(lambda: receiving.hand_over_receiver.pause_count > 0)
+            assert receiving.ends == 0
+            receiving.sender.close()
+            await until(lambda: receiving.ends > 0)
+            assert len(receiving.connections) < 35
 
     asyncio.run(run())
 

@@ -14,7 +14,8 @@ from shared.ipc.board import Board, Slot, WorkerState
 from shared.runtime.clock import SystemClock
 from shared.runtime.disk_thread import Threads
 from shared.settings.settings import Settings
-from tests.harness.one_shard import IDENTITY, PATHS, OneShard
+from tests.harness.shard.one_shard import OneShard
+from tests.harness.shard.shard_driver import IDENTITY, PATHS
 from topicsd.disk.dir_lock import DirLock
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import create_data_dir, shard_paths

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.harness.one_shard import OneShard
+from tests.harness.shard.one_shard import OneShard
 
 NEVER_MS = 1 << 40
 

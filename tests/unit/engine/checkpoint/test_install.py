@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.harness.one_shard import OneShard, record
+from tests.harness.shard.one_shard import OneShard, record
 
 NEVER_MS = 1 << 40
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.harness.one_shard import PATHS, OneShard
+from tests.harness.shard.one_shard import OneShard
+from tests.harness.shard.shard_driver import PATHS
 from topicsd.engine.checkpoint.job import FILES_TO_DROP, FilesToDrop, files_to_drop_of
 from topicsd.engine.checkpoint.snapshot_files import choose_snapshot
 

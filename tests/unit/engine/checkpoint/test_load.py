@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.harness.one_shard import PATHS, OneShard, record
+from tests.harness.shard.one_shard import OneShard, record
+from tests.harness.shard.shard_driver import PATHS
 from topicsd.log.recovery import RecoveryRefused
 
 NEVER_MS = 1 << 40

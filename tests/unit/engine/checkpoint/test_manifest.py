@@ -9,8 +9,8 @@ from random import Random
 import pytest
 import xxhash
 
-from tests.harness.faults import PowerCut
-from tests.harness.memory_disk import MemoryDisk
+from tests.harness.machine.faults import PowerCut
+from tests.harness.machine.memory_disk import MemoryDisk
 from tests.unit.checkpoint.sample import EMPTY, NOW_MS, ORDERS, PATHS, calls_of, head_of, shard_disk
 from topicsd.engine.checkpoint.manifest import (
     ManifestDamage,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.memory_disk import MemoryDisk
+from tests.harness.machine.memory_disk import MemoryDisk
 from tests.unit.checkpoint.sample import PATHS, shard_disk
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import ShardPaths

@@ -7,7 +7,8 @@ import errno
 import pytest
 from msgspec.structs import replace
 
-from tests.harness.one_shard import PATHS, OneShard, record
+from tests.harness.shard.one_shard import OneShard, record
+from tests.harness.shard.shard_driver import PATHS
 from topicsd.engine.checkpoint.scheduler import RETRY_SECONDS
 
 NEVER_MS = 1 << 40

@@ -6,7 +6,7 @@ from array import array
 
 import pytest
 
-from tests.harness.one_shard import OneShard, record
+from tests.harness.shard.one_shard import OneShard, record
 from topicsd.engine.checkpoint.segment_copy import live_totals
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.records.tail_run import TRIM_RECORDS

@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from tests.harness.faults import PowerCut
-from tests.harness.memory_disk import MemoryDisk
+from tests.harness.machine.faults import PowerCut
+from tests.harness.machine.memory_disk import MemoryDisk
 from tests.unit.checkpoint.sample import PATHS, bytes_of, calls_of, parts_of, sample, shard_disk
 from topicsd.engine.checkpoint.snapshot_files import (
     DamagedSnapshot,

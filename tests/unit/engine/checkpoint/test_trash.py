@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from tests.harness.faults import PowerCut
-from tests.harness.memory_disk import MemoryDisk
+from tests.harness.machine.faults import PowerCut
+from tests.harness.machine.memory_disk import MemoryDisk
 from tests.unit.checkpoint.sample import PATHS, calls_of, shard_disk
 from topicsd.disk.layout import parse_trash_name
 from topicsd.engine.checkpoint.trash import (

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from tests.harness.one_shard import OneShard
+from tests.harness.shard.one_shard import OneShard
 from topicsd.engine.queue.fresh_jobs import FreshJobs
 
 

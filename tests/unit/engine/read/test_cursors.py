@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.one_shard import OneShard, RecordedReply
+from tests.harness.shard.one_shard import OneShard, RecordedReply
 from topicsd.engine.read.cursors import Lag, delete_cursor, measure_lag, put_cursor, records_after
 
 

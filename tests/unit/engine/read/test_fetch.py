@@ -6,7 +6,7 @@ import pytest
 
 from shared.contract.errors import INTERNAL, Refusal
 from shared.contract.reader_options import ReaderOptions
-from tests.harness.one_shard import OneShard, RecordedReply
+from tests.harness.shard.one_shard import OneShard, RecordedReply
 from topicsd.engine.read.read import read
 from topicsd.engine.requests import ReadAnswer, ReadRequest
 

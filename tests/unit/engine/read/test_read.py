@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from shared.contract.errors import POSITION_PAST_HEAD
-from tests.harness.one_shard import OneShard, record
+from tests.harness.shard.one_shard import OneShard, record
 from topicsd.engine.read.page import PAGE_RECORDS
 from topicsd.engine.read.read import PAGES_MAX
 from topicsd.engine.requests import Tombstone

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from shared.contract.reader_options import ReaderOptions
-from tests.harness.one_shard import OneShard, record
-from tests.harness.shard_reader import read_now
+from tests.harness.shard.one_shard import OneShard, record
+from tests.harness.shard.shard_reader import read_now
 from topicsd.disk.layout import wal_name
 from topicsd.engine.requests import ReadAnswer, ReadRequest
 

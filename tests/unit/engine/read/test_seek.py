@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from shared.contract.seek import Seek
-from tests.harness.one_shard import PATHS, OneShard, RecordedReply
+from tests.harness.shard.one_shard import OneShard, RecordedReply
+from tests.harness.shard.shard_driver import PATHS
 from topicsd.engine.read.seek import seek
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from array import array
 
-from tests.harness.one_shard import OneShard, record
+from tests.harness.shard.one_shard import OneShard, record
 from topicsd.engine.records.tail_run import TRIM_RECORDS
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.harness.one_shard import OneShard, record
+from tests.harness.shard.one_shard import OneShard, record
 from topicsd.engine.records.sealed_run import NEAR_RECORDS, SealedRun
 from topicsd.segment.entry import SegmentEntry, SegmentName
 from topicsd.segment.index_file import SegmentIndex

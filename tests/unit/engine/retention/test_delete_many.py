@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.one_shard import OneShard, RecordedReply, record
+from tests.harness.shard.one_shard import OneShard, RecordedReply, record
 from topicsd.engine.records import tag_index
 from topicsd.engine.records.tag_index import TAKEN_AT_ONCE
 from topicsd.engine.retention import delete as find_tagged

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from shared.contract.topic_config import TopicConfig
-from tests.harness.memory_disk import MemoryDisk
-from tests.harness.shard_data import empty_data
-from tests.harness.wal_bytes import WalBytes, append_frame
+from tests.harness.machine.memory_disk import MemoryDisk
+from tests.harness.shard.shard_data import empty_data
+from tests.harness.shard.wal_bytes import WalBytes, append_frame
 from topicsd.engine.replay import Replay, ReplayError
 from topicsd.engine.shard_data import ShardData
 from topicsd.log.control_frame import ForwardCursor, HeadWatermark, TopicCreate, encode_control

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from shared.contract.route_rule import RouteRule
-from tests.harness.one_shard import OneShard, RecordedReply
+from tests.harness.shard.one_shard import OneShard, RecordedReply
 from topicsd.engine.routes.route import (
     RouteDeleted,
     RoutePut,

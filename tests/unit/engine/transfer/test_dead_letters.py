@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.harness.transfer_shards import TransferShards
+from tests.harness.stage.transfer_shards import TransferShards
 from tests.unit.engine.read.test_read_damage import flip
 from topicsd.engine.queue.explain import explain
 from topicsd.engine.transfer import dead_letters
 from topicsd.engine.transfer.dead_letters import RETRY_SECONDS_MAX
 from topicsd.engine.transfer.transfer import MOVED_AT_ONCE
 
-QUEUE, DEAD = "q0", "d1"
+QUEUE, DEAD = "q-0", "d1"
 
 
 @pytest.fixture(params=[1, MOVED_AT_ONCE])
@@ -26,13 +26,13 @@ def at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 def queue_stage(*data: object, **settings: int) -> TransferShards:
     stage = TransferShards(**settings)
-    stage.home(QUEUE).put(QUEUE, type="queue", max_deliveries=1, dead_letter=DEAD)
+    stage.owner(QUEUE).put(QUEUE, type="queue", max_deliveries=1, dead_letter=DEAD)
     stage.request("append", QUEUE, {"records": [{"data": one} for one in data]})
     return stage
 
 
 def fail_all(stage: TransferShards) -> None:
-    shard = stage.home(QUEUE)
+    shard = stage.owner(QUEUE)
     shard.nack(QUEUE, "w", *shard.claimed(QUEUE, "w", 100))
     assert shard.claimed(QUEUE, "w", 100) == []
     stage.settle()
@@ -46,24 +46,24 @@ def test_a_job_too_large_for_its_destination_does_not_delay_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     stage = queue_stage("x" * 5000, 2, "y" * 5000, 4)
-    stage.home(DEAD).put(DEAD, cap_bytes=3000, discard="reject")
+    stage.owner(DEAD).put(DEAD, cap_bytes=3000, discard="reject")
     fail_all(stage)
     assert moved(stage) == [2, 4]
     (message,) = caplog.messages
     assert message.startswith("dead letters: jobs not moved, will retry: ")
-    assert message.endswith("  queue=q0 dead_letter=d1")
-    stage.home(DEAD).put(DEAD, cap_bytes=0)
+    assert message.endswith("  queue=q-0 dead_letter=d1")
+    stage.owner(DEAD).put(DEAD, cap_bytes=0)
     stage.pass_time(round(RETRY_SECONDS_MAX * 1000))
     assert len(moved(stage)) == 4
-    assert stage.home(QUEUE).state(QUEUE).count == 0
+    assert stage.owner(QUEUE).state(QUEUE).count == 0
 
 
 def test_an_unreadable_job_does_not_delay_others() -> None:
     stage = queue_stage(1, 2, 3)
-    flip(stage.home(QUEUE), 1, topic=QUEUE)
+    flip(stage.owner(QUEUE), 1, topic=QUEUE)
     fail_all(stage)
     assert moved(stage) == [2, 3]
-    queue = stage.home(QUEUE).topic(QUEUE).queue
+    queue = stage.owner(QUEUE).topic(QUEUE).queue
     assert queue is not None
     assert [*queue.parked] == [1]
 
@@ -71,26 +71,26 @@ def test_an_unreadable_job_does_not_delay_others() -> None:
 ENDS: dict[str, Callable[[TransferShards], object]] = {
     "no": lambda stage: None,
     "a kill": lambda stage: stage.lose(0),
-    "a kill after a checkpoint": lambda stage: (stage.home(QUEUE).checkpoint(), stage.lose(0)),
+    "a kill after a checkpoint": lambda stage: (stage.owner(QUEUE).checkpoint(), stage.lose(0)),
 }
 
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 def test_the_queue_knows_which_are_dead_letters(end: Callable[[TransferShards], object]) -> None:
     stage = queue_stage(1, 2, 3, 4)
-    shard = stage.home(QUEUE)
+    shard = stage.owner(QUEUE)
     shard.ack(QUEUE, "w", *shard.claimed(QUEUE, "w"))
     shard.delete(QUEUE, seqs=[1, 3])
     fail_all(stage)
     end(stage)
-    answers = [explain(stage.home(QUEUE).shard.state, QUEUE, seq) for seq in range(1, 5)]
+    answers = [explain(stage.owner(QUEUE).shard.state, QUEUE, seq) for seq in range(1, 5)]
     states = [answer["state"] for answer in answers if isinstance(answer, dict)]
     assert states == ["acked", "dead", "deleted", "dead"]
 
 
 def test_an_evicted_job_is_not_reported_as_acked() -> None:
     stage = queue_stage(1, 2, 3)
-    shard = stage.home(QUEUE)
+    shard = stage.owner(QUEUE)
     shard.ack(QUEUE, "w", *shard.claimed(QUEUE, "w"))
     shard.put(QUEUE, cap_records=1)
     answers = [explain(shard.shard.state, QUEUE, seq) for seq in (1, 2, 3)]
@@ -104,13 +104,13 @@ def test_a_deleted_destination_is_created_again(loses_answers: bool, at_once: in
     fail_all(stage)
     stage.is_losing_answers = False
     assert moved(stage) == ([1] if loses_answers and at_once == 1 else [1, 2])
-    stage.home(DEAD).delete_topic(DEAD)
+    stage.owner(DEAD).delete_topic(DEAD)
     stage.request("append", QUEUE, {"records": [{"data": 3}]})
     fail_all(stage)
     stage.pass_time(round(RETRY_SECONDS_MAX * 1000))
     # Jobs in doubt move again: the topic that may have had them is deleted.
     assert moved(stage) == ([1, 2, 3] if loses_answers else [3])
-    counts = stage.home(QUEUE).state(QUEUE).queue
+    counts = stage.owner(QUEUE).state(QUEUE).queue
     assert counts is not None
     assert (counts.dead_lettered, counts.parked) == (3, 0)
 
@@ -120,7 +120,7 @@ OTHER = "e1"
 
 def both(stage: TransferShards) -> tuple[list[object], list[object]]:
     """Return the records of the first dead-letter topic and of the one that replaced it."""
-    topics = stage.home(OTHER).shard.state.topics
+    topics = stage.owner(OTHER).shard.state.topics
     return tuple(
         [data for data, _ in stage.records(name)] if name in topics else [] for name in (DEAD, OTHER)
     )  # type: ignore[return-value]
@@ -136,13 +136,13 @@ def test_a_job_in_doubt_at_the_former_destination_ends_in_one_topic_only(
     fail_all(stage)
     assert moved(stage) == [1, 2, 3][:at_once]
     for name in named:
-        stage.home(QUEUE).put(QUEUE, dead_letter=name)
+        stage.owner(QUEUE).put(QUEUE, dead_letter=name)
         end(stage)
     stage.pass_time(2000)
     stage.is_losing_answers = False
     stage.pass_time(round(RETRY_SECONDS_MAX * 1000))
     assert both(stage) == ([1, 2, 3][:at_once], [1, 2, 3][at_once:])
-    counts = stage.home(QUEUE).state(QUEUE).queue
+    counts = stage.owner(QUEUE).state(QUEUE).queue
     assert counts is not None
     assert (counts.dead_lettered, counts.parked) == (3, 0)
 
@@ -153,7 +153,7 @@ def test_a_destination_changed_during_a_disk_read_is_used_after_the_former_one_i
     stage = queue_stage(1, 2, segment_max_events=1)
     stage.is_losing_answers = True
     fail_all(stage)
-    shard = stage.home(QUEUE)
+    shard = stage.owner(QUEUE)
     shard.checkpoint()
     stage.lose(0)
     stage.is_losing_answers = False
@@ -175,19 +175,19 @@ def test_a_deleted_former_destination_does_not_block_the_next() -> None:
     stage.is_losing_answers = True
     fail_all(stage)
     stage.is_losing_answers = False
-    stage.home(DEAD).delete_topic(DEAD)
-    stage.home(QUEUE).put(QUEUE, dead_letter=OTHER)
+    stage.owner(DEAD).delete_topic(DEAD)
+    stage.owner(QUEUE).put(QUEUE, dead_letter=OTHER)
     stage.pass_time(round(RETRY_SECONDS_MAX * 1000))
     assert both(stage) == ([], [1, 2])
-    assert DEAD not in stage.home(DEAD).shard.state.topics
+    assert DEAD not in stage.owner(DEAD).shard.state.topics
 
 
 def test_a_job_that_did_not_fit_the_former_destination_moves_to_the_next() -> None:
     stage = queue_stage("x" * 500, "y" * 500, "z" * 500)
-    stage.home(DEAD).put(DEAD, cap_records=1, discard="reject")
+    stage.owner(DEAD).put(DEAD, cap_records=1, discard="reject")
     fail_all(stage)
     assert len(moved(stage)) == 1
-    stage.home(QUEUE).put(QUEUE, dead_letter=OTHER)
+    stage.owner(QUEUE).put(QUEUE, dead_letter=OTHER)
     stage.pass_time(round(RETRY_SECONDS_MAX * 1000))
     assert [len(one) for one in both(stage)] == [1, 2]
 
@@ -195,7 +195,7 @@ def test_a_job_that_did_not_fit_the_former_destination_moves_to_the_next() -> No
 def test_many_jobs_move_in_few_requests_and_each_is_counted() -> None:
     count = 2 * MOVED_AT_ONCE + 5
     stage = queue_stage(*range(count))
-    shard = stage.home(QUEUE)
+    shard = stage.owner(QUEUE)
     shard.nack(QUEUE, "w", *shard.claimed(QUEUE, "w", count))
     while shard.state(QUEUE).count:
         shard.claim(QUEUE, "w", 1)

@@ -7,16 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.harness.transfer_shards import FIELDS, FakeCall, TransferShards
+from tests.harness.stage.transfer_shards import FIELDS, FakeCall, TransferShards
 from topicsd.engine.transfer.redrive import SECONDS_MAX
 from topicsd.engine.transfer.transfer import MOVED_AT_ONCE
 
-QUEUE, DEAD = "q0", "d1"
+QUEUE, DEAD = "q-0", "d1"
 
 
 def dead_letter_stage(count: int) -> TransferShards:
     stage = TransferShards()
-    stage.home(QUEUE).put(QUEUE, type="queue")
+    stage.owner(QUEUE).put(QUEUE, type="queue")
     stamp = {"$dead_letter_from": QUEUE, "$dead_letter_deliveries": 1, "$dead_letter_src_seq": 1}
     records = [{"data": number, "meta": stamp} for number in range(count)]
     if records:
@@ -102,8 +102,8 @@ def test_records_in_doubt_move_once_whatever_the_next_redrive_selects(selection:
 
 def test_many_records_of_several_queues_move_in_few_requests_and_in_order() -> None:
     stage = dead_letter_stage(0)
-    other = "other0"
-    stage.home(other).put(other, type="queue")
+    other = "spare0"
+    stage.owner(other).put(other, type="queue")
     count = 2 * MOVED_AT_ONCE + 10
     stage.request("append", DEAD, {"records": [dead_letter(n, (QUEUE, other)[n % 2]) for n in range(count)]})
     answer = stage.request("redrive", DEAD, {"max": count})
@@ -116,7 +116,7 @@ def test_many_records_of_several_queues_move_in_few_requests_and_in_order() -> N
 
 def test_records_that_do_not_fit_their_queue_stay_and_the_others_move() -> None:
     stage = dead_letter_stage(6)
-    stage.home(QUEUE).put(QUEUE, cap_records=4, discard="reject")
+    stage.owner(QUEUE).put(QUEUE, cap_records=4, discard="reject")
     answer = stage.request("redrive", DEAD, {})
     assert answer is not None
     assert (answer[1]["redriven"], answer[1]["reasons"], answer[1]["done"]) == (4, {"topic_full": 2}, True)
@@ -125,7 +125,7 @@ def test_records_that_do_not_fit_their_queue_stay_and_the_others_move() -> None:
 
 def test_a_missing_queue_is_tried_once_for_all_records() -> None:
     stage = dead_letter_stage(6)
-    stage.home(QUEUE).delete_topic(QUEUE)
+    stage.owner(QUEUE).delete_topic(QUEUE)
     answer = stage.request("redrive", DEAD, {})
     assert answer is not None
     assert (answer[1]["reasons"], answer[1]["next_from_seq"]) == ({"topic_not_found": 6}, 6)
@@ -138,7 +138,9 @@ def test_the_rate_holds_in_every_second(rate: int) -> None:
     stage.send("redrive", DEAD, {"rate": rate})
     moved = [0]
     for _ in range(30):
-        stage.pass_time(100)
+        # In one step: with exact timers, some seconds have one move more.
+        stage.clock.advance(100)
+        stage.settle()
         moved.append(len(stage.records(QUEUE)))
     in_a_second = [late - early for early, late in zip(moved, moved[10:], strict=False)]
     assert max(in_a_second) <= rate
@@ -147,8 +149,8 @@ def test_the_rate_holds_in_every_second(rate: int) -> None:
 
 def test_records_that_stay_are_reported_once_across_a_stop() -> None:
     stage = dead_letter_stage(0)
-    away = "away0"
-    stage.home(away).put(away, type="queue")
+    away = "second0"
+    stage.owner(away).put(away, type="queue")
     records = [dead_letter(0, QUEUE), {"data": 1}, dead_letter(2, away), {"data": 3}, dead_letter(4, QUEUE)]
     stage.request("append", DEAD, {"records": records})
     stage.is_losing_answers = True

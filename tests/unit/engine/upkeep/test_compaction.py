@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from tests.harness.faults import PowerCut
+from tests.harness.machine.faults import PowerCut
 from tests.unit.segment.written_segment import NAME, PATHS, Written, replaced
 from topicsd.engine.upkeep.compaction import is_worth_rewriting, rewrite_segment
 from topicsd.segment.data_file import SEGMENT_HEADER_BYTES, parse_segment_header

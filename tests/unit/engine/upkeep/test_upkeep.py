@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.harness.one_shard import OneShard, record
+from tests.harness.shard.one_shard import OneShard, record
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.upkeep import scrub_pass, upkeep
 from topicsd.engine.upkeep.scrub_pass import FIRST_SCRUB_SECONDS

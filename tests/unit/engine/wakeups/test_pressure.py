@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.harness.one_shard import OneShard
+from tests.harness.shard.one_shard import OneShard
 from topicsd.engine.wakeups.governor import TICK_SECONDS, Pressure, Stages
 
 TICK_MS = TICK_SECONDS * 1000

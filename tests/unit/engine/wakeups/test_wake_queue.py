@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.harness.manual_clock import ManualClock
-from tests.harness.manual_loop import ManualLoop
+from tests.harness.machine.manual_clock import ManualClock
+from tests.harness.machine.manual_loop import ManualLoop
 from topicsd.engine.wakeups.wake_queue import SLICE_SECONDS, Waiters, WakeQueue
 
 

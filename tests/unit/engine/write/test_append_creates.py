@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from shared.contract.topic_config import TopicConfigPatch
-from tests.harness.one_shard import OneShard
+from tests.harness.shard.one_shard import OneShard
 from topicsd.engine import topic_create
 
 

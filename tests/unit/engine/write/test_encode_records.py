@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from shared.settings.settings import Settings
-from tests.harness.one_shard import record
+from tests.harness.shard.one_shard import record
 from topicsd.engine.write.encode_records import UNCOPIED_BYTES, encode_records
 from topicsd.log.frame import parse_frame, payload_with_meta
 

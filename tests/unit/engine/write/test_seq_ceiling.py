@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from tests.harness.one_shard import OneShard
+from tests.harness.shard.one_shard import OneShard
 from topicsd.engine.write.seq_ceiling import STEP_MIN
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from shared.ipc.link import NEVER_SENT
 from shared.ipc.remote_request import decode_remote_request, encode_answer
-from tests.harness.one_connection import AWAY, HOME, OneConnection, append, diff, look
-from tests.harness.raw_client import request_bytes
+from tests.harness.clients.raw_client import request_bytes
+from tests.harness.stage.one_connection import AWAY, HOME, OneConnection, append, diff, look
 from topicsd.http.http1.connection import AHEAD_MAX, LARGE_BODY_BYTES
 
 BODY = b'{"records":[{"data":1}]}'

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shared.ipc.link import NEVER_SENT
-from tests.harness.one_connection import AWAY, HOME, OneConnection, append, look, request
+from tests.harness.stage.one_connection import AWAY, HOME, OneConnection, append, look, request
 from topicsd.http.http1.connection import FOREIGN_REQUESTS_MIN, PLACEMENT_SECONDS_MIN
 from topicsd.http.http1.timeouts import Lingering
 

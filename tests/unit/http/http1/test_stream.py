@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from tests.harness.recording_transport import RecordingTransport
+from tests.harness.stage.recording_transport import RecordingTransport
 from topicsd.http.http1.stream import ConnectionStream
 from topicsd.http.http1.timeouts import Connection
 
@@ -32,7 +32,7 @@ class GoneTransport(RecordingTransport):
         return bytes(size)
 
 
-class Stage:
+class OpenStream:
     def __init__(self) -> None:
         self.connections: set[Connection] = set()
         self.wire = GoneTransport()
@@ -46,21 +46,21 @@ class Stage:
 
 
 def test_writes_after_the_client_disconnected_are_ignored() -> None:
-    stage = Stage()
+    subject = OpenStream()
     lost: list[int] = []
-    stage.stream.on_lost = lambda: lost.append(1)
-    stage.stream.write(b"one")
-    stage.wire.is_gone = True
-    stage.stream.connection_lost(None)
-    stage.stream.write(b"two")
-    stage.stream.close()
-    stage.stream.check_timeouts(time.monotonic())
-    assert (lost, stage.wire.take(), stage.connections) == ([1], b"headone", set())
+    subject.stream.on_lost = lambda: lost.append(1)
+    subject.stream.write(b"one")
+    subject.wire.is_gone = True
+    subject.stream.connection_lost(None)
+    subject.stream.write(b"two")
+    subject.stream.close()
+    subject.stream.check_timeouts(time.monotonic())
+    assert (lost, subject.wire.take(), subject.connections) == ([1], b"headone", set())
 
 
 def test_a_connection_may_be_lost_while_its_buffer_drains() -> None:
-    stage = Stage()
-    stage.stream.close()
-    stage.wire.is_gone = True
-    stage.stream.check_timeouts(time.monotonic() + 1)
-    assert stage.wire.is_closed
+    subject = OpenStream()
+    subject.stream.close()
+    subject.wire.is_gone = True
+    subject.stream.check_timeouts(time.monotonic() + 1)
+    assert subject.wire.is_closed

@@ -9,9 +9,9 @@ import pytest
 from hpack import Encoder
 
 from shared.http.http2_preface import PREFACE
-from tests.harness.h2_client import frame, request_headers
-from tests.harness.one_connection import AWAY, HOME, OneConnection
-from tests.harness.recording_transport import RecordingTransport
+from tests.harness.clients.h2_client import frame, request_headers
+from tests.harness.stage.one_connection import AWAY, HOME, OneConnection
+from tests.harness.stage.recording_transport import RecordingTransport
 from topicsd.http.http2.connection import Http2Connection
 
 BODY = b'{"records":[{"data":1}]}'

@@ -9,7 +9,7 @@ import pytest
 from h2.errors import ErrorCodes
 
 from shared.http.http2_preface import PREFACE
-from tests.harness.h2_client import frame
+from tests.harness.clients.h2_client import frame
 from topicsd.http.http2.frames import (
     FRAME_BYTES_MAX,
     HEADER_BLOCK_BYTES_MAX,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 
-from tests.harness.h2_client import request_headers
+from tests.harness.clients.h2_client import request_headers
 from topicsd.http.http2.frames import FRAME_BYTES_MAX
 from topicsd.http.http2.sender import WRITE_BYTES, Outgoing, Sender
 from topicsd.http.http2.wire import Wire
@@ -13,7 +13,7 @@ from topicsd.http.http2.wire import Wire
 WINDOW = 65535
 
 
-class Stage:
+class Exchange:
     """A client and a server's sender, with three streams whose heads are sent."""
 
     def __init__(self) -> None:
@@ -48,71 +48,71 @@ class Stage:
 
 
 def test_streams_take_turns_of_one_frame() -> None:
-    stage = Stage()
-    stage.add(1, 2 * FRAME_BYTES_MAX + 1)
-    stage.add(3, 10)
-    stage.add(5, FRAME_BYTES_MAX + 1)
+    exchange = Exchange()
+    exchange.add(1, 2 * FRAME_BYTES_MAX + 1)
+    exchange.add(3, 10)
+    exchange.add(5, FRAME_BYTES_MAX + 1)
     whole = FRAME_BYTES_MAX
-    assert stage.fill() == [(1, whole), (3, 10), (5, whole), (1, whole), (5, 1), (1, 1)]
-    assert stage.fill() == []
+    assert exchange.fill() == [(1, whole), (3, 10), (5, whole), (1, whole), (5, 1), (1, 1)]
+    assert exchange.fill() == []
 
 
 def test_one_fill_makes_at_most_one_write_of_frames() -> None:
-    stage = Stage()
-    stage.open(None, 1 << 20)
+    exchange = Exchange()
+    exchange.open(None, 1 << 20)
     for stream_id in (1, 3):
-        stage.add(stream_id, WINDOW)
-    sizes = [sum(size for _, size in stage.fill()) for _ in range(3)]
+        exchange.add(stream_id, WINDOW)
+    sizes = [sum(size for _, size in exchange.fill()) for _ in range(3)]
     assert sizes == [WRITE_BYTES, WRITE_BYTES - 2, 0]
 
 
 def test_a_full_stream_window_blocks_only_its_stream() -> None:
-    stage = Stage()
-    stage.open(None, 1 << 20)
-    stage.add(1, WINDOW + 10)
+    exchange = Exchange()
+    exchange.open(None, 1 << 20)
+    exchange.add(1, WINDOW + 10)
     for _ in range(3):
-        stage.fill()
-    stage.add(3, 5)
-    assert stage.fill() == [(3, 5)]
-    stage.open(1, 4)
-    assert stage.fill() == [(1, 4)]
-    stage.open(None, 1000)
-    assert stage.fill() == []
-    stage.open(1, 1000)
-    assert stage.fill() == [(1, 6)]
+        exchange.fill()
+    exchange.add(3, 5)
+    assert exchange.fill() == [(3, 5)]
+    exchange.open(1, 4)
+    assert exchange.fill() == [(1, 4)]
+    exchange.open(None, 1000)
+    assert exchange.fill() == []
+    exchange.open(1, 1000)
+    assert exchange.fill() == [(1, 6)]
 
 
 def test_a_full_connection_window_blocks_all_streams_until_it_opens() -> None:
-    stage = Stage()
-    stage.add(1, WINDOW)
-    while stage.fill():
+    exchange = Exchange()
+    exchange.add(1, WINDOW)
+    while exchange.fill():
         pass
-    stage.add(3, 5)
-    stage.add(5, 0)
-    assert stage.fill() == [(5, 0)]
-    stage.open(None, 1000)
-    assert stage.fill() == [(3, 5)]
+    exchange.add(3, 5)
+    exchange.add(5, 0)
+    assert exchange.fill() == [(5, 0)]
+    exchange.open(None, 1000)
+    assert exchange.fill() == [(3, 5)]
 
 
 def test_a_blocked_stream_is_stuck_after_a_time_unless_the_client_reads_fast_enough() -> None:
-    stage = Stage()
-    stage.open(None, 1 << 20)
-    slow, quick = stage.add(1, WINDOW + 9000), stage.add(3, WINDOW + 9000)
+    exchange = Exchange()
+    exchange.open(None, 1 << 20)
+    slow, quick = exchange.add(1, WINDOW + 9000), exchange.add(3, WINDOW + 9000)
     for _ in range(5):
-        stage.fill(now=100.0)
+        exchange.fill(now=100.0)
     for now in (104.0, 108.0):
-        stage.open(1, 50)
-        stage.open(3, 600)
-        assert stage.fill(now) == [(1, 50), (3, 600)]
+        exchange.open(1, 50)
+        exchange.open(3, 600)
+        assert exchange.fill(now) == [(1, 50), (3, 600)]
         assert not slow.is_stuck(now)
     assert (slow.is_stuck(110.5), quick.is_stuck(110.5)) == (True, False)
     assert quick.is_stuck(118.5)
 
 
 def test_an_open_stream_is_not_stuck() -> None:
-    stage = Stage()
-    one = stage.add(1, WINDOW + 1, ends=False)
-    while stage.fill():
+    exchange = Exchange()
+    one = exchange.add(1, WINDOW + 1, ends=False)
+    while exchange.fill():
         pass
     assert not one.is_stuck(1000.0)
     one.is_ending = True
@@ -120,25 +120,25 @@ def test_an_open_stream_is_not_stuck() -> None:
 
 
 def test_a_stream_without_data_is_not_blocked() -> None:
-    stage = Stage()
-    one = stage.add(1, 10, ends=False)
-    assert stage.fill() == [(1, 10)]
-    assert (stage.fill(), one.blocked_since) == ([], None)
+    exchange = Exchange()
+    one = exchange.add(1, 10, ends=False)
+    assert exchange.fill() == [(1, 10)]
+    assert (exchange.fill(), one.blocked_since) == ([], None)
     one.add(b"more")
     one.is_ending = True
-    stage.sender.wake(one)
-    assert stage.fill() == [(1, 4)]
+    exchange.sender.wake(one)
+    assert exchange.fill() == [(1, 4)]
 
 
 def test_the_data_of_a_forgotten_stream_is_not_sent() -> None:
-    stage = Stage()
-    waiting, blocked = stage.add(3, 10), stage.add(1, 2 * WINDOW)
-    stage.sender.forget(waiting)
-    while stage.fill():
-        assert 3 not in [stream_id for stream_id, _ in stage.on_sent]
-    stage.sender.forget(blocked)
-    stage.open(None, 1000)
-    assert (stage.fill(), blocked.unsent, waiting.unsent) == ([], 0, 0)
+    exchange = Exchange()
+    waiting, blocked = exchange.add(3, 10), exchange.add(1, 2 * WINDOW)
+    exchange.sender.forget(waiting)
+    while exchange.fill():
+        assert 3 not in [stream_id for stream_id, _ in exchange.on_sent]
+    exchange.sender.forget(blocked)
+    exchange.open(None, 1000)
+    assert (exchange.fill(), blocked.unsent, waiting.unsent) == ([], 0, 0)
 
 
 def test_take_crosses_part_boundaries_and_parts_are_not_copied_before() -> None:

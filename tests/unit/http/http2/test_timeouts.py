@@ -6,9 +6,9 @@ from hpack import Encoder
 
 from shared.http.client_speed import CLIENT_TIMEOUT_SECONDS
 from shared.http.http2_preface import PREFACE
-from tests.harness.h2_client import frame, request_headers
-from tests.harness.one_connection import HOME, OneConnection
-from tests.harness.recording_transport import RecordingTransport
+from tests.harness.clients.h2_client import frame, request_headers
+from tests.harness.stage.one_connection import HOME, OneConnection
+from tests.harness.stage.recording_transport import RecordingTransport
 from topicsd.http.http2.connection import STREAMS_TIMEOUT_SECONDS, Http2Connection
 from topicsd.stream.event_stream import PAUSED_SECONDS_MAX
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.harness.manual_clock import ManualClock
-from tests.harness.recording_transport import RecordingTransport
-from tests.harness.ws_client import TEXT, masked
+from tests.harness.clients.ws_client import TEXT, masked
+from tests.harness.machine.manual_clock import ManualClock
+from tests.harness.stage.recording_transport import RecordingTransport
 from topicsd.http.http1.timeouts import Connection, Lingering
 from topicsd.http.websocket import frames as ws_frames
 from topicsd.http.websocket.connection import WebSocketConnection
@@ -47,7 +47,7 @@ class Listener:
         self.calls.append("lost")
 
 
-class Stage:
+class OpenSocket:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.connections: set[Connection] = set()
@@ -78,90 +78,90 @@ class Stage:
 
 
 def test_messages_wait_while_the_session_is_busy() -> None:
-    stage = Stage()
-    session = stage.session
+    subject = OpenSocket()
+    session = subject.session
 
     def be_busy() -> None:
         session.is_busy = True
 
     session.on_message = be_busy
-    stage.connection.data_received(MESSAGE * 3)
-    assert (len(session.messages), stage.wire.is_reading_paused) == (1, True)
+    subject.connection.data_received(MESSAGE * 3)
+    assert (len(session.messages), subject.wire.is_reading_paused) == (1, True)
     session.is_busy = False
-    stage.connection.resume()
+    subject.connection.resume()
     assert len(session.messages) == 2
     session.on_message = lambda: None
     session.is_busy = False
-    stage.connection.resume()
-    assert (len(session.messages), stage.wire.is_reading_paused) == (3, False)
+    subject.connection.resume()
+    assert (len(session.messages), subject.wire.is_reading_paused) == (3, False)
 
 
 def test_messages_of_a_paused_client_wait_until_it_times_out() -> None:
-    stage = Stage()
-    stage.connection.pause_writing()
-    stage.connection.data_received(MESSAGE)
-    assert stage.session.messages == []
-    stage.connection.check_timeouts(stage.clock.monotonic() + PAUSED_SECONDS_MAX - 1)
-    assert stage.session.calls == []
-    stage.connection.resume_writing()
-    assert (stage.session.calls, len(stage.session.messages)) == (["ready"], 1)
-    stage.connection.pause_writing()
-    stage.connection.check_timeouts(stage.clock.monotonic() + PAUSED_SECONDS_MAX + 1)
-    assert stage.session.calls == ["ready", "too slow"]
+    subject = OpenSocket()
+    subject.connection.pause_writing()
+    subject.connection.data_received(MESSAGE)
+    assert subject.session.messages == []
+    subject.connection.check_timeouts(subject.clock.monotonic() + PAUSED_SECONDS_MAX - 1)
+    assert subject.session.calls == []
+    subject.connection.resume_writing()
+    assert (subject.session.calls, len(subject.session.messages)) == (["ready"], 1)
+    subject.connection.pause_writing()
+    subject.connection.check_timeouts(subject.clock.monotonic() + PAUSED_SECONDS_MAX + 1)
+    assert subject.session.calls == ["ready", "too slow"]
 
 
 def test_a_client_that_has_not_read_for_a_while_lags_until_it_reads_or_ends() -> None:
-    stage = Stage()
-    stage.connection.pause_writing()
-    stage.connection.check_timeouts(stage.clock.monotonic() + LAGGING_SECONDS - 1)
-    assert stage.lagging == 0
+    subject = OpenSocket()
+    subject.connection.pause_writing()
+    subject.connection.check_timeouts(subject.clock.monotonic() + LAGGING_SECONDS - 1)
+    assert subject.lagging == 0
     for seconds in (1, 2):
-        stage.connection.check_timeouts(stage.clock.monotonic() + LAGGING_SECONDS + seconds)
-        assert stage.lagging == 1
-    stage.connection.resume_writing()
-    assert stage.lagging == 0
-    stage.connection.pause_writing()
-    stage.connection.check_timeouts(stage.clock.monotonic() + LAGGING_SECONDS + 1)
-    stage.connection.connection_lost(None)
-    assert stage.lagging == 0
+        subject.connection.check_timeouts(subject.clock.monotonic() + LAGGING_SECONDS + seconds)
+        assert subject.lagging == 1
+    subject.connection.resume_writing()
+    assert subject.lagging == 0
+    subject.connection.pause_writing()
+    subject.connection.check_timeouts(subject.clock.monotonic() + LAGGING_SECONDS + 1)
+    subject.connection.connection_lost(None)
+    assert subject.lagging == 0
 
 
 def test_a_connection_ends_once_whichever_side_ends_it() -> None:
-    stage = Stage()
-    stage.connection.close(1000, "enough")
-    stage.connection.close(1001, "again")
-    stage.connection.data_received(MESSAGE)
-    stage.connection.write(b"more")
-    stage.connection.connection_lost(None)
-    assert stage.wire.take() == ws_frames.close_frame(1000, "enough")
-    assert (stage.session.calls, stage.session.messages, stage.ends) == (["lost"], [], 1)
-    assert isinstance(stage.wire.protocol, Lingering)
-    assert stage.connections == {stage.wire.protocol}
+    subject = OpenSocket()
+    subject.connection.close(1000, "enough")
+    subject.connection.close(1001, "again")
+    subject.connection.data_received(MESSAGE)
+    subject.connection.write(b"more")
+    subject.connection.connection_lost(None)
+    assert subject.wire.take() == ws_frames.close_frame(1000, "enough")
+    assert (subject.session.calls, subject.session.messages, subject.ends) == (["lost"], [], 1)
+    assert isinstance(subject.wire.protocol, Lingering)
+    assert subject.connections == {subject.wire.protocol}
 
-    stage = Stage()
-    stage.connection.connection_lost(None)
-    assert (stage.session.calls, stage.ends, stage.connections) == (["lost"], 1, set())
+    subject = OpenSocket()
+    subject.connection.connection_lost(None)
+    assert (subject.session.calls, subject.ends, subject.connections) == (["lost"], 1, set())
 
 
 def test_a_connection_lost_before_it_began_ends_too() -> None:
-    stage = Stage()
-    stage.new_connection().connection_lost(None)
-    assert stage.ends == 1
+    subject = OpenSocket()
+    subject.new_connection().connection_lost(None)
+    assert subject.ends == 1
 
 
 def test_an_unexpected_error_ends_the_connection_with_the_id_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    stage = Stage()
+    subject = OpenSocket()
 
     def fail() -> None:
         raise ZeroDivisionError
 
-    stage.session.on_message = fail
+    subject.session.on_message = fail
     with caplog.at_level(logging.ERROR, "topicsd.http"):
-        stage.connection.data_received(MESSAGE * 2)
-    assert len(stage.session.messages) == 1
-    written = stage.wire.take()
+        subject.connection.data_received(MESSAGE * 2)
+    assert len(subject.session.messages) == 1
+    written = subject.wire.take()
     assert written[2:4] == ws_frames.INTERNAL_ERROR.to_bytes(2, "big")
     (logged,) = caplog.records
     assert str(logged.args[0]).encode() in written  # type: ignore[index]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.one_socket import texts_in
+from tests.harness.stage.one_socket import texts_in
 from topicsd.engine.requests import Tombstone
 from topicsd.http.websocket.frames import caught_up, frames_of
 from topicsd.stream.chunks import Chunk

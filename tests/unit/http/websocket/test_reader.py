@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from tests.harness.ws_client import PING, TEXT, masked
+from tests.harness.clients.ws_client import PING, TEXT, masked
 from topicsd.http.websocket.reader import ControlMessage, Message, Violation, WsReader
 
 BYTES_MAX = 1 << 17

@@ -10,8 +10,8 @@ from shared.contract.api_keys import ALL_SCOPES, ApiKey
 from shared.contract.names import topic_id
 from shared.http.answer import CLOSE
 from shared.ipc.placement import shard_of
-from tests.harness.one_connection import AWAY, HOME, SHARDS
-from tests.harness.one_socket import OneSocket
+from tests.harness.stage.one_connection import AWAY, HOME, SHARDS
+from tests.harness.stage.one_socket import OneSocket
 from topicsd.http.http1.connection import AHEAD_MAX
 from topicsd.http.websocket import frames as ws_frames
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from loadtest.bench.lines import LINES
 from loadtest.bench.png_chart import MARGIN, TITLE_WIDTH, WIDTH, Bar, draw
 from spark.chart.canvas import GREEN, RED
-from tests.harness.png_reader import read_png
+from tests.harness.output.png_reader import read_png
 
 LETTER_WIDTH = 12
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.harness.memory_disk import MemoryDisk
-from tests.harness.wal_bytes import append_frame
+from tests.harness.machine.memory_disk import MemoryDisk
+from tests.harness.shard.wal_bytes import append_frame
 from topicsd.log.control_frame import ForwardCursor, encode_control
 from topicsd.offline.check.damage_search import first_damage
 

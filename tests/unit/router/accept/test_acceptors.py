@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.processes import is_alive, wait_until
-from tests.harness.raw_client import request_bytes
-from tests.harness.supervisor_parts import SHORT_TIMES, TIMES, SupervisorProcess, ask
+from tests.harness.clients.raw_client import request_bytes
+from tests.harness.server.processes import is_alive, wait_until
+from tests.harness.server.supervisor_parts import SHORT_TIMES, TIMES, SupervisorProcess, ask
 
 pytestmark = pytest.mark.slow
 

@@ -18,9 +18,16 @@ from h2.events import ConnectionTerminated
 
 from router.accept.placer import refusal_of
 from shared.http.http2_preface import PREFACE, REJECTION
-from tests.harness.raw_client import request_bytes
-from tests.harness.supervisor_parts import END_SOON, SHORT_TIMES, TIMES, SupervisorParts, connect, until
-from tests.harness.whole_server import name_on
+from tests.harness.clients.raw_client import request_bytes
+from tests.harness.server.supervisor_parts import (
+    END_SOON,
+    SHORT_TIMES,
+    TIMES,
+    SupervisorParts,
+    connect,
+    until,
+)
+from tests.harness.server.whole_server import name_on
 
 pytestmark = pytest.mark.slow
 

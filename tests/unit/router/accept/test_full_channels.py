@@ -14,8 +14,8 @@ from shared.contract.errors import NOT_READY, Refusal
 from shared.contract.watch_id import WatchIds
 from shared.ipc.handoff import HandoffMessage
 from shared.runtime.clock import SystemClock
-from tests.harness.raw_client import request_bytes
-from tests.harness.supervisor_parts import until
+from tests.harness.clients.raw_client import request_bytes
+from tests.harness.server.supervisor_parts import until
 
 PLACER = Placer(WatchIds(b"instance--------", 1))
 

@@ -17,8 +17,8 @@ from shared.contract.endpoints import Match, refuse_parameters, resolve
 from shared.contract.errors import Refusal
 from shared.ipc.board import Board, WorkerState
 from shared.runtime.histogram import Histogram
-from tests.harness.manual_clock import ManualClock
-from tests.harness.prometheus_text import parse
+from tests.harness.machine.manual_clock import ManualClock
+from tests.harness.output.prometheus_text import parse
 
 
 class Workers:
@@ -43,7 +43,7 @@ class Workers:
                 self.were_ready.add(shard)
 
 
-class Stage:
+class FakeServer:
     def __init__(self, board: Board) -> None:
         self.workers = Workers(board)
         self.clock = ManualClock()
@@ -87,14 +87,14 @@ class Stage:
 
 
 @pytest.fixture
-def ask() -> Iterator[Stage]:
+def ask() -> Iterator[FakeServer]:
     board = Board.create(2)
-    yield Stage(board)
+    yield FakeServer(board)
     board.close()
     os.close(board.fd)
 
 
-def test_health_reports_version_and_uptime(ask: Stage) -> None:
+def test_health_reports_version_and_uptime(ask: FakeServer) -> None:
     ask.clock.advance(1234)
     status, answer = ask("health")
     assert status == 200
@@ -106,7 +106,7 @@ def test_health_reports_version_and_uptime(ask: Stage) -> None:
     }
 
 
-def test_the_server_is_not_ready_until_every_shard_was_ready(ask: Stage) -> None:
+def test_the_server_is_not_ready_until_every_shard_was_ready(ask: FakeServer) -> None:
     for states in (
         (WorkerState.GONE, WorkerState.GONE),
         (WorkerState.READY, WorkerState.STARTING),
@@ -121,7 +121,7 @@ def test_the_server_is_not_ready_until_every_shard_was_ready(ask: Stage) -> None
     assert ask("ready")[0] == 200
 
 
-def test_ready_reports_the_progress_of_a_replay(ask: Stage) -> None:
+def test_ready_reports_the_progress_of_a_replay(ask: FakeServer) -> None:
     ask.workers.become(WorkerState.READY, WorkerState.REPLAYING)
     slot = ask.workers.board.slot(1)
     slot.replay_done, slot.replay_total = 1, 4
@@ -130,7 +130,7 @@ def test_ready_reports_the_progress_of_a_replay(ask: Stage) -> None:
     assert [one["replay_progress"] for one in detail["shards"]] == [1.0, 0.25]
 
 
-def test_ready_reports_each_shard(ask: Stage) -> None:
+def test_ready_reports_each_shard(ask: FakeServer) -> None:
     ask.workers.become(WorkerState.READY, WorkerState.READY)
     for shard in (0, 1):
         ask.workers.board.slot(shard).topics = 3 + shard
@@ -147,7 +147,7 @@ def test_ready_reports_each_shard(ask: Stage) -> None:
     }
 
 
-def test_a_missing_shard_is_not_ready_or_degraded_if_the_probe_allows_it(ask: Stage) -> None:
+def test_a_missing_shard_is_not_ready_or_degraded_if_the_probe_allows_it(ask: FakeServer) -> None:
     ask.workers.become(WorkerState.READY, WorkerState.READY)
     ask("ready")
     for state, text in (
@@ -169,7 +169,7 @@ def test_a_missing_shard_is_not_ready_or_degraded_if_the_probe_allows_it(ask: St
     assert ask("ready", "allow_degraded=0")[0] == 503
 
 
-def test_allow_degraded_must_be_a_boolean(ask: Stage) -> None:
+def test_allow_degraded_must_be_a_boolean(ask: FakeServer) -> None:
     status, answer = ask("ready", "allow_degraded=maybe")
     assert (status, answer["error"]["message"]) == (
         400,
@@ -177,7 +177,7 @@ def test_allow_degraded_must_be_a_boolean(ask: Stage) -> None:
     )
 
 
-def test_a_shard_that_refuses_to_start_does_not_delay_the_others(ask: Stage) -> None:
+def test_a_shard_that_refuses_to_start_does_not_delay_the_others(ask: FakeServer) -> None:
     ask.workers.become(WorkerState.READY, WorkerState.REFUSED)
     ask.workers.board.slot(1).reason = "/srv/topics/shards/01/wal is damaged"
     status, answer = ask("ready", "allow_degraded=true")
@@ -185,7 +185,7 @@ def test_a_shard_that_refuses_to_start_does_not_delay_the_others(ask: Stage) -> 
     assert "/srv" not in str(answer) + str(ask("ready"))
 
 
-def test_no_reason_shows_a_path_to_a_client(ask: Stage) -> None:
+def test_no_reason_shows_a_path_to_a_client(ask: FakeServer) -> None:
     ask.workers.become(WorkerState.READY, WorkerState.STARTING)
     ask.workers.board.slot(1).reason = "cannot start: [Errno 13] Permission denied: '/opt/python'"
     _, answer = ask("ready")
@@ -196,7 +196,7 @@ def test_no_reason_shows_a_path_to_a_client(ask: Stage) -> None:
     assert "/srv" not in str(ask("ready"))
 
 
-def test_a_list_without_a_shard_suggests_a_retry_only_where_it_can_help(ask: Stage) -> None:
+def test_a_list_without_a_shard_suggests_a_retry_only_where_it_can_help(ask: FakeServer) -> None:
     for state in (WorkerState.GONE, WorkerState.REFUSED):
         ask.workers.become(WorkerState.READY, state)
         status, answer = ask("list_topics")
@@ -207,7 +207,7 @@ def test_a_list_without_a_shard_suggests_a_retry_only_where_it_can_help(ask: Sta
         assert ask.suggests_retry == (state is WorkerState.GONE)
 
 
-def test_a_server_that_shuts_down_is_healthy_and_not_ready(ask: Stage) -> None:
+def test_a_server_that_shuts_down_is_healthy_and_not_ready(ask: FakeServer) -> None:
     ask.workers.become(WorkerState.READY, WorkerState.READY)
     ask.workers.is_draining = True
     status, answer = ask("ready")
@@ -215,7 +215,7 @@ def test_a_server_that_shuts_down_is_healthy_and_not_ready(ask: Stage) -> None:
     assert ask("health")[0] == 200
 
 
-def test_metrics_are_well_formed_for_prometheus(ask: Stage) -> None:
+def test_metrics_are_well_formed_for_prometheus(ask: FakeServer) -> None:
     ask.workers.become(WorkerState.READY, WorkerState.GONE)
     ask.workers.board.slot(0).appends_total = (1 << 64) - 1
     status, text = ask("metrics")
@@ -240,7 +240,7 @@ def histogram_of(*values: int) -> list[int]:
     return one.words()
 
 
-def test_histogram_buckets_are_cumulative(ask: Stage) -> None:
+def test_histogram_buckets_are_cumulative(ask: FakeServer) -> None:
     ask.workers.become(WorkerState.READY, WorkerState.READY)
     ask.workers.board.slot(1).append_us = histogram_of(3, 15, 16, 31, 1 << 26, 1 << 45)
     _, text = ask("metrics")
@@ -258,7 +258,7 @@ def test_histogram_buckets_are_cumulative(ask: Stage) -> None:
     assert series[f'{name}_count{{shard="0",operation="append"}}'] == "0"
 
 
-def test_a_histogram_as_json_is_a_summary(ask: Stage) -> None:
+def test_a_histogram_as_json_is_a_summary(ask: FakeServer) -> None:
     ask.workers.become(WorkerState.READY, WorkerState.READY)
     slot = ask.workers.board.slot(0)
     slot.read_us = histogram_of(*[100] * 98, 5000, 5000)
@@ -275,7 +275,7 @@ def test_a_histogram_as_json_is_a_summary(ask: Stage) -> None:
     assert shards[1]["topics_wal_fsync_latency_us"] == {"count": 0, "sum": 0}
 
 
-def test_the_query_limits_the_topics_with_series(ask: Stage) -> None:
+def test_the_query_limits_the_topics_with_series(ask: FakeServer) -> None:
     ask.workers.become(WorkerState.READY, WorkerState.READY)
     ask.topics = [f"t{number}" for number in range(5)]
     _, text = ask("metrics", "topics=3&prefix=t")
@@ -290,7 +290,7 @@ def test_the_query_limits_the_topics_with_series(ask: Stage) -> None:
     assert ask.lists == []
 
 
-def test_metrics_do_not_wait_for_a_missing_shard(ask: Stage) -> None:
+def test_metrics_do_not_wait_for_a_missing_shard(ask: FakeServer) -> None:
     ask.workers.become(WorkerState.READY, WorkerState.REPLAYING)
     ask.topics = ["t0"]
     status, text = ask("metrics")
@@ -299,13 +299,13 @@ def test_metrics_do_not_wait_for_a_missing_shard(ask: Stage) -> None:
     assert ask.lists == [(0, "", "", 101)]
 
 
-def test_an_invalid_number_of_topics_is_refused(ask: Stage) -> None:
+def test_an_invalid_number_of_topics_is_refused(ask: FakeServer) -> None:
     for query in ("topics=all", "routers=all"):
         status, answer = ask("metrics", query)
         assert (status, answer["error"]["code"]) == (400, "invalid_request")
 
 
-def test_the_query_limits_the_routes_with_series(ask: Stage) -> None:
+def test_the_query_limits_the_routes_with_series(ask: FakeServer) -> None:
     ask.workers.become(WorkerState.READY, WorkerState.READY)
     ask.workers.board.slot(1).routes = 3
     ask.routers = ["a>b", "r", "s"]
@@ -321,12 +321,12 @@ def test_the_query_limits_the_routes_with_series(ask: Stage) -> None:
     assert "topics_router_forwarded_total" not in ask("metrics", "routers=0")[1]
 
 
-def test_route_operations_are_passed_to_the_route_endpoints(ask: Stage) -> None:
+def test_route_operations_are_passed_to_the_route_endpoints(ask: FakeServer) -> None:
     for operation in ("list_routers", "router_state", "delete_router"):
         assert ask(operation, "x=y")[1]["request"] == [operation, "a>b", "x=y", []]
 
 
-def test_topics_are_counted_by_durability_class(ask: Stage) -> None:
+def test_topics_are_counted_by_durability_class(ask: FakeServer) -> None:
     ask.workers.become(WorkerState.READY, WorkerState.READY)
     for shard in (0, 1):
         slot = ask.workers.board.slot(shard)
@@ -339,7 +339,7 @@ def test_topics_are_counted_by_durability_class(ask: Stage) -> None:
     assert answer["shards"][0]["topics_topics_by_class"]["ephemeral"] == 0
 
 
-def test_metrics_as_text_and_as_json_agree(ask: Stage) -> None:
+def test_metrics_as_text_and_as_json_agree(ask: FakeServer) -> None:
     ask.workers.become(WorkerState.READY, WorkerState.READY)
     for shard in (0, 1):
         slot = ask.workers.board.slot(shard)
@@ -362,7 +362,7 @@ def test_metrics_as_text_and_as_json_agree(ask: Stage) -> None:
                 assert value == (series if line == name else series["count"]), (line, labels)
 
 
-def test_flags_and_shares_are_those_of_the_worst_shard(ask: Stage) -> None:
+def test_flags_and_shares_are_those_of_the_worst_shard(ask: FakeServer) -> None:
     ask.workers.become(WorkerState.READY, WorkerState.READY)
     for shard in (0, 1):
         slot = ask.workers.board.slot(shard)
@@ -373,7 +373,7 @@ def test_flags_and_shares_are_those_of_the_worst_shard(ask: Stage) -> None:
     assert answer["topics_request_latency_us"]["append"]["count"] == 6
 
 
-def test_metrics_as_json_have_totals_and_shards(ask: Stage) -> None:
+def test_metrics_as_json_have_totals_and_shards(ask: FakeServer) -> None:
     ask.workers.become(WorkerState.READY, WorkerState.READY)
     for shard in (0, 1):
         ask.workers.board.slot(shard).bytes_live = 10 + shard
@@ -401,7 +401,7 @@ def test_metrics_are_json_only_on_request(accept: str, expected: bool) -> None:
     assert wants_json(accept) == expected
 
 
-def test_a_list_merges_all_shards(ask: Stage) -> None:
+def test_a_list_merges_all_shards(ask: FakeServer) -> None:
     ask.workers.become(WorkerState.READY, WorkerState.READY)
     status, answer = ask("list_topics", f"prefix=t&page_size=7&cursor={cursor_after('sss')}&unknown=1")
     assert status == 200
@@ -410,7 +410,7 @@ def test_a_list_merges_all_shards(ask: Stage) -> None:
     assert ask.lists == [(0, "t", "sss", 8), (1, "t", "sss", 8)]
 
 
-def test_a_list_with_a_shard_down_is_refused_unless_partial(ask: Stage) -> None:
+def test_a_list_with_a_shard_down_is_refused_unless_partial(ask: FakeServer) -> None:
     ask.workers.become(WorkerState.READY, WorkerState.GONE)
     status, answer = ask("list_topics")
     assert (status, answer["error"]["detail"]["missing_shards"]) == (503, [1])
@@ -418,7 +418,7 @@ def test_a_list_with_a_shard_down_is_refused_unless_partial(ask: Stage) -> None:
     assert (status, answer["missing_shards"], len(answer["topics"])) == (200, [1], 1)
 
 
-def test_an_empty_cursor_is_the_start(ask: Stage) -> None:
+def test_an_empty_cursor_is_the_start(ask: FakeServer) -> None:
     ask.workers.become(WorkerState.READY, WorkerState.READY)
     assert ask("list_topics", "cursor=&page_size=3")[0] == 200
     assert ask.lists == [(0, "", "", 4), (1, "", "", 4)]
@@ -438,7 +438,7 @@ def test_an_empty_cursor_is_the_start(ask: Stage) -> None:
         ("cursor=b3JkZXJzIQ", "cursor"),
     ],
 )
-def test_an_invalid_query_is_refused_with_its_field(ask: Stage, query: str, field: str) -> None:
+def test_an_invalid_query_is_refused_with_its_field(ask: FakeServer, query: str, field: str) -> None:
     status, answer = ask("list_topics", query)
     assert (status, answer["error"]["code"]) == (400, "invalid_request")
     assert answer["error"]["message"].startswith(f"{field}: ")
@@ -466,6 +466,6 @@ def test_a_query_is_clamped_and_decoded_once(query: str, parsed: ListQuery) -> N
     assert parse_list_query(query) == parsed
 
 
-def test_an_unknown_operation_is_not_implemented(ask: Stage) -> None:
+def test_an_unknown_operation_is_not_implemented(ask: FakeServer) -> None:
     status, answer = ask("browse")
     assert (status, answer["error"]["code"]) == (501, "not_implemented")

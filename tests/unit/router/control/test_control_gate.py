@@ -17,8 +17,8 @@ from router.control import control_gate
 from router.control.control import ControlEndpoints
 from shared.http.client_speed import Outflow
 from shared.http.http2_preface import PREFACE
-from tests.harness.raw_client import request_bytes
-from tests.harness.supervisor_parts import SHORT_TIMES, SupervisorParts, until
+from tests.harness.clients.raw_client import request_bytes
+from tests.harness.server.supervisor_parts import SHORT_TIMES, SupervisorParts, until
 
 pytestmark = pytest.mark.slow
 

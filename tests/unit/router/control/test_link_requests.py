@@ -28,7 +28,7 @@ from shared.ipc.exact_counts import ReservedCount, StreamCount
 from shared.ipc.link import NEVER_SENT, SUPERVISOR, LinkPool, serve_links
 from shared.ipc.link_kind import LinkKind
 from shared.ipc.remote_request import decode_answer
-from tests.harness.whole_server import name_on
+from tests.harness.server.whole_server import name_on
 
 TOPICS = [{"topic": "a", "count": 1}]
 

@@ -10,7 +10,7 @@ import pytest
 from router.control.route_graph import RouteGraph
 from shared.contract.errors import Refusal
 from shared.contract.route_rule import RouteRule
-from tests.harness.whole_server import name_on
+from tests.harness.server.whole_server import name_on
 
 SHARDS = 3
 

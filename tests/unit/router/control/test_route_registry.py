@@ -28,14 +28,14 @@ from shared.ipc.board import Board, WorkerState
 from shared.ipc.link_kind import LinkKind
 from shared.ipc.placement import shard_of
 from shared.ipc.remote_request import decode_remote_request, encode_answer
-from tests.harness.manual_clock import ManualClock
-from tests.harness.whole_server import name_on
+from tests.harness.machine.manual_clock import ManualClock
+from tests.harness.server.whole_server import name_on
 
 SHARDS = 2
 A, B, C = name_on(0, SHARDS, "a"), name_on(1, SHARDS, "b"), name_on(0, SHARDS, "c")
 
 
-class Stage:
+class FakeShards:
     """Shards that keep topics and routes, record their requests, and fail on demand."""
 
     def __init__(self, bound: int) -> None:
@@ -162,83 +162,83 @@ def refused(refusal: Refusal) -> bytes:
     return encode_answer(400, b"", [msgspec.json.encode(refusal_body(refusal))])
 
 
-def play(what: Callable[[Stage], Coroutine[Any, Any, None]], bound: int = 0) -> None:
+def play(what: Callable[[FakeShards], Coroutine[Any, Any, None]], bound: int = 0) -> None:
     async def whole() -> None:
-        stage = Stage(bound)
+        fakes = FakeShards(bound)
         async with asyncio.timeout(10):
-            await what(stage)
-        stage.board.close()
-        os.close(stage.board.fd)
+            await what(fakes)
+        fakes.board.close()
+        os.close(fakes.board.fd)
 
     asyncio.run(whole())
 
 
 def test_the_route_is_put_after_both_of_its_topics() -> None:
-    async def steps(stage: Stage) -> None:
-        assert (await stage.made("r", A, B)).created
-        changes = [one for one in stage.requests if one.startswith("put")]
+    async def steps(fakes: FakeShards) -> None:
+        assert (await fakes.made("r", A, B)).created
+        changes = [one for one in fakes.requests if one.startswith("put")]
         assert changes == [f"put_topic {A}", f"put_topic {B}", "put rule r"]
-        assert set(stage.topics) == {A, B}
-        assert not (await stage.made("r", A, B, keeps_tag=False)).created
-        assert stage.control.graph.find("r") == RouteRule("r", A, B, keeps_tag=False)
+        assert set(fakes.topics) == {A, B}
+        assert not (await fakes.made("r", A, B, keeps_tag=False)).created
+        assert fakes.control.graph.find("r") == RouteRule("r", A, B, keeps_tag=False)
 
     play(steps)
 
 
 def test_a_refused_check_creates_no_topic() -> None:
-    async def steps(stage: Stage) -> None:
-        await stage.made("r", A, B)
-        before = dict(stage.topics)
-        assert (await stage.refused("s", "new", B)).code == "topic_exists_incompatible"
-        assert (await stage.refused("s", B, A)).code == "router_cycle"
-        assert (await stage.refused("s", A, C)).code == "throttled"
-        assert (stage.topics, len(stage.control.graph)) == (before, 1)
+    async def steps(fakes: FakeShards) -> None:
+        await fakes.made("r", A, B)
+        before = dict(fakes.topics)
+        assert (await fakes.refused("s", "new", B)).code == "topic_exists_incompatible"
+        assert (await fakes.refused("s", B, A)).code == "router_cycle"
+        assert (await fakes.refused("s", A, C)).code == "throttled"
+        assert (fakes.topics, len(fakes.control.graph)) == (before, 1)
 
     play(steps, bound=1)
 
 
 def test_without_create_dest_the_destination_must_exist() -> None:
-    async def steps(stage: Stage) -> None:
-        missing = await stage.refused("r", A, B, makes_dest=False)
+    async def steps(fakes: FakeShards) -> None:
+        missing = await fakes.refused("r", A, B, makes_dest=False)
         assert (missing.code, B in missing.message) == ("topic_not_found", True)
-        assert (stage.topics, len(stage.control.graph)) == ({}, 0)
-        stage.make(B)
-        await stage.made("r", A, B, makes_dest=False)
-        assert set(stage.topics) == {A, B}
+        assert (fakes.topics, len(fakes.control.graph)) == ({}, 0)
+        fakes.make(B)
+        await fakes.made("r", A, B, makes_dest=False)
+        assert set(fakes.topics) == {A, B}
 
     play(steps)
 
 
 @pytest.mark.parametrize("what", [f"put_topic {B}", "put rule r"])
 def test_topics_created_for_a_refused_route_are_deleted_again(what: str) -> None:
-    async def steps(stage: Stage) -> None:
-        stage.refusing[what] = Refusal(STORAGE_FULL, "the disk is full", {"free_bytes": 1}, 1000)
-        assert await stage.refused("r", A, B) == stage.refusing[what]
-        assert (stage.topics, len(stage.control.graph)) == ({}, 0)
-        stage.make(A)
-        await stage.refused("r", A, B)
-        assert set(stage.topics) == {A}
-        stage.refusing.clear()
-        assert (await stage.made("r", A, B)).created
+    async def steps(fakes: FakeShards) -> None:
+        fakes.refusing[what] = Refusal(STORAGE_FULL, "the disk is full", {"free_bytes": 1}, 1000)
+        assert await fakes.refused("r", A, B) == fakes.refusing[what]
+        assert (fakes.topics, len(fakes.control.graph)) == ({}, 0)
+        fakes.make(A)
+        await fakes.refused("r", A, B)
+        assert set(fakes.topics) == {A}
+        fakes.refusing.clear()
+        assert (await fakes.made("r", A, B)).created
 
     play(steps)
 
 
 def test_a_created_topic_stays_if_not_empty_or_used_by_another_route() -> None:
-    async def steps(stage: Stage) -> None:
-        stage.refusing["put rule r"] = Refusal(STORAGE_FULL, "the disk is full")
-        stage.refusing[f"delete_topic {A}"] = Refusal(TOPIC_NOT_EMPTY, "a client has written")
-        await stage.refused("r", A, B)
-        assert set(stage.topics) == {A}
-        stage.topics.clear()
-        stage.refusing.pop(f"delete_topic {A}")
-        stage.paused["put rule r"] = asyncio.Event()
-        first = asyncio.create_task(stage.refused("r", A, B))
-        await until(lambda: stage.requests[-1] == "put rule r")
-        await stage.made("s", A, C)
-        stage.paused["put rule r"].set()
+    async def steps(fakes: FakeShards) -> None:
+        fakes.refusing["put rule r"] = Refusal(STORAGE_FULL, "the disk is full")
+        fakes.refusing[f"delete_topic {A}"] = Refusal(TOPIC_NOT_EMPTY, "a client has written")
+        await fakes.refused("r", A, B)
+        assert set(fakes.topics) == {A}
+        fakes.topics.clear()
+        fakes.refusing.pop(f"delete_topic {A}")
+        fakes.paused["put rule r"] = asyncio.Event()
+        first = asyncio.create_task(fakes.refused("r", A, B))
+        await until(lambda: fakes.requests[-1] == "put rule r")
+        await fakes.made("s", A, C)
+        fakes.paused["put rule r"].set()
         await first
-        assert set(stage.topics) == {A, C}
+        assert set(fakes.topics) == {A, C}
 
     play(steps)
 
@@ -252,104 +252,104 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize(("second", "source", "dest"), [("s", C, B), ("s", B, A)])
 def test_only_one_of_two_conflicting_routes_is_created(second: str, source: str, dest: str) -> None:
-    async def steps(stage: Stage) -> None:
-        answer = await asyncio.gather(stage.put("r", A, B), stage.put(second, source, dest))
+    async def steps(fakes: FakeShards) -> None:
+        answer = await asyncio.gather(fakes.put("r", A, B), fakes.put(second, source, dest))
         assert [isinstance(one, RouteStatus) for one in answer] == [True, False]
-        assert set(stage.rules) == {"r"}
+        assert set(fakes.rules) == {"r"}
 
     play(steps)
 
 
 def test_operations_on_one_name_run_one_after_the_other() -> None:
-    async def steps(stage: Stage) -> None:
+    async def steps(fakes: FakeShards) -> None:
         answer = await asyncio.gather(
-            stage.made("r", A, B), stage.control.delete("r"), stage.made("r", A, C), stage.put("r", A, B)
+            fakes.made("r", A, B), fakes.control.delete("r"), fakes.made("r", A, C), fakes.put("r", A, B)
         )
         assert [isinstance(one, Refusal) for one in answer] == [False, False, False, True]
         assert answer[1] is True
-        assert stage.rules["r"][0].dest == C
-        assert stage.control.graph.find("r") == stage.rules["r"][0]
+        assert fakes.rules["r"][0].dest == C
+        assert fakes.control.graph.find("r") == fakes.rules["r"][0]
 
     play(steps)
 
 
 def test_puts_are_refused_while_the_routes_of_a_shard_are_unknown() -> None:
-    async def steps(stage: Stage) -> None:
-        stage.board.slot(1).state = WorkerState.REPLAYING
-        unknown = await stage.refused("r", A, C)
+    async def steps(fakes: FakeShards) -> None:
+        fakes.board.slot(1).state = WorkerState.REPLAYING
+        unknown = await fakes.refused("r", A, C)
         assert (unknown.code, unknown.detail) == ("not_ready", {"shard": 1})
-        stage.board.slot(1).state = WorkerState.READY
-        await stage.made("r", A, C)
+        fakes.board.slot(1).state = WorkerState.READY
+        await fakes.made("r", A, C)
         # What is known stays so when its shard is down.
-        stage.board.slot(1).state = WorkerState.GONE
-        await stage.made("r", A, C, keeps_node=False)
-        assert (await stage.refused("s", A, B)).detail == {"shard": 1}
+        fakes.board.slot(1).state = WorkerState.GONE
+        await fakes.made("r", A, C, keeps_node=False)
+        assert (await fakes.refused("s", A, B)).detail == {"shard": 1}
 
     play(steps)
 
 
 def test_a_new_worker_is_asked_for_its_routes_before_a_decision() -> None:
-    async def steps(stage: Stage) -> None:
-        await stage.made("r", A, B)
-        stage.make("elsewhere")
-        stage.rules["old"] = (RouteRule("old", "elsewhere", B), 3)
-        del stage.rules["r"]
-        stage.board.slot(1).pid += 1
-        refusal = await stage.refused("r", A, B)
+    async def steps(fakes: FakeShards) -> None:
+        await fakes.made("r", A, B)
+        fakes.make("elsewhere")
+        fakes.rules["old"] = (RouteRule("old", "elsewhere", B), 3)
+        del fakes.rules["r"]
+        fakes.board.slot(1).pid += 1
+        refusal = await fakes.refused("r", A, B)
         assert refusal.detail == {"reason": "router_dest_fan_in", "router": "old"}
 
     play(steps)
 
 
 def test_a_route_that_ended_by_itself_excludes_no_other() -> None:
-    async def steps(stage: Stage) -> None:
-        await stage.made("r", A, B)
-        stage.rules.clear()
-        assert (await stage.made("s", C, B)).created
-        stage.rules.clear()
-        assert (await stage.made("t", B, C)).created
+    async def steps(fakes: FakeShards) -> None:
+        await fakes.made("r", A, B)
+        fakes.rules.clear()
+        assert (await fakes.made("s", C, B)).created
+        fakes.rules.clear()
+        assert (await fakes.made("t", B, C)).created
 
     play(steps)
 
 
 def test_a_put_without_an_answer_is_in_doubt_until_its_shard_reports() -> None:
-    async def steps(stage: Stage) -> None:
-        await stage.made("r", A, B)
+    async def steps(fakes: FakeShards) -> None:
+        await fakes.made("r", A, B)
         for is_kept in (True, False):
             name = f"s{is_kept}"
             dest = name_on(1, SHARDS, name)
-            stage.lost = {f"put rule {name}"}
-            assert (await stage.refused(name, A, dest)).code == "in_doubt"
-            assert {A, dest} <= set(stage.topics), "topics that a route may need are kept"
+            fakes.lost = {f"put rule {name}"}
+            assert (await fakes.refused(name, A, dest)).code == "in_doubt"
+            assert {A, dest} <= set(fakes.topics), "topics that a route may need are kept"
             if not is_kept:
-                del stage.rules[name]
-            stage.board.slot(1).state = WorkerState.GONE
-            assert (await stage.refused("t", A, C)).detail == {"shard": 1}
-            stage.board.slot(1).state = WorkerState.READY
-            answer = await stage.put(f"other{name}", C, dest)
+                del fakes.rules[name]
+            fakes.board.slot(1).state = WorkerState.GONE
+            assert (await fakes.refused("t", A, C)).detail == {"shard": 1}
+            fakes.board.slot(1).state = WorkerState.READY
+            answer = await fakes.put(f"other{name}", C, dest)
             assert isinstance(answer, Refusal) == is_kept
 
     play(steps)
 
 
 def test_a_route_on_any_shard_can_be_found_and_deleted() -> None:
-    async def steps(stage: Stage) -> None:
-        await stage.made("r", A, B)
-        await stage.made("rr", B, C)
-        route = await stage.control.find("r")
+    async def steps(fakes: FakeShards) -> None:
+        await fakes.made("r", A, B)
+        await fakes.made("rr", B, C)
+        route = await fakes.control.find("r")
         assert isinstance(route, RouteStatus)
         assert (route.rule.name, route.forwarded_total) == ("r", 5)
-        assert await stage.control.find("q") is None
-        stage.board.slot(1).state = WorkerState.GONE
-        assert isinstance(await stage.control.find("rr"), RouteStatus)
-        for absent in (await stage.control.find("r"), await stage.control.delete("q")):
+        assert await fakes.control.find("q") is None
+        fakes.board.slot(1).state = WorkerState.GONE
+        assert isinstance(await fakes.control.find("rr"), RouteStatus)
+        for absent in (await fakes.control.find("r"), await fakes.control.delete("q")):
             assert isinstance(absent, Refusal)
             assert absent.detail == {"shard": 1}
-        stage.board.slot(1).state = WorkerState.READY
-        assert [await stage.control.delete("r") for _ in range(2)] == [True, False]
-        assert stage.control.graph.find("r") is None
-        stage.lost = {"delete rule rr"}
-        in_doubt = await stage.control.delete("rr")
+        fakes.board.slot(1).state = WorkerState.READY
+        assert [await fakes.control.delete("r") for _ in range(2)] == [True, False]
+        assert fakes.control.graph.find("r") is None
+        fakes.lost = {"delete rule rr"}
+        in_doubt = await fakes.control.delete("rr")
         assert isinstance(in_doubt, Refusal)
         assert in_doubt.code == "in_doubt"
 
@@ -357,59 +357,59 @@ def test_a_route_on_any_shard_can_be_found_and_deleted() -> None:
 
 
 def test_a_deleted_topic_ends_the_routes_from_it_and_into_it() -> None:
-    async def steps(stage: Stage) -> None:
+    async def steps(fakes: FakeShards) -> None:
         for name, source, dest in (("in", A, B), ("out", B, C), ("on", C, "end")):
-            await stage.made(name, source, dest)
-        assert await stage.control.end_routes_of_topic(stage.lose(B)) == ["in", "out"]
-        assert set(stage.rules) == {"on"}
-        assert len(stage.control.graph) == 1
-        assert await stage.control.end_routes_of_topic(TopicDeletion("absent", 1)) == []
+            await fakes.made(name, source, dest)
+        assert await fakes.control.end_routes_of_topic(fakes.lose(B)) == ["in", "out"]
+        assert set(fakes.rules) == {"on"}
+        assert len(fakes.control.graph) == 1
+        assert await fakes.control.end_routes_of_topic(TopicDeletion("absent", 1)) == []
 
     play(steps)
 
 
 def test_routes_of_a_topic_that_was_created_again_stay() -> None:
-    async def steps(stage: Stage) -> None:
-        await stage.made("in", A, B)
-        await stage.made("out", B, C)
-        gone = stage.lose(B)
-        stage.rules.clear()
+    async def steps(fakes: FakeShards) -> None:
+        await fakes.made("in", A, B)
+        await fakes.made("out", B, C)
+        gone = fakes.lose(B)
+        fakes.rules.clear()
         # Made anew before the supervisor hears of the end of the old topic.
-        await stage.made("new", A, B)
-        await stage.made("out", B, C)
-        assert await stage.control.end_routes_of_topic(gone) == []
-        assert set(stage.rules) == {"new", "out"}
-        assert stage.control.graph.find("new") is not None
-        assert stage.control.graph.find("out") is not None
+        await fakes.made("new", A, B)
+        await fakes.made("out", B, C)
+        assert await fakes.control.end_routes_of_topic(gone) == []
+        assert set(fakes.rules) == {"new", "out"}
+        assert fakes.control.graph.find("new") is not None
+        assert fakes.control.graph.find("out") is not None
 
     play(steps)
 
 
 def test_a_route_on_a_shard_that_is_down_ends_later() -> None:
-    async def steps(stage: Stage) -> None:
-        await stage.made("out", A, B)
-        stage.board.slot(1).state = WorkerState.GONE
-        assert await stage.control.end_routes_of_topic(stage.lose(A)) == ["out"]
-        assert set(stage.rules) == {"out"}
+    async def steps(fakes: FakeShards) -> None:
+        await fakes.made("out", A, B)
+        fakes.board.slot(1).state = WorkerState.GONE
+        assert await fakes.control.end_routes_of_topic(fakes.lose(A)) == ["out"]
+        assert set(fakes.rules) == {"out"}
 
     play(steps)
 
 
 def test_an_unexpected_error_leaves_nothing_reserved() -> None:
-    async def steps(stage: Stage) -> None:
-        stage.failing.add(LinkKind.PUT_ROUTE)
+    async def steps(fakes: FakeShards) -> None:
+        fakes.failing.add(LinkKind.PUT_ROUTE)
         with pytest.raises(ZeroDivisionError):
-            await stage.put("r", A, B)
-        stage.failing.clear()
-        assert (await stage.made("r", A, B)).created
+            await fakes.put("r", A, B)
+        fakes.failing.clear()
+        assert (await fakes.made("r", A, B)).created
 
     play(steps)
 
 
 def test_the_answer_has_every_field_of_the_route() -> None:
-    async def steps(stage: Stage) -> None:
+    async def steps(fakes: FakeShards) -> None:
         rule = RouteRule("r", A, B, ["tag", "Eq", "x"], False, True, True, True, False, True)
-        status, content, _ = await stage.answers.put(rule)
+        status, content, _ = await fakes.answers.put(rule)
         assert (status, list(content)[:2]) == (201, ["router", "created"])
         assert isinstance(content, dict)
         fields = {
@@ -424,29 +424,29 @@ def test_the_answer_has_every_field_of_the_route() -> None:
             "from": "earliest",
         }
         assert content == {"router": "r", "created": True, **fields, "performance": {"server_total_ms": 0.0}}
-        assert (await stage.answers.put(rule))[0] == 200
-        answer = await stage.answers.answer("router_state", "r", "", ())
+        assert (await fakes.answers.put(rule))[0] == 200
+        answer = await fakes.answers.answer("router_state", "r", "", ())
         assert answer == {"router": "r", **fields, "forwarded_total": 5}
-        listed = await stage.answers.answer("list_routers", "", "prefix=r", ())
+        listed = await fakes.answers.answer("list_routers", "", "prefix=r", ())
         assert listed == {"routers": [answer]}
 
     play(steps)
 
 
 def test_routes_are_listed_in_pages_by_name_and_by_their_ends() -> None:
-    async def steps(stage: Stage) -> None:
+    async def steps(fakes: FakeShards) -> None:
         for number in range(5):
-            await stage.made(f"r>{number}", A, f"d{number}")
+            await fakes.made(f"r>{number}", A, f"d{number}")
         seen, cursor = [], ""
         while cursor is not None:
-            answer: Any = await stage.answers.answer("list_routers", "", f"page_size=2&cursor={cursor}", ())
+            answer: Any = await fakes.answers.answer("list_routers", "", f"page_size=2&cursor={cursor}", ())
             seen += [one["router"] for one in answer["routers"]]
             cursor = answer.get("next_cursor")
         assert seen == [f"r>{number}" for number in range(5)]
-        stage.board.slot(1).state = WorkerState.GONE
-        missing: Any = await stage.answers.answer("list_routers", "", "", ())
+        fakes.board.slot(1).state = WorkerState.GONE
+        missing: Any = await fakes.answers.answer("list_routers", "", "", ())
         assert (missing.code, missing.detail) == ("not_ready", {"missing_shards": [1]})
-        partial: Any = await stage.answers.answer("list_routers", "", "partial=true", ())
+        partial: Any = await fakes.answers.answer("list_routers", "", "partial=true", ())
         assert partial["missing_shards"] == [1]
         assert {one["router"] for one in partial["routers"]} < set(seen)
 
@@ -455,21 +455,21 @@ def test_routes_are_listed_in_pages_by_name_and_by_their_ends() -> None:
 
 @pytest.mark.parametrize("query", ["source=a%20b", "dest=-", "page_size=x", "cursor=%21", "partial=perhaps"])
 def test_an_invalid_query_is_refused_with_its_field(query: str) -> None:
-    async def steps(stage: Stage) -> None:
-        answer: Any = await stage.answers.answer("list_routers", "", query, ())
+    async def steps(fakes: FakeShards) -> None:
+        answer: Any = await fakes.answers.answer("list_routers", "", query, ())
         assert (answer.code, answer.message.partition(":")[0]) == ("invalid_request", query.partition("=")[0])
 
     play(steps)
 
 
 def test_an_invalid_name_is_refused_and_an_absent_one_is_not_found() -> None:
-    async def steps(stage: Stage) -> None:
+    async def steps(fakes: FakeShards) -> None:
         for operation in ("router_state", "delete_router"):
-            answer: Any = await stage.answers.answer(operation, "a b", "", ())
+            answer: Any = await fakes.answers.answer(operation, "a b", "", ())
             assert (answer.code, answer.detail) == ("invalid_request", {"field": "router"})
-        answer = await stage.answers.answer("router_state", "a>b", "", ())
+        answer = await fakes.answers.answer("router_state", "a>b", "", ())
         assert answer.code == "router_not_found"
-        answer = await stage.answers.answer("delete_router", "a>b", "", ())
+        answer = await fakes.answers.answer("delete_router", "a>b", "", ())
         assert answer == {"router": "a>b", "deleted": False}
 
     play(steps)

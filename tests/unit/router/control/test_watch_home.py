@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from router.control.watch_home import WatchHome
 from shared.contract.errors import NOT_READY, Refusal
 from shared.ipc.exact_counts import WATCH_SESSIONS, ReservedCount
-from tests.harness.manual_clock import ManualClock
-from tests.harness.small_board import SmallBoard
-from tests.harness.whole_server import name_on
+from tests.harness.machine.manual_clock import ManualClock
+from tests.harness.server.whole_server import name_on
+from tests.harness.stage.small_board import SmallBoard
 
 SHARDS = 3
 
@@ -28,9 +26,8 @@ class Shards:
 
 
 @pytest.fixture
-def small() -> Iterator[SmallBoard]:
-    with SmallBoard(SHARDS, ManualClock()) as made:
-        yield made
+def small() -> SmallBoard:
+    return SmallBoard(SHARDS, ManualClock())
 
 
 def names(*shards: int) -> list[str]:

@@ -16,7 +16,7 @@ from shared.settings.sources import Resolved
 OLD, NEW = seal_api_keys("the-old-key-of-the-server"), seal_api_keys("the-new-key-of-the-server")
 
 
-class Stage:
+class Reloads:
     def __init__(self, api_keys: str = OLD) -> None:
         self.loaded: Resolved | str = "nothing to load"
         self.applied: list[tuple[str, int]] = []
@@ -44,24 +44,24 @@ async def turns(count: int = 5) -> None:
 
 def test_new_keys_are_applied_and_sent_to_every_worker() -> None:
     async def run() -> None:
-        stage = Stage()
-        stage.load(api_keys=NEW)
-        assert stage.applied == [(NEW, 1)]
+        reloads = Reloads()
+        reloads.load(api_keys=NEW)
+        assert reloads.applied == [(NEW, 1)]
         await turns()
-        assert stage.sent == [(0, NEW), (1, NEW)]
+        assert reloads.sent == [(0, NEW), (1, NEW)]
 
     asyncio.run(run())
 
 
 def test_unreadable_settings_change_nothing(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
-        stage = Stage()
-        stage.loaded = "topicsd.toml: is not valid TOML"
-        stage.reload.reload()
-        stage.load(api_keys="")
+        reloads = Reloads()
+        reloads.loaded = "topicsd.toml: is not valid TOML"
+        reloads.reload.reload()
+        reloads.load(api_keys="")
         await turns()
-        assert stage.applied == []
-        assert stage.sent == []
+        assert reloads.applied == []
+        assert reloads.sent == []
 
     asyncio.run(run())
     assert "keys: not reloaded: topicsd.toml: is not valid TOML" in caplog.text
@@ -70,12 +70,12 @@ def test_unreadable_settings_change_nothing(caplog: pytest.LogCaptureFixture) ->
 
 def test_keys_can_be_added_to_a_server_without_keys() -> None:
     async def run() -> None:
-        stage = Stage(api_keys="")
-        stage.load(api_keys="")
-        stage.load(api_keys=NEW)
-        stage.load(api_keys="")
+        reloads = Reloads(api_keys="")
+        reloads.load(api_keys="")
+        reloads.load(api_keys=NEW)
+        reloads.load(api_keys="")
         await turns()
-        assert stage.applied == [("", 0), (NEW, 1)]
+        assert reloads.applied == [("", 0), (NEW, 1)]
 
     asyncio.run(run())
 
@@ -84,32 +84,32 @@ def test_keys_are_sent_again_to_a_worker_that_does_not_answer(monkeypatch: pytes
     monkeypatch.setattr(key_reload, "RESEND_SECONDS", 0)
 
     async def run() -> None:
-        stage = Stage()
-        stage.deaf = {1}
-        stage.load(api_keys=NEW)
+        reloads = Reloads()
+        reloads.deaf = {1}
+        reloads.load(api_keys=NEW)
         await turns(20)
-        assert stage.sent.count((0, NEW)) == 1
-        assert stage.sent.count((1, NEW)) > 2
+        assert reloads.sent.count((0, NEW)) == 1
+        assert reloads.sent.count((1, NEW)) > 2
         # Older keys are not sent any more.
-        stage.load(api_keys=OLD)
+        reloads.load(api_keys=OLD)
         await turns()
-        stage.sent.clear()
+        reloads.sent.clear()
         await turns(20)
-        assert set(stage.sent) == {(1, OLD)}
-        stage.deaf.clear()
+        assert set(reloads.sent) == {(1, OLD)}
+        reloads.deaf.clear()
         await turns()
-        stage.sent.clear()
+        reloads.sent.clear()
         await turns(20)
-        assert stage.sent == []
+        assert reloads.sent == []
 
     asyncio.run(run())
 
 
 def test_other_settings_wait_for_a_restart(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
-        stage = Stage()
-        stage.load(api_keys=NEW, max_limit=7, port=5)
-        assert stage.applied == [(NEW, 1)]
+        reloads = Reloads()
+        reloads.load(api_keys=NEW, max_limit=7, port=5)
+        assert reloads.applied == [(NEW, 1)]
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(run())

@@ -23,8 +23,8 @@ from shared.contract.errors import NOT_READY, SHUTTING_DOWN, STORAGE_FAILED
 from shared.ipc.board import Board, WorkerState
 from shared.ipc.handoff import send_connection
 from shared.runtime.clock import SystemClock
-from tests.harness.processes import is_alive
-from tests.harness.supervisor_parts import (
+from tests.harness.server.processes import is_alive
+from tests.harness.server.supervisor_parts import (
     END_SOON,
     FAKE_WORKER,
     SHORT_TIMES,

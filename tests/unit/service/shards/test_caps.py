@@ -2,66 +2,22 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 
-from shared.contract.api_keys import ApiKey, parse_keys
+from shared.contract.api_keys import ApiKey
 from shared.contract.route_rule import encode_route_message
 from shared.ipc.board import WorkerState
 from shared.ipc.link import NEVER_SENT, SUPERVISOR
 from shared.ipc.link_kind import LinkKind
-from tests.harness.one_connection import HOME, SHARDS, OneConnection, append, look, request
-from tests.harness.small_board import SmallBoard
-from topicsd.http.http1.connection import Http1Connection
-from topicsd.http.http1.head_cache import HeadCache
-from topicsd.service.dispatch import Dispatch
+from tests.harness.stage.one_connection import HOME, Capped, append, look, request
 from topicsd.service.shards.limits import FULL, GRANTED, UNSEEN_TOPICS_MAX
-from topicsd.service.shards.peers import Peers
 
 BODY = b'{"records":[{"data":1}]}'
 
 
-class Capped(OneConnection):
-    """A connection of a worker that has a peer, with the board between them."""
-
-    def __init__(self, small: SmallBoard | None = None, keys: str = "", **settings: Any) -> None:
-        super().__init__(**settings)
-        self.small = small or SmallBoard(SHARDS, self.one.clock)
-        self.small.__enter__()
-        peers = Peers(self.small.board, self.one.clock, 0)
-        self.dispatch = Dispatch(self.one.shard, parse_keys(keys), self.links, 0, SHARDS, peers=peers)
-        self.connection = Http1Connection(self.dispatch, HeadCache(self.dispatch), self)
-        self.connection.connection_made(self.wire)
-
-    @property
-    def own_slot(self) -> Any:
-        return self.small.board.slot(0)
-
-    @property
-    def other_slot(self) -> Any:
-        return self.small.board.slot(1)
-
-    def responses(self) -> list[tuple[int, Any]]:
-        self.settle()
-        answers = self.wire.take().split(b"HTTP/1.1 ")[1:]
-        return [(int(one[:3]), json.loads(one.partition(b"\r\n\r\n")[2])) for one in answers]
-
-
 @pytest.fixture
-def made() -> Iterator[list[Capped]]:
-    capped: list[Capped] = []
-    yield capped
-    for one in capped:
-        one.small.__exit__(None, None, None)
-
-
-@pytest.fixture
-def near(made: list[Capped]) -> Capped:
-    made.append(Capped(max_topics=10))
-    return made[0]
+def near() -> Capped:
+    return Capped(max_topics=10)
 
 
 def test_a_new_topic_waits_for_the_supervisor_and_an_existing_one_does_not(near: Capped) -> None:
@@ -126,17 +82,15 @@ def test_a_deletion_is_on_the_board_at_the_end_of_its_turn(near: Capped) -> None
     assert near.responses()[0][1]["routers_removed"] == ["a>b", "r"]
 
 
-def test_no_reservation_is_needed_far_from_the_cap(made: list[Capped]) -> None:
+def test_no_reservation_is_needed_far_from_the_cap() -> None:
     far = Capped(max_topics=UNSEEN_TOPICS_MAX + 10)
-    made.append(far)
     far.receive(append(HOME))
     assert far.responses()[0][0] == 201
     assert far.links.requests == []
 
 
-def test_the_distance_to_the_cap_is_counted_over_all_shards(made: list[Capped]) -> None:
+def test_the_distance_to_the_cap_is_counted_over_all_shards() -> None:
     capped = Capped(max_topics=UNSEEN_TOPICS_MAX + 10)
-    made.append(capped)
     capped.other_slot.topics = 10
     capped.receive(append(HOME))
     assert capped.links.requests[0][1] is LinkKind.RESERVE_TOPIC
@@ -145,9 +99,8 @@ def test_the_distance_to_the_cap_is_counted_over_all_shards(made: list[Capped]) 
 # -- bytes -------------------------------------------------------------------------------------------------
 
 
-def test_bytes_are_counted_over_all_shards_and_a_deletion_makes_room(made: list[Capped]) -> None:
+def test_bytes_are_counted_over_all_shards_and_a_deletion_makes_room() -> None:
     capped = Capped(max_total_bytes=1000, max_topics=0)
-    made.append(capped)
     capped.receive(append(HOME))
     capped.other_slot.bytes_live = 980
     assert capped.responses()[0][0] == 201
@@ -164,9 +117,8 @@ def test_bytes_are_counted_over_all_shards_and_a_deletion_makes_room(made: list[
     assert capped.responses()[0][0] == 200
 
 
-def test_requests_in_flight_count(made: list[Capped]) -> None:
+def test_requests_in_flight_count() -> None:
     capped = Capped(max_total_bytes=100, max_topics=0)
-    made.append(capped)
     capped.receive(*(append(HOME, n) for n in range(10)))
     statuses = [status for status, _ in capped.responses()]
     assert statuses[0] == 201
@@ -174,9 +126,8 @@ def test_requests_in_flight_count(made: list[Capped]) -> None:
     assert capped.own_slot.bytes_live <= 200
 
 
-def test_a_duplicate_write_is_answered_whatever_the_cap(made: list[Capped]) -> None:
+def test_a_duplicate_write_is_answered_whatever_the_cap() -> None:
     capped = Capped(max_total_bytes=40, max_topics=0)
-    made.append(capped)
     for n, (status, deduped) in enumerate([(201, False), (200, True)]):
         capped.receive(append(HOME, 1, "idempotency-key: k"))
         ((response_status, body),) = capped.responses()
@@ -185,10 +136,9 @@ def test_a_duplicate_write_is_answered_whatever_the_cap(made: list[Capped]) -> N
     assert capped.responses()[0][0] == 429
 
 
-def test_requests_of_a_key_in_flight_on_other_shards_count(made: list[Capped]) -> None:
+def test_requests_of_a_key_in_flight_on_other_shards_count() -> None:
     name = "a-key-of-16-chars"
     one = Capped(keys=name, max_inflight_per_key=3)
-    made.append(one)
     key = one.dispatch.keys.check(b"Bearer " + name.encode(), frozenset(), "")
     assert isinstance(key, ApiKey)
     sent = request("GET", "/v0/topics/none", b"", f"authorization: Bearer {name}")

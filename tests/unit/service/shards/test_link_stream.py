@@ -10,7 +10,7 @@ import uvloop
 
 from shared.ipc.link import LinkPool, LinkRequest, LinkServer, serve_links
 from shared.ipc.link_kind import LinkKind
-from tests.harness.feed_shards import FakeStream
+from tests.harness.stage.feed_shards import FakeStream
 from topicsd.service.shards.link_stream import IN_FLIGHT_BYTES_MAX, LinkStream, StreamRelay
 
 

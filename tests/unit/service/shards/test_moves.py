@@ -10,9 +10,9 @@ from shared.contract.errors import IN_DOUBT, INTERNAL, INVALID_REQUEST, NOT_A_QU
 from shared.ipc.board import WorkerState
 from shared.ipc.link import NEVER_SENT, Link, LinkRequest
 from shared.ipc.link_kind import LinkKind
-from tests.harness.one_connection import AWAY, HOME, SHARDS, ManualLinks
-from tests.harness.one_shard import OneShard
-from tests.harness.small_board import SmallBoard
+from tests.harness.shard.one_shard import OneShard
+from tests.harness.stage.one_connection import AWAY, HOME, SHARDS, ManualLinks
+from tests.harness.stage.small_board import SmallBoard
 from topicsd.engine.requests import AppendRequest, Reply
 from topicsd.engine.transfer.move import (
     Move,
@@ -34,7 +34,7 @@ def move_to(destination: str, *, needs_queue: bool = False) -> Move:
     return Move(destination, "\0source", None, [RECORD], not needs_queue, needs_queue)
 
 
-class Stage:
+class MovesOfOneShard:
     def __init__(self, peers: Peers | None = None) -> None:
         self.one = OneShard()
         self.links = ManualLinks()
@@ -61,10 +61,10 @@ class RecordingLink(Link):
 
 
 def test_a_move_to_a_topic_of_this_shard_is_appended_here() -> None:
-    stage = Stage()
-    stage.send(move_to(HOME))
-    assert (stage.answers, stage.links.requests) == ([None], [])
-    assert stage.records() == [(RECORD.data, b"t", b"n", RECORD.meta)]
+    subject = MovesOfOneShard()
+    subject.send(move_to(HOME))
+    assert (subject.answers, subject.links.requests) == ([None], [])
+    assert subject.records() == [(RECORD.data, b"t", b"n", RECORD.meta)]
 
 
 @pytest.mark.parametrize(
@@ -78,46 +78,46 @@ def test_a_move_to_a_topic_of_this_shard_is_appended_here() -> None:
     ids=["lost", "never sent", "done", "refused"],
 )
 def test_the_sender_learns_the_outcome_at_the_other_shard(answer: bytes | None, code: str | None) -> None:
-    stage = Stage()
-    stage.send(move_to(AWAY))
-    ((peer, kind, payload, done),) = stage.links.requests
+    subject = MovesOfOneShard()
+    subject.send(move_to(AWAY))
+    ((peer, kind, payload, done),) = subject.links.requests
     assert (peer, kind, decode_move(payload)) == ("1", LinkKind.MOVE, move_to(AWAY))
-    assert stage.answers == []
+    assert subject.answers == []
     done(answer)
-    (refusal,) = stage.answers
+    (refusal,) = subject.answers
     assert (None if refusal is None else refusal.code) == code
 
 
 def test_a_move_to_a_shard_that_is_not_ready_is_not_sent() -> None:
     one = OneShard()
-    with SmallBoard(SHARDS, one.clock) as board:
-        board.board.slot(1).state = WorkerState.STARTING
-        stage = Stage(Peers(board.board, one.clock, 0))
-        stage.send(move_to(AWAY))
-        (refusal,) = stage.answers
-        assert refusal is not None
-        assert (refusal.code, stage.links.requests) == (NOT_READY, [])
+    board = SmallBoard(SHARDS, one.clock).board
+    board.slot(1).state = WorkerState.STARTING
+    subject = MovesOfOneShard(Peers(board, one.clock, 0))
+    subject.send(move_to(AWAY))
+    (refusal,) = subject.answers
+    assert refusal is not None
+    assert (refusal.code, subject.links.requests) == (NOT_READY, [])
 
 
 def test_a_move_that_arrives_twice_is_appended_once() -> None:
-    stage, link = Stage(), RecordingLink()
+    subject, link = MovesOfOneShard(), RecordingLink()
     for number in range(2):
-        stage.moves.answer_link(encode_move(move_to(HOME)), LinkRequest(link, number))
-        stage.one.settle()
+        subject.moves.answer_link(encode_move(move_to(HOME)), LinkRequest(link, number))
+        subject.one.settle()
     assert [decode_move_answer(answer) for answer in link.answers] == [None, None]
-    assert len(stage.records()) == 1
+    assert len(subject.records()) == 1
 
 
 @pytest.mark.parametrize(
     ("destination", "code"), [(HOME, NOT_A_QUEUE), ("", INVALID_REQUEST), ("a\nb", INVALID_REQUEST)]
 )
 def test_a_redrive_appends_only_to_a_queue(destination: str, code: str) -> None:
-    stage = Stage()
-    stage.one.append(HOME, 1)
-    append: Any = Caps(stage.one.shard.state).append
+    subject = MovesOfOneShard()
+    subject.one.append(HOME, 1)
+    append: Any = Caps(subject.one.shard.state).append
     move = move_to(destination, needs_queue=True)
-    append_move(stage.one.shard.state, append, move, stage.answers.append)
-    (refusal,) = stage.answers
+    append_move(subject.one.shard.state, append, move, subject.answers.append)
+    (refusal,) = subject.answers
     assert refusal is not None
     assert refusal.code == code
 

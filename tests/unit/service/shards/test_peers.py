@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from shared.contract.errors import NOT_READY, STORAGE_FAILED
 from shared.ipc.board import WorkerState
-from tests.harness.manual_clock import ManualClock
-from tests.harness.small_board import SmallBoard
+from tests.harness.machine.manual_clock import ManualClock
+from tests.harness.stage.small_board import SmallBoard
 from topicsd.service.shards.peers import FRESH_MS, Peers
 
 
@@ -19,9 +17,8 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def small(clock: ManualClock) -> Iterator[SmallBoard]:
-    with SmallBoard(3, clock) as made:
-        yield made
+def small(clock: ManualClock) -> SmallBoard:
+    return SmallBoard(3, clock)
 
 
 @pytest.mark.parametrize("state", list(WorkerState))

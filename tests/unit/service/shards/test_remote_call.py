@@ -14,8 +14,8 @@ from shared.ipc.link import HEADER, LARGE_PAYLOAD_BYTES, NEVER_SENT, Done, Link
 from shared.ipc.link_kind import LinkKind
 from shared.ipc.remote_request import RemoteRequest, decode_answer, decode_remote_request, encode_answer
 from shared.runtime.body_memory import SHARED_BYTES_MIN, SharedBody
-from tests.harness.one_connection import AWAY, HOME, OneConnection, append, diff, look, request
-from tests.harness.recording_transport import RecordingTransport
+from tests.harness.stage.one_connection import AWAY, HOME, OneConnection, append, diff, look, request
+from tests.harness.stage.recording_transport import RecordingTransport
 from topicsd.http.http1.stream import ConnectionStream
 from topicsd.service.shards.remote_call import RETRY_SECONDS, RETRY_SECONDS_MAX
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -17,8 +16,7 @@ from shared.ipc.board import WorkerState
 from shared.ipc.link import NEVER_SENT, SUPERVISOR
 from shared.ipc.link_kind import LinkKind
 from shared.ipc.remote_request import decode_answer, encode_answer
-from tests.harness.one_connection import AWAY, HOME, append, request
-from tests.unit.service.shards.test_caps import Capped
+from tests.harness.stage.one_connection import AWAY, HOME, Capped, append, request
 from topicsd.service.call import Call
 from topicsd.stream.sessions import SESSION_TTL_SECONDS
 from topicsd.stream.stream import noop
@@ -83,12 +81,11 @@ def stream_call(wid: str, fields: Fields = NO_FIELDS) -> StreamCall:
 
 
 @pytest.fixture
-def worker() -> Iterator[Capped]:
+def worker() -> Capped:
     one = Capped(max_topics=0)
     one.receive(append(HOME))
     assert one.responses()[0][0] == 201
-    yield one
-    one.small.__exit__(None, None, None)
+    return one
 
 
 def encoded_request(*names: str, **changed: Any) -> bytes:

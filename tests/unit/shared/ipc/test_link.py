@@ -27,7 +27,7 @@ from shared.ipc.link import (
 )
 from shared.ipc.link_kind import LinkKind
 from shared.runtime.body_memory import SHARED_BYTES_MIN, BodyBuffer, SharedBody
-from tests.harness.recording_transport import RecordingTransport
+from tests.harness.stage.recording_transport import RecordingTransport
 
 T = TypeVar("T")
 Answers = list[bytes | None]

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from random import Random
 
 import pytest
 
 from shared.ipc.board import WorkerState
 from shared.ipc.exact_counts import TOPICS, ReservedCount
-from tests.harness.manual_clock import ManualClock
-from tests.harness.small_board import SmallBoard
+from tests.harness.machine.manual_clock import ManualClock
+from tests.harness.stage.small_board import SmallBoard
 
 
 @pytest.fixture
-def small() -> Iterator[SmallBoard]:
-    with SmallBoard(2, ManualClock()) as made:
-        yield made
+def small() -> SmallBoard:
+    return SmallBoard(2, ManualClock())
 
 
 def _make(small: SmallBoard, shard: int, makes: bool = True) -> None:
@@ -94,29 +92,29 @@ def test_the_cap_holds_in_any_order_of_events() -> None:
     bound = 6
     for seed in range(200):
         rng = Random(seed)
-        with SmallBoard(3, ManualClock()) as small:
-            count = ReservedCount(small.board, bound, TOPICS)
-            topics, under_way = [0, 0, 0], [0, 0, 0]
-            for _ in range(60):
-                shard = rng.randrange(3)
-                slot = small.board.slot(shard)
-                what = rng.choice(["ask", "ask", "hear", "delete", "die", "look"])
-                if slot.state is not WorkerState.READY:
-                    small.begin(shard, pid=rng.randrange(1, 1 << 30), topics=topics[shard])
-                elif what == "ask" and count.reserve(shard):
-                    under_way[shard] += 1
-                elif what == "hear" and under_way[shard]:
-                    under_way[shard] -= 1
-                    topics[shard] += rng.random() < 0.8
-                    slot.topics = topics[shard]
-                    slot.topic_grants_total += 1
-                elif what == "delete" and topics[shard]:
-                    topics[shard] -= 1
-                    slot.topics = topics[shard]
-                elif what == "look":
-                    count.read_board()
-                elif what == "die":
-                    count.read_board()
-                    small.end(shard)
-                    under_way[shard] = 0
-                assert sum(topics) <= bound, seed
+        small = SmallBoard(3, ManualClock())
+        count = ReservedCount(small.board, bound, TOPICS)
+        topics, under_way = [0, 0, 0], [0, 0, 0]
+        for _ in range(60):
+            shard = rng.randrange(3)
+            slot = small.board.slot(shard)
+            what = rng.choice(["ask", "ask", "hear", "delete", "die", "look"])
+            if slot.state is not WorkerState.READY:
+                small.begin(shard, pid=rng.randrange(1, 1 << 30), topics=topics[shard])
+            elif what == "ask" and count.reserve(shard):
+                under_way[shard] += 1
+            elif what == "hear" and under_way[shard]:
+                under_way[shard] -= 1
+                topics[shard] += rng.random() < 0.8
+                slot.topics = topics[shard]
+                slot.topic_grants_total += 1
+            elif what == "delete" and topics[shard]:
+                topics[shard] -= 1
+                slot.topics = topics[shard]
+            elif what == "look":
+                count.read_board()
+            elif what == "die":
+                count.read_board()
+                small.end(shard)
+                under_way[shard] = 0
+            assert sum(topics) <= bound, seed

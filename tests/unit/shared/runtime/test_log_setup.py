@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from shared.runtime.log_setup import fields, redact, set_up_logging
-from tests.harness.logging_state import preserve_logging
+from tests.harness.server.logging_state import preserve_logging
 
 SECRET = "hush-hush-hush"
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from spark.chart import font as png_font
 from spark.chart.canvas import BLACK, Canvas
-from tests.harness.png_reader import read_png
+from tests.harness.output.png_reader import read_png
 
 
 def test_what_was_filled_is_in_the_picture() -> None:

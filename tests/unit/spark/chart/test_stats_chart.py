@@ -4,7 +4,7 @@ from spark.chart.canvas import GREEN, RED
 from spark.chart.stats_chart import PLOT_WIDTH, ROW, TITLE_WIDTH, TOPICS_MAX, UP, stats_chart
 from spark.jobs.cursor_lags import CursorLag
 from spark.jobs.hour_stats import Hour, TopicSum
-from tests.harness.png_reader import read_png
+from tests.harness.output.png_reader import read_png
 
 NOON = 1_794_996_000
 

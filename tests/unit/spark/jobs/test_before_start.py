@@ -8,7 +8,7 @@ import pytest
 
 from shared.contract.names import TOPIC_NAME_RULE
 from spark.__main__ import main
-from tests.harness.one_shard import INSTANCE
+from tests.harness.shard.shard_driver import INSTANCE
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import create_data_dir
 

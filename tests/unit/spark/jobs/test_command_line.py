@@ -9,7 +9,7 @@ import pytest
 
 from spark.__main__ import main
 from spark.jobs.command_line import parse, source_options
-from tests.harness.one_shard import INSTANCE
+from tests.harness.shard.shard_driver import INSTANCE
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import create_data_dir
 

@@ -9,7 +9,7 @@ from shared.runtime.clock import SystemClock
 from spark.errors import SourceError
 from spark.jobs.export import commit
 from spark.jobs.export_folder import ExportFolder, ExportManifest, FolderBusy, TopicExport
-from tests.harness.dying_folder import DyingFolder, ProcessDeath
+from tests.harness.machine.dying_folder import DyingFolder, ProcessDeath
 
 TOPICS = ("orders", "clicks")
 

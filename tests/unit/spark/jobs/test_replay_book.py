@@ -9,7 +9,7 @@ from spark.jobs import replay_book
 from spark.jobs.export_folder import ExportManifest, TopicExport
 from spark.jobs.replay_book import ReplayBook, Target
 from spark.source.stream_offset import encode
-from tests.harness.dying_folder import DyingFolder, ProcessDeath
+from tests.harness.machine.dying_folder import DyingFolder, ProcessDeath
 
 TARGET = Target("http://127.0.0.1:4000", "", "copy.")
 

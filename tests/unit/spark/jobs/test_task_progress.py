@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from spark.jobs.task_progress import TaskProgress
-from tests.harness.manual_clock import ManualClock
+from tests.harness.machine.manual_clock import ManualClock
 
 
 class Terminal(io.StringIO):

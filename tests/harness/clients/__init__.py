@@ -1,0 +1,1 @@
+"""Clients, one for each protocol, and crowds of them."""

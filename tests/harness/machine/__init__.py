@@ -1,0 +1,1 @@
+"""A fake machine: disk, object store, clock, loop and threads, which fail and end as a test says."""

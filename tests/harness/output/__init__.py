@@ -1,0 +1,1 @@
+"""Readers of what a program shows: its output, metrics, images, documents and calls."""

@@ -1,0 +1,1 @@
+"""A server or its processes, started as an operator starts them."""

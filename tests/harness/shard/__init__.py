@@ -1,0 +1,1 @@
+"""One shard under the control of a test."""

@@ -1,0 +1,1 @@
+"""Shards with the request handling of their workers, without sockets."""

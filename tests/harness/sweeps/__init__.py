@@ -1,0 +1,1 @@
+"""Scripts that run once for each call or byte that may fail."""
