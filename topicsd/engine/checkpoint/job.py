@@ -127,9 +127,9 @@ class CheckpointJob:
     def run(
         self, place: Callable[[], LogPlace | None], on_snapshot: Callable[[SnapshotResult], object]
     ) -> BackgroundJob[None]:
-        """Run the checkpoint; call `written` once the snapshot has its name.
+        """Run the checkpoint; call `on_snapshot` once the snapshot has its name.
 
-        Without a log there is nothing to write, and `written` is not called.
+        Without a log there is nothing to write, and `on_snapshot` is not called.
         """
         start = place()
         if start is None:
