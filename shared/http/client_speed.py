@@ -22,7 +22,7 @@ _ACKED_BYTES = struct.Struct("@Q")
 
 
 def is_too_slow(waiting_seconds: float, received_bytes: int, is_body: bool) -> bool:
-    """Return whether a request of `held` bytes in `waited` seconds is too slow."""
+    """Return whether `received_bytes` of a request in `waiting_seconds` is too slow."""
     late_seconds = waiting_seconds - CLIENT_TIMEOUT_SECONDS
     return late_seconds > 0 and not (is_body and received_bytes > late_seconds * BODY_BYTES_PER_SECOND)
 

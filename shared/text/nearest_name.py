@@ -65,7 +65,7 @@ def _are_among(words: list[str], others: list[str]) -> bool:
 
 
 def _is_same(word: str, other: str) -> bool:
-    """Return whether the words are equal or one begins with the other, as `host` and `hostname`."""
+    """Return whether the words are equal or one begins with the other, as "host" and "hostname"."""
     if len(word) < WORD_LETTERS_MIN or len(other) < WORD_LETTERS_MIN:
         return word == other
     return word.startswith(other) or other.startswith(word)

@@ -1,4 +1,4 @@
-"""Rules of vocabulary: one word per concept, as `docs/glossary.md` lists them.
+"""Rules of vocabulary: one word per concept, as `docs/glossary.md` and `retired_words.md` list them.
 
 Each rule takes the root folder and the renovated folders, and returns complaints that begin with file and
 line. A folder joins `RENOVATED` when its text uses the words of the glossary. The list is complete when it
@@ -19,6 +19,7 @@ from typing import NamedTuple
 from tests.unit.house_rules import PACKAGES, TEXT_SUFFIXES
 
 GLOSSARY = "docs/glossary.md"
+RETIRED_WORDS = "tests/unit/retired_words.md"
 # A folder, or a file at the top level.
 RENOVATED = (
     *PACKAGES,
@@ -31,10 +32,11 @@ RENOVATED = (
     "mkdocs.yml",
 )
 # Bytes of formats, and the rules themselves.
-EXEMPT = re.compile(r"tests/golden/.*\.json|tests/unit/(test_glossary|glossary_rules)\.py")
+EXEMPT = re.compile(
+    r"tests/golden/.*\.json|tests/unit/((test_glossary|glossary_rules)\.py|retired_words\.md)"
+)
 PARTICIPLES = frozenset({"told", "asked", "found", "wanted", "held"})
 
-_HEADING = "## Retired words"
 _ROW = re.compile(r"^\| `([^`]+)` \| ([^|]+?) \|([^|]*)\|$", re.MULTILINE)
 _REPLACES = re.compile(r"^(\|[^|\n]+\|[^|\n]+\|)[^|\n]*\|$", re.MULTILINE)
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -59,7 +61,7 @@ class Retired(NamedTuple):
 
 def retired_words(root: Path) -> list[Retired]:
     """Read the table of retired words."""
-    table = (root / GLOSSARY).read_text(encoding="utf-8").partition(_HEADING)[2]
+    table = (root / RETIRED_WORDS).read_text(encoding="utf-8")
     return [
         Retired(word, instead, tuple(re.findall(r"`([^`]+)`", frozen)))
         for word, instead, frozen in _ROW.findall(table)
@@ -74,17 +76,12 @@ def renovated_files(root: Path, folders: tuple[str, ...]) -> Iterator[Path]:
 
 
 def texts(root: Path, folders: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Yield name and text of each file; the glossary without the retired words that it lists."""
+    """Yield name and text of each file; the glossary without its column of retired words."""
     for path in renovated_files(root, folders):
         name = path.relative_to(root).as_posix()
         if path.suffix in TEXT_SUFFIXES and path.is_file() and not EXEMPT.fullmatch(name):
             text = path.read_text(encoding="utf-8")
-            yield name, _without_retired(text) if name == GLOSSARY else text
-
-
-def _without_retired(glossary: str) -> str:
-    """Drop the list of retired words, and the column that says which of them a term replaces."""
-    return _REPLACES.sub(r"\1", glossary.partition(_HEADING)[0])
+            yield name, _REPLACES.sub(r"\1", text) if name == GLOSSARY else text
 
 
 def retired_words_are_not_used(root: Path, folders: tuple[str, ...]) -> list[str]:

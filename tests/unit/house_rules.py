@@ -9,7 +9,9 @@ The rules examine the syntax tree, not the text, so a docstring may mention what
 from __future__ import annotations
 
 import ast
+import builtins
 import fnmatch
+import keyword
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -270,6 +272,36 @@ def nothing_is_left_for_later(root: Path) -> list[str]:
     return complaints
 
 
+def docstrings_name_what_is_there(root: Path) -> list[str]:
+    """Find lower-case code spans in docstrings of functions that are neither a name nor a word of the module.
+
+    A name of another module is written with its owner: `module.name`.
+    """
+    complaints = []
+    for name, path in modules(root):
+        tree = parse(path)
+        known = names_of(tree)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                for span in re.findall(r"`([a-z_][a-z0-9_]*)`", ast.get_docstring(node) or ""):
+                    if span not in known:
+                        complaints.append(f"{name}:{node.lineno}: {node.name}: the module has no {span}")
+    return complaints
+
+
+def names_of(tree: ast.Module) -> set[str]:
+    """Return the names in the code of a module, the words of its strings, and those of the language."""
+    names = {*dir(builtins), *keyword.kwlist}
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and id(node) not in docstrings:
+            # Values of fields and options, and members of JSON.
+            names.update(re.findall(r"\w+", str(node.value)))
+        # Definitions and imports, parameters, variables, attributes.
+        names.update(str(getattr(node, field, "")) for field in ("name", "asname", "arg", "id", "attr"))
+    return names
+
+
 def texts(root: Path) -> Iterator[Path]:
     """Yield the text files of the project that people write."""
     below = [path for folder in (*FOLDERS, ".ci") for path in sorted((root / folder).rglob("*"))]
@@ -318,5 +350,6 @@ RULES: tuple[Rule, ...] = (
     tests_are_named_after_their_outcome,
     nothing_is_left_for_later,
     paths_in_documents_exist,
+    docstrings_name_what_is_there,
     the_top_level_is_known,
 )

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import doctest
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from shared.ipc.board import Board
+from shared.runtime.clock import SystemClock
+from shared.settings.settings import Settings
 from tests.harness.output import call_order
 from tests.harness.output.call_order import PROJECT, Call, calls_of, first_missing
-from tests.harness.shard.one_shard import RealShard
+from tests.harness.shard.one_shard import SMALL, RealShard
+from tests.harness.shard.shard_driver import INSTANCE
 from tests.harness.stage.feed_shards import FeedShards, StreamTopics, follow
 from tests.harness.stage.one_connection import HOME, OneConnection, append, diff, request
+from topicsd.worker.spec import Spec
+from topicsd.worker.start import ShardStart
 
 DOCUMENTS = [PROJECT / "README.md", PROJECT / "CONTRIBUTING.md", *sorted((PROJECT / "docs").rglob("*.md"))]
 WALKTHROUGHS = PROJECT / "docs" / "develop" / "walkthroughs.md"
@@ -48,17 +56,35 @@ def traced_steps(title: str) -> list[Call]:
     return steps
 
 
+def start(folder: Path) -> Callable[[], object]:
+    shard = RealShard(folder)
+    shard.append("orders", 1)
+    shard.checkpoint()
+    shard.append("orders", 2)
+    shard.stop_dead()
+    board = Board.create(1)
+    spec = Spec(0, 1, str(folder), INSTANCE.hex(), "test", -1, -1, Settings(**SMALL))
+    one = ShardStart(spec, SystemClock(), board.slot(0), lambda: None, lambda: False)
+
+    async def run() -> None:
+        (await one.open(lambda error: None)).close()
+        board.close()
+        os.close(board.fd)
+
+    return lambda: asyncio.run(run())
+
+
 def write(_: Path) -> Callable[[], object]:
-    lane = OneConnection()
-    lane.receive(append(HOME))
-    lane.settle()
-    return lambda: (lane.receive(append(HOME)), lane.settle())
+    connection = OneConnection()
+    connection.receive(append(HOME))
+    connection.settle()
+    return lambda: (connection.receive(append(HOME)), connection.settle())
 
 
 def read(_: Path) -> Callable[[], object]:
-    lane = OneConnection()
-    lane.one.append(HOME, 1)
-    return lambda: (lane.receive(diff(HOME)), lane.settle())
+    connection = OneConnection()
+    connection.one.append(HOME, 1)
+    return lambda: (connection.receive(diff(HOME, b'{"after_seq":0}')), connection.settle())
 
 
 def watch(_: Path) -> Callable[[], object]:
@@ -76,17 +102,20 @@ def watch(_: Path) -> Callable[[], object]:
 
 
 def claim(_: Path) -> Callable[[], object]:
-    lane = OneConnection()
-    lane.one.put(HOME, type="queue", leases_durable=True)
-    lane.one.append(HOME, 1)
+    connection = OneConnection()
+    connection.one.put(HOME, type="queue", leases_durable=True)
+    connection.one.append(HOME, 1)
     body = b'{"node":"worker-1","max":1}'
-    return lambda: (lane.receive(request("POST", f"/v0/topics/{HOME}/claim", body)), lane.settle())
+    return lambda: (
+        connection.receive(request("POST", f"/v0/topics/{HOME}/claim", body)),
+        connection.settle(),
+    )
 
 
 def checkpoint(_: Path) -> Callable[[], object]:
-    lane = OneConnection()
-    lane.one.append(HOME, 1)
-    return lane.one.checkpoint
+    connection = OneConnection()
+    connection.one.append(HOME, 1)
+    return connection.one.checkpoint
 
 
 def spark_read(folder: Path) -> Callable[[], object]:
@@ -111,6 +140,7 @@ def spark_read(folder: Path) -> Callable[[], object]:
 @pytest.mark.parametrize(
     ("title", "prepare"),
     [
+        ("A start", start),
         ("A write", write),
         ("A read", read),
         ("A watch over two shards", watch),
@@ -126,7 +156,7 @@ def test_a_walkthrough_names_the_functions_in_the_order_of_their_calls(
 
 
 def test_every_traced_walkthrough_is_run() -> None:
-    assert WALKTHROUGHS.read_text().count(TRACED) == 6
+    assert WALKTHROUGHS.read_text().count(TRACED) == 7
 
 
 def test_the_doctests_of_the_call_order_pass() -> None:

@@ -1,6 +1,7 @@
 """Background jobs: long work in short steps that never block the loop.
 
-Checkpoints, upkeep and transfers run as jobs.
+Checkpoints, upkeep and transfers run as jobs, and so do the creation and opening of watches and position
+lookups.
 
 A job is a generator that runs on the loop and yields before each wait:
 

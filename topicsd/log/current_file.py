@@ -57,7 +57,7 @@ class Current(msgspec.Struct, frozen=True, kw_only=True):
 def write_current(fs: Fs, path: str, current: Current) -> None:
     """Replace CURRENT durably, in one step.
 
-    `replace_file` does not serve: the content names the inode that it is written to.
+    `atomic_replace.replace_file` does not serve: the content names the inode that it is written to.
     """
     temporary = path + TEMPORARY_SUFFIX
     fd = recreate_file(fs, temporary)

@@ -159,8 +159,8 @@ class LogWriter:
     def write(self, parts: list[bytes], frame_count: int, size_bytes: int = 0) -> None:
         """Append one batch to the log in one write; after an OSError nothing was written (W3).
 
-        A batch larger than `PART_BYTES` is written in chunks: joining it would double the memory of the
-        request. Only its BatchEnd makes it a batch.
+        A batch larger than `WRITE_CHUNK_BYTES` is written in chunks: joining it would double the memory of
+        the request. Only its BatchEnd makes it a batch.
         """
         if size_bytes > WRITE_CHUNK_BYTES:
             self._write_large(parts, frame_count, size_bytes)

@@ -36,7 +36,7 @@ RETRY_AT: Final = 0.125
 
 
 class WorkStreams:
-    """The job streams of one shard. `changed` is called with +1 or -1 when their number changes."""
+    """The job streams of one shard. `on_count_change` is called with +1 or -1."""
 
     def __init__(self, shard: ShardState, loop: Loop, on_count_change: Callable[[int], None]) -> None:
         self.shard = shard

@@ -2,7 +2,7 @@
 
 The order of the steps is the guarantee:
 
-K1  The place P, where replay will begin, is taken first, and everything before it is published.
+K1  The log place P, where replay will begin, is taken first, and everything before it is published.
 K2  Each topic is captured in one step, complete to an ordinal of its own, and its records are copied into
     segments, which are synced before anything names them.
 K3  The log is synced to the end of the capture. So a snapshot never knows more than the log that follows it.
@@ -127,9 +127,9 @@ class CheckpointJob:
     def run(
         self, place: Callable[[], LogPlace | None], on_snapshot: Callable[[SnapshotResult], object]
     ) -> BackgroundJob[None]:
-        """Run the checkpoint; call `written` once the snapshot has its name.
+        """Run the checkpoint; call `on_snapshot` once the snapshot has its name.
 
-        Without a log there is nothing to write, and `written` is not called.
+        Without a log there is nothing to write, and `on_snapshot` is not called.
         """
         start = place()
         if start is None:

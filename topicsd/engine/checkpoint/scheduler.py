@@ -135,7 +135,7 @@ class Checkpointer:
             self.start()
 
     def start(self, on_end: Callable[[Exception | None], object] = lambda outcome: None) -> None:
-        """Begin a checkpoint unless one is running; call `done` at its end."""
+        """Begin a checkpoint unless one is running; call `on_end` at its end."""
         self._callbacks.append(on_end)
         if self.is_running:
             return

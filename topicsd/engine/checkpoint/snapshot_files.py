@@ -64,7 +64,7 @@ def write_snapshot(fs: Fs, paths: ShardPaths, number: int, parts: Iterable[bytes
 
 
 def write_whole(fs: Fs, path: str, parts: Iterable[bytes]) -> None:
-    """Replace a file like `replace_file`, for content too large for one byte string."""
+    """Replace a file like `atomic_replace.replace_file`, for content too large for one byte string."""
     temporary = path + TEMPORARY_SUFFIX
     try:
         fd = recreate_file(fs, temporary)
@@ -136,8 +136,8 @@ def choose_snapshot(
 ) -> tuple[Snapshot | None, list[str]]:
     """Return the newest good snapshot without an objection, and complaints about newer ones.
 
-    `why_not` returns an objection or "". If it objects to every snapshot, the newest good one is returned:
-    loading it meets the same problem and reports it.
+    `objection_to` returns an objection or "". If it objects to every snapshot, the newest good one is
+    returned: loading it meets the same problem and reports it.
 
     None with complaints means that the shard has lost its snapshots; None without any, that it never had one.
     A snapshot of a newer program is not damage and not skipped: UnknownVersion is raised, since that program

@@ -159,7 +159,7 @@ class Records(Protocol):
     def totals(self) -> LeaseTotals: ...
 
     def schedule_removal(self) -> None:
-        """Call `remove_some` until it returns False, now or later."""
+        """Call `LeaseQueue.remove_some` until it returns False, now or later."""
         ...
 
     def next_live(self, seq: int) -> int:

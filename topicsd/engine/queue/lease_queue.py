@@ -13,7 +13,7 @@ L4  An expired lease or delay takes effect at the next `collect`, which handles 
     Until another node claims the job, its last holder may still end it: the work is done, and is not done
     twice. It may also keep the job, unless an earlier job of the tag blocks it by then (L7).
 L5  `max_deliveries` is checked when a job would be delivered again: then the job is parked.
-L6  A job whose end is on its way to the log is *leaving*: it cannot be claimed, and is counted in its old
+L6  A job whose end is on its way to the log is *ending*: it cannot be claimed, and is counted in its old
     state.
 L7  In a queue ordered by tag (`tag_order.py`), a job is *blocked* until all earlier jobs of its tag are
     removed or parked. A delayed job blocks the later ones of its tag too.

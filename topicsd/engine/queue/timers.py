@@ -1,8 +1,8 @@
 """Timers for the next expiry of a lease or end of a delay, for requests that wait for jobs.
 
-Only a queue with waiting requests has a timer; code that leases or delays its jobs calls `look` to update it.
-Other queues need none, as a claim collects expired leases itself. The system clock may be set while a timer
-runs: a timer that fires early checks again, and none runs longer than `WAIT_MS_MAX`.
+Only a queue with waiting requests has a timer; code that leases or delays its jobs calls `refresh` to update
+it. Other queues need none, as a claim collects expired leases itself. The system clock may be set while a
+timer runs: a timer that fires early checks again, and none runs longer than `WAIT_MS_MAX`.
 """
 
 from __future__ import annotations

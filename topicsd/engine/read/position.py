@@ -23,7 +23,7 @@ def position_past_head(topic: str, seq: int, head: int, epoch: int) -> Refusal:
 
 
 def followed_epoch(seq: int, client_epoch: int | None, head: int, epoch: int) -> int:
-    """Return the epoch to follow a topic with; `asked` is the client's epoch, if any."""
+    """Return the epoch to follow a topic with; `client_epoch` is the one that the client sent, if any."""
     if client_epoch is not None:
         return client_epoch
     return OTHER_EPOCH if seq > head else epoch

@@ -172,7 +172,7 @@ def _plain_case(
 def _synced_head(shard: ShardState, topic: Topic) -> int:
     """Return the last seq for a strong read.
 
-    Of the classes that promise a sync only `disk` publishes before it; `fsync` publishes after it.
+    Of the classes that promise a sync, class disk alone publishes before it; class fsync publishes after it.
     """
     return durable_seq(shard, topic) if topic.config.durability == "disk" else topic.head
 

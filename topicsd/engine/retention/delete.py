@@ -216,7 +216,7 @@ def join_delete(
 def apply_delete(topic: Topic, control: Delete, matches: Matches | None = None) -> int:
     """Remove the records of a delete frame; return how many were live.
 
-    `found` is the result of the lookup; without it, as in replay, the records are searched here.
+    `matches` is the result of the lookup; without it, as in replay, the records are searched here.
     """
     if control.seqs:
         if control.is_dead_letter and topic.queue is not None:

@@ -30,7 +30,7 @@ class WriteIdentity(Protocol):
         ...
 
     def on_abort(self, pending: PendingAppend) -> None:
-        """Forget the pending write; called twice when the write fails, by `undo` and `refuse`."""
+        """Forget the pending write; called by the undo of a failed write, and by its refusal."""
         ...
 
 
@@ -59,7 +59,7 @@ class IdempotencyKey(NamedTuple):
         shard.idempotency_keys.add(self.digest, write, window_ms, pending.ts, not topic.is_ephemeral)
 
     def on_abort(self, pending: PendingAppend) -> None:
-        """Forget the pending write; called twice when the write fails, by `undo` and `refuse`."""
+        """Forget the pending write; called by the undo of a failed write, and by its refusal."""
         pending.shard.pending_keys.pop(self.digest, None)
 
 

@@ -116,7 +116,7 @@ class ProducerKey:
         store_producer_write(pending.shard, pending.topic, self.producer, write)
 
     def on_abort(self, pending: PendingAppend) -> None:
-        """Forget the pending write; called twice when the write fails, by `undo` and `refuse`."""
+        """Forget the pending write; called by the undo of a failed write, and by its refusal."""
         pending_writes = pending.topic.pending_writes.get(self.producer, [])
         if pending in pending_writes:
             pending_writes.remove(pending)

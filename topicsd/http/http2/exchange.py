@@ -164,7 +164,7 @@ class Exchange(Outgoing):
 
 
 class H2Call(Call, kw_only=True, eq=False):
-    """A call on an HTTP/2 stream. It waits for no other call, and `closes` has no effect."""
+    """A call on an HTTP/2 stream. It waits for no other call, and `is_last` has no effect."""
 
     exchange: Exchange
 

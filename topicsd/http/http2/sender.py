@@ -100,7 +100,7 @@ class Sender(Generic[T]):
         one.clear()
 
     def fill(self, now: float, on_sent: Callable[[T, int], None]) -> None:
-        """Make frames of the data that may be sent; call `left` for each with its size."""
+        """Make frames of the data that may be sent; call `on_sent` for each with its size."""
         frame_bytes = 0
         while self._ready and frame_bytes < WRITE_BYTES:
             one = self._ready.popleft()
