@@ -56,7 +56,6 @@ class Checkpointer:
         `on_end` is called when a checkpoint has ended.
         """
         settings = shard.settings
-        shard.referable_from = shard.log.batch.next_position
         self._shard = shard
         self._loop = loop
         self._background = background
