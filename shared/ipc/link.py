@@ -424,30 +424,29 @@ class LinkPool:
 class LinkServer:
     """The links that other processes opened to this one."""
 
-    def __init__(self, serve: Serve) -> None:
-        self._serve = serve
-        self._links: set[Link] = set()
-        self.listener: asyncio.AbstractServer
-
-    def make_link(self) -> Link:
-        link = Link(self._serve, self._links.discard)
-        self._links.add(link)
-        return link
+    def __init__(self, listener: asyncio.AbstractServer, links: set[Link]) -> None:
+        """Keep the listener and the set that has its open links."""
+        self._listener = listener
+        self._links = links
 
     def close(self) -> None:
         """Accept no more links, and close the existing ones after the answers already sent."""
-        self.listener.close()
+        self._listener.close()
         for link in list(self._links):
             link.close()
 
 
 async def serve_links(namespace: str, name: str, serve: Serve) -> LinkServer:
     """Accept links from the other processes of this server."""
-    server = LinkServer(serve)
-    server.listener = await asyncio.get_running_loop().create_unix_server(
-        server.make_link, address_of(namespace, name)
-    )
-    return server
+    links: set[Link] = set()
+
+    def make_link() -> Link:
+        link = Link(serve, links.discard)
+        links.add(link)
+        return link
+
+    loop = asyncio.get_running_loop()
+    return LinkServer(await loop.create_unix_server(make_link, address_of(namespace, name)), links)
 
 
 def reject(kind: int, payload: bytes, request: LinkRequest) -> None:
