@@ -93,6 +93,11 @@ class LinkRequest(msgspec.Struct, eq=False):
         self.cancel_wait = self.on_credit = None
         self.link.answer(self.number, answer)
 
+    def cancel(self) -> None:
+        """Cancel the wait of the handler, if it waits."""
+        if self.cancel_wait is not None:
+            self.cancel_wait()
+
     def send_part(self, data: bytes) -> None:
         """Send a part of an unfinished answer."""
         self.link.send_part(self.number, data)
@@ -191,8 +196,7 @@ class Link(asyncio.Protocol):
         for call in calls.values():
             call.done(None)
         for request in requests.values():
-            if request.cancel_wait is not None:
-                request.cancel_wait()
+            request.cancel()
         if self._on_lost is not None:
             self._on_lost(self)
 
@@ -344,8 +348,8 @@ class Link(asyncio.Protocol):
             return
         if kind == _CREDIT and request.on_credit is not None:
             request.on_credit(CREDIT.unpack(payload)[0])
-        elif kind == _CANCEL_WAIT and request.cancel_wait is not None:
-            request.cancel_wait()
+        elif kind == _CANCEL_WAIT:
+            request.cancel()
 
     def _send(self, kind: int, number: int, payload: bytes) -> None:
         size = len(payload)

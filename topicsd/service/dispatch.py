@@ -328,7 +328,3 @@ class IncomingCall(Call, kw_only=True, eq=False):
         # `wait_until_idle` does not wait for streams: their shutdown ends them.
         self.dispatch.on_incoming_answered(self)
         return LinkStream(self.reply, fields)
-
-    def cancel(self) -> None:
-        if self.cancel_wait is not None:
-            self.cancel_wait()

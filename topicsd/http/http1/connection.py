@@ -462,5 +462,4 @@ class Http1Connection(asyncio.Protocol):
     def _cancel_waits(self) -> None:
         """Cancel the waits of long polls; work in progress is finished."""
         for call in list(self._calls):
-            if call.cancel_wait is not None:
-                call.cancel_wait()
+            call.cancel()
