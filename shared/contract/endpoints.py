@@ -46,8 +46,8 @@ class Endpoint(msgspec.Struct, frozen=True):
     """Whether a body is accepted. If not, it is refused: ignoring a delete filter is dangerous."""
     variable: str = ""
     """The first segment of the pattern that begins with a colon; empty without one."""
-    is_plain: bool = True
-    """Whether the endpoint is for one topic and no stream, and so in the table of handlers."""
+    has_handler: bool = True
+    """Whether the operation is in the table of handlers: it is for one topic and no stream."""
 
 
 class Match(msgspec.Struct, frozen=True):
@@ -129,12 +129,12 @@ _PARAMETERS: Final = {
 
 def _completed(endpoint: Endpoint) -> Endpoint:
     variable = next((part for part in endpoint.pattern.split("/") if part.startswith(":")), "")
-    is_plain = endpoint.is_data and not endpoint.is_stream and variable == TOPIC
+    has_handler = endpoint.is_data and not endpoint.is_stream and variable == TOPIC
     parameters = {*_PARAMETERS.get(endpoint.operation, "").split(), *["token"][: endpoint.takes_token]}
     return msgspec.structs.replace(
         endpoint,
         variable=variable,
-        is_plain=is_plain,
+        has_handler=has_handler,
         parameters=frozenset(parameters),
         takes_body=endpoint.method in ("POST", "PUT"),
     )

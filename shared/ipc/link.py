@@ -93,6 +93,11 @@ class LinkRequest(msgspec.Struct, eq=False):
         self.cancel_wait = self.on_credit = None
         self.link.answer(self.number, answer)
 
+    def cancel(self) -> None:
+        """Cancel the wait of the handler, if it waits."""
+        if self.cancel_wait is not None:
+            self.cancel_wait()
+
     def send_part(self, data: bytes) -> None:
         """Send a part of an unfinished answer."""
         self.link.send_part(self.number, data)
@@ -191,8 +196,7 @@ class Link(asyncio.Protocol):
         for call in calls.values():
             call.done(None)
         for request in requests.values():
-            if request.cancel_wait is not None:
-                request.cancel_wait()
+            request.cancel()
         if self._on_lost is not None:
             self._on_lost(self)
 
@@ -344,8 +348,8 @@ class Link(asyncio.Protocol):
             return
         if kind == _CREDIT and request.on_credit is not None:
             request.on_credit(CREDIT.unpack(payload)[0])
-        elif kind == _CANCEL_WAIT and request.cancel_wait is not None:
-            request.cancel_wait()
+        elif kind == _CANCEL_WAIT:
+            request.cancel()
 
     def _send(self, kind: int, number: int, payload: bytes) -> None:
         size = len(payload)
@@ -424,30 +428,29 @@ class LinkPool:
 class LinkServer:
     """The links that other processes opened to this one."""
 
-    def __init__(self, serve: Serve) -> None:
-        self._serve = serve
-        self._links: set[Link] = set()
-        self.listener: asyncio.AbstractServer
-
-    def make_link(self) -> Link:
-        link = Link(self._serve, self._links.discard)
-        self._links.add(link)
-        return link
+    def __init__(self, listener: asyncio.AbstractServer, links: set[Link]) -> None:
+        """Keep the listener and the set that has its open links."""
+        self._listener = listener
+        self._links = links
 
     def close(self) -> None:
         """Accept no more links, and close the existing ones after the answers already sent."""
-        self.listener.close()
+        self._listener.close()
         for link in list(self._links):
             link.close()
 
 
 async def serve_links(namespace: str, name: str, serve: Serve) -> LinkServer:
     """Accept links from the other processes of this server."""
-    server = LinkServer(serve)
-    server.listener = await asyncio.get_running_loop().create_unix_server(
-        server.make_link, address_of(namespace, name)
-    )
-    return server
+    links: set[Link] = set()
+
+    def make_link() -> Link:
+        link = Link(serve, links.discard)
+        links.add(link)
+        return link
+
+    loop = asyncio.get_running_loop()
+    return LinkServer(await loop.create_unix_server(make_link, address_of(namespace, name)), links)
 
 
 def reject(kind: int, payload: bytes, request: LinkRequest) -> None:

@@ -25,6 +25,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from shared.contract.errors import STORAGE_FULL, Refusal
 from shared.runtime.disk_thread import DiskThread, Loop
+from topicsd.engine.pending import PendingFrame
 from topicsd.log.batch import CommitEntry
 
 
@@ -140,7 +141,7 @@ class Background:
             self._add(job, on_end).resume(None)
 
     def _add(self, job: BackgroundJob[T], on_end: Callable[[T | Exception], object]) -> _Running:
-        running = _Running(self, job, on_end)
+        running = _Running(self._loop, self._thread, self._log, job, on_end, self._running.discard)
         self._running.add(running)
         return running
 
@@ -167,7 +168,8 @@ class Background:
     def stop(self) -> None:
         """Stop all jobs, and wait for the calls that the disk thread already has."""
         self._is_stopped = True
-        running, self._running = self._running, set()
+        running = list(self._running)
+        self._running.clear()
         for one in running:
             # Before the drain: a job that resumed with the thread's result would submit more work on files
             # that are about to close.
@@ -180,14 +182,22 @@ class Background:
 class _Running:
     """A started job; it runs no further step once `is_over` is set."""
 
-    ordinal = 0
-
     def __init__(
-        self, background: Background, job: BackgroundJob[Any], on_end: Callable[[Any], object]
+        self,
+        loop: Loop,
+        thread: DiskThread,
+        log: Log,
+        job: BackgroundJob[Any],
+        on_end: Callable[[Any], object],
+        forget: Callable[[_Running], object],
     ) -> None:
-        self._background = background
+        """Prepare a job; at its end, `forget` is called before `on_end`."""
+        self._loop = loop
+        self._thread = thread
+        self._log = log
         self._job = job
         self._on_end = on_end
+        self._forget = forget
         self.is_over = False
         self._is_stepping = False
         self._answers: list[Any] = []
@@ -215,13 +225,14 @@ class _Running:
         except Exception as error:
             self._end(error)
         else:
-            background = self._background
             if step is None:
-                background._loop.call_soon(self.resume, None)
+                self._loop.call_soon(self.resume, None)
             elif isinstance(step, float):
-                background._loop.call_later(step, self.resume, None)
+                self._loop.call_later(step, self.resume, None)
             elif step is SYNCED:
-                background._log.publish_after_sync(self)
+                self._log.publish_after_sync(
+                    PendingFrame(None, publish=self._on_synced, refuse=self._on_log_failed)
+                )
             elif isinstance(step, Operation):
                 try:
                     step.start(self.resume)
@@ -229,27 +240,22 @@ class _Running:
                     self.resume(error)
             else:
                 assert callable(step)
-                background._thread.submit(step, self.resume)
+                self._thread.submit(step, self.resume)
 
     def _end(self, outcome: Any) -> None:
         self.is_over = True
-        self._background._running.discard(self)
+        self._forget(self)
         self._on_end(outcome)
 
     def close(self) -> None:
         self._job.close()
 
-    # The interface of a pending entry of the log, used while the job waits for a sync.
-
-    def publish(self) -> None:
+    def _on_synced(self) -> None:
         # In a later turn: all entries of the same batch are published first.
-        self._background._loop.call_soon(self.resume, None)
+        self._loop.call_soon(self.resume, None)
 
-    def undo(self) -> None:
-        pass
-
-    def refuse(self, refusal: Refusal) -> None:
-        self._background._loop.call_soon(self.resume, _log_failed(refusal))
+    def _on_log_failed(self, refusal: Refusal) -> None:
+        self._loop.call_soon(self.resume, _log_failed(refusal))
 
 
 def _log_failed(refusal: Refusal) -> OSError:

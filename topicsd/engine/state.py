@@ -124,6 +124,7 @@ class ShardState(ShardData):
         """End the recovery: from now on the shard logs its changes."""
         self.log = log
         self.jobs = jobs
+        self.referable_from = log.batch.next_position
         self._is_open = True
 
     def _synced_position(self) -> int:

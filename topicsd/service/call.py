@@ -105,6 +105,11 @@ class Call(msgspec.Struct, eq=False):
         status, body, fields = render_refusal(refusal)
         self.send_parts([body], len(body), status, fields)
 
+    def cancel(self) -> None:
+        """Cancel the wait of the handler, if it waits; work in progress is finished."""
+        if self.cancel_wait is not None:
+            self.cancel_wait()
+
     def fail(self, what: str, error: BaseException | None) -> None:
         """Log an unexpected error, and refuse with nothing but its id in the log."""
         self.refuse(refuse_unexpected_error(logger, what, error))

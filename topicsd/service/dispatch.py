@@ -163,8 +163,8 @@ class Dispatch:
                 if refusal is not None:
                     call.refuse(refusal)
                     return
-            if not endpoint.is_plain:
-                self._start_other(endpoint, owner, call, key)
+            if not endpoint.has_handler:
+                self._start_stream_or_rule(endpoint, owner, call, key)
             elif owner == self.shard:
                 self.handlers.start(endpoint.operation, call)
             else:
@@ -172,8 +172,10 @@ class Dispatch:
         except Exception as error:
             call.fail(endpoint.operation, error)
 
-    def _start_other(self, endpoint: Endpoint, owner: int | None, call: Call, key: ApiKey | None) -> None:
-        """Start a call that is not about one topic."""
+    def _start_stream_or_rule(
+        self, endpoint: Endpoint, owner: int | None, call: Call, key: ApiKey | None
+    ) -> None:
+        """Start a call without a handler: of the supervisor, or for a stream, a watch or a route rule."""
         if owner != self.shard:
             self._remote_caller.start(endpoint.operation, owner, call, key)
         elif endpoint.is_upgrade:
@@ -183,6 +185,7 @@ class Dispatch:
         elif endpoint.variable == ROUTER:
             self.route_rules.put(call, key)
         else:
+            assert endpoint.operation == "create_watch"
             self.streams.creator.create(call, key)
 
     def _open_stream(self, operation: str, call: Call, key: ApiKey | None) -> None:
@@ -325,7 +328,3 @@ class IncomingCall(Call, kw_only=True, eq=False):
         # `wait_until_idle` does not wait for streams: their shutdown ends them.
         self.dispatch.on_incoming_answered(self)
         return LinkStream(self.reply, fields)
-
-    def cancel(self) -> None:
-        if self.cancel_wait is not None:
-            self.cancel_wait()

@@ -24,13 +24,14 @@ class FeedSpec(NamedTuple):
 
     topic: str
     options: ReaderOptions
-    is_aligned: bool = False
-    """Whether chunks end where `limit` divides the seq. Followers with different cursors then soon have
-    the same ones. For topics of this shard only."""
+    is_for_routes: bool = False
+    """Whether the followers are routes. Chunks then end where `limit` divides the seq, so that followers
+    with different cursors soon have the same ones, and new records are gathered for a moment (F4 of
+    `feed.py`). For topics of this shard only."""
 
     def request(self, seq: int, epoch: int | None) -> ReadRequest:
         options = self.options
-        if self.is_aligned:
+        if self.is_for_routes:
             limit = options.limit - seq % options.limit
             options = msgspec.structs.replace(options, limit=limit)
         return ReadRequest(seq, options, epoch)

@@ -7,7 +7,7 @@ F1  A waiter is called once, when there may be records after its cursor. A follo
     nothing waits in the same turn of the loop, so no append can happen between the two.
 F2  A follower that is not at the head reads again in its turn among all ready work (`schedule`), not at once.
 F3  An unexpected read error is reported after `ERROR_DELAY_SECONDS`; followers then retry.
-F4  A feed for routes (`is_aligned`) reads new records `GATHER_SECONDS` later, together with the records
+F4  A feed for routes (`is_for_routes`) reads new records `GATHER_SECONDS` later, together with the records
     appended until then. The response to the append is then sent first, even if its client waits for the
     same processor that the copying would use.
 F5  If a follower of synced records waits only for a sync, the sync starts at once.
@@ -86,7 +86,7 @@ class LocalFeed:
         self._reads: dict[tuple[int, int | None], list[OnChunk]] = {}
         """The callbacks of the reads in progress, by cursor."""
         self._topic: Topic | None = None
-        self._delayed_waiters: Wakeable = _HeadWaiters(self) if spec.is_aligned else self
+        self._delayed_waiters: Wakeable = _GatheringWaiters(self) if spec.is_for_routes else self
         """The owner of the waiters that are called when the delay ends (F4, F5)."""
         self._is_delaying = False
 
@@ -157,7 +157,7 @@ class LocalFeed:
                 self.schedule(waiter)
         else:
             self._topic = topic
-            if self.spec.is_aligned:
+            if self.spec.is_for_routes:
                 self._shard.wake_queue.add(self._delayed_waiters, waiter)
                 waiter = self._start_gathering
             self._shard.wake_queue.add(topic, waiter)
@@ -188,8 +188,8 @@ class LocalFeed:
         self._shard.wake_queue.remove(self, waiter)
 
 
-class _HeadWaiters:
-    """The waiters of a feed that are at the head.
+class _GatheringWaiters:
+    """The waiters of a feed for routes that are at the head, called when the gathering ends (F4).
 
     They are kept apart so that a follower that reads older records does not wake them.
     """

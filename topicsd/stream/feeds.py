@@ -75,7 +75,6 @@ class FeedResponder:
     def __init__(self, feed: Feed, request: FeedRequest, link_request: LinkRequest) -> None:
         self._is_pull = request.is_pull
         self._link_request = link_request
-        self._seq = request.seq
         self.is_paused = False
         self.subscription = Subscription(feed, request.seq, request.epoch, self)
         link_request.cancel_wait = self._cancel_wait

@@ -381,7 +381,7 @@ class RouteRunners:
         options = ReaderOptions(
             limit=CHUNK_RECORDS_MAX, bytes_max=CHUNK_BYTES_MAX, is_strong=not self._feeds.is_here(topic)
         )
-        return self._feeds.feed(FeedSpec(topic, options, is_aligned=True))
+        return self._feeds.feed(FeedSpec(topic, options, is_for_routes=True))
 
     def read_state(self, topic: str, on_state: Callable[[Chunk | Refusal], None]) -> None:
         feed = self._feeds.feed(FeedSpec(topic, STATE_OPTIONS))

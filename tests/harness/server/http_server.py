@@ -75,7 +75,7 @@ class CodedHeads(HeadCache):
         known = super().learn_fields(text)
         if isinstance(known, Refusal):
             return known
-        coded = msgspec.structs.replace(known, is_plain=False, is_coded=True)
+        coded = msgspec.structs.replace(known, is_common_block=False, is_coded=True)
         # HTTP/1.1 connections look into the table before they call this.
         if text in self._blocks:
             self._blocks[text] = coded
@@ -86,7 +86,7 @@ class CodedHeads(HeadCache):
         known = super().fields(text)
         if isinstance(known, Refusal):
             return known
-        return msgspec.structs.replace(known, is_plain=False, is_coded=True)
+        return msgspec.structs.replace(known, is_common_block=False, is_coded=True)
 
 
 class HttpServer:

@@ -65,11 +65,8 @@ def _run_of(
         if marks is not None or skipped > 0:
             sealed.live_count, sealed.live_bytes = live_totals(segment.lengths, marks, skipped)
         return sealed
-    run = TailRun(segment.first_seq)
-    run.positions, run.tags, run.dead = segment.offsets, segment.tags, marks
-    run.set_columns(segment.lengths, segment.stamps)
-    run.source = ActiveFile(hot, segment.name, segment.entry)
-    return run
+    source = ActiveFile(hot, segment.name, segment.entry)
+    return TailRun.of_segment(source, segment.offsets, segment.lengths, segment.stamps, segment.tags, marks)
 
 
 def _marks_now(segment: GrowingSegment, replaced: list[TailRun]) -> bytearray | None:

@@ -18,7 +18,7 @@ by the next checkpoint, and the state of the engine is unchanged.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -93,8 +93,7 @@ def files_to_drop_section(files_to_drop: list[FilesToDrop]) -> dict[str, bytes]:
 class SnapshotResult(NamedTuple):
     """A snapshot that is on the disk."""
 
-    number: int
-    start: LogPlace
+    head: SnapshotHead
     files_to_drop: list[FilesToDrop]
 
 
@@ -124,17 +123,15 @@ class CheckpointJob:
         self.frame_count = 0
         """Frames logged by this checkpoint; they are no work for the next one."""
 
-    def run(
-        self, place: Callable[[], LogPlace | None], on_snapshot: Callable[[SnapshotResult], object]
-    ) -> BackgroundJob[None]:
-        """Run the checkpoint; call `on_snapshot` once the snapshot has its name.
+    def run(self) -> BackgroundJob[SnapshotResult | None]:
+        """Run the checkpoint until the snapshot has its name; `write_manifest` follows.
 
-        Without a log there is nothing to write, and `on_snapshot` is not called.
+        Without a log there is nothing to write, and the result is None.
         """
-        start = place()
-        if start is None:
-            return
         shard = self._shard
+        start = shard.log.place
+        if start is None:
+            return None
         shard.referable_from, referred_bytes = shard.log.batch.next_position, shard.referred_bytes
         deleted_topics, shard.deleted_topics = shard.deleted_topics, []
         is_written = False
@@ -143,7 +140,7 @@ class CheckpointJob:
             yield from self._capture_topics()
             keys = yield from self._capture_keys()
             sessions = yield from self._capture_sessions()
-            end = place()
+            end = shard.log.place
             assert end is not None
             yield SYNCED
             yield from self._install()
@@ -152,8 +149,7 @@ class CheckpointJob:
             yield partial(self._write_snapshot, head, keys)
             is_written = True
             shard.referred_bytes -= referred_bytes
-            on_snapshot(SnapshotResult(self._number, start, files_to_drop))
-            yield partial(self._write_manifest, head)
+            return SnapshotResult(head, files_to_drop)
         finally:
             if not is_written:
                 shard.deleted_topics = deleted_topics + shard.deleted_topics
@@ -262,7 +258,8 @@ class CheckpointJob:
         parts = snapshot_parts(head, self._entries, keys)
         write_snapshot(self._files.fs, self._files.paths, self._number, parts)
 
-    def _write_manifest(self, head: SnapshotHead) -> None:
+    def write_manifest(self, head: SnapshotHead) -> None:
+        """Write the manifest of the snapshot, on a disk thread (K5)."""
         cold_dir = self._shard.settings.cold_dir or None
         parts = manifest_parts(manifest_head(head, cold_dir), self._lines)
         write_manifest(self._files.fs, self._files.paths, parts)

@@ -8,6 +8,7 @@ deletes since the previous snapshot: if that one does not need the dead set, a s
 from __future__ import annotations
 
 import logging
+from array import array
 
 import msgspec
 
@@ -22,6 +23,7 @@ from topicsd.engine.read.cursors import cursors_of
 from topicsd.engine.records.lost_range import LostRange
 from topicsd.engine.records.run import Run
 from topicsd.engine.records.sealed_run import SealedRun
+from topicsd.engine.records.tag_index import TagIndex
 from topicsd.engine.records.tail_run import ActiveFile, TailRun
 from topicsd.engine.retention.retention import move_earliest
 from topicsd.engine.routes.route import load_routes
@@ -171,14 +173,11 @@ def _run(shard: ShardData, topic: Topic, entry: SegmentEntry, hot: SegmentStore,
         )
         shard.damaged_segments.add(name)
         return SealedRun(shard.segments, name, msgspec.structs.replace(entry, is_sealed=True), marks)
-    run = TailRun(entry.first_seq)
-    run.positions.extend(iter(index.offsets))
-    run.set_columns(index.lengths, index.stamps)
-    run.dead = marks
-    run.tags.is_unknown = True
-    run.source = ActiveFile(hot, name, entry)
-    shard.segments.forget(name)  # The segment will grow, and its index is in this run.
-    return run
+    shard.segments.forget(name)  # The segment will grow, and its index is in the run.
+    source, positions = ActiveFile(hot, name, entry), array("Q", index.offsets)
+    return TailRun.of_segment(
+        source, positions, index.lengths, index.stamps, TagIndex(is_unknown=True), marks
+    )
 
 
 def _marks(shard: ShardData, name: SegmentName, entry: SegmentEntry, dead: DeadSets) -> bytearray | None:

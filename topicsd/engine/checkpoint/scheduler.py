@@ -16,7 +16,7 @@ from functools import partial
 from shared.runtime.disk_thread import Loop
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths, parse_wal_name, topic_dir_name
-from topicsd.engine.checkpoint.job import MOVED, CheckpointJob, FilesToDrop, SnapshotResult, files_to_drop_of
+from topicsd.engine.checkpoint.job import MOVED, CheckpointJob, FilesToDrop, files_to_drop_of
 from topicsd.engine.checkpoint.reader_lock import readers_held
 from topicsd.engine.checkpoint.segment_copy import Files, SegmentBounds
 from topicsd.engine.checkpoint.snapshot_files import drop_old_snapshots, snapshot_numbers
@@ -56,7 +56,6 @@ class Checkpointer:
         `on_end` is called when a checkpoint has ended.
         """
         settings = shard.settings
-        shard.referable_from = shard.log.batch.next_position
         self._shard = shard
         self._loop = loop
         self._background = background
@@ -185,17 +184,17 @@ class Checkpointer:
             self._shard, self._files, self._hot, self._bounds, self._next_number, self._files_to_drop
         )
         self._next_number += 1
-        yield from job.run(lambda: self._shard.log.place, self._on_snapshot)
+        result = yield from job.run()
+        if result is not None:
+            self._starts[result.head.number] = result.head.start
+            self._files_to_drop = result.files_to_drop
+            yield partial(job.write_manifest, result.head)
         self._frames_done = frames + job.frame_count
         self.count += 1
         self._is_disk_full = False
         if self._starts:
             yield from self._drop()
             yield from self.purge()
-
-    def _on_snapshot(self, result: SnapshotResult) -> None:
-        self._starts[result.number] = result.start
-        self._files_to_drop = result.files_to_drop
 
     # -- removal of files that are not needed ----------------------------------------------------------------
 

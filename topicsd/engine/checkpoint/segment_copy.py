@@ -103,8 +103,7 @@ class GrowingSegment:
         )
         # Unknown tags are loaded from the file on demand, which yields those of the records in it, not those
         # of the records copied now. So the copied segment's tags have to be loaded again.
-        segment.tags = TagIndex() if active.tags.is_unknown else active.tags
-        segment.tags.is_unknown = active.tags.is_unknown
+        segment.tags = TagIndex(is_unknown=True) if active.tags.is_unknown else active.tags
         segment.data_bytes = entry.data_bytes
         segment.old_entry = entry
         return segment

@@ -97,8 +97,8 @@ class TagIndex:
 
     __slots__ = ("_first_seq", "_last_range", "_ranges", "is_unknown")
 
-    def __init__(self) -> None:
-        self.is_unknown = False
+    def __init__(self, is_unknown: bool = False) -> None:
+        self.is_unknown = is_unknown
         """True after a start, while the tags of earlier records are not loaded."""
         self._ranges: dict[int, _SeqRange] = {}
         # The range of the last added seq, and its first seq.

@@ -83,6 +83,24 @@ class TailRun(Run):
         self.is_being_copied = False
         """True while a checkpoint reads the columns."""
 
+    @classmethod
+    def of_segment(
+        cls,
+        source: ActiveFile,
+        positions: array[int],
+        lengths: array[int],
+        stamps: array[int],
+        tags: TagIndex,
+        dead: bytearray | None,
+    ) -> TailRun:
+        """Return the run of the records in an active segment; it keeps the columns."""
+        assert len(positions) == len(lengths) == len(stamps)
+        run = cls(source.name.first_seq)
+        run.source = source
+        run.positions, run._lengths, run._stamps = positions, lengths, stamps
+        run.tags, run.dead = tags, dead
+        return run
+
     @property
     def next_seq(self) -> int:
         return self.first_seq + len(self._lengths)
@@ -168,11 +186,6 @@ class TailRun(Run):
             self._originals.append(position)
         if self.dead is not None:
             self.dead.append(0)
-
-    def set_columns(self, lengths: array[int], stamps: array[int]) -> None:
-        """Set the columns that belong to `positions`, of a run that is built at once."""
-        assert len(self.positions) == len(lengths) == len(stamps)
-        self._lengths, self._stamps = lengths, stamps
 
     def seq_at_or_after(self, ts: int) -> int:
         return self.first_seq + bisect_left(self._stamps, ts)

@@ -261,7 +261,7 @@ class Http1Connection(asyncio.Protocol):
             if isinstance(parsed, Refusal):
                 return self._refuse(parsed)
             known, known_fields = parsed
-        if not (known_fields.is_plain and known.is_plain):
+        if not (known_fields.is_common_block and known.is_common_line):
             fields = known_fields.fields
             refusal = refuse_together(known.line, fields)
             if refusal is not None:
@@ -307,7 +307,7 @@ class Http1Connection(asyncio.Protocol):
         call = HttpCall("", known.line.query, known_fields.fields, body, started, connection=self)
         if shared_body is not None:
             call.shared_body = shared_body
-        if not (known_fields.is_plain and known.is_plain):
+        if not (known_fields.is_common_block and known.is_common_line):
             call.is_head = known.line.method == "HEAD"
             call.is_old = known.line.minor_version == 0
             call.is_last = not keeps_alive(known.line, known_fields.fields)
@@ -462,5 +462,4 @@ class Http1Connection(asyncio.Protocol):
     def _cancel_waits(self) -> None:
         """Cancel the waits of long polls; work in progress is finished."""
         for call in list(self._calls):
-            if call.cancel_wait is not None:
-                call.cancel_wait()
+            call.cancel()

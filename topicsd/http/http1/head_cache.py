@@ -31,14 +31,14 @@ class KnownLine(msgspec.Struct, frozen=True):
     match: Match | Refusal
     owner: int | None
     is_append: bool
-    is_plain: bool
+    is_common_line: bool
     """HTTP/1.1 with a path, not HEAD."""
 
 
 class KnownFields(msgspec.Struct, frozen=True):
     fields: Fields
-    is_plain: bool
-    """With a plain line, no further checks are needed."""
+    is_common_block: bool
+    """With a common line, no further checks are needed."""
     is_coded: bool
     """The body is chunked, compressed, or expects `100 Continue`."""
 
@@ -87,14 +87,14 @@ class HeadCache:
         if isinstance(fields, Refusal):
             return fields
         is_coded = bool(fields.is_chunked or fields.content_encoding not in ("", "identity") or fields.expect)
-        is_plain = fields.host is not None and not is_coded and not fields.connection
+        is_common_block = fields.host is not None and not is_coded and not fields.connection
         if fields.authorization is None:
-            known = KnownFields(fields, is_plain, is_coded)
+            known = KnownFields(fields, is_common_block, is_coded)
             self._store(self._blocks, text, text, known)
             return known
         sent_key = sent_key_of(fields.authorization)
         fields = msgspec.structs.replace(fields, authorization=None, sent_key=sent_key)
-        known = KnownFields(fields, is_plain, is_coded)
+        known = KnownFields(fields, is_common_block, is_coded)
         self._store(self._sealed, self._digest(text), text, known)
         return known
 

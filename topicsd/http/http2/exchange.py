@@ -140,8 +140,8 @@ class Exchange(Outgoing):
 
     def cancel_wait(self) -> None:
         """Cancel the wait of a long poll; work in progress is finished."""
-        if self.call is not None and self.call.cancel_wait is not None:
-            self.call.cancel_wait()
+        if self.call is not None:
+            self.call.cancel()
 
     # -- a stream ------------------------------------------------------------------------------------------
 

@@ -341,8 +341,7 @@ class WsSession:
 
     def _cancel_waits(self) -> None:
         for call in list(self._publishing):
-            if call.cancel_wait is not None:
-                call.cancel_wait()
+            call.cancel()
 
     def _end(self, code: str, message: str, close_code: int) -> None:
         cursors = {

@@ -107,22 +107,17 @@ class Caps:
         reply: Reply[AppendAnswer],
         counts_topic: bool,
     ) -> None:
-        final_reply = reply
         if self.bytes_max:
             size = body_bytes + FRAME_BYTES * len(request.records)
             refusal = self._begin_bytes(name, request, size)
             if refusal is not None:
                 reply(refusal)
                 return
-
-            def final_reply(answer: AppendAnswer | Refusal) -> None:
-                self._end_bytes(size)
-                reply(answer)
-
+            reply = partial(self._end_bytes, size, reply)
         if counts_topic:
-            self.create_topic(name, partial(append, self._state, name, request, final_reply), final_reply)
+            self.create_topic(name, partial(append, self._state, name, request, reply), reply)
         else:
-            append(self._state, name, request, final_reply)
+            append(self._state, name, request, reply)
 
     # -- topics --------------------------------------------------------------------------------------------
 
@@ -170,7 +165,7 @@ class Caps:
     # -- bytes ---------------------------------------------------------------------------------------------
 
     def _begin_bytes(self, name: str, request: AppendRequest, size: int) -> Refusal | None:
-        """Admit an append of `size` bytes or refuse it; call `_end_bytes` after an admitted one."""
+        """Admit an append of `size` bytes or refuse it; `_end_bytes` is the reply of an admitted one."""
         own = self._state.totals.live_bytes + self._pending_bytes
         total = own if self._peers is None else own + self._peers.bytes_elsewhere()
         if total >= self.bytes_max and not self._is_known(name, request):
@@ -179,9 +174,10 @@ class Caps:
         self.publish()
         return None
 
-    def _end_bytes(self, size: int) -> None:
+    def _end_bytes(self, size: int, reply: Reply[AppendAnswer], answer: AppendAnswer | Refusal) -> None:
         self._pending_bytes -= size
         self.publish()
+        reply(answer)
 
     def _is_known(self, name: str, request: AppendRequest) -> bool:
         """Return whether the append is a duplicate, of a write applied or in progress."""
