@@ -36,11 +36,11 @@ OPTIONS: dict[str, str] = {
     "includeHeaders": "`true` adds the column headers: the entries of meta, and node",
     "startingOffsets": '`earliest`, `latest` (streams only) or JSON: {"orders":{"0":23}} or {"orders":23}, '
     "the first seq to read; -2 is earliest, -1 is latest. Default: earliest for a batch, latest for a stream",
-    "endingOffsets": "`latest` (the default) or JSON: the seq to stop in front of; batch only",
+    "endingOffsets": "`latest` (the default) or JSON: the seq to stop before; batch only",
     "startingTimestamp": "milliseconds since 1970: begin at the first record that is not older",
     "startingOffsetsByTimestamp": 'the same by topic: {"orders":{"0":1700000000000}}',
     "startingOffsetsByTimestampStrategy": "when every record is older: `error` (the default) or `latest`",
-    "endingTimestamp": "milliseconds since 1970: stop in front of the first record that is not older; "
+    "endingTimestamp": "milliseconds since 1970: stop before the first record that is not older; "
     "batch only",
     "failOnDataLoss": "`true` (the default): lost records, other than deleted ones, fail the query",
     "maxOffsetsPerTrigger": "maximum number of records in a micro-batch; streams only",
