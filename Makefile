@@ -42,7 +42,7 @@ define install_locked
 	$(BIN)/python -m compileall -q $(PACKAGES)
 endef
 
-stack: $(SERVERS) ## install the servers that the tests of stores need, in .stack/ (requirements-stack.lock)
+stack: $(SERVERS) ## install the servers that the tests of stores and catalogs need, in .stack/ (requirements-stack.lock)
 
 $(SERVERS): requirements-stack.lock
 	$(PYTHON) -m venv .stack/python
