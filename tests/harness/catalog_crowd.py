@@ -127,6 +127,12 @@ class CatalogCrowd:
 
     # -- what a node does
 
+    def known_row(self, name: str) -> TopicRow | None:
+        return self.oracle.row(name)
+
+    def known_extents(self, name: str) -> list[Extent]:
+        return self.oracle.extents(name)
+
     def create(self, node: int, name: str) -> None:
         self.incarnations += 1
         incarnation, ceiling = self.incarnations, self.random.randrange(20)
@@ -164,7 +170,7 @@ class CatalogCrowd:
             self.publish(node, name, topic.row.ownership, add, [])
 
     def merge(self, node: int, name: str) -> None:
-        topic, extents = self.believed[node].get(name), self.oracle.extents(name)
+        topic, extents = self.believed[node].get(name), self.known_extents(name)
         if topic is not None and extents:
             start = self.random.randrange(len(extents))
             remove = extents[start : start + self.random.randrange(1, 5)]
@@ -172,7 +178,7 @@ class CatalogCrowd:
             self.publish(node, name, topic.row.ownership, [merged], remove)
 
     def trim(self, node: int, name: str) -> None:
-        topic, extents = self.believed[node].get(name), self.oracle.extents(name)
+        topic, extents = self.believed[node].get(name), self.known_extents(name)
         if topic is not None and extents:
             # All of them, or some of the first; and some in the middle, which must be refused.
             start = self.random.choice((0, 0, 0, self.random.randrange(len(extents))))
@@ -181,7 +187,7 @@ class CatalogCrowd:
 
     def publish_nonsense(self, node: int, name: str) -> None:
         """Publish an extent of a random range, in place of any extent or of none."""
-        topic, extents = self.believed[node].get(name), self.oracle.extents(name)
+        topic, extents = self.believed[node].get(name), self.known_extents(name)
         if topic is not None:
             first = max(1, topic.row.exported_to + self.random.randrange(-8, 3))
             add = [self.extent(topic.row, first, first + self.random.randrange(20))]
@@ -215,7 +221,7 @@ class CatalogCrowd:
                 self.believed[node][name] = topic
 
     def adopt(self, node: int, name: str) -> None:
-        row = self.oracle.row(name)
+        row = self.known_row(name)
         if row is not None:
             epoch = row.owner_epoch - self.random.choice((0, 0, 0, 1))
             loss = self.random.random() < 0.2
@@ -226,14 +232,14 @@ class CatalogCrowd:
 
     def restart(self, node: int, name: str) -> None:
         """Start again without knowing what was given out, as after a power cut."""
-        row = self.oracle.row(name)
+        row = self.known_row(name)
         if row is not None and row.owner == _node(node):
             ownership = row.ownership
             self.believed[node].pop(name, None)
             self.request(node, name, lambda to: to.own(name, ownership))
 
     def forget(self, node: int, name: str) -> None:
-        row = self.oracle.row(name)
+        row = self.known_row(name)
         if row is not None:
             ownership = row.ownership._replace(node=_node(node))
             self.request(node, name, lambda to: to.forget(name, ownership))
