@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 STACK: Final = Path(__file__).resolve().parents[2] / ".stack"
+GO_PROGRAMS: Final = STACK / "bin"
 START_SECONDS: Final = 60.0
 CREDENTIALS: Final = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
 REGION: Final = "us-east-1"
@@ -80,6 +81,71 @@ class S3Server:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+
+class KeyValueServer:
+    """A server of `.stack/bin`, which `make stack-go` builds where there is Go."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name = name
+        self._folder = folder
+        self.port, other = free_port(), free_port()
+        client, peer = f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{other}"
+        self._arguments = {
+            "etcd": [
+                f"--data-dir={folder}/data",
+                f"--listen-client-urls={client}",
+                f"--advertise-client-urls={client}",
+                f"--listen-peer-urls={peer}",
+                f"--initial-advertise-peer-urls={peer}",
+                f"--initial-cluster=default={peer}",
+                "--log-level=error",
+            ],
+            "oxia": [
+                "standalone",
+                f"--data-dir={folder}/data",
+                f"--wal-dir={folder}/wal",
+                f"-p=127.0.0.1:{self.port}",
+                f"-m=127.0.0.1:{other}",
+            ],
+        }[name]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"{self.name}://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        with open(self._folder / "log", "ab") as log:
+            program = GO_PROGRAMS / self.name
+            self._process = subprocess.Popen(
+                [program, *self._arguments], cwd=self._folder, stdout=log, stderr=log
+            )
+        until = time.monotonic() + START_SECONDS
+        while not self._answers():
+            assert self._process.poll() is None, (self._folder / "log").read_text()
+            assert time.monotonic() < until, f"{self.name} does not answer"
+            time.sleep(0.05)
+
+    def _answers(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+@contextmanager
+def key_value_server(name: str, folder: Path) -> Iterator[KeyValueServer]:
+    server = KeyValueServer(name, folder)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
 
 
 class PostgresServer:

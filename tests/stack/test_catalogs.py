@@ -7,12 +7,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from tests.harness.catalog_crowd import CatalogCrowd
-from tests.stack.servers import PostgresServer, postgres_server
+from tests.stack.servers import (
+    GO_PROGRAMS,
+    KeyValueServer,
+    PostgresServer,
+    key_value_server,
+    postgres_server,
+)
 from topicsd.catalog.catalog import (
     Catalog,
     ChangeRefused,
@@ -40,12 +47,37 @@ def postgresql() -> Iterator[PostgresServer]:
         yield server
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeyValueServer]:
+    yield from _key_value_server("etcd", "aetcd", tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def oxia(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeyValueServer]:
+    yield from _key_value_server("oxia", "oxia", tmp_path_factory)
+
+
+def _key_value_server(name: str, library: str, folders: pytest.TempPathFactory) -> Iterator[KeyValueServer]:
+    if not (GO_PROGRAMS / name).exists():
+        pytest.skip(f"{GO_PROGRAMS / name} does not exist: run make stack-go, which needs Go")
+    try:
+        __import__(library)
+    except ImportError as error:
+        pytest.skip(f"the client library of {name} is not installed: {error}")
+    if name == "oxia" and version("xxhash") >= "4":
+        pytest.skip("the client library of oxia needs xxhash below 4; install topicsd[oxia]")
+    with key_value_server(name, folders.mktemp(name)) as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "etcd", "oxia"])
 def open_one(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
     """Return a function that opens the catalog of one test, as another node would."""
     url = "sqlite:"
     if request.param == "postgresql":
         url = request.getfixturevalue("postgresql").new_database(f"test_{next(_databases)}")
+    elif request.param != "sqlite":
+        url = request.getfixturevalue(request.param).url
     opened: list[Catalog] = []
 
     def open_next() -> Catalog:
@@ -53,6 +85,9 @@ def open_one(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
         return opened[-1]
 
     yield open_next
+    # Servers of keys have one space of names for all tests.
+    for one in opened[0].list("", "", 100) if opened else []:
+        opened[0].forget(one.name, one.ownership)
     for catalog in opened:
         catalog.close()
 

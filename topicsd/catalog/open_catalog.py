@@ -6,10 +6,11 @@ import os
 from urllib.parse import unquote, urlsplit
 
 from topicsd.catalog.catalog import Catalog, CatalogRefused
+from topicsd.catalog.key_value import KeyValue
 from topicsd.catalog.retries import RetryPolicy
 from topicsd.catalog.sqlite_catalog import SqliteCatalog
 
-SCHEMES = ("sqlite", "postgresql")
+SCHEMES = ("sqlite", "postgresql", "etcd", "oxia")
 FILE_NAME = "catalog.sqlite"
 """The file in the data directory that `sqlite:` means."""
 
@@ -22,7 +23,9 @@ def refuse_catalog_url(url: str) -> str | None:
     >>> refuse_catalog_url("sqlite:catalog")
     'must be sqlite: or name an absolute file, as in sqlite:///var/lib/topicsd/catalog.sqlite'
     >>> refuse_catalog_url("mysql://host")
-    'must begin with sqlite: or postgresql:'
+    'must begin with sqlite:, postgresql:, etcd: or oxia:'
+    >>> refuse_catalog_url("etcd://user:secret@host")
+    'must not contain credentials'
     """
     parts = urlsplit(url)
     if parts.scheme not in SCHEMES:
@@ -31,9 +34,21 @@ def refuse_catalog_url(url: str) -> str | None:
         if url != "sqlite:" and (parts.netloc or not parts.path.startswith("/")):
             return "must be sqlite: or name an absolute file, as in sqlite:///var/lib/topicsd/catalog.sqlite"
         return None
-    if not url.startswith("postgresql://") or len(parts.path) < 2:
-        return "must name a database, as in postgresql://host/database"
-    return None
+    if parts.scheme == "postgresql":
+        if not url.startswith("postgresql://") or len(parts.path) < 2:
+            return "must name a database, as in postgresql://host/database"
+        return None
+    if parts.username is not None or parts.password is not None:
+        return "must not contain credentials"
+    return None if _has_address(url) else f"must name a server, as in {parts.scheme}://host:port"
+
+
+def _has_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        return False
 
 
 def open_catalog(url: str, data_directory: str, policy: RetryPolicy) -> Catalog:
@@ -46,7 +61,21 @@ def open_catalog(url: str, data_directory: str, policy: RetryPolicy) -> Catalog:
     parts = urlsplit(url)
     if parts.scheme == "sqlite":
         return SqliteCatalog(unquote(parts.path))
-    # Imported on demand: a catalog in a file needs no client library.
-    from topicsd.catalog.postgresql_catalog import PostgresqlCatalog
+    # Imported on demand: each client library is an extra.
+    if parts.scheme == "postgresql":
+        from topicsd.catalog.postgresql_catalog import PostgresqlCatalog
 
-    return PostgresqlCatalog(url, policy)
+        return PostgresqlCatalog(url, policy)
+    from topicsd.catalog.key_value_catalog import KeyValueCatalog
+
+    return KeyValueCatalog(_open_keys(url), policy)
+
+
+def _open_keys(url: str) -> KeyValue:
+    if urlsplit(url).scheme == "etcd":
+        from topicsd.catalog.etcd_keys import EtcdKeys
+
+        return EtcdKeys(url)
+    from topicsd.catalog.oxia_keys import OxiaKeys
+
+    return OxiaKeys(url)

@@ -135,7 +135,11 @@ class PostgresqlCatalog:
         self._lock = threading.Lock()
         self._idle: list[Connection[Any]] = []
         self._turns = threading.Semaphore(CONNECTIONS_MAX)
-        self._run(lambda db: self._upgrade(db, upgrades))
+        try:
+            self._run(lambda db: self._upgrade(db, upgrades))
+        except BaseException:
+            self.close()
+            raise
 
     # -- connections
 

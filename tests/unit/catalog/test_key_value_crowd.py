@@ -13,9 +13,9 @@ from topicsd.catalog.key_value_catalog import KeyValueCatalog
 from topicsd.catalog.retries import RetryPolicy
 
 
-def policy() -> RetryPolicy:
+def policy(seconds: float = 3600.0) -> RetryPolicy:
     clock = ManualClock()
-    return RetryPolicy(clock.monotonic, lambda seconds: clock.advance(seconds * 1000), 3600.0)
+    return RetryPolicy(clock.monotonic, lambda pause: clock.advance(pause * 1000), seconds)
 
 
 @pytest.mark.slow
