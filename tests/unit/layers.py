@@ -28,6 +28,7 @@ LAYERS: Final = {
     "topicsd/log": "topicsd/disk shared/",
     "topicsd/segment": "topicsd/log topicsd/disk",
     "topicsd/store": "topicsd/disk",
+    "topicsd/catalog": "topicsd/disk shared/",
     "topicsd/engine": "topicsd/engine/ topicsd/segment topicsd/log topicsd/disk shared/",
     "topicsd/engine/records": "topicsd/engine topicsd/segment",
     "topicsd/engine/wakeups": "topicsd/log shared/",

@@ -1,0 +1,1 @@
+"""Nodes, crashes and an oracle for the tests of catalogs."""

@@ -1,0 +1,89 @@
+"""A key-value store in memory whose requests fail as networks let them fail.
+
+lost request     CatalogUnavailable; nothing happened
+lost answer      CatalogUnavailable; the request was done
+late request     CatalogUnavailable; the request is done before a later one
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import TypeVar
+
+from topicsd.catalog.catalog import CatalogUnavailable
+from topicsd.catalog.key_value import VersionedKey
+
+T = TypeVar("T")
+
+
+class SharedKeys:
+    """The keys of one store, which several clients use."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, VersionedKey] = {}
+        self.version = 0
+        self.late: list[Callable[[], object]] = []
+
+
+class FakeKeyValue:
+    url = "fake://keys"
+
+    def __init__(self, keys: SharedKeys, random: Random, loss: float = 0.0) -> None:
+        self.keys = keys
+        self.loss = loss
+        self.before_request: Callable[[], None] | None = None
+        self._random = random
+
+    def _request(self, request: Callable[[], T]) -> T:
+        if self.before_request is not None:
+            self.before_request()
+        late = self.keys.late
+        while late and self._random.random() < 0.3:
+            late.pop(self._random.randrange(len(late)))()
+        chance = self._random.random() / self.loss if self.loss else 1.0
+        if chance < 0.3:
+            raise CatalogUnavailable("lost request")
+        if chance < 0.6:
+            late.append(request)
+            raise CatalogUnavailable("late request")
+        result = request()
+        if chance < 1.0:
+            raise CatalogUnavailable("lost answer")
+        return result
+
+    def get(self, key: str) -> VersionedKey | None:
+        return self._request(lambda: self.keys.entries.get(key))
+
+    def range(self, first: str, end: str, limit: int) -> list[VersionedKey]:
+        assert first.count("/") == end.count("/")
+        return self._request(lambda: self._range(first, end, limit))
+
+    def _range(self, first: str, end: str, limit: int) -> list[VersionedKey]:
+        keys = [key for key in sorted(self.keys.entries) if first <= key < end]
+        assert all(key.count("/") == first.count("/") for key in keys)
+        return [self.keys.entries[key] for key in keys[:limit]]
+
+    def put_if(self, key: str, value: bytes, version: int | None) -> bool:
+        def put() -> bool:
+            entry = self.keys.entries.get(key)
+            if (None if entry is None else entry.version) != version:
+                return False
+            self.keys.version += 1
+            self.keys.entries[key] = VersionedKey(key, value, self.keys.version)
+            return True
+
+        return self._request(put)
+
+    def delete_if(self, key: str, version: int) -> bool:
+        def delete() -> bool:
+            entry = self.keys.entries.get(key)
+            if entry is None or entry.version != version:
+                return False
+            del self.keys.entries[key]
+            return True
+
+        return self._request(delete)
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,109 @@
+"""PostgreSQL that restarts, ends connections, or keeps a lock: verbs wait, are repeated, or say so."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import psycopg
+import pytest
+
+from tests.stack.servers import PostgresServer, postgres_server
+from topicsd.catalog.catalog import CatalogRefused, CatalogUnavailable, Extent, Ownership
+from topicsd.catalog.postgresql_catalog import UPGRADES, PostgresqlCatalog
+from topicsd.catalog.retries import RetryPolicy
+
+pytestmark = pytest.mark.deep
+
+POLICY = RetryPolicy(time.monotonic, time.sleep, 20.0)
+SHORT = RetryPolicy(time.monotonic, time.sleep, 0.3)
+A = Ownership("a", 1, 1)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    with postgres_server() as running:
+        yield running
+
+
+def test_a_server_that_is_away_is_unavailable_and_comes_back(server: PostgresServer) -> None:
+    url = server.new_database("restarts")
+    catalog, impatient = PostgresqlCatalog(url, POLICY), PostgresqlCatalog(url, SHORT)
+    catalog.create("t", 1, 1, "a", 10)
+    server.stop()
+    with pytest.raises(CatalogUnavailable, match=rf"^postgresql://127.0.0.1:{server.port}/restarts: "):
+        impatient.raise_ceiling("t", A, 20)
+    starting = threading.Timer(0.2, server.start)
+    starting.start()
+    assert catalog.raise_ceiling("t", A, 30).ceiling == 30
+    starting.join()
+    assert impatient.own("t", A).is_owner
+    for one in (catalog, impatient):
+        one.close()
+
+
+def test_verbs_whose_connections_are_ended_are_repeated(server: PostgresServer) -> None:
+    """A thread ends all connections again and again, so that answers of commits are lost."""
+    url = server.new_database("ended")
+    catalog = PostgresqlCatalog(url, POLICY)
+    catalog.create("t", 1, 1, "a", 1000)
+    done = threading.Event()
+
+    def end_connections() -> None:
+        with psycopg.connect(server.url("postgres"), autocommit=True) as db:
+            while not done.wait(0.03):
+                db.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'ended'")
+
+    ending = threading.Thread(target=end_connections)
+    ending.start()
+    try:
+        for seq in range(1, 101):
+            row = catalog.publish_extents("t", A, [Extent(seq, seq, (), 0, 0, 1)], [])
+            assert row.exported_to == seq
+    finally:
+        done.set()
+        ending.join()
+    assert [one.first_seq for one in catalog.extents_from("t", 50, 200)] == [*range(50, 101)]
+    catalog.close()
+
+
+def test_a_refusal_is_not_retried_and_names_the_reason(server: PostgresServer) -> None:
+    started = time.monotonic()
+    with pytest.raises(CatalogRefused, match='database "missing" does not exist'):
+        PostgresqlCatalog(server.url("missing"), POLICY)
+    assert time.monotonic() - started < POLICY.seconds / 2
+
+
+def test_a_newer_schema_is_refused_and_an_older_one_is_upgraded(server: PostgresServer) -> None:
+    url = server.new_database("schemas")
+    PostgresqlCatalog(url, POLICY).close()
+    PostgresqlCatalog(url, POLICY, (*UPGRADES, ("CREATE TABLE more (a int)",))).close()
+    with pytest.raises(CatalogRefused, match="with schema 2; this one knows schema 1"):
+        PostgresqlCatalog(url, POLICY)
+
+
+def test_commits_are_synced_whatever_the_default_of_the_server_is(server: PostgresServer) -> None:
+    url = server.new_database("careless")
+    with psycopg.connect(url, autocommit=True) as db:
+        db.execute("ALTER DATABASE careless SET synchronous_commit = off")
+    statements = (
+        "CREATE TABLE seen AS SELECT current_setting('synchronous_commit') AS commits,"
+        " current_setting('idle_in_transaction_session_timeout') AS idle",
+    )
+    PostgresqlCatalog(url, POLICY, (*UPGRADES, statements)).close()
+    with psycopg.connect(url) as db:
+        assert db.execute("SELECT commits, idle FROM seen").fetchone() == ("on", "5s")
+
+
+def test_a_node_that_is_frozen_in_a_transaction_does_not_keep_its_topic(server: PostgresServer) -> None:
+    url = server.new_database("frozen")
+    catalog = PostgresqlCatalog(url, POLICY)
+    catalog.create("t", 1, 1, "a", 10)
+    # Not as a context, which would commit a transaction that the server has ended.
+    with closing(psycopg.connect(url)) as frozen:
+        frozen.execute("SET idle_in_transaction_session_timeout = '500ms'")
+        frozen.execute("SELECT * FROM topicsd_topics WHERE name = 't' FOR UPDATE")
+        assert catalog.adopt("t", "b", 1, 1, accept_loss=True).owner == "b"
+    catalog.close()

@@ -1,0 +1,45 @@
+"""The small interface that a key-value store must have to hold a catalog: compare-and-set of single keys.
+
+No change covers two keys, and a range is no snapshot: keys that are written meanwhile may be in it or not.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+
+class VersionedKey(NamedTuple):
+    """A key with its value and the version of that value; no two writes of a key share a version."""
+
+    key: str
+    value: bytes
+    version: int
+
+
+class KeyValue(Protocol):
+    """Methods raise CatalogUnavailable, after which the outcome is unknown, or CatalogRefused."""
+
+    @property
+    def url(self) -> str:
+        """The URL without credentials, for messages."""
+        ...
+
+    def get(self, key: str) -> VersionedKey | None: ...
+
+    def range(self, first: str, end: str, limit: int) -> list[VersionedKey]:
+        """Return the entries of up to `limit` keys in [first, end), in order.
+
+        Both bounds and all keys between them have the same number of slashes: Oxia sorts by that number
+        first.
+        """
+        ...
+
+    def put_if(self, key: str, value: bytes, version: int | None) -> bool:
+        """Write a value if the key has this version, or does not exist for None; return whether it was."""
+        ...
+
+    def delete_if(self, key: str, version: int) -> bool:
+        """Delete a key if it has this version; return whether it was deleted."""
+        ...
+
+    def close(self) -> None: ...
