@@ -107,7 +107,7 @@ def _text(report: VerifyReport) -> list[str]:
     if not findings:
         result = "all is well"
     elif all(finding.level is Level.HARMLESS for finding in findings):
-        result = f"{plural(len(findings), 'escape_unprintable finding')}, no data is lost"
+        result = f"{plural(len(findings), 'harmless finding')}, no data is lost"
     else:
         result = f"{plural(len(findings), 'problem')} found"
     return [*lines, f"{result}: read {plural(len(report.shards), 'shard')}, {_counts(report)}"]
