@@ -175,7 +175,7 @@ def _read_environ(collected: _Collected, environ: Mapping[str, str]) -> None:
         elif field is None:
             # Without its value: a misspelled name may hold a key.
             sentence = _unknown_setting(variable, [*BY_VARIABLE, CONFIG_VARIABLE], PREFIX)
-            collected.unknown.append(f"{variable}: {sentence}")
+            collected.unknown.append(f"{variable}: ignored: {sentence}")
         else:
             collected.take_text(field, environ[variable], variable)
 

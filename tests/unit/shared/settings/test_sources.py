@@ -114,7 +114,7 @@ def test_a_file_that_is_not_toml_is_named() -> None:
 
 def test_a_mistyped_file_variable_gets_a_suggestion() -> None:
     (warning,) = load({"TOPICS_CONFGI": "a.toml"}).advice
-    assert warning == "TOPICS_CONFGI: unknown setting, did you mean TOPICS_CONFIG?"
+    assert warning == "TOPICS_CONFGI: ignored: unknown setting, did you mean TOPICS_CONFIG?"
 
 
 def test_an_unknown_name_without_a_near_one_points_to_the_list() -> None:
@@ -209,7 +209,7 @@ def test_a_short_key_causes_a_warning_that_does_not_show_it() -> None:
 
 def test_an_unknown_variable_is_a_warning_without_its_value() -> None:
     (warning,) = load({"TOPICS_KEY": SECRET}).advice
-    assert warning == "TOPICS_KEY: unknown setting, did you mean TOPICS_API_KEYS?"
+    assert warning == "TOPICS_KEY: ignored: unknown setting, did you mean TOPICS_API_KEYS?"
 
 
 def test_variables_that_kubernetes_sets_for_a_service_are_ignored() -> None:
