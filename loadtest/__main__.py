@@ -25,7 +25,7 @@ def main() -> int:
     engine = commands.add_parser("engine", help="measure the log of one shard, without HTTP")
     add_options(engine, "PART", list(engine_bench.PARTS), 1.0, 3)
     bench = commands.add_parser("bench", help="measure the server, over HTTP")
-    add_options(bench, "LINE", list(LINES), 2.0, 5)
+    add_options(bench, "MEASUREMENT", list(LINES), 2.0, 5)
     bench.add_argument(
         "--server-command",
         default=shlex.join(SERVER_COMMAND),
@@ -36,7 +36,7 @@ def main() -> int:
     generator.add_argument(
         "--rounds", type=count, default=5, help="number of rounds; the median counts (%(default)s)"
     )
-    generator.add_argument("--seconds", type=duration, default=2.0, help="length of each measurement")
+    add_seconds(generator, 2.0)
     spark = commands.add_parser(
         "spark", help="compare Spark over a data directory with Parquet and JSON lines"
     )
@@ -63,19 +63,29 @@ def add_options(
     parser: argparse.ArgumentParser, metavar: str, names: list[str], seconds: float, rounds: int
 ) -> None:
     parser.add_argument(
-        "names", nargs="*", default=names, metavar=metavar, help=f"one of {', '.join(names)} (default: all)"
+        "names",
+        nargs="*",
+        default=names,
+        metavar=metavar,
+        help=f"a measurement; one of {', '.join(names)} (default: all)",
     )
     parser.set_defaults(known=names)
     parser.add_argument(
         "--rounds", type=count, default=rounds, help="number of rounds; the median counts (%(default)s)"
     )
-    parser.add_argument("--seconds", type=duration, default=seconds, help="length of each measurement")
+    add_seconds(parser, seconds)
     parser.add_argument(
         "--dir",
         type=directory,
         help="directory on the disk to measure (default: the temporary directory)",
     )
     parser.add_argument("--save", action="store_true", help="add the result to loadtest/results/")
+
+
+def add_seconds(parser: argparse.ArgumentParser, seconds: float) -> None:
+    parser.add_argument(
+        "--seconds", type=duration, default=seconds, help="length of each measurement (%(default)s)"
+    )
 
 
 def count(text: str) -> int:

@@ -262,7 +262,7 @@ CONNECTION_METRICS: Final[tuple[ConnectionMetric, ...]] = (
     ConnectionMetric(
         "topics_front_connections_waiting",
         "gauge",
-        "Connections that wait for their request line or for a full channel.",
+        "Connections that wait for their request line or for room in a full channel.",
         lambda counts: counts.waiting,
     ),
     ConnectionMetric(

@@ -63,10 +63,11 @@ class RouteGraph:
             return _incompatible(message, "router_dest_fan_in", other)
         cycle = None if rule.may_cycle else self._cycle(rule)
         if cycle is not None:
-            message = f"allow_cycle: must be true, the route closes a cycle of {len(cycle) - 1} topics"
+            closes = f"the route would close a cycle of {len(cycle) - 1} topics"
+            message = f"{closes}; to allow it, set allow_cycle to true"
             return Refusal(ROUTER_CYCLE, message, {"cycle": cycle})
         if existing is None and self._bound and len(self._rules) >= self._bound:
-            return limit_reached("max_routers", self._bound, f"there are {self._bound} routes")
+            return limit_reached("max_routers", self._bound, "no more routes can be created")
         return None
 
     def others_in_cycle(self, rule: RouteRule) -> list[RouteRule]:

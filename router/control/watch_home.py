@@ -41,7 +41,7 @@ class WatchHome:
         if is_allowed is None:
             return cannot_check("max_watch_sessions", "a shard is not ready")
         bound = self.sessions.bound
-        return limit_reached("max_watch_sessions", bound, f"there are {bound} watch sessions")
+        return limit_reached("max_watch_sessions", bound, "no more watch sessions can be created")
 
     def unreachable(self, home: int) -> Refusal:
         return self._shards.refusal(home) or no_answer(home)

@@ -53,9 +53,11 @@ NO_KEY: Final = Refusal(
     {"www_authenticate": _CHALLENGE},
 )
 WRONG_KEY: Final = Refusal(
-    UNAUTHORIZED, "unknown key", {"www_authenticate": _CHALLENGE + ', error="invalid_token"'}
+    UNAUTHORIZED,
+    "unknown key; keys are set in TOPICS_API_KEYS or the configuration file",
+    {"www_authenticate": _CHALLENGE + ', error="invalid_token"'},
 )
-NAME_NOT_COVERED: Final = Refusal(FORBIDDEN, "the key does not cover this name")
+NAME_NOT_COVERED: Final = Refusal(FORBIDDEN, "the key's prefixes do not allow this name")
 
 
 class ApiKey(NamedTuple):

@@ -150,8 +150,8 @@ def too_many(field: str, bound: int, count: int | None = None) -> Refusal:
 def limit_reached(limit: str, bound: int, usage: str) -> Refusal:
     """Refuse more of what a setting limits.
 
-    >>> limit_reached("max_topics", 5, "there are 5 topics").message
-    'there are 5 topics; TOPICS_MAX_TOPICS allows 5'
+    >>> limit_reached("max_topics", 5, "no more topics can be created").message
+    'no more topics can be created; TOPICS_MAX_TOPICS allows 5'
     """
     message = f"{usage}; TOPICS_{limit.upper()} allows {bound}"
     return Refusal(THROTTLED, message, {"limit": limit, "max": bound}, RETRY_AFTER_MS)

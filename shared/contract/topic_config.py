@@ -195,7 +195,7 @@ def _refuse_queue_fields(
     for name in QUEUE_FIELDS:
         if name in changes and changes[name] not in (getattr(before, name), getattr(unset, name)):
             hint = '; to create a queue, add "type":"queue"' if existing is None else ""
-            return invalid(name, f'is for queues, topic "{topic_name}" is a log{hint}')
+            return invalid(name, f'only queues have it, and topic "{topic_name}" is a log{hint}')
     return None
 
 
@@ -204,8 +204,7 @@ def _refuse_transition(existing: TopicConfig, merged: TopicConfig) -> Refusal | 
         return _incompatible("type", existing.type, merged.type, "it cannot change")
     # Without an order, several jobs of one tag may be leased at the same time.
     if merged.type == "queue" and merged.order_by != existing.order_by:
-        old, new = existing.order_by or "null", merged.order_by or "null"
-        return _incompatible("order_by", old, new, "it cannot change")
+        return _incompatible("order_by", existing.order_by, merged.order_by, "it cannot change")
     # An ephemeral topic has no records in the log, so recovery could not distinguish its past from a loss.
     if (merged.durability == "ephemeral") != (existing.durability == "ephemeral"):
         return _incompatible(
@@ -217,9 +216,10 @@ def _refuse_transition(existing: TopicConfig, merged: TopicConfig) -> Refusal | 
     return None
 
 
-def _incompatible(field: str, old: str, new: str, reason: str) -> Refusal:
+def _incompatible(field: str, old: str | None, new: str | None, reason: str) -> Refusal:
+    old_text, new_text = ("null" if value is None else f'"{value}"' for value in (old, new))
     return Refusal(
         TOPIC_EXISTS_INCOMPATIBLE,
-        f'{field}: must stay "{old}", got "{new}": {reason}',
+        f"{field}: must stay {old_text}, got {new_text}: {reason}",
         {"field": field},
     )

@@ -34,6 +34,6 @@ _TEXTS: Final = {
     WorkerState.REPLAYING: "is replaying its log",
     WorkerState.READY: "does not answer",
     WorkerState.DRAINING: "is stopping",
-    WorkerState.REFUSED: "cannot be served from its disk; see the server's log",
+    WorkerState.REFUSED: "does not start because its data is damaged or cannot be used; see the server's log",
     WorkerState.FAILED: "is restarting after a disk failure; see the server's log",
 }

@@ -33,7 +33,8 @@ _SECRETS: Final = (
     re.compile(
         r"(?i)(\b(?:topics_)?api[-_]keys['\"]?\s*[=:]\s*['\"]?)"
         # Sentences about the setting itself stay; a list of keys is redacted as a whole.
-        r"(?!entry \d+: |the key of entry |must (?:be|not) |unknown setting)(?:\[[^\]]*\]?|[^\s'\"]+)"
+        r"(?!entry \d+: |the key of entry |must (?:be|not) |unknown setting|ignored: )"
+        r"(?:\[[^\]]*\]?|[^\s'\"]+)"
     ),
 )
 _modules_set: list[str] = []

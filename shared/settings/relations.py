@@ -37,10 +37,14 @@ class SettingProblem(msgspec.Struct, frozen=True):
     """Source as a user looks for it: a variable, a flag, or a file and the key in it."""
     value: str | None
     sentence: str
+    is_quoted: bool = True
+    """False for the value of a configuration file that is not a text."""
 
     def __str__(self) -> str:
-        given = self.source if self.value is None else f"{self.source}={self.value!r}"
-        return f"{given}: {self.sentence}"
+        if self.value is None:
+            return f"{self.source}: {self.sentence}"
+        shown = repr(self.value) if self.is_quoted else self.value
+        return f"{self.source}={shown}: {self.sentence}"
 
 
 def broken_relations(settings: Settings, sources: Mapping[str, str]) -> list[SettingProblem]:

@@ -142,15 +142,19 @@ def accept_value(field: SettingField, given: object) -> Value:
     """
     if field.kind is bool:
         if not isinstance(given, bool):
-            raise ValueError("must be true or false, without quotes")
+            raise ValueError("must be true or false" + _quotes_hint(given))
         return given
     if field.kind is int:
         if (field.is_size or field.is_duration) and isinstance(given, str):
             return parse_value(field, given)
         if isinstance(given, bool) or not isinstance(given, int):
-            raise ValueError("must be a whole number, without quotes")
+            raise ValueError("must be a whole number" + _quotes_hint(given))
         return _within_bounds(field, given)
     return _within_bounds(field, text_of(field, given))
+
+
+def _quotes_hint(given: object) -> str:
+    return ", without quotes" if isinstance(given, str) else ""
 
 
 def text_of(field: SettingField, given: object) -> str:

@@ -139,8 +139,7 @@ class _Collected:
             text = text_of(field, given) if field.kind is str else str(given)
             self._take(field, text, value, path, source)
         except ValueError as error:
-            shown = _shown(given)
-            self._add_problem(field, source, shown, error)
+            self._add_problem(field, source, _shown(given), error, isinstance(given, str))
 
     def _take(self, field: SettingField, text: str, value: Value, origin: str, source: str) -> None:
         self.values[field.name] = value
@@ -152,9 +151,11 @@ class _Collected:
         if sentence is not None:
             self.advice[field.name] = f"{source}: {sentence}"
 
-    def _add_problem(self, field: SettingField, source: str, shown: str | None, error: ValueError) -> None:
+    def _add_problem(
+        self, field: SettingField, source: str, shown: str | None, error: ValueError, is_quoted: bool = True
+    ) -> None:
         is_hidden = field.setting.is_secret
-        self.problems.append(SettingProblem(source, None if is_hidden else shown, str(error)))
+        self.problems.append(SettingProblem(source, None if is_hidden else shown, str(error), is_quoted))
 
 
 def _shown(given: object) -> str | None:
@@ -174,7 +175,7 @@ def _read_environ(collected: _Collected, environ: Mapping[str, str]) -> None:
         elif field is None:
             # Without its value: a misspelled name may hold a key.
             sentence = _unknown_setting(variable, [*BY_VARIABLE, CONFIG_VARIABLE], PREFIX)
-            collected.unknown.append(f"{variable}: {sentence}")
+            collected.unknown.append(f"{variable}: ignored: {sentence}")
         else:
             collected.take_text(field, environ[variable], variable)
 

@@ -11,8 +11,10 @@ from typing import Final
 
 from shared.text.quantity import parse_duration_ms
 
-# Milliseconds below this are before March 1973; seconds reach it in the year 5138.
-SECONDS_BELOW: Final = 10**11
+# Milliseconds below this are before March 1973 and taken for a mistake.
+EARLIEST_MS: Final = 10**11
+# Numbers in this range are seconds of the years 2001 to 2286.
+SECONDS: Final = range(10**9, 10**10)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 # An unescaped plus sign in a query arrives as a blank.
 _rfc_3339 = re.compile(
@@ -32,16 +34,20 @@ def parse_instant_ms(given: int | str, now_ms: int) -> int:
     [1795037271038, 1795037271038, 1795037220000]
     >>> parse_instant_ms(1_795_037_271, now)
     Traceback (most recent call last):
-    ValueError: 1795037271 ms is in 1970: did you mean milliseconds, 1795037271000?
+    ValueError: 1795037271 looks like seconds; send milliseconds: 1795037271000
+    >>> parse_instant_ms(5, now)
+    Traceback (most recent call last):
+    ValueError: 5 ms is in 1970
     >>> parse_instant_ms("yesterday", now)
     Traceback (most recent call last):
     ValueError: must be milliseconds, RFC 3339 ("2026-01-31T12:00:00Z") or relative ("-10m", "+10m")
     """
     if isinstance(given, str):
         return _parse_text(given.strip(), now_ms)
-    if 0 < given < SECONDS_BELOW:
-        year = 1970 + given // 31_556_952_000
-        raise ValueError(f"{given} ms is in {year}: did you mean milliseconds, {given}000?")
+    if given in SECONDS:
+        raise ValueError(f"{given} looks like seconds; send milliseconds: {given}000")
+    if 0 < given < EARLIEST_MS:
+        raise ValueError(f"{given} ms is in {1970 + given // 31_556_952_000}")
     return given
 
 

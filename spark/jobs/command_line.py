@@ -8,11 +8,11 @@ from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 
 DESCRIPTION = "Jobs over the topics of a data directory or of a server, on Spark."
-WHERE = (
+POSITIONS = (
     "A position (--from, --to) is `earliest`, `latest`, a UTC time such as 2026-11-18T10:00, a time in\n"
-    'milliseconds since 1970, or seqs as JSON: {"orders":23}. The environment variable TOPICS_API_KEY holds\n'
-    "the API key."
+    'milliseconds since 1970, or seqs as JSON: {"orders":23}.\n'
 )
+KEY = "The environment variable TOPICS_API_KEY holds the API key."
 KEY_VARIABLE = "TOPICS_API_KEY"
 
 EXPORT = (
@@ -45,7 +45,7 @@ def parse(arguments: Sequence[str] | None = None) -> Namespace:
     stats = _command(commands, "stats", STATS)
     _add_source(stats)
     stats.add_argument("--png", metavar="FILE", help="also draw a chart into this file")
-    replay = _command(commands, "replay", REPLAY)
+    replay = _command(commands, "replay", REPLAY, epilog=KEY)
     replay.add_argument(
         "--in", required=True, dest="folder", metavar="FOLDER", help="the folder of an export"
     )
@@ -82,13 +82,15 @@ def api_key() -> str:
     return os.environ.get(KEY_VARIABLE, "")
 
 
-def _command(commands: argparse._SubParsersAction[ArgumentParser], name: str, text: str) -> ArgumentParser:
+def _command(
+    commands: argparse._SubParsersAction[ArgumentParser], name: str, text: str, epilog: str = POSITIONS + KEY
+) -> ArgumentParser:
     first = " ".join(text.split()).partition(". ")[0].rstrip(".")
     parser = commands.add_parser(
         name,
         help=first,
         description=text,
-        epilog=WHERE,
+        epilog=epilog,
         formatter_class=RawDescriptionHelpFormatter,
     )
     on_spark = parser.add_argument_group("Spark")

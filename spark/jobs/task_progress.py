@@ -63,7 +63,7 @@ class TaskProgress:
         if not total:
             return
         now = self._clock.monotonic()
-        line = f"{self._job}: {done} of {total} tasks of this step, {now - self._started_at:.0f} s in all"
+        line = f"{self._job}: {done} of {total} tasks of this step, {now - self._started_at:.0f} s so far"
         if self._is_terminal:
             print(f"\r\x1b[K{line}", end="", file=self._out, flush=True)
             self._line = line

@@ -177,7 +177,8 @@ def test_a_meta_of_null_is_none(api: Api) -> None:
         ),
         (
             {"records": [{"data": 1}], "config": {"paused": True}},
-            'config.paused: is for queues, topic "{topic}" is a log; to create a queue, add "type":"queue"',
+            'config.paused: only queues have it, and topic "{topic}" is a log; '
+            'to create a queue, add "type":"queue"',
         ),
         (
             {"records": [{"data": 1}], "producer": {"id": "p", "seq": 1, "x": 1}},
@@ -207,7 +208,8 @@ def test_a_full_topic_that_discards_nothing_refuses_with_what_it_holds(api: Api)
     answer = api.refused(422, "topic_full", "POST", "", {"records": [{"data": 3}]})
     detail = answer.json["error"]["detail"]
     assert detail == {"cap_records": 2, "cap_bytes": 0, "head_seq": 2, "earliest_seq": 1}
-    assert answer.message.endswith("is full: it holds 2 records, cap_records is 2")
+    advice = "delete records, or raise cap_records"
+    assert answer.message.endswith(f"is full: it holds 2 records, cap_records is 2; {advice}")
     answer = api.refused(400, "record_too_large", "POST", "", {"records": [{"data": 3}] * 3})
     assert answer.message == "records: must fit cap_records of the topic, which is 2, got 3 records"
     api.delete(before_seq=2)

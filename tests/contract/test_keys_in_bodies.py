@@ -47,7 +47,7 @@ def refused(answer: Answer) -> Any:
 def test_a_dead_letter_topic_is_one_that_the_key_is_for(client: HttpClient, topic: str) -> None:
     queue = f"/orders.{topic}"
     error = refused(ask(client, "PUT", queue, b'{"type":"queue","dead_letter":"private"}'))
-    assert error["message"] == 'dead_letter: the key does not cover the name "private"'
+    assert error["message"] == 'dead_letter: the key\'s prefixes do not allow the name "private"'
     assert error["detail"] == {"field": "dead_letter", "topic": "private"}
     assert ask(client, "GET", queue).status == 404
     created = b'{"records":[{"data":1}],"config":{"type":"queue","dead_letter":"private"}}'

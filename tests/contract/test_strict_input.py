@@ -1,4 +1,4 @@
-"""Unknown fields and parameters are refused by their names, wherever they are sent."""
+"""Unknown names and wrong values are refused by the name of their field or parameter."""
 
 from __future__ import annotations
 
@@ -55,6 +55,23 @@ def test_every_body_refuses_an_unknown_field(api: Api, endpoint: Endpoint) -> No
     assert (answer.status, answer.code) == (400, "invalid_request"), answer
     assert answer.message == f"{known}z: unknown field, did you mean {known}?"
     api.refused(404, "topic_not_found", "GET")
+
+
+@pytest.mark.parametrize(
+    ("rest", "body", "message"),
+    [
+        ("", {"records": [{"data": 1}], "expected_head": -5}, "expected_head: must be at least 0, got -5"),
+        ("", {"records": [{"data": 1}], "create": 1}, "create: must be true, false or null, got a number"),
+        ("/delete", {"seqs": [3, -4]}, "seqs[1]: must be at least 0, got -4"),
+        ("/ack", {"node": "w", "seqs": [0, -1]}, "seqs[1]: must be at least 0, got -1"),
+        ("/nack", {"node": "w", "seqs": [-1]}, "seqs[0]: must be at least 0, got -1"),
+        ("/extend", {"node": "w", "seqs": [-1], "lease_ms": 1000}, "seqs[0]: must be at least 0, got -1"),
+        ("/redrive", {"seqs": [-1]}, "seqs[0]: must be at least 0, got -1"),
+    ],
+)
+def test_the_wrong_value_of_a_field_is_named(api: Api, rest: str, body: dict[str, Any], message: str) -> None:
+    api.put(type="queue")
+    assert api.refused(400, "invalid_request", "POST", rest, body).message == message
 
 
 def test_names_in_a_query_are_decoded_before_they_are_compared(api: Api) -> None:

@@ -121,7 +121,7 @@ def test_what_a_put_stores(api: Api, sent: dict[str, Any], stored: dict[str, Any
 )
 def test_what_is_for_queues_is_refused_for_a_log(api: Api, sent: dict[str, Any]) -> None:
     (field,) = sent
-    message = f'{field}: is for queues, topic "{api.topic}" is a log'
+    message = f'{field}: only queues have it, and topic "{api.topic}" is a log'
     answer = api.refused(400, "invalid_request", "PUT", "", sent)
     assert answer.message == f'{message}; to create a queue, add "type":"queue"'
     api.refused(404, "topic_not_found", "GET")
@@ -129,6 +129,20 @@ def test_what_is_for_queues_is_refused_for_a_log(api: Api, sent: dict[str, Any])
     assert api.refused(400, "invalid_request", "PUT", "", sent).message == message
     # What a topic reports may be sent back.
     assert api.put(**config)["config"] == config
+
+
+def test_null_is_not_quoted_as_a_text(api: Api) -> None:
+    api.put(type="queue", order_by="tag")
+    answer = api.refused(409, "topic_exists_incompatible", "PUT", "", {"order_by": None})
+    assert answer.message == 'order_by: must stay "tag", got null: it cannot change'
+
+
+def test_one_record_is_counted_in_the_singular(api: Api) -> None:
+    api.append(1, config={"cap_records": 1, "discard": "reject"})
+    answer = api.refused(422, "topic_full", "POST", "", {"records": [{"data": 2}]})
+    assert "it holds 1 record, cap_records is 1;" in answer.message
+    answer = api.refused(409, "topic_not_empty", "DELETE", "?if_empty=true")
+    assert answer.message.endswith("is not empty: it holds 1 record")
 
 
 @pytest.mark.parametrize(

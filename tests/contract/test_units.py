@@ -14,7 +14,7 @@ from tests.harness.clients.ws_client import WsClient
 from tests.harness.server.http_server import HttpServer
 
 HOUR_MS = 3_600_000
-GUESS = "1795037271 ms is in 1970: did you mean milliseconds, 1795037271000?"
+GUESS = "1795037271 looks like seconds; send milliseconds: 1795037271000"
 
 
 def now_ms() -> int:
@@ -69,6 +69,12 @@ def test_seconds_are_refused_with_the_guess(api: Api) -> None:
     watch = {"topics": {api.topic: {"from_ts": seconds}}}
     answer = api.client.ask("POST", "/v0/watch", watch)
     assert (answer.status, answer.message) == (400, f"topics.{api.topic}.from_ts: {GUESS}")
+
+
+def test_a_small_number_is_not_taken_for_seconds(api: Api) -> None:
+    api.append(1)
+    answer = api.refused(400, "invalid_request", "POST", "/diff", {"from_ts": 5})
+    assert answer.message == "from_ts: 5 ms is in 1970"
 
 
 def test_a_watch_takes_a_heartbeat_a_size_and_a_time(api: Api) -> None:

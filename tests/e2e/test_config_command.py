@@ -84,6 +84,14 @@ def test_a_short_key_is_warned_about() -> None:
     assert "tiny" not in ran.err + ran.out
 
 
+def test_an_unknown_variable_is_warned_about_and_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOPICS_DATADIR", "/srv/topics")
+    ran = run_here("config", "show")
+    assert ran.code == 0
+    sentence = "TOPICS_DATADIR: ignored: unknown setting, did you mean TOPICS_DATA_DIR?"
+    assert f"topicsd: warning: {sentence}\n" in ran.err
+
+
 @pytest.mark.parametrize("command", [["serve"], ["config", "show"]])
 def test_every_wrong_setting_is_reported_and_nothing_starts(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -161,6 +161,19 @@ def test_text_and_json_hold_the_same_facts(tmp_path: Path) -> None:
     assert "NOT EXACT" in text
 
 
+def test_a_shard_that_cannot_start_says_nothing_about_its_next_start(tmp_path: Path) -> None:
+    shard = DIRECTORIES["rebooted"](tmp_path)
+    assert "WOULD RESUME" in run_here("inspect", tmp_path).out
+    rows = run_here("inspect", tmp_path, "--frames", "--json").json_lines
+    synced_end = max(row["control"]["synced"] for row in rows if row["type"] == "batch_end")
+    flip(shard.wal_files()[0], synced_end - 1)
+    text = run_here("inspect", tmp_path).out
+    assert "unknown: the shard cannot start until it is repaired" in text
+    assert re.search(r"^  orders +disk ", text, re.MULTILINE)
+    assert "WOULD RESUME" not in text
+    assert "after a start" not in text
+
+
 # Numbers that the engine may change are `n`; words and columns are fixed.
 CLEAN_TEXT = """\
 topics-data: format 1, 1 shard, instance 6f6e652d73686172642d2d2d2d2d2d2d

@@ -16,6 +16,8 @@ from tests.harness.shard.one_shard import RealShard, record
 from tests.harness.shard.wal_bytes import WalBytes, append_frame
 from topicsd.log.control_frame import TopicCreate, encode_control
 
+WAL_FILE_BYTES = 64 << 10
+
 
 def frames(path: Path, *more: object) -> list[Any]:
     return run_here("inspect", path, "--frames", "--json", *more).json_lines
@@ -87,6 +89,22 @@ def test_the_listing_can_be_limited_to_one_topic(tmp_path: Path) -> None:
     missing = run_here("inspect", tmp_path, "--frames", "--topic", "missing")
     assert (missing.code, missing.out) == (2, "")
     assert missing.err == f'topicsd: there is no topic "missing" in {tmp_path}\n'
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_a_topic_without_frames_in_the_log_is_reported(tmp_path: Path, options: tuple[str, ...]) -> None:
+    shard = RealShard(tmp_path, wal_file_bytes=WAL_FILE_BYTES)
+    shard.put("orders", durability="fsync")
+    shard.append("orders", 1, 2)
+    # The log reaches back to the snapshot before the last one.
+    for _ in range(3):
+        shard.append("other", record("x" * WAL_FILE_BYTES))
+        shard.checkpoint()
+    stop(shard)
+    assert "orders" not in {row.get("topic") for row in frames(tmp_path)}
+    ran = run_here("inspect", tmp_path, "--frames", "--topic", "orders", *options)
+    assert (ran.code, ran.out) == (0, "")
+    assert ran.err == 'topicsd: topic "orders" has no frames in the log; its records are in segments\n'
 
 
 def test_frames_of_a_topic_come_from_the_shard_that_has_it(tmp_path: Path) -> None:

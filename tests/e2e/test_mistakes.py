@@ -113,7 +113,7 @@ MISTAKES: list[tuple[str, str, str | bytes | None, int, str]] = [
         EV,
         '{"records":[{"data":1}],"delay_ms":1}',
         400,
-        'delay_ms: is for queues, topic "ev" is a log',
+        'delay_ms: only queues have it, and topic "ev" is a log',
     ),
     (
         "POST",
@@ -156,14 +156,14 @@ MISTAKES: list[tuple[str, str, str | bytes | None, int, str]] = [
         409,
         'durability: must stay "disk", got "ephemeral": a topic cannot become ephemeral or stop being so',
     ),
-    ("PUT", EV, '{"order_by":"tag"}', 400, 'order_by: is for queues, topic "ev" is a log'),
-    ("PUT", EV, '{"lease_ms":1000}', 400, 'lease_ms: is for queues, topic "ev" is a log'),
+    ("PUT", EV, '{"order_by":"tag"}', 400, 'order_by: only queues have it, and topic "ev" is a log'),
+    ("PUT", EV, '{"lease_ms":1000}', 400, 'lease_ms: only queues have it, and topic "ev" is a log'),
     (
         "PUT",
         "/v0/topics/new",
         '{"paused":true}',
         400,
-        'paused: is for queues, topic "new" is a log; to create a queue, add "type":"queue"',
+        'paused: only queues have it, and topic "new" is a log; to create a queue, add "type":"queue"',
     ),
     ("PUT", "/v0/topics/my%20topic", "{}", 400, f'topic: must be a topic name, {NAME_RULE}, got "my topic"'),
     ("PUT", "/v0/topics/%C3%A4", "{}", 400, f'topic: must be a topic name, {NAME_RULE}, got "ä"'),
@@ -426,8 +426,7 @@ def test_sizes_are_named_with_their_units(server: WholeServer) -> None:
     record = b'{"records":[{"data":"%b"}]}' % (b"x" * (2 << 20))
     with RawClient(server.port) as client:
         assert client.ask("POST", EV, record).message == (
-            "records[0]: data and meta must be at most 1 MiB (1048576 bytes) together, "
-            "got 2 MiB (2097154 bytes)"
+            "records[0]: data and meta must be at most 1 MiB (1048576 bytes) together, got 2097154 bytes"
         )
         client.send(request_bytes("POST", EV, b"").replace(b"content-length: 0", b"content-length: 72000000"))
         assert client.read_answer().message == "the body must be at most 64 MiB (67108864 bytes)"

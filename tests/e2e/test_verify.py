@@ -76,6 +76,18 @@ def test_the_summary_counts_what_was_read(tmp_path: Path) -> None:
     )
 
 
+def test_the_summary_of_harmless_damage_says_that_no_data_is_lost(tmp_path: Path) -> None:
+    DIRECTORIES["with_a_damaged_current"](tmp_path)
+    ran = run_here("verify", tmp_path)
+    assert ran.code == 1
+    assert "WRONG" not in ran.out
+    assert re.fullmatch(
+        r"1 harmless finding, no data is lost: "
+        r"read 1 shard, 1 file, \d+ batches, \d+ frames, \d+ records, [\d.]+ KiB",
+        ran.out.splitlines()[-1],
+    )
+
+
 def small(path: Path) -> RealShard:
     shard = RealShard(path)
     shard.append("orders", record({"n": 1}, tag="new"), record({"n": 2}))

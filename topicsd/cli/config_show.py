@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     ]
     print(*table(("SETTING", "VALUE", "ORIGIN"), rows, indent=0), sep="\n")
     for sentence in resolved.advice:
-        print(f"topicsd: {sentence}", file=sys.stderr)
+        print(f"topicsd: warning: {sentence}", file=sys.stderr)
     return EXIT_OK
 
 

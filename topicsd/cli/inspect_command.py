@@ -221,12 +221,16 @@ def show_frames(data_dir: DataDir, topic: str | None, as_json: bool) -> int:
     """Print each frame as it is read, and problems and notes about the log to stderr."""
     shards = data_dir.shards if topic is None else owner_first(data_dir, topic)
     wanted_id = None if topic is None else topic_id(topic)
-    code, frame_count, is_known = EXIT_OK, 0, False
+    code, frame_count, is_known, has_segments = EXIT_OK, 0, False, False
     for shard in shards:
         show = _show_json if as_json else _TableOfFrames(f"shard {shard:02d}  {data_dir.paths(shard).root}")
         with closing(SegmentReader(*segment_files(data_dir, shard))) as segments:
             basis = choose_basis(data_dir.fs, data_dir.paths(shard), data_dir.identity(shard), segments)
         is_known = is_known or topic in basis.names.values()
+        if basis.snapshot is not None:
+            has_segments = has_segments or any(
+                one.name == topic and one.segments for one in basis.snapshot.topics
+            )
         with closing(ShardLog(data_dir.fs, data_dir.paths(shard), basis.known)) as log:
             listing = FrameListing(shard, log, wanted_id, show, basis.names, basis.snapshot)
             listing.run(data_dir.identity(shard))
@@ -239,8 +243,11 @@ def show_frames(data_dir: DataDir, topic: str | None, as_json: bool) -> int:
                 print(f"topicsd: shard {shard:02d}: {note}", file=sys.stderr)
         if topic is not None and frame_count:
             break
-    if topic is not None and not frame_count and not is_known:
-        raise no_such_topic(data_dir, topic, [])
+    if topic is not None and not frame_count:
+        if not is_known:
+            raise no_such_topic(data_dir, topic, [])
+        where = "; its records are in segments" if has_segments else ""
+        print(f'topicsd: topic "{topic}" has no frames in the log{where}', file=sys.stderr)
     return code
 
 

@@ -59,7 +59,7 @@ def shard_text(report: ShardReport) -> list[str]:
     for table_of in (_queues, _routes, _cursors):
         if section := table_of(report.topics):
             lines += ["", *section]
-    losses = [line for topic in report.topics for line in _loss_lines(topic)]
+    losses = [line for topic in report.topics for line in _loss_lines(topic, report.starts)]
     if losses:
         lines += ["", *losses]
     return lines
@@ -167,8 +167,8 @@ def _cursors(topics: list[TopicReport]) -> list[str]:
     return cursor_table((topic.topic, cursor) for topic in topics for cursor in topic.cursors)
 
 
-def _loss_lines(topic: TopicReport) -> list[str]:
-    """Return the losses that readers of the topic see, now or after a start."""
+def _loss_lines(topic: TopicReport, starts: bool) -> list[str]:
+    """Return the losses that readers of the topic see, now or after a start if the shard starts."""
     name = escape_unprintable(topic.topic)
     sentences = [
         f'topic "{name}" lost records up to seq {last} by {reason}'
@@ -176,7 +176,7 @@ def _loss_lines(topic: TopicReport) -> list[str]:
     ]
     sentences += [f'topic "{name}" lost {_range(lost)}' for lost in topic.lost_ranges]
     lost = topic.after_restart.lost
-    if lost is not None:
+    if starts and lost is not None:
         head = topic.after_restart.head_seq
         sentences.append(
             f'topic "{name}" is in memory only: after a start its head is {head} and it has no records'

@@ -279,7 +279,7 @@ class Shard:
                 )
                 logger.warning(
                     'topic "%s": seqs %d to %d may be lost: after a machine crash, or in a copied '
-                    "directory, the log does not prove that they were unused; readers get a tombstone",
+                    "directory, it is unknown whether they were used; readers get a tombstone",
                     topic.name,
                     lost.first,
                     lost.last,

@@ -141,7 +141,7 @@ def _refuse_if_not_empty(shard: ShardState, topic: Topic) -> Refusal | None:
     count = topic.live_count + topic.pending_count
     if not count:
         return None
-    message = f'topic "{topic.name}" is not empty: it holds {count} records'
+    message = f'topic "{topic.name}" is not empty: it holds {count} {"record" if count == 1 else "records"}'
     return Refusal(TOPIC_NOT_EMPTY, message, {"count": count})
 
 

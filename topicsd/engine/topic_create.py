@@ -36,7 +36,7 @@ def new_topic(
         return Refusal(TOPIC_EXISTS_INCOMPATIBLE, message, {"reason": "id_collision"})
     bound = shard.settings.max_topics
     if bound and len(shard.topics) >= bound:
-        return limit_reached("max_topics", bound, f"there are {bound} topics")
+        return limit_reached("max_topics", bound, "no more topics can be created")
     config = config_after(shard, None, patch if patch is not None else TopicConfigPatch(), name)
     if isinstance(config, Refusal):
         return config.inside(config_field)

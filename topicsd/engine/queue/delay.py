@@ -24,7 +24,7 @@ def due_of(topic: Topic, request: AppendRequest, now_ms: int) -> int | Refusal:
     if request.delay_ms is not None and request.not_before is not None:
         return excluded(field, "delay_ms")
     if topic.queue is None:
-        return invalid(field, f'is for queues, topic "{topic.name}" is a log')
+        return invalid(field, f'only queues have it, and topic "{topic.name}" is a log')
     delay_ms = None if request.delay_ms is None else duration_ms(field, request.delay_ms)
     not_before = None if request.not_before is None else instant_ms(field, request.not_before, now_ms)
     if isinstance(delay_ms, Refusal):

@@ -157,7 +157,7 @@ def _refuse_count(shard: ShardState, topic: Topic, name: str) -> Refusal | None:
     bound = shard.settings.max_cursors
     if not bound or name in topic.cursors or len(topic.cursors) < bound:
         return None
-    return limit_reached("max_cursors", bound, f'topic "{topic.name}" has {bound} cursors')
+    return limit_reached("max_cursors", bound, f'topic "{topic.name}" cannot have more cursors')
 
 
 logger = logging.getLogger("topicsd.engine")

@@ -209,7 +209,7 @@ def _refuse_repoint(shard: ShardState, rule: RouteRule) -> Refusal | None:
     if known is None or (known.rule.source, known.rule.dest) == (rule.source, rule.dest):
         return None
     ends = f'from "{known.rule.source}" to "{known.rule.dest}"'
-    message = f'route "{rule.name}" leads {ends}; to change its topics, delete it and create it again'
+    message = f'route "{rule.name}" copies {ends}; to change its topics, delete it and create it again'
     return Refusal(TOPIC_EXISTS_INCOMPATIBLE, message, {"reason": "router_repoint_forbidden"})
 
 

@@ -137,7 +137,11 @@ def refuse_full(shard: ShardState, topic: Topic, count: int, size: int) -> Refus
                 "head_seq": topic.head,
                 "earliest_seq": topic.earliest_seq,
             }
-            message = f'topic "{topic.name}" is full: it holds {used} {unit}, {field} is {cap}'
+            content = f"{used} {unit.removesuffix('s') if used == 1 else unit}"
+            message = (
+                f'topic "{topic.name}" is full: it holds {content}, {field} is {cap}; '
+                f"delete records, or raise {field}"
+            )
             return Refusal(TOPIC_FULL, message, detail)
     return None
 

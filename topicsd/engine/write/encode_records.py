@@ -134,9 +134,7 @@ def _refuse_field(index: int, field: str, size: int, bound: int) -> Refusal:
 
 
 def _refuse_size(index: int, size: int, bound: int) -> Refusal:
-    message = (
-        f"records[{index}]: data and meta must be at most {size_text(bound)} together, got {size_text(size)}"
-    )
+    message = f"records[{index}]: data and meta must be at most {size_text(bound)} together, got {size} bytes"
     return Refusal(RECORD_TOO_LARGE, message, {"field": f"records[{index}]", "max": bound})
 
 

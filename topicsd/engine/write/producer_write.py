@@ -95,7 +95,7 @@ class ProducerKey:
         new_count = sum(name not in known for name in topic.pending_writes)
         if known.has_room(bound, new_count, now_ms):
             return False
-        reply(limit_reached("max_producers", bound, f'topic "{topic.name}" has {bound} producers'))
+        reply(limit_reached("max_producers", bound, f'topic "{topic.name}" cannot have more producers'))
         return True
 
     def on_join(self, pending: PendingAppend) -> ControlPayload:

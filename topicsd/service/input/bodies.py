@@ -140,6 +140,10 @@ def decode_append(
         refusal = refuse_node(request.node, limits.max_node_bytes)
         if refusal is not None:
             return refusal
+    if request.expected_head is not None:
+        refusal = refuse_number("expected_head", request.expected_head)
+        if refusal is not None:
+            return refusal
     if len(body) > limits.max_record_bytes:
         # Before the engine copies it.
         refusal = _refuse_records(request, limits)
@@ -210,7 +214,7 @@ def decode_delete(body: bytes) -> DeleteBody | Refusal:
     request = _DELETE.decode(body)
     if isinstance(request, Refusal):
         return request
-    refusal = refuse_number("before_seq", request.before_seq)
+    refusal = refuse_number("before_seq", request.before_seq) or refuse_seqs(request.seqs)
     if may_hold_nul(body):
         match = [request.match] if isinstance(request.match, str) else request.match
         refusal = refusal or refuse_nul_in("match", match)
@@ -326,6 +330,14 @@ def resolve_seek(
         others = "after_seq, epoch, tail or " + ("from_ts" if last is not None else "last")
         return excluded(field, others)
     return refusal or from_ts
+
+
+def refuse_seqs(seqs: list[int] | None) -> Refusal | None:
+    """Refuse the first negative seq."""
+    if not seqs or min(seqs) >= 0:
+        return None
+    index = next(index for index, seq in enumerate(seqs) if seq < 0)
+    return refuse_number(f"seqs[{index}]", seqs[index])
 
 
 def refuse_number(field: str, value: int | None) -> Refusal | None:

@@ -8,6 +8,7 @@ from typing import Final
 from shared.contract.api_keys import ADMIN
 from shared.contract.errors import FORBIDDEN, Refusal
 from shared.contract.topic_config import TopicConfigPatch
+from shared.text.message import quoted
 
 CONFIG_NEEDS_ADMIN: Final = Refusal(
     FORBIDDEN, "config: the key lacks the scope admin", {"field": "config", "scopes": [ADMIN]}
@@ -24,7 +25,7 @@ def is_within(prefixes: Sequence[str], name: str) -> bool:
 
 
 def refuse_uncovered(field: str, name: str) -> Refusal:
-    message = f'{field}: the key does not cover the name "{name}"'
+    message = f"{field}: the key's prefixes do not allow the name {quoted(name)}"
     return Refusal(FORBIDDEN, message, {"field": field, "topic": name})
 
 

@@ -51,7 +51,7 @@ _UNITS: Final = {
 _MATCH: Final = 'a tag, ["tag","Eq","new.1"] or ["tag","Glob","new.*"]'
 _SHAPES: Final = {
     "match": _MATCH,
-    "filter": f"{_MATCH} or null",
+    "filter": _MATCH.replace(" or ", ", ") + " or null",
     "topics": 'an object such as {"orders":{"after_seq":0}}',
 }
 _REASONS: Final = {
@@ -141,7 +141,10 @@ def _allowed_values(match: re.Match[str] | None, expected: Any, steps: list[str]
         units = (unit for suffix, unit in _UNITS.items() if name.endswith(suffix))
         words["str"] = next(units, words["str"])
     order = sorted(_ORDER, key=lambda kind: kind != "int")
-    alternatives = [words[kind] for kind in order if kind in kinds] or ["another value"]
+    described = [
+        words[kind].split(" or ") if kind == "bool" else [words[kind]] for kind in order if kind in kinds
+    ]
+    alternatives = [one for some in described for one in some] or ["another value"]
     return " or ".join(filter(None, [", ".join(alternatives[:-1]), alternatives[-1]]))
 
 

@@ -13,7 +13,7 @@ from shared.contract.topic_config import NUMBER_MAX
 from shared.settings.settings import Settings
 from shared.text.units import duration_ms
 from topicsd.engine.requests import ClaimRequest, SettleRequest
-from topicsd.service.input.bodies import refuse_node, refuse_nul_in, refuse_number
+from topicsd.service.input.bodies import refuse_node, refuse_nul_in, refuse_number, refuse_seqs
 from topicsd.service.input.json_body import JsonBody
 
 SEQS_MAX: Final = 1000
@@ -104,6 +104,9 @@ def _request(ack: AckBody, limits: Settings, ms: int = 0, reason: str = "") -> S
     if len(seqs) > SEQS_MAX:
         message = f"seqs: must have at most {SEQS_MAX} entries, got {len(seqs)}"
         return Refusal(BATCH_TOO_LARGE, message, {"field": "seqs", "max": SEQS_MAX})
+    refusal = refuse_seqs(seqs)
+    if refusal is not None:
+        return refusal
     leases: list[int] | None = None
     if ack.lease_ids is not None:
         matches = list(map(_LEASE_ID.fullmatch, ack.lease_ids))

@@ -13,7 +13,7 @@ from shared.contract.topic_config import NUMBER_MAX
 from shared.text.units import instant_ms
 from topicsd.engine.requests import DeleteRequest
 from topicsd.engine.transfer.redrive import RedriveRequest
-from topicsd.service.input.bodies import delete_request, refuse_nul_in, refuse_number
+from topicsd.service.input.bodies import delete_request, refuse_nul_in, refuse_number, refuse_seqs
 from topicsd.service.input.clamped import clamped_to
 from topicsd.service.input.json_body import JsonBody
 from topicsd.service.input.position import one_position
@@ -67,6 +67,7 @@ def decode_redrive(body: bytes, now_ms: int) -> DecodedRedrive | Refusal:
     if refusal is None and seqs is not None and len(seqs) > SEQS_MAX:
         message = f"seqs: must have at most {SEQS_MAX} entries, got {len(seqs)}"
         refusal = Refusal(BATCH_TOO_LARGE, message, {"field": "seqs", "max": SEQS_MAX})
+    refusal = refusal or refuse_seqs(seqs)
     if refusal is None and may_hold_nul(body):
         match = [redrive.match] if isinstance(redrive.match, str) else redrive.match
         refusal = refuse_nul_in("match", match)

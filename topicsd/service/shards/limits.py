@@ -158,7 +158,7 @@ class Caps:
     def _refusal(self, answer: bytes | None) -> Refusal:
         if answer == FULL:
             bound = self._topics_max
-            return limit_reached("max_topics", bound, f"there are {bound} topics")
+            return limit_reached("max_topics", bound, "no more topics can be created")
         cause = "a shard is not ready" if answer else "the supervisor does not answer"
         return cannot_check("max_topics", cause)
 
@@ -240,7 +240,7 @@ class StreamPermits:
         if not limit:
             return None
         bound = self._count.bounds[limit]
-        return limit_reached(limit, bound, f"{bound} streams are open")
+        return limit_reached(limit, bound, "no more streams can be opened")
 
 
 class InFlight:
@@ -260,7 +260,7 @@ class InFlight:
         for counts in self._others:
             count += counts[place]
         if count >= self.bound:
-            usage = f"this key has {count} requests in flight"
+            usage = "this key cannot have more requests in flight"
             return limit_reached("max_inflight_per_key", self.bound, usage)
         self._own[place] += 1
         return partial(self._leave, place)

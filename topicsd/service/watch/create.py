@@ -85,7 +85,7 @@ class WatchCreator:
     def _create_alone(self, request: WatchRequest, started: float) -> BackgroundJob[bytes | Refusal]:
         bound = self._state.settings.max_watch_sessions
         if bound and len(self._sessions) + self._in_progress >= bound:
-            return limit_reached("max_watch_sessions", bound, f"there are {bound} watch sessions")
+            return limit_reached("max_watch_sessions", bound, "no more watch sessions can be created")
         self._in_progress += 1
         try:
             return (yield from self._create_here(request, started))

@@ -154,7 +154,10 @@ def test_a_missing_shard_is_not_ready_or_degraded_if_the_probe_allows_it(ask: Fa
         (WorkerState.GONE, "shard 1 is restarting"),
         (WorkerState.REPLAYING, "shard 1 is replaying its log"),
         (WorkerState.FAILED, "shard 1 is restarting after a disk failure; see the server's log"),
-        (WorkerState.REFUSED, "shard 1 cannot be served from its disk; see the server's log"),
+        (
+            WorkerState.REFUSED,
+            "shard 1 does not start because its data is damaged or cannot be used; see the server's log",
+        ),
     ):
         ask.workers.become(WorkerState.READY, state)
         status, answer = ask("ready")

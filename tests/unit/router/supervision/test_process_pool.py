@@ -119,7 +119,10 @@ def test_a_worker_that_refuses_is_not_restarted_and_its_reason_stays() -> None:
         refusal = stage.pool.refusal(0)
         assert refusal is not None
         assert refusal.code == STORAGE_FAILED
-        assert refusal.message == "shard 0 cannot be served from its disk; see the server's log"
+        assert (
+            refusal.message
+            == "shard 0 does not start because its data is damaged or cannot be used; see the server's log"
+        )
         assert refusal.retry_after_ms is None
         assert stage.board.slot(0).reason == "wal-1 is damaged"
         assert stage.pool.all_alive()

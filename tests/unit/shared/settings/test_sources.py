@@ -82,16 +82,18 @@ def test_all_problems_are_reported_together_with_their_sources() -> None:
             "TOPICS_DATA_DIR": "",
             "TOPICS_MAX_LIMIT": "5",
         },
-        'port = "x"\nprot = 5\nfronts = true\nprobe_auth = 1\nhost = 1\n'
+        'port = "x"\nprot = 5\nfronts = true\nshards = 3.5\nprobe_auth = 1\nhost = 1\nmemory = "true"\n'
         'log = ["debug"]\n[server]\nport = 1\n',
         drain_seconds="0",
     )
     assert problems == [
         "topics.toml: port='x': must be a whole number, without quotes",
         "topics.toml: prot: unknown setting, did you mean port?",
-        "topics.toml: fronts='true': must be a whole number, without quotes",
-        "topics.toml: probe_auth='1': must be true or false, without quotes",
-        "topics.toml: host='1': must be a text in quotes",
+        "topics.toml: fronts=true: must be a whole number",
+        "topics.toml: shards=3.5: must be a whole number",
+        "topics.toml: probe_auth=1: must be true or false",
+        "topics.toml: host=1: must be a text in quotes",
+        "topics.toml: memory='true': must be true or false, without quotes",
         "topics.toml: log: must be a text in quotes",
         "topics.toml: server: settings belong at the top level of the file, not in a table",
         "TOPICS_DATA_DIR='': must not be empty",
@@ -102,9 +104,7 @@ def test_all_problems_are_reported_together_with_their_sources() -> None:
 
 
 def test_a_wrong_value_is_reported_even_when_another_source_overrides_it() -> None:
-    assert problems_of({"TOPICS_PORT": "2"}, "port = -1") == [
-        "topics.toml: port='-1': must be from 0 to 65535"
-    ]
+    assert problems_of({"TOPICS_PORT": "2"}, "port = -1") == ["topics.toml: port=-1: must be from 0 to 65535"]
 
 
 def test_a_file_that_is_not_toml_is_named() -> None:
@@ -114,7 +114,7 @@ def test_a_file_that_is_not_toml_is_named() -> None:
 
 def test_a_mistyped_file_variable_gets_a_suggestion() -> None:
     (warning,) = load({"TOPICS_CONFGI": "a.toml"}).advice
-    assert warning == "TOPICS_CONFGI: unknown setting, did you mean TOPICS_CONFIG?"
+    assert warning == "TOPICS_CONFGI: ignored: unknown setting, did you mean TOPICS_CONFIG?"
 
 
 def test_an_unknown_name_without_a_near_one_points_to_the_list() -> None:
@@ -209,7 +209,7 @@ def test_a_short_key_causes_a_warning_that_does_not_show_it() -> None:
 
 def test_an_unknown_variable_is_a_warning_without_its_value() -> None:
     (warning,) = load({"TOPICS_KEY": SECRET}).advice
-    assert warning == "TOPICS_KEY: unknown setting, did you mean TOPICS_API_KEYS?"
+    assert warning == "TOPICS_KEY: ignored: unknown setting, did you mean TOPICS_API_KEYS?"
 
 
 def test_variables_that_kubernetes_sets_for_a_service_are_ignored() -> None:

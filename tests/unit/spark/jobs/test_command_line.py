@@ -25,6 +25,17 @@ def test_each_job_has_a_help(command: str, capsys: pytest.CaptureFixture[str]) -
     assert f"usage: python -m spark {command}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("command", ["export", "stats", "replay", "compact"])
+def test_a_help_explains_only_the_flags_that_the_job_has(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    output = capsys.readouterr().out
+    assert ("--from POSITION" in output) == ("A position (--from, --to)" in output) == (command != "replay")
+    assert "TOPICS_API_KEY holds the API key" in output
+
+
 def test_the_list_of_jobs_says_what_each_is_for(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])

@@ -24,7 +24,7 @@ def test_a_terminal_has_one_line_that_changes_and_is_cleared_for_a_sentence() ->
     shown.show(1, 8)
     shown.show(0, 0)
     shown.report("run 2")
-    assert out.getvalue() == ("\r\x1b[Kexport: 1 of 8 tasks of this step, 0 s in all\r\x1b[Kexport: run 2\n")
+    assert out.getvalue() == ("\r\x1b[Kexport: 1 of 8 tasks of this step, 0 s so far\r\x1b[Kexport: run 2\n")
 
 
 def test_a_log_has_a_line_now_and_then() -> None:
@@ -34,6 +34,6 @@ def test_a_log_has_a_line_now_and_then() -> None:
         shown.show(done, 30)
         clock.advance(1000)
     assert out.getvalue().splitlines() == [
-        "export: 10 of 30 tasks of this step, 10 s in all",
-        "export: 20 of 30 tasks of this step, 20 s in all",
+        "export: 10 of 30 tasks of this step, 10 s so far",
+        "export: 20 of 30 tasks of this step, 20 s so far",
     ]
