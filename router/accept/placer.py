@@ -58,13 +58,13 @@ class Placer:
         return placement
 
     def _place(self, match: Match) -> int:
-        route = match.endpoint
-        if not route.is_data:
+        endpoint = match.endpoint
+        if not endpoint.is_data:
             return CONTROL
-        if route.variable == WATCH_ID:
+        if endpoint.variable == WATCH_ID:
             wid = self._ids.parse(match.name)
             return ANY_WORKER if wid is None else wid.shard
-        if route.variable != TOPIC or refuse_topic_name(match.name) is not None:
+        if endpoint.variable != TOPIC or refuse_topic_name(match.name) is not None:
             return ANY_WORKER
         return shard_of(topic_id(match.name), self._ids.shard_count)
 

@@ -24,7 +24,7 @@ from shared.contract.watch_request import decode_watch_request
 from shared.http.answer import CLOSE
 from shared.ipc.board import Board
 from shared.ipc.exact_counts import ReservedCount, StreamCount
-from shared.ipc.link import NEVER_SENT, SUPERVISOR, LinkPool, LinkRequest, LinkServer, reject, serve_links
+from shared.ipc.link import NEVER_SENT, SUPERVISOR, LinkPool, LinkReply, LinkServer, reject, serve_links
 from shared.ipc.link_kind import LinkKind
 from shared.ipc.remote_request import RemoteRequest, decode_remote_request, encode_answer
 from shared.runtime.unexpected_error import refuse_unexpected_error
@@ -49,13 +49,13 @@ class SupervisorLink:
         board: Board,
         topics: ReservedCount,
         streams: StreamCount,
-        watches: WatchHome,
+        homes: WatchHome,
     ) -> None:
         self._namespace = namespace
         self._board = board
         self._topics = topics
         self._streams = streams
-        self._watches = watches
+        self._homes = homes
         self._refresh_timer: asyncio.TimerHandle | None = None
         self._links = LinkPool(namespace)
         self._control: ControlEndpoints | None = None
@@ -78,7 +78,7 @@ class SupervisorLink:
 
     def _refresh(self) -> None:
         self._topics.read_board()
-        self._watches.sessions.read_board()
+        self._homes.sessions.read_board()
         self._forget_streams()
         self._refresh_timer = asyncio.get_running_loop().call_later(REFRESH_SECONDS, self._refresh)
 
@@ -116,12 +116,12 @@ class SupervisorLink:
         except TimeoutError:
             return None
 
-    def _serve(self, kind: int, payload: bytes, reply: LinkRequest) -> None:
+    def _serve(self, kind: int, payload: bytes, reply: LinkReply) -> None:
         if kind == LinkKind.RESERVE_TOPIC:
             reply(_encode(self._topics.reserve(_decode_shard(payload))))
             return
         if kind == LinkKind.CREATE_SESSION:
-            self._make_watch(payload, reply)
+            self._create_session(payload, reply)
             return
         if kind in (LinkKind.ENTER_STREAM, LinkKind.LEAVE_STREAM):
             pid, key_id = _decode_stream(payload)
@@ -149,20 +149,20 @@ class SupervisorLink:
         self._streams.leave(pid, key_id)
         return _encode("")
 
-    def _make_watch(self, payload: bytes, reply: LinkRequest) -> None:
-        home = self._watches.reserve(decode_watch_request(payload).names)
+    def _create_session(self, payload: bytes, reply: LinkReply) -> None:
+        home = self._homes.reserve(decode_watch_request(payload).names)
         if isinstance(home, Refusal):
             reply(_encode_refusal(home))
             return
 
         def answered(answer: bytes | None) -> None:
             if answer == NEVER_SENT:
-                self._watches.sessions.release(home)
-            reply(answer or _encode_refusal(self._watches.unreachable(home)))
+                self._homes.sessions.release(home)
+            reply(answer or _encode_refusal(self._homes.unreachable(home)))
 
         self._links.call(str(home), LinkKind.CREATE_SESSION, payload, answered)
 
-    async def _answer(self, request: RemoteRequest, reply: LinkRequest) -> None:
+    async def _answer(self, request: RemoteRequest, reply: LinkReply) -> None:
         assert self._control is not None
         try:
             answer = await self._control.answer(
@@ -172,7 +172,7 @@ class SupervisorLink:
             answer = refusal_answer(refuse_unexpected_error(logger, "a remote request", error))
         reply(_encode_control_answer(answer))
 
-    async def _put_route(self, payload: bytes, reply: LinkRequest) -> None:
+    async def _put_route(self, payload: bytes, reply: LinkReply) -> None:
         assert self._routes is not None
         try:
             answer = await self._routes.put(decode_route_rule(payload))
@@ -180,7 +180,7 @@ class SupervisorLink:
             answer = refusal_answer(refuse_unexpected_error(logger, "a remote request", error))
         reply(_encode_control_answer(answer))
 
-    async def _topic_deleted(self, payload: bytes, reply: LinkRequest) -> None:
+    async def _topic_deleted(self, payload: bytes, reply: LinkReply) -> None:
         assert self._routes is not None
         try:
             names = await self._routes.end_routes_of_topic(decode_topic_deletion(payload))

@@ -138,7 +138,7 @@ SHARD_METRICS: Final[tuple[ShardMetric, ...]] = (
     _counter(
         "topics_connections_moved_total",
         "Connections closed to be placed at the worker that their requests are for.",
-        lambda slot: slot.handed_over_total,
+        lambda slot: slot.misplaced_total,
     ),
     _counter(
         "topics_adoption_pauses_total",

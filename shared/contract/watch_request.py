@@ -9,11 +9,11 @@ from shared.contract.seek import Seek
 
 
 class WatchRequest(msgspec.Struct, array_like=True, frozen=True):
-    """The topics and options of a new session. Entry i of `names`, `from_seqs` and `epochs` is one topic."""
+    """The topics and options of a new session. Entry i of `names`, `positions` and `epochs` is one topic."""
 
     names: list[str]
     """Topic names, all within the prefixes of the key."""
-    from_seqs: list[int | Seek | None]
+    positions: list[int | Seek | None]
     """Start positions. None begins at the next record; the topic's shard resolves a `Seek`."""
     epochs: list[int | None]
     """Topic epochs of an earlier read that the session continues."""

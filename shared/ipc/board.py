@@ -128,7 +128,8 @@ class Slot:
     records_total = _Word(10)
     reads_total = _Word(11)
     forwarded_total = _Word(12)
-    handed_over_total = _Word(13)
+    misplaced_total = _Word(13)
+    """Connections closed to be placed anew."""
     frames_total = _Word(14)
     batches_total = _Word(15)
     syncs_total = _Word(16)
@@ -190,6 +191,7 @@ class Slot:
     accepted_total = _Word(62)
     """Counters of an acceptor, as the next."""
     refused_total = _Word(63)
+    handed_over_total = _Word(61)
 
     append_us = _Histogram(0)
     read_us = _Histogram(1)

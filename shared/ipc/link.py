@@ -74,8 +74,8 @@ Done = Callable[[bytes | None], object]
 NEVER_SENT = b""
 
 
-class LinkRequest(msgspec.Struct, eq=False):
-    """A request from the peer, called once with the answer.
+class LinkReply(msgspec.Struct, eq=False):
+    """The reply to a request of the peer, called once with the answer.
 
     A struct, as `LinkCall` is, because one is created for every request on a link.
     """
@@ -129,7 +129,7 @@ class LinkCall(msgspec.Struct, eq=False):
             self.link.credit(self.number, size_bytes)
 
 
-Serve = Callable[[int, bytes, LinkRequest], None]
+Serve = Callable[[int, bytes, LinkReply], None]
 """Called with the kind and payload of a request, and the callable for its answer."""
 
 
@@ -158,7 +158,7 @@ class Link(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._calls: dict[int, LinkCall] = {}
-        self._requests: dict[int, LinkRequest] = {}
+        self._replies: dict[int, LinkReply] = {}
         self._bodies: dict[int, bytes | None] = {}
         """Bodies of the requests that follow; None for a shared body that could not be opened."""
         self._shares_bodies = True
@@ -191,12 +191,12 @@ class Link(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         calls, self._calls = self._calls, {}
-        requests, self._requests = self._requests, {}
+        replies, self._replies = self._replies, {}
         self._bodies.clear()
         for call in calls.values():
             call.done(None)
-        for request in requests.values():
-            request.cancel()
+        for reply in replies.values():
+            reply.cancel()
         if self._on_lost is not None:
             self._on_lost(self)
 
@@ -289,11 +289,11 @@ class Link(asyncio.Protocol):
     # -- answering -----------------------------------------------------------------------------------------
 
     def answer(self, number: int, answer: bytes) -> None:
-        if self._requests.pop(number, None) is not None:
+        if self._replies.pop(number, None) is not None:
             self._send(_ANSWER, number, answer)
 
     def send_part(self, number: int, data: bytes) -> None:
-        if number in self._requests:
+        if number in self._replies:
             self._send(_PART, number, data)
 
     def credit(self, number: int, size_bytes: int) -> None:
@@ -308,14 +308,14 @@ class Link(asyncio.Protocol):
 
     def _handle_frame(self, kind: int, number: int, payload: bytes) -> None:
         if kind != _ANSWER and kind not in _CALL_FRAMES:
-            request = self._requests[number] = LinkRequest(self, number)
+            reply = self._replies[number] = LinkReply(self, number)
             if self._bodies:
                 body = self._bodies.pop(number, b"")
                 if body is None:
                     self.answer(number, NEVER_SENT)
                     return
-                request.body = body
-            self._serve(kind, payload, request)
+                reply.body = body
+            self._serve(kind, payload, reply)
             return
         try:
             if kind == _ANSWER:
@@ -343,13 +343,13 @@ class Link(asyncio.Protocol):
         if kind == _SHARED_BODY:
             self._bodies[number] = open_body(payload)
             return
-        request = self._requests.get(number)
-        if request is None:
+        reply = self._replies.get(number)
+        if reply is None:
             return
-        if kind == _CREDIT and request.on_credit is not None:
-            request.on_credit(CREDIT.unpack(payload)[0])
+        if kind == _CREDIT and reply.on_credit is not None:
+            reply.on_credit(CREDIT.unpack(payload)[0])
         elif kind == _CANCEL_WAIT:
-            request.cancel()
+            reply.cancel()
 
     def _send(self, kind: int, number: int, payload: bytes) -> None:
         size = len(payload)
@@ -453,10 +453,10 @@ async def serve_links(namespace: str, name: str, serve: Serve) -> LinkServer:
     return LinkServer(await loop.create_unix_server(make_link, address_of(namespace, name)), links)
 
 
-def reject(kind: int, payload: bytes, request: LinkRequest) -> None:
+def reject(kind: int, payload: bytes, reply: LinkReply) -> None:
     """Answer a request of a kind that this end does not serve as one that was never sent."""
     logger.error("link: request rejected: unknown kind  kind=%d bytes=%d", kind, len(payload))
-    request(NEVER_SENT)
+    reply(NEVER_SENT)
 
 
 def _uid_of(peer: socket.socket) -> int:

@@ -13,8 +13,8 @@ from spark.errors import SourceError
 from spark.jobs.command_line import source_options
 from spark.jobs.job_source import position_options
 from spark.source.read_options import parse_options, server_url
+from spark.view.directory_view import open_directory
 from spark.view.server_client import ServerClient, ServerRefusal
-from spark.view.shard_view import open_directory
 
 # Longer than a restart of a server takes; the tasks of a job retry for longer.
 TIMEOUT_S = 10.0

@@ -9,8 +9,8 @@ import msgspec
 
 from shared.runtime.clock import SystemClock
 from spark.source.read_options import ReadOptions, parse_options
+from spark.view.directory_view import open_directory
 from spark.view.server_client import ServerClient, in_path
-from spark.view.shard_view import open_directory
 from topicsd.engine.read.cursors import records_after
 from topicsd.engine.topic import Topic
 from topicsd.offline.loaded_shard import LoadedShard

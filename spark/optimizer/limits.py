@@ -13,8 +13,8 @@ import msgspec
 
 from spark.source.read_options import SEQ_MAX
 from spark.task.file_range import FileRange
+from spark.view.directory_view import TopicView
 from spark.view.server_view import ServerTopic
-from spark.view.shard_view import TopicView
 from topicsd.segment.entry import SegmentDamage
 
 

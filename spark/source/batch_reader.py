@@ -15,8 +15,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from spark.optimizer.limits import NO_LIMITS
+from spark.source.offsets import check_topics, end_of, refuse_loss, start_of
 from spark.source.plan import QueryRange, partitions_for, read, view_of
-from spark.source.positions import check_topics, end_of, refuse_loss, start_of
 from spark.source.read_options import ReadOptions
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from spark.task.file_range import (
 from spark.task.read_files import read_partition
 from spark.task.read_pages import RangePartition, SeqRange, ranges_of, read_ranges
 from spark.task.record_batch import join_batches
+from spark.view.directory_view import DirectoryView
 from spark.view.server_view import ServerView
-from spark.view.shard_view import DirectoryView
 
 # Approximate size of a task that reads the bytes of its records.
 BYTES_PER_PARTITION = 128 << 20

@@ -40,8 +40,7 @@ OPTIONS: dict[str, str] = {
     "startingTimestamp": "milliseconds since 1970: begin at the first record that is not older",
     "startingOffsetsByTimestamp": 'the same by topic: {"orders":{"0":1700000000000}}',
     "startingOffsetsByTimestampStrategy": "when every record is older: `error` (the default) or `latest`",
-    "endingTimestamp": "milliseconds since 1970: stop before the first record that is not older; "
-    "batch only",
+    "endingTimestamp": "milliseconds since 1970: stop before the first record that is not older; batch only",
     "failOnDataLoss": "`true` (the default): lost records, other than deleted ones, fail the query",
     "maxOffsetsPerTrigger": "maximum number of records in a micro-batch; streams only",
     "maxBytesPerTrigger": "approximate maximum of bytes in a micro-batch; streams only",
@@ -76,7 +75,7 @@ class Bound(msgspec.Struct, frozen=True):
     word: str = ""
     seqs: dict[str, int] | None = None
     ts: int | None = None
-    stamps: dict[str, int] | None = None
+    times_ms: dict[str, int] | None = None
 
 
 class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -213,10 +212,10 @@ def _start(options: dict[str, str], is_stream: bool) -> Bound:
         return Bound(ts=whole_number(options, "startingTimestamp", 0, 0))
     name = "startingOffsetsByTimestamp"
     if name in options:
-        stamps = _by_topic(name, options[name])
-        if min(stamps.values(), default=0) < 0:
+        times_ms = _by_topic(name, options[name])
+        if min(times_ms.values(), default=0) < 0:
             raise SourceError(f"{name}: must be at least 0 ms")
-        return Bound(stamps=stamps)
+        return Bound(times_ms=times_ms)
     bound = _offsets(options, "startingOffsets", LATEST if is_stream else EARLIEST)
     if not is_stream and LATEST in (bound.word, *_words(bound)):
         raise SourceError("startingOffsets: must not be latest in a batch read, which begins before its end")

@@ -17,12 +17,12 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from spark.errors import DataLoss
 from spark.sink.progress_cursor import publish
+from spark.source.offsets import check_topics, recreation_loss, refuse_loss, start_of
 from spark.source.plan import QueryRange, partitions_for, read, view_of
-from spark.source.positions import check_topics, recreation_loss, refuse_loss, start_of
 from spark.source.read_options import ReadOptions
 from spark.source.stream_offset import TopicOffset, TopicOffsets, decode, encode
+from spark.view.directory_view import DirectoryView, TopicView
 from spark.view.server_view import ServerTopic, ServerView
-from spark.view.shard_view import DirectoryView, TopicView
 from spark.view.trash_store import hold_files
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from pyspark.sql.datasource import InputPartition
 
-from spark.view.shard_view import TopicView
+from spark.view.directory_view import TopicView
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.records.tail_run import TailRun
 from topicsd.log.file_header import FILE_HEADER_BYTES
@@ -29,7 +29,7 @@ class LogFrames(NamedTuple):
     """The first ordinal of the file."""
     offsets: bytes
     lengths: bytes
-    stamps: bytes
+    times_ms: bytes
     copies: bytes
     """A mark for each record that is a copy whose original is in this place; empty if none is."""
 
@@ -102,17 +102,17 @@ def _of_log(view: TopicView, run: TailRun, low: int, high: int) -> Iterator[File
     """Yield a range for each file of the log; with copies, frames are not in seq order there."""
     topic = view.topic
     at, stop = low - run.first_seq, high - run.first_seq + 1
-    positions = np.array(run.places[at:stop], dtype=np.int64)
+    positions = np.array(run.bytes_positions[at:stop], dtype=np.int64)
     numbers = np.searchsorted(view.wal_starts, positions, side="right") - 1
     changes = np.flatnonzero(np.diff(numbers)) + 1
     for begin, end in pairwise([0, *changes.tolist(), stop - at]):
         file, start = view.wal_file(int(numbers[begin]))
         offsets = positions[begin:end] - start + FILE_HEADER_BYTES
         span = slice(at + begin, at + end)
-        lengths, stamps = run.lengths[span], run.stamps[span]
+        lengths, times_ms = run.lengths[span], run.times_ms[span]
         copies = run.copies(span.start, span.stop) or b""
         frames = LogFrames(
-            file, offsets.astype(np.uint64).tobytes(), lengths.tobytes(), stamps.tobytes(), copies
+            file, offsets.astype(np.uint64).tobytes(), lengths.tobytes(), times_ms.tobytes(), copies
         )
         first, last = low + begin, low + end - 1
         dead = _marks(run.dead, run.first_seq, first, last)

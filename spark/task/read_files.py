@@ -26,7 +26,7 @@ from spark.source.read_options import ReadOptions
 from spark.task.file_range import FilePartition, FileRange, LogFrames, file_ranges_of
 from spark.task.frame_table import FrameTable, Numbers
 from spark.task.record_batch import Rows, batch_of
-from spark.view.shard_view import TopicView, load, open_directory
+from spark.view.directory_view import TopicView, load, open_directory
 from spark.view.trash_store import files_with_trash, hold_files, trash_path
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import wal_name
@@ -144,19 +144,19 @@ class _Task:
         low, high = file_range.first_seq - index.first_seq, file_range.last_seq - index.first_seq + 1
         offsets = np.frombuffer(index.offsets, np.uint32)[low:high].astype(np.int64)
         lengths = np.frombuffer(index.lengths, np.uint32)[low:high].astype(np.int64)
-        stamps = np.frombuffer(index.stamps, np.uint64)[low:high].astype(np.int64)
+        times_ms = np.frombuffer(index.times_ms, np.uint64)[low:high].astype(np.int64)
         # Damaged records have no known times.
         if self._limits.has_times and not index.has_damage:
-            in_time = _between(stamps, self._limits.from_ms, self._limits.to_ms)
+            in_time = _between(times_ms, self._limits.from_ms, self._limits.to_ms)
             seqs, alive = seqs[in_time], alive[in_time]
-            offsets, lengths, stamps = offsets[in_time], lengths[in_time], stamps[in_time]
+            offsets, lengths, times_ms = offsets[in_time], lengths[in_time], times_ms[in_time]
             if not len(seqs):
                 return
         first_seq = int(seqs[0])
         # A compacted segment has length 0 for each record it left out.
         alive &= lengths > 0
         if not self._needs_frames and not index.has_damage:
-            yield from self._without_frames(file_range, seqs[alive], stamps[alive])
+            yield from self._without_frames(file_range, seqs[alive], times_ms[alive])
             return
         for at, end in _read_ranges(offsets, lengths):
             while at < end:
@@ -173,12 +173,12 @@ class _Task:
                             name, entry, index, int(seqs[at]), int(seqs[before - 1])
                         )
                         keep = _live(alive, at, before)
-                        columns = (offsets[keep] - start, lengths[keep], seqs[keep], stamps[keep])
+                        columns = (offsets[keep] - start, lengths[keep], seqs[keep], times_ms[keep])
                         yield from self._checked(file_range, file, data, offsets[keep], *columns)
                     at = damage.last_seq - first_seq + 1
                     continue
                 keep = _live(alive, at, end)
-                columns = (offsets[keep] - start, lengths[keep], seqs[keep], stamps[keep])
+                columns = (offsets[keep] - start, lengths[keep], seqs[keep], times_ms[keep])
                 yield from self._checked(file_range, file, data, offsets[keep], *columns)
                 at = end
 
@@ -198,11 +198,11 @@ class _Task:
     def _of_log(self, file_range: FileRange, log: LogFrames) -> Iterator[pa.RecordBatch]:
         offsets = np.frombuffer(log.offsets, np.uint64).astype(np.int64)
         lengths = np.frombuffer(log.lengths, np.uint32).astype(np.int64)
-        stamps = np.frombuffer(log.stamps, np.uint64).astype(np.int64)
+        times_ms = np.frombuffer(log.times_ms, np.uint64).astype(np.int64)
         seqs = np.arange(file_range.first_seq, file_range.last_seq + 1, dtype=np.int64)
         alive = _alive(file_range)
         if not self._needs_frames:
-            yield from self._without_frames(file_range, seqs[alive], stamps[alive])
+            yield from self._without_frames(file_range, seqs[alive], times_ms[alive])
             return
         fs = self._data_dir.fs
         file, fd = self._open_log(log.file)
@@ -214,10 +214,10 @@ class _Task:
                 if log.copies:
                     first, marks = int(seqs[at]), log.copies[at:end]
                     data = _as_copies(
-                        file_range, first, data, marks, starts[at:end], lengths[at:end], stamps[at:end]
+                        file_range, first, data, marks, starts[at:end], lengths[at:end], times_ms[at:end]
                     )
                 keep = _live(alive, at, end)
-                columns = (starts[keep], lengths[keep], seqs[keep], stamps[keep])
+                columns = (starts[keep], lengths[keep], seqs[keep], times_ms[keep])
                 yield from self._checked(file_range, file, data, offsets[keep], *columns)
         finally:
             fs.close(fd)
@@ -233,14 +233,14 @@ class _Task:
         raise _FileMissing(wal_name(ordinal))
 
     def _without_frames(
-        self, file_range: FileRange, seqs: Numbers, stamps: Numbers | None
+        self, file_range: FileRange, seqs: Numbers, times_ms: Numbers | None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield batches from seqs and times alone; `stamps` is None if no column needs them."""
-        if stamps is None:
-            stamps = np.zeros(len(seqs), dtype=np.int64)
+        """Yield batches from seqs and times alone; `times_ms` is None if no column needs them."""
+        if times_ms is None:
+            times_ms = np.zeros(len(seqs), dtype=np.int64)
         for at in range(0, len(seqs), BATCH_RECORDS):
             part = slice(at, at + BATCH_RECORDS)
-            rows = Rows(file_range.topic, file_range.shard, seqs[part], stamps[part], None)
+            rows = Rows(file_range.topic, file_range.shard, seqs[part], times_ms[part], None)
             yield batch_of(rows, self._schema)
 
     def _checked(
@@ -252,7 +252,7 @@ class _Task:
         starts: Numbers,
         lengths: Numbers,
         seqs: Numbers,
-        stamps: Numbers,
+        times_ms: Numbers,
     ) -> Iterator[pa.RecordBatch]:
         """Yield a batch of the valid frames; raise DamagedRecord for others unless PERMISSIVE.
 
@@ -262,7 +262,7 @@ class _Task:
             frames = FrameTable(data, starts, lengths, file_range.topic_id, seqs)
             if not frames.bad.any():
                 self._next_seq = int(seqs[-1]) + 1
-                yield batch_of(Rows(file_range.topic, file_range.shard, seqs, stamps, frames), self._schema)
+                yield batch_of(Rows(file_range.topic, file_range.shard, seqs, times_ms, frames), self._schema)
                 return
             if not self._options.is_permissive:
                 first = int(np.flatnonzero(frames.bad)[0])
@@ -273,7 +273,7 @@ class _Task:
             good = ~frames.bad
             self._skipped += int(frames.bad.sum())
             offsets, starts, lengths = offsets[good], starts[good], lengths[good]
-            seqs, stamps = seqs[good], stamps[good]
+            seqs, times_ms = seqs[good], times_ms[good]
 
 
 def _alive(file_range: FileRange) -> npt.NDArray[np.bool_]:
@@ -313,15 +313,15 @@ def _as_copies(
     marks: bytes,
     starts: Numbers,
     lengths: Numbers,
-    stamps: Numbers,
+    times_ms: Numbers,
 ) -> bytes:
     """Return frames of originals rewritten as frames of their copies, at the same offsets."""
     frames = Frames(first_seq, data, starts.tolist(), lengths.tolist())
-    return frame_copies(frames, stamps.tolist(), marks, file_range.topic_id, is_durable=False).data
+    return frame_copies(frames, times_ms.tolist(), marks, file_range.topic_id, is_durable=False).data
 
 
-def _between(stamps: Numbers, from_ms: int, to_ms: int) -> slice:
-    return slice(int(np.searchsorted(stamps, from_ms)), int(np.searchsorted(stamps, to_ms, side="right")))
+def _between(times_ms: Numbers, from_ms: int, to_ms: int) -> slice:
+    return slice(int(np.searchsorted(times_ms, from_ms)), int(np.searchsorted(times_ms, to_ms, side="right")))
 
 
 def _read_ranges(offsets: Numbers, lengths: Numbers) -> Iterator[tuple[int, int]]:

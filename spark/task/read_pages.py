@@ -17,7 +17,7 @@ from pyspark.sql.datasource import InputPartition
 
 from spark.errors import DamagedRecord
 from spark.source.columns import ARROW_TYPES, HEADERS
-from spark.source.positions import loss_of
+from spark.source.offsets import loss_of
 from spark.source.read_options import ReadOptions
 from spark.task.record_batch import LOG_APPEND_TIME, header_entries
 from spark.view.server_client import ServerClient, ServerRefusal, in_path
@@ -169,7 +169,7 @@ def _text(raw: msgspec.Raw) -> str | None:
     return bytes(raw).decode() if raw is not NO_META else None
 
 
-def _stamps(_: SeqRange, records: list[PageRecord]) -> pa.Array:
+def _timestamps(_: SeqRange, records: list[PageRecord]) -> pa.Array:
     micros = pa.array([one.ts * 1000 for one in records], type=pa.int64())
     return micros.view(pa.timestamp("us", tz="UTC"))
 
@@ -185,11 +185,11 @@ _COLUMNS: dict[str, Column] = {
     "topic": _same(pa.string(), lambda seq_range: seq_range.topic),
     "partition": _same(pa.int32(), lambda seq_range: seq_range.shard),
     "offset": _seqs,
-    "timestamp": _stamps,
+    "timestamp": _timestamps,
     "timestampType": _same(pa.int32(), lambda _: LOG_APPEND_TIME),
     "headers": _each(ARROW_TYPES[HEADERS["headers"]], _headers),
     "seq": _seqs,
-    "ts": _stamps,
+    "ts": _timestamps,
     "tag": _each(pa.string(), lambda one: one.tag),
     "node": _each(pa.string(), lambda one: one.node),
     "meta": _each(pa.string(), lambda one: _text(one.meta)),

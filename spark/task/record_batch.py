@@ -28,7 +28,7 @@ class Rows(NamedTuple):
     topic: str
     shard: int
     seqs: Numbers
-    stamps: Numbers
+    times_ms: Numbers
     """Times in milliseconds."""
     frames: FrameTable | None
     """None if no chosen column needs frames."""
@@ -63,8 +63,8 @@ def _repeated(value: Any, kind: pa.DataType, count: int) -> pa.Array:
     return pa.repeat(pa.scalar(value, kind), count)
 
 
-def _stamp(rows: Rows) -> pa.Array:
-    return pa.array(rows.stamps * 1000).view(pa.timestamp("us", tz="UTC"))
+def _timestamp(rows: Rows) -> pa.Array:
+    return pa.array(rows.times_ms * 1000).view(pa.timestamp("us", tz="UTC"))
 
 
 def _part(rows: Rows, starts: Numbers, ends: Numbers, is_null: npt.NDArray[np.bool_]) -> pa.Array:
@@ -124,11 +124,11 @@ _COLUMNS: dict[str, Callable[[Rows], pa.Array]] = {
     "topic": lambda rows: _repeated(rows.topic, pa.string(), len(rows.seqs)),
     "partition": lambda rows: _repeated(rows.shard, pa.int32(), len(rows.seqs)),
     "offset": lambda rows: pa.array(rows.seqs),
-    "timestamp": _stamp,
+    "timestamp": _timestamp,
     "timestampType": lambda rows: _repeated(LOG_APPEND_TIME, pa.int32(), len(rows.seqs)),
     "headers": _headers,
     "seq": lambda rows: pa.array(rows.seqs),
-    "ts": _stamp,
+    "ts": _timestamp,
     "tag": _text(_tag),
     "node": _text(_node),
     "meta": _text(_meta),

@@ -1,4 +1,4 @@
-"""The topics of a server as its API reports them now; `shard_view.py` reads files instead.
+"""The topics of a server as its API reports them now; `directory_view.py` reads files instead.
 
 Planning sends one request per topic, and one more for a position by time or below the earliest record. The
 server reports a record lost in the middle of a topic only when a reader reaches it, so the task reports that

@@ -122,7 +122,7 @@ def test_what_is_too_large_is_clamped(api: Api) -> None:
     assert ask(api, "nack", node="w", seqs=[1], delay_ms=1 << 60)["nacked"] == 1
 
 
-def test_a_client_that_went_away_in_the_time_of_its_cohort_gets_no_job(
+def test_a_client_that_went_away_in_the_time_of_its_claim_group_gets_no_job(
     server: HttpServer, api: Api, lane: str
 ) -> None:
     api.append(1, 2, config={"type": "queue", "claim_jitter_ms": 400})

@@ -114,7 +114,9 @@ class Life:
         assert not live & self.acked
         assert set(range(1, self.appended + 1)) - live <= self.is_acking
         for seq, lease in self.leases.items():
-            assert seq not in live or topic.queue.jobs[seq].lease == lease, f"the lease of {seq} is lost"
+            assert seq not in live or topic.queue.known_jobs[seq].lease == lease, (
+                f"the lease of {seq} is lost"
+            )
         gone_as_dead = 2 in self.is_acking and 2 not in live and self.appended
         assert counts.dead_lettered == int(bool(gone_as_dead))
         assert counts.dead_lettered >= self.dead_letter_count
@@ -175,7 +177,7 @@ class LifeInOrder(Life):
         queue = stage.topic(QUEUE).queue
         assert queue is not None
         assert {*stage.seqs(QUEUE)} == {*queue.parked}
-        assert all(queue.jobs[seq].deliveries for seq in queue.parked)
+        assert all(queue.known_jobs[seq].deliveries for seq in queue.parked)
         assert not set(done) & self.acked
 
     def _judge_turns(self, stage: OneShard, got: list[int]) -> None:

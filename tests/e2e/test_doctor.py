@@ -285,7 +285,7 @@ def test_without_snapshot_and_manifest_the_repair_refuses_and_changes_nothing(tm
 def last_records(shard: RealShard) -> list[tuple[str, int]]:
     """Return file and offset of the records after the newest snapshot."""
     run = shard.topic("orders").run
-    return [shard.shard._files.place_of(position) for position in run.positions]
+    return [shard.shard._files.place_of(position) for position in run.frame_positions]
 
 
 def broken_log(path: Path) -> RealShard:

@@ -346,7 +346,7 @@ def test_whole_batches_after_a_tear_are_damage_even_beside_a_running_server(tmp_
     shard = being_used(tmp_path)
     shard.append("orders", 4)
     shard.append("orders", 5)
-    _, offset = shard.shard._files.place_of(shard.topic("orders").run.positions[3])
+    _, offset = shard.shard._files.place_of(shard.topic("orders").run.frame_positions[3])
     flip(shard.wal_files()[0], offset + 40)
     report = only_shard(tmp_path)
     assert (report["end"], report["heads_exact"]) == ("torn tail", False)

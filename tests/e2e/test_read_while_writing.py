@@ -172,17 +172,17 @@ def test_a_checkpoint_between_two_reads_is_no_damage(
     shard = being_used(tmp_path)
     for _ in range(4):
         shard.append("orders", record("x" * 30_000))
-    first, choose = shard.wal_files()[0], loaded_shard.choose_basis
+    first, choose = shard.wal_files()[0], loaded_shard.choose_snapshot
 
     def before_the_checkpoint(
         fs: Fs, paths: ShardPaths, identity: Identity, segments: SegmentReader
-    ) -> loaded_shard.Basis:
-        basis = choose(fs, paths, identity, segments)
-        if basis.snapshot is None:
+    ) -> loaded_shard.ChosenSnapshot:
+        chosen = choose(fs, paths, identity, segments)
+        if chosen.snapshot is None:
             shard.checkpoint()
-        return basis
+        return chosen
 
-    monkeypatch.setattr(loaded_shard, "choose_basis", before_the_checkpoint)
+    monkeypatch.setattr(loaded_shard, "choose_snapshot", before_the_checkpoint)
     ran = run_here(command, tmp_path, "--json")
     assert not os.path.exists(first)
     assert (ran.code, ran.json["shards"][0]["problems"]) == (0, [])

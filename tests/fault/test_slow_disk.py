@@ -122,7 +122,7 @@ def test_a_rotation_without_a_file_made_ahead_holds_no_reader(tmp_path: Path) ->
         put_topic(shard.state, "old", TopicConfigPatch(durability="memory"), put.set_result)
         await put
         await appended(shard, "old")
-        shard.log.settle()
+        shard.log.flush()
         fs.may_return.clear()
         fs.has_stalled.clear()
         fs.on_loop.clear()

@@ -23,7 +23,7 @@ from topicsd.segment.data_file import VERSION
 from topicsd.segment.dead_file import unpack_marks
 from topicsd.segment.entry import DATA, SegmentEntry, SegmentName
 from topicsd.segment.reader import SegmentReader
-from topicsd.segment.sealer import open_active
+from topicsd.segment.writer import open_active
 
 GOLDEN = Path(__file__).parent
 TAGS = (b"all", b"order/3", b"none")
@@ -48,7 +48,7 @@ def described(reader: SegmentReader, name: SegmentName, entry: SegmentEntry) -> 
         "name": list(name),
         "entry": {field: getattr(entry, field) for field in entry.__struct_fields__},
         "records": records,
-        "stamps": list(index.stamps),
+        "stamps": list(index.times_ms),
         "tags": {tag.decode(): reader.find_tag(name, entry, tag, False, 1 << 60) for tag in TAGS},
         "prefixes": {tag.decode(): reader.find_tag(name, entry, tag, True, 1 << 60) for tag in PREFIXES},
         "dead": dead and [list(unpack_marks(dead.bitmap, entry.count)), dead.complete_to],

@@ -129,7 +129,7 @@ class QueueModel:
             assert not self.deliveries_max or one.deliveries <= self.deliveries_max
             queue = self.stage.topic(QUEUE).queue
             assert queue is not None
-            job.lease, job.node, job.held_until = one.lease, node, queue.jobs[one.seq].deadline
+            job.lease, job.node, job.held_until = one.lease, node, queue.known_jobs[one.seq].deadline
             job.deliveries, job.may_be_done = one.deliveries, False
 
     def check_turn(self, seq: int, tag: str, now: int) -> None:
@@ -258,4 +258,4 @@ class QueueModel:
         self.check()
         assert left == set(queue.parked)
         for seq in queue.parked:
-            assert queue.jobs[seq].deliveries == self.deliveries_max
+            assert queue.known_jobs[seq].deliveries == self.deliveries_max

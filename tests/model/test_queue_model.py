@@ -19,7 +19,7 @@ def test_random_work_matches_the_oracle_when_jobs_are_removed_one_by_one(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     print("seed", seed)
-    monkeypatch.setattr(lease_queue, "GONE_AT_ONCE", 1)
+    monkeypatch.setattr(lease_queue, "REMOVED_AT_ONCE", 1)
     QueueModel(seed).run(60)
 
 

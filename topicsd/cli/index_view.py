@@ -99,8 +99,8 @@ def _row(index: SegmentIndex, at: int) -> IndexRow:
         seq=index.first_seq + at,
         offset=index.offsets[at],
         size=index.lengths[at],
-        ts=index.stamps[at],
-        time=utc(index.stamps[at]),
+        ts=index.times_ms[at],
+        time=utc(index.times_ms[at]),
         flags=[name for flag, name in FLAGS.items() if index.flags[at] & flag],
     )
 

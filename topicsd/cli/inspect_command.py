@@ -26,7 +26,7 @@ from topicsd.disk.read_only_fs import ReadOnlyFs
 from topicsd.engine.checkpoint.snapshot_format import SnapshotTopic
 from topicsd.offline.command_error import EXIT_OK, EXIT_PROBLEM, CommandError
 from topicsd.offline.data_dir import DataDir, add_directory, open_data_dir, owner_first, stray_shards
-from topicsd.offline.loaded_shard import choose_basis, segment_files
+from topicsd.offline.loaded_shard import choose_snapshot, segment_files
 from topicsd.offline.report.checkpoint import CheckpointReport, checkpoint_report, document
 from topicsd.offline.report.frame_rows import FrameRow, heading, row_text
 from topicsd.offline.report.frames import FrameListing
@@ -225,18 +225,18 @@ def show_frames(data_dir: DataDir, topic: str | None, as_json: bool) -> int:
     for shard in shards:
         show = _show_json if as_json else _TableOfFrames(f"shard {shard:02d}  {data_dir.paths(shard).root}")
         with closing(SegmentReader(*segment_files(data_dir, shard))) as segments:
-            basis = choose_basis(data_dir.fs, data_dir.paths(shard), data_dir.identity(shard), segments)
-        is_known = is_known or topic in basis.names.values()
-        if basis.snapshot is not None:
+            chosen = choose_snapshot(data_dir.fs, data_dir.paths(shard), data_dir.identity(shard), segments)
+        is_known = is_known or topic in chosen.names.values()
+        if chosen.snapshot is not None:
             has_segments = has_segments or any(
-                one.name == topic and one.segments for one in basis.snapshot.topics
+                one.name == topic and one.segments for one in chosen.snapshot.topics
             )
-        with closing(ShardLog(data_dir.fs, data_dir.paths(shard), basis.known)) as log:
-            listing = FrameListing(shard, log, wanted_id, show, basis.names, basis.snapshot)
+        with closing(ShardLog(data_dir.fs, data_dir.paths(shard), chosen.known)) as log:
+            listing = FrameListing(shard, log, wanted_id, show, chosen.names, chosen.snapshot)
             listing.run(data_dir.identity(shard))
             sys.stdout.flush()
             frame_count += listing.count
-            for problem in problems(log, basis):
+            for problem in problems(log, chosen):
                 code = EXIT_PROBLEM
                 print(f"topicsd: shard {shard:02d}: {problem}", file=sys.stderr)
             for note in notes(log):

@@ -111,7 +111,7 @@ class Log(Protocol):
 
     def publish_after_sync(self, entry: CommitEntry) -> None: ...
 
-    def settle(self) -> None: ...
+    def flush(self) -> None: ...
 
 
 class Background:
@@ -154,7 +154,7 @@ class Background:
                 step = job.send(answer) if failure is None else job.throw(failure)
                 answer, failure = None, None
                 if step is SYNCED:
-                    self._log.settle()
+                    self._log.flush()
                     if self._log.failed is not None:
                         failure = _log_failed(self._log.failed)
                 elif callable(step):

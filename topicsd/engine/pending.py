@@ -50,8 +50,8 @@ class PendingEntry:
         self.topic = topic
         self._is_waiting = False
 
-    def wait(self) -> None:
-        """Have a sync publish this entry, and count it among the waiting ones of its topic."""
+    def count_as_waiting(self) -> None:
+        """Count the entry among the waiting ones of its topic; join it so that it waits for a sync."""
         self._is_waiting = True
         self.topic.waiting_count += 1
 

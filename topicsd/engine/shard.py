@@ -38,8 +38,8 @@ from topicsd.disk.layout import (
     restore_empty_dirs,
     shard_paths,
 )
+from topicsd.engine.checkpoint.checkpointer import Checkpointer
 from topicsd.engine.checkpoint.load import choose_loadable_snapshot, load_snapshot, log_unreachable_segments
-from topicsd.engine.checkpoint.scheduler import Checkpointer
 from topicsd.engine.checkpoint.segment_copy import Files
 from topicsd.engine.checkpoint.snapshot_files import drop_leftovers, snapshot_numbers
 from topicsd.engine.checkpoint.snapshot_format import Snapshot, SnapshotDamage
@@ -129,8 +129,8 @@ class Shard:
             self.pressure = PressureGauge(clock, loop, state.wake_queue, self.log)
             self._resume_heads(recovered)
             writer.record_boot_id()
-            if not recovered.is_settled and not writer.has_file:
-                recovery.settle()
+            if not recovered.is_finished and not writer.has_file:
+                recovery.finish()
             files = Files(fs, paths, identity, self._files)
             self._start_jobs(loop, files, hot, cold, snapshot, has_more=replay.frames > 0)
         except BatchRefused as error:
@@ -288,7 +288,7 @@ class Shard:
                     log.commit()
             topic.next_seq = topic.head + 1
             resume_ceiling(self.state, topic)
-        log.settle()
+        log.flush()
         if refusals:
             raise RecoveryRefused(f"cannot log the lost ranges: {refusals[0].message}")
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from shared.contract.topic_config import TopicConfig
 from shared.runtime.clock import Clock
 from shared.settings.settings import Settings
-from topicsd.engine.queue.state import note_former, settle_parked
+from topicsd.engine.queue.state import apply_config_to_parked, note_former
 from topicsd.engine.topic import Topic, Totals
 from topicsd.engine.write.idempotency import IdempotencyKeys
 from topicsd.log.control_frame import SessionFrame
@@ -106,7 +106,7 @@ class ShardData:
         by_class[topic.config.durability] -= 1
         topic.set_config(self.intern_config(config))
         by_class[config.durability] += 1
-        settle_parked(topic)
+        apply_config_to_parked(topic)
 
     def topics_by_turns(self) -> Iterator[list[Topic]]:
         """Yield the topics that exist now, in groups that each suit one turn of the loop.

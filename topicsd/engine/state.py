@@ -32,7 +32,7 @@ from topicsd.segment.entry import COLD, SegmentDamage
 from topicsd.segment.reader import SegmentReader
 
 if TYPE_CHECKING:
-    from topicsd.engine.queue.claim import Cohort
+    from topicsd.engine.queue.claim import ClaimGroup
     from topicsd.engine.read.fill_page import Fetched
     from topicsd.engine.routes.route import RouteState
     from topicsd.engine.write.append import PendingAppend
@@ -106,7 +106,7 @@ class ShardState(ShardData):
 
         self.job_reads: dict[SealedRun, list[Callable[[Fetched], None]]] = {}
         """Callbacks that wait for the records of jobs, by the run that is being read."""
-        self.cohorts: dict[Topic, Cohort] = {}
+        self.claim_groups: dict[Topic, ClaimGroup] = {}
         """Claims that are served together, by queue."""
         self.is_draining = False
         """True when the shard is about to stop: claims do not wait for others."""
@@ -174,7 +174,7 @@ class ShardState(ShardData):
         """
         waits = waits_for_sync or topic.is_durable or self.must_wait(topic)
         if waits:
-            entry.wait()
+            entry.count_as_waiting()
         frames = []
         if not topic.is_ephemeral:
             durable = topic.is_durable
@@ -183,7 +183,7 @@ class ShardState(ShardData):
 
     def join_config(self, topic: Topic, control: ControlPayload, entry: PendingControl) -> None:
         """Log a change of configuration: synced, whatever the class of the topic."""
-        entry.wait()
+        entry.count_as_waiting()
         frame = encode_control(control, topic_id=topic.topic_id, ts=topic.last_ts, durable=True)
         self.log.join([frame], len(frame), 1, entry, wait_for_sync=True)
 

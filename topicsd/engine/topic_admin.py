@@ -16,7 +16,7 @@ from topicsd.engine.queue.job import Counts
 from topicsd.engine.queue.job_age import oldest_ready_ms
 from topicsd.engine.records.durable_seq import durable_seq
 from topicsd.engine.requests import Reply, TopicDeleted, TopicPut, TopicState
-from topicsd.engine.retention.eviction_log import evict_over_caps, log_expired
+from topicsd.engine.retention.eviction_log import evict_expired, evict_over_caps
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.topic_create import config_after, create_control, new_topic, register_topic
@@ -137,7 +137,7 @@ def delete_topic(shard: ShardState, name: str, if_empty: bool, reply: Reply[Topi
 
 
 def _refuse_if_not_empty(shard: ShardState, topic: Topic) -> Refusal | None:
-    log_expired(shard, topic, shard.clock.now_ms())
+    evict_expired(shard, topic, shard.clock.now_ms())
     count = topic.live_count + topic.pending_count
     if not count:
         return None
@@ -151,7 +151,7 @@ def topic_state(shard: ShardState, name: str, is_use: bool = False) -> TopicStat
     if topic is None:
         return topic_not_found(name)
     now_ms = shard.clock.now_ms()
-    log_expired(shard, topic, now_ms)
+    evict_expired(shard, topic, now_ms)
     state = TopicState(
         topic=topic.name,
         epoch=topic.epoch,

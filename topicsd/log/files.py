@@ -35,13 +35,13 @@ _first_ordinal = attrgetter("first_ordinal")
 class LogFile:
     """One open WAL file; a byte at `offset` in it has the position `base + offset`."""
 
-    __slots__ = ("base", "epoch", "fd", "first_ordinal", "size_bytes")
+    __slots__ = ("base", "fd", "file_epoch", "first_ordinal", "size_bytes")
 
     def __init__(self, fd: int, first_ordinal: int, base: int, epoch: bytes, size_bytes: int) -> None:
         self.fd = fd
         self.first_ordinal = first_ordinal
         self.base = base
-        self.epoch = epoch
+        self.file_epoch = epoch
         self.size_bytes = size_bytes
 
 

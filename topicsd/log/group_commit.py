@@ -463,7 +463,7 @@ class GroupCommit:
 
     # -- the end -----------------------------------------------------------------------------------------
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Sync and publish all that has joined, with the work it triggers; blocks the event loop."""
         self.commit()
         end = self._writer.end
@@ -479,7 +479,7 @@ class GroupCommit:
     def refuse_and_flush(self) -> None:
         self._gate = self._gate or shutting_down()
         self._measure_room()
-        self.settle()
+        self.flush()
 
     def close(self) -> None:
         """Write and sync everything, answer all waiting entries, and write a clean end to CURRENT.
@@ -487,7 +487,7 @@ class GroupCommit:
         Raises OSError when CURRENT cannot be written. After a failure of the log CURRENT records the failed
         sync, and the next start recovers.
         """
-        self.settle()
+        self.flush()
         self.abandon()
         self._thread.stop()
         if self.failed is None:

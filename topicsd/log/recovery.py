@@ -74,14 +74,14 @@ class RecoveryResult(NamedTuple):
     end: LogEnd
     heads_exact: bool
     """Whether no tail can have been lost, so that the log's heads are exact."""
-    is_settled: bool
+    is_finished: bool
     """Whether CURRENT already records that the log ends here."""
     place: LogPlace | None
     """Log place of the end; None when there is no file."""
 
 
 class Recovery:
-    """The recovery of one shard's log: `run` reads and repairs it, `settle` updates CURRENT."""
+    """The recovery of one shard's log: `run` reads and repairs it, `finish` updates CURRENT."""
 
     def __init__(
         self,
@@ -133,14 +133,14 @@ class Recovery:
             logger.error(
                 "%s: WAL file is shorter than its header says: another program truncated it", paths.wal
             )
-        is_settled = not walk.files or (
+        is_finished = not walk.files or (
             current is not None and current.state == "clean" and not self._ends_elsewhere(walk)
         )
         return RecoveryResult(
-            LogEnd(walk.position, walk.ordinal, walk.chain), heads_exact, is_settled, self._place(walk)
+            LogEnd(walk.position, walk.ordinal, walk.chain), heads_exact, is_finished, self._place(walk)
         )
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         """Write to CURRENT that the log ends here, is synced, and has exact heads."""
         assert self._walk is not None
         assert self._walk.files

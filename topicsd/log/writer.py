@@ -75,7 +75,7 @@ class Spare(NamedTuple):
     fd: int
     path: str
     size_bytes: int
-    epoch: bytes = b""
+    file_epoch: bytes = b""
     """Epoch of a process's first file, which already has its header and its name; else empty."""
 
 
@@ -174,7 +174,7 @@ class LogWriter:
         chain = chain_of(frames, end.chain)
         ordinal = end.ordinal + frame_count
         closing = pack_batch_end(
-            self._clock.now_ms(), file.epoch, ordinal, offset, len(frames), chain, self._synced_offset
+            self._clock.now_ms(), file.file_epoch, ordinal, offset, len(frames), chain, self._synced_offset
         )
         write_all(self._fs, file.fd, frames + closing, offset)
         self._offset = offset + size
@@ -196,7 +196,7 @@ class LogWriter:
         chain = digest.intdigest()
         ordinal = end.ordinal + frame_count
         closing = pack_batch_end(
-            self._clock.now_ms(), file.epoch, ordinal, offset, size_bytes, chain, self._synced_offset
+            self._clock.now_ms(), file.file_epoch, ordinal, offset, size_bytes, chain, self._synced_offset
         )
         write_all(self._fs, file.fd, closing, at)
         self._offset = offset + size
@@ -252,12 +252,12 @@ class LogWriter:
         return lambda: self._make_first_file(path, size, replaces)
 
     def add_spare(self, spare: Spare) -> None:
-        if not spare.epoch:
+        if not spare.file_epoch:
             self._spares.append(spare)
             self._spares.sort(key=_size_bytes)
             return
         end = self._end
-        self._file = self._files.add(spare.fd, end.ordinal, end.position, spare.epoch, spare.size_bytes)
+        self._file = self._files.add(spare.fd, end.ordinal, end.position, spare.file_epoch, spare.size_bytes)
         self._offset = self._synced_offset = FILE_HEADER_BYTES
 
     @property

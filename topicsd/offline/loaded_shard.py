@@ -37,7 +37,7 @@ from topicsd.segment.store import LocalStore
 TRIES = 5
 
 
-class Basis(NamedTuple):
+class ChosenSnapshot(NamedTuple):
     """The snapshot that a start chooses before it reads the log."""
 
     snapshot: Snapshot | None
@@ -74,18 +74,18 @@ def known_of(snapshot: Snapshot) -> SnapshotLogState:
     return SnapshotLogState(snapshot.head.start, snapshot.head.end_file, snapshot.head.end_offset)
 
 
-def choose_basis(fs: Fs, paths: ShardPaths, identity: Identity, segments: SegmentReader) -> Basis:
+def choose_snapshot(fs: Fs, paths: ShardPaths, identity: Identity, segments: SegmentReader) -> ChosenSnapshot:
     numbers = snapshot_numbers(fs, paths)
     try:
         snapshot, complaints, dead = choose_loadable_snapshot(fs, paths, segments)
     except UnknownVersion as error:
-        return Basis(None, [], f"a newer program wrote the newest snapshot: {error}")
+        return ChosenSnapshot(None, [], f"a newer program wrote the newest snapshot: {error}")
     if snapshot is not None and (snapshot.head.instance, snapshot.head.shard) != identity:
         head = snapshot.head
         origin = f"shard {head.shard:02d} of instance {head.instance.hex()}"
-        return Basis(None, complaints, f"snapshot {head.number} belongs to {origin}")
+        return ChosenSnapshot(None, complaints, f"snapshot {head.number} belongs to {origin}")
     skipped = [number for number in numbers if snapshot is not None and number > snapshot.head.number]
-    return Basis(snapshot, complaints, "", dead, skipped)
+    return ChosenSnapshot(snapshot, complaints, "", dead, skipped)
 
 
 class ReadOnlyStore(LocalStore):
@@ -122,11 +122,11 @@ class LoadedShard:
         data_dir: DataDir,
         shard: int,
         clock: Clock,
-        basis: Basis | None = None,
+        chosen: ChosenSnapshot | None = None,
         files: SegmentFiles | None = None,
     ) -> None:
-        """Load the snapshot; `basis` and `files` replace those that a start would use."""
-        self._basis_override = basis
+        """Load the snapshot; `chosen` and `files` replace those that a start would use."""
+        self._override = chosen
         self._files = segment_files(data_dir, shard) if files is None else files
         self.data_dir = data_dir
         self.shard = shard
@@ -164,15 +164,15 @@ class LoadedShard:
         fs, paths = self.data_dir.fs, self.data_dir.paths(self.shard)
         self._newest = snapshot_numbers(fs, paths)[:1]
         self.segments = SegmentReader(self._files.hot, self._files.cold)
-        self.basis = basis = self._basis_override or choose_basis(fs, paths, self.identity, self.segments)
-        self.problem = basis.problem
-        self.log = ShardLog(fs, paths, basis.known, self.data_dir.is_held)
+        self.chosen = chosen = self._override or choose_snapshot(fs, paths, self.identity, self.segments)
+        self.problem = chosen.problem
+        self.log = ShardLog(fs, paths, chosen.known, self.data_dir.is_held)
         self.state = state = ShardData(self._clock, Settings(), self.log.read_again, self.segments)
-        self._replay = Replay(state, basis.captured_to)
-        if basis.snapshot is None:
+        self._replay = Replay(state, chosen.captured_to)
+        if chosen.snapshot is None:
             return
         try:
-            load_snapshot(state, basis.snapshot, self._files.hot, basis.dead)
+            load_snapshot(state, chosen.snapshot, self._files.hot, chosen.dead)
         except FileNotFoundError as error:
             self.problem = f"{os.path.basename(str(error.filename))} is missing: {error.filename}"
         except (SegmentDamage, DeadDamage, UnknownVersion, OSError) as error:

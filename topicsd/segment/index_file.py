@@ -20,8 +20,8 @@ A sealed file ends with a footer; the index of an active segment has none::
 Each frame begins where the one before it ends, dead entries included (they begin at the end of the frame
 before): so a range of seqs is one range of bytes, and an index without a footer can be checked.
 
-    >>> places, lengths, stamps = array("I", [110, 164]), array("I", [54, 60]), array("Q", [1000, 1001])
-    >>> entries = encode_entries(places, lengths, stamps, flags=b"\\1\\0")
+    >>> places, lengths, times_ms = array("I", [110, 164]), array("I", [54, 60]), array("Q", [1000, 1001])
+    >>> entries = encode_entries(places, lengths, times_ms, flags=b"\\1\\0")
     >>> entries.hex(" ", 4)
     '6e000000 36000000 e8030000 00000000 01000000 a4000000 3c000000 e9030000 00000000 00000000'
     >>> footer = encode_footer(entries)
@@ -70,23 +70,23 @@ class IndexDamage(Exception):
 class SegmentIndex:
     """The index of one segment in memory: 17 bytes per record."""
 
-    __slots__ = ("count", "first_seq", "flags", "has_damage", "lengths", "offsets", "stamps")
+    __slots__ = ("count", "first_seq", "flags", "has_damage", "lengths", "offsets", "times_ms")
 
     def __init__(
         self,
         first_seq: int,
         offsets: array[int],
         lengths: array[int],
-        stamps: array[int],
+        times_ms: array[int],
         flags: bytes | bytearray,
         has_damage: bool = False,
     ) -> None:
-        assert len(offsets) == len(lengths) == len(stamps) == len(flags)
+        assert len(offsets) == len(lengths) == len(times_ms) == len(flags)
         self.first_seq = first_seq
         self.count = len(offsets)
         self.offsets = offsets
         self.lengths = lengths
-        self.stamps = stamps
+        self.times_ms = times_ms
         self.flags = flags
         self.has_damage = has_damage
 
@@ -107,18 +107,18 @@ class SegmentIndex:
 
 
 def encode_entries(
-    offsets: array[int], lengths: array[int], stamps: array[int], flags: bytes | bytearray
+    offsets: array[int], lengths: array[int], times_ms: array[int], flags: bytes | bytearray
 ) -> bytes:
     count = len(offsets)
-    assert count == len(lengths) == len(stamps) == len(flags)
+    assert count == len(lengths) == len(times_ms) == len(flags)
     words = array("I", bytes(ENTRY_BYTES * count))
-    stamp_words = array("I", stamps.tobytes())
+    time_words = array("I", times_ms.tobytes())
     flag_words = bytearray(4 * count)
     flag_words[::4] = flags
     words[0::_ENTRY_WORDS] = offsets
     words[1::_ENTRY_WORDS] = lengths
-    words[2::_ENTRY_WORDS] = stamp_words[0::2]
-    words[3::_ENTRY_WORDS] = stamp_words[1::2]
+    words[2::_ENTRY_WORDS] = time_words[0::2]
+    words[3::_ENTRY_WORDS] = time_words[1::2]
     words[4::_ENTRY_WORDS] = array("I", bytes(flag_words))
     return words.tobytes()
 
@@ -138,14 +138,14 @@ def decode_index(data: bytes, first_seq: int, count: int, sealed: bool) -> Segme
     elif len(data) < size:
         raise IndexDamage(f"has {len(data)} bytes, but {count} entries need {size}")
     words = array("I", data[:size])
-    stamp_words = array("I", bytes(8 * count))
-    stamp_words[0::2] = words[2::_ENTRY_WORDS]
-    stamp_words[1::2] = words[3::_ENTRY_WORDS]
+    time_words = array("I", bytes(8 * count))
+    time_words[0::2] = words[2::_ENTRY_WORDS]
+    time_words[1::2] = words[3::_ENTRY_WORDS]
     index = SegmentIndex(
         first_seq,
         words[0::_ENTRY_WORDS],
         words[1::_ENTRY_WORDS],
-        array("Q", stamp_words.tobytes()),
+        array("Q", time_words.tobytes()),
         data[16:size:ENTRY_BYTES],
     )
     if not sealed:
@@ -184,7 +184,7 @@ def _check_columns(index: SegmentIndex, flag_words: array[int]) -> None:
     ):
         raise IndexDamage("the frames are not contiguous")
     # Sorting an ordered list is faster than comparing each pair.
-    if sorted(index.stamps) != index.stamps.tolist():
+    if sorted(index.times_ms) != index.times_ms.tolist():
         raise IndexDamage("the timestamps are not in order")
     if flag_words and max(flag_words) >= DAMAGED:
         raise IndexDamage("it has unknown flags")

@@ -96,7 +96,7 @@ class SegmentReader:
         self._require_data(name, entry)
         index = rebuild_index(self._read_of(name, DATA), name, entry)
         if entry.is_sealed and not index.has_damage:
-            entries = encode_entries(index.offsets, index.lengths, index.stamps, index.flags)
+            entries = encode_entries(index.offsets, index.lengths, index.times_ms, index.flags)
             self._write_back(name, INDEX, entries + encode_footer(entries))
         return index
 

@@ -50,7 +50,7 @@ class IndexBuilder:
         self._first_seq = first_seq
         self._offsets = array("I")
         self._lengths = array("I")
-        self._stamps = array("Q")
+        self._times_ms = array("Q")
         self._flags = bytearray()
         self._end = SEGMENT_HEADER_BYTES
         self._has_damage = False
@@ -60,27 +60,27 @@ class IndexBuilder:
         return self._first_seq + len(self._offsets)
 
     def add(self, seq: int, offset: int, size: int, ts: int, flags: int) -> None:
-        if len(self._stamps) == 0:
+        if len(self._times_ms) == 0:
             # Dead records before the first record have no earlier timestamp: they take this one.
             self._fill(seq, ts, 0)
         else:
-            self._fill(seq, self._stamps[-1], 0)
+            self._fill(seq, self._times_ms[-1], 0)
         self._append(offset, size, ts, flags)
         self._end = offset + size
 
     def add_damage(self, last_seq: int) -> None:
         """Mark the records up to `last_seq` as damaged; dead ones among them are unknown."""
         if self.next_seq <= last_seq:
-            self._fill(last_seq + 1, self._stamps[-1] if self._stamps else 0, DAMAGED)
+            self._fill(last_seq + 1, self._times_ms[-1] if self._times_ms else 0, DAMAGED)
         self._has_damage = True
 
     def build(self, last_seq: int) -> SegmentIndex:
-        self._fill(last_seq + 1, self._stamps[-1] if self._stamps else 0, 0)
+        self._fill(last_seq + 1, self._times_ms[-1] if self._times_ms else 0, 0)
         return SegmentIndex(
             self._first_seq,
             self._offsets,
             self._lengths,
-            self._stamps,
+            self._times_ms,
             bytes(self._flags),
             self._has_damage,
         )
@@ -92,7 +92,7 @@ class IndexBuilder:
     def _append(self, offset: int, size: int, ts: int, flags: int) -> None:
         self._offsets.append(offset)
         self._lengths.append(size)
-        self._stamps.append(ts)
+        self._times_ms.append(ts)
         self._flags.append(flags)
 
 

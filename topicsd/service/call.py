@@ -43,7 +43,7 @@ JOINED_BYTES_MAX = 32 << 10
 
 
 class CallConnection(Protocol):
-    def flush_answers(self) -> None:
+    def flush_responses(self) -> None:
         """Send the finished responses at the front of the line; called after each answer."""
         ...
 
@@ -121,7 +121,7 @@ class HttpCall(Call, kw_only=True, eq=False):
     connection: CallConnection
     is_old: bool = False
     """Whether the request is HTTP/1.0, whose clients need an explicit `keep-alive`."""
-    answer: list[bytes | memoryview] | None = None
+    response: list[bytes | memoryview] | None = None
 
     def send(self, body: bytes, status: int = 200) -> None:
         """Send a small response in one write."""
@@ -130,8 +130,8 @@ class HttpCall(Call, kw_only=True, eq=False):
             return
         length = len(body)
         head = _SMALL_OK[length] if length < len(_SMALL_OK) else _OK % (length + 1)
-        self.answer = [b"".join((head, body, NEWLINE))]
-        self.connection.flush_answers()
+        self.response = [b"".join((head, body, NEWLINE))]
+        self.connection.flush_responses()
 
     def send_parts(
         self, parts: Sequence[bytes | memoryview], length: int, status: int = 200, fields: bytes = b""
@@ -142,8 +142,8 @@ class HttpCall(Call, kw_only=True, eq=False):
         is_plain = status == 200 and not fields and not self.fields.accept_encoding
         if is_plain and not (self.is_last or self.is_head or self.is_old or self.on_answer is not None):
             whole = [_OK % (length + 1), *parts, NEWLINE]
-            self.answer = [b"".join(whole)] if length < JOINED_BYTES_MAX else whole
-            self.connection.flush_answers()
+            self.response = [b"".join(whole)] if length < JOINED_BYTES_MAX else whole
+            self.connection.flush_responses()
             return
         if not fields or CONTENT_TYPE not in fields:
             parts, length = [*parts, NEWLINE], length + 1
@@ -166,11 +166,11 @@ class HttpCall(Call, kw_only=True, eq=False):
         if CONTENT_TYPE not in fields:
             fields = JSON_FIELD + fields
         head = b"HTTP/1.1 %d %b\r\n%bcontent-length: %d\r\n\r\n" % (status, REASONS[status], fields, length)
-        self.answer = [head] if self.is_head else [head, *parts]
+        self.response = [head] if self.is_head else [head, *parts]
         if self.on_answer is not None:
             on_answer, self.on_answer = self.on_answer, None
             on_answer()
-        self.connection.flush_answers()
+        self.connection.flush_responses()
 
     def open_stream(self, fields: bytes) -> Stream:
         """Begin a response that ends with the connection, so that it needs no length."""

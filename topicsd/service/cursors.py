@@ -15,7 +15,7 @@ from topicsd.engine.read.cursors import (
     put_cursor,
     records_after,
 )
-from topicsd.engine.retention.eviction_log import log_expired
+from topicsd.engine.retention.eviction_log import evict_expired
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic_admin import topic_not_found
 from topicsd.log.control_frame import Cursor
@@ -83,7 +83,7 @@ class CursorHandlers:
         if topic is None:
             call.refuse(topic_not_found(call.name))
             return
-        log_expired(self._shard, topic, self._shard.clock.now_ms())
+        evict_expired(self._shard, topic, self._shard.clock.now_ms())
         cursors = [topic.cursors[name] for name in sorted(topic.cursors)]
         lags = records_after(topic, [cursor.from_seq for cursor in cursors])
         entries = [

@@ -16,7 +16,7 @@ from shared.contract.names import topic_id
 from shared.contract.query import query_text
 from shared.http.answer import CLOSE
 from shared.http.head import Fields
-from shared.ipc.link import LinkPool, LinkRequest
+from shared.ipc.link import LinkPool, LinkReply
 from shared.ipc.placement import shard_of
 from shared.ipc.remote_request import decode_remote_request, encode_answer
 from topicsd.engine.queue.claim import drain_claims
@@ -35,7 +35,7 @@ from topicsd.service.shards.link_stream import LinkStream
 from topicsd.service.shards.moves import Moves
 from topicsd.service.shards.peers import Peers
 from topicsd.service.shards.remote_call import STREAMS, RemoteCaller, retry_advice
-from topicsd.service.watch.streams import Streams
+from topicsd.service.watch.streams import StreamServices
 from topicsd.stream.stream import Stream
 
 # When the whole server stops, the processes that sent requests over the link stop too, cancel the waits of
@@ -77,7 +77,9 @@ class Dispatch:
         self._shard_count = shard_count
         self._peers = peers
         self._open_socket = open_socket
-        self.streams = streams = Streams(shard, settings, loop, links, number, shard_count, peers, keys)
+        self.streams = streams = StreamServices(
+            shard, settings, loop, links, number, shard_count, peers, keys
+        )
         self._work = WorkOpener(state, settings, loop, streams.permits, streams.count_stream)
         self.route_rules = RouteRules(state, settings, links, streams.locate_source, peers is not None)
         counts = RequestCounts(state.clock)
@@ -248,7 +250,7 @@ class Dispatch:
 
     # -- over the link -------------------------------------------------------------------------------------
 
-    def answer_link(self, payload: bytes, reply: LinkRequest) -> None:
+    def answer_link(self, payload: bytes, reply: LinkReply) -> None:
         """Answer a remote request for a topic of this shard."""
         request = decode_remote_request(payload)
         # Positional arguments: keyword arguments, or a copy of a template, are several times slower.
@@ -314,7 +316,7 @@ class Dispatch:
 class IncomingCall(Call, kw_only=True, eq=False):
     """A remote request that arrived over the link."""
 
-    reply: LinkRequest
+    reply: LinkReply
     dispatch: Dispatch
 
     def send_parts(

@@ -31,7 +31,7 @@ from shared.contract.route_rule import (
     decode_route_query,
     encode_route_message,
 )
-from shared.ipc.link import NEVER_SENT, SUPERVISOR, LinkPool, LinkRequest
+from shared.ipc.link import NEVER_SENT, SUPERVISOR, LinkPool, LinkReply
 from shared.ipc.link_kind import LinkKind
 from shared.ipc.remote_request import decode_answer, encode_answer
 from shared.settings.settings import Settings
@@ -175,28 +175,28 @@ class RouteRules:
 
     # -- requests of the supervisor ------------------------------------------------------------------------
 
-    def answer_link(self, kind: int, payload: bytes, link_request: LinkRequest) -> None:
+    def answer_link(self, kind: int, payload: bytes, reply: LinkReply) -> None:
         if kind == LinkKind.LIST_ROUTES:
-            link_request(encode_route_message(list(self._list(decode_route_query(payload)))))
+            reply(encode_route_message(list(self._list(decode_route_query(payload)))))
         elif kind == LinkKind.DELETE_ROUTE:
-            self._delete(decode_delete_route(payload), link_request)
+            self._delete(decode_delete_route(payload), reply)
         else:
             assert kind == LinkKind.PUT_ROUTE
-            self._put(payload, link_request)
+            self._put(payload, reply)
 
-    def _put(self, payload: bytes, link_request: LinkRequest) -> None:
+    def _put(self, payload: bytes, reply: LinkReply) -> None:
         rule, source_epoch = msgspec.structs.astuple(decode_put_route(payload))
 
         def respond(answer: RoutePut | Refusal) -> None:
             if isinstance(answer, Refusal):
-                _refuse(link_request, answer)
+                _refuse(reply, answer)
                 return
             route = RouteStatus(answer.rule, answer.forwarded_total, answer.created)
-            link_request(encode_answer(201 if answer.created else 200, b"", [encode_route_message(route)]))
+            reply(encode_answer(201 if answer.created else 200, b"", [encode_route_message(route)]))
 
         def put(answer: RouteDeleted | Refusal | None) -> None:
             if isinstance(answer, Refusal):
-                _refuse(link_request, answer)
+                _refuse(reply, answer)
             else:
                 put_route(self._state, rule, respond, self._locate_source)
 
@@ -210,16 +210,16 @@ class RouteRules:
         else:
             delete_route(self._state, rule.name, put)
 
-    def _delete(self, request: DeleteRoute, link_request: LinkRequest) -> None:
+    def _delete(self, request: DeleteRoute, reply: LinkReply) -> None:
         def respond(answer: RouteDeleted | Refusal) -> None:
             if isinstance(answer, Refusal):
-                _refuse(link_request, answer)
+                _refuse(reply, answer)
             else:
-                link_request(encode_answer(200, b"", [encode_route_message(True)]))
+                reply(encode_answer(200, b"", [encode_route_message(True)]))
 
         existing = self._state.routes.get(request.name)
         if existing is not None and request.source_epoch not in (None, existing.source_epoch):
-            link_request(encode_answer(200, b"", [encode_route_message(False)]))
+            reply(encode_answer(200, b"", [encode_route_message(False)]))
         else:
             delete_route(self._state, request.name, respond)
 
@@ -242,6 +242,6 @@ def _is_selected(route: RouteState, request: RouteQuery) -> bool:
     )
 
 
-def _refuse(link_request: LinkRequest, refusal: Refusal) -> None:
+def _refuse(reply: LinkReply, refusal: Refusal) -> None:
     status, body, fields = render_refusal(refusal)
-    link_request(encode_answer(status, fields, [body]))
+    reply(encode_answer(status, fields, [body]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shared.contract.errors import Refusal
 from shared.contract.names import topic_id
-from shared.ipc.link import LinkRequest
+from shared.ipc.link import LinkReply
 from shared.ipc.placement import shard_of
 from shared.runtime.disk_thread import Loop
 from topicsd.engine.state import ShardState
@@ -62,22 +62,22 @@ class Feeds:
     def _drop_feed(self, spec: FeedSpec) -> None:
         del self._feeds[spec]
 
-    def answer(self, payload: bytes, link_request: LinkRequest) -> None:
+    def answer(self, payload: bytes, reply: LinkReply) -> None:
         """Answer a read or a pull of another shard for a topic of this shard."""
         request = decode_feed_request(payload)
         feed = self.feed(FeedSpec(request.topic, request.options))
-        FeedResponder(feed, request, link_request).subscription.resume()
+        FeedResponder(feed, request, reply).subscription.resume()
 
 
 class FeedResponder:
     """The answer to one request of another shard: a subscription that ends at its first result."""
 
-    def __init__(self, feed: Feed, request: FeedRequest, link_request: LinkRequest) -> None:
+    def __init__(self, feed: Feed, request: FeedRequest, reply: LinkReply) -> None:
         self._is_pull = request.is_pull
-        self._link_request = link_request
+        self._reply = reply
         self.is_paused = False
         self.subscription = Subscription(feed, request.seq, request.epoch, self)
-        link_request.cancel_wait = self._cancel_wait
+        reply.cancel_wait = self._cancel_wait
 
     def hold(self, subscription: Subscription) -> None:
         raise AssertionError("a responder is never paused")
@@ -100,4 +100,4 @@ class FeedResponder:
 
     def _end(self, answer: bytes) -> None:
         self.subscription.close()
-        self._link_request(answer)
+        self._reply(answer)

@@ -34,7 +34,7 @@ from topicsd.stream.feed import OnChunk
 CHUNK_TTL_SECONDS: Final = 0.02
 RETRY_SECONDS: Final = 0.1
 
-CHUNK: Final = b"P"
+CHUNK: Final = b"C"
 REFUSAL: Final = b"R"
 """The first byte of an answer."""
 

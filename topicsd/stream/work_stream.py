@@ -157,7 +157,7 @@ class WorkStream(EventStream):
         assert queue is not None
         leases: dict[int, int] = {}
         for seq, lease in self._leases.items():
-            job = queue.jobs.get(seq)
+            job = queue.known_jobs.get(seq)
             if job is not None and job.lease == lease and job.state == IN_FLIGHT:
                 leases[seq] = lease
         self._leases = leases
@@ -201,7 +201,7 @@ class WorkStream(EventStream):
             return
         lease_ms = lease_ms_of(topic, self._request)
         until = self._shard.clock.now_ms() + lease_ms * EXTEND_BELOW
-        due = {seq: lease for seq, lease in leases.items() if queue.jobs[seq].deadline < until}
+        due = {seq: lease for seq, lease in leases.items() if queue.known_jobs[seq].deadline < until}
         if due:
             request = SettleRequest(self._request.node, [*due], [*due.values()], lease_ms)
             extend(self._shard, topic.name, request, self._on_extension)

@@ -25,7 +25,7 @@ from shared.contract.api_keys import ApiKey, parse_keys
 from shared.http.http2_preface import is_http2
 from shared.ipc.board import Board, Slot, WorkerState
 from shared.ipc.handoff import shutdown_requested
-from shared.ipc.link import LinkPool, LinkRequest, reject, serve_links
+from shared.ipc.link import LinkPool, LinkReply, reject, serve_links
 from shared.ipc.link_kind import LinkKind
 from shared.runtime.clock import SystemClock
 from shared.runtime.log_setup import fields, set_up_logging
@@ -38,7 +38,7 @@ from topicsd.service.dispatch import Dispatch
 from topicsd.service.routes import ROUTE_REQUESTS
 from topicsd.service.shards.peers import Peers
 from topicsd.service.topic_list import list_topics
-from topicsd.service.watch.streams import STREAM_REQUESTS
+from topicsd.service.watch.streams import FOLLOW_REQUESTS
 from topicsd.worker.board_publisher import BEAT_SECONDS, BoardPublisher
 from topicsd.worker.receiver import HandOverReceiver
 from topicsd.worker.spec import SPEC_VARIABLE, Spec
@@ -206,23 +206,23 @@ class Worker:
             return Http2Connection(self._dispatch, self._heads, self, first)
         return Http1Connection(self._dispatch, self._heads, self, first)
 
-    def _answer_link(self, kind: int, payload: bytes, request: LinkRequest) -> None:
+    def _answer_link(self, kind: int, payload: bytes, reply: LinkReply) -> None:
         assert self._shard is not None
         if kind == LinkKind.REQUEST:
-            self._dispatch.answer_link(payload, request)
+            self._dispatch.answer_link(payload, reply)
         elif kind == LinkKind.LIST_TOPICS:
-            list_topics(self._shard.state, payload, request)
-        elif kind in STREAM_REQUESTS:
-            self._dispatch.streams.answer_link(kind, payload, request)
+            list_topics(self._shard.state, payload, reply)
+        elif kind in FOLLOW_REQUESTS:
+            self._dispatch.streams.answer_link(kind, payload, reply)
         elif kind in ROUTE_REQUESTS:
-            self._dispatch.route_rules.answer_link(kind, payload, request)
+            self._dispatch.route_rules.answer_link(kind, payload, reply)
         elif kind == LinkKind.MOVE:
-            self._dispatch.moves.answer_link(payload, request)
+            self._dispatch.moves.answer_link(payload, reply)
         elif kind == LinkKind.KEYS:
             self._dispatch.change_keys(parse_keys(payload.decode()))
-            request(b"taken")
+            reply(b"taken")
         else:
-            reject(kind, payload, request)
+            reject(kind, payload, reply)
 
     def _check_timeouts(self, connections: list[Connection] | None = None) -> None:
         """Check the timeouts of all connections, `CHECKS_PER_TURN` in each turn of the loop.
@@ -302,7 +302,7 @@ class Worker:
         self._publisher.publish(self._shard, self._dispatch.handlers.counts)
         self._slot.connections = len(self._connections)
         self._slot.forwarded_total = self._dispatch.remote_count
-        self._slot.handed_over_total = self._dispatch.misplaced_count
+        self._slot.misplaced_total = self._dispatch.misplaced_count
         self._slot.lagging_streams = self._dispatch.lagging_count
         self._slot.receiver_pauses_total = self._receiver.pause_count
 

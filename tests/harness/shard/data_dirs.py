@@ -116,7 +116,7 @@ def rotten_tail(path: Path) -> RealShard:
     shard = RealShard(path)
     for number in range(4):
         shard.append("orders", number)
-    position = shard.topic("orders").run.positions[1]
+    position = shard.topic("orders").run.frame_positions[1]
     _, offset = shard.shard._files.place_of(position)
     shard.stop_dead()
     flip(shard.wal_files()[0], offset + HEADER_BYTES)

@@ -10,19 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, cast
 
-from shared.ipc.link import NEVER_SENT, Done, Link, LinkCall, LinkPool, LinkRequest
+from shared.ipc.link import NEVER_SENT, Done, Link, LinkCall, LinkPool, LinkReply
 from shared.ipc.link_kind import LinkKind
 from shared.runtime.body_memory import SharedBody
 from tests.harness.machine.manual_loop import ManualLoop
 
 LoopOf = Callable[[int], ManualLoop]
-AnswerAt = Callable[[int, LinkKind, bytes, LinkRequest], object]
+AnswerAt = Callable[[int, LinkKind, bytes, LinkReply], object]
 """Answers a request at a shard."""
 
 
 class _InTransit(NamedTuple):
     peer: int
-    request: LinkRequest
+    request: LinkReply
     done: Done
 
 
@@ -58,7 +58,7 @@ class FakeLinks(LinkPool):
         self.call_count += 1
         number = self.call_count
         call.link, call.number = cast(Link, self), number
-        self._in_transit[number] = _InTransit(peer, LinkRequest(cast(Link, self), number, body=body), done)
+        self._in_transit[number] = _InTransit(peer, LinkReply(cast(Link, self), number, body=body), done)
         self._loop_of(peer).call_soon(self._arrive, number, kind, payload)
         return call
 
@@ -102,6 +102,6 @@ class FakeLinks(LinkPool):
         return [self._in_transit.pop(number) for number in taken]
 
 
-def _cancel_wait(request: LinkRequest) -> None:
-    if request.cancel_wait is not None:
-        request.cancel_wait()
+def _cancel_wait(reply: LinkReply) -> None:
+    if reply.cancel_wait is not None:
+        reply.cancel_wait()

@@ -87,7 +87,7 @@ class OneSocket:
         *_, done = self.worker.links.requests[number]
         done(encode_answer(status, fields, [json.dumps(body).encode()]))
 
-    def answer_positions(self, number: int, *positions: list[int] | None) -> None:
+    def answer_heads(self, number: int, *positions: list[int] | None) -> None:
         """Answer the request for positions with this index: head, earliest seq and epoch of each topic."""
         *_, done = self.worker.links.requests[number]
         done(msgspec.msgpack.encode(positions))

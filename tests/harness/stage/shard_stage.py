@@ -17,7 +17,7 @@ from typing import Any
 from shared.contract.api_keys import parse_keys
 from shared.contract.errors import NOT_READY, Refusal
 from shared.contract.names import topic_id
-from shared.ipc.link import LinkRequest
+from shared.ipc.link import LinkReply
 from shared.ipc.link_kind import LinkKind
 from shared.ipc.placement import shard_of
 from tests.harness.machine.manual_clock import ManualClock
@@ -29,7 +29,7 @@ from tests.harness.stage.small_board import SmallBoard
 from topicsd.service.dispatch import Dispatch
 from topicsd.service.routes import ROUTE_REQUESTS
 from topicsd.service.shards.peers import Peers
-from topicsd.service.watch.streams import STREAM_REQUESTS
+from topicsd.service.watch.streams import FOLLOW_REQUESTS
 
 
 class _StagePeers(Peers):
@@ -80,18 +80,18 @@ class ShardStage:
         shard, keys = self.shards[number].shard, parse_keys("")
         return Dispatch(shard, keys, self.links[number], number, len(self.shards), peers=peers)
 
-    def _answer_at(self, number: int, kind: LinkKind, payload: bytes, request: LinkRequest) -> None:
-        """Answer a request of another shard, as the worker of this one does."""
+    def _answer_at(self, number: int, kind: LinkKind, payload: bytes, reply: LinkReply) -> None:
+        """Answer a reply of another shard, as the worker of this one does."""
         dispatch = self.workers[number]
         if kind == LinkKind.REQUEST:
-            dispatch.answer_link(payload, request)
+            dispatch.answer_link(payload, reply)
         elif kind == LinkKind.MOVE:
-            dispatch.moves.answer_link(payload, request)
-        elif kind in STREAM_REQUESTS:
-            dispatch.streams.answer_link(kind, payload, request)
+            dispatch.moves.answer_link(payload, reply)
+        elif kind in FOLLOW_REQUESTS:
+            dispatch.streams.answer_link(kind, payload, reply)
         else:
             assert kind in ROUTE_REQUESTS
-            dispatch.route_rules.answer_link(kind, payload, request)
+            dispatch.route_rules.answer_link(kind, payload, reply)
 
     def number_of(self, topic: str) -> int:
         return shard_of(topic_id(topic), len(self.shards))

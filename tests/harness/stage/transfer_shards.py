@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from shared.http.head import NO_FIELDS
-from shared.ipc.link import LinkRequest
+from shared.ipc.link import LinkReply
 from shared.ipc.link_kind import LinkKind
 from tests.harness.machine.faults import MachineGoneError
 from tests.harness.machine.memory_disk import MemoryDisk
@@ -57,10 +57,10 @@ class TransferShards(ShardStage):
         """Return the destinations of the moves that a shard has received over the links, in order."""
         return self._destinations[number]
 
-    def _answer_at(self, number: int, kind: LinkKind, payload: bytes, request: LinkRequest) -> None:
+    def _answer_at(self, number: int, kind: LinkKind, payload: bytes, reply: LinkReply) -> None:
         if kind == LinkKind.MOVE:
             self._destinations[number].append(decode_move(payload).destination)
-        super()._answer_at(number, kind, payload, request)
+        super()._answer_at(number, kind, payload, reply)
 
     def lose(self, number: int) -> None:
         """End one of the two, and start its replacement."""

@@ -45,7 +45,7 @@ def path_of(one: OneShard, suffix: str) -> str:
 def place_of(one: OneShard, seq: int) -> int:
     run = one.topic("t").runs[0]
     assert isinstance(run, TailRun)
-    return run.positions[seq - run.first_seq]
+    return run.frame_positions[seq - run.first_seq]
 
 
 def cut(one: OneShard, path: str, size: int) -> None:
@@ -213,7 +213,7 @@ def test_damage_of_the_log_is_logged_once_for_each_file(caplog: pytest.LogCaptur
     one.shard.state.pages = PageCache(0)
     one.append("t", *range(5))
     path = one.wal_files()[0]
-    place = one.topic("t").run.positions[2]
+    place = one.topic("t").run.frame_positions[2]
     name, offset = one.shard.state.files.place_of(place)
     assert path.endswith(name)
     one.disk.flip(path, offset + 40)

@@ -114,7 +114,7 @@ def test_what_is_due_already_is_a_job_like_any_other() -> None:
     stage = queue()
     stage.append("q", 1, not_before=stage.clock.now_ms())
     stage.append("q", 2, delay_ms=0)
-    assert not stage.topic("q").queue.jobs  # type: ignore[union-attr]
+    assert not stage.topic("q").queue.known_jobs  # type: ignore[union-attr]
     assert stage.claimed("q", "a", 9) == [1, 2]
 
 

@@ -21,14 +21,14 @@ class ManualLog:
 
     def __init__(self) -> None:
         self.waiting: list[CommitEntry] = []
-        self.settled = 0
+        self.flush_count = 0
         self.failed: Refusal | None = None
 
     def publish_after_sync(self, entry: CommitEntry) -> None:
         self.waiting.append(entry)
 
-    def settle(self) -> None:
-        self.settled += 1
+    def flush(self) -> None:
+        self.flush_count += 1
 
 
 class Runner:
@@ -112,7 +112,7 @@ def test_a_job_that_waits_for_a_sync_resumes_in_a_turn_after_the_publish() -> No
     runner.loop.run_until_idle()
     assert went_on == [True]
     runner.background.run_now(job())
-    assert runner.log.settled == 1
+    assert runner.log.flush_count == 1
 
 
 def test_a_log_that_takes_nothing_ends_the_wait_with_an_error() -> None:

@@ -19,7 +19,7 @@ AT_ONCE = 3
 
 @pytest.fixture(autouse=True)
 def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease_queue, "GONE_AT_ONCE", AT_ONCE)
+    monkeypatch.setattr(lease_queue, "REMOVED_AT_ONCE", AT_ONCE)
 
 
 def queue(delay_ms: int | None = None, **config: Any) -> OneShard:
@@ -120,7 +120,7 @@ def test_what_a_cap_or_its_age_takes_leaves_a_few_a_turn_too(lost: str) -> None:
 def jobs(stage: OneShard) -> dict[int, Any]:
     queue = stage.topic("q").queue
     assert queue is not None
-    return dict(queue.jobs)
+    return dict(queue.known_jobs)
 
 
 def test_a_shard_that_ends_keeps_no_claim_waiting() -> None:

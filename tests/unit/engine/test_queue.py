@@ -120,7 +120,7 @@ def test_an_answer_is_bounded_in_bytes_but_has_one_job() -> None:
     assert stage.claimed("q", "a", 3) == [2]
 
 
-def test_each_answer_of_a_cohort_is_bounded_in_bytes_and_has_one_job() -> None:
+def test_each_answer_of_a_claim_group_is_bounded_in_bytes_and_has_one_job() -> None:
     stage = OneShard(max_response_bytes=64 << 10)
     config = TopicConfigPatch(type="queue", claim_jitter_ms=50)
     stage.append("q", *["x" * 40_000] * 6, config=config)
@@ -214,7 +214,7 @@ def test_leases_that_are_not_kept_end_with_the_run(end: Callable[[OneShard], Non
     end(stage)
     state = stage.topic("q").queue
     assert state is not None
-    assert [state.jobs[seq].reason for seq in (1, 2)] == ["no luck", ""]
+    assert [state.known_jobs[seq].reason for seq in (1, 2)] == ["no luck", ""]
     assert stage.ack("q", "a", 1, 2).skipped == [1, 2]
     claimed = stage.claim("q", "b", 9).claimed
     assert sorted(one[::2] for one in claimed) == [(1, 3), (2, 2), (3, 1)]
@@ -247,7 +247,7 @@ def test_a_parked_job_stays_parked_over_a_kill() -> None:
     assert stage.claimed("q", "a") == []
 
 
-def test_claims_of_a_cohort_are_served_in_turn() -> None:
+def test_claims_of_a_claim_group_are_served_in_turn() -> None:
     stage = queue(5, claim_jitter_ms=50)
     replies = [stage.send_claim("q", "a", 2), stage.send_claim("q", "b", 9)]
     stage.settle()

@@ -47,7 +47,7 @@ def picture(topic: Topic) -> dict[str, Any]:
         for seq in range(max(run.first_seq, topic.earliest_seq), run.next_seq):
             at = seq - run.first_seq
             if not run.is_dead(seq):
-                records.append((seq, run.lengths[at], run.stamps[at]))
+                records.append((seq, run.lengths[at], run.times_ms[at]))
     live = {seq for seq, *_ in records}
     tags = {
         (tag, seq)

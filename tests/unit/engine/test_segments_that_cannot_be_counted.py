@@ -82,7 +82,7 @@ def test_age_goes_by_what_is_alive_of_a_rewritten_segment() -> None:
     run = one.topic("t").runs[0]
     assert isinstance(run, SealedRun)
     assert run.entry.generation == 1
-    one.pass_time(run.stamps[-1] + 102_000 - one.clock.now_ms())
+    one.pass_time(run.times_ms[-1] + 102_000 - one.clock.now_ms())
     assert one.seqs("t") == [11]
 
 

@@ -61,7 +61,7 @@ def wal_of(*payloads: bytes, **fields: Any) -> WalBytes:
 def test_an_empty_shard_begins_at_the_start_and_leaves_no_file() -> None:
     recovering = Recovering()
     recovered = recovering.run()
-    assert (recovered.end, recovered.is_settled) == (LogEnd(0, 1, 0), True)
+    assert (recovered.end, recovered.is_finished) == (LogEnd(0, 1, 0), True)
     assert recovering.names() == []
 
 
@@ -74,7 +74,7 @@ def test_the_batches_are_handed_out_with_their_positions_and_can_be_read_from_th
     assert [frames for _, frames in recovering.batches] == [first, second]
     assert recovering.files.read(positions[1], positions[1] + len(second)) == second
     assert recovered.end == LogEnd(wal.end - FILE_HEADER_BYTES, 5, wal.chain)
-    assert (recovered.heads_exact, recovered.is_settled) == (True, True)
+    assert (recovered.heads_exact, recovered.is_finished) == (True, True)
 
 
 def test_a_start_behind_a_clean_end_syncs_and_distrusts_nothing() -> None:
@@ -197,13 +197,13 @@ def test_a_running_current_proves_nothing_on_another_boot_or_in_a_copy(end: str)
     template = Recovering(wal, state="running", file=1)
     recovered = Recovering(disk=getattr(template.disk, end)()).run()
     assert recovered.heads_exact is (end == "after_process_kill")
-    assert not recovered.is_settled
+    assert not recovered.is_finished
 
 
 def test_a_missing_current_is_read_in_the_most_careful_way() -> None:
     recovering = Recovering(wal_of(b"first"))
     recovered = recovering.run()
-    assert (recovered.heads_exact, recovered.is_settled, len(recovering.batches)) == (False, False, 1)
+    assert (recovered.heads_exact, recovered.is_finished, len(recovering.batches)) == (False, False, 1)
 
 
 def test_a_file_that_was_cut_from_outside_has_no_exact_head() -> None:
@@ -219,12 +219,12 @@ def test_settling_says_that_the_log_ends_here_and_the_next_start_believes_it() -
     wal.data += b"torn"
     recovering = Recovering(wal, state="running", file=1)
     recovering.run()
-    recovering.recovery.settle()
+    recovering.recovery.finish()
     current = read_current(recovering.disk, PATHS.current)
     assert current is not None
     assert (current.state, current.file, current.end) == ("clean", 1, wal.batches[0][1])
     recovered = Recovering(disk=recovering.disk.after_reboot()).run()
-    assert (recovered.heads_exact, recovered.is_settled) == (True, True)
+    assert (recovered.heads_exact, recovered.is_finished) == (True, True)
 
 
 def test_after_a_failed_sync_the_log_continues_in_copies_and_the_originals_are_kept() -> None:
@@ -237,7 +237,7 @@ def test_after_a_failed_sync_the_log_continues_in_copies_and_the_originals_are_k
     (kept,) = recovering.names(PATHS.quarantine)
     assert recovering.disk.read_file(PATHS.quarantine_file(kept)) == original
     assert recovering.disk.stat(PATHS.quarantine_file(kept)).inode == inode
-    recovering.recovery.settle()
+    recovering.recovery.finish()
     again = Recovering(disk=recovering.disk.after_reboot())
     assert again.run().end == recovered.end
     assert again.batches == recovering.batches

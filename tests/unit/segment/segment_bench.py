@@ -20,9 +20,9 @@ from topicsd.segment.entry import SegmentEntry
 from topicsd.segment.index_file import decode_index, encode_entries, encode_footer
 from topicsd.segment.reader import SegmentReader
 from topicsd.segment.rebuild import rebuild_index
-from topicsd.segment.sealer import open_active
 from topicsd.segment.store import LocalStore
 from topicsd.segment.tags_file import TagsReader, encode_tags
+from topicsd.segment.writer import open_active
 
 COUNT = 10_000
 
@@ -94,11 +94,11 @@ def main() -> None:
     ]
     lengths = array("I", map(len, frames))
     offsets = array("I", [*accumulate(lengths, initial=110)][:-1])
-    stamps = array("Q", [FIRST_TS]) * COUNT
+    times_ms = array("Q", [FIRST_TS]) * COUNT
     flags = b"\1" * COUNT
-    entries = encode_entries(offsets, lengths, stamps, flags)
+    entries = encode_entries(offsets, lengths, times_ms, flags)
     sealed = entries + encode_footer(entries)
-    show("encode 10,000 index entries", lambda: encode_entries(offsets, lengths, stamps, flags))
+    show("encode 10,000 index entries", lambda: encode_entries(offsets, lengths, times_ms, flags))
     show("footer", lambda: encode_footer(entries))
     show("decode a sealed index", lambda: decode_index(sealed, NAME.first_seq, COUNT, True))
     show("decode an active index", lambda: decode_index(sealed, NAME.first_seq, COUNT, False))

@@ -27,12 +27,12 @@ def columns(count: int, seed: int = 0) -> Columns:
     rng = Random(seed)
     lengths = array("I", [rng.choice((0, 54, rng.randrange(54, 5000))) for _ in range(count)])
     offsets = array("I", [*accumulate(lengths, initial=SEGMENT_HEADER_BYTES)][:count])
-    stamps = array("Q", sorted(rng.randrange(1 << 48) for _ in range(count)))
-    return offsets, lengths, stamps, bytes(rng.randrange(16) for _ in range(count))
+    times_ms = array("Q", sorted(rng.randrange(1 << 48) for _ in range(count)))
+    return offsets, lengths, times_ms, bytes(rng.randrange(16) for _ in range(count))
 
 
 def columns_of(index: SegmentIndex) -> Columns:
-    return index.offsets, index.lengths, index.stamps, bytes(index.flags)
+    return index.offsets, index.lengths, index.times_ms, bytes(index.flags)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 999])
@@ -59,7 +59,7 @@ def test_what_stands_behind_the_entries_of_an_active_file_does_not_count() -> No
     written = columns(10)
     data = encode_entries(*written)
     assert columns_of(decode_index(data + b"garbage", 1, 10, sealed=False)) == written
-    assert decode_index(data, 1, 4, sealed=False).stamps == written[2][:4]
+    assert decode_index(data, 1, 4, sealed=False).times_ms == written[2][:4]
     with pytest.raises(IndexDamage, match="199 bytes, but 10 entries need 200"):
         decode_index(data[:-1], 1, 10, sealed=False)
 

@@ -236,7 +236,7 @@ def answers(written: Written) -> list[Callable[[], object]]:
     entry, reader = written.entry, written.fresh_reader()
     calls: list[Callable[[], object]] = [
         lambda: written.read(FIRST, FIRST + 19, reader),
-        lambda: [*reader.index(NAME, entry).stamps],
+        lambda: [*reader.index(NAME, entry).times_ms],
         lambda: bytes(reader.index(NAME, entry).flags),
         lambda: reader.dead_set(NAME, entry),
     ]
@@ -342,8 +342,8 @@ def test_an_index_made_again_from_a_rewritten_segment_has_its_dead() -> None:
     assert not rebuilt.has_damage
     assert [at for at in range(40) if rebuilt.lengths[at]] == kept
     assert rebuilt.data_end == len(data)
-    assert [*rebuilt.stamps] == sorted(rebuilt.stamps)
-    assert all(rebuilt.stamps[at] == parsed(written.frames[at]).ts for at in kept)
+    assert [*rebuilt.times_ms] == sorted(rebuilt.times_ms)
+    assert all(rebuilt.times_ms[at] == parsed(written.frames[at]).ts for at in kept)
 
 
 def test_a_file_of_another_generation_is_not_taken_for_this_one() -> None:

@@ -20,7 +20,7 @@ def reading(data: bytes) -> Read:
 
 
 def columns_of(index: SegmentIndex) -> tuple[list[int], list[int], list[int], bytes, bool]:
-    return [*index.offsets], [*index.lengths], [*index.stamps], bytes(index.flags), index.has_damage
+    return [*index.offsets], [*index.lengths], [*index.times_ms], bytes(index.flags), index.has_damage
 
 
 def both_ways(

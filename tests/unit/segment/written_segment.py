@@ -15,9 +15,9 @@ from topicsd.segment.dead_file import encode_dead, pack_marks
 from topicsd.segment.entry import DATA, DEAD, HOT, INDEX, TAGS, SegmentEntry, SegmentName
 from topicsd.segment.index_file import encode_entries
 from topicsd.segment.reader import SegmentReader
-from topicsd.segment.sealer import SegmentWriter, open_active
 from topicsd.segment.store import LocalStore
 from topicsd.segment.tags_file import encode_tags, tags_of
+from topicsd.segment.writer import SegmentWriter, open_active
 
 PATHS = ShardPaths("/data/shards/00")
 COLD_ROOT = "/cold/shards/00"

@@ -20,7 +20,7 @@ from shared.contract.route_rule import (
     encode_route_message,
 )
 from shared.http.answer import refusal_in
-from shared.ipc.link import NEVER_SENT, SUPERVISOR, LinkRequest
+from shared.ipc.link import NEVER_SENT, SUPERVISOR, LinkReply
 from shared.ipc.link_kind import LinkKind
 from shared.ipc.remote_request import decode_answer, encode_answer
 from tests.harness.shard.one_shard import OneShard
@@ -30,46 +30,46 @@ BODY = b'{"source":"a","dest":"b","filter":["tag","Glob","x*"],"from":"earliest"
 RULE = RouteRule("a>b", "a", "b", ["tag", "Glob", "x*"], is_from_start=True)
 
 
-def put(lane: OneConnection, body: bytes = BODY, *fields: str) -> None:
-    lane.receive(request("PUT", "/v0/routers/a%3Eb", body, *fields))
+def put(connection: OneConnection, body: bytes = BODY, *fields: str) -> None:
+    connection.receive(request("PUT", "/v0/routers/a%3Eb", body, *fields))
 
 
-def response(lane: OneConnection) -> tuple[int, Any]:
-    lane.settle()
-    answer = lane.wire.take()
+def response(connection: OneConnection) -> tuple[int, Any]:
+    connection.settle()
+    answer = connection.wire.take()
     return int(answer[9:12]), json.loads(answer.partition(b"\r\n\r\n")[2])
 
 
 def test_a_decoded_rule_goes_to_the_supervisor_and_its_answer_to_the_client() -> None:
-    lane = OneConnection()
-    put(lane)
-    ((peer, kind, payload, done),) = lane.links.requests
+    connection = OneConnection()
+    put(connection)
+    ((peer, kind, payload, done),) = connection.links.requests
     assert (peer, kind, decode_route_rule(payload)) == (SUPERVISOR, LinkKind.PUT_ROUTE, RULE)
     done(encode_answer(409, b"retry-after: 1\r\n", [b'{"as":"it is"}']))
-    assert response(lane) == (409, {"as": "it is"})
+    assert response(connection) == (409, {"as": "it is"})
 
 
 @pytest.mark.parametrize(
     ("answer", "status", "code"), [(None, 504, "in_doubt"), (NEVER_SENT, 503, "not_ready")]
 )
 def test_a_lost_answer_of_the_supervisor_is_in_doubt(answer: bytes | None, status: int, code: str) -> None:
-    lane = OneConnection()
-    put(lane)
-    lane.links.requests[0][3](answer)
-    status_code, body = response(lane)
+    connection = OneConnection()
+    put(connection)
+    connection.links.requests[0][3](answer)
+    status_code, body = response(connection)
     assert (status_code, body["error"]["code"]) == (status, code)
     assert body["error"]["detail"]["retry_after_ms"] == 1000
 
 
 def test_an_invalid_or_forbidden_rule_does_not_reach_the_supervisor() -> None:
-    lane = OneConnection(keys="a-key-of-some-length::a")
+    connection = OneConnection(keys="a-key-of-some-length::a")
     key = "authorization: Bearer a-key-of-some-length"
     for body, status in ((BODY, 403), (b'{"source":"a","dest":"a"}', 400), (b"[]", 400)):
-        put(lane, body, key)
-        assert response(lane)[0] == status
-    assert lane.links.requests == []
-    put(lane, b'{"source":"a","dest":"ab"}', key)
-    assert len(lane.links.requests) == 1
+        put(connection, body, key)
+        assert response(connection)[0] == status
+    assert connection.links.requests == []
+    put(connection, b'{"source":"a","dest":"ab"}', key)
+    assert len(connection.links.requests) == 1
 
 
 def decoded(answer: bytes) -> tuple[int, bytes]:
@@ -88,8 +88,8 @@ class DestinationShard:
 
     def ask(self, kind: LinkKind, request: object) -> bytes:
         answers: list[bytes] = []
-        link_request = cast(LinkRequest, answers.append)
-        self.connection.dispatch.route_rules.answer_link(kind, encode_route_message(request), link_request)
+        reply = cast(LinkReply, answers.append)
+        self.connection.dispatch.route_rules.answer_link(kind, encode_route_message(request), reply)
         self.one.settle()
         (answer,) = answers
         return answer

@@ -136,7 +136,7 @@ def test_copies_of_copies_refer_to_the_first_original() -> None:
     assert copies(one, "d") == [True, True]
     (run,) = one.topic("d").runs
     assert isinstance(run, TailRun)
-    assert run.places == one.topic("a").run.positions  # type: ignore[attr-defined]
+    assert run.bytes_positions == one.topic("a").run.frame_positions  # type: ignore[attr-defined]
     check_unchanged_by(one, routes, OneShard.kill, "d")
     routes.end(0, OneShard.restart)
     assert texts(one, "d") == texts(one, "a")

@@ -107,9 +107,9 @@ def test_a_lease_that_its_worker_extended_is_not_shortened() -> None:
     counted.one.append("q", 1)
     counted.open(lease_ms=1000)
     counted.one.extend("q", "w", 1, ms=MINUTE)
-    deadline = counted.one.topic("q").queue.jobs[1].deadline  # type: ignore[union-attr]
+    deadline = counted.one.topic("q").queue.known_jobs[1].deadline  # type: ignore[union-attr]
     counted.one.pass_time(5000)
-    assert counted.one.topic("q").queue.jobs[1].deadline == deadline  # type: ignore[union-attr]
+    assert counted.one.topic("q").queue.known_jobs[1].deadline == deadline  # type: ignore[union-attr]
 
 
 def test_any_number_of_durable_leases_costs_two_frames_per_lease_time() -> None:

@@ -66,7 +66,7 @@ def _run_of(
             sealed.live_count, sealed.live_bytes = live_totals(segment.lengths, marks, skipped)
         return sealed
     source = ActiveFile(hot, segment.name, segment.entry)
-    return TailRun.of_segment(source, segment.offsets, segment.lengths, segment.stamps, segment.tags, marks)
+    return TailRun.of_segment(source, segment.offsets, segment.lengths, segment.times_ms, segment.tags, marks)
 
 
 def _marks_now(segment: GrowingSegment, replaced: list[TailRun]) -> bytearray | None:

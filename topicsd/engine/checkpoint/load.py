@@ -176,7 +176,7 @@ def _run(shard: ShardData, topic: Topic, entry: SegmentEntry, hot: SegmentStore,
     shard.segments.forget(name)  # The segment will grow, and its index is in the run.
     source, positions = ActiveFile(hot, name, entry), array("Q", index.offsets)
     return TailRun.of_segment(
-        source, positions, index.lengths, index.stamps, TagIndex(is_unknown=True), marks
+        source, positions, index.lengths, index.times_ms, TagIndex(is_unknown=True), marks
     )
 
 

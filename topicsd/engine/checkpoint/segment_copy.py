@@ -37,8 +37,8 @@ from topicsd.segment.dead_file import encode_dead, pack_marks
 from topicsd.segment.entry import DEAD, HOT, SegmentDamage, SegmentEntry, SegmentName
 from topicsd.segment.index_file import encode_entries
 from topicsd.segment.seal_damaged import seal_damaged
-from topicsd.segment.sealer import SegmentWriter, open_active
 from topicsd.segment.tags_file import encode_tags
+from topicsd.segment.writer import SegmentWriter, open_active
 
 # The work of one turn of the event loop: well under a millisecond.
 STEP_RECORDS = 512
@@ -83,7 +83,7 @@ class GrowingSegment:
         self.since_ordinal = since_ordinal
         self.offsets = array("Q")
         self.lengths = array("I")
-        self.stamps = array("Q")
+        self.times_ms = array("Q")
         self.tags = TagIndex()
         self.data_bytes = SEGMENT_HEADER_BYTES
         self.has_tags = False
@@ -96,10 +96,10 @@ class GrowingSegment:
         assert active.source is not None
         entry = active.source.entry
         segment = cls(active.source.name, entry.since_ordinal)
-        segment.offsets, segment.lengths, segment.stamps = (
-            active.positions[:],
+        segment.offsets, segment.lengths, segment.times_ms = (
+            active.frame_positions[:],
             active.lengths[:],
-            active.stamps[:],
+            active.times_ms[:],
         )
         # Unknown tags are loaded from the file on demand, which yields those of the records in it, not those
         # of the records copied now. So the copied segment's tags have to be loaded again.
@@ -120,7 +120,7 @@ class GrowingSegment:
 
     def is_due(self, bounds: SegmentBounds, now_ms: int) -> bool:
         """Return whether the segment is to be sealed."""
-        is_old = bool(self.stamps) and now_ms - self.stamps[0] >= bounds.age_ms_max
+        is_old = bool(self.times_ms) and now_ms - self.times_ms[0] >= bounds.age_ms_max
         return is_old or self.room(bounds) <= 0
 
 
@@ -226,7 +226,7 @@ class SegmentCopy:
         room = min(STEP_BYTES, max(1, self._bounds.bytes_max - segment.data_bytes))
         count = max(1, bisect_right(list(accumulate(lengths)), room))
         del lengths[count:]
-        spans = list(_spans(adjacent_ranges(tail.places[at : at + count], lengths)))
+        spans = list(_spans(adjacent_ranges(tail.bytes_positions[at : at + count], lengths)))
         data = yield partial(_read_spans, self._files.log, spans)
         assert len(data) == sum(lengths), "the log returned fewer bytes than its index lists"
         starts = list(accumulate(lengths, initial=0))
@@ -234,15 +234,15 @@ class SegmentCopy:
         # Copies by reference are framed here, once.
         data = own_frames(tail, Frames(seq, data, starts, lengths), self._captured.topic).data
         offsets = array("I", [segment.data_bytes + start for start in starts])
-        stamps = tail.stamps[at : at + count]
+        times_ms = tail.times_ms[at : at + count]
         flags = bytes([data[offset - segment.data_bytes + _FLAGS_AT] for offset in offsets])
         self._note_tags(segment, data, offsets, flags)
         writer = self._writer
         assert writer is not None
-        yield partial(writer.append, data, encode_entries(offsets, lengths, stamps, flags))
+        yield partial(writer.append, data, encode_entries(offsets, lengths, times_ms, flags))
         segment.offsets.extend(iter(offsets))
         segment.lengths.extend(lengths)
-        segment.stamps.extend(stamps)
+        segment.times_ms.extend(times_ms)
         segment.data_bytes += len(data)
         return seq + count
 
@@ -300,8 +300,8 @@ class SegmentCopy:
             count=len(segment.lengths),
             generation=segment.name.generation,
             data_bytes=segment.data_bytes,
-            first_ts=segment.stamps[0],
-            last_ts=segment.stamps[-1],
+            first_ts=segment.times_ms[0],
+            last_ts=segment.times_ms[-1],
             is_sealed=segment.is_sealed,
             has_tags=segment.has_tags,
             tier=HOT,

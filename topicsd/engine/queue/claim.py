@@ -20,10 +20,10 @@ from topicsd.engine.queue.fresh_jobs import serve_in_turn
 from topicsd.engine.queue.job import READY, ClaimedJob, JobState
 from topicsd.engine.queue.job_records import JobRecords, read_job_records
 from topicsd.engine.queue.lease_queue import COLLECTED_MAX, LeaseQueue
-from topicsd.engine.queue.state import lease_frame, settle_parked
+from topicsd.engine.queue.state import apply_config_to_parked, lease_frame
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.requests import ClaimAnswer, ClaimRequest, Reply
-from topicsd.engine.retention.eviction_log import log_expired
+from topicsd.engine.retention.eviction_log import evict_expired
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.topic_admin import topic_not_found
@@ -51,7 +51,7 @@ def lease_ms_of(topic: Topic, request: ClaimRequest) -> int:
     return topic.config.lease_ms if lease_ms is None else min(max(lease_ms, low), high)
 
 
-class PendingClaim:
+class ClaimInTurn:
     """One claim and the jobs it got."""
 
     __slots__ = ("budget", "claimed", "count", "deadline", "lease_ms", "node", "reply")
@@ -85,20 +85,20 @@ def claim(
         reply(result)
         return None
     topic, _ = result
-    pending = PendingClaim(shard, topic, request, reply)
+    member = ClaimInTurn(shard, topic, request, reply)
     jitter_ms = topic.config.claim_jitter_ms
     if not jitter_ms or shard.is_draining:
-        _serve_after_removal(shard, topic, [pending])
+        _serve_after_removal(shard, topic, [member])
         return None
-    cohort = shard.cohorts.get(topic)
-    if cohort is None:
-        cohort = shard.cohorts[topic] = Cohort(shard, topic)
-        shard.loop.call_later(jitter_ms / 1000, cohort.wake)
-    cohort.claims.append(pending)
-    return partial(cohort.leave, pending)
+    group = shard.claim_groups.get(topic)
+    if group is None:
+        group = shard.claim_groups[topic] = ClaimGroup(shard, topic)
+        shard.loop.call_later(jitter_ms / 1000, group.wake)
+    group.claims.append(member)
+    return partial(group.leave, member)
 
 
-class Cohort:
+class ClaimGroup:
     """Claims that are served together, in the priority of their topic like reads."""
 
     __slots__ = ("_shard", "_topic", "claims", "waiters")
@@ -106,7 +106,7 @@ class Cohort:
     def __init__(self, shard: ShardState, topic: Topic) -> None:
         self._shard = shard
         self._topic = topic
-        self.claims: list[PendingClaim] = []
+        self.claims: list[ClaimInTurn] = []
         self.waiters: Waiters | None = None
 
     def base_priority(self, now_ms: int) -> float:
@@ -116,17 +116,17 @@ class Cohort:
         self._shard.wake_queue.add(self, self.serve)
         self._shard.wake_queue.wake(self)
 
-    def leave(self, pending: PendingClaim) -> None:
+    def leave(self, member: ClaimInTurn) -> None:
         """Answer a claim without jobs, since its client may have disconnected."""
-        if self._shard.cohorts.get(self._topic) is self and pending in self.claims:
-            self.claims.remove(pending)
-            _send_answer(self._topic, {}, pending)
+        if self._shard.claim_groups.get(self._topic) is self and member in self.claims:
+            self.claims.remove(member)
+            _send_answer(self._topic, {}, member)
 
     def serve(self) -> None:
         shard, topic = self._shard, self._topic
-        if shard.cohorts.get(topic) is not self:
+        if shard.claim_groups.get(topic) is not self:
             return
-        del shard.cohorts[topic]
+        del shard.claim_groups[topic]
         _serve_after_removal(shard, topic, self.claims)
 
 
@@ -134,64 +134,64 @@ def drain_claims(shard: ShardState) -> None:
     """Serve all waiting claims at once, since the shard is about to end."""
     shard.is_draining = True
     shard.removals.finish()
-    for cohort in list(shard.cohorts.values()):
-        cohort.serve()
+    for group in list(shard.claim_groups.values()):
+        group.serve()
 
 
-def _serve_after_removal(shard: ShardState, topic: Topic, cohort: list[PendingClaim]) -> None:
+def _serve_after_removal(shard: ShardState, topic: Topic, group: list[ClaimInTurn]) -> None:
     """Serve the claims once the jobs of removed records have been removed."""
-    shard.removals.after(topic, partial(_serve_if_visible, shard, topic, cohort))
+    shard.removals.after(topic, partial(_serve_if_visible, shard, topic, group))
 
 
-def _serve_if_visible(shard: ShardState, topic: Topic, cohort: list[PendingClaim]) -> None:
+def _serve_if_visible(shard: ShardState, topic: Topic, group: list[ClaimInTurn]) -> None:
     if (
         topic.queue is not None
         and shard.visible_topic(topic.name) is topic
         and topic.deferred_requests is None
     ):
-        _serve(shard, topic, topic.queue, cohort)
+        _serve(shard, topic, topic.queue, group)
         return
-    for pending in cohort:
-        call_reply(pending.reply, topic_not_found(topic.name))
+    for member in group:
+        call_reply(member.reply, topic_not_found(topic.name))
 
 
-def _serve(shard: ShardState, topic: Topic, queue: LeaseQueue, cohort: list[PendingClaim]) -> None:
+def _serve(shard: ShardState, topic: Topic, queue: LeaseQueue, group: list[ClaimInTurn]) -> None:
     refusal = shard.log.admit_control() if logs_leases(topic) else None
     if refusal is not None:
-        for pending in cohort:
-            call_reply(pending.reply, refusal)
+        for member in group:
+            call_reply(member.reply, refusal)
         return
     now = shard.clock.now_ms()
-    log_expired(shard, topic, now)
-    queue.collect(now, max(COLLECTED_MAX, sum(pending.count for pending in cohort)))
+    evict_expired(shard, topic, now)
+    queue.collect(now, max(COLLECTED_MAX, sum(member.count for member in group)))
     topic.last_read_ms = now
     deliveries_max = topic.config.max_deliveries
     parked_before = len(queue.parked)
     parked_max = parked_before + PARKED_AT_ONCE
 
-    def take(pending: PendingClaim, count: int) -> bool:
+    def take(member: ClaimInTurn, count: int) -> bool:
         """Lease up to `count` more jobs to a claim; return whether it got some and may get more."""
         claimed = queue.claim(
-            pending.node,
+            member.node,
             count,
-            pending.deadline,
+            member.deadline,
             deliveries_max,
             shard.next_lease,
-            pending.budget.fits,
+            member.budget.fits,
             parked_max,
         )
         shard.next_lease += len(claimed)
-        pending.claimed += claimed
-        return bool(claimed) and len(pending.claimed) < pending.count
+        member.claimed += claimed
+        return bool(claimed) and len(member.claimed) < member.count
 
-    for pending in cohort:
-        pending.deadline = now + pending.lease_ms
+    for member in group:
+        member.deadline = now + member.lease_ms
     if topic.config.paused:
         pass  # A paused queue answers as if it were empty.
-    elif len(cohort) == 1:
-        take(cohort[0], cohort[0].count)
+    elif len(group) == 1:
+        take(group[0], group[0].count)
     else:
-        serve_in_turn(cohort, lambda pending: take(pending, 1))
+        serve_in_turn(group, lambda member: take(member, 1))
     if shard.queue_timers.timers:
         shard.queue_timers.refresh(topic)
     if len(queue.parked) > parked_before:
@@ -199,20 +199,20 @@ def _serve(shard: ShardState, topic: Topic, queue: LeaseQueue, cohort: list[Pend
     if len(queue.parked) >= parked_max:
         # The limit of parked jobs was reached: claims without a job try again, as there may be claimable jobs
         # after those still to be parked.
-        unserved = [pending for pending in cohort if not pending.claimed]
-        cohort = [pending for pending in cohort if pending.claimed]
+        unserved = [member for member in group if not member.claimed]
+        group = [member for member in group if member.claimed]
         if unserved:
             shard.loop.call_soon(_serve_if_visible, shard, topic, unserved)
-    for pending in cohort:
-        then = partial(_read_records, shard, topic, pending)
+    for member in group:
+        then = partial(_read_records, shard, topic, member)
         if not logs_leases(topic):
             then()
             continue
         before = [
-            JobState(one.seq, READY, one.deliveries - 1, 0, 0, "", queue.jobs[one.seq].reason)
-            for one in pending.claimed
+            JobState(one.seq, READY, one.deliveries - 1, 0, 0, "", queue.known_jobs[one.seq].reason)
+            for one in member.claimed
         ]
-        log_lease(shard, topic, before, then, pending.reply)
+        log_lease(shard, topic, before, then, member.reply)
 
 
 class _ResponseBudget:
@@ -248,35 +248,35 @@ class _ResponseBudget:
         self._mean_bytes = run.mean_bytes if isinstance(run, SealedRun) else 0
 
 
-def _read_records(shard: ShardState, topic: Topic, pending: PendingClaim) -> None:
-    if pending.claimed:
+def _read_records(shard: ShardState, topic: Topic, member: ClaimInTurn) -> None:
+    if member.claimed:
         read_job_records(
-            shard, topic, [one.seq for one in pending.claimed], partial(_on_records, topic, pending)
+            shard, topic, [one.seq for one in member.claimed], partial(_on_records, topic, member)
         )
     else:
-        _send_answer(topic, {}, pending)
+        _send_answer(topic, {}, member)
 
 
-def _on_records(topic: Topic, pending: PendingClaim, texts: JobRecords) -> None:
+def _on_records(topic: Topic, member: ClaimInTurn, texts: JobRecords) -> None:
     by_seq = texts.by_seq
     if texts.damaged and not by_seq:
         seq, what = next(iter(texts.damaged.items()))
         message = f'seq {seq} of topic "{topic.name}" is damaged, claim again for other jobs: {what}'
         detail: dict[str, object] = {"first_seq": seq, "last_seq": max(texts.damaged), "next_from_seq": seq}
-        call_reply(pending.reply, Refusal(CORRUPT_SEGMENT, message, detail))
+        call_reply(member.reply, Refusal(CORRUPT_SEGMENT, message, detail))
         return
     jobs = {
         one.seq: b'{"lease_id":"lease_%x","deadline":%d,"deliveries":%d,%b'
-        % (one.lease, pending.deadline, one.deliveries, by_seq[one.seq][1:])
-        for one in pending.claimed
+        % (one.lease, member.deadline, one.deliveries, by_seq[one.seq][1:])
+        for one in member.claimed
         if one.seq in by_seq
     }
-    _send_answer(topic, jobs, pending)
+    _send_answer(topic, jobs, member)
 
 
-def _send_answer(topic: Topic, jobs: dict[int, bytes], pending: PendingClaim) -> None:
+def _send_answer(topic: Topic, jobs: dict[int, bytes], member: ClaimInTurn) -> None:
     assert topic.queue is not None
-    call_reply(pending.reply, ClaimAnswer(topic.name, jobs, pending.claimed, topic.queue.counts().ready))
+    call_reply(member.reply, ClaimAnswer(topic.name, jobs, member.claimed, topic.queue.counts().ready))
 
 
 def _log_parked(shard: ShardState, topic: Topic, seqs: list[int]) -> None:
@@ -289,7 +289,7 @@ def _log_parked(shard: ShardState, topic: Topic, seqs: list[int]) -> None:
 
     def on_logged() -> None:
         queue.unmark_ending(seqs)
-        settle_parked(topic, seqs)  # The configuration may have changed since.
+        apply_config_to_parked(topic, seqs)  # The configuration may have changed since.
         shard.parked.add(topic)
 
     if topic.is_ephemeral:
@@ -298,7 +298,7 @@ def _log_parked(shard: ShardState, topic: Topic, seqs: list[int]) -> None:
     states = [queue.job_state(seq) for seq in seqs]
     undo = partial(_restore_jobs, queue, [state._replace(state=READY) for state in states])
     pending = PendingControl(topic, on_logged, ignore_refusal, undo)
-    pending.wait()
+    pending.count_as_waiting()
     frames = [lease_frame(topic, states[at : at + FRAME_JOBS]) for at in range(0, len(states), FRAME_JOBS)]
     shard.log.join(frames, sum(map(len, frames)), len(frames), pending, wait_for_sync=True)
 
@@ -318,7 +318,7 @@ def log_lease(
     pending = PendingControl(topic, then, refuse, undo=partial(_restore_jobs, queue, before))
     waits = topic.is_durable or shard.must_wait(topic)
     if waits:
-        pending.wait()
+        pending.count_as_waiting()
     frame = lease_frame(topic, [queue.job_state(state.seq) for state in before])
     shard.log.join([frame], len(frame), 1, pending, waits)
 
@@ -326,7 +326,7 @@ def log_lease(
 def _restore_jobs(queue: LeaseQueue, before: list[JobState]) -> None:
     """Restore the jobs that still exist: the frame of their new state was not written."""
     for state in before:
-        if state.seq in queue.jobs:
+        if state.seq in queue.known_jobs:
             queue.unmark_ending([state.seq])
             queue.restore(state)
 

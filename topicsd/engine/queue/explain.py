@@ -10,7 +10,7 @@ from shared.contract.errors import Refusal
 from topicsd.engine.queue.claim import queue_of
 from topicsd.engine.queue.job import ACKED, ASIDE, DELAYED, IN_FLIGHT, UNKNOWN, Job
 from topicsd.engine.queue.lease_queue import LeaseQueue
-from topicsd.engine.retention.eviction_log import log_expired
+from topicsd.engine.retention.eviction_log import evict_expired
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 
@@ -22,7 +22,7 @@ def explain(shard: ShardState, name: str, seq: int) -> dict[str, object] | Refus
         return result
     topic, queue = result
     now_ms = shard.clock.now_ms()
-    log_expired(shard, topic, now_ms)
+    evict_expired(shard, topic, now_ms)
     queue.collect(now_ms)
     queue.collect_job(seq, now_ms)
     return {"topic": name, "seq": seq, **state_of(topic, queue, seq), "paused": topic.config.paused}
@@ -34,7 +34,7 @@ def state_of(topic: Topic, queue: LeaseQueue, seq: int) -> dict[str, object]:
         return {"state": "not_written", "head_seq": topic.head}
     if seq < 1 or topic.next_live(seq) != seq:
         return {"state": _ending(topic, queue, seq), "evict_floor": topic.evict_floor}
-    job = queue.jobs.get(seq) or Job()
+    job = queue.known_jobs.get(seq) or Job()
     details: dict[str, object] = {"deliveries": job.deliveries}
     if job.reason:
         details["reason"] = job.reason
@@ -57,7 +57,7 @@ def skip_reason(topic: Topic, queue: LeaseQueue, seq: int, node: str) -> str:
     state = str(state_of(topic, queue, seq)["state"])
     if state != "in_flight":
         return state
-    return "other_lease" if queue.jobs[seq].node == node else "other_node"
+    return "other_lease" if queue.known_jobs[seq].node == node else "other_node"
 
 
 def _ending(topic: Topic, queue: LeaseQueue, seq: int) -> str:

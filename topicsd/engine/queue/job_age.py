@@ -21,7 +21,7 @@ def oldest_ready_ms(topic: Topic, now_ms: int) -> int:
     if queue is None or run is None:
         return 0
     try:
-        since = max(run.stamps[seq - run.first_seq], queue.ready_since(seq))
+        since = max(run.times_ms[seq - run.first_seq], queue.ready_since(seq))
     except (SegmentDamage, OSError):
         return 0
     return max(0, now_ms - since)

@@ -53,7 +53,7 @@ COLLECTED_MAX: Final = 100
 # The most outdated heap entries that one call skips.
 STEPPED_OVER_MAX: Final = 1000
 # Seqs of removed records per step.
-GONE_AT_ONCE: Final = 250
+REMOVED_AT_ONCE: Final = 250
 _EVERY_SEQ: Final = 1 << 64
 
 
@@ -70,8 +70,8 @@ class LeaseQueue:
         "_records",
         "_removals",
         "dead_lettered",
-        "former",
-        "jobs",
+        "former_dead_letters",
+        "known_jobs",
         "order",
         "outcomes",
         "parked",
@@ -87,9 +87,9 @@ class LeaseQueue:
         """In an ordered queue: the number of fresh jobs that are blocked."""
         self._fresh_position = FreshJobs()
         """In an unordered queue: the position of the next fresh job."""
-        self.jobs: dict[int, Job] = {}
+        self.known_jobs: dict[int, Job] = {}
         self._counts = [0, 0, 0, 0, 0, 0]
-        """The number of `jobs` in each state."""
+        """The number of `known_jobs` in each state."""
         self._ready_again = LazyHeap(self._is_ready_again)
         """Jobs that are ready again. May contain outdated entries."""
         self._due = LazyHeap(self._is_due)
@@ -97,7 +97,7 @@ class LeaseQueue:
         self.parked: OrderedDict[int, None] = OrderedDict()
         """Jobs delivered too often, in the order of parking. An OrderedDict, since they leave from the front,
         which a plain dict finds only by a search."""
-        self.former: dict[str, None] = {}
+        self.former_dead_letters: dict[str, None] = {}
         """Previous dead-letter topics that may hold a copy of a parked job."""
         self.dead_lettered = 0
         self.outcomes = Outcomes()
@@ -123,7 +123,7 @@ class LeaseQueue:
 
     def ready_since(self, seq: int) -> int:
         """Return when the delay of a fresh job ended, or 0 if it had none."""
-        job = self.jobs.get(seq)
+        job = self.known_jobs.get(seq)
         return 0 if job is None or job.deliveries else job.deadline
 
     def blocked_by(self, seq: int) -> int:
@@ -135,7 +135,7 @@ class LeaseQueue:
         if front != seq:
             return front
         # A parked job was freed while a later job of its tag was in flight.
-        jobs = self.jobs
+        jobs = self.known_jobs
         return next((one for one in self.order.seqs_in(lane) if _is_in_flight(jobs.get(one))), 0)
 
     def next_due(self) -> int | None:
@@ -150,7 +150,7 @@ class LeaseQueue:
 
     def is_held(self, seq: int, node: str, lease: int | None, is_extend: bool = False) -> bool:
         """Return whether `node` may end this lease (None: any), or extend it with `is_extend` (L4)."""
-        job = self.jobs.get(seq)
+        job = self.known_jobs.get(seq)
         return (
             job is not None
             and (job.state in (IN_FLIGHT, READY) or (job.state == BLOCKED and not is_extend))
@@ -189,7 +189,7 @@ class LeaseQueue:
 
     def collect_job(self, seq: int, now: int) -> None:
         """Collect this job, even if very many others are due."""
-        job = self.jobs.get(seq)
+        job = self.known_jobs.get(seq)
         if job is not None and job.deadline <= now and self._is_due((job.deadline, seq)):
             self._change_state(seq, job, READY, job.deadline)
 
@@ -203,7 +203,7 @@ class LeaseQueue:
             due.pop()
             if self._is_due(entry):
                 deadline, seq = entry
-                self._change_state(seq, self.jobs[seq], READY, deadline)
+                self._change_state(seq, self.known_jobs[seq], READY, deadline)
                 count += 1
             else:
                 stepped_over += 1
@@ -230,7 +230,7 @@ class LeaseQueue:
         while len(claimed) < count:
             seq = again.front() if self._counts[READY] else None
             if seq is not None:
-                job = self.jobs[seq]
+                job = self.known_jobs[seq]
                 if deliveries_max and job.deliveries >= deliveries_max:
                     if len(self.parked) >= parked_max:
                         break
@@ -258,56 +258,56 @@ class LeaseQueue:
         return claimed
 
     def extend(self, seq: int, deadline: int) -> None:
-        self._change_state(seq, self.jobs[seq], IN_FLIGHT, deadline)
+        self._change_state(seq, self.known_jobs[seq], IN_FLIGHT, deadline)
 
     def return_job(self, seq: int, due: int, reason: str = "") -> None:
         """End the lease of a job and make it ready at `due`, or at once if that is 0."""
-        job = self.jobs[seq]
+        job = self.known_jobs[seq]
         job.lease, job.node, job.reason = 0, "", reason or job.reason
         self._change_state(seq, job, DELAYED if due else READY, due)
 
     def park(self, seq: int) -> None:
-        job = self.jobs[seq]
+        job = self.known_jobs[seq]
         job.lease, job.node = 0, ""
         self._change_state(seq, job, PARKED)
 
     def mark_sent(self, seqs: Iterable[int]) -> None:
         """Mark parked jobs as sent: the dead-letter topic may have them from now on (L8)."""
         for seq in seqs:
-            self._change_state(seq, self.jobs[seq], SENT)
+            self._change_state(seq, self.known_jobs[seq], SENT)
 
     def unpark(self, seqs: Iterable[int], deliveries_max: int) -> None:
         """Make those of these parked jobs ready that have fewer than `deliveries_max` deliveries."""
         seqs_to_unpark = [
             seq
             for seq in seqs
-            if (job := self.jobs[seq]).state == PARKED
+            if (job := self.known_jobs[seq]).state == PARKED
             and not job.is_ending
             and (not deliveries_max or job.deliveries < deliveries_max)
         ]
         for seq in seqs_to_unpark:
-            self._change_state(seq, self.jobs[seq], READY)
+            self._change_state(seq, self.known_jobs[seq], READY)
 
     def mark_ending(self, seqs: Iterable[int]) -> None:
         """Mark jobs whose end is on its way to the log (L6)."""
         for seq in seqs:
-            self.jobs[seq].is_ending = True
+            self.known_jobs[seq].is_ending = True
 
     def unmark_ending(self, seqs: Iterable[int]) -> None:
         """Undo `mark_ending`: the jobs have not ended."""
         for seq in seqs:
-            job = self.jobs.get(seq)
+            job = self.known_jobs.get(seq)
             if job is not None:
                 job.is_ending = False
                 self._change_state(seq, job, job.state, job.deadline)
 
     def job_state(self, seq: int) -> JobState:
-        job = self.jobs[seq]
+        job = self.known_jobs[seq]
         return JobState(seq, job.state, job.deliveries, job.lease, job.deadline, job.node, job.reason)
 
     def restore(self, state: JobState) -> None:
         """Set a job to a state recorded in the log, in a snapshot, or before an undone change."""
-        job = self.jobs.get(state.seq) or self._create_job(state.seq)
+        job = self.known_jobs.get(state.seq) or self._create_job(state.seq)
         job.deliveries, job.lease, job.node, job.reason = (
             state.deliveries,
             state.lease,
@@ -326,11 +326,13 @@ class LeaseQueue:
 
     def remove_range(self, first: int, last: int) -> None:
         """Drop the jobs of the removed records `first` to `last`; no earlier record is left."""
-        known = [self.jobs.keys()] if self.order is None else [self.jobs.keys(), self.order.seqs()]
+        known = (
+            [self.known_jobs.keys()] if self.order is None else [self.known_jobs.keys(), self.order.seqs()]
+        )
         count = sum(map(len, known))
         if not count:
             return
-        if last - first < GONE_AT_ONCE:
+        if last - first < REMOVED_AT_ONCE:
             self._remove_all(range(first, last + 1))
         elif count <= last - first:
             self.remove_many([seq for seqs in known for seq in seqs], last)
@@ -344,7 +346,7 @@ class LeaseQueue:
 
     def remove_some(self) -> bool:
         """Drop some jobs whose records are removed; return whether there are more."""
-        left = GONE_AT_ONCE
+        left = REMOVED_AT_ONCE
         while self._removals and left:
             seqs, last = self._removals[0]
             seq_group = list(islice(seqs, left))
@@ -361,7 +363,7 @@ class LeaseQueue:
 
     def _remove_job(self, seq: int) -> Lane | None:
         """Remove a job; return the lane that it was in."""
-        job = self.jobs.pop(seq, None)
+        job = self.known_jobs.pop(seq, None)
         counts = self._counts
         if job is not None:
             state = job.state
@@ -389,17 +391,17 @@ class LeaseQueue:
     # -- order ---------------------------------------------------------------------------------------------
 
     def _is_ready_again(self, seq: int) -> bool:
-        job = self.jobs.get(seq)
+        job = self.known_jobs.get(seq)
         return job is not None and job.state == READY and not job.is_ending
 
     def _next_fresh(self) -> int:
         if self.order is not None:
             return self._fresh.front() or 0
-        return self._fresh_position.next(self._records, self.jobs)
+        return self._fresh_position.next(self._records, self.known_jobs)
 
     def _is_due(self, entry: tuple[int, int]) -> bool:
         deadline, seq = entry
-        job = self.jobs.get(seq)
+        job = self.known_jobs.get(seq)
         return (
             job is not None
             and job.deadline == deadline
@@ -408,16 +410,16 @@ class LeaseQueue:
         )
 
     def _fresh_ready_count(self) -> int:
-        return self._records.live_count - len(self.jobs) - self._blocked_fresh
+        return self._records.live_count - len(self.known_jobs) - self._blocked_fresh
 
     def _is_fresh_and_ready(self, seq: int) -> bool:
-        if seq in self.jobs:
+        if seq in self.known_jobs:
             return False
         lane = None if self.order is None else self.order.lane_of(seq)
         return self._records.next_live(seq) == seq if lane is None else lane.ready == seq
 
     def _create_job(self, seq: int) -> Job:
-        job = self.jobs[seq] = Job()
+        job = self.known_jobs[seq] = Job()
         self._counts[READY] += 1
         if self.order is not None:
             lane = self.order.lane_of(seq)
@@ -452,7 +454,7 @@ class LeaseQueue:
         assert self.order is not None
         front = 0 if lane.in_flight_count else self.order.front(lane)
         if lane.ready and lane.ready != front:
-            job = self.jobs.get(lane.ready)
+            job = self.known_jobs.get(lane.ready)
             if job is None:
                 self._blocked_fresh += 1
             else:
@@ -460,7 +462,7 @@ class LeaseQueue:
             lane.ready = 0
         if not front or lane.ready:
             return
-        job = self.jobs.get(front)
+        job = self.known_jobs.get(front)
         if job is None:
             lane.ready = front
             self._blocked_fresh -= 1

@@ -20,7 +20,7 @@ from topicsd.engine.queue.explain import skip_reason
 from topicsd.engine.queue.lease_queue import LeaseQueue
 from topicsd.engine.requests import Reply, SettleAnswer, SettleRequest
 from topicsd.engine.retention.delete import apply_delete
-from topicsd.engine.retention.eviction_log import log_expired
+from topicsd.engine.retention.eviction_log import evict_expired
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.log.control_frame import Delete
@@ -110,7 +110,7 @@ def _split_jobs(
         reply(refusal)
         return None
     now = shard.clock.now_ms()
-    log_expired(shard, topic, now)
+    evict_expired(shard, topic, now)
     queue.collect(now)
     leases = request.leases
     done: dict[int, None] = {}

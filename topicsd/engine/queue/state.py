@@ -50,7 +50,7 @@ def queue_section(topic: Topic) -> dict[str, bytes]:
     jobs: list[JobState] = []
     delays: list[tuple[int, int]] = []
     delivered: list[tuple[int, int]] = []
-    for seq, job in queue.jobs.items():
+    for seq, job in queue.known_jobs.items():
         if job.state == DELAYED and not job.deliveries:
             delays.append((seq, job.deadline))
         elif job.state not in (READY, IN_FLIGHT, BLOCKED) or with_leases:
@@ -65,7 +65,7 @@ def queue_section(topic: Topic) -> dict[str, bytes]:
     ):
         return {}
     known = sorted(outcomes.dead), sorted(outcomes.deleted), outcomes.known_from
-    former = [*queue.former]
+    former = [*queue.former_dead_letters]
     return {QUEUE: _encode(QueueSection(queue.dead_lettered, jobs, delays, *known, delivered, former))}
 
 
@@ -76,14 +76,14 @@ def load_queue(topic: Topic, sections: dict[str, bytes]) -> None:
     section = _decode(encoded)
     queue.dead_lettered = section.dead_lettered
     queue.outcomes = Outcomes(section.dead, section.deleted, section.known_from)
-    queue.former = dict.fromkeys(section.former)
+    queue.former_dead_letters = dict.fromkeys(section.former)
     states = section.jobs
     states += [JobState(seq, DELAYED, 0, 0, due, "", "") for seq, due in section.delays]
     states += [JobState(seq, READY, count, 0, 0, "", "") for seq, count in section.delivered]
     # In order of seq, so that `FreshJobs` keeps them as ranges.
     for state in sorted(states, key=_seq_of):
         _restore_job(topic, state)
-    settle_parked(topic)
+    apply_config_to_parked(topic)
 
 
 def leases_of(sections: dict[str, bytes]) -> list[tuple[int, int]]:
@@ -100,7 +100,7 @@ def add_jobs(queue: LeaseQueue, first_seq: int, count: int, tags: list[bytes] | 
         queue.delay(range(first_seq, first_seq + count), due)
 
 
-def settle_parked(topic: Topic, seqs: Iterable[int] | None = None) -> None:
+def apply_config_to_parked(topic: Topic, seqs: Iterable[int] | None = None) -> None:
     """Apply the topic's configuration to parked jobs, all or `seqs`.
 
     With a dead-letter topic, jobs are marked as sent: that topic may have them from now on. Without one, jobs
@@ -113,14 +113,14 @@ def settle_parked(topic: Topic, seqs: Iterable[int] | None = None) -> None:
     if config.dead_letter is None:
         queue.unpark(parked, config.max_deliveries)
     else:
-        queue.mark_sent([seq for seq in parked if queue.jobs[seq].state == PARKED])
+        queue.mark_sent([seq for seq in parked if queue.known_jobs[seq].state == PARKED])
 
 
 def note_former(topic: Topic, dead_letter: str | None) -> None:
     """Remember the dead-letter topic to be replaced: it may hold copies of parked jobs."""
     queue, before = topic.queue, topic.config.dead_letter
     if queue is not None and queue.parked and before not in (None, dead_letter):
-        queue.former[before] = None
+        queue.former_dead_letters[before] = None
 
 
 def lease_frame(topic: Topic, states: list[JobState]) -> bytes:
@@ -142,14 +142,14 @@ def lease_frame(topic: Topic, states: list[JobState]) -> bytes:
 def apply_lease(topic: Topic, control: Lease) -> None:
     leases = control.leases or [0] * len(control.seqs)
     for seq, deliveries, lease in zip(control.seqs, control.deliveries, leases, strict=True):
-        known = None if topic.queue is None else topic.queue.jobs.get(seq)
+        known = None if topic.queue is None else topic.queue.known_jobs.get(seq)
         # A claim keeps the reason of the last nack.
         reason = control.reason or (known.reason if known is not None else "")
         _restore_job(
             topic, JobState(seq, control.state, deliveries, lease, control.deadline, control.node, reason)
         )
     if control.state == PARKED:
-        settle_parked(topic, control.seqs)
+        apply_config_to_parked(topic, control.seqs)
 
 
 def _seq_of(state: JobState) -> int:

@@ -30,10 +30,10 @@ class _Timer:
 class QueueTimers:
     """The timers of a shard's queues."""
 
-    def __init__(self, loop: Loop, clock: Clock, watch: WakeQueue) -> None:
+    def __init__(self, loop: Loop, clock: Clock, wake_queue: WakeQueue) -> None:
         self._loop = loop
         self._clock = clock
-        self._watch = watch
+        self._wake_queue = wake_queue
         self.timers: dict[Topic, _Timer] = {}
 
     def enter(self, topic: Topic) -> None:
@@ -65,5 +65,5 @@ class QueueTimers:
         timer.due_ms, timer.handle = NEVER, None
         assert topic.queue is not None
         if topic.queue.collect(self._clock.now_ms()) and topic.waiters is not None:
-            self._watch.wake(topic)
+            self._wake_queue.wake(topic)
         self.refresh(topic)

@@ -26,7 +26,7 @@ from topicsd.engine.read.seek import count_live
 from topicsd.engine.records.run import Run
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.requests import Reply
-from topicsd.engine.retention.eviction_log import evict_over_caps, log_expired
+from topicsd.engine.retention.eviction_log import evict_expired, evict_over_caps
 from topicsd.engine.shard_data import ShardData
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
@@ -193,7 +193,7 @@ def records_after(topic: Topic, seqs: Sequence[int]) -> list[int]:
 
 def measure_lag(shard: ShardState, topic: Topic, seq: int, reply: Reply[Lag]) -> None:
     """Measure the lag of a position; `reply` gets a `Lag`, now or after a disk read."""
-    log_expired(shard, topic, shard.clock.now_ms())
+    evict_expired(shard, topic, shard.clock.now_ms())
     first = topic.next_live(seq + 1)
     run = topic.run_of(first)
     if first > topic.head or run is None:
@@ -219,7 +219,7 @@ def _lag(shard: ShardState, topic: Topic, run: Run, first: int) -> Lag:
     It subtracts the records before `first` from the totals of the topic, since earlier segments have totals
     without an index. In the last run it counts the shorter side.
     """
-    ts = run.stamps[first - run.first_seq]
+    ts = run.times_ms[first - run.first_seq]
     if run is topic.run and run.next_seq - first < first - run.first_seq:
         return _lag_of(shard, *run.live_totals(first, run.next_seq - 1), ts)
     low = max(topic.earliest_seq, run.first_seq)

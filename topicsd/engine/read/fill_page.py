@@ -167,7 +167,7 @@ def _read_run(
             yield Frames(seq, frame, (0,), (len(frame),)), ""
         return
     source = run.source or log
-    places = run.places[first - base : last + 1 - base]
+    places = run.bytes_positions[first - base : last + 1 - base]
     lengths = run.lengths[first - base : last + 1 - base]
     at, count = 0, len(places)
     while at < count and bytes_wanted > 0:

@@ -30,7 +30,7 @@ from topicsd.engine.records.run import Run
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.records.tail_run import TailRun
 from topicsd.engine.requests import ReadAnswer, ReadRequest, Reply, Tombstone
-from topicsd.engine.retention.eviction_log import log_expired
+from topicsd.engine.retention.eviction_log import evict_expired
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.topic_admin import topic_not_found
@@ -106,7 +106,7 @@ def try_read(
     if topic is None or not topic.visible:
         return topic_not_found(name)
     if topic.config.ttl_ms:
-        log_expired(shard, topic, shard.clock.now_ms())
+        evict_expired(shard, topic, shard.clock.now_ms())
     cursor, tombstone = request.from_seq, None
     is_other_epoch = request.epoch is not None and request.epoch != topic.epoch
     if cursor > topic.head or cursor + 1 < topic.evict_floor or is_other_epoch:

@@ -18,7 +18,7 @@ from topicsd.engine.records.run import Run
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.records.tail_run import TailRun
 from topicsd.engine.requests import Reply
-from topicsd.engine.retention.eviction_log import log_expired
+from topicsd.engine.retention.eviction_log import evict_expired
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import NEVER, Topic
 from topicsd.engine.topic_admin import topic_not_found
@@ -33,7 +33,7 @@ def seek(shard: ShardState, name: str, request: Seek, reply: Reply[int]) -> None
     if topic is None:
         reply(topic_not_found(name))
         return
-    log_expired(shard, topic, shard.clock.now_ms())
+    evict_expired(shard, topic, shard.clock.now_ms())
     ts = request.from_ts
     if ts is None:
         assert request.last is not None
@@ -43,7 +43,7 @@ def seek(shard: ShardState, name: str, request: Seek, reply: Reply[int]) -> None
     run = topic.runs[at]
     if isinstance(run, SealedRun) and run.entry.first_ts < ts:
         shard.read_on_thread(run, partial(_count_older, run, ts), partial(_on_older_count, topic, run, reply))
-    elif isinstance(run, TailRun) and (older := bisect_left(run.stamps, ts)):
+    elif isinstance(run, TailRun) and (older := bisect_left(run.times_ms, ts)):
         reply(_position(topic, run.first_seq + older - 1))
     else:
         reply(_position(topic, topic.runs[at - 1].next_seq - 1 if at else 0))
@@ -54,13 +54,13 @@ def _last_ts(run: Run) -> int:
         return run.entry.last_ts
     assert isinstance(run, TailRun)
     # Only the last run may be empty; its future records are young enough for every seek.
-    return run.stamps[-1] if run.stamps else NEVER
+    return run.times_ms[-1] if run.times_ms else NEVER
 
 
 def _count_older(run: SealedRun, ts: int) -> int | SegmentDamage:
     """Return the number of records of the run that are older than `ts`; runs on a thread."""
     try:
-        return bisect_left(run.stamps, ts)
+        return bisect_left(run.times_ms, ts)
     except SegmentDamage as damage:
         return damage
 

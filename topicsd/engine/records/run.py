@@ -49,7 +49,7 @@ class Run:
         return self.lengths[first - self.first_seq : last + 1 - self.first_seq]
 
     @property
-    def stamps(self) -> Sequence[int]:
+    def times_ms(self) -> Sequence[int]:
         raise NotImplementedError
 
     def seq_at_or_after(self, ts: int) -> int:

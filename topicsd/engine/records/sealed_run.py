@@ -29,7 +29,7 @@ class _NearColumns(NamedTuple):
 
     first_seq: int
     lengths: array[int]
-    stamps: array[int]
+    times_ms: array[int]
 
 
 _NONE_NEAR = _NearColumns(0, array("I"), array("Q"))
@@ -100,12 +100,12 @@ class SealedRun(Run):
         """Keep and return the columns of the records from this seq on."""
         at = seq - self.first_seq
         end = at + NEAR_RECORDS
-        self._near = _NearColumns(seq, index.lengths[at:end], index.stamps[at:end])
+        self._near = _NearColumns(seq, index.lengths[at:end], index.times_ms[at:end])
         return self._near
 
     @property
-    def stamps(self) -> array[int]:
-        return self.index.stamps
+    def times_ms(self) -> array[int]:
+        return self.index.times_ms
 
     @property
     def is_changed(self) -> bool:
@@ -122,21 +122,21 @@ class SealedRun(Run):
         entry = self.entry
         if ts > entry.last_ts:
             return self._next_seq
-        seq, stamp = self._front
-        if ts <= stamp:
+        seq, time_ms = self._front
+        if ts <= time_ms:
             return self.first_seq
         near = self._near
-        if not near.first_seq <= seq < near.first_seq + len(near.stamps) or near.stamps[-1] < ts:
+        if not near.first_seq <= seq < near.first_seq + len(near.times_ms) or near.times_ms[-1] < ts:
             index = self.index
-            match = self.first_seq + bisect_left(index.stamps, ts, seq - self.first_seq)
+            match = self.first_seq + bisect_left(index.times_ms, ts, seq - self.first_seq)
             # After a compaction dropped the last records, their index entries have the times of live records.
             if match == self._next_seq:
                 return match
             # The caller counts the records that are too old next, so keep their columns if they fit.
             seq = seq if match < seq + NEAR_RECORDS else match
             near = self._load_near(index, seq)
-        at = bisect_left(near.stamps, ts, seq - near.first_seq)
-        self._front = (near.first_seq + at, near.stamps[at])
+        at = bisect_left(near.times_ms, ts, seq - near.first_seq)
+        self._front = (near.first_seq + at, near.times_ms[at])
         return near.first_seq + at
 
     def find_seq_at_or_after(self, ts: int) -> int:
@@ -146,7 +146,7 @@ class SealedRun(Run):
         """
         if ts > self.entry.last_ts:
             return self._next_seq
-        return self.first_seq + (bisect_left(self.stamps, ts) if ts > self.entry.first_ts else 0)
+        return self.first_seq + (bisect_left(self.times_ms, ts) if ts > self.entry.first_ts else 0)
 
     def take_front(self, first: int, last: int) -> tuple[int, int]:
         if last == self._next_seq - 1:

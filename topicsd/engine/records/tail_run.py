@@ -57,17 +57,17 @@ class TailRun(Run):
     __slots__ = (
         "_lengths",
         "_originals",
-        "_stamps",
+        "_times_ms",
+        "frame_positions",
         "frames",
         "is_being_copied",
-        "positions",
         "source",
         "tags",
     )
 
     def __init__(self, first_seq: int, in_memory: bool = False) -> None:
         super().__init__(first_seq)
-        self.positions = array("Q")
+        self.frame_positions = array("Q")
         """The position in the source of each record, or of the frame that names a copy.
 
         A record is as durable as the bytes at its position.
@@ -75,7 +75,7 @@ class TailRun(Run):
         self._originals: array[int] | None = None
         """The position of the bytes of each record, for a copy those of its original; None without copies."""
         self._lengths = array("I")
-        self._stamps = array("Q")
+        self._times_ms = array("Q")
         self.frames: list[bytes] | None = [] if in_memory else None
         self.source: ActiveFile | None = None
         """The active segment that holds the records; None when the log holds them."""
@@ -89,15 +89,15 @@ class TailRun(Run):
         source: ActiveFile,
         positions: array[int],
         lengths: array[int],
-        stamps: array[int],
+        times_ms: array[int],
         tags: TagIndex,
         dead: bytearray | None,
     ) -> TailRun:
         """Return the run of the records in an active segment; it keeps the columns."""
-        assert len(positions) == len(lengths) == len(stamps)
+        assert len(positions) == len(lengths) == len(times_ms)
         run = cls(source.name.first_seq)
         run.source = source
-        run.positions, run._lengths, run._stamps = positions, lengths, stamps
+        run.frame_positions, run._lengths, run._times_ms = positions, lengths, times_ms
         run.tags, run.dead = tags, dead
         return run
 
@@ -110,39 +110,39 @@ class TailRun(Run):
         return self._lengths
 
     @property
-    def stamps(self) -> array[int]:
-        return self._stamps
+    def times_ms(self) -> array[int]:
+        return self._times_ms
 
     @property
-    def places(self) -> array[int]:
+    def bytes_positions(self) -> array[int]:
         """Return the positions of the bytes of the records."""
-        return self.positions if self._originals is None else self._originals
+        return self.frame_positions if self._originals is None else self._originals
 
     def is_copy(self, at: int) -> bool:
         """Return whether the record at this index refers to the bytes of another record."""
-        return self._originals is not None and self._originals[at] != self.positions[at]
+        return self._originals is not None and self._originals[at] != self.frame_positions[at]
 
     def copies(self, at: int, end: int) -> bytes | None:
         """Return one byte for each record of the slice, 1 for a copy; None when there is no copy."""
         if self._originals is None:
             return None
-        marks = bytes(map(ne, self._originals[at:end], self.positions[at:end]))
+        marks = bytes(map(ne, self._originals[at:end], self.frame_positions[at:end]))
         return marks if 1 in marks else None
 
     def logged_count(self, end: int) -> int:
         """Return the number of records that are complete in the log up to this position."""
-        count = bisect_left(self.positions, end)
+        count = bisect_left(self.frame_positions, end)
         # The frames of a topic do not overlap: all that begin before the end are complete, except the last
         # one if it extends past the end. The position of a copy is the last byte of the frame that names it.
         last = count - 1
-        if count and not self.is_copy(last) and self.positions[last] + self._lengths[last] > end:
+        if count and not self.is_copy(last) and self.frame_positions[last] + self._lengths[last] > end:
             return last
         return count
 
     def logged_end(self, seq: int) -> int:
         """Return the position up to which the log must be synced for this record to be durable."""
         at = seq - self.first_seq
-        return self.positions[at] + (1 if self.is_copy(at) else self._lengths[at])
+        return self.frame_positions[at] + (1 if self.is_copy(at) else self._lengths[at])
 
     def extend(self, position: int, lengths: list[int], ts: int, originals: array[int] | None = None) -> None:
         """Add the records of one request, whose frames are adjacent from `position`.
@@ -154,41 +154,41 @@ class TailRun(Run):
             self._extend_copies(position, lengths, ts, originals)
             return
         if len(lengths) == 1:
-            self.positions.append(position)
+            self.frame_positions.append(position)
             self._lengths.append(lengths[0])
-            self._stamps.append(ts)
+            self._times_ms.append(ts)
         else:
-            self.positions.extend(accumulate(lengths[:-1], initial=position))
+            self.frame_positions.extend(accumulate(lengths[:-1], initial=position))
             self._lengths.extend(lengths)
-            self._stamps.extend(repeat(ts, len(lengths)))
+            self._times_ms.extend(repeat(ts, len(lengths)))
         if self._originals is not None:
-            self._originals.extend(self.positions[len(self._originals) :])
+            self._originals.extend(self.frame_positions[len(self._originals) :])
         if self.dead is not None:
             self.dead.extend(bytes(len(lengths)))
 
     def _extend_copies(self, end: int, lengths: list[int], ts: int, originals: array[int]) -> None:
         if self._originals is None:
-            self._originals = self.positions[:]
+            self._originals = self.frame_positions[:]
         # The last byte of the frame that names the copies is the position of no original.
-        self.positions.extend(repeat(end - 1, len(lengths)))
+        self.frame_positions.extend(repeat(end - 1, len(lengths)))
         self._originals.extend(originals)
         self._lengths.extend(lengths)
-        self._stamps.extend(repeat(ts, len(lengths)))
+        self._times_ms.extend(repeat(ts, len(lengths)))
         if self.dead is not None:
             self.dead.extend(bytes(len(lengths)))
 
     def add(self, position: int, length: int, ts: int) -> None:
         """Add one record."""
-        self.positions.append(position)
+        self.frame_positions.append(position)
         self._lengths.append(length)
-        self._stamps.append(ts)
+        self._times_ms.append(ts)
         if self._originals is not None:
             self._originals.append(position)
         if self.dead is not None:
             self.dead.append(0)
 
     def seq_at_or_after(self, ts: int) -> int:
-        return self.first_seq + bisect_left(self._stamps, ts)
+        return self.first_seq + bisect_left(self._times_ms, ts)
 
     def take_front(self, first: int, last: int) -> tuple[int, int]:
         return self.live_totals(first, last)
@@ -205,7 +205,7 @@ class TailRun(Run):
     def place_of(self, seq: int, log: FrameSource) -> tuple[str, int]:
         if self.frames is not None:
             return "memory", 0
-        return (self.source or log).place_of(self.places[seq - self.first_seq])
+        return (self.source or log).place_of(self.bytes_positions[seq - self.first_seq])
 
     def can_forget_before(self, seq: int) -> bool:
         """Return whether enough entries are below `seq` to justify moving the rest."""
@@ -223,7 +223,7 @@ class TailRun(Run):
         pruned = self.tags.prune(seq)
         if not self.can_forget_before(seq):
             return pruned
-        for column in (self.positions, self._lengths, self._stamps, self._originals):
+        for column in (self.frame_positions, self._lengths, self._times_ms, self._originals):
             if column is not None:
                 del column[:count]
         if self.dead is not None:

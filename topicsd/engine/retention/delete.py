@@ -30,7 +30,7 @@ from topicsd.engine.records.tag_index import TagIndex
 from topicsd.engine.records.tail_run import TailRun
 from topicsd.engine.requests import DeleteAnswer, DeleteRequest, Reply
 from topicsd.engine.retention.delete_marks import DeleteMarks, mark_records
-from topicsd.engine.retention.eviction_log import log_expired
+from topicsd.engine.retention.eviction_log import evict_expired
 from topicsd.engine.retention.retention import current_runs, delete_each, delete_front, delete_matches
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
@@ -140,7 +140,7 @@ def delete_records(shard: ShardState, name: str, request: DeleteRequest, reply: 
     if topic is None or not topic.visible:
         reply(topic_not_found(name))
         return
-    log_expired(shard, topic, shard.clock.now_ms())
+    evict_expired(shard, topic, shard.clock.now_ms())
     below = topic.head + 1 if request.before_seq is None else min(request.before_seq, topic.head + 1)
     control = Delete(below, request.tag, request.is_prefix)
     if request.seqs is not None:

@@ -55,7 +55,7 @@ def _log_failure_once(shard: ShardData, topic: Topic, error: Exception) -> None:
         logger.error('topic "%s": eviction failed, segment unreadable: %s', topic.name, error)
 
 
-def log_expired(shard: ShardState, topic: Topic, now_ms: int) -> None:
+def evict_expired(shard: ShardState, topic: Topic, now_ms: int) -> None:
     """Evict the records that are too old at `now_ms`, and log the new floor."""
     try:
         expire(topic, now_ms)
@@ -84,5 +84,5 @@ def log_floors_again(shard: ShardState, now_ms: int) -> bool:
     if shard.unlogged_floors and not shard.log.is_disk_full:
         topics, shard.unlogged_floors = shard.unlogged_floors, {}
         for topic in topics:
-            log_expired(shard, topic, now_ms)
+            evict_expired(shard, topic, now_ms)
     return bool(shard.unlogged_floors)

@@ -73,11 +73,11 @@ def own_frames(run: TailRun, frames: Frames, topic: Topic) -> Frames:
     marks = run.copies(at, end)
     if marks is None:
         return frames
-    return frame_copies(frames, run.stamps[at:end], marks, topic.topic_id, topic.is_durable)
+    return frame_copies(frames, run.times_ms[at:end], marks, topic.topic_id, topic.is_durable)
 
 
 def frame_copies(
-    frames: Frames, stamps: Sequence[int], marks: bytes, topic_id: int, is_durable: bool
+    frames: Frames, times_ms: Sequence[int], marks: bytes, topic_id: int, is_durable: bool
 ) -> Frames:
     """Frame the records marked in `marks` as copies, each in the place of its original.
 
@@ -85,7 +85,7 @@ def frame_copies(
     """
     class_flag = FLAG_DURABLE if is_durable else 0
     data, framed = frames.data, bytearray(frames.data)
-    columns = zip(frames.starts, frames.lengths, stamps, marks, strict=True)
+    columns = zip(frames.starts, frames.lengths, times_ms, marks, strict=True)
     for seq, (start, length, ts, is_copy) in enumerate(columns, frames.first_seq):
         end = start + length
         if is_copy and end <= len(data):

@@ -55,7 +55,10 @@ def refer(shard: ShardState, source: Topic, seqs: Sequence[int]) -> References |
     base, first, last = run.first_seq, seqs[0], seqs[-1]
     if not base <= first <= last < run.next_seq or len(seqs) > COPIES_MAX:
         return None
-    places, lengths = run.places[first - base : last + 1 - base], run.lengths[first - base : last + 1 - base]
+    places, lengths = (
+        run.bytes_positions[first - base : last + 1 - base],
+        run.lengths[first - base : last + 1 - base],
+    )
     if len(places) != len(seqs):
         places = array("Q", [places[seq - first] for seq in seqs])
         lengths = array("I", [lengths[seq - first] for seq in seqs])

@@ -23,7 +23,7 @@ from shared.contract.errors import TOPIC_EXISTS_INCOMPATIBLE, Refusal
 from shared.contract.route_rule import RouteRule
 from topicsd.engine.pending import PendingControl, call_reply
 from topicsd.engine.requests import Reply
-from topicsd.engine.retention.eviction_log import log_expired
+from topicsd.engine.retention.eviction_log import evict_expired
 from topicsd.engine.shard_data import ShardData
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
@@ -131,7 +131,7 @@ def _local_source(shard: ShardState, name: str) -> SourcePosition | Refusal:
     source = shard.visible_topic(name)
     if source is None:
         return topic_not_found(name)
-    log_expired(shard, source, shard.clock.now_ms())
+    evict_expired(shard, source, shard.clock.now_ms())
     return SourcePosition(source.epoch, source.head, source.earliest_seq)
 
 

@@ -22,7 +22,7 @@ from topicsd.engine.pending import PendingControl, call_reply
 from topicsd.engine.records.lost_range import LostRange
 from topicsd.engine.replay import lose_range
 from topicsd.engine.requests import AppendAnswer, Reply
-from topicsd.engine.retention.eviction_log import log_expired
+from topicsd.engine.retention.eviction_log import evict_expired
 from topicsd.engine.routes.copies import CopiedFrames
 from topicsd.engine.routes.reference import References
 from topicsd.engine.routes.route import RouteState, move_route
@@ -113,7 +113,7 @@ def append_lost_range(
     pending = PendingControl(topic, publish, reply, undo)
     waits = topic.is_durable or topic.next_seq > topic.ceiling + 1 or shard.must_wait(topic)
     if waits:
-        pending.wait()
+        pending.count_as_waiting()
     shard.log.join(frames, sum(map(len, frames)), len(frames), pending, waits)
 
 
@@ -122,7 +122,7 @@ def destination_is_full(shard: ShardState, route: RouteState) -> bool:
     topic = route.dest
     if not topic.can_reject:
         return False
-    log_expired(shard, topic, shard.clock.now_ms())
+    evict_expired(shard, topic, shard.clock.now_ms())
     config = topic.config
     return (0 < config.cap_records <= topic.live_count + topic.pending_count) or (
         0 < config.cap_bytes <= topic.live_bytes + topic.pending_bytes

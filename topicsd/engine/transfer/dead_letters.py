@@ -81,7 +81,7 @@ class _ParkedJobs:
 
     def has(self, seq: int) -> bool:
         has_record = self._shard.is_live(self._topic) and self._topic.next_live(seq) == seq
-        return has_record and seq in self._queue.parked and not self._queue.jobs[seq].is_ending
+        return has_record and seq in self._queue.parked and not self._queue.known_jobs[seq].is_ending
 
     def delete(self, seqs: list[int]) -> BackgroundJob[Refusal | None]:
         def start(reply: MoveReply) -> None:
@@ -113,7 +113,7 @@ class _Mover:
         """Move parked jobs until none is left to move."""
         yield delay_seconds
         while seqs := self._next_seqs():
-            former = next(iter(self._queue.former), None)
+            former = next(iter(self._queue.former_dead_letters), None)
             if former is not None:
                 pause = yield from self._check_former(former)
             else:
@@ -124,14 +124,14 @@ class _Mover:
     def _next_seqs(self) -> list[int]:
         if not self._shard.is_live(self._topic) or self._topic.config.dead_letter is None:
             return []
-        count, jobs = 1 if self._single_count else self._move_size, self._queue.jobs
+        count, jobs = 1 if self._single_count else self._move_size, self._queue.known_jobs
         return [*islice((seq for seq in self._queue.parked if not jobs[seq].is_ending), count)]
 
     def _check_former(self, former: str) -> BackgroundJob[float | None]:
         """Find out which jobs the former destination has; return the pause after it (`_pause_after`)."""
         refusal = yield from self._transfer.reconcile(former)
         if refusal is None:
-            self._queue.former.pop(former, None)
+            self._queue.former_dead_letters.pop(former, None)
             return None
         self._log_once(
             refusal.code, f'former dead-letter topic "{former}" cannot be checked: {refusal.message}'
@@ -143,7 +143,7 @@ class _Mover:
         self._single_count = max(0, self._single_count - 1)
         texts = yield from operation(partial(read_job_records, self._shard, self._topic, seqs))
         destination = self._topic.config.dead_letter
-        if destination is None or self._queue.former:
+        if destination is None or self._queue.former_dead_letters:
             # The records were read for the former destination.
             return None
         records = next(split_moves(self._stamped(seqs, texts)), [])
@@ -154,7 +154,7 @@ class _Mover:
         """Return the records for the dead-letter topic; move jobs without a readable record to the back."""
         records: list[MovedRecord] = []
         for seq in sorted(seqs):
-            job, text = self._queue.jobs.get(seq), texts.by_seq.get(seq)
+            job, text = self._queue.known_jobs.get(seq), texts.by_seq.get(seq)
             if job is None or text is None:
                 if seq in texts.damaged:
                     self._log_once(CORRUPT_SEGMENT, f"seq {seq}: {texts.damaged[seq]}")

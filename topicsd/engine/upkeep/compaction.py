@@ -62,7 +62,7 @@ def rewrite_segment(
         raise SegmentDamage(name, entry.first_seq, entry.last_seq, "a damaged segment is not compacted")
     new_name = name._replace(generation=name.generation + 1)
     new_index = _index_without_dead(index, live)
-    entries = encode_entries(new_index.offsets, new_index.lengths, new_index.stamps, new_index.flags)
+    entries = encode_entries(new_index.offsets, new_index.lengths, new_index.times_ms, new_index.flags)
     tags = _live_tags(reader, name, entry, live)
     new_entry = msgspec.structs.replace(
         entry,
@@ -93,11 +93,11 @@ def _index_without_dead(index: SegmentIndex, live: bytes | bytearray) -> Segment
     """Return the same columns as a rebuild from the new .data."""
     lengths = array("I", map(mul, index.lengths, live))
     offsets = array("I", [*accumulate(lengths, initial=SEGMENT_HEADER_BYTES)][:-1])
-    # A dead record gets the stamp of the live one before it, or of the first live one: stamps never decrease.
-    first_ts = index.stamps[live.index(1)]
-    stamps = array("Q", [*accumulate(map(mul, index.stamps, live), max, initial=first_ts)][1:])
+    # A dead record gets the time of the live one before it, or of the first live one: times never decrease.
+    first_ts = index.times_ms[live.index(1)]
+    times_ms = array("Q", [*accumulate(map(mul, index.times_ms, live), max, initial=first_ts)][1:])
     flags = bytes(map(mul, index.flags, live))
-    return SegmentIndex(index.first_seq, offsets, lengths, stamps, flags)
+    return SegmentIndex(index.first_seq, offsets, lengths, times_ms, flags)
 
 
 def _live_tags(

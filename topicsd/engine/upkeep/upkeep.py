@@ -23,7 +23,7 @@ from topicsd.engine.jobs import Background, BackgroundJob
 from topicsd.engine.records.run import Run
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.records.tail_run import TailRun
-from topicsd.engine.retention.eviction_log import log_expired
+from topicsd.engine.retention.eviction_log import evict_expired
 from topicsd.engine.retention.retention import drop_run
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
@@ -193,7 +193,7 @@ class Upkeep:
         """Evict by age, also in topics without requests."""
         for number, topic in enumerate(list(self._shard.topics.values())):
             if topic.config.ttl_ms and topic.visible and topic.deferred_requests is None:
-                log_expired(self._shard, topic, self._shard.clock.now_ms())
+                evict_expired(self._shard, topic, self._shard.clock.now_ms())
             if number % TOPICS_A_TURN == 0:
                 yield None
 

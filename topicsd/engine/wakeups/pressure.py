@@ -15,10 +15,10 @@ from topicsd.log.group_commit import GroupCommit
 class PressureGauge:
     """The pressure of one shard, measured every `TICK_SECONDS`."""
 
-    def __init__(self, clock: Clock, loop: Loop, watch: WakeQueue, log: GroupCommit) -> None:
+    def __init__(self, clock: Clock, loop: Loop, wake_queue: WakeQueue, log: GroupCommit) -> None:
         self._clock = clock
         self._loop = loop
-        self._watch = watch
+        self._wake_queue = wake_queue
         self._log = log
         self._measured_at = 0.0
         self._sync_seconds = 0.0
@@ -52,7 +52,7 @@ class PressureGauge:
         now = self._clock.monotonic()
         elapsed = now - self._measured_at
         sample = LoadSample(
-            len(self._watch.ready),
+            len(self._wake_queue.ready),
             elapsed - TICK_SECONDS,
             (self._log.sync_seconds_at(now) - self._sync_seconds) / max(elapsed, TICK_SECONDS),
         )
@@ -62,5 +62,5 @@ class PressureGauge:
 
     def _apply(self) -> None:
         response = self.stages
-        self._watch.apply_pressure(response.coalesce_seconds, response.is_paused)
+        self._wake_queue.apply_pressure(response.coalesce_seconds, response.is_paused)
         self._log.apply_pressure(response.sync_window_seconds, response.is_refusing)

@@ -25,7 +25,7 @@ from topicsd.engine.pending import PendingEntry, call_reply
 from topicsd.engine.queue.delay import delay_frame, delay_frame_bytes, due_of
 from topicsd.engine.queue.state import add_jobs
 from topicsd.engine.requests import AppendAnswer, AppendRequest, Reply
-from topicsd.engine.retention.eviction_log import evict_over_caps, log_expired, prefetch_next_index
+from topicsd.engine.retention.eviction_log import evict_expired, evict_over_caps, prefetch_next_index
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.topic_create import encode_create, new_topic, register_topic
@@ -121,7 +121,7 @@ def _refuse_count(count: int, bound: int) -> Refusal:
 
 def refuse_full(shard: ShardState, topic: Topic, count: int, size: int) -> Refusal | None:
     """Refuse records over the caps of a topic that discards nothing; pending records count."""
-    log_expired(shard, topic, shard.clock.now_ms())
+    evict_expired(shard, topic, shard.clock.now_ms())
     config = topic.config
     for field, unit, cap, new, used in (
         ("cap_records", "records", config.cap_records, count, topic.live_count + topic.pending_count),
@@ -152,7 +152,7 @@ def join_append(shard: ShardState, topic: Topic, pending: PendingAppend, now_ms:
     parts, lengths, size, _ = pending.encoded
     frame_count = len(lengths)
     if topic.can_evict and topic.config.ttl_ms:
-        log_expired(shard, topic, now_ms)
+        evict_expired(shard, topic, now_ms)
     leading = _leading_frames(shard, topic, pending) if pending.created or pending.key is not None else None
     topic.next_seq += frame_count
     topic.pending_bytes += size
@@ -166,7 +166,7 @@ def join_append(shard: ShardState, topic: Topic, pending: PendingAppend, now_ms:
         or pending.created
     )
     if waits:
-        pending.wait()
+        pending.count_as_waiting()
     if topic.is_ephemeral or not parts:
         parts, size, frame_count = [], 0, 0
     pending.position = log.batch.next_position

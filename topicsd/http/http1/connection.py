@@ -340,17 +340,17 @@ class Http1Connection(asyncio.Protocol):
 
     # -- answering -----------------------------------------------------------------------------------------
 
-    def flush_answers(self) -> None:
+    def flush_responses(self) -> None:
         """Send the responses that are ready, in the order of the requests."""
         if self._is_closing:
             return
         calls = self._calls
-        while calls and (answer := calls[0].answer) is not None:
+        while calls and (response := calls[0].response) is not None:
             call = calls.popleft()
-            if len(answer) == 1:
-                self._transport.write(answer[0])
+            if len(response) == 1:
+                self._transport.write(response[0])
             else:
-                self._transport.writelines(answer)
+                self._transport.writelines(response)
             if call.is_last:
                 self._close()
                 return

@@ -43,7 +43,7 @@ from topicsd.http.websocket.messages import (
 )
 from topicsd.service.dispatch import Dispatch
 from topicsd.service.input.clamped import member
-from topicsd.service.shards.topic_positions import PositionAnswer, TopicPosition, TopicStart
+from topicsd.service.shards.topic_heads import HeadAnswer, TopicHead, TopicStart
 from topicsd.service.watch.options import Position
 from topicsd.stream.chunks import Chunk, FeedSpec
 from topicsd.stream.event_stream import KEY_REVOKED, PAUSED_SECONDS_MAX, TOO_SLOW
@@ -77,20 +77,18 @@ class MessageConnection(Protocol):
         ...
 
 
-def _starts_of(
-    request: Subscribe, positions: Mapping[str, PositionAnswer]
-) -> dict[str, TopicStart] | Refusal:
+def _starts_of(request: Subscribe, heads: Mapping[str, HeadAnswer]) -> dict[str, TopicStart] | Refusal:
     """Return where each topic is followed from. Refuse missing topics before wrong seqs."""
     for name in request.positions:
-        answer = positions[name]
+        answer = heads[name]
         refusal = refuse_topic_name(name) or (answer if isinstance(answer, Refusal) else None)
         if refusal is not None:
             return refusal
     starts = {}
     for name, given in request.positions.items():
-        position = positions[name]
-        assert isinstance(position, TopicPosition)
-        start = position.start(name, given.begin, given.epoch)
+        head = heads[name]
+        assert isinstance(head, TopicHead)
+        start = head.start(name, given.requested, given.epoch)
         if isinstance(start, Refusal):
             return start
         starts[name] = start
@@ -220,13 +218,13 @@ class WsSession:
             self._refuse(request_id, refusal)
             return
         assert isinstance(request, Subscribe)
-        begins = {name: position.begin for name, position in request.positions.items()}
+        requested = {name: position.requested for name, position in request.positions.items()}
         self._is_subscribing = True
-        positions = yield from self._dispatch.streams.positions.find(begins)
+        heads = yield from self._dispatch.streams.topic_heads.find(requested)
         self._is_subscribing = False
         if self._is_over:
             return
-        starts = _starts_of(request, positions)
+        starts = _starts_of(request, heads)
         if isinstance(starts, Refusal):
             self._refuse(request_id, starts)
         else:

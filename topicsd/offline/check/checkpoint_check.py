@@ -67,7 +67,7 @@ class CheckpointCheck:
 
     def run(self) -> None:
         self._check_snapshots()
-        snapshot = self._loaded.basis.snapshot
+        snapshot = self._loaded.chosen.snapshot
         if snapshot is not None:
             for topic, what in check_snapshot(snapshot):
                 file = snapshot_name(snapshot.head.number)
@@ -81,9 +81,9 @@ class CheckpointCheck:
 
     def _check_snapshots(self) -> None:
         """Check all snapshots: an older one is used when the newer ones are bad."""
-        basis = self._loaded.basis
-        if basis.snapshot is not None:
-            self._good_snapshots[basis.snapshot.head.number] = basis.snapshot
+        chosen = self._loaded.chosen
+        if chosen.snapshot is not None:
+            self._good_snapshots[chosen.snapshot.head.number] = chosen.snapshot
         for number in snapshot_numbers(self._fs, self._paths):
             if number in self._good_snapshots:
                 continue
@@ -96,7 +96,7 @@ class CheckpointCheck:
                 self._on_finding(Finding(what=what, level=Level.HARMLESS, file=snapshot_name(number)))
             else:
                 self._good_snapshots[number] = snapshot
-                if number in basis.skipped:
+                if number in chosen.skipped:
                     what = "a start skips it: the deletes of one of its segments are unknown"
                     self._on_finding(Finding(what=what, level=Level.HARMLESS, file=snapshot_name(number)))
 
@@ -175,7 +175,7 @@ class CheckpointCheck:
         try:
             manifest = read_manifest(self._fs, self._paths)
         except FileNotFoundError:
-            if self._loaded.basis.snapshot is not None:
+            if self._loaded.chosen.snapshot is not None:
                 self._add_manifest_finding("it is missing")
             return
         except (ManifestDamage, UnknownVersion) as damage:

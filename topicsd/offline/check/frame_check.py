@@ -36,7 +36,7 @@ class FrameCheck:
         self.names: dict[int, str] = dict(names or {})
         self.heads: dict[int, int] = {}
         """The newest seq of each topic so far."""
-        self._stamps: dict[int, int] = {}
+        self._times_ms: dict[int, int] = {}
         """The time of the newest record of each topic; times never decrease."""
 
     def batch(self, batch: WalBatch) -> Iterator[Complaint]:
@@ -89,9 +89,9 @@ class FrameCheck:
                 yield f'the topic "{control.name}" is created with an id that does not match its name'
             self.names[frame.topic_id] = control.name
             self.heads[frame.topic_id] = 0
-            self._stamps.pop(frame.topic_id, None)
+            self._times_ms.pop(frame.topic_id, None)
 
     def _check_time(self, frame: LogFrame) -> Iterator[str]:
-        if frame.ts < self._stamps.get(frame.topic_id, 0):
+        if frame.ts < self._times_ms.get(frame.topic_id, 0):
             yield f"its time {frame.ts} is before the time of the previous record"
-        self._stamps[frame.topic_id] = frame.ts
+        self._times_ms[frame.topic_id] = frame.ts

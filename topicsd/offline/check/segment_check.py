@@ -205,7 +205,7 @@ class SegmentCheck:
             return str(damage)
         if rebuilt is None:
             return ""
-        for column in ("offsets", "lengths", "stamps", "flags"):
+        for column in ("offsets", "lengths", "times_ms", "flags"):
             if getattr(index, column) != getattr(rebuilt, column):
                 return f"its {column} differ from those in .data"
         return ""
@@ -265,7 +265,7 @@ class SegmentCheck:
         if totals != (entry.live_count, entry.live_bytes):
             expected = f"{entry.live_count} live records of {entry.live_bytes} bytes"
             return f"the snapshot records {expected}, the files have {totals[0]} of {totals[1]} bytes"
-        stamps = (index.stamps[0], index.stamps[-1])
-        if not entry.generation and stamps != (entry.first_ts, entry.last_ts):
+        times_ms = (index.times_ms[0], index.times_ms[-1])
+        if not entry.generation and times_ms != (entry.first_ts, entry.last_ts):
             return "the times of its first and last record differ from those in the snapshot"
         return ""

@@ -76,8 +76,8 @@ class ShardCheck:
         """Whether batches are still replayed: False after the first place where a start would stop."""
         self.refused = ""
         """Why replay refused a whole batch; empty when it refused none."""
-        self._check = FrameCheck(loaded.basis.names)
-        self._check.heads |= loaded.basis.heads
+        self._check = FrameCheck(loaded.chosen.names)
+        self._check.heads |= loaded.chosen.heads
         self.checkpoint = CheckpointCheck(loaded, self._add, verdict.notes.append)
         self._is_complete = True
         """Whether every frame so far was whole, so that the next seq of each topic is known."""
@@ -87,7 +87,7 @@ class ShardCheck:
         self.checkpoint.run()
         if self._loaded.problem and not any(finding.level is Level.STOPS for finding in verdict.problems):
             self._add(Finding(what=f"{self._loaded.problem}. A server does not start this shard"))
-        for sentence in self._loaded.basis.complaints if self._loaded.basis.snapshot is None else ():
+        for sentence in self._loaded.chosen.complaints if self._loaded.chosen.snapshot is None else ():
             verdict.notes.append(sentence)
         log.walk(self._loaded.identity, self._batch)
         self._is_replaying = False

@@ -14,26 +14,20 @@ from contextlib import closing
 
 import msgspec
 
-from shared.contract.topic_config import TopicConfig
 from shared.runtime.clock import Clock
 from topicsd.disk.layout import names_in, parse_snapshot_name
-from topicsd.engine.checkpoint.manifest import Manifest, ManifestDamage, ManifestTopic, read_manifest
+from topicsd.engine.checkpoint.manifest import ManifestDamage, read_manifest
 from topicsd.engine.checkpoint.snapshot_files import MEDIA_ERRORS, read_snapshot, snapshot_numbers
-from topicsd.engine.checkpoint.snapshot_format import Snapshot, SnapshotDamage, SnapshotHead, SnapshotTopic
+from topicsd.engine.checkpoint.snapshot_format import Snapshot, SnapshotDamage
 from topicsd.log.file_header import UnknownVersion
-from topicsd.log.files import LogPlace
 from topicsd.log.walk import FIRST_ORDINAL
-from topicsd.log.writer import Identity
 from topicsd.offline.check.finding import Finding, Level
 from topicsd.offline.check.segment_check import SegmentFacts
 from topicsd.offline.check.shard_check import ShardCheck, ShardVerdict
 from topicsd.offline.data_dir import DataDir
-from topicsd.offline.loaded_shard import Basis, LoadedShard
+from topicsd.offline.loaded_shard import ChosenSnapshot, LoadedShard
+from topicsd.offline.manifest_snapshot import snapshot_of
 from topicsd.offline.shard_log import End
-from topicsd.segment.entry import SegmentEntry
-
-# Added to the head of a topic known only from the manifest: no seq is given out so far ahead of a sync.
-CEILING_MARGIN = 1_000_000
 
 
 class Candidate(msgspec.Struct, kw_only=True):
@@ -79,25 +73,25 @@ def diagnose(data_dir: DataDir, shard: int, clock: Clock) -> Diagnosis:
     with closing(LoadedShard(data_dir, shard, clock)) as loaded:
         check = ShardCheck(loaded, verdict)
         check.run()
-        basis, owner = loaded.basis, loaded.log.owner
-        candidate = _candidate(loaded, check, basis.snapshot)
+        chosen, owner = loaded.chosen, loaded.log.owner
+        candidate = _candidate(loaded, check, chosen.snapshot)
         why_not = loaded.problem or candidate.log_problem
     stopping = [finding for finding in verdict.problems if finding.level is Level.STOPS]
     if stopping:
         why_not = f"{stopping[0].file}: {stopping[0].what}" if stopping[0].file else stopping[0].what
-    if why_not and basis.snapshot is None:
+    if why_not and chosen.snapshot is None:
         verdict.problems[:] = map(_as_stopping, verdict.problems)
     diagnosis = Diagnosis(
         verdict=verdict,
         in_use_by=owner,
         why_not=why_not,
-        starts_from=None if basis.snapshot is None else basis.snapshot.head.number,
-        damaged_snapshots=sorted({*_damaged_snapshots(data_dir, shard), *basis.skipped}, reverse=True),
+        starts_from=None if chosen.snapshot is None else chosen.snapshot.head.number,
+        damaged_snapshots=sorted({*_damaged_snapshots(data_dir, shard), *chosen.skipped}, reverse=True),
         basis=candidate,
     )
-    if basis.problem or candidate.is_foreign:
-        diagnosis.basis, diagnosis.why_no_basis = None, basis.problem or candidate.log_problem
-    elif basis.snapshot is None and _is_log_truncated(data_dir, shard):
+    if chosen.problem or candidate.is_foreign:
+        diagnosis.basis, diagnosis.why_no_basis = None, chosen.problem or candidate.log_problem
+    elif chosen.snapshot is None and _is_log_truncated(data_dir, shard):
         diagnosis.basis = _from_manifest(data_dir, shard, clock)
         if diagnosis.basis is None:
             diagnosis.why_no_basis = (
@@ -145,7 +139,7 @@ def _damaged_snapshots(data_dir: DataDir, shard: int) -> list[int]:
 
 def _candidate_from(data_dir: DataDir, shard: int, clock: Clock, snapshot: Snapshot) -> Candidate:
     """Check the shard with this snapshot as the basis."""
-    with closing(LoadedShard(data_dir, shard, clock, Basis(snapshot, [], ""))) as loaded:
+    with closing(LoadedShard(data_dir, shard, clock, ChosenSnapshot(snapshot, [], ""))) as loaded:
         check = ShardCheck(loaded, ShardVerdict(shard=shard, path=""))
         check.run()
         return _candidate(loaded, check, snapshot)
@@ -176,67 +170,3 @@ def _from_manifest(data_dir: DataDir, shard: int, clock: Clock) -> Candidate | N
     candidate = _candidate_from(data_dir, shard, clock, snapshot_of(manifest, identity))
     candidate.is_from_manifest = True
     return candidate
-
-
-def snapshot_of(manifest: Manifest, identity: Identity) -> Snapshot:
-    """Return a snapshot with the state that the manifest holds."""
-    wal = manifest.wal
-    topics = [_topic_of(topic) for topic in manifest.topics]
-    end = max((topic.complete_to for topic in topics), default=wal.ordinal)
-    head = SnapshotHead(
-        instance=identity.instance,
-        shard=identity.shard,
-        number=manifest.number,
-        start=LogPlace(wal.file, wal.offset, wal.ordinal, int(wal.chain, 16)),
-        end_ordinal=max(end, wal.ordinal),
-        end_file=wal.file,
-        end_offset=wal.offset,
-        created_ms=manifest.ts,
-        topic_count=len(topics),
-    )
-    return Snapshot(head, topics, [])
-
-
-def _topic_of(topic: ManifestTopic) -> SnapshotTopic:
-    config = TopicConfig(
-        type=topic.type,
-        durability=topic.durability,
-        ttl_ms=topic.ttl_ms,
-        cap_records=topic.cap_records,
-        cap_bytes=topic.cap_bytes,
-        discard=topic.discard,
-    )
-    return SnapshotTopic(
-        name=topic.name,
-        topic_id=int(topic.id, 16),
-        epoch=topic.epoch,
-        config=config,
-        complete_to=topic.complete_to,
-        head=topic.head,
-        ceiling=0 if config.durability == "fsync" else topic.head + CEILING_MARGIN,
-        earliest_seq=topic.earliest_seq,
-        evict_floor=topic.evict_floor,
-        evicted_to=topic.evicted_to,
-        ttl_logged=topic.evicted_to.get("ttl", 0),
-        lost=topic.lost,
-        last_ts=max((one.last_ts for one in topic.segments), default=0),
-        windows_ms=[config.idempotency_window_ms],
-        segments=[
-            SegmentEntry(
-                first_seq=one.first_seq,
-                count=one.count,
-                generation=one.generation,
-                data_bytes=one.data_bytes,
-                first_ts=one.first_ts,
-                last_ts=one.last_ts,
-                is_sealed=one.sealed,
-                has_tags=one.has_tags,
-                tier=one.tier,
-                live_count=one.live_count,
-                live_bytes=one.live_bytes,
-                dead_count=one.dead_count,
-                since_ordinal=topic.epoch,
-            )
-            for one in topic.segments
-        ],
-    )

@@ -16,7 +16,7 @@ from topicsd.disk.layout import snapshot_name
 from topicsd.offline.check.finding import Level
 from topicsd.offline.check.segment_check import SegmentCheck, SegmentFacts
 from topicsd.offline.data_dir import DataDir
-from topicsd.offline.loaded_shard import Basis, LoadedShard, segment_files
+from topicsd.offline.loaded_shard import ChosenSnapshot, LoadedShard, segment_files
 from topicsd.offline.repair.cold_segments import missing_cold
 from topicsd.offline.repair.diagnosis import Candidate, Diagnosis
 from topicsd.offline.repair.salvage import Gap, LostSpan, Salvage, file_bytes_max, heads_are_known
@@ -185,7 +185,7 @@ def _plan_segment(plan: Plan, one: SegmentRepair, repair: TopicRepair) -> None:
 
 
 def _plan_log(plan: Plan, data_dir: DataDir, shard: int, clock: Clock, basis: Candidate) -> None:
-    with closing(LoadedShard(data_dir, shard, clock, Basis(basis.snapshot, [], ""))) as loaded:
+    with closing(LoadedShard(data_dir, shard, clock, ChosenSnapshot(basis.snapshot, [], ""))) as loaded:
         salvage = Salvage(data_dir.fs, loaded.state, basis.snapshot)
         log = loaded.log
         salvage.run(log.files, log.current, file_bytes_max(log.past + log.files))

@@ -144,7 +144,7 @@ class Repair:
         index, tags = SegmentCheck(self._files, self._identity, name, entry).rebuild()
         if facts.in_index:
             self._copy_file_to_quarantine(facts, INDEX)
-            entries = encode_entries(index.offsets, index.lengths, index.stamps, index.flags)
+            entries = encode_entries(index.offsets, index.lengths, index.times_ms, index.flags)
             data = entries + encode_footer(entries) if entry.is_sealed else entries
             store.put(name.key(INDEX), _slice_of(data), len(data))
         if facts.in_tags and entry.is_sealed:
@@ -195,8 +195,8 @@ class Repair:
         count, size = live_totals(index.lengths, marks, earliest_seq - entry.first_seq)
         return msgspec.structs.replace(
             entry,
-            first_ts=index.stamps[0],
-            last_ts=index.stamps[-1],
+            first_ts=index.times_ms[0],
+            last_ts=index.times_ms[-1],
             has_tags=entry.is_sealed and bool(tags),
             live_count=count,
             live_bytes=size,

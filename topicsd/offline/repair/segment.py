@@ -92,7 +92,7 @@ def rewrite_segment(
     index, tags = builder.build(entry.last_seq), tags_of(pairs)
     header = encode_segment_header(SegmentHeader(identity.shard, identity.instance, *name))
     files.hot.put(name.key(DATA), _Stream(header, read, spans).read, end)
-    entries = encode_entries(index.offsets, index.lengths, index.stamps, index.flags)
+    entries = encode_entries(index.offsets, index.lengths, index.times_ms, index.flags)
     contents = {INDEX: entries + encode_footer(entries)}
     if tags:
         contents[TAGS] = encode_tags(tags, entry.first_seq)
@@ -106,8 +106,8 @@ def rewrite_segment(
         entry,
         generation=generation,
         data_bytes=end,
-        first_ts=index.stamps[0],
-        last_ts=index.stamps[-1],
+        first_ts=index.times_ms[0],
+        last_ts=index.times_ms[-1],
         is_sealed=True,
         has_tags=bool(tags),
         tier=HOT,

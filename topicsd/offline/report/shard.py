@@ -17,7 +17,7 @@ from topicsd.disk.layout import wal_name
 from topicsd.log.file_header import FILE_HEADER_BYTES
 from topicsd.log.walk import OpenWalFile
 from topicsd.offline.data_dir import DataDir
-from topicsd.offline.loaded_shard import Basis, LoadedShard
+from topicsd.offline.loaded_shard import ChosenSnapshot, LoadedShard
 from topicsd.offline.report.topic import TopicReport, topic_report
 from topicsd.offline.shard_log import End, FileTally, ShardLog
 from topicsd.offline.table import path_text, plural, size, utc
@@ -103,7 +103,7 @@ def shard_report(data_dir: DataDir, shard: int, clock: Clock) -> ShardReport:
 
 
 def _fill(report: ShardReport, loaded: LoadedShard) -> None:
-    log, snapshot = loaded.log, loaded.basis.snapshot
+    log, snapshot = loaded.log, loaded.chosen.snapshot
     run = last_run(log)
     report.in_use_by = log.owner
     report.last_run, report.last_run_means = run
@@ -115,8 +115,8 @@ def _fill(report: ShardReport, loaded: LoadedShard) -> None:
     report.quarantine = [NamedSize(*entry) for entry in log.quarantine_file()]
     report.leftovers = log.leftovers()
     report.problems, report.notes = (
-        problems(log, loaded.basis, loaded.problem),
-        snapshot_note(loaded.basis) + notes(log),
+        problems(log, loaded.chosen, loaded.problem),
+        snapshot_note(loaded.chosen) + notes(log),
     )
     report.starts = not (log.problem or loaded.problem)
 
@@ -166,11 +166,11 @@ def last_run(log: ShardLog) -> LastRun:
     )
 
 
-def problems(log: ShardLog, basis: Basis, problem: str = "") -> list[str]:
+def problems(log: ShardLog, chosen: ChosenSnapshot, problem: str = "") -> list[str]:
     """Return the faults of the shard; `problem` is why a start would stop before the log."""
-    first = problem or basis.problem or log.problem
+    first = problem or chosen.problem or log.problem
     sentences = [f"{first}. A server does not start this shard"] if first else []
-    return sentences + basis.complaints + problems_around(log)
+    return sentences + chosen.complaints + problems_around(log)
 
 
 def problems_around(log: ShardLog) -> list[str]:
@@ -191,11 +191,11 @@ def problems_around(log: ShardLog) -> list[str]:
     return sentences
 
 
-def snapshot_note(basis: Basis) -> list[str]:
+def snapshot_note(chosen: ChosenSnapshot) -> list[str]:
     """Return a sentence about the snapshot that a start loads, if any."""
-    if basis.snapshot is None:
+    if chosen.snapshot is None:
         return []
-    head = basis.snapshot.head
+    head = chosen.snapshot.head
     place = f"{wal_name(head.start.file)} from offset {head.start.offset}"
     return [f"a start loads snapshot {head.number} of {utc(head.created_ms)}, and replays {place}"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from shared.ipc.link import LinkCall, LinkRequest
+from shared.ipc.link import LinkCall, LinkReply
 from topicsd.stream.stream import Stream, noop
 
 IN_FLIGHT_BYTES_MAX: Final = 256 << 10
@@ -20,26 +20,26 @@ OpenStream = Callable[[bytes], Stream]
 class LinkStream:
     """The stream at the home shard. Its first part is the header fields; its answer is empty."""
 
-    __slots__ = ("_in_flight", "_request", "is_paused", "on_lost", "on_ready")
+    __slots__ = ("_in_flight", "_reply", "is_paused", "on_lost", "on_ready")
 
-    def __init__(self, request: LinkRequest, fields: bytes) -> None:
-        self._request = request
+    def __init__(self, reply: LinkReply, fields: bytes) -> None:
+        self._reply = reply
         self._in_flight = 0
         self.is_paused = False
         self.on_ready: Callable[[], None] = noop
         self.on_lost: Callable[[], None] = noop
-        request.on_credit = self._credit
-        request.cancel_wait = self._on_lost
-        request.send_part(fields)
+        reply.on_credit = self._credit
+        reply.cancel_wait = self._on_lost
+        reply.send_part(fields)
 
     def write(self, data: bytes) -> None:
         self._in_flight += len(data)
         self.is_paused = self._in_flight >= IN_FLIGHT_BYTES_MAX
-        self._request.send_part(data)
+        self._reply.send_part(data)
 
     def close(self) -> None:
         self.on_lost = self.on_ready = noop
-        self._request(b"")
+        self._reply(b"")
 
     def _credit(self, size_bytes: int) -> None:
         self._in_flight -= size_bytes

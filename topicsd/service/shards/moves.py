@@ -10,7 +10,7 @@ import logging
 
 from shared.contract.errors import in_doubt, no_answer
 from shared.contract.names import topic_id
-from shared.ipc.link import NEVER_SENT, LinkPool, LinkRequest
+from shared.ipc.link import NEVER_SENT, LinkPool, LinkReply
 from shared.ipc.link_kind import LinkKind
 from shared.ipc.placement import shard_of
 from shared.runtime.unexpected_error import refuse_unexpected_error
@@ -70,9 +70,9 @@ class Moves:
 
         self._links.call(str(owner), LinkKind.MOVE, encode_move(move), on_answer)
 
-    def answer_link(self, payload: bytes, link_request: LinkRequest) -> None:
+    def answer_link(self, payload: bytes, reply: LinkReply) -> None:
         """Answer a move of another shard to a topic of this shard."""
-        self._append(decode_move(payload), lambda refusal: link_request(encode_move_answer(refusal)))
+        self._append(decode_move(payload), lambda refusal: reply(encode_move_answer(refusal)))
 
     def _append(self, move: Move, reply: MoveReply) -> None:
         try:

@@ -58,7 +58,7 @@ def decode_watch(
             return refuse_uncovered("topics", name)
     return WatchRequest(
         names=list(topics),
-        from_seqs=[position.begin for position in topics.values()],
+        positions=[position.requested for position in topics.values()],
         epochs=[position.epoch for position in topics.values()],
         key_id="" if key is None else key.id,
         options=watch.reader_options(settings.max_limit),

@@ -16,7 +16,7 @@ from shared.contract.errors import TOPIC_NOT_FOUND, Refusal, limit_reached, no_a
 from shared.contract.query import query_boolean
 from shared.contract.watch_id import SESSION_BYTES, WatchIds
 from shared.contract.watch_request import WatchRequest, decode_watch_request, encode_watch_request
-from shared.ipc.link import SUPERVISOR, LinkPool, LinkRequest
+from shared.ipc.link import SUPERVISOR, LinkPool, LinkReply
 from shared.ipc.link_kind import LinkKind
 from shared.ipc.remote_request import decode_answer, encode_answer
 from shared.runtime.unexpected_error import refuse_unexpected_error
@@ -28,7 +28,7 @@ from topicsd.service.input.bodies import refuse_media_type
 from topicsd.service.input.clamped import member
 from topicsd.service.render import encode, render_refusal
 from topicsd.service.shards.peers import Peers
-from topicsd.service.shards.topic_positions import PositionAnswer, TopicPositions, TopicStart
+from topicsd.service.shards.topic_heads import HeadAnswer, TopicHeads, TopicStart
 from topicsd.service.watch.body import decode_watch
 from topicsd.stream.sessions import SESSION_TTL_SECONDS, Sessions
 
@@ -41,14 +41,14 @@ class WatchCreator:
         state: ShardState,
         ids: WatchIds,
         sessions: Sessions,
-        positions: TopicPositions,
+        topic_heads: TopicHeads,
         links: LinkPool,
         peers: Peers | None,
     ) -> None:
         self._state = state
         self._ids = ids
         self._sessions = sessions
-        self._positions = positions
+        self._topic_heads = topic_heads
         self._links = links
         self._peers = peers
         self._is_alone = peers is None or len(peers) == 1
@@ -92,7 +92,7 @@ class WatchCreator:
         finally:
             self._in_progress -= 1
 
-    def create_counted(self, payload: bytes, link_request: LinkRequest) -> None:
+    def create_counted(self, payload: bytes, reply: LinkReply) -> None:
         """Create a session that the supervisor has counted, as its home shard."""
 
         def on_end(body: bytes | Refusal | Exception) -> None:
@@ -104,16 +104,16 @@ class WatchCreator:
             if self._peers is not None:
                 # After `watch_sessions`, which is up to date: a grant without a session is returned.
                 self._peers.slot.watch_session_grants_total += 1
-            link_request(encode_answer(status, fields, [body]))
+            reply(encode_answer(status, fields, [body]))
 
         job = self._create_here(decode_watch_request(payload), self._state.clock.monotonic())
         self._state.jobs.start_now(job, on_end)
 
     def _create_here(self, request: WatchRequest, started: float) -> BackgroundJob[bytes | Refusal]:
         """Create a counted session whose home is this shard; return the body of the response."""
-        begins = dict(zip(request.names, request.from_seqs, strict=True))
-        positions = yield from self._positions.find(begins)
-        starts = starts_of(request, positions)
+        positions = dict(zip(request.names, request.positions, strict=True))
+        heads = yield from self._topic_heads.find(positions)
+        starts = starts_of(request, heads)
         if isinstance(starts, Refusal):
             return starts
         definition = define(secrets.token_bytes(SESSION_BYTES), request, starts)
@@ -133,21 +133,19 @@ class WatchCreator:
         return encode(body)
 
 
-def starts_of(
-    request: WatchRequest, positions: Mapping[str, PositionAnswer]
-) -> dict[str, TopicStart] | Refusal:
+def starts_of(request: WatchRequest, heads: Mapping[str, HeadAnswer]) -> dict[str, TopicStart] | Refusal:
     """Return where each topic is followed from. Refuse a session that would never deliver a record."""
-    for answer in positions.values():
+    for answer in heads.values():
         if isinstance(answer, Refusal) and answer.code != TOPIC_NOT_FOUND:
             return answer
     starts: dict[str, TopicStart] = {}
-    for name, begin, epoch in zip(request.names, request.from_seqs, request.epochs, strict=True):
-        position = positions[name]
-        if isinstance(position, Refusal):
+    for name, position, epoch in zip(request.names, request.positions, request.epochs, strict=True):
+        head = heads[name]
+        if isinstance(head, Refusal):
             if not request.is_lenient:
-                return position
+                return head
             continue
-        start = position.start(name, begin, epoch)
+        start = head.start(name, position, epoch)
         if isinstance(start, Refusal):
             return start
         starts[name] = start

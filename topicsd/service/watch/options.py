@@ -31,7 +31,7 @@ class Position(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     last: int | None = None
 
     @property
-    def begin(self) -> int | Seek | None:
+    def requested(self) -> int | Seek | None:
         assert not isinstance(self.from_ts, str), "from_ts is not resolved to a number"
         return None if self.tail else seek_of(self.from_ts, self.last) or self.from_seq or 0
 

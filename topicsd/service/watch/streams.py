@@ -8,7 +8,7 @@ from typing import Final
 from shared.contract.api_keys import READ, ApiKeys
 from shared.contract.errors import Refusal
 from shared.contract.watch_id import WatchIds
-from shared.ipc.link import LinkPool, LinkRequest
+from shared.ipc.link import LinkPool, LinkReply
 from shared.ipc.link_kind import LinkKind
 from shared.runtime.disk_thread import Loop
 from shared.runtime.unexpected_error import refuse_unexpected_error
@@ -18,7 +18,7 @@ from topicsd.engine.shard import Shard
 from topicsd.service.call import logger
 from topicsd.service.shards.limits import StreamPermits
 from topicsd.service.shards.peers import Peers
-from topicsd.service.shards.topic_positions import PositionAnswer, TopicPositions
+from topicsd.service.shards.topic_heads import HeadAnswer, TopicHeads
 from topicsd.service.watch.create import WatchCreator
 from topicsd.service.watch.open import WatchOpener
 from topicsd.stream.feeds import Feeds
@@ -26,12 +26,14 @@ from topicsd.stream.remote_feed import RemoteShards
 from topicsd.stream.route_runner import RouteRunners
 from topicsd.stream.sessions import Session, Sessions
 
-STREAM_REQUESTS: Final = frozenset({LinkKind.FEED, LinkKind.CREATE_SESSION, LinkKind.TOPIC_HEADS})
+FOLLOW_REQUESTS: Final = frozenset({LinkKind.FEED, LinkKind.CREATE_SESSION, LinkKind.TOPIC_HEADS})
 """Requests of other processes that this class answers."""
 READ_ONLY: Final = frozenset({READ})
 
 
-class Streams:
+class StreamServices:
+    """Everything of one worker that follows topics, connected."""
+
     def __init__(
         self,
         shard: Shard,
@@ -52,9 +54,9 @@ class Streams:
         self.feeds = Feeds(state, loop, number, shard_count, remote)
         self.ids = WatchIds(shard.identity.instance, shard_count)
         self.permits = StreamPermits(settings, links, peers)
-        self.positions = TopicPositions(state, shard_count, links, peers)
+        self.topic_heads = TopicHeads(state, shard_count, links, peers)
         self.sessions = Sessions(state, self.feeds, self._publish)
-        self.creator = WatchCreator(state, self.ids, self.sessions, self.positions, links, peers)
+        self.creator = WatchCreator(state, self.ids, self.sessions, self.topic_heads, links, peers)
         self.opener = WatchOpener(state, self.ids, self.sessions, self.permits, self._is_allowed)
         self.route_runners = RouteRunners(state, loop, self.feeds)
         self._publish()
@@ -62,17 +64,17 @@ class Streams:
     def locate_source(self, name: str, reply: Callable[[SourcePosition | Refusal], object]) -> None:
         """Look up head, earliest seq and epoch of a route's source on another shard."""
 
-        def on_end(positions: dict[str, PositionAnswer] | Exception) -> None:
-            if isinstance(positions, Exception):
-                reply(refuse_unexpected_error(logger, "a route's source", positions))
+        def on_end(heads: dict[str, HeadAnswer] | Exception) -> None:
+            if isinstance(heads, Exception):
+                reply(refuse_unexpected_error(logger, "a route's source", heads))
                 return
-            position = positions[name]
-            if isinstance(position, Refusal):
-                reply(position)
+            head = heads[name]
+            if isinstance(head, Refusal):
+                reply(head)
             else:
-                reply(SourcePosition(position.epoch, position.head_seq, position.earliest_seq))
+                reply(SourcePosition(head.epoch, head.head_seq, head.earliest_seq))
 
-        self._state.jobs.start_now(self.positions.find({name: None}), on_end)
+        self._state.jobs.start_now(self.topic_heads.find({name: None}), on_end)
 
     def _publish(self) -> None:
         if self._peers is not None:
@@ -85,14 +87,14 @@ class Streams:
         self._other_count += change
         self._publish()
 
-    def answer_link(self, kind: int, payload: bytes, link_request: LinkRequest) -> None:
+    def answer_link(self, kind: int, payload: bytes, reply: LinkReply) -> None:
         if kind == LinkKind.FEED:
-            self.feeds.answer(payload, link_request)
+            self.feeds.answer(payload, reply)
         elif kind == LinkKind.CREATE_SESSION:
-            self.creator.create_counted(payload, link_request)
+            self.creator.create_counted(payload, reply)
         else:
             assert kind == LinkKind.TOPIC_HEADS
-            self.positions.answer(payload, link_request)
+            self.topic_heads.answer(payload, reply)
 
     @property
     def lagging_count(self) -> int:

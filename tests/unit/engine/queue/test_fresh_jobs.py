@@ -90,7 +90,7 @@ def test_a_start_finds_the_rows_again(end: str) -> None:
     getattr(stage, end)()
     queue = stage.topic("q").queue
     assert queue is not None
-    known = Known(queue.jobs)
+    known = Known(queue.known_jobs)
     fresh = queue._fresh_position.next(stage.topic("q"), known)
     assert fresh == (102 if end == "kill" else 131)
     assert known.looks <= 2

@@ -61,7 +61,7 @@ def test_a_record_that_is_another_one_is_damage() -> None:
     one = OneShard()
     one.append("t", "aa", "bb")
     run = one.topic("t").run
-    first, second = run.positions
+    first, second = run.frame_positions
     _, at = one.shard.state.files.place_of(first)
     _, to = one.shard.state.files.place_of(second)
     fd = one.disk.open_write(one.wal_files()[0])
@@ -121,7 +121,7 @@ def test_a_file_that_was_cut_from_outside_is_damage_and_no_exception() -> None:
     one = damaged(1, count=6)
     path = one.wal_files()[0]
     run = one.topic("t").run
-    _, at = one.shard.state.files.place_of(run.positions[3])
+    _, at = one.shard.state.files.place_of(run.frame_positions[3])
     fd = one.disk.open_write(path)
     one.disk.truncate(fd, at + 10)
     assert one.seqs("t", 1) == [2, 3]

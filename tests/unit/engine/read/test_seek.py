@@ -103,7 +103,7 @@ def test_a_damaged_index_begins_with_more_than_was_asked_for() -> None:
     one.append("t", 1)
     one.checkpoint()
     sealed = one.topic("t").runs[0]
-    ts = sealed.stamps[2]
+    ts = sealed.times_ms[2]
     one.restart()
     for path in [path for path in one.disk.all_files() if path.startswith(PATHS.topics)]:
         if path.endswith(("0000000000000001.idx", "0000000000000001.data")):

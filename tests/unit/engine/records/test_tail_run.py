@@ -21,14 +21,14 @@ def test_the_records_of_one_request_stand_one_behind_the_other() -> None:
     run.extend(100, [10, 20, 30], 7)
     run.extend(500, [40], 8)
     assert run.next_seq == 9
-    assert list(run.positions) == [100, 110, 130, 500]
+    assert list(run.frame_positions) == [100, 110, 130, 500]
     assert list(run.lengths) == [10, 20, 30, 40]
-    assert list(run.stamps) == [7, 7, 7, 8]
+    assert list(run.times_ms) == [7, 7, 7, 8]
 
 
 def test_a_record_costs_twenty_bytes() -> None:
     run = TailRun(1)
-    assert sum(column.itemsize for column in (run.positions, run.lengths, run.stamps)) == 20
+    assert sum(column.itemsize for column in (run.frame_positions, run.lengths, run.times_ms)) == 20
 
 
 def test_only_a_run_in_memory_keeps_frames() -> None:
@@ -88,7 +88,7 @@ def test_the_front_is_dropped_in_large_parts_only() -> None:
     run.forget_before(cut)
     assert (run.first_seq, run.next_seq) == (cut, 3 * TRIM_RECORDS + 1)
     assert run.lengths[0] == 10 * cut
-    assert run.stamps[0] == 1000 + cut - 1
+    assert run.times_ms[0] == 1000 + cut - 1
 
 
 def test_marks_and_frames_move_with_the_front() -> None:

@@ -55,8 +55,8 @@ def replayed(*frames: bytes) -> ShardData:
 def test_copies_have_the_bytes_of_their_originals() -> None:
     state = replayed(cursor())
     run, source = state.topics["d"].run, state.topics["a"].run
-    assert run.places == source.positions
-    assert (run.lengths, list(run.stamps)) == (source.lengths, [5000] * 3)
+    assert run.bytes_positions == source.frame_positions
+    assert (run.lengths, list(run.times_ms)) == (source.lengths, [5000] * 3)
     assert (state.topics["d"].head, state.topics["d"].live_bytes) == (3, sum(SIZES))
     assert run.tags.take(b"t", False, 9) == [1]
 

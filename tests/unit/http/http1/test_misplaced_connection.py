@@ -15,36 +15,36 @@ METRICS = request("GET", "/v0/metrics", b"")
 
 
 def _old_connection(seconds: float = PLACEMENT_SECONDS_MIN) -> OneConnection:
-    lane = OneConnection()
-    lane.one.append(HOME, 0)
-    lane.one.pass_time(int(seconds * 1000))
-    return lane
+    connection = OneConnection()
+    connection.one.append(HOME, 0)
+    connection.one.pass_time(int(seconds * 1000))
+    return connection
 
 
-def _answer(lane: OneConnection) -> None:
+def _answer(connection: OneConnection) -> None:
     """Answer all requests that went over the link, in their order."""
-    while lane.links.requests:
-        lane.links.requests.pop(0)[3](NEVER_SENT)
+    while connection.links.requests:
+        connection.links.requests.pop(0)[3](NEVER_SENT)
 
 
-def _ask(lane: OneConnection, *requests: bytes) -> bytes:
+def _ask(connection: OneConnection, *requests: bytes) -> bytes:
     """Send each request after the response to the one before; return the last response."""
     response = b""
     for one in requests:
-        lane.receive(one)
-        _answer(lane)
-        lane.settle()
-        response = lane.wire.take()
+        connection.receive(one)
+        _answer(connection)
+        connection.settle()
+        response = connection.wire.take()
     return response
 
 
 @pytest.mark.parametrize("sent", [append(AWAY), look(AWAY)])
 def test_a_connection_closes_after_many_requests_for_one_other_shard(sent: bytes) -> None:
-    lane = _old_connection()
-    assert CLOSE not in _ask(lane, *[sent] * (MANY - 1))
-    assert CLOSE in _ask(lane, sent)
-    assert lane.wire.has_ended_writing
-    assert lane.dispatch.misplaced_count == 1
+    connection = _old_connection()
+    assert CLOSE not in _ask(connection, *[sent] * (MANY - 1))
+    assert CLOSE in _ask(connection, sent)
+    assert connection.wire.has_ended_writing
+    assert connection.dispatch.misplaced_count == 1
 
 
 @pytest.mark.parametrize(
@@ -58,55 +58,55 @@ def test_a_connection_closes_after_many_requests_for_one_other_shard(sent: bytes
     ids=["own in between", "supervisor in between", "supervisor", "own"],
 )
 def test_a_connection_stays_without_clear_evidence(sent: list[bytes]) -> None:
-    lane = _old_connection()
-    assert CLOSE not in _ask(lane, *sent)
-    assert lane.dispatch.misplaced_count == 0
+    connection = _old_connection()
+    assert CLOSE not in _ask(connection, *sent)
+    assert connection.dispatch.misplaced_count == 0
 
 
 def test_a_new_connection_stays_until_it_is_old_enough() -> None:
-    lane = _old_connection(PLACEMENT_SECONDS_MIN - 0.1)
-    assert CLOSE not in _ask(lane, *[append(AWAY)] * (MANY * 2))
-    lane.one.pass_time(100)
-    assert CLOSE in _ask(lane, append(AWAY))
+    connection = _old_connection(PLACEMENT_SECONDS_MIN - 0.1)
+    assert CLOSE not in _ask(connection, *[append(AWAY)] * (MANY * 2))
+    connection.one.pass_time(100)
+    assert CLOSE in _ask(connection, append(AWAY))
 
 
 @pytest.mark.parametrize("burst", [[append(AWAY)] * 2, [append(AWAY), append(AWAY)[:20]]])
 def test_a_connection_that_pipelines_stays(burst: list[bytes]) -> None:
-    lane = _old_connection()
-    _ask(lane, *[append(AWAY)] * (MANY - 1))
-    lane.receive(*burst)
-    lane.receive(append(AWAY)[len(burst[1]) :])
-    _answer(lane)
-    written = lane.wire.take()
+    connection = _old_connection()
+    _ask(connection, *[append(AWAY)] * (MANY - 1))
+    connection.receive(*burst)
+    connection.receive(append(AWAY)[len(burst[1]) :])
+    _answer(connection)
+    written = connection.wire.take()
     assert CLOSE not in written
     assert written.count(b"HTTP/1.1 ") == 2
-    assert lane.dispatch.misplaced_count == 0
+    assert connection.dispatch.misplaced_count == 0
 
 
 def test_requests_beside_others_are_no_evidence() -> None:
-    lane = _old_connection()
-    lane.receive(append(AWAY))
+    connection = _old_connection()
+    connection.receive(append(AWAY))
     for _ in range(MANY * 2):
-        lane.receive(append(AWAY))
-        lane.links.requests.pop(0)[3](NEVER_SENT)
-    assert CLOSE not in lane.wire.take()
+        connection.receive(append(AWAY))
+        connection.links.requests.pop(0)[3](NEVER_SENT)
+    assert CLOSE not in connection.wire.take()
 
 
 def test_bytes_that_arrive_after_the_closing_request_are_dropped_without_a_reset() -> None:
-    lane = _old_connection()
-    _ask(lane, *[append(AWAY)] * (MANY - 1))
-    lane.receive(append(AWAY))
-    lane.receive(append(AWAY))
-    assert len(lane.links.requests) == 1
-    _answer(lane)
-    assert lane.wire.take().count(b"HTTP/1.1 ") == 1
-    assert lane.links.requests == []
-    assert isinstance(lane.wire.protocol, Lingering)
-    assert not lane.wire.is_closed
+    connection = _old_connection()
+    _ask(connection, *[append(AWAY)] * (MANY - 1))
+    connection.receive(append(AWAY))
+    connection.receive(append(AWAY))
+    assert len(connection.links.requests) == 1
+    _answer(connection)
+    assert connection.wire.take().count(b"HTTP/1.1 ") == 1
+    assert connection.links.requests == []
+    assert isinstance(connection.wire.protocol, Lingering)
+    assert not connection.wire.is_closed
 
 
 def test_a_connection_that_closes_anyway_does_not_count() -> None:
-    lane = _old_connection()
-    _ask(lane, *[append(AWAY)] * (MANY - 1))
-    assert CLOSE in _ask(lane, append(AWAY, 1, "connection: close"))
-    assert lane.dispatch.misplaced_count == 0
+    connection = _old_connection()
+    _ask(connection, *[append(AWAY)] * (MANY - 1))
+    assert CLOSE in _ask(connection, append(AWAY, 1, "connection: close"))
+    assert connection.dispatch.misplaced_count == 0

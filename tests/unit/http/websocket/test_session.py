@@ -60,7 +60,7 @@ def test_messages_after_a_subscribe_wait_until_all_topics_are_looked_up() -> Non
     socket.say("subscribe", topics=[AWAY, HOME], tail=True, request_id="s")
     assert socket.settle() == []
     assert socket.session.is_busy
-    socket.answer_positions(0, POSITION)
+    socket.answer_heads(0, POSITION)
     (subscribed, *_) = socket.settle()
     assert subscribed["topics"] == {
         AWAY: {"from_seq": 5, **STATE},
@@ -99,7 +99,7 @@ def test_nothing_is_sent_after_the_client_disconnected() -> None:
     socket = OneSocket()
     socket.say("subscribe", topic=AWAY)
     socket.session.lost()
-    socket.answer_positions(0, POSITION)
+    socket.answer_heads(0, POSITION)
     assert socket.settle() == []
 
 
@@ -109,7 +109,7 @@ def test_a_subscribe_reports_its_first_topic_that_is_invalid_or_missing() -> Non
         socket.say("subscribe", topics=names)
         while socket.session.is_busy:
             *_, payload, _ = socket.worker.links.requests[-1]
-            socket.answer_positions(-1, *[None] * len(msgspec.msgpack.decode(payload)))
+            socket.answer_heads(-1, *[None] * len(msgspec.msgpack.decode(payload)))
         (error,) = socket.settle()
         assert error["code"] == code
 
@@ -205,5 +205,5 @@ def test_a_subscribe_to_many_topics_is_one_request_to_each_shard() -> None:
     names = [name for name in (f"n{n}" for n in range(40)) if shard_of(topic_id(name), SHARDS) == 1]
     socket.say("subscribe", topics=names)
     assert socket.request_count == 1
-    socket.answer_positions(0, *[POSITION] * len(names))
+    socket.answer_heads(0, *[POSITION] * len(names))
     assert _kinds(socket.take()) == ["subscribed"]

@@ -209,8 +209,8 @@ def test_a_session_is_created_at_its_home_shard_and_the_answer_is_passed_on() ->
         answer = await ask(instance, LinkKind.CREATE_SESSION, watch_of(0))
         assert struct.unpack_from("<H", answer)[0] == 503
         assert b'"shard":0' in answer
-        link._watches.sessions.read_board()
-        assert [link._watches.sessions.of(shard) for shard in range(2)] == [0, 1]
+        link._homes.sessions.read_board()
+        assert [link._homes.sessions.of(shard) for shard in range(2)] == [0, 1]
 
     run(play)
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import uvloop
 
-from shared.ipc.link import LinkPool, LinkRequest, LinkServer, serve_links
+from shared.ipc.link import LinkPool, LinkReply, LinkServer, serve_links
 from shared.ipc.link_kind import LinkKind
 from tests.harness.stage.feed_shards import FakeStream
 from topicsd.service.shards.link_stream import IN_FLIGHT_BYTES_MAX, LinkStream, StreamRelay
@@ -33,8 +33,8 @@ class Ends:
         self.relay = StreamRelay(link_call, self._open)
         await until(lambda: self.relay.is_open)
 
-    def _on_request(self, kind: int, payload: bytes, link_request: LinkRequest) -> None:
-        self.home = LinkStream(link_request, b"content-type: text/event-stream\r\n")
+    def _on_request(self, kind: int, payload: bytes, reply: LinkReply) -> None:
+        self.home = LinkStream(reply, b"content-type: text/event-stream\r\n")
 
     def _open(self, fields: bytes) -> FakeStream:
         self.fields = fields

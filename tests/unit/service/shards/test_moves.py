@@ -8,7 +8,7 @@ import pytest
 
 from shared.contract.errors import IN_DOUBT, INTERNAL, INVALID_REQUEST, NOT_A_QUEUE, NOT_READY, Refusal
 from shared.ipc.board import WorkerState
-from shared.ipc.link import NEVER_SENT, Link, LinkRequest
+from shared.ipc.link import NEVER_SENT, Link, LinkReply
 from shared.ipc.link_kind import LinkKind
 from tests.harness.shard.one_shard import OneShard
 from tests.harness.stage.one_connection import AWAY, HOME, SHARDS, ManualLinks
@@ -102,7 +102,7 @@ def test_a_move_to_a_shard_that_is_not_ready_is_not_sent() -> None:
 def test_a_move_that_arrives_twice_is_appended_once() -> None:
     subject, link = MovesOfOneShard(), RecordingLink()
     for number in range(2):
-        subject.moves.answer_link(encode_move(move_to(HOME)), LinkRequest(link, number))
+        subject.moves.answer_link(encode_move(move_to(HOME)), LinkReply(link, number))
         subject.one.settle()
     assert [decode_move_answer(answer) for answer in link.answers] == [None, None]
     assert len(subject.records()) == 1

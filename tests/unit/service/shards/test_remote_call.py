@@ -26,75 +26,75 @@ KEYED_IN_BODY = request("POST", f"/v0/topics/{AWAY}", BODY_WITH_KEY, "x: y")
 
 
 @pytest.fixture
-def lane() -> OneConnection:
-    lane = OneConnection()
-    lane.one.append(HOME, 0)
-    return lane
+def connection() -> OneConnection:
+    connection = OneConnection()
+    connection.one.append(HOME, 0)
+    return connection
 
 
-def _status(lane: OneConnection) -> int:
-    written = lane.wire.written
+def _status(connection: OneConnection) -> int:
+    written = connection.wire.written
     return int(written.split(b" ")[1]) if written else 0
 
 
-def _error(lane: OneConnection) -> dict[str, Any]:
-    return dict(json.loads(lane.wire.written.partition(b"\r\n\r\n")[2])["error"])
+def _error(connection: OneConnection) -> dict[str, Any]:
+    return dict(json.loads(connection.wire.written.partition(b"\r\n\r\n")[2])["error"])
 
 
-def _answer(lane: OneConnection, answer: bytes | None, which: int = -1) -> None:
-    done: Done = lane.links.requests[which][3]
+def _answer(connection: OneConnection, answer: bytes | None, which: int = -1) -> None:
+    done: Done = connection.links.requests[which][3]
     done(answer)
 
 
-def _remote_request(lane: OneConnection, which: int = -1) -> RemoteRequest:
-    return decode_remote_request(lane.links.requests[which][2])
+def _remote_request(connection: OneConnection, which: int = -1) -> RemoteRequest:
+    return decode_remote_request(connection.links.requests[which][2])
 
 
 # -- a link that dies --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sent", [KEYED, KEYED_IN_BODY], ids=["header", "body"])
-def test_a_keyed_append_is_retried_until_its_owner_is_back(lane: OneConnection, sent: bytes) -> None:
-    lane.receive(sent, append(HOME))
-    assert _remote_request(lane).retried_after_ms == 0
-    _answer(lane, None)
+def test_a_keyed_append_is_retried_until_its_owner_is_back(connection: OneConnection, sent: bytes) -> None:
+    connection.receive(sent, append(HOME))
+    assert _remote_request(connection).retried_after_ms == 0
+    _answer(connection, None)
     for n, outcome in enumerate((NEVER_SENT, NEVER_SENT, None), 1):
-        lane.one.pass_time(AGAIN_MS)
-        assert len(lane.links.requests) == 1 + n
-        assert n * AGAIN_MS <= _remote_request(lane).retried_after_ms <= n * AGAIN_MS + 1
-        _answer(lane, outcome)
-        assert lane.wire.written == b""
-    lane.one.pass_time(AGAIN_MS)
-    _answer(lane, encode_answer(200, b"", [b'{"deduped":true}']))
-    lane.settle()
-    assert lane.wire.written.count(b"HTTP/1.1 200 OK") == 2
-    lane.one.pass_time(10_000)
-    assert len(lane.links.requests) == 5
+        connection.one.pass_time(AGAIN_MS)
+        assert len(connection.links.requests) == 1 + n
+        assert n * AGAIN_MS <= _remote_request(connection).retried_after_ms <= n * AGAIN_MS + 1
+        _answer(connection, outcome)
+        assert connection.wire.written == b""
+    connection.one.pass_time(AGAIN_MS)
+    _answer(connection, encode_answer(200, b"", [b'{"deduped":true}']))
+    connection.settle()
+    assert connection.wire.written.count(b"HTTP/1.1 200 OK") == 2
+    connection.one.pass_time(10_000)
+    assert len(connection.links.requests) == 5
 
 
-def test_retries_end_when_the_owner_stays_away(lane: OneConnection) -> None:
-    lane.receive(KEYED)
-    _answer(lane, None)
+def test_retries_end_when_the_owner_stays_away(connection: OneConnection) -> None:
+    connection.receive(KEYED)
+    _answer(connection, None)
     for _ in range(int(RETRY_SECONDS_MAX / RETRY_SECONDS) + 1):
-        assert lane.wire.written == b""
-        lane.one.pass_time(AGAIN_MS)
-        _answer(lane, NEVER_SENT)
-    assert _status(lane) == 504
-    assert "same idempotency key" in _error(lane)["message"]
-    call_count = len(lane.links.requests)
-    lane.one.pass_time(10_000)
-    assert len(lane.links.requests) == call_count
+        assert connection.wire.written == b""
+        connection.one.pass_time(AGAIN_MS)
+        _answer(connection, NEVER_SENT)
+    assert _status(connection) == 504
+    assert "same idempotency key" in _error(connection)["message"]
+    call_count = len(connection.links.requests)
+    connection.one.pass_time(10_000)
+    assert len(connection.links.requests) == call_count
 
 
-def test_retries_end_when_the_client_disconnects_or_the_process_drains(lane: OneConnection) -> None:
-    timers = lane.one.loop.timer_count
-    lane.receive(KEYED)
-    _answer(lane, None)
-    assert lane.one.loop.timer_count == timers + 1
-    lane.dispatch.is_draining = True
-    lane.connection.drain()
-    assert _status(lane) == 504
-    assert lane.one.loop.timer_count == timers
+def test_retries_end_when_the_client_disconnects_or_the_process_drains(connection: OneConnection) -> None:
+    timers = connection.one.loop.timer_count
+    connection.receive(KEYED)
+    _answer(connection, None)
+    assert connection.one.loop.timer_count == timers + 1
+    connection.dispatch.is_draining = True
+    connection.connection.drain()
+    assert _status(connection) == 504
+    assert connection.one.loop.timer_count == timers
 
     other = OneConnection()
     timers = other.one.loop.timer_count
@@ -122,51 +122,53 @@ def test_retries_end_when_the_client_disconnects_or_the_process_drains(lane: One
     ],
 )
 def test_a_lost_link_leaves_writes_in_doubt_and_reads_unavailable(
-    lane: OneConnection, sent: bytes, status: int, text: str
+    connection: OneConnection, sent: bytes, status: int, text: str
 ) -> None:
-    lane.receive(sent)
-    _answer(lane, None)
-    assert _status(lane) == status
-    error = _error(lane)
+    connection.receive(sent)
+    _answer(connection, None)
+    assert _status(connection) == status
+    error = _error(connection)
     assert error["code"] == ("in_doubt" if status == 504 else "not_ready")
     assert text in error["message"]
-    assert b"\r\nretry-after: 1\r\n" in lane.wire.written
+    assert b"\r\nretry-after: 1\r\n" in connection.wire.written
 
 
 @pytest.mark.parametrize("sent", [KEYED, append(AWAY), request("DELETE", f"/v0/topics/{AWAY}", b"")])
-def test_a_request_that_was_never_sent_is_503_at_once(lane: OneConnection, sent: bytes) -> None:
-    lane.receive(sent)
-    _answer(lane, NEVER_SENT)
-    assert (_status(lane), _error(lane)["code"]) == (503, "not_ready")
+def test_a_request_that_was_never_sent_is_503_at_once(connection: OneConnection, sent: bytes) -> None:
+    connection.receive(sent)
+    _answer(connection, NEVER_SENT)
+    assert (_status(connection), _error(connection)["code"]) == (503, "not_ready")
 
 
-def test_a_large_body_is_sent_separately_on_each_attempt_and_read_for_its_key(lane: OneConnection) -> None:
+def test_a_large_body_is_sent_separately_on_each_attempt_and_read_for_its_key(
+    connection: OneConnection,
+) -> None:
     body = b'{"records":[{"data":"%b"}],"idempotency_key":"k"}' % (b"x" * LARGE_PAYLOAD_BYTES)
-    lane.receive(request("POST", f"/v0/topics/{AWAY}", body))
+    connection.receive(request("POST", f"/v0/topics/{AWAY}", body))
     for _ in range(2):
-        assert (_remote_request(lane).body, lane.links.bodies[-1]) == (b"", body)
-        _answer(lane, None)
-        lane.one.pass_time(AGAIN_MS)
-    assert len(lane.links.requests) == 3
+        assert (_remote_request(connection).body, connection.links.bodies[-1]) == (b"", body)
+        _answer(connection, None)
+        connection.one.pass_time(AGAIN_MS)
+    assert len(connection.links.requests) == 3
 
 
-def _receive_in_two(lane: OneConnection, topic: str, body: bytes) -> None:
+def _receive_in_two(connection: OneConnection, topic: str, body: bytes) -> None:
     """Send head and body separately, as a socket delivers a large request."""
     sent = request("POST", f"/v0/topics/{topic}", body)
-    lane.receive(sent[: -len(body)])
-    lane.receive(body)
+    connection.receive(sent[: -len(body)])
+    connection.receive(body)
 
 
-def test_a_shared_body_is_sent_on_each_attempt_and_read_for_its_key(lane: OneConnection) -> None:
+def test_a_shared_body_is_sent_on_each_attempt_and_read_for_its_key(connection: OneConnection) -> None:
     body = b'{"records":[{"data":"%b"}],"idempotency_key":"k"}' % (b"x" * SHARED_BYTES_MIN)
-    _receive_in_two(lane, AWAY, body)
+    _receive_in_two(connection, AWAY, body)
     for _ in range(2):
-        body_part = lane.links.bodies[-1]
+        body_part = connection.links.bodies[-1]
         assert isinstance(body_part, SharedBody)
-        assert (_remote_request(lane).body, body_part.content()) == (b"", body)
-        _answer(lane, None)
-        lane.one.pass_time(AGAIN_MS)
-    assert len(lane.links.requests) == 3
+        assert (_remote_request(connection).body, body_part.content()) == (b"", body)
+        _answer(connection, None)
+        connection.one.pass_time(AGAIN_MS)
+    assert len(connection.links.requests) == 3
     unkeyed = body.replace(b"idempotency_key", b"node")
     other = OneConnection()
     _receive_in_two(other, AWAY, unkeyed)
@@ -174,20 +176,20 @@ def test_a_shared_body_is_sent_on_each_attempt_and_read_for_its_key(lane: OneCon
     assert _status(other) == 504
 
 
-def test_a_large_body_for_this_shard_is_not_shared(lane: OneConnection) -> None:
+def test_a_large_body_for_this_shard_is_not_shared(connection: OneConnection) -> None:
     body = b'{"records":[{"data":"%b"}]}' % (b"x" * SHARED_BYTES_MIN)
-    _receive_in_two(lane, HOME, body)
-    assert lane.links.requests == []
-    assert _error(lane)["code"] == "record_too_large"
+    _receive_in_two(connection, HOME, body)
+    assert connection.links.requests == []
+    assert _error(connection)["code"] == "record_too_large"
 
 
-def test_a_body_for_the_supervisor_is_refused_by_the_worker(lane: OneConnection) -> None:
+def test_a_body_for_the_supervisor_is_refused_by_the_worker(connection: OneConnection) -> None:
     for size in (10, LARGE_PAYLOAD_BYTES):
-        lane.receive(request("GET", "/v0/topics", b"x" * size))
-        answer = lane.wire.take().partition(b"\r\n\r\n")[2]
+        connection.receive(request("GET", "/v0/topics", b"x" * size))
+        answer = connection.wire.take().partition(b"\r\n\r\n")[2]
         assert json.loads(answer)["error"]["message"] == "the body must be empty: GET /v0/topics takes none"
-    lane.receive(request("GET", "/v0/topics", b"{}"))
-    assert (_remote_request(lane).body, lane.links.bodies[-1]) == (b"", b"")
+    connection.receive(request("GET", "/v0/topics", b"{}"))
+    assert (_remote_request(connection).body, connection.links.bodies[-1]) == (b"", b"")
 
 
 # -- at the owner ------------------------------------------------------------------------------------------
@@ -196,12 +198,12 @@ def test_a_body_for_the_supervisor_is_refused_by_the_worker(lane: OneConnection)
 class Peer:
     """Another process that sends requests to this one, over a link whose wire the test holds."""
 
-    def __init__(self, lane: OneConnection, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("shared.ipc.link.asyncio.get_running_loop", lambda: lane.one.loop)
-        self.link = Link(lambda kind, payload, request: lane.dispatch.answer_link(payload, request))
+    def __init__(self, connection: OneConnection, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("shared.ipc.link.asyncio.get_running_loop", lambda: connection.one.loop)
+        self.link = Link(lambda kind, payload, request: connection.dispatch.answer_link(payload, request))
         self.wire = RecordingTransport()
         self.link.connection_made(self.wire)
-        self._lane = lane
+        self._connection = connection
 
     def request(
         self, operation: str, body: bytes, key: str = "", retried_after_ms: int = 0, name: str = HOME
@@ -217,7 +219,7 @@ class Peer:
         self.link.data_received(HEADER.pack(len(payload), kind, 1) + payload)
 
     def answer(self) -> tuple[int, bytes, Any] | None:
-        self._lane.settle()
+        self._connection.settle()
         written = self.wire.take()
         if not written:
             return None
@@ -226,8 +228,8 @@ class Peer:
 
 
 @pytest.fixture
-def peer(lane: OneConnection, monkeypatch: pytest.MonkeyPatch) -> Peer:
-    return Peer(lane, monkeypatch)
+def peer(connection: OneConnection, monkeypatch: pytest.MonkeyPatch) -> Peer:
+    return Peer(connection, monkeypatch)
 
 
 def test_a_retried_write_is_applied_once(peer: Peer) -> None:
@@ -265,14 +267,14 @@ def test_the_owner_applies_the_prefixes_of_a_key_to_names_in_a_body(peer: Peer) 
 
 
 def test_a_retry_after_the_window_of_its_key_is_in_doubt_and_not_applied(
-    lane: OneConnection, peer: Peer
+    connection: OneConnection, peer: Peer
 ) -> None:
-    lane.one.put(HOME, idempotency_window_ms=300)
+    connection.one.put(HOME, idempotency_window_ms=300)
     peer.request("append", b'{"records":[{"data":1}]}', "k", retried_after_ms=300)
     answer = peer.answer()
     assert answer is not None
     assert (answer[0], answer[2]["error"]["code"]) == (504, "in_doubt")
-    assert lane.one.state(HOME).head_seq == 1
+    assert connection.one.state(HOME).head_seq == 1
     peer.request("append", b'{"records":[{"data":1}]}', "k", retried_after_ms=299)
     answer = peer.answer()
     assert answer is not None
@@ -280,9 +282,9 @@ def test_a_retry_after_the_window_of_its_key_is_in_doubt_and_not_applied(
 
 
 def test_a_wait_ends_when_the_requesting_process_cancels_it_or_disconnects(
-    lane: OneConnection, peer: Peer
+    connection: OneConnection, peer: Peer
 ) -> None:
-    timers = lane.one.loop.timer_count
+    timers = connection.one.loop.timer_count
     wait = b'{"from_seq":1,"wait_ms":30000}'
     peer.request("diff", wait)
     assert peer.answer() is None
@@ -291,34 +293,34 @@ def test_a_wait_ends_when_the_requesting_process_cancels_it_or_disconnects(
     assert answer is not None
     assert (answer[0], answer[2]["records"]) == (200, [])
     peer.request("diff", wait)
-    assert lane.one.loop.timer_count == timers + 1
+    assert connection.one.loop.timer_count == timers + 1
     peer.link.connection_lost(None)
-    assert lane.one.loop.timer_count == timers
-    assert lane.one.topic(HOME).waiters is None
+    assert connection.one.loop.timer_count == timers
+    assert connection.one.topic(HOME).waiters is None
 
 
-def test_an_open_stream_is_not_cancelled_until_its_client_disconnects(lane: OneConnection) -> None:
-    wid = lane.dispatch.streams.ids.make(1, bytes(16))
-    lane.receive(request("GET", f"/v0/watch/{wid}", b""))
-    (link_call,) = lane.links.calls
+def test_an_open_stream_is_not_cancelled_until_its_client_disconnects(connection: OneConnection) -> None:
+    wid = connection.dispatch.streams.ids.make(1, bytes(16))
+    connection.receive(request("GET", f"/v0/watch/{wid}", b""))
+    (link_call,) = connection.links.calls
     assert link_call.on_part is not None
     link_call.on_part(b"content-type: text/event-stream\r\n")
     assert not link_call.is_wait_cancelled
     link_call.on_part(b"retry: 2000\n\n")
-    assert lane.wire.written.endswith(b"\r\n\r\nretry: 2000\n\n")
-    assert isinstance(lane.wire.protocol, ConnectionStream)
-    lane.wire.protocol.connection_lost(None)
+    assert connection.wire.written.endswith(b"\r\n\r\nretry: 2000\n\n")
+    assert isinstance(connection.wire.protocol, ConnectionStream)
+    connection.wire.protocol.connection_lost(None)
     assert link_call.is_wait_cancelled
-    _answer(lane, NEVER_SENT)
-    assert not lane.connections
+    _answer(connection, NEVER_SENT)
+    assert not connection.connections
 
 
-def test_a_wait_ends_when_its_owner_drains(lane: OneConnection, peer: Peer) -> None:
+def test_a_wait_ends_when_its_owner_drains(connection: OneConnection, peer: Peer) -> None:
     peer.request("diff", b'{"from_seq":1,"wait_ms":30000}')
-    lane.dispatch.drain()
+    connection.dispatch.drain()
     # The requesting process may stop too, and then cancels the wait itself.
     assert peer.answer() is None
-    lane.one.pass_time(400)
+    connection.one.pass_time(400)
     answer = peer.answer()
     assert answer is not None
     assert answer[2]["records"] == []
@@ -327,58 +329,58 @@ def test_a_wait_ends_when_its_owner_drains(lane: OneConnection, peer: Peer) -> N
 
 
 def test_an_unexpected_error_closes_the_connection_of_the_client(
-    lane: OneConnection, peer: Peer, monkeypatch: pytest.MonkeyPatch
+    connection: OneConnection, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(operation: str, call: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(lane.dispatch.handlers, "start", broken)
+    monkeypatch.setattr(connection.dispatch.handlers, "start", broken)
     peer.request("diff", b"{}")
     answer = peer.answer()
     assert answer is not None
     assert (answer[0], answer[1], answer[2]["error"]["code"]) == (500, CLOSE, INTERNAL)
-    lane.receive(append(AWAY), append(AWAY))
-    _answer(lane, encode_answer(500, CLOSE, [b"{}"]), 0)
-    assert lane.wire.written.count(CLOSE) == 1
-    assert lane.wire.is_closed or lane.wire.has_ended_writing
+    connection.receive(append(AWAY), append(AWAY))
+    _answer(connection, encode_answer(500, CLOSE, [b"{}"]), 0)
+    assert connection.wire.written.count(CLOSE) == 1
+    assert connection.wire.is_closed or connection.wire.has_ended_writing
 
 
 # -- at the client ------------------------------------------------------------------------------------------
 
 
-def test_a_client_that_disconnects_cancels_its_remote_wait(lane: OneConnection) -> None:
-    lane.receive(diff(AWAY, b'{"wait_ms":30000}'))
-    assert not lane.links.calls[0].is_wait_cancelled
-    lane.connection.connection_lost(None)
-    assert lane.links.calls[0].is_wait_cancelled
+def test_a_client_that_disconnects_cancels_its_remote_wait(connection: OneConnection) -> None:
+    connection.receive(diff(AWAY, b'{"wait_ms":30000}'))
+    assert not connection.links.calls[0].is_wait_cancelled
+    connection.connection.connection_lost(None)
+    assert connection.links.calls[0].is_wait_cancelled
 
 
-def test_a_response_has_one_content_type(lane: OneConnection) -> None:
-    lane.receive(request("GET", "/v0/metrics", b""))
-    _answer(lane, encode_answer(200, b"content-type: text/plain\r\n", [b"x 1\n"]))
-    assert lane.wire.written.count(b"content-type: ") == 1
-    assert b"\r\ncontent-type: text/plain\r\n" in lane.wire.written
+def test_a_response_has_one_content_type(connection: OneConnection) -> None:
+    connection.receive(request("GET", "/v0/metrics", b""))
+    _answer(connection, encode_answer(200, b"content-type: text/plain\r\n", [b"x 1\n"]))
+    assert connection.wire.written.count(b"content-type: ") == 1
+    assert b"\r\ncontent-type: text/plain\r\n" in connection.wire.written
 
 
 def test_the_requests_in_flight_of_a_key_are_bounded() -> None:
-    lane = OneConnection(keys="a-key-of-16-chars,b-key-of-16-chars", max_inflight_per_key=2)
+    connection = OneConnection(keys="a-key-of-16-chars,b-key-of-16-chars", max_inflight_per_key=2)
     a, b = (f"authorization: Bearer {one}-key-of-16-chars" for one in "ab")
-    lane.receive(*(append(AWAY, n, a) for n in range(3)), append(AWAY, 1, b))
-    assert len(lane.links.requests) == 3
+    connection.receive(*(append(AWAY, n, a) for n in range(3)), append(AWAY, 1, b))
+    assert len(connection.links.requests) == 3
     for which in range(3):
-        _answer(lane, encode_answer(200, b"", [b"{}"]), which)
-    first, second, refused, fourth = lane.wire.written.split(b"HTTP/1.1 ")[1:]
+        _answer(connection, encode_answer(200, b"", [b"{}"]), which)
+    first, second, refused, fourth = connection.wire.written.split(b"HTTP/1.1 ")[1:]
     assert [one[:3] for one in (first, second, refused, fourth)] == [b"200", b"200", b"429", b"200"]
     assert b'"limit":"max_inflight_per_key","max":2' in refused
     assert b"\r\nretry-after: 1\r\n" in refused
-    lane.wire.take()
-    lane.receive(append(AWAY, 1, a))
-    _answer(lane, encode_answer(200, b"", [b"{}"]))
-    assert _status(lane) == 200
+    connection.wire.take()
+    connection.receive(append(AWAY, 1, a))
+    _answer(connection, encode_answer(200, b"", [b"{}"]))
+    assert _status(connection) == 200
 
 
 def test_a_refusal_names_the_shard() -> None:
-    lane = OneConnection()
-    lane.receive(look(AWAY))
-    _answer(lane, NEVER_SENT)
-    assert _error(lane)["detail"] == {"shard": 1, "retry_after_ms": 1000}
+    connection = OneConnection()
+    connection.receive(look(AWAY))
+    _answer(connection, NEVER_SENT)
+    assert _error(connection)["detail"] == {"shard": 1, "retry_after_ms": 1000}

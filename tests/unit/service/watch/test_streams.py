@@ -114,7 +114,7 @@ def test_a_checked_request_goes_to_the_supervisor_and_its_answer_to_the_client(w
     worker.receive(request("POST", "/v0/watch?lenient=1", body))
     ((peer, kind, payload, on_answer),) = worker.links.requests
     assert (peer, kind) == (SUPERVISOR, LinkKind.CREATE_SESSION)
-    assert payload == encoded_request(HOME, AWAY, from_seqs=[0, None], is_lenient=True)
+    assert payload == encoded_request(HOME, AWAY, positions=[0, None], is_lenient=True)
     on_answer(encode_answer(429, b"retry-after: 1\r\n", [b'{"as":"it is"}']))
     assert worker.responses() == [(429, {"as": "it is"})]
 

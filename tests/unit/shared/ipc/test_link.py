@@ -20,7 +20,7 @@ from shared.ipc.link import (
     PAYLOAD_BYTES_MAX,
     Link,
     LinkPool,
-    LinkRequest,
+    LinkReply,
     Serve,
     address_of,
     serve_links,
@@ -183,11 +183,11 @@ def test_frames_before_a_close_are_sent() -> None:
 
 def test_a_caller_may_cancel_the_wait_of_the_peer_which_answers_once() -> None:
     async def scene() -> None:
-        waiting: list[LinkRequest] = []
+        waiting: list[LinkReply] = []
 
-        def serve(kind: int, payload: bytes, request: LinkRequest) -> None:
-            waiting.append(request)
-            request.cancel_wait = lambda: request(b"so far")
+        def serve(kind: int, payload: bytes, reply: LinkReply) -> None:
+            waiting.append(reply)
+            reply.cancel_wait = lambda: reply(b"so far")
 
         link, wire = _link(serve)
         link.data_received(_frame(LinkKind.REQUEST, 7, b"x"))
@@ -224,8 +224,8 @@ def test_a_lost_link_cancels_the_waits_of_its_requests() -> None:
     async def scene() -> None:
         cancelled: list[int] = []
 
-        def serve(kind: int, payload: bytes, request: LinkRequest) -> None:
-            request.cancel_wait = lambda: cancelled.append(1)
+        def serve(kind: int, payload: bytes, reply: LinkReply) -> None:
+            reply.cancel_wait = lambda: cancelled.append(1)
 
         link, _ = _link(serve)
         link.data_received(_frame(LinkKind.REQUEST, 1, b""))
@@ -318,7 +318,7 @@ def test_two_processes_call_each_other_over_the_links_that_they_opened() -> None
 def test_a_body_is_sent_separately_and_arrives_with_its_request() -> None:
     """This includes requests that wait for the link to open. No other request gets the body."""
 
-    def serve(kind: int, payload: bytes, reply: LinkRequest) -> None:
+    def serve(kind: int, payload: bytes, reply: LinkReply) -> None:
         del kind
         reply(b"%b:%b" % (payload, reply.body))
 
@@ -349,7 +349,7 @@ def _shared_body() -> SharedBody:
 def test_a_shared_body_is_mapped_by_the_peer() -> None:
     bodies: list[bytes] = []
 
-    def serve(kind: int, payload: bytes, reply: LinkRequest) -> None:
+    def serve(kind: int, payload: bytes, reply: LinkReply) -> None:
         bodies.append(reply.body)
         reply(payload)
 
@@ -374,7 +374,7 @@ def test_after_a_shared_body_that_could_not_be_opened_bodies_are_copied(
     monkeypatch.setattr(SharedBody, "ticket", lambda body: bytes(24))
     bodies: list[bytes] = []
 
-    def serve(kind: int, payload: bytes, reply: LinkRequest) -> None:
+    def serve(kind: int, payload: bytes, reply: LinkReply) -> None:
         bodies.append(reply.body)
         reply(payload)
 

@@ -60,7 +60,7 @@ def test_a_time_goes_before_offsets() -> None:
         "startingOffsets": '{"orders":1}',
         "startingOffsetsByTimestamp": '{"orders":{"0":5}}',
     }
-    assert parse_options(by_topic, is_stream=False).start == Bound(stamps={"orders": 5})
+    assert parse_options(by_topic, is_stream=False).start == Bound(times_ms={"orders": 5})
 
 
 REFUSED = [

@@ -167,7 +167,7 @@ class SegmentWriter:
         index = rebuild_index(self._read, name, entry)
         if index.has_damage:
             raise SegmentDamage(name, entry.first_seq, entry.last_seq, f".idx and .data are damaged: {why}")
-        entries = encode_entries(index.offsets, index.lengths, index.stamps, index.flags)
+        entries = encode_entries(index.offsets, index.lengths, index.times_ms, index.flags)
         self._unsynced_paths |= {self._index_path, self._directory}
         write_all(self._fs, self._index_fd, entries, 0)
         return entries

@@ -24,9 +24,9 @@ from tests.unit.segment.written_segment import (
 from topicsd.segment.data_file import SEGMENT_HEADER_BYTES, parse_segment_header
 from topicsd.segment.entry import DATA, INDEX, TAGS, SegmentDamage, SegmentEntry
 from topicsd.segment.reader import SegmentReader
-from topicsd.segment.sealer import SegmentWriter, open_active
 from topicsd.segment.store import LocalStore
 from topicsd.segment.tags_file import encode_tags, tags_of
+from topicsd.segment.writer import SegmentWriter, open_active
 
 pytestmark = pytest.mark.usefixtures("quiet_log")
 

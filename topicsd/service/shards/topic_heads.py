@@ -1,4 +1,4 @@
-"""Positions of topics, whichever shard owns them: head, earliest seq, epoch, and the seqs that seeks find.
+"""Heads of topics, whichever shard owns them: head, earliest seq, epoch, and the seqs that seeks find.
 
 All topics of another shard are one request, so an answer is a consistent view of that shard only.
 """
@@ -14,7 +14,7 @@ import msgspec
 from shared.contract.errors import Refusal, no_answer
 from shared.contract.names import topic_id
 from shared.contract.seek import Seek
-from shared.ipc.link import LinkPool, LinkRequest
+from shared.ipc.link import LinkPool, LinkReply
 from shared.ipc.link_kind import LinkKind
 from shared.ipc.placement import shard_of
 from shared.runtime.unexpected_error import refuse_unexpected_error
@@ -26,12 +26,12 @@ from topicsd.engine.topic_admin import topic_not_found, topic_state
 from topicsd.service.call import logger
 from topicsd.service.shards.peers import Peers
 
-Begin = int | Seek | None
+RequestedPosition = int | Seek | None
 """Where a client begins: after a seq, at a seek, or at the next record."""
 
 
-class TopicPosition(NamedTuple):
-    """The position of a topic."""
+class TopicHead(NamedTuple):
+    """The head of a topic."""
 
     head_seq: int
     earliest_seq: int
@@ -39,9 +39,9 @@ class TopicPosition(NamedTuple):
     from_seq: int | None = None
     """The seq that a seek found, or None without a seek."""
 
-    def start(self, name: str, begin: Begin, epoch: int | None) -> TopicStart | Refusal:
+    def start(self, name: str, position: RequestedPosition, epoch: int | None) -> TopicStart | Refusal:
         """Return where to follow the topic for a client that has read `epoch`, if it says so."""
-        target_seq = self.from_seq if isinstance(begin, Seek) else begin
+        target_seq = self.from_seq if isinstance(position, Seek) else position
         seq = self.head_seq if target_seq is None else target_seq
         if epoch == self.epoch and seq > self.head_seq:
             return position_past_head(name, seq, self.head_seq, self.epoch)
@@ -49,35 +49,35 @@ class TopicPosition(NamedTuple):
 
 
 class TopicStart(NamedTuple):
-    """Where a topic is followed from, and the position that it had."""
+    """Where a topic is followed from, and the head that it had."""
 
     seq: int
     epoch: int
-    position: TopicPosition
+    head: TopicHead
 
     @property
     def body(self) -> dict[str, int]:
         """Return the topic's member of a response."""
-        position = self.position
+        head = self.head
         return {
             "from_seq": self.seq,
-            "head_seq": position.head_seq,
-            "earliest_seq": position.earliest_seq,
-            "epoch": position.epoch,
+            "head_seq": head.head_seq,
+            "earliest_seq": head.earliest_seq,
+            "epoch": head.epoch,
         }
 
 
-PositionRequest = tuple[str, Seek | None]
+HeadRequest = tuple[str, Seek | None]
 """A topic, and the seek in it or None."""
-PositionAnswer = TopicPosition | Refusal
+HeadAnswer = TopicHead | Refusal
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_requests = msgspec.msgpack.Decoder(list[PositionRequest]).decode
-_decode_positions = msgspec.msgpack.Decoder(list[TopicPosition | None]).decode
+_decode_requests = msgspec.msgpack.Decoder(list[HeadRequest]).decode
+_decode_heads = msgspec.msgpack.Decoder(list[TopicHead | None]).decode
 
 
-class TopicPositions:
-    """The lookup of positions by one shard; `peers` exist on a server with a supervisor."""
+class TopicHeads:
+    """The lookup of heads by one shard; `peers` exist on a server with a supervisor."""
 
     def __init__(self, state: ShardState, shard_count: int, links: LinkPool, peers: Peers | None) -> None:
         self._state = state
@@ -85,64 +85,60 @@ class TopicPositions:
         self._links = links
         self._peers = peers
 
-    def find(self, begins: Mapping[str, Begin]) -> BackgroundJob[dict[str, PositionAnswer]]:
-        """Return the position of each topic, or the refusal that says why it has none."""
-        by_shard: dict[int, list[PositionRequest]] = {}
-        for name, begin in begins.items():
-            request = (name, begin if isinstance(begin, Seek) else None)
+    def find(self, positions: Mapping[str, RequestedPosition]) -> BackgroundJob[dict[str, HeadAnswer]]:
+        """Return the head of each topic, or the refusal that says why it has none."""
+        by_shard: dict[int, list[HeadRequest]] = {}
+        for name, position in positions.items():
+            request = (name, position if isinstance(position, Seek) else None)
             by_shard.setdefault(shard_of(topic_id(name), self._shard_count), []).append(request)
         here = by_shard.pop(self._state.number, [])
         answers = yield from together([partial(self._ask, *request) for request in by_shard.items()])
-        positions = dict(zip(_names(here), (yield from self._find_here(here)), strict=True))
+        heads = dict(zip(_names(here), (yield from self._find_here(here)), strict=True))
         for (shard, part), answer in zip(by_shard.items(), answers, strict=True):
-            positions.update(zip(_names(part), self._read(shard, part, answer), strict=True))
-        return positions
+            heads.update(zip(_names(part), self._read(shard, part, answer), strict=True))
+        return heads
 
-    def _ask(
-        self, shard: int, requests: list[PositionRequest], reply: Callable[[bytes | None], object]
-    ) -> None:
+    def _ask(self, shard: int, requests: list[HeadRequest], reply: Callable[[bytes | None], object]) -> None:
         if self._refusal(shard) is not None:
             reply(None)
         else:
             self._links.call(str(shard), LinkKind.TOPIC_HEADS, _encode(requests), reply)
 
-    def _read(
-        self, shard: int, requests: list[PositionRequest], answer: bytes | None
-    ) -> list[PositionAnswer]:
+    def _read(self, shard: int, requests: list[HeadRequest], answer: bytes | None) -> list[HeadAnswer]:
         if answer:
-            columns = zip(_names(requests), _decode_positions(answer), strict=True)
+            columns = zip(_names(requests), _decode_heads(answer), strict=True)
             return [topic_not_found(name) if one is None else one for name, one in columns]
         return [self._refusal(shard) or no_answer(shard)] * len(requests)
 
     def _refusal(self, shard: int) -> Refusal | None:
         return None if self._peers is None else self._peers.refusal(shard)
 
-    def _find_here(self, requests: Sequence[PositionRequest]) -> BackgroundJob[list[PositionAnswer]]:
-        """Return the positions of topics of this shard; a missing topic is refused."""
+    def _find_here(self, requests: Sequence[HeadRequest]) -> BackgroundJob[list[HeadAnswer]]:
+        """Return the heads of topics of this shard; a missing topic is refused."""
         seeks = {name: target for name, target in requests if target is not None}
         answers = yield from together([partial(seek, self._state, *one) for one in seeks.items()])
         seqs = dict(zip(seeks, answers, strict=True))
-        return [self._position(name, seqs.get(name)) for name, _ in requests]
+        return [self._head_of(name, seqs.get(name)) for name, _ in requests]
 
-    def _position(self, name: str, from_seq: int | Refusal | None) -> PositionAnswer:
+    def _head_of(self, name: str, from_seq: int | Refusal | None) -> HeadAnswer:
         topic = topic_state(self._state, name)
         if isinstance(topic, Refusal) or isinstance(from_seq, Refusal):
             return topic_not_found(name)
-        return TopicPosition(topic.head_seq, topic.earliest_seq, topic.epoch, from_seq)
+        return TopicHead(topic.head_seq, topic.earliest_seq, topic.epoch, from_seq)
 
-    def answer(self, payload: bytes, link_request: LinkRequest) -> None:
+    def answer(self, payload: bytes, reply: LinkReply) -> None:
         """Answer another shard's request for topics of this shard."""
 
-        def on_end(outcome: list[PositionAnswer] | Exception) -> None:
+        def on_end(outcome: list[HeadAnswer] | Exception) -> None:
             if isinstance(outcome, Exception):
                 # An empty answer: this shard is reported as one that does not answer.
-                refuse_unexpected_error(logger, "a position request", outcome)
-                link_request(b"")
+                refuse_unexpected_error(logger, "a request for heads", outcome)
+                reply(b"")
             else:
-                link_request(_encode([None if isinstance(one, Refusal) else one for one in outcome]))
+                reply(_encode([None if isinstance(one, Refusal) else one for one in outcome]))
 
         self._state.jobs.start_now(self._find_here(_decode_requests(payload)), on_end)
 
 
-def _names(requests: Sequence[PositionRequest]) -> list[str]:
+def _names(requests: Sequence[HeadRequest]) -> list[str]:
     return [name for name, _ in requests]

@@ -34,8 +34,8 @@ from topicsd.engine.topic import Topic
 from topicsd.log.file_header import UnknownVersion
 from topicsd.log.walk import WalkedFile
 from topicsd.offline.data_dir import DataDir
-from topicsd.offline.loaded_shard import Basis, LoadedShard
-from topicsd.offline.repair.diagnosis import snapshot_of
+from topicsd.offline.loaded_shard import ChosenSnapshot, LoadedShard
+from topicsd.offline.manifest_snapshot import snapshot_of
 from topicsd.segment.entry import SegmentDamage
 
 logger = logging.getLogger("topicsd.spark")
@@ -217,7 +217,7 @@ def load(data_dir: DataDir, shard: int, clock: Clock) -> LoadedShard:
         manifest = _manifest(data_dir, shard)
         snapshot = None if manifest is None else snapshot_of(manifest, data_dir.identity(shard))
         loaded = LoadedShard(
-            data_dir, shard, clock, Basis(snapshot, [], ""), files_with_trash(data_dir, shard)
+            data_dir, shard, clock, ChosenSnapshot(snapshot, [], ""), files_with_trash(data_dir, shard)
         )
         try:
             loaded.walk()

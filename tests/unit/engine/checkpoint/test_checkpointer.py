@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tests.harness.shard.one_shard import OneShard, record
 from tests.harness.shard.shard_driver import PATHS
-from topicsd.engine.checkpoint.scheduler import RETRY_SECONDS
+from topicsd.engine.checkpoint.checkpointer import RETRY_SECONDS
 
 NEVER_MS = 1 << 40
 

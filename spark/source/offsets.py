@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from spark.errors import DataLoss, SourceError
 from spark.source.read_options import EARLIEST, EARLIEST_NUMBER, LATEST, LATEST_NUMBER, Bound, ReadOptions
+from spark.view.directory_view import DirectoryView, TopicView
 from spark.view.server_view import ServerTopic, ServerView
-from spark.view.shard_view import DirectoryView, TopicView
 from topicsd.engine.records.lost_range import LostRange
 
 NEVER_WRITTEN = "never written here: the directory is an older copy, or the start is wrong"
@@ -29,7 +29,7 @@ def check_topics(view: DirectoryView | ServerView, options: ReadOptions) -> None
                 f'assign: topic "{name}" must have shard {view.topics[name].shard}, got {shards}'
             )
     for option, bound in (("startingOffsets", options.start), ("endingOffsets", options.end)):
-        by_topic = bound.seqs if bound.seqs is not None else bound.stamps
+        by_topic = bound.seqs if bound.seqs is not None else bound.times_ms
         if by_topic is not None and set(by_topic) != set(view.topics):
             topic = sorted(set(by_topic) ^ set(view.topics))[0]
             problem = "is not read" if topic in by_topic else "is missing"
@@ -38,13 +38,13 @@ def check_topics(view: DirectoryView | ServerView, options: ReadOptions) -> None
 
 def start_of(view: TopicView | ServerTopic, options: ReadOptions) -> int:
     bound = options.start
-    ts = _stamp(bound, view.name)
+    ts = _time_ms_of(bound, view.name)
     if ts is not None:
         seq = view.seq_at(ts)
         if seq is not None and seq < view.end:
             return seq
         if not options.starts_at_latest:
-            option = "startingTimestamp" if bound.stamps is None else "startingOffsetsByTimestamp"
+            option = "startingTimestamp" if bound.times_ms is None else "startingOffsetsByTimestamp"
             raise SourceError(
                 f'{option}: topic "{view.name}" has no record at or after {ts}; '
                 "set startingOffsetsByTimestampStrategy=latest to begin after its last record"
@@ -68,8 +68,8 @@ def end_of(view: TopicView | ServerTopic, options: ReadOptions) -> int:
     return end
 
 
-def _stamp(bound: Bound, name: str) -> int | None:
-    return bound.ts if bound.stamps is None else bound.stamps[name]
+def _time_ms_of(bound: Bound, name: str) -> int | None:
+    return bound.ts if bound.times_ms is None else bound.times_ms[name]
 
 
 def _seq_of(bound: Bound, name: str, default: int) -> int:
