@@ -110,7 +110,9 @@ def test_seqs_are_all_that_a_delete_by_them_names(api: Api, more: dict[str, obje
     answer = api.refused(400, "batch_too_large", "POST", "/delete", {"seqs": [1] * 1001})
     assert answer.message == "seqs: must have at most 1000 entries, got 1001"
     assert api.delete(seqs=[])["deleted"] == 0
-    assert api.delete(seqs=[1, -5, 1 << 40, 1])["deleted"] == 1
+    answer = api.refused(400, "invalid_request", "POST", "/delete", {"seqs": [1, -5]})
+    assert answer.message == "seqs[1]: must be at least 0, got -5"
+    assert api.delete(seqs=[1, 0, 1 << 40, 1])["deleted"] == 1
 
 
 def test_one_job_of_a_tag_at_a_time(api: Api) -> None:

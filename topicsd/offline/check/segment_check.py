@@ -207,7 +207,7 @@ class SegmentCheck:
             return ""
         for column in ("offsets", "lengths", "times_ms", "flags"):
             if getattr(index, column) != getattr(rebuilt, column):
-                return f"its {column} differ from those in .data"
+                return f"its {column.removesuffix('_ms')} differ from those in .data"
         return ""
 
     def _check_tags(
