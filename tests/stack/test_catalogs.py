@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from shared.runtime.retries import Retries
 from tests.harness.catalog.catalog_crowd import CatalogCrowd
 from tests.stack.servers import (
     GO_PROGRAMS,
@@ -31,9 +32,8 @@ from topicsd.catalog.catalog import (
     TopicRow,
 )
 from topicsd.catalog.open_catalog import open_catalog
-from topicsd.catalog.retries import RetryPolicy
 
-POLICY = RetryPolicy(time.monotonic, time.sleep, 10.0)
+POLICY = Retries(time.monotonic, time.sleep, 10.0)
 A = Ownership("a", 7, 1)
 ID = (1 << 64) - 5
 _databases = itertools.count()

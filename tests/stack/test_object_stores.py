@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from shared.runtime.retries import Retries
 from tests.stack.servers import CREDENTIALS, S3Server, s3_server
 from topicsd.disk.fs import RealFs
 from topicsd.store.block_cache import BlockCache
-from topicsd.store.create_object import Retries, create_object
+from topicsd.store.create_object import create_object
 from topicsd.store.metered import MeteredStore
 from topicsd.store.object_store import ObjectExists, StoreRefused, StoreUnavailable
 from topicsd.store.open_store import open_store

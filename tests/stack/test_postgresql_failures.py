@@ -10,15 +10,15 @@ from contextlib import closing
 import psycopg
 import pytest
 
+from shared.runtime.retries import Retries
 from tests.stack.servers import PostgresServer, postgres_server
 from topicsd.catalog.catalog import CatalogRefused, CatalogUnavailable, Extent, Ownership
 from topicsd.catalog.postgresql_catalog import UPGRADES, PostgresqlCatalog
-from topicsd.catalog.retries import RetryPolicy
 
 pytestmark = pytest.mark.deep
 
-POLICY = RetryPolicy(time.monotonic, time.sleep, 20.0)
-SHORT = RetryPolicy(time.monotonic, time.sleep, 0.3)
+POLICY = Retries(time.monotonic, time.sleep, 20.0)
+SHORT = Retries(time.monotonic, time.sleep, 0.3)
 A = Ownership("a", 1, 1)
 
 

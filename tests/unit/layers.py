@@ -27,7 +27,7 @@ LAYERS: Final = {
     "topicsd/disk": "shared/",
     "topicsd/log": "topicsd/disk shared/",
     "topicsd/segment": "topicsd/log topicsd/disk",
-    "topicsd/store": "topicsd/disk",
+    "topicsd/store": "topicsd/disk shared/",
     "topicsd/catalog": "topicsd/disk shared/",
     "topicsd/engine": "topicsd/engine/ topicsd/segment topicsd/log topicsd/disk shared/",
     "topicsd/engine/records": "topicsd/engine topicsd/segment",

@@ -26,6 +26,7 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from shared.runtime.retries import Retries
 from topicsd.catalog import row_changes
 from topicsd.catalog.catalog import (
     EXTENTS_AT_ONCE,
@@ -50,7 +51,7 @@ from topicsd.catalog.key_documents import (
     state_key,
 )
 from topicsd.catalog.key_value import KeyValue, VersionedKey
-from topicsd.catalog.retries import RetryPolicy, repeat_request
+from topicsd.catalog.retries import repeat_request
 
 T = TypeVar("T")
 
@@ -77,9 +78,9 @@ class StateEntry:
 
 
 class KeyValueCatalog:
-    def __init__(self, store: KeyValue, policy: RetryPolicy) -> None:
+    def __init__(self, store: KeyValue, retries: Retries) -> None:
         self._store = store
-        self._policy = policy
+        self._retries = retries
 
     @property
     def url(self) -> str:
@@ -91,7 +92,7 @@ class KeyValueCatalog:
     # -- documents
 
     def _run(self, attempt: Callable[[], T]) -> T:
-        return repeat_request(attempt, self._policy)
+        return repeat_request(attempt, self._retries)
 
     def _state(self, name: str) -> StateEntry:
         return StateEntry(self._store.get(state_key(name)))

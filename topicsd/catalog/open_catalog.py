@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from urllib.parse import unquote, urlsplit
 
+from shared.runtime.retries import Retries
 from topicsd.catalog.catalog import Catalog, CatalogRefused
 from topicsd.catalog.key_value import KeyValue
-from topicsd.catalog.retries import RetryPolicy
 from topicsd.catalog.sqlite_catalog import SqliteCatalog
 
 SCHEMES = ("sqlite", "postgresql", "etcd", "oxia")
@@ -51,7 +51,7 @@ def _has_address(url: str) -> bool:
         return False
 
 
-def open_catalog(url: str, data_directory: str, policy: RetryPolicy) -> Catalog:
+def open_catalog(url: str, data_directory: str, retries: Retries) -> Catalog:
     """Open a catalog. Raises CatalogRefused or CatalogUnavailable, `CatalogExtraMissing` without a client."""
     problem = refuse_catalog_url(url)
     if problem is not None:
@@ -65,10 +65,10 @@ def open_catalog(url: str, data_directory: str, policy: RetryPolicy) -> Catalog:
     if parts.scheme == "postgresql":
         from topicsd.catalog.postgresql_catalog import PostgresqlCatalog
 
-        return PostgresqlCatalog(url, policy)
+        return PostgresqlCatalog(url, retries)
     from topicsd.catalog.key_value_catalog import KeyValueCatalog
 
-    return KeyValueCatalog(_open_keys(url), policy)
+    return KeyValueCatalog(_open_keys(url), retries)
 
 
 def _open_keys(url: str) -> KeyValue:

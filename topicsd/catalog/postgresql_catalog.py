@@ -25,6 +25,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
+from shared.runtime.retries import Retries
 from topicsd.catalog import row_changes, sql_tables
 from topicsd.catalog.catalog import (
     EXTENTS_AT_ONCE,
@@ -37,7 +38,7 @@ from topicsd.catalog.catalog import (
     Ownership,
     TopicRow,
 )
-from topicsd.catalog.retries import RetryPolicy, repeat_request
+from topicsd.catalog.retries import repeat_request
 
 if TYPE_CHECKING:
     from psycopg import Connection, Cursor
@@ -117,7 +118,7 @@ _DEFAULT_PARAMETERS: Final[dict[str, Any]] = {
 class PostgresqlCatalog:
     """A catalog in a database; it connects at once, and then when a thread needs a connection."""
 
-    def __init__(self, url: str, policy: RetryPolicy, upgrades: Sequence[Sequence[str]] = UPGRADES) -> None:
+    def __init__(self, url: str, retries: Retries, upgrades: Sequence[Sequence[str]] = UPGRADES) -> None:
         try:
             import psycopg
             from psycopg.conninfo import conninfo_to_dict
@@ -126,7 +127,7 @@ class PostgresqlCatalog:
         parts = urlsplit(url)
         self.url = f"postgresql://{parts.netloc.rpartition('@')[2]}{parts.path}"
         self._psycopg = psycopg
-        self._policy = policy
+        self._retries = retries
         try:
             self._parameters = {**_DEFAULT_PARAMETERS, **conninfo_to_dict(url)}
         except psycopg.ProgrammingError as error:
@@ -144,7 +145,7 @@ class PostgresqlCatalog:
     # -- connections
 
     def _run(self, work: Callable[[Connection[Any]], T]) -> T:
-        return repeat_request(lambda: self._attempt(work), self._policy)
+        return repeat_request(lambda: self._attempt(work), self._retries)
 
     def _attempt(self, work: Callable[[Connection[Any]], T]) -> T:
         with self._turns:

@@ -21,11 +21,10 @@ from typing import Protocol
 
 from topicsd.disk.atomic_replace import TEMPORARY_SUFFIX, exists, recreate_file, write_all
 from topicsd.disk.fs import Fs
-from topicsd.disk.layout import make_dirs
+from topicsd.disk.key_tree import KeyTree
 
 OPEN_FILES_MAX = 64
 COPY_BYTES = 1 << 20
-KNOWN_DIRECTORIES_MAX = 1024
 
 SourceRead = Callable[[int, int], bytes]
 """Function that returns the bytes at an offset, of a size; fewer only at the end."""
@@ -81,21 +80,20 @@ class LocalStore:
 
     def __init__(self, fs: Fs, root: str, open_files_max: int = OPEN_FILES_MAX) -> None:
         self._fs = fs
-        self._root = os.path.abspath(root)
+        self._tree = KeyTree(fs, root)
         self._open_files_max = open_files_max
         self._lock = threading.Lock()
         # Number of calls of `forget`; a descriptor opened before the latest one is not kept.
         self._changes = 0
-        self._known_directories: set[str] = set()
         self._open: OrderedDict[str, _OpenFile] = OrderedDict()
 
     def path_of(self, key: str) -> str:
-        return os.path.join(self._root, key)
+        return self._tree.path_of(key)
 
     def put(self, key: str, source_read: SourceRead, size: int) -> None:
         path = self.path_of(key)
         directory = os.path.dirname(path)
-        self._make_directory(directory)
+        self._tree.make_directory(directory)
         temporary = path + TEMPORARY_SUFFIX
         try:
             self._write(temporary, source_read, size)
@@ -107,20 +105,6 @@ class LocalStore:
         self._fs.rename(temporary, path)
         self._fs.sync_dir(directory)
         self.forget(key)
-
-    def _make_directory(self, directory: str) -> None:
-        """Make a key's directory and its parents durably, once for all files in it.
-
-        Existing directories are synced too: a killed process may have made one without syncing it.
-        """
-        if directory in self._known_directories:
-            return
-        if directory != self._root:
-            self._make_directory(os.path.dirname(directory))
-        make_dirs(self._fs, directory)
-        if len(self._known_directories) >= KNOWN_DIRECTORIES_MAX:
-            self._known_directories.clear()
-        self._known_directories.add(directory)
 
     def _write(self, path: str, source_read: SourceRead, size: int) -> None:
         fd = recreate_file(self._fs, path)
@@ -168,24 +152,7 @@ class LocalStore:
         self._close_all(idle)
 
     def list(self, prefix: str) -> KeyList:
-        folder, _, start = prefix.rpartition("/")
-        keys: KeyList = []
-        self._collect(folder, start, keys)
-        return sorted(keys)
-
-    def _collect(self, folder: str, start: str, keys: KeyList) -> None:
-        try:
-            names = self._fs.list_dir(self.path_of(folder))
-        except FileNotFoundError:
-            return
-        for name in names:
-            if not name.startswith(start) or name.endswith(TEMPORARY_SUFFIX):
-                continue
-            key = f"{folder}/{name}" if folder else name
-            try:
-                self._collect(key, "", keys)
-            except NotADirectoryError:
-                keys.append(key)
+        return self._tree.keys(prefix)
 
     def _acquire(self, key: str) -> _OpenFile:
         with self._lock:

@@ -14,25 +14,16 @@ When the deadline has passed, StoreUnavailable is raised: the object may exist o
 
 from __future__ import annotations
 
-import random
 import secrets
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, TypeVar
 
+from shared.runtime.retries import Pauses, Retries, repeat
 from topicsd.store.object_store import ObjectExists, ObjectStore, StoreUnavailable
 
-FIRST_PAUSE_SECONDS: Final = 0.1
-PAUSE_SECONDS_MAX: Final = 5.0
+T = TypeVar("T")
 
-
-class Retries(NamedTuple):
-    """How long a request is repeated; `wait` may raise to end the retries early."""
-
-    monotonic: Callable[[], float]
-    wait: Callable[[float], object]
-    seconds: float
-    """The time after which no further try is made."""
-    random: Callable[[], float] = random.random
+PAUSES: Final = Pauses(0.1, 5.0)
 
 
 def create_object(store: ObjectStore, key: str, parts: Sequence[bytes], retries: Retries) -> None:
@@ -50,22 +41,9 @@ def create_object(store: ObjectStore, key: str, parts: Sequence[bytes], retries:
             if info.put_id != put_id:
                 raise
 
-    repeat(attempt, retries)
+    repeat_request(attempt, retries)
 
 
-def repeat(attempt: Callable[[], object], retries: Retries) -> None:
+def repeat_request(attempt: Callable[[], T], retries: Retries) -> T:
     """Call `attempt` until it raises no StoreUnavailable, or the time of `retries` has passed."""
-    until = retries.monotonic() + retries.seconds
-    pause = FIRST_PAUSE_SECONDS
-    while True:
-        try:
-            attempt()
-        except StoreUnavailable:
-            # Any part of the pause: writers that failed together must not return together.
-            seconds = pause * retries.random()
-            if retries.monotonic() + seconds >= until:
-                raise
-            retries.wait(seconds)
-            pause = min(2 * pause, PAUSE_SECONDS_MAX)
-        else:
-            return
+    return repeat(attempt, retries, StoreUnavailable, PAUSES)

@@ -3,7 +3,8 @@
 The folder is on a disk of this machine, or on a file system that several machines mount.
 
 F1  A file is written under a temporary name of its own and synced, then linked to its key, and the directory
-    is synced. So an object is whole or absent after a power cut at any moment.
+    is synced, also by a writer that finds its key taken. So an object is whole or absent after a power cut
+    at any moment, and one that `create` reported survives it.
 F2  A link fails if the name is taken, so exactly one of two writers succeeds. A network file system may
     repeat a link whose answer was lost and report that the name is taken; the temporary file then has the
     same inode as the object, which is ours.
@@ -16,11 +17,10 @@ import os
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import chain
 
 from topicsd.disk.atomic_replace import TEMPORARY_SUFFIX, write_all
 from topicsd.disk.fs import Fs
-from topicsd.disk.layout import make_dirs
+from topicsd.disk.key_tree import KeyTree
 from topicsd.store.object_store import ObjectExists, ObjectInfo, StoreRefused, StoreUnavailable, check_key
 
 _REFUSALS = (PermissionError, NotADirectoryError, IsADirectoryError)
@@ -31,45 +31,41 @@ class FileObjects:
 
     def __init__(self, fs: Fs, root: str) -> None:
         self._fs = fs
-        self._root = os.path.abspath(root)
-        self._known_directories: set[str] = set()
+        self._tree = KeyTree(fs, root)
 
     @property
     def url(self) -> str:
-        return f"file://{self._root}"
+        return f"file://{self._tree.root}"
 
     def create(self, key: str, parts: Sequence[bytes], put_id: str) -> None:
         check_key(key)
-        path = os.path.join(self._root, key)
+        path = self._tree.path_of(key)
         directory = os.path.dirname(path)
         temporary = f"{path}.{secrets.token_hex(4)}{TEMPORARY_SUFFIX}"
         try:
-            self._make_directory(directory)
+            self._tree.make_directory(directory)
             self._write(temporary, parts)
             try:
-                self._link(temporary, path, key)
+                is_ours = self._link(temporary, path)
+                # Also for the object of another writer: what exists for one caller exists after a power cut.
                 self._fs.sync_dir(directory)
             finally:
                 self._fs.unlink(temporary)
-        except ObjectExists:
-            raise
         except OSError as error:
             with suppress(OSError):
                 self._fs.unlink(temporary)
             raise _store_error(error) from error
+        if not is_ours:
+            raise ObjectExists(f"{self.url}/{key} exists")
 
-    def _link(self, temporary: str, path: str, key: str) -> None:
+    def _link(self, temporary: str, path: str) -> bool:
+        """Give the object its name; return False when another object has it."""
         try:
             self._fs.link(temporary, path)
         except FileExistsError:
             ours, theirs = self._fs.stat(temporary), self._fs.stat(path)
-            if (ours.device, ours.inode) != (theirs.device, theirs.inode):
-                raise ObjectExists(f"{self.url}/{key} exists") from None
-
-    def _make_directory(self, directory: str) -> None:
-        if directory not in self._known_directories:
-            make_dirs(self._fs, directory)
-            self._known_directories.add(directory)
+            return (ours.device, ours.inode) == (theirs.device, theirs.inode)
+        return True
 
     def _write(self, path: str, parts: Sequence[bytes]) -> None:
         fd = self._fs.create(path)
@@ -84,7 +80,7 @@ class FileObjects:
 
     def read(self, key: str, offset: int, size: int) -> bytes:
         with _StoreErrors():
-            fd = self._fs.open_read(os.path.join(self._root, key))
+            fd = self._fs.open_read(self._tree.path_of(key))
             try:
                 return self._fs.pread(fd, size, offset)
             finally:
@@ -92,44 +88,22 @@ class FileObjects:
 
     def info(self, key: str) -> ObjectInfo:
         with _StoreErrors():
-            stat = self._fs.stat(os.path.join(self._root, key))
+            stat = self._fs.stat(self._tree.path_of(key))
         return ObjectInfo(key, stat.size, stat.modified_ms, None)
 
     def delete(self, key: str) -> None:
         with _StoreErrors(), suppress(FileNotFoundError):
-            self._fs.unlink(os.path.join(self._root, key))
+            self._fs.unlink(self._tree.path_of(key))
 
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
-        folder, _, start = prefix.rpartition("/")
-        for key in self._keys(folder, start):
+        with _StoreErrors():
+            keys = self._tree.keys(prefix)
+        for key in keys:
             if key > after:
                 try:
                     yield self.info(key)
                 except FileNotFoundError:
                     continue  # Deleted since the folder was read.
-
-    def _keys(self, folder: str, start: str) -> Iterator[str]:
-        try:
-            with _StoreErrors():
-                names = self._fs.list_dir(os.path.join(self._root, folder))
-        except FileNotFoundError:
-            return
-        # Keys sort by their characters: a folder `a/` comes after a file `a.b`, since "/" is after ".".
-        entries = sorted((name for name in names if name.startswith(start)), key=str)
-        keys: list[str] = []
-        for name in entries:
-            if name.endswith(TEMPORARY_SUFFIX):
-                continue
-            key = f"{folder}/{name}" if folder else name
-            try:
-                self._fs.list_dir(os.path.join(self._root, key))
-            except (NotADirectoryError, FileNotFoundError):
-                keys.append(key)
-            else:
-                keys.append(f"{key}/")
-        yield from chain.from_iterable(
-            self._keys(key[:-1], "") if key.endswith("/") else (key,) for key in sorted(keys)
-        )
 
     def close(self) -> None:
         pass

@@ -10,7 +10,8 @@ from __future__ import annotations
 import secrets
 from typing import Final
 
-from topicsd.store.create_object import Retries, create_object, repeat
+from shared.runtime.retries import Retries
+from topicsd.store.create_object import create_object, repeat_request
 from topicsd.store.object_store import ObjectExists, ObjectStore, StoreRefused
 
 _CONTENT: Final = b"topicsd checks what this store can do"
@@ -41,10 +42,8 @@ def probe_store(store: ObjectStore, retries: Retries) -> None:
         if key not in [info.key for info in store.list(f"{folder}/")]:
             raise StoreRefused(f"{store.url}: the store does not list an object that it has just created")
     finally:
-        repeat(lambda: store.delete(key), retries)
+        repeat_request(lambda: store.delete(key), retries)
 
 
 def _read(store: ObjectStore, key: str, retries: Retries) -> bytes:
-    parts: list[bytes] = []
-    repeat(lambda: parts.append(store.read(key, 8, 6)), retries)
-    return parts[-1]
+    return repeat_request(lambda: store.read(key, 8, 6), retries)

@@ -13,7 +13,6 @@ from urllib.parse import parse_qsl, urlsplit
 
 from topicsd.store.object_store import ObjectExists, ObjectInfo, StoreRefused, StoreUnavailable, check_key
 
-SCHEMES: Final = ("s3", "gs", "az")
 EXTRA: Final = "topicsd[store]"
 PUT_ID: Final = "put-id"
 CONNECT_SECONDS: Final = 5

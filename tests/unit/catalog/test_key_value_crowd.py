@@ -6,16 +6,16 @@ from random import Random
 
 import pytest
 
+from shared.runtime.retries import Retries
 from tests.harness.catalog.catalog_crowd import CatalogCrowd
 from tests.harness.catalog.fake_key_value import FakeKeyValue, SharedKeys
 from tests.harness.machine.manual_clock import ManualClock
 from topicsd.catalog.key_value_catalog import KeyValueCatalog
-from topicsd.catalog.retries import RetryPolicy
 
 
-def policy(seconds: float = 3600.0) -> RetryPolicy:
+def policy(seconds: float = 3600.0) -> Retries:
     clock = ManualClock()
-    return RetryPolicy(clock.monotonic, lambda pause: clock.advance(pause * 1000), seconds)
+    return Retries(clock.monotonic, lambda pause: clock.advance(pause * 1000), seconds)
 
 
 @pytest.mark.slow

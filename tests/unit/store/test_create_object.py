@@ -6,9 +6,10 @@ import itertools
 
 import pytest
 
+from shared.runtime.retries import Retries
 from tests.harness.machine.fake_store import FakeStore, Fault
 from tests.harness.machine.manual_clock import ManualClock
-from topicsd.store.create_object import PAUSE_SECONDS_MAX, Retries, create_object
+from topicsd.store.create_object import PAUSES, create_object
 from topicsd.store.object_store import ObjectExists, StoreUnavailable
 
 FAULTS: tuple[Fault | None, ...] = (None, "lost request", "lost answer", "conflict")
@@ -42,7 +43,7 @@ def test_retries_end_at_the_deadline() -> None:
     store.faults = ["lost request"] * 1000
     with pytest.raises(StoreUnavailable):
         create_object(store, "a", [b"x"], retries(clock, 30.0))
-    assert 30.0 - PAUSE_SECONDS_MAX <= clock.monotonic() - ManualClock().monotonic() <= 30.0
+    assert 30.0 - PAUSES.seconds_max <= clock.monotonic() - ManualClock().monotonic() <= 30.0
     assert len(store.requests) < 20
     assert not store.objects
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -121,3 +122,18 @@ def _empty_store() -> MemoryDisk:
     disk.make_dir("/s")
     disk.sync_dir("/")
     return disk
+
+
+def test_an_object_survives_a_power_cut_after_a_writer_before_it_was_killed() -> None:
+    """A killed process may have made a folder without a sync; the next one must not rely on it."""
+    for call in range(_calls_of_two_creations()):
+        disk = _empty_store()
+        disk.kill_process_after(call)
+        with suppress(MachineGoneError):
+            FileObjects(disk, "/s").create("d/e/a", PARTS, "id")
+        disk = disk.after_process_kill()
+        with suppress(ObjectExists):
+            FileObjects(disk, "/s").create("d/e/a", PARTS, "id")
+        for seed in range(5):
+            left = FileObjects(disk.after_power_cut(Random(seed)), "/s")
+            assert left.read("d/e/a", 0, 100) == b"one object", f"killed at call {call}, seed {seed}"
