@@ -52,6 +52,7 @@ from topicsd.catalog.key_documents import (
 )
 from topicsd.catalog.key_value import KeyValue, VersionedKey
 from topicsd.catalog.retries import repeat_request
+from topicsd.catalog.row_verbs import RowVerbs
 
 T = TypeVar("T")
 
@@ -77,7 +78,7 @@ class StateEntry:
         return None if self.document is None or self.document.is_forgotten else self.document.row
 
 
-class KeyValueCatalog:
+class KeyValueCatalog(RowVerbs):
     def __init__(self, store: KeyValue, retries: Retries) -> None:
         self._store = store
         self._retries = retries
@@ -164,9 +165,6 @@ class KeyValueCatalog:
     def own(self, name: str, ownership: Ownership) -> Lookup:
         return row_changes.looked_up(self._run(lambda: self._state(name)).row, ownership)
 
-    def raise_ceiling(self, name: str, ownership: Ownership, ceiling: int) -> TopicRow:
-        return self._change(name, lambda row: row_changes.raised(row, name, ownership, ceiling))
-
     def publish_extents(
         self, name: str, ownership: Ownership, add: Sequence[Extent], remove: Sequence[Extent]
     ) -> TopicRow:
@@ -230,16 +228,6 @@ class KeyValueCatalog:
             return [one for one in self._live(name, state.document) if one.last_seq >= seq]
 
         return self._run(attempt)[: min(limit, EXTENTS_AT_ONCE)]
-
-    def seal(self, name: str, ownership: Ownership, last_seq: int, key: str) -> TopicRow:
-        return self._change(name, lambda row: row_changes.sealed(row, name, ownership, last_seq, key))
-
-    def adopt(
-        self, name: str, node: str, incarnation: int, owner_epoch: int, accept_loss: bool = False
-    ) -> TopicRow:
-        return self._change(
-            name, lambda row: row_changes.adopted(row, name, node, incarnation, owner_epoch, accept_loss)
-        )
 
     def forget(self, name: str, ownership: Ownership) -> None:
         def attempt() -> StateEntry:

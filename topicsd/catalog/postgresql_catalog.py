@@ -39,6 +39,7 @@ from topicsd.catalog.catalog import (
     TopicRow,
 )
 from topicsd.catalog.retries import repeat_request
+from topicsd.catalog.row_verbs import RowVerbs
 
 if TYPE_CHECKING:
     from psycopg import Connection, Cursor
@@ -115,7 +116,7 @@ _DEFAULT_PARAMETERS: Final[dict[str, Any]] = {
 """What the URL does not say. Of several hosts, the one that accepts writes (P5)."""
 
 
-class PostgresqlCatalog:
+class PostgresqlCatalog(RowVerbs):
     """A catalog in a database; it connects at once, and then when a thread needs a connection."""
 
     def __init__(self, url: str, retries: Retries, upgrades: Sequence[Sequence[str]] = UPGRADES) -> None:
@@ -255,9 +256,7 @@ class PostgresqlCatalog:
         parameters = sql_tables.topic_parameters(row)
         if self._run(lambda db: db.execute(_CREATE_TOPIC, parameters).rowcount) == 1:
             return row
-        return self._change(
-            name, lambda row: row_changes.created(row, name, topic_id, incarnation, node, ceiling)
-        )
+        return super().create(name, topic_id, incarnation, node, ceiling)
 
     def own(self, name: str, ownership: Ownership) -> Lookup:
         rows = self._select(_SELECT_TOPIC, {"name": name})
@@ -267,7 +266,7 @@ class PostgresqlCatalog:
         rows = self._select(_RAISE_CEILING, {"name": name, "ceiling": ceiling, **ownership._asdict()})
         if rows:
             return sql_tables.topic_row(rows[0])
-        return self._change(name, lambda row: row_changes.raised(row, name, ownership, ceiling))
+        return super().raise_ceiling(name, ownership, ceiling)
 
     def publish_extents(
         self, name: str, ownership: Ownership, add: Sequence[Extent], remove: Sequence[Extent]
@@ -297,16 +296,6 @@ class PostgresqlCatalog:
     def extents_from(self, name: str, seq: int, limit: int) -> list[Extent]:
         page = {"name": name, "first": seq, "limit": min(limit, EXTENTS_AT_ONCE)}
         return [sql_tables.extent_row(one) for one in self._select(_SELECT_EXTENTS_FROM, page)]
-
-    def seal(self, name: str, ownership: Ownership, last_seq: int, key: str) -> TopicRow:
-        return self._change(name, lambda row: row_changes.sealed(row, name, ownership, last_seq, key))
-
-    def adopt(
-        self, name: str, node: str, incarnation: int, owner_epoch: int, accept_loss: bool = False
-    ) -> TopicRow:
-        return self._change(
-            name, lambda row: row_changes.adopted(row, name, node, incarnation, owner_epoch, accept_loss)
-        )
 
     def forget(self, name: str, ownership: Ownership) -> None:
         def work(db: Connection[Any]) -> None:

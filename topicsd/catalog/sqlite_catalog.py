@@ -34,6 +34,7 @@ from topicsd.catalog.catalog import (
     Ownership,
     TopicRow,
 )
+from topicsd.catalog.row_verbs import RowVerbs
 from topicsd.disk.access import access_problem
 
 BUSY_SECONDS: Final = 10.0
@@ -71,7 +72,7 @@ _REASONS: Final = {
 _DENIALS: Final = {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM}
 
 
-class SqliteCatalog:
+class SqliteCatalog(RowVerbs):
     """A catalog in a file, which is created with its tables if it does not exist."""
 
     def __init__(
@@ -139,18 +140,10 @@ class SqliteCatalog:
     def _extents(self, statement: str, parameters: dict[str, Any]) -> list[Extent]:
         return [sql_tables.extent_row(one) for one in self._db.execute(statement, parameters).fetchall()]
 
-    def create(self, name: str, topic_id: int, incarnation: int, node: str, ceiling: int) -> TopicRow:
-        return self._change(
-            name, lambda row: row_changes.created(row, name, topic_id, incarnation, node, ceiling)
-        )
-
     def own(self, name: str, ownership: Ownership) -> Lookup:
         with self._errors(), self._lock:
             row = self._row(name)
         return row_changes.looked_up(row, ownership)
-
-    def raise_ceiling(self, name: str, ownership: Ownership, ceiling: int) -> TopicRow:
-        return self._change(name, lambda row: row_changes.raised(row, name, ownership, ceiling))
 
     def publish_extents(
         self, name: str, ownership: Ownership, add: Sequence[Extent], remove: Sequence[Extent]
@@ -180,16 +173,6 @@ class SqliteCatalog:
                 sql_tables.SELECT_EXTENTS_FROM,
                 {"name": name, "first": seq, "limit": min(limit, EXTENTS_AT_ONCE)},
             )
-
-    def seal(self, name: str, ownership: Ownership, last_seq: int, key: str) -> TopicRow:
-        return self._change(name, lambda row: row_changes.sealed(row, name, ownership, last_seq, key))
-
-    def adopt(
-        self, name: str, node: str, incarnation: int, owner_epoch: int, accept_loss: bool = False
-    ) -> TopicRow:
-        return self._change(
-            name, lambda row: row_changes.adopted(row, name, node, incarnation, owner_epoch, accept_loss)
-        )
 
     def forget(self, name: str, ownership: Ownership) -> None:
         with self._errors(), self._lock, self._transaction():
