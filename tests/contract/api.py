@@ -31,7 +31,7 @@ class Api:
         return _expect(self.call("POST", "", body), 200, 201)
 
     def append_raw(self, record: bytes) -> Any:
-        """One record, as it stands in the body."""
+        """One record, as it is in the body."""
         return _expect(self.call("POST", "", b'{"records":[%b]}' % record), 200, 201)
 
     def diff(self, from_seq: int = 0, **options: Any) -> Any:

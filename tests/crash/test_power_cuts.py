@@ -1,6 +1,6 @@
 """The power goes, or the process is killed, at every disk call of every script; what was acked is there.
 
-What is checked after each end stands in `tests/harness/books/recovery_check.py` and
+The checks after each end are in `tests/harness/books/recovery_check.py` and
 `tests/harness/books/shard_book.py`; what a script does, in `tests/harness/sweeps/shard_scripts.py`.
 """
 

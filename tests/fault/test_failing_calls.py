@@ -1,6 +1,6 @@
 """Every disk call of every script fails once, and for ever, in every way that a disk has.
 
-What is checked stands in `tests/harness/sweeps/fault_sweep.py`, and for the start after it in
+The checks are in `tests/harness/sweeps/fault_sweep.py`, and those of the start after it in
 `tests/harness/books/recovery_check.py`.
 """
 

@@ -75,7 +75,7 @@ def fill(client: TopicClient) -> None:
     client.call(PLAIN, "delete", before_seq=700)
     client.call(OTHER, "delete", match=["tag", "Eq", "none"])
     time.sleep(2)
-    # What stands in the log only, with deletes that no checkpoint has seen.
+    # Records that are only in the log, with deletes that no checkpoint has seen.
     client.append(PLAIN, *[{"data": n, "tag": "green" if n % 3 else "gone"} for n in range(300)])
     client.call(PLAIN, "delete", match=["tag", "Eq", "gone"])
     client.append(PLAIN, tagged)

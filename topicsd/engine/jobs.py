@@ -146,12 +146,13 @@ class Background:
         return running
 
     def run_now(self, job: BackgroundJob[T]) -> T:
-        """Run a job to its end; blocks the loop."""
+        """Run a job to its end; blocks the loop. The job must not wait for an `Operation`."""
         answer: Any = None
         failure: OSError | None = None
         try:
             while True:
                 step = job.send(answer) if failure is None else job.throw(failure)
+                assert not isinstance(step, Operation), "its reply needs the loop, which is blocked here"
                 answer, failure = None, None
                 if step is SYNCED:
                     self._log.flush()

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from tests.harness.books.watch_book import TopicProgress, WatchBook
-from tests.harness.clients.raw_client import Answer, RawClient
+from tests.harness.clients.raw_client import LastingClient
 from tests.harness.clients.ws_client import Closed, NoWebSocket, WsClient
 
 BUFFER_BYTES: Final = 4096
@@ -83,7 +83,9 @@ class OtherWatcher:
 class Poller(OtherWatcher):
     """A watcher that long-polls after its cursor."""
 
-    _client: RawClient | None = None
+    def __init__(self, port: int, book: WatchBook, rng: Random, topics: list[str]) -> None:
+        super().__init__(port, book, rng, topics)
+        self._client = LastingClient(port)
 
     def live(self, ending: threading.Event) -> None:
         while not ending.is_set():
@@ -106,7 +108,7 @@ class Poller(OtherWatcher):
         }
         if position.epoch is not UNKNOWN:
             body["epoch"] = position.epoch
-        answer = self._ask(f"/v0/topics/{name}/diff", msgspec.json.encode(body), leaves)
+        answer = self._client.ask("POST", f"/v0/topics/{name}/diff", body, leaves=leaves)
         if answer is not None and answer.status == 200:
             page = answer.json
             position.epoch = page["epoch"]
@@ -118,27 +120,8 @@ class Poller(OtherWatcher):
             assert answer.status in (404, 429, 503, 504), answer
             time.sleep(RETRY_SECONDS)
 
-    def _ask(self, target: str, body: bytes, leaves: bool) -> Answer | None:
-        """Send a request; return None if the connection ended before the answer."""
-        try:
-            if self._client is None:
-                self._client = RawClient(self._port)
-            begun = self._client.start("POST", target, body)
-            if leaves:
-                self.close()
-                return None
-            answer = self._client.finish(begun)
-        except ConnectionError:
-            self.close()
-            return None
-        if answer.closes:
-            self.close()
-        return answer
-
     def close(self) -> None:
-        if self._client is not None:
-            self._client.close()
-            self._client = None
+        self._client.close()
 
 
 class SocketWatcher(OtherWatcher):

@@ -274,3 +274,29 @@ def chunks_of(body: bytes, *, size: int = 1 << 16) -> bytes:
     """Return the body in chunks of that size, with the last chunk."""
     chunks = [body[at : at + size] for at in range(0, len(body), size)]
     return b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks) + b"0\r\n\r\n"
+
+
+class LastingClient:
+    """A client that connects again after its connection ended, as long-lived programs do."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._client: RawClient | None = None
+
+    def ask(self, method: str, target: str, body: object = None, *, leaves: bool = False) -> Answer | None:
+        """Send a request; return None if the connection ended before the answer, or the client `leaves`."""
+        try:
+            if self._client is None:
+                self._client = RawClient(self._port)
+            request = self._client.start(method, target, body)
+            answer = None if leaves else self._client.finish(request)
+        except ConnectionError:
+            answer = None
+        if answer is None or answer.closes:
+            self.close()
+        return answer
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None

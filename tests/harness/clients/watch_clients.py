@@ -24,7 +24,7 @@ import msgspec
 from tests.harness.books.watch_book import TopicProgress, WatchBook, Written
 from tests.harness.clients.event_client import Event, EventClient
 from tests.harness.clients.other_watchers import OtherWatcher, Poller, SocketWatcher
-from tests.harness.clients.raw_client import Answer, RawClient
+from tests.harness.clients.raw_client import Answer, LastingClient, RawClient
 from topicsd.stream.event_stream import PAUSED_SECONDS_MAX
 
 NODES: Final = ("", "", "n1", "n2")
@@ -51,7 +51,7 @@ class TopicWriter:
         self._topic = topic
         self._rng = rng
         self._is_recreated = is_recreated
-        self._client: RawClient | None = None
+        self._client = LastingClient(port)
         self._values = count()
         self._head = 0
         self._path = f"/v0/topics/{topic}"
@@ -89,7 +89,7 @@ class TopicWriter:
                 data["x"] = FILLER
             record: dict[str, Any] = {"data": data}
             rows.append(record | ({"node": node} if node else {}) | ({"tag": tag} if tag else {}))
-        answer = self._ask("POST", self._path, msgspec.json.encode({"records": rows}))
+        answer = self._client.ask("POST", self._path, msgspec.json.encode({"records": rows}))
         if answer is not None and answer.status == 200:
             assert answer.json["first_seq"] == self._head + 1, answer
         elif answer is not None and (answer.status, answer.code) in RETRIABLE:
@@ -121,30 +121,15 @@ class TopicWriter:
     def _until_done(self, method: str, target: str, body: bytes | None = None) -> Answer:
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while True:
-            answer = self._ask(method, target, body)
+            answer = self._client.ask(method, target, body)
             if answer is not None and answer.status in (200, 201):
                 return answer
             assert answer is None or answer.status in (503, 504), answer
             assert time.monotonic() < deadline, f"{method} {target}: {answer}"
             time.sleep(RETRY_SECONDS)
 
-    def _ask(self, method: str, target: str, body: bytes | None = None) -> Answer | None:
-        """Send a request; return None if the connection ended before the answer."""
-        try:
-            if self._client is None:
-                self._client = RawClient(self._port)
-            answer = self._client.ask(method, target, body)
-        except ConnectionError:
-            self.close()
-            return None
-        if answer.closes:
-            self.close()
-        return answer
-
     def close(self) -> None:
-        if self._client is not None:
-            self._client.close()
-            self._client = None
+        self._client.close()
 
 
 class _Stream(EventClient):

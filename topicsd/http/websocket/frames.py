@@ -4,7 +4,7 @@ A frame of the server is complete and never masked::
 
     off  size   field
       0    1    0x80 and what it is: 1 text, 8 close, 9 ping, 10 pong
-      1    1    the length up to 125; 126 or 127: it stands in the next two or eight bytes
+      1    1    the length up to 125; 126 or 127: it is in the next two or eight bytes
       2  0|2|8  the length, big-endian
            L    payload; of a close two bytes of code, big-endian, and a text
 

@@ -374,7 +374,7 @@ def test_routes_of_a_topic_that_was_created_again_stay() -> None:
         await fakes.made("out", B, C)
         gone = fakes.lose(B)
         fakes.rules.clear()
-        # Made anew before the supervisor hears of the end of the old topic.
+        # Created again before the supervisor learns that the old topic was deleted.
         await fakes.made("new", A, B)
         await fakes.made("out", B, C)
         assert await fakes.control.end_routes_of_topic(gone) == []
