@@ -17,6 +17,10 @@ from loadtest.bench.subjects import SERVER_COMMAND
 from loadtest.clients import generator_bench
 from loadtest.clients.generator import GeneratorMissing
 from loadtest.engine import engine_bench
+from loadtest.store.lines import LINES as STORE_LINES
+from loadtest.store.lines import lines_with
+
+STORE_NAMES = list(STORE_LINES)
 
 
 def main() -> int:
@@ -32,6 +36,11 @@ def main() -> int:
         help="the server to measure; receives TOPICS_PORT_FILE, TOPICS_DATA_DIR, TOPICS_SHARDS (%(default)s)",
     )
     bench.add_argument("--plot", metavar="FILE", help="draw the results as a PNG")
+    store = commands.add_parser("store", help="measure stores, catalogs, backups, changes of shards")
+    add_options(store, "MEASUREMENT", STORE_NAMES, 2.0, 5)
+    store.add_argument(
+        "--s3-url", default="", help="a bucket for the lines of S3; credentials are in the environment"
+    )
     generator = commands.add_parser("generator", help="compare the load generator with wrk")
     generator.add_argument(
         "--rounds", type=count, default=5, help="number of rounds; the median counts (%(default)s)"
@@ -51,7 +60,13 @@ def main() -> int:
     )
     spark.add_argument("--save", action="store_true", help="add the result to loadtest/results/")
     given = parser.parse_args()
-    runs = {"engine": run_engine, "bench": run_bench, "generator": run_generator, "spark": run_spark}
+    runs = {
+        "engine": run_engine,
+        "bench": run_bench,
+        "store": run_store,
+        "generator": run_generator,
+        "spark": run_spark,
+    }
     try:
         return runs[given.command](given)
     except GeneratorMissing as missing:
@@ -142,6 +157,18 @@ def run_bench(given: argparse.Namespace) -> int:
         with open(plot, "wb") as file:
             file.write(bench_chart.chart(lines, "topicsd: share of the ceiling, the mark is the goal"))
     return int(any(line.verdict == "failed" for line in lines))
+
+
+def run_store(given: argparse.Namespace) -> int:
+    lines = lines_with(given.s3_url)
+    given.known = list(lines)
+    given.names = list(lines) if given.names is STORE_NAMES else given.names
+    check_names(given)
+    measured = server_bench.run(given.names, given.seconds, given.rounds, given.dir, SERVER_COMMAND, lines)
+    print("\n" + table(measured))
+    if given.save:
+        results.save("store", measured, seconds=given.seconds, rounds=given.rounds)
+    return int(any(line.verdict == "failed" for line in measured))
 
 
 def run_generator(given: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from loadtest.bench.lines import LINES, Bench, Line
 from loadtest.bench.result import Result
@@ -27,13 +27,14 @@ def run(
     rounds: int,
     directory: str | None,
     server_command: Sequence[str],
+    lines: Mapping[str, Line] = LINES,
 ) -> list[Result]:
     """Measure the lines; print a sentence as each ends."""
     generator.program()
     confine()
     results = []
     for name in names:
-        result = measure(name, LINES[name], seconds, rounds, directory, server_command)
+        result = measure(name, lines[name], seconds, rounds, directory, server_command)
         results.append(result)
         ratio = "" if result.ratio is None else f", ratio {result.ratio:.2f}"
         print(

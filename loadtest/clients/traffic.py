@@ -13,8 +13,7 @@ import msgspec
 from loadtest.ceilings.read_ceiling import COUNT, DATA
 from loadtest.clients.generator import Load, run
 from loadtest.engine.one_shard import DATA as ORDER
-from shared.contract.names import topic_id
-from shared.ipc.placement import shard_of
+from shared.ipc.placement import Placement
 
 FILL_BATCH = 100
 
@@ -44,18 +43,18 @@ def targets(path: str, pairs: Iterable[tuple[str, bytes]]) -> str:
 
 def names_of_shard(shard: int, shards: int) -> Iterator[str]:
     """Yield without end the topics that a server with `shards` shards places on this shard."""
+    placement = Placement(shards)
     for number in itertools.count():
         name = f"topic-{number}"
-        if shard_of(topic_id(name), shards) == shard:
+        if placement.owner_of(name) == shard:
             yield name
 
 
 def names_by_connection(connections: int, each: int, shards: int) -> list[str]:
     """Return topics in the order of `--own-targets`: those of one connection are on one shard.
 
-    >>> from shared.contract.names import topic_id
     >>> names = names_by_connection(3, 2, 2)
-    >>> [shard_of(topic_id(name), 2) for name in names]
+    >>> [Placement(2).owner_of(name) for name in names]
     [0, 1, 0, 0, 1, 0]
     """
     of_shard = [names_of_shard(shard, shards) for shard in range(shards)]

@@ -30,7 +30,8 @@ from router.accept.placer import Placer
 from router.accept.worker_channels import WorkerChannels
 from shared.contract.watch_id import WatchIds
 from shared.ipc.board import Board, WorkerState
-from shared.ipc.handoff import ChannelClosed, receive_connections, send_connection
+from shared.ipc.handoff import ChannelClosed, HandoffMessage, receive_connections, send_connection
+from shared.ipc.shared_placement import SharedPlacement
 from shared.runtime.clock import SystemClock
 from shared.runtime.log_setup import fields, set_up_logging
 
@@ -46,7 +47,7 @@ class AcceptorSpec(msgspec.Struct, frozen=True):
     number: int
     acceptors: int
     channel_fd: int
-    """Carries only the drain message, and its end means that the supervisor has died."""
+    """Carries the drain message and channels to new workers; its end means that the supervisor has died."""
     board_fd: int
     """The board of the acceptors."""
     workers_board_fd: int
@@ -57,6 +58,7 @@ class AcceptorSpec(msgspec.Struct, frozen=True):
     """The sending ends of the workers' channels."""
     control_fd: int
     instance: str
+    placement_file: str
     fresh_seconds: float
     log: str
 
@@ -66,19 +68,23 @@ class Acceptor:
         self._spec = spec
         self._clock = SystemClock()
         self._loop = asyncio.get_running_loop()
-        self._slot = Board.attach(spec.board_fd, spec.acceptors).slot(spec.number)
+        self._slot = Board.attach(spec.board_fd).slot(spec.number)
         self._channel = socket.socket(fileno=spec.channel_fd)
         self._control = socket.socket(fileno=spec.control_fd)
-        board = Board.attach(spec.workers_board_fd, len(spec.worker_channel_fds))
-        channels = [socket.socket(fileno=fd) for fd in spec.worker_channel_fds]
+        board = Board.attach(spec.workers_board_fd)
+        self._stop_requested = asyncio.Event()
+        self._worker_channels = [socket.socket(fileno=fd) for fd in spec.worker_channel_fds]
         self._connection_router = ConnectionRouter(
-            WorkerChannels(board, self._clock, spec.fresh_seconds, channels),
+            WorkerChannels(board, self._clock, spec.fresh_seconds, self._worker_channels),
             self._clock,
             self._pass_on,
-            Placer(WatchIds(bytes.fromhex(spec.instance), len(channels))),
+            Placer(
+                WatchIds(bytes.fromhex(spec.instance)),
+                # The supervisor accepts until another acceptor reads the file successfully.
+                SharedPlacement(board.head, spec.placement_file, lambda error: self._stop_requested.set()),
+            ),
         )
         self._accept_loop = AcceptLoop(self._connection_router.accepted)
-        self._stop_requested = asyncio.Event()
         self._is_orphan = False
 
     async def run(self) -> int:
@@ -90,6 +96,7 @@ class Acceptor:
         # Objects made during the start are long-lived; exclude them from garbage collection.
         gc.collect()
         gc.freeze()
+        self._slot.channels = len(self._worker_channels)
         self._slot.state = WorkerState.READY
         self._beat()
         logger.info("acceptor: accepting connections", extra=fields(acceptor=self._spec.number))
@@ -122,9 +129,21 @@ class Acceptor:
             logger.info("acceptor: stopping: the supervisor has died")
             self._is_orphan = True
             messages = []
-        if messages or self._is_orphan:
+        for message in messages:
+            if not message.is_drain:
+                self._add_channel(message)
+        if any(message.is_drain for message in messages) or self._is_orphan:
             self._loop.remove_reader(self._channel.fileno())
             self._stop_requested.set()
+
+    def _add_channel(self, message: HandoffMessage) -> None:
+        """Keep the channel to a new worker, unless it arrived before."""
+        channel = socket.socket(fileno=message.fd)
+        if int(message.data) == len(self._worker_channels):
+            self._worker_channels.append(channel)
+            self._slot.channels = len(self._worker_channels)
+        else:
+            channel.close()
 
     def _beat(self) -> None:
         self._slot.beat_ms = int(self._clock.monotonic() * 1000)

@@ -5,11 +5,15 @@ A1  The supervisor keeps every listening socket open, so connections in the back
     place, so no client waits for an acceptor that crashes repeatedly.
 A2  All acceptors pass connections that no worker answers through one channel, whose receiving end is here.
 A3  The counts of ended acceptors are kept, so that no total decreases.
+A4  An acceptor inherits the channels to the workers. It receives those of shards that are added later over
+    its own channel, again until it has published that it has them. No connection is placed at a new shard
+    before (`has_all_channels`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -19,7 +23,7 @@ from router.accept.worker_channels import silence_ms
 from router.supervision.process_pool import PoolTimes, ProcessPool, StartParameters
 from router.supervision.worker_process import module_command
 from shared.ipc.board import Board, Slot, WorkerState
-from shared.ipc.handoff import HandoffMessage, channel_pair, receive_connections
+from shared.ipc.handoff import HandoffMessage, channel_pair, receive_connections, send_connection
 from shared.runtime.clock import Clock
 
 ACCEPTOR_COMMAND: Final = module_command("router.accept.acceptor")
@@ -45,9 +49,9 @@ class AcceptorCounts(NamedTuple):
 class AcceptorPool(ProcessPool):
     """The acceptor processes and the channel on which they pass connections to the supervisor.
 
-    `worker_channels` are the sending ends of the workers' channels. `on_control` receives the connections
-    that acceptors pass on. `accept_from` makes the supervisor accept from exactly the given listening
-    sockets.
+    `worker_channels` are the sending ends of the workers' channels, to which new ones are appended.
+    `on_control` receives the connections that acceptors pass on. `accept_from` makes the supervisor accept
+    from exactly the given listening sockets.
     """
 
     kind = "acceptor"
@@ -63,6 +67,7 @@ class AcceptorPool(ProcessPool):
         workers_board: Board,
         worker_channels: Sequence[socket.socket],
         instance: str,
+        placement_file: str,
         log: str,
         on_control: Callable[[socket.socket, bytes], object],
         accept_from: Callable[[Sequence[socket.socket]], None],
@@ -72,8 +77,9 @@ class AcceptorPool(ProcessPool):
         super().__init__(Board.create(count), clock, ACCEPTOR_COMMAND, environment, times)
         self._listeners = listeners
         self._workers_board_fd = workers_board.fd
-        self._worker_channel_fds = [channel.fileno() for channel in worker_channels]
+        self._worker_channels = worker_channels
         self._instance = instance
+        self._placement_file = placement_file
         self._log = log
         self._on_control = on_control
         self._accept_from = accept_from
@@ -84,27 +90,44 @@ class AcceptorPool(ProcessPool):
     def start_parameters(self, number: int) -> StartParameters:
         listener_fds = [one.fileno() for one in self._listeners.of(number)]
         control_fd = self._control_sender.fileno()
+        worker_channel_fds = [channel.fileno() for channel in self._worker_channels]
         spec: dict[str, object] = {
             "number": number,
             "acceptors": len(self),
             "workers_board_fd": self._workers_board_fd,
             "listener_fds": listener_fds,
             "owns_listeners": not self._listeners.are_passed,
-            "worker_channel_fds": self._worker_channel_fds,
+            "worker_channel_fds": worker_channel_fds,
             "control_fd": control_fd,
             "instance": self._instance,
+            "placement_file": self._placement_file,
             "fresh_seconds": self._times.fresh_seconds,
             "log": self._log,
         }
-        return StartParameters(
-            spec, (self._workers_board_fd, control_fd, *listener_fds, *self._worker_channel_fds)
-        )
+        return StartParameters(spec, (self._workers_board_fd, control_fd, *listener_fds, *worker_channel_fds))
 
     def on_returned(self, number: int, handed: list[HandoffMessage]) -> None:
-        raise AssertionError("the supervisor hands no connection to an acceptor")
+        """Close channels that an acceptor did not receive; they are sent again (A4)."""
+        for message in handed:
+            os.close(message.fd)
+
+    def has_all_channels(self) -> bool:
+        """Return whether no acceptor lacks the channel of a worker."""
+        count = len(self._worker_channels)
+        return all(
+            slot.channels == count if slot.state is WorkerState.READY else slot.state is WorkerState.GONE
+            for slot in self.board
+        )
+
+    def _send_channels(self) -> None:
+        for slot, own_channel in zip(self.board, self.senders, strict=True):
+            number = slot.channels
+            if slot.state is WorkerState.READY and number < len(self._worker_channels):
+                send_connection(own_channel, self._worker_channels[number].fileno(), b"%d" % number)
 
     def on_tick(self) -> None:
         """Make the supervisor accept in place of every acceptor that does not accept now."""
+        self._send_channels()
         fresh_ms = self._times.fresh_seconds * 1000
         missing = [
             number

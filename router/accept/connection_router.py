@@ -103,9 +103,8 @@ class ConnectionRouter:
         self._lingering = LingeringClose()
         # In the order of arrival, which is the order of the deadlines.
         self._reading: dict[int, _WaitingConnection] = {}
-        # One queue for each shard, and the last for connections that no worker answers.
-        self._control = len(shards)
-        self._queues: list[deque[_WaitingConnection]] = [deque() for _ in range(len(shards) + 1)]
+        self._queues: dict[int, deque[_WaitingConnection]] = {}
+        """By shard, and at `CONTROL` the connections that no worker answers."""
         self._queued_count = 0
         self._queued_bytes = 0
         self._retry: asyncio.TimerHandle | None = None
@@ -138,13 +137,20 @@ class ConnectionRouter:
         )
 
     def refuse_returned(self, shard: int, handed: list[HandoffMessage]) -> None:
-        """Refuse connections that were handed over to a worker which will not receive them."""
+        """Refuse connections that were handed over to a worker which will not receive them.
+
+        Those for a worker that was retired are placed again.
+        """
         answer = closing_refusal(self._shards.refusal(shard) or shard_refusal(shard, WorkerState.GONE))
         for one in handed:
             connection = socket.socket(fileno=one.fd)
             connection.setblocking(False)
             self.handed_over_count -= 1
-            self._refuse(connection, one.data, answer)
+            placement = self._placer.place(one.data) if shard >= len(self._shards) else None
+            if placement is None:
+                self._refuse(connection, one.data, answer)
+            else:
+                self.place(connection, one.data, placement)
 
     def stop(self) -> None:
         """Place what can be placed now and refuse the rest. Call it after accepting has stopped."""
@@ -155,7 +161,7 @@ class ConnectionRouter:
             # A connection that sent nothing is refused too: its request may be in transit and must receive a
             # response.
             self._refuse_waiting(waiting, _STOPPING)
-        for queue in self._queues:
+        for queue in self._queues.values():
             while queue:
                 self._refuse_waiting(self._next_queued(queue), _STOPPING)
 
@@ -212,12 +218,14 @@ class ConnectionRouter:
                 )
                 return
             placement = ready
-        target = self._control if placement == CONTROL else placement
+        target = placement
         refusal = self._refusal(target)
         if refusal is not None:
             self._refuse_waiting(waiting, closing_refusal(refusal))
             return
-        queue = self._queues[target]
+        queue = self._queues.get(target)
+        if queue is None:
+            queue = self._queues[target] = deque()
         if queue or not self._send(target, waiting):
             if self._queued_bytes + len(waiting.data) > self._queued_bytes_max:
                 self._refuse_waiting(waiting, BUSY)
@@ -240,10 +248,10 @@ class ConnectionRouter:
         return waiting
 
     def _refusal(self, target: int) -> Refusal | None:
-        return None if target == self._control else self._shards.refusal(target)
+        return None if target == CONTROL else self._shards.refusal(target)
 
     def _send(self, target: int, waiting: _WaitingConnection) -> bool:
-        if target == self._control:
+        if target == CONTROL:
             return self._on_control(waiting.connection, waiting.data)
         if not self._shards.send(target, waiting.connection.fileno(), waiting.data):
             return False
@@ -253,7 +261,7 @@ class ConnectionRouter:
 
     def _retry_queues(self) -> None:
         self._retry = None
-        for target, queue in enumerate(self._queues):
+        for target, queue in self._queues.items():
             if not queue:
                 continue
             refusal = self._refusal(target)
@@ -274,7 +282,7 @@ class ConnectionRouter:
                 break
             self._stop_reading(waiting)
             self._give_up(waiting, _TIMEOUT)
-        for queue in self._queues:
+        for queue in self._queues.values():
             while queue and queue[0].deadline <= now:
                 self._give_up(self._next_queued(queue), BUSY)
         self._sweep_timer = self._loop.call_later(SWEEP_SECONDS, self._sweep)

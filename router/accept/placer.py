@@ -3,8 +3,8 @@
 A data endpoint is placed at the shard that owns its topic or its watch session, a control endpoint at the
 supervisor. An HTTP/2 connection may carry any request: it is placed at any worker and stays there. A request
 that is neither is refused by any worker, like every other refused request on its connections, so that a
-refusal is the same whichever process sends it. Placements are cached by the bytes of the request line,
-because clients repeat them.
+refusal is the same whichever process sends it. The results are cached by the bytes of the request line,
+because clients repeat them, until the placement of topics changes.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Final
 
 from shared.contract.endpoints import TOPIC, WATCH_ID, Match, resolve
 from shared.contract.errors import INVALID_REQUEST, URI_TOO_LONG, Refusal, not_ready
-from shared.contract.names import refuse_topic_name, topic_id
+from shared.contract.names import refuse_topic_name
 from shared.contract.watch_id import WatchIds
 from shared.http.head import LINE_BYTES_MAX, parse_line
-from shared.ipc.placement import shard_of
+from shared.ipc.shared_placement import SharedPlacement
 from shared.text.message import size_text
 
 ANY_WORKER: Final = -1
@@ -27,9 +27,11 @@ CACHED_BYTES_MAX: Final = 1024
 
 
 class Placer:
-    def __init__(self, ids: WatchIds) -> None:
+    def __init__(self, ids: WatchIds, placement: SharedPlacement) -> None:
         self._ids = ids
+        self._placement = placement
         self._placements: dict[bytes, int] = {}
+        placement.call_on_change(self._placements.clear)
 
     def place(self, data: bytes) -> int | None:
         """Return the shard, `ANY_WORKER` or `CONTROL`; None when more input is needed.
@@ -43,6 +45,7 @@ class Placer:
         line = data[: end - 1] if data[end - 1 : end] == b"\r" else None
         if line is None:
             return ANY_WORKER
+        self._placement.refresh()
         placement = self._placements.get(line)
         return self._place_and_cache(line) if placement is None else placement
 
@@ -63,10 +66,11 @@ class Placer:
             return CONTROL
         if endpoint.variable == WATCH_ID:
             wid = self._ids.parse(match.name)
-            return ANY_WORKER if wid is None else wid.shard
+            # A session of a retired shard has ended, as any worker answers.
+            return wid.shard if wid is not None and wid.shard < self._placement.shard_count else ANY_WORKER
         if endpoint.variable != TOPIC or refuse_topic_name(match.name) is not None:
             return ANY_WORKER
-        return shard_of(topic_id(match.name), self._ids.shard_count)
+        return self._placement.owner_of(match.name)
 
 
 def refusal_of(data: bytes, is_retry_useful: bool = True) -> Refusal:

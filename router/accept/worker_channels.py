@@ -17,12 +17,16 @@ from shared.runtime.clock import Clock
 
 
 class WorkerChannels:
-    """The channels to the workers; `senders` are their sending ends, in shard order."""
+    """The channels to the workers; `senders` are their sending ends, in shard order.
+
+    New channels may be appended to the list; those of retired shards stay in it and serve later shards of the
+    same number.
+    """
 
     def __init__(
         self, board: Board, clock: Clock, fresh_seconds: float, senders: Sequence[socket.socket]
     ) -> None:
-        assert len(board) == len(senders)
+        assert len(board) <= len(senders)
         self._board = board
         self._clock = clock
         self._fresh_ms = int(fresh_seconds * 1000)
@@ -31,7 +35,7 @@ class WorkerChannels:
         self.is_draining = False
 
     def __len__(self) -> int:
-        return len(self._senders)
+        return len(self._board)
 
     def refusal(self, shard: int) -> Refusal | None:
         """Return why no connection can be handed to the shard now; None when one can."""
@@ -45,7 +49,7 @@ class WorkerChannels:
 
     def any_ready(self) -> int | None:
         """Return the next shard, in rotation, that accepts connections; None when no shard does."""
-        count = len(self._senders)
+        count = len(self._board)
         for offset in range(count):
             shard = (self._next_any + offset) % count
             if self.refusal(shard) is None:

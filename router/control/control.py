@@ -14,8 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
+from router.control.backup_points import BackupPoints
 from router.control.metrics_render import MetricValues, ServerSample, ShardSample, as_json, as_prometheus
 from router.control.metrics_table import CONNECTION_METRICS, ConnectionCounts, progress
+from router.control.store_answer import problems_of, store_answer
 from router.control.topic_list import (
     PAGE_SIZE,
     PAGE_SIZE_MAX,
@@ -28,7 +30,7 @@ from router.control.topic_list import (
     name_of_cursor,
 )
 from shared.contract.endpoints import ENDPOINTS
-from shared.contract.errors import NOT_IMPLEMENTED, STATUS, Refusal, not_ready, shutting_down
+from shared.contract.errors import FORBIDDEN, NOT_IMPLEMENTED, STATUS, Refusal, not_ready, shutting_down
 from shared.contract.names import is_topic_name
 from shared.contract.query import query_boolean, query_number, query_text
 from shared.http.answer import refusal_body, refusal_fields
@@ -82,14 +84,20 @@ class ControlEndpoints:
         version: str,
         list_shard: ListShard,
         routes: RouteEndpoints,
+        backup_points: BackupPoints,
         connection_counts: Callable[[], ConnectionCounts] = ConnectionCounts,
+        store_url: str = "",
+        shards: Callable[[], dict[str, object]] = dict,
     ) -> None:
+        self._shards = shards
         self._workers = workers
         self._clock = clock
         self._version = version
         self._list_shard = list_shard
         self._routes = routes
+        self._backup_points = backup_points
         self._connection_counts = connection_counts
+        self._store_url = store_url
         self._started = clock.monotonic()
         self._was_ready = False
 
@@ -111,17 +119,35 @@ class ControlEndpoints:
             result = self._answer_ready(query)
         elif operation == "metrics":
             result = await self._metrics(query, accept, prefixes)
+        elif operation == "store":
+            result = store_answer(self._store_url, list(self._workers.board), self._uptime_ms())
+        elif operation == "shards":
+            result = self._shards()
         elif operation == "list_topics":
             result = await self._list(query, prefixes)
         elif operation in ROUTE_OPERATIONS:
             result = await self._routes.answer(operation, name, query, prefixes)
+        elif operation == "create_backup_point":
+            result = await self._take_backup_point(prefixes)
         else:
             result = Refusal(NOT_IMPLEMENTED, f"{operation} is not implemented")
+        return self.complete(result, started)
+
+    def complete(
+        self, result: dict[str, object] | str | Refusal, started: float | None = None
+    ) -> ControlAnswer:
+        """Return the answer for a result, of a request that was read at `started` or just now (C2)."""
         if isinstance(result, Refusal):
             return refusal_answer(result)
         if isinstance(result, dict):
-            result["performance"] = performance_since(started, self._clock)
+            now = self._clock.monotonic() if started is None else started
+            result["performance"] = performance_since(now, self._clock)
         return 200, result, b""
+
+    async def _take_backup_point(self, prefixes: Sequence[str]) -> dict[str, object] | Refusal:
+        if prefixes:
+            return Refusal(FORBIDDEN, "a backup point is of all topics, and this key allows only some names")
+        return await self._backup_points.take()
 
     def _answer_ready(self, query: str) -> dict[str, object] | Refusal:
         allow_degraded = query_boolean(query, "allow_degraded", False)
@@ -152,6 +178,8 @@ class ControlEndpoints:
         }
         if not all(serving):
             answer.update(status="degraded", reason=_not_ready(board, serving))
+        if problems := problems_of(list(board)):
+            answer["degraded"] = problems
         return answer
 
     def replay_progress(self) -> float:
@@ -224,7 +252,17 @@ class ControlEndpoints:
                 "1 when not every cursor of these topics has its own series.",
                 int(any(one.get("cursor_count", 0) > len(one.get("cursors", ())) for one in topics)),
             ),
+            ServerSample(
+                "topics_backup_points_total", "counter", "Backup points taken.", self._backup_points.count
+            ),
+            ServerSample(
+                "topics_backup_point_pause_ms",
+                "gauge",
+                "The pause of writes for the last backup point.",
+                self._backup_points.last_pause_ms,
+            ),
             *(ServerSample(one.name, one.kind, one.help, one.read(counts)) for one in CONNECTION_METRICS),
+            *_reshard_samples(self._shards()),
         ]
         restarts = ShardSample(
             "topics_worker_restarts_total",
@@ -309,6 +347,24 @@ def parse_metrics_query(query: str, count_field: str) -> ListQuery | Refusal:
     return ListQuery(query_text(query, "prefix") or "", "", used, is_partial=True)
 
 
+def _reshard_samples(shards: dict[str, Any]) -> list[ServerSample]:
+    return [
+        ServerSample("topics_shards", "gauge", "Shards of the server.", shards.get("count", 0)),
+        ServerSample(
+            "topics_reshard_topics_left",
+            "gauge",
+            "Topics that a reshard has still to move.",
+            shards.get("topics_left", 0),
+        ),
+        ServerSample(
+            "topics_reshard_topics_moved_total",
+            "counter",
+            "Topics that a reshard has moved.",
+            shards.get("topics_moved", 0),
+        ),
+    ]
+
+
 def wants_json(accept: str) -> bool:
     """Return whether an Accept header asks for JSON.
 
@@ -323,16 +379,21 @@ def _not_ready(board: Board, serving: Sequence[bool]) -> str:
     for shard, is_serving in enumerate(serving):
         if not is_serving:
             slot = board.slot(shard)
-            reason = _public_reason(slot)
+            # The text of these states has their reason.
+            reason = "" if slot.state in _PUBLIC_REASONS else _public_reason(slot)
             texts.append(f"shard {shard} {state_text(slot.state)}" + (f" ({reason})" if reason else ""))
     return "; ".join(texts)
 
 
+_PUBLIC_REASONS: Final = {
+    WorkerState.REFUSED: "its data is damaged or cannot be used; see the server's log",
+    WorkerState.FAILED: "a disk failure; see the server's log",
+}
+
+
 def _public_reason(slot: Slot) -> str:
-    """Return how the last process of the shard ended, or what the next one waits for.
+    """Return how the last process of the shard ended, or why the next one does not start.
 
     The rest of the reason is only logged, since it may name paths.
     """
-    if slot.state in (WorkerState.REFUSED, WorkerState.FAILED):
-        return ""
-    return slot.reason.partition(": ")[0]
+    return _PUBLIC_REASONS.get(slot.state) or slot.reason.partition(": ")[0]

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from router.control.control import METRICS_TYPE, ControlAnswer, ControlEndpoints, refusal_answer
 from router.control.route_answers import RouteAnswers
 from router.control.watch_home import WatchHome
+from router.resharding.placement_writer import PlacementWriter
 from shared.contract.errors import Refusal
 from shared.contract.route_rule import decode_route_rule, decode_topic_deletion
 from shared.contract.watch_request import decode_watch_request
@@ -26,6 +27,7 @@ from shared.ipc.board import Board
 from shared.ipc.exact_counts import ReservedCount, StreamCount
 from shared.ipc.link import NEVER_SENT, SUPERVISOR, LinkPool, LinkReply, LinkServer, reject, serve_links
 from shared.ipc.link_kind import LinkKind
+from shared.ipc.placement_change import decode_placement_change, encode_placement_message
 from shared.ipc.remote_request import RemoteRequest, decode_remote_request, encode_answer
 from shared.runtime.unexpected_error import refuse_unexpected_error
 
@@ -33,13 +35,22 @@ logger = logging.getLogger(__name__)
 
 LIST_SECONDS: Final = 2.0
 REFRESH_SECONDS: Final = 0.25
+# A shard with 100,000 topics needs about half a second.
+SURVEY_SECONDS: Final = 10.0
 
 _CHANGES: Final = frozenset({LinkKind.PUT_ROUTE, LinkKind.DELETE_ROUTE, LinkKind.REQUEST})
+_SECONDS: Final = {LinkKind.SURVEY: SURVEY_SECONDS}
 _decode_topics = msgspec.msgpack.Decoder(list[dict[str, Any]]).decode
 _decode_stream = msgspec.msgpack.Decoder(tuple[int, str]).decode
 _decode_shard = msgspec.msgpack.Decoder(int).decode
 _encode = msgspec.msgpack.Encoder().encode
 _encode_json = msgspec.json.Encoder().encode
+
+
+class Reshards(Protocol):
+    """The reshard, as `router/resharding/reshard.py` presents it."""
+
+    def request(self, count: int) -> dict[str, object] | Refusal: ...
 
 
 class SupervisorLink:
@@ -50,22 +61,28 @@ class SupervisorLink:
         topics: ReservedCount,
         streams: StreamCount,
         homes: WatchHome,
+        placements: PlacementWriter | None = None,
     ) -> None:
         self._namespace = namespace
         self._board = board
         self._topics = topics
         self._streams = streams
         self._homes = homes
+        self._placements = placements
         self._refresh_timer: asyncio.TimerHandle | None = None
         self._links = LinkPool(namespace)
         self._control: ControlEndpoints | None = None
         self._routes: RouteAnswers | None = None
+        self._reshard: Reshards | None = None
         self._server: LinkServer | None = None
         self._answering: set[asyncio.Task[None]] = set()
 
-    async def start(self, control: ControlEndpoints, routes: RouteAnswers) -> None:
+    async def start(
+        self, control: ControlEndpoints, routes: RouteAnswers, reshard: Reshards | None = None
+    ) -> None:
         self._control = control
         self._routes = routes
+        self._reshard = reshard
         self._server = await serve_links(self._namespace, SUPERVISOR, self._serve)
         self._refresh()
 
@@ -97,11 +114,13 @@ class SupervisorLink:
         """Send the keys to the worker of the shard; return whether it uses them now."""
         return bool(await self.ask(shard, LinkKind.KEYS, api_keys.encode()))
 
-    async def ask(self, shard: int, kind: LinkKind, payload: bytes) -> bytes | None:
+    async def ask(
+        self, shard: int, kind: LinkKind, payload: bytes, seconds: float | None = None
+    ) -> bytes | None:
         """Return the answer; None without one, `NEVER_SENT` when no worker received the request.
 
-        A request that changes nothing has a short timeout. A request that changes state waits for a hanging
-        worker until the worker is killed, after which the change cannot happen any more.
+        A request that changes nothing waits for `seconds`, else `LIST_SECONDS`. A request that changes state
+        waits for a hanging worker until the worker is killed, after which the change cannot happen any more.
         """
         answered: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
 
@@ -111,7 +130,8 @@ class SupervisorLink:
 
         self._links.call(str(shard), kind, payload, done)
         try:
-            async with asyncio.timeout(None if kind in _CHANGES else LIST_SECONDS):
+            limit = seconds or _SECONDS.get(kind, LIST_SECONDS)
+            async with asyncio.timeout(None if kind in _CHANGES else limit):
                 return await answered
         except TimeoutError:
             return None
@@ -123,6 +143,12 @@ class SupervisorLink:
         if kind == LinkKind.CREATE_SESSION:
             self._create_session(payload, reply)
             return
+        if kind == LinkKind.RESHARD:
+            assert self._control is not None
+            assert self._reshard is not None
+            outcome = self._reshard.request(_decode_shard(payload))
+            reply(_encode_control_answer(self._control.complete(outcome)))
+            return
         if kind in (LinkKind.ENTER_STREAM, LinkKind.LEAVE_STREAM):
             pid, key_id = _decode_stream(payload)
             is_new = kind == LinkKind.ENTER_STREAM
@@ -132,6 +158,8 @@ class SupervisorLink:
             answering = self._put_route(payload, reply)
         elif kind == LinkKind.TOPIC_DELETED:
             answering = self._topic_deleted(payload, reply)
+        elif kind == LinkKind.PLACE:
+            answering = self._place(payload, reply)
         elif kind == LinkKind.REQUEST:
             answering = self._answer(decode_remote_request(payload), reply)
         else:
@@ -179,6 +207,14 @@ class SupervisorLink:
         except Exception as error:  # unexpected errors are answered with 500
             answer = refusal_answer(refuse_unexpected_error(logger, "a remote request", error))
         reply(_encode_control_answer(answer))
+
+    async def _place(self, payload: bytes, reply: LinkReply) -> None:
+        assert self._placements is not None
+        try:
+            refusal = await self._placements.change(decode_placement_change(payload))
+        except Exception as error:  # unexpected errors are answered with 500
+            refusal = refuse_unexpected_error(logger, "a change of the placement", error)
+        reply(encode_placement_message(refusal))
 
     async def _topic_deleted(self, payload: bytes, reply: LinkReply) -> None:
         assert self._routes is not None

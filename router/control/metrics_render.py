@@ -35,6 +35,10 @@ QUEUE_SERIES: Final = (
 # The mean of shares or flags is meaningless: their total is the value of the lowest, or the highest, shard.
 _MIN_METRICS: Final = ("topics_recovery_progress", "topics_shard_ready")
 _MAX_METRICS: Final = (
+    "topics_store_away",
+    "topics_export_oldest_seconds",
+    "topics_export_last_failure_seconds",
+    "topics_catalog_away_seconds",
     "topics_wal_read_only",
     "topics_wal_queue_depth_peak",
     "topics_checkpoint_failed",

@@ -217,6 +217,118 @@ SHARD_METRICS: Final[tuple[ShardMetric, ...]] = (
         "Writes refused because of pressure, before a cap was reached.",
         lambda slot: slot.refused_under_pressure_total,
     ),
+    _gauge(
+        "topics_store_away",
+        "1 while exports pause because the object store is not usable.",
+        lambda slot: slot.is_store_away,
+    ),
+    _gauge(
+        "topics_store_segments",
+        "Segments that have objects in the store.",
+        lambda slot: slot.exported_segments,
+    ),
+    _gauge("topics_store_bytes", "Bytes of these segments.", lambda slot: slot.exported_bytes),
+    _gauge(
+        "topics_store_deletes_waiting",
+        "Segments whose objects are still to be deleted.",
+        lambda slot: slot.objects_to_delete,
+    ),
+    _counter(
+        "topics_store_failures_total",
+        "Failed requests to the object store.",
+        lambda slot: slot.store_failures_total,
+    ),
+    _counter(
+        "topics_store_bytes_read_total",
+        "Bytes read from the object store.",
+        lambda slot: slot.store_bytes_read_total,
+    ),
+    _counter(
+        "topics_store_bytes_written_total",
+        "Bytes written to the object store.",
+        lambda slot: slot.store_bytes_written_total,
+    ),
+    _counter(
+        "topics_store_cache_hits_total",
+        "Blocks of objects that were in memory.",
+        lambda slot: slot.store_cache_hits_total,
+    ),
+    _counter(
+        "topics_store_cache_misses_total",
+        "Blocks of objects that were not in memory.",
+        lambda slot: slot.store_cache_misses_total,
+    ),
+    _gauge(
+        "topics_store_cache_bytes",
+        "Memory for blocks of objects.",
+        lambda slot: slot.store_cache_bytes,
+    ),
+    _counter(
+        "topics_moves_total",
+        "Topics moved to another shard.",
+        lambda slot: slot.topics_moved_total,
+    ),
+    _counter(
+        "topics_move_failures_total",
+        "Moves of topics that failed; the topic stayed.",
+        lambda slot: slot.topic_moves_failed_total,
+    ),
+    _gauge(
+        "topics_move_pause_ms",
+        "Pause of writes in the last move of a topic.",
+        lambda slot: slot.move_pause_us / 1000,
+    ),
+    _gauge(
+        "topics_export_waiting_segments",
+        "Sealed segments that are not exported.",
+        lambda slot: slot.export_waiting_segments,
+    ),
+    _gauge("topics_export_waiting_bytes", "Bytes of these segments.", lambda slot: slot.export_waiting_bytes),
+    _gauge(
+        "topics_export_oldest_seconds",
+        "Age of the oldest record in these segments.",
+        lambda slot: slot.export_oldest_seconds,
+    ),
+    _counter("topics_export_segments_total", "Exported segments.", lambda slot: slot.export_segments_total),
+    _counter(
+        "topics_export_bytes_total", "Bytes of exported segments.", lambda slot: slot.export_bytes_total
+    ),
+    _counter(
+        "topics_export_failures_total", "Failed rounds of exports.", lambda slot: slot.export_failures_total
+    ),
+    _gauge(
+        "topics_export_last_failure_seconds",
+        "Time of the last failed round, in seconds since 1970; 0 without one.",
+        lambda slot: slot.export_failed_ms / 1000,
+    ),
+    _gauge(
+        "topics_catalog_away_seconds",
+        "Time since which the catalog does not answer; 0 while it answers.",
+        lambda slot: slot.catalog_away_seconds,
+    ),
+    _counter(
+        "topics_catalog_requests_total", "Requests to the catalog.", lambda slot: slot.catalog_requests_total
+    ),
+    _counter(
+        "topics_catalog_failures_total",
+        "Requests that the catalog did not answer.",
+        lambda slot: slot.catalog_failures_total,
+    ),
+    _gauge(
+        "topics_catalog_waiting",
+        "Topics whose rows in the catalog have to be created, changed or removed.",
+        lambda slot: slot.catalog_waiting,
+    ),
+    _gauge(
+        "topics_near_ceiling",
+        "Topics that have used most of the seqs that the catalog granted.",
+        lambda slot: slot.topics_near_ceiling,
+    ),
+    _gauge(
+        "topics_departed",
+        "Topics that were here and that this node must not serve.",
+        lambda slot: slot.topics_departed,
+    ),
     _gauge("topics_recovery_progress", "Share of the log that recovery has replayed.", progress),
     _gauge("topics_shard_ready", "1 while the shard serves.", lambda slot: slot.state is WorkerState.READY),
     _gauge(
@@ -236,6 +348,18 @@ SHARD_FAMILIES: Final[tuple[ShardFamily, ...]] = (
             ('class="memory"', lambda slot: slot.topics_memory),
             ('class="disk"', lambda slot: slot.topics_disk),
             ('class="fsync"', lambda slot: slot.topics_fsync),
+        ),
+    ),
+    ShardFamily(
+        "topics_store_requests_total",
+        "counter",
+        "Requests to the object store, by kind.",
+        (
+            ('kind="create"', lambda slot: slot.store_creates_total),
+            ('kind="read"', lambda slot: slot.store_reads_total),
+            ('kind="info"', lambda slot: slot.store_infos_total),
+            ('kind="list"', lambda slot: slot.store_lists_total),
+            ('kind="delete"', lambda slot: slot.store_deletes_total),
         ),
     ),
 )

@@ -14,15 +14,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from shared.contract.errors import ROUTER_CYCLE, TOPIC_EXISTS_INCOMPATIBLE, Refusal, limit_reached
-from shared.contract.names import topic_id
 from shared.contract.route_rule import RouteRule
-from shared.ipc.placement import shard_of
+from shared.ipc.placement import OwnerLookup
 
 
 class RouteGraph:
-    def __init__(self, shard_count: int, bound: int) -> None:
+    def __init__(self, placement: OwnerLookup, bound: int) -> None:
         """Start with no routes, under a cap of `bound`; 0 means no cap."""
-        self._shard_count = shard_count
+        self._placement = placement
         self._bound = bound
         self._rules: dict[str, RouteRule] = {}
         self._into: dict[str, str] = {}
@@ -36,7 +35,7 @@ class RouteGraph:
 
     def shard_of(self, rule: RouteRule) -> int:
         """Return the shard of the destination, which keeps the route."""
-        return shard_of(topic_id(rule.dest), self._shard_count)
+        return self._placement.owner_of(rule.dest)
 
     def find(self, name: str) -> RouteRule | None:
         return self._rules.get(name)

@@ -33,7 +33,6 @@ import msgspec
 from router.control.route_graph import RouteGraph
 from router.control.watch_home import ShardRefusals
 from shared.contract.errors import TOPIC_NOT_FOUND, Refusal, in_doubt, no_answer
-from shared.contract.names import topic_id
 from shared.contract.route_rule import (
     DeleteRoute,
     PutRoute,
@@ -49,7 +48,7 @@ from shared.http.answer import refusal_in
 from shared.ipc.board import Board, WorkerState
 from shared.ipc.link import NEVER_SENT
 from shared.ipc.link_kind import LinkKind
-from shared.ipc.placement import shard_of
+from shared.ipc.placement import OwnerLookup
 from shared.ipc.remote_request import RemoteRequest, decode_answer, encode_remote_request
 
 AskShard = Callable[[int, LinkKind, bytes], Awaitable[bytes | None]]
@@ -67,12 +66,15 @@ class RequestRefused(Exception):
 
 
 class RouteRegistry:
-    def __init__(self, shards: ShardRefusals, board: Board, ask: AskShard, bound: int) -> None:
+    def __init__(
+        self, shards: ShardRefusals, board: Board, placement: OwnerLookup, ask: AskShard, bound: int
+    ) -> None:
         self._shards = shards
         self._board = board
+        self._placement = placement
         self._ask_any = ask
-        self.graph = RouteGraph(len(shards), bound)
-        self._known_pids = [0] * len(shards)
+        self.graph = RouteGraph(placement, bound)
+        self._known_pids: dict[int, int] = {}
         """The pid of the worker whose routes are known, by shard."""
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -113,7 +115,7 @@ class RouteRegistry:
         return next(filter(None, refusals), None)
 
     def _is_unknown(self, shard: int) -> bool:
-        slot, known = self._board.slot(shard), self._known_pids[shard]
+        slot, known = self._board.slot(shard), self._known_pids.get(shard)
         return not known or (slot.state is WorkerState.READY and slot.pid != known)
 
     async def _refusal(self, rule: RouteRule) -> Refusal | None:
@@ -213,7 +215,7 @@ class RouteRegistry:
 
     async def _request(self, operation: str, name: str, query: str = "") -> dict[str, Any]:
         """Send a request to the shard of the topic, as a client would."""
-        shard = shard_of(topic_id(name), len(self._shards))
+        shard = self._placement.owner_of(name)
         request = RemoteRequest(operation, name, query, "application/json", "", "", b"")
         answer = await self._ask(shard, LinkKind.REQUEST, encode_remote_request(request))
         return _decode_json(self._body(shard, answer))

@@ -2,7 +2,7 @@
 
 The home is the shard that owns most topics of the session: their records are written there and need not cross
 a link. Among equals it is the shard with the fewest sessions, which distributes sessions of distributed
-topics.
+topics. A shard that is being retired gets no session.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from shared.contract.errors import Refusal, cannot_check, limit_reached, no_answer
-from shared.contract.names import topic_id
 from shared.ipc.exact_counts import ReservedCount
-from shared.ipc.placement import shard_of
+from shared.ipc.placement import OwnerLookup
 
 
 class ShardRefusals(Protocol):
@@ -24,9 +23,16 @@ class ShardRefusals(Protocol):
     def refusal(self, shard: int) -> Refusal | None: ...
 
 
+class Placing(OwnerLookup, Protocol):
+    """The placement, as `shared/ipc/shared_placement.py` presents it."""
+
+    def is_of_rule(self, shard: int) -> bool: ...
+
+
 class WatchHome:
-    def __init__(self, shards: ShardRefusals, sessions: ReservedCount) -> None:
+    def __init__(self, shards: ShardRefusals, placement: Placing, sessions: ReservedCount) -> None:
         self._shards = shards
+        self._placement = placement
         self.sessions = sessions
 
     def reserve(self, names: Sequence[str]) -> int | Refusal:
@@ -47,5 +53,7 @@ class WatchHome:
         return self._shards.refusal(home) or no_answer(home)
 
     def _home_of(self, names: Sequence[str]) -> int:
-        owned = Counter(shard_of(topic_id(name), len(self._shards)) for name in names)
-        return min(owned, key=lambda shard: (-owned[shard], self.sessions.of(shard), shard))
+        owned = Counter(map(self._placement.owner_of, names))
+        all_homes = filter(self._placement.is_of_rule, range(len(self._shards)))
+        homes = [shard for shard in owned if self._placement.is_of_rule(shard)] or all_homes
+        return min(homes, key=lambda shard: (-owned[shard], self.sessions.of(shard), shard))

@@ -28,7 +28,7 @@ LoadSettings = Callable[[], Resolved | str]
 
 
 class KeyReload:
-    """The reload of API keys.
+    """The reload of API keys, for as many shards as `shard_count` returns.
 
     `send` sends the keys to a worker and returns whether the worker applied them; `on_keys` applies them
     here.
@@ -37,7 +37,7 @@ class KeyReload:
     def __init__(
         self,
         settings: Settings,
-        shard_count: int,
+        shard_count: Callable[[], int],
         load: LoadSettings,
         send: Callable[[int, str], Awaitable[bool]],
         on_keys: Callable[[Settings, ApiKeys], None],
@@ -72,7 +72,7 @@ class KeyReload:
         logger.info("keys: reloaded", extra=fields(keys=len(keys)))
         self.close()
         loop = asyncio.get_running_loop()
-        for shard in range(self._shard_count):
+        for shard in range(self._shard_count()):
             task = loop.create_task(self._send_until_applied(shard, settings.api_keys))
             self._sending.add(task)
             task.add_done_callback(self._sending.discard)
@@ -83,7 +83,7 @@ class KeyReload:
             task.cancel()
 
     async def _send_until_applied(self, shard: int, api_keys: str) -> None:
-        while True:
+        while shard < self._shard_count():
             if await self._send(shard, api_keys):
                 return
             await asyncio.sleep(RESEND_SECONDS)

@@ -14,6 +14,8 @@ P5  The end: a drain message after all connections that were handed over; SIGTER
     hastened; SIGKILL after a last grace period.
 P6  A process that has not yet seen on the board that a process ended may send connections into its channel.
     They are taken back too.
+P7  A pool can grow, and retire its last slots. The channel of a retired slot stays for a later process of the
+    same number, because other processes hold its sending end.
 
 `Backoff` limits the load of a worker that crashes during its start, and restarts at once a worker that was
 healthy for a while.
@@ -27,8 +29,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import ClassVar, Final, NamedTuple
 
 from router.accept.worker_channels import WorkerChannels
@@ -38,6 +40,8 @@ from shared.ipc.board import Board, Slot, WorkerState
 from shared.ipc.handoff import HandoffMessage
 from shared.runtime.clock import Clock
 from shared.runtime.log_setup import fields
+
+HELD_START_SECONDS: Final = 0.02
 
 
 class Backoff:
@@ -92,11 +96,12 @@ class StartParameters(NamedTuple):
 class _Member:
     """The state of one slot, kept across restarts of its process."""
 
-    def __init__(self, number: int, slot: Slot, backoff: Backoff) -> None:
+    def __init__(self, number: int, slot: Slot, backoff: Backoff, channel: ChildChannel) -> None:
         self.number = number
         self.slot = slot
         self.backoff = backoff
-        self.channel = ChildChannel()
+        self.channel = channel
+        self.is_retired = False
         self.process: WorkerProcess | None = None
         self.restart: asyncio.TimerHandle | None = None
         self.restart_count = 0
@@ -134,14 +139,10 @@ class ProcessPool:
         self._environment = environment
         self._times = times
         self._loop = asyncio.get_running_loop()
-        self._members = [
-            _Member(
-                number,
-                slot,
-                Backoff(times.backoff_first_seconds, times.backoff_max_seconds, times.healthy_seconds),
-            )
-            for number, slot in enumerate(board)
-        ]
+        self._members = [self._new_member(number, ChildChannel()) for number in range(len(board))]
+        """The slots, first those in use, then retired ones."""
+        self.senders = [member.channel.sender for member in self._members]
+        """The sending ends of the channels, which stay the same across restarts (P7)."""
         self._ticked = 0.0
         self._watched_since = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -149,6 +150,8 @@ class ProcessPool:
         self._changed = asyncio.Event()
         self._stop_requests = 0
         self._is_orderly = True
+        self._holds = 0
+        """Reasons not to start processes now."""
 
     # -- what differs between kinds ------------------------------------------------------------------------
 
@@ -169,16 +172,16 @@ class ProcessPool:
     # -- state of the processes ----------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        return len(self._members)
+        return sum(not member.is_retired for member in self._members)
 
     @property
     def board(self) -> Board:
         return self._board
 
-    @property
-    def senders(self) -> list[socket.socket]:
-        """The sending ends of the channels, which stay the same across restarts."""
-        return [member.channel.sender for member in self._members]
+    def _new_member(self, number: int, channel: ChildChannel) -> _Member:
+        times = self._times
+        backoff = Backoff(times.backoff_first_seconds, times.backoff_max_seconds, times.healthy_seconds)
+        return _Member(number, self._board.slot(number), backoff, channel)
 
     def start(self) -> None:
         self._ticked = self._watched_since = self._clock.monotonic()
@@ -194,7 +197,7 @@ class ProcessPool:
         return self._members[number].restart_count
 
     def pids(self) -> list[int]:
-        return [member.process.pid for member in self._members if member.process is not None]
+        return _pids(self._members)
 
     def all_alive(self) -> bool:
         """Return whether every expected process is alive, for the watchdog of the service manager."""
@@ -202,7 +205,7 @@ class ProcessPool:
 
     def _is_well(self, member: _Member) -> bool:
         if member.process is None:
-            return self.is_draining or member.slot.state is WorkerState.REFUSED
+            return self.is_draining or member.is_retired or member.slot.state is WorkerState.REFUSED
         return self._silent_for(member, self._clock.monotonic()) <= self._times.hung_seconds
 
     def _silent_for(self, member: _Member, now: float) -> float:
@@ -210,7 +213,29 @@ class ProcessPool:
 
     # -- start and end of a process ------------------------------------------------------------------------
 
+    @contextmanager
+    def hold_starts(self) -> Iterator[None]:
+        """Start no process inside the block; processes that are due are started after it."""
+        self._holds += 1
+        try:
+            yield
+        finally:
+            self._holds -= 1
+
+    def grow(self, count: int) -> None:
+        """Start processes until there are `count`; the board has allocated their slots."""
+        for number in range(len(self), count):
+            if number == len(self._members):
+                self._members.append(self._new_member(number, ChildChannel()))
+                self.senders.append(self._members[number].channel.sender)
+            else:
+                self._members[number] = self._new_member(number, self._members[number].channel)
+            self._spawn(self._members[number])
+
     def _spawn(self, member: _Member) -> None:
+        if self._holds:
+            member.restart = self._loop.call_later(HELD_START_SECONDS, self._spawn, member)
+            return
         member.restart = None
         slot = member.slot
         slot.clear()
@@ -246,7 +271,7 @@ class ProcessPool:
         self.before_clear(slot)
         slot.clear()
         end = describe_end(code)
-        if self.is_draining:
+        if self.is_draining or member.is_retired:
             self._is_orderly = self._is_orderly and (code == 0 or was_starting)
             logger.info("%s: stopped: %s", self.kind, end, extra=self._fields(member))
         elif code == EXIT_REFUSED:
@@ -310,7 +335,7 @@ class ProcessPool:
             member.ready_since = now
             member.was_ready = True
             member.last_end = ""
-        if self.is_draining and not member.is_drain_sent:
+        if (self.is_draining or member.is_retired) and not member.is_drain_sent:
             member.is_drain_sent = member.channel.send_drain()
         silent_for = now - max(slot.beat_ms / 1000, self._watched_since)
         if silent_for > self._times.fresh_seconds:
@@ -359,40 +384,47 @@ class ProcessPool:
     async def drain(self) -> bool:
         """End all processes; return whether each exited with code 0 or was still starting."""
         self.is_draining = True
-        for member in self._members:
-            if member.restart is not None:
-                member.restart.cancel()
-                member.restart = None
-            if member.process is not None:
-                member.is_drain_sent = member.channel.send_drain()
-        if not await self._wait_for_ends(self._times.drain_seconds, stop_requests=1):
-            self._signal_all(signal.SIGTERM)
-            if not await self._wait_for_ends(self._times.grace_seconds, stop_requests=2):
-                logger.error(
-                    "%s: not stopped in time, sending SIGKILL", self.kind, extra=fields(pids=self.pids())
-                )
-                self._signal_all(signal.SIGKILL)
-                await self._wait_for_ends(None, stop_requests=None)
+        await self._end(self._members)
         if self._timer is not None:
             self._timer.cancel()
         for member in self._members:
             self._take_back(member)
         return self._is_orderly
 
+    async def retire(self, count: int) -> None:
+        """End the processes of all slots from `count` on for good, and wait until they have ended."""
+        retired = self._members[count:]
+        for member in retired:
+            member.is_retired = True
+        await self._end(retired)
+
+    async def _end(self, members: Sequence[_Member]) -> None:
+        for member in members:
+            if member.restart is not None:
+                member.restart.cancel()
+                member.restart = None
+            if member.process is not None:
+                member.is_drain_sent = member.channel.send_drain()
+        if await self._wait_for_ends(members, self._times.drain_seconds, stop_requests=1):
+            return
+        _signal_all(members, signal.SIGTERM)
+        if await self._wait_for_ends(members, self._times.grace_seconds, stop_requests=2):
+            return
+        logger.error("%s: not stopped in time, sending SIGKILL", self.kind, extra=fields(pids=_pids(members)))
+        _signal_all(members, signal.SIGKILL)
+        await self._wait_for_ends(members, None, stop_requests=None)
+
     def close(self) -> None:
         """Close the channels, after the drain, when no process sends any more."""
         for member in self._members:
             member.channel.close()
 
-    def _signal_all(self, number: signal.Signals) -> None:
-        for member in self._members:
-            if member.process is not None:
-                member.process.signal(number)
-
-    async def _wait_for_ends(self, seconds: float | None, stop_requests: int | None) -> bool:
+    async def _wait_for_ends(
+        self, members: Sequence[_Member], seconds: float | None, stop_requests: int | None
+    ) -> bool:
         """Return whether all processes ended in time and before `stop_requests` further stop requests."""
         deadline = None if seconds is None else self._loop.time() + seconds
-        while self.pids():
+        while _pids(members):
             if stop_requests is not None and self._stop_requests >= stop_requests:
                 return False
             self._changed.clear()
@@ -400,8 +432,18 @@ class ProcessPool:
                 async with asyncio.timeout_at(deadline):
                     await self._changed.wait()
             except TimeoutError:
-                return not self.pids()
+                return not _pids(members)
         return True
+
+
+def _pids(members: Sequence[_Member]) -> list[int]:
+    return [member.process.pid for member in members if member.process is not None]
+
+
+def _signal_all(members: Sequence[_Member], number: signal.Signals) -> None:
+    for member in members:
+        if member.process is not None:
+            member.process.signal(number)
 
 
 class WorkerPool(ProcessPool):

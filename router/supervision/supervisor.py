@@ -40,6 +40,7 @@ from router.accept.listening import (
     write_port_file,
 )
 from router.accept.placer import Placer
+from router.control.backup_points import BackupPoints
 from router.control.control import ControlEndpoints
 from router.control.control_app import ControlApp
 from router.control.control_connections import ControlConnections
@@ -48,6 +49,9 @@ from router.control.metrics_table import ConnectionCounts
 from router.control.route_answers import RouteAnswers
 from router.control.route_registry import RouteRegistry
 from router.control.watch_home import WatchHome
+from router.resharding.placement_writer import PlacementWriter
+from router.resharding.reshard import Directories, Reshard
+from router.resharding.shard_requests import ShardRequests
 from router.supervision import systemd
 from router.supervision.key_reload import KeyReload, LoadSettings
 from router.supervision.process_pool import PoolTimes, ProcessPool, WorkerPool
@@ -55,13 +59,15 @@ from router.supervision.worker_process import module_command
 from shared.contract.api_keys import ApiKeys, parse_keys
 from shared.contract.errors import Refusal
 from shared.contract.watch_id import WatchIds
-from shared.ipc.board import Board
+from shared.ipc.board import PLACEMENT_VERSION, Board
 from shared.ipc.exact_counts import TOPICS, WATCH_SESSIONS, ReservedCount, StreamCount
 from shared.ipc.link import SUPERVISOR, address_of
+from shared.ipc.shared_placement import SharedPlacement
 from shared.runtime.clock import SystemClock
 from shared.runtime.log_setup import fields
 from shared.runtime.program_version import program_version
 from shared.settings.settings import Settings
+from shared.settings.store_url import store_url_of
 
 logger = logging.getLogger(__name__)
 
@@ -80,12 +86,17 @@ def run(
     instance: str,
     namespace: str,
     listen_sockets: Sequence[socket.socket] = (),
+    placement_file: str = "",
+    directories: Directories | None = None,
     notify: Callable[[str], None] = lambda lines: None,
     worker_command: Sequence[str] = WORKER_COMMAND,
     times: PoolTimes | None = None,
     load_settings: LoadSettings = lambda: "no settings source to read again",
 ) -> int:
-    """Run the server until it is stopped; return the exit code of the process."""
+    """Run the server until it is stopped; return the exit code of the process.
+
+    `placement_file` is empty and `directories` is None for a server without a directory.
+    """
     try:
         sockets = list(listen_sockets) or open_listeners(settings.host, settings.port, settings.fronts)
     except ListenRefused as error:
@@ -98,7 +109,17 @@ def run(
     times = times or PoolTimes(drain_seconds=settings.drain_seconds)
     listeners = Listeners(sockets, are_passed=bool(listen_sockets))
     supervisor = _Supervisor(
-        settings, shard_count, instance, namespace, listeners, notify, worker_command, times, load_settings
+        settings,
+        shard_count,
+        instance,
+        namespace,
+        placement_file,
+        directories,
+        listeners,
+        notify,
+        worker_command,
+        times,
+        load_settings,
     )
     return uvloop.run(supervisor.run())
 
@@ -110,6 +131,8 @@ class _Supervisor:
         shard_count: int,
         instance: str,
         namespace: str,
+        placement_file: str,
+        directories: Directories | None,
         listeners: Listeners,
         notify: Callable[[str], None],
         worker_command: Sequence[str],
@@ -121,6 +144,8 @@ class _Supervisor:
         self._shard_count = shard_count
         self._instance = instance
         self._namespace = namespace
+        self._placement_file = placement_file
+        self._directories = directories
         self._listeners = listeners
         self._notify = notify
         self._worker_command = worker_command
@@ -139,10 +164,12 @@ class _Supervisor:
         except OSError as error:
             logger.error("board: cannot create shared memory: %s", error.strerror)
             return EXIT_CANNOT_RUN
+        self._placement = SharedPlacement(self._board.head, self._placement_file)
+        self._board.head[PLACEMENT_VERSION] = self._placement.current.version
         self._build()
         await self._app.start()
         try:
-            await self._link.start(self._control, self._routes)
+            await self._link.start(self._control, self._routes, self._reshard)
         except OSError as error:
             logger.error(
                 "link: cannot listen on %s: %s", address_of(self._namespace, SUPERVISOR)[1:], error.strerror
@@ -171,6 +198,7 @@ class _Supervisor:
         # Objects made during the start are long-lived; exclude them from garbage collection.
         gc.collect()
         gc.freeze()
+        self._reshard.start()
         notifying = self._loop.create_task(self._notify_systemd())
         try:
             await self._stop_requested.wait()
@@ -188,6 +216,7 @@ class _Supervisor:
             "instance": self._instance,
             "namespace": self._namespace,
             "settings": msgspec.to_builtins(settings),
+            "placement_file": self._placement_file,
         }
         self._pool = WorkerPool(
             self._board,
@@ -200,17 +229,47 @@ class _Supervisor:
         )
         topics = ReservedCount(self._board, settings.max_topics, TOPICS)
         sessions = ReservedCount(self._board, settings.max_watch_sessions, WATCH_SESSIONS)
-        streams = StreamCount(settings.max_sse_connections, settings.max_sse_connections_per_key)
-        self._link = SupervisorLink(
-            self._namespace, self._board, topics, streams, WatchHome(self._pool.channels, sessions)
+        placements = PlacementWriter(
+            self._board,
+            self._placement,
+            None if self._directories is None else self._directories.write_placement,
+            self._pool.hold_starts,
+            self._stop_requested.set,
         )
-        registry = RouteRegistry(self._pool.channels, self._board, self._link.ask, settings.max_routers)
+        home = WatchHome(self._pool.channels, self._placement, sessions)
+        streams = StreamCount(settings.max_sse_connections, settings.max_sse_connections_per_key)
+        self._link = SupervisorLink(self._namespace, self._board, topics, streams, home, placements)
+        registry = RouteRegistry(
+            self._pool.channels, self._board, self._placement, self._link.ask, settings.max_routers
+        )
         self._routes = RouteAnswers(registry, clock)
+        self._reshard = Reshard(
+            self._board,
+            self._placement,
+            placements,
+            self._pool,
+            ShardRequests(self._pool, self._link.ask),
+            self._directories,
+            lambda: self._acceptors is None or self._acceptors.has_all_channels(),
+            clock,
+        )
         self._control = ControlEndpoints(
-            self._pool, clock, program_version(), self._link.list_shard, self._routes, self._connection_counts
+            self._pool,
+            clock,
+            program_version(),
+            self._link.list_shard,
+            self._routes,
+            BackupPoints(self._link.ask, self._board, self._pool.is_serving, clock, settings.memory),
+            self._connection_counts,
+            store_url_of(settings),
+            self._reshard.answer,
         )
         self._app = ControlApp(self._control, parse_keys(settings.api_keys), settings.probe_auth)
-        placer = Placer(WatchIds(bytes.fromhex(self._instance), self._shard_count))
+        self._build_connections()
+
+    def _build_connections(self) -> None:
+        settings, clock = self._settings, self._clock
+        placer = Placer(WatchIds(bytes.fromhex(self._instance)), self._placement)
         self._controls = ControlConnections(
             self._app,
             placer,
@@ -219,24 +278,26 @@ class _Supervisor:
         )
         self._connection_router = ConnectionRouter(self._pool.channels, clock, self._controls.receive, placer)
         self._accept_loop = AcceptLoop(self._connection_router.accepted)
-        self._acceptors: AcceptorPool | None = None
-        if settings.fronts > 1:
-            self._acceptors = AcceptorPool(
-                settings.fronts,
-                clock,
-                os.environ,
-                self._listeners,
-                self._board,
-                self._pool.senders,
-                self._instance,
-                settings.log,
-                self._controls.receive,
-                self._accept_loop.open,
-                self._times,
-            )
-
+        self._acceptors = self._build_acceptors() if settings.fronts > 1 else None
         self._key_reload = KeyReload(
-            settings, self._shard_count, self._load_settings, self._link.send_keys, self._apply_keys
+            settings, lambda: len(self._pool), self._load_settings, self._link.send_keys, self._apply_keys
+        )
+
+    def _build_acceptors(self) -> AcceptorPool:
+        settings = self._settings
+        return AcceptorPool(
+            settings.fronts,
+            self._clock,
+            os.environ,
+            self._listeners,
+            self._board,
+            self._pool.senders,
+            self._instance,
+            self._placement_file,
+            settings.log,
+            self._controls.receive,
+            self._accept_loop.open,
+            self._times,
         )
 
     def _apply_keys(self, settings: Settings, keys: ApiKeys) -> None:
@@ -283,6 +344,7 @@ class _Supervisor:
 
     async def _shut_down(self) -> int:
         self._key_reload.close()
+        await self._reshard.close()
         logger.info("server: stopping: refusing new requests, finishing those in flight")
         self._notify(f"{systemd.STOPPING}\n{systemd.extend_timeout(MORE_SECONDS)}")
         is_orderly = await self._drain_acceptors()

@@ -84,6 +84,11 @@ _DECLARATIONS: Final[tuple[Endpoint, ...]] = (
     Endpoint("POST", "/v0/topics/:topic/nack", "nack", _scopes("write"), is_data=True),
     Endpoint("POST", "/v0/topics/:topic/extend", "extend", _scopes("write"), is_data=True),
     Endpoint("POST", "/v0/topics/:topic/redrive", "redrive", _scopes("admin"), is_data=True),
+    Endpoint("POST", "/v0/topics/:topic/move", "move", _scopes("admin"), is_data=True),
+    Endpoint("POST", "/v0/topics/:topic/restore", "restore", _scopes("admin"), is_data=True),
+    Endpoint("GET", "/v0/topics/:topic/owner", "owner", _scopes("read"), is_data=True),
+    Endpoint("POST", "/v0/topics/:topic/seal", "seal", _scopes("admin"), is_data=True),
+    Endpoint("POST", "/v0/topics/:topic/adopt", "adopt", _scopes("admin"), is_data=True),
     Endpoint("GET", "/v0/topics/:topic/explain", "explain", _scopes("read"), is_data=True),
     Endpoint(
         "GET",
@@ -98,6 +103,7 @@ _DECLARATIONS: Final[tuple[Endpoint, ...]] = (
     Endpoint("PUT", "/v0/routers/:router", "put_router", _scopes("admin"), is_data=True),
     Endpoint("GET", "/v0/routers/:router", "router_state", _scopes("read"), is_data=False),
     Endpoint("DELETE", "/v0/routers/:router", "delete_router", _scopes("delete"), is_data=False),
+    Endpoint("POST", "/v0/backup-points", "create_backup_point", _scopes("admin"), is_data=False),
     Endpoint("POST", "/v0/watch", "create_watch", _scopes("read"), is_data=True),
     Endpoint(
         "GET", "/v0/watch/:wid", "watch", _scopes("read"), is_data=True, is_stream=True, takes_token=True
@@ -110,6 +116,9 @@ _DECLARATIONS: Final[tuple[Endpoint, ...]] = (
     Endpoint("GET", "/v0/ready", "ready", _scopes(""), is_data=False, is_open=True),
     Endpoint("GET", "/readyz", "ready", _scopes(""), is_data=False, is_open=True),
     Endpoint("GET", "/v0/metrics", "metrics", _scopes("read"), is_data=False),
+    Endpoint("GET", "/v0/store", "store", _scopes("read"), is_data=False),
+    Endpoint("GET", "/v0/shards", "shards", _scopes("read"), is_data=False),
+    Endpoint("POST", "/v0/shards", "reshard", _scopes("admin"), is_data=True),
 )
 
 
@@ -136,7 +145,7 @@ def _completed(endpoint: Endpoint) -> Endpoint:
         variable=variable,
         has_handler=has_handler,
         parameters=frozenset(parameters),
-        takes_body=endpoint.method in ("POST", "PUT"),
+        takes_body=endpoint.method in ("POST", "PUT") and endpoint.is_data,
     )
 
 
@@ -224,22 +233,30 @@ def _differences(parts: list[str]) -> dict[int, set[str]] | None:
 
 
 def refuse_parameters(endpoint: Endpoint, query: str) -> Refusal | None:
-    """Refuse a query that is not UTF-8, or has a parameter that the endpoint does not have.
+    """Refuse a query that is not UTF-8, has a parameter twice, or one that the endpoint does not have.
 
     >>> match = resolve("GET", "/v0/topics")
     >>> print(refuse_parameters(match.endpoint, "prefix=a&pagesize=5").message)
     pagesize: unknown parameter, did you mean page_size?
+    >>> print(refuse_parameters(match.endpoint, "prefix=a&prefix=b").message)
+    prefix: must be given once
     """
     if "%" in query and isinstance(_decode(query), Refusal):
         return Refusal(INVALID_REQUEST, "query: must be UTF-8 after percent-decoding")
+    names: set[str] = set()
     for part in query.split("&"):
         name = part.partition("=")[0]
-        if name and name not in endpoint.parameters:
+        if not name:
+            continue
+        if name not in endpoint.parameters:
             name = unquote_plus(name)
             if name not in endpoint.parameters:
                 field = name if len(name) <= SHOWN_CHARACTERS_MAX else f"{name[:SHOWN_CHARACTERS_MAX]}..."
                 message = unknown_name("parameter", name, endpoint.parameters)
                 return invalid(field, f"{message}")
+        if name in names:
+            return invalid(name, "must be given once")
+        names.add(name)
     return None
 
 

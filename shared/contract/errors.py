@@ -34,6 +34,8 @@ IDEMPOTENCY_MISMATCH: Final = "idempotency_mismatch"
 HEAD_MISMATCH: Final = "head_mismatch"
 POSITION_PAST_HEAD: Final = "position_past_head"
 PRODUCER_GAP: Final = "producer_gap"
+TOPIC_MOVED: Final = "topic_moved"
+TOPIC_SEALED: Final = "topic_sealed"
 GONE: Final = "gone"
 PAYLOAD_TOO_LARGE: Final = "payload_too_large"
 URI_TOO_LONG: Final = "uri_too_long"
@@ -47,7 +49,10 @@ CORRUPT_SEGMENT: Final = "corrupt_segment"
 NOT_IMPLEMENTED: Final = "not_implemented"
 NOT_READY: Final = "not_ready"
 SHUTTING_DOWN: Final = "shutting_down"
+CATALOG_UNAVAILABLE: Final = "catalog_unavailable"
+RELOCATED: Final = "relocated"
 STORAGE_FAILED: Final = "storage_failed"
+STORE_UNAVAILABLE: Final = "store_unavailable"
 IN_DOUBT: Final = "in_doubt"
 HTTP_VERSION_NOT_SUPPORTED: Final = "http_version_not_supported"
 STORAGE_FULL: Final = "storage_full"
@@ -72,6 +77,8 @@ STATUS: Final[dict[str, int]] = {
     HEAD_MISMATCH: 409,
     POSITION_PAST_HEAD: 409,
     PRODUCER_GAP: 409,
+    TOPIC_MOVED: 409,
+    TOPIC_SEALED: 409,
     GONE: 410,
     PAYLOAD_TOO_LARGE: 413,
     URI_TOO_LONG: 414,
@@ -85,7 +92,10 @@ STATUS: Final[dict[str, int]] = {
     NOT_IMPLEMENTED: 501,
     NOT_READY: 503,
     SHUTTING_DOWN: 503,
+    CATALOG_UNAVAILABLE: 503,
+    RELOCATED: 503,
     STORAGE_FAILED: 503,
+    STORE_UNAVAILABLE: 503,
     IN_DOUBT: 504,
     HTTP_VERSION_NOT_SUPPORTED: 505,
     STORAGE_FULL: 507,
@@ -184,6 +194,17 @@ def in_doubt(owner: int | None, advice: str = "") -> Refusal:
     event = f"{_name_of(owner)} stopped before it answered"
     message = f"{event}: the change may or may not have been made{advice}"
     return Refusal(IN_DOUBT, message, _detail_of(owner), RETRY_AFTER_MS)
+
+
+def store_unavailable(cause: str, detail: dict[str, object] | None = None) -> Refusal:
+    """Refuse a request for records that only the object store has, while it does not answer."""
+    message = f"the object store does not answer, retry after 1 s: {cause}"
+    return Refusal(STORE_UNAVAILABLE, message, detail, RETRY_AFTER_MS)
+
+
+def relocated(name: str) -> Refusal:
+    """Refuse a request for a topic that left this shard; its sender asks the present owner instead."""
+    return Refusal(RELOCATED, f'topic "{name}" has another shard now', retry_after_ms=RETRY_AFTER_MS)
 
 
 def shutting_down() -> Refusal:

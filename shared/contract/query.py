@@ -1,7 +1,7 @@
 """Parsers of query parameters, for every endpoint; each refusal names its parameter.
 
-A parameter that an endpoint does not have, or a query that is not UTF-8, is refused before
-(`endpoints.refuse_parameters`). Of a repeated parameter the last value wins.
+A parameter that an endpoint does not have, a repeated one, or a query that is not UTF-8, is refused before
+(`endpoints.refuse_parameters`).
 """
 
 from __future__ import annotations

@@ -10,15 +10,15 @@
 24 bytes, big-endian, as 32 characters of base64url without padding, so each id has exactly one spelling. The
 mark distinguishes the ids of this data directory from those of another server or of a recreated data
 directory. An id with another mark was never valid here; an id with our mark once was, even if its session
-ended.
+or its shard ended.
 
-    >>> ids = WatchIds(b"instance--------", shard_count=5)
+    >>> ids = WatchIds(b"instance--------")
     >>> wid = ids.make(3, bytes(range(16)))
     >>> wid
     'AANdIdklr2UAAQIDBAUGBwgJCgsMDQ4P'
     >>> ids.parse(wid)
     WatchId(shard=3, session=b'\\x00\\x01\\x02\\x03\\x04\\x05\\x06\\x07\\x08\\t\\n\\x0b\\x0c\\r\\x0e\\x0f')
-    >>> ids.parse(wid[:-1]), ids.parse(wid + "A"), WatchIds(b"another---------", 5).parse(wid)
+    >>> ids.parse(wid[:-1]), ids.parse(wid + "A"), WatchIds(b"another---------").parse(wid)
     (None, None, None)
 """
 
@@ -46,13 +46,11 @@ class WatchId(NamedTuple):
 class WatchIds:
     """The codec of the watch ids of one server."""
 
-    def __init__(self, instance: bytes, shard_count: int) -> None:
-        assert 1 <= shard_count <= SHARDS_MAX
-        self.shard_count = shard_count
+    def __init__(self, instance: bytes) -> None:
         self._mark = (xxhash.xxh3_64_intdigest(instance) % _MARK_END).to_bytes(_MARK_BYTES)
 
     def make(self, shard: int, session: bytes) -> str:
-        assert 0 <= shard < self.shard_count
+        assert 0 <= shard < SHARDS_MAX
         assert len(session) == SESSION_BYTES
         return urlsafe_b64encode(shard.to_bytes(_SHARD_BYTES) + self._mark + session).decode()
 
@@ -61,8 +59,7 @@ class WatchIds:
         if _TEXT.fullmatch(text) is None:
             return None
         data = urlsafe_b64decode(text)
-        shard = int.from_bytes(data[:_SHARD_BYTES])
         session_at = _SHARD_BYTES + _MARK_BYTES
-        if shard >= self.shard_count or data[_SHARD_BYTES:session_at] != self._mark:
+        if data[_SHARD_BYTES:session_at] != self._mark:
             return None
-        return WatchId(shard, data[session_at:])
+        return WatchId(int.from_bytes(data[:_SHARD_BYTES]), data[session_at:])

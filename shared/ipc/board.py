@@ -1,8 +1,8 @@
 """The board: shared memory in which each worker publishes its state for the supervisor.
 
 B1  Each shard has one slot, and each slot has one writer: the worker while it lives, the supervisor before
-    the worker is started and after it ended. So no lock is needed, and none remains held when a writer is
-    killed.
+    the worker is started and after it ended. The head, before all slots, has the supervisor as its only
+    writer. So no lock is needed, and none remains held when a writer is killed.
 B2  Each number is one aligned machine word, stored as a whole: a reader sees the old or the new
     value. Two numbers are two reads, so no reader may draw a conclusion from their combination.
 B3  The length of the reason is set to 0 before the text changes and written after it. A reader may see a
@@ -10,15 +10,21 @@ B3  The length of the reason is set to 0 before the text changes and written aft
 B4  The memory has no name: it is unlinked first, and exists while a process maps it or holds its descriptor,
     which only those children inherit to which it is passed. It is allocated in full before it is mapped, so a
     lack of memory is an error here and not a bus error later.
+B5  The memory is as large as the most slots need, so a mapping stays valid when the number of slots changes.
+    Only the slots in use are allocated. Their number is in the head; each process sees a change at its next
+    use of the board.
 
-A slot, 12288 bytes, numbers in native byte order (both sides run on one machine)::
+The head has 64 bytes; its words are the version of the placement (`shared/ipc/shared_placement.py`), the
+number of slots in use, and the number of shards of the rule that a reshard introduces. A slot, 12288 bytes,
+numbers in native byte order (both sides run on one machine)::
 
-    0      8       16            24             32       40           512          3072     3080   4096
-    +------+-------+-------------+--------------+---------+-----------+------------+--------+------+---------+
-    | pid  | state | replay_done | replay_total | beat_ms | as `Slot` | histograms | length | why  | by key  |
-    +------+-------+-------------+--------------+---------+-----------+------------+--------+------+---------+
+    0     8       16            24       32        40       512          2816    3072     3080  3328   4096
+    +-----+-------+-------------+--------+---------+--------+------------+-------+--------+-----+------+----+
+    | pid | state | replay_done | _total | beat_ms | `Slot` | histograms | store | length | why | node | by |
+    +-----+-------+-------------+--------+---------+--------+------------+-------+--------+-----+------+----+
 
-A histogram has 256 bytes; `why`, the reason, has at most 200; `by key` has one number for each place of a key
+`store` has the numbers of the object store and of moves of topics, `node` those of exports and the catalog.
+A histogram has 256 bytes; `why`, the reason, has at most 200; `by` has one number for each place of a key
 (`shared/contract/api_keys.py`).
 
 A board of zeroes means that every worker has ended. The supervisor and the workers are always of one release,
@@ -39,13 +45,24 @@ import posix_ipc
 from shared.contract.api_keys import KEY_PLACES
 from shared.runtime.histogram import WORDS as HISTOGRAM_WORDS
 
+HEAD_BYTES: Final = 64
+PLACEMENT_VERSION: Final = 0
+"""The word of the head that has the version of the placement."""
+SLOT_COUNT: Final = 1
+"""The word of the head that has the number of slots in use."""
+NEXT_RULE: Final = 2
+"""The word of the head that has the number of shards of the next rule while topics are surveyed, else 0."""
+SLOTS_MAX: Final = 256
+"""The slots that a board has room for, unless it starts with more."""
 _BY_KEY_AT_WORD: Final = 512
 SLOT_BYTES: Final = 8 * (_BY_KEY_AT_WORD + KEY_PLACES)
 REASON_BYTES_MAX: Final = 200
 _WORD_BYTES: Final = 8
 _SLOT_WORDS: Final = SLOT_BYTES // _WORD_BYTES
 _HISTOGRAMS_AT_WORD: Final = 64
+_STORE_AT_WORD: Final = 352
 _REASON_LENGTH_WORD: Final = 384
+_NODE_AT_WORD: Final = 416
 _REASON_AT: Final = (_REASON_LENGTH_WORD + 1) * _WORD_BYTES
 
 # The problem with /dev/shm by errno, and the fix.
@@ -79,7 +96,11 @@ class _Word:
     """A descriptor for one number of a slot."""
 
     def __init__(self, index: int) -> None:
-        assert 0 <= index < _HISTOGRAMS_AT_WORD
+        assert (
+            0 <= index < _HISTOGRAMS_AT_WORD
+            or _STORE_AT_WORD <= index < _REASON_LENGTH_WORD
+            or _NODE_AT_WORD <= index < _BY_KEY_AT_WORD
+        )
         self._index = index
 
     def __get__(self, slot: Slot, owner: type[Slot]) -> int:
@@ -95,7 +116,7 @@ class _Histogram:
     def __init__(self, number: int) -> None:
         self._first = _HISTOGRAMS_AT_WORD + number * HISTOGRAM_WORDS
         self._end = self._first + HISTOGRAM_WORDS
-        assert self._end <= _REASON_LENGTH_WORD
+        assert self._end <= _STORE_AT_WORD
 
     def __get__(self, slot: Slot, owner: type[Slot]) -> list[int]:
         return slot.words[self._first : self._end].tolist()
@@ -192,6 +213,58 @@ class Slot:
     """Counters of an acceptor, as the next."""
     refused_total = _Word(63)
     handed_over_total = _Word(61)
+    channels = _Word(60)
+    """The workers to which an acceptor has a channel."""
+
+    is_store_away = _Word(352)
+    """1 while exports pause because the object store is not usable."""
+    exported_segments = _Word(353)
+    """Segments that have objects in the store, and the bytes of their records, as of the last minute."""
+    exported_bytes = _Word(354)
+    objects_to_delete = _Word(355)
+    """Segments whose objects are still to be deleted."""
+    store_creates_total = _Word(356)
+    """Requests to the object store by kind, as the next five, and failed ones among them."""
+    store_reads_total = _Word(357)
+    store_infos_total = _Word(358)
+    store_lists_total = _Word(359)
+    store_deletes_total = _Word(360)
+    store_failures_total = _Word(361)
+    store_bytes_read_total = _Word(362)
+    store_bytes_written_total = _Word(363)
+    store_cache_hits_total = _Word(364)
+    store_cache_misses_total = _Word(365)
+    store_cache_bytes = _Word(366)
+
+    topics_moved_total = _Word(370)
+    """Topics that were moved to another shard, and attempts that failed."""
+    topic_moves_failed_total = _Word(371)
+    move_pause_us = _Word(372)
+    """The pause of writes in the last move."""
+    is_export_away = _Word(416)
+    """1 while nothing is exported because the store or the catalog does not answer."""
+    export_waiting_segments = _Word(417)
+    """Sealed segments that are not exported, as of the last round, and their bytes."""
+    export_waiting_bytes = _Word(418)
+    export_oldest_seconds = _Word(419)
+    """The age of the oldest of them."""
+    export_segments_total = _Word(420)
+    """Segments that were exported, and their bytes."""
+    export_bytes_total = _Word(421)
+    export_failures_total = _Word(422)
+    export_failed_ms = _Word(423)
+    """The time of the last failed round; 0 when there was none."""
+    has_catalog = _Word(424)
+    catalog_away_seconds = _Word(425)
+    """The seconds since which the catalog does not answer; at least 1 then."""
+    catalog_requests_total = _Word(426)
+    catalog_failures_total = _Word(427)
+    catalog_waiting = _Word(428)
+    """Topics whose rows have to be created, changed or removed."""
+    topics_near_ceiling = _Word(429)
+    """Topics that have used most of the seqs that the catalog granted."""
+    topics_departed = _Word(430)
+    """Topics that this node must not serve."""
 
     append_us = _Histogram(0)
     read_us = _Histogram(1)
@@ -245,26 +318,31 @@ class Slot:
 class Board:
     """The memory with all slots. Its descriptor is not inheritable: pass it with `pass_fds`."""
 
-    def __init__(self, fd: int, slot_count: int) -> None:
-        assert slot_count >= 1
+    def __init__(self, fd: int) -> None:
         self.fd = fd
-        self._memory = mmap.mmap(fd, slot_count * SLOT_BYTES)
-        view = memoryview(self._memory)
-        self._slots = [
-            Slot(view[index * SLOT_BYTES : (index + 1) * SLOT_BYTES]) for index in range(slot_count)
-        ]
-        view.release()
+        self._memory = mmap.mmap(fd, 0)
+        self._view = memoryview(self._memory)
+        self.head = self._view[:HEAD_BYTES].cast("Q")
+        self.slots_max = (len(self._view) - HEAD_BYTES) // SLOT_BYTES
+        self._slots: list[Slot] = []
+        """The slots that this process has used; possibly more than are in use now."""
+        self._in_use: list[Slot] = []
 
     @classmethod
     def create(cls, slot_count: int) -> Board:
         """Create a board of zeroes; OSError names the problem with shared memory, and the fix."""
-        size = slot_count * SLOT_BYTES
+        assert slot_count >= 1
+        size = _board_bytes(slot_count)
         try:
-            memory = posix_ipc.SharedMemory(None, posix_ipc.O_CREX, size=size, mode=0o600)
+            memory = posix_ipc.SharedMemory(
+                None, posix_ipc.O_CREX, size=_board_bytes(max(slot_count, SLOTS_MAX)), mode=0o600
+            )
             memory.unlink()
             try:
                 os.posix_fallocate(memory.fd, 0, size)
-                return cls(memory.fd, slot_count)
+                board = cls(memory.fd)
+                board.head[SLOT_COUNT] = slot_count
+                return board
             except BaseException:
                 os.close(memory.fd)
                 raise
@@ -279,23 +357,52 @@ class Board:
         raise OSError(number, shared_memory_sentence(number, size))
 
     @classmethod
-    def attach(cls, fd: int, slot_count: int) -> Board:
-        return cls(fd, slot_count)
+    def attach(cls, fd: int) -> Board:
+        return cls(fd)
+
+    def allocate(self, slot_count: int) -> None:
+        """Allocate the memory of so many slots, which are not in use yet; OSError as in `create`."""
+        assert slot_count <= self.slots_max
+        size = _board_bytes(slot_count)
+        try:
+            os.posix_fallocate(self.fd, 0, size)
+        except OSError as error:
+            number = error.errno or errno.EIO
+            raise OSError(number, shared_memory_sentence(number, size)) from None
+
+    def set_slot_count(self, slot_count: int) -> None:
+        """Change the number of slots in use, which are allocated. Only for the supervisor (B1)."""
+        assert 1 <= slot_count <= self.slots_max
+        self.head[SLOT_COUNT] = slot_count
 
     def slot(self, index: int) -> Slot:
-        return self._slots[index]
+        """Return a slot, also one that is not in use."""
+        slots = self._slots
+        while len(slots) <= index:
+            start = _board_bytes(len(slots))
+            slots.append(Slot(self._view[start : start + SLOT_BYTES]))
+        return slots[index]
 
     def __len__(self) -> int:
-        return len(self._slots)
+        return self.head[SLOT_COUNT]
 
     def __iter__(self) -> Iterator[Slot]:
-        return iter(self._slots)
+        count = self.head[SLOT_COUNT]
+        if len(self._in_use) != count:
+            self._in_use = [self.slot(index) for index in range(count)]
+        return iter(self._in_use)
 
     def close(self) -> None:
         """Unmap the memory. The descriptor belongs to the code that opened it."""
         for slot in self._slots:
             slot.release()
+        self.head.release()
+        self._view.release()
         self._memory.close()
+
+
+def _board_bytes(slot_count: int) -> int:
+    return HEAD_BYTES + slot_count * SLOT_BYTES
 
 
 def shared_memory_sentence(number: int, size: int) -> str:

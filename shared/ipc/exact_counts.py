@@ -44,12 +44,13 @@ class ReservedCount:
         self.bound = bound
         self._fields = fields
         self._board = board
-        self._pids = [0] * len(board)
-        self._granted = [0] * len(board)
-        self._counts: list[int | None] = [None] * len(board)
+        self._pids: list[int] = []
+        self._granted: list[int] = []
+        self._counts: list[int | None] = []
 
     def read_board(self) -> None:
         """Read the board; called regularly, so that the last count of a dead worker is known."""
+        self._follow_slot_count()
         for shard, slot in enumerate(self._board):
             state = slot.state
             if state in _PUBLISHING:
@@ -61,8 +62,17 @@ class ReservedCount:
             elif state is WorkerState.REFUSED and self._counts[shard] is None:
                 self._counts[shard] = 0
 
+    def _follow_slot_count(self) -> None:
+        """Begin to count new shards, as unknown, and forget retired ones."""
+        count = len(self._board)
+        missing = count - len(self._counts)
+        self._pids = self._pids[:count] + [0] * missing
+        self._granted = self._granted[:count] + [0] * missing
+        self._counts = self._counts[:count] + [None] * missing
+
     def of(self, shard: int) -> int:
         """Return the count of one shard, 0 when unknown."""
+        self._follow_slot_count()
         return self._counts[shard] or 0
 
     def reserve(self, shard: int) -> bool | None:
@@ -87,7 +97,8 @@ class ReservedCount:
 
     def release(self, shard: int) -> None:
         """Return a grant that the worker never received."""
-        self._granted[shard] -= 1
+        if shard < len(self._granted):
+            self._granted[shard] -= 1
 
 
 BOUND: Final = "max_sse_connections"

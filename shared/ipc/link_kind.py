@@ -44,3 +44,19 @@ class LinkKind(IntEnum):
     """To the supervisor: end the routes from and into a topic."""
     MOVE = 24
     """To a worker: append the records of a transfer to one of its topics."""
+    ADOPT = 25
+    """To a worker: adopt a topic of another shard, and hide it until it is placed there."""
+    CANCEL_ADOPT = 26
+    """To a worker: drop a hidden topic."""
+    PLACE = 27
+    """To the supervisor: record that topics have other shards."""
+    HOLD = 28
+    """To a worker: write nothing to the log until RELEASE, and answer with its place."""
+    RELEASE = 29
+    """To a worker: end the hold; answer when the log is synced up to that place."""
+    PREPARE_ADOPT = 30
+    """To a worker: fetch the sealed segments of a topic that it will adopt."""
+    SURVEY = 31
+    """To a worker: list its topics that the next rule of the placement gives to another shard."""
+    RESHARD = 32
+    """To the supervisor: change the number of shards."""

@@ -51,7 +51,8 @@ class Threads(NamedTuple):
     """The disk threads of one shard.
 
     There are several so that a sync waits for no copy, a read for neither, and a read from the hot tier not
-    for a slow cold disk. `keep` runs long maintenance work.
+    for a slow cold disk. `keep` runs long maintenance work. `catalog` and `export` wait for other servers: a
+    catalog that hangs delays nothing else, and a slow export no raise of a ceiling.
     """
 
     sync: DiskThread
@@ -59,6 +60,8 @@ class Threads(NamedTuple):
     read: DiskThread
     cold: DiskThread
     keep: DiskThread
+    catalog: DiskThread
+    export: DiskThread
 
 
 def start_threads(loop: Loop, shard: int, on_wait: Callable[[], object] = lambda: None) -> Threads:

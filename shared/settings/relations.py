@@ -10,10 +10,12 @@ from typing import Final
 
 import msgspec
 
-from shared.settings.setting import render_value
+from shared.settings.setting import render_value, show_value
 from shared.settings.settings import DECLARED, Settings
 
 EPHEMERAL: Final = "ephemeral"
+
+_BY_NAME: Final = {field.name: field for field in DECLARED}
 
 
 class Relation(msgspec.Struct, frozen=True):
@@ -53,15 +55,18 @@ def broken_relations(settings: Settings, sources: Mapping[str, str]) -> list[Set
     `sources` names the sources of settings that were set; messages name the others by their variables.
     """
     problems = []
-    by_name = {field.name: field for field in DECLARED}
     for relation in RELATIONS:
-        smaller, larger = by_name[relation.smaller], by_name[relation.larger]
+        smaller, larger = _BY_NAME[relation.smaller], _BY_NAME[relation.larger]
         value, bound = getattr(settings, smaller.name), getattr(settings, larger.name)
         if value > bound:
             limit = f"{sources.get(larger.name, larger.variable)}={render_value(larger, bound)}"
             sentence = f"must be at most {limit}: {relation.reason}"
             source = sources.get(smaller.name, smaller.variable)
             problems.append(SettingProblem(source, render_value(smaller, value), sentence))
+    if settings.cold_dir and settings.store_url:
+        store = sources.get("store_url", "store_url")
+        sentence = f"must be empty: {store} is set, and both name the store of old segments"
+        problems.append(SettingProblem(sources.get("cold_dir", "cold_dir"), settings.cold_dir, sentence))
     return problems
 
 
@@ -72,9 +77,11 @@ def in_memory(settings: Settings, sources: Mapping[str, str]) -> Settings | list
     if settings.default_durability != EPHEMERAL and "default_durability" in sources:
         sentence = f"must be {EPHEMERAL}: {because}"
         problems.append(SettingProblem(sources["default_durability"], settings.default_durability, sentence))
-    if settings.cold_dir:
-        source = sources.get("cold_dir", "cold_dir")
-        problems.append(SettingProblem(source, settings.cold_dir, f"must be empty: {because}"))
+    for name in ("cold_dir", "store_url", "catalog_url"):
+        field = _BY_NAME[name]
+        if value := getattr(settings, name):
+            source = sources.get(name, name)
+            problems.append(SettingProblem(source, show_value(field, value), f"must be empty: {because}"))
     return problems or msgspec.structs.replace(settings, default_durability=EPHEMERAL)
 
 

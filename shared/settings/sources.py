@@ -154,7 +154,8 @@ class _Collected:
     def _add_problem(
         self, field: SettingField, source: str, shown: str | None, error: ValueError, is_quoted: bool = True
     ) -> None:
-        is_hidden = field.setting.is_secret
+        # A URL that is refused may have a password in it.
+        is_hidden = field.setting.is_secret or field.setting.unit == "url"
         self.problems.append(SettingProblem(source, None if is_hidden else shown, str(error), is_quoted))
 
 

@@ -42,7 +42,7 @@ def _check_source(args: Namespace) -> None:
         except SourceError as error:
             raise SourceError(f"{flag}: {error}") from None
     if read.path:
-        open_directory(read.path, read.cold_dir)
+        open_directory(read.path, read.store_url)
 
 
 def _check_names(args: Namespace) -> None:

@@ -26,7 +26,7 @@ class CursorLag(NamedTuple):
 
 def topics_with_cursors(options: ReadOptions) -> list[Topic]:
     """Return topics with cursors from the snapshots: manifests, used for records, have none."""
-    data_dir, topics = open_directory(options.path, options.cold_dir, None), []
+    data_dir, topics = open_directory(options.path, options.store_url, None), []
     for shard in data_dir.shards:
         loaded = LoadedShard(data_dir, shard, SystemClock())
         loaded.walk()

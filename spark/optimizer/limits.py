@@ -13,8 +13,8 @@ import msgspec
 
 from spark.source.read_options import SEQ_MAX
 from spark.task.file_range import FileRange
-from spark.view.directory_view import TopicView
 from spark.view.server_view import ServerTopic
+from spark.view.topic_view import TopicView
 from topicsd.segment.entry import SegmentDamage
 
 
@@ -54,7 +54,7 @@ class Limits(msgspec.Struct, frozen=True):
             name, entry = file_range.segment
             below = file_range.last_seq + 1
             try:
-                seqs = view.loaded.segments.find_tag(name, entry, self.tag, self.is_prefix, below)
+                seqs = view.segments.find_tag(name, entry, self.tag, self.is_prefix, below)
             except SegmentDamage:
                 yield file_range
                 continue

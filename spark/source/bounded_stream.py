@@ -18,8 +18,8 @@ from spark.source.plan import view_of
 from spark.source.read_options import ReadOptions
 from spark.source.stream_offset import TopicOffset, TopicOffsets, decode, encode
 from spark.source.stream_reader import StreamReader, ends_of
-from spark.view.directory_view import DirectoryView, TopicView
 from spark.view.server_view import ServerTopic, ServerView
+from spark.view.topic_view import FileView, TopicView
 
 
 class BoundedStreamReader(StreamReader, SupportsTriggerAvailableNow):
@@ -63,7 +63,7 @@ class BoundedStreamReader(StreamReader, SupportsTriggerAvailableNow):
 
     def _within(
         self,
-        view: DirectoryView | ServerView,
+        view: FileView | ServerView,
         starts: TopicOffsets,
         ends: TopicOffsets,
         limit: ReadLimit | None,

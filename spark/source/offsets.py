@@ -8,19 +8,21 @@ from __future__ import annotations
 
 from spark.errors import DataLoss, SourceError
 from spark.source.read_options import EARLIEST, EARLIEST_NUMBER, LATEST, LATEST_NUMBER, Bound, ReadOptions
-from spark.view.directory_view import DirectoryView, TopicView
 from spark.view.server_view import ServerTopic, ServerView
+from spark.view.topic_view import FileView, TopicView
 from topicsd.engine.records.lost_range import LostRange
 
 NEVER_WRITTEN = "never written here: the directory is an older copy, or the start is wrong"
 
 
-def check_topics(view: DirectoryView | ServerView, options: ReadOptions) -> None:
+def check_topics(view: FileView | ServerView, options: ReadOptions) -> None:
     """Check that every topic named in the options exists.
 
     A stream that has begun follows its checkpoint and skips this check.
     """
     for name in options.selection.names:
+        if name not in view.topics and isinstance(view, FileView) and name in view.departed:
+            raise SourceError(f"{view.departed[name]}; read it there, or from the object store")
         if name not in view.topics:
             raise SourceError(f'topic "{name}" does not exist in {view.location}')
     for name, shards in options.selection.shards.items():

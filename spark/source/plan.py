@@ -23,8 +23,11 @@ from spark.task.file_range import (
 from spark.task.read_files import read_partition
 from spark.task.read_pages import RangePartition, SeqRange, ranges_of, read_ranges
 from spark.task.record_batch import join_batches
+from spark.view.backup_view import BackupView
+from spark.view.catalog_view import CatalogView
 from spark.view.directory_view import DirectoryView
 from spark.view.server_view import ServerView
+from spark.view.topic_view import FileView
 
 # Approximate size of a task that reads the bytes of its records.
 BYTES_PER_PARTITION = 128 << 20
@@ -39,12 +42,16 @@ class QueryRange(NamedTuple):
     is_front: bool = False
 
 
-def view_of(options: ReadOptions) -> DirectoryView | ServerView:
-    return DirectoryView(options) if options.path else ServerView(options)
+def view_of(options: ReadOptions) -> FileView | ServerView:
+    if not options.path:
+        return ServerView(options)
+    if options.is_directory:
+        return DirectoryView(options)
+    return CatalogView(options) if options.catalog else BackupView(options)
 
 
 def partitions_for(
-    view: DirectoryView | ServerView,
+    view: FileView | ServerView,
     ranges: Iterable[QueryRange],
     options: ReadOptions,
     schema: pa.Schema,
@@ -63,7 +70,11 @@ def partitions_for(
     for name, first, last, _ in ranges:
         candidates = file_ranges_of(view.topics[name], first, last, size.records_max)
         file_ranges += limits.with_tags(view.topics[name], candidates)
-    return list(split_into_partitions(file_ranges, view.topics, size))
+    partitions = split_into_partitions(file_ranges, view.topics, size)
+    for partition in partitions:
+        keys = {key for file_range in partition.ranges for key in file_range.keys}
+        partition.place = view.place_of(partition.shard, keys)
+    return list(partitions)
 
 
 def size_of_partitions(options: ReadOptions, schema: pa.Schema) -> PartitionSize:

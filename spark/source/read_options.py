@@ -15,6 +15,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from shared.contract.names import TOPIC_NAME_RULE, is_topic_name
+from shared.settings.catalog_url import SQLITE, refuse_catalog_url
+from shared.settings.store_url import folder_url, refuse_store_url, store_folder
 from spark.errors import SourceError
 
 EARLIEST, LATEST = "earliest", "latest"
@@ -24,10 +26,15 @@ SEQ_MAX = (1 << 63) - 1
 RECORDS_PER_PARTITION = 1_000_000
 
 OPTIONS: dict[str, str] = {
-    "path": "the data directory; a server may be running on it",
+    "path": "the data directory; a server may be running on it. Or the URL of an object store, with backups "
+    "or, together with `catalog`, with exported topics",
     "url": "the server to read from: http://host:4000. Exactly one of `path` and `url` is required",
     "apiKey": "the key for the server, when it requires one",
-    "coldDir": "the cold directory, when it is not where the server last said",
+    "coldDir": "the folder of the object store, when it is not where the server last said",
+    "storeUrl": "the URL of the object store, when it is not where the server last said",
+    "backup": "the id of a backup in the store `path`; default: the newest one when a query is planned",
+    "catalog": "the URL of the catalog of the store `path`: sqlite:///file, postgresql://host/database, "
+    "etcd://host:port or oxia://host:port; `sqlite:` is the file in the folder of a `file:` store",
     "subscribe": "names of topics, separated by commas",
     "topics": "the same as `subscribe`",
     "subscribePattern": "a regular expression that must match the whole name of a topic",
@@ -80,11 +87,14 @@ class Bound(msgspec.Struct, frozen=True):
 
 class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     path: str
-    """The data directory; empty when a server is read."""
+    """The data directory or the URL of a store; empty when a server is read."""
+    backup: str
+    """The id of a backup; empty for the newest one."""
+    catalog: str
     url: str
     api_key: str
     progress_cursor: str
-    cold_dir: str
+    store_url: str
     selection: Selection
     is_native: bool
     include_headers: bool
@@ -99,6 +109,10 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     is_permissive: bool
     is_narrowed: bool
 
+    @property
+    def is_directory(self) -> bool:
+        return bool(self.path) and not _is_url(self.path)
+
 
 def parse_options(raw: Mapping[str, str], is_stream: bool) -> ReadOptions:
     options = canonical_options(raw, _NAMES)
@@ -107,13 +121,16 @@ def parse_options(raw: Mapping[str, str], is_stream: bool) -> ReadOptions:
             raise SourceError(f"{name}: must be set only for {'a batch read' if is_stream else 'a stream'}")
     path, url = options.get("path", ""), options.get("url", "")
     _check_location(options, path, url)
+    _check_store(options, path, is_stream)
     return ReadOptions(
         # Tasks may run in other working directories than the driver.
-        path=os.path.abspath(path) if path else "",
+        path=os.path.abspath(path) if path and not _is_url(path) else path,
+        backup=options.get("backup", ""),
+        catalog=options.get("catalog", ""),
         url=server_url(url) if url else "",
         api_key=options.get("apiKey", ""),
         progress_cursor=options.get("progressCursor", ""),
-        cold_dir=os.path.abspath(options["coldDir"]) if options.get("coldDir") else "",
+        store_url=options.get("storeUrl") or folder_url(options.get("coldDir", "")),
         selection=_selection(options),
         is_native=_one_of(options, "columns", "kafka", "native") == "native",
         include_headers=_flag(options, "includeHeaders", False),
@@ -142,10 +159,63 @@ def _check_location(options: dict[str, str], path: str, url: str) -> None:
             raise SourceError("progressCursor: needs url, since the server keeps the cursor")
         if not is_topic_name(options["progressCursor"]):
             raise SourceError(f"progressCursor: must match {TOPIC_NAME_RULE}")
-    if "coldDir" in options and not path:
-        raise SourceError("coldDir: must be set only with path; a server knows its own cold directory")
+    for name in ("coldDir", "storeUrl"):
+        if name in options and not path:
+            raise SourceError(f"{name}: must be set only with path; a server knows its own object store")
+        if name in options and "catalog" in options:
+            raise SourceError(f"{name}: must not be set with catalog, since path names the object store")
+    if "coldDir" in options and "storeUrl" in options:
+        raise SourceError("coldDir: must not be set with storeUrl: both name the object store")
+    problem = refuse_store_url(options["storeUrl"]) if options.get("storeUrl") else None
+    if problem is not None:
+        raise SourceError(f"storeUrl: {problem}")
     if "apiKey" in options and not url:
         raise SourceError("apiKey: must be set only with url")
+
+
+def _check_store(options: dict[str, str], path: str, is_stream: bool) -> None:
+    """Check the options of a read from an object store."""
+    if not _is_url(path):
+        for name in ("backup", "catalog"):
+            if name in options:
+                raise SourceError(f"{name}: must be set only when path is the URL of an object store")
+        return
+    problem = refuse_store_url(path)
+    if problem is not None:
+        raise SourceError(f"path: {problem}")
+    if "catalog" in options:
+        _check_catalog(options, path)
+        return
+    if is_stream:
+        raise SourceError(
+            "path: a backup does not change, so it must be read as a batch; to stream from an object store, "
+            "set catalog to the URL of its catalog"
+        )
+    if "backup" in options and not re.fullmatch(r"[0-9A-Za-z.-]{1,100}", options["backup"]):
+        raise SourceError(
+            "backup: must be an id such as 20260101T000000.000Z-5f9a01c2, as `topicsd backup list` shows it"
+        )
+
+
+def _check_catalog(options: dict[str, str], path: str) -> None:
+    if "backup" in options:
+        raise SourceError("backup: must not be set with catalog, which names what path has")
+    problem = refuse_catalog_url(options["catalog"])
+    if problem is None and options["catalog"] == SQLITE and not store_folder(path):
+        problem = (
+            f"must name the file, as in sqlite:///var/lib/topicsd/catalog.sqlite, since {path} is no folder"
+        )
+    if problem is not None:
+        raise SourceError(f"catalog: {problem}")
+
+
+def _is_url(path: str) -> bool:
+    """Whether a path is a URL, also of an unknown kind.
+
+    >>> _is_url("file:///srv/backups"), _is_url("hdfs://host/dir"), _is_url("./data"), _is_url("/data:1")
+    (True, True, False, False)
+    """
+    return re.match(r"file:|[A-Za-z][A-Za-z0-9+.-]*://", path) is not None
 
 
 def server_url(url: str) -> str:

@@ -21,9 +21,8 @@ from spark.source.offsets import check_topics, recreation_loss, refuse_loss, sta
 from spark.source.plan import QueryRange, partitions_for, read, view_of
 from spark.source.read_options import ReadOptions
 from spark.source.stream_offset import TopicOffset, TopicOffsets, decode, encode
-from spark.view.directory_view import DirectoryView, TopicView
 from spark.view.server_view import ServerTopic, ServerView
-from spark.view.trash_store import hold_files
+from spark.view.topic_view import FileView, TopicView
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
@@ -65,9 +64,11 @@ class StreamReader(DataSourceStreamReader):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         options, ends = self._options, decode(end)
         self._release_locks()
-        if options.path:
-            with DirectoryView(options) as lock_view:
-                self._lock_files(lock_view)
+        if options.is_directory:
+            with view_of(options) as lock_view:
+                assert isinstance(lock_view, FileView)
+                self._locks = ExitStack()
+                lock_view.hold(self._locks)
         # Files are sure to stay only if the manifest that names them was read under the lock.
         with view_of(options) as view:
             starts = self._starts(view, decode(start))
@@ -95,17 +96,12 @@ class StreamReader(DataSourceStreamReader):
     def stop(self) -> None:
         self._release_locks()
 
-    def _lock_files(self, view: DirectoryView) -> None:
-        self._locks = ExitStack()
-        for shard in sorted({topic.shard for topic in view.topics.values()}):
-            hold_files(self._locks, view.data_dir, shard)
-
     def _release_locks(self) -> None:
         if self._locks is not None:
             self._locks.close()
             self._locks = None
 
-    def _starts(self, view: DirectoryView | ServerView, offsets: TopicOffsets) -> TopicOffsets:
+    def _starts(self, view: FileView | ServerView, offsets: TopicOffsets) -> TopicOffsets:
         """Return where each topic resumes; a new or recreated topic begins at its earliest record."""
         if self._options.fail_on_data_loss:
             for name in offsets:
@@ -130,5 +126,5 @@ class StreamReader(DataSourceStreamReader):
         return TopicOffset(start.epoch, max(start.offset, topic.end))
 
 
-def ends_of(view: DirectoryView | ServerView) -> TopicOffsets:
+def ends_of(view: FileView | ServerView) -> TopicOffsets:
     return {name: TopicOffset(topic.epoch, topic.end) for name, topic in view.topics.items()}

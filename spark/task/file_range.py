@@ -14,12 +14,14 @@ from typing import NamedTuple
 import numpy as np
 from pyspark.sql.datasource import InputPartition
 
-from spark.view.directory_view import TopicView
+from spark.view.object_place import ObjectPlace
+from spark.view.topic_view import TopicView
+from topicsd.disk.layout import wal_name
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.records.tail_run import TailRun
 from topicsd.log.file_header import FILE_HEADER_BYTES
 from topicsd.segment.dead_file import pack_marks
-from topicsd.segment.entry import SegmentEntry, SegmentName
+from topicsd.segment.entry import DATA, INDEX, SegmentEntry, SegmentName
 
 
 class LogFrames(NamedTuple):
@@ -52,6 +54,14 @@ class FileRange(NamedTuple):
     def record_count(self) -> int:
         return self.last_seq - self.first_seq + 1
 
+    @property
+    def keys(self) -> list[str]:
+        """The files that a task needs, as paths below the directory of the shard."""
+        if self.segment is not None:
+            return [self.segment[0].key(DATA), self.segment[0].key(INDEX)]
+        assert self.log is not None
+        return [f"wal/{wal_name(self.log.file)}"]
+
 
 class FilePartition(InputPartition):
     """Ranges of one shard, read by one task."""
@@ -60,6 +70,8 @@ class FilePartition(InputPartition):
         super().__init__((shard, ranges[0].topic, ranges[0].first_seq))
         self.shard = shard
         self.ranges = ranges
+        self.place: ObjectPlace | None = None
+        """The objects that hold the files; None when they are in a data directory."""
 
 
 def file_ranges_of(view: TopicView, first: int, last: int, records_max: int) -> Iterator[FileRange]:
@@ -103,16 +115,21 @@ def _of_log(view: TopicView, run: TailRun, low: int, high: int) -> Iterator[File
     topic = view.topic
     at, stop = low - run.first_seq, high - run.first_seq + 1
     positions = np.array(run.bytes_positions[at:stop], dtype=np.int64)
-    numbers = np.searchsorted(view.wal_starts, positions, side="right") - 1
+    starts = [file.start_position for file in view.wal_files]
+    numbers = np.searchsorted(starts, positions, side="right") - 1
     changes = np.flatnonzero(np.diff(numbers)) + 1
     for begin, end in pairwise([0, *changes.tolist(), stop - at]):
-        file, start = view.wal_file(int(numbers[begin]))
-        offsets = positions[begin:end] - start + FILE_HEADER_BYTES
+        walked = view.wal_files[int(numbers[begin])]
+        offsets = positions[begin:end] - walked.start_position + FILE_HEADER_BYTES
         span = slice(at + begin, at + end)
         lengths, times_ms = run.lengths[span], run.times_ms[span]
         copies = run.copies(span.start, span.stop) or b""
         frames = LogFrames(
-            file, offsets.astype(np.uint64).tobytes(), lengths.tobytes(), times_ms.tobytes(), copies
+            walked.wal_file.first_ordinal,
+            offsets.astype(np.uint64).tobytes(),
+            lengths.tobytes(),
+            times_ms.tobytes(),
+            copies,
         )
         first, last = low + begin, low + end - 1
         dead = _marks(run.dead, run.first_seq, first, last)

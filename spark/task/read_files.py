@@ -5,6 +5,7 @@
 * While a task reads, it holds the reader's lock of its shard, so that files dropped meanwhile stay in trash/.
   A file that is missing anyway was dropped earlier, longer ago than the grace time; the range is then looked
   up again through the current manifest.
+* Of a backup or a store the partition names the objects. They need no lock and have no second place.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,19 +28,21 @@ from spark.source.read_options import ReadOptions
 from spark.task.file_range import FilePartition, FileRange, LogFrames, file_ranges_of
 from spark.task.frame_table import FrameTable, Numbers
 from spark.task.record_batch import Rows, batch_of
-from spark.view.directory_view import TopicView, load, open_directory
+from spark.view.directory_view import load, open_directory, view_of_topic
+from spark.view.object_place import StoredFiles
 from spark.view.trash_store import files_with_trash, hold_files, trash_path
 from topicsd.disk.fs import Fs
-from topicsd.disk.layout import wal_name
+from topicsd.disk.layout import ShardPaths, wal_name
 from topicsd.engine.read.page import Frames
-from topicsd.engine.records.durable_seq import durable_seq_at
 from topicsd.engine.routes.copies import frame_copies
 from topicsd.log.frame import FrameDamage
+from topicsd.offline.check.segment_check import SegmentFiles
 from topicsd.offline.data_dir import DataDir
 from topicsd.segment.data_file import check_frame
 from topicsd.segment.dead_file import unpack_marks
 from topicsd.segment.entry import DATA, SegmentDamage, SegmentEntry, SegmentName
 from topicsd.segment.reader import SegmentReader
+from topicsd.store.object_store import StoreRefused, StoreUnavailable
 
 BATCH_RECORDS = 1 << 16
 BATCH_BYTES = 8 << 20
@@ -51,13 +55,31 @@ logger = logging.getLogger("topicsd.spark")
 def read_partition(
     options: ReadOptions, schema: pa.Schema, part: FilePartition, limits: Limits = NO_LIMITS
 ) -> Iterator[pa.RecordBatch]:
-    data_dir = open_directory(options.path, options.cold_dir)
     with ExitStack() as stack:
-        hold_files(stack, data_dir, part.shard)
-        task = stack.enter_context(closing(_Task(data_dir, options, schema, part.shard, limits)))
+        files = _open_files(stack, options, part)
+        task = stack.enter_context(closing(_Task(files, options, schema, limits)))
         for file_range in part.ranges:
             yield from task.read(file_range)
         task.log_skipped()
+
+
+class _Files(NamedTuple):
+    """The files of the shard that a task reads."""
+
+    fs: Fs
+    paths: ShardPaths
+    segments: SegmentFiles
+    data_dir: DataDir | None
+    """None when the files are objects."""
+
+
+def _open_files(stack: ExitStack, options: ReadOptions, part: FilePartition) -> _Files:
+    if part.place is not None:
+        stored = StoredFiles(stack, options.path, part.place)
+        return _Files(stored.fs, stored.paths(part.shard), stored.segments(part.shard), None)
+    data_dir = open_directory(options.path, options.store_url)
+    hold_files(stack, data_dir, part.shard)
+    return _Files(data_dir.fs, data_dir.paths(part.shard), files_with_trash(data_dir, part.shard), data_dir)
 
 
 class _FileMissing(Exception):
@@ -65,18 +87,14 @@ class _FileMissing(Exception):
 
 
 class _Task:
-    def __init__(
-        self, data_dir: DataDir, options: ReadOptions, schema: pa.Schema, shard: int, limits: Limits
-    ) -> None:
-        self._data_dir = data_dir
+    def __init__(self, files: _Files, options: ReadOptions, schema: pa.Schema, limits: Limits) -> None:
         self._options = options
         self._schema = schema
         self._limits = limits
         self._needs_index = not FROM_ENTRY.issuperset(schema.names)
         self._needs_frames = not FROM_INDEX.issuperset(schema.names)
-        self._paths = data_dir.paths(shard)
-        self._files = files_with_trash(data_dir, shard)
-        self._segments = SegmentReader(self._files.hot, self._files.cold)
+        self._fs, self._paths, self._files, self._data_dir = files
+        self._segments = SegmentReader(*self._files)
         self._next_seq = 0
         """The first seq of the current range that was not yielded yet."""
         self._skipped = 0
@@ -92,13 +110,23 @@ class _Task:
                 yield from self._batches(rest[0])
                 self._next_seq = rest.pop(0).last_seq + 1
             except _FileMissing as missing:
+                if self._data_dir is None:
+                    raise SourceError(
+                        f"{self._paths.root}: {missing} is missing: the object was deleted after the query "
+                        "was planned; run the query again"
+                    ) from None
                 if not tries:
                     raise SourceError(
                         f"{self._paths.root}: {missing} is missing, although the manifest names it; "
-                        "if the cold directory has moved, set coldDir to its path"
+                        "if the object store has moved, set storeUrl to its URL"
                     ) from None
                 tries -= 1
-                rest = self._look_up(file_range)
+                rest = self._look_up(self._data_dir, file_range)
+            except (StoreUnavailable, StoreRefused) as error:
+                raise SourceError(
+                    f"{self._paths.root}: the object store does not answer: {error}; "
+                    "if it has moved, set storeUrl to its URL"
+                ) from None
 
     def log_skipped(self) -> None:
         if self._skipped:
@@ -110,9 +138,9 @@ class _Task:
         assert file_range.log is not None
         return self._of_log(file_range, file_range.log)
 
-    def _look_up(self, file_range: FileRange) -> list[FileRange]:
+    def _look_up(self, data_dir: DataDir, file_range: FileRange) -> list[FileRange]:
         """Return where the rest of a range is now, as far as it still exists."""
-        with closing(load(self._data_dir, file_range.shard, SystemClock())) as loaded:
+        with closing(load(data_dir, file_range.shard, SystemClock())) as loaded:
             topic = loaded.state.topics_by_id.get(file_range.topic_id)
             if topic is None or topic.epoch != file_range.epoch:
                 return []  # A deleted topic is not data loss.
@@ -120,15 +148,13 @@ class _Task:
                 reason = topic.reason_for(self._next_seq)
                 bounds = f"read from seq {self._next_seq}, earliest is now {topic.earliest_seq} ({reason})"
                 raise DataLoss(f'topic "{file_range.topic}": {bounds}; set failOnDataLoss=false to continue')
-            view = TopicView(
-                topic, file_range.shard, durable_seq_at(topic, loaded.log.synced_position), loaded
-            )
+            view = view_of_topic(loaded, topic, loaded.log.synced_position)
             return list(file_ranges_of(view, self._next_seq, file_range.last_seq, BATCH_RECORDS))
 
     def _of_segment(
         self, file_range: FileRange, name: SegmentName, entry: SegmentEntry
     ) -> Iterator[pa.RecordBatch]:
-        file = self._file_of(name)
+        file = self._file_of(name, entry)
         seqs = np.arange(file_range.first_seq, file_range.last_seq + 1, dtype=np.int64)
         alive = _alive(file_range)
         if not self._needs_index and name.generation == 0:
@@ -138,7 +164,7 @@ class _Task:
         try:
             index = self._segments.load_index(name, entry)
         except SegmentDamage as damage:
-            self._refuse_damage(damage, name, "")
+            self._refuse_damage(damage, name, entry, "")
             self._skipped += file_range.record_count
             return
         low, high = file_range.first_seq - index.first_seq, file_range.last_seq - index.first_seq + 1
@@ -163,7 +189,9 @@ class _Task:
                 try:
                     data, start = self._segments.frames(name, entry, index, int(seqs[at]), int(seqs[end - 1]))
                 except SegmentDamage as damage:
-                    self._refuse_damage(damage, name, f", offset {index.place_of(damage.first_seq)[0]}")
+                    self._refuse_damage(
+                        damage, name, entry, f", offset {index.place_of(damage.first_seq)[0]}"
+                    )
                     damaged = slice(damage.first_seq - first_seq, damage.last_seq - first_seq + 1)
                     self._skipped += int(alive[damaged].sum())
                     alive[damaged] = False
@@ -182,15 +210,18 @@ class _Task:
                 yield from self._checked(file_range, file, data, offsets[keep], *columns)
                 at = end
 
-    def _file_of(self, name: SegmentName) -> str:
-        for store in self._files:
-            if store is not None and store.exists(name.key(DATA)):
-                return store.path_of(name.key(DATA))
-        raise _FileMissing(name.key(DATA))
+    def _file_of(self, name: SegmentName, entry: SegmentEntry) -> str:
+        place = self._files.place_of(name, entry, DATA)
+        if place is None:
+            raise _FileMissing(name.key(DATA))
+        copies, key = place
+        return copies.path_of(key)
 
-    def _refuse_damage(self, damage: SegmentDamage, name: SegmentName, offset: str) -> None:
+    def _refuse_damage(
+        self, damage: SegmentDamage, name: SegmentName, entry: SegmentEntry, offset: str
+    ) -> None:
         """Raise unless damage is to be skipped; raise `_FileMissing` if the file was dropped."""
-        file = self._file_of(name)
+        file = self._file_of(name, entry)
         if not self._options.is_permissive:
             where = f"{file}{offset}, seqs {damage.first_seq} to {damage.last_seq}: {damage.what}"
             raise DamagedRecord(f"{where}; set mode=PERMISSIVE to skip damaged records") from None
@@ -204,7 +235,7 @@ class _Task:
         if not self._needs_frames:
             yield from self._without_frames(file_range, seqs[alive], times_ms[alive])
             return
-        fs = self._data_dir.fs
+        fs = self._fs
         file, fd = self._open_log(log.file)
         try:
             packed = _packed_offsets(offsets, lengths)
@@ -223,7 +254,7 @@ class _Task:
             fs.close(fd)
 
     def _open_log(self, ordinal: int) -> tuple[str, int]:
-        fs, path = self._data_dir.fs, self._paths.wal_file(ordinal)
+        fs, path = self._fs, self._paths.wal_file(ordinal)
         with suppress(FileNotFoundError):
             return path, fs.open_read(path)
         in_trash = trash_path(fs, self._paths, wal_name(ordinal))

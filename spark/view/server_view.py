@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import msgspec
 
-from shared.contract.names import topic_id
-from shared.ipc.placement import shard_of
 from spark.source.read_options import SEQ_MAX, ReadOptions
 from spark.view.server_client import ServerClient, ServerRefusal, in_path
 from topicsd.engine.records.lost_range import LostRange
@@ -30,6 +28,7 @@ class _TopicState(msgspec.Struct):
     count: int
     bytes: int
     config: _Config
+    shard: int
     from_seq: int = 0
     """The seq at which the requested time begins."""
 
@@ -53,16 +52,12 @@ class _Names(msgspec.Struct):
     next_cursor: str | None = None
 
 
-class _Ready(msgspec.Struct):
-    shards: list[msgspec.Raw]
-
-
 class ServerTopic:
     """A topic read from a server, with the interface of `TopicView`."""
 
-    def __init__(self, name: str, shard: int, state: _TopicState, client: ServerClient) -> None:
+    def __init__(self, name: str, state: _TopicState, client: ServerClient) -> None:
         self.name = name
-        self.shard = shard
+        self.shard = state.shard
         self._state = state
         self._client = client
 
@@ -126,9 +121,8 @@ class ServerView:
         try:
             selection = options.selection
             names = selection.names or [name for name in self._topic_names() if selection.matches(name)]
-            shards = len(msgspec.json.decode(self._client.ask("GET", "ready"), type=_Ready).shards)
             for name in sorted(names):
-                self._add_topic(name, shards)
+                self._add_topic(name)
         except BaseException:
             self.close()
             raise
@@ -142,15 +136,14 @@ class ServerView:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _add_topic(self, name: str, shards: int) -> None:
+    def _add_topic(self, name: str) -> None:
         try:
             state = _state_of(self._client, name)
         except ServerRefusal as refusal:
             if refusal.status != 404:
                 raise
         else:
-            shard = shard_of(topic_id(name), shards)
-            self.topics[name] = ServerTopic(name, shard, state, self._client)
+            self.topics[name] = ServerTopic(name, state, self._client)
 
     def _topic_names(self) -> list[str]:
         names: list[str] = []

@@ -77,6 +77,6 @@ def trash_path(fs: Fs, paths: ShardPaths, name: str) -> str | None:
 
 
 def files_with_trash(data_dir: DataDir, shard: int) -> SegmentFiles:
-    """Return both tiers of a shard's segments. The cold directory keeps no dropped files."""
-    cold = segment_files(data_dir, shard).cold
-    return SegmentFiles(TrashStore(data_dir.fs, data_dir.paths(shard), cold), cold)
+    """Return all places of a shard's segments. The cold directory keeps no dropped files."""
+    _, cold, objects = segment_files(data_dir, shard)
+    return SegmentFiles(TrashStore(data_dir.fs, data_dir.paths(shard), cold), cold, objects)

@@ -2,7 +2,7 @@
 
 One script of requests is played against servers of several numbers of shards: each request on a connection of
 its own, then all on one that began at each of the shards in its turn or at the supervisor, and then on one
-that sends them without waiting for answers. Only times differ, and epochs, which count within a shard.
+that sends them without waiting. Only times differ, shards, and epochs, which count within a shard.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ KEYS = {
 GIVEN_KEYS = "a-key-that-may-do-everything,a-key-that-may-read-only:read,a-key-for-topics-with-an-a:rw:a|g|z"
 
 _CHANGING = re.compile(
-    rb'("(?:server_total_ms|\$ts|epoch|last_write_ts|last_read_ts|durable_seq|uptime_ms|effective_priority)":)'
+    rb'("(?:server_total_ms|\$ts|epoch|shard|last_write_ts|last_read_ts|durable_seq|uptime_ms|'
+    rb'effective_priority)":)'
     rb"-?[0-9.e+-]+"
 )
 # A retry has them when it is answered together with the write that it repeats.

@@ -50,7 +50,7 @@ class Writer:
 @pytest.fixture
 def writer(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> Writer:
     one = Writer(server)
-    monkeypatch.setitem(server.dispatch.handlers._table, "topic_state", one.start)
+    monkeypatch.setattr(server.dispatch.handlers._table["topic_state"], "handle", one.start)
     return one
 
 
@@ -151,7 +151,7 @@ def test_a_handler_learns_that_its_stream_is_already_lost(
     server: HttpServer, client: H2Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[Call] = []
-    monkeypatch.setitem(server.dispatch.handlers._table, "topic_state", calls.append)
+    monkeypatch.setattr(server.dispatch.handlers._table["topic_state"], "handle", calls.append)
     request = client.start("GET", "/v0/topics/t")
     wait_until(lambda: len(calls) == 1)
     client.reset(request)
@@ -182,7 +182,7 @@ def test_a_client_that_goes_is_lost_to_all_its_streams(server: HttpServer, write
 def test_a_drain_waits_for_the_final_bytes_of_each_stream(tmp_path_factory: pytest.TempPathFactory) -> None:
     with HttpServer(tmp_path_factory.mktemp("data")) as server, H2Client(server.ports[H2]) as client:
         writer = Writer(server)
-        server.dispatch.handlers._table["topic_state"] = writer.start
+        server.dispatch.handlers._table["topic_state"].handle = writer.start
         followed = _follow(client)
         server.drain()
         writer.write(0, b"event: error\n\n")

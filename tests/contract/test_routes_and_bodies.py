@@ -108,8 +108,8 @@ def test_a_boolean_in_a_query_that_is_none_is_400(
     api.refused(404, "topic_not_found", "GET")
 
 
-@pytest.mark.parametrize("query", ["?", "?return_seqs=true&return_seqs=false", "?return%5fseqs=0"])
-def test_a_query_is_decoded_and_its_last_value_applies(api: Api, query: str) -> None:
+@pytest.mark.parametrize("query", ["?", "?return_seqs=false", "?return%5fseqs=0"])
+def test_a_query_is_decoded(api: Api, query: str) -> None:
     answer = api.call("POST", query, RECORDS)
     assert ("seqs" in answer.json) == (query == "?")
 

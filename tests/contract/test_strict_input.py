@@ -23,6 +23,11 @@ BODIES: dict[str, dict[str, Any]] = {
     "nack": {"node": "w", "seqs": [1]},
     "extend": {"node": "w", "seqs": [1], "lease_ms": 1000},
     "redrive": {"max": 1},
+    "move": {"shard": 0},
+    "reshard": {"count": 1},
+    "restore": {"folder": "0123456789abcdef"},
+    "seal": {},
+    "adopt": {"accept_loss": False},
     "put_router": {"source": "a", "dest": "b"},
     "create_watch": {"topics": {"a": {}}},
 }
@@ -46,14 +51,27 @@ def test_every_endpoint_refuses_an_unknown_parameter(api: Api, endpoint: Endpoin
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda endpoint: f"{endpoint.method} {endpoint.pattern}")
+def test_every_endpoint_refuses_a_repeated_parameter(api: Api, endpoint: Endpoint) -> None:
+    body = BODIES.get(endpoint.operation)
+    for name in sorted(endpoint.parameters):
+        spelled = f"%{ord(name[0]):02x}{name[1:]}"
+        for query in (f"{name}=1&{name}=1", f"{name}=&&{spelled}=2"):
+            answer = api.client.ask(endpoint.method, f"{_path(endpoint, api.topic)}?{query}", body)
+            assert (answer.status, answer.code) == (400, "invalid_request"), answer
+            assert answer.json["error"]["detail"] == {"field": name}
+            assert answer.message == f"{name}: must be given once"
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda endpoint: f"{endpoint.method} {endpoint.pattern}")
 def test_every_body_refuses_an_unknown_field(api: Api, endpoint: Endpoint) -> None:
-    if endpoint.method in ("GET", "DELETE"):
+    if not endpoint.takes_body:
         return
     body = BODIES[endpoint.operation]
-    known = next(iter(body))
+    known = next(iter(body), "")
     answer = api.client.ask(endpoint.method, _path(endpoint, api.topic), {**body, f"{known}z": 1})
     assert (answer.status, answer.code) == (400, "invalid_request"), answer
-    assert answer.message == f"{known}z: unknown field, did you mean {known}?"
+    hint = f", did you mean {known}?" if known else ""
+    assert answer.message == f"{known}z: unknown field{hint}"
     api.refused(404, "topic_not_found", "GET")
 
 

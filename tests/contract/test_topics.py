@@ -46,6 +46,7 @@ STATE_FIELDS = [
     "last_read_ts",
     "durable_seq",
     "epoch",
+    "shard",
     "performance",
 ]
 

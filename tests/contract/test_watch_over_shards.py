@@ -158,7 +158,7 @@ def test_an_unknown_session_is_refused_alike_everywhere(server: WholeServer) -> 
     foreign = base64.urlsafe_b64encode(raw[:2] + bytes(6) + raw[8:])
     beyond = base64.urlsafe_b64encode(bytes([0, SHARDS]) + raw[2:])
     with RawClient(server.port) as kept:
-        for expected, wids in ((410, ended), (404, [foreign, beyond, b"w", raw.hex().encode()])):
+        for expected, wids in ((410, [*ended, beyond]), (404, [foreign, b"w", raw.hex().encode()])):
             for one in wids:
                 target = f"/v0/watch/{one.decode()}"
                 with RawClient(server.port) as fresh:

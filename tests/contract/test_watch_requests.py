@@ -28,7 +28,7 @@ def ask(client: HttpClient, body: object, query: str = "", *fields: str) -> Answ
 
 
 def definition(server: HttpServer, wid: str) -> SessionFrame:
-    parsed = WatchIds(INSTANCE, 1).parse(wid)
+    parsed = WatchIds(INSTANCE).parse(wid)
     assert parsed is not None
     return server.run(lambda: server.shard.state.watch_sessions[parsed.session])
 
@@ -198,13 +198,14 @@ def test_bodies_come_in_every_legal_form(api: Api) -> None:
 
 
 def test_an_id_of_another_server_is_404_and_one_that_ended_is_410(api: Api) -> None:
-    other = WatchIds(b"another---------", 1).make(0, bytes(16))
+    other = WatchIds(b"another---------").make(0, bytes(16))
     for wid in ("w", "", "%2e%2e", other, other[:-1]):
         answer = api.client.ask("GET", f"/v0/watch/{wid}")
         assert (answer.status, answer.code) == (404, "not_found"), wid
-    gone = WatchIds(INSTANCE, 1).make(0, bytes(16))
+    gone = WatchIds(INSTANCE).make(0, bytes(16))
     answer = api.client.ask("GET", f"/v0/watch/{gone}")
-    assert (answer.status, answer.code) == (410, "gone")
+    message = "the watch session has ended; create a new one with POST /v0/watch"
+    assert (answer.status, answer.code, answer.json["error"]["message"]) == (410, "gone", message)
 
 
 def test_methods_are_as_everywhere(api: Api) -> None:
@@ -262,7 +263,7 @@ def test_for_who_does_not_read_the_kernel_holds_no_more_than_a_little(
     for _ in range(25):
         api.append(*[filler] * 10)
     wid = ask(api.client, {"topics": {api.topic: {}}, "limit": 10}).json["wid"]
-    known = WatchIds(INSTANCE, 1).parse(wid)
+    known = WatchIds(INSTANCE).parse(wid)
     assert known is not None
     with EventClient(server.ports[lane], f"/v0/watch/{wid}", buffer_bytes=4096) as stream:
         stream.begin()

@@ -32,6 +32,14 @@ def test_the_snippets_of_a_document_do_what_they_show(document: str, tmp_path: P
         assert run_snippets(DOCUMENTS[document], server.port, tmp_path) == []
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
+def test_the_documents_about_jobs_can_be_followed_in_order_on_one_server(tmp_path: Path) -> None:
+    with WholeServer(tmp_path, shards=1, data_dir=tmp_path / DATA_DIR) as server:
+        for document in ("README.md", "docs/quickstart.md", "docs/guides/queues.md", "docs/api/queues.md"):
+            assert run_snippets(DOCUMENTS[document], server.port, tmp_path) == [], document
+
+
 def test_there_are_snippets_to_run() -> None:
     assert sum(map(len, DOCUMENTS.values())) >= 3
 

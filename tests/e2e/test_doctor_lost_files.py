@@ -18,6 +18,11 @@ AT_MOST = re.compile(
     r"and no seq is used twice: its seqs continue at (\d+), and readers get a tombstone for the range"
 )
 
+RAISED = re.compile(
+    r'head of topic "([^"]+)", which is ephemeral: the log may lack its last ceiling, and no seq is '
+    r"used twice, so its seqs continue at (\d+)"
+)
+
 
 def without_its_last_file(path: Path, *, is_clean: bool) -> RealShard:
     """Build a shard with records in segments, and delete its last WAL file."""
@@ -54,3 +59,27 @@ def test_the_possible_loss_is_bounded_by_the_content_of_the_file(
     assert run_here("doctor", tmp_path, "--repair", "--apply").code == 0
     shard.reopen()
     assert shard.append("orders", "next").last_seq >= next_seq
+
+
+@pytest.mark.parametrize("count", [1, 25])
+def test_the_plan_names_the_next_seq_of_ephemeral_topics(tmp_path: Path, count: int) -> None:
+    shard = RealShard(tmp_path)
+    names = [f"live{number:02}" for number in range(count)]
+    for name in names:
+        shard.put(name, durability="ephemeral")
+        shard.append(name, "a", "b")
+    shard.shard.close()
+    shard.reopen()
+    for name in names:
+        shard.append(name, "c")
+    shard.shard.close()
+    os.unlink(shard.wal_files()[-1])
+    loses = planned(tmp_path)["loses"]
+    nexts = {match[1]: int(match[2]) for one in loses if (match := RAISED.fullmatch(one))}
+    assert list(nexts) == names[:20]
+    assert [one for one in loses if one.startswith("heads of")] == (
+        [] if count == 1 else ["heads of 5 more ephemeral topics"]
+    )
+    assert run_here("doctor", tmp_path, "--repair", "--apply").code == 0
+    shard.reopen()
+    assert {name: shard.append(name, "d").first_seq for name in nexts} == nexts

@@ -37,12 +37,10 @@ def fields_in_use(values: Iterable[Any]) -> set[str]:
 
 
 def controls(everything: Everything) -> dict[str, list[dict[str, Any]]]:
-    """Return the control frames after the snapshots, by type."""
+    """Return the control frames of the log, by type; a start from the older snapshot replays them all."""
     rows: dict[str, list[dict[str, Any]]] = {}
-    starts = {shard: one.head.start.ordinal for shard, one in enumerate(snapshots_of(everything))}
     for row in run_here("inspect", everything.data, "--frames", "--json").json_lines:
-        if row.get("ordinal", 0) >= starts[row["shard"]]:
-            rows.setdefault(row["type"], []).append(row.get("control", {}))
+        rows.setdefault(row["type"], []).append(row.get("control", {}))
     return rows
 
 
@@ -53,12 +51,16 @@ def test_every_frame_type_occurs_in_the_log(everything: Everything) -> None:
     assert {row["type"] for row in rows} == {one.name.lower() for one in types}
 
 
+LATER = {"exported_state"}
+"""Fields that a frame has only when an export interval has passed; `test_exporter.py` covers them."""
+
+
 @pytest.mark.parametrize("name", CONTROLS)
 def test_every_control_frame_occurs_with_all_its_fields(everything: Everything, name: str) -> None:
     frame_type = control_frame.frame_type_of(CONTROLS[name])
     said = controls(everything)[frame_type.name.lower()]
     used = {field for one in said for field, value in one.items() if value}
-    assert used == set(CONTROLS[name].__struct_fields__)
+    assert used == set(CONTROLS[name].__struct_fields__) - LATER
 
 
 def test_every_section_of_a_snapshot_occurs(everything: Everything) -> None:

@@ -28,8 +28,9 @@ def segments(
                 if not is_right(entry):
                     continue
                 name = SegmentName(topic.topic_id, topic.epoch, entry.first_seq, entry.generation)
-                root = everything.cold if entry.tier == "cold" and suffix != ".del" else everything.data
-                path = Path(shard_paths(str(root), snapshot.head.shard).root, name.key(suffix))
+                path = Path(shard_paths(str(everything.data), snapshot.head.shard).root, name.key(suffix))
+                if entry.tier == "cold" and suffix == ".data":
+                    path = everything.cold / (entry.object_stem + suffix)
                 if path.exists():
                     paths.append((path, name))
     return paths

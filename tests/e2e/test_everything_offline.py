@@ -190,7 +190,7 @@ def test_an_extension_of_a_lease_in_the_snapshot_is_no_claim(everything: Everyth
 
 
 def test_every_index_is_shown(everything: Everything) -> None:
-    files = [path for folder in (everything.data, everything.cold) for path in folder.rglob("topics/*/*.idx")]
+    files = [path for path in everything.data.rglob("topics/*/*.idx") if path.with_suffix(".data").exists()]
     reports = [run_here("inspect", path, "--json").json for path in files]
     assert {report["sealed"] for report in reports} == {True, False}
     assert any(report["generation"] and not report["records"][1]["size"] for report in reports)

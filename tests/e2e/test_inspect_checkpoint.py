@@ -35,7 +35,7 @@ def data_dir(path: Path, *numbers: int) -> ShardPaths:
         put_snapshot(paths, number)
     if numbers:
         lines = [topic_line(topic, topic.head) for topic in sample().topics]
-        write_manifest(FS, paths, manifest_parts(manifest_head(head_of(max(numbers)), "/cold"), lines))
+        write_manifest(FS, paths, manifest_parts(manifest_head(head_of(max(numbers)), "file:///cold"), lines))
     return paths
 
 
@@ -59,7 +59,7 @@ def test_snapshots_are_listed_with_their_contents(tmp_path: Path) -> None:
     assert "uses snapshot 7 and reads the log from ordinal 10190, at offset 4096 of" in output
     assert "snapshot.00000006.bin" in output
     assert "orders/ä" in output
-    assert "cold segments below /cold" in output
+    assert "object store file:///cold" in output
     assert "WRONG" not in output
     shard = only_shard(tmp_path)
     newest = shard["snapshots"][0]

@@ -43,6 +43,9 @@ def test_a_shard_that_does_not_start_is_named_without_paths_and_without_a_retry_
         "topic": (503, "storage_failed"),
         "remote": (503, "storage_failed"),
     }
+    refused = answers["/v0/ready?allow_degraded=true"].json["shards"][0]
+    assert (refused["state"], refused["serving"]) == ("refused", False)
+    assert refused["reason"] == "its data is damaged or cannot be used; see the server's log"
     for name, answer in answers.items():
         assert "retry-after" not in answer.fields, name
         assert b"retry_after_ms" not in answer.body, name

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from shared.settings.settings import DECLARED, DRAIN_MAX
+from shared.settings.serving import DRAIN_MAX
+from shared.settings.settings import DECLARED
 
 PROJECT = Path(__file__).parents[2]
 SERVICE = PROJECT / "systemd" / "topicsd.service"

@@ -456,7 +456,7 @@ def test_a_topic_in_the_wrong_shard_is_noted(tmp_path: Path) -> None:
     assert [
         note
         for note in notes(tmp_path)
-        if note.startswith('topic "topic-1" is in this shard, but its name belongs')
+        if note.startswith('topic "topic-1" is in this shard, but it belongs')
     ]
 
 

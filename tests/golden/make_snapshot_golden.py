@@ -48,7 +48,7 @@ def main() -> int:
     lines = [topic_line(entry, entry.head) for entry in snapshot.topics]
     (data / snapshot_name(NUMBER)).write_bytes(bytes_of(snapshot))
     (data / "MANIFEST.json").write_bytes(
-        b"".join(manifest_parts(manifest_head(snapshot.head, "/cold"), lines))
+        b"".join(manifest_parts(manifest_head(snapshot.head, "file:///cold"), lines))
     )
     text = json.dumps(described(snapshot), indent=1, ensure_ascii=False)
     (target / "expected.json").write_text(text + "\n", encoding="utf-8")

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from spark.session import local_session
 from tests.harness.clients.topic_client import TopicClient
 from tests.harness.server.whole_server import WholeServer, name_on
+from tests.stack.servers import CREDENTIALS
 
 SHARDS = 2
 PLAIN, OTHER = name_on(0, SHARDS, "plain"), name_on(1, SHARDS, "other")
@@ -36,7 +37,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.shuffle.partitions": "2",
         "spark.driver.extraJavaOptions": f"-Dderby.system.home={folder} -Djava.io.tmpdir={folder}",
     }
-    session = local_session("topicsd tests", memory="768m", settings=settings)
+    # The processes of Spark have the environment of the one that starts the JVM.
+    with pytest.MonkeyPatch.context() as environment:
+        for name, value in CREDENTIALS.items():
+            environment.setenv(name, value)
+        session = local_session("topicsd tests", memory="768m", settings=settings)
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()

@@ -53,7 +53,7 @@ def test_a_position_by_time_in_a_missing_segment_is_an_error(tmp_path: Path) -> 
     for file in list(path.rglob("seg-0000000000000501.*")):
         file.unlink()
     message = (
-        rf"^{path}: .*seg-0000000000000501.data, seqs 501 to 600: its .data is missing; if the cold directory"
+        rf"^{path}: .*seg-0000000000000501.data, seqs 501 to 600: its .data is missing; if the object store"
     )
     with pytest.raises(DamagedRecord, match=message):
         reader_of(path, startingTimestamp=str(young + 1)).partitions()

@@ -114,6 +114,7 @@ def test_a_plan_whose_files_went_is_read_as_far_as_it_is_alive(
     reader = reader_of(tmp_path / "data")
     partitions = reader.partitions()
     if is_moved:
+        (tmp_path / "cold").mkdir()
         shard.settings = Settings(
             **{
                 **msgspec.structs.asdict(shard.settings),
@@ -123,7 +124,7 @@ def test_a_plan_whose_files_went_is_read_as_far_as_it_is_alive(
         )
         shard.restart()
         let_go(shard)
-        assert len(list((tmp_path / "cold").rglob("seg-*.data"))) == 4
+        assert len(list((tmp_path / "cold").rglob("*seg-*.data"))) == 4
     change(shard)
     if is_moved or change is not let_go:
         assert len(before) == 5
@@ -237,6 +238,7 @@ class BusyShard(threading.Thread):
 
     async def _work(self) -> None:
         (self._folder / "data").mkdir()
+        (self._folder / "cold").mkdir()
         self.shard = shard = open_shard(str(self._folder / "data"), self._settings)
         loop = asyncio.get_running_loop()
         reply = loop.create_future()
@@ -271,7 +273,7 @@ class BusyShard(threading.Thread):
 
 
 def have_moved(folder: Path) -> list[Path]:
-    return list((folder / "cold").rglob("seg-*.data"))
+    return list((folder / "cold").rglob("*seg-*.data"))
 
 
 def have_been_rewritten(folder: Path) -> list[Path]:

@@ -89,9 +89,11 @@ def test_segments_of_other_times_are_not_opened(times: Times, monkeypatch: pytes
     opened = []
     load_index = SegmentReader.load_index
 
-    def noted(reader: SegmentReader, name: SegmentName, entry: SegmentEntry) -> SegmentIndex:
+    def noted(
+        reader: SegmentReader, name: SegmentName, entry: SegmentEntry, is_local: bool = False
+    ) -> SegmentIndex:
         opened.append(name.first_seq if entry.is_sealed else 0)
-        return load_index(reader, name, entry)
+        return load_index(reader, name, entry, is_local=is_local)
 
     monkeypatch.setattr(SegmentReader, "load_index", noted)
     span = [GreaterThanOrEqual(("timestamp",), times.at(120)), LessThan(("timestamp",), times.at(130))]

@@ -33,6 +33,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 @pytest.fixture(params=["file", "s3"])
 def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "file":
+        (tmp_path / "objects").mkdir()
         return f"file://{tmp_path}/objects"
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-_ENGINE: Final = "topicsd/engine topicsd/segment topicsd/log shared/"
-_OFFLINE: Final = "topicsd/engine/ topicsd/segment topicsd/log topicsd/disk shared/"
+_ENGINE: Final = "topicsd/engine topicsd/segment topicsd/store topicsd/log shared/"
+_OFFLINE: Final = "topicsd/engine/ topicsd/segment topicsd/store topicsd/log topicsd/disk shared/"
 
 LAYERS: Final = {
     # -- shared: no process, no topic
@@ -21,15 +21,19 @@ LAYERS: Final = {
     "shared/ipc": "shared/contract shared/runtime",
     # -- router: never a record
     "router/accept": "router/supervision shared/",
-    "router/control": "router/accept shared/",
-    "router/supervision": "router/accept router/control shared/",
+    "router/resharding": "shared/",
+    "router/control": "router/accept router/resharding shared/",
+    "router/supervision": "router/accept router/control router/resharding shared/",
     # -- topicsd: disk, log, segment, engine, stream, service, http, worker; each may import what is before it
     "topicsd/disk": "shared/",
     "topicsd/log": "topicsd/disk shared/",
-    "topicsd/segment": "topicsd/log topicsd/disk",
     "topicsd/store": "topicsd/disk shared/",
+    "topicsd/segment": "topicsd/log topicsd/disk topicsd/store",
     "topicsd/catalog": "topicsd/disk shared/",
-    "topicsd/engine": "topicsd/engine/ topicsd/segment topicsd/log topicsd/disk shared/",
+    "topicsd/engine": "topicsd/engine/ topicsd/segment topicsd/store topicsd/log topicsd/disk shared/",
+    "topicsd/engine/ownership": (
+        "topicsd/engine/ topicsd/catalog topicsd/store topicsd/segment topicsd/log topicsd/disk shared/"
+    ),
     "topicsd/engine/records": "topicsd/engine topicsd/segment",
     "topicsd/engine/wakeups": "topicsd/log shared/",
     "topicsd/engine/retention": f"{_ENGINE} topicsd/engine/records topicsd/engine/queue",
@@ -38,7 +42,11 @@ LAYERS: Final = {
         f"{_ENGINE} topicsd/engine/records topicsd/engine/retention topicsd/engine/read"
         " topicsd/engine/wakeups"
     ),
-    "topicsd/engine/write": f"{_ENGINE} topicsd/engine/records topicsd/engine/retention topicsd/engine/queue",
+    "topicsd/engine/bundle": "topicsd/engine/ topicsd/segment topicsd/log topicsd/disk shared/",
+    "topicsd/engine/write": (
+        f"{_ENGINE} topicsd/engine/ownership topicsd/engine/records topicsd/engine/retention"
+        " topicsd/engine/queue"
+    ),
     "topicsd/engine/transfer": (
         f"{_ENGINE} topicsd/engine/queue topicsd/engine/read topicsd/engine/retention"
     ),
@@ -47,9 +55,9 @@ LAYERS: Final = {
         " topicsd/disk"
     ),
     "topicsd/engine/upkeep": f"{_ENGINE} topicsd/engine/records topicsd/engine/retention",
-    "topicsd/engine/checkpoint": "topicsd/engine/ topicsd/segment topicsd/log topicsd/disk shared/",
+    "topicsd/engine/checkpoint": f"{_ENGINE} topicsd/engine/ topicsd/disk",
     "topicsd/stream": "topicsd/engine/ topicsd/log shared/",
-    "topicsd/service": "topicsd/service/ topicsd/stream/ topicsd/engine/ topicsd/log shared/",
+    "topicsd/service": "topicsd/service/ topicsd/stream/ topicsd/engine/ topicsd/catalog topicsd/log shared/",
     "topicsd/service/input": "topicsd/engine/ shared/",
     "topicsd/service/queues": "topicsd/service/ topicsd/stream/ topicsd/engine/ topicsd/log shared/",
     "topicsd/service/shards": "topicsd/service topicsd/stream topicsd/engine/ shared/",
@@ -57,13 +65,21 @@ LAYERS: Final = {
     "topicsd/http/http1": "topicsd/service topicsd/stream shared/",
     "topicsd/http/http2": "topicsd/http/http1 topicsd/service topicsd/stream shared/",
     "topicsd/http/websocket": ("topicsd/http/http1 topicsd/service/ topicsd/stream/ topicsd/engine shared/"),
-    "topicsd/worker": "topicsd/http/ topicsd/service/ topicsd/engine topicsd/log topicsd/disk shared/",
+    "topicsd/worker": (
+        "topicsd/http/ topicsd/service/ topicsd/engine/ topicsd/catalog topicsd/log topicsd/disk shared/"
+    ),
     # -- tools: a directory that another process may own
-    "topicsd/offline": f"{_OFFLINE} topicsd/offline/check",
+    "topicsd/offline": f"{_OFFLINE} topicsd/catalog topicsd/offline/check",
     "topicsd/offline/report": f"{_OFFLINE} topicsd/offline",
     "topicsd/offline/check": f"{_OFFLINE} topicsd/offline topicsd/offline/report",
     "topicsd/offline/repair": f"{_OFFLINE} topicsd/offline topicsd/offline/check",
-    "topicsd/cli": f"{_OFFLINE} topicsd/offline/",
+    "topicsd/offline/reshard": f"{_OFFLINE} topicsd/offline",
+    "topicsd/cli": f"{_OFFLINE} topicsd/offline/ topicsd/cli/backup topicsd/cli/store topicsd/cli/topic",
+    "topicsd/cli/store": f"{_OFFLINE} topicsd/catalog topicsd/cli topicsd/offline",
+    # Over HTTP, without a data directory.
+    "topicsd/backup": f"{_OFFLINE} topicsd/offline topicsd/store",
+    "topicsd/cli/backup": f"{_OFFLINE} topicsd/offline topicsd/store topicsd/backup topicsd/cli",
+    "topicsd/cli/topic": "topicsd/cli topicsd/offline shared/runtime shared/settings",
     # The one place from which the worker's side starts the supervisor.
     "topicsd/cli/serve.py": "router/ topicsd/cli topicsd/offline topicsd/disk topicsd/engine shared/",
     "topicsd": "topicsd/cli",
@@ -71,10 +87,12 @@ LAYERS: Final = {
     "spark": "spark/ shared/",
     "spark/chart": "topicsd/offline spark/jobs",
     "spark/examples": "spark spark/optimizer",
-    "spark/view": f"{_OFFLINE} spark spark/source topicsd/offline/",
+    "spark/view": f"{_OFFLINE} spark spark/source topicsd/offline/ topicsd/catalog topicsd/backup",
     "spark/optimizer": "spark spark/source spark/task spark/view topicsd/segment",
     "spark/source": f"{_OFFLINE} spark spark/optimizer spark/sink spark/task spark/view topicsd/offline",
-    "spark/task": f"{_OFFLINE} spark spark/optimizer spark/source spark/view topicsd/offline",
+    "spark/task": (
+        f"{_OFFLINE} spark spark/optimizer spark/source spark/view topicsd/offline topicsd/offline/check"
+    ),
     "spark/sink": "spark spark/source spark/task spark/view topicsd/engine shared/",
     "spark/jobs": "spark spark/chart spark/source spark/view topicsd/offline topicsd/engine/ shared/",
     # -- loadtest
@@ -83,6 +101,7 @@ LAYERS: Final = {
     "loadtest/ceilings": "loadtest/engine topicsd/engine",
     "loadtest/clients": "loadtest/bench loadtest/ceilings loadtest/engine shared/",
     "loadtest/engine": "topicsd/ shared/",
+    "loadtest/store": "loadtest/bench loadtest/clients loadtest/engine topicsd/ shared/",
 }
 
 FILES_MIN: Final = 3

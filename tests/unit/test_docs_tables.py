@@ -16,6 +16,7 @@ from router.control.metrics_table import CONNECTION_METRICS, SHARD_FAMILIES, SHA
 from shared.contract.endpoints import ENDPOINTS
 from shared.contract.errors import STATUS
 from shared.contract.topic_config import TopicConfig
+from shared.ipc.board import WorkerState
 from shared.settings.settings import DECLARED, show_value
 from topicsd.engine.requests import AppendRequest, NewRecord, ProducerSeq
 from topicsd.service.input.bodies import CursorBody, DeleteBody, DiffBody
@@ -118,6 +119,11 @@ def test_every_metric_is_listed() -> None:
     page = (API / "health-and-metrics.md").read_text(encoding="utf-8")
     assert {one.name for one in tables} | set(series) <= listed
     assert all(f"`{name}`" in page for name in re.findall(r'"(topics_\w+)"', source_of(ControlEndpoints)))
+
+
+def test_every_state_of_a_shard_is_listed() -> None:
+    listed = [names(state)[0] for state, _ in rows("health-and-metrics.md", "`state`", "meaning")]
+    assert sorted(listed) == sorted(state.name.lower() for state in WorkerState)
 
 
 def source_of(kind: type) -> str:

@@ -22,6 +22,9 @@ K4  A sealed topic is exported whole: `exported_to` equals the ceiling, which is
 K5  A node that has sent a seal gives out no seq of the topic before that seal is answered: done, Fenced or
     refused. It repeats the seal, also after a restart, and does not resume on a lookup that finds the topic
     owned, since its first request may still arrive.
+K6  A topic that was adopted and then forgotten is never created again: `create` of this incarnation is
+    Fenced. The node that created it may not know that its first `create` was done. Only its own node forgets
+    a topic of owner epoch 1, which knows that it is deleted.
 """
 
 from __future__ import annotations
@@ -162,7 +165,10 @@ class Catalog(Protocol):
     def publish_extents(
         self, name: str, ownership: Ownership, add: Sequence[Extent], remove: Sequence[Extent]
     ) -> TopicRow:
-        """Append extents, replace extents by others of the same range, or remove the first ones."""
+        """Append extents, replace extents by others of the same range, or remove the first ones.
+
+        The last ones may be replaced by others that end later.
+        """
         ...
 
     def extents_from(self, name: str, seq: int, limit: int) -> list[Extent]:

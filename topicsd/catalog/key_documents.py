@@ -4,6 +4,7 @@
     storage/topics/{ns}/{topic}/state                         StateDocument: decides everything
     storage/topics/{ns}/{topic}/segments/{start:020d}         ExtentDocument
     storage/topics/{ns}/{topic}/segments/cur                  the start of the last extent, for people
+    storage/topics/{ns}/{topic}/forgotten/{incarnation:020d}  NoteDocument: must not be created again
 
 The documents are JSON. Each write has another nonce, so no two documents are equal (R5).
 """
@@ -80,6 +81,10 @@ def extent_key(name: str, first_seq: int) -> str:
 
 def last_extent_key(name: str) -> str:
     return f"storage/topics/{NAMESPACE}/{name}/segments/cur"
+
+
+def forgotten_key(name: str, incarnation: int) -> str:
+    return f"storage/topics/{NAMESPACE}/{name}/forgotten/{incarnation:020d}"
 
 
 def live_extents(state: StateDocument, documents: Iterable[ExtentDocument]) -> Sequence[Extent] | None:

@@ -9,7 +9,9 @@ V2  Before a document of an extent is changed, its version is read, and then the
     that is still the same, the change is current, and a compare-and-set with the version overwrites nothing
     newer. A write that arrives late can only put back a document that was removed; `live_extents` ignores it.
 V3  A topic is forgotten when its state document says so. Then its extents are deleted, the state document,
-    and the name. The next `create` finishes what a lost process left.
+    and the name. The next `create` finishes what a lost process left. The mark that a topic must not be
+    created again (K6) is written before the state document says that it is forgotten, and `create` reads the
+    mark after the state document: a `create` that finds the topic gone finds the mark.
 V4  `create` writes the name before the state document, with another nonce, so that a late deletion of the
     name fails. A name without a state document is no topic.
 V5  A reader of extents reads all extents of the topic: the store has no search for the last key before
@@ -32,6 +34,7 @@ from topicsd.catalog.catalog import (
     EXTENTS_AT_ONCE,
     ROWS_AT_ONCE,
     CatalogUnavailable,
+    ChangeRefused,
     Extent,
     Lookup,
     Ownership,
@@ -44,6 +47,7 @@ from topicsd.catalog.key_documents import (
     PendingChange,
     StateDocument,
     extent_key,
+    forgotten_key,
     last_extent_key,
     live_extents,
     name_key,
@@ -146,12 +150,16 @@ class KeyValueCatalog(RowVerbs):
             if state.document is not None and state.document.is_forgotten:
                 self._finish_forget(name, state)
                 state = self._state(name)
-            row = row_changes.created(state.row, name, topic_id, incarnation, node, ceiling)
+            is_forgotten = state.row is None and self._store.get(forgotten_key(name, incarnation)) is not None
+            row = row_changes.created(state.row, name, topic_id, incarnation, node, ceiling, is_forgotten)
             if state.document is None:
                 self._put_note(name_key(name), name)
                 self._put_state(name, StateDocument(row, birth=new_nonce()), None)
             elif row != state.row:
                 self._put_state(name, replace(state.document, row=row), state.version)
+            if self._store.get(name_key(name)) is None:
+                # Another topic came and went between the two writes.
+                self._put_note(name_key(name), name)
             return row
 
         return self._run(attempt)
@@ -180,7 +188,13 @@ class KeyValueCatalog(RowVerbs):
                 for extent in self._live(name, state.document)
                 if extent.first_seq <= last and extent.last_seq >= first
             ]
-            change = row_changes.published(state.row, name, ownership, present, add, remove)
+            try:
+                change = row_changes.published(state.row, name, ownership, present, add, remove)
+            except ChangeRefused:
+                # The extents may be of a later change than the row: that one may have another owner.
+                if self._state(name).version != state.version:
+                    raise self._conflict(name) from None
+                raise
             if change.add or change.remove:
                 pending = PendingChange(tuple(change.add), tuple(change.remove))
                 document = replace(
@@ -234,6 +248,8 @@ class KeyValueCatalog(RowVerbs):
             state = self._state(name)
             row_changes.check_forget(state.row, name, ownership)
             if state.document is not None and not state.document.is_forgotten:
+                if row_changes.leaves_mark(state.row):
+                    self._put_note(forgotten_key(name, ownership.incarnation), name)
                 self._put_state(name, replace(state.document, is_forgotten=True), state.version)
                 return self._state(name)
             return state

@@ -6,49 +6,25 @@ import os
 from urllib.parse import unquote, urlsplit
 
 from shared.runtime.retries import Retries
+from shared.settings.catalog_url import SQLITE, refuse_catalog_url
 from topicsd.catalog.catalog import Catalog, CatalogRefused
 from topicsd.catalog.key_value import KeyValue
 from topicsd.catalog.sqlite_catalog import SqliteCatalog
 
-SCHEMES = ("sqlite", "postgresql", "etcd", "oxia")
 FILE_NAME = "catalog.sqlite"
-"""The file in the data directory that `sqlite:` means."""
+"""The file that `sqlite:` means."""
 
 
-def refuse_catalog_url(url: str) -> str | None:
-    """Return what is wrong with the form of a catalog URL, or None; it never quotes the URL.
+def catalog_directory(store_url: str, data_directory: str) -> str:
+    """Return the directory of the file that `sqlite:` means.
 
-    >>> refuse_catalog_url("sqlite:"), refuse_catalog_url("sqlite:///var/lib/topicsd/catalog")
-    (None, None)
-    >>> refuse_catalog_url("sqlite:catalog")
-    'must be sqlite: or name an absolute file, as in sqlite:///var/lib/topicsd/catalog.sqlite'
-    >>> refuse_catalog_url("mysql://host")
-    'must begin with sqlite:, postgresql:, etcd: or oxia:'
-    >>> refuse_catalog_url("etcd://user:secret@host")
-    'must not contain credentials'
+    The folder of a `file:` store: like the objects, the catalog then outlasts the data directory.
+
+    >>> catalog_directory("file:///srv/objects", "/data"), catalog_directory("s3://bucket", "/data")
+    ('/srv/objects', '/data')
     """
-    parts = urlsplit(url)
-    if parts.scheme not in SCHEMES:
-        return f"must begin with {', '.join(f'{scheme}:' for scheme in SCHEMES[:-1])} or {SCHEMES[-1]}:"
-    if parts.scheme == "sqlite":
-        if url != "sqlite:" and (parts.netloc or not parts.path.startswith("/")):
-            return "must be sqlite: or name an absolute file, as in sqlite:///var/lib/topicsd/catalog.sqlite"
-        return None
-    if parts.scheme == "postgresql":
-        if not url.startswith("postgresql://") or len(parts.path) < 2:
-            return "must name a database, as in postgresql://host/database"
-        return None
-    if parts.username is not None or parts.password is not None:
-        return "must not contain credentials"
-    return None if _has_address(url) else f"must name a server, as in {parts.scheme}://host:port"
-
-
-def _has_address(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:
-        return False
+    parts = urlsplit(store_url)
+    return unquote(parts.path) if parts.scheme == "file" else data_directory
 
 
 def open_catalog(url: str, data_directory: str, retries: Retries) -> Catalog:
@@ -56,7 +32,7 @@ def open_catalog(url: str, data_directory: str, retries: Retries) -> Catalog:
     problem = refuse_catalog_url(url)
     if problem is not None:
         raise CatalogRefused(f"catalog URL: {problem}")
-    if url == "sqlite:":
+    if url == SQLITE:
         return SqliteCatalog(os.path.join(data_directory, FILE_NAME))
     parts = urlsplit(url)
     if parts.scheme == "sqlite":

@@ -5,8 +5,9 @@ P1  A change of several statements locks the row of its topic first (`SELECT …
     one row, so there is no deadlock between verbs. The last statement is the COMMIT, in the same round trip
     as the writes.
 P2  A change is two round trips: lock and read, then write and commit. `create` and `raise_ceiling` are one
-    statement when they succeed, and go the other way to find the reason when they do not. Reads are one
-    statement.
+    round trip when they succeed, and go the other way to find the reason when they do not. Reads are one
+    statement. `create` looks for a forgotten topic (K6) in a statement after the one that inserts the row:
+    it sees what was committed before the name was free.
 P3  A lost connection, a serialization failure or a restart of the server is retried for the time of the
     policy. The retry is safe because each verb may be repeated; a COMMIT without an answer is not looked up.
 P4  A node that stops in the middle of a transaction must not keep the others from adopting its topics: the
@@ -34,6 +35,7 @@ from topicsd.catalog.catalog import (
     CatalogRefused,
     CatalogUnavailable,
     Extent,
+    Fenced,
     Lookup,
     Ownership,
     TopicRow,
@@ -70,6 +72,10 @@ UPGRADES: Final = (
         " last_ms bigint NOT NULL, owner_epoch bigint NOT NULL, generation bigint NOT NULL,"
         " PRIMARY KEY (topic, first_seq))",
     ),
+    (
+        'CREATE TABLE topicsd_forgotten (name text COLLATE "C" NOT NULL, incarnation bigint NOT NULL,'
+        " PRIMARY KEY (name, incarnation))",
+    ),
 )
 """The statements from each version of the schema to the next one, from version 0, no tables."""
 
@@ -83,6 +89,11 @@ _LOCK_TOPIC: Final = f"{_SELECT_TOPIC} FOR UPDATE"
 _SELECT_TOPICS: Final = _psycopg_form(sql_tables.SELECT_TOPICS)
 _INSERT_TOPIC: Final = _psycopg_form(sql_tables.INSERT_TOPIC)
 _CREATE_TOPIC: Final = f"{_INSERT_TOPIC} ON CONFLICT DO NOTHING"
+_DELETE_FORGOTTEN: Final = _psycopg_form(
+    "DELETE FROM topicsd_topics WHERE name = :name AND incarnation = :incarnation AND EXISTS"
+    " (SELECT 1 FROM topicsd_forgotten WHERE name = :name AND incarnation = :incarnation)"
+)
+_INSERT_FORGOTTEN: Final = _psycopg_form(sql_tables.INSERT_FORGOTTEN)
 _UPDATE_TOPIC: Final = _psycopg_form(sql_tables.UPDATE_TOPIC)
 _DELETE_TOPIC: Final = _psycopg_form(sql_tables.DELETE_TOPIC)
 _SELECT_EXTENTS_FROM: Final = _psycopg_form(sql_tables.SELECT_EXTENTS_FROM)
@@ -254,9 +265,24 @@ class PostgresqlCatalog(RowVerbs):
     def create(self, name: str, topic_id: int, incarnation: int, node: str, ceiling: int) -> TopicRow:
         row = row_changes.created(None, name, topic_id, incarnation, node, ceiling)
         parameters = sql_tables.topic_parameters(row)
-        if self._run(lambda db: db.execute(_CREATE_TOPIC, parameters).rowcount) == 1:
-            return row
-        return super().create(name, topic_id, incarnation, node, ceiling)
+
+        def work(db: Connection[Any]) -> tuple[int, int]:
+            with db.pipeline():
+                db.execute(_BEGIN)
+                inserted = db.execute(_CREATE_TOPIC, parameters)
+                removed = db.execute(_DELETE_FORGOTTEN, {"name": name, "incarnation": incarnation})
+                db.execute("COMMIT")
+            return inserted.rowcount, removed.rowcount
+
+        def decide(present: TopicRow | None) -> TopicRow:
+            if present is None:
+                raise CatalogUnavailable(f"{self.url}: topic {name} changed at the same time")
+            return row_changes.created(present, name, topic_id, incarnation, node, ceiling)
+
+        inserted, removed = self._run(work)
+        if removed:
+            raise Fenced(name, None)
+        return row if inserted else self._change(name, decide)
 
     def own(self, name: str, ownership: Ownership) -> Lookup:
         rows = self._select(_SELECT_TOPIC, {"name": name})
@@ -302,8 +328,11 @@ class PostgresqlCatalog(RowVerbs):
             with db.pipeline():
                 db.execute(_BEGIN)
                 topic = db.execute(_LOCK_TOPIC, {"name": name})
-            row_changes.check_forget(_row(topic), name, ownership)
+            row = _row(topic)
+            row_changes.check_forget(row, name, ownership)
             with db.pipeline():
+                if row_changes.leaves_mark(row):
+                    db.execute(_INSERT_FORGOTTEN, {"name": name, "incarnation": ownership.incarnation})
                 db.execute(_DELETE_EXTENTS, {"name": name})
                 db.execute(_DELETE_TOPIC, {"name": name})
                 db.execute("COMMIT")

@@ -39,12 +39,21 @@ def looked_up(row: TopicRow | None, ownership: Ownership) -> Lookup:
 
 
 def created(
-    row: TopicRow | None, name: str, topic_id: int, incarnation: int, node: str, ceiling: int
+    row: TopicRow | None,
+    name: str,
+    topic_id: int,
+    incarnation: int,
+    node: str,
+    ceiling: int,
+    is_forgotten: bool = False,
 ) -> TopicRow:
     """Return the row of a new topic, or the row as it is when this call was made before.
 
-    The repeated call may have a higher ceiling: its node has given out seqs since.
+    The repeated call may have a higher ceiling: its node has given out seqs since. `is_forgotten` says that
+    this incarnation was adopted and then forgotten (K6).
     """
+    if row is None and is_forgotten:
+        raise Fenced(name, None)
     if row is None:
         return TopicRow(name, topic_id, incarnation, node, 1, ceiling, 1, 0, "owned", None)
     return raised(row, name, Ownership(node, incarnation, 1), ceiling)
@@ -70,6 +79,7 @@ def published(
     -      R       none, R trimmed  done before
     A      -       none             append, when A begins after exported_to
     A      R       equals R         replace, when A and R have the same range
+    A      R       equals R         replace and append, when R are the last ones, and A ends after them
     -      R       equals R         trim, when R begins at exported_from
     else                            ChangeRefused
     """
@@ -89,9 +99,11 @@ def published(
         if remove[0].first_seq != row.exported_from:
             raise ChangeRefused(f"topic {name}: only the first extents can be removed without others")
         return ExtentChange(replace(row, exported_from=remove[-1].last_seq + 1), (), remove)
-    if (add[0].first_seq, add[-1].last_seq) != (remove[0].first_seq, remove[-1].last_seq):
+    first, last = remove[0].first_seq, remove[-1].last_seq
+    ends_later = last == row.exported_to < add[-1].last_seq
+    if add[0].first_seq != first or not (add[-1].last_seq == last or ends_later):
         raise ChangeRefused(f"topic {name}: the extents to add have another range than those to remove")
-    return ExtentChange(row, add, remove)
+    return ExtentChange(replace(row, exported_to=max(row.exported_to, add[-1].last_seq)), add, remove)
 
 
 def _appended(row: TopicRow, add: Sequence[Extent]) -> TopicRow:
@@ -147,6 +159,11 @@ def check_forget(row: TopicRow | None, name: str, ownership: Ownership) -> None:
     """Raise Fenced unless the row may be removed, or is not there. A sealed topic may be removed too."""
     if row is not None and row.ownership != ownership:
         raise Fenced(name, row)
+
+
+def leaves_mark(row: TopicRow | None) -> bool:
+    """Return whether a row that is removed must not be created again (K6)."""
+    return row is not None and row.owner_epoch > 1
 
 
 def check_fence(row: TopicRow | None, name: str, ownership: Ownership) -> TopicRow:

@@ -16,11 +16,6 @@ class RowVerbs(ABC):
     def _change(self, name: str, decide: Callable[[TopicRow | None], TopicRow]) -> TopicRow:
         """Read the row, write what `decide` returns for it, and return that, atomically."""
 
-    def create(self, name: str, topic_id: int, incarnation: int, node: str, ceiling: int) -> TopicRow:
-        return self._change(
-            name, lambda row: row_changes.created(row, name, topic_id, incarnation, node, ceiling)
-        )
-
     def raise_ceiling(self, name: str, ownership: Ownership, ceiling: int) -> TopicRow:
         return self._change(name, lambda row: row_changes.raised(row, name, ownership, ceiling))
 

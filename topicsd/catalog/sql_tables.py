@@ -1,4 +1,4 @@
-"""The two tables of the SQL catalogs: their columns, and the statements that both engines understand.
+"""The tables of the SQL catalogs: their columns, and the statements that both engines understand.
 
 Parameters are written `:name`, as SQLite has them. Table names begin with `topicsd_`, since a database may
 be shared with other programs. A topic id has 64 bits and no sign, which no SQL integer has, so it is text.
@@ -32,6 +32,12 @@ UPDATE_TOPIC: Final = (
 )
 
 DELETE_TOPIC: Final = "DELETE FROM topicsd_topics WHERE name = :name"
+
+SELECT_FORGOTTEN: Final = (
+    "SELECT count(*) FROM topicsd_forgotten WHERE name = :name AND incarnation = :incarnation"
+)
+
+INSERT_FORGOTTEN: Final = "INSERT INTO topicsd_forgotten (name, incarnation) VALUES (:name, :incarnation)"
 
 SELECT_TOPICS: Final = (
     f"SELECT {_TOPIC} FROM topicsd_topics"

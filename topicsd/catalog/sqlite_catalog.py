@@ -50,6 +50,10 @@ UPGRADES: Final = (
         " last_ms INTEGER NOT NULL, owner_epoch INTEGER NOT NULL, generation INTEGER NOT NULL,"
         " PRIMARY KEY (topic, first_seq)) WITHOUT ROWID",
     ),
+    (
+        "CREATE TABLE topicsd_forgotten (name TEXT NOT NULL, incarnation INTEGER NOT NULL,"
+        " PRIMARY KEY (name, incarnation)) WITHOUT ROWID",
+    ),
 )
 """The statements from each version of the schema to the next one, from version 0, an empty file."""
 
@@ -140,6 +144,16 @@ class SqliteCatalog(RowVerbs):
     def _extents(self, statement: str, parameters: dict[str, Any]) -> list[Extent]:
         return [sql_tables.extent_row(one) for one in self._db.execute(statement, parameters).fetchall()]
 
+    def create(self, name: str, topic_id: int, incarnation: int, node: str, ceiling: int) -> TopicRow:
+        def decide(row: TopicRow | None) -> TopicRow:
+            one = {"name": name, "incarnation": incarnation}
+            is_forgotten = (
+                row is None and self._db.execute(sql_tables.SELECT_FORGOTTEN, one).fetchone()[0] > 0
+            )
+            return row_changes.created(row, name, topic_id, incarnation, node, ceiling, is_forgotten)
+
+        return self._change(name, decide)
+
     def own(self, name: str, ownership: Ownership) -> Lookup:
         with self._errors(), self._lock:
             row = self._row(name)
@@ -176,7 +190,11 @@ class SqliteCatalog(RowVerbs):
 
     def forget(self, name: str, ownership: Ownership) -> None:
         with self._errors(), self._lock, self._transaction():
-            row_changes.check_forget(self._row(name), name, ownership)
+            row = self._row(name)
+            row_changes.check_forget(row, name, ownership)
+            if row_changes.leaves_mark(row):
+                one = {"name": name, "incarnation": ownership.incarnation}
+                self._db.execute(sql_tables.INSERT_FORGOTTEN, one)
             self._db.execute(sql_tables.DELETE_EXTENTS, {"name": name})
             self._db.execute(sql_tables.DELETE_TOPIC, {"name": name})
 

@@ -46,11 +46,7 @@ def _start_sentence(report: CheckpointReport) -> str:
 def _published_sentence(published: PublishedReport | None, used: int | None) -> str:
     if published is None:
         return "nothing for outside readers"
-    cold = (
-        ""
-        if published.cold_dir is None
-        else f", cold segments below {escape_unprintable(published.cold_dir)}"
-    )
+    cold = "" if published.store_url is None else f", object store {escape_unprintable(published.store_url)}"
     topics = plural(published.topic_count, "topic")
     difference = (
         "" if published.number == used else f", while a start uses {NOTHING if used is None else used}"

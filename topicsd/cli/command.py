@@ -1,10 +1,15 @@
-"""The description of one command, from which the parser and the help are built."""
+"""The description of a command and of its actions, from which parser and help are built, and JSON output."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
+
+import msgspec
+
+from topicsd.offline.command_error import EXIT_OK
 
 EXIT_CODES: Final = "exit codes: 0 no problems, 1 problems in the data, 2 the data could not be read"
 
@@ -21,3 +26,42 @@ class Command(NamedTuple):
     run: Callable[[argparse.Namespace], int]
     """Run the command: print to stdout and return the exit code, or raise CommandError."""
     exit_codes: str = EXIT_CODES
+
+
+class CommandAction(NamedTuple):
+    """One action of a command with several, such as `create` of `topicsd backup`."""
+
+    summary: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+    description: str = ""
+    """Kept as it is laid out; empty: the summary."""
+
+
+def add_actions(parser: argparse.ArgumentParser, actions: Mapping[str, CommandAction]) -> None:
+    """Add the actions of a command; alone, the command shows its help."""
+    subparsers = parser.add_subparsers(title="actions", metavar="ACTION")
+    parser.set_defaults(act=None, show_help=parser.print_help)
+    for name, action in actions.items():
+        added = subparsers.add_parser(
+            name,
+            help=action.summary,
+            description=action.description or action.summary,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        added.set_defaults(act=action.run, parser=added)
+        action.add_arguments(added)
+
+
+def run_action(args: argparse.Namespace) -> int:
+    """Run the chosen action, or show the help of the command."""
+    if args.act is None:
+        args.show_help()
+        return EXIT_OK
+    code: int = args.act(args)
+    return code
+
+
+def write_json(document: object) -> None:
+    """Print one JSON document on stdout, indented for human readers."""
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")

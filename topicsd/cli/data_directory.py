@@ -2,7 +2,8 @@
 
 O1  All checks run before anything is created: a mistyped `--data-dir` creates no file.
 O2  The lock is taken before the layout is read: two servers that start at once would both create a layout.
-O3  The paths that workers read and write are checked here, so that a wrong owner is reported in one sentence
+O3  An interrupted reshard is finished or undone before the layout is used.
+O4  The paths that workers read and write are checked here, so that a wrong owner is reported in one sentence
     instead of by a worker that fails repeatedly.
 """
 
@@ -13,19 +14,32 @@ import logging
 import os
 from typing import Final
 
+from shared.ipc.placement import PlacementError
 from shared.runtime.log_setup import fields
 from shared.settings.settings import Settings
 from topicsd.disk.access import access_problem, denial_of, os_error_sentence
 from topicsd.disk.dir_lock import DirectoryInUse, DirLock
 from topicsd.disk.fs import Fs
-from topicsd.disk.layout import LAYOUT_NAME, Layout, LayoutError, lock_path, make_dirs, shard_paths
+from topicsd.disk.layout import (
+    LAYOUT_NAME,
+    RESTORING_NAME,
+    Layout,
+    LayoutError,
+    lock_path,
+    make_dirs,
+    reshard_command,
+    shard_paths,
+)
+from topicsd.disk.placement_file import read_placement
+from topicsd.disk.shard_dirs import settle_directories
 from topicsd.engine.shard import open_layout
 from topicsd.offline.command_error import EXIT_PROBLEM, CommandError
+from topicsd.offline.reshard.swap import JournalDamaged, settle
 
 logger = logging.getLogger("topicsd.serve")
 
 # Names that a directory may hold before it is a data directory: of an interrupted start, or of a new disk.
-_OWN_NAMES: Final = frozenset(("LOCK", "shards", "lost+found", f"{LAYOUT_NAME}.tmp"))
+_OWN_NAMES: Final = frozenset(("LOCK", "shards", "lost+found", f"{LAYOUT_NAME}.tmp", RESTORING_NAME))
 _SHOWN_NAMES: Final = 3
 
 
@@ -73,8 +87,14 @@ def open_data_layout(fs: Fs, settings: Settings, sources: dict[str, str] | None 
     """Read the layout, or create one; `sources` names the origin of each setting."""
     data_dir = settings.data_dir
     try:
-        layout = open_layout(fs, data_dir, settings.shards)
-    except LayoutError as error:
+        # Both outcomes are a few renames, and the operator gets a server at any hour.
+        if done := settle(fs, data_dir):
+            logger.warning("data directory: %s", done, extra=fields(data_dir=data_dir))
+        layout = settle_directories(fs, data_dir, open_layout(fs, data_dir, settings.shards))
+        read_placement(fs, data_dir, layout.shards)
+    except JournalDamaged as error:
+        raise CommandError(str(error), EXIT_PROBLEM) from None
+    except (LayoutError, PlacementError) as error:
         advice = "" if "topicsd doctor" in str(error) else f"; run `topicsd doctor {data_dir}`"
         raise CommandError(f"{error}{advice}", EXIT_PROBLEM) from None
     except OSError as error:
@@ -87,9 +107,12 @@ def open_data_layout(fs: Fs, settings: Settings, sources: dict[str, str] | None 
             f"{setting} {settings.shards}" if setting.startswith("--") else f"{setting}={settings.shards}"
         )
         logger.warning(
-            "%s ignored: this directory has %d shards; the number is fixed when a directory is created",
+            "%s ignored: this directory has %d shards; to change the number, POST /v0/shards to the running "
+            "server, or stop it and run: %s --shards %d",
             setting,
             layout.shards,
+            reshard_command(data_dir),
+            settings.shards,
             extra=fields(data_dir=data_dir),
         )
     return layout

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import msgspec
 
+from shared.ipc.placement import Placement, PlacementDamaged, PlacementError
 from shared.runtime.clock import Clock, SystemClock
-from topicsd.cli.command import Command
-from topicsd.cli.json_document import write_json
+from topicsd.cli.command import Command, write_json
 from topicsd.cli.progress import Progress
 from topicsd.cli.verify import finding_text, stored_bytes
 from topicsd.disk.access import os_error_reason
 from topicsd.disk.dir_lock import DirectoryInUse, DirLock
 from topicsd.disk.fs import Fs, RealFs
-from topicsd.disk.layout import LayoutDamaged, LayoutError, doctor_command, lock_path, rebuild_advice
+from topicsd.disk.layout import Layout, LayoutDamaged, LayoutError, doctor_command, lock_path, rebuild_advice
+from topicsd.disk.placement_file import read_placement
 from topicsd.disk.read_only_fs import ReadOnlyFs
 from topicsd.offline.check.finding import MEANS, MEANS_STOPPED, Finding, Level
 from topicsd.offline.command_error import EXIT_ERROR, EXIT_OK, EXIT_PROBLEM, CommandError
@@ -28,6 +29,7 @@ from topicsd.offline.data_dir import DataDir, add_directory, data_dir_of, layout
 from topicsd.offline.repair.cold_segments import GIVE_UP_FLAG
 from topicsd.offline.repair.diagnosis import Diagnosis, diagnose
 from topicsd.offline.repair.layout import LayoutRefused, derive_layout, write_derived
+from topicsd.offline.repair.placement import PlacementRefused, derive_placement, write_derived_placement
 from topicsd.offline.repair.plan import REVIVE_FLAG, Consent, Plan, RepairStep, plan_repair
 from topicsd.offline.repair.repair import Repair, RepairFailed
 from topicsd.offline.table import escape_unprintable, facts, path_text, plural
@@ -38,8 +40,8 @@ server can start.
 
 --repair also shows what a repair would do, and what data it would lose. --repair --apply performs it: damaged
 bytes are copied to quarantine/, intact data is kept, and readers receive a report of the lost seqs. A lost
-LAYOUT.json is rebuilt from the shards. A repair is refused while a server runs. It deletes nothing, and can
-be run again after an interruption. Copy the directory first if you can.
+LAYOUT.json or PLACEMENT.json is rebuilt from the shards. A repair is refused while a server runs. It deletes
+nothing, and can be run again after an interruption. Copy the directory first if you can.
 
 When the deletes of a segment are unknown, a repair leaves the shard unchanged, unless {REVIVE_FLAG} allows
 deleted records to come back. Missing cold segments are left alone, since their directory may not be mounted,
@@ -64,16 +66,20 @@ class ShardDoctorReport(msgspec.Struct, kw_only=True):
     """The data that the repair gives up, in words."""
     refused: list[str]
     """The steps that the repair refuses, and why."""
+    misplaced: list[str]
+    """The topics in this shard that PLACEMENT.json gives to another shard."""
     repaired: bool = False
 
 
-class LayoutDoctorReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer about a LAYOUT.json that is missing or damaged."""
+class FileDoctorReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer about a file of the whole directory that is missing, damaged or wrong."""
 
     problem: str
     plan: list[RepairStep]
     risk: str
     repaired: bool
+    stops: bool = True
+    """Whether a server refuses to start because of it."""
 
 
 class DoctorReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,8 +87,10 @@ class DoctorReport(msgspec.Struct, frozen=True, kw_only=True):
 
     directory: str
     is_fine: bool
-    layout: LayoutDoctorReport | None
+    layout: FileDoctorReport | None
     """None when LAYOUT.json is undamaged."""
+    placement: FileDoctorReport | None
+    """None when PLACEMENT.json says where every topic is."""
     shards: list[ShardDoctorReport]
 
 
@@ -108,7 +116,10 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError("--apply: must be used with --repair; run --repair alone first to see its plan")
     progress, clock = Progress(), SystemClock()
     consent = Consent(args.revive_deleted, args.give_up_cold)
-    data_dir, layout = _open(args, ReadOnlyFs(RealFs(), progress.read))
+    fs = ReadOnlyFs(RealFs(), progress.read)
+    layout, layout_report = _open_layout(args, fs)
+    placement, placement_problem = _open_placement(args.directory, fs, layout)
+    data_dir = data_dir_of(args, fs, layout, placement)
     progress.begin(sum(stored_bytes(data_dir, shard) for shard in data_dir.shards))
     shards = []
     for shard in data_dir.shards:
@@ -119,10 +130,20 @@ def run(args: argparse.Namespace) -> int:
         else:
             diagnosis, plan = _planned(data_dir, shard, clock, consent)
             shards.append(_shard_report(diagnosis, plan))
+    progress.label = "placement"
+    placement_report = None
+    if placement_problem or any(one.misplaced for one in shards):
+        placement_report = _placement_report(data_dir, placement_problem, clock, args.apply)
     progress.clear()
-    is_fine = all(one.starts and not one.findings for one in shards)
-    is_fine = is_fine and (layout is None or layout.repaired)
-    report = DoctorReport(directory=path_text(data_dir.path), is_fine=is_fine, layout=layout, shards=shards)
+    files = [one for one in (layout_report, placement_report) if one is not None]
+    is_fine = all(one.starts and not one.findings for one in shards) and all(one.repaired for one in files)
+    report = DoctorReport(
+        directory=path_text(data_dir.path),
+        is_fine=is_fine,
+        layout=layout_report,
+        placement=placement_report,
+        shards=shards,
+    )
     if args.json:
         write_json(report)
     else:
@@ -130,14 +151,14 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_OK if is_fine else EXIT_PROBLEM
 
 
-def _open(args: argparse.Namespace, fs: Fs) -> tuple[DataDir, LayoutDoctorReport | None]:
-    """Return the data directory, and the answer about LAYOUT.json when that is lost.
+def _open_layout(args: argparse.Namespace, fs: Fs) -> tuple[Layout, FileDoctorReport | None]:
+    """Return the layout, and the answer about LAYOUT.json when that is lost.
 
     With --apply a lost LAYOUT.json is written from the shards.
     """
     path: str = args.directory
     try:
-        return data_dir_of(args, fs, layout_of(fs, path)), None
+        return layout_of(fs, path), None
     except LayoutDamaged as error:
         problem = str(error).removesuffix(rebuild_advice(path))
     except LayoutError as error:
@@ -146,12 +167,50 @@ def _open(args: argparse.Namespace, fs: Fs) -> tuple[DataDir, LayoutDoctorReport
         derived = derive_layout(fs, path)
     except LayoutRefused as refused:
         raise CommandError(f"{problem}; it cannot be rebuilt: {refused}", EXIT_PROBLEM) from None
-    data_dir = data_dir_of(args, fs, derived.layout)
     if args.apply:
         with _locked(RealFs(), lock_path(path)):
             write_derived(RealFs(), path, derived.layout)
     plan = [RepairStep("layout", derived.step)]
-    return data_dir, LayoutDoctorReport(problem=problem, plan=plan, risk=derived.risk, repaired=args.apply)
+    return derived.layout, FileDoctorReport(
+        problem=problem, plan=plan, risk=derived.risk, repaired=args.apply
+    )
+
+
+def _open_placement(path: str, fs: Fs, layout: Layout) -> tuple[Placement, str]:
+    """Return the placement, or the rule and the sentence that says why PLACEMENT.json cannot be read."""
+    try:
+        return read_placement(fs, path, layout.shards), ""
+    except PlacementDamaged as error:
+        return Placement(layout.shards), str(error)
+    except PlacementError as error:
+        raise CommandError(str(error), EXIT_PROBLEM) from None
+
+
+def _placement_report(
+    data_dir: DataDir, problem: str, clock: Clock, is_applied: bool
+) -> FileDoctorReport | None:
+    """Return the answer about PLACEMENT.json, which is damaged if there is a `problem`; write it if applied.
+
+    The shards are repaired before, since a topic of a shard that does not load would be left out.
+    """
+    is_damaged = bool(problem)
+    with _locked(RealFs(), lock_path(data_dir.path)) if is_applied else nullcontext():
+        try:
+            derived = derive_placement(data_dir, clock, is_damaged)
+        except PlacementRefused as refused:
+            message = f"{problem or 'topics are misplaced'}; it cannot be rebuilt: {refused}"
+            return FileDoctorReport(problem=message, plan=[], risk="", repaired=False, stops=is_damaged)
+        if derived is None:
+            return None
+        if is_applied:
+            write_derived_placement(RealFs(), data_dir.path, derived.placement, is_damaged)
+    return FileDoctorReport(
+        problem=problem or derived.problem,
+        plan=[RepairStep("placement", derived.step)],
+        risk="a topic that was moved and then deleted is created again where the rule places it",
+        repaired=is_applied,
+        stops=is_damaged,
+    )
 
 
 def _planned(data_dir: DataDir, shard: int, clock: Clock, consent: Consent) -> tuple[Diagnosis, Plan]:
@@ -210,24 +269,26 @@ def _shard_report(diagnosis: Diagnosis, plan: Plan) -> ShardDoctorReport:
         plan=plan.steps,
         loses=plan.loses,
         refused=plan.refused,
+        misplaced=diagnosis.verdict.misplaced,
     )
 
 
 def _text(report: DoctorReport, args: argparse.Namespace) -> list[str]:
-    lines = [] if report.layout is None else _layout_text(report.layout, args)
+    files = [one for one in (report.layout, report.placement) if one is not None]
+    lines = [line for one in files for line in _file_text(one, args)]
     for shard in report.shards:
         lines += _shard_text(shard, args)
     if report.is_fine:
         return [*lines, "all is well: nothing to repair" if not args.apply else "all is well"]
     findings = [one for shard in report.shards for one in shard.findings]
-    problem_count = len(findings) + (report.layout is not None and not report.layout.repaired)
-    starts = report.layout is None and all(shard.starts for shard in report.shards)
+    problem_count = len(findings) + sum(not one.repaired for one in files)
+    starts = not files and all(shard.starts for shard in report.shards)
     if starts and all(one.level is Level.HARMLESS for one in findings):
         count = plural(problem_count, "harmless finding")
         lines.append(f"{count}: no data is lost; a server can start, and rebuilds what it needs")
     else:
         lines.append(f"{plural(problem_count, 'problem')} found")
-    has_repair = report.layout is not None or any(shard.plan for shard in report.shards)
+    has_repair = any(one.plan for one in files) or any(shard.plan for shard in report.shards)
     if has_repair and not args.apply:
         command = f"{doctor_command(report.directory)} --repair"
         lines.append(
@@ -238,14 +299,15 @@ def _text(report: DoctorReport, args: argparse.Namespace) -> list[str]:
     return lines
 
 
-def _layout_text(layout: LayoutDoctorReport, args: argparse.Namespace) -> list[str]:
-    rows = [("" if layout.repaired else "STOPS", escape_unprintable(layout.problem))]
+def _file_text(file: FileDoctorReport, args: argparse.Namespace) -> list[str]:
+    level = Level.STOPS if file.stops else Level.LOSS
+    rows = [("" if file.repaired else level.value.upper(), escape_unprintable(file.problem))]
     if args.repair:
-        done = "done" if layout.repaired else "repair"
+        done = "done" if file.repaired else "repair"
         rows += [
-            (done, escape_unprintable(f"{number}. {step.what}")) for number, step in enumerate(layout.plan, 1)
+            (done, escape_unprintable(f"{number}. {step.what}")) for number, step in enumerate(file.plan, 1)
         ]
-        rows.append(("check", layout.risk))
+        rows += [("check", file.risk)] if file.risk else []
     return ["data directory", *facts(rows, name_width=NAME_WIDTH), ""]
 
 

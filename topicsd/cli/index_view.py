@@ -6,7 +6,7 @@ import os
 
 import msgspec
 
-from topicsd.cli.json_document import write_json
+from topicsd.cli.command import write_json
 from topicsd.disk.atomic_replace import read_all
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import parse_segment_name, parse_topic_dir_name

@@ -14,13 +14,11 @@ from contextlib import closing
 import msgspec
 
 from shared.contract.names import topic_id
-from shared.ipc.placement import shard_of
 from shared.runtime.clock import SystemClock
 from topicsd.cli.checkpoint_text import checkpoint_text, topic_checkpoint_text
-from topicsd.cli.command import Command
+from topicsd.cli.command import Command, write_json
 from topicsd.cli.index_view import is_index, show_index
-from topicsd.cli.inspect_text import COPY_NOTE, shard_text, topic_text
-from topicsd.cli.json_document import write_json
+from topicsd.cli.inspect_text import COPY_NOTE, placement_text, shard_text, topic_text
 from topicsd.disk.fs import RealFs
 from topicsd.disk.read_only_fs import ReadOnlyFs
 from topicsd.engine.checkpoint.snapshot_format import SnapshotTopic
@@ -51,6 +49,10 @@ class DirectoryReport(msgspec.Struct, frozen=True, kw_only=True):
     format: int
     instance: str
     shard_count: int
+    placement_version: int
+    """0 without a PLACEMENT.json."""
+    exceptions: dict[str, int]
+    """The shards of topics that are not where the rule places them."""
     shards: list[ShardReport]
     stray_shards: list[str]
     note: str = COPY_NOTE
@@ -119,6 +121,8 @@ def show_directory(data_dir: DataDir, as_json: bool) -> int:
         format=layout.format,
         instance=layout.instance,
         shard_count=layout.shards,
+        placement_version=data_dir.placement.version,
+        exceptions=data_dir.placement.exceptions,
         shards=shards,
         stray_shards=stray_shards(data_dir),
     )
@@ -127,6 +131,8 @@ def show_directory(data_dir: DataDir, as_json: bool) -> int:
     else:
         count = plural(layout.shards, "shard")
         print(f"{data_dir.path}: format {layout.format}, {count}, instance {layout.instance}")
+        for text in placement_text(data_dir.placement):
+            print(text)
         for name in report.stray_shards:
             print(f"  shards/{name}: not one of the {count} that LAYOUT.json names; servers ignore it")
         for shard in report.shards:
@@ -146,12 +152,18 @@ def show_topic(data_dir: DataDir, name: str, as_json: bool) -> int:
                 fill_lags([topic], _sources(data_dir, report, topic))
                 _print_topic(report, topic, as_json)
                 return EXIT_PROBLEM if report.problems else EXIT_OK
+        for one in report.departed:
+            if one.topic == name:
+                raise CommandError(
+                    f'topic "{name}" has departed from {data_dir.path}: {one.state}, node {one.node or "-"}, '
+                    f"owner epoch {one.owner_epoch}"
+                )
     raise no_such_topic(data_dir, name, damaged_shards)
 
 
 def _sources(data_dir: DataDir, report: ShardReport, topic: TopicReport) -> list[TopicReport]:
     """Return the topics of all shards that own a source of the topic's routes."""
-    owners = {shard_of(topic_id(route.source), data_dir.layout.shards) for route in topic.routes}
+    owners = {data_dir.placement.owner_of(route.source) for route in topic.routes}
     topics = list(report.topics)
     for shard in owners - {report.shard}:
         topics += shard_report(data_dir, shard, SystemClock()).topics

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import msgspec
 
-from topicsd.offline.report.shard import FileReport, ShardReport
-from topicsd.offline.report.topic import LostSeqs, TopicReport
+from shared.ipc.placement import PLACEMENT_NAME, Placement
+from topicsd.offline.report.shard import DepartedReport, FileReport, ShardReport
+from topicsd.offline.report.topic import LostSeqs, OwnershipReport, TopicReport
 from topicsd.offline.report.topic_parts import (
     cursor_sentence,
     cursor_table,
@@ -35,6 +36,18 @@ COPY_NOTE = (
 )
 
 NAME_WIDTH = 10
+EXCEPTIONS_SHOWN = 20
+
+
+def placement_text(placement: Placement) -> list[str]:
+    """Return a line about the exceptions, if there are any, and one for each of the first of them."""
+    if not placement.exceptions:
+        return []
+    exceptions = [f'  topic "{name}" has shard {shard}' for name, shard in placement.exceptions.items()]
+    left = len(exceptions) - EXCEPTIONS_SHOWN
+    title = f"  {PLACEMENT_NAME}: version {placement.version}, {plural(len(exceptions), 'exception')}"
+    more = [f"    and {left} more; --json shows all"] if left > 0 else []
+    return [title, *(f"  {line}" for line in exceptions[:EXCEPTIONS_SHOWN]), *more]
 
 
 def shard_text(report: ShardReport) -> list[str]:
@@ -46,6 +59,7 @@ def shard_text(report: ShardReport) -> list[str]:
             ("heads", heads_sentence(report)),
             ("log", _log_sentence(report)),
             *(("note", note) for note in report.notes),
+            *_catalog_note(report),
         ],
         name_width=NAME_WIDTH,
     )
@@ -56,6 +70,8 @@ def shard_text(report: ShardReport) -> list[str]:
         lines += ["", *table(("QUARANTINE", ">SIZE"), rows)]
     if report.topics:
         lines += ["", *_topics_table(report.topics)]
+    if report.departed:
+        lines += ["", *_departed_table(report.departed)]
     for table_of in (_queues, _routes, _cursors):
         if section := table_of(report.topics):
             lines += ["", *section]
@@ -63,6 +79,11 @@ def shard_text(report: ShardReport) -> list[str]:
     if losses:
         lines += ["", *losses]
     return lines
+
+
+def _catalog_note(report: ShardReport) -> list[tuple[str, str]]:
+    count = report.rows_to_forget
+    return [("catalog", f"{plural(count, 'row')} of deleted topics still to be removed")] if count else []
 
 
 def heads_sentence(report: ShardReport) -> str:
@@ -155,6 +176,22 @@ def _topics_table(topics: list[TopicReport]) -> list[str]:
     return table(headers, rows)
 
 
+def _departed_table(departed: list[DepartedReport]) -> list[str]:
+    headers = ("DEPARTED", "STATE", "NODE", ">OWNER EPOCH", ">KEPT UP TO", "SINCE")
+    rows = [
+        (
+            escape_unprintable(one.topic),
+            one.state,
+            one.node or NOTHING,
+            str(one.owner_epoch),
+            _number(one.head_seq),
+            utc(one.since_ts),
+        )
+        for one in departed
+    ]
+    return table(headers, rows)
+
+
 def _queues(topics: list[TopicReport]) -> list[str]:
     return queue_table((topic.topic, topic.queue) for topic in topics if topic.queue is not None)
 
@@ -202,6 +239,8 @@ def topic_text(report: ShardReport, topic: TopicReport) -> list[str]:
     if topic.durability != "fsync":
         pairs.append(("ceiling", f"{topic.ceiling}: no seq above it was ever used"))
     pairs += [("lost", _range(lost)) for lost in topic.lost_ranges]
+    if topic.ownership is not None:
+        pairs.append(("owner", _ownership_sentence(topic.ownership)))
     if topic.queue is not None:
         pairs.append(("queue", queue_sentence(topic.queue)))
     pairs += [("route", route_sentence(route)) for route in topic.routes]
@@ -230,6 +269,14 @@ def _restart_sentence(report: ShardReport, topic: TopicReport) -> str:
         return f"the head would be {after.head_seq}, and nothing would be reported lost"
     head = f"the head would be {after.head_seq}, its ceiling"
     return f"{head}, and {_range(after.lost)} would be reported as lost"
+
+
+def _ownership_sentence(owned: OwnershipReport) -> str:
+    if not owned.owner_epoch:
+        return "this node; the catalog is not known to have a row of the topic yet"
+    said = f"this node, owner epoch {owned.owner_epoch}, ceiling {owned.ceiling}"
+    seal = "; a seal was sent, and a start repeats it" if owned.is_sealing else ""
+    return f"{said}, exported to seq {owned.exported_to}{seal}"
 
 
 def _floor_sentence(topic: TopicReport) -> str:

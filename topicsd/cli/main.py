@@ -19,13 +19,26 @@ from functools import partial
 from shared.runtime.program_version import program_version
 from shared.text.nearest_name import nearest_name
 from shared.text.unknown_name import unknown_name
-from topicsd.cli import config_show, doctor, inspect_command, serve, verify
+from topicsd.cli import config_show, doctor, inspect_command, reshard, serve, verify
+from topicsd.cli.backup import command as backup
+from topicsd.cli.store import command as store
+from topicsd.cli.topic import command as topic
 from topicsd.disk.access import os_error_sentence
 from topicsd.disk.layout import LAYOUT_FORMAT
 from topicsd.log import file_header
 from topicsd.offline.command_error import EXIT_ERROR, EXIT_OK, CommandError
 
-COMMANDS = (serve.COMMAND, config_show.COMMAND, inspect_command.COMMAND, verify.COMMAND, doctor.COMMAND)
+COMMANDS = (
+    serve.COMMAND,
+    config_show.COMMAND,
+    inspect_command.COMMAND,
+    verify.COMMAND,
+    doctor.COMMAND,
+    reshard.COMMAND,
+    store.COMMAND,
+    topic.COMMAND,
+    backup.COMMAND,
+)
 
 # A function that writes to stdout uses one of these names.
 _PRINT_NAMES = frozenset(("print", "stdout"))

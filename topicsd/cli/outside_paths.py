@@ -1,31 +1,37 @@
-"""Checks of the paths outside the data directory: the port file and the cold directory.
+"""Checks of what is outside the data directory: the port file, and the object store.
 
 The checks run before anything is started or created. Otherwise a typing error would appear a minute later, or
 as a cold directory that fills the wrong disk.
 
-A missing cold directory is not created: it is usually a disk of its own, and a missing directory means a
-missing mount. Segment files have the same names in both tiers, so neither directory may be inside the shards
-of the other.
+A missing folder of a store is not created: it is usually a disk of its own, and a missing directory means a
+missing mount. An earlier version put files into it with the names that they have in the data directory, so
+neither directory may be inside the shards of the other. A remote store needs a client library, whose absence
+each worker would meet again; whether the store answers is found out by the workers.
 """
 
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
+from urllib.parse import urlsplit
 
 from shared.settings.sources import Resolved
+from shared.settings.store_url import store_folder
 from topicsd.disk.atomic_replace import exists
 from topicsd.disk.fs import Fs
 from topicsd.offline.command_error import CommandError
+from topicsd.store.remote_objects import EXTRA
 
 SHARDS = "shards"
 
 
 def refuse_outside_paths(fs: Fs, resolved: Resolved) -> None:
-    """Raise CommandError when the path of the port file or the cold directory is unusable."""
+    """Raise CommandError when the path of the port file, or the object store, is unusable."""
     settings = resolved.settings
     for name, problem in (
         ("port_file", port_file_problem(fs, settings.port_file)),
         ("cold_dir", cold_dir_problem(fs, settings.cold_dir, settings.data_dir)),
+        ("store_url", store_problem(fs, settings.store_url, settings.data_dir)),
     ):
         if problem:
             raise CommandError(f"{resolved.sources[name]}={getattr(settings, name)!r}: {problem}")
@@ -59,6 +65,12 @@ def cold_dir_problem(fs: Fs, path: str, data_dir: str) -> str:
     if _is_within(hot, os.path.join(cold, SHARDS)):
         return f"the data directory {hot} must not be inside its shards"
     return ""
+
+
+def store_problem(fs: Fs, url: str, data_dir: str) -> str:
+    if url and not store_folder(url) and find_spec("obstore") is None:
+        return f"{urlsplit(url).scheme}: needs a client library; install {EXTRA}"
+    return cold_dir_problem(fs, store_folder(url), data_dir)
 
 
 def _is_within(path: str, directory: str) -> bool:

@@ -33,6 +33,8 @@ from topicsd.cli.setting_flags import add_setting_flags, config_path, resolved_s
 from topicsd.disk.access import denial_of
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import INSTANCE_BYTES, LAYOUT_FORMAT, Layout
+from topicsd.disk.placement_file import placement_path
+from topicsd.disk.shard_dirs import ShardDirectories
 from topicsd.engine.shard import new_shard_count
 from topicsd.offline.command_error import CommandError
 
@@ -90,9 +92,18 @@ def _serve(
         layout.instance,
         namespace,
         listen_sockets,
+        *_placement_arguments(resolved.settings),
         systemd.open_notify(os.environ),
         load_settings=reload_settings,
     )
+
+
+def _placement_arguments(settings: Settings) -> tuple[str, ShardDirectories | None]:
+    """Return the path of the placement file and the directories of the shards."""
+    if settings.memory:
+        return "", None
+    data_dir = os.path.abspath(settings.data_dir)
+    return placement_path(data_dir), ShardDirectories(RealFs(), data_dir)
 
 
 def new_layout(settings: Settings) -> Layout:

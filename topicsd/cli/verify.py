@@ -13,20 +13,22 @@ import os
 import msgspec
 
 from shared.runtime.clock import SystemClock
-from topicsd.cli.command import Command
-from topicsd.cli.json_document import write_json
+from topicsd.cli.command import Command, write_json
 from topicsd.cli.progress import Progress
 from topicsd.disk.layout import names_in, parse_wal_name
 from topicsd.offline.check.finding import Finding, Level
 from topicsd.offline.check.shard_check import ShardVerdict, check_shard
 from topicsd.offline.command_error import EXIT_OK, EXIT_PROBLEM
-from topicsd.offline.data_dir import DataDir, add_directory, open_data_dir, stray_shards
+from topicsd.offline.data_dir import DataDir, add_directory, open_data_dir, reshard_leftovers, stray_shards
 from topicsd.offline.table import escape_unprintable, facts, path_text, plural, size
 
 DESCRIPTION = """\
 Read everything in a data directory and check it: snapshots, segments with their indexes, tags and deletes,
 and the log with every batch, frame and seq. Each problem is reported with file, offset, topic and seq, and
 the exit code is then 1. The command changes nothing and takes no lock.
+
+Segments that only the object store has are read there, and both copies of those that are also local: in a
+remote store, whose requests are billed, with --objects only.
 
 An outdated copy cannot be detected: a copy that lacks what its original wrote later is complete in itself.
 """
@@ -47,12 +49,17 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_directory(parser)
+    parser.add_argument(
+        "--objects",
+        action="store_true",
+        help="also read the objects of segments that are local too; a store in a folder needs no option",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def run(args: argparse.Namespace) -> int:
     progress = Progress()
-    data_dir = open_data_dir(args, progress.read)
+    data_dir = open_data_dir(args, progress.read)._replace(checks_objects=args.objects)
     progress.begin(sum(stored_bytes(data_dir, shard) for shard in data_dir.shards))
     shards = []
     for shard in data_dir.shards:
@@ -69,7 +76,8 @@ def run(args: argparse.Namespace) -> int:
         records=sum(shard.records for shard in shards),
         bytes=sum(shard.bytes for shard in shards),
         shards=shards,
-        notes=[f"shards/{name}: LAYOUT.json does not name this shard" for name in stray_shards(data_dir)],
+        notes=[f"shards/{name}: LAYOUT.json does not name this shard" for name in stray_shards(data_dir)]
+        + reshard_leftovers(data_dir),
     )
     if args.json:
         write_json(report)

@@ -42,6 +42,13 @@ class KeyTree:
 
     def keys(self, prefix: str) -> list[str]:
         """Return the keys that begin with `prefix`, sorted, without temporary files."""
+        return [key for key in self._keys(prefix) if not key.endswith(TEMPORARY_SUFFIX)]
+
+    def temporary_keys(self, prefix: str) -> list[str]:
+        """Return the keys of the temporary files that begin with `prefix`, sorted."""
+        return [key for key in self._keys(prefix) if key.endswith(TEMPORARY_SUFFIX)]
+
+    def _keys(self, prefix: str) -> list[str]:
         folder, _, start = prefix.rpartition("/")
         keys: list[str] = []
         self._collect(folder, start, keys)
@@ -53,7 +60,7 @@ class KeyTree:
         except FileNotFoundError:
             return
         for name in names:
-            if not name.startswith(start) or name.endswith(TEMPORARY_SUFFIX):
+            if not name.startswith(start):
                 continue
             key = f"{folder}/{name}" if folder else name
             try:

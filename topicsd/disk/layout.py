@@ -3,16 +3,22 @@
 ::
 
     <data_dir>/LAYOUT.json            format version, shard count, instance id, checksum
+               PLACEMENT.json         topics that are not where the rule places them (`placement_file.py`)
+               RESTORING              while a backup is restored: its id
                LOCK                   held by the server
                shards/00/LOCK         held by the shard's worker for its life
                         wal/          CURRENT and the WAL files
                         quarantine/   bytes that a recovery cut off; never deleted by the server
                         topics/       0123456789abcdef-1024/: one per incarnation, topic id and epoch; in it
                                       seg-0000000000000001.data, .idx, .tags, .del, or, after compaction,
-                                      seg-0000000000000001-2.data and so on, with its generation
+                                      seg-0000000000000001-2.data and so on, with its generation;
+                                      bundle.bin in the directory of a topic that was adopted lately
                         meta/         snapshot.00000007.bin, MANIFEST.json
                         meta/readers/ a lock file for each outside reader
                         trash/        dropped files, kept for outside readers for a grace period
+                        incoming/     a folder for each topic that is being restored under another name
+               reshard.new/   a data directory that a reshard is building; not in use
+               reshard.ready/ the same after its commit, until its parts have taken their places
 
 LAYOUT.json is written last, after all shard directories are synced. So if it exists and a shard is missing,
 the shard was lost, and the server refuses to start an empty one in its place. Directories that may be empty
@@ -34,9 +40,14 @@ from topicsd.disk.fs import Fs
 
 LAYOUT_FORMAT = 1
 LAYOUT_NAME = "LAYOUT.json"
+RESTORING_NAME = "RESTORING"
+"""The note of a restore that has not ended: the id of its backup."""
 LAYOUT_BYTES_MAX = 4096
 INSTANCE_BYTES = 16
+BUNDLE_NAME = "bundle.bin"
 SHARD_COUNT_MAX = 1024
+STAGED_NAME = "reshard.new"
+COMMITTED_NAME = "reshard.ready"
 
 _WAL_NAME = re.compile(r"wal-(\d{16})\.log", re.ASCII)
 _TOPIC_DIR_NAME = re.compile(r"([0-9a-f]{16})-([1-9]\d*)", re.ASCII)
@@ -44,6 +55,7 @@ _SEGMENT_NAME = re.compile(r"seg-(\d{16})(?:-([1-9]\d*))?(\.data|\.idx|\.tags|\.
 _SNAPSHOT_NAME = re.compile(r"snapshot\.(\d{8})\.bin", re.ASCII)
 _TRASH_NAME = re.compile(r"(\d{16})-(\d+)-(.+)", re.ASCII)
 _SHARD_NAME = re.compile(r"\d{2,4}", re.ASCII)
+_TOKEN = re.compile(r"[0-9a-f]{16}", re.ASCII)
 _SPARE_NAME = re.compile(r"spare-\d+\.log", re.ASCII)
 
 
@@ -61,6 +73,8 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     format: int
     shards: int
     instance: str
+    directories: int | msgspec.UnsetType = msgspec.UNSET
+    """While shards are added or removed: how many directories shards/ may have (`shard_dirs.py`)."""
     checksum: str = ""
 
     @property
@@ -109,8 +123,14 @@ class ShardPaths(NamedTuple):
     def trash(self) -> str:
         return os.path.join(self.root, "trash")
 
+    def incoming(self, token: str) -> str:
+        return os.path.join(self.root, "incoming", token)
+
     def topic_dir(self, topic_id: int, epoch: int) -> str:
         return os.path.join(self.root, "topics", topic_dir_name(topic_id, epoch))
+
+    def bundle(self, topic_id: int, epoch: int) -> str:
+        return os.path.join(self.root, bundle_key(topic_id, epoch))
 
     def snapshot(self, number: int) -> str:
         return os.path.join(self.root, "meta", snapshot_name(number))
@@ -135,6 +155,20 @@ def lock_path(data_dir: str) -> str:
     return os.path.join(data_dir, "LOCK")
 
 
+def shards_path(data_dir: str) -> str:
+    return os.path.join(data_dir, "shards")
+
+
+def staged_path(data_dir: str) -> str:
+    """Return the path of the directory that a reshard builds."""
+    return os.path.join(data_dir, STAGED_NAME)
+
+
+def committed_path(data_dir: str) -> str:
+    """Return the path of a committed reshard; while it has a LAYOUT.json, the shards are moving."""
+    return os.path.join(data_dir, COMMITTED_NAME)
+
+
 def wal_name(first_ordinal: int) -> str:
     return f"wal-{first_ordinal:016d}.log"
 
@@ -143,6 +177,11 @@ def parse_wal_name(name: str) -> int | None:
     """Return the ordinal of a WAL file's first frame, or None when the name is not one."""
     match = _WAL_NAME.fullmatch(name)
     return int(match[1]) if match else None
+
+
+def bundle_key(topic_id: int, epoch: int) -> str:
+    """Return the key of the bundle file of an adopted topic in the store of segments."""
+    return f"topics/{topic_dir_name(topic_id, epoch)}/{BUNDLE_NAME}"
 
 
 def topic_dir_name(topic_id: int, epoch: int) -> str:
@@ -186,28 +225,29 @@ def parse_trash_name(name: str) -> tuple[int, int, str] | None:
     return (int(match[1]), int(match[2]), match[3]) if match else None
 
 
+def is_token(name: str) -> bool:
+    return _TOKEN.fullmatch(name) is not None
+
+
 def is_leftover_name(name: str) -> bool:
     """Return whether the file was unfinished when a process ended, and never part of the log."""
     return _SPARE_NAME.fullmatch(name) is not None or name.endswith(".tmp")
 
 
 def shard_paths(data_dir: str, shard: int) -> ShardPaths:
-    return ShardPaths(os.path.join(data_dir, "shards", f"{shard:02d}"))
+    return ShardPaths(os.path.join(shards_path(data_dir), f"{shard:02d}"))
 
 
 def create_data_dir(fs: Fs, data_dir: str, shard_count: int, instance: bytes) -> Layout:
     """Make a new data directory; after a crash in the middle it can be called again."""
     assert 1 <= shard_count <= SHARD_COUNT_MAX
     assert len(instance) == INSTANCE_BYTES
-    shards_dir = os.path.join(data_dir, "shards")
+    shards_dir = shards_path(data_dir)
     make_dirs(fs, data_dir)
     _make_dir(fs, shards_dir)
     _refuse_log(fs, data_dir, shards_dir)
     for shard in range(shard_count):
-        paths = shard_paths(data_dir, shard)
-        for path in (paths.root, paths.wal, paths.quarantine):
-            _make_dir(fs, path)
-        make_segment_dirs(fs, paths)
+        make_shard_dirs(fs, shard_paths(data_dir, shard))
     fs.sync_dir(shards_dir)
     fs.sync_dir(data_dir)
     layout = make_layout(shard_count, instance)
@@ -219,8 +259,14 @@ def read_layout(fs: Fs, data_dir: str) -> Layout | None:
     """Read and check the layout of a data directory; None when it has none yet."""
     path = os.path.join(data_dir, LAYOUT_NAME)
     try:
+        if exists(fs, os.path.join(committed_path(data_dir), LAYOUT_NAME)):
+            raise LayoutError(
+                f"{data_dir}: a reshard was interrupted while it renamed shards; nothing is lost: start the "
+                f"server, or run: {reshard_command(data_dir)}"
+            )
         text = read_all(fs, path, LAYOUT_BYTES_MAX)
     except (FileNotFoundError, NotADirectoryError):
+        _refuse_unfinished_restore(fs, data_dir)
         return None
     try:
         layout = msgspec.json.decode(text, type=Layout)
@@ -230,7 +276,7 @@ def read_layout(fs: Fs, data_dir: str) -> Layout | None:
         raise LayoutError(
             f"{path}: unknown format {layout.format}; this program reads format {LAYOUT_FORMAT}"
         )
-    if layout != _with_checksum(layout):
+    if layout != with_checksum(layout):
         raise LayoutDamaged(_damage_message(data_dir, "its checksum does not match"))
     for shard in range(layout.shards):
         _check_shard(fs, data_dir, layout, shard)
@@ -238,7 +284,7 @@ def read_layout(fs: Fs, data_dir: str) -> Layout | None:
 
 
 def make_layout(shard_count: int, instance: bytes) -> Layout:
-    return _with_checksum(Layout(format=LAYOUT_FORMAT, shards=shard_count, instance=instance.hex()))
+    return with_checksum(Layout(format=LAYOUT_FORMAT, shards=shard_count, instance=instance.hex()))
 
 
 def write_layout(fs: Fs, data_dir: str, layout: Layout) -> None:
@@ -248,9 +294,7 @@ def write_layout(fs: Fs, data_dir: str, layout: Layout) -> None:
 
 def shard_numbers(fs: Fs, data_dir: str) -> list[int]:
     """Return the numbers of the shards that have a directory."""
-    return [
-        int(name) for name in names_in(fs, os.path.join(data_dir, "shards")) if _SHARD_NAME.fullmatch(name)
-    ]
+    return [int(name) for name in names_in(fs, shards_path(data_dir)) if _SHARD_NAME.fullmatch(name)]
 
 
 def restore_empty_dirs(fs: Fs, data_dir: str, layout: Layout) -> list[str]:
@@ -295,6 +339,13 @@ def _check_shard(fs: Fs, data_dir: str, layout: Layout, shard: int) -> None:
     )
 
 
+def make_shard_dirs(fs: Fs, paths: ShardPaths) -> None:
+    """Make and sync the directories of a new shard; the caller syncs the one that holds them."""
+    for path in (paths.root, paths.wal, paths.quarantine):
+        _make_dir(fs, path)
+    make_segment_dirs(fs, paths)
+
+
 def make_segment_dirs(fs: Fs, paths: ShardPaths) -> None:
     """Make the missing subdirectories of a shard; earlier versions made only the log's.
 
@@ -307,7 +358,19 @@ def make_segment_dirs(fs: Fs, paths: ShardPaths) -> None:
     fs.sync_dir(paths.root)
 
 
-def _with_checksum(layout: Layout) -> Layout:
+def _refuse_unfinished_restore(fs: Fs, data_dir: str) -> None:
+    try:
+        is_unfinished = exists(fs, os.path.join(data_dir, RESTORING_NAME))
+    except NotADirectoryError:
+        return
+    if is_unfinished:
+        raise LayoutError(
+            f"{data_dir}: a restore has not ended here; run the same `topicsd backup restore` again"
+        )
+
+
+def with_checksum(layout: Layout) -> Layout:
+    """Return the layout with its checksum."""
     without_checksum = msgspec.json.encode(msgspec.structs.replace(layout, checksum=""))
     return msgspec.structs.replace(layout, checksum=xxhash.xxh3_64_hexdigest(without_checksum))
 
@@ -324,6 +387,11 @@ def rebuild_advice(data_dir: str) -> str:
 
 def doctor_command(data_dir: str) -> str:
     return f"topicsd doctor {shlex.quote(data_dir)}"
+
+
+def reshard_command(data_dir: str) -> str:
+    """Return the command that finishes or undoes an interrupted reshard."""
+    return f"topicsd reshard {shlex.quote(data_dir)}"
 
 
 def _refuse_log(fs: Fs, data_dir: str, shards_dir: str) -> None:

@@ -124,6 +124,12 @@ class MemoryFs(RealFs):
         with self._mutex:
             return os.getpid() if path in self._locks.values() else None
 
+    def release(self) -> None:
+        """Remove all files."""
+        with self._mutex:
+            for path in list(self._files):
+                self._drop(path)
+
     def _create(self, path: str) -> int:
         if path in self._files or path in self._directories:
             raise _error(errno.EEXIST, path)

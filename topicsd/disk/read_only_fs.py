@@ -19,7 +19,17 @@ def _ignore(size: int) -> None:
     pass
 
 
-class ReadOnlyFs:
+class Unchangeable:
+    """The changing calls of an `Fs`, each of which raises AssertionError."""
+
+    def _refuse(self, *_: Any) -> NoReturn:
+        raise AssertionError("a read-only command tried to change the disk")
+
+    create = open_write = pwrite = allocate = truncate = sync_data = sync_dir = _refuse
+    rename = link = unlink = make_dir = remove_dir = drop_cache = lock = _refuse
+
+
+class ReadOnlyFs(Unchangeable):
     """An `Fs` whose changing calls raise AssertionError."""
 
     def __init__(self, fs: Fs, on_read: Callable[[int], None] = _ignore) -> None:
@@ -62,9 +72,3 @@ class ReadOnlyFs:
 
     def boot_id(self) -> str:
         return self._fs.boot_id()
-
-    def _refuse(self, *_: Any) -> NoReturn:
-        raise AssertionError("a read-only command tried to change the disk")
-
-    create = open_write = pwrite = allocate = truncate = sync_data = sync_dir = _refuse
-    rename = link = unlink = make_dir = remove_dir = drop_cache = lock = _refuse

@@ -78,6 +78,18 @@ def together(starts: Sequence[Start[T]]) -> BackgroundJob[list[T]]:
     return [answers[number] for number in range(len(starts))]
 
 
+def run_blocking(job: BackgroundJob[T]) -> T:
+    """Run a job that waits only for the disk to its end, without an event loop or a log."""
+    result: Any = None
+    try:
+        while True:
+            step = job.send(result)
+            assert step is None or callable(step)
+            result = None if step is None else step()
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
 class Backlog(Generic[T]):
     """Values that wait for a job, which takes one at a time: `operation(backlog.take)`."""
 

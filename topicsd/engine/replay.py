@@ -8,6 +8,10 @@ copies refer to (`routes/reference.py`).
 
 from __future__ import annotations
 
+from topicsd.engine.bundle.bundle_format import BundleDamage
+from topicsd.engine.bundle.load_bundle import note_adopted, replay_adopt
+from topicsd.engine.ownership.departed import departed_by
+from topicsd.engine.ownership.owned import owned_of
 from topicsd.engine.queue.state import add_jobs, apply_lease
 from topicsd.engine.read.cursors import apply_cursor
 from topicsd.engine.records.lost_range import LostRange
@@ -60,6 +64,8 @@ class Replay:
         self._originals = Originals(shard.files)
         self._now_ms = shard.clock.now_ms()
         self.frames = 0
+        self.deleted: set[tuple[int, int]] = set()
+        """Deleted topics without known files. A crash may have left files that no snapshot names."""
 
     def batch(self, batch: WalBatch, position: int) -> None:
         """Apply the frames of one batch; `position` is the log position of its first byte."""
@@ -125,15 +131,10 @@ class Replay:
             return
         known = shard.topics_by_id.get(topic_id)
         if isinstance(control, control_frame.TopicCreate):
-            if known is not None and self._is_captured(known, ordinal):
-                return
-            if known is not None:
-                raise ReplayError(ordinal, f'creates topic "{control.name}", which already exists')
-            new = Topic(control.name, topic_id, ordinal, shard.intern_config(control.config))
-            new.visible = True
-            new.ceiling = control.ceiling
-            new.last_ts = ts
-            shard.add_topic(new)
+            self._create(known, topic_id, control, ts, ordinal)
+            return
+        if isinstance(control, control_frame.Adopt):
+            self._adopt(known, topic_id, control, ordinal)
             return
         if self._is_captured(known, ordinal):
             return
@@ -142,7 +143,13 @@ class Replay:
             raise ReplayError(ordinal, f"belongs to a topic that does not exist, id {topic_id:016x}")
         match control:
             case control_frame.TopicDelete():
-                shard.remove_topic(topic)
+                if not topic.has_files:
+                    self.deleted.add((topic.topic_id, topic.epoch))
+                shard.delete_topic(topic, control.has_moved)
+            case control_frame.OwnershipFrame():
+                topic.ownership = owned_of(control)
+            case control_frame.DepartedFrame():
+                shard.depart(topic, departed_by(topic, control, ts))
             case control_frame.ConfigUpdate():
                 shard.set_config(topic, control.config)
                 topic.next_config = topic.config
@@ -184,6 +191,37 @@ class Replay:
                     )
                 lose_range(topic, LostRange(control.first, control.last, control.reason))
 
+    def _create(
+        self, known: Topic | None, topic_id: int, control: control_frame.TopicCreate, ts: int, ordinal: int
+    ) -> None:
+        shard = self._shard
+        # Also of a captured topic: the floor of the snapshot may be older.
+        shard.epoch_floor = max(shard.epoch_floor, control.epoch)
+        if known is not None and self._is_captured(known, ordinal):
+            return
+        if known is not None:
+            raise ReplayError(ordinal, f'creates topic "{control.name}", which already exists')
+        epoch = control.epoch or ordinal
+        new = Topic(control.name, topic_id, epoch, shard.intern_config(control.config))
+        new.complete_to = ordinal
+        new.visible = True
+        new.ceiling = control.ceiling
+        new.last_ts = ts
+        shard.add_topic(new)
+
+    def _adopt(self, known: Topic | None, topic_id: int, control: control_frame.Adopt, ordinal: int) -> None:
+        if known is not None and self._is_captured(known, ordinal):
+            note_adopted(self._shard, topic_id, control.epoch)
+            return
+        if known is not None:
+            raise ReplayError(ordinal, f'adopts topic "{control.name}", which already exists')
+        try:
+            replay_adopt(self._shard, topic_id, control, ordinal)
+        except BundleDamage as damage:
+            raise ReplayError(
+                ordinal, f'adopts topic "{control.name}", whose bundle is damaged: {damage}'
+            ) from None
+
     def _copy(self, topic: Topic, control: ForwardCursor, ts: int, ordinal: int, end: int) -> None:
         """Add the copies that the frame names to the topic."""
         if control.first_seq != topic.head + 1:
@@ -217,7 +255,7 @@ class Replay:
         window_ms = topic.config.idempotency_window_ms
         if self._now_ms - used_ms <= window_ms:
             write = KeyedWrite(control.records, control.first_seq, control.count)
-            self._shard.idempotency_keys.add(control.key, write, window_ms, used_ms)
+            self._shard.idempotency_keys.add(control.key, write, window_ms, used_ms, topic.topic_id)
 
 
 def lose_range(topic: Topic, lost: LostRange) -> None:

@@ -17,12 +17,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
-from shared.contract.errors import Refusal
+from shared.contract.errors import Refusal, shutting_down
 from shared.runtime.clock import Clock, SystemClock
 from shared.runtime.disk_thread import Loop, Threads, start_threads
 from shared.settings.settings import Settings
+from shared.settings.store_url import store_folder, store_url_of
 from topicsd.disk.access import os_error_sentence
 from topicsd.disk.dir_lock import DirLock
 from topicsd.disk.fs import Fs, RealFs
@@ -33,20 +35,36 @@ from topicsd.disk.layout import (
     ShardPaths,
     create_data_dir,
     make_segment_dirs,
+    parse_topic_dir_name,
     parse_wal_name,
     read_layout,
     restore_empty_dirs,
     shard_paths,
 )
+from topicsd.engine.bundle.adopt import Adopter, drop_unfinished
+from topicsd.engine.bundle.gather import Gatherer, refuse_deferred
+from topicsd.engine.bundle.segment_source import DirectorySource, SegmentSource, TailSource
+from topicsd.engine.bundle.staged_topic import StagedTopics
 from topicsd.engine.checkpoint.checkpointer import Checkpointer
-from topicsd.engine.checkpoint.load import choose_loadable_snapshot, load_snapshot, log_unreachable_segments
+from topicsd.engine.checkpoint.job import files_to_drop_of
+from topicsd.engine.checkpoint.load import (
+    choose_loadable_snapshot,
+    load_snapshot,
+    log_missing_segments,
+    log_unreachable_segments,
+)
 from topicsd.engine.checkpoint.segment_copy import Files
 from topicsd.engine.checkpoint.snapshot_files import drop_leftovers, snapshot_numbers
 from topicsd.engine.checkpoint.snapshot_format import Snapshot, SnapshotDamage
 from topicsd.engine.jobs import Background
+from topicsd.engine.ownership.catalog_work import Node
+from topicsd.engine.ownership.exporter import Exporter
+from topicsd.engine.ownership.hand_on import HandOn
+from topicsd.engine.ownership.rounds import CatalogRounds
 from topicsd.engine.pending import PendingFrame
 from topicsd.engine.replay import Replay, lose_range
 from topicsd.engine.retention.eviction_log import log_floors_again
+from topicsd.engine.shard_data import DeletedTopic
 from topicsd.engine.state import ShardState
 from topicsd.engine.upkeep.upkeep import Upkeep
 from topicsd.engine.wakeups.pressure import PressureGauge
@@ -67,8 +85,11 @@ from topicsd.log.walk import BatchRefused, SnapshotLogState, UnreadableLog
 from topicsd.log.writer import Identity, LogEnd, LogWriter
 from topicsd.segment.dead_file import DeadDamage
 from topicsd.segment.entry import SegmentDamage
+from topicsd.segment.objects import SegmentObjects
 from topicsd.segment.reader import SegmentReader
 from topicsd.segment.store import LocalStore, SegmentStore
+from topicsd.store.metered import MeteredStore
+from topicsd.store.open_store import open_store
 
 logger = logging.getLogger("topicsd.engine")
 
@@ -87,8 +108,12 @@ class Shard:
         settings: Settings,
         on_failure: Callable[[OSError], None],
         on_progress: OnProgress = noop,
+        store: MeteredStore | None = None,
+        node: Node | None = None,
     ) -> None:
-        """Open the shard and recover its log.
+        """Open the shard and recover its log; `store` replaces the object store of the settings.
+
+        With a `node`, the shard takes part in a catalog.
 
         `on_progress` is called while the log is read; an exception that it raises aborts the start.
 
@@ -97,8 +122,8 @@ class Shard:
         self.identity = identity
         self._lock = DirLock(fs, paths.lock)
         self._files = LogFiles(fs)
-        hot, cold = _stores(fs, paths, identity.shard, settings)
-        segments = SegmentReader(hot, cold)
+        self.stores = _stores(fs, paths, identity.shard, settings, store)
+        segments = SegmentReader(*self.stores)
         self.state = state = ShardState(clock, settings, self._files, segments, loop, threads, identity.shard)
         self._threads = threads
         bounds = Bounds(
@@ -106,23 +131,14 @@ class Shard:
         )
         try:
             make_segment_dirs(fs, paths)
-            snapshot = self._load(fs, paths, identity, hot, cold)
+            snapshot = self._load(fs, paths, identity)
             known = None if snapshot is None else _known(snapshot)
             recovery = Recovery(fs, paths, identity, self._files, known, on_progress)
             replay = Replay(state, 0 if snapshot is None else snapshot.head.end_ordinal)
             recovered = recovery.run(replay.batch)
             end, size = _start_of_log(recovered.end, clock, settings), settings.wal_file_bytes
-            writer = LogWriter(
-                fs,
-                clock,
-                paths,
-                identity,
-                self._files,
-                end,
-                size,
-                recovered.heads_exact,
-                recovered.place,
-            )
+            exact, place = recovered.heads_exact, recovered.place
+            writer = LogWriter(fs, clock, paths, identity, self._files, end, size, exact, place)
             self.log = GroupCommit(clock, loop, threads.sync, writer, bounds, on_failure, self._on_tick)
             self._background = Background(loop, threads.copy, self.log)
             state.open(self.log, self._background)
@@ -131,8 +147,10 @@ class Shard:
             writer.record_boot_id()
             if not recovered.is_finished and not writer.has_file:
                 recovery.finish()
+            self._drop_unfinished(fs, paths, snapshot, replay)
             files = Files(fs, paths, identity, self._files)
-            self._start_jobs(loop, files, hot, cold, snapshot, has_more=replay.frames > 0)
+            self._start_jobs(loop, files, snapshot, replay.frames > 0, exports=node is None)
+            self._start_catalog(fs, loop, node)
         except BatchRefused as error:
             self._release()
             raise RecoveryRefused(f"{paths.wal}/{error.place}: {error}") from error
@@ -175,7 +193,14 @@ class Shard:
             self.pressure.stop()
             self.upkeep.stop()
             self._upkeep_jobs.stop()
+            if self.exporter is not None:
+                self.exporter.stop()
+            if self.catalog is not None:
+                self.catalog.stop()
+                self.catalog.close()
             self._background.stop()
+            for topic in self.state.frozen:
+                refuse_deferred(topic, shutting_down())
             self.log.refuse_and_flush()
             if self.log.failed is None:
                 lower_all_ceilings(self.state)
@@ -213,28 +238,59 @@ class Shard:
         self,
         loop: Loop,
         files: Files,
-        hot: SegmentStore,
-        cold: SegmentStore | None,
         snapshot: Snapshot | None,
         has_more: bool,
+        exports: bool,
     ) -> None:
         """Start the background jobs: checkpoints, and the upkeep of segments."""
         state = self.state
+        hot, cold, objects = self.stores
+        self._directory = files
         self.checkpoints = Checkpointer(
             state, loop, self._background, files, hot, cold, snapshot, has_more, self._on_checkpoint_end
         )
+        self.gatherer = Gatherer(state, self.checkpoints, files, hot)
+        self.adopter = Adopter(state, self.checkpoints, files)
+        self.staged_topics = StagedTopics(state, self.adopter, files, has_catalog=not exports)
         self._upkeep_jobs = Background(loop, self._threads.keep, self.log)
-        self.upkeep = Upkeep(state, loop, self._upkeep_jobs, self.checkpoints, hot, cold)
-        if any(topic.has_files for topic in state.topics.values()):
+        self.upkeep = Upkeep(
+            state, loop, self._upkeep_jobs, self.checkpoints, hot, objects, cold, exports=exports
+        )
+        self.upkeep.check_store()
+        if state.objects_to_delete or any(topic.has_files for topic in state.topics.values()):
             self.upkeep.wake()
+
+    def segments_of(self, shard: int, tail: Mapping[str, bytes]) -> SegmentSource:
+        """Return the segment files of another shard of the directory, and a tail that has none."""
+        data_dir = os.path.dirname(os.path.dirname(self._directory.paths.root))
+        folders = [data_dir, store_folder(store_url_of(self.state.settings))]
+        roots = [shard_paths(folder, shard).root for folder in folders if folder]
+        fs = self._directory.fs
+        return TailSource(fs, tail, DirectorySource(fs, *roots))
+
+    def _start_catalog(self, fs: Fs, loop: Loop, node: Node | None) -> None:
+        self.catalog: CatalogRounds | None = None
+        self.exporter: Exporter | None = None
+        self.hand_on: HandOn | None = None
+        if node is None:
+            return
+        state, hot, objects = self.state, self.stores.hot, self.stores.objects
+        self.catalog = CatalogRounds(state, loop, node)
+        self.catalog.start()
+        if objects is not None:
+            state.released_stems = set()
+            self.exporter = Exporter(state, loop, self.catalog, self.checkpoints, hot, objects.store)
+            self.exporter.start()
+            self.hand_on = HandOn(
+                state, self.catalog, self.exporter, self.gatherer, self.adopter, objects.store, fs
+            )
+            self.hand_on.start()
 
     def _load(
         self,
         fs: Fs,
         paths: ShardPaths,
         identity: Identity,
-        hot: SegmentStore,
-        cold: SegmentStore | None,
     ) -> Snapshot | None:
         drop_leftovers(fs, paths)
         snapshot, complaints, dead = choose_loadable_snapshot(fs, paths, self.state.segments)
@@ -249,9 +305,25 @@ class Shard:
                 f"{paths.meta}: the snapshot belongs to shard {owner.shard} of instance "
                 f"{owner.instance.hex()}, not to shard {identity.shard} of {identity.instance.hex()}"
             )
-        load_snapshot(self.state, snapshot, hot, dead)
-        log_unreachable_segments(self.state, cold)
+        log_missing_segments(self.state, snapshot, self.stores.hot)
+        load_snapshot(self.state, snapshot, self.stores.hot, dead)
+        log_unreachable_segments(self.state, self.stores.cold)
         return snapshot
+
+    def _drop_unfinished(self, fs: Fs, paths: ShardPaths, snapshot: Snapshot | None, replay: Replay) -> None:
+        """Drop what a crash left: files of an unfinished adopt, or of a topic deleted before any snapshot."""
+        state = self.state
+        if replay.deleted:
+            directories = set(map(parse_topic_dir_name, fs.list_dir(paths.topics)))
+            left = sorted(replay.deleted & directories)
+            state.deleted_topics += [DeletedTopic(*incarnation, []) for incarnation in left]
+        known = {(topic.topic_id, topic.epoch) for topic in state.topics_by_id.values()}
+        known.update((topic.topic_id, topic.epoch) for topic in state.deleted_topics)
+        for files_to_drop in [] if snapshot is None else files_to_drop_of(snapshot.head):
+            known.update(files_to_drop.topics)
+        count = drop_unfinished(fs, paths, known, state.clock.now_ms())
+        if count:
+            logger.warning("adopt: dropped the files of %d topics whose adopt was not finished", count)
 
     def _on_checkpoint_end(self) -> None:
         self.upkeep.wake()  # There may be segments now.
@@ -293,11 +365,22 @@ class Shard:
             raise RecoveryRefused(f"cannot log the lost ranges: {refusals[0].message}")
 
 
-def _stores(
-    fs: Fs, paths: ShardPaths, shard: int, settings: Settings
-) -> tuple[SegmentStore, SegmentStore | None]:
-    cold = LocalStore(fs, shard_paths(settings.cold_dir, shard).root) if settings.cold_dir else None
-    return LocalStore(fs, paths.root), cold
+class Stores(NamedTuple):
+    """Where a shard's segments are: the data directory, a cold one of earlier versions, the object store."""
+
+    hot: SegmentStore
+    cold: SegmentStore | None
+    objects: SegmentObjects | None
+
+
+def _stores(fs: Fs, paths: ShardPaths, shard: int, settings: Settings, store: MeteredStore | None) -> Stores:
+    url = store_url_of(settings)
+    folder = store_folder(url)
+    cold = LocalStore(fs, shard_paths(folder, shard).root) if folder else None
+    if store is None and url:
+        store = open_store(url, fs)
+    objects = None if store is None else SegmentObjects(store, settings.store_cache_bytes)
+    return Stores(LocalStore(fs, paths.root), cold, objects)
 
 
 def _refuse_loss(fs: Fs, paths: ShardPaths) -> None:
@@ -341,12 +424,14 @@ def open_shard(
     settings: Settings = ONE_SHARD,
     loop: Loop | None = None,
     on_failure: Callable[[OSError], None] = lambda error: None,
+    node: Node | None = None,
 ) -> Shard:
     """Open a shard on a loop, by default the running one; all calls must be made on that loop.
 
-    `settings.data_dir` is ignored. `on_failure` is called once, when the disk fails: from then on the shard
-    refuses writes, and closing and opening it again recovers the data on the disk. Raise the exceptions of
-    `Shard`, and `LayoutError` when the directory cannot be used.
+    `settings.data_dir` is ignored. With a `node` the shard takes part in a catalog. `on_failure` is called
+    once, when the disk fails: from then on the shard refuses writes, and closing and opening it again
+    recovers the data on the disk. Raise the exceptions of `Shard`, and `LayoutError` when the directory
+    cannot be used.
     """
     fs = RealFs()
     layout = open_layout(fs, data_dir, settings.shards)
@@ -359,7 +444,8 @@ def open_shard(
     identity = Identity(layout.instance_bytes, shard)
     paths = shard_paths(data_dir, shard)
     try:
-        return Shard(fs, SystemClock(), used_loop, threads, paths, identity, settings, on_failure)
+        clock = SystemClock()
+        return Shard(fs, clock, used_loop, threads, paths, identity, settings, on_failure, node=node)
     except BaseException:
         for thread in threads:
             thread.stop()

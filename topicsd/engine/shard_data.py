@@ -12,17 +12,20 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeGuard
 
 from shared.contract.topic_config import TopicConfig
 from shared.runtime.clock import Clock
 from shared.settings.settings import Settings
+from topicsd.engine.ownership.departed import Departed, ToForget
 from topicsd.engine.queue.state import apply_config_to_parked, note_former
+from topicsd.engine.records.run import Run
+from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.topic import Topic, Totals
 from topicsd.engine.write.idempotency import IdempotencyKeys
 from topicsd.log.control_frame import SessionFrame
 from topicsd.log.files import LogFiles
-from topicsd.segment.entry import SegmentName
+from topicsd.segment.entry import DroppedSegment, SegmentName
 from topicsd.segment.reader import SegmentReader
 
 if TYPE_CHECKING:
@@ -30,6 +33,19 @@ if TYPE_CHECKING:
 
 # Work on all topics spends a few microseconds on each run.
 RUNS_A_TURN: Final = 250
+
+
+class DeletedTopic(NamedTuple):
+    """A deleted topic whose files and objects are to be dropped."""
+
+    topic_id: int
+    epoch: int
+    exported: list[DroppedSegment]
+    """Its segments with objects. Its files are found in its directory."""
+
+
+def _is_exported(run: Run) -> TypeGuard[SealedRun]:
+    return isinstance(run, SealedRun) and run.entry.object_stem != ""
 
 
 class ShardData:
@@ -60,12 +76,25 @@ class ShardData:
         """The routes that copy into topics of this shard, by name."""
         self.referred_bytes = 0
         """The bytes of records by reference since the last checkpoint; the log itself holds none of them."""
-        self.deleted_topics: list[tuple[int, int]] = []
-        """The id and epoch of each deleted topic that has files."""
+        self.departed: dict[str, Departed] = {}
+        """The topics that this node must not serve any more, by name (`ownership/departed.py`)."""
+        self.to_forget: dict[ToForget, None] = {}
+        """The rows of deleted topics that the catalog may still have, oldest first."""
+        self.adopted_topics: list[tuple[int, int]] = []
+        """The id and epoch of each adopted topic whose bundle file a start may still need."""
+        self.epoch_floor = 0
+        """The highest epoch that is no ordinal of this log; new topics get higher ones."""
+        self.deleted_topics: list[DeletedTopic] = []
+        """The deleted topics that have files."""
+        self.objects_to_delete: dict[str, int] = {}
+        """The stems of objects that no kept snapshot names, and the time in ms when each was dropped.
+
+        Every snapshot lists those that are left, so that a store that is away delays a delete and loses none.
+        """
         self.damaged_segments: set[SegmentName | str] = set()
         """Segments, and log files by name, that are known to be damaged (`damage.py`)."""
         self.eviction_failures: set[int] = set()
-        """Epochs of topics whose eviction failed once, which is logged once."""
+        """Cache keys of topics whose eviction failed once, which is logged once."""
 
     def intern_config(self, config: TopicConfig) -> TopicConfig:
         """Intern a configuration: most of 100,000 topics share one object."""
@@ -83,20 +112,58 @@ class ShardData:
         self.totals.live_count += topic.live_count
         self.totals.live_bytes += topic.live_bytes
 
-    def remove_topic(self, topic: Topic) -> None:
+    def delete_topic(self, topic: Topic, has_moved: bool = False) -> None:
+        """Remove a topic that was deleted, or with `has_moved`, that left this shard.
+
+        After a deletion its objects and its row in the catalog have to be removed too.
+        """
+        self.remove_topic(topic, has_moved)
+        if has_moved:
+            return
+        departed = self.departed.get(topic.name)
+        if departed is not None and departed.epoch == topic.epoch:
+            # The catalog has no row of it.
+            del self.departed[topic.name]
+        elif topic.ownership is not None:
+            # The catalog may have created the row although its answer is not known (O1).
+            self.to_forget[ToForget(topic.name, topic.epoch, topic.ownership.owner_epoch or 1)] = None
+
+    def remove_topic(self, topic: Topic, has_moved: bool = False) -> None:
+        del self.topics_by_id[topic.topic_id]
+        if topic.has_files:
+            exported = [one for one in topic.dropped if one.object_stem]
+            if not has_moved:
+                exported += [
+                    DroppedSegment.of(run.name, run.entry) for run in topic.runs if _is_exported(run)
+                ]
+            self.deleted_topics.append(DeletedTopic(topic.topic_id, topic.epoch, exported))
+        if self.topics.get(topic.name) is topic:
+            self._remove_name(topic)
+
+    def depart(self, topic: Topic, departed: Departed) -> None:
+        """Serve a topic no more; its files are kept."""
+        self.departed[topic.name] = departed
+        if self.topics.get(topic.name) is topic:
+            count, size = topic.live_count, topic.live_bytes
+            self._remove_name(topic)
+            # Its pending writes are still published, and must not count in the shard. The topic keeps its own
+            # counts, by which a repair goes.
+            topic.totals = Totals()
+            topic.add_live(count, size)
+
+    def _remove_name(self, topic: Topic) -> None:
         del self.topics[topic.name]
         names = self.sorted_names()
         del names[bisect_left(names, topic.name)]
-        del self.topics_by_id[topic.topic_id]
         topic.add_live(-topic.live_count, -topic.live_bytes)
         if topic.queue is not None:
             self.totals.queue_count -= 1
             self.totals.leases_in_flight -= topic.queue.counts().in_flight
         self.totals.by_class[topic.config.durability] -= 1
-        if topic.has_files:
-            self.deleted_topics.append((topic.topic_id, topic.epoch))
         for route in topic.routes.values():
-            del self.routes[route.rule.name]
+            # Another topic may have a route of this name since this one departed.
+            if self.routes.get(route.rule.name) is route:
+                del self.routes[route.rule.name]
             route.is_gone = True
 
     def set_config(self, topic: Topic, config: TopicConfig) -> None:

@@ -9,19 +9,21 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
-from shared.contract.errors import throttled
+from shared.contract.errors import Refusal, throttled
 from shared.contract.topic_config import TopicConfig
 from shared.runtime.clock import Clock
 from shared.runtime.disk_thread import Loop, Threads
 from shared.settings.settings import Settings
 from topicsd.engine.jobs import Background, Backlog
+from topicsd.engine.ownership.catalog_work import CatalogWork
+from topicsd.engine.ownership.departed import refuse_departed
 from topicsd.engine.pending import PendingControl, Refuse
 from topicsd.engine.queue.removal import Removals
 from topicsd.engine.queue.timers import QueueTimers
 from topicsd.engine.read.page_cache import PageCache
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.shard_data import ShardData
-from topicsd.engine.topic import NEVER, Topic, Totals, remove_at_once
+from topicsd.engine.topic import NEVER, DeferredRequest, Topic, Totals, remove_at_once
 from topicsd.engine.transfer.dead_letter_stamp import STAMP_BYTES_MAX
 from topicsd.engine.wakeups.wake_queue import WakeQueue
 from topicsd.log.batch import CommitEntry
@@ -41,6 +43,8 @@ T = TypeVar("T")
 
 # All lease numbers from here on have the same encoded size in a frame.
 _LEASES_FROM = 1 << 61
+
+_EPOCH_TAG_BITS = 11
 
 
 class SeenHead(NamedTuple):
@@ -81,11 +85,7 @@ class ShardState(ShardData):
         self.queue_timers = QueueTimers(loop, clock, self.wake_queue)
         self.removals = Removals(loop, self._on_removal_end)
         self.pages = PageCache(settings.page_cache_bytes)
-        self.stamped_settings = msgspec.structs.replace(
-            settings,
-            max_meta_bytes=settings.max_meta_bytes + STAMP_BYTES_MAX,
-            max_record_bytes=settings.max_record_bytes + STAMP_BYTES_MAX,
-        )
+        self.stamped_settings = _with_room_for_stamp(settings)
         """The settings for records to whose meta the server added a stamp."""
         self.pending_keys: dict[bytes, PendingAppend] = {}
         """Pending writes with an idempotency key, by the digest of the key."""
@@ -98,7 +98,7 @@ class ShardState(ShardData):
         The later of the start of this run and the start of the newest checkpoint.
         """
         self._route_listeners: list[Callable[[RouteState], object]] = []
-
+        self._creation_guards: list[Callable[[str], Refusal | None]] = []
         self.next_lease = _LEASES_FROM | secrets.randbits(61)
         """The next lease number. It starts at random, so that no number of an earlier run is valid again."""
         self.parked: Backlog[Topic] = Backlog()
@@ -110,6 +110,26 @@ class ShardState(ShardData):
         """Claims that are served together, by queue."""
         self.is_draining = False
         """True when the shard is about to stop: claims do not wait for others."""
+
+        self.catalog_work = CatalogWork(loop)
+        """The topics whose rows in the catalog have to be created or changed."""
+
+        self.epoch_tag = int.from_bytes(secrets.token_bytes(2)) >> (16 - _EPOCH_TAG_BITS)
+        """The bits of this run in the epochs of new topics, on a shard with a catalog."""
+
+        self.topics_to_seal: set[Topic] = set()
+        """Topics whose active segment the next checkpoint seals, since they are about to be moved."""
+        self.frozen: dict[Topic, None] = {}
+        """Topics whose requests are deferred while they are gathered or adopted."""
+        self.departures: dict[str, Refusal] = {}
+        """The refusal of requests for topics that departed since the start, by name."""
+        self.exported = (0, 0)
+        """The segments that have objects in the store, and their bytes, as of the last round of upkeep."""
+        self.store_problem = ""
+        """Why nothing is exported to the object store at present; empty when nothing is wrong."""
+
+        self.released_stems: set[str] | None = None
+        """With a catalog: the stems of objects to delete that the catalog does not name any more."""
 
         self.unlogged_floors: dict[Topic, None] = {}
         """Topics with an eviction that readers have seen but a full disk kept out of the log."""
@@ -136,13 +156,19 @@ class ShardState(ShardData):
         else:
             remove_at_once(topic)
 
-    def remove_topic(self, topic: Topic) -> None:
-        super().remove_topic(topic)
+    def _remove_name(self, topic: Topic) -> None:
+        super()._remove_name(topic)
         self.removals.forget(topic)
         self.raised_ceilings.pop(topic, None)
         self.unlogged_floors.pop(topic, None)
+        self.topics_to_seal.discard(topic)
         for route in topic.routes.values():
             self.report_route(route)
+
+    def delete_topic(self, topic: Topic, has_moved: bool = False) -> None:
+        super().delete_topic(topic, has_moved)
+        if self.to_forget:
+            self.catalog_work.wake()
 
     def follow_routes(self, listener: Callable[[RouteState], object]) -> None:
         """Call `listener` for each new, changed or deleted route, when the log has the change."""
@@ -190,8 +216,9 @@ class ShardState(ShardData):
     def read_on_thread(
         self, run: SealedRun, read: Callable[[], T], on_result: Callable[[T | OSError], None]
     ) -> None:
-        """Read a sealed run on the thread of its tier, so that a slow cold disk delays no hot read."""
-        thread = self.threads.cold if run.entry.tier == COLD else self.threads.read
+        """Read a sealed run on the thread of its tier, so that a slow store delays no local read."""
+        is_away = run.entry.tier == COLD or self.segments.is_distrusted(run.name)
+        thread = self.threads.cold if is_away else self.threads.read
         thread.submit(read, on_result)
 
     def load_index(self, run: SealedRun, on_loaded: Callable[[SegmentDamage | OSError | None], None]) -> None:
@@ -199,29 +226,76 @@ class ShardState(ShardData):
         self.read_on_thread(run, partial(_load_index, run), on_loaded)
 
     def defer(self, topic: Topic, retry: Callable[[], object], refuse: Refuse) -> None:
-        """Defer a request until the pending deletion of its topic ends; refuse it if too many wait."""
+        """Defer a request while its topic is being deleted, gathered or adopted.
+
+        Refuse it if too many wait.
+        """
         assert topic.deferred_requests is not None
         if len(topic.deferred_requests) < self.settings.max_waiting_requests:
-            topic.deferred_requests.append(retry)
+            topic.deferred_requests.append(DeferredRequest(retry, refuse))
         else:
-            refuse(throttled(f'topic "{topic.name}" is being deleted and too many requests wait for it'))
+            change = "moved" if topic.is_frozen else "deleted"
+            refuse(throttled(f'topic "{topic.name}" is being {change} and too many requests wait for it'))
 
     def watch_ceiling(self, topic: Topic, now: float | None = None) -> None:
         """Check the ceiling of the topic again later; `now` is the time of the present check."""
         self.raised_ceilings.pop(topic, None)
         self.raised_ceilings[topic] = None if now is None else SeenHead(topic.next_seq - 1, now)
 
+    def next_epoch(self) -> int:
+        """Return the epoch of a topic whose creation joins the log next.
+
+        It is the ordinal of the creation, unless that might be the epoch of an adopted topic. With a catalog,
+        other nodes may create a topic of the same name: then it is a millisecond that this shard has not used
+        before, and some bits of this run. It grows too, and is below 2**53 for clients whose numbers have no
+        more bits.
+        """
+        if not self.catalog_work.is_started:
+            return max(self.log.batch.next_ordinal, self.epoch_floor + 1)
+        unused_ms = (self.epoch_floor >> _EPOCH_TAG_BITS) + 1
+        return max(unused_ms, self.clock.now_ms()) << _EPOCH_TAG_BITS | self.epoch_tag
+
+    def raise_epoch_floor(self, epoch: int) -> None:
+        """Give only epochs above this one to topics that are created from now on."""
+        self.epoch_floor = max(self.epoch_floor, epoch)
+
+    def guard_creations(self, guard: Callable[[str], Refusal | None]) -> None:
+        """Call `guard` with the name of each topic before it is created; its refusal prevents that."""
+        self._creation_guards.append(guard)
+
+    def refuse_creation(self, name: str) -> Refusal | None:
+        """Return the refusal of a new topic of this name, or None."""
+        for guard in self._creation_guards:
+            refusal = guard(name)
+            if refusal is not None:
+                return refusal
+        return None
+
+    def departure_of(self, name: str) -> Refusal | None:
+        """Return the refusal of requests for a topic that is somewhere else; None if there is none."""
+        departed = self.departed.get(name)
+        return refuse_departed(departed) if departed is not None else self.departures.get(name)
+
     def visible_topic(self, name: str) -> Topic | None:
         topic = self.topics.get(name)
         return topic if topic is not None and topic.visible else None
 
     def is_live(self, topic: Topic) -> bool:
-        """Return whether the topic exists and has no pending deletion."""
-        return self.topics.get(topic.name) is topic and topic.deferred_requests is None
+        """Return whether the topic exists and has no pending deletion; a frozen one is live."""
+        has_deletion = topic.deferred_requests is not None and not topic.is_frozen
+        return self.topics.get(topic.name) is topic and not has_deletion
 
     def must_wait(self, topic: Topic) -> bool:
         """Return whether an entry that joins now waits for a sync, whatever its class."""
         return topic.waiting_count > 0 or self.log.is_lagging
+
+
+def _with_room_for_stamp(settings: Settings) -> Settings:
+    return msgspec.structs.replace(
+        settings,
+        max_meta_bytes=settings.max_meta_bytes + STAMP_BYTES_MAX,
+        max_record_bytes=settings.max_record_bytes + STAMP_BYTES_MAX,
+    )
 
 
 def _load_index(run: SealedRun) -> SegmentDamage | None:

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from itertools import count
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from shared.contract.errors import Refusal
 from shared.contract.topic_config import DURABILITIES, TopicConfig
 from topicsd.engine.queue.lease_queue import LeaseQueue
 from topicsd.engine.records.lost_range import LostRanges
@@ -24,9 +26,10 @@ from topicsd.engine.records.tail_run import TailRun
 from topicsd.engine.wakeups.priority import base_priority
 from topicsd.engine.write.producers import Producers
 from topicsd.log.control_frame import Cursor
-from topicsd.segment.entry import SegmentName
+from topicsd.segment.entry import DroppedSegment, SegmentName
 
 if TYPE_CHECKING:
+    from topicsd.engine.ownership.owned import Owned
     from topicsd.engine.routes.route import RouteState
     from topicsd.engine.write.append import PendingAppend
 
@@ -42,6 +45,13 @@ def _next_seq(run: Run) -> int:
 
 # Each part holds the tags of about 2,000 records.
 FREED_AT_ONCE = 8
+
+
+class DeferredRequest(NamedTuple):
+    """A request for a topic that accepts none now, to be retried or refused later."""
+
+    retry: Callable[[], object]
+    refuse: Callable[[Refusal], object]
 
 
 def remove_at_once(topic: Topic) -> None:
@@ -91,10 +101,14 @@ class Totals:
         return bool(self.tags_to_free)
 
 
+_cache_keys = count()
+
+
 class Topic:
     """The state of one topic in memory, changed by pending entries and by replay."""
 
     __slots__ = (
+        "cache_key",
         "can_evict",
         "can_reject",
         "ceiling",
@@ -110,11 +124,14 @@ class Topic:
         "epoch",
         "evict_floor",
         "evicted_to",
+        "exported",
+        "exported",
         "forgotten_end",
         "has_files",
         "head",
         "is_durable",
         "is_ephemeral",
+        "is_frozen",
         "last_read_ms",
         "last_state_read_ms",
         "last_ts",
@@ -124,6 +141,7 @@ class Topic:
         "name",
         "next_config",
         "next_seq",
+        "ownership",
         "pending_bytes",
         "pending_writes",
         "producers",
@@ -147,10 +165,14 @@ class Topic:
         self.name = name
         self.topic_id = topic_id
         self.epoch = epoch
+        self.cache_key = next(_cache_keys)
+        """The key of its pages in the cache. An adopted topic may have the epoch of another topic."""
         self.visible = False
         self.cursors = _NO_CURSORS
         self.routes = _NO_ROUTES
         """The routes that copy into the topic, by name; most topics share one empty dict."""
+        self.ownership: Owned | None = None
+        """What the catalog says of the topic; None until this node asks for a row."""
         self.windows_ms: tuple[int, ...] = ()
         """The idempotency window, then its earlier values, under which keys may still be remembered."""
         self.set_config(config)
@@ -183,8 +205,10 @@ class Topic:
         """The run that published records are added to."""
         self.runs: list[Run] = [self.run]
         """All runs in seq order, `run` last; a range may be lost between two of them."""
-        self.dropped: list[tuple[SegmentName, str]] = []
-        """Segments without a live record, and their tiers; deleted when no snapshot names them."""
+        self.dropped: list[DroppedSegment] = []
+        """Segments without a live record; deleted when no snapshot names them."""
+        self.exported: list[SegmentName] = []
+        """Segments whose `.data` leaves the data directory when no snapshot needs it there."""
         self.has_files = False
         """True when the topic has a directory of segments, or is about to get one."""
         self.forgotten_end = self.durable_floor = 0
@@ -201,20 +225,27 @@ class Topic:
         self.raised_at_ms = 0
         self.raised_head = 0
         self.queue = LeaseQueue(self, config.order_by == "tag") if config.type == "queue" else None
-        self.deferred_requests: list[Callable[[], object]] | None = None
-        """A list while the deletion of the topic is pending: the requests for the next topic of its name."""
+        self.deferred_requests: list[DeferredRequest] | None = None
+        """The requests that wait while the topic is being deleted, gathered or adopted; else None."""
+        self.is_frozen = False
+        """Whether requests are deferred although no deletion is pending: nothing about the topic changes."""
 
     def set_config(self, config: TopicConfig) -> None:
         """Set the configuration, and the plain attributes that every append reads from it."""
         self.config = config
-        is_capped = bool(config.cap_records or config.cap_bytes)
-        self.can_evict = is_capped and config.discard == "old"
-        self.can_reject = is_capped and config.discard == "reject"
+        self.can_evict = bool(config.cap_records or config.cap_bytes) and config.discard == "old"
+        self.set_can_reject()
         window_ms = config.idempotency_window_ms
         self.windows_ms = (window_ms, *(old for old in self.windows_ms if old != window_ms))
         self.is_durable = config.durability == "fsync"
         self.is_ephemeral = config.durability == "ephemeral"
         self.set_cursors(self.cursors)
+
+    def set_can_reject(self) -> None:
+        """Set `can_reject`, with which appends take the slow path that checks caps and the catalog."""
+        config = self.config
+        is_capped = bool(config.cap_records or config.cap_bytes) and config.discard == "reject"
+        self.can_reject = is_capped or (self.ownership is not None and self.ownership.is_near)
 
     def set_cursors(self, cursors: dict[str, Cursor]) -> None:
         """Set the cursors, by name, and `protected_seq`, up to which records may be evicted."""

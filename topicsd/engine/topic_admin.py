@@ -11,6 +11,7 @@ from typing import Final
 
 from shared.contract.errors import TOPIC_NOT_EMPTY, TOPIC_NOT_FOUND, Refusal
 from shared.contract.topic_config import TopicConfigPatch
+from topicsd.engine.ownership.departed import FORGOTTEN, refuse_to_delete
 from topicsd.engine.pending import PendingControl, call_reply
 from topicsd.engine.queue.job import Counts
 from topicsd.engine.queue.job_age import oldest_ready_ms
@@ -20,7 +21,7 @@ from topicsd.engine.retention.eviction_log import evict_expired, evict_over_caps
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.topic_create import config_after, create_control, new_topic, register_topic
-from topicsd.engine.write.seq_ceiling import Ceiling, first_ceiling, needs_ceiling
+from topicsd.engine.write.seq_ceiling import Ceiling, first_ceiling, needs_ceiling, set_mark
 from topicsd.log.control_frame import ConfigUpdate, TopicDelete
 
 # The number of due jobs that one request for the state of a queue makes ready first. It is generous, because
@@ -47,7 +48,8 @@ def _create_topic(shard: ShardState, name: str, patch: TopicConfigPatch, reply: 
     if (refusal := shard.log.admit_control()) is not None:
         reply(refusal)
         return
-    topic.epoch = shard.log.batch.next_ordinal
+    topic.epoch = shard.next_epoch()
+    control = create_control(shard, topic)
     register_topic(shard, topic)
 
     def publish() -> None:
@@ -55,7 +57,7 @@ def _create_topic(shard: ShardState, name: str, patch: TopicConfigPatch, reply: 
         call_reply(reply, TopicPut(name, created=True, config=topic.config))
 
     pending = PendingControl(topic, publish, reply, undo=partial(shard.remove_topic, topic))
-    shard.join_config(topic, create_control(topic), pending)
+    shard.join_config(topic, control, pending)
 
 
 def _patch_topic(shard: ShardState, topic: Topic, patch: TopicConfigPatch, reply: Reply[TopicPut]) -> None:
@@ -76,7 +78,8 @@ def _patch_topic(shard: ShardState, topic: Topic, patch: TopicConfigPatch, reply
     if changes_need:
         # Logged with the change, so that a weaker class has seqs to give out above the head at once.
         ceiling = first_ceiling(config, topic.next_seq - 1, 0)
-        topic.ceiling_logged, topic.ceiling_mark = ceiling.value, ceiling.mark
+        topic.ceiling_logged = ceiling.value
+        set_mark(topic, ceiling.mark)
         topic.raised_head, topic.raised_at_ms = topic.next_seq - 1, shard.clock.now_ms()
     topic.next_config = config
 
@@ -96,17 +99,26 @@ def _patch_topic(shard: ShardState, topic: Topic, patch: TopicConfigPatch, reply
 
     def undo() -> None:
         topic.next_config = before
-        topic.ceiling_logged, topic.ceiling_mark, _ = ceiling_before
+        topic.ceiling_logged = ceiling_before.value
+        set_mark(topic, ceiling_before.mark)
 
     pending = PendingControl(topic, publish, reply, undo)
     shard.join_config(topic, ConfigUpdate(config, ceiling.value), pending)
 
 
 def delete_topic(shard: ShardState, name: str, if_empty: bool, reply: Reply[TopicDeleted]) -> None:
-    """Delete a topic with all its records; `reply` gets `TopicDeleted` or a `Refusal`."""
+    """Delete a topic with all its records; `reply` gets `TopicDeleted` or a `Refusal`.
+
+    A departed topic can be deleted when the catalog has forgotten it: then no other node needs its files.
+    """
     topic = shard.topics.get(name)
+    if topic is None and (departed := shard.departed.get(name)) is not None:
+        topic = shard.topics_by_id.get(departed.topic_id) if departed.state == FORGOTTEN else None
+        if topic is None:
+            reply(refuse_to_delete(departed))
+            return
     if topic is None:
-        reply(TopicDeleted(name, deleted=False))
+        reply(shard.departure_of(name) or TopicDeleted(name, deleted=False))
         return
     if topic.deferred_requests is not None:
         shard.defer(topic, partial(delete_topic, shard, name, if_empty, reply), reply)
@@ -122,18 +134,32 @@ def delete_topic(shard: ShardState, name: str, if_empty: bool, reply: Reply[Topi
     def end(answer: TopicDeleted | Refusal) -> None:
         """Reply, and run the requests that were deferred during the deletion, in order."""
         call_reply(reply, answer)
-        waiting = topic.deferred_requests or []
-        topic.deferred_requests = None
-        for retry in waiting:
-            retry()
+        retry_deferred(topic)
+
+    join_deletion(shard, topic, end)
+
+
+def join_deletion(
+    shard: ShardState, topic: Topic, reply: Reply[TopicDeleted], has_moved: bool = False
+) -> None:
+    """Log the deletion of a topic whose requests are deferred; `reply` gets the outcome after the sync."""
+    assert topic.deferred_requests is not None
 
     def publish() -> None:
         topic.visible = False
-        shard.remove_topic(topic)
+        shard.delete_topic(topic, has_moved)
         shard.wake_queue.wake(topic)
-        end(TopicDeleted(name, deleted=True, routes=sorted(topic.routes)))
+        reply(TopicDeleted(topic.name, deleted=True, routes=sorted(topic.routes)))
 
-    shard.join_config(topic, TopicDelete(topic.epoch), PendingControl(topic, publish, end))
+    shard.join_config(topic, TopicDelete(topic.epoch, has_moved), PendingControl(topic, publish, reply))
+
+
+def retry_deferred(topic: Topic) -> None:
+    """End the deferral of a topic's requests, and run those that waited, in order."""
+    waiting = topic.deferred_requests or []
+    topic.deferred_requests = None
+    for request in waiting:
+        request.retry()
 
 
 def _refuse_if_not_empty(shard: ShardState, topic: Topic) -> Refusal | None:
@@ -149,7 +175,7 @@ def topic_state(shard: ShardState, name: str, is_use: bool = False) -> TopicStat
     """Return the state of a topic; `is_use` counts it as consumed, which raises its priority."""
     topic = shard.visible_topic(name)
     if topic is None:
-        return topic_not_found(name)
+        return missing_topic(shard, name)
     now_ms = shard.clock.now_ms()
     evict_expired(shard, topic, now_ms)
     state = TopicState(
@@ -178,6 +204,11 @@ def queue_counts(topic: Topic, now_ms: int) -> Counts | None:
         return None
     topic.queue.collect(now_ms, SEEN_MAX)
     return topic.queue.counts()
+
+
+def missing_topic(shard: ShardState, name: str) -> Refusal:
+    """Return the refusal of a request for a topic that is not on this shard."""
+    return shard.departure_of(name) or topic_not_found(name)
 
 
 def topic_not_found(name: str) -> Refusal:

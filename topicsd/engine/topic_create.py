@@ -26,7 +26,7 @@ def new_topic(
 
     `config_field` is the field of the request that holds `patch`; empty when `patch` is the request.
     """
-    refusal = refuse_topic_name(name)
+    refusal = refuse_topic_name(name) or shard.departure_of(name) or shard.refuse_creation(name)
     if refusal is not None:
         return refusal
     number = topic_id(name)
@@ -58,14 +58,18 @@ def config_after(
 
 def register_topic(shard: ShardState, topic: Topic) -> None:
     """Add a new topic to the shard; the caller logs its creation in the same turn of the loop."""
+    if topic.epoch != shard.log.batch.next_ordinal:
+        shard.epoch_floor = topic.epoch
     shard.add_topic(topic)
     begin_ceiling(shard, topic, Ceiling(topic.ceiling, topic.ceiling_mark))
+    shard.catalog_work.add(topic)
 
 
-def encode_create(topic: Topic) -> bytes:
-    control = create_control(topic)
+def encode_create(shard: ShardState, topic: Topic) -> bytes:
+    control = create_control(shard, topic)
     return encode_control(control, topic_id=topic.topic_id, ts=topic.last_ts, durable=True)
 
 
-def create_control(topic: Topic) -> TopicCreate:
-    return TopicCreate(topic.name, topic.config, topic.ceiling)
+def create_control(shard: ShardState, topic: Topic) -> TopicCreate:
+    epoch = 0 if topic.epoch == shard.log.batch.next_ordinal else topic.epoch
+    return TopicCreate(topic.name, topic.config, topic.ceiling, epoch)

@@ -22,15 +22,29 @@ from topicsd.log.frame import FrameDamage, FrameType, LogFrame, encode_frame
 
 
 class TopicCreate(msgspec.Struct, frozen=True, array_like=True):
-    """The creation of a topic; the ordinal of this frame is the topic's epoch."""
+    """The creation of a topic; the ordinal of this frame is the topic's epoch, or `epoch`."""
 
     name: str
     config: TopicConfig
     ceiling: int
+    epoch: int = 0
+    """The epoch, if the ordinal might be the epoch of an adopted topic; 0 for the ordinal."""
 
 
 class TopicDelete(msgspec.Struct, frozen=True, array_like=True):
+    """The deletion of a topic, or with `has_moved` its departure: its objects and its row are in use."""
+
     epoch: int
+    has_moved: bool = False
+
+
+class Adopt(msgspec.Struct, frozen=True, array_like=True):
+    """The arrival of a topic from another shard; its state is in the bundle file of its directory."""
+
+    name: str
+    epoch: int
+    checksum: int
+    """The xxh3_64 of the bundle file."""
 
 
 class ConfigUpdate(msgspec.Struct, frozen=True, array_like=True):
@@ -154,6 +168,29 @@ class Lease(msgspec.Struct, frozen=True, array_like=True):
     reason: str = ""
 
 
+class OwnershipFrame(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What the catalog says of the topic, as far as this node knows; the last frame applies."""
+
+    owner_epoch: int
+    """0 until the catalog has answered that it has a row of the topic."""
+    ceiling: int
+    """The highest seq that this node may give out: the ceiling of the row, or of the request to create it."""
+    seal_key: str = ""
+    """The object of a seal that was sent, and whose answer is unknown."""
+    exported_state: int = 0
+    """A digest of the state that the newest state object has, without what comes with records."""
+
+
+class DepartedFrame(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The end of service of a topic that this node does not own any more; its files are kept."""
+
+    state: str
+    """One of the states in `engine/ownership/departed.py`."""
+    node: str
+    """The owner, or the node that sealed the topic; empty when there is none."""
+    owner_epoch: int
+
+
 class ForwardCreate(msgspec.Struct, frozen=True, array_like=True):
     """The creation or the change of a route; the frame belongs to the destination.
 
@@ -214,6 +251,9 @@ ControlPayload = (
     | ForwardCreate
     | ForwardDelete
     | ForwardCursor
+    | Adopt
+    | OwnershipFrame
+    | DepartedFrame
 )
 
 _TYPES: dict[type[ControlPayload], FrameType] = {
@@ -232,6 +272,9 @@ _TYPES: dict[type[ControlPayload], FrameType] = {
     ForwardCreate: FrameType.FORWARD_CREATE,
     ForwardDelete: FrameType.FORWARD_DELETE,
     ForwardCursor: FrameType.FORWARD_CURSOR,
+    Adopt: FrameType.ADOPT,
+    OwnershipFrame: FrameType.OWNERSHIP,
+    DepartedFrame: FrameType.DEPARTED,
 }
 _encoder = msgspec.msgpack.Encoder()
 _decoders: dict[int, msgspec.msgpack.Decoder[ControlPayload]] = {

@@ -61,6 +61,9 @@ class FrameType(IntEnum):
     CURSOR = 17
     LOST_RANGE = 18
     PRODUCER = 19
+    ADOPT = 20
+    OWNERSHIP = 21
+    DEPARTED = 22
 
 
 FLAG_TAG = 1

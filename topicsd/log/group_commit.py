@@ -13,6 +13,7 @@ G6  Under pressure, syncs that writers wait for begin a window apart, as long as
 G7  `sync_soon` starts a sync without delay for readers that follow the synced position, one for all of them.
 G8  While the next file is made, the batch waits and grows, and the event loop keeps running.
 G9  Waiting data is bounded; past the bound `admit` refuses before any state changes.
+G10 From `hold` to `release` nothing is written: the batch waits as in G8, and `place` does not move.
 """
 
 from __future__ import annotations
@@ -75,14 +76,13 @@ class GroupCommit:
         """Refusal of every write after a failure (G4)."""
         self._gate: Refusal | None = None
         """Refusal of every request to join: the log has failed or is stopping."""
-        self._data_end = end.position
+        self._data_end, self._sync_started = end.position, 0.0
         self._unsynced_since: float | None = None
-        self._sync_started = 0.0
         self._window = SyncWindow(clock, loop, lambda: len(self._waiting), self._window_over)
         self._is_pressed = False
         self._waiting: list[CommitEntry] = []
         self._in_flight: list[CommitEntry] = []
-        self._urgent = self._syncing = self._is_batch_waiting = False
+        self._urgent = self._syncing = self._is_batch_waiting = self._is_held = False
         self._reader_syncs = ReaderSyncs(clock, loop, self._start_due_sync)
         self._sync_seconds = 1.0
         self._next_file = NextFile(clock, thread, writer, self._space_changed, self._file_made, self._fail)
@@ -99,9 +99,9 @@ class GroupCommit:
 
     def admit(self, size_bytes: int, ignore_pressure: bool = False) -> Refusal | None:
         """Return why record frames may not join, or None; skip the call before `admit_limit`."""
-        batch = self.batch
         if self._gate is not None:
             return self._gate
+        batch = self.batch
         if batch.next_position - self.synced_position > self._bounds.unsynced_bytes_max:
             return self._throttle("the disk is too slow: too many bytes wait for a sync")
         if self._is_crowded():
@@ -115,10 +115,7 @@ class GroupCommit:
 
     @property
     def is_background_throttled(self) -> bool:
-        """Whether background work must wait for the disk: a quarter of the bound is unsynced.
-
-        The limit is far below that of `is_lagging`, at which all requests wait.
-        """
+        """Whether background work must wait: a quarter of the bound is unsynced, far below `is_lagging`."""
         unsynced_bytes = self.batch.next_position - self.synced_position
         return self.is_lagging or unsynced_bytes * 4 > self._bounds.unsynced_bytes_max
 
@@ -267,7 +264,11 @@ class GroupCommit:
             self._next_file.provide(batch.next_position - batch.first_position)
             return False
         except OSError as error:
-            self._write_failed(batch, error)
+            if error.errno in NO_SPACE:
+                self._next_file.on_disk_full()
+                self._undo(batch)
+            else:
+                self._fail(error)
             return False
         self._write_ms = int((self._clock.monotonic() - started) * 1e6) / 1000
         end = self._writer.end
@@ -280,13 +281,6 @@ class GroupCommit:
         self._next_file.preallocate_if_half_full()
         return True
 
-    def _write_failed(self, batch: Batch, error: OSError) -> None:
-        if error.errno not in NO_SPACE:
-            self._fail(error)
-            return
-        self._next_file.on_disk_full()
-        self._undo(batch)
-
     def _undo(self, batch: Batch) -> None:
         """Undo a batch for which the disk has no room, and refuse its entries (G5)."""
         end = self._writer.end
@@ -295,8 +289,21 @@ class GroupCommit:
         self._measure_room()
         refuse(batch.entries(), self._next_file.refusal(batch.next_position - batch.first_position))
 
+    def hold(self) -> bool:
+        """Write nothing until `release`; return False when a batch waits for a file, or at the end."""
+        if self._is_batch_waiting or self._gate is not None or self._closed:
+            return False
+        self._is_held = self._is_batch_waiting = True
+        return True
+
+    def release(self) -> None:
+        """End a hold, and write what has joined meanwhile."""
+        if self._is_held:
+            self._is_held = False
+            self._file_made(has_room=True)
+
     def _file_made(self, has_room: bool) -> None:
-        if self._is_batch_waiting:
+        if self._is_batch_waiting and not self._is_held:
             self._is_batch_waiting = False
             if has_room:
                 self.commit()
@@ -371,9 +378,8 @@ class GroupCommit:
         self._unsynced_since = self._sync_started = started
         run = partial(self._timed, sync.run)
         if is_small and len(self._in_flight) == 1 and self._sync_seconds < FAST_SYNC_SECONDS:
-            outcome: float | OSError
             try:
-                outcome = run()
+                outcome: float | OSError = run()
             except OSError as error:
                 outcome = error
             self._synced(sync, outcome)
@@ -410,17 +416,14 @@ class GroupCommit:
             self._start_urgent_sync()
 
     def _fail(self, error: OSError) -> None:
-        """Refuse all waiting entries and all later writes (G4).
-
-        The waiting writes are in doubt: recovery decides, and a retry with the idempotency key reports it.
-        """
+        """Refuse all waiting entries, which are in doubt until recovery decides, and later writes (G4)."""
         if self.failed is not None:
             return
         logger.error("wal: write or sync failed, the worker restarts: %s", error)
         message = "the disk failed, the shard restarts; retry after 1 s"
         self.failed = Refusal(STORAGE_FAILED, message, retry_after_ms=RETRY_AFTER_MS)
         self._gate = self.failed
-        self._is_batch_waiting = False
+        self._is_batch_waiting = self._is_held = False
         self._measure_room()
         self._writer.note_sync_failure()
         batch = self.batch
@@ -449,9 +452,8 @@ class GroupCommit:
         if self.synced_position < self._data_end:
             if not self._syncing:
                 self._start_sync()
-        elif not self._idle_marked and self.batch.is_empty and not self._next_file.is_missing:
-            # Write an empty batch, whose BatchEnd records the synced offset: from here on damage before that
-            # offset is known to be damage and not a torn tail.
+        elif self.batch.is_empty and not (self._idle_marked or self._is_batch_waiting or self.is_disk_full):
+            # The BatchEnd records the synced offset: damage before it is no torn tail.
             self._idle_marked = self._write(self.batch)
         self._next_file.retry()
         if more or not self._idle_marked or self._next_file.is_missing:
@@ -465,6 +467,7 @@ class GroupCommit:
 
     def flush(self) -> None:
         """Sync and publish all that has joined, with the work it triggers; blocks the event loop."""
+        self.release()
         self.commit()
         end = self._writer.end
         while self.failed is None and (
@@ -484,8 +487,7 @@ class GroupCommit:
     def close(self) -> None:
         """Write and sync everything, answer all waiting entries, and write a clean end to CURRENT.
 
-        Raises OSError when CURRENT cannot be written. After a failure of the log CURRENT records the failed
-        sync, and the next start recovers.
+        Raises OSError when CURRENT cannot be written; after a failure of the log it is left as it is.
         """
         self.flush()
         self.abandon()

@@ -110,6 +110,12 @@ class Recovery:
         is_distrusted = current is None or current.state == "sync_failed" or self._media_differs()
         self._is_distrusted = is_distrusted
         wal_files = open_wal_files(fs, paths, self._is_unsafe if is_distrusted else None)
+        if current is None and wal_files:
+            logger.warning(
+                "%s: %s: the log is read from the disk itself, and heads resume at their ceilings",
+                paths.current,
+                "damaged" if exists(fs, paths.current) else "missing",
+            )
         try:
             # On a full disk CURRENT may still name a file that the snapshot does not need.
             is_unmoved = is_same_place(fs, paths, current, wal_files)

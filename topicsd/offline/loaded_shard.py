@@ -14,6 +14,7 @@ from typing import NamedTuple, NoReturn
 
 from shared.runtime.clock import Clock
 from shared.settings.settings import Settings
+from shared.settings.store_url import folder_url, store_folder
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths, shard_paths
 from topicsd.engine.checkpoint.load import DeadSets, choose_loadable_snapshot, load_snapshot
@@ -27,12 +28,17 @@ from topicsd.log.reader import WalBatch
 from topicsd.log.walk import SnapshotLogState
 from topicsd.log.writer import Identity
 from topicsd.offline.check.segment_check import SegmentFiles
+from topicsd.offline.command_error import CommandError
 from topicsd.offline.data_dir import DataDir
 from topicsd.offline.shard_log import ShardLog
 from topicsd.segment.dead_file import DeadDamage
 from topicsd.segment.entry import SegmentDamage
+from topicsd.segment.objects import SegmentObjects
 from topicsd.segment.reader import SegmentReader
 from topicsd.segment.store import LocalStore
+from topicsd.store.object_store import StoreRefused
+from topicsd.store.open_store import open_store
+from topicsd.store.remote_objects import ExtraMissing
 
 TRIES = 5
 
@@ -96,22 +102,33 @@ class ReadOnlyStore(LocalStore):
 
 
 def segment_files(data_dir: DataDir, shard: int) -> SegmentFiles:
-    """Return read-only stores for both tiers."""
+    """Return read-only stores for all places of a shard's segments."""
     hot = ReadOnlyStore(data_dir.fs, data_dir.paths(shard).root)
-    cold_dir = cold_dir_of(data_dir, shard)
-    return SegmentFiles(
-        hot, ReadOnlyStore(data_dir.fs, shard_paths(cold_dir, shard).root) if cold_dir else None
-    )
+    url = store_url_of_shard(data_dir, shard)
+    folder = store_folder(url)
+    cold = ReadOnlyStore(data_dir.fs, shard_paths(folder, shard).root) if folder else None
+    return SegmentFiles(hot, cold, objects_of(url, data_dir.fs))
 
 
-def cold_dir_of(data_dir: DataDir, shard: int) -> str:
-    """Return the cold directory from the command line, else from the manifest, else ""."""
-    if data_dir.cold_dir:
-        return data_dir.cold_dir
+def objects_of(url: str, fs: Fs) -> SegmentObjects | None:
+    """Return the objects of the store that a URL names; CommandError when it cannot be opened here."""
+    if not url:
+        return None
     try:
-        return read_manifest(data_dir.fs, data_dir.paths(shard)).cold_dir or ""
+        return SegmentObjects(open_store(url, fs))
+    except (ExtraMissing, StoreRefused) as error:
+        raise CommandError(f"object store: {error}") from None
+
+
+def store_url_of_shard(data_dir: DataDir, shard: int) -> str:
+    """Return the URL of the object store from the command line, else from the manifest, else ""."""
+    if data_dir.store_url:
+        return data_dir.store_url
+    try:
+        manifest = read_manifest(data_dir.fs, data_dir.paths(shard))
     except (FileNotFoundError, ManifestDamage, UnknownVersion):
         return ""
+    return manifest.store_url or folder_url(manifest.cold_dir or "")
 
 
 class LoadedShard:
@@ -154,7 +171,7 @@ class LoadedShard:
             return
         try:
             self.log.walk(self.identity, self.replay_batch)
-        except (SegmentDamage, DeadDamage) as damage:
+        except (SegmentDamage, DeadDamage, UnknownVersion) as damage:
             self.log.problem = f"cannot replay a frame of the log: {damage}"
 
     def replay_batch(self, batch: WalBatch, position: int) -> None:
@@ -163,7 +180,7 @@ class LoadedShard:
     def _open(self) -> None:
         fs, paths = self.data_dir.fs, self.data_dir.paths(self.shard)
         self._newest = snapshot_numbers(fs, paths)[:1]
-        self.segments = SegmentReader(self._files.hot, self._files.cold)
+        self.segments = SegmentReader(*self._files)
         self.chosen = chosen = self._override or choose_snapshot(fs, paths, self.identity, self.segments)
         self.problem = chosen.problem
         self.log = ShardLog(fs, paths, chosen.known, self.data_dir.is_held)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from shared.contract.topic_config import TopicConfig
-from topicsd.engine.checkpoint.manifest import Manifest, ManifestTopic
+from topicsd.engine.checkpoint.manifest import Manifest, ManifestDeparted, ManifestTopic
 from topicsd.engine.checkpoint.snapshot_format import Snapshot, SnapshotHead, SnapshotTopic
+from topicsd.engine.ownership.departed import Departed, departed_sections
 from topicsd.log.files import LogPlace
 from topicsd.log.writer import Identity
 from topicsd.segment.entry import SegmentEntry
@@ -28,8 +29,13 @@ def snapshot_of(manifest: Manifest, identity: Identity) -> Snapshot:
         end_offset=wal.offset,
         created_ms=manifest.ts,
         topic_count=len(topics),
+        sections=departed_sections({one.name: _departed(one) for one in manifest.departed}, {}),
     )
     return Snapshot(head, topics, [])
+
+
+def _departed(one: ManifestDeparted) -> Departed:
+    return Departed(one.name, int(one.id, 16), one.epoch, one.state, one.node, one.owner_epoch, one.since_ms)
 
 
 def _topic_of(topic: ManifestTopic) -> SnapshotTopic:
@@ -71,6 +77,7 @@ def _topic_of(topic: ManifestTopic) -> SnapshotTopic:
                 live_bytes=one.live_bytes,
                 dead_count=one.dead_count,
                 since_ordinal=topic.epoch,
+                object_stem=one.object_stem,
             )
             for one in topic.segments
         ],

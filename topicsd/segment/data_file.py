@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import errno
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from topicsd.log.file_header import UnknownVersion
@@ -117,6 +117,24 @@ def check_frame(buffer: bytes, at: int, size: int, topic_id: int, seq: int) -> N
     checksum_at = at + size - CHECKSUM_BYTES
     if U64.unpack_from(buffer, checksum_at)[0] != xxh3(memoryview(buffer)[at + LEN_BYTES : checksum_at]):
         raise FrameDamage(at, "the checksum does not match the bytes")
+
+
+def with_topic_id(buffer: bytes, sizes: Iterable[int], topic_id: int) -> bytes:
+    """Return whole Append frames of these sizes, which are checked already, with another topic id.
+
+    A size of 0 is of a record that compaction left out.
+    """
+    frames = bytearray(buffer)
+    view = memoryview(frames)
+    at = 0
+    for size in sizes:
+        if size:
+            U64.pack_into(frames, at + _TOPIC_ID_AT, topic_id)
+            checksum_at = at + size - CHECKSUM_BYTES
+            U64.pack_into(frames, checksum_at, xxh3(view[at + LEN_BYTES : checksum_at]))
+            at += size
+    assert at == len(buffer)
+    return bytes(frames)
 
 
 class ScannedFrame(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Final, Protocol, TypeVar
 
 import msgspec
 
-from shared.contract.errors import INTERNAL, Refusal
+from shared.contract.errors import INTERNAL, RELOCATED, Refusal
 from shared.http.answer import CLOSE, REASONS
 from shared.http.gzip_answer import COMPRESSED_BYTES_MIN, accepts_gzip, compress
 from shared.http.head import Fields
@@ -59,6 +59,14 @@ class CallConnection(Protocol):
         ...
 
 
+class StartedOperation(Protocol):
+    """An operation that a handler of this shard performs."""
+
+    def redirect(self, call: Call) -> None:
+        """Have the present owner of the call's topic answer it."""
+        ...
+
+
 class Call(msgspec.Struct, eq=False):
     """A request as a handler sees it; `started` is the monotonic time when it was read.
 
@@ -86,6 +94,8 @@ class Call(msgspec.Struct, eq=False):
     """Whether the request's key has the scope `admin`."""
     shared_body: SharedBody | None = None
     """A large body for another worker; `body` is empty then."""
+    operation: StartedOperation | None = None
+    """The operation on a topic of this shard, once it has begun."""
 
     def send(self, body: bytes, status: int = 200) -> None:
         self.send_parts([body], len(body), status)
@@ -100,6 +110,10 @@ class Call(msgspec.Struct, eq=False):
         raise NotImplementedError
 
     def refuse(self, refusal: Refusal) -> None:
+        if refusal.code == RELOCATED and self.operation is not None:
+            # Nothing was done here: the present owner of the topic answers.
+            self.operation.redirect(self)
+            return
         if refusal.code == INTERNAL:
             self.is_last = True
         status, body, fields = render_refusal(refusal)

@@ -17,7 +17,7 @@ from topicsd.engine.read.cursors import (
 )
 from topicsd.engine.retention.eviction_log import evict_expired
 from topicsd.engine.state import ShardState
-from topicsd.engine.topic_admin import topic_not_found
+from topicsd.engine.topic_admin import missing_topic
 from topicsd.log.control_frame import Cursor
 from topicsd.service.call import Call, Performance, reply_of
 from topicsd.service.input.bodies import decode_cursor
@@ -81,7 +81,7 @@ class CursorHandlers:
     def _list(self, call: Call) -> None:
         topic = self._shard.visible_topic(call.name)
         if topic is None:
-            call.refuse(topic_not_found(call.name))
+            call.refuse(missing_topic(self._shard, call.name))
             return
         evict_expired(self._shard, topic, self._shard.clock.now_ms())
         cursors = [topic.cursors[name] for name in sorted(topic.cursors)]

@@ -12,13 +12,12 @@ from collections.abc import Callable, Sequence
 from shared.contract.api_keys import ADMIN, ApiKey, ApiKeys
 from shared.contract.endpoints import ROUTER, TOPIC, WATCH_ID, Endpoint, Match, refuse_body, refuse_parameters
 from shared.contract.errors import NOT_IMPLEMENTED, Refusal, in_doubt
-from shared.contract.names import topic_id
 from shared.contract.query import query_text
 from shared.http.answer import CLOSE
 from shared.http.head import Fields
 from shared.ipc.link import LinkPool, LinkReply
-from shared.ipc.placement import shard_of
 from shared.ipc.remote_request import decode_remote_request, encode_answer
+from shared.ipc.shared_placement import SharedPlacement
 from topicsd.engine.queue.claim import drain_claims
 from topicsd.engine.shard import Shard
 from topicsd.engine.transfer.dead_letters import DeadLetters
@@ -26,15 +25,24 @@ from topicsd.engine.transfer.redrive import Redrives
 from topicsd.service.call import Call
 from topicsd.service.diff import Diff
 from topicsd.service.handlers import Handlers
+from topicsd.service.move_topic import MoveHandler
+from topicsd.service.ownership import OwnershipHandlers
 from topicsd.service.queues.redrive import RedriveHandler
 from topicsd.service.queues.work import WorkOpener
 from topicsd.service.request_counts import RequestCounts
+from topicsd.service.reshard import ReshardHandler
+from topicsd.service.restore_topic import RestoreHandler
 from topicsd.service.routes import RouteRules
+from topicsd.service.shards.arrivals import Arrivals
+from topicsd.service.shards.backup_hold import BackupHold
 from topicsd.service.shards.limits import Caps, InFlight
 from topicsd.service.shards.link_stream import LinkStream
 from topicsd.service.shards.moves import Moves
 from topicsd.service.shards.peers import Peers
+from topicsd.service.shards.relocation import Relocations
+from topicsd.service.shards.relocation_target import RelocationTarget
 from topicsd.service.shards.remote_call import STREAMS, RemoteCaller, retry_advice
+from topicsd.service.shards.survey import Surveys
 from topicsd.service.watch.streams import StreamServices
 from topicsd.stream.stream import Stream
 
@@ -61,7 +69,7 @@ class Dispatch:
         keys: ApiKeys,
         links: LinkPool,
         number: int,
-        shard_count: int,
+        placement: SharedPlacement,
         *,
         peers: Peers | None = None,
         open_socket: OpenSocket = _no_sockets,
@@ -74,32 +82,46 @@ class Dispatch:
         settings, loop = state.settings, state.loop
         self.keys = keys
         self.shard = number
-        self._shard_count = shard_count
+        self.placement = placement
         self._peers = peers
         self._open_socket = open_socket
-        self.streams = streams = StreamServices(
-            shard, settings, loop, links, number, shard_count, peers, keys
-        )
+        # Before the route runners start: a hidden topic has none.
+        self.arrivals = Arrivals(state, shard.adopter, placement, links, peers)
+        self.surveys = Surveys(state, placement, self.arrivals)
+        self.streams = streams = StreamServices(shard, settings, loop, links, number, placement, peers, keys)
         self._work = WorkOpener(state, settings, loop, streams.permits, streams.count_stream)
         self.route_rules = RouteRules(state, settings, links, streams.locate_source, peers is not None)
         counts = RequestCounts(state.clock)
         diff = Diff(state, settings, loop, counts, streams.feeds)
         caps = Caps(state, number, peers, links)
-        self.moves = Moves(state, caps, links, number, shard_count, peers)
+        self.moves = Moves(state, caps, links, number, placement, peers)
+        self.backup_hold = BackupHold(state)
         self.dead_letters = DeadLetters(state, self.moves.send)
+        self.relocations = Relocations(shard, links, peers)
+        self.relocation_target = RelocationTarget(shard, self.arrivals, peers)
+        moves = MoveHandler(self.relocations, state.jobs, counts.performance)
+        self._reshards = ReshardHandler(links, state.jobs)
         redrives = RedriveHandler(Redrives(state, self.moves.send), state.clock, counts.performance)
         self.handlers = Handlers(
             shard,
             caps,
             counts,
             self.route_rules.on_topic_deleted,
-            {"diff": diff.start, "redrive": redrives.start},
+            {
+                "diff": diff.start,
+                "redrive": redrives.start,
+                "move": moves.start,
+                "restore": RestoreHandler(shard, caps, counts.performance).start,
+                **OwnershipHandlers(shard, counts.performance).table,
+            },
+            self.redirect,
+            lambda name: self.placement.owner_of(name) != self.shard,
         )
         key_counts = () if peers is None else (peers.slot.in_flight_by_key, peers.in_flight_elsewhere())
         self._in_flight = InFlight(settings.max_inflight_per_key, *key_counts)
         self._probes_need_key = settings.probe_auth
         self._remote_caller = RemoteCaller(
-            links, peers, loop, state.clock.monotonic, lambda: self.is_draining
+            links, peers, placement, loop, state.clock.monotonic, lambda: self.is_draining
         )
         self._incoming_calls: set[IncomingCall] = set()
         self._idle: asyncio.Future[None] | None = None
@@ -126,10 +148,10 @@ class Dispatch:
         if not endpoint.is_data:
             return None
         if endpoint.variable == TOPIC:
-            return shard_of(topic_id(match.name), self._shard_count)
+            return self.placement.owner_of(match.name)
         wid = self.streams.ids.parse(match.name) if endpoint.variable == WATCH_ID else None
-        # A request without an owner is answered here, refused, or sent to the supervisor.
-        return self.shard if wid is None else wid.shard
+        # A request without an owner, as for a retired shard, is answered here or sent to the supervisor.
+        return wid.shard if wid is not None and wid.shard < self.placement.shard_count else self.shard
 
     def start(self, match: Match | Refusal, owner: int | None, call: Call) -> None:
         """Answer the call, now or later, once."""
@@ -186,6 +208,8 @@ class Dispatch:
             self._open_stream(endpoint.operation, call, key)
         elif endpoint.variable == ROUTER:
             self.route_rules.put(call, key)
+        elif endpoint.operation == "reshard":
+            self._reshards.start(call)
         else:
             assert endpoint.operation == "create_watch"
             self.streams.creator.create(call, key)
@@ -207,13 +231,17 @@ class Dispatch:
     def run_at_owner(self, operation: str, call: Call) -> None:
         """Run an operation on a topic at its owner, without a check of keys."""
         try:
-            owner = shard_of(topic_id(call.name), self._shard_count)
+            owner = self.placement.owner_of(call.name)
             if owner == self.shard:
                 self.handlers.start(operation, call)
             else:
                 self._remote_caller.start(operation, owner, call, None)
         except Exception as error:
             call.fail(operation, error)
+
+    def redirect(self, operation: str, call: Call) -> None:
+        """Run an operation at the present owner of its topic, instead of on this shard."""
+        self.run_at_owner(operation, call)
 
     def refuse_key(self, match: Match, fields: Fields, query: str) -> Refusal | None:
         """Return the refusal of the request's key, or of its absence, or None."""

@@ -46,12 +46,33 @@ WITHOUT_BODY = frozenset(
 
 
 Handler = Callable[[Call], None]
+Redirect = Callable[[str, Call], None]
+"""Has the owner of the call's topic perform an operation."""
 OnTopicDeleted = Callable[[str, int, Callable[[list[str]], object]], None]
 """Called with the name and epoch of a deleted topic; reports the routes deleted with it."""
 
 
 def _report_no_routes(name: str, epoch: int, reply: Callable[[list[str]], object]) -> None:
     reply([])
+
+
+class _Operation:
+    """One operation with its handler."""
+
+    __slots__ = ("_name", "_redirect", "handle")
+
+    def __init__(self, name: str, handler: Handler, redirect: Redirect) -> None:
+        self._name = name
+        self.handle = handler
+        self._redirect = redirect
+
+    def redirect(self, call: Call) -> None:
+        call.cancel_wait = None
+        self._redirect(self._name, call)
+
+
+def _no_redirect(operation: str, call: Call) -> None:
+    raise AssertionError("a server of one shard never moves a topic")
 
 
 class Handlers:
@@ -62,8 +83,13 @@ class Handlers:
         counts: RequestCounts | None = None,
         on_topic_deleted: OnTopicDeleted = _report_no_routes,
         others: Mapping[str, Handler] | None = None,
+        redirect: Redirect = _no_redirect,
+        is_elsewhere: Callable[[str], bool] = lambda name: False,
     ) -> None:
-        """Build the table of handlers; `others` depend on more than this shard."""
+        """Build the table of handlers; `others` depend on more than this shard.
+
+        `is_elsewhere` returns whether another shard owns a topic that this shard does not have.
+        """
         state = shard.state
         self.shard = shard
         self._topics = state.topics
@@ -75,7 +101,9 @@ class Handlers:
         self.counts = counts or RequestCounts(state.clock)
         self.performance = self.counts.performance
         self._on_topic_deleted = on_topic_deleted
-        self._table: dict[str, Handler] = {
+        self._redirect = redirect
+        self._is_elsewhere = is_elsewhere
+        handlers: dict[str, Handler] = {
             "append": self._append,
             "publish": lambda call: self._append(call, PUBLISH_BODY),
             "put_topic": self._put_topic,
@@ -86,22 +114,30 @@ class Handlers:
             **QueueHandlers(state, state.settings, self.performance).table,
             **(others or {}),
         }
+        self._table = {name: _Operation(name, handler, redirect) for name, handler in handlers.items()}
 
     def start(self, operation: str, call: Call) -> None:
         """Answer the call, now or later, once."""
-        handler = self._table.get(operation)
-        if handler is None:
+        started = self._table.get(operation)
+        if started is None:
             call.refuse(Refusal(NOT_IMPLEMENTED, f"{operation} is not implemented"))
             return
+        call.operation = started
+        refusal = None
         # The name of an existing topic was checked when the topic was created.
-        refusal = None if call.name in self._topics else refuse_topic_name(call.name)
+        if call.name not in self._topics:
+            refusal = refuse_topic_name(call.name)
+            if refusal is None and self._is_elsewhere(call.name):
+                # Sent before its sender knew the present placement.
+                self._redirect(operation, call)
+                return
         fields = call.fields
         if fields.content_type != "application/json" and call.body and operation not in WITHOUT_BODY:
             refusal = refusal or refuse_media_type(fields, call.body)
         if refusal is not None:
             call.refuse(refusal)
         else:
-            handler(call)
+            started.handle(call)
 
     def _append(self, call: Call, kind: JsonBody[AppendRequest] = APPEND_BODY) -> None:
         with_seqs = True
@@ -217,6 +253,7 @@ class Handlers:
             "last_read_ts": state.last_read_ts,
             "durable_seq": state.durable_seq,
             "epoch": state.epoch,
+            "shard": self.shard.state.number,
             **position,
             "performance": self.performance(call),
         }

@@ -7,7 +7,7 @@ segment, so a page measures a bounded number of cursors.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -63,8 +63,13 @@ CURSORS_MAX: Final = 100
 """Cursors measured for one page."""
 
 
-def list_topics(shard: ShardState, payload: bytes, reply: Callable[[bytes], object]) -> None:
-    """Pass the page to `reply`, at once or after the disk reads that its measurements need."""
+def list_topics(
+    shard: ShardState, hidden: Container[str], payload: bytes, reply: Callable[[bytes], object]
+) -> None:
+    """Pass the page to `reply`, at once or after the disk reads that its measurements need.
+
+    Topics in `hidden` are left out: another shard lists them.
+    """
     request = _decode(payload)
     names = shard.sorted_names()
     index = bisect_right(names, request.after) if request.after else 0
@@ -72,7 +77,7 @@ def list_topics(shard: ShardState, payload: bytes, reply: Callable[[bytes], obje
     page: list[ListedTopic] = []
     while index < len(names) and names[index].startswith(request.prefix) and len(page) < request.limit:
         topic = shard.topics[names[index]]
-        if topic.visible:
+        if topic.visible and topic.name not in hidden:
             page.append(
                 ListedTopic(
                     topic.name,

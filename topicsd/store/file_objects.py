@@ -8,11 +8,14 @@ F1  A file is written under a temporary name of its own and synced, then linked 
 F2  A link fails if the name is taken, so exactly one of two writers succeeds. A network file system may
     repeat a link whose answer was lost and report that the name is taken; the temporary file then has the
     same inode as the object, which is ours.
-F3  Temporary files of killed writers are left in place. `list` does not show them, and vacuum removes them.
+F3  A folder that is missing, or lacks the first part of a key, is not mounted: its objects are unavailable,
+    not lost, and none is created there. An object that is missing elsewhere is missing.
+F4  Temporary files of killed writers are left in place. `list` does not show them, and vacuum removes them.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from collections.abc import Iterator, Sequence
@@ -42,6 +45,10 @@ class FileObjects:
         path = self._tree.path_of(key)
         directory = os.path.dirname(path)
         temporary = f"{path}.{secrets.token_hex(4)}{TEMPORARY_SUFFIX}"
+        try:
+            self._fs.stat(self._tree.root)
+        except OSError as error:
+            raise StoreUnavailable(error.errno, "no such folder: is it mounted?", self._tree.root) from None
         try:
             self._tree.make_directory(directory)
             self._write(temporary, parts)
@@ -80,7 +87,11 @@ class FileObjects:
 
     def read(self, key: str, offset: int, size: int) -> bytes:
         with _StoreErrors():
-            fd = self._fs.open_read(self._tree.path_of(key))
+            try:
+                fd = self._fs.open_read(self._tree.path_of(key))
+            except FileNotFoundError:
+                self._refuse_unmounted(key)
+                raise
             try:
                 return self._fs.pread(fd, size, offset)
             finally:
@@ -88,22 +99,45 @@ class FileObjects:
 
     def info(self, key: str) -> ObjectInfo:
         with _StoreErrors():
-            stat = self._fs.stat(self._tree.path_of(key))
+            try:
+                stat = self._fs.stat(self._tree.path_of(key))
+            except FileNotFoundError:
+                self._refuse_unmounted(key)
+                raise
         return ObjectInfo(key, stat.size, stat.modified_ms, None)
 
     def delete(self, key: str) -> None:
-        with _StoreErrors(), suppress(FileNotFoundError):
-            self._fs.unlink(self._tree.path_of(key))
+        with _StoreErrors():
+            try:
+                self._fs.unlink(self._tree.path_of(key))
+            except FileNotFoundError:
+                self._refuse_unmounted(key)
+
+    def _refuse_unmounted(self, key: str) -> None:
+        """Raise StoreUnavailable unless the folder has, or had, objects whose keys begin like this one."""
+        folder = self._tree.path_of(key.partition("/")[0]) if "/" in key else self._tree.root
+        try:
+            self._fs.stat(folder)
+        except FileNotFoundError:
+            raise StoreUnavailable(errno.ENOENT, "no such folder: is it mounted?", folder) from None
 
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
         with _StoreErrors():
             keys = self._tree.keys(prefix)
+        return self._infos([key for key in keys if key > after])
+
+    def temporary_files(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Yield the temporary files whose keys begin with `prefix` (F4); `delete` removes them."""
+        with _StoreErrors():
+            keys = self._tree.temporary_keys(prefix)
+        return self._infos(keys)
+
+    def _infos(self, keys: Sequence[str]) -> Iterator[ObjectInfo]:
         for key in keys:
-            if key > after:
-                try:
-                    yield self.info(key)
-                except FileNotFoundError:
-                    continue  # Deleted since the folder was read.
+            try:
+                yield self.info(key)
+            except FileNotFoundError:
+                continue  # Deleted since the folder was read.
 
     def close(self) -> None:
         pass

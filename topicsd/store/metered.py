@@ -1,41 +1,17 @@
-"""Count the requests of a store, and what they cost at list prices.
-
-Stores bill by request and by stored byte, so a design that polls costs money while nothing happens. The
-counters make it visible (R7). The table has the list prices of the vendors' cheapest common regions, standard
-class, on the date below; discounts, traffic and other classes are not in it.
-"""
+"""Count the requests of a store, for their price (R7, `shared/contract/store_prices.py`)."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
-from topicsd.store.object_store import ObjectInfo, ObjectStore
+from shared.contract.store_prices import PRICES, Prices
+from topicsd.store.object_store import ObjectExists, ObjectInfo, ObjectStore
 
 T = TypeVar("T")
 
-PRICES_DATE: Final = "2026-10-31"
 LISTED_AT_ONCE: Final = 1000
-
-
-class Prices(NamedTuple):
-    """US dollars."""
-
-    write_1000: float
-    """A thousand PUT or LIST requests."""
-    read_1000: float
-    """A thousand GET or HEAD requests."""
-    gib_month: float
-
-
-PRICES: Final = {
-    "s3": Prices(0.005, 0.0004, 0.023),
-    "gs": Prices(0.005, 0.0004, 0.020),
-    "az": Prices(0.0065, 0.0005, 0.0208),
-    "file": Prices(0.0, 0.0, 0.0),
-}
-"""By the scheme of the URL; deletes are free everywhere."""
 
 
 class RequestTotals:
@@ -60,8 +36,7 @@ class RequestTotals:
 
     def dollars(self, prices: Prices) -> float:
         """Return the price of the requests so far."""
-        writes, reads = self.creates + self.lists, self.reads + self.infos
-        return (writes * prices.write_1000 + reads * prices.read_1000) / 1000
+        return prices.requests(self.creates + self.lists, self.reads + self.infos)
 
 
 class MeteredStore:
@@ -81,12 +56,18 @@ class MeteredStore:
         return PRICES[self.url.partition(":")[0]]
 
     def _request(self, request: Callable[[], T], kind: str) -> T:
-        """Make a request; count it by its kind, and as a failure when it raised."""
+        """Make a request; count it by its kind, and as a failure when it was not answered.
+
+        That an object exists, or does not, is an answer.
+        """
         failed = 1
         try:
             result = request()
             failed = 0
             return result
+        except (ObjectExists, FileNotFoundError):
+            failed = 0
+            raise
         finally:
             self._add(**{kind: 1, "failures": failed})
 

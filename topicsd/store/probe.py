@@ -14,6 +14,8 @@ from shared.runtime.retries import Retries
 from topicsd.store.create_object import create_object, repeat_request
 from topicsd.store.object_store import ObjectExists, ObjectStore, StoreRefused
 
+PROBES: Final = "probe"
+"""The folder of the objects of probes in a store."""
 _CONTENT: Final = b"topicsd checks what this store can do"
 
 
@@ -22,7 +24,7 @@ def probe_store(store: ObjectStore, retries: Retries) -> None:
 
     Raises StoreRefused with the missing ability, or StoreUnavailable.
     """
-    folder = f"probe/{secrets.token_hex(8)}"
+    folder = f"{PROBES}/{secrets.token_hex(8)}"
     key = f"{folder}/object"
     create_object(store, key, [_CONTENT], retries)
     try:

@@ -6,7 +6,8 @@ feed lives as long as it has a follower.
 F1  A waiter is called once, when there may be records after its cursor. A follower that reads and finds
     nothing waits in the same turn of the loop, so no append can happen between the two.
 F2  A follower that is not at the head reads again in its turn among all ready work (`schedule`), not at once.
-F3  An unexpected read error is reported after `ERROR_DELAY_SECONDS`; followers then retry.
+F3  An unexpected read error, or an object store that is away, is reported after `ERROR_DELAY_SECONDS`;
+    followers then retry.
 F4  A feed for routes (`is_for_routes`) reads new records `GATHER_SECONDS` later, together with the records
     appended until then. The response to the append is then sent first, even if its client waits for the
     same processor that the copying would use.
@@ -20,7 +21,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol
 
-from shared.contract.errors import INTERNAL, Refusal
+from shared.contract.errors import INTERNAL, STORE_UNAVAILABLE, Refusal
 from shared.runtime.disk_thread import Loop
 from shared.runtime.unexpected_error import refuse_unexpected_error
 from topicsd.engine.pending import call_reply
@@ -37,9 +38,24 @@ logger = logging.getLogger("topicsd.stream")
 # How soon a reader of synced records reads again when there is nothing to sync.
 REREAD_SECONDS: Final = 0.01
 ERROR_DELAY_SECONDS: Final = 1.0
+_DELAYED: Final = (INTERNAL, STORE_UNAVAILABLE)
 GATHER_SECONDS: Final = 0.001
 
 OnChunk = Callable[[Chunk | Refusal], None]
+
+
+class FeedTable(Protocol):
+    """The feeds of one shard, as `topicsd/stream/feeds.py` keeps them."""
+
+    def drop(self, feed: Feed) -> None:
+        """Forget a feed without followers."""
+        ...
+
+    def successor(self, spec: FeedSpec) -> Feed:
+        """Return the feed of the present owner of a topic that was moved to another shard."""
+        ...
+
+    def owner_of(self, topic: str) -> int: ...
 
 
 class Feed(Protocol):
@@ -70,17 +86,19 @@ class Feed(Protocol):
 
     def remove_follower(self) -> None: ...
 
+    def successor(self) -> Feed:
+        """Return the feed to follow after a read was refused because the topic was moved."""
+        ...
+
 
 class LocalFeed:
-    def __init__(
-        self, shard: ShardState, loop: Loop, spec: FeedSpec, on_unused: Callable[[FeedSpec], None]
-    ) -> None:
+    def __init__(self, shard: ShardState, loop: Loop, spec: FeedSpec, feeds: FeedTable) -> None:
         self.spec = spec
         self.waiters: Waiters | None = None
         """The followers that are not at the head. Followers that wait for news are waiters of the topic."""
         self._shard = shard
         self._loop = loop
-        self._on_unused = on_unused
+        self._feeds = feeds
         self._count = 0
         self._chunks_of_turn: dict[tuple[int, int | None], Chunk] = {}
         self._reads: dict[tuple[int, int | None], list[OnChunk]] = {}
@@ -97,7 +115,10 @@ class LocalFeed:
         self._count -= 1
         if not self._count:
             self.cancel(self._start_gathering)
-            self._on_unused(self.spec)
+            self._feeds.drop(self)
+
+    def successor(self) -> Feed:
+        return self._feeds.successor(self.spec)
 
     def base_priority(self, now_ms: int) -> float:
         """Return the priority of the topic; RECENT when the topic does not exist.
@@ -120,7 +141,7 @@ class LocalFeed:
 
     def _on_answer(self, seq: int, epoch: int | None, answer: ReadAnswer | Refusal) -> None:
         result = answer if isinstance(answer, Refusal) else self._make_chunk(seq, epoch, answer)
-        if isinstance(result, Refusal) and result.code == INTERNAL:
+        if isinstance(result, Refusal) and result.code in _DELAYED:
             self._loop.call_later(ERROR_DELAY_SECONDS, self._answer_reads, seq, epoch, result)
         else:
             self._answer_reads(seq, epoch, result)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from shared.contract.errors import Refusal
-from shared.contract.names import topic_id
 from shared.ipc.link import LinkReply
-from shared.ipc.placement import shard_of
+from shared.ipc.placement import OwnerLookup, Placement
 from shared.runtime.disk_thread import Loop
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic_admin import topic_not_found
@@ -31,13 +32,13 @@ class Feeds:
         shard: ShardState,
         loop: Loop,
         number: int = 0,
-        shard_count: int = 1,
+        placement: OwnerLookup | None = None,
         remote_shards: RemoteShards | None = None,
     ) -> None:
         self._shard = shard
         self._loop = loop
         self._number = number
-        self._shard_count = shard_count
+        self._placement = placement or Placement(1)
         self._remote_shards = remote_shards
         self._feeds: dict[FeedSpec, Feed] = {}
 
@@ -48,19 +49,36 @@ class Feeds:
         return feed
 
     def owner_of(self, topic: str) -> int:
-        return shard_of(topic_id(topic), self._shard_count)
+        return self._placement.owner_of(topic)
 
     def is_here(self, topic: str) -> bool:
         return self.owner_of(topic) == self._number
 
     def _make(self, owner: int, spec: FeedSpec) -> Feed:
         if owner == self._number:
-            return LocalFeed(self._shard, self._loop, spec, self._drop_feed)
+            return LocalFeed(self._shard, self._loop, spec, self)
         assert self._remote_shards is not None, "a server of one shard owns every topic"
-        return RemoteFeed(self._remote_shards, owner, spec, self._drop_feed)
+        return RemoteFeed(self._remote_shards, owner, spec, self)
 
-    def _drop_feed(self, spec: FeedSpec) -> None:
-        del self._feeds[spec]
+    def drop(self, feed: Feed) -> None:
+        if self._feeds.get(feed.spec) is feed:
+            del self._feeds[feed.spec]
+
+    def forget_all(self) -> None:
+        """Make new feeds from now on: the placement changed. Followers find out by themselves."""
+        self._feeds.clear()
+
+    def successor(self, spec: FeedSpec) -> Feed:
+        """Return the feed of the present owner of a topic that was moved.
+
+        From a source on another shard only synced records are copied.
+        """
+        # The lookup comes first: it notices a new placement, and then forgets the feed of the former owner.
+        is_here = self.is_here(spec.topic)
+        if spec.is_for_routes:
+            options = msgspec.structs.replace(spec.options, is_strong=not is_here)
+            spec = spec._replace(options=options)
+        return self.feed(spec)
 
     def answer(self, payload: bytes, reply: LinkReply) -> None:
         """Answer a read or a pull of another shard for a topic of this shard."""

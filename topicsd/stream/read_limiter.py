@@ -109,6 +109,9 @@ class LimitedFeed:
     def cancel(self, waiter: Waiter) -> None:
         self._inner.cancel(waiter)
 
+    def successor(self) -> LimitedFeed:
+        return LimitedFeed(self._inner.successor(), self._limiter)
+
     def add_follower(self) -> None:
         self._inner.add_follower()
 

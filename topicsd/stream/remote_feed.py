@@ -10,6 +10,8 @@ R1  One pull is in progress at a time, and the next starts when its chunk has ar
 R2  When the owner is unavailable, every follower is informed once, and called again when the owner is
     back. Followers keep their own cursors, so no record is missed or repeated.
 R3  A chunk is kept for `CHUNK_TTL_SECONDS` only: a record deleted meanwhile is not sent to later followers.
+R4  When the topic was moved to another shard, every follower is sent to the feed of the new owner, with its
+    cursor. It notices nothing else.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from shared.contract.errors import Refusal, no_answer
+from shared.contract.errors import Refusal, no_answer, relocated
 from shared.contract.reader_options import ReaderOptions
 from shared.ipc.link import LinkCall, LinkPool
 from shared.ipc.link_kind import LinkKind
@@ -29,7 +31,7 @@ from topicsd.engine.pending import call_reply
 from topicsd.engine.wakeups.priority import RECENT
 from topicsd.engine.wakeups.wake_queue import Waiter, Waiters, WakeQueue
 from topicsd.stream.chunks import Chunk, FeedSpec, decode_chunk
-from topicsd.stream.feed import OnChunk
+from topicsd.stream.feed import Feed, FeedTable, OnChunk
 
 CHUNK_TTL_SECONDS: Final = 0.02
 RETRY_SECONDS: Final = 0.1
@@ -69,14 +71,12 @@ class RemoteShards(NamedTuple):
 
 
 class RemoteFeed:
-    def __init__(
-        self, remote_shards: RemoteShards, shard: int, spec: FeedSpec, on_unused: Callable[[FeedSpec], None]
-    ) -> None:
+    def __init__(self, remote_shards: RemoteShards, shard: int, spec: FeedSpec, feeds: FeedTable) -> None:
         self.spec = spec
         self.waiters: Waiters | None = None
         self._remote_shards = remote_shards
         self._shard = shard
-        self._on_unused = on_unused
+        self._feeds = feeds
         self._count = 0
         self._pull: LinkCall | None = None
         self._is_pulling = False
@@ -94,9 +94,17 @@ class RemoteFeed:
     def remove_follower(self) -> None:
         self._count -= 1
         if not self._count:
-            self._on_unused(self.spec)
+            self._feeds.drop(self)
             if self._pull is not None:
                 self._pull.cancel_wait()
+
+    def successor(self) -> Feed:
+        return self._feeds.successor(self.spec)
+
+    @property
+    def _has_moved(self) -> bool:
+        """Whether the topic has another owner now."""
+        return self._feeds.owner_of(self.spec.topic) != self._shard
 
     def base_priority(self, now_ms: int) -> float:
         """Return RECENT.
@@ -139,6 +147,9 @@ class RemoteFeed:
     # -- requests to the owner -----------------------------------------------------------------------------
 
     def _send(self, cursor: tuple[int, int | None], is_pull: bool) -> None:
+        if self._has_moved:
+            self._remote_shards.loop.call_soon(self._on_moved)
+            return
         refusal = self._remote_shards.refusal(self._shard)
         if refusal is not None:
             self._remote_shards.loop.call_soon(self._on_unavailable, refusal)
@@ -174,6 +185,9 @@ class RemoteFeed:
             return
         callbacks = self._reads.pop(cursor, [])
         result = self._keep_chunk(cursor, answer) if answer[:1] == CHUNK else _decode_refusal(answer[1:])
+        if isinstance(result, Refusal) and self._has_moved:
+            # A former owner that was started again does not know that the topic was moved.
+            result = relocated(self.spec.topic)
         for on_chunk in callbacks:
             call_reply(on_chunk, result)
 
@@ -191,6 +205,9 @@ class RemoteFeed:
 
     def _on_unavailable(self, refusal: Refusal) -> None:
         """Report the refusal to every reader, and wake the waiters, which then read and get it too."""
+        if self._has_moved:
+            self._on_moved()
+            return
         reads, self._reads = self._reads, {}
         if self._owner_refusal is None:
             self._owner_refusal = refusal
@@ -201,8 +218,20 @@ class RemoteFeed:
             for on_chunk in callbacks:
                 call_reply(on_chunk, refusal)
 
+    def _on_moved(self) -> None:
+        """Send every follower to the successor (R4)."""
+        reads, self._reads = self._reads, {}
+        self._owner_refusal = None
+        self._chunks.clear()
+        self._remote_shards.wake_queue.wake(self)
+        for callbacks in reads.values():
+            for on_chunk in callbacks:
+                call_reply(on_chunk, relocated(self.spec.topic))
+
     def _retry(self) -> None:
-        if self._remote_shards.refusal(self._shard) is None:
+        if self._has_moved:
+            self._on_moved()
+        elif self._remote_shards.refusal(self._shard) is None:
             self._owner_refusal = None
             self._remote_shards.wake_queue.wake(self)
         elif self._count:

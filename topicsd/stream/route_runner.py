@@ -35,6 +35,7 @@ from shared.contract.errors import (
 from shared.contract.reader_options import ReaderOptions
 from shared.contract.topic_config import NUMBER_MAX
 from shared.runtime.disk_thread import Loop
+from topicsd.engine.damage import next_from_seq
 from topicsd.engine.requests import Tombstone
 from topicsd.engine.routes.copies import NO_COPIES
 from topicsd.engine.routes.route import RouteState, delete_route
@@ -175,8 +176,8 @@ class RouteRunner:
         return tombstone.gap_to - tombstone.gap_from + 1, reason, tombstone.gap_to
 
     def interrupted(self, subscription: Subscription, refusal: Refusal) -> None:
-        if refusal.code == CORRUPT_SEGMENT and refusal.detail is not None:
-            name, next_seq = self.route.rule.name, int(str(refusal.detail["next_from_seq"]))
+        if refusal.code == CORRUPT_SEGMENT:
+            name, next_seq = self.route.rule.name, next_from_seq(refusal)
             logger.error(
                 'route "%s": skipping damaged records %d..%d: %s',
                 name,
@@ -187,7 +188,7 @@ class RouteRunner:
             self._is_busy = True
             self._to_seq = next_seq
             self._loss = (next_seq - self.route.seq, _SOURCE_TRIM, next_seq)
-            # Runs after the subscription has moved to `next_seq`.
+            # In another turn: a step may move the subscription, which is in the middle of this call.
             self._loop.call_soon(self._step)
         elif refusal.code == POSITION_PAST_HEAD:
             self._end_route()

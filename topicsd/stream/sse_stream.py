@@ -15,10 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from shared.contract.errors import POSITION_PAST_HEAD, Refusal
+from shared.contract.errors import CORRUPT_SEGMENT, POSITION_PAST_HEAD, Refusal
 from shared.contract.reader_options import ReaderOptions
 from shared.runtime.clock import Clock
 from shared.runtime.disk_thread import Loop
+from topicsd.engine.damage import next_from_seq
 from topicsd.stream import sse_frames
 from topicsd.stream.chunks import Chunk, FeedSpec
 from topicsd.stream.cursor_token import cursor_token
@@ -133,7 +134,10 @@ class SseStream(EventStream):
 
     def interrupted(self, subscription: Subscription, refusal: Refusal) -> None:
         name = subscription.feed.spec.topic
-        detail = refusal.detail if refusal.code == POSITION_PAST_HEAD else None
+        is_damage = refusal.code == CORRUPT_SEGMENT
+        detail = refusal.detail if is_damage or refusal.code == POSITION_PAST_HEAD else None
+        if is_damage:
+            self._topics.seqs[subscription.index] = next_from_seq(refusal)
         self._write_event(
             sse_frames.error(refusal.code, refusal.message, [name], refusal.retry_after_ms, detail)
         )

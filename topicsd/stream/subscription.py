@@ -6,17 +6,23 @@ called twice for one event, and a slow sink costs a cursor and nothing else.
 
 S1  The cursor moves over what the sink was given, and nothing else. It moves back when the sink could not
     keep a chunk.
-S2  When a topic cannot be read now, because its shard is unavailable or a record is damaged, the sink is
-    informed once. The subscription resumes from its cursor as soon as it can.
+S2  When a topic cannot be read now, because its shard is unavailable, the sink is informed once. The
+    subscription resumes from its cursor as soon as it can.
 S3  A cursor past the head of its topic ends the subscription: the records that get those seqs later are
     not the records that the reader has seen.
+S4  Adjoining damage in one file is one range, reported once. A read ends at a page, and so finds a part of a
+    range only: the range is kept until a read finds its end. What that read found is read again, because the
+    sink may pause when it receives the range.
+S5  When the topic was moved to another shard, the subscription continues there from its cursor. The sink is
+    not informed.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from shared.contract.errors import CORRUPT_SEGMENT, POSITION_PAST_HEAD, TOPIC_NOT_FOUND, Refusal
+from shared.contract.errors import CORRUPT_SEGMENT, POSITION_PAST_HEAD, RELOCATED, TOPIC_NOT_FOUND, Refusal
+from topicsd.engine.damage import joined_damage, next_from_seq
 from topicsd.stream.chunks import Chunk
 from topicsd.stream.feed import Feed
 
@@ -46,6 +52,7 @@ class ChunkSink(Protocol):
 
 class Subscription:
     __slots__ = (
+        "_damage",
         "_is_busy",
         "_is_interrupted",
         "_sink",
@@ -70,6 +77,8 @@ class Subscription:
         """For the sink: whether it has reported that the subscription was caught up."""
         self.is_over = False
         self._sink = sink
+        self._damage: Refusal | None = None
+        """The range of damaged records before the cursor that is not reported yet (S4)."""
         self._is_busy = False
         self._is_interrupted = False
         feed.add_follower()
@@ -92,6 +101,7 @@ class Subscription:
         if not self.is_over:
             self.feed.cancel(self.resume)
             self.seq = seq
+            self._damage = None
 
     def close(self) -> None:
         if not self.is_over:
@@ -103,8 +113,8 @@ class Subscription:
         self._is_busy = False
         if self.is_over:
             return
-        if isinstance(result, Refusal):
-            self._on_refusal(result)
+        if self._damage is not None or isinstance(result, Refusal):
+            self._on_interruption(result)
             return
         self._is_interrupted = False
         self.seq = result.to_seq
@@ -122,7 +132,37 @@ class Subscription:
         else:
             self.feed.schedule(self.resume)
 
+    def _on_interruption(self, result: Chunk | Refusal) -> None:
+        """Handle a refusal, or the first result after a damaged range."""
+        damage = self._damage
+        if isinstance(result, Refusal) and result.code == CORRUPT_SEGMENT:
+            range_ = result if damage is None else joined_damage(damage, result)
+            if range_ is not None:
+                self._damage = range_
+                # A repair keeps the good records; the rest is reported.
+                self.seq = next_from_seq(range_)
+                self.feed.schedule(self.resume)
+                return
+        if damage is not None:
+            self._damage = None
+            self._sink.interrupted(self, damage)
+            if not self.is_over:
+                self.feed.schedule(self.resume)
+        else:
+            assert isinstance(result, Refusal)
+            self._on_refusal(result)
+
+    def _follow_move(self) -> None:
+        """Follow the topic to another shard (S5)."""
+        former, self.feed = self.feed, self.feed.successor()
+        self.feed.add_follower()
+        former.remove_follower()
+        self.feed.schedule(self.resume)
+
     def _on_refusal(self, refusal: Refusal) -> None:
+        if refusal.code == RELOCATED:
+            self._follow_move()
+            return
         if refusal.code == TOPIC_NOT_FOUND:
             self.close()
             self._sink.ended(self)
@@ -131,11 +171,7 @@ class Subscription:
             self.close()
             self._sink.interrupted(self, refusal)
             return
-        if refusal.code == CORRUPT_SEGMENT:
-            self._sink.interrupted(self, refusal)
-            # A repair keeps the good records; the rest was reported here.
-            self.seq = int(str((refusal.detail or {})["next_from_seq"]))
-        elif not self._is_interrupted:
+        if not self._is_interrupted:
             self._is_interrupted = True
             self._sink.interrupted(self, refusal)
         if not self.is_over:

@@ -135,7 +135,7 @@ class WorkStream(EventStream):
             return
         shard, topic = self._shard, self._topic
         if shard.visible_topic(topic.name) is not topic:
-            self._end_deleted()
+            self._end_without_topic()
             return
         if self._stream.is_paused:
             self._start_slow_timer()
@@ -167,7 +167,7 @@ class WorkStream(EventStream):
         self._is_claiming = False
         if isinstance(answer, Refusal):
             if answer.code == TOPIC_NOT_FOUND and not self._is_over:
-                self._end_deleted()
+                self._end_without_topic()
             elif not self._is_over:
                 self._loop.call_later(RETRY_AFTER_MS / 1000, self._resume)
             return
@@ -214,8 +214,10 @@ class WorkStream(EventStream):
 
     # -- the end -------------------------------------------------------------------------------------------
 
-    def _end_deleted(self) -> None:
-        self._write_event(sse_frames.topic_deleted(self._topic.name, self._topic.head))
+    def _end_without_topic(self) -> None:
+        """End the stream of a topic that was deleted, or that left the shard: then the client reconnects."""
+        if self._shard.departure_of(self._topic.name) is None:
+            self._write_event(sse_frames.topic_deleted(self._topic.name, self._topic.head))
         self._close()
 
     def _on_lagging(self, is_lagging: bool) -> None:

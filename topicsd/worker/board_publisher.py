@@ -51,6 +51,8 @@ class BoardPublisher:
         slot.log_files = state.files.count
         self._publish_log(shard)
         self._publish_pressure(shard)
+        self._publish_store(shard)
+        self._publish_node(shard)
         slot.waiting_writes = log.waiting_count
         slot.waiting_writes_max = max(slot.waiting_writes_max, log.waiting_count)
         slot.unsynced_bytes = max(0, log.unsynced_bytes)
@@ -78,6 +80,52 @@ class BoardPublisher:
         slot.pressure_busy_millionths = round(pressure.busy * 1e6)
         slot.refused_under_pressure_total = shard.log.counters.refused_under_pressure
         slot.scheduler_us = watch.latency_us.words()
+
+    def _publish_store(self, shard: Shard) -> None:
+        slot, state, objects = self._slot, shard.state, shard.stores.objects
+        slot.exported_segments, slot.exported_bytes = state.exported
+        slot.objects_to_delete = len(state.objects_to_delete)
+        slot.is_store_away = int(state.store_problem != "")
+        if objects is None:
+            return
+        totals, cache = objects.store.totals, objects.cache
+        slot.store_creates_total = totals.creates
+        slot.store_reads_total = totals.reads
+        slot.store_infos_total = totals.infos
+        slot.store_lists_total = totals.lists
+        slot.store_deletes_total = totals.deletes
+        slot.store_failures_total = totals.failures
+        slot.store_bytes_read_total = totals.bytes_read
+        slot.store_bytes_written_total = totals.bytes_written
+        slot.store_cache_hits_total = cache.hits
+        slot.store_cache_misses_total = cache.misses
+        slot.store_cache_bytes = cache.size_bytes
+
+    def _publish_node(self, shard: Shard) -> None:
+        slot, clock = self._slot, self._clock
+        slot.topics_departed = len(shard.state.departed)
+        if shard.catalog is not None:
+            catalog = shard.catalog.state
+            slot.has_catalog = 1
+            away_since = catalog.away_since
+            slot.catalog_away_seconds = (
+                0 if away_since is None else max(1, int(clock.monotonic() - away_since))
+            )
+            slot.catalog_requests_total = catalog.request_count
+            slot.catalog_failures_total = catalog.failure_count
+            slot.catalog_waiting = catalog.waiting_count
+            slot.topics_near_ceiling = catalog.near_count
+        if shard.exporter is not None:
+            export = shard.exporter.state
+            slot.is_export_away = int(export.problem != "")
+            slot.export_waiting_segments = export.waiting_count
+            slot.export_waiting_bytes = export.waiting_bytes
+            age_ms = clock.now_ms() - export.oldest_ms if export.oldest_ms else 0
+            slot.export_oldest_seconds = max(0, age_ms // 1000)
+            slot.export_segments_total = export.segments
+            slot.export_bytes_total = export.bytes
+            slot.export_failures_total = export.failure_count
+            slot.export_failed_ms = export.failed_ms
 
     def _publish_log(self, shard: Shard) -> None:
         slot, counters = self._slot, shard.log.counters

@@ -19,3 +19,5 @@ class Spec(msgspec.Struct, frozen=True):
     channel_fd: int
     board_fd: int
     settings: Settings
+    placement_file: str = ""
+    """Empty for a server without a directory."""

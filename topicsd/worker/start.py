@@ -27,6 +27,7 @@ from topicsd.engine.shard import Shard
 from topicsd.log.recovery import RecoveryRefused
 from topicsd.log.walk import UnreadableLog
 from topicsd.log.writer import Identity
+from topicsd.worker.catalog_node import catalog_node
 from topicsd.worker.spec import Spec
 
 logger = logging.getLogger("topicsd.worker")
@@ -62,8 +63,11 @@ class ShardStart:
         slot: Slot,
         beat: Callable[[], None],
         is_shutdown_requested: Callable[[], bool],
+        owns_id: Callable[[int], bool] = lambda topic_id: True,
     ) -> None:
+        """Prepare a start; `owns_id` returns whether the placement has the topic of an id here."""
         self._spec = spec
+        self._owns_id = owns_id
         self._clock = clock
         self._slot = slot
         self._beat = beat
@@ -90,6 +94,7 @@ class ShardStart:
                         spec.settings,
                         on_failure,
                         self.progress,
+                        node=catalog_node(spec, self._clock, self._owns_id),
                     )
                 except DirectoryInUse:
                     self._report_wait(fs.lock_owner(paths.lock))

@@ -27,6 +27,8 @@ from shared.ipc.board import Board, Slot, WorkerState
 from shared.ipc.handoff import shutdown_requested
 from shared.ipc.link import LinkPool, LinkReply, reject, serve_links
 from shared.ipc.link_kind import LinkKind
+from shared.ipc.placement import PlacementError
+from shared.ipc.shared_placement import SharedPlacement
 from shared.runtime.clock import SystemClock
 from shared.runtime.log_setup import fields, set_up_logging
 from topicsd.engine.shard import Shard
@@ -36,7 +38,9 @@ from topicsd.http.http1.timeouts import Connection
 from topicsd.service.call import Call
 from topicsd.service.dispatch import Dispatch
 from topicsd.service.routes import ROUTE_REQUESTS
+from topicsd.service.shards.backup_hold import HOLD_REQUESTS
 from topicsd.service.shards.peers import Peers
+from topicsd.service.shards.relocation_target import RELOCATION_REQUESTS
 from topicsd.service.topic_list import list_topics
 from topicsd.service.watch.streams import FOLLOW_REQUESTS
 from topicsd.worker.board_publisher import BEAT_SECONDS, BoardPublisher
@@ -64,7 +68,7 @@ class Worker:
         self._spec = spec
         self._clock = SystemClock()
         self._loop = asyncio.get_running_loop()
-        self._board = Board.attach(spec.board_fd, spec.shards)
+        self._board = Board.attach(spec.board_fd)
         self._slot: Slot = self._board.slot(spec.shard)
         self._publisher = BoardPublisher(self._slot, self._clock)
         self._channel = socket.socket(fileno=spec.channel_fd)
@@ -86,8 +90,14 @@ class Worker:
             signal.signal(number, lambda *_: self._shutdown.set())
         self._beat()
         try:
+            placement = self._open_placement()
             shard = await ShardStart(
-                spec, self._clock, slot, self._publisher.beat, self._is_shutdown_requested
+                spec,
+                self._clock,
+                slot,
+                self._publisher.beat,
+                self._is_shutdown_requested,
+                lambda topic_id: placement.shard_of(topic_id) == spec.shard,
             ).open(self._on_storage_failure)
         except StartEnded:
             logger.info("shard: start cancelled: shutdown requested", extra=fields(shard=spec.shard))
@@ -107,7 +117,7 @@ class Worker:
             parse_keys(spec.settings.api_keys),
             links,
             spec.shard,
-            spec.shards,
+            placement,
             peers=self._peers,
             open_socket=self._open_socket,
         )
@@ -136,6 +146,13 @@ class Worker:
         self._close(shard)
         slot.state = WorkerState.GONE
         return self._exit_code
+
+    def _open_placement(self) -> SharedPlacement:
+        spec = self._spec
+        try:
+            return SharedPlacement(self._board.head, spec.placement_file, self._on_storage_failure)
+        except (PlacementError, OSError) as error:
+            raise StartRefused(error, spec.data_dir) from error
 
     async def _checkpoint(self, shard: Shard) -> None:
         """Write a checkpoint to spare the next start a replay. Skipped after a second stop request.
@@ -208,16 +225,24 @@ class Worker:
 
     def _answer_link(self, kind: int, payload: bytes, reply: LinkReply) -> None:
         assert self._shard is not None
+        # A topic that was moved here is served from now on (`service/shards/arrivals.py`).
+        self._dispatch.placement.refresh()
         if kind == LinkKind.REQUEST:
             self._dispatch.answer_link(payload, reply)
         elif kind == LinkKind.LIST_TOPICS:
-            list_topics(self._shard.state, payload, reply)
+            list_topics(self._shard.state, self._dispatch.arrivals.hidden, payload, reply)
         elif kind in FOLLOW_REQUESTS:
             self._dispatch.streams.answer_link(kind, payload, reply)
         elif kind in ROUTE_REQUESTS:
             self._dispatch.route_rules.answer_link(kind, payload, reply)
         elif kind == LinkKind.MOVE:
             self._dispatch.moves.answer_link(payload, reply)
+        elif kind in RELOCATION_REQUESTS:
+            self._dispatch.relocation_target.answer_link(kind, payload, reply)
+        elif kind in HOLD_REQUESTS:
+            self._dispatch.backup_hold.answer_link(kind, reply)
+        elif kind == LinkKind.SURVEY:
+            self._dispatch.surveys.answer_link(payload, reply)
         elif kind == LinkKind.KEYS:
             self._dispatch.change_keys(parse_keys(payload.decode()))
             reply(b"taken")
@@ -299,11 +324,16 @@ class Worker:
 
     def _publish(self) -> None:
         assert self._shard is not None
+        self._peers.refresh()
         self._publisher.publish(self._shard, self._dispatch.handlers.counts)
         self._slot.connections = len(self._connections)
         self._slot.forwarded_total = self._dispatch.remote_count
         self._slot.misplaced_total = self._dispatch.misplaced_count
         self._slot.lagging_streams = self._dispatch.lagging_count
+        relocations = self._dispatch.relocations
+        self._slot.topics_moved_total = relocations.moved_count
+        self._slot.topic_moves_failed_total = relocations.failed_count
+        self._slot.move_pause_us = int(relocations.last_pause_ms * 1000)
         self._slot.receiver_pauses_total = self._receiver.pause_count
 
 

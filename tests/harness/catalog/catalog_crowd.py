@@ -166,7 +166,14 @@ class CatalogCrowd:
             last = min(topic.seq, first + self.random.randrange(6))
             add.append(self.extent(topic.row, first, last))
             first = last + 1
-        if add:
+        extents = self.known_extents(name)
+        ends_before = bool(extents) and bool(add) and extents[-1].last_seq + 1 == add[0].first_seq
+        if ends_before and self.random.random() < 0.5:
+            # As an export does: the last extent is replaced in the same change.
+            last_one = extents[-1]
+            again = self.extent(topic.row, last_one.first_seq, last_one.last_seq, 1)
+            self.publish(node, name, topic.row.ownership, [again, *add], [last_one])
+        elif add:
             self.publish(node, name, topic.row.ownership, add, [])
 
     def merge(self, node: int, name: str) -> None:

@@ -36,6 +36,7 @@ class CatalogOracle:
 
     def __init__(self) -> None:
         self.topics: dict[str, OracleTopic] = {}
+        self.forgotten: set[tuple[str, int]] = set()
 
     def row(self, name: str) -> TopicRow | None:
         topic = self.topics.get(name)
@@ -74,6 +75,8 @@ class CatalogOracle:
 
     def create(self, name: str, topic_id: int, incarnation: int, node: str, ceiling: int) -> TopicRow:
         if name not in self.topics:
+            if (name, incarnation) in self.forgotten:
+                raise Fenced(name, None)
             self.topics[name] = OracleTopic(topic_id, incarnation, node, ceiling)
         topic = self._owned(name, Ownership(node, incarnation, 1))
         topic.ceiling = max(topic.ceiling, ceiling)
@@ -102,7 +105,8 @@ class CatalogOracle:
         new = {seq: extent for seq, extent in topic.extent_of.items() if seq not in removed}
         may = present == list(remove) and not added & new.keys() and max(added, default=0) <= topic.ceiling
         if add and remove:
-            may = may and added == removed
+            ends_later = max(removed) == topic.exported_to < max(added) and min(added) == min(removed)
+            may = may and (added == removed or (ends_later and added >= removed))
         elif add:
             may = may and min(added) > topic.exported_to
         new.update({seq: extent for extent in add for seq in _seqs([extent])})
@@ -146,7 +150,9 @@ class CatalogOracle:
     def forget(self, name: str, ownership: Ownership) -> None:
         if name in self.topics and not self.topics[name].is_last_of(ownership):
             raise Fenced(name, self.row(name))
-        self.topics.pop(name, None)
+        topic = self.topics.pop(name, None)
+        if topic is not None and topic.owner_epoch > 1:
+            self.forgotten.add((name, topic.incarnation))
 
     def list(self, prefix: str, after: str, limit: int) -> list[TopicRow]:
         names = [name for name in sorted(self.topics) if name.startswith(prefix) and name > after]

@@ -12,11 +12,13 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+from unittest import mock
 
 import msgspec
 
 from shared.contract.errors import Refusal
+from shared.ipc.placement import shard_of
 from shared.settings.settings import Settings
 from tests.harness.clients.topic_client import TopicClient
 from tests.harness.output.command_run import run_here
@@ -31,17 +33,33 @@ from tests.harness.server.everything_fill import (
 )
 from tests.harness.server.processes import wait_until
 from tests.harness.server.whole_server import WholeServer
+from topicsd.catalog.catalog import Ownership, TopicRow
+from topicsd.catalog.sqlite_catalog import SqliteCatalog
 from topicsd.disk.fs import RealFs
-from topicsd.disk.layout import shard_paths
+from topicsd.disk.layout import read_layout, shard_paths
+from topicsd.engine.bundle.gather import Gathered
+from topicsd.engine.bundle.segment_source import DirectorySource
 from topicsd.engine.checkpoint.manifest import read_manifest
 from topicsd.engine.checkpoint.snapshot_files import read_snapshot, snapshot_numbers
 from topicsd.engine.checkpoint.snapshot_format import Snapshot
+from topicsd.engine.jobs import BackgroundJob
+from topicsd.engine.ownership import exporter
+from topicsd.engine.ownership.catalog_work import Node
 from topicsd.engine.queue.claim import claim
-from topicsd.engine.requests import ClaimRequest, DeleteRequest
+from topicsd.engine.requests import AppendRequest, ClaimRequest, DeleteRequest, NewRecord
 from topicsd.engine.retention.delete import delete_records
-from topicsd.engine.shard import open_shard
+from topicsd.engine.shard import Shard, open_shard
+from topicsd.engine.topic import Topic
 from topicsd.engine.topic_admin import delete_topic
+from topicsd.engine.write.append import append
 from topicsd.log.current_file import read_current, write_current
+
+T = TypeVar("T")
+
+STAYS_HOT = "--hot-retain-segments=1000"
+"""Without exports there is no checkpoint after them: what follows stays in the log only."""
+OTHER_NODE = "0f" * 16
+"""A node that took a topic over."""
 
 
 class Said(NamedTuple):
@@ -91,13 +109,18 @@ def build(folder: Path) -> Everything:
         first = fill(TopicClient(running.port, KEY), "a")
         running.kill()
     lose_the_machine(folder)
+    for number in range(SHARDS):
+        asyncio.run(take_part_in_catalog(folder, number, *[first.sealed][number:]))
+    take_over(folder, first.taken)
     asyncio.run(capture_and_thin_out(folder, first))
-    with server(folder) as running:
+    asyncio.run(take_part_in_catalog(folder, 0, first.sealed_late))
+    asyncio.run(adopt_one(folder, 1, first.adopted_late))
+    with server(folder, STAYS_HOT) as running:
         for number in range(4):
             TopicClient(running.port, KEY).append(f"late-{number}", *records(2))
         running.kill()
     lose_the_machine(folder)
-    with server(folder) as running:
+    with server(folder, STAYS_HOT) as running:
         api = TopicClient(running.port, KEY)
         second = fill(api, "b")
         continue_after_snapshot(api, first)
@@ -116,16 +139,70 @@ def lose_the_machine(folder: Path) -> None:
         write_current(RealFs(), path, msgspec.structs.replace(current, boot_id="another-boot"))
 
 
+async def take_part_in_catalog(folder: Path, number: int, *to_seal: str) -> None:
+    """Create the rows of a shard's topics, and seal some of the topics."""
+    layout = read_layout(RealFs(), str(folder / "data"))
+    assert layout is not None
+    path = str(folder / "catalog.sqlite")
+    node = Node(
+        layout.instance, partial(SqliteCatalog, path), lambda topic: shard_of(topic, SHARDS) == number
+    )
+    # No checkpoint but those asked for here: later ones would capture the frames of the seal.
+    settings = msgspec.structs.replace(settings_of(folder), checkpoint_interval_ms=3_600_000)
+    with mock.patch.object(exporter, "ROUND_SECONDS", 3600.0):
+        shard = open_shard(str(folder / "data"), number, settings=settings, node=node)
+    assert shard.hand_on is not None
+    await _until(partial(_have_rows, shard), f"the topics of shard {number} have rows")
+    for name in to_seal:
+        assert await _run(shard, shard.gatherer.prepare(name)) is None
+        assert shard.exporter is not None
+        exported = asyncio.get_running_loop().create_future()
+        topic = shard.state.topics[name]
+        job = shard.exporter.alone(topic, shard.exporter.topic_export.export(topic))
+        shard.exporter.run(job, exported.set_result)
+        assert await exported is None
+        # The checkpoint after an export must not capture the frames of the seal.
+        await _until(lambda: not shard.checkpoints.is_running, "the checkpoint after the export ends")
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        shard.hand_on.run(shard.hand_on.seal(name), done.set_result)
+        row = await done
+        assert isinstance(row, TopicRow), row
+    shard.close(checkpoint=False)
+
+
+def take_over(folder: Path, name: str) -> None:
+    """Have another node take a topic over, so that it departs at the next start."""
+    catalog = SqliteCatalog(str(folder / "catalog.sqlite"))
+    row = catalog.own(name, Ownership("", 0, 0)).row
+    assert row is not None
+    catalog.adopt(name, OTHER_NODE, row.incarnation, row.owner_epoch, accept_loss=True)
+    catalog.close()
+
+
+def _have_rows(shard: Shard) -> bool:
+    topics = shard.state.topics.values()
+    return all(topic.ownership is not None and topic.ownership.owner_epoch for topic in topics)
+
+
+def settings_of(folder: Path) -> Settings:
+    return Settings(cold_dir=str(folder / "cold"), hot_retain_segments=1, segment_max_events=SEGMENT_RECORDS)
+
+
+async def _until(is_so: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not is_so():
+        assert time.monotonic() < deadline, what
+        await asyncio.sleep(0.02)
+
+
 async def capture_and_thin_out(folder: Path, names: Names) -> None:
     """Create segments, some of which are compacted or moved, as a server does once a minute.
 
-    The last snapshot notes that the files of a deleted topic are still to be removed.
+    The last snapshots note that the files of one deleted topic, and the objects of another, are still to be
+    removed.
     """
-    settings = Settings(
-        cold_dir=str(folder / "cold"), hot_retain_segments=1, segment_max_events=SEGMENT_RECORDS
-    )
     for number in range(SHARDS):
-        shard = open_shard(str(folder / "data"), number, settings=settings)
+        shard = open_shard(str(folder / "data"), number, settings=settings_of(folder))
         if names.rewritten in shard.topic_names():
             await _done(shard.start_checkpoint)
             request = DeleteRequest(seqs=[*range(2, SEGMENT_RECORDS)])
@@ -133,15 +210,51 @@ async def capture_and_thin_out(folder: Path, names: Names) -> None:
         if names.jobs in shard.topic_names():
             await _done(partial(claim, shard.state, names.jobs, ClaimRequest("worker", 1, None)))
         await _done(shard.start_checkpoint)
+        if number == 0:
+            await _adopt(folder, shard, names.adopted)
         shard.upkeep.start_round()
-        deadline = time.monotonic() + WAIT_SECONDS
-        while not _is_thinned(folder / "data", number):
-            assert time.monotonic() < deadline, f"segments of shard {number} move"
-            await asyncio.sleep(0.02)
+        await _until(partial(_is_thinned, folder / "data", number), f"segments of shard {number} move")
+        deleted = {names.doomed, names.doomed_too}.intersection(shard.topic_names())
         for topic in (names.doomed, names.doomed_too):
-            if topic in shard.topic_names():
+            if topic in deleted:
                 await _done(partial(delete_topic, shard.state, topic, False))
+        if names.doomed in deleted:
+            for _ in range(3):
+                await _done(shard.start_checkpoint)
         shard.close()
+
+
+async def adopt_one(folder: Path, number: int, name: str) -> None:
+    """Let a shard adopt a topic, which its log has but no snapshot."""
+    shard = open_shard(str(folder / "data"), number)
+    await _adopt(folder, shard, name)
+    shard.close(checkpoint=False)
+
+
+async def _adopt(folder: Path, shard: Shard, name: str) -> None:
+    """Make a topic in a directory of its own, and let the shard adopt it."""
+    donor = open_shard(str(folder / "donor"), settings=Settings(segment_max_events=SEGMENT_RECORDS))
+    # Above every ordinal of the other shard, as in the log of a busy one.
+    donor.state.epoch_floor = 1 << 30
+    sent = [NewRecord(msgspec.Raw(b'{"n":%d}' % number), f"k.{number % 3}") for number in range(50)]
+    await _done(partial(append, donor.state, name, AppendRequest(sent)))
+    await _done(donor.start_checkpoint)
+    await _done(partial(delete_records, donor.state, name, DeleteRequest(seqs=[3, 4, 30])))
+    gathered = await _run(donor, donor.gatherer.gather(name))
+    assert isinstance(gathered, Gathered), gathered
+    source = DirectorySource(RealFs(), shard_paths(str(folder / "donor"), 0).root)
+    adopted = await _run(shard, shard.adopter.adopt(gathered.bundle, source))
+    assert isinstance(adopted, Topic), adopted
+    donor.close()
+    shutil.rmtree(folder / "donor")
+
+
+async def _run(shard: Shard, job: BackgroundJob[T]) -> T:
+    done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    shard.state.jobs.start(job, done.set_result)
+    outcome = await done
+    assert not isinstance(outcome, Exception), outcome
+    return outcome  # type: ignore[no-any-return]
 
 
 def snapshots_of(everything: Everything) -> list[Snapshot]:

@@ -37,6 +37,8 @@ class Names:
         self.dead, self.full, self.full_too = on(1, "dead"), on(0, "full"), on(1, "full-too")
         self.same, self.across, self.once = on(0, "same"), on(1, "across"), on(0, "once")
         self.filtered, self.ended = on(0, "filtered"), on(0, "ended")
+        self.adopted, self.adopted_late = on(0, "adopted"), name_on(1, SHARDS, f"late-{prefix}-adopted")
+        self.sealed, self.sealed_late, self.taken = on(0, "sealed"), on(0, "sealed-late"), on(0, "taken")
         self.ring, self.ring_too = on(0, "ring"), on(1, "ring-too")
 
 
@@ -71,7 +73,7 @@ def fill_logs(api: TopicClient, names: Names) -> None:
     api.call(names.plain, "delete", match=["tag", "Eq", "k.1"])
     api.call(names.other, "delete", match=["tag", "Glob", "k.2*"])
     api.append(names.rewritten, *records(2 * SEGMENT_RECORDS))
-    for topic in (names.doomed, names.doomed_too):
+    for topic in (names.doomed, names.doomed_too, names.sealed, names.sealed_late, names.taken):
         api.append(topic, *records(SEGMENT_RECORDS))
     api.append(names.gone, *records(SEGMENT_RECORDS))
     api.ask("DELETE", f"topics/{names.gone}")

@@ -61,7 +61,7 @@ class _FakeWorker:
         self._spec = json.loads(os.environ["TOPICSD_WORKER"])
         self._config = json.loads(os.environ.get("TOPICS_TEST_WORKER", "{}"))
         self._shard = self._spec["shard"]
-        self._slot = Board.attach(self._spec["board_fd"], self._spec["shards"]).slot(self._shard)
+        self._slot = Board.attach(self._spec["board_fd"]).slot(self._shard)
         self._channel = socket.socket(fileno=self._spec["channel_fd"])
         self._lanes: set[_Echo] = set()
         self._ending = asyncio.Event()

@@ -28,6 +28,7 @@ import uvloop
 from shared.contract.api_keys import parse_keys
 from shared.contract.errors import Refusal
 from shared.ipc.link import LinkPool
+from shared.ipc.shared_placement import SharedPlacement
 from shared.runtime.clock import SystemClock
 from shared.runtime.disk_thread import start_threads
 from shared.settings.settings import Settings
@@ -194,7 +195,12 @@ class HttpServer:
         )
         links = LinkPool("none")
         self.dispatch = Dispatch(
-            self.shard, self._keys, links, 0, 1, open_socket=lambda call, key: self.open_socket(call, key)
+            self.shard,
+            self._keys,
+            links,
+            0,
+            SharedPlacement.fixed(1),
+            open_socket=lambda call, key: self.open_socket(call, key),
         )
         self.open_socket = WebSockets(self.dispatch, self).open
         heads = {FAST: HeadCache(self.dispatch), CODED: CodedHeads(self.dispatch)}

@@ -25,6 +25,7 @@ from router.accept.accept_loop import AcceptLoop
 from router.accept.connection_router import ConnectionRouter
 from router.accept.listening import open_listeners, port_of
 from router.accept.placer import Placer
+from router.control.backup_points import BackupPoints
 from router.control.control import ControlEndpoints
 from router.control.control_app import ControlApp
 from router.control.control_connections import ControlConnections
@@ -38,7 +39,8 @@ from shared.contract.watch_id import WatchIds
 from shared.ipc.board import Board
 from shared.ipc.link import NEVER_SENT
 from shared.ipc.link_kind import LinkKind
-from shared.runtime.clock import SystemClock
+from shared.ipc.shared_placement import SharedPlacement
+from shared.runtime.clock import Clock, SystemClock
 from shared.runtime.log_setup import set_up_logging
 from shared.settings.settings import Settings
 from tests.harness.clients.raw_client import Answer, RawClient, body_bytes, parse_head, request_bytes
@@ -83,6 +85,17 @@ async def no_answer(shard: int, kind: LinkKind, payload: bytes) -> bytes | None:
     return NEVER_SENT
 
 
+async def no_hold(shard: int, kind: LinkKind, payload: bytes, seconds: float) -> bytes | None:
+    """Answer as a worker that cannot be reached."""
+    del shard, kind, payload, seconds
+    return NEVER_SENT
+
+
+def no_backup_points(clock: Clock) -> BackupPoints:
+    """Return the backup points of a server whose shards do not serve."""
+    return BackupPoints(no_hold, range(1), lambda shard: False, clock)
+
+
 class SupervisorParts:
     def __init__(
         self,
@@ -106,10 +119,13 @@ class SupervisorParts:
             lambda shard, handed: self.router.refuse_returned(shard, handed),
             times,
         )
-        routes = RouteAnswers(RouteRegistry(self.pool.channels, self.board, no_answer, 0), clock)
-        self.control = ControlEndpoints(self.pool, clock, "0.0.0", list_shard, routes)
+        placement = SharedPlacement.fixed(shard_count)
+        routes = RouteAnswers(RouteRegistry(self.pool.channels, self.board, placement, no_answer, 0), clock)
+        self.control = ControlEndpoints(
+            self.pool, clock, "0.0.0", list_shard, routes, no_backup_points(clock)
+        )
         self.app = ControlApp(self.control, parse_keys(api_keys), probes_need_key=False)
-        placer = Placer(WatchIds(b"front-stage-----", shard_count))
+        placer = Placer(WatchIds(b"front-stage-----"), placement)
         self.controls = ControlConnections(
             self.app, placer, lambda *given: self.router.place(*given), Settings().max_body_bytes
         )

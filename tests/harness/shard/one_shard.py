@@ -21,10 +21,11 @@ from shared.contract.topic_config import TopicConfigPatch
 from shared.settings.settings import Settings
 from tests.harness.machine.manual_clock import ManualClock
 from tests.harness.machine.memory_disk import MemoryDisk
-from tests.harness.shard.shard_driver import DATA_DIR, INSTANCE, ShardDriver
+from tests.harness.shard.shard_driver import DATA_DIR, INSTANCE, ShardDriver, make_store_folder
 from tests.harness.shard.shard_reader import read_now
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import LAYOUT_NAME, create_data_dir, shard_paths
+from topicsd.engine.ownership.catalog_work import Node
 from topicsd.engine.queue.claim import claim
 from topicsd.engine.queue.settle import Settle, ack, extend, nack
 from topicsd.engine.requests import (
@@ -49,6 +50,7 @@ from topicsd.engine.topic import Topic
 from topicsd.engine.topic_admin import delete_topic, put_topic, topic_state
 from topicsd.engine.write.append import append
 from topicsd.log.writer import Identity
+from topicsd.store.object_store import ObjectStore
 
 T = TypeVar("T")
 
@@ -95,6 +97,8 @@ class OneShard(ShardDriver):
         shards: int = 1,
         disk: MemoryDisk | None = None,
         clock: ManualClock | None = None,
+        node: Node | None = None,
+        store: ObjectStore | None = None,
         **settings: Any,
     ) -> None:
         super().__init__(
@@ -102,10 +106,14 @@ class OneShard(ShardDriver):
             Settings(**{**SMALL, **settings}),
             shard_paths(DATA_DIR, shard),
             Identity(INSTANCE, shard),
+            node,
+            store,
         )
+        self.store = store
         if disk is None:
             disk = MemoryDisk(traced=True)
             create_data_dir(disk, DATA_DIR, shards, INSTANCE)
+            make_store_folder(disk, self.settings)
         self.open(disk)
 
     def open(self, disk: MemoryDisk) -> None:
@@ -273,6 +281,7 @@ class RealShard(OneShard):
         self.fs = ProcessFs()
         if not os.path.exists(data_dir / LAYOUT_NAME):
             create_data_dir(self.fs, str(data_dir), shards, INSTANCE)
+            make_store_folder(self.fs, self.settings)
         self.reopen()
 
     def reopen(self) -> None:

@@ -10,13 +10,17 @@ from typing import Any
 
 from shared.runtime.disk_thread import Threads
 from shared.settings.settings import Settings
+from shared.settings.store_url import store_folder, store_url_of
 from tests.harness.machine.manual_clock import ManualClock
 from tests.harness.machine.manual_loop import ManualLoop, StepThread
 from tests.harness.machine.memory_disk import MemoryDisk
 from topicsd.disk.fs import Fs
-from topicsd.disk.layout import ShardPaths, create_data_dir, shard_paths
+from topicsd.disk.layout import ShardPaths, create_data_dir, make_dirs, shard_paths
+from topicsd.engine.ownership.catalog_work import Node
 from topicsd.engine.shard import Shard
 from topicsd.log.writer import Identity
+from topicsd.store.metered import MeteredStore
+from topicsd.store.object_store import ObjectStore
 
 DATA_DIR = "/data"
 INSTANCE = b"one-shard-------"
@@ -24,10 +28,22 @@ PATHS = shard_paths(DATA_DIR, 0)
 IDENTITY = Identity(INSTANCE, 0)
 
 
+COLD_DIR = "/cold"
+"""The folder of a store that the disks of tests have."""
+
+
+def make_store_folder(fs: Fs, settings: Settings) -> None:
+    """Make the folder of the store of these settings, as an operator does before the first start."""
+    folder = store_folder(store_url_of(settings))
+    if folder:
+        make_dirs(fs, folder)
+
+
 def empty_disk(**options: Any) -> MemoryDisk:
-    """Return a disk with a data directory of one shard, all of it on the media."""
+    """Return a disk with a data directory of one shard and the folder of a store, all of it on the media."""
     disk = MemoryDisk(**options)
     create_data_dir(disk, DATA_DIR, 1, INSTANCE)
+    make_dirs(disk, COLD_DIR)
     return disk.after_reboot()
 
 
@@ -38,12 +54,16 @@ class ShardDriver:
         settings: Settings,
         paths: ShardPaths = PATHS,
         identity: Identity = IDENTITY,
+        node: Node | None = None,
+        store: ObjectStore | None = None,
     ) -> None:
         """Start nothing yet: `start` does."""
         self.clock = clock
         self.settings = settings
         self.paths = paths
         self.identity = identity
+        self.node = node
+        self.store = store
         self.failures: list[OSError] = []
         """The failures of the log, in any process."""
 
@@ -56,11 +76,13 @@ class ShardDriver:
             fs,
             self.clock,
             self.loop,
-            Threads(self.thread, *[self.copy_thread] * 4),
+            Threads(self.thread, *[self.copy_thread] * (len(Threads._fields) - 1)),
             self.paths,
             self.identity,
             self.settings,
             self.failures.append,
+            node=self.node,
+            store=None if self.store is None else MeteredStore(self.store),
         )
 
     def settle(self) -> None:

@@ -8,6 +8,7 @@ topics of the one and the other.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
@@ -17,6 +18,7 @@ from shared.ipc.board import Slot
 from shared.ipc.link import Done, LinkCall, LinkPool
 from shared.ipc.link_kind import LinkKind
 from shared.ipc.placement import shard_of
+from shared.ipc.shared_placement import SharedPlacement
 from shared.runtime.body_memory import SharedBody
 from tests.harness.machine.manual_clock import ManualClock
 from tests.harness.shard.one_shard import OneShard
@@ -65,12 +67,16 @@ class OneConnection:
         keys: str = "",
         peers: Peers | None = None,
         clock: ManualClock | None = None,
+        here: Sequence[str] = (),
         **settings: Any,
     ) -> None:
+        """Open a connection to the worker of the first of two shards, which has the topics `here` too."""
         self.one = OneShard(clock=clock, **settings)
+        placement = SharedPlacement.fixed(SHARDS)
+        placement.current = placement.current.changed(dict.fromkeys(here, 0))
         self.links = ManualLinks()
         self.connections: set[Connection] = set()
-        self.dispatch = Dispatch(self.one.shard, parse_keys(keys), self.links, 0, SHARDS, peers=peers)
+        self.dispatch = Dispatch(self.one.shard, parse_keys(keys), self.links, 0, placement, peers=peers)
         self.heads = HeadCache(self.dispatch)
         self.wire = RecordingTransport()
         self.connection = Http1Connection(self.dispatch, self.heads, self)

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from shared.contract.api_keys import ApiKey
+from shared.ipc.placement import Placement
 from shared.ipc.remote_request import encode_answer
 from tests.harness.stage.one_connection import SHARDS, OneConnection
 from topicsd.http.websocket.session import WsSession
@@ -57,7 +58,7 @@ class OneSocket:
         worker = self.worker = OneConnection(**settings)
         one = worker.one
         ways = RemoteShards(worker.links, lambda shard: None, one.shard.state.wake_queue, one.loop)
-        self.feeds = Feeds(one.shard.state, one.loop, 0, SHARDS, ways)
+        self.feeds = Feeds(one.shard.state, one.loop, 0, Placement(SHARDS), ways)
         self.wire = RecordedWire()
         self.session = WsSession(self.wire, worker.dispatch, self.feeds, key)
 

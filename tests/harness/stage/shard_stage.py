@@ -20,6 +20,7 @@ from shared.contract.names import topic_id
 from shared.ipc.link import LinkReply
 from shared.ipc.link_kind import LinkKind
 from shared.ipc.placement import shard_of
+from shared.ipc.shared_placement import SharedPlacement
 from tests.harness.machine.manual_clock import ManualClock
 from tests.harness.machine.manual_loop import ManualLoop
 from tests.harness.machine.memory_disk import MemoryDisk
@@ -78,7 +79,8 @@ class ShardStage:
     def _start_worker(self, number: int) -> Dispatch:
         peers = _StagePeers(self, number)
         shard, keys = self.shards[number].shard, parse_keys("")
-        return Dispatch(shard, keys, self.links[number], number, len(self.shards), peers=peers)
+        placement = SharedPlacement.fixed(len(self.shards))
+        return Dispatch(shard, keys, self.links[number], number, placement, peers=peers)
 
     def _answer_at(self, number: int, kind: LinkKind, payload: bytes, reply: LinkReply) -> None:
         """Answer a reply of another shard, as the worker of this one does."""

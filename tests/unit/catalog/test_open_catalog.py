@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from shared.settings.catalog_url import refuse_catalog_url
 from tests.unit.catalog.test_key_value_crowd import policy
 from topicsd.catalog.catalog import CatalogExtraMissing, CatalogRefused, CatalogUnavailable
-from topicsd.catalog.open_catalog import open_catalog, refuse_catalog_url
+from topicsd.catalog.open_catalog import open_catalog
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_an_older_schema_is_upgraded_and_a_newer_one_is_refused(path: str) -> No
         file.execute("SELECT colour FROM topicsd_topics")
     file.close()
     with pytest.raises(
-        CatalogRefused, match="newer version of topicsd, with schema 2; this one knows schema 1"
+        CatalogRefused, match="newer version of topicsd, with schema 3; this one knows schema 2"
     ):
         SqliteCatalog(path)
 

@@ -45,18 +45,18 @@ def test_a_consumed_topic_has_a_higher_priority_for_a_while() -> None:
 
 
 def test_a_topic_list_contains_the_priorities() -> None:
-    connection = OneConnection()
+    connection = OneConnection(here="abc")
     for name, patch in (("a", {"priority": 700}), ("b", {}), ("c", {"priority": -2000})):
         connection.one.put(name, **patch)
     connection.one.append(HOME, 1)
     ask(connection, "POST", "/diff", {})
     pages: list[bytes] = []
-    list_topics(connection.one.shard.state, msgspec.msgpack.encode(["", "", 10]), pages.append)
+    list_topics(connection.one.shard.state, (), msgspec.msgpack.encode(["", "", 10]), pages.append)
     listed = msgspec.msgpack.decode(pages[0])
     priorities = {one["topic"]: one["effective_priority"] for one in listed}
     assert priorities == {"a": 700, "b": 0, "c": -1000, HOME: 500}
     # Listing a topic does not count as consuming it.
     assert priority(connection) == 500
     connection.one.pass_time(60_000)
-    list_topics(connection.one.shard.state, msgspec.msgpack.encode(["", "", 10]), pages.append)
+    list_topics(connection.one.shard.state, (), msgspec.msgpack.encode(["", "", 10]), pages.append)
     assert priority(connection) == 125

@@ -127,6 +127,9 @@ def test_the_numbers_of_the_types_never_change() -> None:
         "CURSOR": 17,
         "LOST_RANGE": 18,
         "PRODUCER": 19,
+        "ADOPT": 20,
+        "OWNERSHIP": 21,
+        "DEPARTED": 22,
     }
     assert (FLAG_TAG, FLAG_NODE, FLAG_DURABLE, FLAG_META) == (1, 2, 4, 8)
 

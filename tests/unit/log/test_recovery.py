@@ -206,6 +206,26 @@ def test_a_missing_current_is_read_in_the_most_careful_way() -> None:
     assert (recovered.heads_exact, recovered.is_finished, len(recovering.batches)) == (False, False, 1)
 
 
+@pytest.mark.parametrize("damage", ["missing", "damaged"])
+def test_an_unreadable_current_is_logged_with_its_consequence(
+    damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    recovering = Recovering(wal_of(b"first"), state="running", file=1)
+    if damage == "missing":
+        recovering.disk.unlink(PATHS.current)
+    else:
+        recovering.disk.flip(PATHS.current, 20)
+    recovering.run()
+    (line,) = [one.getMessage() for one in caplog.records]
+    consequence = "the log is read from the disk itself, and heads resume at their ceilings"
+    assert line == f"{PATHS.current}: {damage}: {consequence}"
+
+
+def test_the_first_start_logs_nothing_about_current(caplog: pytest.LogCaptureFixture) -> None:
+    Recovering().run()
+    assert not caplog.records
+
+
 def test_a_file_that_was_cut_from_outside_has_no_exact_head() -> None:
     wal = wal_of(b"first")
     recovering = Recovering(wal, state="clean", file=1, end=wal.end)

@@ -81,7 +81,7 @@ class DestinationShard:
     """The shard of the destination, with both topics."""
 
     def __init__(self) -> None:
-        self.connection = OneConnection()
+        self.connection = OneConnection(here="abc")
         self.one: OneShard = self.connection.one
         for name in ("a", "b", "c"):
             self.one.put(name)

@@ -20,7 +20,8 @@ PARTS = [b"one ", b"object"]
 
 
 def test_a_store_does_on_a_real_disk_what_the_interface_says(tmp_path: Path) -> None:
-    store = FileObjects(RealFs(), str(tmp_path / "made" / "on demand"))
+    (tmp_path / "a folder").mkdir()
+    store = FileObjects(RealFs(), str(tmp_path / "a folder"))
     assert list(store.list("")) == []
     for key in ("t/2/b", "t/10/a", "t/10.x", "u"):
         store.create(key, PARTS, "id")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from tests.harness.shard.shard_driver import PATHS
 from tests.harness.stage.feed_shards import (
     Event,
     FakeStream,
@@ -12,6 +13,7 @@ from tests.harness.stage.feed_shards import (
     follow,
     reader_options,
 )
+from topicsd.disk.layout import wal_name
 from topicsd.stream.cursor_token import MAP_TOPICS_MAX, read_token
 from topicsd.stream.event_stream import LAGGING_SECONDS, PAUSED_SECONDS_MAX
 from topicsd.stream.read_limiter import CONCURRENT_READS_MAX, RESUMES_PER_TURN_MAX
@@ -145,6 +147,28 @@ def test_a_position_past_the_head_is_an_error_of_its_topic_only() -> None:
     stage.settle()
     assert stream.take() == []
     sse.end("shutting_down", "")
+
+
+def test_damaged_records_are_one_error_with_their_range_and_an_id_after_them() -> None:
+    stage = FeedShards()
+    for value in range(5):
+        stage.home.append("c0", value)
+    stage.home.pass_time(200)
+    for seq in (2, 3, 4):
+        file, at = stage.home.topic("c0").run.place_of(seq, stage.home.shard.state.files)
+        stage.home.disk.flip(f"{PATHS.wal}/{file}", at + 20)
+    topics = StreamTopics(stage, {"c0": 0})
+    stream, _ = follow(stage, topics)
+    events = stream.take()
+    assert names(events) == ["record", "error", "record", "caught-up"]
+    assert (events[1].data["code"], events[1].data["topics"]) == ("corrupt_segment", ["c0"])
+    detail = {"segment": wal_name(1), "first_seq": 2, "last_seq": 4, "next_from_seq": 4}
+    assert events[1].data["detail"] == detail
+    assert [read_token(event.id, ["c0"]) for event in events[:3]] == [
+        {"c0": (1, None)},
+        {"c0": (4, None)},
+        {"c0": (5, None)},
+    ]
 
 
 def test_a_deleted_topic_is_reported_and_the_others_continue() -> None:

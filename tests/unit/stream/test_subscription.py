@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from shared.contract.errors import CORRUPT_SEGMENT, INTERNAL, NOT_READY, POSITION_PAST_HEAD
+from shared.contract.errors import (
+    CORRUPT_SEGMENT,
+    INTERNAL,
+    NOT_READY,
+    POSITION_PAST_HEAD,
+    STORE_UNAVAILABLE,
+    Refusal,
+    store_unavailable,
+)
 from tests.harness.shard.shard_driver import PATHS
 from tests.harness.stage.feed_shards import Collector, FeedShards, feed_spec
+from topicsd.engine.records.sealed_run import SealedRun
+from topicsd.segment.entry import DATA
 from topicsd.stream.chunks import Chunk, decode_chunk, encode_chunk
 from topicsd.stream.feed import ERROR_DELAY_SECONDS, LocalFeed
 from topicsd.stream.remote_feed import CHUNK_TTL_SECONDS, RETRY_SECONDS, RemoteFeed
@@ -92,6 +102,29 @@ def test_an_unexpected_read_error_is_reported_once_and_retried(
     assert refusal.code == INTERNAL
     assert "secret" not in refusal.message
     assert len([record for record in caplog.records if record.exc_info]) == 3
+    stage.pass_time(int(1000 * ERROR_DELAY_SECONDS))
+    assert collector.seqs == [1, 2]
+
+
+def test_a_subscription_waits_for_an_object_store_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = FeedShards()
+    owner = stage.owner("t0")
+    owner.append("t0", 1)
+    collector = Collector(stage.feeds.feed(feed_spec("t0")))
+    stage.settle()
+    reads: list[object] = []
+
+    def away(*_: object) -> Refusal:
+        reads.append(None)
+        return store_unavailable("connection refused")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("topicsd.engine.read.read.try_read", away)
+        owner.append("t0", 2)
+        stage.settle()
+        stage.pass_time(int(2500 * ERROR_DELAY_SECONDS))
+    assert [one.code for one in collector.refusals] == [STORE_UNAVAILABLE], "it is reported once"
+    assert len(reads) == 3, "one read a second"
     stage.pass_time(int(1000 * ERROR_DELAY_SECONDS))
     assert collector.seqs == [1, 2]
 
@@ -371,14 +404,73 @@ def test_damage_is_reported_and_skipped() -> None:
     for value in range(3):
         stage.home.append("t0", value)
     stage.home.pass_time(200)
-    file, at = stage.home.topic("t0").run.place_of(2, stage.home.shard.state.files)
-    stage.home.disk.flip(f"{PATHS.wal}/{file}", at + 20)
+    flip(stage, 2)
     collector = Collector(stage.feeds.feed(feed_spec("t0")))
     stage.settle()
     stage.pass_time(200)
     assert [one.code for one in collector.refusals] == [CORRUPT_SEGMENT]
     assert collector.seqs == [1, 3]
     assert isinstance(collector.subscription.feed, LocalFeed)
+
+
+def flip(stage: FeedShards, seq: int) -> None:
+    """Damage the record of the local topic at `seq`, in the log."""
+    file, at = stage.home.topic("t0").run.place_of(seq, stage.home.shard.state.files)
+    stage.home.disk.flip(f"{PATHS.wal}/{file}", at + 20)
+
+
+def ranges(collector: Collector) -> list[tuple[object, object, object]]:
+    details = [one.detail or {} for one in collector.refusals]
+    return [(one["first_seq"], one["last_seq"], one["next_from_seq"]) for one in details]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 100])
+def test_adjoining_damage_is_reported_as_one_range(limit: int) -> None:
+    stage = FeedShards()
+    for value in range(150):
+        stage.home.append("t0", value)
+    stage.home.pass_time(200)
+    damaged = {3, *range(60, 130), 150}
+    for seq in damaged:
+        flip(stage, seq)
+    collector = Collector(stage.feeds.feed(feed_spec("t0", limit=limit)))
+    stage.settle()
+    assert ranges(collector) == [(3, 3, 3), (60, 129, 129), (150, 150, 150)]
+    assert collector.seqs == [seq for seq in range(1, 151) if seq not in damaged]
+    stage.home.append("t0", 151)
+    stage.settle()
+    assert (len(collector.refusals), collector.seqs[-1]) == (3, 151)
+
+
+@BOTH
+def test_a_missing_segment_file_is_reported_once_with_all_its_records(topic: str) -> None:
+    stage = FeedShards(segment_max_events=2000)
+    owner = stage.owner(topic)
+    for _ in range(5):
+        owner.append(topic, *range(1000))
+    owner.checkpoint()
+    middle = owner.topic(topic).runs[1]
+    assert isinstance(middle, SealedRun)
+    owner.disk.unlink(f"{owner.paths.root}/{middle.name.key(DATA)}")
+    collector = Collector(stage.feeds.feed(feed_spec(topic)))
+    stage.settle()
+    assert ranges(collector) == [(2001, 4000, 4000)]
+    assert collector.seqs == [*range(1, 2001), *range(4001, 5001)]
+
+
+def test_a_subscription_that_moves_back_reports_the_damage_again() -> None:
+    stage = FeedShards()
+    for value in range(3):
+        stage.home.append("t0", value)
+    stage.home.pass_time(200)
+    flip(stage, 2)
+    collector = Collector(stage.feeds.feed(feed_spec("t0")))
+    stage.settle()
+    collector.subscription.rewind(0)
+    collector.subscription.resume()
+    stage.settle()
+    assert ranges(collector) == [(2, 2, 2)] * 2
+    assert collector.seqs == [1, 3, 1, 3]
 
 
 def test_followers_at_one_cursor_share_one_disk_read() -> None:

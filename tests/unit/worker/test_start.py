@@ -69,7 +69,7 @@ def filled(size: int) -> OneShard:
 
 def opened(one: OneShard, on_progress: OnProgress) -> Shard:
     arguments = (PATHS, IDENTITY, one.settings, one.failures.append, on_progress)
-    return Shard(one.disk, one.clock, one.loop, Threads(*[one.thread] * 5), *arguments)
+    return Shard(one.disk, one.clock, one.loop, Threads(*[one.thread] * len(Threads._fields)), *arguments)
 
 
 def test_a_replay_reports_its_progress() -> None:

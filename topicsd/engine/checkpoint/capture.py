@@ -15,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from topicsd.engine.checkpoint.snapshot_format import SnapshotTopic
+from topicsd.engine.ownership.owned import ownership_section
 from topicsd.engine.pending import PendingEntry, PendingFrame
 from topicsd.engine.queue.state import queue_section
 from topicsd.engine.read.cursors import cursor_section
@@ -24,7 +25,7 @@ from topicsd.engine.routes.route import route_section
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.write.seq_ceiling import PendingLowering
-from topicsd.segment.entry import SegmentEntry, SegmentName
+from topicsd.segment.entry import DroppedSegment, SegmentEntry, SegmentName
 
 
 class PendingRequests(NamedTuple):
@@ -58,7 +59,8 @@ class Capture(NamedTuple):
     """Runs whose records are in no segment."""
     dead: list[DeadMarks]
     """Marks of the active run and of the tails."""
-    dropped: list[tuple[SegmentName, str]]
+    dropped: list[DroppedSegment]
+    exported: list[SegmentName]
 
 
 def pending_requests(shard: ShardState) -> PendingRequests:
@@ -84,11 +86,11 @@ def capture(topic: Topic, pending: PendingRequests) -> Capture:
     complete_to = pending.first_ordinals.get(topic, pending.next_ordinal)
     ceiling = max(topic.ceiling, topic.ceiling_logged, pending.ceilings.get(topic, 0))
     dropped, topic.dropped = topic.dropped, []
+    exported, topic.exported = topic.exported, []
     if topic.is_ephemeral:
         # As in the log: no records, and the head is known by its ceiling only.
-        return Capture(
-            topic, _entry(topic, complete_to, ceiling, has_records=False), [], [], None, [], [], dropped
-        )
+        nothing = snapshot_entry(topic, complete_to, ceiling, has_records=False)
+        return Capture(topic, nothing, [], [], None, [], [], dropped, exported)
     if topic.run.next_seq > topic.run.first_seq:
         topic.begin_run(topic.head + 1)
     sealed: list[SegmentEntry] = []
@@ -114,11 +116,11 @@ def capture(topic: Topic, pending: PendingRequests) -> Capture:
         else:
             run.is_being_copied = True
             tails.append(run)
-    entry = _entry(topic, complete_to, ceiling, has_records=True)
-    return Capture(topic, entry, sealed, changed, active, tails, dead, dropped)
+    entry = snapshot_entry(topic, complete_to, ceiling, has_records=True)
+    return Capture(topic, entry, sealed, changed, active, tails, dead, dropped, exported)
 
 
-def _entry(topic: Topic, complete_to: int, ceiling: int, has_records: bool) -> SnapshotTopic:
+def snapshot_entry(topic: Topic, complete_to: int, ceiling: int, has_records: bool) -> SnapshotTopic:
     return SnapshotTopic(
         name=topic.name,
         topic_id=topic.topic_id,
@@ -135,7 +137,11 @@ def _entry(topic: Topic, complete_to: int, ceiling: int, has_records: bool) -> S
         last_ts=topic.last_ts,
         windows_ms=list(topic.windows_ms),
         segments=[],
-        sections={**route_section(topic), **(_sections(topic) if has_records else {})},
+        sections={
+            **route_section(topic),
+            **ownership_section(topic),
+            **(_sections(topic) if has_records else {}),
+        },
     )
 
 

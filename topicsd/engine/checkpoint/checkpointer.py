@@ -4,6 +4,9 @@ A checkpoint runs when the log has begun another file, or would have if copies w
 interval after the first new frame; and at a clean stop. Dropped data is removed once no kept snapshot names
 it: for that another checkpoint runs after an interval even if nothing was written. One runs at a time. A
 failed one is retried after `RETRY_SECONDS`, and the log keeps everything meanwhile.
+
+Other jobs that copy records into segments run in an exclusive section: no checkpoint runs beside them, and
+nothing else exchanges runs, since upkeep waits for both.
 """
 
 from __future__ import annotations
@@ -12,26 +15,30 @@ import logging
 import os
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import TypeVar
 
 from shared.runtime.disk_thread import Loop
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths, parse_wal_name, topic_dir_name
-from topicsd.engine.checkpoint.job import MOVED, CheckpointJob, FilesToDrop, files_to_drop_of
+from topicsd.engine.checkpoint.job import CheckpointJob, FilesToDrop, files_to_drop_of, unused_files
 from topicsd.engine.checkpoint.reader_lock import readers_held
 from topicsd.engine.checkpoint.segment_copy import Files, SegmentBounds
 from topicsd.engine.checkpoint.snapshot_files import drop_old_snapshots, snapshot_numbers
 from topicsd.engine.checkpoint.snapshot_format import Snapshot
 from topicsd.engine.checkpoint.trash import empty_deleted, mark_deleted, move_to_trash, purge
-from topicsd.engine.jobs import Background, BackgroundJob
+from topicsd.engine.jobs import Background, BackgroundJob, Operation
 from topicsd.engine.state import ShardState
 from topicsd.engine.upkeep.tiering import delete_copy
 from topicsd.log.current_file import read_current
 from topicsd.log.files import LogPlace
 from topicsd.log.writer import NO_SPACE
-from topicsd.segment.entry import COLD, DATA, INDEX, SUFFIXES, TAGS, SegmentName
+from topicsd.segment.entry import COLD, DATA, SUFFIXES, SegmentName
+from topicsd.segment.objects import SegmentObjects
 from topicsd.segment.store import SegmentStore
 
 logger = logging.getLogger("topicsd.engine")
+
+T = TypeVar("T")
 
 RETRY_SECONDS = 5.0
 
@@ -71,8 +78,10 @@ class Checkpointer:
         """For each kept snapshot, where replay would begin."""
         self._damaged = set(numbers)
         self._files_to_drop: list[FilesToDrop] = []
+        self._job: CheckpointJob | None = None
+        """The checkpoint in progress, until the files that it lists are in `_files_to_drop`."""
         if snapshot is not None:
-            self._files_to_drop = files_to_drop_of(snapshot.head)
+            self._files_to_drop = unused_files(shard, files_to_drop_of(snapshot.head))
             self._starts[snapshot.head.number] = snapshot.head.start
             self._damaged = {number for number in numbers if number > snapshot.head.number}
         self._file = place.file if (place := shard.log.place) is not None else 0
@@ -81,11 +90,14 @@ class Checkpointer:
         """True from the start of a checkpoint until one succeeds: a failed one is retried even if nothing is
         written."""
         self.is_running = False
+        """Whether a checkpoint or an exclusive section runs."""
         self.failure: Exception | None = None
         """The error of the last checkpoint."""
         self.count = 0
         """The number of successful checkpoints."""
         self._callbacks: list[Callable[[Exception | None], object]] = []
+        self._sections: list[Callable[[None], object]] = []
+        """Jobs that wait for their exclusive section."""
         self._is_timer_set = False
         self._is_retry_set = False
         self._is_disk_full = False
@@ -141,6 +153,30 @@ class Checkpointer:
         self.is_running = self._is_needed = True
         self._background.start(self._run(), self._on_job_end)
 
+    def exclusive(self, job: BackgroundJob[T]) -> BackgroundJob[T]:
+        """Run a job while no checkpoint runs; a checkpoint that is requested meanwhile follows."""
+        while self.is_running:
+            yield Operation(self._sections.append)
+        self.is_running = True
+        try:
+            return (yield from job)
+        finally:
+            self.is_running = False
+            self._start_waiting()
+
+    def _start_waiting(self) -> None:
+        """Start what waited for the end of a checkpoint or of an exclusive section: sections first."""
+        if self._sections:
+            sections, self._sections = self._sections, []
+            for resume in sections:
+                self._loop.call_soon(resume, None)
+        elif self._callbacks:
+            callbacks, self._callbacks = self._callbacks, []
+            for callback in callbacks:
+                self.start(callback)
+        elif self._has_work or self._files_to_drop:
+            self._start_timer()  # It may have run out during a section.
+
     def _on_job_end(self, outcome: Exception | None) -> None:
         self.is_running = False
         self._is_needed = outcome is not None
@@ -155,6 +191,8 @@ class Checkpointer:
             self._schedule_retry()
         elif self._files_to_drop:
             self._start_timer()
+        if self._sections:
+            self._start_waiting()
 
     def _schedule_retry(self) -> None:
         """Schedule one retry, however many attempts have failed: those to free space fail too."""
@@ -184,10 +222,15 @@ class Checkpointer:
             self._shard, self._files, self._hot, self._bounds, self._next_number, self._files_to_drop
         )
         self._next_number += 1
-        result = yield from job.run()
+        self._job = job
+        try:
+            result = yield from job.run()
+            if result is not None:
+                self._starts[result.head.number] = result.head.start
+                self._files_to_drop = result.files_to_drop
+        finally:
+            self._job = None
         if result is not None:
-            self._starts[result.head.number] = result.head.start
-            self._files_to_drop = result.files_to_drop
             yield partial(job.write_manifest, result.head)
         self._frames_done = frames + job.frame_count
         self.count += 1
@@ -195,6 +238,14 @@ class Checkpointer:
         if self._starts:
             yield from self._drop()
             yield from self.purge()
+
+    def is_to_drop(self, topic_id: int, epoch: int) -> bool:
+        """Return whether the files of this incarnation are still to be dropped."""
+        incarnation = (topic_id, epoch)
+        if self._job is not None and incarnation in self._job.deleted:
+            return True
+        deleted = [(topic.topic_id, topic.epoch) for topic in self._shard.deleted_topics]
+        return incarnation in deleted or any(incarnation in one.topics for one in self._files_to_drop)
 
     # -- removal of files that are not needed ----------------------------------------------------------------
 
@@ -212,18 +263,24 @@ class Checkpointer:
 
     def _remove_files(self, files_to_drop: FilesToDrop) -> BackgroundJob[None]:
         fs, paths = self._files.fs, self._files.paths
-        # The marks of a moved segment are written to the hot directory, and may be newer than those in the
-        # cold one.
-        suffixes = (DATA, INDEX, TAGS) if files_to_drop.number == MOVED else SUFFIXES
-        for name, tier in files_to_drop.segments:
+        for name in files_to_drop.exported:
             self._shard.segments.forget(name)
-            if tier == COLD and self._cold is not None:
-                yield partial(delete_copy, self._cold, name)
-            yield partial(self._trash, name, suffixes)
+            # The other files stay: nothing but .data is read from the object store (`upkeep/tiering.py`).
+            yield partial(self._trash, name, (DATA,))
+        for one in files_to_drop.segments:
+            self._shard.segments.forget(one.name)
+            if one.object_stem:
+                # Upkeep deletes them: the store may be away, and no checkpoint waits for it.
+                self._shard.objects_to_delete.setdefault(one.object_stem, self._shard.clock.now_ms())
+            elif one.tier == COLD and self._cold is not None:
+                yield partial(delete_copy, self._cold, one.name)
+            yield partial(self._trash, one.name, SUFFIXES)
         for topic_id, epoch in files_to_drop.topics:
             yield partial(mark_deleted, fs, paths, topic_id, epoch)
             if self._cold is not None:
                 yield partial(delete_topic_files, self._cold, topic_id, epoch)
+        if files_to_drop.adopted:
+            yield partial(self._trash_bundles, files_to_drop.adopted)
         while files_to_drop.topics and (yield partial(empty_deleted, fs, paths, self._shard.clock.now_ms())):
             pass
 
@@ -231,6 +288,23 @@ class Checkpointer:
         paths = self._files.paths
         files = [os.path.join(paths.root, name.key(suffix)) for suffix in suffixes]
         move_to_trash(self._files.fs, paths, files, self._shard.clock.now_ms())
+
+    def _trash_bundles(self, adopted: Iterable[tuple[int, int]]) -> None:
+        paths = self._files.paths
+        files = [paths.bundle(*incarnation) for incarnation in adopted]
+        move_to_trash(self._files.fs, paths, files, self._shard.clock.now_ms())
+
+    def delete_objects(self, objects: SegmentObjects) -> BackgroundJob[None]:
+        """Delete objects whose grace time has ended; what fails stays listed. Called by upkeep (R3)."""
+        listed, grace_ms = self._shard.objects_to_delete, self._shard.settings.reader_grace_ms
+        due = [stem for stem, at in listed.items() if self._shard.clock.now_ms() >= at + grace_ms]
+        if self._shard.released_stems is not None:
+            due = [stem for stem in due if stem in self._shard.released_stems]
+        if not due or (yield partial(readers_held, self._files.fs, self._files.paths)):
+            return
+        for stem in due:
+            yield partial(objects.delete, stem)
+            del listed[stem]
 
     def purge(self) -> BackgroundJob[None]:
         """Unlink files whose grace time in the trash has ended; also called between checkpoints."""

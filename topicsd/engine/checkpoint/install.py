@@ -32,7 +32,7 @@ def install(
     runs: list[Run] = []
     # The topic's front may have passed the active segment meanwhile, which continues to grow.
     names = {segment.name for segment in segments}
-    topic.dropped = [one for one in topic.dropped if one[0] not in names]
+    topic.dropped = [one for one in topic.dropped if one.name not in names]
     for segment in segments:
         run = _run_of(reader, hot, topic, segment, replaced)
         if run.next_seq <= topic.earliest_seq:
@@ -49,6 +49,7 @@ def undo_capture(captured: Capture) -> None:
     Its files are still to be dropped, and its runs are still to be copied.
     """
     captured.topic.dropped = captured.dropped + captured.topic.dropped
+    captured.topic.exported = captured.exported + captured.topic.exported
     for tail in captured.tails:
         tail.is_being_copied = False
 

@@ -18,12 +18,14 @@ by the next checkpoint, and the state of the engine is unchanged.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, TypeVar
+from types import MappingProxyType
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
+from shared.settings.store_url import store_url_of
 from topicsd.engine.checkpoint.capture import Capture, capture, pending_requests
 from topicsd.engine.checkpoint.install import install, undo_capture
 from topicsd.engine.checkpoint.manifest import manifest_head, manifest_parts, topic_line, write_manifest
@@ -41,16 +43,20 @@ from topicsd.engine.checkpoint.snapshot_format import (
     SnapshotTopic,
     encode_keys,
     encode_topic,
+    epoch_floor_section,
     snapshot_parts,
 )
 from topicsd.engine.damage import note_segment_damage
 from topicsd.engine.jobs import SYNCED, BackgroundJob
+from topicsd.engine.ownership.departed import DEPARTED, TO_FORGET, departed_sections
+from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.session_log import encode_session, session_section
+from topicsd.engine.shard_data import DeletedTopic, ShardData
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.log.control_frame import EvictWatermark, encode_control
 from topicsd.log.files import LogPlace
-from topicsd.segment.entry import SegmentDamage, SegmentName
+from topicsd.segment.entry import DroppedSegment, SegmentDamage, SegmentName
 from topicsd.segment.store import SegmentStore
 
 logger = logging.getLogger("topicsd.engine")
@@ -69,25 +75,87 @@ class FilesToDrop(NamedTuple):
     """
 
     number: int
-    segments: list[tuple[SegmentName, str]]
-    """Names and tiers."""
+    segments: list[DroppedSegment]
     topics: list[tuple[int, int]]
     """Id and epoch of deleted topics."""
+    exported: list[SegmentName] = []  # noqa: RUF012
+    """Segments of which the object store has `.data`; snapshots before `number` need the local file."""
+    adopted: tuple[tuple[int, int], ...] = ()
+    """Id and epoch of adopted topics, whose bundle files are not needed any more."""
 
 
-# As `number`: hot files of segments that moved to the cold directory, where every snapshot finds them.
-MOVED = 0
+# As `number`, written by earlier versions: segments that moved to the cold directory, where every snapshot
+# finds them.
+_MOVED = 0
 
 FILES_TO_DROP = "leaving"
+OBJECTS_TO_DELETE = "objects"
+NO_OBJECTS: Final[Mapping[str, int]] = MappingProxyType({})
 _decode_leaving = msgspec.msgpack.Decoder(list[FilesToDrop]).decode
+_decode_objects = msgspec.msgpack.Decoder(dict[str, int]).decode
 
 
 def files_to_drop_of(head: SnapshotHead) -> list[FilesToDrop]:
-    return _decode_leaving(head.sections[FILES_TO_DROP]) if FILES_TO_DROP in head.sections else []
+    left = _decode_leaving(head.sections[FILES_TO_DROP]) if FILES_TO_DROP in head.sections else []
+    return [
+        FilesToDrop(_MOVED, [], [], [moved.name for moved in one.segments]) if one.number == _MOVED else one
+        for one in left
+    ]
 
 
-def files_to_drop_section(files_to_drop: list[FilesToDrop]) -> dict[str, bytes]:
-    return {FILES_TO_DROP: msgspec.msgpack.encode(files_to_drop)} if files_to_drop else {}
+def unused_files(shard: ShardData, files_to_drop: list[FilesToDrop]) -> list[FilesToDrop]:
+    """Return the files to drop of a snapshot without those that are in use again after the replay.
+
+    A topic may have left the shard, had its files dropped, and come back since the snapshot: the snapshot
+    means the files of its earlier stay.
+    """
+    deleted = {(topic.topic_id, topic.epoch) for topic in shard.deleted_topics}
+    return [
+        one._replace(
+            segments=[dropped for dropped in one.segments if not _is_in_use(shard, dropped)],
+            topics=[pair for pair in one.topics if pair not in deleted and not _is_here(shard, *pair)],
+        )
+        for one in files_to_drop
+    ]
+
+
+def _is_here(shard: ShardData, topic_id: int, epoch: int) -> bool:
+    topic = shard.topics_by_id.get(topic_id)
+    return topic is not None and topic.epoch == epoch
+
+
+def _is_in_use(shard: ShardData, dropped: DroppedSegment) -> bool:
+    name = dropped.name
+    if not _is_here(shard, name.topic_id, name.epoch):
+        return False
+    run = shard.topics_by_id[name.topic_id].run_of(name.first_seq)
+    return isinstance(run, SealedRun) and DroppedSegment.of(run.name, run.entry) == dropped
+
+
+def objects_to_delete_of(head: SnapshotHead) -> dict[str, int]:
+    """Return the stems of objects that are still to be deleted, and when each was dropped."""
+    return _decode_objects(head.sections[OBJECTS_TO_DELETE]) if OBJECTS_TO_DELETE in head.sections else {}
+
+
+def files_to_drop_section(
+    files_to_drop: list[FilesToDrop], objects_to_delete: Mapping[str, int] = NO_OBJECTS
+) -> dict[str, bytes]:
+    """Return the sections of a snapshot that list what is still to be dropped."""
+    sections = {}
+    if files_to_drop:
+        sections[FILES_TO_DROP] = msgspec.msgpack.encode(files_to_drop)
+    if objects_to_delete:
+        sections[OBJECTS_TO_DELETE] = msgspec.msgpack.encode(objects_to_delete)
+    return sections
+
+
+def debts_of(head: SnapshotHead) -> dict[str, bytes]:
+    """Return the sections for a snapshot that replaces this one.
+
+    They list what is still to be dropped or forgotten, and the departed topics.
+    """
+    debts = (FILES_TO_DROP, OBJECTS_TO_DELETE, DEPARTED, TO_FORGET)
+    return {name: head.sections[name] for name in debts if name in head.sections}
 
 
 class SnapshotResult(NamedTuple):
@@ -122,6 +190,8 @@ class CheckpointJob:
         self._lines: list[bytes] = []
         self.frame_count = 0
         """Frames logged by this checkpoint; they are no work for the next one."""
+        self.deleted: list[tuple[int, int]] = []
+        """The incarnations whose files the snapshot lists to be dropped, from its start on."""
 
     def run(self) -> BackgroundJob[SnapshotResult | None]:
         """Run the checkpoint until the snapshot has its name; `write_manifest` follows.
@@ -134,6 +204,8 @@ class CheckpointJob:
             return None
         shard.referable_from, referred_bytes = shard.log.batch.next_position, shard.referred_bytes
         deleted_topics, shard.deleted_topics = shard.deleted_topics, []
+        self.deleted = [(topic.topic_id, topic.epoch) for topic in deleted_topics]
+        adopted_topics, shard.adopted_topics = shard.adopted_topics, []
         is_written = False
         try:
             yield SYNCED
@@ -144,8 +216,11 @@ class CheckpointJob:
             assert end is not None
             yield SYNCED
             yield from self._install()
-            files_to_drop = self._all_files_to_drop(deleted_topics)
-            head = self._head(start, end, {**files_to_drop_section(files_to_drop), **sessions})
+            files_to_drop = self._all_files_to_drop(deleted_topics, adopted_topics)
+            sections = sessions | files_to_drop_section(files_to_drop, shard.objects_to_delete)
+            sections |= epoch_floor_section(shard.epoch_floor)
+            sections |= departed_sections(shard.departed, shard.to_forget)
+            head = self._head(start, end, sections)
             yield partial(self._write_snapshot, head, keys)
             is_written = True
             shard.referred_bytes -= referred_bytes
@@ -153,74 +228,53 @@ class CheckpointJob:
         finally:
             if not is_written:
                 shard.deleted_topics = deleted_topics + shard.deleted_topics
+                shard.adopted_topics = adopted_topics + shard.adopted_topics
                 for captured, _ in self._captures:
                     undo_capture(captured)
                 if self._unfinished is not None:
                     undo_capture(self._unfinished)
 
-    def _all_files_to_drop(self, deleted_topics: list[tuple[int, int]]) -> list[FilesToDrop]:
-        moved: list[tuple[SegmentName, str]] = []
-        dropped: list[tuple[SegmentName, str]] = []
-        for captured, _ in self._captures:
-            names = {(entry.first_seq, entry.generation) for entry in captured.sealed if captured.dropped}
-            for one in captured.dropped:
-                (moved if (one[0].first_seq, one[0].generation) in names else dropped).append(one)
-        files_to_drop = list(self._files_to_drop)
-        if moved:
-            files_to_drop.insert(0, FilesToDrop(MOVED, moved, []))
-        if dropped or deleted_topics:
-            files_to_drop.append(FilesToDrop(self._number, dropped, deleted_topics))
-        return files_to_drop
+    def _all_files_to_drop(
+        self, deleted_topics: list[DeletedTopic], adopted_topics: list[tuple[int, int]]
+    ) -> list[FilesToDrop]:
+        dropped = [one for captured, _ in self._captures for one in captured.dropped]
+        dropped += [one for topic in deleted_topics for one in topic.exported]
+        exported = [name for captured, _ in self._captures for name in captured.exported]
+        if not (dropped or exported or deleted_topics or adopted_topics):
+            return self._files_to_drop
+        topics = [(topic.topic_id, topic.epoch) for topic in deleted_topics]
+        return [
+            *self._files_to_drop,
+            FilesToDrop(self._number, dropped, topics, exported, tuple(adopted_topics)),
+        ]
 
     def _capture_topics(self) -> BackgroundJob[None]:
         shard = self._shard
         for topics in _slices(list(shard.topics_by_id.values()), TOPICS_A_TURN):
             pending = pending_requests(shard)
             for topic in topics:
-                while topic.deferred_requests is not None and topic.visible:
+                while topic.deferred_requests is not None and topic.visible and not topic.is_frozen:
                     # The next sync decides whether the topic is deleted; until then it cannot be captured.
                     yield SYNCED
                     pending = pending_requests(shard)
                 if not topic.visible or shard.topics_by_id.get(topic.topic_id) is not topic:
                     continue  # Its creation or its delete, and all it has, is in the log after P.
                 captured = self._unfinished = capture(topic, pending)
-                if (captured.changed or captured.dead) and "cap" in topic.evicted_to:
-                    yield from self._log_floor(topic)
-                copy = SegmentCopy(self._files, self._bounds, captured, shard.clock.now_ms())
+                if needs_floor(captured):
+                    self.frame_count += 1
+                    yield from log_floor(shard, topic)
+                seals_all = topic in shard.topics_to_seal
+                copy = SegmentCopy(self._files, self._bounds, captured, shard.clock.now_ms(), seals_all)
                 yield from copy.run()
-                self._log_damages(topic, copy.damages)
-                yield from self._save_marks(captured)
-                if captured.tails or copy.segments or captured.dropped:
+                log_damages(shard, topic, copy.damages)
+                yield from save_marks(self._files, captured)
+                if captured.tails or copy.segments or captured.dropped or captured.exported:
                     self._captures.append((captured, copy.segments))
                 self._unfinished = None
                 self._note(msgspec.structs.replace(captured.entry, segments=copy.entries()))
                 if copy.segments or captured.changed or captured.dead:
                     pending = pending_requests(shard)  # Time has passed while files were written.
             yield None
-
-    def _log_damages(self, topic: Topic, damages: list[SegmentDamage]) -> None:
-        for damage in damages:
-            note_segment_damage(self._shard, topic.name, damage)
-            logger.warning(
-                'topic "%s": active segment damaged, appends continue in a new segment', topic.name
-            )
-
-    def _log_floor(self, topic: Topic) -> BackgroundJob[None]:
-        """Log the cap eviction floor of a topic whose marks are about to be written.
-
-        Replay finds cap evictions again from the number of live records. A start from the previous snapshot
-        may read the marks written now, of deletes that followed an eviction, and would count too few live
-        records.
-        """
-        floor = EvictWatermark({"cap": topic.evicted_to["cap"]})
-        self._shard.log.join_control_frame(encode_control(floor, topic_id=topic.topic_id, ts=topic.last_ts))
-        self.frame_count += 1
-        yield SYNCED
-
-    def _save_marks(self, captured: Capture) -> BackgroundJob[None]:
-        for run, marks in captured.changed:
-            yield partial(write_marks, self._files, run.name, marks, captured.entry.complete_to)
-            run.saved_dead_count = marks.count(1)
 
     def _note(self, entry: SnapshotTopic) -> None:
         self._entries.append(encode_topic(entry))
@@ -260,8 +314,8 @@ class CheckpointJob:
 
     def write_manifest(self, head: SnapshotHead) -> None:
         """Write the manifest of the snapshot, on a disk thread (K5)."""
-        cold_dir = self._shard.settings.cold_dir or None
-        parts = manifest_parts(manifest_head(head, cold_dir), self._lines)
+        store_url = store_url_of(self._shard.settings)
+        parts = manifest_parts(manifest_head(head, store_url), self._lines)
         write_manifest(self._files.fs, self._files.paths, parts)
 
     def _head(self, start: LogPlace, end: LogPlace, sections: dict[str, bytes]) -> SnapshotHead:
@@ -278,6 +332,35 @@ class CheckpointJob:
             topic_count=len(self._entries),
             sections=sections,
         )
+
+
+def needs_floor(captured: Capture) -> bool:
+    """Return whether marks are about to be written for a topic that evicted records by its caps.
+
+    Replay finds cap evictions again from the number of live records. A start from the previous snapshot may
+    read the marks written now, of deletes that followed an eviction, and would count too few live records.
+    """
+    return bool(captured.changed or captured.dead) and "cap" in captured.topic.evicted_to
+
+
+def log_floor(shard: ShardState, topic: Topic) -> BackgroundJob[None]:
+    """Log the cap eviction floor of a topic, and wait until it is synced."""
+    floor = EvictWatermark({"cap": topic.evicted_to["cap"]})
+    shard.log.join_control_frame(encode_control(floor, topic_id=topic.topic_id, ts=topic.last_ts))
+    yield SYNCED
+
+
+def log_damages(shard: ShardState, topic: Topic, damages: list[SegmentDamage]) -> None:
+    for damage in damages:
+        note_segment_damage(shard, topic.name, damage)
+        logger.warning('topic "%s": active segment damaged, appends continue in a new segment', topic.name)
+
+
+def save_marks(files: Files, captured: Capture) -> BackgroundJob[None]:
+    """Write the marks of segments with more dead records than their files list."""
+    for run, marks in captured.changed:
+        yield partial(write_marks, files, run.name, marks, captured.entry.complete_to)
+        run.saved_dead_count = marks.count(1)
 
 
 def _slices(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

@@ -9,15 +9,26 @@ from __future__ import annotations
 
 import logging
 from array import array
+from collections.abc import Mapping
 
 import msgspec
 
+from shared.settings.store_url import store_url_of
 from topicsd.disk.atomic_replace import exists
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths
+from topicsd.engine.checkpoint.job import objects_to_delete_of
 from topicsd.engine.checkpoint.rebuild_tag_order import rebuild_tag_order
 from topicsd.engine.checkpoint.snapshot_files import choose_snapshot
-from topicsd.engine.checkpoint.snapshot_format import Snapshot, SnapshotTopic
+from topicsd.engine.checkpoint.snapshot_format import (
+    KeyGeneration,
+    Snapshot,
+    SnapshotTopic,
+    epoch_floor_of,
+)
+from topicsd.engine.damage import note_damage
+from topicsd.engine.ownership.departed import FORGOTTEN, departed_of, to_forget_of
+from topicsd.engine.ownership.owned import ownership_of
 from topicsd.engine.queue.state import load_queue
 from topicsd.engine.read.cursors import cursors_of
 from topicsd.engine.records.lost_range import LostRange
@@ -29,11 +40,12 @@ from topicsd.engine.retention.retention import move_earliest
 from topicsd.engine.routes.route import load_routes
 from topicsd.engine.session_log import apply_session, sessions_of
 from topicsd.engine.shard_data import ShardData
+from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.write.idempotency import KeyColumns
 from topicsd.engine.write.producers import producers_of
 from topicsd.segment.dead_file import DeadDamage, unpack_marks
-from topicsd.segment.entry import COLD, DATA, SegmentDamage, SegmentEntry, SegmentName
+from topicsd.segment.entry import COLD, DATA, HOT, SegmentDamage, SegmentEntry, SegmentName
 from topicsd.segment.reader import SegmentReader
 from topicsd.segment.store import SegmentStore
 
@@ -77,44 +89,71 @@ def load_snapshot(
     shard: ShardData, snapshot: Snapshot, hot: SegmentStore, dead: DeadSets | None = None
 ) -> None:
     """Load a snapshot into the shard; `dead` has the dead sets that were read before."""
-    for entry in snapshot.topics:
-        topic = _topic(shard, entry, hot, dead or {})
+    ids = {entry.topic_id for entry in snapshot.topics}
+    # A forgotten one without files was deleted while the snapshot was taken.
+    departed = {
+        one.topic_id: one
+        for one in departed_of(snapshot.head)
+        if one.state != FORGOTTEN or one.topic_id in ids
+    }
+    shard.departed = {one.name: one for one in departed.values()}
+    # Departed topics first: a topic that is served may have a route of the same name.
+    for entry in sorted(snapshot.topics, key=lambda entry: entry.topic_id not in departed):
+        topic = load_topic(shard, entry, hot, dead or {})
         shard.add_topic(topic)
         load_routes(shard, topic, entry.sections)
+        if topic.topic_id in departed:
+            shard.depart(topic, departed[topic.topic_id])
+    shard.to_forget.update(dict.fromkeys(to_forget_of(snapshot.head)))
     now_ms = shard.clock.now_ms()
     for generation in snapshot.keys:
-        columns = (
-            generation.window_ms,
-            generation.number,
-            generation.digests,
-            generation.records,
-            generation.first_seqs,
-            generation.counts,
-            generation.used_ms,
-        )
-        shard.idempotency_keys.add_columns(KeyColumns(*columns), now_ms)
+        shard.idempotency_keys.add_columns(columns_of(generation), now_ms)
+    shard.epoch_floor = epoch_floor_of(snapshot.head)
+    shard.objects_to_delete = objects_to_delete_of(snapshot.head)
     for session in sessions_of(snapshot.head):
         apply_session(shard, session)
 
 
+def columns_of(generation: KeyGeneration) -> KeyColumns:
+    return KeyColumns(*msgspec.structs.astuple(generation))
+
+
 def log_unreachable_segments(shard: ShardData, cold: SegmentStore | None) -> None:
-    """Log an error if the cold directory lacks its segments.
+    """Log an error if segments are in an object store, or a cold directory, that the settings do not name.
 
-    An unmounted cold directory does not prevent a start: the other segments are served.
+    This does not prevent a start: the other segments are served. Upkeep checks the store, off the loop.
     """
-    names = [
-        run.name
-        for topic in shard.topics.values()
-        for run in topic.runs
-        if isinstance(run, SealedRun) and run.entry.tier == COLD
-    ]
-    if names and (cold is None or not cold.exists(names[0].key(DATA))):
-        directory = shard.settings.cold_dir
-        cause = f"{directory} lacks them: is it mounted?" if directory else "TOPICS_COLD_DIR is not set"
-        logger.error("cold directory: %d segments are unreachable: %s", len(names), cause)
+    runs = [run for topic in shard.topics.values() for run in topic.runs if isinstance(run, SealedRun)]
+    away = [run for run in runs if run.entry.tier == COLD]
+    if not away:
+        return
+    store_url = store_url_of(shard.settings)
+    if not store_url:
+        logger.error("object store: %d segments are unreachable: TOPICS_STORE_URL is not set", len(away))
+        return
+    moved = [run.name for run in away if not run.entry.object_stem]
+    if moved and (cold is None or not cold.exists(moved[0].key(DATA))):
+        cause = "it lacks them: is it mounted?"
+        logger.error("object store: %d segments of %s are unreachable: %s", len(moved), store_url, cause)
 
 
-def _topic(shard: ShardData, entry: SnapshotTopic, hot: SegmentStore, dead: DeadSets) -> Topic:
+def log_missing_segments(shard: ShardState, snapshot: Snapshot, hot: SegmentStore) -> None:
+    """Log and count the segments whose `.data` is missing from the data directory.
+
+    They do not prevent a start: reads report their records as damaged, and the others are served.
+    """
+    for topic in snapshot.topics:
+        for entry in topic.segments:
+            name = SegmentName(topic.topic_id, topic.epoch, entry.first_seq, entry.generation)
+            if entry.tier == HOT and not entry.object_stem and not hot.exists(name.key(DATA)):
+                what = f"seqs {entry.first_seq} to {entry.last_seq}: the file is missing, the start skips it"
+                note_damage(shard, name, topic.name, name.key(DATA), what)
+
+
+def load_topic(
+    shard: ShardData, entry: SnapshotTopic, hot: SegmentStore, dead: Mapping[SegmentName, bytes | bytearray]
+) -> Topic:
+    """Return the topic of an entry, not added to the shard yet; its routes are not loaded."""
     topic = Topic(entry.name, entry.topic_id, entry.epoch, shard.intern_config(entry.config))
     topic.visible = True
     topic.windows_ms = tuple(entry.windows_ms)
@@ -127,6 +166,7 @@ def _topic(shard: ShardData, entry: SnapshotTopic, hot: SegmentStore, dead: Dead
     topic.ttl_logged = entry.ttl_logged
     topic.last_ts = entry.last_ts
     topic.complete_to = entry.complete_to
+    topic.ownership = ownership_of(entry.sections)
     topic.producers = producers_of(entry.sections)
     topic.set_cursors(cursors_of(entry.sections))
     for lost in entry.lost:
@@ -159,7 +199,13 @@ def _live(entry: SegmentEntry, run: Run, earliest_seq: int) -> tuple[int, int]:
     return count, size
 
 
-def _run(shard: ShardData, topic: Topic, entry: SegmentEntry, hot: SegmentStore, dead: DeadSets) -> Run:
+def _run(
+    shard: ShardData,
+    topic: Topic,
+    entry: SegmentEntry,
+    hot: SegmentStore,
+    dead: Mapping[SegmentName, bytes | bytearray],
+) -> Run:
     name = SegmentName(topic.topic_id, topic.epoch, entry.first_seq, entry.generation)
     marks = _marks(shard, name, entry, dead)
     if entry.is_sealed:
@@ -180,7 +226,9 @@ def _run(shard: ShardData, topic: Topic, entry: SegmentEntry, hot: SegmentStore,
     )
 
 
-def _marks(shard: ShardData, name: SegmentName, entry: SegmentEntry, dead: DeadSets) -> bytearray | None:
+def _marks(
+    shard: ShardData, name: SegmentName, entry: SegmentEntry, dead: Mapping[SegmentName, bytes | bytearray]
+) -> bytearray | None:
     """Return the marks of a segment's dead records, or None if it has none.
 
     There may be more than the entry counts: a checkpoint that wrote marks and then failed left them for

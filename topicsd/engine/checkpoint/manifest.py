@@ -16,10 +16,13 @@ M1  A record is in the segments named here or in the log from `wal` on. Frames o
     `complete_to` are in the segments, even if they are after `wal` in the log.
 M2  Of a segment, only the first `data_bytes` bytes of `.data` and the first `count` entries of `.idx` are
     valid. In an unsealed segment, bytes after them are being written.
-M3  A segment is `<dir>/<stem>` and `.data`, `.idx`, `.tags`, `.del`, below the shard's directory when its
-    tier is hot, below `<cold_dir>/shards/<NN>` when it is cold. There is a `.del` when `dead_count` is not 0.
+M3  A segment is `<dir>/<stem>` and `.data`, `.idx`, `.tags`, `.del` below the shard's directory. When it has
+    an `object_stem`, the objects of that key and `.data`, `.idx`, `.tags` in the store `store_url` are the
+    same; when its tier is cold too, `.data` is only there. When its tier is cold and it has no `object_stem`,
+    its files are below `<cold_dir>/shards/<NN>`. There is a `.del` when `dead_count` is not 0.
 M4  Records below `earliest_seq` and in `lost` do not exist, even if files still contain them.
-M5  A dropped file stays in trash/ for the grace time, or as long as a reader's lock is held. A reader that
+M5  A topic in `departed` has its present state on another node, also when its segments are here.
+M6  A dropped file stays in trash/ for the grace time, or as long as a reader's lock is held. A reader that
     finds a file missing reads the manifest again.
 
 The manifest contains nothing that the snapshot does not, and no server reads it: a shard starts without it,
@@ -38,10 +41,12 @@ import msgspec
 import xxhash
 
 from shared.contract.topic_config import Discard, Durability, TopicType
+from shared.settings.store_url import store_folder
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths, segment_stem, topic_dir_name
 from topicsd.engine.checkpoint.snapshot_files import write_whole
 from topicsd.engine.checkpoint.snapshot_format import SnapshotHead, SnapshotTopic
+from topicsd.engine.ownership.departed import Departed, departed_of
 from topicsd.log.file_header import UnknownVersion
 from topicsd.log.files import LogPlace
 from topicsd.segment.entry import SegmentEntry
@@ -82,6 +87,7 @@ class ManifestSegment(msgspec.Struct, frozen=True, kw_only=True):
     first_ts: int
     last_ts: int
     live_bytes: int = 0
+    object_stem: str = ""
 
 
 class ManifestTopic(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,6 +115,18 @@ class ManifestTopic(msgspec.Struct, frozen=True, kw_only=True):
     discard: Discard = "old"
 
 
+class ManifestDeparted(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic that this node must not serve any more."""
+
+    name: str
+    id: str
+    epoch: int
+    state: str
+    node: str
+    owner_epoch: int
+    since_ms: int
+
+
 class ManifestHead(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of the first line, which also opens the list of topics."""
 
@@ -119,6 +137,9 @@ class ManifestHead(msgspec.Struct, frozen=True, kw_only=True):
     """The number of the snapshot with the same content."""
     ts: int
     cold_dir: str | None
+    """The folder of a `file:` store, where earlier versions put cold segments."""
+    store_url: str = ""
+    departed: list[ManifestDeparted] = []
     wal: ManifestPlace
     topic_count: int
 
@@ -135,6 +156,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     wal: ManifestPlace
     topic_count: int
     topics: list[ManifestTopic]
+    store_url: str = ""
+    departed: list[ManifestDeparted] = []
 
 
 class _Format(msgspec.Struct):
@@ -146,17 +169,24 @@ _decoder = msgspec.json.Decoder(Manifest)
 _format_decoder = msgspec.json.Decoder(_Format)
 
 
-def manifest_head(head: SnapshotHead, cold_dir: str | None) -> ManifestHead:
-    """Return the head of the manifest that belongs to a snapshot."""
+def manifest_head(head: SnapshotHead, store_url: str) -> ManifestHead:
+    """Return the head of the manifest that belongs to a snapshot; without a store the URL is empty."""
     return ManifestHead(
         instance=head.instance.hex(),
         shard=head.shard,
         number=head.number,
         ts=head.created_ms,
-        cold_dir=cold_dir,
+        cold_dir=store_folder(store_url) or None,
+        store_url=store_url,
+        departed=[_departed(one) for one in departed_of(head)],
         wal=_place(head.start),
         topic_count=head.topic_count,
     )
+
+
+def _departed(one: Departed) -> ManifestDeparted:
+    fields = msgspec.structs.asdict(one)
+    return ManifestDeparted(id=f"{fields.pop('topic_id'):016x}", **fields)
 
 
 def _place(place: LogPlace) -> ManifestPlace:
@@ -205,6 +235,7 @@ def _segment(entry: SegmentEntry) -> ManifestSegment:
         live_count=entry.live_count,
         dead_count=entry.dead_count,
         has_tags=entry.has_tags,
+        object_stem=entry.object_stem,
         first_ts=entry.first_ts,
         last_ts=entry.last_ts,
         live_bytes=entry.live_bytes,

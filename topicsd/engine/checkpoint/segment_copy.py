@@ -127,7 +127,11 @@ class GrowingSegment:
 class SegmentCopy:
     """The copy of one topic's captured records into segments."""
 
-    def __init__(self, files: Files, bounds: SegmentBounds, captured: Capture, now_ms: int) -> None:
+    def __init__(
+        self, files: Files, bounds: SegmentBounds, captured: Capture, now_ms: int, seals_all: bool = False
+    ) -> None:
+        """Prepare a copy; with `seals_all` the last segment is sealed too, whatever its size and age."""
+        self._seals_all = seals_all
         self._files = files
         self._bounds = bounds
         self._captured = captured
@@ -147,7 +151,7 @@ class SegmentCopy:
             for tail in captured.tails:
                 yield from self._copy_run(tail)
             segment = self._segment
-            if segment is not None and segment.is_due(self._bounds, self._now_ms):
+            if segment is not None and (self._seals_all or segment.is_due(self._bounds, self._now_ms)):
                 yield from self._seal()
             elif segment is not None:
                 yield from self._end_segment()
@@ -170,7 +174,7 @@ class SegmentCopy:
         entry = active.source.entry
         is_old = self._now_ms - entry.first_ts >= self._bounds.age_ms_max
         is_less = active.dead is not None or self._captured.entry.earliest_seq > entry.first_seq
-        return bool(self._captured.tails) or is_old or is_less
+        return bool(self._captured.tails) or is_old or is_less or self._seals_all
 
     def _copy_run(self, tail: TailRun) -> BackgroundJob[None]:
         seq = max(tail.first_seq, self._captured.entry.earliest_seq)

@@ -1,20 +1,12 @@
 """The snapshot format: everything a shard knows except its records, in one checksummed file.
 
-::
+The header is that of `checked_document.py`, with the magic b"TOPICSNP" and version 1. The body::
 
-    off  size  field
-      0    8   magic     b"TOPICSNP"
-      8    4   version   1
-     12    8   length    of the body; the file ends with it
-     20    8   checksum  xxh3_64 over bytes [0 .. 20) and the body
-     28    N   body      msgpack: [head, [topic, ...], [key generation, ...]]
+    msgpack: [head, [topic, ...], [key generation, ...]]
 
 The body is one msgpack document, so that one typed decoder reads all of it in one call, however many topics
 there are. It is written in parts: the checkpoint encodes each topic on its own, so no step handles more than
 one topic or one generation of keys.
-
-The first 28 bytes have the same layout in every version. This distinguishes a damaged version field from a
-newer version: only in the second case does the checksum match.
 
     >>> place = LogPlace(file=1, offset=142, ordinal=3, chain=5)
     >>> head = SnapshotHead(instance=b"i" * 16, shard=0, number=7, start=place, end_ordinal=3, end_file=1,
@@ -36,24 +28,28 @@ import struct
 from typing import NamedTuple
 
 import msgspec
-import xxhash
 
 from shared.contract.topic_config import TopicConfig
-from topicsd.log.file_header import UnknownVersion
+from topicsd.engine.checkpoint.checked_document import (
+    DOCUMENT_HEADER_BYTES,
+    DocumentDamage,
+    body_of,
+    document_parts,
+)
 from topicsd.log.files import LogPlace
 from topicsd.segment.entry import SegmentEntry
 
 MAGIC = b"TOPICSNP"
 VERSION = 1
 
-TOPIC_SECTIONS = frozenset(("producers", "cursors", "queue", "forwards"))
+TOPIC_SECTIONS = frozenset(("producers", "cursors", "queue", "forwards", "ownership"))
 """Sections that parts of the server add to a topic."""
-HEAD_SECTIONS = frozenset(("watch_sessions", "leaving"))
+EPOCH_FLOOR = "epoch_floor"
+"""The section with the highest epoch that is no ordinal of the shard's log."""
+HEAD_SECTIONS = frozenset(("watch_sessions", "leaving", "objects", EPOCH_FLOOR, "departed", "to_forget"))
 """Sections that parts of the server add to the shard."""
 
-_OPENING = struct.Struct("<8sIQ")
-_CHECKSUM = struct.Struct("<Q")
-SNAPSHOT_HEADER_BYTES = _OPENING.size + _CHECKSUM.size
+SNAPSHOT_HEADER_BYTES = DOCUMENT_HEADER_BYTES
 
 _ARRAY_OF_3 = b"\x93"
 _ARRAY_32 = struct.Struct(">BI")
@@ -63,7 +59,7 @@ _ARRAY_32 = struct.Struct(">BI")
 # collector are half of the decoding time.
 
 
-class SnapshotDamage(Exception):
+class SnapshotDamage(DocumentDamage):
     """These bytes are not a whole snapshot; the message says why."""
 
 
@@ -103,6 +99,8 @@ class KeyGeneration(msgspec.Struct, frozen=True, array_like=True, gc=False):
     first_seqs: bytes
     counts: bytes
     used_ms: bytes
+    topic_ids: bytes = b""
+    """The id of each key's topic; empty in snapshots from before this column."""
 
 
 class SnapshotHead(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -120,6 +118,15 @@ class SnapshotHead(msgspec.Struct, frozen=True, array_like=True, gc=False):
     created_ms: int
     topic_count: int
     sections: dict[str, bytes] = {}
+
+
+def epoch_floor_section(epoch_floor: int) -> dict[str, bytes]:
+    return {EPOCH_FLOOR: msgspec.msgpack.encode(epoch_floor)} if epoch_floor else {}
+
+
+def epoch_floor_of(head: SnapshotHead) -> int:
+    section = head.sections.get(EPOCH_FLOOR)
+    return 0 if section is None else msgspec.msgpack.decode(section, type=int)
 
 
 class Snapshot(NamedTuple):
@@ -155,29 +162,12 @@ def snapshot_parts(head: SnapshotHead, topics: list[bytes], keys: list[bytes]) -
         _ARRAY_32.pack(0xDD, len(keys)),
         *keys,
     ]
-    opening = _OPENING.pack(MAGIC, VERSION, sum(map(len, body)))
-    checksum = xxhash.xxh3_64(opening)
-    for part in body:
-        checksum.update(part)
-    return [opening + _CHECKSUM.pack(checksum.intdigest()), *body]
+    return document_parts(MAGIC, VERSION, body)
 
 
 def decode_snapshot(data: bytes) -> Snapshot:
     """Decode a snapshot; raise SnapshotDamage, or UnknownVersion for a whole one that is newer."""
-    if len(data) < SNAPSHOT_HEADER_BYTES:
-        raise SnapshotDamage(f"it ends after {len(data)} bytes, within its header")
-    magic, version, length = _OPENING.unpack_from(data)
-    if magic != MAGIC:
-        raise SnapshotDamage("it does not begin with the snapshot magic")
-    body = memoryview(data)[SNAPSHOT_HEADER_BYTES:]
-    if length != len(body):
-        raise SnapshotDamage(f"it has {len(body)} bytes after its header, which declares {length}")
-    checksum = xxhash.xxh3_64(data[: _OPENING.size])
-    checksum.update(body)
-    if _CHECKSUM.unpack_from(data, _OPENING.size)[0] != checksum.intdigest():
-        raise SnapshotDamage("its checksum does not match")
-    if version != VERSION:
-        raise UnknownVersion(f"snapshot format version {version}; this program reads version {VERSION}")
+    body = body_of(data, MAGIC, VERSION, "snapshot", SnapshotDamage)
     try:
         snapshot = _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

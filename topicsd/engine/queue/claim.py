@@ -4,6 +4,9 @@ The lease is decided in memory in one step, so two claims of one turn of the eve
 job. With `leases_durable` the reply waits until the frame is in the log, in the durability class of the
 topic: the lease survives a restart. Jobs delivered too often are parked, and the frame of that is synced
 before anything acts on it: a job that may be in the dead-letter topic is never claimed again.
+
+A job whose record is in an object store that does not answer is returned, and that claim does not count as a
+delivery: the job worker did not get it. It is delayed, so that claims reach the jobs after it meanwhile.
 """
 
 from __future__ import annotations
@@ -13,11 +16,17 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from shared.contract.errors import CORRUPT_SEGMENT, NOT_A_QUEUE, Refusal
+from shared.contract.errors import (
+    CORRUPT_SEGMENT,
+    NOT_A_QUEUE,
+    RETRY_AFTER_MS,
+    Refusal,
+    store_unavailable,
+)
 from shared.contract.topic_config import CLAMPED_FIELDS
 from topicsd.engine.pending import PendingControl, Refuse, call_reply, ignore_refusal
 from topicsd.engine.queue.fresh_jobs import serve_in_turn
-from topicsd.engine.queue.job import READY, ClaimedJob, JobState
+from topicsd.engine.queue.job import DELAYED, READY, ClaimedJob, JobState
 from topicsd.engine.queue.job_records import JobRecords, read_job_records
 from topicsd.engine.queue.lease_queue import COLLECTED_MAX, LeaseQueue
 from topicsd.engine.queue.state import apply_config_to_parked, lease_frame
@@ -26,7 +35,7 @@ from topicsd.engine.requests import ClaimAnswer, ClaimRequest, Reply
 from topicsd.engine.retention.eviction_log import evict_expired
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
-from topicsd.engine.topic_admin import topic_not_found
+from topicsd.engine.topic_admin import missing_topic
 from topicsd.engine.wakeups.wake_queue import Waiters
 
 FRAME_JOBS: Final = 1000
@@ -38,7 +47,7 @@ def queue_of(shard: ShardState, name: str) -> tuple[Topic, LeaseQueue] | Refusal
     """Return the queue with this name, or a refusal if there is no such topic or it is a log."""
     topic = shard.visible_topic(name)
     if topic is None:
-        return topic_not_found(name)
+        return missing_topic(shard, name)
     if topic.queue is None:
         return Refusal(NOT_A_QUEUE, f'topic "{name}" is a log; only queues ("type":"queue") have jobs')
     return topic, topic.queue
@@ -151,8 +160,15 @@ def _serve_if_visible(shard: ShardState, topic: Topic, group: list[ClaimInTurn])
     ):
         _serve(shard, topic, topic.queue, group)
         return
-    for member in group:
-        call_reply(member.reply, topic_not_found(topic.name))
+
+    def refuse(refusal: Refusal) -> None:
+        for member in group:
+            call_reply(member.reply, refusal)
+
+    if topic.is_frozen:
+        shard.defer(topic, partial(_serve_if_visible, shard, topic, group), refuse)
+    else:
+        refuse(missing_topic(shard, topic.name))
 
 
 def _serve(shard: ShardState, topic: Topic, queue: LeaseQueue, group: list[ClaimInTurn]) -> None:
@@ -250,15 +266,48 @@ class _ResponseBudget:
 
 def _read_records(shard: ShardState, topic: Topic, member: ClaimInTurn) -> None:
     if member.claimed:
-        read_job_records(
-            shard, topic, [one.seq for one in member.claimed], partial(_on_records, topic, member)
-        )
+        seqs = [one.seq for one in member.claimed]
+        read_job_records(shard, topic, seqs, partial(_on_records, shard, topic, member))
     else:
         _send_answer(topic, {}, member)
 
 
-def _on_records(topic: Topic, member: ClaimInTurn, texts: JobRecords) -> None:
+def _on_records(shard: ShardState, topic: Topic, member: ClaimInTurn, texts: JobRecords) -> None:
+    if texts.away:
+        _return_undelivered(shard, topic, member, texts)
+    else:
+        _answer_records(topic, member, texts)
+
+
+def _return_undelivered(shard: ShardState, topic: Topic, member: ClaimInTurn, texts: JobRecords) -> None:
+    """Return the jobs whose records the store did not deliver, then answer with the others."""
+    queue = topic.queue
+    is_refused = logs_leases(topic) and shard.log.admit_control() is not None
+    if queue is None or is_refused or not shard.is_live(topic) or topic.deferred_requests is not None:
+        # The leases expire.
+        _answer_records(topic, member, texts)
+        return
+    # A lease may have expired during the read, and the job may have another holder.
+    undelivered = [
+        one
+        for one in member.claimed
+        if one.seq in texts.away and queue.is_held(one.seq, member.node, one.lease)
+    ]
+    before = [queue.job_state(one.seq) for one in undelivered]
+    due = shard.clock.now_ms() + RETRY_AFTER_MS
+    for state in before:
+        queue.restore(JobState(state.seq, DELAYED, state.deliveries - 1, 0, due, "", state.reason))
+    member.claimed = [one for one in member.claimed if one.seq not in texts.away]
+    if shard.queue_timers.timers:
+        shard.queue_timers.refresh(topic)
+    log_lease(shard, topic, before, partial(_answer_records, topic, member, texts), member.reply)
+
+
+def _answer_records(topic: Topic, member: ClaimInTurn, texts: JobRecords) -> None:
     by_seq = texts.by_seq
+    if texts.away and not by_seq:
+        call_reply(member.reply, store_unavailable(next(iter(texts.away.values()))))
+        return
     if texts.damaged and not by_seq:
         seq, what = next(iter(texts.damaged.items()))
         message = f'seq {seq} of topic "{topic.name}" is damaged, claim again for other jobs: {what}'

@@ -2,8 +2,8 @@
 
 Records in a sealed segment without a page are read on a thread, once for all claims that wait for that
 segment, since they usually want adjacent records. For adjacent jobs the read covers more, and its pages are
-kept. A record that was removed meanwhile, or is unreadable, is left out: its lease expires like that of a
-crashed worker, and another claim retries.
+kept. A record that was removed meanwhile, or is unreadable, is left out. The lease of a damaged one expires
+like that of a crashed worker, and another claim retries.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ class JobRecords(NamedTuple):
     by_seq: dict[int, bytes]
     """The record as a whole JSON object."""
     damaged: dict[int, str]
+    """Why a record cannot be read."""
+    away: dict[int, str]
+    """Those of `damaged` that are in good order, in an object store that did not answer."""
 
 
 def read_job_records(
@@ -106,4 +109,10 @@ def _read_pages(
         start, end = page.start_of(seq), page.ends[seq - page.first_seq]
         if start < end:
             records[seq] = page.text[start : end - 1]  # Without the comma.
-    return JobRecords(records, damaged)
+    away = [one for one in fetched if one.is_away]
+    unanswered = {
+        seq: what
+        for seq, what in damaged.items()
+        if any(one.first_seq <= seq <= one.last_seq for one in away)
+    }
+    return JobRecords(records, damaged, unanswered)

@@ -42,11 +42,12 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(QueueSection).decode
 
 
-def queue_section(topic: Topic) -> dict[str, bytes]:
+def queue_section(topic: Topic, with_leases: bool = False) -> dict[str, bytes]:
+    """Encode the jobs of a queue; leases are included if they survive a restart, or `with_leases`."""
     queue = topic.queue
     if queue is None:
         return {}
-    with_leases = topic.config.leases_durable
+    with_leases = with_leases or topic.config.leases_durable
     jobs: list[JobState] = []
     delays: list[tuple[int, int]] = []
     delivered: list[tuple[int, int]] = []
@@ -84,6 +85,37 @@ def load_queue(topic: Topic, sections: dict[str, bytes]) -> None:
     for state in sorted(states, key=_seq_of):
         _restore_job(topic, state)
     apply_config_to_parked(topic)
+
+
+def without_leases(sections: dict[str, bytes]) -> dict[str, bytes]:
+    """Return the sections with all leases ended, as by a restart of a queue that does not log them."""
+    if QUEUE not in sections:
+        return sections
+    section = _decode(sections[QUEUE])
+    jobs = [
+        JobState(job.seq, READY, job.deliveries, 0, 0, "", job.reason)
+        if job.state in (READY, IN_FLIGHT, BLOCKED)
+        else job
+        for job in section.jobs
+    ]
+    return {**sections, QUEUE: _encode(msgspec.structs.replace(section, jobs=jobs))}
+
+
+def queue_up_to(sections: dict[str, bytes], last_seq: int) -> dict[str, bytes]:
+    """Return the sections without what is known of the jobs after `last_seq`."""
+    if QUEUE not in sections:
+        return sections
+    section = _decode(sections[QUEUE])
+    section = msgspec.structs.replace(
+        section,
+        jobs=[job for job in section.jobs if job.seq <= last_seq],
+        delays=[one for one in section.delays if one[0] <= last_seq],
+        dead=[seq for seq in section.dead if seq <= last_seq],
+        deleted=[seq for seq in section.deleted if seq <= last_seq],
+        known_from=min(section.known_from, last_seq + 1),
+        delivered=[one for one in section.delivered if one[0] <= last_seq],
+    )
+    return {**sections, QUEUE: _encode(section)}
 
 
 def leases_of(sections: dict[str, bytes]) -> list[tuple[int, int]]:
@@ -124,8 +156,12 @@ def note_former(topic: Topic, dead_letter: str | None) -> None:
 
 
 def lease_frame(topic: Topic, states: list[JobState]) -> bytes:
-    """Encode a frame with the current state of these jobs, which differ only in their numbers."""
+    """Encode a frame with the current state of these jobs, which differ only in their numbers and reasons.
+
+    Different reasons are those of earlier nacks, which a replay keeps.
+    """
     first = states[0]
+    is_same = all(state.reason == first.reason for state in states)
     control = Lease(
         first.state,
         [state.seq for state in states],
@@ -133,7 +169,7 @@ def lease_frame(topic: Topic, states: list[JobState]) -> bytes:
         [state.lease for state in states] if first.lease else [],
         first.deadline,
         first.node,
-        first.reason if first.state != IN_FLIGHT and first.state not in ASIDE else "",
+        first.reason if is_same and first.state != IN_FLIGHT and first.state not in ASIDE else "",
     )
     durable = topic.config.durable
     return encode_control(control, topic_id=topic.topic_id, ts=topic.last_ts, durable=durable)

@@ -30,7 +30,7 @@ from topicsd.engine.retention.eviction_log import evict_expired, evict_over_caps
 from topicsd.engine.shard_data import ShardData
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
-from topicsd.engine.topic_admin import topic_not_found
+from topicsd.engine.topic_admin import missing_topic
 from topicsd.log.control_frame import Cursor
 from topicsd.segment.entry import SegmentDamage
 
@@ -70,7 +70,7 @@ def put_cursor(
         shard.defer(topic, retry, reply)
         return
     if topic is None or not topic.visible:
-        reply(topic_not_found(topic_name))
+        reply(missing_topic(shard, topic_name))
         return
     refusal = (
         refuse_cursor_name(name)
@@ -96,7 +96,7 @@ def delete_cursor(shard: ShardState, topic_name: str, name: str, reply: Reply[Cu
         shard.defer(topic, partial(delete_cursor, shard, topic_name, name, reply), reply)
         return
     if topic is None or not topic.visible:
-        reply(topic_not_found(topic_name))
+        reply(missing_topic(shard, topic_name))
         return
     refusal = refuse_cursor_name(name) or shard.log.admit_control()
     if refusal is not None:
@@ -113,7 +113,7 @@ def delete_cursor(shard: ShardState, topic_name: str, name: str, reply: Reply[Cu
 def find_cursor(shard: ShardState, topic_name: str, name: str) -> Cursor | Refusal:
     topic = shard.visible_topic(topic_name)
     if topic is None:
-        return topic_not_found(topic_name)
+        return missing_topic(shard, topic_name)
     cursor = topic.cursors.get(name)
     return cursor or Refusal(NOT_FOUND, f'topic "{topic_name}" has no cursor {quoted(name)}')
 

@@ -14,6 +14,7 @@ from topicsd.engine.read.page import Frames
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.segment.entry import SegmentDamage
 from topicsd.segment.reader import SegmentReader
+from topicsd.store.object_store import StoreRefused, StoreUnavailable
 
 FETCH_BYTES_MIN = 64 << 10
 FETCH_BYTES_MAX = 1 << 20
@@ -35,12 +36,15 @@ def fetch(reader: SegmentReader, run: SealedRun, first: int, bytes_wanted: int) 
             data, _ = reader.frames(name, entry, index, first, last)
         except SegmentDamage as damage:
             if damage.first_seq <= first:
-                return Fetched(run, first, max(first, min(damage.last_seq, last)), None, damage.what)
+                damaged_last = max(first, min(damage.last_seq, run.next_seq - 1))
+                return Fetched(run, first, damaged_last, None, damage.what)
             # Return the good records before the damage first.
             last = damage.first_seq - 1
             data, _ = reader.frames(name, entry, index, first, last)
     except SegmentDamage as damage:
         return Fetched(run, first, max(first, damage.last_seq), None, damage.what)
+    except (StoreUnavailable, StoreRefused) as error:
+        return Fetched(run, first, last, None, str(error), is_away=True)
     except OSError as error:
         return Fetched(run, first, last, None, f"it cannot be read: {error.strerror}")
     lengths = index.lengths[at : last + 1 - index.first_seq]

@@ -42,6 +42,8 @@ class Fetched(NamedTuple):
     last_seq: int
     frames: Frames | None
     error: str = ""
+    is_away: bool = False
+    """Whether the object store did not answer: the records are not damaged."""
 
 
 class PageSource:
@@ -62,7 +64,7 @@ class PageSource:
         segment are missing.
         """
         cache = self._shard.pages
-        page = cache.page(self._topic.epoch, first, self._variant)
+        page = cache.page(self._topic.cache_key, first, self._variant)
         if page.next_seq > last:
             return page
         if _is_large(run, page.next_seq, last):
@@ -73,11 +75,13 @@ class PageSource:
             missing = self._grow(page, last, bytes_wanted)
             if missing is not None:
                 cache.add_bytes(len(page.text) - before)
+                if page.damage is not None:
+                    cache.forget(self._topic.cache_key, first, self._variant)
                 return missing
         cache.add_bytes(len(page.text) - before)
         if page.damage is not None:
             # Do not cache damage: a later read may succeed.
-            cache.forget(self._topic.epoch, first, self._variant)
+            cache.forget(self._topic.cache_key, first, self._variant)
         return page
 
     def _grow(self, page: Page, last: int, bytes_wanted: int) -> Unfetched | None:
@@ -107,7 +111,7 @@ class PageSource:
     def _grow_fetched(
         self, page: Page, run: SealedRun, first: int, last: int, bytes_wanted: int
     ) -> Unfetched | None:
-        for one in self._fetched:
+        for one in reversed(self._fetched):
             if one.run is run and one.first_seq <= first <= one.last_seq:
                 last = min(last, one.last_seq)
                 if one.frames is None:
@@ -116,6 +120,9 @@ class PageSource:
                         page.add_damage(seq, one.error)
                 else:
                     page.add_frames(self._topic.topic_id, one.frames.part(first, last), self._variant)
+                    if page.damage is not None and self._shard.segments.distrust(run.name, run.entry):
+                        # Read again, from the copy in the object store.
+                        return Unfetched(run, first, bytes_wanted)
                 return None
         return Unfetched(run, first, bytes_wanted)
 
@@ -141,7 +148,7 @@ def keep_fetched(shard: ShardState, topic: Topic, variant: Variant, fetched: Fet
     next_page = fetched.first_seq // PAGE_RECORDS * PAGE_RECORDS + PAGE_RECORDS
     for first in (fetched.first_seq, *range(next_page, fetched.last_seq + 1, PAGE_RECORDS)):
         last = min(fetched.last_seq, first | (PAGE_RECORDS - 1))
-        page = cache.page(topic.epoch, first, variant)
+        page = cache.page(topic.cache_key, first, variant)
         if page.next_seq != first:
             # The page begins before the segment, or another read has filled it since.
             source.page(run, first, last, 0)
@@ -150,7 +157,7 @@ def keep_fetched(shard: ShardState, topic: Topic, variant: Variant, fetched: Fet
         page.add_frames(topic.topic_id, frames.part(first, last), variant)
         cache.add_bytes(len(page.text) - before)
         if page.damage is not None:
-            cache.forget(topic.epoch, first, variant)
+            cache.forget(topic.cache_key, first, variant)
 
 
 def _read_run(

@@ -17,17 +17,17 @@ COPIED_BYTES_MAX = 2 << 10
 
 
 class PageCache:
-    """An LRU cache of pages, by epoch, seq and variant."""
+    """An LRU cache of pages, by the key of the topic, seq and variant."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._pages: OrderedDict[tuple[int, int], Page] = OrderedDict()
         self._bytes = 0
 
-    def page(self, epoch: int, seq: int, variant: Variant) -> Page:
+    def page(self, topic: int, seq: int, variant: Variant) -> Page:
         """Return the page for a seq, which may not have grown to the seq yet; make it if needed."""
         number = seq // PAGE_RECORDS
-        key = (epoch, number * _VARIANTS + variant.number)
+        key = (topic, number * _VARIANTS + variant.number)
         page = self._pages.get(key)
         if page is None:
             page = self._pages[key] = Page(number * PAGE_RECORDS)
@@ -37,7 +37,7 @@ class PageCache:
         return page
 
     def slices(
-        self, epoch: int, first: int, last: int, variant: Variant, room: int
+        self, topic: int, first: int, last: int, variant: Variant, room: int
     ) -> list[bytes | memoryview] | None:
         """Return the records from `first` to `last` as slices, or None when the slow path is needed.
 
@@ -48,7 +48,7 @@ class PageCache:
         number, last_number = first // PAGE_RECORDS, last // PAGE_RECORDS
         parts: list[bytes | memoryview] = []
         while True:
-            key = (epoch, number * _VARIANTS + variant.number)
+            key = (topic, number * _VARIANTS + variant.number)
             page = pages.get(key)
             if page is None or page.damage is not None:
                 return None
@@ -74,8 +74,8 @@ class PageCache:
             number += 1
             first = number * PAGE_RECORDS
 
-    def forget(self, epoch: int, seq: int, variant: Variant) -> None:
-        page = self._pages.pop((epoch, seq // PAGE_RECORDS * _VARIANTS + variant.number))
+    def forget(self, topic: int, seq: int, variant: Variant) -> None:
+        page = self._pages.pop((topic, seq // PAGE_RECORDS * _VARIANTS + variant.number))
         self._bytes -= PAGE_COST_BYTES + len(page.text)
 
     def add_bytes(self, size_bytes: int) -> None:

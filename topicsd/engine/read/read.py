@@ -16,7 +16,7 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 
-from shared.contract.errors import CORRUPT_SEGMENT, Refusal, invalid
+from shared.contract.errors import CORRUPT_SEGMENT, Refusal, invalid, store_unavailable
 from shared.contract.reader_options import NO_NODES, ReaderOptions
 from shared.runtime.unexpected_error import refuse_unexpected_error
 from topicsd.engine.damage import note_damage
@@ -33,8 +33,8 @@ from topicsd.engine.requests import ReadAnswer, ReadRequest, Reply, Tombstone
 from topicsd.engine.retention.eviction_log import evict_expired
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
-from topicsd.engine.topic_admin import topic_not_found
-from topicsd.segment.entry import SegmentName
+from topicsd.engine.topic_admin import missing_topic
+from topicsd.segment.entry import DATA, SegmentName
 
 logger = logging.getLogger("topicsd.engine")
 
@@ -80,6 +80,8 @@ def _fetch_and_read(
         try:
             assert isinstance(result, Fetched), result
             fetched.append(result)
+            if result.is_away:
+                shard.store_problem = shard.store_problem or result.error
             topic = shard.visible_topic(name)
             if topic is not None:
                 variant = VARIANTS[request.options.with_tags, request.options.with_meta]
@@ -104,7 +106,7 @@ def try_read(
         return invalid("from_seq", f"must be at least 0, got {request.from_seq}")
     topic = shard.topics.get(name)
     if topic is None or not topic.visible:
-        return topic_not_found(name)
+        return missing_topic(shard, name)
     if topic.config.ttl_ms:
         evict_expired(shard, topic, shard.clock.now_ms())
     cursor, tombstone = request.from_seq, None
@@ -131,7 +133,10 @@ def try_read(
     if collector.unfetched is not None:
         return collector.unfetched
     if collector.damaged_seq and not collector.parts and tombstone is None:
-        return _corrupt(shard, topic, collector.damaged_seq, collector.damaged)
+        for one in fetched:
+            if one.is_away and one.first_seq <= collector.damaged_seq <= one.last_seq:
+                return store_unavailable(one.error, {"segment": one.run.name.key(DATA)})
+        return _corrupt(shard, topic, collector.damaged_seq, collector.damaged, fetched)
     return ReadAnswer(
         topic=topic.name,
         epoch=topic.epoch,
@@ -162,7 +167,7 @@ def _plain_case(
     if run.dead is not None:
         return None
     variant = VARIANTS[options.with_tags, options.with_meta]
-    parts = shard.pages.slices(topic.epoch, first, last, variant, options.bytes_max)
+    parts = shard.pages.slices(topic.cache_key, first, last, variant, options.bytes_max)
     if parts is None:
         return None
     # Positional arguments: keyword arguments would cost as much as finding the page.
@@ -303,13 +308,19 @@ class _SliceCollector:
         return last + 1
 
 
-def _corrupt(shard: ShardState, topic: Topic, seq: int, damaged: dict[int, str]) -> Refusal:
+def _corrupt(
+    shard: ShardState, topic: Topic, seq: int, damaged: dict[int, str], fetched: Sequence[Fetched]
+) -> Refusal:
     run = topic.run_of(seq)
     assert run is not None
     file, offset = run.place_of(seq, shard.files)
     last = seq
     while last + 1 in damaged:
         last += 1
+    # `damaged` ends with its page; a failed fetch is of more records.
+    for failed in fetched:
+        if failed.frames is None and failed.run is run and failed.first_seq <= last:
+            last = max(last, failed.last_seq)
     note_damage(shard, _damaged_place(run, file), topic.name, file, f"seqs {seq} to {last}: {damaged[seq]}")
     message = f'seq {seq} of topic "{topic.name}" is damaged at offset {offset} of {file}: {damaged[seq]}'
     detail: dict[str, object] = {

@@ -21,7 +21,7 @@ from topicsd.engine.requests import Reply
 from topicsd.engine.retention.eviction_log import evict_expired
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import NEVER, Topic
-from topicsd.engine.topic_admin import topic_not_found
+from topicsd.engine.topic_admin import missing_topic
 from topicsd.segment.entry import SegmentDamage
 
 logger = logging.getLogger("topicsd.engine")
@@ -31,7 +31,7 @@ def seek(shard: ShardState, name: str, request: Seek, reply: Reply[int]) -> None
     """Find the position of a seek; `reply` gets it now or after a disk read, or a `Refusal`."""
     topic = shard.visible_topic(name)
     if topic is None:
-        reply(topic_not_found(name))
+        reply(missing_topic(shard, name))
         return
     evict_expired(shard, topic, shard.clock.now_ms())
     ts = request.from_ts
@@ -60,6 +60,7 @@ def _last_ts(run: Run) -> int:
 def _count_older(run: SealedRun, ts: int) -> int | SegmentDamage:
     """Return the number of records of the run that are older than `ts`; runs on a thread."""
     try:
+        run.load_index()
         return bisect_left(run.times_ms, ts)
     except SegmentDamage as damage:
         return damage

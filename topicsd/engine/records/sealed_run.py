@@ -78,7 +78,8 @@ class SealedRun(Run):
 
     @property
     def index(self) -> SegmentIndex:
-        return self._reader.index(self.name, self.entry)
+        """Return the index; called on the loop, so it makes no request to the object store."""
+        return self._reader.index(self.name, self.entry, is_local=True)
 
     def load_index(self) -> None:
         """Load the index into the cache of the reader; runs on a thread, for later use on the loop."""

@@ -11,6 +11,7 @@ meanwhile.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -20,6 +21,7 @@ from shared.contract.errors import (
     Refusal,
     invalid,
     reason_without_path,
+    store_unavailable,
     too_many,
 )
 from topicsd.engine.pending import PendingControl, call_reply
@@ -34,9 +36,10 @@ from topicsd.engine.retention.eviction_log import evict_expired
 from topicsd.engine.retention.retention import current_runs, delete_each, delete_front, delete_matches
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
-from topicsd.engine.topic_admin import topic_not_found
+from topicsd.engine.topic_admin import missing_topic
 from topicsd.log.control_frame import Delete
 from topicsd.segment.entry import DATA, SegmentDamage
+from topicsd.store.object_store import StoreUnavailable
 
 # Up to this many records of a run are removed faster one by one.
 FEW_RECORDS: Final = 64
@@ -101,19 +104,22 @@ def look_up(search: Search) -> LookupResult | SegmentDamage:
     try:
         for run in search.sealed:
             seqs = run.find_tag(tag, is_prefix, below)
+            if seqs:
+                run.load_index()
             if len(seqs) > FEW_RECORDS:
                 dead = None if run.dead is None else bytes(run.dead)
                 matches[run] = mark_records(seqs, run.first_seq, run.lengths, dead, search.earliest_seq)
             elif seqs:
-                run.load_index()
                 matches[run] = seqs
         for tail in search.tails:
             index = tail.run.tags
             if index.is_unknown and tail.run.source is not None:
                 index = tags[tail.run] = TagIndex.of(tail.run.source.tags())
-            seqs = index.find(tag, is_prefix, below)
+            # The tags of an active segment include records after it that a checkpoint is copying: those are
+            # found in their own run.
+            end = min(below, tail.first_seq + len(tail.lengths))
+            seqs = [seq for seq in index.find(tag, is_prefix, end) if seq >= tail.first_seq]
             if len(seqs) > FEW_RECORDS:
-                seqs = [seq for seq in seqs if seq >= tail.first_seq]
                 marks = mark_records(seqs, tail.first_seq, tail.lengths, tail.dead, search.earliest_seq)
                 matches[tail.run] = marks
             elif seqs:
@@ -138,7 +144,7 @@ def delete_records(shard: ShardState, name: str, request: DeleteRequest, reply: 
         reply(refusal)
         return
     if topic is None or not topic.visible:
-        reply(topic_not_found(name))
+        reply(missing_topic(shard, name))
         return
     evict_expired(shard, topic, shard.clock.now_ms())
     below = topic.head + 1 if request.before_seq is None else min(request.before_seq, topic.head + 1)
@@ -155,7 +161,8 @@ def delete_records(shard: ShardState, name: str, request: DeleteRequest, reply: 
     if search is None:
         join_delete(shard, topic, control, reply)
         return
-    on_result = partial(_on_looked_up, shard, topic, control, reply)
+    retry = partial(delete_records, shard, name, request, reply)
+    on_result = partial(_on_looked_up, shard, topic, control, reply, retry)
     shard.threads.read.submit(partial(look_up, search), on_result)
 
 
@@ -164,6 +171,7 @@ def _on_looked_up(
     topic: Topic,
     control: Delete,
     reply: Reply[DeleteAnswer],
+    retry: Callable[[], None],
     result: LookupResult | SegmentDamage | OSError,
 ) -> None:
     if isinstance(result, SegmentDamage):
@@ -173,11 +181,15 @@ def _on_looked_up(
             "last_seq": result.last_seq,
         }
         call_reply(reply, Refusal(CORRUPT_SEGMENT, f"cannot find the records with the tag: {result}", detail))
+    elif isinstance(result, StoreUnavailable):
+        call_reply(reply, store_unavailable(f"cannot find the records with the tag: {result}"))
     elif isinstance(result, OSError):
         message = f"cannot find the records with the tag: {reason_without_path(result)}"
         call_reply(reply, Refusal(CORRUPT_SEGMENT, message))
+    elif topic.is_frozen:
+        shard.defer(topic, retry, reply)
     elif topic.deferred_requests is not None or shard.topics.get(topic.name) is not topic:
-        call_reply(reply, topic_not_found(topic.name))
+        call_reply(reply, missing_topic(shard, topic.name))
     elif (refusal := shard.log.admit_control()) is not None:
         call_reply(reply, refusal)
     else:

@@ -50,8 +50,8 @@ def evict_over_caps(shard: ShardData, topic: Topic) -> None:
 
 
 def _log_failure_once(shard: ShardData, topic: Topic, error: Exception) -> None:
-    if topic.epoch not in shard.eviction_failures:
-        shard.eviction_failures.add(topic.epoch)
+    if topic.cache_key not in shard.eviction_failures:
+        shard.eviction_failures.add(topic.cache_key)
         logger.error('topic "%s": eviction failed, segment unreadable: %s', topic.name, error)
 
 

@@ -21,6 +21,7 @@ from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.records.tail_run import TRIM_RECORDS, TailRun
 from topicsd.engine.retention.delete_marks import DeleteMarks, take_marked
 from topicsd.engine.topic import NEVER, Topic
+from topicsd.segment.entry import DroppedSegment
 
 # Jobs that are removed from their queue one by one: as many as an ack names.
 EACH_MAX: Final = 1000
@@ -252,9 +253,9 @@ def _drop_front(topic: Topic, last: int) -> int:
 def drop_run(topic: Topic, run: Run) -> None:
     """Schedule the files of a run without live records for removal."""
     if isinstance(run, SealedRun):
-        topic.dropped.append((run.name, run.entry.tier))
+        topic.dropped.append(DroppedSegment.of(run.name, run.entry))
     elif isinstance(run, TailRun) and run.source is not None:
-        topic.dropped.append((run.source.name, run.source.entry.tier))
+        topic.dropped.append(DroppedSegment.of(run.source.name, run.source.entry))
 
 
 def move_earliest(topic: Topic, seq: int) -> None:

@@ -27,7 +27,7 @@ from topicsd.engine.retention.eviction_log import evict_expired
 from topicsd.engine.shard_data import ShardData
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
-from topicsd.engine.topic_admin import topic_not_found
+from topicsd.engine.topic_admin import missing_topic
 from topicsd.log.control_frame import ForwardCreate, ForwardCursor, ForwardDelete
 
 ROUTES_SECTION: Final = "forwards"
@@ -122,7 +122,7 @@ def put_route(
     elif rule.source in shard.topics or find_source is None:
         _put(shard, rule, reply, retry, _local_source(shard, rule.source))
     elif shard.visible_topic(rule.dest) is None and rule.dest not in shard.topics:
-        reply(topic_not_found(rule.dest))
+        reply(missing_topic(shard, rule.dest))
     else:
         find_source(rule.source, partial(_put, shard, rule, reply, retry))
 
@@ -130,7 +130,7 @@ def put_route(
 def _local_source(shard: ShardState, name: str) -> SourcePosition | Refusal:
     source = shard.visible_topic(name)
     if source is None:
-        return topic_not_found(name)
+        return missing_topic(shard, name)
     evict_expired(shard, source, shard.clock.now_ms())
     return SourcePosition(source.epoch, source.head, source.earliest_seq)
 
@@ -147,7 +147,7 @@ def _put(
         shard.defer(topic, retry, reply)
         return
     if topic is None or not topic.visible:
-        reply(topic_not_found(rule.dest))
+        reply(missing_topic(shard, rule.dest))
         return
     refusal = _refuse_repoint(shard, rule) or shard.log.admit_control()
     if refusal is not None:
@@ -263,6 +263,12 @@ def route_section(topic: Topic) -> dict[str, bytes]:
         for one in topic.routes.values()
     ]
     return {ROUTES_SECTION: _encode(saved)} if saved else {}
+
+
+def route_names(sections: dict[str, bytes]) -> list[str]:
+    """Return the names of the routes in a snapshot entry."""
+    saved = _decode(sections[ROUTES_SECTION]) if ROUTES_SECTION in sections else ()
+    return [one.rule.name for one in saved]
 
 
 def load_routes(shard: ShardData, topic: Topic, sections: dict[str, bytes]) -> None:

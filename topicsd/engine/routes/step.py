@@ -28,7 +28,7 @@ from topicsd.engine.routes.reference import References
 from topicsd.engine.routes.route import RouteState, move_route
 from topicsd.engine.state import ShardState
 from topicsd.engine.write.append import PendingAppend, ReferringAppend, join_append, refuse_full
-from topicsd.engine.write.seq_ceiling import raise_ceiling
+from topicsd.engine.write.seq_ceiling import raise_ceiling, refuse_seqs
 from topicsd.log import control_frame
 from topicsd.log.control_frame import ControlPayload, ForwardCursor, encode_control
 
@@ -86,7 +86,7 @@ def append_lost_range(
 ) -> None:
     """Add a lost range of `count` records to the destination, for those that the source lost."""
     topic = route.dest
-    refusal = _refuse_if_ending(route) or shard.log.admit_control()
+    refusal = _refuse_if_ending(route) or refuse_seqs(shard, topic, count) or shard.log.admit_control()
     if refusal is not None:
         reply(refusal)
         return
@@ -120,7 +120,7 @@ def append_lost_range(
 def destination_is_full(shard: ShardState, route: RouteState) -> bool:
     """Return whether the destination is full and rejects writes instead of evicting."""
     topic = route.dest
-    if not topic.can_reject:
+    if not topic.can_reject or topic.config.discard != "reject":
         return False
     evict_expired(shard, topic, shard.clock.now_ms())
     config = topic.config

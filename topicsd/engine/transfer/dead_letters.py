@@ -19,7 +19,7 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from shared.contract.errors import CORRUPT_SEGMENT, STATUS, Refusal
+from shared.contract.errors import CORRUPT_SEGMENT, STATUS, STORE_UNAVAILABLE, Refusal
 from topicsd.engine.jobs import BackgroundJob, operation
 from topicsd.engine.queue.job_records import JobRecords, decode_job_record, read_job_records
 from topicsd.engine.queue.lease_queue import LeaseQueue
@@ -28,7 +28,7 @@ from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.transfer.dead_letter_stamp import stamped_meta
 from topicsd.engine.transfer.move import MovedRecord, MoveReply, SendMove, moved_record
-from topicsd.engine.transfer.transfer import MOVED_AT_ONCE, Transfer, split_moves
+from topicsd.engine.transfer.transfer import MOVED_AT_ONCE, Transfer, split_moves, wait_while_frozen
 
 logger = logging.getLogger("topicsd.engine")
 
@@ -84,6 +84,9 @@ class _ParkedJobs:
         return has_record and seq in self._queue.parked and not self._queue.known_jobs[seq].is_ending
 
     def delete(self, seqs: list[int]) -> BackgroundJob[Refusal | None]:
+        yield from wait_while_frozen(self._topic)
+        seqs = [seq for seq in seqs if self.has(seq)]
+
         def start(reply: MoveReply) -> None:
             then = partial(reply, None)
             end_jobs(self._shard, self._topic, self._queue, seqs, then, reply, is_dead_letter=True)
@@ -157,7 +160,8 @@ class _Mover:
             job, text = self._queue.known_jobs.get(seq), texts.by_seq.get(seq)
             if job is None or text is None:
                 if seq in texts.damaged:
-                    self._log_once(CORRUPT_SEGMENT, f"seq {seq}: {texts.damaged[seq]}")
+                    code = STORE_UNAVAILABLE if seq in texts.away else CORRUPT_SEGMENT
+                    self._log_once(code, f"seq {seq}: {texts.damaged[seq]}")
                 self._move_to_back(seq)
                 continue
             record = decode_job_record(text)

@@ -9,6 +9,8 @@ R2  A record that its queue refuses stays, and the answer reports the number and
 R3  One request does work bounded in count and time, and its answer says where to continue, so answers
     report the progress of a long redrive. It stops when its client disconnects.
 R4  A topic has one redrive at a time: with two, neither would know which record was moved last.
+R5  Moves are spread over each second, and no second has more records than the rate: with whole moves of equal
+    distance alone, some seconds would have one move more.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from shared.contract.errors import (
     FORBIDDEN,
     NOT_A_QUEUE,
     STATUS,
+    STORE_UNAVAILABLE,
     TOPIC_EXISTS_INCOMPATIBLE,
     TOPIC_NOT_FOUND,
     Refusal,
@@ -41,10 +44,10 @@ from topicsd.engine.requests import DeleteAnswer, RenderedRecord
 from topicsd.engine.retention.delete import join_delete
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
-from topicsd.engine.topic_admin import topic_not_found
+from topicsd.engine.topic_admin import missing_topic
 from topicsd.engine.transfer.dead_letter_stamp import take_off_stamp
 from topicsd.engine.transfer.move import MovedRecord, SendMove, moved_record
-from topicsd.engine.transfer.transfer import MOVED_AT_ONCE, Transfer, split_moves
+from topicsd.engine.transfer.transfer import MOVED_AT_ONCE, Transfer, split_moves, wait_while_frozen
 from topicsd.log.control_frame import Delete
 
 logger = logging.getLogger("topicsd.engine")
@@ -127,8 +130,10 @@ class Redrives:
 
     def _admit(self, name: str) -> Topic | Refusal:
         topic = self._shard.visible_topic(name)
+        if topic is not None and topic.is_frozen:
+            return throttled(f'topic "{name}" is being moved')
         if topic is None or topic.deferred_requests is not None:
-            return topic_not_found(name)
+            return missing_topic(self._shard, name)
         if topic.queue is not None:
             dead_letter = topic.config.dead_letter
             target = (
@@ -154,6 +159,8 @@ class _DeadLetterTopic:
 
     def delete(self, seqs: list[int]) -> BackgroundJob[Refusal | None]:
         shard, topic = self._shard, self._topic
+        yield from wait_while_frozen(topic)
+        seqs = [seq for seq in seqs if self.has(seq)]
         refusal = shard.log.admit_control()
         if refusal is not None:
             return refusal
@@ -189,6 +196,10 @@ class _Redrive:
         self._queues: Counter[str] = Counter()
         self._reasons: Counter[str] = Counter()
         self._is_cancelled = False
+        self._recent: deque[tuple[float, int]] = deque()
+        """The moves of the last second: the time of each, and its number of records."""
+        self._recent_count = 0
+        """The number of records in `_recent`."""
         count = max(1, request.rate // MOVES_PER_SECOND) if request.rate else MOVED_AT_ONCE
         self._move_size = min(MOVED_AT_ONCE, count, shard.settings.max_batch_records)
 
@@ -206,6 +217,10 @@ class _Redrive:
             self._read_seq = self._settled_seq = max(self._settled_seq, cursor)
         while not self._is_cancelled and self._shard.clock.monotonic() < self._deadline:
             if self._moves:
+                wait_seconds = self._wait_seconds(len(self._moves[0][1]))
+                if wait_seconds:
+                    yield wait_seconds
+                    continue
                 stopped_by = yield from self._move(*self._moves.popleft())
                 if stopped_by is not None:
                     return self._answer(is_done=False, stopped_by=stopped_by)
@@ -252,14 +267,21 @@ class _Redrive:
             is_selected = seq in texts.damaged if record is None else self._request.matches(record.tag)
             if is_selected:
                 remaining -= 1
-                self._sort(seq, record, by_queue)
+                self._sort(seq, record, by_queue, STORE_UNAVAILABLE if seq in texts.away else CORRUPT_SEGMENT)
         for queue, records in by_queue.items():
             self._moves += [(queue, move) for move in split_moves(records, self._move_size)]
 
-    def _sort(self, seq: int, record: RenderedRecord | None, by_queue: dict[str, list[MovedRecord]]) -> None:
+    def _sort(
+        self,
+        seq: int,
+        record: RenderedRecord | None,
+        by_queue: dict[str, list[MovedRecord]],
+        unreadable: str,
+    ) -> None:
+        """Add a record to the moves of its queue, or to the records that do not move, with the reason."""
         origin = None if record is None else take_off_stamp(bytes(record.meta))
         if origin is None or record is None:
-            self._unmoved.append((seq, CORRUPT_SEGMENT if record is None else NO_ORIGIN))
+            self._unmoved.append((seq, unreadable if record is None else NO_ORIGIN))
         elif not self._covers(origin.queue):
             # Any client that may write to this topic can have forged the name.
             self._unmoved.append((seq, FORBIDDEN))
@@ -268,6 +290,16 @@ class _Redrive:
             self._queues[origin.queue] += 1
         else:
             by_queue.setdefault(origin.queue, []).append(moved_record(record, origin.meta))
+
+    def _wait_seconds(self, count: int) -> float:
+        """Return the time until `count` more records keep the rate, or 0 if they do now (R5)."""
+        rate, recent, now = self._request.rate, self._recent, self._shard.clock.monotonic()
+        while recent and recent[0][0] <= now - 1:
+            self._recent_count -= recent.popleft()[1]
+        if not rate or self._recent_count + count <= rate:
+            return 0.0
+        # A timer may fire slightly early.
+        return max(0.001, recent[0][0] + 1 - now)
 
     def _move(self, queue: str, records: list[MovedRecord]) -> BackgroundJob[str | None]:
         """Make one move at the requested rate; return the code of a refusal that ends the redrive."""
@@ -285,7 +317,12 @@ class _Redrive:
         else:
             self._moves.extendleft((queue, [record]) for record in reversed(records))
             records = []
-        yield len(records) / self._request.rate if self._request.rate and records else None
+        if self._request.rate and records:
+            self._recent.append((self._shard.clock.monotonic(), len(records)))
+            self._recent_count += len(records)
+            yield len(records) / self._request.rate
+        else:
+            yield None
         return None
 
     def _settle(self, last_seq: int) -> None:

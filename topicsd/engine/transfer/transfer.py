@@ -19,11 +19,13 @@ from typing import Final, Protocol
 
 from shared.contract.errors import PRODUCER_GAP, TOPIC_NOT_FOUND, Refusal
 from topicsd.engine.jobs import BackgroundJob, operation
+from topicsd.engine.topic import Topic
 from topicsd.engine.transfer.move import NO_SEQ, Move, MovedRecord, SendMove, last_move
 
 MOVED_AT_ONCE: Final = 128
 MOVE_BYTES: Final = 256 << 10
 """Approximate maximum of data and meta in one move."""
+FROZEN_POLL_SECONDS: Final = 0.05
 
 
 class TransferSource(Protocol):
@@ -39,6 +41,12 @@ class TransferSource(Protocol):
     def delete(self, seqs: list[int]) -> BackgroundJob[Refusal | None]:
         """Delete these records, synced."""
         ...
+
+
+def wait_while_frozen(topic: Topic) -> BackgroundJob[None]:
+    """Wait until a topic that is being moved accepts changes again, or has left the shard."""
+    while topic.is_frozen:
+        yield FROZEN_POLL_SECONDS
 
 
 def split_moves(

@@ -5,6 +5,9 @@ entry has length 0. So code that finds records by seq is not affected. They have
 of their own. Until a snapshot names them, the old files are the segment, after a crash too. The next attempt
 replaces the files of an unfinished one.
 
+They are written into the data directory, wherever the old ones are: a rewritten segment of the object store
+is exported again under a new stem.
+
 The dead set is copied too, so that a segment is read by the same rule whether it was compacted or not.
 """
 
@@ -22,7 +25,7 @@ from topicsd.engine.upkeep.tiering import Throttle, no_throttle, verify_copy
 from topicsd.log.frame import FrameDamage
 from topicsd.segment.data_file import SEGMENT_HEADER_BYTES, encode_segment_header, parse_segment_header
 from topicsd.segment.dead_file import encode_dead, pack_marks
-from topicsd.segment.entry import DATA, DEAD, INDEX, TAGS, SegmentDamage, SegmentEntry, SegmentName
+from topicsd.segment.entry import DATA, DEAD, HOT, INDEX, TAGS, SegmentDamage, SegmentEntry, SegmentName
 from topicsd.segment.index_file import SegmentIndex, encode_entries, encode_footer
 from topicsd.segment.reader import SegmentReader
 from topicsd.segment.store import SegmentStore
@@ -49,7 +52,7 @@ def rewrite_segment(
     complete_to: int,
     throttle: Throttle = no_throttle,
 ) -> SegmentEntry:
-    """Write the next generation into the store and verify it; return its entry.
+    """Write the next generation into the data directory and verify it; return its entry, not exported.
 
     SegmentDamage leaves the segment unchanged. `dead` has one byte per record, not zero when it is dead for
     any reason; `complete_to` is the ordinal to which the dead set is complete.
@@ -67,6 +70,8 @@ def rewrite_segment(
     new_entry = msgspec.structs.replace(
         entry,
         generation=new_name.generation,
+        tier=HOT,
+        object_stem="",
         data_bytes=new_index.data_end,
         has_tags=bool(tags),
         live_count=sum(live),
@@ -121,7 +126,7 @@ def _live_data(
 ) -> Iterator[bytes]:
     """Yield the new .data in parts, unchecked: damage is found when the copy is verified."""
     try:
-        header = parse_segment_header(reader.header_bytes(name))
+        header = parse_segment_header(reader.header_bytes(name, entry))
     except FrameDamage as damage:
         what = f"its header is damaged: {damage.what}"
         raise SegmentDamage(name, entry.first_seq, entry.last_seq, what) from None

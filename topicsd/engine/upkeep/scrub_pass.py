@@ -65,8 +65,11 @@ class ScrubPass:
 
     def _scrub_segment(self, topic: Topic, run: SealedRun) -> BackgroundJob[None]:
         entry = msgspec.structs.replace(run.entry, dead_count=run.saved_dead_count)
+        work = partial(_read_whole, self._shard.segments, run.name, entry, self._throttle)
         try:
-            damages = yield partial(_read_whole, self._shard.segments, run.name, entry, self._throttle)
+            damages = yield work
+            if damages and self._shard.segments.distrust(run.name, entry):
+                damages = yield work  # Of the copy in the object store; upkeep drops the local one.
         except OSError as error:
             if error.errno == errno.ECANCELED:
                 raise

@@ -1,24 +1,50 @@
-"""Tiering: a sealed segment moves to the other tier in steps, and is readable after each of them.
+"""Export: a sealed segment is copied into the object store and verified before anything names the copy.
 
-1. `copy_segment`: every file is put into the target, synced, and read again from there: each record with its
-   checksum, the index, the tags, the dead set. If damage is found, the segment is not moved.
-2. The caller records the new tier durably in the segment's entry.
-3. `delete_copy` deletes the old files.
+1. The files are read into memory and checked there: each record with its checksum, the index, the tags. What
+   is damaged is not exported, and what can be rebuilt is.
+2. The objects are created in the order .tags, .idx, .data: a listing that shows .data shows a whole segment.
+   Their key has a random token, so an attempt never meets the objects of another one.
+3. The objects are read back from the store, past every cache, and compared; then `export_segment` returns.
+4. The caller records the stem of the keys durably in the segment's entry (R3: objects first).
+5. `.data` leaves the data directory once no kept snapshot has the entry without the stem. `.idx`, `.tags` and
+   `.del` stay: a start, a delete, an eviction and the event loop need no request to the store.
 
-A crash before 2 leaves an unused copy that the next attempt replaces; a crash between 2 and 3 leaves two
-equal copies. The dead set may change between 1 and 3: a reader uses the one with more dead records.
+A crash before 4 leaves objects that nothing names, and the next attempt makes others. A crash after it leaves
+two equal copies. An attempt that fails deletes its objects if it can.
 """
 
 from __future__ import annotations
 
+import errno
+import hashlib
+import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from typing import Final, NamedTuple
 
+import msgspec
+
+from shared.runtime.retries import Retries
 from topicsd.engine.upkeep.scrub import scrub
-from topicsd.segment.entry import DATA, DEAD, INDEX, SUFFIXES, TAGS, SegmentEntry, SegmentName
+from topicsd.segment.entry import (
+    DATA,
+    HOT,
+    INDEX,
+    OBJECT_SUFFIXES,
+    SUFFIXES,
+    TAGS,
+    SegmentDamage,
+    SegmentEntry,
+    SegmentName,
+)
 from topicsd.segment.reader import SegmentReader
-from topicsd.segment.store import SegmentStore
+from topicsd.segment.store import COPY_BYTES, KeyList, SegmentStore, SourceRead
+from topicsd.store.create_object import create_object, repeat_request
+from topicsd.store.object_store import ObjectStore, StoreUnavailable
+
+READ_BACK_BYTES: Final = 8 << 20
+TOKEN_BYTES: Final = 4
 
 Throttle = Callable[[int], None]
 """Called with the size of each read; may wait to limit the rate. An exception ends the work."""
@@ -28,28 +54,90 @@ def no_throttle(size: int) -> None:
     pass
 
 
-def copy_segment(
-    source: SegmentStore,
-    target: SegmentStore,
+class ExportedObject(NamedTuple):
+    """One object of an exported segment."""
+
+    suffix: str
+    size: int
+    sha256: str
+
+
+class Exported(NamedTuple):
+    """An exported segment: the stem of its keys, and its objects."""
+
+    stem: str
+    objects: list[ExportedObject]
+
+
+def export_segment(
+    store: ObjectStore,
+    local: SegmentStore,
     name: SegmentName,
     entry: SegmentEntry,
-    throttle: Throttle = no_throttle,
+    owner_epoch: int,
+    throttle: Throttle,
+    retries: Retries,
+) -> Exported:
+    """Copy a sealed segment into the store and verify the copy; it takes the memory of the segment.
+
+    Raise SegmentDamage when the local copy is damaged, StoreUnavailable or StoreRefused.
+    """
+    files = _checked_files(local, name, entry, throttle)
+    stem = name.object_stem(owner_epoch, secrets.token_hex(TOKEN_BYTES))
+    objects: list[ExportedObject] = []
+    try:
+        for suffix in reversed(files):
+            data = files[suffix]
+            create_object(store, stem + suffix, [data], retries)
+            objects.append(ExportedObject(suffix, len(data), hashlib.sha256(data).hexdigest()))
+        for one in objects:
+            _read_back(store, stem, one, throttle, retries)
+    except OSError:
+        for suffix in OBJECT_SUFFIXES:
+            with suppress(OSError):
+                store.delete(stem + suffix)
+        raise
+    return Exported(stem, objects)
+
+
+def _read_back(
+    store: ObjectStore, stem: str, one: ExportedObject, throttle: Throttle, retries: Retries
 ) -> None:
-    """Copy a sealed segment's files to the target and verify them there, or raise SegmentDamage."""
+    """Compare an object with what was put; raise StoreUnavailable when it differs: it is put again later."""
+    digest, offset, size = hashlib.sha256(), 0, READ_BACK_BYTES
+    # A short answer is the end of the object, so a small object needs one request.
+    while size == READ_BACK_BYTES and offset <= one.size:
+        data = repeat_request(partial(store.read, stem + one.suffix, offset, READ_BACK_BYTES), retries)
+        size = len(data)
+        throttle(size)
+        digest.update(data)
+        offset += size
+    if digest.hexdigest() != one.sha256:
+        what = f"the store returned {offset} bytes that differ from the {one.size} that were put"
+        raise StoreUnavailable(errno.EIO, what, f"{store.url}/{stem}{one.suffix}")
+
+
+def _checked_files(
+    local: SegmentStore, name: SegmentName, entry: SegmentEntry, throttle: Throttle
+) -> dict[str, bytes]:
+    """Read the files that a store gets, and check them as they are in memory; raise SegmentDamage."""
     assert entry.is_sealed
-    for suffix in suffixes_of(entry):
+    files = _MemoryFiles()
+    for suffix in (DATA, INDEX, TAGS) if entry.has_tags else (DATA, INDEX):
         key = name.key(suffix)
-        # The dead set is replaced without the store, so its open file may be outdated.
-        source.forget(key)
         try:
             # There may be unused bytes after the valid length.
-            size = entry.data_bytes if suffix == DATA else source.size(key)
-            target.put(key, partial(_throttled_read, source, key, throttle), size)
+            size = entry.data_bytes if suffix == DATA else local.size(key)
+            files.put(key, partial(_throttled_read, local, key, throttle), size)
         except FileNotFoundError:
-            # Rebuilt from .data in the target, when the copy is verified.
-            if suffix not in (INDEX, TAGS):
-                raise
-    verify_copy(target, name, entry, throttle)
+            if suffix == DATA:
+                raise SegmentDamage(name, entry.first_seq, entry.last_seq, "its .data is missing") from None
+            # The check rebuilds it from .data.
+    # Marks of deletes are local.
+    _check(files, name, msgspec.structs.replace(entry, tier=HOT, object_stem="", dead_count=0))
+    return {
+        suffix: files.data[name.key(suffix)] for suffix in OBJECT_SUFFIXES if name.key(suffix) in files.data
+    }
 
 
 def _throttled_read(source: SegmentStore, key: str, throttle: Throttle, offset: int, size: int) -> bytes:
@@ -58,19 +146,70 @@ def _throttled_read(source: SegmentStore, key: str, throttle: Throttle, offset: 
     return data
 
 
-def verify_copy(
+class _MemoryFiles:
+    """The files of one segment in memory, as a store."""
+
+    def __init__(self) -> None:
+        self.data: dict[str, bytes] = {}
+
+    def put(self, key: str, source_read: SourceRead, size: int) -> None:
+        parts: list[bytes] = []
+        offset = 0
+        while offset < size and (part := source_read(offset, min(COPY_BYTES, size - offset))):
+            parts.append(part)
+            offset += len(part)
+        self.data[key] = b"".join(parts)
+
+    def read_range(self, key: str, offset: int, size: int) -> bytes:
+        return self._of(key)[offset : offset + size]
+
+    def delete(self, key: str) -> None:
+        del self.data[key]
+
+    def exists(self, key: str) -> bool:
+        return key in self.data
+
+    def size(self, key: str) -> int:
+        return len(self._of(key))
+
+    def forget(self, key: str) -> None:
+        """Do nothing: no descriptor is open."""
+
+    def close(self) -> None:
+        """Do nothing: no descriptor is open."""
+
+    def list(self, prefix: str) -> KeyList:
+        return sorted(key for key in self.data if key.startswith(prefix))
+
+    def _of(self, key: str) -> bytes:
+        if key not in self.data:
+            raise FileNotFoundError(errno.ENOENT, "not in memory", key)
+        return self.data[key]
+
+
+def _check(
     store: SegmentStore, name: SegmentName, entry: SegmentEntry, throttle: Throttle = no_throttle
 ) -> None:
-    """Read a segment whole from this store alone; if it is damaged, delete it and raise."""
-    work = scrub(SegmentReader(store, None), name, entry)
+    """Read a segment whole from this store alone; raise the first damage."""
+    work = scrub(SegmentReader(store), name, entry)
     while True:
         try:
             throttle(next(work))
         except StopIteration as end:
             if end.value:
-                delete_copy(store, name)
                 raise end.value[0] from None
             return
+
+
+def verify_copy(
+    store: SegmentStore, name: SegmentName, entry: SegmentEntry, throttle: Throttle = no_throttle
+) -> None:
+    """Read a segment whole from this store alone; if it is damaged, delete it and raise SegmentDamage."""
+    try:
+        _check(store, name, entry, throttle)
+    except SegmentDamage:
+        delete_copy(store, name)
+        raise
 
 
 def delete_copy(store: SegmentStore, name: SegmentName) -> None:
@@ -78,8 +217,3 @@ def delete_copy(store: SegmentStore, name: SegmentName) -> None:
     for suffix in SUFFIXES:
         with suppress(FileNotFoundError):
             store.delete(name.key(suffix))
-
-
-def suffixes_of(entry: SegmentEntry) -> list[str]:
-    """Return the suffixes of the files that a sealed segment has."""
-    return [DATA, INDEX, *([TAGS] if entry.has_tags else []), *([DEAD] if entry.dead_count else [])]

@@ -1,10 +1,14 @@
 """Background upkeep of topics and segments, in rounds.
 
-A round evicts by age, drops dead segments, moves segments to the cold directory, compacts mostly dead ones,
-and scrubs. It handles one segment at a time, at a bounded rate on a thread of its own; no kind of work delays
-another for much longer than the time between two rounds. A copied segment replaces the old one in its topic
-in one step of the event loop, while no checkpoint runs; the old files are dropped once a snapshot names the
-new ones. A crash at any moment leaves the state of the last snapshot, and unused copies.
+A round evicts by age, drops dead segments, exports old ones to the object store, compacts mostly dead ones,
+deletes objects that are not needed, and scrubs. It handles one segment at a time, at a bounded rate on a
+thread of its own; no kind of work delays another for much longer than the time between two rounds. A copied
+segment replaces the old one in its topic in one step of the event loop, while no checkpoint runs; the old
+files are dropped once a snapshot names the new ones. A crash at any moment leaves the state of the last
+snapshot, and unused copies.
+
+An object store that is away, or is not the right one, pauses exports and deletes until a later round finds it
+usable. Its segments are neither read nor compacted meanwhile, and nothing else waits for it.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from typing import Protocol, TypeGuard, TypeVar
 import msgspec
 
 from shared.runtime.disk_thread import Loop
+from shared.runtime.retries import Retries
 from topicsd.engine.jobs import Background, BackgroundJob
 from topicsd.engine.records.run import Run
 from topicsd.engine.records.sealed_run import SealedRun
@@ -29,9 +34,12 @@ from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.upkeep.compaction import is_worth_rewriting, rewrite_segment
 from topicsd.engine.upkeep.scrub_pass import ScrubPass
-from topicsd.engine.upkeep.tiering import copy_segment, delete_copy
-from topicsd.segment.entry import COLD, DATA, HOT, SegmentDamage, SegmentEntry, SegmentName
+from topicsd.engine.upkeep.tiering import delete_copy, export_segment
+from topicsd.segment.entry import COLD, DATA, HOT, DroppedSegment, SegmentDamage, SegmentEntry, SegmentName
+from topicsd.segment.objects import SegmentObjects
 from topicsd.segment.store import SegmentStore
+from topicsd.store.object_store import ObjectStore, StoreRefused, StoreUnavailable
+from topicsd.store.probe import probe_store
 
 logger = logging.getLogger("topicsd.engine")
 
@@ -40,8 +48,12 @@ T = TypeVar("T")
 ROUND_SECONDS = 60.0
 CHECKPOINT_POLL_SECONDS = 0.05
 TOPICS_A_TURN = 500
-# The cold directory is taken for the right one if it has at least one of this many segments.
-COLD_CHECKED_MAX = 8
+# The folder of a store is taken for the right one if it has at least one of this many segments.
+CHECKED_MAX = 8
+# A request to a remote store is repeated for this long; after that the next round tries again.
+STORE_RETRY_SECONDS = 10.0
+OWNER_EPOCH = 1
+"""The owner epoch in the keys of a server without a catalog."""
 
 
 class Checkpoints(Protocol):
@@ -54,6 +66,8 @@ class Checkpoints(Protocol):
 
     def purge(self) -> BackgroundJob[None]: ...
 
+    def delete_objects(self, objects: SegmentObjects) -> BackgroundJob[None]: ...
+
 
 class RateLimit:
     """A rate limit in bytes per second; raises ECANCELED once it is stopped."""
@@ -63,7 +77,10 @@ class RateLimit:
         self._stopped = threading.Event()
 
     def __call__(self, size: int) -> None:
-        if self._stopped.wait(size / self._bytes_per_second):
+        self.wait(size / self._bytes_per_second)
+
+    def wait(self, seconds: float) -> None:
+        if self._stopped.wait(seconds):
             raise OSError(errno.ECANCELED, "the shard is closing")
 
     def stop(self) -> None:
@@ -80,24 +97,34 @@ class Upkeep:
         background: Background,
         checkpoints: Checkpoints,
         hot: SegmentStore,
-        cold: SegmentStore | None,
+        objects: SegmentObjects | None,
+        cold: SegmentStore | None = None,
+        exports: bool = True,
     ) -> None:
+        """Prepare the rounds; `cold` is the folder into which an earlier version moved segments.
+
+        With a catalog the exporter exports: then upkeep only drops local files (`exports` is False).
+        """
         self._shard = shard
         self._loop = loop
         self._background = background
         self._checkpoints = checkpoints
         self._hot = hot
+        self._objects = objects
         self._cold = cold
+        self._exports = exports
         self._throttle = RateLimit(shard.settings.background_bytes_per_second)
+        seconds = STORE_RETRY_SECONDS if objects is not None and objects.is_remote else 0.0
+        self._retries = Retries(shard.clock.monotonic, self._throttle.wait, seconds)
         self._is_awake = False
         self._scrub = ScrubPass(
             shard,
             self._throttle,
-            lambda topic, run: self._exists(topic, run) and not self._is_unreachable(run),
+            lambda topic, run: self._exists(topic, run) and self._is_scrubbed(run),
         )
         self._has_more = False
         """True if the round ended before all its work was done."""
-        self._is_cold_mounted = True
+        self._is_probed = False
         self._damaged: set[SegmentName] = set()
         """Damaged segments: not moved or rewritten before a restart."""
 
@@ -114,7 +141,7 @@ class Upkeep:
         self._throttle.stop()
 
     def _on_round_end(self, outcome: Exception | None) -> None:
-        if isinstance(outcome, OSError) and outcome.errno == errno.ECANCELED:
+        if _is_canceled(outcome):
             return
         if isinstance(outcome, Exception):
             logger.error("upkeep: round failed, retrying: %s", outcome)
@@ -126,15 +153,21 @@ class Upkeep:
         # The grace time ends even if nothing is written.
         yield from self._checkpoints.purge()
         has_changed = False
+        exported = size = 0
         for topics in self._shard.topics_by_turns():
             for topic in topics:
                 has_changed |= _drop_dead(topic) or self._is_active_old(topic)
+                sizes = [run.entry.data_bytes for run in topic.runs if _is_exported(run)]
+                exported, size = exported + len(sizes), size + sum(sizes)
             yield None
-        yield from self._check_cold_dir()
+        self._shard.exported = (exported, size)
+        yield from self._check_store()
         has_changed |= yield from self._process(self._to_move, self._move)
         has_changed |= yield from self._process(self._to_compact, self._compact)
         if has_changed:
             self._checkpoints.start()
+        if self._objects is not None and not self._shard.store_problem:
+            yield from self._log_store_errors(self._checkpoints.delete_objects(self._objects))
         self._has_more |= yield from self._scrub.some(ROUND_SECONDS)
 
     def _process(
@@ -158,25 +191,68 @@ class Upkeep:
                 has_changed |= yield from self._log_errors(run, work(topic, run))
         return has_changed
 
-    def _check_cold_dir(self) -> BackgroundJob[None]:
-        """Check that the cold directory has segments of this shard, and is not an unmounted path.
+    # -- the object store ------------------------------------------------------------------------------------
 
-        Segments moved to an empty mount point would fill another disk, and be unreachable once the right one
-        is mounted; and the segments on that disk are not damaged.
+    def check_store(self) -> None:
+        """Start a check of the store, since a shard has opened."""
+        if self._objects is not None:
+            self._background.start(self._check_store(), self._on_check_end)
+
+    def _on_check_end(self, outcome: Exception | None) -> None:
+        if isinstance(outcome, Exception) and not _is_canceled(outcome):
+            logger.error("object store: check failed, retrying: %s", outcome)
+
+    def _check_store(self) -> BackgroundJob[None]:
+        """Probe the store once, and after a failure again; check that a folder has segments of this shard.
+
+        Segments exported to an empty mount point would fill another disk, and be unreachable once the right
+        one is mounted; and the segments on that disk are not damaged.
         """
-        if self._cold is None:
+        if self._objects is None:
             return
-        names: list[SegmentName] = []
-        for topics in self._shard.topics_by_turns():
-            names += [run.name for topic in topics for run in topic.runs if _is_cold(run)][:COLD_CHECKED_MAX]
-            if len(names) >= COLD_CHECKED_MAX:
+        # A read may have noticed that the store is away.
+        self._is_probed = self._is_probed and not self._shard.store_problem
+        away: list[SealedRun] = []
+        for topics in self._shard.topics_by_turns() if not self._objects.is_remote else ():
+            away += [run for topic in topics for run in topic.runs if _is_exported(run) or _is_cold(run)]
+            if len(away) >= CHECKED_MAX:
                 break
             yield None
-        was_mounted, self._is_cold_mounted = self._is_cold_mounted, True
-        if names:
-            self._is_cold_mounted = yield partial(_has_any, self._cold, names)
-        if was_mounted and not self._is_cold_mounted:
-            logger.error("cold directory: none of its segments found, tiering paused: is it mounted?")
+        problem = yield partial(self._find_problem, self._objects, away[:CHECKED_MAX])
+        self._note_problem(problem)
+
+    def _has(self, objects: SegmentObjects, run: SealedRun) -> bool:
+        stem = run.entry.object_stem
+        if stem:
+            return objects.exists(stem + DATA)
+        return self._cold is not None and self._cold.exists(run.name.key(DATA))
+
+    def _find_problem(self, objects: SegmentObjects, away: list[SealedRun]) -> str:
+        """Return why the store is unusable; empty when it is usable. Runs on a thread."""
+        try:
+            if away and not any(self._has(objects, run) for run in away):
+                return f"{objects.store.url}: none of its segments found: is it mounted?"
+            if not self._is_probed:
+                probe_store(objects.store, self._retries)
+                self._is_probed = True
+        except (StoreUnavailable, StoreRefused) as error:
+            return str(error)
+        return ""
+
+    def _note_problem(self, problem: str) -> None:
+        before, self._shard.store_problem = self._shard.store_problem, problem
+        if problem:
+            self._is_probed = False
+        if problem and not before:
+            logger.error("object store: exports paused: %s", problem)
+        elif before and not problem:
+            logger.info("object store: exports resumed")
+
+    def _log_store_errors(self, job: BackgroundJob[None]) -> BackgroundJob[None]:
+        try:
+            yield from job
+        except (StoreUnavailable, StoreRefused) as error:
+            self._note_problem(str(error))
 
     def _is_active_old(self, topic: Topic) -> bool:
         """Return whether the active segment is old enough to be sealed by a checkpoint.
@@ -200,10 +276,11 @@ class Upkeep:
     # -- tiering ---------------------------------------------------------------------------------------------
 
     def _to_move(self, topic: Topic) -> Iterator[SealedRun]:
-        """Yield hot sealed segments beyond the limit by count or by bytes, the stricter one."""
-        if self._cold is None or not self._is_cold_mounted:
+        """Yield local sealed segments beyond the strictest of the limits, and damaged local copies."""
+        if self._objects is None or self._shard.store_problem:
             return
         settings = self._shard.settings
+        oldest_ms = self._shard.clock.now_ms() - settings.hot_retain_ms
         count = size = 0
         for run in reversed(topic.runs):
             if not isinstance(run, SealedRun):
@@ -212,21 +289,33 @@ class Upkeep:
             size += run.entry.data_bytes
             is_over = count > settings.hot_retain_segments
             is_over = is_over or 0 < settings.hot_retain_bytes < size
-            if is_over and run.entry.tier == HOT and run.name not in self._damaged:
+            is_over = is_over or (settings.hot_retain_ms > 0 and run.entry.last_ts < oldest_ms)
+            is_over = is_over or self._shard.segments.is_distrusted(run.name)
+            has_copy = self._exports or run.entry.object_stem
+            if is_over and has_copy and run.entry.tier == HOT and run.name not in self._damaged:
                 yield run
 
     def _move(self, topic: Topic, run: SealedRun) -> BackgroundJob[bool]:
-        assert self._cold is not None
-        entry, saved = run.entry, run.saved_dead_count
-        # The copy has the marks that are on the disk, so its entry counts only those.
-        entry_to_copy = msgspec.structs.replace(entry, dead_count=saved)
-        work = partial(copy_segment, self._hot, self._cold, run.name, entry_to_copy, self._throttle)
-        exists, _ = yield from self._copy(topic, run, work)
-        if not exists or run.saved_dead_count != saved:
-            yield partial(delete_copy, self._cold, run.name)
+        """Export a segment unless the store has it, and drop its local copy."""
+        stem = run.entry.object_stem
+        assert self._objects is not None
+        store = self._objects.store
+        if stem and not (yield partial(_is_whole, store, stem + DATA, run.entry.data_bytes)):
+            # The export may be long ago. The local copy is the only one now.
+            self._damaged.add(run.name)
+            logger.error("upkeep: %s is missing in the object store, the local copy is kept", stem + DATA)
             return False
-        run.entry = msgspec.structs.replace(run.entry, tier=COLD)
-        topic.dropped.append((run.name, HOT))
+        if not stem:
+            work = partial(export_segment, store, self._hot, run.name, run.entry, OWNER_EPOCH)
+            exists, exported = yield from self._copy(topic, run, partial(work, self._throttle, self._retries))
+            if exported is None:
+                return False
+            stem = exported.stem
+            if not exists:
+                self._shard.objects_to_delete[stem] = self._shard.clock.now_ms()
+                return False
+        run.entry = msgspec.structs.replace(run.entry, tier=COLD, object_stem=stem)
+        topic.exported.append(run.name)
         return True
 
     # -- compaction ------------------------------------------------------------------------------------------
@@ -240,17 +329,17 @@ class Upkeep:
 
     def _compact(self, topic: Topic, run: SealedRun) -> BackgroundJob[bool]:
         name, entry = run.name, _entry_now(run)
+        if not is_worth_rewriting(entry):
+            return False  # The last live records were deleted since it was chosen.
         marks = bytearray(entry.count) if run.dead is None else bytearray(run.dead)
         below = max(0, topic.earliest_seq - run.first_seq)
         marks[:below] = b"\1" * below
-        store = self._cold if entry.tier == COLD else self._hot
-        assert store is not None
-        work = partial(rewrite_segment, self._shard.segments, store, name, entry, bytes(marks))
+        work = partial(rewrite_segment, self._shard.segments, self._hot, name, entry, bytes(marks))
         exists, new_entry = yield from self._copy(
             topic, run, partial(work, topic.complete_to, self._throttle)
         )
         if not exists or new_entry is None:
-            yield partial(delete_copy, store, name._replace(generation=name.generation + 1))
+            yield partial(delete_copy, self._hot, name._replace(generation=name.generation + 1))
             return False
         new_name = name._replace(generation=new_entry.generation)
         if run.dead is not None:
@@ -258,12 +347,10 @@ class Upkeep:
             both = int.from_bytes(marks, "little") | int.from_bytes(run.dead, "little")
             marks = bytearray(both.to_bytes(entry.count, "little"))
         new = SealedRun(self._shard.segments, new_name, new_entry, marks)
-        # 0 makes the next checkpoint write a cold segment's marks into the hot directory too, where all marks
-        # are: a start needs them even while the cold disk is missing.
-        new.saved_dead_count = 0 if entry.tier == COLD else new_entry.dead_count
+        new.saved_dead_count = new_entry.dead_count
         new.live_count, new.live_bytes = run.live_count, run.live_bytes
         topic.runs[topic.runs.index(run)] = new
-        topic.dropped.append((name, entry.tier))
+        topic.dropped.append(DroppedSegment.of(name, run.entry))
         return True
 
     # -- running ---------------------------------------------------------------------------------------------
@@ -272,12 +359,17 @@ class Upkeep:
         """Work on one segment; log its error, so that the other segments get their turn."""
         try:
             return (yield from job)
+        except (StoreUnavailable, StoreRefused) as error:
+            self._note_problem(str(error))
+            return False
         except OSError as error:
-            if error.errno == errno.ECANCELED:
+            if _is_canceled(error):
                 raise
             logger.warning("upkeep: segment %s skipped: %s", run.name.key(""), error)
             return False
         except SegmentDamage as damage:
+            if self._shard.segments.distrust(run.name, run.entry):
+                return False  # The next round reads the copy in the store.
             logger.error("upkeep: segment %s skipped: %s", run.name.key(""), damage)
             self._damaged.add(run.name)
             self._shard.damaged_segments.add(run.name)
@@ -295,8 +387,7 @@ class Upkeep:
             outcome = yield from _run_on_thread(work)
             yield from self._wait_for_checkpoint()
         except (OSError, SegmentDamage) as error:
-            is_over = isinstance(error, OSError) and error.errno == errno.ECANCELED
-            if is_over or self._exists(topic, run):
+            if _is_canceled(error) or self._exists(topic, run):
                 raise
         return self._exists(topic, run), outcome
 
@@ -306,18 +397,39 @@ class Upkeep:
             yield CHECKPOINT_POLL_SECONDS
 
     def _is_unreachable(self, run: SealedRun) -> bool:
-        return run.entry.tier == COLD and (self._cold is None or not self._is_cold_mounted)
+        """Return whether the segment's records are in a store that is not usable at present."""
+        return run.entry.tier == COLD and (self._objects is None or self._shard.store_problem != "")
+
+    def _is_scrubbed(self, run: SealedRun) -> bool:
+        """Return whether a scrub reads the segment: remote stores check their objects, and bill each read."""
+        is_remote = self._objects is not None and self._objects.is_remote
+        return not self._is_unreachable(run) and not (is_remote and run.entry.tier == COLD)
 
     def _exists(self, topic: Topic, run: SealedRun) -> bool:
+        """Return whether the segment may be replaced: a frozen topic does not change."""
+        if topic.is_frozen:
+            return False
         return self._shard.topics_by_id.get(topic.topic_id) is topic and any(one is run for one in topic.runs)
+
+
+def _is_exported(run: Run) -> TypeGuard[SealedRun]:
+    return isinstance(run, SealedRun) and run.entry.object_stem != ""
+
+
+def _is_whole(store: ObjectStore, key: str, size: int) -> bool:
+    """Return whether the store has an object of this size, on the thread."""
+    try:
+        return store.info(key).size == size
+    except FileNotFoundError:
+        return False
 
 
 def _is_cold(run: Run) -> TypeGuard[SealedRun]:
     return isinstance(run, SealedRun) and run.entry.tier == COLD
 
 
-def _has_any(store: SegmentStore, names: list[SegmentName]) -> bool:
-    return any(store.exists(name.key(DATA)) for name in names)
+def _is_canceled(outcome: object) -> bool:
+    return isinstance(outcome, OSError) and outcome.errno == errno.ECANCELED
 
 
 def _drop_dead(topic: Topic) -> bool:

@@ -32,7 +32,7 @@ from topicsd.engine.topic_create import encode_create, new_topic, register_topic
 from topicsd.engine.write.encode_records import Encoded, encode_records, whole_frames
 from topicsd.engine.write.keyed_write import IdempotencyKey, WriteIdentity, key_of
 from topicsd.engine.write.producer_write import ProducerKey, producer_of
-from topicsd.engine.write.seq_ceiling import raise_ceiling
+from topicsd.engine.write.seq_ceiling import raise_ceiling, refuse_seqs
 from topicsd.log.control_frame import ForwardCursor, encode_control
 
 
@@ -45,7 +45,8 @@ def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply[Ap
     created = topic is None
     if topic is None:
         if request.create is False:
-            reply(Refusal(TOPIC_NOT_FOUND, f'topic "{name}" does not exist and create is false'))
+            no_topic = Refusal(TOPIC_NOT_FOUND, f'topic "{name}" does not exist and create is false')
+            reply(shard.departure_of(name) or no_topic)
             return
         new = new_topic(shard, name, request.config, len(request.records), "config")
         if isinstance(new, Refusal):
@@ -54,7 +55,7 @@ def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply[Ap
         topic = new
         # Before the key is checked, since keys belong to an epoch. The creation takes this ordinal, as no
         # other frame can join before it.
-        topic.epoch = shard.log.batch.next_ordinal
+        topic.epoch = shard.next_epoch()
     now_ms = shard.clock.now_ms()
     due = 0
     if request.delay_ms is not None or request.not_before is not None:
@@ -120,7 +121,15 @@ def _refuse_count(count: int, bound: int) -> Refusal:
 
 
 def refuse_full(shard: ShardState, topic: Topic, count: int, size: int) -> Refusal | None:
-    """Refuse records over the caps of a topic that discards nothing; pending records count."""
+    """Refuse records over the caps of a topic that discards nothing, or over the ceiling of the catalog.
+
+    Pending records count.
+    """
+    refusal = refuse_seqs(shard, topic, count)
+    if refusal is not None:
+        return refusal
+    if topic.config.discard != "reject":
+        return None
     evict_expired(shard, topic, shard.clock.now_ms())
     config = topic.config
     for field, unit, cap, new, used in (
@@ -184,9 +193,9 @@ def _leading_frames(shard: ShardState, topic: Topic, pending: PendingAppend) -> 
     """Return the frames to log before the records: the topic's creation, the key of the write."""
     frames = []
     if pending.created:
-        assert topic.epoch == shard.log.batch.next_ordinal
+        assert topic.epoch == shard.next_epoch() or shard.catalog_work.is_started
+        frames.append(encode_create(shard, topic))
         register_topic(shard, topic)
-        frames.append(encode_create(topic))
     key = pending.key
     if key is not None:
         control = key.on_join(pending)

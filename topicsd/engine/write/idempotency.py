@@ -9,6 +9,9 @@ free; so a generation has many small dicts, of which each later write frees two.
 
 The window begins at the first use. The key of a pending write is kept with that write, not here.
 
+Each key has the id of its topic, so that a bundle can take the keys of one topic along. Keys of snapshots
+from before that column have the id 0: they belong to an unknown topic, and every bundle takes them.
+
 All functions are pure: they take `now` and read no clock.
 """
 
@@ -44,7 +47,7 @@ def key_digest(epoch: int, topic_id: int, key: str) -> bytes:
 class Generation:
     """The keys that were first used in one tenth of a window."""
 
-    __slots__ = ("counts", "digests", "ends_ms", "first_seqs", "indexes", "records", "used_ms")
+    __slots__ = ("counts", "digests", "ends_ms", "first_seqs", "indexes", "records", "topic_ids", "used_ms")
 
     def __init__(self, ends_ms: int) -> None:
         self.ends_ms = ends_ms
@@ -55,14 +58,16 @@ class Generation:
         self.first_seqs = array("Q")
         self.counts = array("I")
         self.used_ms = array("Q")
+        self.topic_ids = array("Q")
 
-    def add(self, key: bytes, write: KeyedWrite, used_ms: int) -> None:
+    def add(self, key: bytes, write: KeyedWrite, used_ms: int, topic_id: int) -> None:
         self.indexes[key[0]][key] = len(self.counts)
         self.digests += key
         self.records += write.records
         self.first_seqs.append(write.first_seq)
         self.counts.append(write.records_count)
         self.used_ms.append(used_ms)
+        self.topic_ids.append(topic_id)
 
     def write_at(self, index: int) -> KeyedWrite:
         records = bytes(self.records[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES])
@@ -79,6 +84,36 @@ class KeyColumns(NamedTuple):
     first_seqs: bytes
     counts: bytes
     used_ms: bytes
+    topic_ids: bytes = b""
+    """Empty if the topics of all keys are unknown."""
+
+    def of_topic(self, topic_id: int) -> KeyColumns | None:
+        """Return the keys of one topic and those of unknown topics, or None if there are none."""
+        topic_ids = array("Q", self.topic_ids)
+        if not topic_ids:
+            return self
+        indexes = [index for index, one in enumerate(topic_ids) if one in (topic_id, 0)]
+        return self._only(indexes) if indexes else None
+
+    def up_to(self, last_seq: int) -> KeyColumns | None:
+        """Return the keys of writes that end at `last_seq` or before, or None if there are none."""
+        writes = zip(array("Q", self.first_seqs), array("I", self.counts), strict=True)
+        indexes = [index for index, (first, count) in enumerate(writes) if first + count - 1 <= last_seq]
+        return self._only(indexes) if indexes else None
+
+    def _only(self, indexes: list[int]) -> KeyColumns:
+        return self._replace(
+            digests=_rows(self.digests, DIGEST_BYTES, indexes),
+            records=_rows(self.records, DIGEST_BYTES, indexes),
+            first_seqs=_rows(self.first_seqs, 8, indexes),
+            counts=_rows(self.counts, 4, indexes),
+            used_ms=_rows(self.used_ms, 8, indexes),
+            topic_ids=_rows(self.topic_ids, 8, indexes) if self.topic_ids else b"",
+        )
+
+
+def _rows(column: bytes, size: int, indexes: list[int]) -> bytes:
+    return b"".join([column[index * size : (index + 1) * size] for index in indexes])
 
 
 class IdempotencyKeys:
@@ -114,7 +149,15 @@ class IdempotencyKeys:
         self._expire(now_ms)
         return not self._keys_max or self.count + pending_count < self._keys_max
 
-    def add(self, key: bytes, write: KeyedWrite, window_ms: int, used_ms: int, survives: bool = True) -> None:
+    def add(
+        self,
+        key: bytes,
+        write: KeyedWrite,
+        window_ms: int,
+        used_ms: int,
+        topic_id: int,
+        survives: bool = True,
+    ) -> None:
         """Store the first use of a key; keys of ephemeral topics do not survive the process."""
         generations = self._windows.setdefault((window_ms, survives), {})
         tenth_ms = max(1, window_ms // GENERATIONS)
@@ -123,7 +166,7 @@ class IdempotencyKeys:
         if generation is None:
             generation = generations[number] = Generation((number + 1) * tenth_ms)
         if key not in generation.indexes[key[0]]:  # A replay may repeat a key of the snapshot.
-            generation.add(key, write, used_ms)
+            generation.add(key, write, used_ms, topic_id)
             self.count += 1
 
     def columns(self) -> Iterator[KeyColumns]:
@@ -144,6 +187,7 @@ class IdempotencyKeys:
                         one.first_seqs[low:high].tobytes(),
                         one.counts[low:high].tobytes(),
                         one.used_ms[low:high].tobytes(),
+                        one.topic_ids[low:high].tobytes(),
                     )
                     low = high
 
@@ -161,11 +205,29 @@ class IdempotencyKeys:
         generation.first_seqs.frombytes(columns.first_seqs)
         generation.counts.frombytes(columns.counts)
         generation.used_ms.frombytes(columns.used_ms)
+        generation.topic_ids.frombytes(columns.topic_ids or bytes(len(columns.used_ms)))
         indexes = generation.indexes
         for index, at in enumerate(range(0, len(digests), DIGEST_BYTES), first_index):
             key = digests[at : at + DIGEST_BYTES]
             indexes[key[0]][key] = index
         self.count += len(generation.counts) - first_index
+
+    def merge(self, columns: KeyColumns, now_ms: int) -> None:
+        """Add keys of another shard; those that are known already stay as they are."""
+        records, digests = columns.records, columns.digests
+        rows = zip(
+            array("Q", columns.first_seqs),
+            array("I", columns.counts),
+            array("Q", columns.used_ms),
+            array("Q", columns.topic_ids or bytes(len(columns.used_ms))),
+            strict=True,
+        )
+        for at, (first_seq, count, used_ms, topic_id) in zip(
+            range(0, len(digests), DIGEST_BYTES), rows, strict=True
+        ):
+            if now_ms - used_ms <= columns.window_ms:
+                write = KeyedWrite(records[at : at + DIGEST_BYTES], first_seq, count)
+                self.add(digests[at : at + DIGEST_BYTES], write, columns.window_ms, used_ms, topic_id)
 
     def _expire(self, now_ms: int) -> None:
         # Two for each write are enough: no more than two parts are added for each write.
@@ -176,6 +238,8 @@ class IdempotencyKeys:
                 generation = generations.pop(number)
                 self.count -= len(generation.counts)
                 self._to_free += filter(None, generation.indexes)
-                self._to_free.append((generation.digests, generation.records, generation.first_seqs))
+                self._to_free.append(
+                    (generation.digests, generation.records, generation.first_seqs, generation.topic_ids)
+                )
             if not generations:
                 del self._windows[window_ms, survives]

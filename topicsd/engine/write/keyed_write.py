@@ -56,7 +56,9 @@ class IdempotencyKey(NamedTuple):
         del shard.pending_keys[self.digest]
         write = KeyedWrite(self.records, pending.first_seq, len(pending.encoded[1]))
         window_ms = topic.config.idempotency_window_ms
-        shard.idempotency_keys.add(self.digest, write, window_ms, pending.ts, not topic.is_ephemeral)
+        shard.idempotency_keys.add(
+            self.digest, write, window_ms, pending.ts, topic.topic_id, not topic.is_ephemeral
+        )
 
     def on_abort(self, pending: PendingAppend) -> None:
         """Forget the pending write; called by the undo of a failed write, and by its refusal."""

@@ -77,6 +77,15 @@ class Producers:
         """Return the snapshot section of the producers."""
         return {PRODUCERS: _encode(self._known)} if self._known else {}
 
+    def section_up_to(self, last_seq: int) -> dict[str, bytes]:
+        """Return the section of those producers whose last write ends at `last_seq` or before."""
+        known = {
+            producer: write
+            for producer, write in self._known.items()
+            if write.first_seq + write.records_count - 1 <= last_seq
+        }
+        return Producers(known).section()
+
 
 def producers_of(sections: dict[str, bytes]) -> Producers | None:
     return Producers(_decode(sections[PRODUCERS])) if PRODUCERS in sections else None

@@ -8,7 +8,10 @@ lowered to its head, so that an idle topic never reports a loss that did not hap
 
 A raise is published by the sync that covers its frame; until then the old ceiling applies. A lower ceiling
 needs no sync: the topic applies it at once, and a higher ceiling on the disk is merely more cautious. All
-changes of ceilings are made in this module.
+changes of these ceilings are made in this module.
+
+A node with a catalog has a second ceiling, in `ownership/owned.py`. The append path compares the head with
+one mark, the lower one of the two.
 """
 
 from __future__ import annotations
@@ -16,7 +19,9 @@ from __future__ import annotations
 from itertools import islice
 from typing import NamedTuple
 
+from shared.contract.errors import Refusal
 from shared.contract.topic_config import TopicConfig
+from topicsd.engine.ownership.owned import needs_raise, pass_mark, refuse_above_ceiling
 from topicsd.engine.pending import PendingFrame
 from topicsd.engine.records.lost_range import LostRange
 from topicsd.engine.retention.retention import note_evicted
@@ -65,7 +70,8 @@ class PendingLowering(PendingFrame):
         self.ceiling_before = topic.ceiling
 
         def undo() -> None:
-            topic.ceiling, topic.ceiling_logged, topic.ceiling_mark = before
+            topic.ceiling, topic.ceiling_logged = before[:2]
+            set_mark(topic, before[2])
             shard.watch_ceiling(topic)
 
         super().__init__(topic, undo=undo)
@@ -81,10 +87,15 @@ def first_ceiling(config: TopicConfig, head: int, first_records: int) -> Ceiling
     return raised_ceiling(head + first_records, head, 1) if needs_ceiling(config) else Ceiling(0, NEVER)
 
 
+def set_mark(topic: Topic, mark: int) -> None:
+    """Set the head at which the next raise is due: of this ceiling, or of the one of the catalog."""
+    topic.ceiling_mark = mark if topic.ownership is None else min(mark, topic.ownership.mark)
+
+
 def begin_ceiling(shard: ShardState, topic: Topic, ceiling: Ceiling) -> None:
     """Apply a ceiling whose frame is on the disk before any seq is given out under it."""
     topic.ceiling = topic.ceiling_logged = ceiling.value
-    topic.ceiling_mark = ceiling.mark
+    set_mark(topic, ceiling.mark)
     topic.raised_head, topic.raised_at_ms = topic.next_seq - 1, shard.clock.now_ms()
     if ceiling.mark != NEVER:
         shard.watch_ceiling(topic)
@@ -115,26 +126,41 @@ def resume_ephemeral(topic: Topic) -> None:
 
 def raise_ceiling(shard: ShardState, topic: Topic, now_ms: int) -> None:
     """Log a higher ceiling with this batch; called when the head reaches the mark."""
+    if pass_mark(topic):
+        shard.catalog_work.add(topic)
+    if not needs_ceiling(topic.config):
+        set_mark(topic, NEVER)
+        return
     head = topic.next_seq - 1
     ceiling = raised_ceiling(head, topic.raised_head, now_ms - topic.raised_at_ms)
     topic.raised_at_ms, topic.raised_head = now_ms, head
     if ceiling.value <= topic.ceiling_logged:
         # After a burst the new step may end below the present ceiling. The ceiling in the log must not fall
         # below one under which seqs are given out, so there is nothing to log yet.
-        topic.ceiling_mark = (head + topic.ceiling_logged) // 2
+        set_mark(topic, (head + topic.ceiling_logged) // 2)
         return
     before = topic.ceiling_logged, topic.ceiling_mark
-    topic.ceiling_logged, topic.ceiling_mark = ceiling.value, ceiling.mark
+    topic.ceiling_logged = ceiling.value
+    set_mark(topic, ceiling.mark)
 
     def publish() -> None:
         topic.ceiling = max(topic.ceiling, ceiling.value)
 
     def undo() -> None:
-        topic.ceiling_logged, topic.ceiling_mark = before  # The next append raises it again.
+        topic.ceiling_logged = before[0]
+        set_mark(topic, before[1])  # The next append raises it again.
 
     shard.watch_ceiling(topic)
     pending = PendingFrame(topic, publish, undo)
     shard.note(topic, _frame(topic, ceiling.value), pending, ceiling.is_soon_needed)
+
+
+def refuse_seqs(shard: ShardState, topic: Topic, count: int) -> Refusal | None:
+    """Refuse seqs above the ceiling of the catalog, and have that raised."""
+    refusal = refuse_above_ceiling(topic, count)
+    if refusal is not None or needs_raise(topic, shard.clock.now_ms()):
+        shard.catalog_work.add(topic)
+    return refusal
 
 
 def lower_quiet_ceilings(shard: ShardState, now: float) -> bool:
@@ -176,7 +202,7 @@ def lower_ceiling(shard: ShardState, topic: Topic) -> bool:
     if topic.ceiling > topic.head:
         pending = PendingLowering(shard, topic)
         topic.ceiling = topic.ceiling_logged = topic.head
-        topic.ceiling_mark = topic.head + 1
+        set_mark(topic, topic.head + 1)
         shard.note(topic, _frame(topic, topic.head), pending)
     return True
 

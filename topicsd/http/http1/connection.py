@@ -26,6 +26,7 @@ from shared.contract.errors import REQUEST_TIMEOUT, Refusal, shutting_down
 from shared.http.body import CONTINUE, Body, PlainSink, SharedSink, body_of, refuse_coding, too_large
 from shared.http.client_speed import IDLE_SECONDS, Outflow, is_too_slow
 from shared.http.head import NO_FIELDS, Fields, keeps_alive, refuse_together, refuse_unfinished
+from shared.ipc.board import PLACEMENT_VERSION
 from shared.runtime.body_memory import SharedBody
 from topicsd.http.http1.head_cache import HeadCache, KnownFields, KnownLine
 from topicsd.http.http1.stream import ConnectionStream
@@ -65,6 +66,7 @@ class Http1Connection(asyncio.Protocol):
         self._heads = heads
         self._cached_line, self._cached_fields = heads.known_line, heads.known_fields
         self._connections = connections
+        self._placement = dispatch.placement
         self._monotonic = dispatch.handlers.monotonic
         self._body_bytes_max = dispatch.handlers.body_bytes_max
         self._transport: asyncio.Transport
@@ -154,6 +156,10 @@ class Http1Connection(asyncio.Protocol):
         at, size = 0, len(data)
         started = self._monotonic()
         self._needed = 0
+        placement = self._placement
+        # Inlined `refresh`: hot path.
+        if placement.words[PLACEMENT_VERSION] != placement.version:
+            placement.reload()
         self._is_starting = True
         while at < size and not self._is_closing and len(self._calls) < AHEAD_MAX and not self._is_paused:
             next_at = self._start_one(data, at, size, started)
@@ -228,10 +234,14 @@ class Http1Connection(asyncio.Protocol):
             self._refuse(body)
             return False
         started = self._monotonic()
+        known = self._heads.placed(partial.known_line)
         if isinstance(body, bytes):
-            self._start_call(partial.known_line, partial.known_fields, body, started)
+            self._start_call(known, partial.known_fields, body, started)
+        elif known.owner == self._shard:
+            # Its topic was moved to this shard while the body arrived.
+            self._start_call(known, partial.known_fields, body.mapped(), started)
         else:
-            self._start_call(partial.known_line, partial.known_fields, b"", started, body)
+            self._start_call(known, partial.known_fields, b"", started, body)
         return True
 
     def _refuse_early(self, known: KnownLine, fields: Fields) -> Refusal | None:

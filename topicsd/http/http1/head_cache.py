@@ -4,6 +4,10 @@ Clients repeat both: the strict parsing of a head costs as much as the append af
 almost nothing. The cache is bounded, in entries and in bytes for each. Its entries are structs: attribute
 access is 10x cheaper than on named tuples.
 
+A line is cached with the owner of its topic, so a change of the placement empties the cache of lines. A
+request whose body arrives after its head keeps its line meanwhile, and gets the owner of that time from
+`placed`.
+
 No client's key is stored: a block with a key is found by its keyed digest, and its entry holds only the
 digest of the key that authentication needs anyway. A line with a token is not cached.
 """
@@ -46,6 +50,7 @@ class KnownFields(msgspec.Struct, frozen=True):
 class HeadCache:
     def __init__(self, dispatch: Dispatch) -> None:
         self._dispatch = dispatch
+        self.placement = dispatch.placement
         self._lines: dict[bytes, KnownLine] = {}
         self._blocks: dict[bytes, KnownFields] = {}
         self.known_line = self._lines.get
@@ -55,6 +60,14 @@ class HeadCache:
         self._sealed: dict[bytes, KnownFields] = {}
         """By the keyed digest of the block."""
         self._secret = os.urandom(SECRET_BYTES)
+        self.placement.call_on_change(self._lines.clear)
+
+    def placed(self, known: KnownLine) -> KnownLine:
+        """Return the line of an earlier request head with the present owner of its topic."""
+        if isinstance(known.match, Refusal) or known.owner is None:
+            return known
+        owner = self._dispatch.owner_of(known.match)
+        return known if owner == known.owner else msgspec.structs.replace(known, owner=owner)
 
     def line(self, text: bytes) -> KnownLine | Refusal:
         return self.known_line(text) or self.parse_line(text)

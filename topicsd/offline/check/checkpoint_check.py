@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from topicsd.disk.layout import (
+    BUNDLE_NAME,
     names_in,
     parse_segment_name,
     parse_snapshot_name,
@@ -35,16 +36,19 @@ from topicsd.engine.checkpoint.manifest import (
 from topicsd.engine.checkpoint.snapshot_files import read_snapshot, snapshot_numbers
 from topicsd.engine.checkpoint.snapshot_format import Snapshot, SnapshotDamage, SnapshotTopic
 from topicsd.engine.checkpoint.trash import DELETED_SUFFIX
+from topicsd.engine.records.sealed_run import SealedRun
+from topicsd.engine.topic import Topic
 from topicsd.log.file_header import FILE_HEADER_BYTES, UnknownVersion
 from topicsd.log.files import LogPlace
 from topicsd.log.reader import WalBatchReader
 from topicsd.offline.check.finding import Finding, Level
 from topicsd.offline.check.frame_check import FrameCheck
-from topicsd.offline.check.segment_check import SegmentCheck, SegmentFacts
+from topicsd.offline.check.segment_check import SegmentCheck, SegmentFacts, SegmentFiles
 from topicsd.offline.check.snapshot_check import check_snapshot
 from topicsd.offline.loaded_shard import LoadedShard, segment_files
 from topicsd.offline.table import path_text, plural
 from topicsd.segment.entry import DATA, DEAD, INDEX, TAGS, SegmentName
+from topicsd.store.object_store import StoreRefused, StoreUnavailable
 
 OnFinding = Callable[[Finding], None]
 _SHOWN_MAX = 3
@@ -57,6 +61,7 @@ class CheckpointCheck:
         self._loaded = loaded
         self._fs = loaded.data_dir.fs
         self._paths = loaded.data_dir.paths(loaded.shard)
+        self._is_store_away = False
         self._on_finding = on_finding
         self._on_note = on_note
         self._good_snapshots: dict[int, Snapshot] = {}
@@ -75,7 +80,45 @@ class CheckpointCheck:
             self._check_segments(snapshot)
             self._check_older_log(snapshot)
         self._check_manifest()
-        self._note_orphans()
+
+    def finish(self) -> None:
+        """Once the log is replayed, check the topics adopted since the snapshot, and note orphans."""
+        adopted = self._adopted_topics()
+        self._check_adopted(adopted)
+        self._note_orphans({(topic.topic_id, topic.epoch) for topic in adopted})
+
+    def _adopted_topics(self) -> list[Topic]:
+        state = self._loaded.state
+        snapshot = self._loaded.chosen.snapshot
+        captured = {(topic.topic_id, topic.epoch) for topic in ([] if snapshot is None else snapshot.topics)}
+        topics = [state.topics_by_id.get(topic_id) for topic_id, _ in state.adopted_topics]
+        return [
+            topic for topic in topics if topic is not None and (topic.topic_id, topic.epoch) not in captured
+        ]
+
+    def _check_adopted(self, topics: list[Topic]) -> None:
+        """Check the segments of adopted topics, whose bundle files hold their marks."""
+        files = segment_files(self._loaded.data_dir, self._loaded.shard)
+        try:
+            for topic in topics:
+                for run in topic.runs:
+                    if not isinstance(run, SealedRun):
+                        continue
+                    entry = msgspec.structs.replace(
+                        run.entry,
+                        live_count=run.live_count,
+                        live_bytes=run.live_bytes,
+                        dead_count=run.dead_count,
+                    )
+                    check = SegmentCheck(files, run.name, entry, run.dead)
+                    facts = check.run(topic.earliest_seq)
+                    self.segments += 1
+                    self.records += check.record_count
+                    self.bytes += entry.data_bytes
+                    for finding in () if self._is_outdated() else segment_findings(topic.name, facts):
+                        self._on_finding(finding)
+        finally:
+            files.close()
 
     # -- snapshots ---------------------------------------------------------------------------------------
 
@@ -153,17 +196,37 @@ class CheckpointCheck:
             for topic in snapshot.topics:
                 for entry in topic.segments:
                     name = SegmentName(topic.topic_id, topic.epoch, entry.first_seq, entry.generation)
-                    check = SegmentCheck(files, self._loaded.identity, name, entry)
+                    check = SegmentCheck(files, name, entry)
                     facts = check.run(topic.earliest_seq)
                     self.segments += 1
                     self.records += check.record_count
                     self.bytes += entry.data_bytes
                     if not facts.is_fine and not self._is_outdated():
                         self.facts.append(facts)
-                        for finding in segment_findings(topic, facts):
+                        for finding in segment_findings(topic.name, facts):
                             self._on_finding(finding)
+                    self._check_objects(files, topic, name, check)
         finally:
             files.close()
+
+    def _check_objects(
+        self, files: SegmentFiles, topic: SnapshotTopic, name: SegmentName, check: SegmentCheck
+    ) -> None:
+        is_skipped = files.objects is None or (
+            files.objects.is_remote and not self._loaded.data_dir.checks_objects
+        )
+        if is_skipped or self._is_store_away:
+            return
+        try:
+            what = check.fault_of_objects(topic.earliest_seq)
+        except (StoreUnavailable, StoreRefused) as error:
+            self._on_note(f"the objects of segments that are local too are not checked: {error}")
+            self._is_store_away = True
+            return
+        if what and not self._is_outdated():
+            effect = "the local files are used while they exist"
+            finding = Finding(what=f"{what}; {effect}", level=Level.HARMLESS, topic=topic.name)
+            self._on_finding(finding)
 
     def _is_outdated(self) -> bool:
         """Whether a running server wrote a newer snapshot, and so may have dropped a missing file."""
@@ -195,7 +258,7 @@ class CheckpointCheck:
         effect = "Outside readers cannot read this shard until the next checkpoint"
         self._on_finding(Finding(what=f"{what}. {effect}", level=Level.HARMLESS, file="MANIFEST.json"))
 
-    def _note_orphans(self) -> None:
+    def _note_orphans(self, adopted: set[tuple[int, int]]) -> None:
         if self._loaded.log.owner is not None:
             return  # A running server may be creating these files now.
         known = {
@@ -217,12 +280,16 @@ class CheckpointCheck:
                 )
                 self._on_note(f"topics/{path_text(directory)} {what}")
                 continue
+            if incarnation in adopted:
+                continue  # Its files are named by the bundle file.
             files = names_in(self._fs, path)
             if incarnation not in incarnations:
                 count = plural(len(files), "file")
                 self._on_note(f"topics/{directory} ({count}) is in no snapshot; a start ignores it")
                 continue
-            unnamed = [file for file in files if not _is_named(file, incarnation, known)]
+            unnamed = [
+                file for file in files if file != BUNDLE_NAME and not _is_named(file, incarnation, known)
+            ]
             for file in unnamed:
                 self._on_note(f"topics/{directory}/{path_text(file)} is in no snapshot; a start ignores it")
         for file in names_in(self._fs, self._paths.meta):
@@ -230,7 +297,7 @@ class CheckpointCheck:
                 self._on_note(f"meta/{path_text(file)} is a leftover, or not a file of topicsd")
 
 
-def segment_findings(topic: SnapshotTopic, facts: SegmentFacts) -> Iterator[Finding]:
+def segment_findings(topic: str, facts: SegmentFacts) -> Iterator[Finding]:
     """Yield the findings about one segment."""
     name, is_active = facts.name, not facts.entry.is_sealed
     for damage in facts.damage:
@@ -240,9 +307,9 @@ def segment_findings(topic: SnapshotTopic, facts: SegmentFacts) -> Iterator[Find
         yield Finding(
             what=what,
             level=Level.LOSS if first <= last else Level.HARMLESS,
-            file=name.key(DATA),
+            file=facts.data_file,
             offset=damage.offset,
-            topic=topic.name,
+            topic=topic,
             seq=first if first <= last else None,
         )
     rebuilt = "a start rebuilds it in memory" if is_active else "it is rebuilt when it is needed"
@@ -259,7 +326,7 @@ def segment_findings(topic: SnapshotTopic, facts: SegmentFacts) -> Iterator[Find
         (DATA, facts.in_entry, Level.LOSS, "the counts and caps of the topic are wrong"),
     ):
         if what:
-            yield Finding(what=f"{what}; {effect}", level=level, file=name.key(suffix), topic=topic.name)
+            yield Finding(what=f"{what}; {effect}", level=level, file=name.key(suffix), topic=topic)
 
 
 def _differences(manifest: Manifest, snapshot: Snapshot) -> Iterator[str]:

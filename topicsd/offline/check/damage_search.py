@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from topicsd.disk.fs import Fs
 from topicsd.log.batch_end import BATCH_END_BYTES
-from topicsd.log.control_frame import ForwardCursor, TopicCreate, decode_control
+from topicsd.log.control_frame import Adopt, ForwardCursor, TopicCreate, decode_control
 from topicsd.log.frame import (
     FRAME_LEN_MAX,
     FRAME_LEN_MIN,
@@ -104,8 +104,10 @@ def first_damage(fs: Fs, fd: int, offset: int, end: int) -> DamagedFrame | None:
         if before is not None:
             heads[before] = seq
         elif frame.type == FrameType.TOPIC_CREATE:
-            names[frame.topic_id] = _created_name(frame)
+            names[frame.topic_id] = _name_in(frame)
             heads[frame.topic_id] = 0
+        elif frame.type == FrameType.ADOPT:
+            names[frame.topic_id] = _name_in(frame)
         at += frame.size
     return None
 
@@ -132,9 +134,9 @@ def _last_seq(frame: LogFrame) -> int:
     return 0
 
 
-def _created_name(frame: LogFrame) -> str:
+def _name_in(frame: LogFrame) -> str:
     control = decode_control(frame)
-    assert isinstance(control, TopicCreate)
+    assert isinstance(control, TopicCreate | Adopt)
     return control.name
 
 

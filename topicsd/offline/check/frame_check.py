@@ -10,7 +10,14 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from shared.contract.names import topic_id
-from topicsd.log.control_frame import COPIES_MAX, ForwardCursor, LostRangeFrame, TopicCreate, decode_control
+from topicsd.log.control_frame import (
+    COPIES_MAX,
+    Adopt,
+    ForwardCursor,
+    LostRangeFrame,
+    TopicCreate,
+    decode_control,
+)
 from topicsd.log.frame import FrameDamage, FrameType, LogFrame, parse_frame, record_of
 from topicsd.log.reader import WalBatch
 
@@ -84,6 +91,12 @@ class FrameCheck:
             yield from self._check_time(frame)
             if control.count > COPIES_MAX:
                 yield f"it names {control.count} copies; at most {COPIES_MAX} are allowed"
+        if isinstance(control, Adopt):
+            if topic_id(control.name) != frame.topic_id:
+                yield f'the topic "{control.name}" is adopted with an id that does not match its name'
+            self.names[frame.topic_id] = control.name
+            self.heads.pop(frame.topic_id, None)
+            self._times_ms.pop(frame.topic_id, None)
         if isinstance(control, TopicCreate):
             if topic_id(control.name) != frame.topic_id:
                 yield f'the topic "{control.name}" is created with an id that does not match its name'

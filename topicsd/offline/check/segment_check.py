@@ -6,64 +6,73 @@ can only be compared with its own checksum and the counts in the snapshot: no ot
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 from topicsd.engine.checkpoint.segment_copy import live_totals
 from topicsd.log.file_header import UnknownVersion
-from topicsd.log.frame import FrameDamage
-from topicsd.log.writer import Identity
 from topicsd.offline.table import path_text
 from topicsd.segment.data_file import (
-    SEGMENT_HEADER_BYTES,
     Read,
     ScannedDamage,
     ScannedFrame,
-    parse_segment_header,
     scan_data,
 )
 from topicsd.segment.dead_file import DeadDamage, dead_bytes, decode_dead, unpack_marks
 from topicsd.segment.entry import COLD, DATA, DEAD, INDEX, TAGS, SegmentEntry, SegmentName
 from topicsd.segment.index_file import ENTRY_BYTES, FOOTER_BYTES, IndexDamage, SegmentIndex, decode_index
+from topicsd.segment.objects import SegmentObjects
 from topicsd.segment.rebuild import IndexBuilder
 from topicsd.segment.store import LocalStore
 from topicsd.segment.tags_file import TagsDamage, TagsReader, tags_of
+from topicsd.store.object_store import StoreRefused, StoreUnavailable
 
 
 class SegmentFiles(NamedTuple):
-    """The stores that hold the segment files of a shard."""
+    """The places that hold the segment files of a shard."""
 
     hot: LocalStore
     cold: LocalStore | None
+    """The folder into which an earlier version moved segments."""
+    objects: SegmentObjects | None = None
 
-    def store_with(self, name: SegmentName, suffix: str) -> LocalStore | None:
-        """Return the store that has the file: hot first, as a server asks, or None.
+    def place_of(
+        self, name: SegmentName, entry: SegmentEntry, suffix: str
+    ) -> tuple[LocalStore | SegmentObjects, str] | None:
+        """Return the place that has the file, and its key there: hot first, as a server asks, or None.
 
-        A crash may have left a copy in both.
+        A crash may have left a copy in both. Raises StoreUnavailable or StoreRefused.
         """
         for store in (self.hot, self.cold):
             if store is not None and store.exists(name.key(suffix)):
-                return store
+                return store, name.key(suffix)
+        key = entry.object_stem + suffix
+        if entry.object_stem and suffix != DEAD and self.objects is not None and self.objects.exists(key):
+            return self.objects, key
         return None
 
-    def read(self, name: SegmentName, suffix: str) -> Read | None:
-        """Return a function that reads one file of a segment, or None when no tier has it."""
-        store = self.store_with(name, suffix)
-        if store is None:
-            return None
-        return lambda offset, size: store.read_range(name.key(suffix), offset, size)
+    def read(self, name: SegmentName, entry: SegmentEntry, suffix: str) -> Read | None:
+        """Return a function that reads one file of a segment, or None when no place has it."""
+        place = self.place_of(name, entry, suffix)
+        return None if place is None else partial(place[0].read_range, place[1])
 
-    def size(self, name: SegmentName, suffix: str) -> int:
-        store = self.store_with(name, suffix)
-        return 0 if store is None else store.size(name.key(suffix))
+    def size(self, name: SegmentName, entry: SegmentEntry, suffix: str) -> int:
+        place = self.place_of(name, entry, suffix)
+        return 0 if place is None else place[0].size(place[1])
 
     def missing(self, name: SegmentName, entry: SegmentEntry, suffix: str) -> str:
         """Return a message with the paths searched; a segment recorded as hot may have moved since."""
         paths = [
             path_text(store.path_of(name.key(suffix))) for store in (self.hot, self.cold) if store is not None
         ]
+        if entry.object_stem and suffix != DEAD:
+            if self.objects is None:
+                return "the file is missing: it is in an object store, whose URL is unknown"
+            url = path_text(self.objects.path_of(entry.object_stem + suffix))
+            return f"the file is missing: neither {paths[0]} nor {url} exists"
         if entry.tier == COLD and self.cold is None:
             return "the file is missing: it is in the cold directory, whose path is unknown"
-        if self.cold is None:
+        if self.cold is None or suffix == DEAD:
             return f"the file is missing: {paths[0]} does not exist"
         if entry.tier == COLD:
             return f"the file is missing: {paths[1]} does not exist; the cold directory may not be mounted"
@@ -74,6 +83,8 @@ class SegmentFiles(NamedTuple):
         self.hot.close()
         if self.cold is not None:
             self.cold.close()
+        if self.objects is not None:
+            self.objects.close()
 
 
 class SegmentFacts(NamedTuple):
@@ -99,6 +110,12 @@ class SegmentFacts(NamedTuple):
     """Whether no tier has the `.data` file."""
 
     @property
+    def data_file(self) -> str:
+        """Return the file of the records, or the object of a segment that is only in the object store."""
+        stem = self.entry.object_stem if self.entry.tier == COLD else ""
+        return stem + DATA if stem else self.name.key(DATA)
+
+    @property
     def is_fine(self) -> bool:
         return not (
             self.damage or self.in_data or self.in_index or self.in_tags or self.in_dead or self.in_entry
@@ -114,12 +131,22 @@ class SegmentCheck:
     """The check of one segment against its entry in the snapshot."""
 
     def __init__(
-        self, files: SegmentFiles, identity: Identity, name: SegmentName, entry: SegmentEntry
+        self,
+        files: SegmentFiles,
+        name: SegmentName,
+        entry: SegmentEntry,
+        known_marks: bytearray | None = None,
+        reads_objects: bool = False,
     ) -> None:
+        """Check the segment that a server reads, or with `reads_objects` its copy in the object store.
+
+        `known_marks` replace those of the `.del` file.
+        """
         self._files = files
-        self._identity = identity
+        self._reads_objects = reads_objects
         self._name = name
         self._entry = entry
+        self._known_marks = known_marks
         self._damage: list[ScannedDamage] = []
         self._ends: list[int] = []
         self.record_count = 0
@@ -129,13 +156,65 @@ class SegmentCheck:
 
         `earliest_seq` is that of the topic: records before it are not live.
         """
+        try:
+            facts = self._run(earliest_seq)
+            if not facts.damage or self._reads_objects or not self._has_objects():
+                return facts
+            other = SegmentCheck(self._files, self._name, self._entry, reads_objects=True)
+            copy = other.run(earliest_seq)
+            what = "the local copy is damaged, and the object store has the segment whole"
+            return facts if copy.damage else copy._replace(in_data=what)
+        except (StoreUnavailable, StoreRefused) as error:
+            what = f"the file is not checked: the object store does not answer: {error}"
+            return self._missing_facts(what, *self._check_dead())
+
+    def fault_of_objects(self, earliest_seq: int) -> str:
+        """Check the objects of a segment whose records are local too; return their first fault, or "".
+
+        Raises StoreUnavailable or StoreRefused.
+        """
+        objects, stem = self._files.objects, self._entry.object_stem
+        if not stem or objects is None or not self._files.hot.exists(self._name.key(DATA)):
+            return ""
+        for suffix in (DATA, INDEX, TAGS) if self._entry.has_tags else (DATA, INDEX):
+            if not objects.exists(stem + suffix):
+                return f"{objects.path_of(stem + suffix)} is missing"
+        copy = SegmentCheck(self._files, self._name, self._entry, self._known_marks, reads_objects=True)
+        facts = copy._run(earliest_seq)
+        in_data = [
+            f"at offset {offset}: {damage.what}"
+            for damage, offset in zip(facts.damage, facts.ends, strict=True)
+        ]
+        faults = ((DATA, next(iter(in_data), facts.in_data)), (INDEX, facts.in_index), (TAGS, facts.in_tags))
+        return next((f"{objects.path_of(stem + suffix)}: {what}" for suffix, what in faults if what), "")
+
+    def _has_objects(self) -> bool:
+        objects, stem = self._files.objects, self._entry.object_stem
+        return stem != "" and objects is not None and objects.exists(stem + DATA)
+
+    def _read(self, suffix: str) -> Read | None:
+        if self._reads_objects and suffix != DEAD:
+            assert self._files.objects is not None
+            return partial(self._files.objects.read_range, self._entry.object_stem + suffix)
+        return self._files.read(self._name, self._entry, suffix)
+
+    def _size(self, suffix: str) -> int:
+        if self._reads_objects and suffix != DEAD:
+            assert self._files.objects is not None
+            return self._files.objects.size(self._entry.object_stem + suffix)
+        return self._files.size(self._name, self._entry, suffix)
+
+    def _missing_facts(self, what: str, dead: str, marks: bytearray | None) -> SegmentFacts:
+        name, entry = self._name, self._entry
+        damage = [ScannedDamage(entry.first_seq, entry.last_seq, 0, what)]
+        return SegmentFacts(name, entry, damage, [0], "", "", "", dead, "", marks, is_missing=True)
+
+    def _run(self, earliest_seq: int) -> SegmentFacts:
         name, entry = self._name, self._entry
         dead, marks = self._check_dead()
-        read = self._files.read(name, DATA)
+        read = self._read(DATA)
         if read is None:
-            what = self._files.missing(name, entry, DATA)
-            self._damage = [ScannedDamage(entry.first_seq, entry.last_seq, 0, what)]
-            return SegmentFacts(name, entry, self._damage, [0], "", "", "", dead, "", marks, is_missing=True)
+            return self._missing_facts(self._files.missing(name, entry, DATA), dead, marks)
         index, tags = self._scan(read)
         is_whole = not self._damage
         totals = ""
@@ -146,7 +225,7 @@ class SegmentCheck:
             entry,
             self._damage,
             [*self._ends, *[entry.data_bytes] * (len(self._damage) - len(self._ends))],
-            self._check_data(read),
+            self._check_data(),
             self._check_index(index if is_whole else None),
             self._check_tags(tags if is_whole else None, marks, earliest_seq),
             dead,
@@ -160,7 +239,7 @@ class SegmentCheck:
 
     def rebuild(self) -> tuple[SegmentIndex, dict[bytes, list[int]]]:
         """Return the index and the tags, rebuilt from `.data`."""
-        read = self._files.read(self._name, DATA)
+        read = self._read(DATA)
         assert read is not None
         return self._scan(read)
 
@@ -179,23 +258,18 @@ class SegmentCheck:
                 builder.add_damage(item.last_seq)
         return builder.build(entry.last_seq), tags_of(pairs)
 
-    def _check_data(self, read: Read) -> str:
+    def _check_data(self) -> str:
+        """Check the size. The writer that the header names may be another shard: topics move."""
         entry = self._entry
-        size = self._files.size(self._name, DATA)
+        size = self._size(DATA)
         if entry.is_sealed and size > entry.data_bytes:
             return f"it has {size - entry.data_bytes} more bytes than the snapshot records"
-        try:
-            header = parse_segment_header(read(0, SEGMENT_HEADER_BYTES))
-        except (FrameDamage, OSError):
-            return ""  # The scan has already reported it.
-        if Identity(header.instance, header.shard) != self._identity:
-            return f"it belongs to shard {header.shard:02d} of instance {header.instance.hex()}"
         return ""
 
     def _check_index(self, rebuilt: SegmentIndex | None) -> str:
         """Compare the index with `rebuilt`, the one made from `.data`; None skips the comparison."""
         entry = self._entry
-        read = self._files.read(self._name, INDEX)
+        read = self._read(INDEX)
         if read is None:
             return self._files.missing(self._name, entry, INDEX)
         size = entry.count * ENTRY_BYTES + FOOTER_BYTES * entry.is_sealed
@@ -217,11 +291,11 @@ class SegmentCheck:
         entry = self._entry
         if not entry.has_tags:
             return "records have tags, but the file is missing" if entry.is_sealed and rebuilt else ""
-        read = self._files.read(self._name, TAGS)
+        read = self._read(TAGS)
         if read is None:
             return self._files.missing(self._name, entry, TAGS)
         try:
-            reader = TagsReader(read, self._files.size(self._name, TAGS))
+            reader = TagsReader(read, self._size(TAGS))
             tags = dict(reader.all_seqs())
         except (TagsDamage, OSError) as damage:
             return str(damage)
@@ -241,14 +315,14 @@ class SegmentCheck:
     def _check_dead(self) -> tuple[str, bytearray | None]:
         """Return the fault of the dead set, and its marks."""
         entry = self._entry
-        if not entry.dead_count:
-            return "", None
-        read = self._files.read(self._name, DEAD)
+        if not entry.dead_count or self._known_marks is not None:
+            return "", self._known_marks
+        read = self._read(DEAD)
         if read is None:
             return self._files.missing(self._name, entry, DEAD), None
         try:
             # The file may be for a longer segment, when a later checkpoint was interrupted.
-            size = max(self._files.size(self._name, DEAD), dead_bytes(entry.count))
+            size = max(self._size(DEAD), dead_bytes(entry.count))
             dead_set = decode_dead(read(0, size), entry.first_seq, entry.count)
         except (DeadDamage, UnknownVersion, OSError) as damage:
             return str(damage), None

@@ -12,7 +12,6 @@ from contextlib import closing
 
 import msgspec
 
-from shared.ipc.placement import shard_of
 from shared.runtime.clock import Clock
 from topicsd.disk.access import os_error_reason
 from topicsd.engine.replay import ReplayError
@@ -49,6 +48,8 @@ class ShardVerdict(msgspec.Struct, kw_only=True):
     bytes: int = 0
     problems: list[Finding] = []
     notes: list[str] = []
+    misplaced: list[str] = []
+    """The topics in this shard that the placement gives to another shard."""
 
 
 def check_shard(data_dir: DataDir, shard: int, clock: Clock) -> ShardVerdict:
@@ -91,6 +92,7 @@ class ShardCheck:
             verdict.notes.append(sentence)
         log.walk(self._loaded.identity, self._batch)
         self._is_replaying = False
+        self.checkpoint.finish()
         if log.end is End.DAMAGED:
             self._check_after_damage()
         elif log.end is End.UNREADABLE:
@@ -190,7 +192,8 @@ class ShardCheck:
         header, before = frame.header, frame.before
         names, heads = self._check.names | frame.names, self._check.heads | frame.heads
         if header is not None and header.type == _APPEND and header.topic_id in names:
-            expected = heads.get(header.topic_id, 0) + 1
+            # The head of an adopted topic is in its bundle.
+            expected = heads.get(header.topic_id, header.seq - 1) + 1
             follows = self._is_complete or header.topic_id in frame.heads or header.seq < expected
             return names[header.topic_id], expected if follows else header.seq, ""
         if header is not None and header.type in KNOWN_TYPES and header.type != _APPEND:
@@ -245,9 +248,10 @@ class ShardCheck:
 
     def _note_misplaced(self) -> None:
         for topic in self._loaded.state.topics.values():
-            owner = shard_of(topic.topic_id, self._data_dir.layout.shards)
+            owner = self._data_dir.placement.shard_of(topic.topic_id)
             if owner != self._shard:
-                belongs = f"its name belongs to shard {owner}, where a server looks for it"
+                self._verdict.misplaced.append(topic.name)
+                belongs = f"it belongs to shard {owner}, where a server looks for it"
                 self._verdict.notes.append(f'topic "{topic.name}" is in this shard, but {belongs}')
 
     def _add(self, finding: Finding) -> None:

@@ -1,6 +1,7 @@
 """The invariants between the parts of one snapshot, which hold independently of other files.
 
-S1  A topic's id is that of its name, and its epoch is below the end ordinal of the capture.
+S1  A topic's id is that of its name. Its epoch is below the end ordinal of the capture, or at most the epoch
+    floor, if topics were adopted.
 S2  Each topic is complete to an ordinal between the start of replay and the end of the capture.
 S3  `1 <= evict_floor <= earliest_seq <= head + 1`, and the floor is above every evicted seq.
 S4  The ceiling of a topic that needs one is at or above its head.
@@ -16,7 +17,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shared.contract.names import topic_id
-from topicsd.engine.checkpoint.snapshot_format import KeyGeneration, Snapshot, SnapshotHead, SnapshotTopic
+from topicsd.engine.checkpoint.snapshot_format import (
+    KeyGeneration,
+    Snapshot,
+    SnapshotHead,
+    SnapshotTopic,
+    epoch_floor_of,
+)
 from topicsd.engine.write.seq_ceiling import needs_ceiling
 from topicsd.segment.entry import SegmentEntry
 
@@ -38,8 +45,9 @@ def check_snapshot(snapshot: Snapshot) -> Iterator[tuple[str | None, str]]:
 def _check_topic(head: SnapshotHead, topic: SnapshotTopic) -> Iterator[str]:
     if topic.topic_id != topic_id(topic.name):
         yield "its id does not match its name"
-    if not topic.epoch < head.end_ordinal:
-        yield f"its epoch {topic.epoch} is not below the end ordinal of the capture, {head.end_ordinal}"
+    end = max(head.end_ordinal, epoch_floor_of(head) + 1)
+    if not topic.epoch < end:
+        yield f"its epoch {topic.epoch} is not below the end ordinal of the capture, {end}"
     if not head.start.ordinal <= topic.complete_to <= head.end_ordinal:
         window = f"{head.start.ordinal} to {head.end_ordinal}"
         yield f"it is complete to ordinal {topic.complete_to}, which is outside {window}"
@@ -96,5 +104,7 @@ def _columns_fit(keys: KeyGeneration) -> bool:
         len(keys.first_seqs) / _U64_BYTES,
         len(keys.counts) / _U32_BYTES,
         len(keys.used_ms) / _U64_BYTES,
+        # Snapshots from before this column have none.
+        len(keys.topic_ids or keys.used_ms) / _U64_BYTES,
     }
     return len(sizes) == 1

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from topicsd.disk.layout import shard_paths
+from shared.settings.store_url import store_folder
 from topicsd.engine.checkpoint.manifest import ManifestDamage, read_manifest
 from topicsd.engine.checkpoint.snapshot_files import read_snapshot, snapshot_numbers
 from topicsd.engine.checkpoint.snapshot_format import SnapshotDamage, SnapshotTopic
 from topicsd.log.file_header import UnknownVersion
 from topicsd.offline.check.segment_check import SegmentFacts
 from topicsd.offline.data_dir import DataDir
-from topicsd.offline.loaded_shard import cold_dir_of
+from topicsd.offline.loaded_shard import store_url_of_shard
 from topicsd.offline.repair.diagnosis import Candidate
 from topicsd.offline.table import path_text, plural
 from topicsd.segment.entry import COLD, SegmentName
@@ -47,16 +47,17 @@ def missing_cold(data_dir: DataDir, shard: int, basis: Candidate) -> MissingCold
     if not missing:
         return MissingCold([], "")
     recorded = len(cold & _segment_names(topics, only_cold=False))
-    directory = cold_dir_of(data_dir, shard)
+    url = store_url_of_shard(data_dir, shard)
     verb = "is" if len(missing) == 1 else "are"
-    if directory:
-        root = path_text(shard_paths(directory, shard).root)
-        where = f"missing in {root}: the cold directory {path_text(directory)} may not be mounted"
+    if url:
+        place = path_text(store_folder(url) or url)
+        where = f"missing: the object store {place} does not answer, or may not be mounted"
     else:
-        where = "missing: the path of the cold directory is unknown"
+        where = "missing: the URL of the object store is unknown"
     why = (
         f"{len(missing)} of {plural(recorded, 'cold segment')} {verb} {where}. "
-        f"Mount it, or set its path with --cold-dir. To give up the missing segments for good: {GIVE_UP_FLAG}"
+        "Mount it, or set its URL with --store-url, or its folder with --cold-dir. "
+        f"To give up the missing segments for good: {GIVE_UP_FLAG}"
     )
     return MissingCold(missing, why)
 

@@ -79,27 +79,31 @@ def write_derived(fs: Fs, data_dir: str, layout: Layout) -> None:
 
 
 def _instance(fs: Fs, data_dir: str, numbers: list[int]) -> bytes | None:
-    """Return the instance that all shards name, or None when no file names one."""
+    """Return the instance that all shards name, or None when no file names one.
+
+    Segments name the shard and the instance that wrote them, which differ after a reshard or an adopt. So
+    their shard is not used, and their instance only if it is the only evidence and they agree.
+    """
     first_shards: dict[bytes, int] = {}
+    of_writers: set[bytes] = set()
     for number in numbers:
-        for instance, shard in _identities(fs, shard_paths(data_dir, number)):
+        paths = shard_paths(data_dir, number)
+        identities = [*_of_log(fs, paths)] or [*_of_snapshots(fs, paths)] or [*_of_manifest(fs, paths)]
+        for instance, shard in identities:
             if shard != number:
                 raise LayoutRefused(
                     f"shards/{number:02d} contains files of shard {shard:02d}. Rename the directory back"
                 )
             first_shards.setdefault(instance, number)
+        if not identities:
+            of_writers.update(_of_segments(fs, paths))
     if len(first_shards) > 1:
         shards = " and ".join(
             f"shards/{number:02d} belongs to {one.hex()}" for one, number in first_shards.items()
         )
         raise LayoutRefused(f"the shards belong to different data directories: {shards}")
-    return next(iter(first_shards), None)
-
-
-def _identities(fs: Fs, paths: ShardPaths) -> Iterator[tuple[bytes, int]]:
-    """Yield the instance and shard that the files of a shard name; one kind of file is enough."""
-    identities = [*_of_log(fs, paths)] or [*_of_snapshots(fs, paths)] or [*_of_manifest(fs, paths)]
-    yield from identities or _of_segments(fs, paths)
+    named = first_shards or (of_writers if len(of_writers) == 1 else ())
+    return next(iter(named), None)
 
 
 def _of_log(fs: Fs, paths: ShardPaths) -> Iterator[tuple[bytes, int]]:
@@ -130,7 +134,7 @@ def _of_manifest(fs: Fs, paths: ShardPaths) -> Iterator[tuple[bytes, int]]:
     yield bytes.fromhex(manifest.instance), manifest.shard
 
 
-def _of_segments(fs: Fs, paths: ShardPaths) -> Iterator[tuple[bytes, int]]:
+def _of_segments(fs: Fs, paths: ShardPaths) -> Iterator[bytes]:
     for directory in names_in(fs, paths.topics):
         for name in names_in(fs, os.path.join(paths.topics, directory)):
             if name.endswith(DATA):
@@ -141,4 +145,4 @@ def _of_segments(fs: Fs, paths: ShardPaths) -> Iterator[tuple[bytes, int]]:
                     continue
                 finally:
                     fs.close(fd)
-                yield header.instance, header.shard
+                yield header.instance

@@ -6,38 +6,42 @@ loop of a shard, because nothing else writes to the shard during a repair.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from shared.runtime.clock import Clock
 from shared.settings.settings import Settings
-from topicsd.disk.atomic_replace import replace_file
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths
 from topicsd.engine.checkpoint.capture import PendingRequests, capture
+from topicsd.engine.checkpoint.job import debts_of
 from topicsd.engine.checkpoint.load import load_snapshot
 from topicsd.engine.checkpoint.segment_copy import Files, SegmentBounds, SegmentCopy, write_marks
-from topicsd.engine.checkpoint.snapshot_format import KeyGeneration, Snapshot, SnapshotTopic
-from topicsd.engine.jobs import BackgroundJob
+from topicsd.engine.checkpoint.snapshot_format import (
+    KeyGeneration,
+    Snapshot,
+    SnapshotTopic,
+    epoch_floor_section,
+)
+from topicsd.engine.jobs import run_blocking
+from topicsd.engine.ownership.departed import DEPARTED, TO_FORGET, departed_sections
 from topicsd.engine.session_log import encode_session, session_section
 from topicsd.engine.shard_data import ShardData
 from topicsd.engine.topic import Topic
-from topicsd.log.current_file import Current, read_current, write_current
-from topicsd.log.file_header import EPOCH_BYTES, FILE_HEADER_BYTES, FileHeader, encode_file_header
+from topicsd.log.current_file import read_current
+from topicsd.log.file_header import FILE_HEADER_BYTES
 from topicsd.log.files import LogFiles, LogPlace
 from topicsd.log.walk import open_wal_files
 from topicsd.log.writer import Identity
 from topicsd.offline.check.segment_check import SegmentFiles
+from topicsd.offline.empty_log import begin_empty_log
 from topicsd.offline.repair.salvage import Salvage, file_bytes_max, heads_are_known
 from topicsd.segment.data_file import Read
 from topicsd.segment.reader import SegmentReader
-
-_CHAIN_BYTES = 8
 
 CopyToQuarantine = Callable[[str, Read, int, int], None]
 """A function that copies a range of a file to quarantine/."""
@@ -77,7 +81,7 @@ class LogRepair:
         is_distrusted = current is None or current.state == "sync_failed"
         files_found = open_wal_files(fs, self._paths, (lambda _: True) if is_distrusted else None)
         log = LogFiles(fs)
-        segments = SegmentReader(self._segments.hot, self._segments.cold)
+        segments = SegmentReader(*self._segments)
         state = ShardData(self._clock, Settings(), log, segments)
         start = None if snapshot is None else snapshot.head.start
         begin = 0 if start is None else start.file
@@ -95,11 +99,16 @@ class LogRepair:
                 if gap.end > gap.offset:
                     copy_to_quarantine(gap.file, partial(_pread, fs, fds[gap.file]), gap.offset, gap.end)
             ordinal = max([salvage.ordinal, *(file.first_ordinal + 1 for file in files_found)])
-            by_name = [state.topics[name] for name in sorted(state.topics)]
+            # Also departed ones: their files are kept.
+            by_name = sorted(state.topics_by_id.values(), key=lambda topic: topic.name)
             topics = [self._capture(state, log, topic, ordinal) for topic in by_name]
         keys = [KeyGeneration(*columns) for columns in state.idempotency_keys.columns()]
         sections = session_section([encode_session(one) for one in state.watch_sessions.values()])
-        place = self._begin_log(ordinal)
+        sections |= epoch_floor_section(state.epoch_floor)
+        sections |= {} if snapshot is None else debts_of(snapshot.head)
+        sections = {name: data for name, data in sections.items() if name not in (DEPARTED, TO_FORGET)}
+        sections |= departed_sections(state.departed, state.to_forget)
+        place = begin_empty_log(fs, self._clock, self._paths, self._identity, ordinal)
         return Content(topics, keys, sections, place, ordinal, ordinal, FILE_HEADER_BYTES)
 
     def _capture(self, state: ShardData, log: LogFiles, topic: Topic, ordinal: int) -> SnapshotTopic:
@@ -108,43 +117,10 @@ class LogRepair:
         files = Files(self._fs, self._paths, self._identity, log)
         topic_capture = capture(topic, PendingRequests({}, {}, ordinal))
         copy = SegmentCopy(files, bounds, topic_capture, self._clock.now_ms())
-        _drive(copy.run())
+        run_blocking(copy.run())
         for run, marks in topic_capture.changed:
             write_marks(files, run.name, marks, ordinal)
         return msgspec.structs.replace(topic_capture.entry, segments=copy.entries())
-
-    def _begin_log(self, ordinal: int) -> LogPlace:
-        """Write an empty log file that no other file chains to, and a CURRENT that names it."""
-        fs, paths, identity = self._fs, self._paths, self._identity
-        chain = int.from_bytes(os.urandom(_CHAIN_BYTES), "little")
-        epoch = os.urandom(EPOCH_BYTES)
-        header = FileHeader(
-            identity.shard, identity.instance, epoch, ordinal, chain, FILE_HEADER_BYTES, self._clock.now_ms()
-        )
-        path = paths.wal_file(ordinal)
-        replace_file(fs, path, encode_file_header(header))
-        stat = fs.stat(path)
-        current = Current(
-            state="clean",
-            file=ordinal,
-            end=FILE_HEADER_BYTES,
-            boot_id=fs.boot_id(),
-            device=stat.device,
-            wal_inode=stat.inode,
-        )
-        write_current(fs, paths.current, current)
-        return LogPlace(ordinal, FILE_HEADER_BYTES, ordinal, chain)
-
-
-def _drive(job: BackgroundJob[Any]) -> None:
-    """Run a job of the checkpoint to its end, without yielding to an event loop."""
-    result: Any = None
-    try:
-        while True:
-            step = job.send(result)
-            result = step() if callable(step) else None
-    except StopIteration:
-        return
 
 
 def _pread(fs: Fs, fd: int, offset: int, size: int) -> bytes:

@@ -149,7 +149,7 @@ def _plan_segments(
 
             def marks(entry: SegmentEntry, topic_id: int = topic_id, epoch: int = epoch) -> bytearray | None:
                 name = SegmentName(topic_id, epoch, entry.first_seq, entry.generation)
-                return SegmentCheck(files, data_dir.identity(shard), name, entry).marks()
+                return SegmentCheck(files, name, entry).marks()
 
             repair = repair_topic(topic, topic_faults, revives, marks)
             plan.repairs.append(repair)
@@ -204,6 +204,15 @@ def _plan_log(plan: Plan, data_dir: DataDir, shard: int, clock: Clock, basis: Ca
         plan.loses.append(_lost_text(lost))
     if len(salvage.lost) > _SHOWN_MAX:
         plan.loses.append(f"and {plural(len(salvage.lost) - _SHOWN_MAX, 'more range')} of seqs")
+    for raised in salvage.raised_heads[:_SHOWN_MAX]:
+        plan.loses.append(
+            f'head of topic "{raised.topic}", which is ephemeral: the log may lack its last ceiling, and no '
+            f"seq is used twice, so its seqs continue at {raised.head + 1}"
+        )
+    if len(salvage.raised_heads) > _SHOWN_MAX:
+        plan.loses.append(
+            f"heads of {plural(len(salvage.raised_heads) - _SHOWN_MAX, 'more ephemeral topic')}"
+        )
     if salvage.unnamed_records:
         count = plural(salvage.unnamed_records, "record")
         plan.loses.append(f"{count} of topics whose names are lost with their creation")

@@ -32,9 +32,11 @@ import msgspec
 import xxhash
 
 from shared.runtime.clock import Clock
+from shared.settings.store_url import store_folder
 from topicsd.disk.atomic_replace import exists, recreate_file, write_all
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import make_segment_dirs, shard_paths, snapshot_name
+from topicsd.engine.checkpoint.job import debts_of
 from topicsd.engine.checkpoint.manifest import manifest_head, manifest_parts, topic_line, write_manifest
 from topicsd.engine.checkpoint.segment_copy import live_totals
 from topicsd.engine.checkpoint.snapshot_files import snapshot_numbers, write_snapshot
@@ -44,12 +46,14 @@ from topicsd.engine.checkpoint.snapshot_format import (
     SnapshotTopic,
     encode_keys,
     encode_topic,
+    epoch_floor_of,
+    epoch_floor_section,
     snapshot_parts,
 )
 from topicsd.engine.session_log import encode_session, session_section, sessions_of
 from topicsd.offline.check.segment_check import SegmentCheck, SegmentFacts, SegmentFiles
 from topicsd.offline.data_dir import DataDir
-from topicsd.offline.loaded_shard import cold_dir_of
+from topicsd.offline.loaded_shard import objects_of, store_url_of_shard
 from topicsd.offline.repair.log import Content, LogRepair
 from topicsd.offline.repair.plan import Plan
 from topicsd.offline.repair.segment import next_generation, rewrite_segment
@@ -79,10 +83,10 @@ class Repair:
         self._plan = plan
         self._paths = data_dir.paths(shard)
         self._identity = data_dir.identity(shard)
-        self._cold_dir = cold_dir_of(data_dir, shard)
-        hot = LocalStore(fs, self._paths.root)
-        cold = LocalStore(fs, shard_paths(self._cold_dir, shard).root) if self._cold_dir else None
-        self._files = SegmentFiles(hot, cold)
+        self._store_url = store_url_of_shard(data_dir, shard)
+        hot, folder = LocalStore(fs, self._paths.root), store_folder(self._store_url)
+        cold = LocalStore(fs, shard_paths(folder, shard).root) if folder else None
+        self._files = SegmentFiles(hot, cold, objects_of(self._store_url, fs))
 
     def run(self) -> None:
         plan, fs, paths = self._plan, self._fs, self._paths
@@ -122,9 +126,9 @@ class Repair:
         fs.sync_dir(self._paths.quarantine)
 
     def _copy_file_to_quarantine(self, facts: SegmentFacts, suffix: str) -> None:
-        read = self._files.read(facts.name, suffix)
+        read = self._files.read(facts.name, facts.entry, suffix)
         if read is not None:
-            size = self._files.size(facts.name, suffix)
+            size = self._files.size(facts.name, facts.entry, suffix)
             self._copy_to_quarantine(_flat(facts.name.key(suffix)), read, 0, size)
 
     def _move_to_quarantine(self, path: str, name: str) -> None:
@@ -139,9 +143,11 @@ class Repair:
 
     def _rebuild(self, facts: SegmentFacts) -> None:
         name, entry = facts.name, facts.entry
-        store = self._files.store_with(name, DATA)
-        assert store is not None
-        index, tags = SegmentCheck(self._files, self._identity, name, entry).rebuild()
+        place = self._files.place_of(name, entry, DATA)
+        assert place is not None
+        # Objects do not change: what is rebuilt of an exported segment is kept in the data directory.
+        store = place[0] if isinstance(place[0], LocalStore) else self._files.hot
+        index, tags = SegmentCheck(self._files, name, entry).rebuild()
         if facts.in_index:
             self._copy_file_to_quarantine(facts, INDEX)
             entries = encode_entries(index.offsets, index.lengths, index.times_ms, index.flags)
@@ -181,14 +187,14 @@ class Repair:
         return entries
 
     def _copy_damage_to_quarantine(self, facts: SegmentFacts) -> None:
-        read = self._files.read(facts.name, DATA)
+        read = None if facts.is_missing else self._files.read(facts.name, facts.entry, DATA)
         if read is not None:
             for damage, end in zip(facts.damage, facts.ends, strict=True):
                 self._copy_to_quarantine(_flat(facts.name.key(DATA)), read, damage.offset, end)
 
     def _recount(self, one: SegmentRepair, earliest_seq: int) -> SegmentEntry:
         facts, entry = one.facts, one.facts.entry
-        index, tags = SegmentCheck(self._files, self._identity, facts.name, entry).rebuild()
+        index, tags = SegmentCheck(self._files, facts.name, entry).rebuild()
         marks = None if facts.in_dead else facts.marks
         if facts.in_dead:
             self._copy_file_to_quarantine(facts, DEAD)
@@ -212,7 +218,7 @@ class Repair:
             self._files, self._identity, facts, one.good, generation, repair.earliest_seq, topic.complete_to
         )
         name = facts.name._replace(generation=generation)
-        check = SegmentCheck(self._files, self._identity, name, entry).run(repair.earliest_seq)
+        check = SegmentCheck(self._files, name, entry).run(repair.earliest_seq)
         if not check.is_fine:
             raise RepairFailed(f"{name.key(DATA)} was rewritten, but its check failed: {check}")
         return entry
@@ -247,7 +253,8 @@ class Repair:
 
     def _write_manifest(self, head: SnapshotHead, topics: list[SnapshotTopic]) -> None:
         parts = manifest_parts(
-            manifest_head(head, self._cold_dir or None), [topic_line(topic, topic.head) for topic in topics]
+            manifest_head(head, self._store_url),
+            [topic_line(topic, topic.head) for topic in topics],
         )
         write_manifest(self._fs, self._paths, parts)
 
@@ -258,7 +265,9 @@ def _with_same_log(snapshot: Snapshot | None) -> Content:
     return Content(
         snapshot.topics,
         snapshot.keys,
-        session_section([encode_session(one) for one in sessions_of(head)]),
+        session_section([encode_session(one) for one in sessions_of(head)])
+        | epoch_floor_section(epoch_floor_of(head))
+        | debts_of(head),
         head.start,
         head.end_ordinal,
         head.end_file,

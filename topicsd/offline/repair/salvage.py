@@ -91,6 +91,13 @@ class LostSpan(NamedTuple):
     """Whether the number of records is not known and the range is an upper bound."""
 
 
+class RaisedHead(NamedTuple):
+    """An ephemeral topic whose ceiling, where a start resumes its head, was raised above the known one."""
+
+    topic: str
+    head: int
+
+
 class Salvage:
     """One pass over the log files, from the file of the snapshot's place on."""
 
@@ -108,6 +115,7 @@ class Salvage:
         """The number of records that each topic may have lost in gaps since its last good frame."""
         self.gaps: list[Gap] = []
         self.lost: list[LostSpan] = []
+        self.raised_heads: list[RaisedHead] = []
         self.ordinal = FIRST_ORDINAL if start is None else start.ordinal
         self.chain = 0 if start is None else start.chain
         self.ends_in_gap = False
@@ -158,10 +166,12 @@ class Salvage:
 
     def finish(self, heads_exact: bool) -> None:
         """Set all heads and ceilings, as a start does."""
-        for topic in self._state.topics.values():
+        for topic in self._state.topics_by_id.values():
             count = self._missing.pop(topic.topic_id, 0)
             if topic.is_ephemeral:
-                topic.ceiling += CEILING_MARGIN if count else 0
+                if count:
+                    topic.ceiling += CEILING_MARGIN
+                    self.raised_heads.append(RaisedHead(topic.name, topic.ceiling))
                 continue
             if count:
                 self._lose(topic, topic.head + count, is_bound=True)
@@ -302,7 +312,7 @@ class Salvage:
 
     def _bridge_control(self, topic: Topic, control: control_frame.ControlPayload) -> None:
         match control:
-            case control_frame.TopicCreate():
+            case control_frame.TopicCreate() | control_frame.Adopt():
                 # The frame that deleted the topic is missing.
                 self._state.remove_topic(topic)
                 del self._missing[topic.topic_id]

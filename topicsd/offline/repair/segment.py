@@ -75,7 +75,7 @@ def rewrite_segment(
 ) -> SegmentEntry:
     """Write the good records as this generation and return the entry that replaces the old one."""
     name, entry = facts.name._replace(generation=generation), facts.entry
-    read = files.read(facts.name, DATA)
+    read = files.read(facts.name, entry, DATA)
     assert read is not None
     builder = IndexBuilder(entry.first_seq)
     spans: list[tuple[int, int]] = []
@@ -111,6 +111,7 @@ def rewrite_segment(
         is_sealed=True,
         has_tags=bool(tags),
         tier=HOT,
+        object_stem="",
         live_count=live_count,
         live_bytes=live_bytes,
         dead_count=dead_count,

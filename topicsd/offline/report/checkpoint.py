@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from shared.settings.store_url import folder_url
 from topicsd.disk.access import os_error_reason
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths, names_in, parse_trash_name, snapshot_name
@@ -50,7 +51,8 @@ class PublishedReport(msgspec.Struct, frozen=True, kw_only=True):
     """The number of the snapshot that the manifest was written for."""
     made_ts: int
     topic_count: int
-    cold_dir: str | None
+    store_url: str | None
+    """The object store of old segments."""
 
 
 class ReaderReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,7 +158,7 @@ def _read_published(report: CheckpointReport, fs: Fs, paths: ShardPaths) -> None
         number=manifest.number,
         made_ts=manifest.ts,
         topic_count=manifest.topic_count,
-        cold_dir=None if manifest.cold_dir is None else path_text(manifest.cold_dir),
+        store_url=path_text(manifest.store_url or folder_url(manifest.cold_dir or "")) or None,
     )
 
 

@@ -111,8 +111,12 @@ def control_fields(control: ControlPayload) -> dict[str, Any]:
     """Return the fields of a control frame by name, without default values of a configuration."""
     fields: dict[str, Any] = {}
     for name, value in msgspec.structs.asdict(control).items():
+        if name == "epoch" and not value:
+            continue  # The epoch of the new topic is the ordinal of the frame.
         if isinstance(value, bytes):
             fields[name] = value.hex()
+        elif name == "checksum":
+            fields[name] = f"{value:016x}"  # Many JSON readers have no 64-bit integers.
         elif name == "config":
             config = msgspec.structs.asdict(value)
             fields[name] = {key: one for key, one in config.items() if one != DEFAULTS[key]}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from topicsd.engine.checkpoint.snapshot_format import Snapshot
-from topicsd.log.control_frame import TopicCreate, decode_control
+from topicsd.log.control_frame import Adopt, TopicCreate, decode_control
 from topicsd.log.file_header import FILE_HEADER_BYTES, parse_file_header
 from topicsd.log.files import LogPlace
 from topicsd.log.frame import HEADER, LEN_BYTES, FrameDamage, FrameType, LogFrame, parse_frame
@@ -20,7 +20,7 @@ from topicsd.offline.report.frame_rows import FrameRow, frame_row, service_row
 from topicsd.offline.report.job_events import JobEvents
 from topicsd.offline.shard_log import ShardLog
 
-_CREATE = FrameType.TOPIC_CREATE
+_NAMES_TOPIC = (FrameType.TOPIC_CREATE, FrameType.ADOPT)
 
 
 class FrameListing:
@@ -86,10 +86,10 @@ class FrameListing:
             raise BatchRefused(f"the frame at offset {to_offset + at}: {error.what}") from error
 
     def _frame(self, file: str, offset: int, ordinal: int, frame: LogFrame) -> None:
-        if frame.type == _CREATE:
-            created = decode_control(frame)
-            assert isinstance(created, TopicCreate)
-            self._names[frame.topic_id] = created.name
+        if frame.type in _NAMES_TOPIC:
+            control = decode_control(frame)
+            assert isinstance(control, TopicCreate | Adopt)
+            self._names[frame.topic_id] = control.name
         self._out(
             frame_row(
                 self._shard, ordinal, file, offset, frame, self._names.get(frame.topic_id), self._events

@@ -14,6 +14,8 @@ import msgspec
 from shared.runtime.clock import Clock
 from topicsd.disk.access import os_error_reason
 from topicsd.disk.layout import wal_name
+from topicsd.engine.ownership.departed import Departed
+from topicsd.engine.shard_data import ShardData
 from topicsd.log.file_header import FILE_HEADER_BYTES
 from topicsd.log.walk import OpenWalFile
 from topicsd.offline.data_dir import DataDir
@@ -44,6 +46,20 @@ class FileReport(msgspec.Struct, frozen=True, kw_only=True):
     end: str
 
 
+class DepartedReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic that the node must not serve any more."""
+
+    topic: str
+    topic_id: str
+    epoch: int
+    state: str
+    node: str
+    owner_epoch: int
+    since_ts: int
+    head_seq: int | None
+    """The last seq in the files that are kept; None when none are."""
+
+
 class NamedSize(msgspec.Struct, frozen=True):
     name: str
     size_bytes: int
@@ -69,6 +85,9 @@ class ShardReport(msgspec.Struct, kw_only=True):
     leftovers: list[str] = []
     idempotency_keys: int = 0
     topics: list[TopicReport] = []
+    departed: list[DepartedReport] = []
+    rows_to_forget: int = 0
+    """Deleted topics whose rows in the catalog are still to be removed."""
     problems: list[str] = []
     notes: list[str] = []
 
@@ -89,6 +108,8 @@ def shard_report(data_dir: DataDir, shard: int, clock: Clock) -> ShardReport:
             log, state = loaded.log, loaded.state
             _fill(report, loaded)
             report.idempotency_keys = state.idempotency_keys.count
+            report.departed = [_departed_report(state, one) for _, one in sorted(state.departed.items())]
+            report.rows_to_forget = len(state.to_forget)
             try:
                 report.topics = [
                     topic_report(topic, log.synced_position, log.heads_exact, clock.now_ms())
@@ -119,6 +140,21 @@ def _fill(report: ShardReport, loaded: LoadedShard) -> None:
         snapshot_note(loaded.chosen) + notes(log),
     )
     report.starts = not (log.problem or loaded.problem)
+
+
+def _departed_report(state: ShardData, one: Departed) -> DepartedReport:
+    topic = state.topics_by_id.get(one.topic_id)
+    has_files = topic is not None and topic.epoch == one.epoch
+    return DepartedReport(
+        topic=one.name,
+        topic_id=f"{one.topic_id:016x}",
+        epoch=one.epoch,
+        state=one.state,
+        node=one.node,
+        owner_epoch=one.owner_epoch,
+        since_ts=one.since_ms,
+        head_seq=topic.head if topic is not None and has_files else None,
+    )
 
 
 def last_run(log: ShardLog) -> LastRun:

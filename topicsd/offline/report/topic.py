@@ -14,6 +14,7 @@ import msgspec
 
 from shared.contract.topic_config import TopicConfig
 from topicsd.engine.records.durable_seq import durable_seq_at
+from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.retention.retention import expire
 from topicsd.engine.topic import Topic
 from topicsd.engine.write.seq_ceiling import lost_tail
@@ -44,6 +45,19 @@ class AfterRestart(msgspec.Struct, frozen=True):
     lost: LostSeqs | None
 
 
+class OwnershipReport(msgspec.Struct, frozen=True):
+    """What the shard knows of the topic's row in the catalog."""
+
+    owner_epoch: int
+    """0 before the row is known to exist."""
+    ceiling: int
+    """No seq above it is given out."""
+    exported_to: int
+    """The last seq of the segments that are in the object store without a gap; 0 if there are none."""
+    is_sealing: bool
+    """Whether a seal was sent whose answer is not known: a start repeats it."""
+
+
 class TopicReport(msgspec.Struct, frozen=True, kw_only=True):
     """The state of one topic. None means that only a running server knows the value."""
 
@@ -70,6 +84,8 @@ class TopicReport(msgspec.Struct, frozen=True, kw_only=True):
     cursors: list[CursorReport]
     routes: list[RouteReport]
     """The routes into this topic."""
+    ownership: OwnershipReport | None = None
+    """None without a catalog."""
 
 
 def topic_report(topic: Topic, synced_position: int, heads_exact: bool, now_ms: int) -> TopicReport:
@@ -97,7 +113,20 @@ def topic_report(topic: Topic, synced_position: int, heads_exact: bool, now_ms: 
         queue=queue_report(topic, now_ms),
         cursors=cursor_reports(topic),
         routes=route_reports(topic),
+        ownership=_ownership(topic),
     )
+
+
+def _ownership(topic: Topic) -> OwnershipReport | None:
+    owned = topic.ownership
+    if owned is None:
+        return None
+    exported_to = 0
+    for run in topic.runs:
+        if not isinstance(run, SealedRun) or not run.entry.object_stem:
+            break
+        exported_to = run.next_seq - 1
+    return OwnershipReport(owned.owner_epoch, owned.ceiling, exported_to, owned.seal_key != "")
 
 
 def _after_restart(topic: Topic, heads_exact: bool) -> AfterRestart:

@@ -80,8 +80,11 @@ class Caps:
         self._pending: dict[str, list[PendingCreation]] = {}
         self._pending_bytes = 0
         self.bytes_max = state.settings.max_total_bytes
-        self.has_shared_topic_cap = bool(self._topics_max) and peers is not None and len(peers) > 1
         self.publish()
+
+    @property
+    def has_shared_topic_cap(self) -> bool:
+        return bool(self._topics_max) and self._peers is not None and len(self._peers) > 1
 
     def publish(self) -> None:
         """Publish this shard's numbers to the others."""
@@ -200,7 +203,7 @@ class StreamPermits:
     def __init__(self, settings: Settings, links: LinkPool, peers: Peers | None = None) -> None:
         self._count = StreamCount(settings.max_sse_connections, settings.max_sse_connections_per_key)
         self._links = links
-        self._pid = peers.slot.pid if peers is not None and len(peers) > 1 else 0
+        self._pid = 0 if peers is None else peers.slot.pid
 
     def enter(self, key_id: str, call: Call, reply: Callable[[Refusal | None], object]) -> None:
         """Request a permit for a call; `reply` receives None if granted, and then `leave` must follow.

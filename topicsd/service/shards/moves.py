@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import logging
 
-from shared.contract.errors import in_doubt, no_answer
-from shared.contract.names import topic_id
+from shared.contract.errors import RELOCATED, Refusal, in_doubt, no_answer
 from shared.ipc.link import NEVER_SENT, LinkPool, LinkReply
 from shared.ipc.link_kind import LinkKind
-from shared.ipc.placement import shard_of
+from shared.ipc.placement import OwnerLookup
 from shared.runtime.unexpected_error import refuse_unexpected_error
 from topicsd.engine.state import ShardState
 from topicsd.engine.transfer.move import (
@@ -39,21 +38,29 @@ class Moves:
         caps: Caps,
         links: LinkPool,
         shard: int,
-        shard_count: int,
+        placement: OwnerLookup,
         peers: Peers | None,
     ) -> None:
         self._state = state
         self._caps = caps
         self._links = links
         self._shard = shard
-        self._shard_count = shard_count
+        self._placement = placement
         self._peers = peers
 
     def send(self, move: Move, reply: MoveReply) -> None:
         """Send a move to the owner of its destination; `reply` gets None, or the refusal."""
-        owner = shard_of(topic_id(move.destination), self._shard_count)
+        owner = self._placement.owner_of(move.destination)
+
+        def on_result(refusal: Refusal | None) -> None:
+            # Nothing was appended: the destination was moved to another shard.
+            if refusal is not None and refusal.code == RELOCATED:
+                self.send(move, reply)
+            else:
+                reply(refusal)
+
         if owner == self._shard:
-            self._append(move, reply)
+            self._append(move, on_result)
             return
         refusal = None if self._peers is None else self._peers.refusal(owner)
         if refusal is not None:
@@ -66,7 +73,7 @@ class Moves:
             elif answer == NEVER_SENT:
                 reply(no_answer(owner))
             else:
-                reply(decode_move_answer(answer))
+                on_result(decode_move_answer(answer))
 
         self._links.call(str(owner), LinkKind.MOVE, encode_move(move), on_answer)
 

@@ -23,7 +23,8 @@ class Peers:
         self._board = board
         self._clock = clock
         self._shard = shard
-        self._bytes_live = [0] * len(board)
+        self._bytes_live: dict[int, int] = {}
+        self._in_flight: list[memoryview] = []
 
     @property
     def slot(self) -> Slot:
@@ -31,8 +32,14 @@ class Peers:
         return self._board.slot(self._shard)
 
     def in_flight_elsewhere(self) -> list[memoryview]:
-        """Return the counts by key of every other shard."""
-        return [slot.in_flight_by_key for shard, slot in enumerate(self._board) if shard != self._shard]
+        """Return the counts by key of every other shard, in a list that `refresh` keeps up to date."""
+        self.refresh()
+        return self._in_flight
+
+    def refresh(self) -> None:
+        """Notice that the number of shards has changed; called at each heartbeat."""
+        if len(self._in_flight) != len(self._others()):
+            self._in_flight[:] = [slot.in_flight_by_key for slot in self._others()]
 
     def refusal(self, shard: int) -> Refusal | None:
         """Return the refusal when the shard does not serve requests now, or None."""
@@ -42,6 +49,10 @@ class Peers:
         if state in _ANSWERING and silence_ms <= FRESH_MS:
             return None
         return shard_refusal(shard, state)
+
+    def pid(self, shard: int) -> int:
+        """Return the pid of the shard's worker; 0 while it has none."""
+        return self._board.slot(shard).pid
 
     def has_draining_peer(self) -> bool:
         """Return whether another worker that is also stopping still has connections."""
@@ -64,7 +75,7 @@ class Peers:
             if shard != self._shard:
                 if slot.state in _ANSWERING:
                     self._bytes_live[shard] = slot.bytes_live
-                total += self._bytes_live[shard]
+                total += self._bytes_live.get(shard, 0)
         return total
 
     def __len__(self) -> int:

@@ -24,6 +24,7 @@ from shared.contract.errors import Refusal, in_doubt, no_answer
 from shared.http.answer import CLOSE
 from shared.ipc.link import LARGE_PAYLOAD_BYTES, NEVER_SENT, SUPERVISOR, LinkPool
 from shared.ipc.link_kind import LinkKind
+from shared.ipc.placement import OwnerLookup
 from shared.ipc.remote_request import RemoteRequest, decode_answer, encode_remote_request
 from shared.runtime.body_memory import SharedBody
 from shared.runtime.disk_thread import Loop
@@ -49,6 +50,8 @@ WRITES: Final = frozenset(
         "nack",
         "extend",
         "redrive",
+        "move",
+        "restore",
         "delete_router",
     }
 )
@@ -70,12 +73,14 @@ class RemoteCaller:
         self,
         links: LinkPool,
         peers: Peers | None,
+        placement: OwnerLookup,
         loop: Loop,
         monotonic: Callable[[], float],
         is_ending: Callable[[], bool],
     ) -> None:
         self.links = links
         self.peers = peers
+        self.placement = placement
         self.loop = loop
         self.monotonic = monotonic
         self.is_ending = is_ending
@@ -182,7 +187,9 @@ class RemoteCall(msgspec.Struct, eq=False):
     def _retry(self) -> None:
         caller = self.caller
         peers = caller.peers
-        if peers is not None and self.owner is not None and peers.refusal(self.owner) is not None:
+        # The topic may have been moved since the last attempt, with what it remembers of it.
+        self.owner = caller.placement.owner_of(self.request.name)
+        if peers is not None and peers.refusal(self.owner) is not None:
             self._retry_later()
             return
         self.call.cancel_wait = None

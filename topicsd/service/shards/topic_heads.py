@@ -12,11 +12,10 @@ from typing import NamedTuple
 import msgspec
 
 from shared.contract.errors import Refusal, no_answer
-from shared.contract.names import topic_id
 from shared.contract.seek import Seek
 from shared.ipc.link import LinkPool, LinkReply
 from shared.ipc.link_kind import LinkKind
-from shared.ipc.placement import shard_of
+from shared.ipc.placement import OwnerLookup
 from shared.runtime.unexpected_error import refuse_unexpected_error
 from topicsd.engine.jobs import BackgroundJob, together
 from topicsd.engine.read.position import followed_epoch, position_past_head
@@ -79,18 +78,37 @@ _decode_heads = msgspec.msgpack.Decoder(list[TopicHead | None]).decode
 class TopicHeads:
     """The lookup of heads by one shard; `peers` exist on a server with a supervisor."""
 
-    def __init__(self, state: ShardState, shard_count: int, links: LinkPool, peers: Peers | None) -> None:
+    def __init__(
+        self, state: ShardState, placement: OwnerLookup, links: LinkPool, peers: Peers | None
+    ) -> None:
         self._state = state
-        self._shard_count = shard_count
+        self._placement = placement
         self._links = links
         self._peers = peers
 
     def find(self, positions: Mapping[str, RequestedPosition]) -> BackgroundJob[dict[str, HeadAnswer]]:
-        """Return the head of each topic, or the refusal that says why it has none."""
+        """Return the head of each topic, or the refusal that says why it has none.
+
+        A topic that was moved meanwhile is looked up again, at its new owner.
+        """
+        heads: dict[str, HeadAnswer] = {}
+        requests = {name: one if isinstance(one, Seek) else None for name, one in positions.items()}
+        while requests:
+            owners = {name: self._placement.owner_of(name) for name in requests}
+            heads |= yield from self._find_at(owners, requests)
+            requests = {
+                name: requests[name]
+                for name, owner in owners.items()
+                if isinstance(heads[name], Refusal) and self._placement.owner_of(name) != owner
+            }
+        return heads
+
+    def _find_at(
+        self, owners: Mapping[str, int], requests: Mapping[str, Seek | None]
+    ) -> BackgroundJob[dict[str, HeadAnswer]]:
         by_shard: dict[int, list[HeadRequest]] = {}
-        for name, position in positions.items():
-            request = (name, position if isinstance(position, Seek) else None)
-            by_shard.setdefault(shard_of(topic_id(name), self._shard_count), []).append(request)
+        for name, owner in owners.items():
+            by_shard.setdefault(owner, []).append((name, requests[name]))
         here = by_shard.pop(self._state.number, [])
         answers = yield from together([partial(self._ask, *request) for request in by_shard.items()])
         heads = dict(zip(_names(here), (yield from self._find_here(here)), strict=True))
@@ -123,7 +141,7 @@ class TopicHeads:
     def _head_of(self, name: str, from_seq: int | Refusal | None) -> HeadAnswer:
         topic = topic_state(self._state, name)
         if isinstance(topic, Refusal) or isinstance(from_seq, Refusal):
-            return topic_not_found(name)
+            return topic if isinstance(topic, Refusal) else topic_not_found(name)
         return TopicHead(topic.head_seq, topic.earliest_seq, topic.epoch, from_seq)
 
     def answer(self, payload: bytes, reply: LinkReply) -> None:

@@ -51,7 +51,6 @@ class WatchCreator:
         self._topic_heads = topic_heads
         self._links = links
         self._peers = peers
-        self._is_alone = peers is None or len(peers) == 1
         self._in_progress = 0
 
     def create(self, call: Call, key: ApiKey | None) -> None:
@@ -61,7 +60,7 @@ class WatchCreator:
         request = self._decode(call, key)
         if isinstance(request, Refusal):
             return request
-        if self._is_alone:
+        if self._peers is None:
             body = yield from self._create_alone(request, call.started)
             if isinstance(body, Refusal):
                 return body

@@ -1,7 +1,8 @@
 """The endpoint that opens a stream on a watch session: find it, check the key and the caps.
 
-W1  Only the home shard finds a session. An id that this server did not make is unknown; an id of this server
-    without a session belongs to an expired one.
+W1  Only the home shard finds a session. An id that this server did not make is unknown (404). An id of this
+    server without a session has ended (410): the server keeps no list of ended sessions, and an id with its
+    mark that it never gave out is answered in the same way. After both the client creates a session.
 W2  With keys, only the key that created a session opens it, and only while it covers all of its names.
 W3  A stream is counted before it opens. A stream that replaces another inherits its permit, so a permit
     belongs to a session, and is returned when the session has no stream.
@@ -35,7 +36,7 @@ EVENT_STREAM: Final = ("text/event-stream", "text/*", "*/*")
 
 OTHER_KEY: Final = Refusal(FORBIDDEN, "the watch session was created with another key; open it with that key")
 NO_SESSION: Final = Refusal(NOT_FOUND, "unknown watch session; create one with POST /v0/watch")
-EXPIRED: Final = Refusal(GONE, "the watch session has expired; create a new one with POST /v0/watch")
+ENDED: Final = Refusal(GONE, "the watch session has ended; create a new one with POST /v0/watch")
 
 
 class WatchOpener:
@@ -106,9 +107,11 @@ class WatchOpener:
         watch_id = self._ids.parse(wid)
         if watch_id is None:
             return NO_SESSION
-        session = self._sessions.find(watch_id.session)
+        # A session does not outlive its shard: one of a shard that was removed has ended.
+        is_home = watch_id.shard == self._state.number
+        session = self._sessions.find(watch_id.session) if is_home else None
         if session is None:
-            return EXPIRED
+            return ENDED
         if key is not None:
             if key.id != session.definition.key_id:
                 return OTHER_KEY
@@ -120,7 +123,7 @@ class WatchOpener:
     def _refuse_now(self, session: Session) -> Refusal | None:
         """Refuse a session that ended, whose key was revoked, or a drain, after the wait for a permit."""
         if self._sessions.find(session.definition.session) is not session:
-            return EXPIRED
+            return ENDED
         if self._is_draining:
             return shutting_down()
         return None if self._is_allowed(session) else Refusal(UNAUTHORIZED, KEY_REVOKED)

@@ -10,6 +10,7 @@ from shared.contract.errors import Refusal
 from shared.contract.watch_id import WatchIds
 from shared.ipc.link import LinkPool, LinkReply
 from shared.ipc.link_kind import LinkKind
+from shared.ipc.shared_placement import SharedPlacement
 from shared.runtime.disk_thread import Loop
 from shared.runtime.unexpected_error import refuse_unexpected_error
 from shared.settings.settings import Settings
@@ -41,7 +42,7 @@ class StreamServices:
         loop: Loop,
         links: LinkPool,
         number: int,
-        shard_count: int,
+        placement: SharedPlacement,
         peers: Peers | None,
         keys: ApiKeys,
     ) -> None:
@@ -51,10 +52,11 @@ class StreamServices:
         self._peers = peers
         self._keys = keys
         self._other_count = self._other_lagging_count = 0
-        self.feeds = Feeds(state, loop, number, shard_count, remote)
-        self.ids = WatchIds(shard.identity.instance, shard_count)
+        self.feeds = Feeds(state, loop, number, placement, remote)
+        placement.call_on_change(self.feeds.forget_all)
+        self.ids = WatchIds(shard.identity.instance)
         self.permits = StreamPermits(settings, links, peers)
-        self.topic_heads = TopicHeads(state, shard_count, links, peers)
+        self.topic_heads = TopicHeads(state, placement, links, peers)
         self.sessions = Sessions(state, self.feeds, self._publish)
         self.creator = WatchCreator(state, self.ids, self.sessions, self.topic_heads, links, peers)
         self.opener = WatchOpener(state, self.ids, self.sessions, self.permits, self._is_allowed)

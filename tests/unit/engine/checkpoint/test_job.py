@@ -72,7 +72,7 @@ def test_a_snapshot_says_what_is_still_to_go() -> None:
     assert snapshot is not None
     (leaving,) = files_to_drop_of(snapshot.head)
     assert isinstance(leaving, FilesToDrop)
-    assert (leaving.number, [name.first_seq for name, _ in leaving.segments]) == (2, [1])
+    assert (leaving.number, [one.name.first_seq for one in leaving.segments]) == (2, [1])
     one.checkpoint()
     one.append("t", 1)
     one.checkpoint()

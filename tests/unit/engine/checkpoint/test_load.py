@@ -86,10 +86,32 @@ def test_the_index_of_an_active_segment_is_made_again_from_its_data() -> None:
     assert one.seqs("t") == [1, 2, 4, 5, 6, 7, 8, 9, 10]
 
 
-def test_no_record_is_read_at_a_start() -> None:
+def test_no_record_is_read_at_a_start(caplog: pytest.LogCaptureFixture) -> None:
     one = filled()
     for path in files(one, ".data")[:-1]:
         one.disk.unlink(path)
     one.kill()
+    lines = [record.getMessage() for record in caplog.records if "the file is missing" in record.message]
+    assert [line.partition('topic "t": ')[2].partition(":")[0] for line in lines] == [
+        "seqs 1 to 4",
+        "seqs 5 to 8",
+    ]
+    assert len(one.shard.state.damaged_segments) == 2
     assert one.state("t").count == 9
     assert one.refused_read("t").code == "corrupt_segment"
+
+
+def test_a_missing_active_segment_is_logged_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
+    one = filled()
+    one.disk.unlink(files(one, ".data")[-1])
+    one.kill()
+    assert 'topic "t": seqs 9 to 10: the file is missing' in caplog.text
+    assert one.seqs("t") == [1, 2, 4, 5, 6, 7, 8]
+    one.append("t", "later")
+    assert one.seqs("t", 10) == [11]
+
+
+def test_a_start_with_all_files_logs_no_damage(caplog: pytest.LogCaptureFixture) -> None:
+    one = filled()
+    one.kill()
+    assert not caplog.records

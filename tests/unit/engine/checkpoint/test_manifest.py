@@ -24,7 +24,7 @@ from topicsd.engine.checkpoint.manifest import (
 from topicsd.log.file_header import UnknownVersion
 
 LINES = [topic_line(ORDERS, 10_029), topic_line(EMPTY, 0)]
-PARTS = manifest_parts(manifest_head(head_of(), "/cold"), LINES)
+PARTS = manifest_parts(manifest_head(head_of(), "file:///cold"), LINES)
 TEXT = b"".join(PARTS)
 
 
@@ -77,13 +77,13 @@ def test_it_is_json_with_a_topic_a_line() -> None:
 def test_a_name_cannot_break_a_line() -> None:
     hostile = topic_line(EMPTY, 0).replace(b'"empty"', json.dumps('],"checksum":"\n"}').encode())
     assert b"\n" not in hostile
-    text = b"".join(manifest_parts(manifest_head(head_of(topic_count=1), None), [hostile]))
+    text = b"".join(manifest_parts(manifest_head(head_of(topic_count=1), ""), [hostile]))
     assert decode_manifest(text).topics[0].name == '],"checksum":"\n"}'
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3])
 def test_any_number_of_topics_has_a_manifest(count: int) -> None:
-    parts = manifest_parts(manifest_head(head_of(topic_count=count), None), LINES[:1] * count)
+    parts = manifest_parts(manifest_head(head_of(topic_count=count), ""), LINES[:1] * count)
     manifest = decode_manifest(b"".join(parts))
     assert len(manifest.topics) == count
     assert manifest.cold_dir is None
@@ -138,7 +138,7 @@ def test_before_the_first_checkpoint_there_is_none() -> None:
         read_manifest(shard_disk(), PATHS)
 
 
-OLDER = manifest_parts(manifest_head(head_of(number=6), None), LINES)
+OLDER = manifest_parts(manifest_head(head_of(number=6), ""), LINES)
 
 
 def replace(disk: MemoryDisk) -> None:

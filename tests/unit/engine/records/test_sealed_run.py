@@ -81,9 +81,9 @@ def test_a_front_that_moves_record_by_record_seldom_reads_an_index_that_is_not_k
     reader, loaded = one.shard.state.segments, []
     load = reader.load_index
 
-    def load_index(name: SegmentName, entry: SegmentEntry) -> SegmentIndex:
+    def load_index(name: SegmentName, entry: SegmentEntry, *, is_local: bool) -> SegmentIndex:
         loaded.append(name)
-        return load(name, entry)
+        return load(name, entry, is_local=is_local)
 
     monkeypatch.setattr(reader, "cached_index", lambda name: None)
     monkeypatch.setattr(reader, "load_index", load_index)

@@ -132,19 +132,25 @@ def test_a_missing_queue_is_tried_once_for_all_records() -> None:
     assert len(stage.destinations(0)) == 1
 
 
-@pytest.mark.parametrize("rate", [7, 45, 1000])
-def test_the_rate_holds_in_every_second(rate: int) -> None:
-    stage = dead_letter_stage(400)
+@pytest.mark.parametrize("step_ms", [10, 100], ids=["exact timers", "late timers"])
+@pytest.mark.parametrize("queues", [[QUEUE], [QUEUE, QUEUE, "spare0"]], ids=["one queue", "two queues"])
+@pytest.mark.parametrize("rate", [1, 7, 29, 45, 1000])
+def test_the_rate_holds_in_every_second(rate: int, queues: list[str], step_ms: int) -> None:
+    stage = dead_letter_stage(0)
+    for queue in dict.fromkeys(queues):
+        stage.owner(queue).put(queue, type="queue")
+    records = [dead_letter(n, queues[n % len(queues)]) for n in range(400)]
+    stage.request("append", DEAD, {"records": records})
     stage.send("redrive", DEAD, {"rate": rate})
     moved = [0]
-    for _ in range(30):
-        # In one step: with exact timers, some seconds have one move more.
-        stage.clock.advance(100)
+    for _ in range(4000 // step_ms):
+        stage.clock.advance(step_ms)
         stage.settle()
-        moved.append(len(stage.records(QUEUE)))
-    in_a_second = [late - early for early, late in zip(moved, moved[10:], strict=False)]
+        moved.append(400 - len(stage.records(DEAD)))
+    in_a_second = [late - early for early, late in zip(moved, moved[1000 // step_ms :], strict=False)]
     assert max(in_a_second) <= rate
-    assert moved[-1] >= min(400, rate * 2)
+    # A timer that is late by up to 100 ms delays each move.
+    assert moved[-1] >= min(400, rate * (3 if step_ms == 10 else 2))
 
 
 def test_records_that_stay_are_reported_once_across_a_stop() -> None:

@@ -14,6 +14,7 @@ from tests.harness.shard.one_shard import OneShard, record
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.upkeep import scrub_pass, upkeep
 from topicsd.engine.upkeep.scrub_pass import FIRST_SCRUB_SECONDS
+from topicsd.engine.upkeep.tiering import Exported
 from topicsd.engine.upkeep.upkeep import ROUND_SECONDS
 from topicsd.segment.entry import COLD, HOT, SegmentDamage
 
@@ -34,11 +35,9 @@ def filled(count: int, **settings: object) -> OneShard:
 
 
 def data_files(one: OneShard, root: str) -> int:
-    folder = f"{root}/topics"
     return sum(
-        name.endswith(".data")
-        for topic in one.disk.list_dir(folder)
-        for name in one.disk.list_dir(f"{folder}/{topic}")
+        path.startswith(f"{root}/") and path.endswith(".data") and "/trash/" not in path
+        for path in one.disk.all_files()
     )
 
 
@@ -51,8 +50,9 @@ def test_all_but_the_newest_segments_move_to_the_cold_directory() -> None:
     before = [record.data for record in one.read("t", limit=1000).records]
     a_round(one)
     assert [run.entry.tier for run in sealed(one)] == [COLD] * 7 + [HOT] * 2
-    one.settle()
-    assert data_files(one, f"{COLD_DIR}/shards/00") == 7
+    one.checkpoint()
+    one.checkpoint()
+    assert data_files(one, COLD_DIR) == 7
     assert data_files(one, "/data/shards/00") == 2 + 1, "the active one is hot too"
     for end in ("kill", "restart"):
         getattr(one, end)()
@@ -100,9 +100,10 @@ def test_a_segment_in_the_middle_in_which_nothing_is_alive_gives_its_space_back(
     one.checkpoint()
     a_round(one)
     one.delete("t", tag="drop")
-    a_round(one)
-    one.checkpoint()
-    root = f"{COLD_DIR}/shards/00" if cold_dir else "/data/shards/00"
+    for _ in range(3):
+        one.checkpoint()
+        a_round(one)
+    root = cold_dir or "/data/shards/00"
     assert [run.first_seq for run in sealed(one)] == [1, 31]
     assert data_files(one, root) == 2 + (not cold_dir)
     kept = [*range(1, 11), *range(31, 41)]
@@ -224,11 +225,17 @@ def test_a_start_without_the_cold_directory_says_so_and_serves_the_rest(
 ) -> None:
     one = filled(95, cold_dir=COLD_DIR, hot_retain_segments=2)
     a_round(one)
+    one.checkpoint()
+    one.checkpoint()
     one.close()
     one.settings = msgspec.structs.replace(one.settings, cold_dir=cold_dir)
     one.open(one.disk)
-    assert "cold directory: 7 segments are unreachable" in caplog.text
-    assert one.refused_read("t").code == "corrupt_segment"
+    one.settle()
+    cause = "exports paused: [Errno 2] no such folder" if cold_dir else "7 segments are unreachable"
+    assert f"object store: {cause}" in caplog.text
+    refusal = one.refused_read("t")
+    assert (refusal.code, refusal.retry_after_ms) == ("store_unavailable", 1000)
+    assert not one.shard.state.damaged_segments
     assert one.seqs("t", 70)[0] == 71
     assert one.append("t", 1).first_seq == 96
 
@@ -247,11 +254,12 @@ def test_nothing_moves_to_a_cold_directory_that_is_not_mounted(caplog: pytest.Lo
     one.pass_time(FIRST_SCRUB_SECONDS * 1000 + ROUND_SECONDS * 3000)
     assert [run.entry.tier for run in sealed(one)] == [COLD] * 2 + [HOT] * 7
     assert not [path for path in one.disk.all_files() if path.startswith(COLD_DIR)]
-    assert caplog.text.count("cold directory: none of its segments found") == 1
+    assert caplog.text.count("file:///cold: none of its segments found") == 1
     assert not one.shard.state.damaged_segments
     for path, data in mounted.items():
         one.disk.write_file(path, data)
-    a_round(one)
+    for _ in range(4):
+        a_round(one)
     assert [run.entry.tier for run in sealed(one)] == [COLD] * 5 + [HOT] * 4
     assert {run.entry.generation for run in sealed(one)[:6]} == {1}
     assert one.seqs("t")[:5] == [3, 6, 9, 12, 15]
@@ -264,8 +272,13 @@ def test_a_shard_starts_without_the_cold_directory_also_when_segments_there_were
     one.delete("t", tag="tag-0")
     one.delete("t", tag="tag-1")
     a_round(one)
+    assert {(run.entry.tier, run.entry.generation) for run in sealed(one)[:2]} == {(HOT, 1)}
+    a_round(one)
+    a_round(one)
     state = one.state("t")
     assert {(run.entry.tier, run.entry.generation) for run in sealed(one)[:2]} == {(COLD, 1)}
+    one.checkpoint()
+    one.checkpoint()
     for path in one.disk.all_files():
         if path.startswith(COLD_DIR):
             one.disk.unlink(path)
@@ -280,14 +293,15 @@ def test_long_moves_end_a_round_and_the_next_round_continues_them(
 ) -> None:
     one = filled(60, cold_dir=COLD_DIR, hot_retain_segments=0)
     count, counts = one.shard.checkpoints.count, []
-    copy = upkeep.copy_segment
+    copy = upkeep.export_segment
 
-    def slow(*of: Any) -> None:
-        copy(*of)
+    def slow(*of: Any) -> Exported:
+        exported = copy(*of)
         one.clock.advance(25_000)
         counts.append(one.shard.checkpoints.count - count)
+        return exported
 
-    monkeypatch.setattr(upkeep, "copy_segment", slow)
+    monkeypatch.setattr(upkeep, "export_segment", slow)
     one.clock.advance(ROUND_SECONDS * 1000)
     while len(counts) < 6:
         one.settle()

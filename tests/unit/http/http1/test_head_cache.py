@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from shared.contract.api_keys import parse_keys
 from shared.contract.endpoints import Match
-from topicsd.http.http1.head_cache import REMEMBERED_MAX, HeadCache, KnownFields
+from shared.ipc.placement import Placement, encode_placement
+from shared.ipc.shared_placement import SharedPlacement
+from topicsd.http.http1.head_cache import REMEMBERED_MAX, HeadCache, KnownFields, KnownLine
 
 SECRET = b"a-key-that-is-in-no-table-after-the-request"
 PLAIN = b"host: x\r\ncontent-length: 2"
@@ -17,8 +20,11 @@ SCOPES = frozenset({"read"})
 
 
 class Dispatch:
+    def __init__(self, placement: SharedPlacement | None = None) -> None:
+        self.placement = placement or SharedPlacement.fixed(1)
+
     def owner_of(self, match: Match) -> int:
-        return 0
+        return self.placement.owner_of(match.name)
 
 
 @pytest.fixture
@@ -77,3 +83,27 @@ def test_the_cache_is_bounded(heads: HeadCache) -> None:
     for number in range(REMEMBERED_MAX + 10):
         heads.fields(BLOCK + b"%d" % number)
     assert sum(isinstance(one, KnownFields) for one in reachable(vars(heads))) <= REMEMBERED_MAX
+
+
+def test_a_change_of_the_placement_changes_the_owner_of_cached_lines(tmp_path: Path) -> None:
+    words, path = [0, 2, 0], tmp_path / "PLACEMENT.json"
+    placement = SharedPlacement(words, str(path))
+    heads = HeadCache(Dispatch(placement))  # type: ignore[arg-type]
+    line = b"POST /v0/topics/orders HTTP/1.1"
+    known = heads.line(line)
+    assert isinstance(known, KnownLine)
+    assert (known.owner, heads.known_line(line)) == (0, known)
+    assert heads.placed(known) is known
+    path.write_bytes(encode_placement(Placement(2).changed({"orders": 1})))
+    words[0] = 1
+    placement.refresh()
+    assert heads.known_line(line) is None
+    assert heads.placed(known).owner == 1
+    assert heads.line(line).owner == 1  # type: ignore[union-attr]
+
+
+def test_a_line_of_no_shard_is_never_placed(heads: HeadCache) -> None:
+    for text in (b"GET /v0/health HTTP/1.1", b"GET /v0/nothing HTTP/1.1"):
+        known = heads.line(text)
+        assert isinstance(known, KnownLine)
+        assert heads.placed(known) is known

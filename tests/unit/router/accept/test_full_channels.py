@@ -13,11 +13,12 @@ from router.accept.placer import Placer
 from shared.contract.errors import NOT_READY, Refusal
 from shared.contract.watch_id import WatchIds
 from shared.ipc.handoff import HandoffMessage
+from shared.ipc.shared_placement import SharedPlacement
 from shared.runtime.clock import SystemClock
 from tests.harness.clients.raw_client import request_bytes
 from tests.harness.server.supervisor_parts import until
 
-PLACER = Placer(WatchIds(b"instance--------", 1))
+PLACER = Placer(WatchIds(b"instance--------"), SharedPlacement.fixed(1))
 
 
 class _FullShards:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from router.accept.placer import ANY_WORKER, CACHED_MAX, CONTROL, Placer
@@ -7,16 +9,17 @@ from shared.contract.endpoints import ENDPOINTS
 from shared.contract.names import topic_id
 from shared.contract.watch_id import WatchIds
 from shared.http.head import LINE_BYTES_MAX
-from shared.ipc.placement import shard_of
+from shared.ipc.placement import Placement, encode_placement, shard_of
+from shared.ipc.shared_placement import SharedPlacement
 
 SHARDS = 5
-IDS = WatchIds(b"instance--------", SHARDS)
+IDS = WatchIds(b"instance--------")
 WID = IDS.make(3, bytes(range(16)))
 
 
 @pytest.fixture
 def placer() -> Placer:
-    return Placer(IDS)
+    return Placer(IDS, SharedPlacement.fixed(SHARDS))
 
 
 @pytest.mark.parametrize("route", ENDPOINTS, ids=lambda route: route.operation)
@@ -28,7 +31,7 @@ def test_every_endpoint_is_placed(placer: Placer, route: object) -> None:
 
 
 def test_a_session_id_of_another_server_goes_to_any_worker(placer: Placer) -> None:
-    wid = WatchIds(b"another---------", SHARDS).make(3, bytes(16))
+    wid = WatchIds(b"another---------").make(3, bytes(16))
     for one in (wid, WID[:-1], "w"):
         assert placer.place(f"GET /v0/watch/{one} HTTP/1.1\r\n".encode()) == ANY_WORKER
 
@@ -92,3 +95,16 @@ def test_the_cache_of_placements_is_bounded(placer: Placer) -> None:
     placer.place(b"GET /v0/topics?" + b"x" * 2000 + b" HTTP/1.1\r\n")
     assert len(placer._placements) <= CACHED_MAX
     assert max(map(len, placer._placements)) <= 1024
+
+
+def test_a_change_of_the_placement_empties_the_cache(tmp_path: Path) -> None:
+    words, path = [0, SHARDS, 0], tmp_path / "PLACEMENT.json"
+    placer = Placer(IDS, SharedPlacement(words, str(path)))
+    line = b"GET /v0/topics/orders HTTP/1.1\r\n"
+    owner = placer.place(line)
+    assert owner == placer.place(line) == shard_of(topic_id("orders"), SHARDS)
+    other = (owner + 1) % SHARDS
+    path.write_bytes(encode_placement(Placement(SHARDS).changed({"orders": other})))
+    assert placer.place(line) == owner
+    words[0] = 1
+    assert placer.place(line) == placer.place(line) == other

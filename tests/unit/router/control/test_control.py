@@ -19,6 +19,7 @@ from shared.ipc.board import Board, WorkerState
 from shared.runtime.histogram import Histogram
 from tests.harness.machine.manual_clock import ManualClock
 from tests.harness.output.prometheus_text import parse
+from tests.harness.server.supervisor_parts import no_backup_points
 
 
 class Workers:
@@ -51,7 +52,13 @@ class FakeServer:
         self.topics = ["t0"]
         """All of shard 0."""
         self.control = ControlEndpoints(
-            self.workers, self.clock, "1.2.3", self.list_shard, self, lambda: ConnectionCounts(accepted=9)
+            self.workers,
+            self.clock,
+            "1.2.3",
+            self.list_shard,
+            self,
+            no_backup_points(self.clock),
+            lambda: ConnectionCounts(accepted=9),
         )
         self.routers: list[str] = []
         """All of shard 0."""
@@ -185,6 +192,7 @@ def test_a_shard_that_refuses_to_start_does_not_delay_the_others(ask: FakeServer
     ask.workers.board.slot(1).reason = "/srv/topics/shards/01/wal is damaged"
     status, answer = ask("ready", "allow_degraded=true")
     assert (status, answer["status"]) == (200, "degraded")
+    assert answer["shards"][1]["reason"] == "its data is damaged or cannot be used; see the server's log"
     assert "/srv" not in str(answer) + str(ask("ready"))
 
 
@@ -196,6 +204,8 @@ def test_no_reason_shows_a_path_to_a_client(ask: FakeServer) -> None:
     assert answer["error"]["detail"]["shards"][1]["reason"] == "cannot start"
     ask.workers.become(WorkerState.READY, WorkerState.FAILED)
     ask.workers.board.slot(1).reason = "the disk failed: [Errno 5] EIO: '/srv/topics/wal'"
+    detail = ask("ready")[1]["error"]["detail"]
+    assert detail["shards"][1]["reason"] == "a disk failure; see the server's log"
     assert "/srv" not in str(ask("ready"))
 
 

@@ -27,6 +27,7 @@ from shared.ipc.board import Board, WorkerState
 from shared.ipc.exact_counts import ReservedCount, StreamCount
 from shared.ipc.link import NEVER_SENT, SUPERVISOR, LinkPool, serve_links
 from shared.ipc.link_kind import LinkKind
+from shared.ipc.placement import Placement
 from shared.ipc.remote_request import decode_answer
 from tests.harness.server.whole_server import name_on
 
@@ -81,7 +82,7 @@ def run(play: Callable[[SupervisorLink, str], Coroutine[Any, Any, None]]) -> Non
             ReservedCount(board, 0, fields) for fields in (exact_counts.TOPICS, exact_counts.WATCH_SESSIONS)
         )
         link = SupervisorLink(
-            instance, board, topics, StreamCount(1, 0), WatchHome(ReadyShards(board), sessions)
+            instance, board, topics, StreamCount(1, 0), WatchHome(ReadyShards(board), Placement(2), sessions)
         )
         await link.start(Control(), Routes())  # type: ignore[arg-type]
         try:

@@ -10,6 +10,7 @@ import pytest
 from router.control.route_graph import RouteGraph
 from shared.contract.errors import Refusal
 from shared.contract.route_rule import RouteRule
+from shared.ipc.placement import Placement
 from tests.harness.server.whole_server import name_on
 
 SHARDS = 3
@@ -21,7 +22,7 @@ def rule(name: str, source: str, dest: str, **options: Any) -> RouteRule:
 
 def graph_of(*edges: str, bound: int = 0) -> RouteGraph:
     """Return a graph with confirmed routes, each named and written as `a>b`."""
-    graph = RouteGraph(SHARDS, bound)
+    graph = RouteGraph(Placement(SHARDS), bound)
     for edge in edges:
         add(graph, rule(edge, *edge.split(">"), may_cycle=True))
     return graph
@@ -140,7 +141,7 @@ def test_the_routes_of_a_topic_are_those_from_it_and_into_it() -> None:
 
 def test_the_routes_a_shard_reports_replace_only_those_known_of_it() -> None:
     here, there = name_on(0, SHARDS, "here"), name_on(1, SHARDS, "there")
-    graph = RouteGraph(SHARDS, 0)
+    graph = RouteGraph(Placement(SHARDS), 0)
     for one in (rule("old", "s", here), rule("other", "s", there)):
         add(graph, one)
     new = rule("new", "t", here)
@@ -154,7 +155,7 @@ def test_the_routes_a_shard_reports_replace_only_those_known_of_it() -> None:
 
 def test_a_reserved_route_is_not_replaced_by_the_report_of_a_shard() -> None:
     here = name_on(0, SHARDS, "here")
-    graph = RouteGraph(SHARDS, 0)
+    graph = RouteGraph(Placement(SHARDS), 0)
     reserved = rule("r", "s", here)
     graph.reserve(reserved)
     graph.learn(0, [])
@@ -169,7 +170,7 @@ def test_a_reserved_route_is_not_replaced_by_the_report_of_a_shard() -> None:
 @pytest.mark.parametrize("seed", range(30))
 def test_no_topic_has_two_routes_in_and_no_cycle_is_closed_unasked(seed: int) -> None:
     rng = Random(seed)
-    graph = RouteGraph(SHARDS, 12)
+    graph = RouteGraph(Placement(SHARDS), 12)
     kept: dict[str, RouteRule] = {}
     for _ in range(400):
         name = f"r{rng.randrange(20)}"

@@ -26,7 +26,7 @@ from shared.contract.route_rule import (
 from shared.http.answer import refusal_body
 from shared.ipc.board import Board, WorkerState
 from shared.ipc.link_kind import LinkKind
-from shared.ipc.placement import shard_of
+from shared.ipc.placement import Placement, shard_of
 from shared.ipc.remote_request import decode_remote_request, encode_answer
 from tests.harness.machine.manual_clock import ManualClock
 from tests.harness.server.whole_server import name_on
@@ -42,7 +42,7 @@ class FakeShards:
         self.board = Board.create(SHARDS)
         for shard, slot in enumerate(self.board):
             slot.state, slot.pid = WorkerState.READY, 100 + shard
-        self.control = RouteRegistry(self, self.board, self.ask, bound)
+        self.control = RouteRegistry(self, self.board, Placement(SHARDS), self.ask, bound)
         self.answers = RouteAnswers(self.control, ManualClock())
         self.topics: dict[str, int] = {}
         """With their epochs."""

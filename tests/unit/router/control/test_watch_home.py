@@ -7,6 +7,7 @@ import pytest
 from router.control.watch_home import WatchHome
 from shared.contract.errors import NOT_READY, Refusal
 from shared.ipc.exact_counts import WATCH_SESSIONS, ReservedCount
+from shared.ipc.placement import Placement
 from tests.harness.machine.manual_clock import ManualClock
 from tests.harness.server.whole_server import name_on
 from tests.harness.stage.small_board import SmallBoard
@@ -35,7 +36,7 @@ def names(*shards: int) -> list[str]:
 
 
 def home(small: SmallBoard, bound: int = 0, shards: Shards | None = None) -> WatchHome:
-    return WatchHome(shards or Shards(), ReservedCount(small.board, bound, WATCH_SESSIONS))
+    return WatchHome(shards or Shards(), Placement(SHARDS), ReservedCount(small.board, bound, WATCH_SESSIONS))
 
 
 @pytest.mark.parametrize(("shards", "expected"), [((1,), 1), ((0, 2, 2), 2), ((0, 1, 0, 1, 1), 1)])

@@ -10,6 +10,7 @@ from shared.contract.errors import IN_DOUBT, INTERNAL, INVALID_REQUEST, NOT_A_QU
 from shared.ipc.board import WorkerState
 from shared.ipc.link import NEVER_SENT, Link, LinkReply
 from shared.ipc.link_kind import LinkKind
+from shared.ipc.placement import Placement
 from tests.harness.shard.one_shard import OneShard
 from tests.harness.stage.one_connection import AWAY, HOME, SHARDS, ManualLinks
 from tests.harness.stage.small_board import SmallBoard
@@ -39,7 +40,7 @@ class MovesOfOneShard:
         self.one = OneShard()
         self.links = ManualLinks()
         state = self.one.shard.state
-        self.moves = Moves(state, Caps(state), self.links, 0, SHARDS, peers)
+        self.moves = Moves(state, Caps(state), self.links, 0, Placement(SHARDS), peers)
         self.answers: list[Refusal | None] = []
 
     def send(self, move: Move) -> None:
@@ -129,7 +130,7 @@ def test_an_unexpected_error_is_an_answer(quiet_log: None) -> None:
 
     state = OneShard().shard.state
     answers: list[Refusal | None] = []
-    moves = Moves(state, BrokenCaps(state), ManualLinks(), 0, SHARDS, None)
+    moves = Moves(state, BrokenCaps(state), ManualLinks(), 0, Placement(SHARDS), None)
     moves.send(move_to(HOME), answers.append)
     (refusal,) = answers
     assert refusal is not None

@@ -113,7 +113,7 @@ def test_the_values_of_a_killed_child_remain_readable(board: Board) -> None:
     child = (
         "import os, signal, sys\n"
         "from shared.ipc.board import Board, WorkerState\n"
-        "slot = Board.attach(int(sys.argv[1]), 3).slot(2)\n"
+        "slot = Board.attach(int(sys.argv[1])).slot(2)\n"
         "slot.pid, slot.state, slot.reason = os.getpid(), WorkerState.READY, 'from below'\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
@@ -125,3 +125,19 @@ def test_the_values_of_a_killed_child_remain_readable(board: Board) -> None:
     assert process.wait(30) == -9
     slot = board.slot(2)
     assert (slot.pid, slot.state, slot.reason) == (process.pid, WorkerState.READY, "from below")
+
+
+def test_a_board_grows_and_shrinks_in_every_process(board: Board) -> None:
+    other = Board.attach(os.dup(board.fd))
+    assert len(other) == 3
+    board.allocate(5)
+    board.slot(4).topics = 7
+    assert len(other) == len(list(other)) == 3
+    board.set_slot_count(5)
+    assert [slot.topics for slot in other] == [0, 0, 0, 0, 7]
+    board.set_slot_count(2)
+    assert len(other) == len(list(other)) == 2
+    # A process may still hold the number of a slot that is not in use any more.
+    assert other.slot(4).topics == 7
+    other.close()
+    os.close(other.fd)

@@ -5,6 +5,7 @@ import pytest
 from shared.settings.setting import MIB
 from shared.settings.settings import DECLARED, Settings
 from shared.settings.sources import ConfigFile, Resolved, SettingsError, load_settings
+from shared.settings.store_url import store_url_of
 
 
 def load(environ: dict[str, str] | None = None, toml: str | None = None, **flags: str) -> Resolved:
@@ -292,3 +293,40 @@ def test_in_memory_everything_is_ephemeral() -> None:
     assert problems_of({"TOPICS_MEMORY": "1", "TOPICS_COLD_DIR": "/c"}) == [
         "TOPICS_COLD_DIR='/c': must be empty: the server keeps everything in memory"
     ]
+
+
+def test_one_name_of_the_object_store_is_enough() -> None:
+    given = {"TOPICS_COLD_DIR": "/mnt/big", "TOPICS_STORE_URL": "s3://bucket"}
+    (problem,) = problems_of(given)
+    expected = "must be empty: TOPICS_STORE_URL is set, and both name the store of old segments"
+    assert problem == f"TOPICS_COLD_DIR='/mnt/big': {expected}"
+    assert store_url_of(load({"TOPICS_COLD_DIR": "/mnt/big"}).settings) == "file:///mnt/big"
+    assert store_url_of(load({"TOPICS_STORE_URL": "s3://bucket"}).settings) == "s3://bucket"
+
+
+def test_a_store_in_memory_mode_is_refused() -> None:
+    (problem,) = problems_of({"TOPICS_MEMORY": "true", "TOPICS_STORE_URL": "s3://bucket"})
+    assert problem.endswith("must be empty: the server keeps everything in memory")
+
+
+@pytest.mark.parametrize("name", ["store_url", "catalog_url"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://key:hush@bucket",
+        "s3://key:a/hush@bucket",
+        "s3://bucket?secret_access_key=hush",
+        "s3://bucket?endpoint=https://key:hush@host",
+        "etcd://user:hush@host:1",
+        "hush",
+    ],
+)
+def test_a_refused_url_is_not_shown(name: str, url: str) -> None:
+    problems = [
+        problems_of({f"TOPICS_{name.upper()}": url}),
+        problems_of(toml=f'{name} = "{url}"'),
+        problems_of(**{name: url}),
+    ]
+    for (problem,) in problems:
+        assert "must" in problem
+        assert "hush" not in problem

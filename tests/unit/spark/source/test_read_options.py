@@ -136,7 +136,7 @@ def test_a_stream_has_no_end(name: str) -> None:
 
 def test_directories_are_the_same_wherever_a_task_runs() -> None:
     options = parse_options({**GIVEN, "path": "./data", "coldDir": "cold"}, is_stream=False)
-    assert (options.path, options.cold_dir) == (f"{Path.cwd()}/data", f"{Path.cwd()}/cold")
+    assert (options.path, options.store_url) == (f"{Path.cwd()}/data", f"file://{Path.cwd()}/cold")
 
 
 def test_exactly_one_of_path_and_url_is_required() -> None:
@@ -167,6 +167,51 @@ def test_options_that_do_not_fit_path_or_url_are_refused(given: dict[str, str], 
 def test_a_stream_of_a_directory_may_have_a_server_for_its_cursor() -> None:
     both = {**GIVEN, "url": "http://a", "progressCursor": "spark"}
     assert parse_options(both, is_stream=True).path == "/data"
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"path": "hdfs://host/backups"}, "path: must begin with file:, s3:, gs: or az:"),
+        ({"path": "s3://key:secret@bucket"}, "path: must not contain credentials"),
+        (
+            {"path": "/backups", "backup": "1"},
+            "backup: must be set only when path is the URL of an object store",
+        ),
+        ({"path": "/objects", "catalog": "sqlite:"}, "catalog: must be set only when path is the URL"),
+        ({"url": "http://a", "backup": "1"}, "backup: must be set only when path is the URL"),
+        ({"path": "s3://b", "backup": "a/b"}, "backup: must be an id such as "),
+        ({"path": "s3://b", "backup": "1", "catalog": "etcd://a"}, "backup: must not be set with catalog"),
+        (
+            {"path": "s3://b", "catalog": "mysql://a"},
+            "catalog: must begin with sqlite:, postgresql:, etcd: or",
+        ),
+        ({"path": "s3://b", "catalog": "sqlite:"}, "catalog: must name the file, as in sqlite:///"),
+        (
+            {"path": "s3://b", "catalog": "etcd://a", "storeUrl": "s3://c"},
+            "storeUrl: must not be set with catalog",
+        ),
+        ({"path": "s3://b", "catalog": "etcd://a", "coldDir": "/c"}, "coldDir: must not be set with catalog"),
+        ({"path": "s3://b", "catalogue": "etcd://a"}, "catalog"),
+    ],
+)
+def test_options_that_do_not_fit_a_store_are_refused(given: dict[str, str], sentence: str) -> None:
+    with pytest.raises(SourceError, match=sentence):
+        parse_options({"subscribe": "orders", **given}, is_stream=False)
+
+
+@pytest.mark.parametrize("path", ["file:///backups", "s3://bucket/prefix?endpoint=http://host:9000"])
+def test_the_url_of_a_store_is_no_path_of_a_directory(path: str) -> None:
+    options = parse_options({"path": path, "subscribe": "a", "backup": "2026.1Z-5f"}, is_stream=False)
+    assert (options.path, options.backup, options.is_directory) == (path, "2026.1Z-5f", False)
+    catalog = parse_options({"path": path, "subscribe": "a", "catalog": "etcd://host:1"}, is_stream=True)
+    assert (catalog.catalog, catalog.is_directory) == ("etcd://host:1", False)
+    assert parse_options(GIVEN, is_stream=False).is_directory
+
+
+def test_a_backup_is_no_stream() -> None:
+    with pytest.raises(SourceError, match="path: a backup does not change, so it must be read as a batch"):
+        parse_options({"path": "file:///backups", "subscribe": "a"}, is_stream=True)
 
 
 def test_native_columns_have_no_headers() -> None:

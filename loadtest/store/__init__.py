@@ -1,0 +1,1 @@
+"""The benchmark of what moves topics: the object store, the catalog, backups, reshards."""

@@ -1,0 +1,1 @@
+"""Several nodes, one object store and one catalog on one virtual clock, with their histories."""

@@ -1,0 +1,1 @@
+"""Histories of a cluster: workload, faults, moves of topics, and the judgement."""

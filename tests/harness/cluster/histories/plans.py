@@ -1,0 +1,46 @@
+"""What kinds of topics a history has."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any, Final, NamedTuple
+
+TAGS: Final = (None, "x", "y")
+LEASE_MS: Final = 10_000
+
+# Clients retry for a long time; a write that is repeated later than this is applied twice.
+_EACH: Final = {"idempotency_window_ms": 3_600_000}
+_KINDS: Final[tuple[dict[str, Any], ...]] = (
+    {},
+    {},
+    {"cap_records": 30},
+    {"ttl_ms": 60_000},
+    {"type": "queue", "lease_ms": LEASE_MS},
+    {"type": "queue", "lease_ms": LEASE_MS, "leases_durable": True},
+    {"type": "queue", "lease_ms": LEASE_MS, "order_by": "tag"},
+)
+
+
+class Plan(NamedTuple):
+    """One topic, with the configuration that its first write gives it."""
+
+    name: str
+    config: dict[str, Any]
+
+    @property
+    def is_queue(self) -> bool:
+        return self.config.get("type") == "queue"
+
+    @property
+    def has_durable_leases(self) -> bool:
+        return bool(self.config.get("leases_durable"))
+
+    @property
+    def lease_ms(self) -> int:
+        return LEASE_MS
+
+
+def choose_plans(rng: Random, count: int, has_queues: bool) -> list[Plan]:
+    """Return plans of some kinds; only plain topics without queues and caps if not `has_queues`."""
+    kinds = _KINDS if has_queues else _KINDS[:1]
+    return [Plan(f"t{number}", {**_EACH, **rng.choice(kinds)}) for number in range(count)]

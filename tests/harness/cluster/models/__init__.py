@@ -1,0 +1,1 @@
+"""A model of a node, and models that break one rule each."""

@@ -1,0 +1,141 @@
+"""The check of backups, and the removal of old ones with the objects that no manifest names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Final, NamedTuple
+
+import xxhash
+
+from shared.runtime.clock import Clock
+from topicsd.backup.manifest import BLOBS, BackupManifest, Reference, StoredObject, manifest_key
+from topicsd.backup.repository import CREATING, MARK_HOURS, PRUNING, BackupError, Repository
+from topicsd.backup.upload import THREADS
+from topicsd.disk.fs import RealFs
+from topicsd.store.create_object import repeat_request
+from topicsd.store.open_store import open_store
+
+PRUNE_SECONDS_MAX: Final = (MARK_HOURS - 1) * 3600
+
+
+def check_objects(
+    repository: Repository,
+    manifests: Iterable[BackupManifest],
+    is_quick: bool,
+    on_bytes: Callable[[int], object],
+) -> list[str]:
+    """Check each object that the manifests name, once; return the problems.
+
+    A quick check is of existence and size, another one reads every byte.
+    """
+    objects = sorted({(one.key, one) for manifest in manifests for one in manifest.objects})
+
+    def check(stored: StoredObject) -> str:
+        try:
+            info = repeat_request(lambda: repository.store.info(stored.key), repository.retries())
+            if info.size != stored.size:
+                return f"{stored.key}: has {info.size} of {stored.size} bytes"
+            if not is_quick:
+                data = repository.read_part(stored.key, 0, stored.size)
+                if xxhash.xxh3_128_digest(data) != stored.digest:
+                    return f"{stored.key}: damaged: its content does not match its name"
+        except FileNotFoundError:
+            return f"{stored.key}: missing"
+        on_bytes(stored.size)
+        return ""
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return [problem for problem in pool.map(check, (one for _, one in objects)) if problem]
+
+
+def check_files(manifest: BackupManifest) -> list[str]:
+    """Return the files of a manifest that do not fit their objects."""
+    problems = []
+    for shard in manifest.shards:
+        for file in shard.files:
+            sizes = [manifest.objects[index].size for index in file.objects]
+            fits = (
+                file.offset + file.stored_bytes <= sum(sizes)
+                if file.digest
+                else file.stored_bytes == sum(sizes)
+            )
+            if not fits or file.size < file.stored_bytes:
+                problems.append(f"{manifest_key(manifest.head.id)}: {file.path} does not fit its objects")
+    return problems
+
+
+def check_references(manifest: BackupManifest, clock: Clock) -> list[str]:
+    """Return the objects of the store of segments that are missing, or have another size.
+
+    Their bytes are not read: `topicsd verify` of a restored directory does that.
+    """
+    references = [one for shard in manifest.shards for one in shard.references]
+    if not references:
+        return []
+    repository = Repository(open_store(manifest.store_url, RealFs()), clock)
+
+    def check(reference: Reference) -> str:
+        place = f"{manifest.store_url}/{reference.key}"
+        try:
+            info = repeat_request(partial(repository.store.info, reference.key), repository.retries())
+        except FileNotFoundError:
+            return f"{place}: missing, and backup {manifest.head.id} refers to it"
+        return "" if info.size == reference.size else f"{place}: has {info.size} of {reference.size} bytes"
+
+    try:
+        with ThreadPoolExecutor(THREADS) as pool:
+            return [problem for problem in pool.map(check, references) if problem]
+    finally:
+        repository.store.close()
+
+
+class Pruned(NamedTuple):
+    backups: list[str]
+    objects: int
+    bytes: int
+    is_create_running: bool
+    """Whether objects were kept because a backup is being created."""
+
+
+def prune(repository: Repository, keep: int, *, is_dry: bool) -> Pruned:
+    """Delete all but the newest `keep` backups of each data directory, and then unnamed objects.
+
+    Manifests go first: an object is deleted only when no manifest names it. Objects that are younger than
+    MARK_HOURS stay, so that an interrupted backup finds what it stored. A damaged manifest stops the command,
+    since the objects that it names are unknown.
+    """
+    started = repository.clock.monotonic()
+    with repository.marked(PRUNING, repository.new_id()) as now_ms:
+        creating = repository.marks(CREATING, now_ms)
+        kept: dict[str, int] = {}
+        named: set[str] = set()
+        removed = []
+        for listed in repository.backups():
+            if listed.manifest is None:
+                raise BackupError(
+                    f"{manifest_key(listed.id)}: {listed.problem}: delete this object, then prune again"
+                )
+            instance = listed.manifest.head.instance
+            kept[instance] = kept.get(instance, 0) + 1
+            if kept[instance] > keep:
+                removed.append(listed.id)
+            else:
+                named |= {one.key for one in listed.manifest.objects}
+        for backup_id in () if is_dry else removed:
+            delete = partial(repository.store.delete, manifest_key(backup_id))
+            repeat_request(delete, repository.retries())
+        if creating:
+            return Pruned(removed, 0, 0, True)
+        count = size = 0
+        for info in repository.store.list(BLOBS):
+            if info.key in named or info.modified_ms > now_ms - MARK_HOURS * 3_600_000:
+                continue
+            if repository.clock.monotonic() - started > PRUNE_SECONDS_MAX:
+                break
+            if not is_dry:
+                repository.store.delete(info.key)
+            count += 1
+            size += info.size
+        return Pruned(removed, count, size, False)

@@ -1,0 +1,1 @@
+"""The command `topicsd backup`: create, list, verify, restore and prune."""

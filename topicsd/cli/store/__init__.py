@@ -1,0 +1,1 @@
+"""Commands for the object store of a data directory."""

@@ -1,0 +1,66 @@
+"""One request to a running server, and its refusal as a sentence."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import urllib.error
+import urllib.request
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+import msgspec
+
+from shared.settings.settings import Settings
+from topicsd.offline.command_error import CommandError
+
+KEY_VARIABLE: Final = "TOPICS_API_KEY"
+TIMEOUT_SECONDS: Final = 600.0
+"""Long: a server answers when a checkpoint and the copy of a whole topic are done."""
+
+
+class ServerRefused(CommandError):
+    """The server refused the request."""
+
+    def __init__(self, sentence: str, code: str, detail: dict[str, Any]) -> None:
+        super().__init__(sentence)
+        self.code = code
+        self.detail = detail
+
+
+def add_server_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options that name the server, and the form of the output."""
+    parser.add_argument(
+        "--url",
+        default=f"http://127.0.0.1:{Settings().port}",
+        help=f"the server (default: %(default)s); {KEY_VARIABLE} holds its API key",
+    )
+    parser.add_argument("--json", action="store_true", help="print the response of the server")
+
+
+def ask_topic(url: str, method: str, topic: str, action: str, body: object = None) -> dict[str, Any]:
+    """Make a request for a topic and return the response; raise CommandError for any other than 2xx."""
+    if urlsplit(url).scheme not in ("http", "https"):
+        raise CommandError(f"--url: must begin with http:// or https://, got {url}")
+    path = f"/v0/topics/{quote(topic, safe='')}{action}"
+    fields = {"content-type": "application/json"}
+    if key := os.environ.get(KEY_VARIABLE, ""):
+        fields["authorization"] = f"Bearer {key}"
+    data = None if body is None else msgspec.json.encode(body)
+    request = urllib.request.Request(f"{url.rstrip('/')}{path}", data, fields, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
+            return msgspec.json.decode(answer.read(), type=dict[str, Any])
+    except urllib.error.HTTPError as error:
+        raise _refusal(error.code, error.read()) from None
+    except (OSError, ValueError) as error:
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        raise CommandError(f"no response from {url}: {reason}") from None
+
+
+def _refusal(status: int, body: bytes) -> ServerRefused:
+    try:
+        error = msgspec.json.decode(body)["error"]
+        return ServerRefused(str(error["message"]), str(error["code"]), error.get("detail") or {})
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return ServerRefused(f"the server answered with status {status}", "", {})

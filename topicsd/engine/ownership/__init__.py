@@ -1,0 +1,1 @@
+"""Ownership: which topics this node may write, and what it does with those that it may not."""

@@ -1,0 +1,1 @@
+"""The change of the number of shards of a stopped data directory."""

@@ -1,0 +1,89 @@
+"""The endpoints of ownership: seal a topic, adopt it, and say which node has it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from shared.contract.errors import NOT_IMPLEMENTED, Refusal
+from topicsd.catalog.catalog import TopicRow
+from topicsd.engine.jobs import BackgroundJob
+from topicsd.engine.ownership.hand_on import HandOn
+from topicsd.engine.shard import Shard
+from topicsd.service.call import Call, Performance, reply_of
+from topicsd.service.input.json_body import JsonBody
+from topicsd.service.render import encode
+
+
+class SealBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A seal has no options."""
+
+
+class AdoptBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    accept_loss: bool = False
+    """Whether to take over from a node that is lost, with what it has exported."""
+
+
+_SEAL: Final = JsonBody(SealBody, "{}")
+_ADOPT: Final = JsonBody(AdoptBody, '{"accept_loss":true}')
+
+
+def _adopt(hand_on: HandOn, name: str, accept_loss: bool) -> BackgroundJob[TopicRow | Refusal]:
+    topic = yield from hand_on.adopt(name, accept_loss)
+    return topic if isinstance(topic, Refusal) else (yield from hand_on.where(name))
+
+
+class OwnershipHandlers:
+    def __init__(self, shard: Shard, performance: Performance) -> None:
+        self._shard = shard
+        self._performance = performance
+        self.table: dict[str, Callable[[Call], None]] = {
+            "seal": self._seal,
+            "adopt": self._adopt,
+            "owner": self._owner,
+        }
+
+    def _seal(self, call: Call) -> None:
+        body = _SEAL.decode(call.body or b"{}")
+        if isinstance(body, Refusal):
+            call.refuse(body)
+        elif (hand_on := self._hand_on(call)) is not None:
+            self._run(call, hand_on.seal(call.name))
+
+    def _adopt(self, call: Call) -> None:
+        body = _ADOPT.decode(call.body or b"{}")
+        if isinstance(body, Refusal):
+            call.refuse(body)
+        elif (hand_on := self._hand_on(call)) is not None:
+            self._run(call, _adopt(hand_on, call.name, body.accept_loss))
+
+    def _owner(self, call: Call) -> None:
+        if (hand_on := self._hand_on(call)) is not None:
+            self._run(call, hand_on.where(call.name))
+
+    def _hand_on(self, call: Call) -> HandOn | None:
+        hand_on = self._shard.hand_on
+        if hand_on is None:
+            call.refuse(Refusal(NOT_IMPLEMENTED, "the server has no object store: set TOPICS_STORE_URL"))
+        return hand_on
+
+    def _run(self, call: Call, job: BackgroundJob[Any]) -> None:
+        def respond(row: TopicRow) -> None:
+            body: dict[str, object] = {
+                "topic": row.name,
+                "epoch": row.incarnation,
+                "node": row.owner,
+                "is_here": row.owner == self._shard.identity.instance.hex(),
+                "state": row.state,
+                "owner_epoch": row.owner_epoch,
+                "ceiling": row.ceiling,
+                "exported_to": row.exported_to,
+                "performance": self._performance(call),
+            }
+            call.send(encode(body))
+
+        hand_on = self._shard.hand_on
+        assert hand_on is not None
+        hand_on.run(job, reply_of(call, respond))
