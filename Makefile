@@ -62,7 +62,7 @@ test: $(DEVELOPMENT) $(SERVERS) ## run the tests but for the long runs
 	$(BIN)/python -m pytest
 
 test-deep: $(DEVELOPMENT) $(SERVERS) ## run the tests, the long runs too and at full length
-	TOPICS_TEST_DEEP=1 $(BIN)/python -m pytest -m ""
+	TOPICS_TEST_DEEP=1 $(BIN)/python -m pytest -m "" -o faulthandler_timeout=0
 
 bench: $(DEVELOPMENT) ## measure the server beside its ceilings, save the result and draw it
 	$(BIN)/python -m loadtest bench --save

@@ -68,10 +68,10 @@ def test_a_job_whose_lease_ran_out_comes_to_a_stream_that_waits(server: WholeSer
 
 def test_leases_last_while_the_stream_does(server: WholeServer) -> None:
     name = queue(server, "kept", 1)
-    with stream(server, name, "node=w&max=2&lease_ms=200") as client:
+    with stream(server, name, "node=w&max=2&lease_ms=1000") as client:
         assert client.next().id == "1"
-        # Due after five leases; the first job is not delivered again before.
-        ask(server, "POST", name, {"records": [{"data": 2}], "delay_ms": 1000})
+        # Due after three leases; the first job is not delivered again before.
+        ask(server, "POST", name, {"records": [{"data": 2}], "delay_ms": 3000})
         assert client.next().id == "2"
         assert ask(server, "GET", name)["queue"]["in_flight"] == 2
     server.wait_for(lambda: ask(server, "GET", name)["queue"]["ready"] == 2, "both are back")

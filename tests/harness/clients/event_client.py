@@ -6,10 +6,13 @@ Promises: `next` returns the next event; comments are counted and skipped.
 from __future__ import annotations
 
 import json
-from typing import Any, NamedTuple
+import time
+from typing import Any, Final, NamedTuple
 
 from tests.harness.clients.h2_client import H2Client
 from tests.harness.clients.raw_client import RawClient, request_bytes
+
+EVENT_SECONDS: Final = 60.0
 
 _FIELDS = ("id", "event", "data", "retry")
 
@@ -30,7 +33,10 @@ class EventReader:
         raise NotImplementedError
 
     def next(self) -> Event:
+        """Return the next event; heartbeats alone do not count as an answer."""
+        until = time.monotonic() + EVENT_SECONDS
         while True:
+            assert time.monotonic() < until, f"no event within {EVENT_SECONDS:.0f} s, only comments"
             lines = self._read_until(b"\n\n").decode().split("\n")
             if not lines[0].startswith(":"):
                 break

@@ -73,6 +73,16 @@ def test_a_lease_granted_while_the_stream_waits_is_watched_too() -> None:
     assert 1 in seqs(stream.take())
 
 
+def test_a_job_that_became_ready_in_another_request_is_delivered_to_a_waiting_stream() -> None:
+    counted = CountedStreams()
+    stream = counted.open()
+    counted.one.append("q", 1, delay_ms=1000)
+    counted.one.clock.step_wall(1000)
+    assert counted.one.state("q").queue.ready == 1  # type: ignore[union-attr]
+    counted.one.pass_time(1000)
+    assert seqs(stream.take()) == [1]
+
+
 def test_leases_are_extended_while_the_connection_lives() -> None:
     counted = CountedStreams()
     counted.one.append("q", 1, 2)

@@ -63,7 +63,10 @@ class QueueTimers:
 
     def _on_timer(self, topic: Topic, timer: _Timer) -> None:
         timer.due_ms, timer.handle = NEVER, None
-        assert topic.queue is not None
-        if topic.queue.collect(self._clock.now_ms()) and topic.waiters is not None:
+        queue = topic.queue
+        assert queue is not None
+        queue.collect(self._clock.now_ms())
+        # Another request may have collected the job that this timer was set for, and called no waiter.
+        if topic.waiters is not None and queue.counts().ready:
             self._wake_queue.wake(topic)
         self.refresh(topic)
