@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from shared.contract.names import topic_id
 from tests.e2e.test_backup import SMALL, create, restore
 from tests.harness.clients.topic_client import TopicClient
 from tests.harness.output.command_run import command_line, environment, run_here
 from tests.harness.server.whole_server import WholeServer, name_on
 from tests.harness.shard.one_shard import RealShard
+from topicsd.disk.layout import BUNDLE_NAME, topic_dir_name
 from topicsd.engine.upkeep.upkeep import ROUND_SECONDS
 
 NUMBERED = {"producer": {"id": "p", "seq": 1}}
@@ -123,6 +125,20 @@ def test_moved_topics_are_restored_on_the_shard_that_had_them_at_the_point(tmp_p
         restore(tmp_path / "store", target / "data", backup_id=one["id"])
         with WholeServer(target, shards=2) as running:
             assert {name: TopicClient(running.port).rows(name) for name in names} == rows
+
+
+def test_a_bundle_that_is_not_written_yet_is_left_out_and_a_damaged_one_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    with WholeServer(tmp_path, shards=1) as running:
+        TopicClient(running.port).append("t", {"data": 1})
+        running.stop()
+    folder = tmp_path / "data" / "shards" / "00" / "topics" / topic_dir_name(topic_id("adopted"), 7)
+    folder.mkdir()
+    (folder / BUNDLE_NAME).touch()
+    create(tmp_path / "data", tmp_path / "store")
+    (folder / BUNDLE_NAME).write_bytes(b"\0" * 100)
+    refused = run_here("backup", "create", tmp_path / "data", "--to", tmp_path / "store")
+    assert (refused.code, BUNDLE_NAME in refused.err) == (2, True), refused.err
 
 
 def blobs(store: Path) -> list[Path]:

@@ -8,7 +8,8 @@ F3  A reader lock keeps what the server drops: such a file is in the trash under
 F4  What is only in the object store is copied from there, so that a backup needs no other store, or it is
     named. An object never changes, so its key is its identity: it is downloaded once.
 F5  Bundles of topics that were adopted since the snapshot are stored after the point, since the log names
-    them. A bundle that lacks a file is of an adopt that is not in the log yet: it is left out.
+    them. A bundle that is empty, or lacks a file, is of an adopt that is not in the log yet: it is left out.
+    One that cannot be decoded may be in the middle of its write, which takes much less than WRITE_SECONDS.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
+from shared.runtime.retries import Pauses, repeat
 from topicsd.backup.manifest import Reference
 from topicsd.backup.point import ShardEnd
 from topicsd.backup.repository import BackupError, Repository
@@ -41,7 +43,7 @@ from topicsd.disk.layout import (
     parse_wal_name,
     wal_name,
 )
-from topicsd.engine.bundle.bundle_format import BundleDamage, decode_bundle
+from topicsd.engine.bundle.bundle_format import Bundle, BundleDamage, decode_bundle
 from topicsd.engine.checkpoint.snapshot_files import choose_snapshot
 from topicsd.engine.checkpoint.snapshot_format import Snapshot
 from topicsd.engine.checkpoint.trash import DELETED_SUFFIX
@@ -51,6 +53,8 @@ from topicsd.offline.data_dir import DataDir
 from topicsd.segment.entry import DATA, SegmentName
 
 SEARCH_BYTES: Final = 4 << 20
+WRITE_SECONDS: Final = 5.0
+WRITE_PAUSES: Final = Pauses(0.05, 0.5)
 
 
 class ShardFiles:
@@ -171,11 +175,13 @@ class ShardFiles:
         if opened is None:
             return
         try:
-            bundle = decode_bundle(self._fs.pread(opened.fd, opened.stat.size, 0))
+            bundle = self._read_bundle(opened.fd)
         except BundleDamage as damage:
             raise BackupError(f"{self._prefix}/{source.key}: {damage}") from None
         finally:
             self._fs.close(opened.fd)
+        if bundle is None:
+            return
         before = dict(self._files)
         try:
             for entry in bundle.topic.segments:
@@ -184,6 +190,16 @@ class ShardFiles:
             self._store(source)
         except FileMissing:
             self._files = before
+
+    def _read_bundle(self, fd: int) -> Bundle | None:
+        """Return the bundle in a file, or None for an empty file (F5)."""
+
+        def attempt() -> Bundle | None:
+            size = self._fs.fstat(fd).size
+            return decode_bundle(self._fs.pread(fd, size, 0)) if size else None
+
+        retries = self._repository.retries()._replace(seconds=WRITE_SECONDS)
+        return repeat(attempt, retries, BundleDamage, WRITE_PAUSES)
 
     def _store(self, file: ShardFile) -> None:
         path = f"{self._prefix}/{file.key}"
