@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from tests.harness.books.ledger_entries import TopicContents
 from tests.harness.cluster.histories.state_books import CursorBook, JobBook
-from tests.harness.cluster.shared_catalog import SharedCatalog
+from tests.harness.cluster.shared_catalog import SharedCatalog, Takeover
 
 Ranges = list[tuple[int, int]]
 
@@ -140,6 +140,9 @@ class Book:
         row = self._catalog.row(name)
         return row is None or row.owner == node
 
+    def _takeovers(self, name: str) -> list[Takeover]:
+        return [one for one in self._catalog.takeovers if one.name == name]
+
     def may_be_lost(self, name: str, acked_ns: int, node: str = "") -> bool:
         """Return whether what was acknowledged then may be lost with a node, or with its power."""
         cuts = (
@@ -147,13 +150,11 @@ class Book:
         )
         if any(acked_ns <= at_ns + ON_ITS_WAY_NS for at_ns in cuts):
             return True
-        takeovers = [one for one in self._catalog.takeovers if one.name == name]
-        return any(one.kept_ns <= acked_ns for one in takeovers)
+        return any(one.kept_ns <= acked_ns for one in self._takeovers(name))
 
     def check_producer_gap(self, name: str) -> None:
         """Check a refusal that says that writes of a producer are missing."""
-        is_lost = any(one.name == name for one in self._catalog.takeovers)
-        assert is_lost or any(self.power_cuts.values()), (
+        assert self._takeovers(name) or any(self.power_cuts.values()), (
             f"{name}: acknowledged writes of a producer are gone (J2)"
         )
 
@@ -164,7 +165,7 @@ class Book:
 
     def _kept_deletes(self, name: str) -> set[int]:
         """Return the seqs of deletes that are not lost."""
-        takeovers = [one for one in self._catalog.takeovers if one.name == name]
+        takeovers = self._takeovers(name)
         return {
             seq
             for seq, (acked_ns, node) in self.topic(name).deleted_ns.items()
@@ -199,21 +200,22 @@ class Book:
                 f"{name}: {payload!r} was acknowledged at seq {seq} and is gone (J2)"
             )
             self.lost_count += 1
-        self._check_order(topic, lost)
+        self._check_order(topic)
         self.acked_count += len(topic.acked)
 
     def _check_lost(self, name: str, contents: TopicContents) -> Ranges:
         floor = max(contents.evict_floor, contents.earliest_seq)
         reported = _merged([(one[0], one[1]) for one in contents.lost if one[2] == "node_lost"], floor)
-        takeovers = [one for one in self._catalog.takeovers if one.name == name]
-        expected = _merged([(one.first, one.last) for one in takeovers], floor)
+        expected = _merged([(one.first, one.last) for one in self._takeovers(name)], floor)
         assert reported == expected, (
             f"{name}: the lost ranges are {expected}, and readers get {reported} (J5)"
         )
         return _merged([(one[0], one[1]) for one in contents.lost], 0)
 
-    def _check_order(self, topic: TopicBook, lost: Ranges) -> None:
-        # Until its fence, a former owner acknowledges seqs below the ceiling of the takeover: these are lost.
+    def _check_order(self, topic: TopicBook) -> None:
+        # Until its fence, a former owner acknowledges seqs below the ceiling of the takeover: these are lost,
+        # also when readers get no tombstone for them any more since the evict floor has passed them.
+        lost = _merged([(one.first, one.last) for one in self._takeovers(topic.name)], 0)
         kept = [ack for ack in topic.acks if not _is_within(ack.first_seq, lost)]
         acks = sorted(kept, key=lambda ack: ack.acked_ns)
         highest, index = 0, 0
