@@ -375,7 +375,8 @@ class SegmentReader:
         places: list[tuple[Copies, str]] = [(store, name.key(suffix)) for store in self._stores]
         if entry.object_stem:
             objects: Copies = _NO_STORE if self._objects is None else self._objects
-            at = 0 if name in self._distrusted else 1
+            # An index is checked as a whole whenever it is read, and the event loop has no other one.
+            at = 0 if name in self._distrusted and suffix != INDEX else 1
             places.insert(at, (objects, entry.object_stem + suffix))
         return places
 

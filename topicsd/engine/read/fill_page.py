@@ -120,7 +120,10 @@ class PageSource:
                         page.add_damage(seq, one.error)
                 else:
                     page.add_frames(self._topic.topic_id, one.frames.part(first, last), self._variant)
-                    if page.damage is not None and self._shard.segments.distrust(run.name, run.entry):
+                    # The page may have damage of a segment before this one, or one that the store has not
+                    # delivered: no reason to distrust this one.
+                    is_damaged = page.damage is not None and max(page.damage) >= first
+                    if is_damaged and self._shard.segments.distrust(run.name, run.entry):
                         # Read again, from the copy in the object store.
                         return Unfetched(run, first, bytes_wanted)
                 return None

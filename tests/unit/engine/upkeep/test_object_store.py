@@ -328,15 +328,23 @@ def test_an_empty_mount_point_instead_of_them_is_no_damage() -> None:
     assert not one.shard.state.damaged_segments
 
 
-def filled_queue(store: FakeStore, **config: object) -> OneShard:
-    """Jobs 1 to 40 have their records in the store only, jobs 41 to 65 are local."""
-    one = OneShard(store=store, segment_max_events=10, hot_retain_segments=2, reader_grace_ms=0)
+def exported_queue(store: FakeStore, hot_retain_segments: int = 0, **config: object) -> OneShard:
+    """Jobs in segments that are in the store, and until the next checkpoints in the data directory too."""
+    one = OneShard(
+        store=store, segment_max_events=10, hot_retain_segments=hot_retain_segments, reader_grace_ms=0
+    )
     one.settle()
     one.put("t", **{"type": "queue", "max_deliveries": 2, "lease_ms": 60_000, **config})
     for number in range(65):
         one.append("t", record("x" * 100 + str(number), tag=f"tag-{number}"))
     one.checkpoint()
     rounds(one)
+    return one
+
+
+def filled_queue(store: FakeStore, **config: object) -> OneShard:
+    """Jobs 1 to 40 have their records in the store only, jobs 41 to 65 are local."""
+    one = exported_queue(store, 2, **config)
     one.checkpoint()
     one.checkpoint()
     one.kill()
@@ -382,6 +390,18 @@ def test_jobs_after_those_in_the_store_are_claimed_while_it_is_away() -> None:
     counts = one.state("t").queue
     assert counts is not None
     assert (counts.in_flight, counts.delayed, counts.ready) == (15, 40, 10)
+
+
+def test_a_local_segment_after_one_that_the_store_did_not_deliver_is_still_trusted() -> None:
+    store = AwayStore()
+    one = exported_queue(store)
+    first, second = sealed(one)[:2]
+    one.kill()
+    one.disk.unlink(f"/data/shards/00/{first.name.key('.data')}")
+    store.is_away = True
+    answer = one.claim("t", "w", 20)
+    assert [job.seq for job in answer.claimed] == list(answer.jobs) == list(range(11, 21))
+    assert not one.shard.state.segments.is_distrusted(second.name)
 
 
 def test_a_returned_job_keeps_its_deliveries_and_reasons() -> None:

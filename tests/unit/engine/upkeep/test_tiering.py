@@ -110,6 +110,16 @@ def test_the_event_loop_makes_no_request_for_an_index() -> None:
     reader.index(NAME, entry, is_local=True)
 
 
+def test_the_index_beside_damaged_records_is_read_without_a_request() -> None:
+    written, store = Written(), FakeStore()
+    entry = replaced(exported_entry(written, export(written, store)), tier="hot")
+    store.requests.clear()
+    reader = reader_of(written.disk, store)
+    assert reader.distrust(NAME, entry)
+    assert reader.index(NAME, entry, is_local=True).count == entry.count
+    assert store.requests == []
+
+
 @pytest.mark.parametrize("harm", ["cut", "flipped", "missing"])
 def test_a_damaged_local_copy_is_read_from_the_store(harm: str) -> None:
     written, store = Written(count=40), FakeStore()
