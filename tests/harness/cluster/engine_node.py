@@ -116,7 +116,6 @@ class EngineNode(Machine):
             hot_retain_segments=rng.choice((0, 1)),
             reader_grace_ms=20_000,
             background_bytes_per_second=16 << 30,
-            default_durability=rng.choice(("fsync", "fsync", "disk")),
         )
         self.failures: list[OSError] = []
         self.move_errors: Counter[str] = Counter()
@@ -148,8 +147,7 @@ class EngineNode(Machine):
 
     def on_power_cut(self) -> None:
         self.disk = self.disk.after_power_cut(self.world.rng)
-        if self.settings.default_durability != "fsync":
-            self.book.power_cuts.setdefault(self.name, []).append(self.world.now_ns)
+        self.book.power_cuts.setdefault(self.name, []).append(self.world.now_ns)
 
     def end_in_write(self, writes: int, is_power_cut: bool) -> None:
         if is_power_cut:

@@ -38,3 +38,13 @@ def test_a_write_before_an_acknowledged_one_is_reported(book: Book) -> None:
     contents = TopicContents(102, 101, 101, [], [(101, b"2", None), (102, b"1", None)])
     with pytest.raises(AssertionError, match="was acknowledged before 101 was sent"):
         book.judge("t", contents)
+
+
+def test_a_power_cut_may_lose_changes_of_topics_that_are_not_durable(book: Book) -> None:
+    book.power_cuts["b"] = [50]
+    book.durable_topics.add("kept")
+    assert book.may_be_lost("other", 40, "b")
+    assert not book.may_be_lost("other", 40, "a")
+    assert not book.may_be_lost("other", 50 + 10**9, "b")
+    assert not book.may_be_lost("kept", 40, "b")
+    assert not book.may_be_lost("kept", 40)

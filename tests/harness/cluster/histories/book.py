@@ -110,7 +110,9 @@ class Book:
         self.starts: list[int] = []
         """When nodes started."""
         self.power_cuts: dict[str, list[int]] = {}
-        """By node: when it lost power. Such a node may have lost what was written shortly before."""
+        """By node: when it lost power. It may have lost what was written shortly before."""
+        self.durable_topics: set[str] = set()
+        """Topics of which a power cut loses nothing, whatever node has them."""
         self.acked_count = self.lost_count = self.read_count = 0
 
     def topic(self, name: str) -> TopicBook:
@@ -143,18 +145,21 @@ class Book:
     def _takeovers(self, name: str) -> list[Takeover]:
         return [one for one in self._catalog.takeovers if one.name == name]
 
+    def _power_cuts(self, name: str, node: str = "") -> list[int]:
+        """Return when the topic may have lost changes by a power cut, of one node or of any."""
+        if name in self.durable_topics:
+            return []
+        return [at for one, cuts in self.power_cuts.items() if node in ("", one) for at in cuts]
+
     def may_be_lost(self, name: str, acked_ns: int, node: str = "") -> bool:
         """Return whether what was acknowledged then may be lost with a node, or with its power."""
-        cuts = (
-            self.power_cuts.get(node, ()) if node else [at for one in self.power_cuts.values() for at in one]
-        )
-        if any(acked_ns <= at_ns + ON_ITS_WAY_NS for at_ns in cuts):
+        if any(acked_ns <= at_ns + ON_ITS_WAY_NS for at_ns in self._power_cuts(name, node)):
             return True
         return any(one.kept_ns <= acked_ns for one in self._takeovers(name))
 
     def check_producer_gap(self, name: str) -> None:
         """Check a refusal that says that writes of a producer are missing."""
-        assert self._takeovers(name) or any(self.power_cuts.values()), (
+        assert self._takeovers(name) or self._power_cuts(name), (
             f"{name}: acknowledged writes of a producer are gone (J2)"
         )
 
@@ -170,7 +175,7 @@ class Book:
             seq
             for seq, (acked_ns, node) in self.topic(name).deleted_ns.items()
             if not any(one.kept_ns <= acked_ns <= one.at_ns for one in takeovers)
-            and not any(acked_ns <= at_ns + ON_ITS_WAY_NS for at_ns in self.power_cuts.get(node, ()))
+            and not any(acked_ns <= at_ns + ON_ITS_WAY_NS for at_ns in self._power_cuts(name, node))
         }
 
     def see(self, name: str, contents: TopicContents) -> None:

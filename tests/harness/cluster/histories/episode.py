@@ -66,6 +66,8 @@ class Episode:
         self.plans = choose_plans(world.rng, topics, has_queues=ClaimJobs in make_node.supported)
         for plan in self.plans:
             self.book.jobs(plan.name).has_durable_leases = plan.has_durable_leases
+            if plan.is_durable:
+                self.book.durable_topics.add(plan.name)
         self.nodes = [make_node(self.cluster, f"n{number}", self.book, self.plans) for number in range(nodes)]
         for node in self.nodes:
             node.on_start = lambda: self.book.starts.append(world.now_ns)

@@ -9,7 +9,7 @@ TAGS: Final = (None, "x", "y")
 LEASE_MS: Final = 10_000
 
 # Clients retry for a long time; a write that is repeated later than this is applied twice.
-_EACH: Final = {"idempotency_window_ms": 3_600_000}
+_EACH: Final[dict[str, Any]] = {"idempotency_window_ms": 3_600_000}
 _KINDS: Final[tuple[dict[str, Any], ...]] = (
     {},
     {},
@@ -19,6 +19,7 @@ _KINDS: Final[tuple[dict[str, Any], ...]] = (
     {"type": "queue", "lease_ms": LEASE_MS, "leases_durable": True},
     {"type": "queue", "lease_ms": LEASE_MS, "order_by": "tag"},
 )
+_DURABILITIES: Final = ("fsync", "fsync", "disk")
 
 
 class Plan(NamedTuple):
@@ -26,6 +27,11 @@ class Plan(NamedTuple):
 
     name: str
     config: dict[str, Any]
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether an acknowledged change survives a power cut."""
+        return bool(self.config.get("durability") == "fsync")
 
     @property
     def is_queue(self) -> bool:
@@ -42,5 +48,9 @@ class Plan(NamedTuple):
 
 def choose_plans(rng: Random, count: int, has_queues: bool) -> list[Plan]:
     """Return plans of some kinds; only plain topics without queues and caps if not `has_queues`."""
-    kinds = _KINDS if has_queues else _KINDS[:1]
-    return [Plan(f"t{number}", {**_EACH, **rng.choice(kinds)}) for number in range(count)]
+    if not has_queues:
+        return [Plan(f"t{number}", _EACH) for number in range(count)]
+    return [
+        Plan(f"t{number}", {**_EACH, "durability": rng.choice(_DURABILITIES), **rng.choice(_KINDS)})
+        for number in range(count)
+    ]

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from tests.harness.cluster.answers import Adopt, Answer, ClusterNode, Done, Seal
+from shared.contract.errors import TOPIC_NOT_EMPTY
+from tests.harness.cluster.answers import Adopt, Answer, ClusterNode, Done, Refused, Seal
 from tests.harness.cluster.histories.directory import Attempt, Directory
 from tests.harness.cluster.shared_catalog import SharedCatalog
 from tests.harness.cluster.virtual_time import World
@@ -70,5 +71,13 @@ class TopicMover:
             self.done[kind if isinstance(answer, Done) else f"{kind} failed"] += 1
             if isinstance(answer, Done):
                 self._directory.owners[topic] = node.name
+            elif isinstance(answer, Refused) and answer.code == TOPIC_NOT_EMPTY:
+                self._adopt_over_copy(topic, node)
 
         Attempt(self._world, lambda reply: node.request(topic, Adopt(accept_loss), reply)).run(answered)
+
+    def _adopt_over_copy(self, topic: str, node: ClusterNode) -> None:
+        """Adopt a sealed topic on a node that has records of an earlier stay that were not exported."""
+        row = self._catalog.row(topic)
+        if row is not None and row.state == "sealed":
+            self._adopt(topic, node, accept_loss=True)
