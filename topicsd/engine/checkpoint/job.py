@@ -49,7 +49,6 @@ from topicsd.engine.checkpoint.snapshot_format import (
 from topicsd.engine.damage import note_segment_damage
 from topicsd.engine.jobs import SYNCED, BackgroundJob
 from topicsd.engine.ownership.departed import DEPARTED, TO_FORGET, departed_sections
-from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.session_log import encode_session, session_section
 from topicsd.engine.shard_data import DeletedTopic, ShardData
 from topicsd.engine.state import ShardState
@@ -104,16 +103,26 @@ def files_to_drop_of(head: SnapshotHead) -> list[FilesToDrop]:
 
 
 def unused_files(shard: ShardData, files_to_drop: list[FilesToDrop]) -> list[FilesToDrop]:
-    """Return the files to drop of a snapshot without those that are in use again after the replay.
+    """Return the files to drop of a snapshot without those of topics that came back in the replay.
 
-    A topic may have left the shard, had its files dropped, and come back since the snapshot: the snapshot
-    means the files of its earlier stay.
+    A topic may have left the shard, had its files dropped, and come back since the snapshot. The snapshot
+    means the files of its earlier stay, and those of now have the same names, or may get them. Only objects
+    are left of the earlier stay, and they are noted here.
     """
     deleted = {(topic.topic_id, topic.epoch) for topic in shard.deleted_topics}
+    back = {pair for one in files_to_drop for pair in one.topics if pair in deleted or _is_here(shard, *pair)}
+    if not back:
+        return files_to_drop
+    now_ms = shard.clock.now_ms()
+    for dropped in [dropped for one in files_to_drop for dropped in one.segments]:
+        if dropped.object_stem and _incarnation_of(dropped.name) in back:
+            shard.objects_to_delete.setdefault(dropped.object_stem, now_ms)
     return [
         one._replace(
-            segments=[dropped for dropped in one.segments if not _is_in_use(shard, dropped)],
-            topics=[pair for pair in one.topics if pair not in deleted and not _is_here(shard, *pair)],
+            segments=[dropped for dropped in one.segments if _incarnation_of(dropped.name) not in back],
+            topics=[pair for pair in one.topics if pair not in back],
+            exported=[name for name in one.exported if _incarnation_of(name) not in back],
+            adopted=tuple(pair for pair in one.adopted if pair not in back),
         )
         for one in files_to_drop
     ]
@@ -124,12 +133,8 @@ def _is_here(shard: ShardData, topic_id: int, epoch: int) -> bool:
     return topic is not None and topic.epoch == epoch
 
 
-def _is_in_use(shard: ShardData, dropped: DroppedSegment) -> bool:
-    name = dropped.name
-    if not _is_here(shard, name.topic_id, name.epoch):
-        return False
-    run = shard.topics_by_id[name.topic_id].run_of(name.first_seq)
-    return isinstance(run, SealedRun) and DroppedSegment.of(run.name, run.entry) == dropped
+def _incarnation_of(name: SegmentName) -> tuple[int, int]:
+    return name.topic_id, name.epoch
 
 
 def objects_to_delete_of(head: SnapshotHead) -> dict[str, int]:

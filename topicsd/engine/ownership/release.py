@@ -62,8 +62,13 @@ class Release:
                 del shard.objects_to_delete[stem]
             else:
                 by_topic.setdefault(topic, []).append(stem)
+        for topic in list(by_topic):
+            in_use = {run.entry.object_stem for run in topic.runs if isinstance(run, SealedRun)}
+            for stem in in_use.intersection(by_topic[topic]):
+                del shard.objects_to_delete[stem]
+            by_topic[topic] = [stem for stem in by_topic[topic] if stem not in in_use]
         released &= shard.objects_to_delete.keys()
-        return by_topic
+        return {topic: stems for topic, stems in by_topic.items() if stems}
 
     def release(self, topic: Topic, stems: list[str]) -> BackgroundJob[None]:
         """Have the catalog forget these objects, and release them."""

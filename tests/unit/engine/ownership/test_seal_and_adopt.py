@@ -339,3 +339,28 @@ def test_a_producer_repeats_the_write_that_was_lost_with_its_node() -> None:
         (True, 9),
         (True, 10),
     ]
+
+
+@pytest.mark.parametrize("end", [None, OneShard.kill, OneShard.cut_power])
+def test_a_topic_that_comes_back_keeps_what_the_earlier_stay_dropped(end: Any) -> None:
+    """The takeover lost the deletes of node a: their records are live again, in the same segments."""
+    nodes = TwoNodes(export_interval_ms=0)
+    filled(nodes)
+    nodes.a.delete("t", before_seq=21)
+    nodes.adopt(nodes.b, accept_loss=True)
+    before = records_of(nodes.b)
+    assert before[0][0] == 1
+    nodes.seal(nodes.b)
+    assert nodes.a.shard.hand_on is not None
+    reply = nodes.send(nodes.a, nodes.a.shard.hand_on.adopt("t", True))
+    while not reply.has_answer:
+        nodes.a.pass_time(100)
+    assert not isinstance(reply.answer, Refusal | Exception), reply.answer
+    if end is not None:
+        end(nodes.a)
+    for _ in range(3):
+        nodes.a.append("t", "more")
+        nodes.a.pass_time(100_000)
+    assert records_of(nodes.a)[: len(before)] == before
+    nodes.a.restart()
+    assert records_of(nodes.a)[: len(before)] == before
