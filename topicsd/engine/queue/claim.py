@@ -6,7 +6,8 @@ topic: the lease survives a restart. Jobs delivered too often are parked, and th
 before anything acts on it: a job that may be in the dead-letter topic is never claimed again.
 
 A job whose record is in an object store that does not answer is returned, and that claim does not count as a
-delivery: the job worker did not get it. It is delayed, so that claims reach the jobs after it meanwhile.
+delivery: the job worker did not get it. It is delayed, so that claims reach the jobs after it meanwhile. When
+a read took longer than the lease, jobs that another worker has claimed since are left out.
 """
 
 from __future__ import annotations
@@ -273,6 +274,10 @@ def _read_records(shard: ShardState, topic: Topic, member: ClaimInTurn) -> None:
 
 
 def _on_records(shard: ShardState, topic: Topic, member: ClaimInTurn, texts: JobRecords) -> None:
+    queue = topic.queue
+    if queue is not None and shard.clock.now_ms() >= member.deadline:
+        # The read took longer than the lease: other workers may have claimed some of the jobs since.
+        member.claimed = [one for one in member.claimed if queue.is_held(one.seq, member.node, one.lease)]
     if texts.away:
         _return_undelivered(shard, topic, member, texts)
     else:

@@ -404,6 +404,16 @@ def test_a_local_segment_after_one_that_the_store_did_not_deliver_is_still_trust
     assert not one.shard.state.segments.is_distrusted(second.name)
 
 
+def test_a_claim_whose_read_outlasts_the_lease_gets_no_job_of_another_worker() -> None:
+    one = filled_queue(AwayStore())
+    slow = one.send_claim("t", "slow", 3)
+    one.clock.advance(60_001)
+    quick = one.send_claim("t", "quick", 2)
+    one.settle()
+    assert [job.seq for job in slow.answer.claimed] == list(slow.answer.jobs) == [3]
+    assert [job.seq for job in quick.answer.claimed] == list(quick.answer.jobs) == [1, 2]
+
+
 def test_a_returned_job_keeps_its_deliveries_and_reasons() -> None:
     store = AwayStore()
     one = filled_queue(store, leases_durable=True, max_deliveries=5)
