@@ -211,7 +211,8 @@ class EngineNode(Machine):
 
         def on_append(answer: AppendAnswer) -> Appended:
             if not answer.deduped:
-                self.book.given_out(self.name, name, answer.first_seq, answer.last_seq)
+                assert self.process is not None
+                self.book.given_out(self.name, self.process, name, answer.first_seq, answer.last_seq)
             return Appended(answer.first_seq, answer.last_seq)
 
         records = [NewRecord(msgspec.Raw(payload), request.tag) for payload in request.payloads]

@@ -8,13 +8,14 @@ seal. It keeps the changes of owner, from which the judge knows what may be lost
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, TypeVar
 
 from tests.harness.cluster.network import Network, Service
 from tests.harness.cluster.shared_store import SharedStore
 from tests.harness.cluster.virtual_time import Process, World
-from topicsd.catalog.catalog import CatalogUnavailable, Extent, Lookup, Ownership, TopicRow
+from topicsd.catalog.catalog import CatalogUnavailable, Extent, Fenced, Lookup, Ownership, TopicRow
 from topicsd.catalog.sqlite_catalog import SqliteCatalog
 
 T = TypeVar("T")
@@ -59,6 +60,8 @@ class SharedCatalog:
         self._store = store
         self._rows: dict[str, TopicRow] = {}
         self._extents: dict[str, list[Extent]] = {}
+        self.fenced_ns: dict[tuple[str, str], int] = {}
+        """By process and topic: when the process first got the answer that its node is not the owner."""
         self._owners: dict[str, list[tuple[int, str]]] = {}
         """By topic: where the range of each owner begins, and the owner."""
         store.is_named = self._names
@@ -126,6 +129,9 @@ class SharedCatalog:
         assert after.ceiling >= before.ceiling or after.state == "sealed"
         if after.owner_epoch > before.owner_epoch:
             self._owners[after.name].append((before.ceiling + 1, after.owner))
+            for process, name in list(self.fenced_ns):
+                if name == after.name and process.startswith(f"{after.owner}/"):
+                    del self.fenced_ns[process, name]
         if after.owner_epoch > before.owner_epoch and before.state == "owned":
             self._note_takeover(after)
 
@@ -174,7 +180,16 @@ class CatalogClient:
         return self._network.request(self._process, self._node, self._catalog.service, label, effect)
 
     def _change(self, label: str, name: str, verb: Callable[[SqliteCatalog], T]) -> T:
-        return self._request(f"{label} {name}", lambda: self._catalog.change(verb, name))
+        with self._noting_fences(name):
+            return self._request(f"{label} {name}", lambda: self._catalog.change(verb, name))
+
+    @contextmanager
+    def _noting_fences(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except Fenced:
+            self._catalog.fenced_ns.setdefault((self._process.name, name), self._process.world.now_ns)
+            raise
 
     def create(self, name: str, topic_id: int, incarnation: int, node: str, ceiling: int) -> TopicRow:
         return self._change(
@@ -198,12 +213,13 @@ class CatalogClient:
             [f"{one.first_seq}-{one.last_seq}" for one in add],
             [f"{one.first_seq}-{one.last_seq}" for one in remove],
         )
-        return self._request(
-            f"publish {name} add {ranges[0]} remove {ranges[1]}",
-            lambda: self._catalog.publish(
-                lambda real: real.publish_extents(name, ownership, add, remove), name
-            ),
-        )
+        with self._noting_fences(name):
+            return self._request(
+                f"publish {name} add {ranges[0]} remove {ranges[1]}",
+                lambda: self._catalog.publish(
+                    lambda real: real.publish_extents(name, ownership, add, remove), name
+                ),
+            )
 
     def extents_from(self, name: str, seq: int, limit: int) -> list[Extent]:
         return self._request(

@@ -170,6 +170,8 @@ class Process:
         self.name = name
         self.is_alive = True
         self.is_stopped = False
+        self.resumed_ns = 0
+        """When it continued after it was stopped."""
         self.fibers: dict[Fiber, Callable[[Any], object]] = {}
         """The blocking calls that have not returned, with what gets their results."""
         self.on_gone: Callable[[MachineGoneError], object] = _raise
@@ -191,6 +193,7 @@ class Process:
     def resume(self) -> None:
         """Continue like SIGCONT: all that became due runs now, in its order."""
         self.is_stopped = False
+        self.resumed_ns = self.world.now_ns
         waiting, self._waiting = self._waiting, []
         for event in waiting:
             self.world.after_ns(0, self, event.callback, *event.args)

@@ -9,7 +9,7 @@ J4  An append that definitely failed is never read. A deleted record is never re
     delete was lost with a node after its last export.
 J5  A lost range of a lost node is exactly from `exported_to` + 1 to the ceiling of its takeover.
 J6  Only the rightful owner gives out a seq: the node that the catalog named when the range began, and only up
-    to the ceiling.
+    to the ceiling. A node stops when the catalog answers that it is not the owner.
 """
 
 from __future__ import annotations
@@ -20,8 +20,12 @@ from typing import Final, NamedTuple
 from tests.harness.books.ledger_entries import TopicContents
 from tests.harness.cluster.histories.state_books import CursorBook, JobBook
 from tests.harness.cluster.shared_catalog import SharedCatalog, Takeover
+from tests.harness.cluster.virtual_time import Process
 
 Ranges = list[tuple[int, int]]
+
+FENCE_NS: Final = 12 * 10**9
+"""A node may wait for one more request in the same turn of its thread before it sees the answer."""
 
 ON_ITS_WAY_NS: Final = 20 * 10**6
 """An answer may arrive this long after the end of its node."""
@@ -118,11 +122,17 @@ class Book:
     def topic(self, name: str) -> TopicBook:
         return self.topics.setdefault(name, TopicBook(name))
 
-    def given_out(self, node: str, name: str, first_seq: int, last_seq: int) -> None:
+    def given_out(self, node: str, process: Process, name: str, first_seq: int, last_seq: int) -> None:
         """Check that the node may acknowledge these seqs at this moment (J6)."""
         row = self._catalog.row(name)
         if row is None:
             return
+        fenced_ns = self._catalog.fenced_ns.get((process.name, name))
+        if fenced_ns is not None and row.owner != node:
+            age_ns = process.world.now_ns - max(fenced_ns, process.resumed_ns)
+            assert age_ns < FENCE_NS, (
+                f"{name}: {node} acknowledges seq {first_seq} {age_ns / 1e9:.0f} s after it was fenced (J6)"
+            )
         assert last_seq <= row.ceiling, (
             f"{name}: {node} acknowledges seq {last_seq}, above the ceiling {row.ceiling} of the catalog (K2)"
         )

@@ -193,7 +193,8 @@ class ModelNode(Machine):
         if not topic.is_served:
             reply(Refused("topic_moved", "unknown", topic.where))
             return
-        self._book.given_out(self.name, topic.name, first, last)
+        assert self.process is not None
+        self._book.given_out(self.name, self.process, topic.name, first, last)
         reply(Appended(first, last))
 
     def refuse_above_ceiling(self, topic: ModelTopic, last_seq: int) -> Refused | None:
