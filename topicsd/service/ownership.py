@@ -18,7 +18,8 @@ from topicsd.service.render import encode
 
 
 class SealBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A seal has no options."""
+    accept_loss: bool = False
+    """Whether to drop the records of an ephemeral topic."""
 
 
 class AdoptBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -26,7 +27,7 @@ class AdoptBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """Whether to take over from a node that is lost, with what it has exported."""
 
 
-_SEAL: Final = JsonBody(SealBody, "{}")
+_SEAL: Final = JsonBody(SealBody, '{"accept_loss":false}')
 _ADOPT: Final = JsonBody(AdoptBody, '{"accept_loss":true}')
 
 
@@ -50,7 +51,7 @@ class OwnershipHandlers:
         if isinstance(body, Refusal):
             call.refuse(body)
         elif (hand_on := self._hand_on(call)) is not None:
-            self._run(call, hand_on.seal(call.name))
+            self._run(call, hand_on.seal(call.name, body.accept_loss))
 
     def _adopt(self, call: Call) -> None:
         body = _ADOPT.decode(call.body or b"{}")

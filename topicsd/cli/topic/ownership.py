@@ -16,6 +16,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_server_arguments(parser)
 
 
+def add_seal_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--accept-loss",
+        action="store_true",
+        help="also seal an ephemeral topic with records, which are in memory only and are dropped",
+    )
+    add_arguments(parser)
+
+
 def add_adopt_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accept-loss",
@@ -31,7 +40,12 @@ def run_where(args: argparse.Namespace) -> int:
 
 
 def run_seal(args: argparse.Namespace) -> int:
-    row, seconds = _timed(args, "/seal", {})
+    try:
+        row, seconds = _timed(args, "/seal", {"accept_loss": args.accept_loss})
+    except ServerRefused as refused:
+        if refused.code != "topic_not_empty":
+            raise
+        raise CommandError(str(refused).replace("set accept_loss", "seal it with --accept-loss")) from None
     return _show(args, row, f"{_row_sentence(row)}; the seal took {seconds:.1f} s")
 
 
@@ -69,11 +83,11 @@ def _row_sentence(row: dict[str, Any]) -> str:
     >>> _row_sentence(row | {"ceiling": 1000, "exported_to": 7})
     'topic "t" is owned by node 8f1c (this server) with owner epoch 2; exported to seq 7; ceiling 1000'
     >>> _row_sentence(row | {"state": "sealed", "is_here": False, "ceiling": 7, "exported_to": 7})
-    'topic "t" is sealed by node 8f1c with owner epoch 2; exported to seq 7, all of it; any node may adopt it'
+    'topic "t" is sealed by node 8f1c with owner epoch 2; exported to seq 7; any node may adopt it'
     """
     here = " (this server)" if row["is_here"] else ""
     said = f'topic "{row["topic"]}" is {row["state"]} by node {row["node"]}{here}'
     said += f" with owner epoch {row['owner_epoch']}; exported to seq {row['exported_to']}"
     if row["state"] == "sealed":
-        return f"{said}, all of it; any node may adopt it"
+        return f"{said}; any node may adopt it"
     return f"{said}; ceiling {row['ceiling']}"
