@@ -28,7 +28,7 @@ directory, which has this content; without the file there are no exceptions::
      "former_shards": 5, "former_from": 9223372036854775808, "target_shards": 3, "epoch_floor": 17,
      "checksum": "xxh3_64 of the others"}
 
-Those after `exceptions` are there during a reshard only, and `epoch_floor` stays (`router/resharding/reshard.py`).
+The fields after `exceptions` are of a reshard (`router/resharding/reshard.py`); `epoch_floor` stays after it.
 
 T1  The file is replaced as a whole, and only its replacement changes the shard of a topic. So any number of
     topics moves at once, and the number of shards that the rule counts changes with them.

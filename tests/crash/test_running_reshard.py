@@ -32,8 +32,9 @@ def serve(
     calls: int = 0,
     kill_after: int | None = None,
 ) -> tuple[list[int], bool]:
-    """Start, request these numbers of shards, the second after so many disk calls, and run to the end or the kill.
+    """Start, request these numbers of shards, and run to the end or the kill.
 
+    The second number is requested after `calls` disk calls.
     Return the numbers that were answered, and whether the server was killed.
     """
     answered: list[int] = []

@@ -1,8 +1,9 @@
 """A server whose number of shards changes, with its real journal and without processes.
 
-Promises: the files, the board, the placement and the reshard are those of a server. Workers are ready at once, and
-a topic is only its name and its shard. The server can be killed at any of its disk calls; `ReshardingServer` is then
-made again from the disk, as a start does. A move that was interrupted is where the placement says.
+Promises: the files, the board, the placement and the reshard are those of a server. Workers are ready at
+once, and a topic is only its name and its shard. The server can be killed at any of its disk calls;
+`ReshardingServer` is then made again from the disk, as a start does. A move that was interrupted is where the
+placement says.
 """
 
 from __future__ import annotations
