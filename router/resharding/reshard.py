@@ -141,15 +141,27 @@ class Reshard:
 
     def answer(self) -> dict[str, object]:
         current = self._current
+        is_of_target = current.shard_count == self._target
         return {
             "count": len(self._board),
             "rule": current.shard_count,
             "target": self._target,
             "state": self._state,
+            "progress": round(current.former.first_id / ID_END, 3) if is_of_target else 0.0,
             "topics_left": len(current.unmoved),
             "topics_moved": self.moved_total,
             "longest_pause_ms": round(self._longest_pause_ms, 3),
             "last_error": self._last_error,
+            "shards": [
+                {
+                    "shard": shard,
+                    "state": slot.state.name.lower(),
+                    "topics": slot.topics,
+                    "records": slot.records_live,
+                    "bytes": slot.bytes_live,
+                }
+                for shard, slot in enumerate(self._board)
+            ],
         }
 
     async def close(self) -> None:

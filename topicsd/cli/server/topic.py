@@ -6,7 +6,7 @@ from functools import partial
 from typing import Final
 
 from topicsd.cli.command import Command, CommandAction, add_actions, run_action
-from topicsd.cli.topic import move, ownership
+from topicsd.cli.server import move, ownership
 
 ACTIONS: Final = {
     "move": CommandAction("move a topic to another shard of the server", move.add_arguments, move.run),

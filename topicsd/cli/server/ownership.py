@@ -7,7 +7,7 @@ from typing import Any
 
 from shared.runtime.clock import SystemClock
 from topicsd.cli.command import write_json
-from topicsd.cli.topic.server_request import ServerRefused, add_server_arguments, ask_topic
+from topicsd.cli.server.server_request import ServerRefused, add_server_arguments, ask_topic
 from topicsd.offline.command_error import EXIT_OK, CommandError
 
 
