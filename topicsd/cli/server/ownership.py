@@ -9,6 +9,7 @@ from shared.runtime.clock import SystemClock
 from topicsd.cli.command import write_json
 from topicsd.cli.server.server_request import ServerRefused, add_server_arguments, ask_topic
 from topicsd.offline.command_error import EXIT_OK, CommandError
+from topicsd.offline.table import utc
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +60,7 @@ def run_adopt(args: argparse.Namespace) -> int:
             f'topic "{args.name}" is owned by node {refused.detail["node"]}: seal it there, or adopt it with '
             "--accept-loss if that node is gone for good"
         ) from None
-    return _show(args, row, f"{_row_sentence(row)}; the adopt took {seconds:.1f} s")
+    return _show(args, row, f"{_row_sentence(row)}; the adopt took {seconds:.1f} s{_loss_sentence(row)}")
 
 
 def _timed(args: argparse.Namespace, action: str, body: object) -> tuple[dict[str, Any], float]:
@@ -74,6 +75,24 @@ def _show(args: argparse.Namespace, row: dict[str, Any], sentence: str) -> int:
     else:
         print(sentence)
     return EXIT_OK
+
+
+def _loss_sentence(answer: dict[str, Any]) -> str:
+    r"""Return what an adopt lost; empty when that is nothing.
+
+    >>> print(_loss_sentence({"lost_from": 3, "lost_to": 1048578, "exported_ts": 1_700_000_000_123}))
+    <BLANKLINE>
+    lost: what the other node wrote after seq 2 of 2023-11-14T22:13:20.123Z
+    seqs 3 to 1048578 are not used again: it may have used all, few or none of them
+    """
+    if "lost_from" not in answer:
+        return ""
+    first, last, ts = answer["lost_from"], answer["lost_to"], answer["exported_ts"]
+    after = f" after seq {first - 1} of {utc(ts)}" if ts else ""
+    return (
+        f"\nlost: what the other node wrote{after}\n"
+        f"seqs {first} to {last} are not used again: it may have used all, few or none of them"
+    )
 
 
 def _row_sentence(row: dict[str, Any]) -> str:
