@@ -50,7 +50,7 @@ _encode_json = msgspec.json.Encoder().encode
 class Reshards(Protocol):
     """The reshard, as `router/resharding/reshard.py` presents it."""
 
-    def request(self, count: int) -> dict[str, object] | Refusal: ...
+    async def request(self, count: int) -> dict[str, object] | Refusal: ...
 
 
 class SupervisorLink:
@@ -143,12 +143,6 @@ class SupervisorLink:
         if kind == LinkKind.CREATE_SESSION:
             self._create_session(payload, reply)
             return
-        if kind == LinkKind.RESHARD:
-            assert self._control is not None
-            assert self._reshard is not None
-            outcome = self._reshard.request(_decode_shard(payload))
-            reply(_encode_control_answer(self._control.complete(outcome)))
-            return
         if kind in (LinkKind.ENTER_STREAM, LinkKind.LEAVE_STREAM):
             pid, key_id = _decode_stream(payload)
             is_new = kind == LinkKind.ENTER_STREAM
@@ -160,6 +154,8 @@ class SupervisorLink:
             answering = self._topic_deleted(payload, reply)
         elif kind == LinkKind.PLACE:
             answering = self._place(payload, reply)
+        elif kind == LinkKind.RESHARD:
+            answering = self._change_shards(_decode_shard(payload), reply)
         elif kind == LinkKind.REQUEST:
             answering = self._answer(decode_remote_request(payload), reply)
         else:
@@ -215,6 +211,15 @@ class SupervisorLink:
         except Exception as error:  # unexpected errors are answered with 500
             refusal = refuse_unexpected_error(logger, "a change of the placement", error)
         reply(encode_placement_message(refusal))
+
+    async def _change_shards(self, count: int, reply: LinkReply) -> None:
+        assert self._control is not None
+        assert self._reshard is not None
+        try:
+            answer = self._control.complete(await self._reshard.request(count))
+        except Exception as error:  # unexpected errors are answered with 500
+            answer = refusal_answer(refuse_unexpected_error(logger, "a reshard", error))
+        reply(_encode_control_answer(answer))
 
     async def _topic_deleted(self, payload: bytes, reply: LinkReply) -> None:
         assert self._routes is not None

@@ -186,6 +186,14 @@ class PlacementWriter:
             return None
         return await self._replace(placement, len(placement.unmoved))
 
+    async def set_target(self, shard_count: int) -> Refusal | None:
+        """Record how many shards a reshard is to reach; return None once that is durable."""
+        async with self._lock:
+            self._placement.refresh()
+            current = self._placement.current
+            placement = current.with_target(shard_count)
+            return None if placement.target == current.target else await self._replace(placement, 0)
+
     async def rewrite(self, is_needed: bool) -> Refusal | None:
         """Replace the file by one that says the same, so that there is one, or that all processes read it."""
         if not is_needed:

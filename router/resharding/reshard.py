@@ -1,11 +1,12 @@
 """A reshard: the number of shards of a running server changes, and topics move one after the other.
 
-The journal is the placement and the layout. The rule of the placement is the target, and its unmoved topics
-are what is left to do. So a start continues without being asked, and every step below can be repeated.
+The journal is the placement and the layout. The target is in the placement before a request is answered, and
+the unmoved topics of the placement are what is left to do. So a start continues without being asked, and
+every step below can be repeated.
 
 R1  Grow: LAYOUT.json counts the new shards, their workers serve, every process has its channel to them; then
-    the board counts them. The rule does not, so they own nothing. After a crash up to here the rule is the
-    old one, and the next start removes the new shards.
+    the board counts them. The rule does not, so they own nothing. A start after a crash up to here continues
+    with as many shards as LAYOUT.json counts.
 R2  Survey: the placement gets the new rule for a range of topic ids in one replacement, in which every topic
     that the rule gives to another shard is an exception and unmoved (`PlacementWriter.change_rule`). New
     topics of the range follow the new rule. A range has about `TOPICS_AT_ONCE` topics, so that no process
@@ -99,7 +100,7 @@ class Reshard:
         self._directories = directories
         self._has_all_channels = has_all_channels
         self._clock = clock
-        self._target = placement.current.shard_count
+        self._target = min(placement.current.target or placement.current.shard_count, board.slots_max)
         self._directory_count = len(board)
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
@@ -114,20 +115,25 @@ class Reshard:
 
     def start(self) -> None:
         """Continue an interrupted reshard, if there is one."""
-        current = self._current
-        is_started = current.unmoved or current.former.first_id < ID_END
-        if is_started or not current.shard_count == len(self._board) == self._directory_count:
+        if self._directories is not None and not self._is_finished():
             logger.info("reshard: continued", extra=fields(shards=len(self._board), target=self._target))
             self._begin()
 
-    def request(self, count: int) -> dict[str, object] | Refusal:
-        """Change the number of shards to `count`, in the background; return the state."""
+    async def request(self, count: int) -> dict[str, object] | Refusal:
+        """Change the number of shards to `count`, in the background; return the state.
+
+        The request outlives the server once this returns.
+        """
         if self._directories is None:
             return Refusal(NOT_IMPLEMENTED, "a server without a data directory cannot change its shards")
         bound = self._board.slots_max
         if not 1 <= count <= bound:
             return invalid("count", f"must be 1 to {bound}, got {count}", bound)
-        self._target = count
+        before, self._target = self._target, count
+        refusal = await self._writer.set_target(count)
+        if refusal is not None:
+            self._target = before if self._target == count else self._target
+            return refusal
         if not self._is_finished():
             logger.info("reshard: requested", extra=fields(shards=len(self._board), target=count))
             self._begin()
@@ -135,15 +141,27 @@ class Reshard:
 
     def answer(self) -> dict[str, object]:
         current = self._current
+        is_of_target = current.shard_count == self._target
         return {
             "count": len(self._board),
             "rule": current.shard_count,
             "target": self._target,
             "state": self._state,
+            "progress": round(current.former.first_id / ID_END, 3) if is_of_target else 0.0,
             "topics_left": len(current.unmoved),
             "topics_moved": self.moved_total,
             "longest_pause_ms": round(self._longest_pause_ms, 3),
             "last_error": self._last_error,
+            "shards": [
+                {
+                    "shard": shard,
+                    "state": slot.state.name.lower(),
+                    "topics": slot.topics,
+                    "records": slot.records_live,
+                    "bytes": slot.bytes_live,
+                }
+                for shard, slot in enumerate(self._board)
+            ],
         }
 
     async def close(self) -> None:
@@ -163,12 +181,14 @@ class Reshard:
     def _begin(self) -> None:
         self._wake.set()
         if self._task is None or self._task.done():
+            self._state = "growing" if len(self._board) < self._target else "surveying"
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     def _is_finished(self) -> bool:
         current, target = self._current, self._target
         return (
             current.shard_count == target
+            and not current.target
             and current.former.first_id == ID_END
             and not current.unmoved
             and not current.has_entry_of_rule()
@@ -179,6 +199,8 @@ class Reshard:
         while not self._is_finished():
             self._wake.clear()
             try:
+                # A start may have lowered it to its bound.
+                await self._check(self._writer.set_target(self._target))
                 current = self._current
                 # A rule that holds for a part of the topics first holds for all of them.
                 is_partial = current.former.first_id < ID_END

@@ -25,10 +25,10 @@ The exceptions are topics that were moved to another shard. They are in `PLACEME
 directory, which has this content; without the file there are no exceptions::
 
     {"format": 1, "version": 3, "shards": 2, "exceptions": {"orders": 1}, "unmoved": {"a": 1},
-     "former_shards": 5, "former_from": 9223372036854775808, "epoch_floor": 17,
+     "former_shards": 5, "former_from": 9223372036854775808, "target_shards": 3, "epoch_floor": 17,
      "checksum": "xxh3_64 of the others"}
 
-The last four are there during a reshard only, and `epoch_floor` stays (`router/resharding/reshard.py`).
+The fields after `exceptions` are of a reshard (`router/resharding/reshard.py`); `epoch_floor` stays after it.
 
 T1  The file is replaced as a whole, and only its replacement changes the shard of a topic. So any number of
     topics moves at once, and the number of shards that the rule counts changes with them.
@@ -42,6 +42,7 @@ T4  A topic has an entry before a second shard gets a copy of it, also when the 
 T5  An unmoved topic is an exception that a reshard is to move to its shard by the rule. A reshard works in
     the order of topic ids: the former rule, with `former_shards`, holds for ids from `former_from` on. So the
     file is small whatever the number of topics, and it is the only journal of a reshard.
+T6  `target_shards` is the number that was requested while the rule has another one. It places no topic.
 """
 
 from __future__ import annotations
@@ -82,10 +83,20 @@ class OwnerLookup(Protocol):
 class Placement:
     """The shard of every topic: `shard_count` shards of the rule, and exceptions by topic name.
 
-    `unmoved` names the exceptions that a reshard is to remove, and `former` is the rule before it.
+    `unmoved` names the exceptions that a reshard is to remove, and `former` is the rule before it. `target`
+    is the number of shards that it is to reach when the rule has another one, else 0.
     """
 
-    __slots__ = ("_by_id", "epoch_floor", "exceptions", "former", "shard_count", "unmoved", "version")
+    __slots__ = (
+        "_by_id",
+        "epoch_floor",
+        "exceptions",
+        "former",
+        "shard_count",
+        "target",
+        "unmoved",
+        "version",
+    )
 
     def __init__(
         self,
@@ -95,6 +106,7 @@ class Placement:
         unmoved: Collection[str] = (),
         epoch_floor: int = 0,
         former: FormerRule = FormerRule(),  # noqa: B008  # a tuple
+        target: int = 0,
     ) -> None:
         assert shard_count >= 1
         self.shard_count = shard_count
@@ -104,6 +116,7 @@ class Placement:
         assert self.unmoved <= self.exceptions.keys()
         self.epoch_floor = epoch_floor
         self.former = former
+        self.target = 0 if target == shard_count else target
         self._by_id = {topic_id(name): shard for name, shard in self.exceptions.items()}
 
     def shard_of(self, topic_id: int) -> int:
@@ -121,7 +134,19 @@ class Placement:
 
     def _next(self, exceptions: Mapping[str, int], unmoved: Collection[str], step: int = 1) -> Placement:
         version = self.version + step
-        return Placement(self.shard_count, exceptions, version, unmoved, self.epoch_floor, self.former)
+        epoch_floor, former, target = self.epoch_floor, self.former, self.target
+        return Placement(self.shard_count, exceptions, version, unmoved, epoch_floor, former, target)
+
+    def with_target(self, shard_count: int) -> Placement:
+        """Return the next version, with this number of shards as the target of a reshard.
+
+        >>> requested = Placement(2).with_target(5)
+        >>> requested.target, requested.shard_count, requested.resharded(5, ID_END, {}, {}, (), 0).target
+        (5, 2, 0)
+        """
+        placement = self._next(self.exceptions, self.unmoved)
+        placement.target = 0 if shard_count == self.shard_count else shard_count
+        return placement
 
     def owner_of(self, name: str) -> int:
         """Return the shard that owns the topic."""
@@ -205,7 +230,9 @@ class Placement:
             rule_shard = ruled.rule_shard_of(topic_id(name))
             known = departed.get(name, self.exceptions.get(name, rule_shard))
             shard = locations.get(name, known)
-            is_moved = name in self.exceptions and name not in self.unmoved and known == shard
+            is_moved = known == shard and name in self.exceptions and name not in self.unmoved
+            # An entry of the present rule is left by a relocation: it was not chosen.
+            is_moved = is_moved and shard != self.rule_shard_of(topic_id(name))
             is_chosen = is_moved or (name in departed and name not in locations)
             if is_chosen and shard < shard_count and shard != rule_shard:
                 exceptions[name] = shard
@@ -215,7 +242,8 @@ class Placement:
             elif name in hidden:
                 exceptions[name] = rule_shard
         epoch_floor = max(epoch_floor, self.epoch_floor)
-        return Placement(shard_count, exceptions, self.version + 1, unmoved, epoch_floor, former)
+        version, target = self.version + 1, self.target or self.shard_count
+        return Placement(shard_count, exceptions, version, unmoved, epoch_floor, former, target)
 
 
 class _PlacementContent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -229,6 +257,7 @@ class _PlacementContent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     unmoved: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
     former_shards: int | msgspec.UnsetType = msgspec.UNSET
     former_from: int | msgspec.UnsetType = msgspec.UNSET
+    target_shards: int | msgspec.UnsetType = msgspec.UNSET
     epoch_floor: int | msgspec.UnsetType = msgspec.UNSET
     checksum: str = ""
 
@@ -265,6 +294,7 @@ def encode_placement(placement: Placement) -> bytes:
         unmoved={name: placement.exceptions[name] for name in sorted(placement.unmoved)} or msgspec.UNSET,
         former_shards=placement.former.shard_count if is_resharding else msgspec.UNSET,
         former_from=placement.former.first_id if is_resharding else msgspec.UNSET,
+        target_shards=placement.target or msgspec.UNSET,
         epoch_floor=placement.epoch_floor or msgspec.UNSET,
     )
     return msgspec.json.format(msgspec.json.encode(_with_checksum(file))) + b"\n"
@@ -291,7 +321,8 @@ def decode_placement(text: bytes, path: str, shard_count: int) -> Placement:
     if file.former_shards is not msgspec.UNSET and file.former_from is not msgspec.UNSET:
         former = FormerRule(file.former_shards, file.former_from)
     exceptions = {**file.exceptions, **unmoved}
-    return Placement(file.shards, exceptions, file.version, unmoved, file.epoch_floor or 0, former)
+    epoch_floor, target = file.epoch_floor or 0, file.target_shards or 0
+    return Placement(file.shards, exceptions, file.version, unmoved, epoch_floor, former, target)
 
 
 def _problem(file: _PlacementContent, shard_count: int) -> str:
@@ -304,6 +335,8 @@ def _problem(file: _PlacementContent, shard_count: int) -> str:
         return f"former_shards: must be 1 to {shard_count}, got {file.former_shards}"
     if not 0 <= (file.former_from or 0) < ID_END:
         return f"former_from: must be a topic id, got {file.former_from}"
+    if (file.target_shards or 1) < 1:
+        return f"target_shards: must be at least 1, got {file.target_shards}"
     for field, entries in (("exceptions", file.exceptions), ("unmoved", file.unmoved or {})):
         for name, shard in entries.items():
             if refuse_topic_name(name) is not None:

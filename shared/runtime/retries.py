@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
@@ -10,13 +11,15 @@ T = TypeVar("T")
 
 
 class Retries(NamedTuple):
-    """How long a request is repeated; `wait` may raise to end the retries early."""
+    """How long a request is repeated; `wait` and `on_failure` may raise to end the retries early."""
 
     monotonic: Callable[[], float]
     wait: Callable[[float], object]
     seconds: float
     """The time after which no further try is made."""
     random: Callable[[], float] = random.random
+    on_failure: Callable[[Exception, int], object] = lambda error, count: None
+    """Called with each failure that may be retried, and the number of tries so far."""
 
 
 class Pauses(NamedTuple):
@@ -30,13 +33,15 @@ def repeat(attempt: Callable[[], T], retries: Retries, retried: type[Exception],
     """Call `attempt` until it does not raise `retried`, or the time of `retries` has passed."""
     until = retries.monotonic() + retries.seconds
     pause = pauses.first_seconds
-    while True:
+    for count in itertools.count(1):
         try:
             return attempt()
-        except retried:
+        except retried as error:
+            retries.on_failure(error, count)
             # Any part of the pause: clients that failed together must not return together.
             seconds = pause * retries.random()
             if retries.monotonic() + seconds >= until:
                 raise
             retries.wait(seconds)
             pause = min(2 * pause, pauses.seconds_max)
+    raise AssertionError

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.test_doctor import SMALL, doctor, read_all, segment, unchanged, write
+from tests.e2e.test_seal_and_adopt import append, ask, eventually, servers
 from tests.harness.output.command_run import fingerprint, run_here
 from tests.harness.shard.data_dirs import flip
 from tests.harness.shard.one_shard import RealShard
@@ -173,9 +174,39 @@ def test_verify_checks_the_objects_of_a_segment_that_is_local_too(tmp_path: Path
     OBJECT_FAULTS[fault](data.with_suffix(""))
     ran = run_here("verify", directory.data, "--json")
     (problem,) = [one for shard in ran.json["shards"] for one in shard["problems"]]
-    assert (ran.code, problem["level"], problem["topic"]) == (1, "harmless", "orders")
+    # Nodes that adopt the topic, and readers of the store, have no other copy.
+    assert (ran.code, problem["level"], problem["topic"]) == (1, "loss", "orders")
     assert str(data.with_suffix("")) in problem["what"]
-    assert problem["what"].endswith("the local files are used while they exist")
+    local = f"{directory.paths.root}/topics/"
+    assert f"the local copy is the only whole one: copy {local}" in problem["what"]
+    diagnosis = doctor(directory.data, "--repair", "--apply", code=1)
+    assert [one["level"] for one in diagnosis["findings"]] == ["loss"]
+    assert (diagnosis["loses"], diagnosis["refused"]) == ([], [])
+    assert read_all(directory.started()) == (ALL[:-10], [])
+
+
+@pytest.mark.parametrize("fault", ["missing", "damaged"])
+def test_verify_says_what_a_server_does_with_the_local_copy_of_an_exported_segment(
+    tmp_path: Path, fault: str
+) -> None:
+    one, _ = servers(tmp_path)
+    with one:
+        append(one, "orders", *range(25))
+        eventually(lambda: ask(one, "GET", "orders/owner")[1].get("exported_to", 0) >= 20)
+        # The next checkpoint has the names of the objects.
+        append(one, "orders", *range(25))
+        eventually(lambda: ask(one, "GET", "orders/owner")[1]["exported_to"] >= 40)
+        assert one.stop() == 0
+    data = min((tmp_path / "objects").rglob("*.data"))
+    if fault == "missing":
+        data.unlink()
+    else:
+        flip(str(data), 200)
+    ran = run_here("verify", tmp_path / "a" / "data", "--json")
+    (problem,) = [one for shard in ran.json["shards"] for one in shard["problems"]]
+    assert (ran.code, problem["level"], problem["topic"]) == (1, "loss", "orders")
+    advice = "a server keeps it" if fault == "missing" else "delete the object, so that a server keeps it"
+    assert problem["what"].endswith(f"the local copy is the only whole one: {advice}")
 
 
 def test_verify_notes_that_the_store_is_away(tmp_path: Path) -> None:

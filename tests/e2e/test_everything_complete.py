@@ -51,16 +51,12 @@ def test_every_frame_type_occurs_in_the_log(everything: Everything) -> None:
     assert {row["type"] for row in rows} == {one.name.lower() for one in types}
 
 
-LATER = {"exported_state"}
-"""Fields that a frame has only when an export interval has passed; `test_exporter.py` covers them."""
-
-
 @pytest.mark.parametrize("name", CONTROLS)
 def test_every_control_frame_occurs_with_all_its_fields(everything: Everything, name: str) -> None:
     frame_type = control_frame.frame_type_of(CONTROLS[name])
     said = controls(everything)[frame_type.name.lower()]
     used = {field for one in said for field, value in one.items() if value}
-    assert used == set(CONTROLS[name].__struct_fields__) - LATER
+    assert used == set(CONTROLS[name].__struct_fields__)
 
 
 def test_every_section_of_a_snapshot_occurs(everything: Everything) -> None:
@@ -102,3 +98,18 @@ def test_every_setting_of_topics_and_routes_is_used(everything: Everything) -> N
     default = msgspec.structs.asdict(RouteRule("", "", ""))
     changed = {name for rule in rules for name, value in rule.items() if value != default[name]}
     assert set(RouteRule.__struct_fields__) - changed == set()
+
+
+def test_every_kind_of_topic_between_nodes_occurs(everything: Everything) -> None:
+    """Exported and in use, sealed, and taken over by another node."""
+    snapshots, names = snapshots_of(everything), everything.first
+    topics = {topic.name: topic for one in snapshots for topic in one.topics}
+    exported = [segment for segment in topics[names.exported].segments if segment.object_stem]
+    assert exported
+    states = [*everything.cold.rglob("*.state")]
+    assert any(f"{topics[names.exported].topic_id:016x}-" in str(path) for path in states)
+    inspected = run_here("inspect", everything.data, "--json").json["shards"]
+    departed = {one["topic"]: one["state"] for shard in inspected for one in shard["departed"]}
+    assert departed[names.sealed_late] == "sealed"
+    assert departed[names.taken] == "moved"
+    assert everything.said.states[names.exported]["count"] > 0

@@ -93,6 +93,15 @@ def test_a_topic_of_a_lost_server_continues_above_its_ceiling(tmp_path: Path) ->
         row = ask(other, "GET", "orders/owner")[1]
         status, body = ask(other, "POST", "orders/adopt", {"accept_loss": True})
         assert status == 200, body
+        assert (body["lost_from"], body["lost_to"]) == (row["exported_to"] + 1, row["ceiling"])
+        read = ask(other, "POST", "orders/diff", {"after_seq": 0, "limit": 1000})[1]["records"]
+        assert body["exported_ts"] == read[-1]["$ts"]
+        # Repeating it is safe, and has the same answer.
+        again = ask(other, "POST", "orders/adopt", {"accept_loss": True})[1]
+        assert [again[name] for name in ("lost_from", "lost_to", "exported_ts")] == [
+            body[name] for name in ("lost_from", "lost_to", "exported_ts")
+        ]
+        assert "lost_from" not in ask(other, "GET", "orders/owner")[1]
         assert append(other, "orders", 1)[1]["first_seq"] == row["ceiling"] + 1
         # The read stops at the lost range.
         assert values(other, "orders") == list(range(row["exported_to"]))

@@ -41,7 +41,7 @@ def test_a_topic_is_handed_on_by_commands(tmp_path: Path) -> None:
         assert sealed.code == 0, sealed
         assert sealed.out.startswith(
             f'topic "orders" is sealed by node {node} (this server) with owner epoch 1; '
-            "exported to seq 25, all of it; any node may adopt it; the seal took "
+            "exported to seq 25; any node may adopt it; the seal took "
         )
         again = topic(one, "seal", "orders")
         assert (again.code, again.err) == (
@@ -58,3 +58,25 @@ def test_a_topic_is_handed_on_by_commands(tmp_path: Path) -> None:
         missing = topic(one, "where", "no-such")
         assert (missing.code, missing.out) == (2, "")
         assert "no-such" in missing.err
+
+
+def test_a_seal_says_what_becomes_of_records_in_memory(tmp_path: Path) -> None:
+    one, other = servers(tmp_path)
+    with one, other:
+        ask(one, "PUT", "feed", {"durability": "ephemeral"})
+        append(one, "feed", *range(25))
+        eventually(has_row(one, "feed"))
+        refused = topic(one, "seal", "feed")
+        assert (refused.code, refused.out) == (2, "")
+        assert refused.err == (
+            'topicsd: topic "feed" is ephemeral: its 25 records are in memory only, and no other node can '
+            "get them; delete them, or seal it with --accept-loss to drop them\n"
+        )
+        assert len(values(one, "feed")) == 25
+        sealed = topic(one, "seal", "feed", "--accept-loss")
+        assert sealed.code == 0, sealed
+        assert "exported to seq 25; any node may adopt it; the seal took " in sealed.out
+        assert "all of it" not in topic(one, "where", "feed").out
+        assert topic(other, "adopt", "feed").code == 0
+        assert values(other, "feed") == []
+        assert append(other, "feed", 1)[1]["first_seq"] > 25

@@ -74,12 +74,12 @@ LAYERS: Final = {
     "topicsd/offline/check": f"{_OFFLINE} topicsd/offline topicsd/offline/report",
     "topicsd/offline/repair": f"{_OFFLINE} topicsd/offline topicsd/offline/check",
     "topicsd/offline/reshard": f"{_OFFLINE} topicsd/offline",
-    "topicsd/cli": f"{_OFFLINE} topicsd/offline/ topicsd/cli/backup topicsd/cli/store topicsd/cli/topic",
+    "topicsd/cli": f"{_OFFLINE} topicsd/offline/ topicsd/cli/backup topicsd/cli/store topicsd/cli/server",
     "topicsd/cli/store": f"{_OFFLINE} topicsd/catalog topicsd/cli topicsd/offline",
     # Over HTTP, without a data directory.
     "topicsd/backup": f"{_OFFLINE} topicsd/offline topicsd/store",
     "topicsd/cli/backup": f"{_OFFLINE} topicsd/offline topicsd/store topicsd/backup topicsd/cli",
-    "topicsd/cli/topic": "topicsd/cli topicsd/offline shared/runtime shared/settings",
+    "topicsd/cli/server": "topicsd/cli topicsd/offline shared/contract shared/runtime shared/settings",
     # The one place from which the worker's side starts the supervisor.
     "topicsd/cli/serve.py": "router/ topicsd/cli topicsd/offline topicsd/disk topicsd/engine shared/",
     "topicsd": "topicsd/cli",

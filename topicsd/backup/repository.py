@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
@@ -29,8 +29,9 @@ from topicsd.backup.manifest import (
     decode_manifest,
     manifest_key,
 )
+from topicsd.disk.access import os_error_sentence
 from topicsd.store.create_object import create_object, repeat_request
-from topicsd.store.object_store import ObjectStore
+from topicsd.store.object_store import ObjectStore, StoreFull
 
 REQUEST_SECONDS: Final = 120.0
 MARK_HOURS: Final = 24
@@ -55,13 +56,28 @@ class ListedBackup(NamedTuple):
 class Repository:
     """The backups of one store; safe to use from several threads."""
 
-    def __init__(self, store: ObjectStore, clock: Clock) -> None:
+    def __init__(
+        self, store: ObjectStore, clock: Clock, on_retry: Callable[[str], object] = lambda line: None
+    ) -> None:
+        """Call `on_retry` with a line for a person when the store does not answer."""
         self.store = store
         self.clock = clock
+        self._on_retry = on_retry
         self.stopping = threading.Event()
 
     def retries(self) -> Retries:
-        return Retries(self.clock.monotonic, self._wait, REQUEST_SECONDS)
+        ends = self.clock.monotonic() + REQUEST_SECONDS
+
+        def on_failure(error: Exception, count: int) -> None:
+            # Room is made by its user, and not while a command waits.
+            if isinstance(error, StoreFull):
+                sentence = f"the store is full: {os_error_sentence(error)}"
+                raise BackupError(f"{sentence}; free some space and run the command again") from None
+            left = max(0.0, ends - self.clock.monotonic())
+            cause = os_error_sentence(error) if isinstance(error, OSError) else str(error)
+            self._on_retry(f"store: not answering, attempt {count}, giving up in {left:.0f} s: {cause}")
+
+        return Retries(self.clock.monotonic, self._wait, REQUEST_SECONDS, on_failure=on_failure)
 
     def _wait(self, seconds: float) -> None:
         if self.stopping.wait(seconds):

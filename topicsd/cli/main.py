@@ -21,8 +21,8 @@ from shared.text.nearest_name import nearest_name
 from shared.text.unknown_name import unknown_name
 from topicsd.cli import config_show, doctor, inspect_command, reshard, serve, verify
 from topicsd.cli.backup import command as backup
+from topicsd.cli.server import shards, topic
 from topicsd.cli.store import command as store
-from topicsd.cli.topic import command as topic
 from topicsd.disk.access import os_error_sentence
 from topicsd.disk.layout import LAYOUT_FORMAT
 from topicsd.log import file_header
@@ -35,6 +35,7 @@ COMMANDS = (
     verify.COMMAND,
     doctor.COMMAND,
     reshard.COMMAND,
+    shards.COMMAND,
     store.COMMAND,
     topic.COMMAND,
     backup.COMMAND,

@@ -24,9 +24,17 @@ from contextlib import suppress
 from topicsd.disk.atomic_replace import TEMPORARY_SUFFIX, write_all
 from topicsd.disk.fs import Fs
 from topicsd.disk.key_tree import KeyTree
-from topicsd.store.object_store import ObjectExists, ObjectInfo, StoreRefused, StoreUnavailable, check_key
+from topicsd.store.object_store import (
+    ObjectExists,
+    ObjectInfo,
+    StoreFull,
+    StoreRefused,
+    StoreUnavailable,
+    check_key,
+)
 
 _REFUSALS = (PermissionError, NotADirectoryError, IsADirectoryError)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class FileObjects:
@@ -61,9 +69,18 @@ class FileObjects:
         except OSError as error:
             with suppress(OSError):
                 self._fs.unlink(temporary)
-            raise _store_error(error) from error
+            if error.errno in _FULL:
+                raise self._full(error, sum(map(len, parts))) from error
+            raise _store_error(error, path) from error
         if not is_ours:
             raise ObjectExists(f"{self.url}/{key} exists")
+
+    def _full(self, error: OSError, size: int) -> StoreFull:
+        reason = f"{error.strerror}: {size:,} bytes needed for an object"
+        if error.errno == errno.ENOSPC:
+            with suppress(OSError):
+                reason += f", {self._fs.free_bytes(self._tree.root):,} bytes free"
+        return StoreFull(error.errno, reason, self._tree.root)
 
     def _link(self, temporary: str, path: str) -> bool:
         """Give the object its name; return False when another object has it."""
@@ -143,11 +160,13 @@ class FileObjects:
         pass
 
 
-def _store_error(error: OSError) -> OSError:
+def _store_error(error: OSError, path: str = "") -> OSError:
+    """Return the error of a store; `path` is for errors of open files, which name none."""
     if isinstance(error, FileNotFoundError | StoreRefused | StoreUnavailable):
         return error
-    kind = StoreRefused if isinstance(error, _REFUSALS) else StoreUnavailable
-    return kind(error.errno, error.strerror, error.filename)
+    is_refusal = isinstance(error, _REFUSALS) or error.errno == errno.EROFS
+    kind = StoreRefused if is_refusal else StoreUnavailable
+    return kind(error.errno, error.strerror, error.filename or path or None)
 
 
 class _StoreErrors:

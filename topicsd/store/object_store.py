@@ -7,6 +7,7 @@ replaces one, so a reader that knows a key needs no version. The calls block; ca
     FileNotFoundError     no such object                                     no
     ObjectExists          `create` found an object under the key             no: see `create_object.py`
     StoreUnavailable      timeout, connection, 5xx, throttling               yes, after a while
+    StoreFull             a disk or a quota is full: a StoreUnavailable      yes, when there is room again
     StoreRefused          credentials, permissions, a wrong bucket or URL    no, until the settings change
 """
 
@@ -25,6 +26,10 @@ class ObjectExists(FileExistsError):
 
 class StoreUnavailable(OSError):
     """The store did not answer, or asked for a pause; whether a write happened is unknown."""
+
+
+class StoreFull(StoreUnavailable):
+    """The store has no room for an object."""
 
 
 class StoreRefused(OSError):

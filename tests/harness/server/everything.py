@@ -111,6 +111,7 @@ def build(folder: Path) -> Everything:
     lose_the_machine(folder)
     for number in range(SHARDS):
         asyncio.run(take_part_in_catalog(folder, number, *[first.sealed][number:]))
+    asyncio.run(take_part_in_catalog(folder, 0, exported=first.exported))
     take_over(folder, first.taken)
     asyncio.run(capture_and_thin_out(folder, first))
     asyncio.run(take_part_in_catalog(folder, 0, first.sealed_late))
@@ -139,8 +140,11 @@ def lose_the_machine(folder: Path) -> None:
         write_current(RealFs(), path, msgspec.structs.replace(current, boot_id="another-boot"))
 
 
-async def take_part_in_catalog(folder: Path, number: int, *to_seal: str) -> None:
-    """Create the rows of a shard's topics, and seal some of the topics."""
+async def take_part_in_catalog(folder: Path, number: int, *to_seal: str, exported: str = "") -> None:
+    """Create the rows of a shard's topics, seal some of the topics, and export one that stays in use.
+
+    The ceiling of that one is raised without an answer: the next start logs it, with the digest of the state.
+    """
     layout = read_layout(RealFs(), str(folder / "data"))
     assert layout is not None
     path = str(folder / "catalog.sqlite")
@@ -153,21 +157,37 @@ async def take_part_in_catalog(folder: Path, number: int, *to_seal: str) -> None
         shard = open_shard(str(folder / "data"), number, settings=settings, node=node)
     assert shard.hand_on is not None
     await _until(partial(_have_rows, shard), f"the topics of shard {number} have rows")
+    assert shard.exporter is not None
+    catalog = SqliteCatalog(path)
+    rows = {row.name: row for row in catalog.list("", "", 1000)}
+    await _until(partial(_have_ceilings, shard, rows), "the ceilings of the rows are noted")
+    if exported:
+        await _export(shard, exported)
+        row = catalog.own(exported, rows[exported].ownership).row
+        assert row is not None
+        assert row.exported_to
+        catalog.raise_ceiling(exported, row.ownership, row.ceiling + 1)
+    catalog.close()
     for name in to_seal:
-        assert await _run(shard, shard.gatherer.prepare(name)) is None
-        assert shard.exporter is not None
-        exported = asyncio.get_running_loop().create_future()
-        topic = shard.state.topics[name]
-        job = shard.exporter.alone(topic, shard.exporter.topic_export.export(topic))
-        shard.exporter.run(job, exported.set_result)
-        assert await exported is None
-        # The checkpoint after an export must not capture the frames of the seal.
-        await _until(lambda: not shard.checkpoints.is_running, "the checkpoint after the export ends")
+        await _export(shard, name)
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         shard.hand_on.run(shard.hand_on.seal(name), done.set_result)
         row = await done
         assert isinstance(row, TopicRow), row
     shard.close(checkpoint=False)
+
+
+async def _export(shard: Shard, name: str) -> None:
+    """Export the sealed segments of a topic, with its state."""
+    assert shard.exporter is not None
+    assert await _run(shard, shard.gatherer.prepare(name)) is None
+    exported = asyncio.get_running_loop().create_future()
+    topic = shard.state.topics[name]
+    job = shard.exporter.alone(topic, shard.exporter.topic_export.export(topic))
+    shard.exporter.run(job, exported.set_result)
+    assert await exported is None
+    # The checkpoint after an export must not capture the frames that follow.
+    await _until(lambda: not shard.checkpoints.is_running, "the checkpoint after the export ends")
 
 
 def take_over(folder: Path, name: str) -> None:
@@ -182,6 +202,12 @@ def take_over(folder: Path, name: str) -> None:
 def _have_rows(shard: Shard) -> bool:
     topics = shard.state.topics.values()
     return all(topic.ownership is not None and topic.ownership.owner_epoch for topic in topics)
+
+
+def _have_ceilings(shard: Shard, rows: dict[str, TopicRow]) -> bool:
+    topics = shard.state.topics.values()
+    known = [(topic.ownership, rows[topic.name]) for topic in topics if topic.name in rows]
+    return all(owned is None or owned.ceiling >= row.ceiling for owned, row in known)
 
 
 def settings_of(folder: Path) -> Settings:

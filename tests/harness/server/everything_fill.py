@@ -39,6 +39,7 @@ class Names:
         self.filtered, self.ended = on(0, "filtered"), on(0, "ended")
         self.adopted, self.adopted_late = on(0, "adopted"), name_on(1, SHARDS, f"late-{prefix}-adopted")
         self.sealed, self.sealed_late, self.taken = on(0, "sealed"), on(0, "sealed-late"), on(0, "taken")
+        self.exported = on(0, "exported")
         self.ring, self.ring_too = on(0, "ring"), on(1, "ring-too")
 
 
@@ -75,6 +76,7 @@ def fill_logs(api: TopicClient, names: Names) -> None:
     api.append(names.rewritten, *records(2 * SEGMENT_RECORDS))
     for topic in (names.doomed, names.doomed_too, names.sealed, names.sealed_late, names.taken):
         api.append(topic, *records(SEGMENT_RECORDS))
+    api.append(names.exported, *records(2 * SEGMENT_RECORDS + 5, "k"))
     api.append(names.gone, *records(SEGMENT_RECORDS))
     api.ask("DELETE", f"topics/{names.gone}")
 

@@ -14,7 +14,7 @@ from tests.harness.machine.faults import MachineGoneError
 from tests.harness.machine.memory_disk import MemoryDisk
 from topicsd.disk.fs import RealFs
 from topicsd.store.file_objects import FileObjects
-from topicsd.store.object_store import ObjectExists, StoreRefused, StoreUnavailable
+from topicsd.store.object_store import ObjectExists, StoreFull, StoreRefused, StoreUnavailable
 
 PARTS = [b"one ", b"object"]
 
@@ -69,9 +69,18 @@ def test_errors_say_whether_a_retry_can_help(tmp_path: Path) -> None:
         FileObjects(RealFs(), str(tmp_path / "file")).create("a", PARTS, "id")
     disk = _empty_store()
     disk.fail("pwrite", error=errno.ENOSPC)
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreFull, match=r"10 bytes needed for an object, [0-9,]+ bytes free: '/s'"):
         FileObjects(disk, "/s").create("a", PARTS, "id")
     assert disk.list_dir("/s") == []
+    disk.fail("pwrite", error=errno.EDQUOT)
+    with pytest.raises(StoreFull, match=r"10 bytes needed for an object: '/s'"):
+        FileObjects(disk, "/s").create("a", PARTS, "id")
+    disk.fail("create", error=errno.EROFS)
+    with pytest.raises(StoreRefused):
+        FileObjects(disk, "/s").create("a", PARTS, "id")
+    disk.fail("sync_data", error=errno.EIO)
+    with pytest.raises(StoreUnavailable, match="'/s/a'"):
+        FileObjects(disk, "/s").create("a", PARTS, "id")
 
 
 def test_an_object_survives_a_power_cut_whole_once_created() -> None:

@@ -20,7 +20,7 @@ from topicsd.backup.restore import Restorer
 from topicsd.backup.server_call import Source
 from topicsd.backup.topic_copy import TopicCopier
 from topicsd.cli.backup import reports
-from topicsd.cli.backup.transfer_progress import TransferProgress
+from topicsd.cli.backup.transfer_progress import RetryLines, TransferProgress
 from topicsd.cli.command import Command, CommandAction, write_json
 from topicsd.disk.fs import Fs, RealFs
 from topicsd.disk.layout import LayoutError
@@ -89,7 +89,7 @@ def repository_of(url: str) -> Iterator[Repository]:
     except OSError as error:
         raise CommandError(f"{url}: {error}") from None
     try:
-        yield Repository(store, SystemClock())
+        yield Repository(store, SystemClock(), RetryLines(SystemClock()).show)
     finally:
         store.close()
 

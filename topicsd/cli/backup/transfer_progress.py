@@ -13,6 +13,28 @@ TERMINAL_SECONDS: Final = 0.2
 LINE_SECONDS: Final = 10.0
 
 
+RETRY_LINE_SECONDS: Final = 5.0
+
+
+class RetryLines:
+    """Lines about a store that does not answer, for all threads of a command; it prints to stderr."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._printed: float | None = None
+
+    def show(self, line: str) -> None:
+        """Print a line at once, and further ones a few seconds apart."""
+        with self._lock:
+            now = self._clock.monotonic()
+            if self._printed is not None and now - self._printed < RETRY_LINE_SECONDS:
+                return
+            self._printed = now
+            start = "\r\x1b[K" if sys.stderr.isatty() else ""
+            print(f"{start}{line}", file=sys.stderr, flush=True)
+
+
 class TransferProgress:
     """A counter of bytes, for all threads of a command; it prints to stderr."""
 

@@ -5,7 +5,8 @@ S1  A seal exports what it can while the topic is in use. Then the topic is froz
 S2  The key of that object is logged and synced before the seal is sent (K5 of `catalog.py`). From then on the
     topic gives out no seq: it stays frozen until the answer, also after a restart, which repeats the seal.
     The object goes with the newest extent too, so the topic can be adopted if its node is lost before that.
-S3  After the answer the topic departs: its files here are dropped, since the store has all of them.
+S3  After the answer the topic departs: its files here are dropped, since the store has all of them. The
+    records of an ephemeral topic are in memory only: it is sealed without records, or with `accept_loss`.
 S4  An adopt changes the row first, then reads the state object, then logs the topic. A crash in between
     leaves a row that names this node and no topic here. The next start finishes it if all seqs up to the
     ceiling are exported: then nothing can be lost, since the first write of an owner comes after a higher
@@ -163,11 +164,11 @@ class HandOn:
 
     # -- seal ------------------------------------------------------------------------------------------------
 
-    def seal(self, name: str) -> BackgroundJob[TopicRow | Refusal]:
+    def seal(self, name: str, accept_loss: bool = False) -> BackgroundJob[TopicRow | Refusal]:
         """End the ownership of a topic; return its row, or a refusal that leaves it in use."""
-        return self._once(name, self._seal(name))
+        return self._once(name, self._seal(name, accept_loss))
 
-    def _seal(self, name: str) -> BackgroundJob[TopicRow | Refusal]:
+    def _seal(self, name: str, accept_loss: bool) -> BackgroundJob[TopicRow | Refusal]:
         shard = self._shard
         topic = shard.visible_topic(name)
         if topic is None:
@@ -179,19 +180,22 @@ class HandOn:
             if refusal is not None:
                 return refusal
             # From here on, so that the frozen topic waits for no other export.
-            return (yield from self._exporter.alone(topic, self._end(topic)))
+            return (yield from self._exporter.alone(topic, self._end(topic, accept_loss)))
         except AWAY as error:
             return catalog_away(str(error))
         except NotOwned:
             return missing_topic(shard, name)
 
-    def _end(self, topic: Topic) -> BackgroundJob[TopicRow | Refusal]:
+    def _end(self, topic: Topic, accept_loss: bool) -> BackgroundJob[TopicRow | Refusal]:
         yield from self._exporter.topic_export.export(topic)
         if self._shard.visible_topic(topic.name) is not topic:
             return missing_topic(self._shard, topic.name)
         gathered = yield from self._gatherer.gather(topic.name)
         if isinstance(gathered, Refusal):
             return gathered
+        if topic.is_ephemeral and not accept_loss and (count := unexported_count(topic)):
+            resume(self._shard, topic)
+            return _lossy_seal(topic, count)
         refusal = yield from self._export_rest(topic, gathered.bundle)
         if refusal is not None:
             return refusal
@@ -449,6 +453,15 @@ def _in_store(topic: Topic, bundle: Bundle) -> Bundle | None:
         for entry in bundle.topic.segments
     ]
     return bundle._replace(topic=msgspec.structs.replace(bundle.topic, segments=segments))
+
+
+def _lossy_seal(topic: Topic, count: int) -> Refusal:
+    """Refuse to drop the records of an ephemeral topic (S3)."""
+    message = (
+        f'topic "{topic.name}" is ephemeral: its {count} records are in memory only, and no other node can '
+        "get them; delete them, or set accept_loss to drop them"
+    )
+    return Refusal(TOPIC_NOT_EMPTY, message, {"count": count})
 
 
 def _log_end(outcome: object) -> None:

@@ -224,9 +224,8 @@ class CheckpointCheck:
             self._is_store_away = True
             return
         if what and not self._is_outdated():
-            effect = "the local files are used while they exist"
-            finding = Finding(what=f"{what}; {effect}", level=Level.HARMLESS, topic=topic.name)
-            self._on_finding(finding)
+            # Nodes that adopt the topic, and readers of the store, have no other copy.
+            self._on_finding(Finding(what=what, level=Level.LOSS, topic=topic.name))
 
     def _is_outdated(self) -> bool:
         """Whether a running server wrote a newer snapshot, and so may have dropped a missing file."""

@@ -19,7 +19,7 @@ from topicsd.segment.data_file import (
     scan_data,
 )
 from topicsd.segment.dead_file import DeadDamage, dead_bytes, decode_dead, unpack_marks
-from topicsd.segment.entry import COLD, DATA, DEAD, INDEX, TAGS, SegmentEntry, SegmentName
+from topicsd.segment.entry import COLD, DATA, DEAD, HOT, INDEX, TAGS, SegmentEntry, SegmentName
 from topicsd.segment.index_file import ENTRY_BYTES, FOOTER_BYTES, IndexDamage, SegmentIndex, decode_index
 from topicsd.segment.objects import SegmentObjects
 from topicsd.segment.rebuild import IndexBuilder
@@ -178,7 +178,7 @@ class SegmentCheck:
             return ""
         for suffix in (DATA, INDEX, TAGS) if self._entry.has_tags else (DATA, INDEX):
             if not objects.exists(stem + suffix):
-                return f"{objects.path_of(stem + suffix)} is missing"
+                return f"{objects.path_of(stem + suffix)} is missing: {self._only_copy('a server keeps it')}"
         copy = SegmentCheck(self._files, self._name, self._entry, self._known_marks, reads_objects=True)
         facts = copy._run(earliest_seq)
         in_data = [
@@ -186,7 +186,21 @@ class SegmentCheck:
             for damage, offset in zip(facts.damage, facts.ends, strict=True)
         ]
         faults = ((DATA, next(iter(in_data), facts.in_data)), (INDEX, facts.in_index), (TAGS, facts.in_tags))
-        return next((f"{objects.path_of(stem + suffix)}: {what}" for suffix, what in faults if what), "")
+        advice = self._only_copy("delete the object, so that a server keeps it")
+        return next(
+            (f"{objects.path_of(stem + suffix)}: {what}: {advice}" for suffix, what in faults if what), ""
+        )
+
+    def _only_copy(self, if_hot: str) -> str:
+        """Return what to do about a local copy whose objects are not whole.
+
+        A server that drops the local copy of a hot segment first looks for its object. That of a cold one is
+        only left for an older snapshot.
+        """
+        is_hot = self._entry.tier == HOT
+        local = path_text(self._files.hot.path_of(self._name.key(DATA)))
+        advice = if_hot if is_hot else f"copy {local} and its neighbours there before a server drops them"
+        return f"the local copy is the only whole one: {advice}"
 
     def _has_objects(self) -> bool:
         objects, stem = self._files.objects, self._entry.object_stem

@@ -15,7 +15,7 @@ from topicsd.engine.bundle.bundle_format import Bundle, decode_bundle
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.requests import ProducerSeq
 from topicsd.engine.write.producers import producers_of
-from topicsd.segment.entry import DATA, HOT, STATE
+from topicsd.segment.entry import COLD, DATA, HOT, STATE
 
 NODE = "node-a"
 SOON_MS = 400_000
@@ -140,6 +140,19 @@ def test_exports_catch_up_after_the_catalog_or_the_store_was_away(away: str) -> 
     shard.settle()
     assert shard.extents()[-1].last_seq == 41
     shard.check()
+
+
+def test_a_segment_whose_object_is_missing_stays_local() -> None:
+    shard = ExportingShard(hot_retain_segments=100, hot_retain_ms=3_600_000)
+    shard.one.append("t", *range(40))
+    shard.settle()
+    (missing, *_) = [key for key in sorted(shard.store.objects) if key.endswith(DATA)]
+    del shard.store.objects[missing]
+    shard.settle(4_000_000)
+    runs = [run for run in shard.one.topic("t").runs if isinstance(run, SealedRun)]
+    assert [run.entry.tier for run in runs if run.entry.object_stem + DATA == missing] == [HOT]
+    assert {run.entry.tier for run in runs if run.entry.object_stem + DATA != missing} == {COLD}
+    assert len(shard.one.seqs("t")) == 40
 
 
 def test_a_segment_without_live_records_leaves_the_catalog_and_the_store() -> None:

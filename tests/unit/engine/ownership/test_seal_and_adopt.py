@@ -41,9 +41,9 @@ class TwoNodes:
         assert not isinstance(reply.answer, Exception), reply.answer
         return reply.answer
 
-    def seal(self, one: OneShard, name: str = "t") -> Any:
+    def seal(self, one: OneShard, name: str = "t", accept_loss: bool = False) -> Any:
         assert one.shard.hand_on is not None
-        return self.run(one, one.shard.hand_on.seal(name))
+        return self.run(one, one.shard.hand_on.seal(name, accept_loss))
 
     def adopt(self, one: OneShard, name: str = "t", accept_loss: bool = False) -> Any:
         assert one.shard.hand_on is not None
@@ -100,6 +100,29 @@ def test_a_topic_comes_back_to_the_node_that_sealed_it() -> None:
     assert [one[1] for one in records_of(nodes.a)[-2:]] == [b'"from b"', b'"from a"']
     nodes.b.restart()
     assert nodes.b.refused_append("t", 1).code == "topic_sealed"
+
+
+def test_an_ephemeral_topic_is_sealed_without_its_records_only_when_that_is_accepted() -> None:
+    nodes = TwoNodes()
+    filled(nodes, durability="ephemeral")
+    refusal = nodes.seal(nodes.a)
+    assert isinstance(refusal, Refusal)
+    assert (refusal.code, refusal.detail) == ("topic_not_empty", {"count": 35})
+    assert "35 records are in memory only" in refusal.message
+    # The refusal leaves the topic in use.
+    assert nodes.a.append("t", "more").first_seq == 38
+    row = nodes.seal(nodes.a, accept_loss=True)
+    assert (row.state, row.exported_to) == ("sealed", 38)
+    assert not isinstance(nodes.adopt(nodes.b), Refusal)
+    assert records_of(nodes.b) == []
+    assert nodes.b.append("t", "next").first_seq > 38
+
+
+def test_an_ephemeral_topic_without_records_is_sealed() -> None:
+    nodes = TwoNodes()
+    filled(nodes, durability="ephemeral")
+    nodes.a.delete("t", before_seq=38)
+    assert nodes.seal(nodes.a).state == "sealed"
 
 
 def test_a_queue_moves_with_its_leases() -> None:

@@ -180,6 +180,27 @@ def test_a_reshard_moves_no_topic_at_once_and_covers_all_ids_in_the_end() -> Non
     assert all(placement.owner_of(name) == shard_of(topic_id(name), 5) for name in names)
 
 
+def test_the_target_of_a_reshard_is_kept_until_the_rule_has_it() -> None:
+    requested = Placement(2, version=4).with_target(5)
+    requested = decode_placement(encode_placement(requested), "p", 2)
+    assert (requested.shard_count, requested.target, requested.version) == (2, 5, 5)
+    assert requested.changed({"orders": 1}).target == 5
+    grown = requested.resharded(5, ID_END, {}, {}, (), 0)
+    assert (grown.shard_count, grown.target) == (5, 0)
+    # The number was requested back before the rule changed.
+    back = requested.with_target(2).resharded(5, ID_END, {}, {}, (), 0)
+    assert (back.shard_count, back.target) == (5, 2)
+    assert decode_placement(encode_placement(back), "p", 5).target == 2
+
+
+def test_an_entry_that_a_relocation_left_is_not_taken_for_a_chosen_shard() -> None:
+    name = next(name for name in map("t{}".format, range(99)) if shard_of(topic_id(name), 5) == 4)
+    home = shard_of(topic_id(name), 2)
+    for shard in (0, 1):
+        placement = Placement(2, {name: shard}, 3).resharded(5, ID_END, {name: shard}, {}, (), 0)
+        assert (name in placement.unmoved) == (shard == home)
+
+
 def test_a_reshard_keeps_the_entries_that_copies_and_departed_topics_need() -> None:
     at_home = next(name for name in map("t{}".format, range(99)) if shard_of(topic_id(name), 3) == 2)
     away = next(name for name in map("u{}".format, range(99)) if shard_of(topic_id(name), 3) == 0)
@@ -194,6 +215,7 @@ def test_a_reshard_keeps_the_entries_that_copies_and_departed_topics_need() -> N
     ("changes", "problem"),
     [
         ({"former": FormerRule(6, 5)}, "former_shards: must be 1 to 5, got 6"),
+        ({"target": -1}, "target_shards: must be at least 1, got -1"),
         ({"exceptions": {"a": 5}, "unmoved": ["a"]}, 'unmoved["a"]: must be a shard from 0 to 4, got 5'),
     ],
 )

@@ -28,21 +28,38 @@ class ServerRefused(CommandError):
         self.detail = detail
 
 
-def add_server_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options that name the server, and the form of the output."""
+class NoResponse(CommandError):
+    """The server was not reached."""
+
+
+def add_server_arguments(parser: argparse.ArgumentParser, *, is_action: bool = False) -> None:
+    """Add the options that name the server, and the form of the output.
+
+    With `is_action` the command has them too, and the values given to it stay.
+    """
+    url = f"http://127.0.0.1:{Settings().port}"
     parser.add_argument(
         "--url",
-        default=f"http://127.0.0.1:{Settings().port}",
-        help=f"the server (default: %(default)s); {KEY_VARIABLE} holds its API key",
+        default=argparse.SUPPRESS if is_action else url,
+        help=f"the server (default: {url}); {KEY_VARIABLE} holds its API key",
     )
-    parser.add_argument("--json", action="store_true", help="print the response of the server")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        default=argparse.SUPPRESS if is_action else False,
+        help="print the response of the server",
+    )
 
 
 def ask_topic(url: str, method: str, topic: str, action: str, body: object = None) -> dict[str, Any]:
     """Make a request for a topic and return the response; raise CommandError for any other than 2xx."""
+    return ask_server(url, method, f"/v0/topics/{quote(topic, safe='')}{action}", body)
+
+
+def ask_server(url: str, method: str, path: str, body: object = None) -> dict[str, Any]:
+    """Make a request and return the response; raise CommandError for any other than 2xx."""
     if urlsplit(url).scheme not in ("http", "https"):
         raise CommandError(f"--url: must begin with http:// or https://, got {url}")
-    path = f"/v0/topics/{quote(topic, safe='')}{action}"
     fields = {"content-type": "application/json"}
     if key := os.environ.get(KEY_VARIABLE, ""):
         fields["authorization"] = f"Bearer {key}"
@@ -55,7 +72,7 @@ def ask_topic(url: str, method: str, topic: str, action: str, body: object = Non
         raise _refusal(error.code, error.read()) from None
     except (OSError, ValueError) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        raise CommandError(f"no response from {url}: {reason}") from None
+        raise NoResponse(f"no response from {url}: {reason}") from None
 
 
 def _refusal(status: int, body: bytes) -> ServerRefused:

@@ -6,11 +6,13 @@ from functools import partial
 from typing import Final
 
 from topicsd.cli.command import Command, CommandAction, add_actions, run_action
-from topicsd.cli.topic import move, ownership
+from topicsd.cli.server import move, ownership
 
 ACTIONS: Final = {
     "move": CommandAction("move a topic to another shard of the server", move.add_arguments, move.run),
-    "seal": CommandAction("end the ownership of a topic here", ownership.add_arguments, ownership.run_seal),
+    "seal": CommandAction(
+        "end the ownership of a topic here", ownership.add_seal_arguments, ownership.run_seal
+    ),
     "adopt": CommandAction(
         "make this server the owner of a topic", ownership.add_adopt_arguments, ownership.run_adopt
     ),

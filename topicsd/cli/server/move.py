@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from topicsd.cli.command import write_json
-from topicsd.cli.topic.server_request import add_server_arguments, ask_topic
+from topicsd.cli.server.server_request import add_server_arguments, ask_topic
 from topicsd.offline.command_error import EXIT_OK
 
 

@@ -1,1 +1,0 @@
-"""`topicsd topic`: what operators do with one topic of a running server, one module for each action."""
