@@ -98,9 +98,8 @@ def test_a_rule_that_is_switched_off_is_found(
     rule: Patch, script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rule(monkeypatch)
-    with pytest.raises(AssertionError) as found:
+    with pytest.raises(AssertionError):
         play_all(script)
-    print(found.value)
 
 
 def play_all(script: Script) -> None:
