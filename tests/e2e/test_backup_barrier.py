@@ -71,9 +71,7 @@ def writing(pairs: list[Pair]) -> Iterator[None]:
 
 def counts_until(data: bytes, offset: int) -> dict[tuple[int, str], int]:
     """Return the last number of each pair and place in a log up to an offset."""
-    return {
-        (int(match[1]), match[2].decode()): int(match[3]) for match in _RECORD.finditer(data, 0, offset)
-    }
+    return {(int(match[1]), match[2].decode()): int(match[3]) for match in _RECORD.finditer(data, 0, offset)}
 
 
 def check_point(point: list[dict[str, int]], logs: list[bytes]) -> int:
@@ -83,7 +81,9 @@ def check_point(point: list[dict[str, int]], logs: list[bytes]) -> int:
     for number in range(PAIRS):
         shard = number % SHARDS
         first, second = counts[shard].get((number, "first"), 0), counts[1 - shard].get((number, "second"), 0)
-        assert second <= first, f"pair {number}: write {second} of shard {1 - shard} is in, {first} of {shard}"
+        assert second <= first, (
+            f"pair {number}: write {second} of shard {1 - shard} is in, {first} of {shard}"
+        )
         assert first <= second + 1
         alone += first - second
     return alone

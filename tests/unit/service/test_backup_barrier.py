@@ -1,4 +1,4 @@
-"""The backup point over two shards, with a client that writes to one and then to the other at the worst time."""
+"""The backup point over two shards, with a client that writes to one and then to the other in between."""
 
 from __future__ import annotations
 
