@@ -230,6 +230,11 @@ class PostgresServer:
         for one in self._frozen:
             one.signal(signal.SIGSTOP)
 
+    def thaw(self) -> None:
+        for one in self._frozen:
+            one.signal(signal.SIGCONT)
+            one.close()
+
     def kill_frozen(self) -> None:
         assert self._process is not None
         kill(self._frozen)
