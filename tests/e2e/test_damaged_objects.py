@@ -1,4 +1,4 @@
-"""Damage in an exported object: a server reports the exact range, and uses the local copy where there is one."""
+"""Damage in an exported object: a server reports the exact range, and uses a local copy if there is one."""
 
 from __future__ import annotations
 
