@@ -194,6 +194,46 @@ def test_what_a_state_object_of_the_catalog_names_is_kept(left: LeftStore) -> No
     assert all(file.exists() for file in (*in_state, state))
 
 
+def row_after_a_seal(left: LeftStore, state: Path, owner_epoch: int) -> None:
+    """Make the row of a topic that was sealed and adopted, with a state of this owner epoch."""
+    layout = read_layout(RealFs(), str(left.data))
+    assert layout is not None
+    topic = msgspec.structs.replace(left.topic, segments=[], ceiling=left.topic.head)
+    state.write_bytes(encode_bundle(Bundle(topic, [], [])))
+    left.age(state, 100)
+    catalog = SqliteCatalog(str(left.cold / "catalog.sqlite"))
+    created = catalog.create(left.topic.name, left.topic.topic_id, left.topic.epoch, layout.instance, 10)
+    key = state.relative_to(left.cold).as_posix()
+    extent = Extent(1, 10, (ExtentObject(key, 4, ""),), 1, 2, owner_epoch)
+    catalog.publish_extents(left.topic.name, created.ownership, [extent], [])
+    sealed_key = key.replace(f"{owner_epoch}-state", "1-state").replace("00c0ffee", "5ea1ed00")
+    catalog.seal(left.topic.name, created.ownership, 10, sealed_key)
+    catalog.adopt(left.topic.name, layout.instance, left.topic.epoch, 1)
+    catalog.close()
+
+
+def test_the_state_of_a_seal_is_not_needed_after_a_newer_one(left: LeftStore) -> None:
+    orphans = left.leave_segment(100)
+    state = left.leave("2-state-0000000000000010-00c0ffee.state", 100)
+    row_after_a_seal(left, state, 2)
+    # The next owner has deleted it; the row still has its key.
+    assert keys(left.report("--apply"), "orphans") == sorted(
+        file.relative_to(left.cold).as_posix() for file in orphans
+    )
+    sealed = left.leave("1-state-0000000000000010-5ea1ed00.state", 100)
+    assert keys(left.report("--apply"), "orphans") == [sealed.relative_to(left.cold).as_posix()]
+    assert state.exists()
+
+
+def test_a_state_that_is_missing_ends_it(left: LeftStore) -> None:
+    (file, *_) = left.leave_segment(100)
+    state = left.leave("1-state-0000000000000010-00c0ffee.state", 100)
+    row_after_a_seal(left, state, 1)
+    ran = left.vacuum("--apply")
+    assert (ran.code, file.exists()) == (1, True)
+    assert "missing, and the catalog named it; run the command again" in ran.err
+
+
 @pytest.mark.parametrize("has_row", [True, False])
 def test_topics_of_other_nodes_are_kept(left: LeftStore, has_row: bool, tmp_path: Path) -> None:
     files = left.leave_segment(100)

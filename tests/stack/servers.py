@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from tests.harness.server.processes import Process, descendants, kill, processes_of
+
 STACK: Final = Path(__file__).resolve().parents[2] / ".stack"
 GO_PROGRAMS: Final = STACK / "bin"
 START_SECONDS: Final = 60.0
@@ -165,6 +167,7 @@ class PostgresServer:
                 self._programs = _copy_programs(self._programs, self._folder)
         self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
+        self._frozen: list[Process] = []
         self._run("initdb", "-D", "data", "-U", "topicsd", "-E", "UTF8", "--locale=C", "-A", "trust")
 
     def url(self, database: str) -> str:
@@ -219,6 +222,24 @@ class PostgresServer:
         except AssertionError:
             return False
         return True
+
+    def freeze(self) -> None:
+        """Stop all its processes, as a machine that hangs: connections stay open, and nothing answers."""
+        assert self._process is not None
+        self._frozen = [Process(self._process.pid), *processes_of(descendants(self._process.pid))]
+        for one in self._frozen:
+            one.signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        for one in self._frozen:
+            one.signal(signal.SIGCONT)
+            one.close()
+
+    def kill_frozen(self) -> None:
+        assert self._process is not None
+        kill(self._frozen)
+        self._process.wait()
+        self._process = None
 
     def stop(self) -> None:
         """Stop at once, as a crash would: the children end with the server."""

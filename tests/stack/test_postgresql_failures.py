@@ -12,6 +12,7 @@ import pytest
 
 from shared.runtime.retries import Retries
 from tests.stack.servers import PostgresServer, postgres_server
+from topicsd.catalog import postgresql_catalog
 from topicsd.catalog.catalog import CatalogRefused, CatalogUnavailable, Extent, Ownership
 from topicsd.catalog.postgresql_catalog import UPGRADES, PostgresqlCatalog
 
@@ -40,6 +41,25 @@ def test_a_server_that_is_away_is_unavailable_and_comes_back(server: PostgresSer
     assert impatient.own("t", A).is_owner
     for one in (catalog, impatient):
         one.close()
+
+
+def test_a_server_that_hangs_is_unavailable_and_answers_again(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgresql_catalog, "ANSWER_SECONDS", 0.5)
+    catalog = PostgresqlCatalog(server.new_database("hangs"), SHORT)
+    catalog.create("t", 1, 1, "a", 10)
+    server.freeze()
+    try:
+        started = time.monotonic()
+        with pytest.raises(CatalogUnavailable, match=r"no answer within 0[.]5 s"):
+            catalog.raise_ceiling("t", A, 20)
+        assert time.monotonic() - started < 5
+    finally:
+        server.thaw()
+    assert catalog.raise_ceiling("t", A, 30).ceiling == 30
+    assert catalog.publish_extents("t", A, [Extent(1, 9, (), 0, 0, 1)], []).exported_to == 9
+    catalog.close()
 
 
 def test_verbs_whose_connections_are_ended_are_repeated(server: PostgresServer) -> None:

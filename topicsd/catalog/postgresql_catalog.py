@@ -14,14 +14,16 @@ P4  A node that stops in the middle of a transaction must not keep the others fr
     server ends the transaction after IDLE_SECONDS.
 P5  The server answers only after the log is on its disk (`synchronous_commit`), whatever its default is.
     Standbys are never read: they may show a fence that is too old.
-P6  The first process creates the tables, or upgrades them, under an advisory lock.
+P6  A server that hangs keeps its connections and answers nothing, so the timeouts of the server and of TCP do
+    not end a request. It is given up after ANSWER_SECONDS, with its connection.
+P7  The first process creates the tables, or upgrades them, under an advisory lock.
 """
 
 from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
@@ -53,6 +55,8 @@ CONNECTIONS_MAX: Final = 8
 IDLE_SECONDS: Final = 5
 LOCK_SECONDS: Final = 5
 STATEMENT_SECONDS: Final = 10
+ANSWER_SECONDS: Final = 15.0
+"""Longer than any statement may take."""
 _LOCK_KEY: Final = 0x746F7069_63736400
 _RETRYABLE_CLASSES: Final = ("08", "40", "53", "55", "57", "58")
 """Classes of SQLSTATE: connection, rollback, resources, object in use, operator, system."""
@@ -78,6 +82,31 @@ UPGRADES: Final = (
     ),
 )
 """The statements from each version of the schema to the next one, from version 0, no tables."""
+
+
+def _connection_class(psycopg: Any, monotonic: Callable[[], float]) -> type[Connection[Any]]:
+    """Return a class of connections that give up a request without an answer (P6)."""
+
+    class AnsweringConnection(psycopg.Connection):  # type: ignore[misc]
+        def wait(self, gen: Generator[Any, Any, T], *args: Any, **options: Any) -> T:
+            result: T = super().wait(self._until(gen, monotonic() + ANSWER_SECONDS), *args, **options)
+            return result
+
+        def _until(self, gen: Generator[Any, Any, T], deadline: float) -> Generator[Any, Any, T]:
+            """Resume `gen`, which the caller does at least ten times a second, until it ends."""
+            try:
+                wanted = next(gen)
+                while True:
+                    # Nothing is ready when there was no answer.
+                    if not (ready := (yield wanted)) and monotonic() >= deadline:
+                        self.pgconn.finish()
+                        raise psycopg.OperationalError(f"no answer within {ANSWER_SECONDS:g} s")
+                    wanted = gen.send(ready)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+
+    return AnsweringConnection
 
 
 def _psycopg_form(statement: str) -> str:
@@ -139,6 +168,7 @@ class PostgresqlCatalog(RowVerbs):
         parts = urlsplit(url)
         self.url = f"postgresql://{parts.netloc.rpartition('@')[2]}{parts.path}"
         self._psycopg = psycopg
+        self._connect = _connection_class(psycopg, retries.monotonic).connect
         self._retries = retries
         try:
             self._parameters = {**_DEFAULT_PARAMETERS, **conninfo_to_dict(url)}
@@ -177,7 +207,7 @@ class PostgresqlCatalog(RowVerbs):
         with self._lock:
             if self._idle:
                 return self._idle.pop()
-        db = self._psycopg.connect(autocommit=True, **self._parameters)
+        db = self._connect(autocommit=True, **self._parameters)
         try:
             db.execute(_SESSION)
         except BaseException:

@@ -23,13 +23,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from topicsd.catalog.catalog import EXTENTS_AT_ONCE, ROWS_AT_ONCE, Catalog, TopicRow
+from topicsd.catalog.catalog import EXTENTS_AT_ONCE, ROWS_AT_ONCE, Catalog, Extent, TopicRow
 from topicsd.disk.layout import bundle_key, names_in, parse_topic_dir_name
 from topicsd.engine.bundle.bundle_format import BundleDamage, decode_bundle
 from topicsd.engine.checkpoint.job import objects_to_delete_of
 from topicsd.engine.checkpoint.snapshot_files import DamagedSnapshot, read_snapshots
 from topicsd.engine.checkpoint.snapshot_format import SnapshotTopic
 from topicsd.engine.ownership.owned import OWNERSHIP
+from topicsd.engine.ownership.state_object import state_keys
 from topicsd.log.file_header import UnknownVersion
 from topicsd.offline.command_error import EXIT_PROBLEM, CommandError
 from topicsd.offline.data_dir import DataDir, reshard_leftovers, stray_shards
@@ -147,13 +148,15 @@ def _rows(catalog: Catalog) -> Iterator[TopicRow]:
 
 
 def _keys_of(catalog: Catalog, row: TopicRow) -> Iterator[str]:
-    if row.sealed_key is not None:
-        yield row.sealed_key
+    """Yield what the extents name, and the states that an adopt may read: a row keeps that of its seal."""
     seq = 0
+    newest: list[Extent] = []
     while extents := catalog.extents_from(row.name, seq, EXTENTS_AT_ONCE):
         for extent in extents:
             yield from (one.key for one in extent.objects)
+        newest = extents[-1:]
         seq = extents[-1].last_seq + 1
+    yield from state_keys(row, newest)
 
 
 def find_leftovers(
@@ -195,12 +198,18 @@ def _stems_in_states(
     for incarnation in named.states.keys() & topics:
         for key in named.states[incarnation]:
             data = b""
-            while part := store.read(key, len(data), STATE_READ_BYTES):
-                data += part
             try:
+                while part := store.read(key, len(data), STATE_READ_BYTES):
+                    data += part
                 segments = decode_bundle(data).topic.segments
             except (BundleDamage, UnknownVersion) as error:
                 raise CommandError(f"{store.url}/{key}: {error}", EXIT_PROBLEM) from None
+            except FileNotFoundError:
+                # Its owner may have replaced it since the catalog was read.
+                raise CommandError(
+                    f"{store.url}/{key}: missing, and the catalog named it; run the command again",
+                    EXIT_PROBLEM,
+                ) from None
             stems.update(entry.object_stem for entry in segments)
     return stems
 

@@ -104,6 +104,8 @@ class ProcessLedger:
         self.deduped_count = 0
         self._lock = threading.Lock()
         self._number = 0
+        self.all_sent: list[Sent] = []
+        """All requests, without their repetitions."""
         self._keyed: list[Sent] = []
         self._seen: dict[str, dict[int, bytes]] = {name: {} for name in topics}
         for name, durability in topics.items():
@@ -135,8 +137,9 @@ class ProcessLedger:
         with self._lock:
             request = self.ledger.sent(topic, payloads, tags=[tag] * len(payloads), key=key)
         sent = Sent(request, request_bytes("POST", f"/v0/topics/{topic}", body))
-        if key:
-            with self._lock:
+        with self._lock:
+            self.all_sent.append(sent)
+            if key:
                 self._keyed.append(sent)
         return sent
 
@@ -228,12 +231,22 @@ class ProcessLedger:
         A crash of processes loses nothing, so no loss may be reported either.
         """
         assert not self.complaints, self.complaints[:3]
-        contents = {name: self._contents(port, name) for name in self.topics}
+        contents = self.contents(port)
         for name, seen in self._seen.items():
             there = {seq: payload for seq, payload, _ in contents[name].records}
             for seq, payload in seen.items():
                 assert there.get(seq) == payload, f"{name}: a reader saw {payload!r:.60} at seq {seq}"
         self.ledger.check(contents, exact=True)
+
+    def known_requests(self) -> tuple[frozenset[Request], frozenset[Request]]:
+        """Return the requests that were sent so far, and those that were acknowledged."""
+        with self._lock:
+            sent = frozenset(one.request for one in self.all_sent)
+            return sent, frozenset(one for one in sent if one.fate == "acked")
+
+    def contents(self, port: int) -> dict[str, TopicContents]:
+        """Read all topics, while no client writes."""
+        return {name: self._contents(port, name) for name in self.topics}
 
     def settled(self, doubtful: list[Sent]) -> list[Sent]:
         """Return the doubtful requests with the answers they must get when sent again."""

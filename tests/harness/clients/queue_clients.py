@@ -37,13 +37,13 @@ class JobBook:
         self.may_be_done: set[int] = set()
         self.complaints: list[str] = []
         self.counted: Counter[str] = Counter()
+        self.sent_count = 0
         self._leased_until_ms: dict[int, float] = {}
-        self._number = 0
 
     def next_numbers(self, count: int) -> list[int]:
         with self.lock:
-            self._number += count
-            return list(range(self._number - count, self._number))
+            self.sent_count += count
+            return list(range(self.sent_count - count, self.sent_count))
 
     def claimed(self, jobs: list[dict[str, Any]], now_ms: float) -> None:
         with self.lock:

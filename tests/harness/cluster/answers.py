@@ -53,6 +53,10 @@ class EndJobs(NamedTuple):
     is_done: bool
 
 
+class DropTopic(NamedTuple):
+    """Delete a topic."""
+
+
 class Seal(NamedTuple):
     pass
 
@@ -61,7 +65,7 @@ class Adopt(NamedTuple):
     accept_loss: bool
 
 
-Request = Append | Delete | ReadAll | MoveCursor | ReadCursor | ClaimJobs | EndJobs | Seal | Adopt
+Request = Append | Delete | DropTopic | ReadAll | MoveCursor | ReadCursor | ClaimJobs | EndJobs | Seal | Adopt
 
 
 class Appended(NamedTuple):

@@ -30,6 +30,7 @@ from tests.harness.cluster.answers import (
     CursorAt,
     Delete,
     Done,
+    DropTopic,
     EndJobs,
     JobsEnded,
     Leased,
@@ -73,7 +74,7 @@ from topicsd.engine.requests import (
 from topicsd.engine.retention.delete import delete_records
 from topicsd.engine.shard import Shard
 from topicsd.engine.topic import Topic
-from topicsd.engine.topic_admin import topic_state
+from topicsd.engine.topic_admin import delete_topic, topic_state
 from topicsd.engine.write.append import append
 from topicsd.log.writer import Identity
 from topicsd.store.metered import MeteredStore
@@ -106,7 +107,7 @@ class EngineNode(Machine):
         self.disk = MemoryDisk()
         create_data_dir(self.disk, DATA_DIR, 1, self._instance)
         self.disk = self.disk.after_reboot()
-        self._skew_ms = rng.randint(-SKEW_MS, SKEW_MS)
+        self.skew_ms = rng.randint(-SKEW_MS, SKEW_MS)
         self.settings = Settings(
             wal_file_bytes=rng.choice((4096, 1 << 16)),
             segment_max_events=rng.choice((4, 20)),
@@ -128,7 +129,7 @@ class EngineNode(Machine):
         threads = Threads(*(NodeThread(process, loop, THREAD_MS[kind]) for kind in Threads._fields))
         self.shard = Shard(
             self.disk,
-            NodeClock(process, self._skew_ms),
+            NodeClock(process, self.skew_ms),
             loop,
             threads,
             shard_paths(DATA_DIR, 0),
@@ -168,6 +169,8 @@ class EngineNode(Machine):
             case Delete(seqs, tag):
                 delete = DeleteRequest(tag=tag) if tag else DeleteRequest(seqs=seqs)
                 delete_records(state, topic, delete, checked(_answer(reply, lambda answer: Done())))
+            case DropTopic():
+                delete_topic(state, topic, False, checked(_answer(reply, lambda answer: Done())))
             case ReadAll():
                 _Reader(self, topic, reply).start()
             case MoveCursor(cursor, seq):

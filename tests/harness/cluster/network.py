@@ -54,23 +54,48 @@ class Network:
         self.requests = 0
         self.crashes: Counter[str] = Counter()
         """How often a server ended just before a request or an answer, by what it was."""
+        self.points: dict[str, list[str]] = {}
+        """By program: the requests and answers that it could have ended before."""
         self._endings: dict[str, tuple[int, type[MachineGoneError]]] = {}
+        self._late: set[str] = set()
+        """The programs whose ending sends its request before."""
 
     def end_before(self, node: str, requests: int, error: type[MachineGoneError]) -> None:
         """End the server of a node before the n-th request or answer from now."""
         self._endings[node] = requests, error
 
+    def end_after_sending(self, node: str, requests: int, error: type[MachineGoneError]) -> None:
+        """End the server of a node when it has sent the request, which is done after LATE_MS."""
+        self.end_before(node, requests, error)
+        self._late.add(node)
+
     def clear_endings(self) -> None:
         self._endings.clear()
 
-    def _crash(self, node: str, label: str) -> None:
+    def _crash(self, node: str, label: str, effect: Callable[[], object] | None = None) -> None:
+        self.points.setdefault(node, []).append(label)
         left, error = self._endings.get(node, (0, MachineGoneError))
         if left > 1:
             self._endings[node] = left - 1, error
         elif left == 1:
             del self._endings[node]
             self.crashes[" ".join(label.split()[: 1 + label.startswith("answer")])] += 1
-            raise error(f"before {label}")
+            if effect is None or node not in self._late:
+                raise error(f"before {label}")
+            self._world.after(LATE_MS, self._land, node, label, effect)
+            raise error(f"after sending {label}")
+
+    def _land(self, node: str, label: str, effect: Callable[[], object]) -> Any:
+        """Do a request at its service; return what it returns, in a tuple, or its error."""
+        try:
+            outcome: Any = (effect(),)
+        except Exception as error:
+            if isinstance(error, AssertionError):
+                self._world.failures.append(error)
+            self._world.note(f"{node} {label}: {type(error).__name__}")
+            return error
+        self._world.note(f"{node} {label}")
+        return outcome
 
     def request(
         self, process: Process, node: str, service: Service, label: str, effect: Callable[[], T]
@@ -79,7 +104,7 @@ class Network:
         fiber = current_fiber()
         assert fiber is not None, f"{label}: a request on the event loop would block it"
         self.requests += 1
-        self._crash(node, label)
+        self._crash(node, label, effect)
         world, rng = self._world, self._world.rng
         fate = self._fate(service, node)
         if fate != "done":
@@ -88,12 +113,7 @@ class Network:
         sent_ms = rng.random() * service.ms_max
 
         def land() -> None:
-            try:
-                outcome: Any = (effect(),)
-                world.note(f"{node} {label}")
-            except Exception as error:
-                outcome = error
-                world.note(f"{node} {label}: {type(error).__name__}")
+            outcome = self._land(node, label, effect)
             if fate == "done" and service.reaches(node):
                 world.after(rng.random() * service.ms_max, answer, outcome, process=process)
 

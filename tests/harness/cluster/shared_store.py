@@ -27,7 +27,7 @@ class SharedStore(FakeStore):
     def __init__(self, world: World, skew_ms: int) -> None:
         super().__init__()
         self._world = world
-        self._skew_ms = skew_ms
+        self.skew_ms = skew_ms
         self._contents: dict[str, bytes] = {}
         self.service = Service("store", StoreUnavailable)
         self.conflicts = 0.0
@@ -38,7 +38,7 @@ class SharedStore(FakeStore):
         self.created_ns: dict[str, int] = {}
 
     def create(self, key: str, parts: Sequence[bytes], put_id: str) -> None:
-        self.now_ms = self._world.clock.now_ms() + self._skew_ms
+        self.now_ms = self._world.clock.now_ms() + self.skew_ms
         if self._world.rng.random() < self.conflicts:
             self.faults.append("conflict")
         super().create(key, parts, put_id)

@@ -216,11 +216,12 @@ class Exporter:
         shard = self._shard
         shard.topics_to_seal |= topics.keys()
         try:
-            failure: Exception | None = yield from operation(self._checkpoints.start)
+            yield from operation(self._checkpoints.start)
+        except OSError as error:
+            # On a full disk what is sealed already is exported.
+            logger.warning("export: active segments not sealed, retrying: %s", error)
         finally:
             shard.topics_to_seal -= topics.keys()
-        if failure is not None:
-            logger.warning("export: active segments not sealed, retrying: %s", failure)
 
     def _refresh_states(self) -> BackgroundJob[None]:
         """Export the states that have changed without new records (X8)."""

@@ -58,12 +58,20 @@ class Report(NamedTuple):
 
 class Episode:
     def __init__(
-        self, seed: str, make_node: MakeNode = ModelNode, nodes: int = 3, topics: int = 4, losses_max: int = 1
+        self,
+        seed: str,
+        make_node: MakeNode = ModelNode,
+        nodes: int = 3,
+        topics: int = 4,
+        losses_max: int = 1,
+        plans: Sequence[Plan] = (),
     ) -> None:
         world = self.world = World(seed)
         self.cluster = Cluster(world)
         self.book = Book(self.cluster.catalog)
-        self.plans = choose_plans(world.rng, topics, has_queues=ClaimJobs in make_node.supported)
+        self.plans = list(plans) or choose_plans(
+            world.rng, topics, has_queues=ClaimJobs in make_node.supported
+        )
         for plan in self.plans:
             self.book.jobs(plan.name).has_durable_leases = plan.has_durable_leases
             if plan.is_durable:

@@ -332,6 +332,26 @@ def test_a_damaged_segment_does_not_hold_up_other_topics() -> None:
     assert not shard.extents("a")
 
 
+def test_sealed_segments_are_exported_while_the_disk_is_full() -> None:
+    shard = ExportingShard(export_interval_ms=60_000, checkpoint_interval_ms=86_400_000)
+    shard.one.append("a", *range(10))
+    shard.one.append("b", 1, 2, 3)
+    shard.settle(2_000)
+    shard.one.checkpoint()
+    # Each checkpoint that is to seal the records of "b" fails.
+    shard.one.append("b", 4)
+    shard.one.disk.space_bytes = shard.one.disk.used_bytes
+    shard.catalog.is_away = True
+    shard.settle(100_000)
+    shard.catalog.is_away = False
+    shard.settle()
+    assert [(one.first_seq, one.last_seq) for one in shard.extents("a")] == [(1, 10)]
+    assert not shard.extents("b")
+    shard.one.disk.space_bytes += 1 << 24
+    shard.settle()
+    assert shard.extents("b")[-1].last_seq == 4
+
+
 def test_a_local_copy_stays_while_its_object_is_missing() -> None:
     shard = ExportingShard(hot_retain_segments=1)
     for number in range(25):
