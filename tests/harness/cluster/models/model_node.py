@@ -8,6 +8,7 @@ M2  Objects first, then the extent in the catalog, then the entry in the log, th
 M3  A request without an answer is resolved before anything that depends on it: the extents of the catalog say
     what was published, a row says what was adopted, and a seal is repeated until it is answered.
 M4  A node that is fenced serves the topic no more.
+M5  A topic is created when the catalog has its row.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from tests.harness.cluster.answers import (
 from tests.harness.cluster.histories.book import Book
 from tests.harness.cluster.histories.plans import Plan
 from tests.harness.cluster.machine import Cluster, Machine
-from tests.harness.cluster.models.model_topic import ModelTopic, Segment, State
+from tests.harness.cluster.models.model_topic import DeferredRequest, ModelTopic, Segment, State, is_granted
 from tests.harness.cluster.virtual_time import Process
 from tests.harness.machine.faults import MachineGoneError, PowerCut, ProcessKilled
 from topicsd.catalog.catalog import (
@@ -59,6 +60,7 @@ GRACE_SECONDS: Final = 20.0
 _encode = msgspec.msgpack.Encoder().encode
 _decode_records = msgspec.msgpack.Decoder(dict[int, bytes]).decode
 _decode_state = msgspec.msgpack.Decoder(State).decode
+
 
 Entry = tuple[str, str, tuple[Any, ...]]
 """One entry of the log: topic, kind, arguments."""
@@ -89,6 +91,7 @@ class ModelNode(Machine):
         self._waiting: list[tuple[int, Callable[[], object]]] = []
         self._work: list[Callable[[], object]] = []
         self._to_delete: list[tuple[float, str]] = []
+        self._creating: dict[str, list[DeferredRequest]] = {}
         process.run_fiber(self._rounds, lambda outcome: None)
 
     def on_kill(self) -> None:
@@ -166,10 +169,12 @@ class ModelNode(Machine):
         self, name: str, payloads: list[bytes], key: str | None, may_create: bool, reply: Reply
     ) -> None:
         if name not in self.topics:
-            if not may_create:
+            if may_create:
+                retry = partial(self._append, name, payloads, key, may_create, reply)
+                self.create(name, DeferredRequest(retry, reply))
+            else:
                 reply(Refused("topic_not_found", "nothing done"))
-                return
-            self._write(name, "create", len(self._log) + 1)
+            return
         topic = self.topics[name]
         refusal = self._refuse(topic)
         if refusal is not None:
@@ -188,6 +193,35 @@ class ModelNode(Machine):
         self._write(
             name, "append", first, payloads, key, then=partial(self._acknowledge, topic, first, last, reply)
         )
+
+    def create(self, name: str, request: DeferredRequest) -> None:
+        """Have the catalog grant a name, and run the request then (M5)."""
+        requests = self._creating.setdefault(name, [])
+        requests.append(request)
+        if len(requests) == 1:
+            self._work.append(partial(self._create_granted, name))
+
+    def _create_granted(self, name: str) -> None:
+        outcome = Refused("catalog_unavailable", "nothing done")
+        try:
+            row = self._granted_row(name, len(self._log) + 1)
+            self._write(name, "create", row.incarnation, 1, row.ceiling)
+        except Fenced as fenced:
+            outcome = Refused("topic_moved", "nothing done", "" if fenced.row is None else fenced.row.owner)
+        finally:
+            for retry, refuse in self._creating.pop(name):
+                if name in self.topics:
+                    retry()
+                else:
+                    refuse(outcome)
+
+    def _granted_row(self, name: str, incarnation: int) -> TopicRow:
+        try:
+            return self._catalog.create(name, 1, incarnation, self.name, BLOCK)
+        except Fenced as fenced:
+            if fenced.row is not None and is_granted(fenced.row, self.name):
+                return fenced.row  # Of an earlier request, whose answer was lost.
+            raise
 
     def _acknowledge(self, topic: ModelTopic, first: int, last: int, reply: Reply) -> None:
         if not topic.is_served:
@@ -239,7 +273,6 @@ class ModelNode(Machine):
         return TopicContents(head, 0, 1, [(first, last, "node_lost") for first, last in topic.lost], shown)
 
     def is_exported(self, topic: str) -> bool:
-        """Whether this node serves the topic and has nothing to export."""
         state = None if self.process is None else self.topics.get(topic)
         return state is not None and state.is_served and state.head == state.exported_to
 
@@ -284,8 +317,6 @@ class ModelNode(Machine):
             if topic.seal_key:
                 self._finish_seal(topic)
                 return
-            if not topic.owner_epoch:
-                self._create(topic)
             if topic.head > topic.ceiling - BLOCK // 2:
                 row = self._catalog.raise_ceiling(topic.name, topic.ownership(self.name), topic.head + BLOCK)
                 self._write_and_wait(topic.name, "grant", row.owner_epoch, row.ceiling)
@@ -301,13 +332,6 @@ class ModelNode(Machine):
 
     def _depart(self, topic: ModelTopic, row: TopicRow | None) -> None:
         self._write_and_wait(topic.name, "departed", "" if row is None else row.owner)
-
-    def _create(self, topic: ModelTopic) -> None:
-        if not topic.ceiling:
-            # Before the request: it may be done although its answer is lost.
-            self._write_and_wait(topic.name, "grant", 0, topic.head + BLOCK)
-        row = self._catalog.create(topic.name, 1, topic.incarnation, self.name, topic.ceiling)
-        self._write_and_wait(topic.name, "grant", 1, row.ceiling)
 
     # -- export ----------------------------------------------------------------------------------------------
 
@@ -335,7 +359,10 @@ class ModelNode(Machine):
         if not lookup.is_owner:
             raise Fenced(topic.name, lookup.row)
         for extent in self._catalog.extents_from(topic.name, topic.exported_to + 1, 256):
-            segment = _segment(extent)
+            if extent.owner_epoch != topic.owner_epoch:
+                # Another node took the topic over since the lookup; the next change is fenced.
+                break
+            segment = Segment.of(extent)
             self._write_and_wait(topic.name, "exported", segment)
             self._write_and_wait(topic.name, "dropped", segment)
 
@@ -413,7 +440,12 @@ class ModelNode(Machine):
     def _adopt(self, name: str, accept_loss: bool, reply: Reply) -> None:
         topic = self.topics.get(name)
         row = next(iter(self._catalog.list(name, "", 1)), None)
-        if row is None or row.name != name or (topic is not None and topic.is_served):
+        is_here = topic is not None and topic.is_served
+        if topic is not None and is_here and row is not None and row.owner_epoch > topic.owner_epoch:
+            # Another node took it over, and this one has not noticed.
+            self._depart(topic, row)
+            is_here = False
+        if row is None or row.name != name or is_here or is_granted(row, self.name):
             reply(Refused("not_sealed", "nothing done"))
             return
         epoch = row.owner_epoch
@@ -435,7 +467,7 @@ class ModelNode(Machine):
         state.lost += self.lost_range(row)
         if row.name not in self.topics:
             self._write(row.name, "create", row.incarnation)
-        segments = [_segment(extent) for extent in extents]
+        segments = [Segment.of(extent) for extent in extents]
         self._write_and_wait(
             row.name,
             "adopted",
@@ -460,13 +492,9 @@ class ModelNode(Machine):
         if row.sealed_key is not None and (not last or last[0].owner_epoch <= sealed_by):
             return _decode_state(self._store.read(row.sealed_key, 0, 1 << 30))
         if last:
-            return _decode_state(self._store.read(_segment(last[0]).stem + ".state", 0, 1 << 30))
+            return _decode_state(self._store.read(Segment.of(last[0]).stem + ".state", 0, 1 << 30))
         return State([], [], {})
 
 
 def _answer_read(reply: Reply, outcome: TopicContents | Refused | OSError) -> None:
     reply(Refused("not_ready", "nothing done") if isinstance(outcome, OSError) else outcome)
-
-
-def _segment(extent: Extent) -> Segment:
-    return Segment(extent.first_seq, extent.last_seq, extent.objects[0].key.removesuffix(".data"))
