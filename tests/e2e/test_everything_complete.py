@@ -113,3 +113,11 @@ def test_every_kind_of_topic_between_nodes_occurs(everything: Everything) -> Non
     assert departed[names.sealed_late] == "sealed"
     assert departed[names.taken] == "moved"
     assert everything.said.states[names.exported]["count"] > 0
+
+
+def test_a_merged_segment_occurs(everything: Everything) -> None:
+    topics = [topic for one in snapshots_of(everything) for topic in one.topics]
+    (merged,) = [topic for topic in topics if topic.name == everything.first.merged]
+    first, *others = merged.segments
+    assert (first.generation, first.first_seq, first.dead_count) == (1, 1, 2)
+    assert all(first.count == 2 * other.count for other in others)
