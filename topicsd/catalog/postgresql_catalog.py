@@ -95,13 +95,13 @@ def _connection_class(psycopg: Any, monotonic: Callable[[], float]) -> type[Conn
         def _until(self, gen: Generator[Any, Any, T], deadline: float) -> Generator[Any, Any, T]:
             """Resume `gen`, which the caller does at least ten times a second, until it ends."""
             try:
-                wanted = next(gen)
+                readiness = next(gen)
                 while True:
                     # Nothing is ready when there was no answer.
-                    if not (ready := (yield wanted)) and monotonic() >= deadline:
+                    if not (ready := (yield readiness)) and monotonic() >= deadline:
                         self.pgconn.finish()
                         raise psycopg.OperationalError(f"no answer within {ANSWER_SECONDS:g} s")
-                    wanted = gen.send(ready)
+                    readiness = gen.send(ready)
             except StopIteration as end:
                 result: T = end.value
                 return result
