@@ -1,7 +1,7 @@
 """The interface of a catalog, its types, and the errors that all catalogs raise.
 
 A catalog holds one row for each topic and one entry for each of its extents. Each verb is one atomic change,
-or one consistent read. The calls block; call them on a thread.
+or one consistent read; `create_all` is one change for each topic. The calls block; call them on a thread.
 
     error                 meaning                                            is it worth a retry?
     Fenced                the row says that this node may not do it          no: stop using the topic
@@ -103,6 +103,15 @@ class Extent(msgspec.Struct, frozen=True):
     """The number of times its records were merged or compacted."""
 
 
+class NewTopic(NamedTuple):
+    """A topic to add, with owner epoch 1."""
+
+    name: str
+    topic_id: int
+    incarnation: int
+    ceiling: int
+
+
 class Lookup(NamedTuple):
     """The answer to a node that starts with the files of a topic."""
 
@@ -152,6 +161,13 @@ class Catalog(Protocol):
 
     def create(self, name: str, topic_id: int, incarnation: int, node: str, ceiling: int) -> TopicRow:
         """Add a topic with owner epoch 1. Raise Fenced when the name has another row."""
+        ...
+
+    def create_all(self, new: Sequence[NewTopic], node: str) -> list[TopicRow | Fenced]:
+        """Add each topic as `create` does; return its row, or the `Fenced` that `create` would raise.
+
+        Each topic is a change of its own: after an error some of them may be added.
+        """
         ...
 
     def own(self, name: str, ownership: Ownership) -> Lookup:

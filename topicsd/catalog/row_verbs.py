@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from topicsd.catalog import row_changes
-from topicsd.catalog.catalog import Ownership, TopicRow
+from topicsd.catalog.catalog import Fenced, NewTopic, Ownership, TopicRow
 
 
 class RowVerbs(ABC):
@@ -15,6 +15,18 @@ class RowVerbs(ABC):
     @abstractmethod
     def _change(self, name: str, decide: Callable[[TopicRow | None], TopicRow]) -> TopicRow:
         """Read the row, write what `decide` returns for it, and return that, atomically."""
+
+    @abstractmethod
+    def create(self, name: str, topic_id: int, incarnation: int, node: str, ceiling: int) -> TopicRow: ...
+
+    def create_all(self, new: Sequence[NewTopic], node: str) -> list[TopicRow | Fenced]:
+        return [self._created(one, node) for one in new]
+
+    def _created(self, one: NewTopic, node: str) -> TopicRow | Fenced:
+        try:
+            return self.create(one.name, one.topic_id, one.incarnation, node, one.ceiling)
+        except Fenced as fenced:
+            return fenced
 
     def raise_ceiling(self, name: str, ownership: Ownership, ceiling: int) -> TopicRow:
         return self._change(name, lambda row: row_changes.raised(row, name, ownership, ceiling))

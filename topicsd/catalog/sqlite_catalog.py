@@ -1,9 +1,9 @@
 """A catalog in one SQLite file, for the processes of one machine: `sqlite:///path`.
 
-Q1  Each verb is one transaction. A change begins with BEGIN IMMEDIATE, which takes the write lock before the
-    row is read: a lock that is taken later fails when another process has written in between. So the order
-    of the statements after it is free: other processes see all of them or none. The row is read first, since
-    it decides everything else, and a fenced node reads no extents.
+Q1  Each verb is one transaction, also `create_all`. A change begins with BEGIN IMMEDIATE, which takes the
+    write lock before the row is read: a lock that is taken later fails when another process has written in
+    between. So the order of the statements after it is free: other processes see all of them or none. The
+    row is read first, since it decides everything else, and a fenced node reads no extents.
 Q2  The log of SQLite is synced at each commit (`synchronous=FULL`), so a verb that returned survives a power
     cut. In WAL mode readers never wait for a writer.
 Q3  A process has one connection, and its threads take turns: SQLite has one writer at a time anyway.
@@ -30,7 +30,9 @@ from topicsd.catalog.catalog import (
     CatalogRefused,
     CatalogUnavailable,
     Extent,
+    Fenced,
     Lookup,
+    NewTopic,
     Ownership,
     TopicRow,
 )
@@ -145,6 +147,23 @@ class SqliteCatalog(RowVerbs):
         return [sql_tables.extent_row(one) for one in self._db.execute(statement, parameters).fetchall()]
 
     def create(self, name: str, topic_id: int, incarnation: int, node: str, ceiling: int) -> TopicRow:
+        with self._errors(), self._lock, self._transaction():
+            return self._create(NewTopic(name, topic_id, incarnation, ceiling), node)
+
+    def create_all(self, new: Sequence[NewTopic], node: str) -> list[TopicRow | Fenced]:
+        rows: list[TopicRow | Fenced] = []
+        # One transaction, since each has a sync.
+        with self._errors(), self._lock, self._transaction():
+            for one in new:
+                try:
+                    rows.append(self._create(one, node))
+                except Fenced as fenced:
+                    rows.append(fenced)
+        return rows
+
+    def _create(self, new: NewTopic, node: str) -> TopicRow:
+        name, topic_id, incarnation, ceiling = new
+
         def decide(row: TopicRow | None) -> TopicRow:
             one = {"name": name, "incarnation": incarnation}
             is_forgotten = (
@@ -152,7 +171,7 @@ class SqliteCatalog(RowVerbs):
             )
             return row_changes.created(row, name, topic_id, incarnation, node, ceiling, is_forgotten)
 
-        return self._change(name, decide)
+        return self._replace(name, decide)
 
     def own(self, name: str, ownership: Ownership) -> Lookup:
         with self._errors(), self._lock:
@@ -211,11 +230,14 @@ class SqliteCatalog(RowVerbs):
     def _change(self, name: str, decide: Callable[[TopicRow | None], TopicRow]) -> TopicRow:
         """Replace the row of a topic by what `decide` makes of it, in one transaction."""
         with self._errors(), self._lock, self._transaction():
-            row = self._row(name)
-            changed = decide(row)
-            if changed != row:
-                statement = sql_tables.INSERT_TOPIC if row is None else sql_tables.UPDATE_TOPIC
-                self._db.execute(statement, sql_tables.topic_parameters(changed))
+            return self._replace(name, decide)
+
+    def _replace(self, name: str, decide: Callable[[TopicRow | None], TopicRow]) -> TopicRow:
+        row = self._row(name)
+        changed = decide(row)
+        if changed != row:
+            statement = sql_tables.INSERT_TOPIC if row is None else sql_tables.UPDATE_TOPIC
+            self._db.execute(statement, sql_tables.topic_parameters(changed))
         return changed
 
     @contextmanager

@@ -207,6 +207,8 @@ class Replay:
         new.visible = True
         new.ceiling = control.ceiling
         new.last_ts = ts
+        # Of an earlier topic of the name, which was free again.
+        shard.departed.pop(control.name, None)
         shard.add_topic(new)
 
     def _adopt(self, known: Topic | None, topic_id: int, control: control_frame.Adopt, ordinal: int) -> None:

@@ -17,6 +17,7 @@ from shared.settings.settings import Settings
 from topicsd.engine.jobs import Background, Backlog
 from topicsd.engine.ownership.catalog_work import CatalogWork
 from topicsd.engine.ownership.departed import refuse_departed
+from topicsd.engine.ownership.new_names import NewNames
 from topicsd.engine.pending import PendingControl, Refuse
 from topicsd.engine.queue.removal import Removals
 from topicsd.engine.queue.timers import QueueTimers
@@ -114,6 +115,9 @@ class ShardState(ShardData):
         self.catalog_work = CatalogWork(loop)
         """The topics whose rows in the catalog have to be created or changed."""
 
+        self.new_names = NewNames(self, loop)
+        """The names for which the catalog has to be asked."""
+
         self.epoch_tag = int.from_bytes(secrets.token_bytes(2)) >> (16 - _EPOCH_TAG_BITS)
         """The bits of this run in the epochs of new topics, on a shard with a catalog."""
 
@@ -209,9 +213,13 @@ class ShardState(ShardData):
 
     def join_config(self, topic: Topic, control: ControlPayload, entry: PendingControl) -> None:
         """Log a change of configuration: synced, whatever the class of the topic."""
-        entry.count_as_waiting()
         frame = encode_control(control, topic_id=topic.topic_id, ts=topic.last_ts, durable=True)
-        self.log.join([frame], len(frame), 1, entry, wait_for_sync=True)
+        self.join_durable([frame], entry)
+
+    def join_durable(self, frames: list[bytes], entry: PendingControl) -> None:
+        """Log frames together: synced, whatever the class of the topic."""
+        entry.count_as_waiting()
+        self.log.join(frames, sum(map(len, frames)), len(frames), entry, wait_for_sync=True)
 
     def read_on_thread(
         self, run: SealedRun, read: Callable[[], T], on_result: Callable[[T | OSError], None]
@@ -274,7 +282,15 @@ class ShardState(ShardData):
     def departure_of(self, name: str) -> Refusal | None:
         """Return the refusal of requests for a topic that is somewhere else; None if there is none."""
         departed = self.departed.get(name)
-        return refuse_departed(departed) if departed is not None else self.departures.get(name)
+        if departed is None:
+            return self.departures.get(name)
+        self.new_names.look_up(name)
+        return refuse_departed(departed)
+
+    @property
+    def topic_count(self) -> int:
+        """The number of topics, with those that are about to be created."""
+        return len(self.topics) + len(self.new_names)
 
     def visible_topic(self, name: str) -> Topic | None:
         topic = self.topics.get(name)

@@ -20,7 +20,7 @@ from topicsd.engine.requests import Reply, TopicDeleted, TopicPut, TopicState
 from topicsd.engine.retention.eviction_log import evict_expired, evict_over_caps
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
-from topicsd.engine.topic_create import config_after, create_control, new_topic, register_topic
+from topicsd.engine.topic_create import config_after, creation_frames, new_topic, register_topic
 from topicsd.engine.write.seq_ceiling import Ceiling, first_ceiling, needs_ceiling, set_mark
 from topicsd.log.control_frame import ConfigUpdate, TopicDelete
 
@@ -41,6 +41,9 @@ def put_topic(shard: ShardState, name: str, patch: TopicConfigPatch, reply: Repl
 
 
 def _create_topic(shard: ShardState, name: str, patch: TopicConfigPatch, reply: Reply[TopicPut]) -> None:
+    retry = partial(put_topic, shard, name, patch, reply)
+    if shard.new_names.defer(name, retry, reply):
+        return
     topic = new_topic(shard, name, patch, 0)
     if isinstance(topic, Refusal):
         reply(topic)
@@ -48,16 +51,17 @@ def _create_topic(shard: ShardState, name: str, patch: TopicConfigPatch, reply: 
     if (refusal := shard.log.admit_control()) is not None:
         reply(refusal)
         return
-    topic.epoch = shard.next_epoch()
-    control = create_control(shard, topic)
+    if shard.new_names.defer_creation(topic, 0, retry, reply):
+        return
+    frames = creation_frames(shard, topic)
     register_topic(shard, topic)
 
     def publish() -> None:
         topic.visible = True
         call_reply(reply, TopicPut(name, created=True, config=topic.config))
 
-    pending = PendingControl(topic, publish, reply, undo=partial(shard.remove_topic, topic))
-    shard.join_config(topic, control, pending)
+    pending = PendingControl(topic, publish, reply, undo=partial(shard.delete_topic, topic))
+    shard.join_durable(frames, pending)
 
 
 def _patch_topic(shard: ShardState, topic: Topic, patch: TopicConfigPatch, reply: Reply[TopicPut]) -> None:
@@ -112,6 +116,10 @@ def delete_topic(shard: ShardState, name: str, if_empty: bool, reply: Reply[Topi
     A departed topic can be deleted when the catalog has forgotten it: then no other node needs its files.
     """
     topic = shard.topics.get(name)
+    if topic is None and shard.new_names.defer(
+        name, partial(delete_topic, shard, name, if_empty, reply), reply
+    ):
+        return
     if topic is None and (departed := shard.departed.get(name)) is not None:
         topic = shard.topics_by_id.get(departed.topic_id) if departed.state == FORGOTTEN else None
         if topic is None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from topicsd.catalog.catalog import ChangeRefused, Extent, Fenced, Lookup, Ownership, TopicRow
+from topicsd.catalog.catalog import ChangeRefused, Extent, Fenced, Lookup, NewTopic, Ownership, TopicRow
 
 
 class OracleTopic:
@@ -37,6 +37,8 @@ class CatalogOracle:
     def __init__(self) -> None:
         self.topics: dict[str, OracleTopic] = {}
         self.forgotten: set[tuple[str, int]] = set()
+        self.created: set[tuple[str, int, str]] = set()
+        """Each topic that ever had a row: its name, its incarnation, and the node that created it."""
 
     def row(self, name: str) -> TopicRow | None:
         topic = self.topics.get(name)
@@ -78,9 +80,19 @@ class CatalogOracle:
             if (name, incarnation) in self.forgotten:
                 raise Fenced(name, None)
             self.topics[name] = OracleTopic(topic_id, incarnation, node, ceiling)
+            self.created.add((name, incarnation, node))
         topic = self._owned(name, Ownership(node, incarnation, 1))
         topic.ceiling = max(topic.ceiling, ceiling)
         return self._done(name)
+
+    def create_all(self, new: Sequence[NewTopic], node: str) -> list[TopicRow | Fenced]:
+        answers: list[TopicRow | Fenced] = []
+        for one in new:
+            try:
+                answers.append(self.create(one.name, one.topic_id, one.incarnation, node, one.ceiling))
+            except Fenced as fenced:
+                answers.append(fenced)
+        return answers
 
     def own(self, name: str, ownership: Ownership) -> Lookup:
         topic = self.topics.get(name)

@@ -12,6 +12,7 @@ from topicsd.engine.ownership.catalog_work import Node
 
 VERBS = (
     "create",
+    "create_all",
     "own",
     "raise_ceiling",
     "publish_extents",

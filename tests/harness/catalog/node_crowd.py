@@ -3,20 +3,22 @@
 Two nodes run shards on disks in memory. A third one is played: it takes topics over with `accept_loss` and
 gives out seqs above their ceilings. Checked after each write: no acknowledged seq is given out twice, by any
 node. Checked at the end, when everything answers again: each topic is served by the node of its row and by no
-other one, no ceiling is below a seq that was given out, and no row of a deleted topic is left.
+other one, no ceiling is below a seq that was given out, and no row of a deleted topic is left. A write that
+creates a topic is acknowledged only after the catalog has its row.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from shared.contract.errors import Refusal
 from shared.contract.names import topic_id
 from tests.harness.catalog.catalog_oracle import CatalogOracle
 from tests.harness.catalog.faulty_catalog import FaultyCatalog
-from tests.harness.shard.one_shard import OneShard
+from tests.harness.shard.one_shard import OneShard, RecordedReply
+from topicsd.engine.ownership.new_names import WAIT_SECONDS
 from topicsd.engine.records.lost_range import LostRange
 from topicsd.engine.replay import lose_range
 
@@ -36,8 +38,6 @@ class NodeCrowd:
         self.nodes = [
             OneShard(node=catalog.node(name)) for name, catalog in zip(NODES, self.catalogs, strict=True)
         ]
-        # Epochs are ordinals: the second node must not give those of the first one.
-        self.nodes[1].append("other", *range(10_000))
         self.given: set[tuple[str, int, int]] = set()
         """Each acknowledged seq, by topic, incarnation and seq."""
         self.deleted: set[tuple[str, int]] = set()
@@ -58,16 +58,23 @@ class NodeCrowd:
         if name not in one.shard.state.topics:
             one.send_put(name, durability=self.random.choice(CLASSES))
         reply = one.send_append(name, *range(self.random.randint(1, WRITE_MAX)))
-        one.settle()
-        answer = reply.answer
+        answer = self._answer(one, reply)
         if isinstance(answer, Refusal):
             self.outcomes[answer.code] += 1
             return
         self.outcomes["appended"] += 1
         # Found by its id: it may have departed since.
         epoch = one.shard.state.topics_by_id[topic_id(name)].epoch
+        assert (name, epoch, NODES[self.nodes.index(one)]) in self.oracle.created, f"{name} has no row"
         for seq in range(answer.first_seq, answer.last_seq + 1):
             self._give(name, epoch, seq)
+
+    def _answer(self, one: OneShard, reply: RecordedReply) -> Any:
+        """Let time pass until a request is answered, which may wait for the catalog."""
+        one.settle()
+        if not reply.has_answer:
+            one.pass_time(1000 * WAIT_SECONDS)
+        return reply.answer
 
     def _give(self, name: str, epoch: int, seq: int) -> None:
         assert (name, epoch, seq) not in self.given, f"seq {seq} of {name} was given out twice"
@@ -91,9 +98,8 @@ class NodeCrowd:
     def _delete(self) -> None:
         one, name = self._node(), self.random.choice(TOPICS)
         topic = one.shard.state.topics.get(name)
-        reply = one.send_delete_topic(name)
-        one.settle()
-        if topic is not None and not isinstance(reply.answer, Refusal):
+        answer = self._answer(one, one.send_delete_topic(name))
+        if topic is not None and not isinstance(answer, Refusal):
             self.outcomes["deleted"] += 1
             self.deleted.add((name, topic.epoch))
 
@@ -113,7 +119,7 @@ class NodeCrowd:
         name = self.random.choice(TOPICS)
         row = self.oracle.row(name)
         if row is None or row.owner == THIRD:
-            if row is not None and not self._has_open_create(name) and self.random.random() < 0.5:
+            if row is not None and self.random.random() < 0.5:
                 self.oracle.forget(name, row.ownership)
                 self.deleted.add((name, row.incarnation))
             return
@@ -122,15 +128,6 @@ class NodeCrowd:
         for seq in range(row.ceiling + 1, row.ceiling + 5):
             self._give(name, row.incarnation, seq)
         self.oracle.raise_ceiling(name, row.ownership, row.ceiling + 5)
-
-    def _has_open_create(self, name: str) -> bool:
-        """Return whether a node may repeat a request to create the row.
-
-        After a take-over and a deletion in between it would create the row again, since the catalog keeps
-        nothing of deleted topics.
-        """
-        topics = [one.shard.state.topics.get(name) for one in self.nodes]
-        return any(one is not None and one.ownership and not one.ownership.owner_epoch for one in topics)
 
     def _toggle(self) -> None:
         catalog = self.random.choice(self.catalogs)

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from tests.harness.cluster.network import Network, Service
 from tests.harness.cluster.shared_store import SharedStore
 from tests.harness.cluster.virtual_time import Process, World
-from topicsd.catalog.catalog import CatalogUnavailable, Extent, Lookup, Ownership, TopicRow
+from topicsd.catalog.catalog import CatalogUnavailable, Extent, Fenced, Lookup, NewTopic, Ownership, TopicRow
 from topicsd.catalog.sqlite_catalog import SqliteCatalog
 
 T = TypeVar("T")
@@ -182,6 +182,19 @@ class CatalogClient:
             name,
             lambda real: real.create(name, topic_id, incarnation, node, ceiling),
         )
+
+    def create_all(self, new: Sequence[NewTopic], node: str) -> list[TopicRow | Fenced]:
+        def create(one: NewTopic) -> TopicRow | Fenced:
+            try:
+                return self._catalog.change(
+                    lambda real: real.create(one.name, one.topic_id, one.incarnation, node, one.ceiling),
+                    one.name,
+                )
+            except Fenced as fenced:
+                return fenced
+
+        names = ", ".join(f"{one.name} {one.ceiling}" for one in new)
+        return self._request(f"create rows {names}", lambda: [create(one) for one in new])
 
     def own(self, name: str, ownership: Ownership) -> Lookup:
         return self._request(f"own {name}", lambda: self._catalog.real.own(name, ownership))

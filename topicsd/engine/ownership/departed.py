@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from shared.contract.errors import TOPIC_MOVED, TOPIC_SEALED, Refusal
+from topicsd.catalog.catalog import TopicRow
 from topicsd.log.control_frame import DepartedFrame
 
 if TYPE_CHECKING:
@@ -55,6 +56,11 @@ class ToForget(NamedTuple):
 
 def departed_by(topic: Topic, frame: DepartedFrame, ts: int) -> Departed:
     return Departed(topic.name, topic.topic_id, topic.epoch, frame.state, frame.node, frame.owner_epoch, ts)
+
+
+def departure(row: TopicRow | None) -> str:
+    """Return the state of a topic whose row does not permit this node to write it."""
+    return FORGOTTEN if row is None else SEALED if row.state == "sealed" else MOVED
 
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -51,12 +51,12 @@ from topicsd.engine.bundle.contents import end_at
 from topicsd.engine.bundle.gather import Gatherer, depart, freeze, resume
 from topicsd.engine.bundle.segment_source import suffixes_of
 from topicsd.engine.jobs import SYNCED, BackgroundJob, operation
-from topicsd.engine.ownership.departed import SEALED, refuse_departed
+from topicsd.engine.ownership.departed import SEALED, departure, refuse_departed
 from topicsd.engine.ownership.exporter import Exporter
 from topicsd.engine.ownership.extents import unexported, unexported_count
 from topicsd.engine.ownership.owned import OWNERSHIP, encode_ownership, next_ceiling
 from topicsd.engine.ownership.owner_calls import AWAY, NotOwned
-from topicsd.engine.ownership.rounds import CatalogRounds, departure, is_without_loss, set_aside
+from topicsd.engine.ownership.rounds import CatalogRounds, is_without_loss, set_aside
 from topicsd.engine.ownership.state_object import state_keys, state_stem
 from topicsd.engine.ownership.verdict import verdict
 from topicsd.engine.pending import PendingFrame

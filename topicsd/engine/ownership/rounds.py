@@ -33,7 +33,7 @@ from topicsd.catalog.catalog import (
 )
 from topicsd.engine.jobs import SYNCED, Background, BackgroundJob, Operation
 from topicsd.engine.ownership.catalog_work import CatalogCall, CatalogCalls, Node, Outcome
-from topicsd.engine.ownership.departed import FORGOTTEN, MOVED, SEALED, Departed, ToForget
+from topicsd.engine.ownership.departed import SEALED, Departed, ToForget, departure
 from topicsd.engine.ownership.owned import Owned, needs_raise, next_ceiling, watch_mark
 from topicsd.engine.ownership.verdict import verdict
 from topicsd.engine.pending import PendingFrame
@@ -60,7 +60,7 @@ class CatalogState(NamedTuple):
     """The state of the requests, for metrics."""
 
     waiting_count: int
-    """Topics whose rows have to be created or changed, and rows to remove."""
+    """Topics whose rows have to be created or changed, names to ask for, and rows to remove."""
     away_since: float | None
     """The monotonic time since which the catalog does not answer."""
     near_count: int
@@ -93,6 +93,7 @@ class CatalogRounds:
         """Observe the ceilings that the log knows, and start the job."""
         shard = self._shard
         shard.catalog_work.start(self._write_max)
+        shard.new_names.start(self._node, self.calls)
         for topic in shard.topics.values():
             if topic.ownership is not None:
                 watch_mark(topic, shard.clock.now_ms(), self._write_max)
@@ -100,6 +101,7 @@ class CatalogRounds:
 
     def stop(self) -> None:
         self.calls.stop()
+        self._shard.new_names.stop()
         self._background.stop()
 
     def close(self) -> None:
@@ -109,9 +111,10 @@ class CatalogRounds:
     @property
     def state(self) -> CatalogState:
         shard = self._shard
-        waiting = len(shard.catalog_work) + len(shard.to_forget)
+        waiting = len(shard.catalog_work) + len(shard.to_forget) + shard.new_names.waiting_count
+        away = [one for one in (self._away_since, shard.new_names.away_since) if one is not None]
         counts = (self.calls.request_count, self.calls.failure_count)
-        return CatalogState(waiting, self._away_since, shard.catalog_work.urgent_count, *counts)
+        return CatalogState(waiting, min(away, default=None), shard.catalog_work.urgent_count, *counts)
 
     def _on_end(self, outcome: object) -> None:
         """Start again after an unexpected error; the job itself never ends."""
@@ -142,6 +145,7 @@ class CatalogRounds:
     def _look_up(self) -> BackgroundJob[None]:
         """Compare all topics with their rows, and say which rules decided."""
         shard = self._shard
+        departed = set(shard.departed)
         # Not those that another shard of this node has, and that are dropped here.
         unseen = {topic.name: topic for topic in shard.topics.values() if self._node.owns_id(topic.topic_id)}
         rules: Counter[str] = Counter()
@@ -149,6 +153,9 @@ class CatalogRounds:
         while True:
             (rows,) = yield from self._ask([partial(_list_page, after=after)])
             for row in rows:
+                if row.name in departed:
+                    departed.discard(row.name)
+                    shard.new_names.note_row(row.name, row)
                 if self._node.owns_id(row.topic_id) and self._is_current(row):
                     topic = unseen.pop(row.name, None)
                     if topic is not None:
@@ -159,6 +166,8 @@ class CatalogRounds:
                 break
             after = rows[-1].name
             yield None
+        for name in departed:
+            shard.new_names.note_row(name, None)
         for topic in unseen.values():
             if shard.is_live(topic):
                 rules[self._decide(topic, None)] += 1
@@ -188,10 +197,13 @@ class CatalogRounds:
 
     def _note_orphan(self, row: TopicRow) -> None:
         """Note a row that names this node as the owner, and has no topic here."""
-        if row.state == "sealed":
+        new_names = self._shard.new_names
+        if row.state == "sealed" or row.name in new_names:
             return
         if is_without_loss(row):
             self._unfinished.append(row)
+        elif new_names.is_unused(row):
+            self._shard.to_forget[ToForget(row.name, row.incarnation, 1)] = None
         else:
             logger.warning(
                 'catalog: topic "%s": this node is its owner and has no files of it: adopt it with '
@@ -356,11 +368,6 @@ class CatalogRounds:
 def is_without_loss(row: TopicRow) -> bool:
     """Return whether an owner that has adopted the topic cannot have given out a seq that is not exported."""
     return row.state == "owned" and row.owner_epoch > 1 and row.exported_to == row.ceiling
-
-
-def departure(row: TopicRow | None) -> str:
-    """Return the state of a topic whose row does not permit this node to write it."""
-    return FORGOTTEN if row is None else SEALED if row.state == "sealed" else MOVED
 
 
 def set_aside(shard: ShardState, topic: Topic, state: str, row: TopicRow | None) -> None:

@@ -28,7 +28,7 @@ from topicsd.engine.requests import AppendAnswer, AppendRequest, Reply
 from topicsd.engine.retention.eviction_log import evict_expired, evict_over_caps, prefetch_next_index
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
-from topicsd.engine.topic_create import encode_create, new_topic, register_topic
+from topicsd.engine.topic_create import creation_frames, new_topic, register_topic
 from topicsd.engine.write.encode_records import Encoded, encode_records, whole_frames
 from topicsd.engine.write.keyed_write import IdempotencyKey, WriteIdentity, key_of
 from topicsd.engine.write.producer_write import ProducerKey, producer_of
@@ -44,6 +44,8 @@ def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply[Ap
         return
     created = topic is None
     if topic is None:
+        if shard.new_names.defer(name, partial(append, shard, name, request, reply), reply):
+            return
         if request.create is False:
             no_topic = Refusal(TOPIC_NOT_FOUND, f'topic "{name}" does not exist and create is false')
             reply(shard.departure_of(name) or no_topic)
@@ -53,9 +55,6 @@ def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply[Ap
             reply(new)
             return
         topic = new
-        # Before the key is checked, since keys belong to an epoch. The creation takes this ordinal, as no
-        # other frame can join before it.
-        topic.epoch = shard.next_epoch()
     now_ms = shard.clock.now_ms()
     due = 0
     if request.delay_ms is not None or request.not_before is not None:
@@ -99,6 +98,10 @@ def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply[Ap
         refusal = shard.log.admit(size, request.disable_backpressure)
     if refusal is not None:
         reply(refusal)
+        return
+    if created and shard.new_names.defer_creation(
+        topic, len(records), partial(append, shard, name, request, reply), reply
+    ):
         return
     if due:
         pending: PendingAppend = DelayedAppend(due, shard, topic, encoded, ts, key, reply, created)
@@ -194,7 +197,7 @@ def _leading_frames(shard: ShardState, topic: Topic, pending: PendingAppend) -> 
     frames = []
     if pending.created:
         assert topic.epoch == shard.next_epoch() or shard.catalog_work.is_started
-        frames.append(encode_create(shard, topic))
+        frames += creation_frames(shard, topic)
         register_topic(shard, topic)
     key = pending.key
     if key is not None:
@@ -300,7 +303,7 @@ class PendingAppend(PendingEntry):
         if self.key is not None:
             self.key.on_abort(self)
         if self.created:
-            self.shard.remove_topic(topic)
+            self.shard.delete_topic(topic)
 
     def refuse(self, refusal: Refusal) -> None:
         if self.key is not None:

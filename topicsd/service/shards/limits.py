@@ -90,7 +90,7 @@ class Caps:
         """Publish this shard's numbers to the others."""
         if self._peers is not None:
             slot = self._peers.slot
-            slot.topics = len(self._state.topics)
+            slot.topics = self._state.topic_count
             slot.bytes_live = self._state.totals.live_bytes + self._pending_bytes
 
     def append(self, name: str, request: AppendRequest, body_bytes: int, reply: Reply[AppendAnswer]) -> None:
@@ -141,7 +141,7 @@ class Caps:
         peers = self._peers
         if not self.has_shared_topic_cap or peers is None:
             return False
-        count = len(self._state.topics) + peers.topics_elsewhere()
+        count = self._state.topic_count + peers.topics_elsewhere()
         return count + UNSEEN_TOPICS_MAX * (len(peers) - 1) >= self._topics_max
 
     def _on_answer(self, name: str, answer: bytes | None) -> None:

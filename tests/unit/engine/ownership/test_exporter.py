@@ -304,9 +304,9 @@ def test_a_topic_whose_change_is_refused_does_not_hold_up_the_others() -> None:
 
 def test_a_damaged_segment_does_not_hold_up_other_topics() -> None:
     shard = ExportingShard()
-    shard.catalog.is_away = True
     shard.one.append("a", *range(10))
     shard.one.append("b", *range(10))
+    shard.catalog.is_away = True
     shard.one.checkpoint()
     (run, *_) = shard.one.topic("a").runs
     assert isinstance(run, SealedRun)

@@ -74,14 +74,13 @@ def test_an_idle_shard_asks_nothing() -> None:
 
 def test_writes_continue_while_the_catalog_is_away() -> None:
     shard = CatalogShard()
+    shard.one.append("t", 1)
     shard.catalog.is_away = True
     shard.one.append("t", *range(100))
     shard.settle()
     shard.one.append("t", *range(100))
-    assert shard.oracle.row("t") is None
-    shard.catalog.is_away = False
-    shard.settle()
-    assert shard.row().ceiling >= 200 + BLOCK_MIN
+    shard.one.kill()
+    assert shard.one.append("t", *range(100)).last_seq == 301
 
 
 @pytest.mark.parametrize("durability", ["fsync", "disk", "memory", "ephemeral"])
@@ -133,8 +132,13 @@ def test_a_restart_keeps_the_ceiling_while_the_catalog_is_away(kill: Any) -> Non
 
 
 def test_an_answer_to_create_that_is_lost_leaves_the_ceiling_of_the_request() -> None:
+    # A topic from before the server had a catalog.
     shard = CatalogShard()
+    node, shard.one.node = shard.one.node, None
+    shard.one.restart()
     shard.one.put("t", durability="fsync")
+    shard.one.node = node
+    shard.one.restart()
     shard.catalog.before_call = lambda verb: setattr(shard.catalog, "is_away", verb != "list")
     shard.settle()
     # The request is done after all, and the node does not know it.
@@ -193,10 +197,14 @@ def test_a_topic_that_was_sealed_meanwhile_is_refused_as_sealed() -> None:
     assert shard.one.refused_append("t", 1).code == "topic_sealed"
 
 
-def test_a_topic_made_on_two_nodes_is_served_by_the_first() -> None:
+def test_a_topic_made_on_two_nodes_before_they_had_a_catalog_is_served_by_the_first() -> None:
     shard = CatalogShard()
-    shard.oracle.create("t", 1, 77, B, 10)
+    node, shard.one.node = shard.one.node, None
+    shard.one.restart()
     shard.one.append("t", 1)
+    shard.oracle.create("t", 1, 77, B, 10)
+    shard.one.node = node
+    shard.one.restart()
     shard.settle()
     refusal = shard.one.refused_append("t", 1)
     assert refusal.detail == {"state": "moved", "node": B, "owner_epoch": 1}
@@ -250,10 +258,14 @@ def test_a_topic_created_again_gets_the_row_of_its_new_epoch() -> None:
     old = shard.row().incarnation
     shard.catalog.is_away = True
     shard.one.delete_topic("t")
-    shard.one.append("t", 1)
+    reply = shard.one.send_append("t", 1)
+    shard.settle()
+    assert reply.code == "catalog_unavailable"
     shard.one.kill()
     shard.catalog.is_away = False
+    reply = shard.one.send_append("t", 1)
     shard.settle()
+    assert reply.answer.first_seq == 1
     assert shard.row().incarnation == shard.one.topic("t").epoch != old
     assert shard.one.append("t", 1).first_seq == 2
 
@@ -264,8 +276,7 @@ def test_ten_thousand_topics_get_their_rows_in_few_rounds() -> None:
         shard.one.send_append(f"t{number}", 1)
     shard.settle()
     assert len(shard.oracle.topics) == 10_000
-    assert shard.catalog.calls["create"] == 10_000
-    assert shard.catalog.calls["list"] < 100
+    assert shard.catalog.calls.total() < 100
 
 
 def test_epochs_of_two_nodes_differ_and_fit_into_a_double() -> None:
@@ -287,20 +298,27 @@ def test_a_deleted_topic_that_was_created_again_has_a_higher_epoch() -> None:
     shard = CatalogShard()
     before = 0
     for _ in range(5):
-        shard.one.put("t")
+        shard.one.send_put("t")
+        shard.settle()
         assert shard.one.topic("t").epoch > before
         before = shard.one.topic("t").epoch
         shard.one.delete_topic("t")
     assert shard.one.checkpoint() is None
     shard.one.kill()
-    shard.one.put("t")
+    shard.one.send_put("t")
+    shard.settle()
     assert shard.one.topic("t").epoch > before
 
 
 def test_a_topic_that_was_deleted_by_its_new_owner_does_not_come_back() -> None:
+    # A topic from before the server had a catalog.
     shard = CatalogShard()
-    shard.catalog.before_call = lambda verb: setattr(shard.catalog, "lost_answers", int(verb == "create"))
+    node, shard.one.node = shard.one.node, None
+    shard.one.restart()
     shard.one.put("t", durability="fsync")
+    shard.one.node = node
+    shard.one.restart()
+    shard.catalog.before_call = lambda verb: setattr(shard.catalog, "lost_answers", int(verb == "create"))
     shard.one.pass_time(100)
     assert shard.one.topic("t").ownership.owner_epoch == 0  # type: ignore[union-attr]
     row = shard.row()
@@ -323,7 +341,7 @@ def test_a_row_that_was_created_after_its_topic_was_forgotten_does_not_block_the
     assert shard.oracle.row("t") is None
     # The first request arrives, which was given up.
     shard.oracle.create("t", late.topic_id, late.incarnation, A, late.ceiling)
-    shard.one.append("t", 1)
+    shard.one.send_append("t", 1)
     shard.settle()
     assert shard.row().incarnation == shard.one.topic("t").epoch != late.incarnation
     assert shard.one.append("t", 2).first_seq == 2
@@ -381,9 +399,11 @@ def test_other_departed_topics_are_not_deleted_here() -> None:
     shard.one.restart()
     shard.settle()
     reply = shard.one.send_delete_topic("moved")
+    shard.one.settle()
     assert reply.code == "topic_moved"
     assert reply.answer.message.endswith("; send the request there")
     reply = shard.one.send_delete_topic("sealed")
+    shard.one.settle()
     assert reply.code == "topic_sealed"
     assert reply.answer.message.endswith("; adopt it on the node that continues it, and delete it there")
     assert len(shard.one.shard.state.topics_by_id) == 2
