@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable
 from functools import partial
@@ -80,6 +81,38 @@ def test_a_sealed_topic_continues_at_another_server(tmp_path: Path) -> None:
         one.start()
         assert append(one, "orders", 1)[1]["error"]["code"] in ("topic_sealed", "topic_moved")
         assert ask(one, "GET", "orders/owner")[1]["is_here"] is False
+
+
+@pytest.mark.slow
+def test_a_name_belongs_to_the_server_that_creates_its_topic_until_it_is_deleted(tmp_path: Path) -> None:
+    one, other = servers(tmp_path)
+    with one, other:
+        assert append(one, "orders", 1)[0] == 201
+        assert ask(other, "GET", "orders/owner")[0] == 200
+        status, body = append(other, "orders", 2)
+        assert (status, body["error"]["code"]) == (409, "topic_moved"), body
+        assert body["error"]["detail"]["node"] == ask(one, "GET", "orders/owner")[1]["node"]
+        assert ask(other, "GET", "orders")[0] == 404
+        assert ask(one, "POST", "orders/seal", {})[0] == 200
+        assert append(one, "orders", 2)[1]["error"]["code"] == "topic_sealed"
+        assert ask(other, "POST", "orders/adopt", {})[0] == 200
+        assert ask(other, "DELETE", "orders")[0] == 200
+        eventually(lambda: append(one, "orders", 3)[0] == 201)
+        assert values(one, "orders") == [3]
+        assert append(other, "orders", 4)[1]["error"]["code"] == "topic_moved"
+
+
+@pytest.mark.slow
+def test_a_copy_of_a_server_does_not_start_beside_it(tmp_path: Path) -> None:
+    one, other = servers(tmp_path)
+    with one:
+        assert append(one, "orders", 1)[0] == 201
+        shutil.copytree(one.folder / "data", other.folder / "data")
+        with pytest.raises(AssertionError, match="runs as the same node"):
+            other.start()
+        assert append(one, "orders", 2)[1]["first_seq"] == 2
+    with other:
+        assert values(other, "orders") == [1]
 
 
 @pytest.mark.slow

@@ -28,6 +28,7 @@ from topicsd.catalog.catalog import (
     ExtentObject,
     Fenced,
     Lookup,
+    NewTopic,
     Ownership,
     TopicRow,
 )
@@ -132,6 +133,23 @@ def test_a_topic_is_created_once_and_owned_by_its_node(catalog: Catalog) -> None
     assert catalog.own("t", A) == Lookup(row(12), True)
     for other in (Ownership("b", 7, 1), Ownership("a", 8, 1), Ownership("a", 7, 2)):
         assert catalog.own("t", other) == Lookup(row(12), False)
+
+
+def test_several_topics_are_created_at_once_each_by_itself(catalog: Catalog) -> None:
+    catalog.create("b", ID, 7, "other", 10)
+    catalog.create("d", ID, 7, "a", 10)
+    new = [NewTopic(name, ID, 7, 10) for name in "abcd"]
+    for _ in range(2):
+        first, second, third, fourth = catalog.create_all(new, "a")
+        assert isinstance(first, TopicRow)
+        assert (first.name, first.owner, first.ceiling) == ("a", "a", 10)
+        assert isinstance(second, Fenced)
+        assert second.row is not None
+        assert second.row.owner == "other"
+        assert isinstance(third, TopicRow)
+        assert isinstance(fourth, TopicRow)
+    assert [one.name for one in catalog.list("", "", 10)] == ["a", "b", "c", "d"]
+    assert catalog.create_all([], "a") == []
 
 
 def test_a_ceiling_only_rises_and_only_for_the_owner(catalog: Catalog) -> None:

@@ -74,7 +74,9 @@ LAYERS: Final = {
     "topicsd/offline/check": f"{_OFFLINE} topicsd/offline topicsd/offline/report",
     "topicsd/offline/repair": f"{_OFFLINE} topicsd/offline topicsd/offline/check",
     "topicsd/offline/reshard": f"{_OFFLINE} topicsd/offline",
-    "topicsd/cli": f"{_OFFLINE} topicsd/offline/ topicsd/cli/backup topicsd/cli/store topicsd/cli/topic",
+    "topicsd/cli": (
+        f"{_OFFLINE} topicsd/offline/ topicsd/catalog topicsd/cli/backup topicsd/cli/store topicsd/cli/topic"
+    ),
     "topicsd/cli/store": f"{_OFFLINE} topicsd/catalog topicsd/cli topicsd/offline",
     # Over HTTP, without a data directory.
     "topicsd/backup": f"{_OFFLINE} topicsd/offline topicsd/store",

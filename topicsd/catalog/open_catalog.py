@@ -27,18 +27,23 @@ def catalog_directory(store_url: str, data_directory: str) -> str:
     return unquote(parts.path) if parts.scheme == "file" else data_directory
 
 
+def sqlite_path(url: str, data_directory: str) -> str:
+    """Return the file of a SQLite catalog; empty for other catalogs."""
+    if url == SQLITE:
+        return os.path.join(data_directory, FILE_NAME)
+    parts = urlsplit(url)
+    return unquote(parts.path) if parts.scheme == "sqlite" else ""
+
+
 def open_catalog(url: str, data_directory: str, retries: Retries) -> Catalog:
     """Open a catalog. Raises CatalogRefused or CatalogUnavailable, `CatalogExtraMissing` without a client."""
     problem = refuse_catalog_url(url)
     if problem is not None:
         raise CatalogRefused(f"catalog URL: {problem}")
-    if url == SQLITE:
-        return SqliteCatalog(os.path.join(data_directory, FILE_NAME))
-    parts = urlsplit(url)
-    if parts.scheme == "sqlite":
-        return SqliteCatalog(unquote(parts.path))
+    if path := sqlite_path(url, data_directory):
+        return SqliteCatalog(path)
     # Imported on demand: each client library is an extra.
-    if parts.scheme == "postgresql":
+    if urlsplit(url).scheme == "postgresql":
         from topicsd.catalog.postgresql_catalog import PostgresqlCatalog
 
         return PostgresqlCatalog(url, retries)

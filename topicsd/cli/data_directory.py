@@ -2,6 +2,7 @@
 
 O1  All checks run before anything is created: a mistyped `--data-dir` creates no file.
 O2  The lock is taken before the layout is read: two servers that start at once would both create a layout.
+    So is that of the node: a copy of a directory that runs must not serve for a moment.
 O3  An interrupted reshard is finished or undone before the layout is used.
 O4  The paths that workers read and write are checked here, so that a wrong owner is reported in one sentence
     instead of by a worker that fails repeatedly.
@@ -17,6 +18,7 @@ from typing import Final
 from shared.ipc.placement import PlacementError
 from shared.runtime.log_setup import fields
 from shared.settings.settings import Settings
+from topicsd.catalog.node_lock import lock_node, node_lock_path
 from topicsd.disk.access import access_problem, denial_of, os_error_sentence
 from topicsd.disk.dir_lock import DirectoryInUse, DirLock
 from topicsd.disk.fs import Fs
@@ -58,6 +60,24 @@ def lock_data_dir(fs: Fs, data_dir: str) -> DirLock:
         raise CommandError(f"{data_dir}: in use by another server, {process}", EXIT_PROBLEM) from None
     except OSError as error:
         raise CommandError(os_error_sentence(error)) from None
+
+
+def lock_node_of(fs: Fs, settings: Settings, node_id: str) -> DirLock | None:
+    """Lock the node of a data directory if its catalog is a file; CommandError when that fails."""
+    path = node_lock_path(settings.catalog_url, settings.store_url, settings.data_dir, node_id)
+    try:
+        return lock_node(fs, path)
+    except DirectoryInUse:
+        owner = fs.lock_owner(path)
+        process = "another process" if owner is None else f"process {owner}"
+        raise CommandError(
+            f"{settings.data_dir}: {process} runs as the same node {node_id} with the same catalog: a copy "
+            "of a data directory, or a restored backup, must not run beside its original; stop that server, "
+            "or start this one without TOPICS_STORE_URL and TOPICS_CATALOG_URL",
+            EXIT_PROBLEM,
+        ) from None
+    except OSError as error:
+        raise CommandError(f"cannot lock node {node_id}: {os_error_sentence(error)}") from None
 
 
 def refuse_unusable_directory(fs: Fs, data_dir: str) -> None:

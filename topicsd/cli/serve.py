@@ -27,10 +27,11 @@ from shared.runtime.program_version import program_version
 from shared.settings.settings import DECLARED, Settings
 from shared.settings.sources import Resolved
 from topicsd.cli.command import Command
-from topicsd.cli.data_directory import lock_data_dir, open_data_layout
+from topicsd.cli.data_directory import lock_data_dir, lock_node_of, open_data_layout
 from topicsd.cli.outside_paths import refuse_outside_paths
 from topicsd.cli.setting_flags import add_setting_flags, config_path, resolved_settings
 from topicsd.disk.access import denial_of
+from topicsd.disk.dir_lock import DirLock
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import INSTANCE_BYTES, LAYOUT_FORMAT, Layout
 from topicsd.disk.placement_file import placement_path
@@ -67,11 +68,15 @@ def run(args: argparse.Namespace) -> int:
         layout = new_layout(settings)
         return _serve(resolved, layout, secrets.token_hex(INSTANCE_BYTES), listen_sockets, reload_settings)
     lock = lock_data_dir(fs, settings.data_dir)
+    node_lock: DirLock | None = None
     try:
         layout = open_data_layout(fs, settings, resolved.sources)
+        node_lock = lock_node_of(fs, settings, layout.instance)
         refuse_interpreter(sys.executable)
         return _serve(resolved, layout, lock.identity, listen_sockets, reload_settings)
     finally:
+        if node_lock is not None:
+            node_lock.release()
         lock.release()
 
 

@@ -18,8 +18,9 @@ from shared.ipc.board import Slot, WorkerState
 from shared.runtime.clock import Clock
 from shared.runtime.disk_thread import start_threads
 from shared.runtime.log_setup import fields
+from topicsd.catalog.node_lock import lock_node, node_lock_path
 from topicsd.disk.access import os_error_sentence
-from topicsd.disk.dir_lock import DirectoryInUse
+from topicsd.disk.dir_lock import DirectoryInUse, DirLock
 from topicsd.disk.fs import Fs, RealFs
 from topicsd.disk.layout import create_data_dir, shard_paths
 from topicsd.disk.memory_fs import MemoryFs
@@ -72,6 +73,8 @@ class ShardStart:
         self._slot = slot
         self._beat = beat
         self._is_shutdown_requested = is_shutdown_requested
+        self._node_lock: DirLock | None = None
+        """Held until the process ends."""
 
     async def open(self, on_failure: Callable[[OSError], None]) -> Shard:
         """Open the shard. Raises `StartEnded` and `StartRefused`."""
@@ -81,9 +84,14 @@ class ShardStart:
         identity = Identity(bytes.fromhex(spec.instance), spec.shard)
         paths = shard_paths(spec.data_dir, spec.shard)
         fs: Fs = memory_disk(spec) if spec.settings.memory else RealFs()
+        lock_path = paths.lock
         try:
             while True:
                 try:
+                    if self._node_lock is None:
+                        lock_path = self._node_lock_path()
+                        self._node_lock = lock_node(fs, lock_path)
+                    lock_path = paths.lock
                     return Shard(
                         fs,
                         self._clock,
@@ -97,11 +105,19 @@ class ShardStart:
                         node=catalog_node(spec, self._clock, self._owns_id),
                     )
                 except DirectoryInUse:
-                    self._report_wait(fs.lock_owner(paths.lock))
+                    self._report_wait(fs.lock_owner(lock_path))
                 await asyncio.sleep(LOCK_RETRY_SECONDS)
                 self._check_shutdown()
         except (RecoveryRefused, UnreadableLog, PermissionError) as error:
             raise StartRefused(error, spec.data_dir) from error
+
+    def _node_lock_path(self) -> str:
+        spec, settings = self._spec, self._spec.settings
+        if settings.memory:
+            return ""
+        return node_lock_path(
+            settings.catalog_url, settings.store_url, spec.data_dir, spec.instance, spec.shard
+        )
 
     def progress(self, done: int, total: int) -> None:
         """Report replay progress. Called while the log is read (N1)."""

@@ -23,6 +23,7 @@ from topicsd.catalog.catalog import (
     ExtentObject,
     Fenced,
     Lookup,
+    NewTopic,
     Ownership,
     TopicRow,
 )
@@ -137,7 +138,11 @@ class CatalogCrowd:
         self.incarnations += 1
         incarnation, ceiling = self.incarnations, self.random.randrange(20)
         topic_id = (1 << 64) - incarnation
-        self.request(node, name, lambda to: to.create(name, topic_id, incarnation, _node(node), ceiling))
+        if self.random.random() < 0.5:
+            self.request(node, name, lambda to: to.create(name, topic_id, incarnation, _node(node), ceiling))
+        else:
+            new = NewTopic(name, topic_id, incarnation, ceiling)
+            self.request(node, name, lambda to: _only(to.create_all([new], _node(node))))
 
     def give_seqs(self, node: int, name: str) -> None:
         topic = self.believed[node].get(name)
@@ -266,6 +271,14 @@ def outcome(call: Call, catalog: Catalog) -> Outcome:
         return "fenced", error.row
     except ChangeRefused:
         return "refused", None
+
+
+def _only(outcomes: list[TopicRow | Fenced]) -> TopicRow:
+    """Return the only row, or raise the error that stands for it."""
+    (one,) = outcomes
+    if isinstance(one, Fenced):
+        raise one
+    return one
 
 
 def _node(number: int) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.harness.catalog.unsynced_sqlite import connect_unsynced
-from topicsd.catalog.catalog import CatalogRefused, CatalogUnavailable, Lookup, Ownership
+from topicsd.catalog.catalog import CatalogRefused, CatalogUnavailable, Lookup, NewTopic, Ownership
 from topicsd.catalog.sqlite_catalog import UPGRADES, SqliteCatalog
 
 ROOT = Path(__file__).parents[3]
@@ -46,6 +46,22 @@ def test_every_connection_syncs_its_commits(path: str) -> None:
     catalog = SqliteCatalog(path, connect)
     assert connections[0].execute("PRAGMA synchronous").fetchone() == (2,)
     assert connections[0].execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    catalog.close()
+
+
+def test_many_topics_are_created_in_one_transaction(path: str) -> None:
+    statements: list[str] = []
+
+    def connect(name: str, **options: Any) -> sqlite3.Connection:
+        connection = sqlite3.connect(name, **options)
+        connection.set_trace_callback(statements.append)
+        return connection
+
+    catalog = SqliteCatalog(path, connect)
+    statements.clear()
+    rows = catalog.create_all([NewTopic(f"t{number}", number, 1, 10) for number in range(100)], "a")
+    assert len(rows) == len(catalog.list("", "", 1000)) == 100
+    assert statements.count("COMMIT") == 1
     catalog.close()
 
 

@@ -203,6 +203,11 @@ class CatalogRounds:
         if is_without_loss(row):
             self._unfinished.append(row)
         elif new_names.is_unused(row):
+            logger.warning(
+                'catalog: topic "%s": this node has its name, no files of it, and nothing was exported: the '
+                "name is free again",
+                row.name,
+            )
             self._shard.to_forget[ToForget(row.name, row.incarnation, 1)] = None
         else:
             logger.warning(

@@ -18,6 +18,7 @@ from tests.harness.cluster.answers import (
     Appended,
     Claimed,
     ClaimJobs,
+    ClusterNode,
     Delete,
     Done,
     EndJobs,
@@ -92,7 +93,11 @@ class Client:
         self._world.after(self._world.rng.random() * PAUSE_MS, self._next)
 
     def _ask(self, topic: str, request: Request, done: Callable[[Answer], object]) -> None:
-        node = self._directory.node_of(topic)
+        self._ask_node(self._directory.node_of(topic), topic, request, done)
+
+    def _ask_node(
+        self, node: ClusterNode, topic: str, request: Request, done: Callable[[Answer], object]
+    ) -> None:
         Attempt(self._world, lambda reply: node.request(topic, request, reply)).run(done)
 
     # -- writes ----------------------------------------------------------------------------------------------
@@ -120,16 +125,16 @@ class Client:
 
     def _try(self, write: Write) -> None:
         node = self._directory.node_of(write.topic)
-        may_create = node.name == self._directory.home_of(write.topic)
 
         def answered(answer: Answer) -> None:
             if isinstance(answer, Appended):
+                self._directory.owners.setdefault(write.topic, node.name)
                 self._on_appended(write, answer)
             else:
                 assert isinstance(answer, Refused)
                 self._on_refused(write, answer)
 
-        self._ask(write.topic, write.append._replace(may_create=may_create), answered)
+        self._ask_node(node, write.topic, write.append._replace(may_create=True), answered)
 
     def _on_appended(self, write: Write, answer: Appended) -> None:
         append = write.append
@@ -221,7 +226,7 @@ class Client:
             self._directory.follow(plan.name, answer)
             self._end("delete failed")
 
-        self._ask(plan.name, Delete(seqs, tag), answered)
+        self._ask_node(node, plan.name, Delete(seqs, tag), answered)
 
     def _read(self, plan: Plan) -> None:
         def answered(answer: Answer) -> None:
@@ -254,7 +259,7 @@ class Client:
                     cursors.refuse(plan.name, self.name, seq)
             self._end("cursor moved" if isinstance(answer, Done) else "cursor not moved")
 
-        self._ask(plan.name, MoveCursor(self.name, seq), answered)
+        self._ask_node(node, plan.name, MoveCursor(self.name, seq), answered)
 
     # -- jobs ------------------------------------------------------------------------------------------------
 
@@ -284,13 +289,13 @@ class Client:
     def _end_jobs(self, plan: Plan, end: EndJobs) -> None:
         jobs = self._book.jobs(plan.name)
         jobs.send_end(end.seqs, end.is_done)
-        node = self._directory.node_of(plan.name).name
+        node = self._directory.node_of(plan.name)
 
         def answered(answer: Answer) -> None:
             if isinstance(answer, JobsEnded) and end.is_done:
-                jobs.ack(answer.seqs, node, self._world.now_ns)
+                jobs.ack(answer.seqs, node.name, self._world.now_ns)
             if isinstance(answer, Refused):
                 self._directory.follow(plan.name, answer)
             self.outcomes["jobs ended" if isinstance(answer, JobsEnded) else "jobs not ended"] += 1
 
-        self._ask(plan.name, end, answered)
+        self._ask_node(node, plan.name, end, answered)

@@ -19,23 +19,17 @@ class Directory:
         self.nodes = {node.name: node for node in nodes}
         self.owners: dict[str, str] = {}
         self.supported = nodes[0].supported
-
         self._names = list(self.nodes)
-        self._homes: dict[str, str] = {}
 
     @property
     def has_producers(self) -> bool:
         """Whether the nodes know more than plain topics: producers, tags, cursors, queues."""
         return ClaimJobs in self.supported
 
-    def home_of(self, topic: str) -> str:
-        """Return the only node that creates the topic. Topics made on two nodes are a matter of their own."""
-        if topic not in self._homes:
-            self._homes[topic] = self._world.rng.choice(self._names)
-        return self._homes[topic]
-
     def node_of(self, topic: str) -> ClusterNode:
-        return self.nodes[self.owners.setdefault(topic, self.home_of(topic))]
+        """Return the node that a client asks: any one until one is known to have the topic."""
+        owner = self.owners.get(topic)
+        return self.nodes[self._world.rng.choice(self._names) if owner is None else owner]
 
     def follow(self, topic: str, refused: Refused) -> None:
         if refused.owner:

@@ -111,7 +111,7 @@ class Episode:
         )
         for plan in self.plans:
             row = self.cluster.catalog.row(plan.name)
-            if row is not None and not self._is_gone(row):
+            if row is not None and not self._is_gone(row) and not self._is_unused(row):
                 self._judge(plan)
 
     def _judge(self, plan: Plan) -> None:
@@ -157,20 +157,22 @@ class Episode:
         if any(client.is_busy for client in self.clients):
             return False
         return all(
-            self.cluster.catalog.row(name) is not None
-            or not self.book.topic(name).acked
-            or self.directory.nodes[self.directory.home_of(name)].is_lost
+            self.cluster.catalog.row(name) is not None or not self.book.topic(name).acked
             for name in self.book.topics
         ) and all(self._is_served(row) for row in self.cluster.catalog.rows())
 
     def _is_served(self, row: TopicRow) -> bool:
         """Return whether the owner serves the topic and has exported it, or nothing is left of it."""
         is_served = row.state == "owned" and self.directory.nodes[row.owner].is_exported(row.name)
-        return is_served or self._is_gone(row)
+        return is_served or self._is_gone(row) or self._is_unused(row)
 
     def _is_gone(self, row: TopicRow) -> bool:
         """Return whether the topic was lost with its node before its first export: nothing of it is left."""
         return not row.exported_to and self.directory.nodes[row.owner].is_lost
+
+    def _is_unused(self, row: TopicRow) -> bool:
+        """Return whether the catalog has granted a name for which no write was acknowledged."""
+        return not row.exported_to and not self.book.topic(row.name).acked
 
     def _report(self) -> Report:
         counts: Counter[str] = Counter()

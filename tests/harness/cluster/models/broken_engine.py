@@ -11,6 +11,7 @@ import pytest
 from topicsd.catalog.catalog import ExtentObject, Fenced
 from topicsd.engine.jobs import BackgroundJob
 from topicsd.engine.ownership import hand_on, rounds, topic_export
+from topicsd.engine.ownership.new_names import NewNames
 from topicsd.engine.ownership.owner_calls import OwnerCalls
 from topicsd.engine.ownership.release import Release
 from topicsd.engine.ownership.rounds import CatalogRounds
@@ -88,10 +89,16 @@ def adopt_at_the_exported_head(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(hand_on, "end_at", lambda entry, head, reason: entry)
 
 
+def create_before_the_grant(patch: pytest.MonkeyPatch) -> None:
+    """A node creates a topic at once, and its row in the catalog later."""
+    patch.setattr(NewNames, "defer_creation", lambda *_: False)
+
+
 BROKEN_RULES: Final[list[Patch]] = [
     ignore_fences,
     publish_before_put,
     publish_without_put,
     delete_without_cover,
     adopt_at_the_exported_head,
+    create_before_the_grant,
 ]

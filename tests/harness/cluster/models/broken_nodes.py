@@ -6,7 +6,7 @@ import secrets
 from functools import partial
 
 from tests.harness.cluster.answers import Appended, Refused, Reply
-from tests.harness.cluster.models.model_node import ModelNode
+from tests.harness.cluster.models.model_node import BLOCK, DeferredRequest, ModelNode
 from tests.harness.cluster.models.model_topic import ModelTopic, Segment
 from topicsd.catalog.catalog import CatalogUnavailable, ChangeRefused, Fenced, TopicRow
 from topicsd.store.object_store import StoreUnavailable
@@ -126,6 +126,24 @@ class ServesAtOnce(ModelNode):
         super()._adopt(name, accept_loss, partial(reply))
 
 
+class CreatesBeforeTheGrant(ModelNode):
+    """A node creates a topic at once, and its row in the catalog later."""
+
+    def create(self, name: str, request: DeferredRequest) -> None:
+        self._write(name, "create", len(self._log) + 1)
+        request.retry()
+
+    def _care_for(self, topic: ModelTopic) -> None:
+        try:
+            if topic.is_served and not topic.owner_epoch:
+                row = self._catalog.create(topic.name, 1, topic.incarnation, self.name, topic.head + BLOCK)
+                self._write_and_wait(topic.name, "grant", 1, row.ceiling)
+        except Fenced as fenced:
+            self.on_fenced(topic, fenced)
+        else:
+            super()._care_for(topic)
+
+
 BROKEN: list[type[ModelNode]] = [
     IgnoresFences,
     IgnoresCeilings,
@@ -140,4 +158,5 @@ BROKEN: list[type[ModelNode]] = [
     ForgetsKeys,
     ForgetsDeletes,
     ServesAtOnce,
+    CreatesBeforeTheGrant,
 ]

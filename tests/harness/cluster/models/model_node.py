@@ -8,6 +8,7 @@ M2  Objects first, then the extent in the catalog, then the entry in the log, th
 M3  A request without an answer is resolved before anything that depends on it: the extents of the catalog say
     what was published, a row says what was adopted, and a seal is repeated until it is answered.
 M4  A node that is fenced serves the topic no more.
+M5  A topic is created when the catalog has its row.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import secrets
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -60,6 +61,14 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode_records = msgspec.msgpack.Decoder(dict[int, bytes]).decode
 _decode_state = msgspec.msgpack.Decoder(State).decode
 
+
+class DeferredRequest(NamedTuple):
+    """A request that waits until its topic is created."""
+
+    retry: Callable[[], object]
+    refuse: Reply
+
+
 Entry = tuple[str, str, tuple[Any, ...]]
 """One entry of the log: topic, kind, arguments."""
 
@@ -89,6 +98,7 @@ class ModelNode(Machine):
         self._waiting: list[tuple[int, Callable[[], object]]] = []
         self._work: list[Callable[[], object]] = []
         self._to_delete: list[tuple[float, str]] = []
+        self._creating: dict[str, list[DeferredRequest]] = {}
         process.run_fiber(self._rounds, lambda outcome: None)
 
     def on_kill(self) -> None:
@@ -166,10 +176,12 @@ class ModelNode(Machine):
         self, name: str, payloads: list[bytes], key: str | None, may_create: bool, reply: Reply
     ) -> None:
         if name not in self.topics:
-            if not may_create:
+            if may_create:
+                retry = partial(self._append, name, payloads, key, may_create, reply)
+                self.create(name, DeferredRequest(retry, reply))
+            else:
                 reply(Refused("topic_not_found", "nothing done"))
-                return
-            self._write(name, "create", len(self._log) + 1)
+            return
         topic = self.topics[name]
         refusal = self._refuse(topic)
         if refusal is not None:
@@ -188,6 +200,37 @@ class ModelNode(Machine):
         self._write(
             name, "append", first, payloads, key, then=partial(self._acknowledge, topic, first, last, reply)
         )
+
+    def create(self, name: str, request: DeferredRequest) -> None:
+        """Have the catalog grant a name, and run the request then (M5)."""
+        requests = self._creating.setdefault(name, [])
+        requests.append(request)
+        if len(requests) == 1:
+            self._work.append(partial(self._create_granted, name))
+
+    def _create_granted(self, name: str) -> None:
+        outcome = Refused("catalog_unavailable", "nothing done")
+        try:
+            row = self._granted_row(name, len(self._log) + 1)
+            self._write(name, "create", row.incarnation, 1, row.ceiling)
+        except Fenced as fenced:
+            outcome = Refused("topic_moved", "nothing done", "" if fenced.row is None else fenced.row.owner)
+        finally:
+            for retry, refuse in self._creating.pop(name):
+                if name in self.topics:
+                    retry()
+                else:
+                    refuse(outcome)
+
+    def _granted_row(self, name: str, incarnation: int) -> TopicRow:
+        try:
+            return self._catalog.create(name, 1, incarnation, self.name, BLOCK)
+        except Fenced as fenced:
+            row = fenced.row
+            if row is None or (row.owner, row.owner_epoch, row.state) != (self.name, 1, "owned"):
+                raise
+            # Of an earlier request, whose answer was lost.
+            return row
 
     def _acknowledge(self, topic: ModelTopic, first: int, last: int, reply: Reply) -> None:
         if not topic.is_served:
@@ -283,8 +326,6 @@ class ModelNode(Machine):
             if topic.seal_key:
                 self._finish_seal(topic)
                 return
-            if not topic.owner_epoch:
-                self._create(topic)
             if topic.head > topic.ceiling - BLOCK // 2:
                 row = self._catalog.raise_ceiling(topic.name, topic.ownership(self.name), topic.head + BLOCK)
                 self._write_and_wait(topic.name, "grant", row.owner_epoch, row.ceiling)
@@ -300,13 +341,6 @@ class ModelNode(Machine):
 
     def _depart(self, topic: ModelTopic, row: TopicRow | None) -> None:
         self._write_and_wait(topic.name, "departed", "" if row is None else row.owner)
-
-    def _create(self, topic: ModelTopic) -> None:
-        if not topic.ceiling:
-            # Before the request: it may be done although its answer is lost.
-            self._write_and_wait(topic.name, "grant", 0, topic.head + BLOCK)
-        row = self._catalog.create(topic.name, 1, topic.incarnation, self.name, topic.ceiling)
-        self._write_and_wait(topic.name, "grant", 1, row.ceiling)
 
     # -- export ----------------------------------------------------------------------------------------------
 
@@ -334,6 +368,9 @@ class ModelNode(Machine):
         if not lookup.is_owner:
             raise Fenced(topic.name, lookup.row)
         for extent in self._catalog.extents_from(topic.name, topic.exported_to + 1, 256):
+            if extent.owner_epoch != topic.owner_epoch:
+                # Another node took the topic over since the lookup; the next change is fenced.
+                break
             segment = _segment(extent)
             self._write_and_wait(topic.name, "exported", segment)
             self._write_and_wait(topic.name, "dropped", segment)
@@ -412,7 +449,13 @@ class ModelNode(Machine):
     def _adopt(self, name: str, accept_loss: bool, reply: Reply) -> None:
         topic = self.topics.get(name)
         row = next(iter(self._catalog.list(name, "", 1)), None)
-        if row is None or row.name != name or (topic is not None and topic.is_served):
+        if row is None or row.name != name:
+            reply(Refused("not_sealed", "nothing done"))
+            return
+        if topic is not None and topic.is_served and row.ownership != topic.ownership(self.name):
+            # Another node took it over, and this one has not noticed.
+            self._depart(topic, row)
+        if topic is not None and topic.is_served:
             reply(Refused("not_sealed", "nothing done"))
             return
         epoch = row.owner_epoch

@@ -27,11 +27,11 @@ class State(msgspec.Struct):
 
 
 class ModelTopic:
-    def __init__(self, name: str, incarnation: int) -> None:
+    def __init__(self, name: str, incarnation: int, owner_epoch: int = 0, ceiling: int = 0) -> None:
         self.name = name
         self.incarnation = incarnation
-        self.owner_epoch = 0
-        self.ceiling = 0
+        self.owner_epoch = owner_epoch
+        self.ceiling = ceiling
         self.head = 0
         self.exported_to = 0
         self.records: dict[int, bytes] = {}
