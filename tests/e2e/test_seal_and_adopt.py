@@ -112,7 +112,8 @@ def test_a_copy_of_a_server_does_not_start_beside_it(tmp_path: Path) -> None:
             other.start()
         assert append(one, "orders", 2)[1]["first_seq"] == 2
     with other:
-        assert values(other, "orders") == [1]
+        # A worker of the original may still hold the lock of its shard.
+        eventually(lambda: append(other, "orders", 3)[0] == 200)
 
 
 @pytest.mark.slow

@@ -116,8 +116,6 @@ class ShardState(ShardData):
         """The topics whose rows in the catalog have to be created or changed."""
 
         self.new_names = NewNames(self, loop)
-        """The names for which the catalog has to be asked."""
-
         self.epoch_tag = int.from_bytes(secrets.token_bytes(2)) >> (16 - _EPOCH_TAG_BITS)
         """The bits of this run in the epochs of new topics, on a shard with a catalog."""
 

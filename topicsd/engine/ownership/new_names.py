@@ -165,7 +165,7 @@ class NewNames:
     def defer_creation(self, topic: Topic, count: int, retry: Callable[[], object], refuse: Refuse) -> bool:
         """Defer or refuse a request to create a topic, unless its name is granted (N1).
 
-        `topic` is from `new_topic`, and `count` is the number of records that the request appends.
+        `topic` is not registered yet, and `count` is the number of records that the request appends.
         """
         shard, name = self._shard, topic.name
         if topic.ownership is not None or not self._is_started:

@@ -3,10 +3,10 @@
 A node gives out no seq above the ceiling that the catalog has for the topic. So another node that takes the
 topic over without this one resumes above every seq ever given out.
 
-O1  The first state has owner epoch 0. It is on the disk before the request to create the row is sent, since
-    that request may be done although its answer is lost. The row then has the ceiling of this state or a
-    higher one, and nothing above it is given out. Before that, no other node can own the topic, and there is
-    no ceiling.
+O1  A topic that is created with a catalog has its row before it exists (N1 of `new_names.py`). For one from
+    before the node had a catalog the first state has owner epoch 0. It is on the disk before the request to
+    create the row is sent, since that request may be done although its answer is lost. The row then has the
+    ceiling of this state or a higher one, and nothing above it is given out. Before that there is no ceiling.
 O2  A ceiling counts once the catalog has answered. Its frame in the log is only for a start that cannot ask
     the catalog; without it that start knows a lower ceiling.
 O3  The append path checks no ceiling. `Topic.ceiling_mark`, which it compares anyway, is at most `mark`, and

@@ -1,4 +1,6 @@
-"""The catalog's side of a shard: rows for new topics, ceilings ahead of need, and rows of deleted topics.
+"""The catalog's side of a shard: ceilings ahead of need, rows of deleted topics, rows of topics without one.
+
+The rows of new topics are created by `new_names.py`, before the topics are.
 
 One background job makes all requests, so they have one order. It sleeps until there is work: no topic is
 polled. A request that gets no answer is repeated after a pause until it gets one (R9), and requests for other

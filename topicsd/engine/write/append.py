@@ -46,11 +46,7 @@ def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply[Ap
     if topic is None:
         if shard.new_names.defer(name, partial(append, shard, name, request, reply), reply):
             return
-        if request.create is False:
-            no_topic = Refusal(TOPIC_NOT_FOUND, f'topic "{name}" does not exist and create is false')
-            reply(shard.departure_of(name) or no_topic)
-            return
-        new = new_topic(shard, name, request.config, len(request.records), "config")
+        new = _new_topic(shard, name, request)
         if isinstance(new, Refusal):
             reply(new)
             return
@@ -109,6 +105,13 @@ def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply[Ap
         pending = PendingAppend(shard, topic, encoded, ts, key, reply, created)
     topic.last_ts = ts
     join_append(shard, topic, pending, now_ms, due)
+
+
+def _new_topic(shard: ShardState, name: str, request: AppendRequest) -> Topic | Refusal:
+    if request.create is False:
+        no_topic = Refusal(TOPIC_NOT_FOUND, f'topic "{name}" does not exist and create is false')
+        return shard.departure_of(name) or no_topic
+    return new_topic(shard, name, request.config, len(request.records), "config")
 
 
 def _refuse_head(expected: int, topic: Topic) -> Refusal:

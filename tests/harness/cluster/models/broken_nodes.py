@@ -6,8 +6,8 @@ import secrets
 from functools import partial
 
 from tests.harness.cluster.answers import Appended, Refused, Reply
-from tests.harness.cluster.models.model_node import BLOCK, DeferredRequest, ModelNode
-from tests.harness.cluster.models.model_topic import ModelTopic, Segment
+from tests.harness.cluster.models.model_node import BLOCK, ModelNode
+from tests.harness.cluster.models.model_topic import DeferredRequest, ModelTopic, Segment
 from topicsd.catalog.catalog import CatalogUnavailable, ChangeRefused, Fenced, TopicRow
 from topicsd.store.object_store import StoreUnavailable
 

@@ -17,7 +17,7 @@ import secrets
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -38,7 +38,7 @@ from tests.harness.cluster.answers import (
 from tests.harness.cluster.histories.book import Book
 from tests.harness.cluster.histories.plans import Plan
 from tests.harness.cluster.machine import Cluster, Machine
-from tests.harness.cluster.models.model_topic import ModelTopic, Segment, State
+from tests.harness.cluster.models.model_topic import DeferredRequest, ModelTopic, Segment, State, is_granted
 from tests.harness.cluster.virtual_time import Process
 from tests.harness.machine.faults import MachineGoneError, PowerCut, ProcessKilled
 from topicsd.catalog.catalog import (
@@ -60,13 +60,6 @@ GRACE_SECONDS: Final = 20.0
 _encode = msgspec.msgpack.Encoder().encode
 _decode_records = msgspec.msgpack.Decoder(dict[int, bytes]).decode
 _decode_state = msgspec.msgpack.Decoder(State).decode
-
-
-class DeferredRequest(NamedTuple):
-    """A request that waits until its topic is created."""
-
-    retry: Callable[[], object]
-    refuse: Reply
 
 
 Entry = tuple[str, str, tuple[Any, ...]]
@@ -227,7 +220,7 @@ class ModelNode(Machine):
             return self._catalog.create(name, 1, incarnation, self.name, BLOCK)
         except Fenced as fenced:
             row = fenced.row
-            if row is None or (row.owner, row.owner_epoch, row.state) != (self.name, 1, "owned"):
+            if row is None or not is_granted(row, self.name):
                 raise
             # Of an earlier request, whose answer was lost.
             return row
@@ -371,7 +364,7 @@ class ModelNode(Machine):
             if extent.owner_epoch != topic.owner_epoch:
                 # Another node took the topic over since the lookup; the next change is fenced.
                 break
-            segment = _segment(extent)
+            segment = Segment.of(extent)
             self._write_and_wait(topic.name, "exported", segment)
             self._write_and_wait(topic.name, "dropped", segment)
 
@@ -449,13 +442,12 @@ class ModelNode(Machine):
     def _adopt(self, name: str, accept_loss: bool, reply: Reply) -> None:
         topic = self.topics.get(name)
         row = next(iter(self._catalog.list(name, "", 1)), None)
-        if row is None or row.name != name:
-            reply(Refused("not_sealed", "nothing done"))
-            return
-        if topic is not None and topic.is_served and row.ownership != topic.ownership(self.name):
+        is_here = topic is not None and topic.is_served
+        if topic is not None and is_here and row is not None and row.owner_epoch > topic.owner_epoch:
             # Another node took it over, and this one has not noticed.
             self._depart(topic, row)
-        if topic is not None and topic.is_served:
+            is_here = False
+        if row is None or row.name != name or is_here or is_granted(row, self.name):
             reply(Refused("not_sealed", "nothing done"))
             return
         epoch = row.owner_epoch
@@ -477,7 +469,7 @@ class ModelNode(Machine):
         state.lost += self.lost_range(row)
         if row.name not in self.topics:
             self._write(row.name, "create", row.incarnation)
-        segments = [_segment(extent) for extent in extents]
+        segments = [Segment.of(extent) for extent in extents]
         self._write_and_wait(
             row.name,
             "adopted",
@@ -502,13 +494,9 @@ class ModelNode(Machine):
         if row.sealed_key is not None and (not last or last[0].owner_epoch <= sealed_by):
             return _decode_state(self._store.read(row.sealed_key, 0, 1 << 30))
         if last:
-            return _decode_state(self._store.read(_segment(last[0]).stem + ".state", 0, 1 << 30))
+            return _decode_state(self._store.read(Segment.of(last[0]).stem + ".state", 0, 1 << 30))
         return State([], [], {})
 
 
 def _answer_read(reply: Reply, outcome: TopicContents | Refused | OSError) -> None:
     reply(Refused("not_ready", "nothing done") if isinstance(outcome, OSError) else outcome)
-
-
-def _segment(extent: Extent) -> Segment:
-    return Segment(extent.first_seq, extent.last_seq, extent.objects[0].key.removesuffix(".data"))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgspec
 
-from topicsd.catalog.catalog import Ownership
+from tests.harness.cluster.answers import Reply
+from topicsd.catalog.catalog import Extent, Ownership, TopicRow
 
 
 class Segment(NamedTuple):
@@ -15,6 +17,17 @@ class Segment(NamedTuple):
     first_seq: int
     last_seq: int
     stem: str
+
+    @classmethod
+    def of(cls, extent: Extent) -> Segment:
+        return cls(extent.first_seq, extent.last_seq, extent.objects[0].key.removesuffix(".data"))
+
+
+class DeferredRequest(NamedTuple):
+    """A request that waits until its topic is created."""
+
+    retry: Callable[[], object]
+    refuse: Reply
 
 
 class State(msgspec.Struct):
@@ -104,3 +117,8 @@ class ModelTopic:
         self.segments, self.deleted, self.keys = list(segments), set(state.deleted), dict(state.keys)
         self.lost = list(state.lost)
         self.seal_key, self.where, self.is_served = "", "", True
+
+
+def is_granted(row: TopicRow, node: str) -> bool:
+    """Return whether the catalog has granted a name to a node, which has exported nothing since."""
+    return (row.owner, row.owner_epoch, row.state, row.exported_to) == (node, 1, "owned", 0)
