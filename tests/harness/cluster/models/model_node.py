@@ -219,11 +219,9 @@ class ModelNode(Machine):
         try:
             return self._catalog.create(name, 1, incarnation, self.name, BLOCK)
         except Fenced as fenced:
-            row = fenced.row
-            if row is None or not is_granted(row, self.name):
-                raise
-            # Of an earlier request, whose answer was lost.
-            return row
+            if fenced.row is not None and is_granted(fenced.row, self.name):
+                return fenced.row  # Of an earlier request, whose answer was lost.
+            raise
 
     def _acknowledge(self, topic: ModelTopic, first: int, last: int, reply: Reply) -> None:
         if not topic.is_served:
@@ -274,7 +272,6 @@ class ModelNode(Machine):
         return TopicContents(head, 0, 1, [(first, last, "node_lost") for first, last in topic.lost], shown)
 
     def is_exported(self, topic: str) -> bool:
-        """Whether this node serves the topic and has nothing to export."""
         state = None if self.process is None else self.topics.get(topic)
         return state is not None and state.is_served and state.head == state.exported_to
 
