@@ -181,8 +181,14 @@ class CatalogCrowd:
         if topic is not None and extents:
             start = self.random.randrange(len(extents))
             remove = extents[start : start + self.random.randrange(1, 5)]
-            merged = self.extent(topic.row, remove[0].first_seq, remove[-1].last_seq, 1)
-            self.publish(node, name, topic.row.ownership, [merged], remove)
+            first, last = remove[0].first_seq, remove[-1].last_seq
+            # Mostly one; after a crash also others of the same range.
+            ends = {last, *(self.random.randint(first, last) for _ in range(self.random.choice((0, 0, 3))))}
+            merged = []
+            for end in sorted(ends):
+                merged.append(self.extent(topic.row, first, end, 1))
+                first = end + 1
+            self.publish(node, name, topic.row.ownership, merged, remove)
 
     def trim(self, node: int, name: str) -> None:
         topic, extents = self.believed[node].get(name), self.known_extents(name)

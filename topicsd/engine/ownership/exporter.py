@@ -25,7 +25,7 @@ from shared.runtime.retries import Retries
 from topicsd.catalog.catalog import ChangeRefused
 from topicsd.engine.checkpoint.checkpointer import Checkpointer
 from topicsd.engine.jobs import Background, BackgroundJob, operation
-from topicsd.engine.ownership.extents import unexported
+from topicsd.engine.ownership.extents import unexported, unexported_at_end
 from topicsd.engine.ownership.owner_calls import AWAY, NotOwned, OwnerCalls
 from topicsd.engine.ownership.release import Release
 from topicsd.engine.ownership.rounds import CatalogRounds
@@ -54,7 +54,7 @@ class ExportState(NamedTuple):
     """Sealed segments that are not exported."""
     waiting_bytes: int
     oldest_ms: int
-    """The time of their oldest record; 0 when there is none."""
+    """The time of the oldest record that was never exported; 0 when there is none."""
     failure_count: int
     segments: int
     """Segments exported since the start, and their bytes."""
@@ -193,8 +193,9 @@ class Exporter:
                     chosen.append(topic)
                     waiting[0] += len(runs)
                     waiting[1] += sum(run.entry.data_bytes for run in runs)
-                    oldest = runs[0].entry.first_ts
-                    waiting[2] = min(waiting[2] or oldest, oldest)
+                    new = next(unexported_at_end(topic), None)
+                    if new is not None:
+                        waiting[2] = min(waiting[2] or new.entry.first_ts, new.entry.first_ts)
                 elif self.topic_export.has_uploads(topic):
                     chosen.append(topic)
             yield None

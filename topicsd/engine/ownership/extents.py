@@ -20,6 +20,13 @@ def unexported(topic: Topic) -> Iterator[SealedRun]:
             yield run
 
 
+def unexported_at_end(topic: Topic) -> Iterator[SealedRun]:
+    """Yield the sealed segments after the last exported one, which were never exported."""
+    sealed = [run for run in topic.runs if isinstance(run, SealedRun)]
+    end = max((run.next_seq for run in sealed if run.entry.object_stem), default=0)
+    return (run for run in sealed if run.first_seq >= end)
+
+
 def unexported_count(topic: Topic) -> int:
     """Return the number of live records that are in no object."""
     count = 0

@@ -74,10 +74,10 @@ class Release:
         in_segments = [stem for stem in stems if parse_object_stem(stem)[2]]
         if row.has_extents and in_segments:
             # Also when no extent changes: the state object may name what a compaction has replaced.
-            row = yield from self._topic_export.publish_state(topic, row)
-            if lacks_objects(topic, row.exported_to):
+            published = yield from self._topic_export.publish_state(topic, row)
+            if published is None or lacks_objects(topic, row.exported_to):
                 return
-            row = yield from self._remove_first(topic, row)
+            row = yield from self._remove_first(topic, published)
             for stem in sorted(in_segments):
                 yield from self._empty(topic, row, stem)
         elif row.has_extents:

@@ -6,14 +6,17 @@ X1  The order for new segments: their objects, the state object, the extents in 
 X2  The extents of a topic are contiguous: one begins where the one before it ends, also when its segment
     begins later. The newest one has the state object, and no other one: it moves on in the change that
     appends an extent.
-X3  A segment that was compacted is exported again. Its extent and then the state object name the new objects;
-    then the old ones are released to be deleted after the grace. So a reader of the state object finds what
-    it names.
+X3  A segment that was rewritten, alone or with others, is exported again. The extents of its range and then
+    the state object name the new objects; then the old ones are released to be deleted after the grace. So a
+    reader of the state object finds what it names.
     A state object is written only when each segment that it covers is in the store. Until then the one from
-    before the compaction is right, and nothing that it names is released.
+    before the rewrite is right, and nothing that it names is released.
 X4  What was put is not put again while this process lives: after a change without an answer the same objects
     are published again. Objects of a segment that is gone by then are deleted; but if the catalog may have
     been asked for them, only after another change that makes the late one impossible.
+X9  After a crash the extents may be of other segments than the topic has: those of a merge that no snapshot
+    names, or those from before it. So a change replaces all extents that overlap the segment, and each
+    segment that overlaps these gets an extent. Objects that nothing names after it are left for a vacuum.
 """
 
 from __future__ import annotations
@@ -43,8 +46,8 @@ from topicsd.engine.ownership.state_object import digest_of, state_of, state_ste
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
-from topicsd.engine.upkeep.tiering import Exported, Throttle, export_segment
-from topicsd.segment.entry import DATA, STATE, SegmentDamage
+from topicsd.engine.upkeep.tiering import Exported, ExportedObject, Throttle, describe_export, export_segment
+from topicsd.segment.entry import DATA, OBJECT_SUFFIXES, STATE, SegmentDamage
 from topicsd.segment.store import SegmentStore
 from topicsd.store.object_store import ObjectStore
 
@@ -183,11 +186,9 @@ class TopicExports:
         rewritten = [run for run in fresh if run.next_seq - 1 <= row.exported_to]
         new = fresh[len(rewritten) :]
         for run in rewritten:
-            uploads[run].is_sent = True
-            yield from self._replace(topic, row, run, uploads[run].exported)
-            uploads[run].is_published = True
-        last_seq = new[-1].next_seq - 1 if new else row.exported_to
-        if lacks_objects(topic, last_seq, stems):
+            if not uploads[run].is_published:
+                yield from self._replace(topic, row, run, uploads)
+        if not all(uploads[run].is_published for run in rewritten):
             return
         extents: list[Extent] = []
         before = row.exported_to if row.has_extents else new[0].first_seq - 1 if new else 0
@@ -196,23 +197,79 @@ class TopicExports:
             first_seq = max(before, row.exported_to) + 1
             extents.append(extent_of(run, uploads[run].exported, first_seq, row.owner_epoch))
             before = extents[-1].last_seq
-        yield from self.publish_state(topic, row, extents, stems)
-        for run in new:
-            uploads[run].is_published = True
+        if (yield from self.publish_state(topic, row, extents, stems)) is not None:
+            for run in new:
+                uploads[run].is_published = True
 
     def _replace(
-        self, topic: Topic, row: TopicRow, run: SealedRun, exported: Exported
+        self, topic: Topic, row: TopicRow, run: SealedRun, uploads: dict[SealedRun, Upload]
     ) -> BackgroundJob[None]:
-        """Have the extent of a rewritten segment name its new objects (X3)."""
-        old = yield from self._calls.extents(topic, run.first_seq, EXTENTS_AT_ONCE)
-        old = [extent for extent in old if extent.first_seq <= run.next_seq - 1]
+        """Have the extents of the range of a rewritten segment name its objects (X9)."""
+        old, runs = yield from self._overlapping(topic, row, run)
         if not old:
-            # The owner before removed it, and its state still had the segment: now only the state names it.
+            # The owner before removed them, and its state still had the segment: now only the state names it.
+            uploads[run].is_published = True
+        if run not in runs:
             return
-        new = extent_of(run, exported, old[0].first_seq, row.owner_epoch)
+        new: list[Extent] = []
+        for one in runs:
+            exported = uploads[one].exported if one in uploads else (yield from self._exported(one, old))
+            if exported is None:
+                return
+            first_seq = new[-1].last_seq + 1 if new else old[0].first_seq
+            new.append(extent_of(one, exported, first_seq, row.owner_epoch))
         states = [one for one in old[-1].objects if one.key.endswith(STATE)]
-        new = msgspec.structs.replace(new, last_seq=old[-1].last_seq, objects=(*new.objects, *states))
-        yield from self._calls.publish(topic, [new], old)
+        objects = (*new[-1].objects, *states)
+        new[-1] = msgspec.structs.replace(new[-1], last_seq=old[-1].last_seq, objects=objects)
+        sent = [uploads[one] for one in runs if one in uploads]
+        for upload in sent:
+            upload.is_sent = True
+        yield from self._calls.publish(topic, new, old)
+        for upload in sent:
+            upload.is_published = True
+
+    def _overlapping(
+        self, topic: Topic, row: TopicRow, run: SealedRun
+    ) -> BackgroundJob[tuple[list[Extent], list[SealedRun]]]:
+        """Return the extents that overlap a segment, the segments that overlap these, and so on."""
+        first, last = run.first_seq, run.next_seq - 1
+        while True:
+            old = yield from self._calls.extents(topic, first, EXTENTS_AT_ONCE)
+            old = [extent for extent in old if extent.first_seq <= last]
+            if not old:
+                return [], []
+            low, high = old[0].first_seq, max(last, old[-1].last_seq)
+            runs = [
+                one
+                for one in topic.runs
+                if isinstance(one, SealedRun) and low < one.next_seq <= row.exported_to + 1
+                if one.first_seq <= high
+            ]
+            before = (first, last)
+            first = min([first, low, *(one.first_seq for one in runs)])
+            last = max([high, *(one.next_seq - 1 for one in runs)])
+            if (first, last) == before:
+                return old, runs
+
+    def _exported(self, run: SealedRun, old: list[Extent]) -> BackgroundJob[Exported | None]:
+        """Return the objects of a segment as one of the extents has them, or as they are in the store.
+
+        None of a segment that was rewritten meanwhile, which the next round exports, or that is lost there.
+        """
+        stem = run.entry.object_stem
+        named = {one.key.removeprefix(stem): one for extent in old for one in extent.objects}
+        objects = [
+            ExportedObject(suffix, one.size, one.checksum)
+            for suffix, one in named.items()
+            if suffix in OBJECT_SUFFIXES
+        ]
+        if objects:
+            return Exported(stem, objects)
+        if not stem:
+            return None
+        exported = yield partial(describe_export, self._store, run.entry, self._throttle, self._retries)
+        assert exported is None or isinstance(exported, Exported)
+        return exported
 
     # -- the state -------------------------------------------------------------------------------------------
 
@@ -223,16 +280,20 @@ class TopicExports:
         extents: Sequence[Extent] = (),
         stems: dict[int, str] | None = None,
         state: ExtentObject | None = None,
-    ) -> BackgroundJob[TopicRow]:
+    ) -> BackgroundJob[TopicRow | None]:
         """Append extents, and have the newest one name the state of now, or `state` (X2).
 
         The topic must have an extent, or get one. `stems` is of segments whose entries do not have it yet.
+        Return None when there can be no state now, since a segment is in no object (X3).
         """
         newest = (yield from self._calls.extents(topic, row.exported_to, 1)) if row.has_extents else []
         digest = 0
         if state is None:
             self._calls.check_owned(topic)
             last_seq = extents[-1].last_seq if extents else row.exported_to
+            # Here, since a segment may have been rewritten during the last request.
+            if lacks_objects(topic, last_seq, stems or {}):
+                return None
             bundle = state_of(self._shard, topic, stems or {}, last_seq)
             digest = digest_of(bundle)
             key = state_stem(topic, row.owner_epoch, last_seq) + STATE
@@ -264,7 +325,7 @@ class TopicExports:
     def refresh_state(self, topic: Topic) -> BackgroundJob[None]:
         """Replace the state object of the newest extent, if the store has all that the state names (X3)."""
         row = yield from self._calls.row(topic)
-        if row.has_extents and not lacks_objects(topic, row.exported_to):
+        if row.has_extents:
             yield from self.publish_state(topic, row)
 
     # -- objects that are not needed -------------------------------------------------------------------------
@@ -281,7 +342,8 @@ class TopicExports:
                     return
                 ts = topic.last_ts
                 extent = Extent(row.exported_to + 1, max(in_doubt), (), ts, ts, row.owner_epoch)
-                yield from self.publish_state(topic, row, [extent])
+                if (yield from self.publish_state(topic, row, [extent])) is None:
+                    return
         for run, upload in gone.items():
             del uploads[run]
             # What was sent may be in an extent, which is removed first.

@@ -1,22 +1,25 @@
-"""Compaction: a mostly dead sealed segment is written again without its dead records.
+"""Rewriting: adjacent sealed segments are written again as one, without their dead records.
 
-The new files have the same first seq and one index entry for each seq, like the old ones; a dead record's
-entry has length 0. So code that finds records by seq is not affected. They have the next generation and names
-of their own. Until a snapshot names them, the old files are the segment, after a crash too. The next attempt
-replaces the files of an unfinished one.
+A compaction rewrites one segment that is mostly dead. A merge (`merging.py`) rewrites several small ones.
+
+The new files have the first seq of the first segment and one index entry for each seq, like the old ones; a
+dead record's entry has length 0. So code that finds records by seq is not affected. They have the next
+generation and names of their own. Until a snapshot names them, the old files are the segments, after a crash
+too. The next attempt replaces the files of an unfinished one.
 
 They are written into the data directory, wherever the old ones are: a rewritten segment of the object store
 is exported again under a new stem.
 
-The dead set is copied too, so that a segment is read by the same rule whether it was compacted or not.
+The dead sets are copied too, so that a segment is read by the same rule whether it was rewritten or not.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
-from itertools import accumulate
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
 from operator import mul
+from typing import NamedTuple
 
 import msgspec
 
@@ -43,94 +46,132 @@ def is_worth_rewriting(entry: SegmentEntry) -> bool:
     return entry.is_sealed and entry.live_count > 0 and entry.live_bytes * 2 < frame_bytes
 
 
-def rewrite_segment(
+class Source(NamedTuple):
+    """A segment to rewrite."""
+
+    name: SegmentName
+    entry: SegmentEntry
+    dead: bytes | bytearray
+    """One byte per record, not zero when it is dead for any reason."""
+
+
+def rewritten_name(names: Sequence[SegmentName]) -> SegmentName:
+    """Return the name of the segment that takes the place of adjacent ones.
+
+    >>> rewritten_name([SegmentName(7, 1, 1, 0), SegmentName(7, 1, 11, 2)])
+    SegmentName(topic_id=7, epoch=1, first_seq=1, generation=3)
+    """
+    return names[0]._replace(generation=1 + max(name.generation for name in names))
+
+
+def rewrite_segments(
     reader: SegmentReader,
     store: SegmentStore,
-    name: SegmentName,
-    entry: SegmentEntry,
-    dead: bytes | bytearray,
+    sources: Sequence[Source],
     complete_to: int,
     throttle: Throttle = no_throttle,
 ) -> SegmentEntry:
-    """Write the next generation into the data directory and verify it; return its entry, not exported.
+    """Write adjacent segments as one into the data directory and verify it; return its entry, not exported.
 
-    SegmentDamage leaves the segment unchanged. `dead` has one byte per record, not zero when it is dead for
-    any reason; `complete_to` is the ordinal to which the dead set is complete.
+    SegmentDamage of a source leaves them unchanged. `complete_to` is the ordinal to which the dead sets are
+    complete.
     """
-    assert entry.is_sealed
-    assert len(dead) == entry.count
+    assert all(one.entry.is_sealed and len(one.dead) == one.entry.count for one in sources)
+    assert all(one.entry.last_seq + 1 == other.entry.first_seq for one, other in pairwise(sources))
+    name = rewritten_name([one.name for one in sources])
+    first, last = sources[0].entry, sources[-1].entry
+    indexes = [_load_whole_index(reader, one) for one in sources]
+    dead = b"".join(one.dead for one in sources)
     live = dead.translate(_FLIP)
-    index = reader.load_index(name, entry)
-    if index.has_damage:
-        raise SegmentDamage(name, entry.first_seq, entry.last_seq, "a damaged segment is not compacted")
-    new_name = name._replace(generation=name.generation + 1)
-    new_index = _index_without_dead(index, live)
-    entries = encode_entries(new_index.offsets, new_index.lengths, new_index.times_ms, new_index.flags)
-    tags = _live_tags(reader, name, entry, live)
+    index = _index_without_dead(indexes, live)
+    entries = encode_entries(index.offsets, index.lengths, index.times_ms, index.flags)
+    tags = _live_tags(reader, sources, live)
     new_entry = msgspec.structs.replace(
-        entry,
-        generation=new_name.generation,
+        first,
+        count=len(dead),
+        generation=name.generation,
         tier=HOT,
         object_stem="",
-        data_bytes=new_index.data_end,
+        data_bytes=index.data_end,
+        last_ts=last.last_ts,
         has_tags=bool(tags),
         live_count=sum(live),
-        live_bytes=sum(new_index.lengths),
-        dead_count=entry.count - sum(live),
+        live_bytes=sum(index.lengths),
+        dead_count=len(dead) - sum(live),
     )
     assert new_entry.live_count
-    parts = _live_data(reader, name, entry, index, live, throttle)
-    store.put(new_name.key(DATA), _PartStream(parts).read, new_entry.data_bytes)
-    _put(store, new_name.key(INDEX), entries + encode_footer(entries))
+    parts = _live_data(reader, sources, indexes, name.generation, throttle)
+    store.put(name.key(DATA), _PartStream(parts).read, new_entry.data_bytes)
+    _put(store, name.key(INDEX), entries + encode_footer(entries))
     if tags:
-        _put(store, new_name.key(TAGS), encode_tags(tags, entry.first_seq))
+        _put(store, name.key(TAGS), encode_tags(tags, first.first_seq))
     if new_entry.dead_count:
-        bitmap = pack_marks(dead)
-        _put(store, new_name.key(DEAD), encode_dead(entry.first_seq, entry.count, bitmap, complete_to))
+        _put(store, name.key(DEAD), encode_dead(first.first_seq, len(dead), pack_marks(dead), complete_to))
     try:
-        verify_copy(store, new_name, new_entry, throttle)
+        verify_copy(store, name, new_entry, throttle)
     except SegmentDamage as damage:
-        raise SegmentDamage(name, damage.first_seq, damage.last_seq, damage.what) from None
+        # The bytes were copied unchecked: the source is damaged, and has the place of the damage.
+        source = next(one for one in reversed(sources) if one.entry.first_seq <= damage.first_seq)
+        raise SegmentDamage(source.name, damage.first_seq, damage.last_seq, damage.what) from None
     return new_entry
 
 
-def _index_without_dead(index: SegmentIndex, live: bytes | bytearray) -> SegmentIndex:
+def _load_whole_index(reader: SegmentReader, source: Source) -> SegmentIndex:
+    name, entry = source.name, source.entry
+    index = reader.load_index(name, entry)
+    if index.has_damage:
+        raise SegmentDamage(name, entry.first_seq, entry.last_seq, "a damaged segment is not rewritten")
+    return index
+
+
+def _index_without_dead(indexes: Sequence[SegmentIndex], live: bytes) -> SegmentIndex:
     """Return the same columns as a rebuild from the new .data."""
-    lengths = array("I", map(mul, index.lengths, live))
+    lengths, times_ms = array("I"), array("Q")
+    for index in indexes:
+        lengths += index.lengths
+        times_ms += index.times_ms
+    lengths = array("I", map(mul, lengths, live))
     offsets = array("I", [*accumulate(lengths, initial=SEGMENT_HEADER_BYTES)][:-1])
     # A dead record gets the time of the live one before it, or of the first live one: times never decrease.
-    first_ts = index.times_ms[live.index(1)]
-    times_ms = array("Q", [*accumulate(map(mul, index.times_ms, live), max, initial=first_ts)][1:])
-    flags = bytes(map(mul, index.flags, live))
-    return SegmentIndex(index.first_seq, offsets, lengths, times_ms, flags)
+    first_ts = times_ms[live.index(1)]
+    times_ms = array("Q", [*accumulate(map(mul, times_ms, live), max, initial=first_ts)][1:])
+    flags = bytes(map(mul, b"".join(index.flags for index in indexes), live))
+    return SegmentIndex(indexes[0].first_seq, offsets, lengths, times_ms, flags)
 
 
-def _live_tags(
-    reader: SegmentReader, name: SegmentName, entry: SegmentEntry, live: bytes | bytearray
-) -> dict[bytes, list[int]]:
-    first_seq = entry.first_seq
-    tags = {
-        tag: [seq for seq in seqs if live[seq - first_seq]]
-        for tag, seqs in reader.all_tags(name, entry).items()
-    }
+def _live_tags(reader: SegmentReader, sources: Sequence[Source], live: bytes) -> dict[bytes, list[int]]:
+    first_seq = sources[0].entry.first_seq
+    tags: dict[bytes, list[int]] = {}
+    for source in sources:
+        for tag, seqs in reader.all_tags(source.name, source.entry).items():
+            tags.setdefault(tag, []).extend(seq for seq in seqs if live[seq - first_seq])
     return {tag: seqs for tag, seqs in tags.items() if seqs}
 
 
 def _live_data(
     reader: SegmentReader,
-    name: SegmentName,
-    entry: SegmentEntry,
-    index: SegmentIndex,
-    live: bytes | bytearray,
+    sources: Sequence[Source],
+    indexes: Sequence[SegmentIndex],
+    generation: int,
     throttle: Throttle,
 ) -> Iterator[bytes]:
     """Yield the new .data in parts, unchecked: damage is found when the copy is verified."""
+    name, entry, _ = sources[0]
     try:
         header = parse_segment_header(reader.header_bytes(name, entry))
     except FrameDamage as damage:
         what = f"its header is damaged: {damage.what}"
         raise SegmentDamage(name, entry.first_seq, entry.last_seq, what) from None
-    yield encode_segment_header(header._replace(generation=name.generation + 1))
+    yield encode_segment_header(header._replace(generation=generation))
+    for source, index in zip(sources, indexes, strict=True):
+        yield from _live_frames(reader, source, index, throttle)
+
+
+def _live_frames(
+    reader: SegmentReader, source: Source, index: SegmentIndex, throttle: Throttle
+) -> Iterator[bytes]:
+    name, entry, dead = source
+    live = dead.translate(_FLIP)
     at = live.find(1)
     while at >= 0:
         seq = entry.first_seq + at

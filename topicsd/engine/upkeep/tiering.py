@@ -100,21 +100,41 @@ def export_segment(
     return Exported(stem, objects)
 
 
+def describe_export(
+    store: ObjectStore, entry: SegmentEntry, throttle: Throttle, retries: Retries
+) -> Exported | None:
+    """Return the objects of an exported segment as they are in the store; None when one is missing."""
+    objects = []
+    for suffix in (TAGS, INDEX, DATA) if entry.has_tags else (INDEX, DATA):
+        try:
+            digest, size = _digest_of(store, entry.object_stem + suffix, throttle, retries)
+        except FileNotFoundError:
+            return None
+        objects.append(ExportedObject(suffix, size, digest))
+    return Exported(entry.object_stem, objects)
+
+
 def _read_back(
     store: ObjectStore, stem: str, one: ExportedObject, throttle: Throttle, retries: Retries
 ) -> None:
     """Compare an object with what was put; raise StoreUnavailable when it differs: it is put again later."""
+    digest, size = _digest_of(store, stem + one.suffix, throttle, retries)
+    if digest != one.sha256:
+        what = f"the store returned {size} bytes that differ from the {one.size} that were put"
+        raise StoreUnavailable(errno.EIO, what, f"{store.url}/{stem}{one.suffix}")
+
+
+def _digest_of(store: ObjectStore, key: str, throttle: Throttle, retries: Retries) -> tuple[str, int]:
+    """Return SHA-256 and size of an object."""
     digest, offset, size = hashlib.sha256(), 0, READ_BACK_BYTES
     # A short answer is the end of the object, so a small object needs one request.
-    while size == READ_BACK_BYTES and offset <= one.size:
-        data = repeat_request(partial(store.read, stem + one.suffix, offset, READ_BACK_BYTES), retries)
+    while size == READ_BACK_BYTES:
+        data = repeat_request(partial(store.read, key, offset, READ_BACK_BYTES), retries)
         size = len(data)
         throttle(size)
         digest.update(data)
         offset += size
-    if digest.hexdigest() != one.sha256:
-        what = f"the store returned {offset} bytes that differ from the {one.size} that were put"
-        raise StoreUnavailable(errno.EIO, what, f"{store.url}/{stem}{one.suffix}")
+    return digest.hexdigest(), offset
 
 
 def _checked_files(

@@ -1,11 +1,11 @@
 """Background upkeep of topics and segments, in rounds.
 
 A round evicts by age, drops dead segments, exports old ones to the object store, compacts mostly dead ones,
-deletes objects that are not needed, and scrubs. It handles one segment at a time, at a bounded rate on a
-thread of its own; no kind of work delays another for much longer than the time between two rounds. A copied
-segment replaces the old one in its topic in one step of the event loop, while no checkpoint runs; the old
-files are dropped once a snapshot names the new ones. A crash at any moment leaves the state of the last
-snapshot, and unused copies.
+merges small ones, deletes objects that are not needed, and scrubs. It does one copy at a time, at a bounded
+rate on a thread of its own; no kind of work delays another for much longer than the time between two rounds.
+A copied segment replaces the old ones in its topic in one step of the event loop, while no checkpoint runs;
+the old files are dropped once a snapshot names the new ones. A crash at any moment leaves the state of the
+last snapshot, and unused copies.
 
 An object store that is away, or is not the right one, pauses exports and deletes until a later round finds it
 usable. Its segments are neither read nor compacted meanwhile, and nothing else waits for it.
@@ -16,8 +16,9 @@ from __future__ import annotations
 import errno
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from operator import is_
 from typing import Protocol, TypeGuard, TypeVar
 
 import msgspec
@@ -32,7 +33,13 @@ from topicsd.engine.retention.eviction_log import evict_expired
 from topicsd.engine.retention.retention import drop_run
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
-from topicsd.engine.upkeep.compaction import is_worth_rewriting, rewrite_segment
+from topicsd.engine.upkeep.compaction import (
+    Source,
+    is_worth_rewriting,
+    rewrite_segments,
+    rewritten_name,
+)
+from topicsd.engine.upkeep.merging import MergeLimits, groups_to_merge
 from topicsd.engine.upkeep.scrub_pass import ScrubPass
 from topicsd.engine.upkeep.tiering import delete_copy, export_segment
 from topicsd.segment.entry import COLD, DATA, HOT, DroppedSegment, SegmentDamage, SegmentEntry, SegmentName
@@ -120,11 +127,14 @@ class Upkeep:
         self._scrub = ScrubPass(
             shard,
             self._throttle,
-            lambda topic, run: self._exists(topic, run) and self._is_scrubbed(run),
+            lambda topic, run: self._exist(topic, [run]) and self._is_scrubbed(run),
         )
         self._has_more = False
         """True if the round ended before all its work was done."""
         self._is_probed = False
+        self._limits = MergeLimits.of(shard.settings)
+        self.merged_count = 0
+        """Segments that were merged into others since the start."""
         self._damaged: set[SegmentName] = set()
         """Damaged segments: not moved or rewritten before a restart."""
 
@@ -163,7 +173,8 @@ class Upkeep:
         self._shard.exported = (exported, size)
         yield from self._check_store()
         has_changed |= yield from self._process(self._to_move, self._move)
-        has_changed |= yield from self._process(self._to_compact, self._compact)
+        has_changed |= yield from self._process(self._to_compact, self._rewrite)
+        has_changed |= yield from self._process(self._to_merge, self._rewrite)
         if has_changed:
             self._checkpoints.start()
         if self._objects is not None and not self._shard.store_problem:
@@ -172,23 +183,23 @@ class Upkeep:
 
     def _process(
         self,
-        choose: Callable[[Topic], Iterable[SealedRun]],
-        work: Callable[[Topic, SealedRun], BackgroundJob[bool]],
+        choose: Callable[[Topic], Iterable[list[SealedRun]]],
+        work: Callable[[Topic, list[SealedRun]], BackgroundJob[bool]],
     ) -> BackgroundJob[bool]:
         """Work on the chosen segments until the round's time is over; return whether any changed."""
-        chosen: list[tuple[Topic, SealedRun]] = []
+        chosen: list[tuple[Topic, list[SealedRun]]] = []
         for topics in self._shard.topics_by_turns():
-            chosen += [(topic, run) for topic in topics for run in choose(topic)]
+            chosen += [(topic, runs) for topic in topics for runs in choose(topic)]
             yield None
         has_changed = False
         until = self._shard.clock.monotonic() + ROUND_SECONDS
-        for topic, run in chosen:
+        for topic, runs in chosen:
             if self._shard.clock.monotonic() >= until:
                 self._has_more = True
                 break
             # The segment may have been removed while earlier ones were worked on.
-            if self._exists(topic, run):
-                has_changed |= yield from self._log_errors(run, work(topic, run))
+            if self._exist(topic, runs):
+                has_changed |= yield from self._log_errors(runs, work(topic, runs))
         return has_changed
 
     # -- the object store ------------------------------------------------------------------------------------
@@ -275,7 +286,7 @@ class Upkeep:
 
     # -- tiering ---------------------------------------------------------------------------------------------
 
-    def _to_move(self, topic: Topic) -> Iterator[SealedRun]:
+    def _to_move(self, topic: Topic) -> Iterator[list[SealedRun]]:
         """Yield local sealed segments beyond the strictest of the limits, and damaged local copies."""
         if self._objects is None or self._shard.store_problem:
             return
@@ -293,10 +304,11 @@ class Upkeep:
             is_over = is_over or self._shard.segments.is_distrusted(run.name)
             has_copy = self._exports or run.entry.object_stem
             if is_over and has_copy and run.entry.tier == HOT and run.name not in self._damaged:
-                yield run
+                yield [run]
 
-    def _move(self, topic: Topic, run: SealedRun) -> BackgroundJob[bool]:
+    def _move(self, topic: Topic, runs: list[SealedRun]) -> BackgroundJob[bool]:
         """Export a segment unless the store has it, and drop its local copy."""
+        (run,) = runs
         stem = run.entry.object_stem
         assert self._objects is not None
         store = self._objects.store
@@ -307,7 +319,9 @@ class Upkeep:
             return False
         if not stem:
             work = partial(export_segment, store, self._hot, run.name, run.entry, OWNER_EPOCH)
-            exists, exported = yield from self._copy(topic, run, partial(work, self._throttle, self._retries))
+            exists, exported = yield from self._copy(
+                topic, runs, partial(work, self._throttle, self._retries)
+            )
             if exported is None:
                 return False
             stem = exported.stem
@@ -318,45 +332,47 @@ class Upkeep:
         topic.exported.append(run.name)
         return True
 
-    # -- compaction ------------------------------------------------------------------------------------------
+    # -- compaction and merging ------------------------------------------------------------------------------
 
-    def _to_compact(self, topic: Topic) -> Iterator[SealedRun]:
+    def _to_compact(self, topic: Topic) -> Iterator[list[SealedRun]]:
         for run in topic.runs:
             if not isinstance(run, SealedRun) or run.name in self._damaged or self._is_unreachable(run):
                 continue
             if is_worth_rewriting(_entry_now(run)):
-                yield run
+                yield [run]
 
-    def _compact(self, topic: Topic, run: SealedRun) -> BackgroundJob[bool]:
-        name, entry = run.name, _entry_now(run)
-        if not is_worth_rewriting(entry):
-            return False  # The last live records were deleted since it was chosen.
-        marks = bytearray(entry.count) if run.dead is None else bytearray(run.dead)
-        below = max(0, topic.earliest_seq - run.first_seq)
-        marks[:below] = b"\1" * below
-        work = partial(rewrite_segment, self._shard.segments, self._hot, name, entry, bytes(marks))
-        exists, new_entry = yield from self._copy(
-            topic, run, partial(work, topic.complete_to, self._throttle)
-        )
-        if not exists or new_entry is None:
-            yield partial(delete_copy, self._hot, name._replace(generation=name.generation + 1))
+    def _to_merge(self, topic: Topic) -> Iterator[list[SealedRun]]:
+        # While the store is away the merged segment could not take the place of its sources there.
+        if self._objects is not None and not self._shard.store_problem:
+            yield from groups_to_merge(topic.runs, self._limits, self._damaged)
+
+    def _rewrite(self, topic: Topic, runs: list[SealedRun]) -> BackgroundJob[bool]:
+        """Rewrite segments as one, and replace them by it."""
+        if not all(run.live_count for run in runs):
+            return False  # The last live records were deleted since they were chosen.
+        sources = [Source(run.name, _entry_now(run), _marks(topic, run)) for run in runs]
+        name = rewritten_name([run.name for run in runs])
+        work = partial(rewrite_segments, self._shard.segments, self._hot, sources, topic.complete_to)
+        exist, entry = yield from self._copy(topic, runs, partial(work, self._throttle))
+        if not exist or entry is None:
+            yield partial(delete_copy, self._hot, name)
             return False
-        new_name = name._replace(generation=new_entry.generation)
-        if run.dead is not None:
-            # Add the records deleted meanwhile, in one step for all.
-            both = int.from_bytes(marks, "little") | int.from_bytes(run.dead, "little")
-            marks = bytearray(both.to_bytes(entry.count, "little"))
-        new = SealedRun(self._shard.segments, new_name, new_entry, marks)
-        new.saved_dead_count = new_entry.dead_count
-        new.live_count, new.live_bytes = run.live_count, run.live_bytes
-        topic.runs[topic.runs.index(run)] = new
-        topic.dropped.append(DroppedSegment.of(name, run.entry))
+        # With the records deleted meanwhile.
+        marks = bytearray().join(_marks(topic, run) for run in runs)
+        new = SealedRun(self._shard.segments, name, entry, marks)
+        new.saved_dead_count = entry.dead_count
+        new.live_count = sum(run.live_count for run in runs)
+        new.live_bytes = sum(run.live_bytes for run in runs)
+        at = topic.runs.index(runs[0])
+        topic.runs[at : at + len(runs)] = [new]
+        topic.dropped += [DroppedSegment.of(run.name, run.entry) for run in runs]
+        self.merged_count += len(runs) - 1
         return True
 
     # -- running ---------------------------------------------------------------------------------------------
 
-    def _log_errors(self, run: SealedRun, job: BackgroundJob[bool]) -> BackgroundJob[bool]:
-        """Work on one segment; log its error, so that the other segments get their turn."""
+    def _log_errors(self, runs: list[SealedRun], job: BackgroundJob[bool]) -> BackgroundJob[bool]:
+        """Work on some segments; log their error, so that the other segments get their turn."""
         try:
             return (yield from job)
         except (StoreUnavailable, StoreRefused) as error:
@@ -365,9 +381,10 @@ class Upkeep:
         except OSError as error:
             if _is_canceled(error):
                 raise
-            logger.warning("upkeep: segment %s skipped: %s", run.name.key(""), error)
+            logger.warning("upkeep: segment %s skipped: %s", runs[0].name.key(""), error)
             return False
         except SegmentDamage as damage:
+            run = next((one for one in runs if one.name == damage.name), runs[0])
             if self._shard.segments.distrust(run.name, run.entry):
                 return False  # The next round reads the copy in the store.
             logger.error("upkeep: segment %s skipped: %s", run.name.key(""), damage)
@@ -376,20 +393,20 @@ class Upkeep:
             return False
 
     def _copy(
-        self, topic: Topic, run: SealedRun, work: Callable[[], T]
+        self, topic: Topic, runs: list[SealedRun], work: Callable[[], T]
     ) -> BackgroundJob[tuple[bool, T | None]]:
-        """Run a copy; return whether the segment still exists, and the result.
+        """Run a copy; return whether the segments still exist, and the result.
 
-        Errors are ignored if the segment was removed meanwhile, as its files may not exist.
+        Errors are ignored if one was removed meanwhile, as its files may not exist.
         """
         outcome: T | None = None
         try:
             outcome = yield from _run_on_thread(work)
             yield from self._wait_for_checkpoint()
         except (OSError, SegmentDamage) as error:
-            if _is_canceled(error) or self._exists(topic, run):
+            if _is_canceled(error) or self._exist(topic, runs):
                 raise
-        return self._exists(topic, run), outcome
+        return self._exist(topic, runs), outcome
 
     def _wait_for_checkpoint(self) -> BackgroundJob[None]:
         """Wait until no checkpoint is under way: the runs that it captured must not be replaced."""
@@ -405,11 +422,12 @@ class Upkeep:
         is_remote = self._objects is not None and self._objects.is_remote
         return not self._is_unreachable(run) and not (is_remote and run.entry.tier == COLD)
 
-    def _exists(self, topic: Topic, run: SealedRun) -> bool:
-        """Return whether the segment may be replaced: a frozen topic does not change."""
-        if topic.is_frozen:
+    def _exist(self, topic: Topic, runs: Sequence[Run]) -> bool:
+        """Return whether these adjacent segments may be replaced: a frozen topic does not change."""
+        if topic.is_frozen or self._shard.topics_by_id.get(topic.topic_id) is not topic:
             return False
-        return self._shard.topics_by_id.get(topic.topic_id) is topic and any(one is run for one in topic.runs)
+        at = next((at for at, one in enumerate(topic.runs) if one is runs[0]), -1)
+        return at >= 0 and all(map(is_, topic.runs[at : at + len(runs)], runs))
 
 
 def _is_exported(run: Run) -> TypeGuard[SealedRun]:
@@ -454,6 +472,14 @@ def _damage_as_outcome(work: Callable[[], T]) -> T | SegmentDamage:
         return work()
     except SegmentDamage as damage:
         return damage
+
+
+def _marks(topic: Topic, run: SealedRun) -> bytearray:
+    """Return one byte per record, 1 when it is deleted or evicted."""
+    marks = bytearray(run.entry.count) if run.dead is None else bytearray(run.dead)
+    below = max(0, min(topic.earliest_seq - run.first_seq, len(marks)))
+    marks[:below] = b"\1" * below
+    return marks
 
 
 def _entry_now(run: SealedRun) -> SegmentEntry:
