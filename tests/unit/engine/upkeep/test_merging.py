@@ -110,7 +110,9 @@ def test_a_merge_stays_within_the_limits() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"object_stem": ""}, {"live_count": 0}, {"live_bytes": 1 << 20}], ids=["local", "dead", "large"]
+    "changes",
+    [{"object_stem": ""}, {"live_count": 0}, {"live_bytes": 1 << 20}],
+    ids=["local", "dead", "large"],
 )
 def test_what_may_not_be_merged_divides_a_topic(changes: dict[str, object]) -> None:
     topic = Topic()

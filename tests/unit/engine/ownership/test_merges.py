@@ -1,0 +1,271 @@
+"""Merges of small exported segments in the catalog and the store, also after a crash between two steps."""
+
+from __future__ import annotations
+
+import copy
+from itertools import pairwise
+from random import Random
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+from tests.harness.catalog.catalog_oracle import OracleTopic
+from tests.harness.machine.fake_store import StoredObject
+from tests.harness.machine.memory_disk import MemoryDisk
+from tests.harness.shard.one_shard import record
+from tests.unit.engine.ownership.test_exporter import ExportingShard
+from topicsd.engine.bundle.bundle_format import decode_bundle
+from topicsd.engine.records.sealed_run import SealedRun
+from topicsd.engine.upkeep.merging import GROWTH
+from topicsd.segment.entry import COLD, DATA, HOT, STATE
+
+pytestmark = pytest.mark.usefixtures("quiet_log")
+
+INTERVAL_MS = 10_000
+Records = dict[int, tuple[bytes, bytes]]
+
+
+def slow_shard(count: int, **settings: Any) -> ExportingShard:
+    """Return a shard with one record in each interval."""
+    shard = ExportingShard(
+        **{
+            "segment_max_events": 1000,
+            "export_interval_ms": INTERVAL_MS,
+            "hot_retain_segments": 100,
+            **settings,
+        }
+    )
+    write_slowly(shard, count)
+    return shard
+
+
+def write_slowly(shard: ExportingShard, count: int) -> None:
+    head = shard.one.topic("t").head if "t" in shard.one.shard.state.topics else 0
+    for number in range(head + 1, head + count + 1):
+        shard.one.append("t", record(number, f"tag-{number % 5}"))
+        shard.settle(2 * INTERVAL_MS)
+
+
+def ranges(shard: ExportingShard) -> list[tuple[int, int]]:
+    return [(one.first_seq, one.last_seq) for one in shard.extents()]
+
+
+def read(shard: ExportingShard) -> Records:
+    return {one.seq: (one.data, one.tag) for one in shard.one.read("t").records}
+
+
+def check_settled(shard: ExportingShard, expected: Records) -> None:
+    """Check that the records are there, and that catalog, state and store agree on the segments."""
+    assert read(shard) == expected
+    extents = shard.extents()
+    for one, other in pairwise(extents):
+        assert one.last_seq + 1 == other.first_seq
+    named = {one.key: one for extent in extents for one in extent.objects}
+    for key, one in named.items():
+        assert len(shard.store.objects[key].data) == one.size, key
+    segments = shard.state().topic.segments
+    data = [one.object_stem + DATA for one in segments]
+    assert data == [key for extent in extents for one in extent.objects if (key := one.key).endswith(DATA)]
+    assert sum(one.live_count for one in segments) == len(expected)
+
+
+def test_small_segments_are_merged_once_there_are_enough() -> None:
+    shard = slow_shard(GROWTH)
+    assert len(ranges(shard)) == GROWTH
+    write_slowly(shard, 1)
+    shard.settle(120_000)
+    assert ranges(shard) == [(1, GROWTH), (GROWTH + 1, GROWTH + 1)]
+    assert [one.generation for one in shard.extents()] == [1, 0]
+    assert read(shard) == {seq: (b"%d" % seq, b"tag-%d" % (seq % 5)) for seq in range(1, GROWTH + 2)}
+    shard.settle()
+    shard.check()
+    shard.one.kill()
+    shard.settle()
+    assert len(read(shard)) == GROWTH + 1
+    shard.check()
+
+
+def test_a_day_of_a_slow_topic_leaves_few_objects() -> None:
+    shard = slow_shard(0)
+    for number in range(1, 289):
+        shard.one.append("t", record(number, "tag"))
+        shard.settle(300_000)
+    shard.settle()
+    # 4 of 64, 3 of 8, the rest of one record each; three objects each, and the state.
+    assert len(shard.extents()) <= 4 + GROWTH + GROWTH
+    assert max(one.last_seq - one.first_seq + 1 for one in shard.extents()) == GROWTH * GROWTH
+    assert shard.one.seqs("t") == list(range(1, 289))
+    shard.check()
+
+
+@pytest.mark.parametrize("hot_retain_segments", [0, 100])
+def test_merged_segments_come_from_the_store_when_only_it_has_them(hot_retain_segments: int) -> None:
+    shard = slow_shard(GROWTH, hot_retain_segments=hot_retain_segments, checkpoint_interval_ms=1000)
+    shard.settle()
+    tiers = {run.entry.tier for run in shard.one.topic("t").runs if isinstance(run, SealedRun)}
+    assert tiers == {HOT if hot_retain_segments else COLD}
+    write_slowly(shard, 1)
+    shard.settle()
+    assert ranges(shard)[0] == (1, GROWTH)
+    shard.check()
+    shard.settle()
+    merged = shard.one.topic("t").runs[0]
+    assert isinstance(merged, SealedRun)
+    assert merged.entry.tier == (HOT if hot_retain_segments else COLD)
+    shard.one.delete("t", tag="tag-3")
+    assert shard.one.seqs("t") == [seq for seq in range(1, GROWTH + 2) if seq % 5 != 3]
+
+
+def test_deletes_before_and_during_a_merge_are_kept() -> None:
+    shard = slow_shard(GROWTH)
+    shard.one.delete("t", before_seq=2)
+    shard.one.delete("t", seqs=[4])
+    write_slowly(shard, 1)
+    deleted = False
+
+    def delete_once(verb: str) -> None:
+        nonlocal deleted
+        if verb == "publish_extents" and not deleted:
+            deleted = True
+            shard.one.send_delete("t", seqs=[6])
+
+    shard.catalog.before_call = delete_once
+    shard.settle()
+    shard.settle()
+    left = [2, 3, 5, *range(7, GROWTH + 2)]
+    assert shard.one.seqs("t") == left
+    shard.one.kill()
+    assert shard.one.seqs("t") == left
+    shard.settle()
+    assert sum(one.live_count for one in shard.state().topic.segments) == len(left)
+
+
+def test_a_damaged_segment_is_not_merged() -> None:
+    shard = slow_shard(GROWTH, hot_retain_segments=0, checkpoint_interval_ms=1000)
+    shard.settle()
+    run = shard.one.topic("t").runs[3]
+    assert isinstance(run, SealedRun)
+    key = run.entry.object_stem + DATA
+    damaged = bytearray(shard.store.objects[key].data)
+    damaged[-1] ^= 1
+    shard.store.objects[key] = shard.store.objects[key]._replace(data=bytes(damaged))
+    before = ranges(shard)
+    write_slowly(shard, 1)
+    shard.settle()
+    assert ranges(shard) == [*before, (GROWTH + 1, GROWTH + 1)]
+    assert run.name in shard.one.shard.state.damaged_segments
+    # The segments after it are merged once there are enough of them.
+    write_slowly(shard, 4)
+    shard.settle()
+    assert ranges(shard)[:4] == before[:4]
+    assert ranges(shard)[4] == (5, 4 + GROWTH)
+
+
+def test_no_state_is_published_while_a_segment_is_in_no_object() -> None:
+    shard = slow_shard(3)
+    replaced: list[SealedRun] = []
+
+    def rewrite(verb: str) -> None:
+        """As upkeep does while the exporter waits for the catalog."""
+        run = shard.one.topic("t").runs[0]
+        if verb == "extents_from" and not replaced:
+            assert isinstance(run, SealedRun)
+            replaced.append(run)
+            run.entry = msgspec.structs.replace(run.entry, object_stem="")
+
+    shard.one.append("t", record(4, "tag-4"))
+    shard.catalog.before_call = rewrite
+    shard.settle()
+    assert replaced
+    for key, stored in shard.store.objects.items():
+        if key.endswith(STATE):
+            assert decode_bundle(stored.data).topic.segments[0].first_seq == 1
+    assert len(read(shard)) == 4
+    shard.check()
+
+
+class World(NamedTuple):
+    """What is left if everything ends before a request."""
+
+    request: str
+    disk: MemoryDisk
+    after_power_cut: MemoryDisk
+    objects: dict[str, StoredObject]
+    topics: dict[str, OracleTopic]
+
+
+def worlds_of_a_merge(shard: ExportingShard) -> list[World]:
+    """Run the background work of a merge; return what is left before each request to store and catalog."""
+    worlds: list[World] = []
+
+    def capture(request: str) -> None:
+        disk = shard.one.disk
+        cut = disk.after_power_cut(Random(len(worlds)))
+        topics = copy.deepcopy(shard.oracle.topics)
+        worlds.append(World(request, disk.after_process_kill(), cut, dict(shard.store.objects), topics))
+
+    class Requests(list[str]):
+        def append(self, request: str) -> None:
+            capture(request)
+            super().append(request)
+
+    shard.store.requests = Requests()
+    shard.catalog.before_call = capture
+    shard.settle(700_000)
+    shard.store.requests = []
+    shard.catalog.before_call = None
+    assert any(one.request.startswith("delete segments") for one in worlds)
+    return worlds
+
+
+@pytest.mark.parametrize("hot_retain_segments", [0, 100])
+@pytest.mark.parametrize("ending", ["kill", "power cut"])
+def test_a_crash_between_any_two_requests_loses_nothing(ending: str, hot_retain_segments: int) -> None:
+    shard = slow_shard(
+        GROWTH,
+        hot_retain_segments=hot_retain_segments,
+        checkpoint_interval_ms=1000,
+        default_durability="fsync",
+    )
+    shard.one.append("t", record(GROWTH + 1, "last"))
+    expected = read(shard)
+    worlds = worlds_of_a_merge(shard)
+    assert ranges(shard)[0] == (1, GROWTH)
+    orphans = 0
+    for world in worlds:
+        shard.store.objects = dict(world.objects)
+        shard.oracle.topics = copy.deepcopy(world.topics)
+        shard.one.open(world.disk if ending == "kill" else world.after_power_cut)
+        assert read(shard) == expected, world.request
+        shard.settle(700_000)
+        try:
+            check_settled(shard, expected)
+            assert ranges(shard)[0] == (1, GROWTH)
+        except AssertionError as error:
+            error.add_note(f"ended before: {world.request}")
+            raise
+        named = {one.key for extent in shard.extents() for one in extent.objects}
+        orphans += bool(shard.store.objects.keys() - named)
+    print(f"{len(worlds)} worlds, {orphans} with objects that a vacuum finds")
+    assert orphans < len(worlds)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_merges_and_requests_that_fail_lose_nothing(seed: int) -> None:
+    shard = slow_shard(0)
+    shard.catalog._random = Random(seed)
+    rng = Random(seed)
+    for _ in range(6):
+        shard.catalog.loss = rng.choice((0.0, 0.3))
+        shard.store.faults = rng.choices(
+            (None, "lost request", "lost answer", "conflict"), (8, 1, 1, 1), k=200
+        )
+        write_slowly(shard, rng.randrange(2, 7))
+        if rng.random() < 0.5:
+            shard.one.kill()
+    shard.catalog.loss, shard.store.faults = 0.0, []
+    expected = read(shard)
+    shard.settle(1_400_000)
+    check_settled(shard, expected)
+    assert len(shard.extents()) < len(expected)
