@@ -18,6 +18,7 @@ from tests.harness.cluster.network import Network
 from tests.harness.cluster.shared_store import SharedStore, StoreClient
 from tests.harness.cluster.virtual_time import Process, World
 from topicsd.engine.ownership import owned
+from topicsd.engine.upkeep import merging
 from topicsd.store.object_store import StoreRefused
 from topicsd.store.probe import probe_store
 
@@ -27,6 +28,7 @@ SEEDS, DEEP_SEEDS = 80, 4000
 SHARD_SEEDS, DEEP_SHARD_SEEDS = 25, 2000
 BROKEN_SEEDS = 150
 SMALL_BLOCK_SEEDS = 8
+MERGE_SEEDS = 10
 BROKEN_RULE_SEEDS = 40
 DIGEST = """
 import sys
@@ -117,6 +119,12 @@ def test_a_node_that_breaks_a_rule_is_reported(node: type[ModelNode]) -> None:
 def test_nodes_with_small_blocks_of_seqs_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owned, "BLOCK_MIN", 60)
     run_seeds(range(SMALL_BLOCK_SEEDS), EngineNode)
+
+
+def test_nodes_that_merge_often_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merging, "GROWTH", 2)
+    counts = run_seeds(range(MERGE_SEEDS), EngineNode)
+    assert counts["extents merged"] > MERGE_SEEDS
 
 
 @pytest.mark.parametrize("rule", BROKEN_RULES)

@@ -56,6 +56,8 @@ class SharedCatalog:
         self.service = Service("catalog", CatalogUnavailable)
         self.real = SqliteCatalog("/catalog", _connect)
         self.takeovers: list[Takeover] = []
+        self.merged = 0
+        """Extents that were merged into others."""
         self._store = store
         self._rows: dict[str, TopicRow] = {}
         self._extents: dict[str, list[Extent]] = {}
@@ -100,8 +102,11 @@ class SharedCatalog:
         return answer
 
     def publish(self, verb: Callable[[SqliteCatalog], TopicRow], name: str) -> TopicRow:
+        before, count = self._rows.get(name), len(self.extents(name))
         answer = self.change(verb, name)
         self._note_extents(name)
+        if before is not None and before.exported_from == answer.exported_from:
+            self.merged += max(0, count - len(self.extents(name)))
         for extent in self.extents(name):
             for one in extent.objects:
                 stored = self._store.objects.get(one.key)

@@ -183,5 +183,6 @@ class Episode:
             counts.update({f"client: {outcome}": count for outcome, count in client.outcomes.items()})
         counts["acknowledged and lost with a node"] = self.book.lost_count
         counts["acknowledged records judged"] = self.book.acked_count
+        counts["extents merged"] = self.cluster.catalog.merged
         counts["objects deleted"] = self.cluster.store.deleted
         return Report(self.world.steps, network.requests, counts, self.world.digest)

@@ -14,9 +14,11 @@ from topicsd.engine.ownership import hand_on, rounds, topic_export
 from topicsd.engine.ownership.owner_calls import OwnerCalls
 from topicsd.engine.ownership.release import Release
 from topicsd.engine.ownership.rounds import CatalogRounds
+from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.topic import Topic
-from topicsd.engine.upkeep import tiering
+from topicsd.engine.upkeep import merging, tiering
 from topicsd.engine.upkeep.tiering import Exported, ExportedObject
+from topicsd.engine.upkeep.upkeep import Upkeep
 from topicsd.store.create_object import create_object
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -88,7 +90,42 @@ def adopt_at_the_exported_head(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(hand_on, "end_at", lambda entry, head, reason: entry)
 
 
+def delete_merged_at_once(patch: pytest.MonkeyPatch) -> None:
+    """The objects of merged segments are deleted before the catalog names others."""
+    real = Upkeep._rewrite
+    patch.setattr(merging, "GROWTH", 2)
+
+    def rewrite(self: Upkeep, topic: Topic, runs: list[SealedRun]) -> BackgroundJob[bool]:
+        stems = [run.entry.object_stem for run in runs]
+        is_done = yield from real(self, topic, runs)
+        released = self._shard.released_stems
+        if is_done and len(runs) > 1 and released is not None:
+            self._shard.objects_to_delete.update(dict.fromkeys(stems, 0))
+            released.update(stems)
+        return is_done
+
+    patch.setattr(Upkeep, "_rewrite", rewrite)
+
+
+def merge_without_marks(patch: pytest.MonkeyPatch) -> None:
+    """A merge forgets which records were deleted."""
+    real = Upkeep._rewrite
+    patch.setattr(merging, "GROWTH", 2)
+
+    def rewrite(self: Upkeep, topic: Topic, runs: list[SealedRun]) -> BackgroundJob[bool]:
+        is_done = yield from real(self, topic, runs)
+        if is_done and len(runs) > 1:
+            run = topic.run_of(runs[0].first_seq)
+            assert isinstance(run, SealedRun)
+            run.dead, run.dead_count = None, 0
+        return is_done
+
+    patch.setattr(Upkeep, "_rewrite", rewrite)
+
+
 BROKEN_RULES: Final[list[Patch]] = [
+    delete_merged_at_once,
+    merge_without_marks,
     ignore_fences,
     publish_before_put,
     publish_without_put,
