@@ -264,6 +264,11 @@ SHARD_METRICS: Final[tuple[ShardMetric, ...]] = (
         lambda slot: slot.store_cache_bytes,
     ),
     _counter(
+        "topics_store_merged_segments_total",
+        "Small exported segments that were merged into others.",
+        lambda slot: slot.merged_segments_total,
+    ),
+    _counter(
         "topics_moves_total",
         "Topics moved to another shard.",
         lambda slot: slot.topics_moved_total,
@@ -286,7 +291,7 @@ SHARD_METRICS: Final[tuple[ShardMetric, ...]] = (
     _gauge("topics_export_waiting_bytes", "Bytes of these segments.", lambda slot: slot.export_waiting_bytes),
     _gauge(
         "topics_export_oldest_seconds",
-        "Age of the oldest record in these segments.",
+        "Age of the oldest record that was never exported.",
         lambda slot: slot.export_oldest_seconds,
     ),
     _counter("topics_export_segments_total", "Exported segments.", lambda slot: slot.export_segments_total),

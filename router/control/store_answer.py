@@ -39,6 +39,7 @@ def store_answer(url: str, slots: Sequence[Slot], uptime_ms: int) -> dict[str, o
             "oldest_seconds": max(slot.export_oldest_seconds for slot in slots),
             "segments": _sum(slots, "export_segments_total"),
             "bytes": _sum(slots, "export_bytes_total"),
+            "merged_segments": _sum(slots, "merged_segments_total"),
             "failures": _sum(slots, "export_failures_total"),
             "last_failure_ms": max(slot.export_failed_ms for slot in slots),
         },

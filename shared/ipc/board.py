@@ -265,6 +265,8 @@ class Slot:
     """Topics that have used most of the seqs that the catalog granted."""
     topics_departed = _Word(430)
     """Topics that this node must not serve."""
+    merged_segments_total = _Word(431)
+    """Small segments that were merged into others."""
 
     append_us = _Histogram(0)
     read_us = _Histogram(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -14,6 +15,7 @@ from topicsd.backup.manifest import BLOBS, BackupManifest, Reference, StoredObje
 from topicsd.backup.repository import CREATING, MARK_HOURS, PRUNING, BackupError, Repository
 from topicsd.backup.upload import THREADS
 from topicsd.disk.fs import RealFs
+from topicsd.segment.referred_stems import all_references
 from topicsd.store.create_object import repeat_request
 from topicsd.store.open_store import open_store
 
@@ -91,6 +93,17 @@ def check_references(manifest: BackupManifest, clock: Clock) -> list[str]:
         repository.store.close()
 
 
+def _drop_references(repository: Repository, url: str) -> None:
+    """Delete the lists of backups of this repository that do not exist (B2)."""
+    with closing(open_store(url, RealFs())) as store:
+        lists = repeat_request(partial(all_references, store), repository.retries())
+        # After the lists: a backup that is created meanwhile has its list first.
+        kept = {*repository.ids()}
+        for one in lists:
+            if one.repository == repository.store.url and one.backup_id not in kept:
+                repeat_request(partial(store.delete, one.key), repository.retries())
+
+
 class Pruned(NamedTuple):
     backups: list[str]
     objects: int
@@ -104,7 +117,8 @@ def prune(repository: Repository, keep: int, *, is_dry: bool) -> Pruned:
 
     Manifests go first: an object is deleted only when no manifest names it. Objects that are younger than
     MARK_HOURS stay, so that an interrupted backup finds what it stored. A damaged manifest stops the command,
-    since the objects that it names are unknown.
+    since the objects that it names are unknown. Then the lists of what the deleted backups, and those that
+    were never finished, refer to in the stores of their servers.
     """
     started = repository.clock.monotonic()
     with repository.marked(PRUNING, repository.new_id()) as now_ms:
@@ -112,11 +126,14 @@ def prune(repository: Repository, keep: int, *, is_dry: bool) -> Pruned:
         kept: dict[str, int] = {}
         named: set[str] = set()
         removed = []
+        server_stores: dict[str, None] = {}
         for listed in repository.backups():
             if listed.manifest is None:
                 raise BackupError(
                     f"{manifest_key(listed.id)}: {listed.problem}: delete this object, then prune again"
                 )
+            if listed.manifest.store_url:
+                server_stores[listed.manifest.store_url] = None
             instance = listed.manifest.head.instance
             kept[instance] = kept.get(instance, 0) + 1
             if kept[instance] > keep:
@@ -126,6 +143,9 @@ def prune(repository: Repository, keep: int, *, is_dry: bool) -> Pruned:
         for backup_id in () if is_dry else removed:
             delete = partial(repository.store.delete, manifest_key(backup_id))
             repeat_request(delete, repository.retries())
+        if not is_dry and not creating:
+            for url in server_stores:
+                _drop_references(repository, url)
         if creating:
             return Pruned(removed, 0, 0, True)
         count = size = 0

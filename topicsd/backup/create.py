@@ -8,18 +8,21 @@ The order of the steps is the guarantee:
     is new. So the point is near the end of the backup, and little log follows the snapshots.
 4.  The point is taken: one place in the log of each shard, all of it on the disk.
 5.  The logs are stored from the snapshots to the point.
-6.  The manifest is created last. Before it there is no backup, only objects that the next attempt finds.
+6.  When the backup refers to exported segments, their list is put into the store of the server, which keeps
+    them from being deleted, and then each is looked up (`segment/referred_stems.py`).
+7.  The manifest is created last. Before it there is no backup, only objects that the next attempt finds.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from typing import Final, NamedTuple
 
 from shared.runtime.program_version import program_version
+from topicsd.backup.check import check_references
 from topicsd.backup.manifest import (
     BackupHead,
     BackupManifest,
@@ -41,6 +44,8 @@ from topicsd.engine.checkpoint.reader_lock import ReaderLock
 from topicsd.engine.checkpoint.snapshot_format import Snapshot
 from topicsd.offline.data_dir import DataDir
 from topicsd.offline.loaded_shard import store_url_of_shard
+from topicsd.segment.entry import DATA
+from topicsd.segment.referred_stems import References, put_references
 from topicsd.store.create_object import create_object
 from topicsd.store.object_store import ObjectStore
 from topicsd.store.open_store import open_store
@@ -104,10 +109,24 @@ class Creator:
                 raise BackupError(
                     f"the backup took almost {MARK_HOURS} h; what it stored serves the next attempt"
                 )
+            self._keep_references(manifest)
             create_object(
                 repository.store, manifest_key(backup_id), [encode_manifest(manifest)], repository.retries()
             )
             return manifest.head
+
+    def _keep_references(self, manifest: BackupManifest) -> None:
+        """Have the objects that a backup refers to kept, and check that they exist (B1)."""
+        stems = {one.key.removesuffix(DATA) for shard in manifest.shards for one in shard.references}
+        if not stems:
+            return
+        repository = self._repository
+        references = References(manifest.head.id, repository.store.url, sorted(stems))
+        with closing(open_store(manifest.store_url, self._fs)) as store:
+            put_references(store, references, repository.retries())
+            if problems := check_references(manifest, repository.clock):
+                store.delete(references.key)
+                raise FileMissing(f"{problems[0]}; try again")
 
     def _previous(self) -> BackupManifest | None:
         instance = self._data_dir.layout.instance

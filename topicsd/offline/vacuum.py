@@ -2,7 +2,7 @@
 
 V1  An object is an orphan when it belongs to a topic of this directory, is older than the grace, and is named
     neither by a kept snapshot or bundle of a shard, nor by the catalog, nor by a state object that the
-    catalog names: the node that adopts the topic begins with that object.
+    catalog names: the node that adopts the topic begins with that object. Nor does a backup refer to it.
 V2  A server that runs may have exported a segment since its last snapshot. So the age counts up to the oldest
     of the shards' newest snapshots, not up to now: a segment exported a grace before a snapshot is in it.
     The grace exceeds the longest stall between a PUT and the entry that names it (P5).
@@ -34,6 +34,7 @@ from topicsd.log.file_header import UnknownVersion
 from topicsd.offline.command_error import EXIT_PROBLEM, CommandError
 from topicsd.offline.data_dir import DataDir, reshard_leftovers, stray_shards
 from topicsd.segment.entry import OBJECTS, STATE
+from topicsd.segment.referred_stems import all_references
 from topicsd.segment.store import LocalStore
 from topicsd.store.file_objects import FileObjects
 from topicsd.store.object_store import ObjectInfo, ObjectStore
@@ -163,11 +164,12 @@ def find_leftovers(
     before_ms = now_ms - grace_ms
     export_before_ms = min(now_ms if named.until_ms is None else named.until_ms, now_ms) - grace_ms
     orphans: list[ObjectInfo] = []
+    referred = {stem for one in all_references(store) for stem in one.stems}
     temporary = [one for one in store.list(f"{PROBES}/") if one.modified_ms < before_ms]
     counts = dict.fromkeys(("named", "young", "unknown", "elsewhere"), 0)
     for one in store.list(f"{OBJECTS}/"):
         incarnation = _incarnation_of(one.key)
-        if _stem(one.key) in named.stems:
+        if _stem(one.key) in named.stems or _stem(one.key) in referred:
             counts["named"] += 1
         elif incarnation in named.elsewhere:
             counts["elsewhere"] += 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from topicsd.segment.entry import OBJECT_SUFFIXES, STATE
+from topicsd.segment.referred_stems import ReferredStems
 from topicsd.store.block_cache import BlockCache
 from topicsd.store.metered import MeteredStore
 
@@ -21,6 +22,7 @@ class SegmentObjects:
     def __init__(self, store: MeteredStore, cache_bytes: int = CACHE_BYTES) -> None:
         self.store = store
         self.cache = BlockCache(store, cache_bytes)
+        self.referred = ReferredStems(store)
 
     @property
     def is_remote(self) -> bool:

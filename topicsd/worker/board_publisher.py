@@ -86,6 +86,7 @@ class BoardPublisher:
         slot.exported_segments, slot.exported_bytes = state.exported
         slot.objects_to_delete = len(state.objects_to_delete)
         slot.is_store_away = int(state.store_problem != "")
+        slot.merged_segments_total = shard.upkeep.merged_count
         if objects is None:
             return
         totals, cache = objects.store.totals, objects.cache

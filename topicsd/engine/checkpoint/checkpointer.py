@@ -41,6 +41,8 @@ logger = logging.getLogger("topicsd.engine")
 T = TypeVar("T")
 
 RETRY_SECONDS = 5.0
+DELETES_AT_ONCE = 64
+"""Objects of this many segments are deleted before readers and backups are looked for again."""
 
 
 class Checkpointer:
@@ -295,16 +297,21 @@ class Checkpointer:
         move_to_trash(self._files.fs, paths, files, self._shard.clock.now_ms())
 
     def delete_objects(self, objects: SegmentObjects) -> BackgroundJob[None]:
-        """Delete objects whose grace time has ended; what fails stays listed. Called by upkeep (R3)."""
+        """Delete objects whose grace time has ended; what fails stays listed. Called by upkeep (R3).
+
+        What a backup refers to stays listed too.
+        """
         listed, grace_ms = self._shard.objects_to_delete, self._shard.settings.reader_grace_ms
         due = [stem for stem, at in listed.items() if self._shard.clock.now_ms() >= at + grace_ms]
         if self._shard.released_stems is not None:
             due = [stem for stem in due if stem in self._shard.released_stems]
-        if not due or (yield partial(readers_held, self._files.fs, self._files.paths)):
-            return
-        for stem in due:
-            yield partial(objects.delete, stem)
-            del listed[stem]
+        for at in range(0, len(due), DELETES_AT_ONCE):
+            if (yield partial(readers_held, self._files.fs, self._files.paths)):
+                return
+            some, now = due[at : at + DELETES_AT_ONCE], self._shard.clock.monotonic()
+            for stem in (yield partial(objects.referred.without, some, now)):
+                yield partial(objects.delete, stem)
+                del listed[stem]
 
     def purge(self) -> BackgroundJob[None]:
         """Unlink files whose grace time in the trash has ended; also called between checkpoints."""

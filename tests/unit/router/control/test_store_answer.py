@@ -71,6 +71,7 @@ def test_exports_and_the_catalog_have_their_sums_and_maxima(slots: list[Slot]) -
         slot.export_waiting_segments, slot.export_waiting_bytes = number, 10 * number
         slot.export_oldest_seconds, slot.export_failed_ms = 100 * number, 1000 * number
         slot.export_segments_total, slot.export_bytes_total, slot.export_failures_total = 5, 50, 1
+        slot.merged_segments_total = 3
         slot.catalog_requests_total, slot.catalog_failures_total, slot.catalog_waiting = 7, 2, 1
         slot.topics_departed = 4
     answer = store_answer("file:///a", slots, 0)
@@ -80,6 +81,7 @@ def test_exports_and_the_catalog_have_their_sums_and_maxima(slots: list[Slot]) -
         "oldest_seconds": 200,
         "segments": 10,
         "bytes": 100,
+        "merged_segments": 6,
         "failures": 2,
         "last_failure_ms": 2000,
     }
