@@ -102,3 +102,11 @@ def test_every_setting_of_topics_and_routes_is_used(everything: Everything) -> N
     default = msgspec.structs.asdict(RouteRule("", "", ""))
     changed = {name for rule in rules for name, value in rule.items() if value != default[name]}
     assert set(RouteRule.__struct_fields__) - changed == set()
+
+
+def test_a_merged_segment_occurs(everything: Everything) -> None:
+    topics = [topic for one in snapshots_of(everything) for topic in one.topics]
+    (merged,) = [topic for topic in topics if topic.name == everything.first.merged]
+    first, *others = merged.segments
+    assert (first.generation, first.first_seq, first.dead_count) == (1, 1, 2)
+    assert all(first.count == 2 * other.count for other in others)

@@ -19,6 +19,8 @@ from topicsd.disk.layout import read_layout
 from topicsd.engine.bundle.bundle_format import Bundle, encode_bundle
 from topicsd.engine.checkpoint.snapshot_files import read_snapshot, snapshot_numbers
 from topicsd.engine.checkpoint.snapshot_format import SnapshotTopic
+from topicsd.segment.referred_stems import BackupReferences, encode_references
+from topicsd.store.file_objects import FileObjects
 
 HOUR = 3_600_000
 SOLE = "--sole-directory"
@@ -89,6 +91,20 @@ def test_what_nothing_names_is_deleted_only_with_apply(left: LeftStore) -> None:
     assert all(file.exists() for file in (*left.named, *young))
     assert "nothing to delete" in left.vacuum().out
     assert run_here("verify", left.data).code == 0
+
+
+def test_what_a_backup_refers_to_is_kept(left: LeftStore) -> None:
+    referred, other = left.leave_segment(100), left.leave_segment(100, number=2)
+    stem = referred[0].relative_to(left.cold).as_posix().removesuffix(".data")
+    store = FileObjects(RealFs(), str(left.cold))
+    references = BackupReferences("id", "file:///backups", [stem])
+    store.create(references.key, [encode_references(references)], "")
+    report = left.report("--apply", SOLE)
+    assert keys(report, "orphans") == sorted(file.relative_to(left.cold).as_posix() for file in other)
+    assert all(file.exists() for file in referred)
+    store.delete(references.key)
+    left.report("--apply", SOLE)
+    assert not any(file.exists() for file in referred)
 
 
 def test_without_a_catalog_the_caller_says_that_no_other_directory_uses_the_store(left: LeftStore) -> None:

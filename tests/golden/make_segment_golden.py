@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.unit.segment.written_segment import HEADER, NAME, PATHS, Written, append, entry_of, some_frames
-from topicsd.engine.upkeep.compaction import Source, rewrite_segments
+from topicsd.engine.upkeep.compaction import RewriteSource, rewrite_segments
 from topicsd.log.frame import parse_frame
 from topicsd.segment.data_file import VERSION
 from topicsd.segment.dead_file import unpack_marks
@@ -64,7 +64,7 @@ def main() -> int:
     written = Written(dead=dead_seqs)
     marks = bytearray((NAME.first_seq + at) in dead_seqs for at in range(40))
     rewritten = rewrite_segments(
-        written.reader, written.hot, [Source(NAME, written.entry, marks)], complete_to=7000
+        written.reader, written.hot, [RewriteSource(NAME, written.entry, marks)], complete_to=7000
     )
     writer = open_active(written.disk, PATHS, HEADER._replace(first_seq=141), None)
     frames = some_frames(10, first_seq=141, seed=1)

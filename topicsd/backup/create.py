@@ -45,7 +45,7 @@ from topicsd.engine.checkpoint.snapshot_format import Snapshot
 from topicsd.offline.data_dir import DataDir
 from topicsd.offline.loaded_shard import store_url_of_shard
 from topicsd.segment.entry import DATA
-from topicsd.segment.referred_stems import References, put_references
+from topicsd.segment.referred_stems import BackupReferences, encode_references
 from topicsd.store.create_object import create_object
 from topicsd.store.object_store import ObjectStore
 from topicsd.store.open_store import open_store
@@ -121,9 +121,9 @@ class Creator:
         if not stems:
             return
         repository = self._repository
-        references = References(manifest.head.id, repository.store.url, sorted(stems))
+        references = BackupReferences(manifest.head.id, repository.store.url, sorted(stems))
         with closing(open_store(manifest.store_url, self._fs)) as store:
-            put_references(store, references, repository.retries())
+            create_object(store, references.key, [encode_references(references)], repository.retries())
             if problems := check_references(manifest, repository.clock):
                 store.delete(references.key)
                 raise FileMissing(f"{problems[0]}; try again")

@@ -10,7 +10,7 @@ The file begins with a FileHeader frame (see `topicsd/log/frame.py`; its other f
      32    8   topic_id
      40    8   epoch       of the topic's incarnation
      48    8   first_seq
-     56    8   generation  0 as first written; each rewrite adds 1
+     56    8   generation  0 as first written; each rewrite adds 1 to the highest
 
     >>> header = SegmentHeader(shard=1, instance=b"i" * 16, topic_id=7, epoch=9, first_seq=3, generation=0)
     >>> frame = encode_segment_header(header)
@@ -20,7 +20,7 @@ The file begins with a FileHeader frame (see `topicsd/log/frame.py`; its other f
     True
 
 Frames follow each other without a gap in the order of their seqs. A segment of generation 0 has every seq; a
-compacted segment lacks the records that were dead.
+rewritten segment lacks the records that were dead.
 
 The valid length of a file is in its entry in the snapshot, not in the file. How to change the format: raise
 VERSION, keep reading the earlier versions, and add a golden file of the new version to `tests/golden/`. A

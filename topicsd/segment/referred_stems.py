@@ -16,8 +16,6 @@ from typing import Final
 
 import msgspec
 
-from shared.runtime.retries import Retries
-from topicsd.store.create_object import create_object
 from topicsd.store.object_store import ObjectStore
 
 REFERENCES: Final = "references"
@@ -27,7 +25,7 @@ CHECK_SECONDS: Final = 3600.0
 READ_BYTES: Final = 8 << 20
 
 
-class References(msgspec.Struct, frozen=True, array_like=True):
+class BackupReferences(msgspec.Struct, frozen=True, array_like=True):
     """What one backup refers to."""
 
     backup_id: str
@@ -40,15 +38,11 @@ class References(msgspec.Struct, frozen=True, array_like=True):
         return f"{REFERENCES}/{self.backup_id}"
 
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(References).decode
+encode_references = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(BackupReferences).decode
 
 
-def put_references(store: ObjectStore, references: References, retries: Retries) -> None:
-    create_object(store, references.key, [_encode(references)], retries)
-
-
-def all_references(store: ObjectStore) -> list[References]:
+def all_references(store: ObjectStore) -> list[BackupReferences]:
     """Return the lists of a store."""
     lists = [_read(store, key) for key in _keys(store)]
     return [one for one in lists if one is not None]
@@ -58,7 +52,7 @@ def _keys(store: ObjectStore) -> list[str]:
     return [one.key for one in store.list(f"{REFERENCES}/")]
 
 
-def _read(store: ObjectStore, key: str) -> References | None:
+def _read(store: ObjectStore, key: str) -> BackupReferences | None:
     """Read a list; None when it was deleted since it was found."""
     data = b""
     try:

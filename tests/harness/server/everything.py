@@ -196,7 +196,7 @@ async def _until(is_so: Callable[[], bool], what: str) -> None:
 
 
 async def capture_and_thin_out(folder: Path, names: Names) -> None:
-    """Create segments, some of which are compacted or moved, as a server does once a minute.
+    """Create segments, some of which are compacted, merged or moved, as a server does once a minute.
 
     The last snapshots note that the files of one deleted topic, and the objects of another, are still to be
     removed.
@@ -212,8 +212,11 @@ async def capture_and_thin_out(folder: Path, names: Names) -> None:
         await _done(shard.start_checkpoint)
         if number == 0:
             await _adopt(folder, shard, names.adopted)
+            await _write_small_segments(shard, names.merged)
         shard.upkeep.start_round()
-        await _until(partial(_is_thinned, folder / "data", number), f"segments of shard {number} move")
+        rewritten = {names.rewritten, names.merged} if number == 0 else set()
+        is_thinned = partial(_is_thinned, folder / "data", number, rewritten)
+        await _until(is_thinned, f"segments of shard {number} move")
         deleted = {names.doomed, names.doomed_too}.intersection(shard.topic_names())
         for topic in (names.doomed, names.doomed_too):
             if topic in deleted:
@@ -247,6 +250,20 @@ async def _adopt(folder: Path, shard: Shard, name: str) -> None:
     assert isinstance(adopted, Topic), adopted
     donor.close()
     shutil.rmtree(folder / "donor")
+
+
+async def _write_small_segments(shard: Shard, name: str) -> None:
+    """Write segments of a topic, the oldest of which are merged."""
+    for number in range(4):
+        sent = [
+            NewRecord(msgspec.Raw(b'{"n":%d}' % at), f"m.{at % 3}") for at in range(SEGMENT_RECORDS * 2 // 5)
+        ]
+        await _done(partial(append, shard.state, name, AppendRequest(sent)))
+        if number == 0:
+            await _done(partial(delete_records, shard.state, name, DeleteRequest(seqs=[2, 3])))
+        shard.state.topics_to_seal.add(shard.state.topics[name])
+        await _done(shard.start_checkpoint)
+        shard.state.topics_to_seal.clear()
 
 
 async def _run(shard: Shard, job: BackgroundJob[T]) -> T:
@@ -308,12 +325,13 @@ def wait_until_synced(folder: Path, api: TopicClient, said: Said) -> None:
     wait_until(partial(_is_proven, folder), "the log proves what is synced")
 
 
-def _is_thinned(data: Path, shard: int) -> bool:
-    """Return whether the shard has a cold segment, and shard 0 also a compacted one."""
+def _is_thinned(data: Path, shard: int, rewritten: set[str]) -> bool:
+    """Return whether the shard has a cold segment, and a rewritten one in each of these topics."""
     manifest = read_manifest(RealFs(), shard_paths(str(data), shard))
-    segments = [segment for topic in manifest.topics for segment in topic.segments]
-    is_rewritten = shard > 0 or any(one.generation for one in segments)
-    return is_rewritten and any(one.tier == "cold" for one in segments)
+    is_cold = any(one.tier == "cold" for topic in manifest.topics for one in topic.segments)
+    return is_cold and rewritten <= {
+        topic.name for topic in manifest.topics if any(one.generation for one in topic.segments)
+    }
 
 
 def _is_proven(folder: Path) -> bool:

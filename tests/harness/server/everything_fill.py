@@ -29,7 +29,7 @@ class Names:
         self.memory, self.fsync = on(0, "memory"), on(1, "fsync")
         self.ephemeral = on(0, "ephemeral")
         self.capped, self.capped_bytes, self.aging = on(0, "capped"), on(1, "bytes"), on(0, "aging")
-        self.gone, self.rewritten = on(1, "gone"), on(0, "rewritten")
+        self.gone, self.rewritten, self.merged = on(1, "gone"), on(0, "rewritten"), on(0, "merged")
         self.doomed, self.doomed_too = on(0, "doomed"), on(1, "doomed-too")
         self.protected = on(1, "protected")
         self.jobs, self.leased, self.steps = on(0, "jobs"), on(1, "held"), on(0, "steps")

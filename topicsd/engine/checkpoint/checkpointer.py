@@ -32,7 +32,7 @@ from topicsd.engine.upkeep.tiering import delete_copy
 from topicsd.log.current_file import read_current
 from topicsd.log.files import LogPlace
 from topicsd.log.writer import NO_SPACE
-from topicsd.segment.entry import COLD, DATA, SUFFIXES, SegmentName
+from topicsd.segment.entry import COLD, DATA, SUFFIXES, SegmentName, parse_object_stem
 from topicsd.segment.objects import SegmentObjects
 from topicsd.segment.store import SegmentStore
 
@@ -308,8 +308,13 @@ class Checkpointer:
         for at in range(0, len(due), DELETES_AT_ONCE):
             if (yield partial(readers_held, self._files.fs, self._files.paths)):
                 return
-            some, now = due[at : at + DELETES_AT_ONCE], self._shard.clock.monotonic()
-            for stem in (yield partial(objects.referred.without, some, now)):
+            some = due[at : at + DELETES_AT_ONCE]
+            # No backup refers to a state object, and each export replaces one.
+            free = [stem for stem in some if not parse_object_stem(stem)[2]]
+            if segments := [stem for stem in some if parse_object_stem(stem)[2]]:
+                now = self._shard.clock.monotonic()
+                free += yield partial(objects.referred.without, segments, now)
+            for stem in free:
                 yield partial(objects.delete, stem)
                 del listed[stem]
 

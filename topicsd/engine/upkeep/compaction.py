@@ -46,7 +46,7 @@ def is_worth_rewriting(entry: SegmentEntry) -> bool:
     return entry.is_sealed and entry.live_count > 0 and entry.live_bytes * 2 < frame_bytes
 
 
-class Source(NamedTuple):
+class RewriteSource(NamedTuple):
     """A segment to rewrite."""
 
     name: SegmentName
@@ -67,7 +67,7 @@ def rewritten_name(names: Sequence[SegmentName]) -> SegmentName:
 def rewrite_segments(
     reader: SegmentReader,
     store: SegmentStore,
-    sources: Sequence[Source],
+    sources: Sequence[RewriteSource],
     complete_to: int,
     throttle: Throttle = no_throttle,
 ) -> SegmentEntry:
@@ -116,7 +116,7 @@ def rewrite_segments(
     return new_entry
 
 
-def _load_whole_index(reader: SegmentReader, source: Source) -> SegmentIndex:
+def _load_whole_index(reader: SegmentReader, source: RewriteSource) -> SegmentIndex:
     name, entry = source.name, source.entry
     index = reader.load_index(name, entry)
     if index.has_damage:
@@ -139,7 +139,9 @@ def _index_without_dead(indexes: Sequence[SegmentIndex], live: bytes) -> Segment
     return SegmentIndex(indexes[0].first_seq, offsets, lengths, times_ms, flags)
 
 
-def _live_tags(reader: SegmentReader, sources: Sequence[Source], live: bytes) -> dict[bytes, list[int]]:
+def _live_tags(
+    reader: SegmentReader, sources: Sequence[RewriteSource], live: bytes
+) -> dict[bytes, list[int]]:
     first_seq = sources[0].entry.first_seq
     tags: dict[bytes, list[int]] = {}
     for source in sources:
@@ -150,7 +152,7 @@ def _live_tags(reader: SegmentReader, sources: Sequence[Source], live: bytes) ->
 
 def _live_data(
     reader: SegmentReader,
-    sources: Sequence[Source],
+    sources: Sequence[RewriteSource],
     indexes: Sequence[SegmentIndex],
     generation: int,
     throttle: Throttle,
@@ -168,7 +170,7 @@ def _live_data(
 
 
 def _live_frames(
-    reader: SegmentReader, source: Source, index: SegmentIndex, throttle: Throttle
+    reader: SegmentReader, source: RewriteSource, index: SegmentIndex, throttle: Throttle
 ) -> Iterator[bytes]:
     name, entry, dead = source
     live = dead.translate(_FLIP)

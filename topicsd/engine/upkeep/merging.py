@@ -47,23 +47,23 @@ def groups_to_merge(
     runs: Sequence[Run], limits: MergeLimits, excluded: Container[SegmentName] = ()
 ) -> Iterator[list[SealedRun]]:
     """Yield groups of segments of a topic, each to be merged into one; none of `excluded`."""
-    for stretch in _stretches(runs, limits, excluded):
+    for adjacent in _adjacent_runs(runs, limits, excluded):
         at = 0
-        while at + 1 < len(stretch):
-            count = _count_to_merge(stretch, at, limits)
+        while at + 1 < len(adjacent):
+            count = _count_to_merge(adjacent, at, limits)
             if count:
-                yield stretch[at : at + count]
+                yield adjacent[at : at + count]
             at += count or 1
 
 
-def _stretches(
+def _adjacent_runs(
     runs: Sequence[Run], limits: MergeLimits, excluded: Container[SegmentName]
 ) -> Iterator[list[SealedRun]]:
     """Yield longest lists of adjacent segments that may be merged (M1)."""
     newest = next(
         (run for run in reversed(runs) if isinstance(run, SealedRun) and run.entry.object_stem), None
     )
-    stretch: list[SealedRun] = []
+    adjacent: list[SealedRun] = []
     for run in runs:
         may_merge = (
             isinstance(run, SealedRun)
@@ -73,21 +73,21 @@ def _stretches(
             and limits.size(run.entry.count, run.live_bytes) < SMALL
             and run.name not in excluded
         )
-        if stretch and not (may_merge and stretch[-1].next_seq == run.first_seq):
-            yield stretch
-            stretch = []
+        if adjacent and not (may_merge and adjacent[-1].next_seq == run.first_seq):
+            yield adjacent
+            adjacent = []
         if may_merge:
             assert isinstance(run, SealedRun)
-            stretch.append(run)
-    if stretch:
-        yield stretch
+            adjacent.append(run)
+    if adjacent:
+        yield adjacent
 
 
-def _count_to_merge(stretch: list[SealedRun], at: int, limits: MergeLimits) -> int:
+def _count_to_merge(adjacent: list[SealedRun], at: int, limits: MergeLimits) -> int:
     """Return how many segments from `at` on make the largest merge that pays (M2, M3); 0 when none does."""
     count = records = size_bytes = 0
     largest = 0.0
-    for number, run in enumerate(islice(stretch, at, at + SOURCES_MAX), 1):
+    for number, run in enumerate(islice(adjacent, at, at + SOURCES_MAX), 1):
         records += run.entry.count
         size_bytes += run.live_bytes
         size = limits.size(records, size_bytes)

@@ -34,7 +34,7 @@ from topicsd.engine.retention.retention import drop_run
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.upkeep.compaction import (
-    Source,
+    RewriteSource,
     is_worth_rewriting,
     rewrite_segments,
     rewritten_name,
@@ -350,7 +350,7 @@ class Upkeep:
         """Rewrite segments as one, and replace them by it."""
         if not all(run.live_count for run in runs):
             return False  # The last live records were deleted since they were chosen.
-        sources = [Source(run.name, _entry_now(run), _marks(topic, run)) for run in runs]
+        sources = [RewriteSource(run.name, _entry_now(run), _marks(topic, run)) for run in runs]
         name = rewritten_name([run.name for run in runs])
         work = partial(rewrite_segments, self._shard.segments, self._hot, sources, topic.complete_to)
         exist, entry = yield from self._copy(topic, runs, partial(work, self._throttle))

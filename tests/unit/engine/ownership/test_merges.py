@@ -166,6 +166,25 @@ def test_a_damaged_segment_is_not_merged() -> None:
     assert ranges(shard)[4] == (5, 4 + GROWTH)
 
 
+def test_a_merged_segment_that_waits_does_not_count_as_late() -> None:
+    shard = slow_shard(GROWTH)
+    exporter = shard.one.shard.exporter
+    assert exporter is not None
+    write_slowly(shard, 1)
+    shard.catalog.is_away = True
+    shard.settle(120_000)
+    assert shard.one.topic("t").runs[0].next_seq == GROWTH + 1
+    assert (exporter.state.waiting_count, exporter.state.oldest_ms) == (1, 0)
+    written_ms = shard.one.clock.now_ms()
+    shard.one.append("t", record(GROWTH + 2, "late"))
+    shard.settle(120_000)
+    assert (exporter.state.waiting_count, exporter.state.oldest_ms) == (2, written_ms)
+    shard.catalog.is_away = False
+    shard.settle()
+    assert (exporter.state.waiting_count, exporter.state.oldest_ms) == (0, 0)
+    shard.check()
+
+
 def test_no_state_is_published_while_a_segment_is_in_no_object() -> None:
     shard = slow_shard(3)
     replaced: list[SealedRun] = []

@@ -8,7 +8,7 @@ import pytest
 
 from tests.harness.machine.faults import PowerCut
 from tests.unit.segment.written_segment import NAME, PATHS, Written, replaced
-from topicsd.engine.upkeep.compaction import Source, is_worth_rewriting, rewrite_segments
+from topicsd.engine.upkeep.compaction import RewriteSource, is_worth_rewriting, rewrite_segments
 from topicsd.segment.data_file import SEGMENT_HEADER_BYTES, parse_segment_header
 from topicsd.segment.dead_file import unpack_marks
 from topicsd.segment.entry import DATA, INDEX, TAGS, SegmentDamage, SegmentEntry
@@ -28,7 +28,7 @@ def marks_of(count: int, dead: set[int]) -> bytearray:
 
 def rewritten(written: Written, dead: bytearray) -> SegmentEntry:
     return rewrite_segments(
-        written.reader, written.hot, [Source(NAME, written.entry, dead)], complete_to=7000
+        written.reader, written.hot, [RewriteSource(NAME, written.entry, dead)], complete_to=7000
     )
 
 
@@ -79,7 +79,9 @@ def test_a_rewritten_segment_can_be_rewritten() -> None:
     dead = marks_of(60, set(range(0, 60, 2)))
     entry = rewritten(written, dead)
     dead[1:30] = b"\1" * 29
-    again = rewrite_segments(written.reader, written.hot, [Source(NEXT, entry, dead)], complete_to=7000)
+    again = rewrite_segments(
+        written.reader, written.hot, [RewriteSource(NEXT, entry, dead)], complete_to=7000
+    )
     assert again.generation == 2
     assert_has(written, again, dead)
 
@@ -141,7 +143,7 @@ def test_whatever_ends_a_rewrite_the_old_segment_is_there_and_the_next_try_succe
         entry: SegmentEntry | None = None
         with suppress(PowerCut, OSError):
             entry = rewrite_segments(
-                SegmentReader(store, None), store, [Source(NAME, written.entry, dead)], 7000
+                SegmentReader(store, None), store, [RewriteSource(NAME, written.entry, dead)], 7000
             )
         disk.clear_faults()
         for seed in range(4):
@@ -151,7 +153,7 @@ def test_whatever_ends_a_rewrite_the_old_segment_is_there_and_the_next_try_succe
             assert written.read(FIRST, FIRST + 11, reader) == written.frames
             if entry is not None:
                 assert_has(written, entry, dead, reader)
-            again = rewrite_segments(reader, store, [Source(NAME, written.entry, dead)], 7000)
+            again = rewrite_segments(reader, store, [RewriteSource(NAME, written.entry, dead)], 7000)
             assert_has(written, again, dead, reader)
         if not disk.is_gone and (fault is None or not fault.fired):
             break
