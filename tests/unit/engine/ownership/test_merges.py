@@ -22,6 +22,7 @@ from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.upkeep.merging import GROWTH
 from topicsd.segment.entry import COLD, DATA, HOT, INDEX, STATE, SegmentName
 from topicsd.segment.index_file import ENTRY_BYTES, FOOTER_BYTES
+from topicsd.segment.rebuild import rebuild_index, rebuild_tags
 
 pytestmark = pytest.mark.usefixtures("quiet_log")
 
@@ -164,6 +165,38 @@ def test_a_damaged_segment_is_not_merged() -> None:
     shard.settle()
     assert ranges(shard)[:4] == before[:4]
     assert ranges(shard)[4] == (5, 4 + GROWTH)
+
+
+def test_index_and_tags_of_a_merged_segment_can_be_rebuilt() -> None:
+    shard = slow_shard(GROWTH, 3)
+    shard.one.delete("t", seqs=[1, 5, 24])
+    write_slowly(shard, 1)
+    shard.settle()
+    run, segments = shard.one.topic("t").runs[0], shard.one.shard.state.segments
+    assert isinstance(run, SealedRun)
+    assert (run.entry.count, run.entry.dead_count, run.name.generation) == (3 * GROWTH, 3, 1)
+    read_data = partial(segments.hot.read_range, run.name.key(DATA))
+    index, rebuilt = segments.load_index(run.name, run.entry), rebuild_index(read_data, run.name, run.entry)
+    for column in ("offsets", "lengths", "times_ms", "flags"):
+        assert getattr(index, column) == getattr(rebuilt, column), column
+    assert segments.all_tags(run.name, run.entry) == rebuild_tags(read_data, run.name, run.entry)
+
+
+def test_a_stale_owner_does_not_publish_a_merge() -> None:
+    shard = slow_shard(GROWTH)
+    write_slowly(shard, 1)
+    shard.catalog.is_away = True
+    shard.settle(120_000)
+    assert shard.one.topic("t").runs[0].next_seq == GROWTH + 1
+    before, row = shard.extents(), shard.oracle.row("t")
+    assert row is not None
+    shard.oracle.adopt("t", "node-b", row.incarnation, row.owner_epoch, accept_loss=True)
+    shard.catalog.is_away = False
+    shard.settle()
+    assert "t" in shard.one.shard.state.departed
+    assert shard.extents() == before
+    named = {one.key for extent in before for one in extent.objects}
+    assert named <= shard.store.objects.keys()
 
 
 def test_a_merged_segment_that_waits_does_not_count_as_late() -> None:
