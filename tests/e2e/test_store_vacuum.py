@@ -115,13 +115,24 @@ def test_without_a_catalog_the_caller_says_that_no_other_directory_uses_the_stor
     assert file.exists()
 
 
-def test_objects_of_unknown_topics_are_kept(left: LeftStore) -> None:
+def test_objects_of_unknown_topics_are_kept_unless_no_other_directory_uses_the_store(left: LeftStore) -> None:
     other = left.leave("1-seg-0000000000000001-00c0ffee.data", 1000, left.cold / "segments" / f"{7:016x}-9")
     foreign = left.leave("notes.txt", 1000, left.cold / "segments")
-    report = left.report("--apply", SOLE)
+    report = left.report()
     assert (report["orphans"], report["unknown"]) == ([], 2)
+    report = left.report("--apply", SOLE)
+    assert (keys(report, "orphans"), report["unknown"]) == ([other.relative_to(left.cold).as_posix()], 1)
+    assert (other.exists(), foreign.exists()) == (False, True)
+
+
+def test_objects_of_a_topic_that_the_catalog_has_are_kept(left: LeftStore) -> None:
+    other = left.leave("1-seg-0000000000000001-00c0ffee.data", 1000, left.cold / "segments" / f"{7:016x}-9")
+    catalog = SqliteCatalog(str(left.cold / "catalog.sqlite"))
+    catalog.create("theirs", 7, 9, "another-node", 1000)
+    catalog.close()
+    report = left.report("--apply", SOLE)
+    assert (keys(report, "orphans"), report["unknown"]) == ([], 0)
     assert other.exists()
-    assert foreign.exists()
 
 
 def test_temporary_files_and_probes_are_deleted_by_their_age(left: LeftStore) -> None:

@@ -10,8 +10,10 @@ V3  Ages are times of the store. Its clock and ours may differ by less than the 
 V4  The key of an object names no node, and topics of two directories may have one key prefix. With a catalog,
     only objects of topics whose row names this node are deleted: only the owner exports. Without one, the
     caller states that no other directory uses the store.
-V5  Objects of unknown topics are kept: the topic may have been adopted since the snapshot, or belong to
-    another directory. A shard whose snapshots are damaged or missing ends the search.
+V5  Objects of unknown topics are kept, as the topic may belong to another directory. When the caller states
+    that there is no other one, they are orphans, unless the catalog has the topic: it was deleted, and a
+    crash came before its objects were. One that was adopted since the snapshot has a row or a bundle. A shard
+    whose snapshots are damaged or missing ends the search.
 V6  Probes, and temporary files of a store in a folder, are needed for seconds. They are deleted by their age
     alone, also those of other nodes.
 
@@ -132,6 +134,7 @@ def add_catalog(named: NamedObjects, catalog: Catalog, node: str) -> None:
     for row in _rows(catalog):
         incarnation = (row.topic_id, row.incarnation)
         if row.owner != node or incarnation not in named.topics:
+            named.elsewhere.add(incarnation)
             continue
         owned.add(incarnation)
         keys = list(_keys_of(catalog, row))
@@ -161,9 +164,17 @@ def _keys_of(catalog: Catalog, row: TopicRow) -> Iterator[str]:
 
 
 def find_leftovers(
-    store: ObjectStore, files: FileObjects | None, named: NamedObjects, now_ms: int, grace_ms: int
+    store: ObjectStore,
+    files: FileObjects | None,
+    named: NamedObjects,
+    now_ms: int,
+    grace_ms: int,
+    is_sole: bool = False,
 ) -> Leftovers:
-    """List the store and sort its objects; `files` is the store itself when it is a folder."""
+    """List the store and sort its objects; `files` is the store itself when it is a folder.
+
+    With `is_sole` no other directory uses the store (V5).
+    """
     before_ms = now_ms - grace_ms
     export_before_ms = min(now_ms if named.until_ms is None else named.until_ms, now_ms) - grace_ms
     orphans: list[ObjectInfo] = []
@@ -176,7 +187,7 @@ def find_leftovers(
             counts["named"] += 1
         elif incarnation in named.elsewhere:
             counts["elsewhere"] += 1
-        elif incarnation not in named.topics:
+        elif incarnation not in named.topics and (incarnation is None or not is_sole):
             counts["unknown"] += 1
         elif one.modified_ms >= export_before_ms:
             counts["young"] += 1

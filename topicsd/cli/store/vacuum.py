@@ -102,7 +102,8 @@ def vacuum(args: argparse.Namespace, clock: Clock) -> VacuumReport:
     store, folder = objects.store, store_folder(store_url)
     files = FileObjects(RealFs(), folder) if folder else None
     try:
-        leftovers = find_leftovers(store, files, named, clock.now_ms(), args.grace_hours * HOUR_MS)
+        grace_ms = args.grace_hours * HOUR_MS
+        leftovers = find_leftovers(store, files, named, clock.now_ms(), grace_ms, args.sole_directory)
         if args.apply:
             delete_objects(store, [*leftovers.temporary, *leftovers.orphans])
     except (StoreUnavailable, StoreRefused) as error:
