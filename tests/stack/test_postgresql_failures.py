@@ -13,7 +13,8 @@ import pytest
 from shared.runtime.retries import Retries
 from tests.stack.servers import PostgresServer, postgres_server
 from topicsd.catalog.catalog import CatalogRefused, CatalogUnavailable, Extent, Ownership
-from topicsd.catalog.postgresql_catalog import UPGRADES, PostgresqlCatalog
+from topicsd.catalog.engines.postgresql_schema import UPGRADES
+from topicsd.catalog.postgresql_catalog import PostgresqlCatalog
 
 POLICY = Retries(time.monotonic, time.sleep, 20.0)
 SHORT = Retries(time.monotonic, time.sleep, 0.3)

@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 from shared.runtime.retries import Retries
 from shared.settings.catalog_url import SQLITE, refuse_catalog_url
 from topicsd.catalog.catalog import Catalog, CatalogRefused
-from topicsd.catalog.key_value import KeyValue
+from topicsd.catalog.engines.key_value import KeyValue
 from topicsd.catalog.sqlite_catalog import SqliteCatalog
 
 FILE_NAME = "catalog.sqlite"
@@ -49,9 +49,9 @@ def open_catalog(url: str, data_directory: str, retries: Retries) -> Catalog:
 
 def _open_keys(url: str) -> KeyValue:
     if urlsplit(url).scheme == "etcd":
-        from topicsd.catalog.etcd_keys import EtcdKeys
+        from topicsd.catalog.engines.etcd_keys import EtcdKeys
 
         return EtcdKeys(url)
-    from topicsd.catalog.oxia_keys import OxiaKeys
+    from topicsd.catalog.engines.oxia_keys import OxiaKeys
 
     return OxiaKeys(url)

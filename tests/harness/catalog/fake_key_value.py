@@ -12,7 +12,7 @@ from random import Random
 from typing import TypeVar
 
 from topicsd.catalog.catalog import CatalogUnavailable
-from topicsd.catalog.key_value import VersionedKey
+from topicsd.catalog.engines.key_value import VersionedKey
 
 T = TypeVar("T")
 

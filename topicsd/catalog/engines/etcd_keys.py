@@ -12,7 +12,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from topicsd.catalog.catalog import CatalogExtraMissing, CatalogRefused, CatalogUnavailable
-from topicsd.catalog.key_value import VersionedKey
+from topicsd.catalog.engines.key_value import VersionedKey
 
 EXTRA: Final = "topicsd[etcd]"
 PORT: Final = 2379

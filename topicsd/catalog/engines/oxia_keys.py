@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from topicsd.catalog.catalog import CatalogExtraMissing, CatalogUnavailable
-from topicsd.catalog.key_value import VersionedKey
+from topicsd.catalog.engines.key_value import VersionedKey
 
 T = TypeVar("T")
 
