@@ -184,10 +184,10 @@ class SharedCrowd:
 
     def part(self, name: str) -> Part:
         append_id, digest = self.new("append"), ""
-        if self.blobs and self.random.random() < 0.15:
+        recent = [one for _, slices in self.blobs[-20:] for one in slices if one.topic == name]
+        if recent and self.random.random() < 0.15:
             # A client repeats its request, with an idempotency key, at another broker.
-            earlier = [part for one in self.random.choice(self.blobs)[1] for part in one.parts]
-            one = self.random.choice(earlier)
+            one = self.random.choice(self.random.choice(recent).parts)
             return replace(one, digest="other") if self.random.random() < 0.4 else one
         producer = None
         if self.random.random() < 0.3:
