@@ -101,6 +101,7 @@ class SharedCrowd:
         self.book.check(heads)
 
     def step(self) -> None:
+        self.clock.advance(1)
         node, name = self.random.randrange(len(self.catalogs)), self.random.choice(TOPICS)
         if self.unanswered and self.random.random() < 0.3:
             node, call = self.unanswered.pop(self.random.randrange(len(self.unanswered)))
@@ -152,8 +153,10 @@ class SharedCrowd:
 
     def check(self, name: str) -> None:
         catalog = self.random.choice(self.catalogs)
-        assert catalog.topics([name]) == self.oracle.topics([name])
-        assert catalog.extents_from(name, 0, 256) == self.oracle.extents_from(name, 0, 256)
+        topics = catalog.topics([name]), self.oracle.topics([name])
+        assert topics[0] == topics[1], topics
+        extents = catalog.extents_from(name, 0, 256), self.oracle.extents_from(name, 0, 256)
+        assert extents[0] == extents[1], extents
         assert catalog.heads([name]) == self.oracle.heads([name])
         topic = self.oracle.by_name.get(name)
         if topic is not None:
@@ -172,9 +175,9 @@ class SharedCrowd:
         return topic.incarnation if topic is not None and self.random.random() < 0.95 else 99
 
     def commit(self, node: int, name: str) -> None:
-        names = {name, *self.random.sample(TOPICS, self.random.randrange(3))}
+        names = [name, *self.random.sample([one for one in TOPICS if one != name], self.random.randrange(3))]
         slices, offset = [], 50
-        for one in sorted(names, key=lambda _: self.random.random()):
+        for one in names:
             parts = tuple(self.part(one) for _ in range(self.random.randrange(1, 4)))
             slices.append(Slice(one, self.known_incarnation(one), offset, parts))
             offset += sum(part.byte_length for part in parts)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from topicsd.catalog.shared.shared_catalog import (
     PRODUCER_KEPT_MS,
     PRODUCERS_MAX,
@@ -189,12 +191,12 @@ class SharedOracle:
                 return PartResult("repeated")
         if topic.is_fenced:
             return PartResult("fenced")
-        if key in self.condemned:
-            return PartResult("condemned")
         if producer is not None and number is not None and producer.first_number != number + 1:
             return PartResult("sequence_gap", next_number=number + 1)
         if producer is not None and number is None and not self._has_room(topic):
             return PartResult("producers_full")
+        if key in self.condemned:
+            return PartResult("condemned")
         return PartResult("committed", topic.head + 1, topic.head + part.count)
 
     def _has_room(self, topic: OracleTopic) -> bool:
@@ -246,7 +248,8 @@ class SharedOracle:
         topic, new = self.topic(compaction.topic, compaction.incarnation), compaction.extent
         if topic is None:
             raise CompactionRefused(compaction.topic)
-        if topic.recorded is not None and topic.recorded.compaction_id == compaction.compaction_id:
+        is_there = new.last_seq in topic.extent_of and topic.extent_of[new.last_seq].key == new.key
+        if is_there or (topic.recorded and topic.recorded.compaction_id == compaction.compaction_id):
             return
         old = [one for one in topic.extents() if topic.compacted_to < one.last_seq <= new.last_seq]
         covered = [seq for seq, one in sorted(topic.extent_of.items()) if one in old]
@@ -257,7 +260,7 @@ class SharedOracle:
             new.first_seq, new.last_seq, "COMPACTED", new.key, new.encoding, 0, new.byte_length, self.now_ms()
         )
         topic.extent_of.update(dict.fromkeys(covered, extent))
-        topic.compacted_to, topic.recorded = new.last_seq, compaction
+        topic.compacted_to, topic.recorded = new.last_seq, replace(compaction, extent=extent)
 
     def finish_compaction(self, name: str) -> Compaction | None:
         topic = self.by_name.get(name)

@@ -120,8 +120,6 @@ BEGIN
             END IF;
         ELSIF part.log_state = 'FENCED' THEN
             statuses[one] := 'fenced';
-        ELSIF is_condemned THEN
-            statuses[one] := 'condemned';
         ELSIF part.first_number <> part.write_end + 1 THEN
             statuses[one] := 'sequence_gap';
             nexts[one] := part.write_end + 1;
@@ -133,9 +131,12 @@ BEGIN
                 FROM topicsd_shared_producers w WHERE w.topic = part.topic;
                 IF known_names + new_names + 1 - silent_names > producers_max THEN
                     statuses[one] := 'producers_full';
-                ELSE
+                ELSIF NOT is_condemned THEN
                     new_names := new_names + 1;
                 END IF;
+            END IF;
+            IF statuses[one] = 'committed' AND is_condemned THEN
+                statuses[one] := 'condemned';
             END IF;
         END IF;
         IF statuses[one] = 'committed' THEN

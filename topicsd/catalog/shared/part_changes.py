@@ -8,10 +8,12 @@ The first row that fits decides; C2, C5 and C6 are in this order.
     append id is known, with another digest          mismatch
     producer has committed all its numbers           repeated
     topic is fenced                                  fenced
-    blob is condemned                                condemned
     producer has another next number                 sequence_gap
     producer is new, and there is no room for it     producers_full
+    blob is condemned                                condemned
     else                                             committed
+
+So a catalog need not know about the blob unless a part would be committed.
 """
 
 from __future__ import annotations
@@ -116,13 +118,14 @@ def decide_slice(one: Slice, state: TopicState | None, is_condemned: bool) -> Sl
     runs: list[Run] = []
     head, offset, new_producers = state.head, one.byte_offset, 0
     for part in one.parts:
-        result = _repetition(part, known, producers) or _refusal(part, state, producers, is_condemned)
-        if result is None and part.producer is not None and part.producer.name not in producers:
-            new_producers += 1
-            if not state.has_room(new_producers):
-                new_producers -= 1
-                result = PartResult("producers_full")
+        result = _repetition(part, known, producers) or _refusal(part, state, producers)
+        is_new = part.producer is not None and part.producer.name not in producers
+        if result is None and is_new and not state.has_room(new_producers + 1):
+            result = PartResult("producers_full")
+        if result is None and is_condemned:
+            result = PartResult("condemned")
         if result is None:
+            new_producers += is_new
             first, head = head + 1, head + part.count
             result = PartResult("committed", first, head)
             known[part.append_id] = KnownPart(first, head, part.digest)
@@ -155,13 +158,9 @@ def _repetition(
     return PartResult("repeated")
 
 
-def _refusal(
-    part: Part, state: TopicState, producers: Mapping[str, ProducerWrite], is_condemned: bool
-) -> PartResult | None:
+def _refusal(part: Part, state: TopicState, producers: Mapping[str, ProducerWrite]) -> PartResult | None:
     if state.log_state == "FENCED":
         return PartResult("fenced")
-    if is_condemned:
-        return PartResult("condemned")
     last = producers.get(part.producer.name) if part.producer is not None else None
     if part.producer is not None and last is not None and part.producer.first_number != last.last_number + 1:
         return PartResult("sequence_gap", next_number=last.last_number + 1)

@@ -271,6 +271,7 @@ class PostgresqlSharedCatalog:
                 topic = db.execute(_LOCK_TOPIC, {"name": name})
                 found = db.execute(_SELECT_CLAIM, {"topic": name})
                 recorded = db.execute(_SELECT_COMPACTION, {"name": name})
+                last = db.execute(_SELECT_EXTENTS_FROM, {"name": name, "seq": new.last_seq, "limit": 1})
                 condemned = db.execute(_SELECT_CONDEMNED, ([new.key],))
                 now = db.execute(_NOW)
             now_ms, row = _value(now), _topic(topic)
@@ -278,15 +279,18 @@ class PostgresqlSharedCatalog:
                 raise ClaimLost(name)
             if row is None or row.incarnation != compaction.incarnation:
                 raise CompactionRefused(f"topic {name}: there is no such topic")
-            is_recorded = _is_recorded(recorded, compaction)
-            if not is_recorded and condemned.fetchone() is not None:
+            is_done = any(tables.extent_row(one).key == new.key for one in last)
+            is_done |= any(
+                _compactions.decode(one).compaction_id == compaction.compaction_id for (one,) in recorded
+            )
+            if not is_done and condemned.fetchone() is not None:
                 raise CompactionRefused(f"topic {name}: the object {new.key} was condemned")
             page = {"name": name, "after": row.compacted_to, "last_seq": new.last_seq}
-            if not is_recorded:
+            if not is_done:
                 present = [tables.extent_row(one) for one in db.execute(_SELECT_EXTENTS_TO, page)]
                 check_compaction(compaction, present, now_ms, self._repeated_ms)
             with db.pipeline():
-                if not is_recorded:
+                if not is_done:
                     _replace_extents(db, row, compaction, now_ms)
                 db.execute("COMMIT")
 
@@ -342,7 +346,8 @@ def _replace_extents(db: Connection[Any], topic: SharedTopic, compaction: Compac
     db.execute(_DELETE_EXTENTS_BETWEEN, between)
     db.execute(_INSERT_EXTENT, {"topic": name, **asdict(replace(new, created_ms=now_ms))})
     db.execute(_UPDATE_TOPIC, asdict(replace(topic, compacted_to=new.last_seq)))
-    record = {"topic": name, "compaction": msgspec.json.encode(compaction)}
+    recorded = replace(compaction, extent=replace(new, created_ms=now_ms))
+    record = {"topic": name, "compaction": msgspec.json.encode(recorded)}
     db.execute(_UPSERT_COMPACTION, record)
 
 
@@ -354,12 +359,6 @@ def _topic(cursor: Cursor[Any]) -> SharedTopic | None:
 def _claim(cursor: Cursor[Any]) -> Claim | None:
     values = cursor.fetchone()
     return None if values is None else tables.claim_row(values)
-
-
-def _is_recorded(cursor: Cursor[Any], compaction: Compaction) -> bool:
-    values = cursor.fetchone()
-    recorded = None if values is None else _compactions.decode(values[0])
-    return recorded is not None and recorded.compaction_id == compaction.compaction_id
 
 
 def _value(cursor: Cursor[Any]) -> Any:

@@ -261,8 +261,7 @@ class SqliteSharedCatalog:
             topic = _topic(db, name)
             if topic is None or topic.incarnation != compaction.incarnation:
                 raise CompactionRefused(f"topic {name}: there is no such topic")
-            recorded = _compaction(db, name)
-            if recorded is not None and recorded.compaction_id == compaction.compaction_id:
+            if _is_done(db, compaction):
                 return
             if db.execute(_SELECT_CONDEMNED, (new.key,)).fetchone()[0]:
                 raise CompactionRefused(f"topic {name}: the object {new.key} was condemned")
@@ -273,7 +272,8 @@ class SqliteSharedCatalog:
             db.execute(tables.DELETE_EXTENTS_BETWEEN, between)
             db.execute(tables.INSERT_EXTENT, {"topic": name, **asdict(replace(new, created_ms=now_ms))})
             db.execute(tables.UPDATE_TOPIC, asdict(replace(topic, compacted_to=new.last_seq)))
-            record = {"topic": name, "compaction": msgspec.json.encode(compaction)}
+            recorded = replace(compaction, extent=replace(new, created_ms=now_ms))
+            record = {"topic": name, "compaction": msgspec.json.encode(recorded)}
             db.execute(tables.UPSERT_COMPACTION, record)
 
     def finish_compaction(self, name: str) -> Compaction | None:
@@ -333,3 +333,13 @@ def _claim(db: sqlite3.Connection, name: str) -> Claim | None:
 def _compaction(db: sqlite3.Connection, name: str) -> Compaction | None:
     values = _one(db, tables.SELECT_COMPACTION, {"name": name})
     return None if values is None else _compactions.decode(values[0])
+
+
+def _is_done(db: sqlite3.Connection, compaction: Compaction) -> bool:
+    """Return whether a compaction is recorded, or its extent is in the catalog."""
+    name, new = compaction.topic, compaction.extent
+    recorded = _compaction(db, name)
+    if recorded is not None and recorded.compaction_id == compaction.compaction_id:
+        return True
+    last = _one(db, tables.SELECT_EXTENTS_FROM, {"name": name, "seq": new.last_seq, "limit": 1})
+    return last is not None and tables.extent_row(last).key == new.key
