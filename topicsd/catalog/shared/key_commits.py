@@ -42,6 +42,7 @@ from topicsd.catalog.shared.seed_documents import (
     AppendDocument,
     BlobDocument,
     ProducerDocument,
+    TopicDocument,
     blob_key,
     pending_of,
 )
@@ -66,8 +67,9 @@ class Recent(NamedTuple):
 class RecentParts:
     """The parts of one topic that were committed in the last REPEATED_MS."""
 
-    def __init__(self, incarnation: int) -> None:
-        self.incarnation = incarnation
+    def __init__(self, document: TopicDocument) -> None:
+        self._incarnation = document.incarnation
+        self._created_ms = document.created_ms
         self.read_to = 0
         """The head up to which documents were read."""
         self.parts: dict[str, KnownPart] = {}
@@ -75,11 +77,16 @@ class RecentParts:
 
     def add(self, entry: VersionedKey) -> None:
         document = msgspec.json.decode(entry.value, type=AppendDocument)
-        if document.incarnation == self.incarnation:
+        if document.incarnation == self._incarnation and document.committed_ms >= self._created_ms:
             known = document.known()
             self.parts.update(known)
             ids = [append_id for append_id, _ in known]
             self._recent.append(Recent(entry, document.committed_ms, ids))
+
+    def is_of(self, topic: LoadedTopic) -> bool:
+        document, head = topic.document, topic.control.sequence_counter
+        is_same = (document.incarnation, document.created_ms) == (self._incarnation, self._created_ms)
+        return is_same and self.read_to <= head
 
     def expire(self, before_ms: int) -> list[VersionedKey]:
         """Forget older parts; return their documents."""
@@ -136,6 +143,9 @@ class KeyCommits:
                     topic = topics.finish_pending(topic)
                 change, used_ms = self._decide(topic, one, key, names)
                 results = [committed.get(number, result) for number, result in enumerate(change.results)]
+                if topic is not None and any(one.status == "condemned" for one in results):
+                    # The mark is younger than what was read of the topic.
+                    topics.check_unchanged(topic)
                 if topic is None or not change.runs:
                     return results
                 run = self._first_part(change.runs[0])
@@ -202,8 +212,8 @@ class KeyCommits:
         keys, head = topic.keys, topic.control.sequence_counter
         with self._lock:
             recent = self._recent.get(keys.name)
-            if recent is None or recent.incarnation != one.incarnation or recent.read_to > head:
-                recent = self._recent[keys.name] = RecentParts(one.incarnation)
+            if recent is None or not recent.is_of(topic):
+                recent = self._recent[keys.name] = RecentParts(topic.document)
                 if len(self._recent) > RECENT_TOPICS:
                     del self._recent[next(iter(self._recent))]
             read_to = recent.read_to
@@ -225,9 +235,9 @@ class KeyCommits:
     def _producers(self, topic: LoadedTopic, one: Slice) -> dict[str, ProducerWrite]:
         names = {part.producer.name for part in one.parts if part.producer is not None}
         producers: dict[str, ProducerWrite] = {}
-        for name in names:
+        for name in sorted(names):
             document, _ = self._topics.get(topic.keys.producer(name), ProducerDocument, topic.keys)
-            if document is not None and document.incarnation == one.incarnation:
+            if document is not None and document.is_of(topic.document):
                 producers[name] = ProducerWrite(
                     document.first_number, document.last_number, document.first_seq, document.last_seq
                 )
@@ -237,8 +247,7 @@ class KeyCommits:
         """Return when each producer was used, by its key."""
         entries = self._topics.entries(*topic.keys.producers, topic.keys)
         documents = [(one.key, msgspec.json.decode(one.value, type=ProducerDocument)) for one in entries]
-        incarnation = topic.document.incarnation
-        return {key: one.used_ms for key, one in documents if one.incarnation == incarnation}
+        return {key: one.used_ms for key, one in documents if one.is_of(topic.document)}
 
     def _drop_silent(self, topic: LoadedTopic, run: Run, used_ms: dict[str, int]) -> None:
         """Delete the producers above the maximum that were silent the longest, if the run has new ones."""
@@ -308,7 +317,11 @@ class KeyCommits:
             if any(one.key == key for one in self._topics.extents(topic, 0, 1 << 62)):
                 return True
             record = self._topics.recorded(topic)
-            if record is not None and record.data_key == data_key:
+            if (
+                record is not None
+                and record.state == "WRITING_COMPACTED_INDEX"
+                and record.data_key == data_key
+            ):
                 return True
         return False
 

@@ -56,8 +56,6 @@ class KeyCompactions:
 
     def claim(self, name: str, compactor: str, lease_ms: int) -> Claim | None:
         topics, keys = self._topics, TopicKeys(name)
-        if topics.load(name) is None:
-            return None
         present, version = topics.get(keys.claim, CompactorClaim, keys)
         if present is not None and present.compactor_id != compactor:
             return None
@@ -65,7 +63,12 @@ class KeyCompactions:
         value = msgspec.json.encode(CompactorClaim(compactor, now_ms))
         if not topics.store.put_if(keys.claim, value, version, keys.partition, lease_ms):
             raise topics.conflict(name)
-        return Claim(name, compactor, now_ms, lease_ms)
+        claim = Claim(name, compactor, now_ms, lease_ms)
+        # Afterwards: a topic that is there now was not forgotten before the claim.
+        if topics.load(name) is None:
+            self.release(claim)
+            return None
+        return claim
 
     def release(self, claim: Claim) -> None:
         keys = TopicKeys(claim.topic)

@@ -12,7 +12,8 @@ V3  A write that arrives late can put back a document that was deleted. Readers 
 V4  A compaction takes effect when its end key in the index is a compacted entry. Readers then see the extent
     of the record in place of the whole range, whatever is left of it in the index.
 V5  Several documents are no snapshot. They are read in an order in which the later ones only can be ahead,
-    and a gap or a floor above the head shows that they do not fit: the read starts again.
+    and a gap or a floor above the head shows that they do not fit: the read starts again. So the log state
+    and the head of a SharedTopic are of one moment, and its floors and configuration of another.
 """
 
 from __future__ import annotations
@@ -154,6 +155,11 @@ class KeyTopics:
             raise self.conflict(name)
         return LoadedTopic(keys, control, version, document, document_version)
 
+    def check_unchanged(self, topic: LoadedTopic) -> None:
+        """Start the verb again if the control document is not the one that was read."""
+        if self.get(topic.keys.control, Control, topic.keys).version != topic.version:
+            raise self.conflict(topic.keys.name)
+
     def clear(self, keys: TopicKeys, document: TopicDocument, version: int | None) -> None:
         """Delete the documents of a forgotten topic whose control document is deleted."""
         found = [
@@ -271,8 +277,7 @@ class KeyTopics:
         if entry is not None and entry.value == value:
             return
         # While the commit is pending, only processes that finish it write the key.
-        if self.get(keys.control, Control, keys).version != topic.version:
-            raise self.conflict(keys.name)
+        self.check_unchanged(topic)
         version = entry.version if entry is not None else None
         if not self.store.put_if(key, value, version, keys.partition):
             raise self.conflict(keys.name)
@@ -293,10 +298,9 @@ class KeyTopics:
         keys = topic.keys
         present, version = self.get(key, ProducerDocument, keys)
         if present is not None:
-            if present.incarnation == write.incarnation and present.first_seq >= write.first_seq:
+            if present.is_of(topic.document) and present.first_seq >= write.first_seq:
                 return
-            if self.get(keys.control, Control, keys).version != topic.version:
-                raise self.conflict(keys.name)
+            self.check_unchanged(topic)
         self.put(key, write, version, keys)
 
 

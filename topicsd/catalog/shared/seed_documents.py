@@ -159,6 +159,10 @@ class ProducerDocument(msgspec.Struct, frozen=True):
     last_seq: int
     used_ms: int
 
+    def is_of(self, topic: TopicDocument) -> bool:
+        """Return whether this is of the topic as it is now, and not of an earlier one of its name."""
+        return self.incarnation == topic.incarnation and self.used_ms >= topic.created_ms
+
 
 class CompactedDocument(msgspec.Struct, frozen=True):
     data_key: str
