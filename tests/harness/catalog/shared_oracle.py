@@ -82,6 +82,7 @@ class OracleTopic:
 
 class SharedOracle:
     url = "oracle:"
+    repeated_ms = REPEATED_MS
 
     def __init__(self, now_ms: Callable[[], int], producers_max: int = PRODUCERS_MAX) -> None:
         self.now_ms = now_ms
@@ -177,7 +178,7 @@ class SharedOracle:
             return PartResult("missing")
         for one in topic.committed:
             is_same = one.part.append_id == part.append_id
-            if is_same and self.now_ms() - one.committed_ms <= REPEATED_MS:
+            if is_same and self.now_ms() - one.committed_ms <= self.repeated_ms:
                 if one.part.digest != part.digest:
                     return PartResult("mismatch")
                 return PartResult("repeated", one.first_seq, one.last_seq)
@@ -253,7 +254,7 @@ class SharedOracle:
             return
         old = [one for one in topic.extents() if topic.compacted_to < one.last_seq <= new.last_seq]
         covered = [seq for seq, one in sorted(topic.extent_of.items()) if one in old]
-        is_young = any(self.now_ms() - one.created_ms < REPEATED_MS for one in old)
+        is_young = any(self.now_ms() - one.created_ms < self.repeated_ms for one in old)
         if covered != [*range(new.first_seq, new.last_seq + 1)] or is_young or new.key in self.condemned:
             raise CompactionRefused(compaction.topic)
         extent = SharedExtent(

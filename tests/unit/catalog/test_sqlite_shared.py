@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,3 +32,18 @@ def test_brokers_that_lose_requests_and_answers_agree_with_the_oracle(tmp_path: 
         assert crowd.outcomes[kind] > 3, crowd.outcomes
     for catalog in catalogs:
         catalog.close()
+
+
+@pytest.mark.slow
+def test_a_kill_between_any_two_statements_leaves_whole_verbs(tmp_path: Path) -> None:
+    program = [sys.executable, "-m", "tests.harness.catalog.catalog_crash", str(tmp_path), "shared"]
+    result = subprocess.run(
+        program,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert int(result.stdout) > 90

@@ -143,7 +143,7 @@ class KeyCommits:
                     topic = topics.finish_pending(topic)
                 change, used_ms = self._decide(topic, one, key, names)
                 results = [committed.get(number, result) for number, result in enumerate(change.results)]
-                if topic is not None and any(one.status == "condemned" for one in results):
+                if topic is not None and any(each.status == "condemned" for each in results):
                     # The mark is younger than what was read of the topic.
                     topics.check_unchanged(topic)
                 if topic is None or not change.runs:
