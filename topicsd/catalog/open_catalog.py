@@ -44,10 +44,11 @@ def open_catalog(url: str, data_directory: str, retries: Retries) -> Catalog:
         return PostgresqlCatalog(url, retries)
     from topicsd.catalog.key_value_catalog import KeyValueCatalog
 
-    return KeyValueCatalog(_open_keys(url), retries)
+    return KeyValueCatalog(open_keys(url), retries)
 
 
-def _open_keys(url: str) -> KeyValue:
+def open_keys(url: str) -> KeyValue:
+    """Open the key-value store that a URL names."""
     if urlsplit(url).scheme == "etcd":
         from topicsd.catalog.engines.etcd_keys import EtcdKeys
 

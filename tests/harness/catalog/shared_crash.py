@@ -9,9 +9,9 @@ from typing import Any, Final
 from tests.harness.catalog.catalog_crash import Crash
 from tests.harness.catalog.shared_oracle import SharedOracle
 from topicsd.catalog.shared.shared_catalog import (
+    BrokerNode,
     Claim,
     Compaction,
-    Node,
     Part,
     Producer,
     SharedCatalog,
@@ -43,7 +43,7 @@ SCRIPT: Final[tuple[Callable[[SharedCatalog], object], ...]] = (
     lambda to: to.fence("t", 7, "FENCED"),
     lambda to: to.configure("u", 8, b'{"a":1}', 1),
     lambda to: to.condemn(["blob", "orphan"]),
-    lambda to: to.heartbeat(Node("n", "http://n:1", 1.0, ("read",), 5), 30_000),
+    lambda to: to.heartbeat(BrokerNode("n", "http://n:1", 1.0, ("read",), 5), 30_000),
     lambda to: to.leave("n"),
     lambda to: to.forget("u", 8),
 )

@@ -22,12 +22,12 @@ from tests.harness.catalog.shared_oracle import SharedOracle
 from tests.harness.machine.manual_clock import ManualClock
 from topicsd.catalog.shared.shared_catalog import (
     REPEATED_MS,
+    BrokerNode,
     Claim,
     ClaimLost,
     Compaction,
     CompactionRefused,
     ConfigChanged,
-    Node,
     Part,
     PartResult,
     Producer,
@@ -96,6 +96,8 @@ class SharedCrowd:
         self.numbers: Counter[tuple[str, str]] = Counter()
         self.count = 0
         self.slices_max = self.parts_max = 3
+        self.has_server_leases = False
+        """Whether leases end by another clock than `clock`: then no verb depends on one."""
         self.is_retrying = False
         """Whether a catalog repeats requests itself: a commit may then be `repeated` at once."""
 
@@ -132,6 +134,9 @@ class SharedCrowd:
             self.read: 4,
             self.wait: 3,
         }
+        if self.has_server_leases:
+            for action in (self.claim, self.compact, self.beat):
+                del weights[action]
         return list(weights), list(weights.values())
 
     # -- one verb, its request or its answer lost at random
@@ -322,7 +327,9 @@ class SharedCrowd:
     # -- membership and lists
 
     def beat(self, node: int, name: str) -> None:
-        alive = Node(f"node-{node}", "http://h:1", 1.0 + node, ("read", "write"), 5, b'{"n":%d}' % self.count)
+        alive = BrokerNode(
+            f"node-{node}", "http://h:1", 1.0 + node, ("read", "write"), 5, b'{"n":%d}' % self.count
+        )
         if self.random.random() < 0.2:
             self.request(node, lambda to: to.leave(alive.name))
         else:

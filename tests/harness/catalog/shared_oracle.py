@@ -14,13 +14,13 @@ from topicsd.catalog.shared.shared_catalog import (
     PRODUCER_KEPT_MS,
     PRODUCERS_MAX,
     REPEATED_MS,
+    BrokerNode,
     Claim,
     ClaimLost,
     Compaction,
     CompactionRefused,
     ConfigChanged,
     LogState,
-    Node,
     Part,
     PartResult,
     SharedExtent,
@@ -90,7 +90,7 @@ class SharedOracle:
         self.by_name: dict[str, OracleTopic] = {}
         self.claims: dict[str, Claim] = {}
         self.condemned: set[str] = set()
-        self.members: dict[str, tuple[Node, int, int]] = {}
+        self.members: dict[str, tuple[BrokerNode, int, int]] = {}
 
     # -- topics
 
@@ -278,15 +278,15 @@ class SharedOracle:
 
     # -- membership
 
-    def heartbeat(self, node: Node, expire_ms: int) -> None:
+    def heartbeat(self, node: BrokerNode, expire_ms: int) -> None:
         self.members[node.name] = (node, self.now_ms(), expire_ms)
 
     def leave(self, name: str) -> None:
         self.members.pop(name, None)
 
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[BrokerNode]:
         return [
-            Node(
+            BrokerNode(
                 one.name, one.address, one.weight, one.roles, one.started_ms, one.report, self.now_ms() - beat
             )
             for _, (one, beat, expire_ms) in sorted(self.members.items())

@@ -31,10 +31,10 @@ from topicsd.catalog.engines.key_value import VersionedKey
 from topicsd.catalog.shared.key_topics import KeyTopics, LoadedTopic
 from topicsd.catalog.shared.part_changes import (
     KnownPart,
-    ProducerWrite,
-    Run,
+    LastPart,
+    PartRun,
     SliceChange,
-    TopicState,
+    TopicFacts,
     decide_slice,
     is_silent,
 )
@@ -163,11 +163,11 @@ class KeyCommits:
 
         return topics.run(attempt)
 
-    def _first_part(self, run: Run) -> Run:
+    def _first_part(self, run: PartRun) -> PartRun:
         parts = run.parts[:RUN_PARTS]
-        return Run(run.byte_offset, sum(one.part.byte_length for one in parts), parts)
+        return PartRun(run.byte_offset, sum(one.part.byte_length for one in parts), parts)
 
-    def _write(self, topic: LoadedTopic, run: Run, extent: SharedExtent) -> None:
+    def _write(self, topic: LoadedTopic, run: PartRun, extent: SharedExtent) -> None:
         pending = pending_of(run, extent, self._topics.data_key(extent.key))
         control = replace(topic.control, sequence_counter=run.last_seq, pending=pending)
         self._topics.put(topic.keys.control, control, topic.version, topic.keys)
@@ -195,7 +195,7 @@ class KeyCommits:
             silent = sum(is_silent(used, self._topics.now_ms()) for used in used_ms.values())
             return not self._producers_max or len(used_ms) + new - silent <= self._producers_max
 
-        state = TopicState(
+        state = TopicFacts(
             one.incarnation,
             topic.control.log_state,
             topic.control.sequence_counter,
@@ -232,13 +232,13 @@ class KeyCommits:
             self._topics.delete(expired, keys)
         return known
 
-    def _producers(self, topic: LoadedTopic, one: Slice) -> dict[str, ProducerWrite]:
+    def _producers(self, topic: LoadedTopic, one: Slice) -> dict[str, LastPart]:
         names = {part.producer.name for part in one.parts if part.producer is not None}
-        producers: dict[str, ProducerWrite] = {}
+        producers: dict[str, LastPart] = {}
         for name in sorted(names):
             document, _ = self._topics.get(topic.keys.producer(name), ProducerDocument, topic.keys)
             if document is not None and document.is_of(topic.document):
-                producers[name] = ProducerWrite(
+                producers[name] = LastPart(
                     document.first_number, document.last_number, document.first_seq, document.last_seq
                 )
         return producers
@@ -249,7 +249,7 @@ class KeyCommits:
         documents = [(one.key, msgspec.json.decode(one.value, type=ProducerDocument)) for one in entries]
         return {key: one.used_ms for key, one in documents if one.is_of(topic.document)}
 
-    def _drop_silent(self, topic: LoadedTopic, run: Run, used_ms: dict[str, int]) -> None:
+    def _drop_silent(self, topic: LoadedTopic, run: PartRun, used_ms: dict[str, int]) -> None:
         """Delete the producers above the maximum that were silent the longest, if the run has new ones."""
         names = {topic.keys.producer(name) for name in run.producers}
         excess = len(used_ms.keys() | names) - self._producers_max

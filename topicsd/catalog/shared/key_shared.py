@@ -46,11 +46,11 @@ from topicsd.catalog.shared.shared_catalog import (
     PRODUCERS_MAX,
     REPEATED_MS,
     TOPICS_AT_ONCE,
+    BrokerNode,
     Claim,
     Compaction,
     ConfigChanged,
     LogState,
-    Node,
     PartResult,
     SharedExtent,
     SharedTopic,
@@ -250,7 +250,7 @@ class KeyValueSharedCatalog:
 
     # -- membership
 
-    def heartbeat(self, node: Node, expire_ms: int) -> None:
+    def heartbeat(self, node: BrokerNode, expire_ms: int) -> None:
         def attempt() -> None:
             key = NODES + node.name
             _, version = self._topics.get(key, NodeDocument)
@@ -268,7 +268,7 @@ class KeyValueSharedCatalog:
 
         self._run(attempt)
 
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[BrokerNode]:
         entries = self._run(lambda: self._topics.entries(NODES, NODES + LAST))
         documents = [msgspec.json.decode(entry.value, type=NodeDocument) for entry in entries]
         now_ms = self._topics.now_ms()

@@ -138,7 +138,7 @@ class KeyTopics:
     # -- the state of a topic
 
     def load(self, name: str) -> LoadedTopic | None:
-        """Return a topic, or None when it does not exist; finish a `forget` that was interrupted."""
+        """Return a topic, or None when it does not exist; finish an interrupted removal."""
         keys = TopicKeys(name)
         control, version = self.get(keys.control, Control, keys)
         if control is None or version is None:
@@ -162,7 +162,7 @@ class KeyTopics:
 
     def clear(self, keys: TopicKeys, document: TopicDocument, version: int | None) -> None:
         """Delete the documents of a forgotten topic whose control document is deleted."""
-        found = [
+        entries = [
             *self.entries(keys.index(0), keys.index(SEQ_END), keys),
             *self.entries(keys.append(0), keys.append(SEQ_END), keys),
             *self.entries(*keys.producers, keys),
@@ -170,11 +170,11 @@ class KeyTopics:
         ]
         for key in (keys.cursor, keys.compaction, keys.claim):
             entry = self.store.get(key, keys.partition)
-            found += [entry] if entry is not None else []
+            entries += [entry] if entry is not None else []
         # Again, so that documents of a later topic are not deleted: they have later versions.
         if self.get(keys.topic, TopicDocument).version != version:
             raise self.conflict(keys.name)
-        self.delete(found, keys)
+        self.delete(entries, keys)
 
     def compacting(self, topic: LoadedTopic) -> Compacting:
         # The record first: it is removed after the cursor has advanced.
@@ -238,8 +238,8 @@ class KeyTopics:
         ends = [one.last_seq for one in extents if one.type == "COMPACTED"]
         if not ends:
             return extents
-        found = self.entries(keys.compacted_from(ends[0]), keys.compacted_from(ends[-1]) + "~", keys)
-        documents = [msgspec.json.decode(entry.value, type=CompactedDocument) for entry in found]
+        entries = self.entries(keys.compacted_from(ends[0]), keys.compacted_from(ends[-1]) + "~", keys)
+        documents = [msgspec.json.decode(entry.value, type=CompactedDocument) for entry in entries]
         lengths = {self.object_key(one.data_key): one.byte_length for one in documents}
         if any(one.type == "COMPACTED" and one.key not in lengths for one in extents):
             raise self.conflict(keys.name)

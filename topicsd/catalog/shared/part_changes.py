@@ -42,7 +42,7 @@ class KnownPart(NamedTuple):
     digest: str
 
 
-class ProducerWrite(NamedTuple):
+class LastPart(NamedTuple):
     """The last part of a producer."""
 
     first_number: int
@@ -51,7 +51,7 @@ class ProducerWrite(NamedTuple):
     last_seq: int
 
 
-class TopicState(NamedTuple):
+class TopicFacts(NamedTuple):
     """What decides about the parts of one topic."""
 
     incarnation: int
@@ -59,7 +59,7 @@ class TopicState(NamedTuple):
     head: int
     known: Mapping[str, KnownPart]
     """By append id; at least those of the parts."""
-    producers: Mapping[str, ProducerWrite]
+    producers: Mapping[str, LastPart]
     """By name; at least those of the parts."""
     has_room: Callable[[int], bool]
     """Whether this many new producers find room."""
@@ -71,7 +71,7 @@ class CommittedPart(NamedTuple):
     last_seq: int
 
 
-class Run(NamedTuple):
+class PartRun(NamedTuple):
     """Committed parts that follow each other in the blob: one extent."""
 
     byte_offset: int
@@ -91,7 +91,7 @@ class Run(NamedTuple):
         return SharedExtent(first, last, "WAL", key, encoding, self.byte_offset, self.byte_length, created_ms)
 
     @property
-    def producers(self) -> dict[str, ProducerWrite]:
+    def producers(self) -> dict[str, LastPart]:
         """The last part of each producer of this run."""
         return {
             one.part.producer.name: producer_write(one.part.producer, one.first_seq, one.last_seq)
@@ -102,20 +102,20 @@ class Run(NamedTuple):
 
 class SliceChange(NamedTuple):
     results: list[PartResult]
-    runs: list[Run]
+    runs: list[PartRun]
 
 
-def producer_write(producer: Producer, first_seq: int, last_seq: int) -> ProducerWrite:
-    return ProducerWrite(producer.first_number, producer.last_number, first_seq, last_seq)
+def producer_write(producer: Producer, first_seq: int, last_seq: int) -> LastPart:
+    return LastPart(producer.first_number, producer.last_number, first_seq, last_seq)
 
 
-def decide_slice(one: Slice, state: TopicState | None, is_condemned: bool) -> SliceChange:
+def decide_slice(one: Slice, state: TopicFacts | None, is_condemned: bool) -> SliceChange:
     """Decide the parts of a slice in their order; each decision counts for the next ones."""
     if state is None or state.incarnation != one.incarnation:
         return SliceChange([PartResult("missing")] * len(one.parts), [])
     known, producers = dict(state.known), dict(state.producers)
     results: list[PartResult] = []
-    runs: list[Run] = []
+    runs: list[PartRun] = []
     head, offset, new_producers = state.head, one.byte_offset, 0
     for part in one.parts:
         result = _repetition(part, known, producers) or _refusal(part, state, producers)
@@ -134,7 +134,7 @@ def decide_slice(one: Slice, state: TopicState | None, is_condemned: bool) -> Sl
             if runs and runs[-1].byte_offset + runs[-1].byte_length == offset:
                 last = runs.pop()
             else:
-                last = Run(offset, 0, [])
+                last = PartRun(offset, 0, [])
             last.parts.append(CommittedPart(part, first, head))
             runs.append(last._replace(byte_length=last.byte_length + part.byte_length))
         results.append(result)
@@ -143,7 +143,7 @@ def decide_slice(one: Slice, state: TopicState | None, is_condemned: bool) -> Sl
 
 
 def _repetition(
-    part: Part, known: Mapping[str, KnownPart], producers: Mapping[str, ProducerWrite]
+    part: Part, known: Mapping[str, KnownPart], producers: Mapping[str, LastPart]
 ) -> PartResult | None:
     earlier = known.get(part.append_id)
     if earlier is not None and earlier.digest != part.digest:
@@ -158,7 +158,7 @@ def _repetition(
     return PartResult("repeated")
 
 
-def _refusal(part: Part, state: TopicState, producers: Mapping[str, ProducerWrite]) -> PartResult | None:
+def _refusal(part: Part, state: TopicFacts, producers: Mapping[str, LastPart]) -> PartResult | None:
     if state.log_state == "FENCED":
         return PartResult("fenced")
     last = producers.get(part.producer.name) if part.producer is not None else None
@@ -177,7 +177,7 @@ def check_compaction(
 ) -> None:
     """Raise CompactionRefused unless the range is that of `extents`, which overlap it, and may be replaced.
 
-    The first of `extents` is the first one after `compacted_to`.
+    The first of `extents` is the first one after those that are compacted.
     """
     new = compaction.extent
     if not extents or (extents[0].first_seq, extents[-1].last_seq) != (new.first_seq, new.last_seq):

@@ -29,13 +29,13 @@ from topicsd.catalog.shared.shared_catalog import (
     PRODUCERS_MAX,
     REPEATED_MS,
     TOPICS_AT_ONCE,
+    BrokerNode,
     Claim,
     ClaimLost,
     Compaction,
     CompactionRefused,
     ConfigChanged,
     LogState,
-    Node,
     PartResult,
     SharedExtent,
     SharedTopic,
@@ -93,7 +93,7 @@ _CONDEMN: Final = (
 _SELECT_CONDEMNED: Final = "SELECT key FROM topicsd_shared_condemned WHERE key = ANY (%s)"
 
 _compactions = msgspec.json.Decoder(Compaction)
-_nodes = msgspec.json.Decoder(Node)
+_nodes = msgspec.json.Decoder(BrokerNode)
 
 
 class PostgresqlSharedCatalog:
@@ -139,8 +139,8 @@ class PostgresqlSharedCatalog:
     def topics(self, names: Sequence[str]) -> list[SharedTopic | None]:
         names = names[:TOPICS_AT_ONCE]
         rows = self._database.run(lambda db: db.execute(_SELECT_NAMED, ([*names],)).fetchall())
-        found = {topic.name: topic for topic in map(tables.topic_row, rows)}
-        return [found.get(name) for name in names]
+        by_name = {topic.name: topic for topic in map(tables.topic_row, rows)}
+        return [by_name.get(name) for name in names]
 
     def configure(self, name: str, incarnation: int, config: bytes, version: int) -> SharedTopic | None:
         def decide(topic: SharedTopic) -> SharedTopic:
@@ -226,8 +226,8 @@ class PostgresqlSharedCatalog:
 
     def heads(self, names: Sequence[str]) -> list[int]:
         rows = self._database.run(lambda db: db.execute(_SELECT_HEADS, ([*names],)).fetchall())
-        found = dict(rows)
-        return [found.get(name, -1) for name in names]
+        heads = dict(rows)
+        return [heads.get(name, -1) for name in names]
 
     # -- retention, compaction, vacuum
 
@@ -244,11 +244,11 @@ class PostgresqlSharedCatalog:
                 db.execute(BEGIN)
                 # Claims of one topic take turns by the lock on it.
                 topic = db.execute(_LOCK_TOPIC, {"name": name})
-                found = db.execute(_SELECT_CLAIM, {"topic": name})
+                holder = db.execute(_SELECT_CLAIM, {"topic": name})
                 now = db.execute(_NOW)
             claim = None
             if _topic(topic) is not None:
-                claim = tables.claimed(_claim(found), name, compactor, lease_ms, _value(now))
+                claim = tables.claimed(_claim(holder), name, compactor, lease_ms, _value(now))
             with db.pipeline():
                 if claim is not None:
                     db.execute(_UPSERT_CLAIM, asdict(claim))
@@ -269,13 +269,13 @@ class PostgresqlSharedCatalog:
                 db.execute(BEGIN)
                 db.execute(_LOCK_KEYS, ([new.key],))
                 topic = db.execute(_LOCK_TOPIC, {"name": name})
-                found = db.execute(_SELECT_CLAIM, {"topic": name})
+                holder = db.execute(_SELECT_CLAIM, {"topic": name})
                 recorded = db.execute(_SELECT_COMPACTION, {"name": name})
                 last = db.execute(_SELECT_EXTENTS_FROM, {"name": name, "seq": new.last_seq, "limit": 1})
                 condemned = db.execute(_SELECT_CONDEMNED, ([new.key],))
                 now = db.execute(_NOW)
             now_ms, row = _value(now), _topic(topic)
-            if not tables.is_claimed(_claim(found), claim.compactor, now_ms):
+            if not tables.is_claimed(_claim(holder), claim.compactor, now_ms):
                 raise ClaimLost(name)
             if row is None or row.incarnation != compaction.incarnation:
                 raise CompactionRefused(f"topic {name}: there is no such topic")
@@ -314,7 +314,7 @@ class PostgresqlSharedCatalog:
 
     # -- membership
 
-    def heartbeat(self, node: Node, expire_ms: int) -> None:
+    def heartbeat(self, node: BrokerNode, expire_ms: int) -> None:
         beat = {"name": node.name, "node": msgspec.json.encode(node), "expire_ms": expire_ms}
 
         def work(db: Connection[Any]) -> None:
@@ -331,7 +331,7 @@ class PostgresqlSharedCatalog:
     def leave(self, name: str) -> None:
         self._database.run(lambda db: db.execute(_DELETE_NODE, {"name": name}))
 
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[BrokerNode]:
         rows = self._database.run(lambda db: db.execute(_SELECT_NODES).fetchall())
         return [replace(_nodes.decode(node), age_ms=age_ms) for node, age_ms in rows]
 

@@ -33,12 +33,12 @@ import msgspec
 import xxhash
 from msgspec import UNSET, UnsetType
 
-from topicsd.catalog.shared.part_changes import KnownPart, Run
+from topicsd.catalog.shared.part_changes import KnownPart, PartRun
 from topicsd.catalog.shared.shared_catalog import (
+    BrokerNode,
     Compaction,
     ExtentType,
     LogState,
-    Node,
     Producer,
     SharedExtent,
 )
@@ -177,7 +177,7 @@ class BlobDocument(msgspec.Struct, frozen=True):
 
 
 class NodeDocument(msgspec.Struct, frozen=True):
-    node: Node
+    node: BrokerNode
     beat_ms: int
 
 
@@ -250,7 +250,7 @@ def blob_key(data_key: str) -> str:
 # -- from verbs to documents and back
 
 
-def pending_of(run: Run, extent: SharedExtent, data_key: str) -> Pending:
+def pending_of(run: PartRun, extent: SharedExtent, data_key: str) -> Pending:
     parts = [
         PartNote(part.append_id, part.count, part.digest, part.producer)
         for part in (one.part for one in run.parts)

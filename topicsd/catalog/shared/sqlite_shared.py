@@ -17,9 +17,9 @@ from topicsd.catalog.engines.sqlite_file import SqliteFile
 from topicsd.catalog.shared import shared_tables as tables
 from topicsd.catalog.shared.part_changes import (
     KnownPart,
-    ProducerWrite,
-    Run,
-    TopicState,
+    LastPart,
+    PartRun,
+    TopicFacts,
     check_compaction,
     decide_slice,
 )
@@ -30,13 +30,13 @@ from topicsd.catalog.shared.shared_catalog import (
     PRODUCERS_MAX,
     REPEATED_MS,
     TOPICS_AT_ONCE,
+    BrokerNode,
     Claim,
     ClaimLost,
     Compaction,
     CompactionRefused,
     ConfigChanged,
     LogState,
-    Node,
     PartResult,
     SharedExtent,
     SharedTopic,
@@ -73,7 +73,7 @@ _IS_REFERRED_TO: Final = "SELECT EXISTS (SELECT 1 FROM topicsd_shared_extents WH
 _CONDEMN: Final = "INSERT OR IGNORE INTO topicsd_shared_condemned (key, condemned_ms) VALUES (?, ?)"
 
 _compactions = msgspec.json.Decoder(Compaction)
-_nodes = msgspec.json.Decoder(Node)
+_nodes = msgspec.json.Decoder(BrokerNode)
 
 
 class SqliteSharedCatalog:
@@ -163,21 +163,21 @@ class SqliteSharedCatalog:
                 results.append(change.results)
         return results
 
-    def _state(self, db: sqlite3.Connection, one: Slice, now_ms: int) -> TopicState | None:
-        values = db.execute(_SELECT_STATE, {"topic": one.topic}).fetchone()
-        if values is None:
+    def _state(self, db: sqlite3.Connection, one: Slice, now_ms: int) -> TopicFacts | None:
+        row = db.execute(_SELECT_STATE, {"topic": one.topic}).fetchone()
+        if row is None:
             return None
         known: dict[str, KnownPart] = {}
-        producers: dict[str, ProducerWrite] = {}
+        producers: dict[str, LastPart] = {}
         for part in one.parts:
             append = (one.topic, part.append_id, now_ms - self._repeated_ms)
-            if (found := db.execute(_SELECT_PART, append).fetchone()) is not None:
-                known[part.append_id] = KnownPart(*found)
+            if (values := db.execute(_SELECT_PART, append).fetchone()) is not None:
+                known[part.append_id] = KnownPart(*values)
             name = part.producer.name if part.producer is not None else None
             if name is not None and name not in producers:
-                found = db.execute(_SELECT_PRODUCER, (one.topic, name)).fetchone()
-                if found is not None:
-                    producers[name] = ProducerWrite(*found)
+                values = db.execute(_SELECT_PRODUCER, (one.topic, name)).fetchone()
+                if values is not None:
+                    producers[name] = LastPart(*values)
 
         def has_room(new: int) -> bool:
             silent_ms = now_ms - PRODUCER_KEPT_MS
@@ -186,10 +186,10 @@ class SqliteSharedCatalog:
             ).fetchone()
             return not self._producers_max or count + new - silent <= self._producers_max
 
-        incarnation, log_state, head = values
-        return TopicState(incarnation, log_state, head, known, producers, has_room)
+        incarnation, log_state, head = row
+        return TopicFacts(incarnation, log_state, head, known, producers, has_room)
 
-    def _add_run(self, db: sqlite3.Connection, topic: str, run: Run, extent: SharedExtent) -> None:
+    def _add_run(self, db: sqlite3.Connection, topic: str, run: PartRun, extent: SharedExtent) -> None:
         now_ms = extent.created_ms
         db.execute(tables.INSERT_EXTENT, {"topic": topic, **asdict(extent)})
         db.executemany(
@@ -291,7 +291,7 @@ class SqliteSharedCatalog:
 
     # -- membership
 
-    def heartbeat(self, node: Node, expire_ms: int) -> None:
+    def heartbeat(self, node: BrokerNode, expire_ms: int) -> None:
         now_ms = self._now_ms()
         beat = {"name": node.name, "node": msgspec.json.encode(node)}
         with self._file.change() as db:
@@ -305,7 +305,7 @@ class SqliteSharedCatalog:
         with self._file.change() as db:
             db.execute(tables.DELETE_NODE, {"name": name})
 
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[BrokerNode]:
         with self._file.read() as db:
             rows = db.execute(tables.SELECT_NODES, {"now_ms": self._now_ms()}).fetchall()
         return [replace(_nodes.decode(node), age_ms=age_ms) for node, age_ms in rows]
