@@ -7,7 +7,7 @@ S1  The lock on the blob comes first, then the locks on the topics by name, so t
     for each other. Each statement after the locks sees what the previous holders committed. A condemnation
     takes locks on blobs only.
 S2  The function decides as `topicsd/catalog/shared/part_changes.py` does. Tests compare both with an oracle.
-S3  Plans are fixed to index scans: statistics are old while a new table grows.
+S3  Plans are made once for a connection, of index scans: statistics are old while a new table grows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ NOW: Final = (
     " 'SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint'"
 )
 
-_PLANS: Final = "SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off"
+_PLANS: Final = (
+    "SET plan_cache_mode = force_generic_plan"
+    " SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off"
+)
 
 COMMIT: Final = f"""
 CREATE FUNCTION topicsd_shared_commit(
@@ -38,6 +41,7 @@ DECLARE
     topic text;
     topic_head bigint;
     new_names int;
+    has_names boolean := false;
     known_names bigint;
     silent_names bigint;
     statuses text[];
@@ -60,9 +64,9 @@ DECLARE
     run_ends bigint[] := '{{}}';
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended(blob, 0));
+    is_condemned := EXISTS (SELECT 1 FROM topicsd_shared_condemned WHERE key = blob);
     PERFORM 1 FROM topicsd_shared_topics WHERE name = ANY (topics) ORDER BY name FOR UPDATE;
     now_ms := topicsd_shared_now_ms();
-    is_condemned := EXISTS (SELECT 1 FROM topicsd_shared_condemned WHERE key = blob);
     FOR part IN
         SELECT p.number::int AS number, p.topic, p.start, p.length, p.count, p.digest, p.name,
             p.first_number, p.last_number, t.head, t.log_state,
@@ -147,6 +151,7 @@ BEGIN
             part.known_last := lasts[one];
             part.known_digest := part.digest;
             IF part.name IS NOT NULL THEN
+                has_names := true;
                 part.write_start := part.first_number;
                 part.write_end := part.last_number;
                 part.write_first := firsts[one];
@@ -189,6 +194,8 @@ BEGIN
         FROM (SELECT u.topic, max(u.last_seq) AS head
             FROM unnest(run_topics, run_lasts) AS u (topic, last_seq) GROUP BY u.topic) r
         WHERE t.name = r.topic;
+    END IF;
+    IF has_names THEN
         INSERT INTO topicsd_shared_producers AS old
             (topic, name, first_number, last_number, first_seq, last_seq, used_ms)
         SELECT DISTINCT ON (p.topic, p.name) p.topic, p.name, p.first_number, p.last_number,
@@ -200,7 +207,7 @@ BEGIN
         ON CONFLICT (topic, name) DO UPDATE SET first_number = excluded.first_number,
             last_number = excluded.last_number, first_seq = excluded.first_seq,
             last_seq = excluded.last_seq, used_ms = excluded.used_ms;
-        IF FOUND AND producers_max > 0 THEN
+        IF producers_max > 0 THEN
             DELETE FROM topicsd_shared_producers w WHERE w.topic = ANY (run_topics)
             AND w.used_ms < now_ms - kept_ms AND w.name IN (
                 SELECT s.name FROM topicsd_shared_producers s
