@@ -104,6 +104,25 @@ class RecentParts:
         return expired
 
 
+def _up_to(run: PartRun, results: list[PartResult]) -> dict[int, PartResult]:
+    """Return the results of a slice up to the end of a run, by the number of the part."""
+    end = next(
+        number
+        for number, one in enumerate(results)
+        if one.status == "committed" and one.last_seq == run.last_seq
+    )
+    return dict(enumerate(results[: end + 1]))
+
+
+def _is_written(tried: dict[int, PartResult], results: list[PartResult]) -> bool:
+    """Return whether a write without an answer was done: its parts are repeated, with its seqs."""
+    committed = [(number, one) for number, one in tried.items() if one.status == "committed"]
+    return bool(committed) and all(
+        (results[number].status, results[number].first_seq) == ("repeated", one.first_seq)
+        for number, one in committed
+    )
+
+
 class KeyCommits:
     def __init__(self, topics: KeyTopics, producers_max: int, repeated_ms: int, threads: int) -> None:
         self._topics = topics
@@ -133,8 +152,10 @@ class KeyCommits:
 
     def _commit_slice(self, key: str, encoding: str, one: Slice, names: list[str]) -> list[PartResult]:
         topics = self._topics
-        committed: dict[int, PartResult] = {}
-        """What this call has committed; a later attempt finds these parts repeated."""
+        answers: dict[int, PartResult] = {}
+        """The results up to the last run that was written: a later attempt finds its parts repeated."""
+        tried: dict[int, PartResult] = {}
+        """The same with a run whose write has no answer."""
 
         def attempt() -> list[PartResult]:
             while True:
@@ -142,7 +163,10 @@ class KeyCommits:
                 if topic is not None and topic.control.pending is not None:
                     topic = topics.finish_pending(topic)
                 change, used_ms = self._decide(topic, one, key, names)
-                results = [committed.get(number, result) for number, result in enumerate(change.results)]
+                if _is_written(tried, change.results):
+                    answers.update(tried)
+                tried.clear()
+                results = [answers.get(number, result) for number, result in enumerate(change.results)]
                 if topic is not None and any(each.status == "condemned" for each in results):
                     # The mark is younger than what was read of the topic.
                     topics.check_unchanged(topic)
@@ -151,10 +175,10 @@ class KeyCommits:
                 run = self._first_part(change.runs[0])
                 self._drop_silent(topic, run, used_ms)
                 extent = run.extent(key, encoding, max(topics.now_ms(), topic.document.created_ms))
+                tried.update(_up_to(run, results))
                 self._write(topic, run, extent)
-                for number, result in enumerate(change.results):
-                    if result.status == "committed" and result.last_seq <= run.last_seq:
-                        committed[number] = results[number] = result
+                answers.update(tried)
+                tried.clear()
                 # The commit is done; the next one finishes it if this does not.
                 with suppress(CatalogUnavailable):
                     topics.run(lambda: self._finish(one.topic))

@@ -5,6 +5,8 @@ T1  `commit` is one call of a function (S1 in `topicsd/catalog/engines/postgresq
 T2  Another change locks the row of its topic and reads it, and writes in a second round trip. A change that
     depends on a blob locks the blob before the topic.
 T3  Time is that of the server: `topicsd_shared_now_ms()`.
+T4  A commit without an answer is sent again, for the time of the policy. What the first one committed is then
+    `repeated`, with its seqs.
 
 `topicsd/catalog/engines/postgresql_database.py` has the connections and P3 to P6.
 """
