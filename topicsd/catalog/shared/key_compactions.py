@@ -93,7 +93,7 @@ class KeyCompactions:
         if record is None or record.compaction_id != compaction.compaction_id:
             self._check(topic, compaction)
             if record is not None:
-                self.finish(compaction.topic)
+                self.finish(compaction.topic, [])
             self._commits.register(new.key, [compaction.topic])
             data_key = topics.data_key(new.key)
             self._put_length(keys, new.last_seq, CompactedDocument(data_key, new.byte_length))
@@ -132,8 +132,11 @@ class KeyCompactions:
 
     # -- the steps
 
-    def finish(self, name: str) -> Compaction | None:
-        """Take all steps that are left; return the compaction unless there is none, or it is undone."""
+    def finish(self, name: str, ended: list[Compaction]) -> Compaction | None:
+        """Take all steps that are left; return the compaction unless there is none, or it is undone.
+
+        The compaction is in `ended` after a deletion of the record without an answer.
+        """
         topic = self._topics.load(name)
         record = self._take_effect(name) if topic is not None else None
         if record is None or topic is None:
@@ -146,7 +149,12 @@ class KeyCompactions:
         compaction = self._compaction(topic, record)
         present, version = self._topics.get(keys.compaction, CompactionRecord, keys)
         if present is not None and present.compaction_id == record.compaction_id:
-            self._topics.delete_one(keys.compaction, version, keys)
+            ended.append(compaction)
+            if version is not None and not self._topics.store.delete_if(
+                keys.compaction, version, keys.partition
+            ):
+                ended.clear()
+                raise self._topics.conflict(name)
         return compaction
 
     def _take_effect(self, name: str) -> CompactionRecord | None:

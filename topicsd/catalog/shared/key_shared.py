@@ -243,7 +243,9 @@ class KeyValueSharedCatalog:
         self._run(lambda: self._compactions.begin(claim, compaction))
 
     def finish_compaction(self, name: str) -> Compaction | None:
-        return self._run(lambda: self._compactions.finish(name))
+        ended: list[Compaction] = []
+        compaction = self._run(lambda: self._compactions.finish(name, ended))
+        return compaction or (ended[-1] if ended else None)
 
     def condemn(self, keys: Sequence[str]) -> set[str]:
         return self._commits.condemn(keys)
