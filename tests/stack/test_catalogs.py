@@ -7,20 +7,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from shared.runtime.retries import Retries
 from tests.harness.catalog.catalog_crowd import CatalogCrowd
-from tests.stack.servers import (
-    GO_PROGRAMS,
-    KeyValueServer,
-    PostgresServer,
-    key_value_server,
-    postgres_server,
-)
+from tests.stack.engines import needed_server
+from tests.stack.servers import KeyValueServer, PostgresServer, postgres_server
 from topicsd.catalog.catalog import (
     Catalog,
     ChangeRefused,
@@ -51,25 +45,12 @@ def postgresql() -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="module")
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeyValueServer]:
-    yield from _key_value_server("etcd", "aetcd", tmp_path_factory)
+    yield from needed_server("etcd", tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
 def oxia(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeyValueServer]:
-    yield from _key_value_server("oxia", "oxia", tmp_path_factory)
-
-
-def _key_value_server(name: str, library: str, folders: pytest.TempPathFactory) -> Iterator[KeyValueServer]:
-    if not (GO_PROGRAMS / name).exists():
-        pytest.skip(f"{GO_PROGRAMS / name} does not exist: run make stack-go, which needs Go")
-    try:
-        __import__(library)
-    except ImportError as error:
-        pytest.skip(f"the client library of {name} is not installed: {error}")
-    if name == "oxia" and version("xxhash") >= "4":
-        pytest.skip("the client library of oxia needs xxhash below 4; install topicsd[oxia]")
-    with key_value_server(name, folders.mktemp(name)) as server:
-        yield server
+    yield from needed_server("oxia", tmp_path_factory)
 
 
 @pytest.fixture(params=["sqlite", "postgresql", "etcd", "oxia"])

@@ -14,7 +14,10 @@ from shared.runtime.retries import Retries
 from tests.stack.servers import PostgresServer, postgres_server
 from topicsd.catalog import postgresql_catalog
 from topicsd.catalog.catalog import CatalogRefused, CatalogUnavailable, Extent, Ownership
-from topicsd.catalog.postgresql_catalog import UPGRADES, PostgresqlCatalog
+from topicsd.catalog.engines.postgresql_schema import UPGRADES
+from topicsd.catalog.postgresql_catalog import PostgresqlCatalog
+from topicsd.catalog.shared.postgresql_shared import PostgresqlSharedCatalog
+from topicsd.catalog.shared.shared_catalog import Part, Slice
 
 POLICY = Retries(time.monotonic, time.sleep, 20.0)
 SHORT = Retries(time.monotonic, time.sleep, 0.3)
@@ -84,6 +87,34 @@ def test_verbs_whose_connections_are_ended_are_repeated(server: PostgresServer) 
         done.set()
         ending.join()
     assert [one.first_seq for one in catalog.extents_from("t", 50, 200)] == [*range(50, 101)]
+    catalog.close()
+
+
+def test_commits_whose_connections_are_ended_are_made_once(server: PostgresServer) -> None:
+    url = server.new_database("ended_commits")
+    catalog = PostgresqlSharedCatalog(url, POLICY)
+    catalog.create("t", 1, b"{}")
+    done = threading.Event()
+
+    def end_connections() -> None:
+        end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'ended_commits'"
+        with psycopg.connect(server.url("postgres"), autocommit=True) as db:
+            while not done.wait(0.02):
+                db.execute(end)
+
+    ending = threading.Thread(target=end_connections)
+    ending.start()
+    try:
+        for number in range(1, 151):
+            slices = [Slice("t", 1, 50, (Part(f"a{number}", 1, 9),))]
+            ((result,),) = catalog.commit(f"blob-{number}", "frames-v1", slices)
+            assert result.status in ("committed", "repeated")
+            assert (result.first_seq, result.last_seq) == (number, number)
+    finally:
+        done.set()
+        ending.join()
+    extents = catalog.extents_from("t", 0, 256)
+    assert [(one.first_seq, one.key) for one in extents] == [(n, f"blob-{n}") for n in range(1, 151)]
     catalog.close()
 
 

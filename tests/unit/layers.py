@@ -29,7 +29,9 @@ LAYERS: Final = {
     "topicsd/log": "topicsd/disk shared/",
     "topicsd/store": "topicsd/disk shared/",
     "topicsd/segment": "topicsd/log topicsd/disk topicsd/store",
-    "topicsd/catalog": "topicsd/disk shared/",
+    "topicsd/catalog": "topicsd/catalog/engines topicsd/disk shared/",
+    "topicsd/catalog/engines": "topicsd/catalog topicsd/disk shared/",
+    "topicsd/catalog/shared": "topicsd/catalog topicsd/catalog/engines shared/",
     "topicsd/engine": "topicsd/engine/ topicsd/segment topicsd/store topicsd/log topicsd/disk shared/",
     "topicsd/engine/ownership": (
         "topicsd/engine/ topicsd/catalog topicsd/store topicsd/segment topicsd/log topicsd/disk shared/"

@@ -40,6 +40,8 @@ from topicsd.catalog.catalog import (
     Ownership,
     TopicRow,
 )
+from topicsd.catalog.engines.key_value import KeyValue, VersionedKey
+from topicsd.catalog.engines.retries import repeat_request
 from topicsd.catalog.key_documents import (
     NAMES,
     ExtentDocument,
@@ -54,8 +56,6 @@ from topicsd.catalog.key_documents import (
     new_nonce,
     state_key,
 )
-from topicsd.catalog.key_value import KeyValue, VersionedKey
-from topicsd.catalog.retries import repeat_request
 from topicsd.catalog.row_verbs import RowVerbs
 
 T = TypeVar("T")

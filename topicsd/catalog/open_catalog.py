@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 from shared.runtime.retries import Retries
 from shared.settings.catalog_url import SQLITE, refuse_catalog_url
 from topicsd.catalog.catalog import Catalog, CatalogRefused
-from topicsd.catalog.key_value import KeyValue
+from topicsd.catalog.engines.key_value import KeyValue
 from topicsd.catalog.sqlite_catalog import SqliteCatalog
 
 FILE_NAME = "catalog.sqlite"
@@ -49,14 +49,15 @@ def open_catalog(url: str, data_directory: str, retries: Retries) -> Catalog:
         return PostgresqlCatalog(url, retries)
     from topicsd.catalog.key_value_catalog import KeyValueCatalog
 
-    return KeyValueCatalog(_open_keys(url), retries)
+    return KeyValueCatalog(open_keys(url), retries)
 
 
-def _open_keys(url: str) -> KeyValue:
+def open_keys(url: str) -> KeyValue:
+    """Open the key-value store that a URL names."""
     if urlsplit(url).scheme == "etcd":
-        from topicsd.catalog.etcd_keys import EtcdKeys
+        from topicsd.catalog.engines.etcd_keys import EtcdKeys
 
         return EtcdKeys(url)
-    from topicsd.catalog.oxia_keys import OxiaKeys
+    from topicsd.catalog.engines.oxia_keys import OxiaKeys
 
     return OxiaKeys(url)

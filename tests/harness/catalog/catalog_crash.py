@@ -3,7 +3,8 @@
 For each statement of a script of verbs, a child process runs the script and sends itself SIGKILL before that
 statement. Then the file must hold what the acknowledged verbs made, or that and the verb that was
 interrupted; the repeated verb and the rest of the script must succeed. Run it as
-`python -m tests.harness.catalog.catalog_crash FOLDER`; it prints the number of kills.
+`python -m tests.harness.catalog.catalog_crash FOLDER`; it prints the number of kills. With `shared` after the
+folder the verbs are those of shared topics.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sqlite3
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tests.harness.catalog.catalog_oracle import CatalogOracle
 from topicsd.catalog.catalog import Catalog, Extent, ExtentObject, Ownership
@@ -42,6 +43,22 @@ SCRIPT: Final[tuple[Callable[[Catalog], object], ...]] = (
 )
 
 
+def facts(catalog: Catalog) -> object:
+    return catalog.list("", "", 10), catalog.extents_from("t", 0, 10)
+
+
+class Crash(NamedTuple):
+    """A script of verbs, and what it is compared with."""
+
+    script: tuple[Callable[[Any], object], ...]
+    open: Callable[[str, Callable[..., sqlite3.Connection]], Any]
+    oracle: Callable[[], Any]
+    facts: Callable[[Any], object]
+
+
+LOCAL: Final = Crash(SCRIPT, SqliteCatalog, CatalogOracle, facts)
+
+
 class KillingConnection(sqlite3.Connection):
     """A connection whose process dies before its n-th statement."""
 
@@ -59,49 +76,47 @@ class KillingConnection(sqlite3.Connection):
         return self.cursor()
 
 
-def run_until_killed(path: str, statements: int, acknowledged: Path) -> bool:
+def _connect_killing(name: str, **options: Any) -> sqlite3.Connection:
+    return sqlite3.connect(name, factory=KillingConnection, **options)
+
+
+def run_until_killed(crash: Crash, path: str, statements: int, acknowledged: Path) -> bool:
     """Run the script in a child process; return whether it was killed."""
     child = os.fork()
     if child == 0:
         KillingConnection.left = statements
-        catalog = SqliteCatalog(
-            path, lambda name, **options: sqlite3.connect(name, factory=KillingConnection, **options)
-        )
-        for number, verb in enumerate(SCRIPT, 1):
+        catalog = crash.open(path, _connect_killing)
+        for number, verb in enumerate(crash.script, 1):
             verb(catalog)
             acknowledged.write_text(str(number))
         os._exit(0)
     return os.WIFSIGNALED(os.waitpid(child, 0)[1])
 
 
-def facts(catalog: Catalog) -> object:
-    return catalog.list("", "", 10), catalog.extents_from("t", 0, 10)
-
-
-def after(verbs: int) -> object:
-    oracle = CatalogOracle()
-    for verb in SCRIPT[:verbs]:
+def after(crash: Crash, verbs: int) -> object:
+    oracle = crash.oracle()
+    for verb in crash.script[:verbs]:
         verb(oracle)
-    return facts(oracle)
+    return crash.facts(oracle)
 
 
-def check(path: str, acknowledged: int) -> None:
-    catalog = SqliteCatalog(path)
-    left = facts(catalog)
-    assert left in (after(acknowledged), after(acknowledged + 1)), (acknowledged, left)
-    for verb in SCRIPT[acknowledged:]:
+def check(crash: Crash, path: str, acknowledged: int) -> None:
+    catalog = crash.open(path, sqlite3.connect)
+    left = crash.facts(catalog)
+    assert left in (after(crash, acknowledged), after(crash, acknowledged + 1)), (acknowledged, left)
+    for verb in crash.script[acknowledged:]:
         verb(catalog)
-    assert facts(catalog) == after(len(SCRIPT))
+    assert crash.facts(catalog) == after(crash, len(crash.script))
     catalog.close()
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, crash: Crash) -> None:
     statements = 0
     while True:
         path, acknowledged = str(folder / f"{statements}.sqlite"), folder / f"{statements}.acknowledged"
         acknowledged.write_text("0")
-        killed = run_until_killed(path, statements, acknowledged)
-        check(path, int(acknowledged.read_text()))
+        killed = run_until_killed(crash, path, statements, acknowledged)
+        check(crash, path, int(acknowledged.read_text()))
         if not killed:
             break
         statements += 1
@@ -109,4 +124,6 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    from tests.harness.catalog.shared_crash import SHARED
+
+    main(Path(sys.argv[1]), SHARED if sys.argv[2:] == ["shared"] else LOCAL)

@@ -15,7 +15,8 @@ import pytest
 
 from tests.harness.catalog.unsynced_sqlite import connect_unsynced
 from topicsd.catalog.catalog import CatalogRefused, CatalogUnavailable, Lookup, NewTopic, Ownership
-from topicsd.catalog.sqlite_catalog import UPGRADES, SqliteCatalog
+from topicsd.catalog.engines.sqlite_schema import UPGRADES
+from topicsd.catalog.sqlite_catalog import SqliteCatalog
 
 ROOT = Path(__file__).parents[3]
 
@@ -74,7 +75,7 @@ def test_an_older_schema_is_upgraded_and_a_newer_one_is_refused(path: str) -> No
         file.execute("SELECT colour FROM topicsd_topics")
     file.close()
     with pytest.raises(
-        CatalogRefused, match="newer version of topicsd, with schema 3; this one knows schema 2"
+        CatalogRefused, match="newer version of topicsd, with schema 4; this one knows schema 3"
     ):
         SqliteCatalog(path)
 

@@ -2,7 +2,8 @@
 
 The version of a key is its modification revision, which is one number for the whole store. A write is a
 transaction with one comparison. Requests have a deadline and are not repeated here, so that the caller sees
-each failure. gRPC does not survive a fork: open it in processes that never fork (R8).
+each failure. A lease is granted for each write that asks for one; it ends by the clock of the server. gRPC
+does not survive a fork: open it in processes that never fork (R8).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from topicsd.catalog.catalog import CatalogExtraMissing, CatalogRefused, CatalogUnavailable
-from topicsd.catalog.key_value import VersionedKey
+from topicsd.catalog.engines.key_value import VersionedKey
 
 EXTRA: Final = "topicsd[etcd]"
 PORT: Final = 2379
@@ -36,6 +37,7 @@ class EtcdKeys:
         options = [("grpc.max_reconnect_backoff_ms", 1000)]
         self._channel: Any = grpc.insecure_channel(address, options=options)
         self._stub: Any = rpc.KVStub(self._channel)
+        self._leases: Any = rpc.LeaseStub(self._channel)
 
     def _request(self, method: Callable[..., Any], message: Any) -> Any:
         try:
@@ -45,20 +47,33 @@ class EtcdKeys:
             kind = CatalogRefused if call.code().name in _REFUSALS else CatalogUnavailable
             raise kind(f"{self.url}: {call.details() or call.code().name}") from None
 
-    def get(self, key: str) -> VersionedKey | None:
+    def get(self, key: str, partition: str | None = None) -> VersionedKey | None:
         answer = self._request(self._stub.Range, self._rpc.RangeRequest(key=key.encode()))
         return _entry(answer.kvs[0]) if answer.kvs else None
 
-    def range(self, first: str, end: str, limit: int) -> list[VersionedKey]:
+    def range(self, first: str, end: str, limit: int, partition: str | None = None) -> list[VersionedKey]:
         message = self._rpc.RangeRequest(key=first.encode(), range_end=end.encode(), limit=limit)
         return [_entry(one) for one in self._request(self._stub.Range, message).kvs]
 
-    def put_if(self, key: str, value: bytes, version: int | None) -> bool:
-        put = self._rpc.RequestOp(request_put=self._rpc.PutRequest(key=key.encode(), value=value))
+    def put_if(
+        self,
+        key: str,
+        value: bytes,
+        version: int | None,
+        partition: str | None = None,
+        lease_ms: int | None = None,
+    ) -> bool:
+        lease = 0
+        if lease_ms is not None:
+            grant = self._rpc.LeaseGrantRequest(TTL=-(-lease_ms // 1000))
+            lease = self._request(self._leases.LeaseGrant, grant).ID
+        put = self._rpc.RequestOp(
+            request_put=self._rpc.PutRequest(key=key.encode(), value=value, lease=lease)
+        )
         # A key that does not exist has revision 0.
         return self._write_if(key, put, version or 0)
 
-    def delete_if(self, key: str, version: int) -> bool:
+    def delete_if(self, key: str, version: int, partition: str | None = None) -> bool:
         delete = self._rpc.DeleteRangeRequest(key=key.encode())
         return self._write_if(key, self._rpc.RequestOp(request_delete_range=delete), version)
 

@@ -3,7 +3,9 @@
 The version of a key is its version id, which is one number for a shard. The client library follows the first
 assignment of the shards only, and its requests have no deadline of their own. So after each failure its
 client is replaced by a new one, and a server that hangs without closing its connections delays a verb for as
-long as it hangs. gRPC does not survive a fork: open it in processes that never fork (R8).
+long as it hangs. A key with a lease is an ephemeral record: it ends with the session of the client, which is
+replaced after a failure, or with the process. gRPC does not survive a fork: open it in processes that never
+fork (R8).
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from topicsd.catalog.catalog import CatalogExtraMissing, CatalogUnavailable
-from topicsd.catalog.key_value import VersionedKey
+from topicsd.catalog.engines.key_value import VersionedKey
 
 T = TypeVar("T")
 
@@ -69,23 +71,42 @@ class OxiaKeys:
         reason = code().name if callable(code) else str(error) or type(error).__name__
         return CatalogUnavailable(f"{self.url}: {reason}")
 
-    def get(self, key: str) -> VersionedKey | None:
+    def get(self, key: str, partition: str | None = None) -> VersionedKey | None:
         try:
-            _, value, version = self._request(lambda client: client.get(key))
+            _, value, version = self._request(lambda client: client.get(key, partition_key=partition))
         except self._oxia.ex.KeyNotFound:
             return None
         return VersionedKey(key, bytes(value), version.version_id())
 
-    def range(self, first: str, end: str, limit: int) -> list[VersionedKey]:
-        records = self._request(lambda client: [*islice(client.range_scan(first, end), limit)])
+    def range(self, first: str, end: str, limit: int, partition: str | None = None) -> list[VersionedKey]:
+        records = self._request(
+            lambda client: [*islice(client.range_scan(first, end, partition_key=partition), limit)]
+        )
         return [VersionedKey(key, bytes(value), version.version_id()) for key, value, version in records]
 
-    def put_if(self, key: str, value: bytes, version: int | None) -> bool:
+    def put_if(
+        self,
+        key: str,
+        value: bytes,
+        version: int | None,
+        partition: str | None = None,
+        lease_ms: int | None = None,
+    ) -> bool:
         expected = _ABSENT if version is None else version
-        return self._write(lambda client: client.put(key, value, expected_version_id=expected))
+        return self._write(
+            lambda client: client.put(
+                key,
+                value,
+                partition_key=partition,
+                expected_version_id=expected,
+                ephemeral=lease_ms is not None,
+            )
+        )
 
-    def delete_if(self, key: str, version: int) -> bool:
-        return self._write(lambda client: client.delete(key, expected_version_id=version))
+    def delete_if(self, key: str, version: int, partition: str | None = None) -> bool:
+        return self._write(
+            lambda client: client.delete(key, partition_key=partition, expected_version_id=version)
+        )
 
     def _write(self, write: Callable[[Any], object]) -> bool:
         """Make a conditional write; return whether its condition was true."""

@@ -1,6 +1,9 @@
 """The small interface that a key-value store must have to hold a catalog: compare-and-set of single keys.
 
 No change covers two keys, and a range is no snapshot: keys that are written meanwhile may be in it or not.
+
+A key may have a partition, which each request for it names. Keys of one partition are in one shard of a store
+that has shards, so a range of them asks one shard. Other stores ignore it.
 """
 
 from __future__ import annotations
@@ -24,9 +27,9 @@ class KeyValue(Protocol):
         """The URL without credentials, for messages."""
         ...
 
-    def get(self, key: str) -> VersionedKey | None: ...
+    def get(self, key: str, partition: str | None = None) -> VersionedKey | None: ...
 
-    def range(self, first: str, end: str, limit: int) -> list[VersionedKey]:
+    def range(self, first: str, end: str, limit: int, partition: str | None = None) -> list[VersionedKey]:
         """Return the entries of up to `limit` keys in [first, end), in order.
 
         Both bounds and all keys between them have the same number of slashes: Oxia sorts by that number
@@ -34,11 +37,22 @@ class KeyValue(Protocol):
         """
         ...
 
-    def put_if(self, key: str, value: bytes, version: int | None) -> bool:
-        """Write a value if the key has this version, or does not exist for None; return whether it was."""
+    def put_if(
+        self,
+        key: str,
+        value: bytes,
+        version: int | None,
+        partition: str | None = None,
+        lease_ms: int | None = None,
+    ) -> bool:
+        """Write a value if the key has this version, or does not exist for None; return whether it was.
+
+        With `lease_ms` the store deletes the key when it was not written for that long, or, in a store with
+        sessions, when the process has ended.
+        """
         ...
 
-    def delete_if(self, key: str, version: int) -> bool:
+    def delete_if(self, key: str, version: int, partition: str | None = None) -> bool:
         """Delete a key if it has this version; return whether it was deleted."""
         ...
 

@@ -1,0 +1,361 @@
+"""Commits of blobs over a key-value store: one compare-and-set of the control document of each topic.
+
+W1  A commit reads the control document, decides, and writes it with the new head and the extent as `pending`.
+    The compare-and-set decides: if another commit, a fence or a `forget` was first, it starts again.
+W2  A run of parts is one extent and one write of the control document; a slice has several when a part in the
+    middle is refused.
+W3  Append ids are remembered by AppendDocuments, which are written before the index. A process keeps those of
+    the last REPEATED_MS in memory, by topic, and reads only those of new extents: one range for each commit.
+    The index cannot serve: its entries have no append ids, and a part may be repeated in another blob. When
+    their time is over the process deletes the documents.
+W4  A commit registers its blob before it writes, and reads the state of the blob after the control document.
+    `condemn` marks a registered blob, then writes the control documents of its topics again, as they are, and
+    then looks for extents. So a commit that did not see the mark fails, or its extent is found.
+W5  The topics of a blob have nothing in common, so their commits run at the same time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from topicsd.catalog.catalog import CatalogUnavailable
+from topicsd.catalog.engines.key_value import VersionedKey
+from topicsd.catalog.shared.key_topics import KeyTopics, LoadedTopic
+from topicsd.catalog.shared.part_changes import (
+    KnownPart,
+    LastPart,
+    PartRun,
+    SliceChange,
+    TopicFacts,
+    decide_slice,
+    is_silent,
+)
+from topicsd.catalog.shared.seed_documents import (
+    AppendDocument,
+    BlobDocument,
+    ProducerDocument,
+    TopicDocument,
+    blob_key,
+    pending_of,
+)
+from topicsd.catalog.shared.shared_catalog import CONDEMNED_MS, PartResult, SharedExtent, Slice
+
+RUN_PARTS: Final = 1000
+"""The most parts in one write of the control document: about 60 kB."""
+RECENT_TOPICS: Final = 10_000
+"""The topics whose append ids a process remembers."""
+SWEPT_BLOBS: Final = 50
+"""The marks that each call of `condemn` looks at, to delete those that are old."""
+
+
+class Recent(NamedTuple):
+    """An AppendDocument in memory."""
+
+    entry: VersionedKey
+    committed_ms: int
+    append_ids: list[str]
+
+
+class RecentParts:
+    """The parts of one topic that were committed in the last REPEATED_MS."""
+
+    def __init__(self, document: TopicDocument) -> None:
+        self._incarnation = document.incarnation
+        self._created_ms = document.created_ms
+        self.read_to = 0
+        """The head up to which documents were read."""
+        self.parts: dict[str, KnownPart] = {}
+        self._recent: deque[Recent] = deque()
+
+    def add(self, entry: VersionedKey) -> None:
+        document = msgspec.json.decode(entry.value, type=AppendDocument)
+        if document.incarnation == self._incarnation and document.committed_ms >= self._created_ms:
+            known = document.known()
+            self.parts.update(known)
+            ids = [append_id for append_id, _ in known]
+            self._recent.append(Recent(entry, document.committed_ms, ids))
+
+    def is_of(self, topic: LoadedTopic) -> bool:
+        document, head = topic.document, topic.control.sequence_counter
+        is_same = (document.incarnation, document.created_ms) == (self._incarnation, self._created_ms)
+        return is_same and self.read_to <= head
+
+    def expire(self, before_ms: int) -> list[VersionedKey]:
+        """Forget older parts; return their documents."""
+        expired: list[VersionedKey] = []
+        while self._recent and self._recent[0].committed_ms < before_ms:
+            recent = self._recent.popleft()
+            expired.append(recent.entry)
+            first_seq = msgspec.json.decode(recent.entry.value, type=AppendDocument).start_offset
+            last_seq = int(recent.entry.key[-20:])
+            for append_id in recent.append_ids:
+                # The id may have been committed again.
+                known = self.parts.get(append_id)
+                if known is not None and first_seq <= known.first_seq <= last_seq:
+                    del self.parts[append_id]
+        return expired
+
+
+def _up_to(run: PartRun, results: list[PartResult]) -> dict[int, PartResult]:
+    """Return the results of a slice up to the end of a run, by the number of the part."""
+    end = next(
+        number
+        for number, one in enumerate(results)
+        if one.status == "committed" and one.last_seq == run.last_seq
+    )
+    return dict(enumerate(results[: end + 1]))
+
+
+def _is_written(tried: dict[int, PartResult], results: list[PartResult]) -> bool:
+    """Return whether a write without an answer was done: its parts are repeated, with its seqs."""
+    committed = [(number, one) for number, one in tried.items() if one.status == "committed"]
+    return bool(committed) and all(
+        (results[number].status, results[number].first_seq) == ("repeated", one.first_seq)
+        for number, one in committed
+    )
+
+
+class KeyCommits:
+    def __init__(self, topics: KeyTopics, producers_max: int, repeated_ms: int, threads: int) -> None:
+        self._topics = topics
+        self._producers_max = producers_max
+        self._repeated_ms = repeated_ms
+        self._threads = threads
+        self._pool: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+        self._recent: dict[str, RecentParts] = {}
+        self._swept_to = blob_key("")
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def commit(self, key: str, encoding: str, slices: Sequence[Slice]) -> list[list[PartResult]]:
+        names = sorted({one.topic for one in slices})
+
+        def commit_one(one: Slice) -> list[PartResult]:
+            return self._commit_slice(key, encoding, one, names)
+
+        if self._threads > 1 and len(slices) > 1:
+            with self._lock:
+                self._pool = self._pool or ThreadPoolExecutor(self._threads)
+            return list(self._pool.map(commit_one, slices))
+        return [commit_one(one) for one in slices]
+
+    def _commit_slice(self, key: str, encoding: str, one: Slice, names: list[str]) -> list[PartResult]:
+        topics = self._topics
+        answers: dict[int, PartResult] = {}
+        """The results up to the last run that was written: a later attempt finds its parts repeated."""
+        tried: dict[int, PartResult] = {}
+        """The same with a run whose write has no answer."""
+
+        def attempt() -> list[PartResult]:
+            while True:
+                topic = topics.load(one.topic)
+                if topic is not None and topic.control.pending is not None:
+                    topic = topics.finish_pending(topic)
+                change, used_ms = self._decide(topic, one, key, names)
+                if _is_written(tried, change.results):
+                    answers.update(tried)
+                tried.clear()
+                results = [answers.get(number, result) for number, result in enumerate(change.results)]
+                if topic is not None and any(each.status == "condemned" for each in results):
+                    # The mark is younger than what was read of the topic.
+                    topics.check_unchanged(topic)
+                if topic is None or not change.runs:
+                    return results
+                run = self._first_part(change.runs[0])
+                self._drop_silent(topic, run, used_ms)
+                extent = run.extent(key, encoding, max(topics.now_ms(), topic.document.created_ms))
+                tried.update(_up_to(run, results))
+                self._write(topic, run, extent)
+                answers.update(tried)
+                tried.clear()
+                # The commit is done; the next one finishes it if this does not.
+                with suppress(CatalogUnavailable):
+                    topics.run(lambda: self._finish(one.topic))
+                if run.last_seq == change.runs[-1].last_seq:
+                    return results
+
+        return topics.run(attempt)
+
+    def _first_part(self, run: PartRun) -> PartRun:
+        parts = run.parts[:RUN_PARTS]
+        return PartRun(run.byte_offset, sum(one.part.byte_length for one in parts), parts)
+
+    def _write(self, topic: LoadedTopic, run: PartRun, extent: SharedExtent) -> None:
+        pending = pending_of(run, extent, self._topics.data_key(extent.key))
+        control = replace(topic.control, sequence_counter=run.last_seq, pending=pending)
+        self._topics.put(topic.keys.control, control, topic.version, topic.keys)
+
+    def _finish(self, name: str) -> None:
+        topic = self._topics.load(name)
+        if topic is not None:
+            self._topics.finish_pending(topic)
+
+    # -- what is known of the parts
+
+    def _decide(
+        self, topic: LoadedTopic | None, one: Slice, key: str, names: list[str]
+    ) -> tuple[SliceChange, dict[str, int]]:
+        """Decide about a slice; return also when the producers of the topic were used, if that matters."""
+        used_ms: dict[str, int] = {}
+        if topic is None or topic.document.incarnation != one.incarnation:
+            return decide_slice(one, None, False), used_ms
+        known = self._known(topic, one)
+        producers = self._producers(topic, one)
+
+        def has_room(new: int) -> bool:
+            if not used_ms:
+                used_ms.update(self._used(topic))
+            silent = sum(is_silent(used, self._topics.now_ms()) for used in used_ms.values())
+            return not self._producers_max or len(used_ms) + new - silent <= self._producers_max
+
+        state = TopicFacts(
+            one.incarnation,
+            topic.control.log_state,
+            topic.control.sequence_counter,
+            known,
+            producers,
+            has_room,
+        )
+        change = decide_slice(one, state, False)
+        if change.runs and self.register(key, names).state != "registered":
+            change = decide_slice(one, state, True)
+        return change, used_ms
+
+    def _known(self, topic: LoadedTopic, one: Slice) -> dict[str, KnownPart]:
+        keys, head = topic.keys, topic.control.sequence_counter
+        with self._lock:
+            recent = self._recent.get(keys.name)
+            if recent is None or not recent.is_of(topic):
+                recent = self._recent[keys.name] = RecentParts(topic.document)
+                if len(self._recent) > RECENT_TOPICS:
+                    del self._recent[next(iter(self._recent))]
+            read_to = recent.read_to
+        entries = []
+        if read_to < head:
+            entries = self._topics.entries(keys.append(read_to + 1), keys.append(head + 1), keys)
+        with self._lock:
+            for entry in entries:
+                if int(entry.key[-20:]) > recent.read_to:
+                    recent.add(entry)
+            recent.read_to = max(recent.read_to, head)
+            expired = recent.expire(self._topics.now_ms() - self._repeated_ms)
+            ids = {part.append_id for part in one.parts}
+            known = {append_id: recent.parts[append_id] for append_id in ids if append_id in recent.parts}
+        with suppress(CatalogUnavailable):
+            self._topics.delete(expired, keys)
+        return known
+
+    def _producers(self, topic: LoadedTopic, one: Slice) -> dict[str, LastPart]:
+        names = {part.producer.name for part in one.parts if part.producer is not None}
+        producers: dict[str, LastPart] = {}
+        for name in sorted(names):
+            document, _ = self._topics.get(topic.keys.producer(name), ProducerDocument, topic.keys)
+            if document is not None and document.is_of(topic.document):
+                producers[name] = LastPart(
+                    document.first_number, document.last_number, document.first_seq, document.last_seq
+                )
+        return producers
+
+    def _used(self, topic: LoadedTopic) -> dict[str, int]:
+        """Return when each producer was used, by its key."""
+        entries = self._topics.entries(*topic.keys.producers, topic.keys)
+        documents = [(one.key, msgspec.json.decode(one.value, type=ProducerDocument)) for one in entries]
+        return {key: one.used_ms for key, one in documents if one.is_of(topic.document)}
+
+    def _drop_silent(self, topic: LoadedTopic, run: PartRun, used_ms: dict[str, int]) -> None:
+        """Delete the producers above the maximum that were silent the longest, if the run has new ones."""
+        names = {topic.keys.producer(name) for name in run.producers}
+        excess = len(used_ms.keys() | names) - self._producers_max
+        if not used_ms or not self._producers_max or excess <= 0:
+            return
+        for key in sorted(used_ms.keys() - names, key=lambda key: (used_ms[key], key))[:excess]:
+            entry = self._topics.store.get(key, topic.keys.partition)
+            if entry is not None and is_silent(used_ms[key], self._topics.now_ms()):
+                self._topics.delete([entry], topic.keys)
+
+    # -- blobs
+
+    def register(self, key: str, names: list[str]) -> BlobDocument:
+        """Return the state of a blob, registered for these topics unless it is condemned (W4)."""
+        at = blob_key(self._topics.data_key(key))
+        document, version = self._topics.get(at, BlobDocument)
+        if document is not None and (document.state != "registered" or set(names) <= set(document.topics)):
+            return document
+        every = sorted({*names, *(document.topics if document is not None else [])})
+        registered = BlobDocument("registered", every, self._topics.now_ms())
+        self._topics.put(at, registered, version)
+        return registered
+
+    def condemn(self, keys: Sequence[str]) -> set[str]:
+        condemned = {key for key in keys if self._topics.run(lambda: self.settle(key))}  # noqa: B023
+        with suppress(CatalogUnavailable):
+            self._sweep()
+        return condemned
+
+    def settle(self, key: str) -> bool:
+        """Condemn a blob to which no extent refers; return whether it is condemned."""
+        topics, at = self._topics, blob_key(self._topics.data_key(key))
+        document, version = topics.get(at, BlobDocument)
+        if document is None:
+            topics.put(at, BlobDocument("condemned", [], topics.now_ms()), None)
+            return True
+        if document.state == "registered":
+            if self._is_referred_to(key, document.topics):
+                return False
+            topics.put(at, replace(document, state="condemning", changed_ms=topics.now_ms()), version)
+            document, version = topics.get(at, BlobDocument)
+            if document is None:
+                raise topics.conflict(key)
+        if document.state == "condemning":
+            for name in document.topics:
+                self._touch(name)
+            is_used = self._is_referred_to(key, document.topics)
+            state = "registered" if is_used else "condemned"
+            topics.put(at, replace(document, state=state, changed_ms=topics.now_ms()), version)
+            return not is_used
+        return document.state == "condemned"
+
+    def _touch(self, name: str) -> None:
+        """Write the control document as it is, so that commits that read it before must read it again."""
+        topic = self._topics.load(name)
+        if topic is not None:
+            self._topics.put(topic.keys.control, topic.control, topic.version, topic.keys)
+
+    def _is_referred_to(self, key: str, names: Sequence[str]) -> bool:
+        data_key = self._topics.data_key(key)
+        for name in names:
+            topic = self._topics.load(name)
+            if topic is None:
+                continue
+            if any(one.key == key for one in self._topics.extents(topic, 0, 1 << 62)):
+                return True
+            record = self._topics.recorded(topic)
+            if (
+                record is not None
+                and record.state == "WRITING_COMPACTED_INDEX"
+                and record.data_key == data_key
+            ):
+                return True
+        return False
+
+    def _sweep(self) -> None:
+        """Delete the marks of some blobs that were condemned long ago."""
+        store = self._topics.store
+        page = store.range(self._swept_to, blob_key("") + "\x7f", SWEPT_BLOBS)
+        self._swept_to = page[-1].key + "\0" if len(page) == SWEPT_BLOBS else blob_key("")
+        for entry in page:
+            document = msgspec.json.decode(entry.value, type=BlobDocument)
+            is_old = self._topics.now_ms() - document.changed_ms > CONDEMNED_MS
+            if document.state == "condemned" and is_old:
+                store.delete_if(entry.key, entry.version)
