@@ -12,8 +12,8 @@ import pytest
 
 from shared.runtime.retries import Retries
 from tests.stack.servers import PostgresServer, postgres_server
-from topicsd.catalog import postgresql_catalog
 from topicsd.catalog.catalog import CatalogRefused, CatalogUnavailable, Extent, Ownership
+from topicsd.catalog.engines import postgresql_database
 from topicsd.catalog.engines.postgresql_schema import UPGRADES
 from topicsd.catalog.postgresql_catalog import PostgresqlCatalog
 from topicsd.catalog.shared.postgresql_shared import PostgresqlSharedCatalog
@@ -49,7 +49,7 @@ def test_a_server_that_is_away_is_unavailable_and_comes_back(server: PostgresSer
 def test_a_server_that_hangs_is_unavailable_and_answers_again(
     server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgresql_catalog, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(postgresql_database, "ANSWER_SECONDS", 0.5)
     catalog = PostgresqlCatalog(server.new_database("hangs"), SHORT)
     catalog.create("t", 1, 1, "a", 10)
     server.freeze()
