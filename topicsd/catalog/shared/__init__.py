@@ -1,0 +1,1 @@
+"""The verbs of a catalog for shared topics, which have no owner."""

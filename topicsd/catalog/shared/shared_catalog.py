@@ -1,0 +1,271 @@
+"""The interface of a catalog for shared topics: the order of their records, and where they are.
+
+A shared topic has no owner. Any broker puts an object (a blob) with records of many topics into the store,
+and one commit then gives those records their seqs. Each verb is one atomic change for each topic that it
+names, or one consistent read. The calls block; call them on a thread.
+
+    error                 meaning                                            is it worth a retry?
+    CatalogUnavailable    timeout, connection, lock, full disk               yes, after a while
+    CatalogRefused        credentials, permissions, a newer schema           no, until the settings change
+
+After CatalogUnavailable the outcome of a change is unknown (R9), so each verb is safe to repeat: the second
+call of the same change finds it done and returns what the first would have returned.
+
+C1  The seqs of a topic begin at 1 and are given out in the order of commits, without a gap. `head` is the
+    last one. It never falls, and no two commits get the same seq.
+C2  A part is committed whole, once, and at contiguous seqs. Its append id decides: a part with the id of a
+    committed part is a repetition and gets its seqs, for at least REPEATED_MS after the commit.
+C3  No part undoes another one: each has its own result. Parts of one slice are committed in their order.
+C4  The extents of a topic are contiguous from `first_seq` to `head` and do not overlap. Readers see a record
+    only when its extent is in the catalog (R1).
+C5  A fenced topic commits nothing, except repetitions of what was committed before (R1).
+C6  A blob that was condemned is never committed: `commit` refuses its parts with `condemned`, and the broker
+    puts the records into another blob. A blob is condemned only while no extent refers to it (P5).
+C7  `compact` replaces the extents of a range by one extent of the same range, and changes nothing else. It
+    begins where the last compaction ended (`compacted_to + 1`) and never takes an extent younger than
+    REPEATED_MS, so that repetitions (C2) are recognised by the extents themselves where a catalog keeps no
+    other list.
+C8  `trim` removes records from the front. `deleted_to` counts what a client removed, which readers pass over
+    in silence; `evicted_to` what the retention rules removed, which readers get reported. Extents wholly
+    below the first seq are removed; the objects are removed by vacuum (R3).
+C9  Leases and ages are measured by the clock of the catalog, never by those of the nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Literal, NamedTuple, Protocol
+
+import msgspec
+
+REPEATED_MS: Final = 15 * 60_000
+"""How long a repeated part is recognised, at least. Longer than any broker repeats a commit."""
+PARTS_AT_ONCE: Final = 10_000
+EXTENTS_AT_ONCE: Final = 256
+TOPICS_AT_ONCE: Final = 1000
+
+LogState = Literal["OPEN", "FENCED"]
+ExtentType = Literal["WAL", "COMPACTED"]
+TrimReason = Literal["deleted", "evicted"]
+PartStatus = Literal["committed", "repeated", "fenced", "missing", "condemned", "sequence_gap"]
+
+
+class SharedTopic(msgspec.Struct, frozen=True):
+    """What all nodes know of one shared topic."""
+
+    name: str
+    incarnation: int
+    """Random for each creation: another topic of the same name has another one."""
+    log_state: LogState
+    head: int
+    """The last seq that was given out; 0 in a new topic."""
+    deleted_to: int
+    evicted_to: int
+    compacted_to: int
+    created_ms: int
+    config: bytes
+    """The configuration as JSON, as its client set it."""
+    config_version: int
+
+    @property
+    def first_seq(self) -> int:
+        """The first seq that can be read; `head + 1` when there is none."""
+        return max(self.deleted_to, self.evicted_to) + 1
+
+
+class SharedExtent(msgspec.Struct, frozen=True):
+    """A range of seqs of one topic, in a slice of one object; immutable."""
+
+    first_seq: int
+    last_seq: int
+    type: ExtentType
+    key: str
+    """The object in the store."""
+    encoding: str
+    byte_offset: int
+    byte_length: int
+    """The slice; the length of the object for a compacted extent."""
+    created_ms: int
+    """When it was committed, by the clock of the catalog."""
+
+
+class Producer(NamedTuple):
+    """The numbers that a producer gave the records of a part, which detect repetitions by the client."""
+
+    name: str
+    first_number: int
+    last_number: int
+
+
+class Part(msgspec.Struct, frozen=True):
+    """The records of one request for one topic: committed whole or not at all."""
+
+    append_id: str
+    """Unique for each attempt of a client; equal in each repetition of a commit (C2). An idempotency key of a
+    client makes the same id again."""
+    count: int
+    byte_length: int
+    producer: Producer | None = None
+
+
+class Slice(msgspec.Struct, frozen=True):
+    """The parts of one topic in one blob; they follow each other from `byte_offset`."""
+
+    topic: str
+    incarnation: int
+    byte_offset: int
+    parts: tuple[Part, ...]
+
+
+class PartResult(msgspec.Struct, frozen=True):
+    """What became of a part; seqs are 0 unless it is committed or repeated."""
+
+    status: PartStatus
+    first_seq: int = 0
+    last_seq: int = 0
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """The right to compact a topic, until the lease ends."""
+
+    topic: str
+    compactor: str
+    claimed_ms: int
+    lease_ms: int
+
+
+class Compaction(msgspec.Struct, frozen=True):
+    """A compaction whose object is in the store; any compactor may finish it."""
+
+    compaction_id: str
+    topic: str
+    incarnation: int
+    extent: SharedExtent
+    """The extent that replaces those of its range."""
+
+
+class Node(msgspec.Struct, frozen=True):
+    """A node with brokers, as its heartbeats describe it."""
+
+    name: str
+    address: str
+    """`http://host:port`, where other nodes and clients reach it."""
+    weight: float
+    roles: tuple[str, ...]
+    started_ms: int
+    report: bytes = b"{}"
+    """Counters for `GET /v0/cluster`, as JSON."""
+    age_ms: int = 0
+    """Since its last heartbeat, by the clock of the catalog; 0 in a heartbeat."""
+
+
+class TopicExists(Exception):
+    """The name is taken by another incarnation."""
+
+
+class ConfigChanged(Exception):
+    """The configuration has another version; read it and try again."""
+
+
+class ClaimLost(Exception):
+    """The claim has expired or belongs to another compactor."""
+
+
+class CompactionRefused(Exception):
+    """The compaction does not fit the extents: another one has replaced them, or they were trimmed."""
+
+
+class SharedCatalog(Protocol):
+    """The verbs. A name is a valid topic name; all threads of a process may share one catalog."""
+
+    @property
+    def url(self) -> str:
+        """The URL without credentials, for messages."""
+        ...
+
+    # -- topics
+
+    def create(self, name: str, incarnation: int, config: bytes) -> SharedTopic:
+        """Add a topic; return the one that is there when it has this incarnation, else raise TopicExists."""
+        ...
+
+    def topics(self, names: Sequence[str]) -> list[SharedTopic | None]:
+        """Return topics by name, at most TOPICS_AT_ONCE; None for those that do not exist."""
+        ...
+
+    def configure(self, name: str, incarnation: int, config: bytes, version: int) -> SharedTopic | None:
+        """Replace the configuration that has this version; return None when the topic does not exist."""
+        ...
+
+    def fence(self, name: str, incarnation: int, log_state: LogState) -> SharedTopic | None:
+        """Fence or open a topic; when the call returns FENCED, no later commit gives out a seq (C5)."""
+        ...
+
+    def forget(self, name: str, incarnation: int) -> None:
+        """Remove a topic with its extents; one that is not there is no error."""
+        ...
+
+    # -- writes
+
+    def commit(self, key: str, encoding: str, slices: Sequence[Slice]) -> list[list[PartResult]]:
+        """Commit the parts of a blob that is in the store; return a result for each part of each slice."""
+        ...
+
+    # -- reads
+
+    def extents_from(self, name: str, seq: int, limit: int) -> list[SharedExtent]:
+        """Return extents in order, from the first whose last seq is at least `seq`."""
+        ...
+
+    def heads(self, names: Sequence[str]) -> list[int]:
+        """Return the heads of topics; -1 for those that do not exist. Cheap: the poll of tail readers."""
+        ...
+
+    # -- retention, compaction, vacuum
+
+    def trim(self, name: str, incarnation: int, to_seq: int, reason: TrimReason) -> SharedTopic | None:
+        """Remove the records up to `to_seq`, at most up to the head; a lower one changes nothing."""
+        ...
+
+    def claim(self, name: str, compactor: str, lease_ms: int) -> Claim | None:
+        """Claim the compaction of a topic, or extend the own claim; None while another one has it."""
+        ...
+
+    def release(self, claim: Claim) -> None:
+        """End a claim; one that is lost is no error."""
+        ...
+
+    def begin_compaction(self, claim: Claim, compaction: Compaction) -> None:
+        """Record a compaction whose object is in the store. From now on anyone may finish it.
+
+        Raise ClaimLost or CompactionRefused.
+        """
+        ...
+
+    def finish_compaction(self, name: str) -> Compaction | None:
+        """Finish the recorded compaction of a topic, if there is one, and return it."""
+        ...
+
+    def condemn(self, keys: Sequence[str]) -> set[str]:
+        """Condemn the blobs among `keys` to which no extent refers, and return them (C6)."""
+        ...
+
+    # -- membership
+
+    def heartbeat(self, node: Node, expire_ms: int) -> None:
+        """Say that a node is alive, for `expire_ms`."""
+        ...
+
+    def leave(self, name: str) -> None:
+        """Remove a node at once."""
+        ...
+
+    def nodes(self) -> list[Node]:
+        """Return the nodes that are alive, by name."""
+        ...
+
+    def list(self, prefix: str, after: str, limit: int) -> list[SharedTopic]:
+        """Return the topics whose names begin with `prefix` and sort after `after`, in order."""
+        ...
+
+    def close(self) -> None: ...
