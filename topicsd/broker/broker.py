@@ -143,8 +143,9 @@ class Broker:
 
         def start(resume: Callable[[object], None]) -> None:
             def end(outcome: object) -> None:
-                self.cache.drop(name)
-                self.heads.forget(name)
+                if not isinstance(outcome, OSError):
+                    self.cache.drop(name)
+                    self.heads.forget(name)
                 resume(outcome)
 
             self.topics.change(forget, name)(end)

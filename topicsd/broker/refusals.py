@@ -5,6 +5,7 @@ from __future__ import annotations
 from shared.contract.errors import (
     CATALOG_UNAVAILABLE,
     GONE,
+    IDEMPOTENCY_MISMATCH,
     IN_DOUBT,
     PRODUCER_GAP,
     RETRY_AFTER_MS,
@@ -12,11 +13,17 @@ from shared.contract.errors import (
     TOPIC_FENCED,
     TOPIC_NOT_FOUND,
     Refusal,
+    not_ready,
 )
 
 
 def no_such_topic(name: str) -> Refusal:
     return Refusal(TOPIC_NOT_FOUND, f'topic "{name}" does not exist')
+
+
+def topic_changed(name: str) -> Refusal:
+    """Refuse records for an incarnation that is gone; a repetition is for the present topic, if any."""
+    return not_ready(f'topic "{name}" was deleted, and perhaps made again; repeat the request')
 
 
 def topic_fenced(name: str) -> Refusal:
@@ -28,9 +35,14 @@ def topic_replaced(name: str) -> Refusal:
     return Refusal(GONE, f'topic "{name}" was deleted and made again; read it from its first record')
 
 
-def producer_gap(name: str, producer: str) -> Refusal:
-    message = f'producer "{producer}": its numbers do not follow those of its last write to topic "{name}"'
-    return Refusal(PRODUCER_GAP, message, {"field": "producer"})
+def producer_gap(name: str, producer: str, next_number: int) -> Refusal:
+    message = f'producer "{producer}": its next number in topic "{name}" is {next_number}'
+    return Refusal(PRODUCER_GAP, message, {"field": "producer", "next_seq": next_number})
+
+
+def key_mismatch() -> Refusal:
+    message = "idempotency_key: was used for other records; use another key for another write"
+    return Refusal(IDEMPOTENCY_MISMATCH, message, {"field": "idempotency_key"})
 
 
 def no_catalog(cause: OSError) -> Refusal:

@@ -20,6 +20,8 @@ T = TypeVar("T")
 Resume = Callable[[Any], None]
 Wait = Callable[[Resume], object]
 Steps = Generator[Wait, Any, T]
+BlockingSteps = Generator[Callable[[], Any], Any, T]
+"""Yields blocking calls, and gets their results; an OSError is raised at the yield."""
 
 logger = logging.getLogger("topicsd.broker")
 
@@ -134,3 +136,17 @@ class Pool:
     def stop(self) -> None:
         for thread in self._threads:
             thread.stop()
+
+
+def on_pool(pool: Pool, job: BlockingSteps[T]) -> Steps[T]:
+    """Run steps that yield blocking calls on the threads of a pool."""
+    result: Any = None
+    while True:
+        try:
+            call = job.throw(result) if isinstance(result, OSError) else job.send(result)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        try:
+            result = yield pool.call(call)
+        except OSError as error:
+            result = error

@@ -22,8 +22,8 @@ header.
     [('orders', 263, 11), ('orders:7', 274, 5)]
 
 Partition 0 of `orders` is the topic `orders`, and partition 7 is the topic `orders:7`. Every length is
-checked against the bytes available: a blob is whole, or reading raises `BlobDamage`. How to change the format:
-another `version`, which an old reader refuses; another encoding of bodies needs no new version.
+checked against the bytes available: a blob is whole, or reading raises `BlobDamage`. How to change the
+format: another `version`, which an old reader refuses; another encoding of bodies needs no new version.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from topicsd.store.object_store import StoreRefused
 
 ROW_SECONDS: Final = 5.0
 ROUNDS_MAX: Final = 8
-"""Times that a read looks up a topic whose records vanish while it reads."""
+"""Lookups of one read: it returns what it has by then, and nothing only if records vanish while it reads."""
 
 LossReason = Literal["evicted", "damaged"]
 
@@ -117,8 +117,13 @@ class Reader:
         answer = one.answer
         if one.topic is not None:
             answer.incarnation = one.topic.incarnation
-            answer.head = max(self._heads.head(one.name, answer.incarnation), answer.next_seq - 1)
+            answer.head = max(self._head(one), answer.next_seq - 1)
         return answer
+
+    def _head(self, one: _TopicProgress) -> int:
+        """Return the highest head that this read has seen, also when the topic was replaced since."""
+        one.head = max(one.head, self._heads.head(one.name, one.incarnation))
+        return one.head
 
     # -- rows
 
@@ -162,7 +167,7 @@ class Reader:
                 total = self._take_cached(request, one, total)
                 if one.answer.refusal is not None or one.is_full:
                     continue
-                if one.answer.next_seq > self._heads.head(one.name, one.incarnation):
+                if one.answer.next_seq > self._head(one):
                     one.is_at_tail = True
                     if not self._heads.is_current(one.name, one.incarnation):
                         behind.append(one)
@@ -180,13 +185,16 @@ class Reader:
                     total = self._take_fetched(request, one, results[one.name], total)
             yield from self._look_up([one for one in reads if one.row_seconds == 0])
         for one in reads:
-            if self._is_behind(one):
+            if self._is_behind(one) and one.answer.byte_count:
+                # Many small extents: the next read continues.
+                one.is_full = True
+            elif self._is_behind(one):
                 cause = OSError(f"topic {one.name}: seq {one.answer.next_seq} cannot be read")
                 one.answer.refusal = store_failed(cause)
         return total
 
     def _is_behind(self, one: _TopicProgress) -> bool:
-        one.is_at_tail = one.answer.next_seq > self._heads.head(one.name, one.incarnation)
+        one.is_at_tail = one.answer.next_seq > self._head(one)
         return one.answer.refusal is None and not one.is_full and not one.is_at_tail
 
     def _check_heads(self, reads: Sequence[_TopicProgress]) -> Steps[None]:
@@ -258,6 +266,8 @@ class Reader:
         ]
         answer.byte_count += decoded.byte_count
         answer.next_seq = decoded.next_seq
+        # An extent may be newer than the head that was known.
+        self._heads.advance(one.name, one.incarnation, decoded.next_seq - 1)
         one.is_full = decoded.next_seq <= chunk.rebase.last_seq
         return total + decoded.byte_count
 
@@ -272,6 +282,7 @@ class _TopicProgress:
         self.topic: SharedTopic | None = None
         self.row_seconds = ROW_SECONDS
         """The age of a row that is recent enough; 0 after a sign that it is outdated."""
+        self.head = 0
         self.is_full = False
         self.is_at_tail = False
 

@@ -15,7 +15,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from shared.contract.errors import Refusal, shutting_down, throttled
 from shared.runtime.clock import Clock
@@ -24,6 +24,8 @@ from topicsd.broker.refusals import no_catalog, no_such_topic
 from topicsd.broker.topic_table import TopicTable
 from topicsd.broker.write.open_blob import AppendReply, Group, OpenBlob
 from topicsd.catalog.shared.shared_catalog import PARTS_AT_ONCE, SharedTopic
+
+LOOKUP_SECONDS: Final = 60.0
 
 
 class BatchLimits(NamedTuple):
@@ -69,8 +71,8 @@ class Batcher:
         self._ages: deque[OpenBlob] = deque()
         """The blobs that are not settled, oldest first; settled ones are removed from the front."""
         self._settled: set[OpenBlob] = set()
-        self._lookups: dict[str, list[tuple[Group, AppendReply]]] = {}
-        """Groups of topics that are being looked up, in their order (B3)."""
+        self._lookups: dict[str, list[tuple[Group, AppendReply, float]]] = {}
+        """Groups of topics that are being looked up, in their order (B3), and when they came."""
         self._is_closing = False
         self.pending_bytes = 0
         self.totals = BatchCounters()
@@ -87,26 +89,30 @@ class Batcher:
         name = group.topic
         topic = self._topics.known(name)
         if name in self._lookups:
-            self._lookups[name].append((group, reply))
+            self._lookups[name].append((group, reply, self._clock.monotonic()))
         elif topic is not None:
-            self._join(group, topic.incarnation, reply)
+            self._join(group, topic, reply)
             return
         else:
-            self._lookups[name] = [(group, reply)]
+            self._lookups[name] = [(group, reply, self._clock.monotonic())]
             self._topics.find(name)(partial(self._on_topic, name))
         self.pending_bytes += _data_bytes(group)
 
     def _on_topic(self, name: str, topic: SharedTopic | OSError | None) -> None:
-        for group, reply in self._lookups.pop(name):
+        now = self._clock.monotonic()
+        for group, reply, came_at in self._lookups.pop(name):
             self.pending_bytes -= _data_bytes(group)
-            if isinstance(topic, OSError):
+            if now - came_at > LOOKUP_SECONDS:
+                # The process was stopped: a repetition by the client may be recognised no longer.
+                reply(throttled("the topic could not be looked up in time"))
+            elif isinstance(topic, OSError):
                 reply(no_catalog(topic))
             elif topic is None:
                 reply(no_such_topic(name))
             elif self._is_closing:
                 reply(shutting_down())
             else:
-                self._join(group, topic.incarnation, reply)
+                self._join(group, topic, reply)
 
     def _refuse(self) -> Refusal | None:
         if self._is_closing:
@@ -122,7 +128,11 @@ class Batcher:
         """The age of the oldest group that is not settled."""
         return self._clock.monotonic() - self._ages[0].opened_at if self._ages else 0.0
 
-    def _join(self, group: Group, incarnation: int, reply: AppendReply) -> None:
+    def _join(self, group: Group, topic: SharedTopic, reply: AppendReply) -> None:
+        incarnation = topic.incarnation
+        if group.incarnation is not None and group.incarnation != incarnation:
+            reply(no_such_topic(group.topic))
+            return
         blob = self._open
         if blob is None:
             blob = self._open = OpenBlob(secrets.token_hex(12), self._clock.monotonic(), self._clock.now_ms())

@@ -3,10 +3,11 @@
 W1  The object first, then one commit for all its parts (R3). Nothing is visible, cached or acknowledged
     before the catalog has answered the commit (R1).
 W2  A commit without an answer is repeated, with the same object and the same append ids, until its outcome
-    is known (R9). Repeating ends REPEAT_SECONDS after the first try: the catalog recognises a repetition
-    for REPEATED_MS, and one that it does not recognise would append the records twice. The time is
-    compared on the thread that makes the request, so a process that was stopped makes no late one. The
-    requests are then in doubt.
+    is known (R9). No request for a blob is made later than COMMIT_SECONDS after its first group joined: the
+    catalog recognises a repetition for REPEATED_MS, and one that it does not recognise would append the
+    records twice. That leaves a client with an idempotency key as much time for tries of its own. The time
+    is compared on the thread that makes the request, so a process that was stopped makes no late one. If no
+    request was made, the parts are refused, else they are in doubt.
 W3  Parts of a condemned blob are put into another object, under another key, and committed again (C6).
 W4  A blob is committed when no earlier blob with one of its topics is on its way. So the seqs of one topic
     are in the order of the requests, while blobs without a common topic do not wait for each other.
@@ -23,7 +24,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from shared.contract.errors import Refusal, store_unavailable
+from shared.contract.errors import Refusal, store_unavailable, throttled
 from shared.runtime.clock import Clock
 from shared.runtime.disk_thread import Loop
 from shared.runtime.retries import Pauses, Retries
@@ -31,22 +32,23 @@ from topicsd.broker.format.frames_v1 import FRAMES_V1
 from topicsd.broker.format.lls1 import FOLDER, EncodedBlob
 from topicsd.broker.refusals import (
     commit_in_doubt,
+    key_mismatch,
     no_catalog,
-    no_such_topic,
     producer_gap,
     store_failed,
+    topic_changed,
     topic_fenced,
 )
 from topicsd.broker.steps import Pool, Resume, Steps, call_reply, run, sleep
 from topicsd.broker.topic_table import TopicTable
 from topicsd.broker.write.open_blob import Appended, OpenBlob, OpenSlice, PendingPart
-from topicsd.catalog.catalog import CatalogRefused, CatalogUnavailable
+from topicsd.catalog.catalog import CatalogRefused
 from topicsd.catalog.shared.shared_catalog import REPEATED_MS, PartResult, SharedCatalog, Slice
 from topicsd.store.create_object import create_object
 from topicsd.store.object_store import ObjectExists, ObjectStore, StoreRefused
 
-REPEAT_SECONDS: Final = REPEATED_MS / 1000 * 0.6
-"""Leaves a third of the time for a request that reaches the catalog late."""
+COMMIT_SECONDS: Final = REPEATED_MS / 1000 / 3
+"""The other thirds are for the tries of a client, and for a request that reaches the catalog late."""
 PAUSES: Final = Pauses(0.1, 5.0)
 
 
@@ -58,6 +60,10 @@ class CommittedRun(NamedTuple):
     first_seq: int
     last_seq: int
     body: bytes
+
+
+class _TooLate(OSError):
+    """A request for a commit was not made (W2)."""
 
 
 class CommitTotals:
@@ -128,13 +134,11 @@ class BlobCommitter:
                 key = yield from self._put(encoded)
             except OSError as error:
                 self.totals.put_failures += 1
-                refusal = (
-                    store_failed(error) if isinstance(error, StoreRefused) else store_unavailable(str(error))
-                )
-                _refuse_all(slices, refusal)
+                is_refused = isinstance(error, StoreRefused)
+                _refuse_all(slices, store_failed(error) if is_refused else store_unavailable(str(error)))
                 return
             yield partial(self._wait_for_turn, flight)
-            results = yield from self._commit(key, commits)
+            results = yield from self._commit(key, commits, flight.blob.opened_at + COMMIT_SECONDS)
             if isinstance(results, Refusal):
                 _refuse_all(slices, results)
                 return
@@ -171,34 +175,30 @@ class BlobCommitter:
         for resume in ready:
             resume(None)
 
-    def _commit(self, key: str, slices: list[Slice]) -> Steps[list[list[PartResult]] | Refusal]:
+    def _commit(self, key: str, slices: list[Slice], until: float) -> Steps[list[list[PartResult]] | Refusal]:
         """Commit until the outcome is known (W2)."""
         is_sent = False
-        until: float | None = None
         pause = PAUSES.first_seconds
         while True:
-            if until is None:
-                until = self._clock.monotonic() + REPEAT_SECONDS
             try:
-                call = partial(self.commit_before, until if is_sent else None, key, slices)
-                results: list[list[PartResult]] = yield self._commits.call(call)
+                results: list[list[PartResult]] = yield self._commits.call(
+                    partial(self.commit_before, until, key, slices)
+                )
                 return results
-            except CatalogRefused as error:
+            except (CatalogRefused, _TooLate) as error:
                 # This request was not done; an earlier one may have been.
+                self.totals.in_doubt += is_sent
                 return commit_in_doubt(error) if is_sent else no_catalog(error)
-            except OSError as error:
+            except OSError:
                 is_sent = True
-                if self._clock.monotonic() + pause > until:
-                    self.totals.in_doubt += 1
-                    return commit_in_doubt(error)
             self.totals.repeats += 1
             yield sleep(self._loop, pause * self._retries().random())
             pause = min(2 * pause, PAUSES.seconds_max)
 
-    def commit_before(self, until: float | None, key: str, slices: list[Slice]) -> list[list[PartResult]]:
+    def commit_before(self, until: float, key: str, slices: list[Slice]) -> list[list[PartResult]]:
         """Make one request, on a thread; none after `until`."""
-        if until is not None and self._clock.monotonic() >= until:
-            raise CatalogUnavailable(errno.ETIMEDOUT, "too late to repeat the commit")
+        if self._clock.monotonic() >= until:
+            raise _TooLate(errno.ETIMEDOUT, "the commit took too long")
         return self._catalog.commit(key, FRAMES_V1, slices)
 
     # -- results
@@ -252,11 +252,15 @@ class BlobCommitter:
                 return topic_fenced(topic)
             case "sequence_gap":
                 producer = part.part.producer
-                return producer_gap(topic, "" if producer is None else producer.name)
+                return producer_gap(topic, "" if producer is None else producer.name, result.next_number)
+            case "mismatch":
+                return key_mismatch()
+            case "producers_full":
+                return throttled(f'topic "{topic}" has as many producers as a topic may have')
             case _:
                 # The topic was deleted, and perhaps made again: the next request looks it up.
                 self._topics.forget(topic)
-                return no_such_topic(topic)
+                return topic_changed(topic)
 
 
 def _refuse_all(slices: Sequence[OpenSlice], refusal: Refusal) -> None:

@@ -24,12 +24,19 @@ class Group(NamedTuple):
     append_id: str | None = None
     """The id that an idempotency key of the client makes; None for a write without one."""
     producer: Producer | None = None
+    incarnation: int | None = None
+    """The only incarnation of the topic that takes the records; None for the present one."""
+    digest: str = ""
+    """Of the records, for a write with an idempotency key."""
     is_urgent: bool = False
     """Whether the topic has the low-latency class."""
 
 
 class Appended(msgspec.Struct, frozen=True, gc=False):
-    """The seqs of a group that is committed, and the object that holds it."""
+    """The seqs of a group that is committed, and the object that holds it.
+
+    The seqs of an old repetition of a producer are not known any more, and 0.
+    """
 
     first_seq: int
     last_seq: int
@@ -96,7 +103,7 @@ class OpenBlob:
         body = encode_frames(group.records, incarnation, one.count + 1, self.created_ms)
         append_id = group.append_id or f"{self.token}-{self.part_count}"
         count = len(group.records)
-        part = Part(append_id, count, len(body), group.producer)
+        part = Part(append_id, count, len(body), group.producer, group.digest)
         one.parts.append(PendingPart(part, body, reply))
         one.count += count
         self.part_count += 1

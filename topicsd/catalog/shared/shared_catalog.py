@@ -13,18 +13,19 @@ call of the same change finds it done and returns what the first would have retu
 
 C1  The seqs of a topic begin at 1 and are given out in the order of commits, without a gap. `head` is the
     last one. It never falls, and no two commits get the same seq.
-C2  A part is committed whole, once, and at contiguous seqs. Its append id decides: a part with the id of a
-    committed part is a repetition and gets its seqs, for at least REPEATED_MS after the commit.
+C2  A part is committed whole, once, and at contiguous seqs. Its append id decides: for REPEATED_MS after its
+    commit, a part with the same id is a repetition and gets the same seqs. The numbers of a producer decide
+    for as long as the topic exists.
 C3  No part undoes another one: each has its own result. Parts of one slice are committed in their order.
 C4  The extents of a topic are contiguous from `first_seq` to `head` and do not overlap. Readers see a record
     only when its extent is in the catalog (R1).
-C5  A fenced topic commits nothing, except repetitions of what was committed before (R1).
+C5  A fenced topic commits nothing. Repetitions of what was committed before get their seqs (R1).
 C6  A blob that was condemned is never committed: `commit` refuses its parts with `condemned`, and the broker
-    puts the records into another blob. A blob is condemned only while no extent refers to it (P5).
-C7  `compact` replaces the extents of a range by one extent of the same range, and changes nothing else. It
-    begins where the last compaction ended (`compacted_to + 1`) and never takes an extent younger than
-    REPEATED_MS, so that repetitions (C2) are recognised by the extents themselves where a catalog keeps no
-    other list.
+    puts the records into another blob. A blob is condemned only while no extent refers to it (P5). The mark
+    is kept for CONDEMNED_MS, longer than any request is on its way.
+C7  A compaction replaces the extents of a range by one extent of the same range, and changes nothing else.
+    The range begins with the first extent after `compacted_to` and has no extent younger than REPEATED_MS,
+    so a catalog may forget append ids (C2) together with the extents that they were committed in.
 C8  `trim` removes records from the front. `deleted_to` counts what a client removed, which readers pass over
     in silence; `evicted_to` what the retention rules removed, which readers get reported. Extents wholly
     below the first seq are removed; the objects are removed by vacuum (R3).
@@ -40,6 +41,11 @@ import msgspec
 
 REPEATED_MS: Final = 15 * 60_000
 """How long a repeated part is recognised, at least. Longer than any broker repeats a commit."""
+CONDEMNED_MS: Final = 24 * 3_600_000
+PRODUCERS_MAX: Final = 4096
+"""The producers of a topic, unless a catalog is opened with another number; 0 is no limit."""
+PRODUCER_KEPT_MS: Final = 7 * 24 * 3_600_000
+"""At the limit a new producer replaces one that was silent for longer, as in a local topic."""
 PARTS_AT_ONCE: Final = 10_000
 EXTENTS_AT_ONCE: Final = 256
 TOPICS_AT_ONCE: Final = 1000
@@ -47,7 +53,10 @@ TOPICS_AT_ONCE: Final = 1000
 LogState = Literal["OPEN", "FENCED"]
 ExtentType = Literal["WAL", "COMPACTED"]
 TrimReason = Literal["deleted", "evicted"]
-PartStatus = Literal["committed", "repeated", "fenced", "missing", "condemned", "sequence_gap"]
+PartStatus = Literal[
+    "committed", "repeated", "mismatch", "missing", "fenced", "condemned", "sequence_gap", "producers_full"
+]
+"""`mismatch`: the append id was committed with another digest; `missing`: no topic of this incarnation."""
 
 
 class SharedTopic(msgspec.Struct, frozen=True):
@@ -80,7 +89,7 @@ class SharedExtent(msgspec.Struct, frozen=True):
     last_seq: int
     type: ExtentType
     key: str
-    """The object in the store."""
+    """The object in the store. Any text: a key-value catalog stores it as `data_key`."""
     encoding: str
     byte_offset: int
     byte_length: int
@@ -90,7 +99,12 @@ class SharedExtent(msgspec.Struct, frozen=True):
 
 
 class Producer(NamedTuple):
-    """The numbers that a producer gave the records of a part, which detect repetitions by the client."""
+    """The numbers that a producer gave its writes in a part, which detect repetitions by the client.
+
+    The first part of a producer may begin with any number, each later one with the next. A part whose numbers
+    all were committed is `repeated`, with its seqs if it is the last part of its producer, else without.
+    Another part that does not begin with the next number is a `sequence_gap`.
+    """
 
     name: str
     first_number: int
@@ -106,6 +120,8 @@ class Part(msgspec.Struct, frozen=True):
     count: int
     byte_length: int
     producer: Producer | None = None
+    digest: str = ""
+    """Of the records, for a part with an idempotency key: other records with this key are a `mismatch`."""
 
 
 class Slice(msgspec.Struct, frozen=True):
@@ -123,6 +139,8 @@ class PartResult(msgspec.Struct, frozen=True):
     status: PartStatus
     first_seq: int = 0
     last_seq: int = 0
+    next_number: int = 0
+    """With `sequence_gap`: the number that the producer has to begin with."""
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -228,7 +246,10 @@ class SharedCatalog(Protocol):
         ...
 
     def claim(self, name: str, compactor: str, lease_ms: int) -> Claim | None:
-        """Claim the compaction of a topic, or extend the own claim; None while another one has it."""
+        """Claim the compaction of a topic, or extend the own claim.
+
+        Return None while another compactor has it, and when there is no topic.
+        """
         ...
 
     def release(self, claim: Claim) -> None:
@@ -236,14 +257,19 @@ class SharedCatalog(Protocol):
         ...
 
     def begin_compaction(self, claim: Claim, compaction: Compaction) -> None:
-        """Record a compaction whose object is in the store. From now on anyone may finish it.
+        """Replace the extents of a range by the extent of an object that is in the store (C7).
 
-        Raise ClaimLost or CompactionRefused.
+        When the call returns, readers see the new extent, and the compaction is recorded: what is left of the
+        old extents is for `finish_compaction`, of any process. A compaction that is recorded already is
+        finished first. Raise ClaimLost or CompactionRefused.
         """
         ...
 
     def finish_compaction(self, name: str) -> Compaction | None:
-        """Finish the recorded compaction of a topic, if there is one, and return it."""
+        """Finish the recorded compaction of a topic, if there is one, and return it.
+
+        This completes a `begin_compaction` that was interrupted, or undoes it when it may not be done.
+        """
         ...
 
     def condemn(self, keys: Sequence[str]) -> set[str]:

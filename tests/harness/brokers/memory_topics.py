@@ -1,4 +1,4 @@
-"""A catalog for shared topics in memory, written as naively as its interface describes it.
+"""A catalog for shared topics in memory, with the indexes that a history of ten thousand commits needs.
 
 Promises: each verb follows C1 to C9 of `topicsd/catalog/shared/shared_catalog.py` by the shortest code that
 does, and asserts them after each change. An append id is remembered for REPEATED_MS and no longer, so that a
@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from topicsd.catalog.shared.shared_catalog import (
+    CONDEMNED_MS,
     EXTENTS_AT_ONCE,
     PARTS_AT_ONCE,
     REPEATED_MS,
@@ -37,6 +38,7 @@ from topicsd.catalog.shared.shared_catalog import (
 
 class _Committed(NamedTuple):
     result: PartResult
+    digest: str
     at_ms: int
 
 
@@ -57,13 +59,14 @@ class _Entry:
         return self.topic
 
 
-class SharedOracle:
-    url = "oracle://catalog"
+class MemoryTopics:
+    url = "memory://catalog"
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
         self._entries: dict[str, _Entry] = {}
-        self._condemned: set[str] = set()
+        self._condemned: dict[str, int] = {}
+        """Condemned blobs, and when that was."""
         self._nodes: dict[str, tuple[Node, int, int]] = {}
         """By name: the node, when it said so, and when it expires."""
 
@@ -126,23 +129,27 @@ class SharedOracle:
         now_ms = self._now_ms()
         before = entry.ids.get(part.append_id)
         if before is not None and before.at_ms + REPEATED_MS > now_ms:
+            if before.digest != part.digest:
+                return PartResult("mismatch")
             return msgspec.structs.replace(before.result, status="repeated")
         topic = entry.topic
         if topic.log_state == "FENCED":
             return PartResult("fenced")
-        if key in self._condemned:
+        if self._condemned.get(key, -CONDEMNED_MS) + CONDEMNED_MS > now_ms:
             return PartResult("condemned")
         first, last = topic.head + 1, topic.head + part.count
         result = PartResult("committed", first, last)
         if part.producer is not None:
             name, first_number, last_number = part.producer
             known, earlier = entry.producers.get(name, (0, result))
-            if last_number <= known:
+            if last_number == known:
                 return msgspec.structs.replace(earlier, status="repeated")
+            if last_number < known:
+                return PartResult("repeated")
             if known and first_number != known + 1:
-                return PartResult("sequence_gap")
+                return PartResult("sequence_gap", next_number=known + 1)
             entry.producers[name] = last_number, result
-        entry.ids[part.append_id] = _Committed(result, now_ms)
+        entry.ids[part.append_id] = _Committed(result, part.digest, now_ms)
         entry.change(head=last)
         extent = SharedExtent(first, last, "WAL", key, encoding, at, part.byte_length, now_ms)
         previous = entry.extents[-1] if entry.extents else None
@@ -191,7 +198,9 @@ class SharedOracle:
         return topic
 
     def claim(self, name: str, compactor: str, lease_ms: int) -> Claim | None:
-        entry = self._entries[name]
+        entry = self._entries.get(name)
+        if entry is None:
+            return None
         now_ms = self._now_ms()
         if entry.claim is not None and entry.claim[1] > now_ms and entry.claim[0].compactor != compactor:
             return None
@@ -208,17 +217,21 @@ class SharedOracle:
         entry = self._entry(compaction.topic, compaction.incarnation)
         if entry is None:
             raise CompactionRefused("no such topic")
-        if entry.compaction is not None and entry.compaction.compaction_id == compaction.compaction_id:
-            return
-        held = entry.claim
-        if held is None or held[1] <= self._now_ms() or held[0].compactor != claim.compactor:
-            raise ClaimLost(claim.topic)
         extent = compaction.extent
         if extent in entry.extents:
             return
-        if entry.compaction is not None or not self._replaced(entry, extent) or extent.key in self._condemned:
+        valid = entry.claim
+        if valid is None or valid[1] <= self._now_ms() or valid[0].compactor != claim.compactor:
+            raise ClaimLost(claim.topic)
+        entry.compaction = None
+        replaced = self._replaced(entry, extent)
+        if not replaced or extent.key in self._condemned:
             raise CompactionRefused("the extents have changed")
+        at = entry.extents.index(replaced[0])
+        entry.extents[at : at + len(replaced)] = [extent]
+        entry.change(compacted_to=extent.last_seq)
         entry.compaction = compaction
+        self._check(entry)
 
     def _replaced(self, entry: _Entry, extent: SharedExtent) -> list[SharedExtent]:
         """Return the extents that this one replaces; none if it does not fit (C7)."""
@@ -231,36 +244,29 @@ class SharedOracle:
         if (
             not inside
             or (inside[0].first_seq, inside[-1].last_seq) != (extent.first_seq, extent.last_seq)
-            or any(one.type != "WAL" or one.created_ms > before_ms for one in inside)
+            or next((one for one in entry.extents if one.first_seq > entry.topic.compacted_to), None)
+            != inside[0]
+            or any(one.created_ms > before_ms for one in inside)
         ):
             return []
         return inside
 
     def finish_compaction(self, name: str) -> Compaction | None:
         entry = self._entries.get(name)
-        if entry is None or entry.compaction is None:
+        if entry is None:
             return None
         compaction, entry.compaction = entry.compaction, None
-        extent = compaction.extent
-        inside = self._replaced(entry, extent)
-        if inside:
-            at = entry.extents.index(inside[0])
-            entry.extents[at : at + len(inside)] = [extent]
-            entry.change(compacted_to=max(entry.topic.compacted_to, extent.last_seq))
-            self._check(entry)
         return compaction
 
     def condemn(self, keys: Sequence[str]) -> set[str]:
         used = self.keys()
         condemned = {key for key in keys if key not in used}
-        self._condemned |= condemned
+        self._condemned.update(dict.fromkeys(condemned, self._now_ms()))
         return condemned
 
     def keys(self) -> set[str]:
-        """Return the objects that an extent or a recorded compaction names."""
-        used = {extent.key for entry in self._entries.values() for extent in entry.extents}
-        pending = [entry.compaction for entry in self._entries.values() if entry.compaction is not None]
-        return used | {compaction.extent.key for compaction in pending}
+        """Return the objects that an extent names."""
+        return {extent.key for entry in self._entries.values() for extent in entry.extents}
 
     # -- membership
 
