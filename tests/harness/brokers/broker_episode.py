@@ -66,8 +66,11 @@ class BrokerEpisode:
         self.book = BrokerBook(self.cluster.topics)
         self.is_long = rng.random() < 0.2
         pause_ms = 40_000 if self.is_long else rng.choice((500, 2_000))
+        # A history of an hour is to be about other things than polls.
+        poll_seconds = 10.0 if self.is_long else 0.25
         self.machines = [
-            BrokerMachine(self.cluster, f"b{number}", make_broker, make_vacuum) for number in range(brokers)
+            BrokerMachine(self.cluster, f"b{number}", make_broker, make_vacuum, poll_seconds)
+            for number in range(brokers)
         ]
         self.nemesis = BrokerNemesis(self.cluster, self.machines, 1, 20 if self.is_long else 1)
         shared = self.cluster, self.machines, self.book

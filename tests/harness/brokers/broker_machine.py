@@ -119,6 +119,7 @@ class BrokerMachine(Machine):
         name: str,
         make_broker: MakeBroker = Broker,
         make_vacuum: MakeVacuum = BlobVacuum,
+        poll_seconds: float = 0.25,
     ) -> None:
         super().__init__(cluster, name)
         self.broker_cluster = cluster
@@ -136,6 +137,7 @@ class BrokerMachine(Machine):
             tail_cache_bytes=rng.choice((0, 3_000, 1 << 20)),
             block_cache_bytes=rng.choice((0, 1 << 20)),
             laggard_cache_bytes=rng.choice((0, 1 << 20)),
+            poll_seconds=poll_seconds,
         )
         self.broker: Broker | None = None
         self.upkeep: Pool | None = None

@@ -107,17 +107,17 @@ class Reader:
                 total, request.min_bytes, request.bytes_max, has_report, waited, request.wait_seconds
             ):
                 return [self._finish(one) for one in reads]
-            if all(one.is_at_tail for one in reads):
-                positions = [Position(one.name, one.answer.next_seq) for one in reads]
-                yield self._heads.wait(positions, request.wait_seconds - waited)
-            elif any(one.is_full for one in reads):
+            if any(one.is_full for one in reads):
                 return [self._finish(one) for one in reads]
+            # All are at their heads: a topic is full, refused, or read up to its head.
+            positions = [Position(one.name, one.answer.next_seq) for one in reads]
+            yield self._heads.wait(positions, request.wait_seconds - waited)
 
     def _finish(self, one: _TopicProgress) -> TopicRecords:
         answer = one.answer
         if one.topic is not None:
             answer.incarnation = one.topic.incarnation
-            answer.head = max(self._head(one), answer.next_seq - 1)
+            answer.head = self._head(one)
         return answer
 
     def _head(self, one: _TopicProgress) -> int:
@@ -168,11 +168,9 @@ class Reader:
                 if one.answer.refusal is not None or one.is_full:
                     continue
                 if one.answer.next_seq > self._head(one):
-                    one.is_at_tail = True
                     if not self._heads.is_current(one.name, one.incarnation):
                         behind.append(one)
                     continue
-                one.is_at_tail = False
                 needs.append(one.need(request, total))
             if behind:
                 yield from self._check_heads(behind)
@@ -194,8 +192,8 @@ class Reader:
         return total
 
     def _is_behind(self, one: _TopicProgress) -> bool:
-        one.is_at_tail = one.answer.next_seq > self._head(one)
-        return one.answer.refusal is None and not one.is_full and not one.is_at_tail
+        is_open = one.answer.refusal is None and not one.is_full
+        return is_open and one.answer.next_seq <= self._head(one)
 
     def _check_heads(self, reads: Sequence[_TopicProgress]) -> Steps[None]:
         names, incarnations = [one.name for one in reads], [one.incarnation for one in reads]
@@ -284,7 +282,6 @@ class _TopicProgress:
         """The age of a row that is recent enough; 0 after a sign that it is outdated."""
         self.head = 0
         self.is_full = False
-        self.is_at_tail = False
 
     @property
     def incarnation(self) -> int:

@@ -53,7 +53,7 @@ class BlobVacuum:
 
     def run(self, is_dry: bool = False) -> BlockingSteps[VacuumReport]:
         """Condemn and delete the orphans of the store; a dry run counts them and changes nothing."""
-        named: set[str] | None = (yield self._named) if is_dry else None
+        named: set[str] | None = (yield self.named) if is_dry else None
         now_ms: int = yield self._store_time
         objects = young = orphans = byte_count = 0
         for folder in FOLDERS:
@@ -75,7 +75,7 @@ class BlobVacuum:
     def condemn(self, keys: list[str]) -> set[str]:
         return self._catalog.condemn(keys) if keys else set()
 
-    def _named(self) -> set[str]:
+    def named(self) -> set[str]:
         """Return the objects that extents name now."""
         named: set[str] = set()
         after = ""

@@ -62,7 +62,7 @@ class CommittedRun(NamedTuple):
     body: bytes
 
 
-class _TooLate(OSError):
+class CommitTooLate(OSError):
     """A request for a commit was not made (W2)."""
 
 
@@ -73,7 +73,7 @@ class CommitTotals:
         self.condemned = self.in_doubt = self.put_failures = self.repeats = 0
 
 
-class _Flight:
+class Flight:
     """A blob on its way, in the order of the blobs."""
 
     __slots__ = ("blob", "may_commit", "topics")
@@ -103,11 +103,11 @@ class BlobCommitter:
         self._store = store
         self._catalog = catalog
         self._puts = puts
-        self._commits = commits
+        self.commits = commits
         self._retries = retries
-        self._topics = topics
-        self._on_commit = on_commit
-        self._flights: deque[_Flight] = deque()
+        self.topics = topics
+        self.on_commit = on_commit
+        self._flights: deque[Flight] = deque()
         self.totals = CommitTotals()
 
     @property
@@ -115,7 +115,7 @@ class BlobCommitter:
         return len(self._flights)
 
     def start(self, blob: OpenBlob, on_settled: Callable[[OpenBlob], object]) -> None:
-        flight = _Flight(blob)
+        flight = Flight(blob)
         self._flights.append(flight)
 
         def end(_: object) -> None:
@@ -125,7 +125,7 @@ class BlobCommitter:
 
         run(self.steps(flight), end)
 
-    def steps(self, flight: _Flight) -> Steps[None]:
+    def steps(self, flight: Flight) -> Steps[None]:
         """Put and commit a blob, as often as it is condemned (W3)."""
         slices = list(flight.blob.slices.values())
         while slices:
@@ -137,8 +137,8 @@ class BlobCommitter:
                 is_refused = isinstance(error, StoreRefused)
                 _refuse_all(slices, store_failed(error) if is_refused else store_unavailable(str(error)))
                 return
-            yield partial(self._wait_for_turn, flight)
-            results = yield from self._commit(key, commits, flight.blob.opened_at + COMMIT_SECONDS)
+            yield partial(self.wait_for_turn, flight)
+            results = yield from self.commit(key, commits, flight.blob.opened_at + COMMIT_SECONDS)
             if isinstance(results, Refusal):
                 _refuse_all(slices, results)
                 return
@@ -159,7 +159,7 @@ class BlobCommitter:
         """Create the object, on a thread."""
         create_object(self._store, key, [data], self._retries())
 
-    def _wait_for_turn(self, flight: _Flight, resume: Resume) -> None:
+    def wait_for_turn(self, flight: Flight, resume: Resume) -> None:
         flight.may_commit = resume
         self._advance()
 
@@ -175,17 +175,17 @@ class BlobCommitter:
         for resume in ready:
             resume(None)
 
-    def _commit(self, key: str, slices: list[Slice], until: float) -> Steps[list[list[PartResult]] | Refusal]:
+    def commit(self, key: str, slices: list[Slice], until: float) -> Steps[list[list[PartResult]] | Refusal]:
         """Commit until the outcome is known (W2)."""
         is_sent = False
         pause = PAUSES.first_seconds
         while True:
             try:
-                results: list[list[PartResult]] = yield self._commits.call(
+                results: list[list[PartResult]] = yield self.commits.call(
                     partial(self.commit_before, until, key, slices)
                 )
                 return results
-            except (CatalogRefused, _TooLate) as error:
+            except (CatalogRefused, CommitTooLate) as error:
                 # This request was not done; an earlier one may have been.
                 self.totals.in_doubt += is_sent
                 return commit_in_doubt(error) if is_sent else no_catalog(error)
@@ -198,7 +198,7 @@ class BlobCommitter:
     def commit_before(self, until: float, key: str, slices: list[Slice]) -> list[list[PartResult]]:
         """Make one request, on a thread; none after `until`."""
         if self._clock.monotonic() >= until:
-            raise _TooLate(errno.ETIMEDOUT, "the commit took too long")
+            raise CommitTooLate(errno.ETIMEDOUT, "the commit took too long")
         return self._catalog.commit(key, FRAMES_V1, slices)
 
     # -- results
@@ -238,7 +238,7 @@ class BlobCommitter:
                 continue
             if bodies:
                 run_ = CommittedRun(one.topic, one.incarnation, first_seq, last_seq, b"".join(bodies))
-                self._on_commit(run_)
+                self.on_commit(run_)
                 bodies = []
             if part is not None and result.status == "committed":
                 bodies = [part.body]
@@ -259,7 +259,7 @@ class BlobCommitter:
                 return throttled(f'topic "{topic}" has as many producers as a topic may have')
             case _:
                 # The topic was deleted, and perhaps made again: the next request looks it up.
-                self._topics.forget(topic)
+                self.topics.forget(topic)
                 return topic_changed(topic)
 
 
