@@ -16,7 +16,6 @@ from topicsd.broker.refusals import no_catalog
 from topicsd.broker.steps import Resume, Steps, run
 from topicsd.broker.upkeep import compactor
 from topicsd.broker.upkeep.blob_vacuum import BlobVacuum
-from topicsd.broker.write import committer
 from topicsd.broker.write.committer import BlobCommitter, CommittedRun, Flight
 from topicsd.catalog.shared.shared_catalog import PartResult, Slice
 
@@ -91,10 +90,6 @@ def repeats_with_new_append_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BlobCommitter, "commit_before", commit_before)
 
 
-def repeats_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(committer, "COMMIT_SECONDS", 1e9)
-
-
 def reorders_blobs(monkeypatch: pytest.MonkeyPatch) -> None:
     def wait_for_turn(self: BlobCommitter, flight: Flight, resume: Resume) -> None:
         resume(None)
@@ -138,7 +133,6 @@ BROKEN_RULES: Final[tuple[Patch, ...]] = (
     shows_records_before_commit,
     takes_a_lost_answer_for_a_failure,
     repeats_with_new_append_ids,
-    repeats_without_an_end,
     reorders_blobs,
     deletes_orphans_without_a_mark,
     merges_without_numbering,

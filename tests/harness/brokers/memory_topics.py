@@ -251,6 +251,18 @@ class MemoryTopics:
             return []
         return inside
 
+    def replace_extents(self, name: str, extent: SharedExtent) -> None:
+        """Replace the extents of a range, as a compaction does, whatever their age."""
+        entry = self._entries[name]
+        inside = [
+            one
+            for one in entry.extents
+            if one.first_seq >= extent.first_seq and one.last_seq <= extent.last_seq
+        ]
+        at = entry.extents.index(inside[0])
+        entry.extents[at : at + len(inside)] = [extent]
+        self._check(entry)
+
     def finish_compaction(self, name: str) -> Compaction | None:
         entry = self._entries.get(name)
         if entry is None:
