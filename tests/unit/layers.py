@@ -10,7 +10,9 @@ from typing import Final
 
 _ENGINE: Final = "topicsd/engine topicsd/segment topicsd/store topicsd/log shared/"
 _OFFLINE: Final = "topicsd/engine/ topicsd/segment topicsd/store topicsd/log topicsd/disk shared/"
-_BROKER: Final = "topicsd/catalog topicsd/catalog/shared topicsd/store topicsd/segment topicsd/log topicsd/disk shared/"
+_BROKER: Final = (
+    "topicsd/catalog topicsd/catalog/shared topicsd/store topicsd/segment topicsd/log topicsd/disk shared/"
+)
 
 LAYERS: Final = {
     # -- shared: no process, no topic
@@ -32,10 +34,9 @@ LAYERS: Final = {
     "topicsd/segment": "topicsd/log topicsd/disk topicsd/store",
     "topicsd/catalog": "topicsd/disk shared/",
     "topicsd/broker": f"topicsd/broker/ {_BROKER}",
-    "topicsd/broker/format": _BROKER,
-    "topicsd/broker/write": f"topicsd/broker topicsd/broker/format {_BROKER}",
-    "topicsd/broker/read": f"topicsd/broker topicsd/broker/format {_BROKER}",
-    "topicsd/broker/upkeep": f"topicsd/broker topicsd/broker/format {_BROKER}",
+    "topicsd/broker/write": f"topicsd/broker {_BROKER}",
+    "topicsd/broker/read": f"topicsd/broker {_BROKER}",
+    "topicsd/broker/upkeep": f"topicsd/broker {_BROKER}",
     "topicsd/engine": "topicsd/engine/ topicsd/segment topicsd/store topicsd/log topicsd/disk shared/",
     "topicsd/engine/ownership": (
         "topicsd/engine/ topicsd/catalog topicsd/store topicsd/segment topicsd/log topicsd/disk shared/"

@@ -14,11 +14,11 @@ from typing import Final, NamedTuple
 from shared.runtime.clock import Clock
 from shared.runtime.disk_thread import DiskThread, Loop, SystemDiskThread
 from shared.runtime.retries import Retries
-from topicsd.broker.format.frames_v1 import FRAMES_V1, Rebase
+from topicsd.broker.frames_v1 import FRAMES_V1, Rebase
 from topicsd.broker.read.extents import ExtentReader
 from topicsd.broker.read.heads import Heads
-from topicsd.broker.read.reader import Reader, ReadRequest, TopicRecords
-from topicsd.broker.read.tail_cache import Chunk, TailCache
+from topicsd.broker.read.reader import SharedRead, SharedReader, TopicRecords
+from topicsd.broker.read.tail_cache import TailCache, TailChunk
 from topicsd.broker.steps import Pool, Wait
 from topicsd.broker.topic_table import TopicTable
 from topicsd.broker.write.batcher import Batcher, BatchLimits
@@ -98,20 +98,20 @@ class Broker:
         self.extents = ExtentReader(
             catalog, pools.lookups, pools.reads, pools.laggard_reads, blocks, laggard_blocks, retries
         )
-        self.reader = Reader(clock, self.topics, self.heads, self.cache, self.extents)
+        self.reader = SharedReader(clock, self.topics, self.heads, self.cache, self.extents)
 
     def append(self, group: Group, reply: AppendReply) -> None:
         """Append the records of a group; `reply` gets `Appended` or a `Refusal`, once."""
         self.batcher.append(group, reply)
 
-    def read(self, request: ReadRequest, reply: Callable[[list[TopicRecords]], object]) -> None:
+    def read(self, request: SharedRead, reply: Callable[[list[TopicRecords]], object]) -> None:
         """Read several topics; `reply` gets an answer for each, in the order of the request."""
         self.reader.read(request, reply)
 
     def on_commit(self, run: CommittedRun) -> None:
         """Make committed records visible to the readers of this broker: the records first, then the head."""
         rebase = Rebase(run.incarnation, run.first_seq, run.last_seq)
-        self.cache.add(Chunk(run.topic, rebase, run.body, FRAMES_V1))
+        self.cache.add(TailChunk(run.topic, rebase, run.body, FRAMES_V1))
         self.heads.advance(run.topic, run.incarnation, run.last_seq)
 
     # -- changes of topics: one request to the catalog each, which is safe to repeat

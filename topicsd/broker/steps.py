@@ -26,7 +26,7 @@ BlockingSteps = Generator[Callable[[], Any], Any, T]
 logger = logging.getLogger("topicsd.broker")
 
 
-class _Running:
+class _StepsRun:
     __slots__ = ("_done", "_is_in_step", "_outcome", "_steps")
 
     def __init__(self, steps: Steps[Any], done: Callable[[Any], object]) -> None:
@@ -64,7 +64,7 @@ class _Running:
 
 def run(steps: Steps[T], done: Callable[[T | OSError], object]) -> None:
     """Run steps; `done` gets what they return, or the OSError that they raise."""
-    _Running(steps, done).resume(None)
+    _StepsRun(steps, done).resume(None)
 
 
 def call_reply(reply: Callable[[T], object], answer: T) -> None:

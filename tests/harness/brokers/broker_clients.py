@@ -16,8 +16,8 @@ from tests.harness.brokers.broker_book import AppendRecord, BrokerBook, values_o
 from tests.harness.brokers.broker_machine import BrokerCluster, BrokerMachine, TopicKey
 from tests.harness.cluster.virtual_time import World
 from topicsd.broker.broker import Broker
-from topicsd.broker.format.frames_v1 import NewFrame
-from topicsd.broker.read.reader import ReadRequest, TopicRead, TopicRecords
+from topicsd.broker.frames_v1 import NewFrame
+from topicsd.broker.read.reader import SharedRead, TopicRead, TopicRecords
 from topicsd.broker.write.open_blob import Appended, Group
 from topicsd.catalog.shared.shared_catalog import REPEATED_MS, SharedTopic
 
@@ -217,7 +217,7 @@ class TopicReader(BrokerClient):
             )
             for topic in chosen
         ]
-        request = ReadRequest(
+        request = SharedRead(
             reads,
             min_bytes=rng.choice((0, 1, 200)),
             bytes_max=rng.choice((1, 1_000, 8 << 20)),
@@ -225,7 +225,7 @@ class TopicReader(BrokerClient):
         )
         self._send(request)
 
-    def _send(self, request: ReadRequest) -> None:
+    def _send(self, request: SharedRead) -> None:
         machine = self.machine()
         sent_ns = self.world.now_ns
         run = machine.runs

@@ -20,8 +20,8 @@ from tests.harness.cluster.histories.nemesis import Nemesis
 from tests.harness.cluster.machine import Machine
 from tests.harness.cluster.virtual_time import World
 from topicsd.broker.broker import Broker
-from topicsd.broker.format.frames_v1 import NewFrame
-from topicsd.broker.read.reader import ReadRequest, TopicRead, TopicRecords
+from topicsd.broker.frames_v1 import NewFrame
+from topicsd.broker.read.reader import SharedRead, TopicRead, TopicRecords
 from topicsd.broker.upkeep.blob_vacuum import BlobVacuum
 from topicsd.broker.write.open_blob import Appended, Group
 from topicsd.catalog.shared.shared_catalog import SharedTopic
@@ -127,7 +127,7 @@ class BrokerEpisode:
         cursor = 1
         key = topic.name, topic.incarnation
         while cursor <= appended.last_seq:
-            request = ReadRequest([TopicRead(topic.name, cursor, incarnation=topic.incarnation)])
+            request = SharedRead([TopicRead(topic.name, cursor, incarnation=topic.incarnation)])
             sent_ns, run = self.world.now_ns, machine.runs
             answer = self._read(machine, request)[0]
             assert answer.refusal is None, f"{topic.name}: {machine.name} answers {answer.refusal}"
@@ -146,7 +146,7 @@ class BrokerEpisode:
         assert self.world.run_until(lambda: bool(answers), SETTLE_MS), f"{name}: no answer to an append"
         return answers[0]
 
-    def _read(self, machine: BrokerMachine, request: ReadRequest) -> list[TopicRecords]:
+    def _read(self, machine: BrokerMachine, request: SharedRead) -> list[TopicRecords]:
         answers: list[list[TopicRecords]] = []
         machine.send(lambda broker: broker.read(request, answers.append))
         assert self.world.run_until(lambda: bool(answers), SETTLE_MS), f"no answer to {request}"

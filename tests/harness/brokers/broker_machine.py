@@ -20,7 +20,7 @@ from tests.harness.cluster.node_threads import NodeClock, NodeLoop, NodeThread
 from tests.harness.cluster.virtual_time import Process, World
 from topicsd.broker.broker import Broker, ReadLimits, make_pools
 from topicsd.broker.steps import BlockingSteps, Pool, on_pool, run
-from topicsd.broker.upkeep.blob_vacuum import BlobVacuum, VacuumReport
+from topicsd.broker.upkeep.blob_vacuum import BlobVacuum, BlobVacuumReport
 from topicsd.broker.upkeep.compactor import CompactionReport, Compactor, CompactorLimits
 from topicsd.broker.write.batcher import BatchLimits
 from topicsd.catalog.shared.shared_catalog import PartResult, SharedTopic, Slice, TopicExists
@@ -170,7 +170,7 @@ class BrokerMachine(Machine):
             self.read_limits,
         )
 
-    def keep_up(self, job: Callable[[], BlockingSteps[CompactionReport | VacuumReport]]) -> None:
+    def keep_up(self, job: Callable[[], BlockingSteps[CompactionReport | BlobVacuumReport]]) -> None:
         """Run a background job in the process that runs now, if one does."""
         process = self.process
         if process is not None:
@@ -178,11 +178,11 @@ class BrokerMachine(Machine):
             steps = on_pool(self.upkeep, job())
             self.world.after(0, run, steps, self._on_report, process=process)
 
-    def _on_report(self, report: CompactionReport | VacuumReport | OSError) -> None:
+    def _on_report(self, report: CompactionReport | BlobVacuumReport | OSError) -> None:
         match report:
             case CompactionReport(outcome):
                 self.reports[f"compaction: {outcome}"] += 1
-            case VacuumReport():
+            case BlobVacuumReport():
                 self.reports["vacuum: done"] += 1
             case _:
                 self.reports["upkeep: unavailable"] += 1

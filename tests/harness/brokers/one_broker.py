@@ -19,8 +19,8 @@ from tests.harness.machine.fake_store import FakeStore, Fault
 from tests.harness.machine.manual_clock import ManualClock
 from tests.harness.machine.manual_loop import ManualLoop, StepThread
 from topicsd.broker.broker import Broker, ReadLimits, make_pools
-from topicsd.broker.format.frames_v1 import NewFrame
-from topicsd.broker.read.reader import ReadRequest, TopicRead, TopicRecords
+from topicsd.broker.frames_v1 import NewFrame
+from topicsd.broker.read.reader import SharedRead, TopicRead, TopicRecords
 from topicsd.broker.write.batcher import BatchLimits
 from topicsd.broker.write.open_blob import Appended, Group
 from topicsd.catalog.catalog import CatalogUnavailable
@@ -123,7 +123,7 @@ class OneBroker:
         assert isinstance(answer, Appended), answer
         return answer
 
-    def read(self, request: ReadRequest) -> list[list[TopicRecords]]:
+    def read(self, request: SharedRead) -> list[list[TopicRecords]]:
         """Begin a read; the list gets its answer."""
         answers: list[list[TopicRecords]] = []
         self.broker.read(request, answers.append)
@@ -131,7 +131,7 @@ class OneBroker:
 
     def values(self, name: str, from_seq: int = 1, **fields: Any) -> list[tuple[int, bytes]]:
         """Read one topic without waiting."""
-        answers = self.read(ReadRequest([TopicRead(name, from_seq, **fields)]))
+        answers = self.read(SharedRead([TopicRead(name, from_seq, **fields)]))
         self.settle()
         ((answer,),) = answers
         assert answer.refusal is None, answer.refusal

@@ -8,7 +8,7 @@ import struct
 
 import pytest
 
-from topicsd.broker.format.frames_v1 import (
+from topicsd.broker.frames_v1 import (
     NewFrame,
     OtherTopic,
     Rebase,
@@ -17,7 +17,7 @@ from topicsd.broker.format.frames_v1 import (
     encode_frames,
     renumber,
 )
-from topicsd.broker.format.lls1 import BlobDamage, SliceBody, encode_blob, name_of, partition_of, read_blob
+from topicsd.broker.lls1 import BlobDamage, SliceBody, encode_blob, name_of, partition_of, read_blob
 
 TOPIC = 77
 RECORDS = [NewFrame(b'{"n":%d}' % number, tag="t" * (number % 3)) for number in range(10)]
@@ -29,11 +29,11 @@ def body() -> bytes:
 
 def starts() -> list[int]:
     """The offsets of the frames of `body`."""
-    data, at, found = body(), 0, []
+    data, at, offsets = body(), 0, []
     while at < len(data):
-        found.append(at)
+        offsets.append(at)
         at += 4 + struct.unpack_from("<I", data, at)[0]
-    return found
+    return offsets
 
 
 def test_a_blob_has_the_published_layout() -> None:
@@ -134,8 +134,8 @@ def test_any_flipped_byte_is_damage_and_never_another_record() -> None:
         for record in decoded.records:
             assert record.data == RECORDS[record.seq - 41].data
             assert record.seq not in lost
-        wanted = range(decoded.records[0].seq if decoded.records else 51, 51)
-        assert {one.seq for one in decoded.records} | lost >= set(wanted)
+        expected = range(decoded.records[0].seq if decoded.records else 51, 51)
+        assert {one.seq for one in decoded.records} | lost >= set(expected)
 
 
 def test_a_cut_body_reports_the_records_after_the_cut() -> None:

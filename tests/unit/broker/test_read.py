@@ -6,10 +6,10 @@ import pytest
 
 from tests.harness.brokers.one_broker import OneBroker
 from topicsd.broker.broker import ReadLimits
-from topicsd.broker.format.frames_v1 import Rebase, renumber
+from topicsd.broker.frames_v1 import Rebase, renumber
 from topicsd.broker.read.extents import LAGGARD_EXTENTS
-from topicsd.broker.read.reader import ReadRequest, TopicRead, TopicRecords
-from topicsd.broker.read.tail_cache import Chunk, TailCache
+from topicsd.broker.read.reader import SharedRead, TopicRead, TopicRecords
+from topicsd.broker.read.tail_cache import TailCache, TailChunk
 from topicsd.broker.write.batcher import BatchLimits
 from topicsd.catalog.shared.shared_catalog import SharedExtent, SharedTopic
 
@@ -46,10 +46,10 @@ def test_one_get_an_object_for_all_topics_of_a_request() -> None:
     one.settle()
     one.advance(300)
     other = OneBroker(other=one)
-    answers = other.read(ReadRequest([TopicRead(name, 1) for name in names]))
+    answers = other.read(SharedRead([TopicRead(name, 1) for name in names]))
     other.settle()
-    ((*found,),) = answers
-    assert [[record.data for record in answer.records] for answer in found] == [
+    ((*parts,),) = answers
+    assert [[record.data for record in answer.records] for answer in parts] == [
         [b"%d" % number] for number in range(5)
     ]
     assert len(reads(other)) == 1
@@ -59,7 +59,7 @@ def test_a_read_at_the_tail_waits_without_asking_the_catalog_or_the_store() -> N
     one = OneBroker(read_limits=ReadLimits(poll_seconds=1e6))
     one.create("a")
     one.appended("a", b"1")
-    answers = one.read(ReadRequest([TopicRead("a", 2)], wait_seconds=30))
+    answers = one.read(SharedRead([TopicRead("a", 2)], wait_seconds=30))
     one.settle()
     one.catalog.calls.clear()
     requests = len(one.store.requests)
@@ -77,7 +77,7 @@ def test_records_of_another_broker_wake_a_waiting_reader_by_one_poll_for_all() -
     for number in range(20):
         one.create(f"t{number}", 10 + number)
     other = OneBroker(other=one)
-    answers = [other.read(ReadRequest([TopicRead(f"t{n}", 1)], wait_seconds=30)) for n in range(20)]
+    answers = [other.read(SharedRead([TopicRead(f"t{n}", 1)], wait_seconds=30)) for n in range(20)]
     other.settle()
     other.catalog.calls.clear()
     other.advance(1_000, step_ms=50)
@@ -95,7 +95,7 @@ def test_records_of_another_broker_wake_a_waiting_reader_by_one_poll_for_all() -
 def test_a_wait_ends_with_its_time() -> None:
     one = OneBroker()
     one.create("a")
-    answers = one.read(ReadRequest([TopicRead("a", 1)], wait_seconds=2))
+    answers = one.read(SharedRead([TopicRead("a", 1)], wait_seconds=2))
     one.settle()
     one.advance(1_900)
     assert not answers
@@ -107,7 +107,7 @@ def test_a_read_waits_for_min_bytes_over_all_topics() -> None:
     one = OneBroker()
     one.create("a")
     one.create("b", 8)
-    request = ReadRequest([TopicRead("a", 1), TopicRead("b", 1)], min_bytes=300, wait_seconds=60)
+    request = SharedRead([TopicRead("a", 1), TopicRead("b", 1)], min_bytes=300, wait_seconds=60)
     answers = one.read(request)
     one.appended("a", b"x" * 100)
     assert not answers
@@ -124,7 +124,7 @@ def test_bounds_of_bytes_hold_and_a_reader_always_advances() -> None:
     one.appended("b", *[b"y" * 100] * 10)
     for bytes_max, topic_bytes, counts in ((1, 1000, (1, 0)), (450, 10_000, (3, 0)), (1000, 300, (2, 2))):
         answers = one.read(
-            ReadRequest([TopicRead("a", 1, topic_bytes), TopicRead("b", 1, topic_bytes)], bytes_max=bytes_max)
+            SharedRead([TopicRead("a", 1, topic_bytes), TopicRead("b", 1, topic_bytes)], bytes_max=bytes_max)
         )
         one.settle()
         assert tuple(len(answer.records) for answer in answers[0]) == counts
@@ -147,7 +147,7 @@ def test_an_object_that_was_compacted_away_is_looked_up_again() -> None:
     one = OneBroker(BatchLimits(batch_bytes=1), NO_CACHE)
     one.create("a")
     first, second = one.appended("a", b"1"), one.appended("a", b"2")
-    answers = one.read(ReadRequest([TopicRead("a", 1)]))
+    answers = one.read(SharedRead([TopicRead("a", 1)]))
     while not one.catalog.calls["extents_from"]:
         assert any(thread.run_one() for thread in one.threads)
         one.loop.run_until_idle()
@@ -173,7 +173,7 @@ def test_an_object_that_is_lost_is_an_error_and_no_gap() -> None:
     one = OneBroker(read_limits=NO_CACHE)
     one.create("a")
     one.store.delete(one.appended("a", b"1").key)
-    answers = one.read(ReadRequest([TopicRead("a", 1)]))
+    answers = one.read(SharedRead([TopicRead("a", 1)]))
     one.settle()
     refusal = one_of(answers).refusal
     assert refusal is not None
@@ -188,7 +188,7 @@ def test_deleted_records_are_passed_over_and_evicted_ones_are_reported() -> None
     _change(one, topic, 3, "deleted")
     assert one.values("a")[0] == (4, b"3")
     _change(one, topic, 6, "evicted")
-    answers = one.read(ReadRequest([TopicRead("a", 1)]))
+    answers = one.read(SharedRead([TopicRead("a", 1)]))
     one.settle()
     answer = one_of(answers)
     assert [(lost.first_seq, lost.last_seq, lost.reason) for lost in answer.lost] == [(4, 6, "evicted")]
@@ -208,7 +208,7 @@ def test_damaged_records_are_reported_with_their_seqs() -> None:
     key = one.appended("a", b"first", b"second", b"third").key
     stored = one.store.objects[key]
     one.store.objects[key] = stored._replace(data=stored.data.replace(b"second", b"sEcond"))
-    answers = one.read(ReadRequest([TopicRead("a", 1)]))
+    answers = one.read(SharedRead([TopicRead("a", 1)]))
     one.settle()
     answer = one_of(answers)
     assert [record.seq for record in answer.records] == [1, 3]
@@ -225,7 +225,7 @@ def test_a_topic_that_was_made_again_is_refused_to_readers_of_the_old_one() -> N
     one.topics.forget("a", 7)
     one.create("a", 8)
     other.advance(6_000)
-    answers = other.read(ReadRequest([TopicRead("a", 2, incarnation=7)], wait_seconds=5))
+    answers = other.read(SharedRead([TopicRead("a", 2, incarnation=7)], wait_seconds=5))
     other.settle()
     refusal = one_of(answers).refusal
     assert refusal is not None
@@ -249,7 +249,7 @@ def test_the_head_that_another_broker_raised_is_seen_by_a_read_without_a_wait() 
 def test_the_tail_cache_keeps_its_bound_and_returns_only_what_it_holds(bytes_max: int) -> None:
     cache = TailCache(bytes_max)
     for first in range(1, 400, 4):
-        cache.add(Chunk("a", Rebase(7, first, first + 2), b"x" * 50, "frames-v1"))
+        cache.add(TailChunk("a", Rebase(7, first, first + 2), b"x" * 50, "frames-v1"))
         assert cache.size_bytes <= bytes_max
     for seq in range(1, 400):
         chunk = cache.find("a", 7, seq)
@@ -258,5 +258,5 @@ def test_the_tail_cache_keeps_its_bound_and_returns_only_what_it_holds(bytes_max
     assert cache.find("a", 8, 397) is None
     cache.drop("a")
     assert cache.size_bytes == 0
-    cache.add(Chunk("b", Rebase(1, 1, 1), b"y", "frames-v1"))
+    cache.add(TailChunk("b", Rebase(1, 1, 1), b"y", "frames-v1"))
     assert (cache.find("b", 1, 1) is not None) == (bytes_max > 0)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from tests.harness.brokers.one_broker import OneBroker
 from topicsd.broker.broker import ReadLimits
 from topicsd.broker.steps import BlockingSteps
-from topicsd.broker.upkeep.blob_vacuum import BlobVacuum, VacuumReport
+from topicsd.broker.upkeep.blob_vacuum import BlobVacuum, BlobVacuumReport
 from topicsd.broker.upkeep.compactor import CompactionReport, Compactor, CompactorLimits
 from topicsd.catalog.shared.shared_catalog import REPEATED_MS
 
@@ -133,7 +133,7 @@ def test_the_merge_ends_before_damage_which_readers_report() -> None:
     assert [seq for seq, _ in one.values("a")] == [1, 2, 3, 5]
 
 
-def vacuum(one: OneBroker, grace_ms: int = GRACE_MS, is_dry: bool = False) -> VacuumReport:
+def vacuum(one: OneBroker, grace_ms: int = GRACE_MS, is_dry: bool = False) -> BlobVacuumReport:
     one.store.now_ms = one.clock.now_ms()
     return run(BlobVacuum(one.store, one.catalog, one.retries, grace_ms).run(is_dry))
 

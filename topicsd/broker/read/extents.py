@@ -15,8 +15,8 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from shared.runtime.retries import Retries
-from topicsd.broker.format.frames_v1 import Rebase
-from topicsd.broker.read.tail_cache import Chunk
+from topicsd.broker.frames_v1 import Rebase
+from topicsd.broker.read.tail_cache import TailChunk
 from topicsd.broker.steps import Pool, Resume, Steps, Wait, together
 from topicsd.catalog.shared.shared_catalog import SharedCatalog, SharedExtent
 from topicsd.store.block_cache import BlockCache
@@ -36,20 +36,20 @@ class Need(NamedTuple):
     bytes_max: int
 
 
-class _Found(NamedTuple):
+class _Lookup(NamedTuple):
     need: Need
     extents: list[SharedExtent]
     is_laggard: bool
 
 
-class Fetched(NamedTuple):
+class FetchedChunks(NamedTuple):
     """Chunks that follow each other; the first one holds the seq, or begins after it if that was trimmed."""
 
-    chunks: list[Chunk]
+    chunks: list[TailChunk]
     is_laggard: bool
 
 
-FetchResult = Fetched | OSError
+FetchResult = FetchedChunks | OSError
 
 
 class ExtentReader:
@@ -81,14 +81,14 @@ class ExtentReader:
         for _ in range(LOOKUPS_MAX):
             if not left:
                 break
-            found: list[_Found] = []
+            lookups: list[_Lookup] = []
             outcomes = yield together([self._lookup(need) for need in left])
             for need, outcome in zip(left, outcomes, strict=True):
                 if isinstance(outcome, OSError):
                     results[need.topic] = outcome
                 else:
-                    found.append(_Found(need, _enough(outcome, need), len(outcome) > LAGGARD_EXTENTS))
-            left = yield from self._get(found, results)
+                    lookups.append(_Lookup(need, _enough(outcome, need), len(outcome) > LAGGARD_EXTENTS))
+            left = yield from self._get(lookups, results)
         for need in left:
             results[need.topic] = FileNotFoundError(f"topic {need.topic}: seq {need.seq}: no such object")
         return results
@@ -111,10 +111,10 @@ class ExtentReader:
 
         return start
 
-    def _get(self, found: Sequence[_Found], results: dict[str, FetchResult]) -> Steps[list[Need]]:
+    def _get(self, lookups: Sequence[_Lookup], results: dict[str, FetchResult]) -> Steps[list[Need]]:
         """Get the objects; return the needs whose objects are missing."""
         spans: dict[tuple[str, bool], tuple[int, int]] = {}
-        for one in found:
+        for one in lookups:
             for extent in one.extents:
                 key = extent.key, one.is_laggard
                 start, end = extent.byte_offset, extent.byte_offset + extent.byte_length
@@ -123,14 +123,14 @@ class ExtentReader:
         outcomes = yield together([self._read(*key, *span) for key, span in spans.items()])
         objects = dict(zip(spans, outcomes, strict=True))
         missing: list[Need] = []
-        for one in found:
+        for one in lookups:
             chunks = _cut(one, spans, objects)
             if isinstance(chunks, FileNotFoundError):
                 missing.append(one.need)
             elif isinstance(chunks, OSError):
                 results[one.need.topic] = chunks
             else:
-                results[one.need.topic] = Fetched(chunks, one.is_laggard)
+                results[one.need.topic] = FetchedChunks(chunks, one.is_laggard)
         return missing
 
     def _read(self, key: str, is_laggard: bool, start: int, end: int) -> Wait:
@@ -156,12 +156,12 @@ def _enough(extents: Sequence[SharedExtent], need: Need) -> list[SharedExtent]:
 
 
 def _cut(
-    one: _Found,
+    one: _Lookup,
     spans: dict[tuple[str, bool], tuple[int, int]],
     objects: dict[tuple[str, bool], bytes | OSError],
-) -> list[Chunk] | OSError:
+) -> list[TailChunk] | OSError:
     """Return the slices of one topic, up to the first one that is not there."""
-    chunks: list[Chunk] = []
+    chunks: list[TailChunk] = []
     for extent in one.extents:
         key = extent.key, one.is_laggard
         data = objects[key]
@@ -170,5 +170,5 @@ def _cut(
             return chunks or data
         at = extent.byte_offset - spans[key][0]
         rebase = Rebase(one.need.incarnation, extent.first_seq, extent.last_seq)
-        chunks.append(Chunk(one.need.topic, rebase, data[at : at + extent.byte_length], extent.encoding))
+        chunks.append(TailChunk(one.need.topic, rebase, data[at : at + extent.byte_length], extent.encoding))
     return chunks

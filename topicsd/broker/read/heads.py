@@ -29,7 +29,7 @@ TOPICS_MAX: Final = 200_000
 NEVER: Final = float("-inf")
 
 
-class Position(NamedTuple):
+class TailPosition(NamedTuple):
     """What a waiting reader wants: a record of `topic` with at least this seq."""
 
     topic: str
@@ -41,7 +41,7 @@ class _Waiter:
 
     __slots__ = ("has_ended", "positions", "resume", "timer")
 
-    def __init__(self, positions: Sequence[Position], resume: Resume) -> None:
+    def __init__(self, positions: Sequence[TailPosition], resume: Resume) -> None:
         self.positions = positions
         self.resume = resume
         self.timer: Any = None
@@ -107,7 +107,7 @@ class Heads:
         if seq > one.seq:
             one.seq = seq
             one.grown_at = self._clock.monotonic()
-            for waiter in [waiter for waiter, wanted in one.waiters.items() if wanted <= seq]:
+            for waiter in [waiter for waiter, seq_needed in one.waiters.items() if seq_needed <= seq]:
                 self._end(waiter, True)
 
     def _forget_some(self) -> None:
@@ -123,7 +123,7 @@ class Heads:
 
     # -- waits
 
-    def wait(self, positions: Sequence[Position], seconds: float) -> Wait:
+    def wait(self, positions: Sequence[TailPosition], seconds: float) -> Wait:
         """Wait until one of the positions may have a record; the result is False when the time has passed."""
 
         def start(resume: Resume) -> None:

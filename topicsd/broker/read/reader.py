@@ -6,8 +6,8 @@ for all its topics.
 
 D1  Only committed records are returned, in the order of their seqs, without a gap that is not reported.
 D2  A removal by another broker is seen after at most ROW_SECONDS, its own at once.
-D3  A head that this broker knows is compared with the catalog before a read is told that it has caught up, if
-    it was not within the time of a poll. So a read without a wait is outdated by at most that time.
+D3  A head that this broker knows is compared with the catalog before a read is answered as caught up, if it
+    was not within the time of a poll. So a read without a wait is outdated by at most that time.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import msgspec
 
 from shared.contract.errors import Refusal, store_unavailable
 from shared.runtime.clock import Clock
-from topicsd.broker.format.frames_v1 import OtherTopic, UnknownEncoding, decode_frames
-from topicsd.broker.read.extents import ExtentReader, Fetched, Need
-from topicsd.broker.read.heads import Heads, Position
+from topicsd.broker.frames_v1 import OtherTopic, UnknownEncoding, decode_frames
+from topicsd.broker.read.extents import ExtentReader, FetchedChunks, Need
+from topicsd.broker.read.heads import Heads, TailPosition
 from topicsd.broker.read.read_rules import first_room, is_complete, room_of
-from topicsd.broker.read.tail_cache import Chunk, TailCache
+from topicsd.broker.read.tail_cache import TailCache, TailChunk
 from topicsd.broker.refusals import no_catalog, no_such_topic, store_failed, topic_replaced
 from topicsd.broker.steps import Steps, run, together
 from topicsd.broker.topic_table import TopicTable
@@ -39,7 +39,7 @@ ROUNDS_MAX: Final = 8
 LossReason = Literal["evicted", "damaged"]
 
 
-class LostSeqs(msgspec.Struct, frozen=True):
+class MissingSeqs(msgspec.Struct, frozen=True):
     first_seq: int
     last_seq: int
     reason: LossReason
@@ -54,7 +54,7 @@ class TopicRead(msgspec.Struct, frozen=True):
     """The incarnation that the position belongs to; None takes the present one."""
 
 
-class ReadRequest(msgspec.Struct, frozen=True):
+class SharedRead(msgspec.Struct, frozen=True):
     topics: list[TopicRead]
     min_bytes: int = 1
     bytes_max: int = 8 << 20
@@ -69,13 +69,13 @@ class TopicRecords(msgspec.Struct):
     incarnation: int = 0
     head: int = 0
     records: list[Record] = []
-    lost: list[LostSeqs] = []
+    lost: list[MissingSeqs] = []
     """What is missing between the position and `next_seq`, in order."""
     refusal: Refusal | None = None
     byte_count: int = 0
 
 
-class Reader:
+class SharedReader:
     def __init__(
         self, clock: Clock, topics: TopicTable, heads: Heads, cache: TailCache, extents: ExtentReader
     ) -> None:
@@ -85,7 +85,7 @@ class Reader:
         self._cache = cache
         self._extents = extents
 
-    def read(self, request: ReadRequest, reply: Callable[[list[TopicRecords]], object]) -> None:
+    def read(self, request: SharedRead, reply: Callable[[list[TopicRecords]], object]) -> None:
         def end(outcome: list[TopicRecords] | OSError) -> None:
             if isinstance(outcome, OSError):
                 refusal = store_failed(outcome)
@@ -94,7 +94,7 @@ class Reader:
 
         run(self.steps(request), end)
 
-    def steps(self, request: ReadRequest) -> Steps[list[TopicRecords]]:
+    def steps(self, request: SharedRead) -> Steps[list[TopicRecords]]:
         begun_at = self._clock.monotonic()
         reads = [_TopicProgress(one) for one in request.topics]
         total = 0
@@ -110,7 +110,7 @@ class Reader:
             if any(one.is_full for one in reads):
                 return [self._finish(one) for one in reads]
             # All are at their heads: a topic is full, refused, or read up to its head.
-            positions = [Position(one.name, one.answer.next_seq) for one in reads]
+            positions = [TailPosition(one.name, one.answer.next_seq) for one in reads]
             yield self._heads.wait(positions, request.wait_seconds - waited)
 
     def _finish(self, one: _TopicProgress) -> TopicRecords:
@@ -129,8 +129,8 @@ class Reader:
 
     def _look_up(self, reads: Sequence[_TopicProgress]) -> Steps[None]:
         """Find rows that are recent enough, and apply what was removed."""
-        found = yield together([self._topics.find(one.name, one.row_seconds) for one in reads])
-        for one, outcome in zip(reads, found, strict=True):
+        rows = yield together([self._topics.find(one.name, one.row_seconds) for one in reads])
+        for one, outcome in zip(reads, rows, strict=True):
             one.row_seconds = ROW_SECONDS
             if one.answer.refusal is not None:
                 continue
@@ -158,7 +158,7 @@ class Reader:
 
     # -- records
 
-    def _collect(self, request: ReadRequest, reads: Sequence[_TopicProgress], total: int) -> Steps[int]:
+    def _collect(self, request: SharedRead, reads: Sequence[_TopicProgress], total: int) -> Steps[int]:
         """Add records to the answers until they are full or at the tail; return the bytes of all."""
         for _ in range(ROUNDS_MAX):
             needs: list[Need] = []
@@ -212,7 +212,7 @@ class Reader:
         # The OSError is a result here, and is not raised.
         return lambda resume: self._heads.check(names, incarnations)(lambda outcome: resume((outcome,)))
 
-    def _take_cached(self, request: ReadRequest, one: _TopicProgress, total: int) -> int:
+    def _take_cached(self, request: SharedRead, one: _TopicProgress, total: int) -> int:
         while one.answer.refusal is None and not one.is_full:
             chunk = self._cache.find(one.name, one.incarnation, one.answer.next_seq)
             if chunk is None:
@@ -221,7 +221,7 @@ class Reader:
         return total
 
     def _take_fetched(
-        self, request: ReadRequest, one: _TopicProgress, result: Fetched | OSError, total: int
+        self, request: SharedRead, one: _TopicProgress, result: FetchedChunks | OSError, total: int
     ) -> int:
         if isinstance(result, OSError):
             one.answer.refusal = _refusal_of(result)
@@ -240,7 +240,7 @@ class Reader:
                     self._cache.add(chunk)
         return total
 
-    def _take(self, request: ReadRequest, one: _TopicProgress, chunk: Chunk, total: int) -> int:
+    def _take(self, request: SharedRead, one: _TopicProgress, chunk: TailChunk, total: int) -> int:
         """Decode records of a chunk into the answer, as far as there is room."""
         answer = one.answer
         room = room_of(total, request.bytes_max, answer.byte_count, one.request.bytes_max)
@@ -260,7 +260,7 @@ class Reader:
             return total
         answer.records = answer.records + decoded.records if answer.records else decoded.records
         answer.lost = answer.lost + [
-            LostSeqs(lost.first_seq, lost.last_seq, "damaged") for lost in decoded.damaged
+            MissingSeqs(lost.first_seq, lost.last_seq, "damaged") for lost in decoded.damaged
         ]
         answer.byte_count += decoded.byte_count
         answer.next_seq = decoded.next_seq
@@ -287,7 +287,7 @@ class _TopicProgress:
     def incarnation(self) -> int:
         return 0 if self.topic is None else self.topic.incarnation
 
-    def need(self, request: ReadRequest, total: int) -> Need:
+    def need(self, request: SharedRead, total: int) -> Need:
         room = min(request.bytes_max - total, self.request.bytes_max - self.answer.byte_count)
         return Need(self.name, self.incarnation, self.answer.next_seq, max(1, room))
 
@@ -296,7 +296,7 @@ class _TopicProgress:
         answer = self.answer
         answer.next_seq = max(answer.next_seq, topic.deleted_to + 1)
         if answer.next_seq <= topic.evicted_to:
-            answer.lost = [*answer.lost, LostSeqs(answer.next_seq, topic.evicted_to, "evicted")]
+            answer.lost = [*answer.lost, MissingSeqs(answer.next_seq, topic.evicted_to, "evicted")]
             answer.next_seq = topic.evicted_to + 1
 
 

@@ -12,12 +12,12 @@ from bisect import bisect_right
 from collections import deque
 from typing import Final
 
-from topicsd.broker.format.frames_v1 import Rebase
+from topicsd.broker.frames_v1 import Rebase
 
 CHUNK_OVERHEAD: Final = 300
 
 
-class Chunk:
+class TailChunk:
     """Records of one topic that follow each other, as frames."""
 
     __slots__ = ("body", "encoding", "is_dropped", "name", "rebase")
@@ -41,7 +41,7 @@ class _Tail:
 
     def __init__(self, incarnation: int) -> None:
         self.incarnation = incarnation
-        self.chunks: list[Chunk] = []
+        self.chunks: list[TailChunk] = []
         self.first_seqs: list[int] = []
 
 
@@ -49,11 +49,11 @@ class TailCache:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._tails: dict[str, _Tail] = {}
-        self._by_age: deque[Chunk] = deque()
+        self._by_age: deque[TailChunk] = deque()
         self.size_bytes = 0
         self.hits = self.misses = 0
 
-    def find(self, name: str, incarnation: int, seq: int) -> Chunk | None:
+    def find(self, name: str, incarnation: int, seq: int) -> TailChunk | None:
         """Return the chunk that holds `seq`."""
         tail = self._tails.get(name)
         if tail is not None and tail.incarnation == incarnation:
@@ -64,7 +64,7 @@ class TailCache:
         self.misses += 1
         return None
 
-    def add(self, chunk: Chunk) -> None:
+    def add(self, chunk: TailChunk) -> None:
         """Add committed records; those that are there already change nothing."""
         name, rebase = chunk.name, chunk.rebase
         tail = self._tails.get(name)
@@ -81,7 +81,7 @@ class TailCache:
         while self.size_bytes > self._bytes_max:
             self._evict(self._by_age.popleft())
 
-    def _evict(self, chunk: Chunk) -> None:
+    def _evict(self, chunk: TailChunk) -> None:
         if chunk.is_dropped:
             return
         self.size_bytes -= chunk.size_bytes

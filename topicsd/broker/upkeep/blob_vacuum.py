@@ -21,7 +21,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from shared.runtime.retries import Retries
-from topicsd.broker.format.lls1 import FOLDER
+from topicsd.broker.lls1 import FOLDER
 from topicsd.broker.steps import BlockingSteps
 from topicsd.broker.upkeep.compactor import COMPACTED
 from topicsd.catalog.shared.shared_catalog import EXTENTS_AT_ONCE, TOPICS_AT_ONCE, SharedCatalog
@@ -34,7 +34,7 @@ CONDEMNED_AT_ONCE: Final = 500
 GRACE_MS: Final = 3_600_000
 
 
-class VacuumReport(NamedTuple):
+class BlobVacuumReport(NamedTuple):
     objects: int
     young: int
     orphans: int
@@ -51,7 +51,7 @@ class BlobVacuum:
         self._retries = retries
         self._grace_ms = grace_ms
 
-    def run(self, is_dry: bool = False) -> BlockingSteps[VacuumReport]:
+    def run(self, is_dry: bool = False) -> BlockingSteps[BlobVacuumReport]:
         """Condemn and delete the orphans of the store; a dry run counts them and changes nothing."""
         named: set[str] | None = (yield self.named) if is_dry else None
         now_ms: int = yield self._store_time
@@ -70,7 +70,7 @@ class BlobVacuum:
                         yield partial(self._delete, key)
                 orphans += len(keys)
                 byte_count += sum(old[key].size for key in keys)
-        return VacuumReport(objects, young, orphans, byte_count)
+        return BlobVacuumReport(objects, young, orphans, byte_count)
 
     def condemn(self, keys: list[str]) -> set[str]:
         return self._catalog.condemn(keys) if keys else set()

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from shared.runtime.retries import Retries
-from topicsd.broker.format.frames_v1 import (
+from topicsd.broker.frames_v1 import (
     FRAMES_V1,
     OtherTopic,
     Rebase,

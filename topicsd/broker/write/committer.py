@@ -28,8 +28,8 @@ from shared.contract.errors import Refusal, store_unavailable, throttled
 from shared.runtime.clock import Clock
 from shared.runtime.disk_thread import Loop
 from shared.runtime.retries import Pauses, Retries
-from topicsd.broker.format.frames_v1 import FRAMES_V1
-from topicsd.broker.format.lls1 import FOLDER, EncodedBlob
+from topicsd.broker.frames_v1 import FRAMES_V1
+from topicsd.broker.lls1 import FOLDER, EncodedBlob
 from topicsd.broker.refusals import (
     commit_in_doubt,
     key_mismatch,

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import msgspec
 
 from shared.contract.errors import Refusal
-from topicsd.broker.format.frames_v1 import FRAMES_V1, ToEncode, encode_frames, renumber
-from topicsd.broker.format.lls1 import EncodedBlob, SliceBody, encode_blob
+from topicsd.broker.frames_v1 import FRAMES_V1, ToEncode, encode_frames, renumber
+from topicsd.broker.lls1 import EncodedBlob, SliceBody, encode_blob
 from topicsd.catalog.shared.shared_catalog import Part, Producer, Slice
 
 

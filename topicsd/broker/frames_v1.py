@@ -163,17 +163,17 @@ def decode_frames(
             f"body encoding {encoding}: this program reads {FRAMES_V1}; the layout of other encodings is not "
             "published"
         )
-    wanted = max(from_seq, rebase.first_seq)
+    start_seq = max(from_seq, rebase.first_seq)
     try:
-        return _decode_intact(body, rebase, wanted, bytes_max)
+        return _decode_intact(body, rebase, start_seq, bytes_max)
     except FrameDamage as damage:
-        return _decode_damaged(body, rebase, wanted, bytes_max, damage)
+        return _decode_damaged(body, rebase, start_seq, bytes_max, damage)
 
 
-def _decode_intact(body: bytes, rebase: Rebase, wanted: int, bytes_max: int | None) -> Decoded:
+def _decode_intact(body: bytes, rebase: Rebase, start_seq: int, bytes_max: int | None) -> Decoded:
     """Decode frames one after the other; raises FrameDamage at the first surprise.
 
-    The frames before `wanted` are skipped by their lengths: a wrong one leads to a frame with another number.
+    The frames before `start_seq` are skipped by their lengths: a wrong one leads to another number.
     """
     view = memoryview(body)
     end = len(body)
@@ -195,7 +195,7 @@ def _decode_intact(body: bytes, rebase: Rebase, wanted: int, bytes_max: int | No
             shift = seq - number
         if stop > end or number + shift != seq:
             raise FrameDamage(at, f"no frame of seq {seq}")
-        if seq < wanted:
+        if seq < start_seq:
             at, seq = stop, seq + 1
             continue
         if bytes_max is not None and records and size + stop - at > bytes_max:
@@ -223,14 +223,14 @@ def _check_topic(body: bytes, at: int, end: int, topic_id: int) -> None:
 
 
 def _decode_damaged(
-    body: bytes, rebase: Rebase, wanted: int, bytes_max: int | None, damage: FrameDamage
+    body: bytes, rebase: Rebase, start_seq: int, bytes_max: int | None, damage: FrameDamage
 ) -> Decoded:
     """Decode what is intact, and report the rest with exact seqs (F2)."""
     frames = _intact_frames(body, rebase.incarnation & _U64_MASK)
     base = _base_of(frames, rebase, len(body))
     records: list[Record] = []
     damaged: list[DamagedSeqs] = []
-    seq, size = wanted, 0
+    seq, size = start_seq, 0
     for _, frame in frames if base is not None else []:
         assert base is not None
         frame_seq = base + frame.seq
@@ -250,7 +250,7 @@ def _decode_damaged(
 
 def _intact_frames(body: bytes, topic_id: int) -> list[tuple[int, LogFrame]]:
     """Find the frames of a topic with their offsets; no record contains one, since a frame has NUL bytes."""
-    found: list[tuple[int, LogFrame]] = []
+    frames: list[tuple[int, LogFrame]] = []
     id_bytes = U64.pack(topic_id)
     at, number = 0, 0
     while at < len(body):
@@ -264,10 +264,10 @@ def _intact_frames(body: bytes, topic_id: int) -> list[tuple[int, LogFrame]]:
                 break
             at = hit - _TOPIC_ID_AT
             continue
-        found.append((at, frame))
+        frames.append((at, frame))
         number = frame.seq
         at += frame.size
-    return found
+    return frames
 
 
 def _base_of(frames: list[tuple[int, LogFrame]], rebase: Rebase, end: int) -> int | None:

@@ -1,1 +1,0 @@
-"""Formats of the objects of shared topics."""
