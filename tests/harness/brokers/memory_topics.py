@@ -19,13 +19,13 @@ from topicsd.catalog.shared.shared_catalog import (
     PARTS_AT_ONCE,
     REPEATED_MS,
     TOPICS_AT_ONCE,
+    BrokerNode,
     Claim,
     ClaimLost,
     Compaction,
     CompactionRefused,
     ConfigChanged,
     LogState,
-    Node,
     Part,
     PartResult,
     SharedExtent,
@@ -67,7 +67,7 @@ class MemoryTopics:
         self._entries: dict[str, _Entry] = {}
         self._condemned: dict[str, int] = {}
         """Condemned blobs, and when that was."""
-        self._nodes: dict[str, tuple[Node, int, int]] = {}
+        self._nodes: dict[str, tuple[BrokerNode, int, int]] = {}
         """By name: the node, when it said so, and when it expires."""
 
     # -- topics
@@ -282,14 +282,14 @@ class MemoryTopics:
 
     # -- membership
 
-    def heartbeat(self, node: Node, expire_ms: int) -> None:
+    def heartbeat(self, node: BrokerNode, expire_ms: int) -> None:
         now_ms = self._now_ms()
         self._nodes[node.name] = node, now_ms, now_ms + expire_ms
 
     def leave(self, name: str) -> None:
         self._nodes.pop(name, None)
 
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[BrokerNode]:
         now_ms = self._now_ms()
         return [
             msgspec.structs.replace(node, age_ms=now_ms - seen_ms)

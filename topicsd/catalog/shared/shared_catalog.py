@@ -162,7 +162,7 @@ class Compaction(msgspec.Struct, frozen=True):
     """The extent that replaces those of its range."""
 
 
-class Node(msgspec.Struct, frozen=True):
+class BrokerNode(msgspec.Struct, frozen=True):
     """A node with brokers, as its heartbeats describe it."""
 
     name: str
@@ -278,7 +278,7 @@ class SharedCatalog(Protocol):
 
     # -- membership
 
-    def heartbeat(self, node: Node, expire_ms: int) -> None:
+    def heartbeat(self, node: BrokerNode, expire_ms: int) -> None:
         """Say that a node is alive, for `expire_ms`."""
         ...
 
@@ -286,7 +286,7 @@ class SharedCatalog(Protocol):
         """Remove a node at once."""
         ...
 
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[BrokerNode]:
         """Return the nodes that are alive, by name."""
         ...
 
