@@ -16,7 +16,7 @@ from topicsd.broker.refusals import no_catalog
 from topicsd.broker.steps import Resume, Steps, run
 from topicsd.broker.upkeep import compactor
 from topicsd.broker.upkeep.blob_vacuum import BlobVacuum
-from topicsd.broker.write.committer import BlobCommitter, CommittedRun, Flight
+from topicsd.broker.write.committer import BlobCommitter, CommitOutcome, CommittedRun, Flight
 from topicsd.catalog.shared.shared_catalog import PartResult, Slice
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -30,10 +30,12 @@ COMMIT_BEFORE: Final = BlobCommitter.commit_before
 def acknowledges_before_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     """The seqs are guessed, and the commit is made after the answer."""
 
-    def commit(self: BlobCommitter, key: str, slices: list[Slice], until: float) -> Steps[Results | Refusal]:
+    def commit(
+        self: BlobCommitter, key: str, slices: list[Slice], until: float
+    ) -> Steps[CommitOutcome | Refusal]:
         run(COMMIT(self, key, slices, until), lambda outcome: None)
         yield lambda resume: resume(None)
-        return _guess(self, slices)
+        return CommitOutcome(_guess(self, slices), False)
 
     monkeypatch.setattr(BlobCommitter, "commit", commit)
 
@@ -41,7 +43,9 @@ def acknowledges_before_commit(monkeypatch: pytest.MonkeyPatch) -> None:
 def shows_records_before_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     """The records are in the tail cache, at the seqs that they will probably get."""
 
-    def commit(self: BlobCommitter, key: str, slices: list[Slice], until: float) -> Steps[Results | Refusal]:
+    def commit(
+        self: BlobCommitter, key: str, slices: list[Slice], until: float
+    ) -> Steps[CommitOutcome | Refusal]:
         for one, results in zip(slices, _guess(self, slices), strict=True):
             first, last = results[0].first_seq, results[-1].last_seq
             self.on_commit(CommittedRun(one.topic, one.incarnation, first, last, b""))
@@ -63,7 +67,9 @@ def _guess(self: BlobCommitter, slices: Sequence[Slice]) -> Results:
 
 
 def takes_a_lost_answer_for_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    def commit(self: BlobCommitter, key: str, slices: list[Slice], until: float) -> Steps[Results | Refusal]:
+    def commit(
+        self: BlobCommitter, key: str, slices: list[Slice], until: float
+    ) -> Steps[CommitOutcome | Refusal]:
         def call(resume: Resume) -> None:
             def end(outcome: Any) -> None:
                 resume([outcome])
@@ -71,7 +77,7 @@ def takes_a_lost_answer_for_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
             self.commits.call(partial(self.commit_before, until, key, slices))(end)
 
         (outcome,) = yield call
-        return no_catalog(outcome) if isinstance(outcome, OSError) else outcome
+        return no_catalog(outcome) if isinstance(outcome, OSError) else CommitOutcome(outcome, False)
 
     monkeypatch.setattr(BlobCommitter, "commit", commit)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Literal
 
 import pytest
 
@@ -125,6 +126,23 @@ def test_a_blob_that_was_never_committed_in_time_is_refused_and_not_appended() -
     assert code(answer) == "catalog_unavailable"
     assert one.catalog.calls["commit"] == 0
     assert one.topics.heads(["a"]) == [0]
+
+
+@pytest.mark.parametrize(("fault", "outcome"), [("lost request", "in_doubt"), (None, "topic_fenced")])
+def test_a_fence_is_final_only_if_no_earlier_request_may_still_arrive(
+    fault: Literal["lost request"] | None, outcome: str
+) -> None:
+    one = OneBroker()
+    one.create("a")
+    one.append("a", b"0")
+    one.settle()
+    one.advance(300)
+    one.catalog.faults["commit"] = deque([fault])
+    one.topics.fence("a", 7, "FENCED")
+    answer = one.append("a", b"1")
+    one.settle()
+    one.advance(5_000)
+    assert code(answer) == outcome
 
 
 def test_a_condemned_blob_is_put_again_under_another_key() -> None:

@@ -7,7 +7,8 @@ W2  A commit without an answer is repeated, with the same object and the same ap
     catalog recognises a repetition for REPEATED_MS, and one that it does not recognise would append the
     records twice. That leaves a client with an idempotency key as much time for tries of its own. The time
     is compared on the thread that makes the request, so a process that was stopped makes no late one. If no
-    request was made, the parts are refused, else they are in doubt.
+    request was made, the parts are refused, else they are in doubt. So are parts that a repetition finds
+    fenced, or out of the order of their producer: an earlier request may still arrive when they are not.
 W3  Parts of a condemned blob are put into another object, under another key, and committed again (C6).
 W4  A blob is committed when no earlier blob with one of its topics is on its way. So the seqs of one topic
     are in the order of the requests, while blobs without a common topic do not wait for each other.
@@ -50,6 +51,8 @@ from topicsd.store.object_store import ObjectExists, ObjectStore, StoreRefused
 COMMIT_SECONDS: Final = REPEATED_MS / 1000 / 3
 """The other thirds are for the tries of a client, and for a request that reaches the catalog late."""
 PAUSES: Final = Pauses(0.1, 5.0)
+PASSING: Final = ("fenced", "sequence_gap", "producers_full")
+"""Results that another request of the same commit may not get later."""
 
 
 class CommittedRun(NamedTuple):
@@ -64,6 +67,13 @@ class CommittedRun(NamedTuple):
 
 class CommitTooLate(OSError):
     """A request for a commit was not made (W2)."""
+
+
+class CommitOutcome(NamedTuple):
+    """The results of a commit, and whether an earlier request of it may still reach the catalog."""
+
+    results: list[list[PartResult]]
+    may_arrive_again: bool
 
 
 class CommitTotals:
@@ -138,11 +148,11 @@ class BlobCommitter:
                 _refuse_all(slices, store_failed(error) if is_refused else store_unavailable(str(error)))
                 return
             yield partial(self.wait_for_turn, flight)
-            results = yield from self.commit(key, commits, flight.blob.opened_at + COMMIT_SECONDS)
-            if isinstance(results, Refusal):
-                _refuse_all(slices, results)
+            outcome = yield from self.commit(key, commits, flight.blob.opened_at + COMMIT_SECONDS)
+            if isinstance(outcome, Refusal):
+                _refuse_all(slices, outcome)
                 return
-            slices = self._settle(key, slices, results)
+            slices = self._settle(key, slices, outcome)
             self.totals.condemned += bool(slices)
 
     def _put(self, encoded: EncodedBlob) -> Steps[str]:
@@ -175,7 +185,7 @@ class BlobCommitter:
         for resume in ready:
             resume(None)
 
-    def commit(self, key: str, slices: list[Slice], until: float) -> Steps[list[list[PartResult]] | Refusal]:
+    def commit(self, key: str, slices: list[Slice], until: float) -> Steps[CommitOutcome | Refusal]:
         """Commit until the outcome is known (W2)."""
         is_sent = False
         pause = PAUSES.first_seconds
@@ -184,7 +194,7 @@ class BlobCommitter:
                 results: list[list[PartResult]] = yield self.commits.call(
                     partial(self.commit_before, until, key, slices)
                 )
-                return results
+                return CommitOutcome(results, is_sent)
             except (CatalogRefused, CommitTooLate) as error:
                 # This request was not done; an earlier one may have been.
                 self.totals.in_doubt += is_sent
@@ -203,20 +213,21 @@ class BlobCommitter:
 
     # -- results
 
-    def _settle(
-        self, key: str, slices: Sequence[OpenSlice], results: list[list[PartResult]]
-    ) -> list[OpenSlice]:
+    def _settle(self, key: str, slices: Sequence[OpenSlice], outcome: CommitOutcome) -> list[OpenSlice]:
         """Publish what is committed, then answer; return the parts that were condemned."""
         left: list[OpenSlice] = []
         replies: list[tuple[PendingPart, Appended | Refusal]] = []
-        for one, slice_results in zip(slices, results, strict=True):
+        for one, slice_results in zip(slices, outcome.results, strict=True):
             settled = list(zip(one.parts, slice_results, strict=True))
             self.publish(one, settled)
             condemned = [part for part, result in settled if result.status == "condemned"]
             if condemned:
                 left.append(one.with_parts(condemned))
             for part, result in settled:
-                if result.status != "condemned":
+                if outcome.may_arrive_again and result.status in PASSING:
+                    self.totals.in_doubt += 1
+                    replies.append((part, commit_in_doubt(OSError(f"a repetition was {result.status}"))))
+                elif result.status != "condemned":
                     replies.append((part, self._answer(key, one.topic, part, result)))
         for part, answer in replies:
             call_reply(part.reply, answer)
