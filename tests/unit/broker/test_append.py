@@ -145,6 +145,22 @@ def test_a_fence_is_final_only_if_no_earlier_request_may_still_arrive(
     assert code(answer) == outcome
 
 
+def test_a_topic_that_was_deleted_after_a_lost_answer_leaves_the_append_in_doubt() -> None:
+    one = OneBroker()
+    one.create("a")
+    one.catalog.faults["commit"] = deque(["lost answer"])
+    answer = one.append("a", b"1")
+    one.settle()
+    one.advance(255, step_ms=5)
+    assert one.topics.heads(["a"]) == [1]
+    one.topics.forget("a", 7)
+    one.advance(5_000)
+    assert code(answer) == "in_doubt"
+    again = one.append("a", b"2")
+    one.settle()
+    assert code(again) == "topic_not_found"
+
+
 def test_a_condemned_blob_is_put_again_under_another_key() -> None:
     one = OneBroker(read_limits=NO_CACHE)
     one.create("a")

@@ -8,7 +8,8 @@ W2  A commit without an answer is repeated, with the same object and the same ap
     records twice. That leaves a client with an idempotency key as much time for tries of its own. The time
     is compared on the thread that makes the request, so a process that was stopped makes no late one. If no
     request was made, the parts are refused, else they are in doubt. So are parts that a repetition finds
-    fenced, or out of the order of their producer: an earlier request may still arrive when they are not.
+    fenced, missing, or out of the order of their producer: an earlier request may have come before that, or
+    may come after it has passed.
 W3  Parts of a condemned blob are put into another object, under another key, and committed again (C6).
 W4  A blob is committed when no earlier blob with one of its topics is on its way. So the seqs of one topic
     are in the order of the requests, while blobs without a common topic do not wait for each other.
@@ -51,8 +52,8 @@ from topicsd.store.object_store import ObjectExists, ObjectStore, StoreRefused
 COMMIT_SECONDS: Final = REPEATED_MS / 1000 / 3
 """The other thirds are for the tries of a client, and for a request that reaches the catalog late."""
 PAUSES: Final = Pauses(0.1, 5.0)
-PASSING: Final = ("fenced", "sequence_gap", "producers_full")
-"""Results that another request of the same commit may not get later."""
+PASSING: Final = ("fenced", "missing", "sequence_gap", "producers_full")
+"""Results that an earlier request of the same commit may not have had, or may not get when it arrives."""
 
 
 class CommittedRun(NamedTuple):
@@ -226,6 +227,7 @@ class BlobCommitter:
             for part, result in settled:
                 if outcome.may_arrive_again and result.status in PASSING:
                     self.totals.in_doubt += 1
+                    self.topics.forget(one.topic)
                     replies.append((part, commit_in_doubt(OSError(f"a repetition was {result.status}"))))
                 elif result.status != "condemned":
                     replies.append((part, self._answer(key, one.topic, part, result)))
