@@ -130,6 +130,24 @@ def test_bounds_of_bytes_hold_and_a_reader_always_advances() -> None:
         assert tuple(len(answer.records) for answer in answers[0]) == counts
 
 
+def test_a_topic_that_gets_no_room_is_not_answered_as_caught_up() -> None:
+    one = OneBroker()
+    one.create("a")
+    one.create("b", 8)
+    one.appended("a", b"1")
+    other = OneBroker(other=one)
+    assert other.values("b") == []
+    one.appended("b", b"2")
+    chunk = one.broker.cache.find("b", 8, 1)
+    assert chunk is not None
+    # Another reader of this broker has fetched it, and no head was asked for since.
+    other.broker.cache.add(chunk)
+    answers = other.read(SharedRead([TopicRead("a", 1), TopicRead("b", 1)], bytes_max=1))
+    other.settle()
+    ((_, second),) = answers
+    assert (second.records, second.next_seq, second.head) == ([], 1, 1)
+
+
 def test_a_reader_that_lags_leaves_the_caches_of_the_others_alone() -> None:
     one = OneBroker(BatchLimits(batch_bytes=1))
     one.create("a")

@@ -161,26 +161,34 @@ class SharedReader:
     def _collect(self, request: SharedRead, reads: Sequence[_TopicProgress], total: int) -> Steps[int]:
         """Add records to the answers until they are full or at the tail; return the bytes of all."""
         for _ in range(ROUNDS_MAX):
-            needs: list[Need] = []
             behind: list[_TopicProgress] = []
+            may_take = True
             for one in reads:
-                total = self._take_cached(request, one, total)
+                if may_take:
+                    total = self._take_cached(request, one, total)
                 if one.answer.refusal is not None or one.is_full:
                     continue
-                if one.answer.next_seq > self._head(one):
-                    if not self._heads.is_current(one.name, one.incarnation):
-                        behind.append(one)
-                    continue
-                needs.append(one.need(request, total))
+                if one.answer.next_seq <= self._head(one):
+                    # The topics after it wait for their turn (N2).
+                    may_take = False
+                elif not self._heads.is_current(one.name, one.incarnation):
+                    behind.append(one)
             if behind:
                 yield from self._check_heads(behind)
-                needs = [one.need(request, total) for one in reads if self._is_behind(one)]
-            if not needs:
+            needs: list[Need] = []
+            for one in filter(self._is_behind, reads):
+                if total and total >= request.bytes_max:
+                    one.is_full = True
+                elif self._cache.find(one.name, one.incarnation, one.answer.next_seq) is None:
+                    needs.append(one.need(request, total))
+            if not needs and not any(map(self._is_behind, reads)):
                 return total
             results = yield from self._extents.fetch(needs)
             for one in reads:
                 if one.name in results:
                     total = self._take_fetched(request, one, results[one.name], total)
+                else:
+                    total = self._take_cached(request, one, total)
             yield from self._look_up([one for one in reads if one.row_seconds == 0])
         for one in reads:
             if self._is_behind(one) and one.answer.byte_count:
@@ -254,6 +262,8 @@ class SharedReader:
         except UnknownEncoding as error:
             answer.refusal = store_failed(OSError(str(error)))
             return total
+        # The records are committed, and may be newer than the head that was known.
+        self._heads.advance(one.name, one.incarnation, chunk.rebase.last_seq)
         if room is not None and decoded.byte_count > room:
             # A single record that does not fit.
             one.is_full = True
@@ -264,8 +274,6 @@ class SharedReader:
         ]
         answer.byte_count += decoded.byte_count
         answer.next_seq = decoded.next_seq
-        # An extent may be newer than the head that was known.
-        self._heads.advance(one.name, one.incarnation, decoded.next_seq - 1)
         one.is_full = decoded.next_seq <= chunk.rebase.last_seq
         return total + decoded.byte_count
 
