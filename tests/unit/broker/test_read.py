@@ -278,3 +278,15 @@ def test_the_tail_cache_keeps_its_bound_and_returns_only_what_it_holds(bytes_max
     assert cache.size_bytes == 0
     cache.add(TailChunk("b", Rebase(1, 1, 1), b"y", "frames-v1"))
     assert (cache.find("b", 1, 1) is not None) == (bytes_max > 0)
+
+
+@pytest.mark.parametrize("start_ms", [0.1, 0.3, 1 / 3, 1000.7, 123456.789])
+def test_a_wait_ends_although_its_timer_is_a_rounding_error_early(start_ms: float) -> None:
+    one = OneBroker(read_limits=ReadLimits(poll_seconds=1e6))
+    one.create("a")
+    one.clock.advance(start_ms)
+    for seconds in (0.1, 0.7, 1.1, 2.3, 19.9):
+        answers = one.read(SharedRead([TopicRead("a", 1)], wait_seconds=seconds))
+        one.settle()
+        one.advance(seconds * 1000 + 1)
+        assert one_of(answers).records == []

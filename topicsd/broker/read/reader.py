@@ -98,10 +98,12 @@ class SharedReader:
         begun_at = self._clock.monotonic()
         reads = [_TopicProgress(one) for one in request.topics]
         total = 0
+        has_time = True
         while True:
             yield from self._look_up(reads)
             total = yield from self._collect(request, reads, total)
-            waited = self._clock.monotonic() - begun_at
+            # Not by the clock alone: a timer may end a rounding error before its time.
+            waited = self._clock.monotonic() - begun_at if has_time else request.wait_seconds
             has_report = any(one.answer.refusal or one.answer.lost for one in reads)
             if is_complete(
                 total, request.min_bytes, request.bytes_max, has_report, waited, request.wait_seconds
@@ -111,7 +113,7 @@ class SharedReader:
                 return [self._finish(one) for one in reads]
             # All are at their heads: a topic is full, refused, or read up to its head.
             positions = [TailPosition(one.name, one.answer.next_seq) for one in reads]
-            yield self._heads.wait(positions, request.wait_seconds - waited)
+            has_time = yield self._heads.wait(positions, request.wait_seconds - waited)
 
     def _finish(self, one: _TopicProgress) -> TopicRecords:
         answer = one.answer
