@@ -15,7 +15,7 @@ from tests.harness.cluster.histories.episode import Report
 
 pytestmark = pytest.mark.usefixtures("quiet_log")
 
-SEEDS, DEEP_SEEDS = 24, 10_000
+SEEDS, DEEP_SEEDS = 14, 10_000
 BROKEN_SEEDS = 60
 DIGEST = """
 import sys
