@@ -36,6 +36,7 @@ POSITION_PAST_HEAD: Final = "position_past_head"
 PRODUCER_GAP: Final = "producer_gap"
 TOPIC_MOVED: Final = "topic_moved"
 TOPIC_SEALED: Final = "topic_sealed"
+TOPIC_FENCED: Final = "topic_fenced"
 GONE: Final = "gone"
 PAYLOAD_TOO_LARGE: Final = "payload_too_large"
 URI_TOO_LONG: Final = "uri_too_long"
@@ -79,6 +80,7 @@ STATUS: Final[dict[str, int]] = {
     PRODUCER_GAP: 409,
     TOPIC_MOVED: 409,
     TOPIC_SEALED: 409,
+    TOPIC_FENCED: 409,
     GONE: 410,
     PAYLOAD_TOO_LARGE: 413,
     URI_TOO_LONG: 414,

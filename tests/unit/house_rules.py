@@ -28,6 +28,9 @@ ROOT_FOLDERS_WITH_A_DOT = (".ci", ".git", ".venv")
 
 # Decisions that are pure functions of their inputs and `now`.
 PURE_MODULES = (
+    "topicsd/broker/read/read_rules.py",
+    "topicsd/broker/rendezvous.py",
+    "topicsd/broker/upkeep/compaction_choice.py",
     "topicsd/engine/retention/retention.py",
     "topicsd/engine/write/idempotency.py",
     "topicsd/engine/wakeups/priority.py",

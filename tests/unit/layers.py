@@ -10,6 +10,9 @@ from typing import Final
 
 _ENGINE: Final = "topicsd/engine topicsd/segment topicsd/store topicsd/log shared/"
 _OFFLINE: Final = "topicsd/engine/ topicsd/segment topicsd/store topicsd/log topicsd/disk shared/"
+_BROKER: Final = (
+    "topicsd/catalog topicsd/catalog/shared topicsd/store topicsd/segment topicsd/log topicsd/disk shared/"
+)
 
 LAYERS: Final = {
     # -- shared: no process, no topic
@@ -32,6 +35,10 @@ LAYERS: Final = {
     "topicsd/catalog": "topicsd/catalog/engines topicsd/disk shared/",
     "topicsd/catalog/engines": "topicsd/catalog topicsd/disk shared/",
     "topicsd/catalog/shared": "topicsd/catalog topicsd/catalog/engines shared/",
+    "topicsd/broker": f"topicsd/broker/ {_BROKER}",
+    "topicsd/broker/write": f"topicsd/broker {_BROKER}",
+    "topicsd/broker/read": f"topicsd/broker {_BROKER}",
+    "topicsd/broker/upkeep": f"topicsd/broker {_BROKER}",
     "topicsd/engine": "topicsd/engine/ topicsd/segment topicsd/store topicsd/log topicsd/disk shared/",
     "topicsd/engine/ownership": (
         "topicsd/engine/ topicsd/catalog topicsd/store topicsd/segment topicsd/log topicsd/disk shared/"

@@ -37,6 +37,7 @@ def test_the_statuses_are_those_of_the_contract() -> None:
             "producer_gap",
             "topic_moved",
             "topic_sealed",
+            "topic_fenced",
         },
         410: {"gone"},
         413: {"payload_too_large"},

@@ -1,0 +1,215 @@
+"""A machine with a real broker: its loop, its threads, and their requests are events of the simulation.
+
+Promises: a broker has no disk, so each end of its process leaves nothing. The catalog is in memory, reached
+through a network that loses, delays and repeats nothing by itself: every request is done at one moment, or
+not at all, and its answer may be lost. `TopicsService` notes when heads grew.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+from tests.harness.brokers.memory_topics import MemoryTopics
+from tests.harness.cluster.answers import Reply, Request
+from tests.harness.cluster.machine import CLIENT_MS, Cluster, Machine
+from tests.harness.cluster.node_threads import NodeClock, NodeLoop, NodeThread
+from tests.harness.cluster.virtual_time import Process, World
+from topicsd.broker.broker import Broker, ReadLimits, make_pools
+from topicsd.broker.steps import BlockingSteps, Pool, on_pool, run
+from topicsd.broker.upkeep.blob_vacuum import BlobVacuum, BlobVacuumReport
+from topicsd.broker.upkeep.compactor import CompactionReport, Compactor, CompactorLimits
+from topicsd.broker.write.batcher import BatchLimits
+from topicsd.catalog.shared.shared_catalog import PartResult, SharedTopic, Slice, TopicExists
+
+SKEW_MS: Final = 3_600_000
+THREAD_MS: Final = 1.0
+STORE_SECONDS: Final = 20.0
+
+TopicKey = tuple[str, int]
+"""Name and incarnation."""
+
+
+class TopicsService(MemoryTopics):
+    """The catalog, with the history of its heads."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.clock.now_ms)
+        self._world = world
+        self._grown: dict[TopicKey, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+        """By topic: the times at which its head grew, and the heads."""
+        self.deleted: dict[TopicKey, int] = {}
+        self.condemned_count = 0
+        self.compactions = 0
+
+    def commit(self, key: str, encoding: str, slices: Sequence[Slice]) -> list[list[PartResult]]:
+        results = super().commit(key, encoding, slices)
+        for one, slice_results in zip(slices, results, strict=True):
+            heads = [result.last_seq for result in slice_results if result.status == "committed"]
+            if heads:
+                times, known = self._grown[one.topic, one.incarnation]
+                times.append(self._world.now_ns)
+                known.append(heads[-1])
+                assert known == sorted(set(known)), f"{one.topic}: a head went back"
+        return results
+
+    def head_at(self, topic: TopicKey, at_ns: int) -> int:
+        """Return the head that the topic had at a moment."""
+        times, heads = self._grown[topic]
+        at = bisect_right(times, at_ns)
+        return heads[at - 1] if at else 0
+
+    def condemn(self, keys: Sequence[str]) -> set[str]:
+        condemned = super().condemn(keys)
+        self.condemned_count += len(condemned)
+        return condemned
+
+    def present(self, name: str) -> SharedTopic | None:
+        return self.topics([name])[0]
+
+
+class BrokerCluster(Cluster):
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.topics = TopicsService(world)
+        self.store.is_named = lambda key: key in self.topics.keys()  # noqa: SIM118
+
+
+class TopicsClient:
+    """The catalog as one process reaches it: every verb is one request."""
+
+    url = "fake://catalog"
+
+    def __init__(self, cluster: BrokerCluster, process: Process, node: str) -> None:
+        self._cluster = cluster
+        self._process = process
+        self._node = node
+
+    def __getattr__(self, verb: str) -> Callable[..., Any]:
+        return partial(self._request, verb)
+
+    def _request(self, verb: str, *args: Any) -> Any:
+        cluster = self._cluster
+        what = args[0] if args and isinstance(args[0], str) else ""
+        network, service = cluster.network, cluster.catalog.service
+        effect = partial(getattr(cluster.topics, verb), *args)
+        return network.request(self._process, self._node, service, f"{verb} {what}", effect)
+
+    def create(self, name: str, incarnation: int, config: bytes) -> SharedTopic:
+        outcome = self._request("create", name, incarnation, config)
+        if isinstance(outcome, TopicExists):
+            raise outcome
+        assert isinstance(outcome, SharedTopic)
+        return outcome
+
+
+MakeBroker = Callable[..., Broker]
+MakeVacuum = Callable[..., BlobVacuum]
+
+
+class BrokerMachine(Machine):
+    supported = frozenset()
+
+    def __init__(
+        self,
+        cluster: BrokerCluster,
+        name: str,
+        make_broker: MakeBroker = Broker,
+        make_vacuum: MakeVacuum = BlobVacuum,
+        poll_seconds: float = 0.25,
+    ) -> None:
+        super().__init__(cluster, name)
+        self.broker_cluster = cluster
+        self._make_broker = make_broker
+        self.make_vacuum = make_vacuum
+        rng = self.world.rng
+        self._skew_ms = rng.randint(-SKEW_MS, SKEW_MS)
+        self.batch_limits = BatchLimits(
+            batch_bytes=rng.choice((200, 2_000, 8 << 20)),
+            blobs_max=rng.choice((1, 2, 4)),
+            pending_bytes=rng.choice((2_000, 64 << 20)),
+            pending_seconds=rng.choice((5.0, 60.0)),
+        )
+        self.read_limits = ReadLimits(
+            tail_cache_bytes=rng.choice((0, 3_000, 1 << 20)),
+            block_cache_bytes=rng.choice((0, 1 << 20)),
+            laggard_cache_bytes=rng.choice((0, 1 << 20)),
+            poll_seconds=poll_seconds,
+        )
+        self.broker: Broker | None = None
+        self.upkeep: Pool | None = None
+        self.reports: Counter[str] = Counter()
+        self.heads: dict[TopicKey, int] = {}
+        """The heads that this run of the broker has answered."""
+
+    def boot(self, process: Process) -> None:
+        loop = NodeLoop(process)
+        self.heads = {}
+        self.upkeep = Pool([NodeThread(process, loop, THREAD_MS)])
+        store, catalog = self.store_client(process), TopicsClient(self.broker_cluster, process, self.name)
+        self.compactor = Compactor(
+            self.name,
+            store,
+            catalog,
+            partial(process.retries, STORE_SECONDS),
+            CompactorLimits(lease_ms=60_000),
+        )
+        grace_ms = self.world.rng.choice((0, 60_000, 3_600_000))
+        self.vacuum = self.make_vacuum(store, catalog, partial(process.retries, STORE_SECONDS), grace_ms)
+        self.broker = self._make_broker(
+            NodeClock(process, self._skew_ms),
+            loop,
+            make_pools(lambda name: NodeThread(process, loop, THREAD_MS)),
+            store,
+            catalog,
+            partial(process.retries, STORE_SECONDS),
+            self.batch_limits,
+            self.read_limits,
+        )
+
+    def keep_up(self, job: Callable[[], BlockingSteps[CompactionReport | BlobVacuumReport]]) -> None:
+        """Run a background job in the process that runs now, if one does."""
+        process = self.process
+        if process is not None:
+            assert self.upkeep is not None
+            steps = on_pool(self.upkeep, job())
+            self.world.after(0, run, steps, self._on_report, process=process)
+
+    def _on_report(self, report: CompactionReport | BlobVacuumReport | OSError) -> None:
+        match report:
+            case CompactionReport(outcome):
+                self.reports[f"compaction: {outcome}"] += 1
+            case BlobVacuumReport():
+                self.reports["vacuum: done"] += 1
+            case _:
+                self.reports["upkeep: unavailable"] += 1
+
+    def send(self, call: Callable[[Broker], object]) -> None:
+        """Carry a request to the broker that runs now, if one does."""
+        process = self.process
+        if process is not None:
+            broker = self.broker
+            assert broker is not None
+            ms = self.world.rng.random() * CLIENT_MS
+            self.world.after(ms, call, broker, process=process)
+
+    def on_kill(self) -> None:
+        pass
+
+    def on_power_cut(self) -> None:
+        pass
+
+    def end_in_write(self, writes: int, is_power_cut: bool) -> None:
+        pass
+
+    def clear_endings(self) -> None:
+        pass
+
+    def handle(self, topic: str, request: Request, reply: Reply) -> None:
+        raise AssertionError("requests to brokers are sent with `send`")
+
+    def is_exported(self, topic: str) -> bool:
+        return True

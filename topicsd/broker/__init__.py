@@ -1,0 +1,1 @@
+"""The broker: writes and reads of shared topics, which have no owner."""

@@ -1,0 +1,279 @@
+"""The body encoding `frames-v1`: the records of one topic as frames, with seqs relative to their slice.
+
+A body is what `topicsd/log/frame.py` describes, one Append frame after the other. Two fields differ, since a
+slice is written before its records have seqs:
+
+    seq        the number of the record in its slice, from 1
+    topic_id   the incarnation of the topic
+
+    >>> records = [NewFrame(b'{"n":1}'), NewFrame(b'{"n":2}', tag="a")]
+    >>> body = encode_frames(records, incarnation=7, first_number=1, ts=1000)
+    >>> decoded = decode_frames(body, Rebase(7, first_seq=41, last_seq=42))
+    >>> [(record.seq, record.data, record.tag) for record in decoded.records], decoded.damaged
+    ([(41, b'{"n":1}', b''), (42, b'{"n":2}', b'a')], [])
+
+F1  An extent is a part of a slice: its numbers follow each other, and the first one is that of `first_seq`.
+F2  Damage is reported with exact seqs. Each frame that is intact has its number, so the seqs between two such
+    frames are known. The first frame ties numbers to seqs; if it is damaged, the last one does. If neither
+    is intact, no seq is known, and the whole extent is damaged.
+F3  A frame of another incarnation means that the extent is of another topic of the same name, which was
+    deleted or made since it was looked up: `OtherTopic`, and not damage.
+
+The times of the records of a slice never fall; those of different brokers follow their clocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol
+
+from topicsd.log.frame import (
+    CHECKSUM_BYTES,
+    FLAG_META,
+    FLAG_NODE,
+    FLAG_TAG,
+    HEADER,
+    HEADER_BYTES,
+    LEN_BYTES,
+    U32,
+    U64,
+    FrameDamage,
+    FrameType,
+    LogFrame,
+    Record,
+    pack_body_head,
+    pack_u32,
+    pack_u64,
+    parse_frame,
+    payload_with_meta,
+    record_of,
+    xxh3,
+)
+
+FRAMES_V1: Final = "frames-v1"
+_APPEND: Final = int(FrameType.APPEND)
+_TOPIC_ID_AT: Final = 6
+_NUMBER_AT: Final = 14
+_U64_MASK: Final = (1 << 64) - 1
+
+
+class UnknownEncoding(Exception):
+    """A body in an encoding that this program does not read."""
+
+
+class OtherTopic(Exception):
+    """The frames are of another incarnation of the topic (F3)."""
+
+
+class ToEncode(Protocol):
+    """A record to write; `data` and `meta` are JSON, and empty without one."""
+
+    @property
+    def data(self) -> bytes: ...
+
+    @property
+    def tag(self) -> str | None: ...
+
+    @property
+    def node(self) -> str | None: ...
+
+    @property
+    def meta(self) -> bytes: ...
+
+
+class NewFrame(NamedTuple):
+    """The record of one frame that is to be written."""
+
+    data: bytes
+    tag: str | None = None
+    node: str | None = None
+    meta: bytes = b""
+
+
+class Rebase(NamedTuple):
+    """The incarnation and the committed seqs of the records in some bytes."""
+
+    incarnation: int
+    first_seq: int
+    last_seq: int
+
+
+class DamagedSeqs(NamedTuple):
+    first_seq: int
+    last_seq: int
+    what: str
+
+
+class Decoded(NamedTuple):
+    records: list[Record]
+    damaged: list[DamagedSeqs]
+    """The seqs whose records could not be read, in order; only of those that were wanted."""
+    next_seq: int
+    """The seq after the last one that is in `records` or in `damaged`."""
+    byte_count: int
+    """The size of the frames of `records`."""
+
+
+def encode_frames(records: Sequence[ToEncode], incarnation: int, first_number: int, ts: int) -> bytes:
+    """Encode the records of one request, numbered from `first_number`."""
+    parts: list[bytes] = []
+    topic_id = incarnation & _U64_MASK
+    number = first_number
+    for record in records:
+        payload = record.data
+        if record.tag or record.node or record.meta:
+            tag = record.tag.encode() if record.tag else b""
+            node = record.node.encode() if record.node else b""
+            flags = (FLAG_TAG if tag else 0) | (FLAG_NODE if node else 0)
+            if record.meta:
+                flags |= FLAG_META
+                payload = payload_with_meta(payload, record.meta)
+            lengths = len(node), len(tag), len(payload)
+            body = pack_body_head(_APPEND, flags, topic_id, number, ts, *lengths) + node + tag + payload
+        else:
+            body = pack_body_head(_APPEND, 0, topic_id, number, ts, 0, 0, len(payload)) + payload
+        parts += (pack_u32(len(body) + CHECKSUM_BYTES), body, pack_u64(xxh3(body)))
+        number += 1
+    return b"".join(parts)
+
+
+def renumber(body: bytes, first_number: int) -> bytes:
+    """Return intact frames with other numbers, which follow each other from `first_number`."""
+    frames = bytearray(body)
+    view = memoryview(frames)
+    at, number = 0, first_number
+    while at < len(frames):
+        (frame_len,) = U32.unpack_from(frames, at)
+        stop = at + LEN_BYTES + frame_len
+        U64.pack_into(frames, at + _NUMBER_AT, number)
+        U64.pack_into(frames, stop - CHECKSUM_BYTES, xxh3(view[at + LEN_BYTES : stop - CHECKSUM_BYTES]))
+        at, number = stop, number + 1
+    return bytes(frames)
+
+
+def decode_frames(
+    body: bytes, rebase: Rebase, from_seq: int = 0, bytes_max: int | None = None, encoding: str = FRAMES_V1
+) -> Decoded:
+    """Decode records from `from_seq` on, at least one, and no more than fit `bytes_max`.
+
+    Raises `UnknownEncoding`, or `OtherTopic`.
+    """
+    if encoding != FRAMES_V1:
+        raise UnknownEncoding(
+            f"body encoding {encoding}: this program reads {FRAMES_V1}; the layout of other encodings is not "
+            "published"
+        )
+    start_seq = max(from_seq, rebase.first_seq)
+    try:
+        return _decode_intact(body, rebase, start_seq, bytes_max)
+    except FrameDamage as damage:
+        return _decode_damaged(body, rebase, start_seq, bytes_max, damage)
+
+
+def _decode_intact(body: bytes, rebase: Rebase, start_seq: int, bytes_max: int | None) -> Decoded:
+    """Decode frames one after the other; raises FrameDamage at the first surprise.
+
+    The frames before `start_seq` are skipped by their lengths: a wrong one leads to another number.
+    """
+    view = memoryview(body)
+    end = len(body)
+    topic_id = rebase.incarnation & _U64_MASK
+    seq, last_seq = rebase.first_seq, rebase.last_seq
+    unpack, header_bytes = HEADER.unpack_from, HEADER_BYTES
+    at = size = 0
+    shift: int | None = None
+    records: list[Record] = []
+    add = records.append
+    while at < end and seq <= last_seq:
+        if end - at < header_bytes:
+            raise FrameDamage(at, "too few bytes for a frame")
+        frame_len, kind, flags, frame_topic, number, ts, node_len, tag_len, data_len = unpack(body, at)
+        if frame_topic != topic_id or kind != _APPEND:
+            _check_topic(body, at, end, topic_id)
+        stop = at + LEN_BYTES + frame_len
+        if shift is None:
+            shift = seq - number
+        if stop > end or number + shift != seq:
+            raise FrameDamage(at, f"no frame of seq {seq}")
+        if seq < start_seq:
+            at, seq = stop, seq + 1
+            continue
+        if bytes_max is not None and records and size + stop - at > bytes_max:
+            break
+        checksum_at = stop - CHECKSUM_BYTES
+        if U64.unpack_from(body, checksum_at)[0] != xxh3(view[at + LEN_BYTES : checksum_at]):
+            raise FrameDamage(at, "the checksum does not match the bytes")
+        data_at = at + header_bytes + node_len + tag_len
+        if flags == 0 and data_at + data_len == checksum_at:
+            add(Record(seq, ts, body[data_at:checksum_at]))
+        else:
+            add(record_of(parse_frame(body, at, end)._replace(seq=seq)))
+        size += stop - at
+        at, seq = stop, seq + 1
+    if at == end and seq <= last_seq:
+        raise FrameDamage(at, "the frames end too early")
+    return Decoded(records, [], seq, size)
+
+
+def _check_topic(body: bytes, at: int, end: int, topic_id: int) -> None:
+    frame = parse_frame(body, at, end)
+    if frame.type == _APPEND and frame.topic_id != topic_id:
+        raise OtherTopic(f"frames of incarnation {frame.topic_id} instead of {topic_id}")
+    raise FrameDamage(at, f"holds type {frame.type} of topic id {frame.topic_id:016x}")
+
+
+def _decode_damaged(
+    body: bytes, rebase: Rebase, start_seq: int, bytes_max: int | None, damage: FrameDamage
+) -> Decoded:
+    """Decode what is intact, and report the rest with exact seqs (F2)."""
+    frames = _intact_frames(body, rebase.incarnation & _U64_MASK)
+    base = _base_of(frames, rebase, len(body))
+    records: list[Record] = []
+    damaged: list[DamagedSeqs] = []
+    seq, size = start_seq, 0
+    for _, frame in frames if base is not None else []:
+        assert base is not None
+        frame_seq = base + frame.seq
+        if not seq <= frame_seq <= rebase.last_seq:
+            continue
+        if bytes_max is not None and records and size + frame.size > bytes_max:
+            return Decoded(records, damaged, seq, size)
+        if frame_seq > seq:
+            damaged.append(DamagedSeqs(seq, frame_seq - 1, damage.what))
+        records.append(record_of(frame._replace(seq=frame_seq)))
+        size += frame.size
+        seq = frame_seq + 1
+    if seq <= rebase.last_seq:
+        damaged.append(DamagedSeqs(seq, rebase.last_seq, damage.what))
+    return Decoded(records, damaged, max(seq, rebase.last_seq + 1), size)
+
+
+def _intact_frames(body: bytes, topic_id: int) -> list[tuple[int, LogFrame]]:
+    """Find the frames of a topic with their offsets; no record contains one, since a frame has NUL bytes."""
+    frames: list[tuple[int, LogFrame]] = []
+    id_bytes = U64.pack(topic_id)
+    at, number = 0, 0
+    while at < len(body):
+        try:
+            frame = parse_frame(body, at, len(body))
+            if frame.type != _APPEND or frame.topic_id != topic_id or frame.seq <= number:
+                raise FrameDamage(at, "another frame")
+        except FrameDamage:
+            hit = body.find(id_bytes, at + 1 + _TOPIC_ID_AT)
+            if hit < 0:
+                break
+            at = hit - _TOPIC_ID_AT
+            continue
+        frames.append((at, frame))
+        number = frame.seq
+        at += frame.size
+    return frames
+
+
+def _base_of(frames: list[tuple[int, LogFrame]], rebase: Rebase, end: int) -> int | None:
+    """Return the difference of seqs and numbers, if the first or the last frame is intact."""
+    if frames and frames[0][0] == 0:
+        return rebase.first_seq - frames[0][1].seq
+    if frames and frames[-1][0] + frames[-1][1].size == end:
+        return rebase.last_seq - frames[-1][1].seq
+    return None

@@ -1,0 +1,174 @@
+"""Reads of committed records from the store: look up extents, get each object once, cut out the slices.
+
+E1  One lookup of a topic is shared by all reads that need the same seq at the same time.
+E2  One GET an object, however many topics of a read are in it: from the first needed byte to the last.
+E3  A topic with more than LAGGARD_EXTENTS extents after the one that is read has a reader that lags. It reads
+    through a small cache of its own, on threads of its own, and adds nothing to the tail cache: readers at
+    the tail keep their cache and their threads.
+E4  An object that is missing was compacted or trimmed away since the lookup: the topic is looked up again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from shared.runtime.retries import Retries
+from topicsd.broker.frames_v1 import Rebase
+from topicsd.broker.read.tail_cache import TailChunk
+from topicsd.broker.steps import Pool, Resume, Steps, Wait, together
+from topicsd.catalog.shared.shared_catalog import SharedCatalog, SharedExtent
+from topicsd.store.block_cache import BlockCache
+from topicsd.store.create_object import repeat_request
+
+LAGGARD_EXTENTS: Final = 16
+LOOKUPS_MAX: Final = 4
+"""Lookups of one read of a topic, when objects vanish between lookup and GET."""
+
+
+class Need(NamedTuple):
+    """The records of a topic from `seq`, about `bytes_max` of them."""
+
+    topic: str
+    incarnation: int
+    seq: int
+    bytes_max: int
+
+
+class _Lookup(NamedTuple):
+    need: Need
+    extents: list[SharedExtent]
+    is_laggard: bool
+
+
+class FetchedChunks(NamedTuple):
+    """Chunks that follow each other; the first one holds the seq, or begins after it if that was trimmed."""
+
+    chunks: list[TailChunk]
+    is_laggard: bool
+
+
+FetchResult = FetchedChunks | OSError
+
+
+class ExtentReader:
+    def __init__(
+        self,
+        catalog: SharedCatalog,
+        lookups: Pool,
+        reads: Pool,
+        laggard_reads: Pool,
+        blocks: BlockCache,
+        laggard_blocks: BlockCache,
+        retries: Callable[[], Retries],
+    ) -> None:
+        self._catalog = catalog
+        self._lookups = lookups
+        self._reads = reads
+        self._laggard_reads = laggard_reads
+        self._blocks = blocks
+        self._laggard_blocks = laggard_blocks
+        self._retries = retries
+        self._waiting: dict[tuple[str, int, int], list[Resume]] = {}
+        """Lookups that are on their way, by topic, incarnation and seq (E1)."""
+        self.lookup_count = self.get_count = self.laggard_gets = 0
+
+    def fetch(self, needs: Sequence[Need]) -> Steps[dict[str, FetchResult]]:
+        """Return chunks, or an error, for each topic."""
+        results: dict[str, FetchResult] = {}
+        left = list(needs)
+        for _ in range(LOOKUPS_MAX):
+            if not left:
+                break
+            lookups: list[_Lookup] = []
+            outcomes = yield together([self._lookup(need) for need in left])
+            for need, outcome in zip(left, outcomes, strict=True):
+                if isinstance(outcome, OSError):
+                    results[need.topic] = outcome
+                else:
+                    lookups.append(_Lookup(need, _enough(outcome, need), len(outcome) > LAGGARD_EXTENTS))
+            left = yield from self._get(lookups, results)
+        for need in left:
+            results[need.topic] = FileNotFoundError(f"topic {need.topic}: seq {need.seq}: no such object")
+        return results
+
+    def _lookup(self, need: Need) -> Wait:
+        key = need.topic, need.incarnation, need.seq
+
+        def end(outcome: list[SharedExtent] | OSError) -> None:
+            for resume in self._waiting.pop(key):
+                resume(outcome)
+
+        def start(resume: Resume) -> None:
+            if key in self._waiting:
+                self._waiting[key].append(resume)
+                return
+            self._waiting[key] = [resume]
+            self.lookup_count += 1
+            limit = LAGGARD_EXTENTS + 1
+            self._lookups.call(partial(self._catalog.extents_from, need.topic, need.seq, limit))(end)
+
+        return start
+
+    def _get(self, lookups: Sequence[_Lookup], results: dict[str, FetchResult]) -> Steps[list[Need]]:
+        """Get the objects; return the needs whose objects are missing."""
+        spans: dict[tuple[str, bool], tuple[int, int]] = {}
+        for one in lookups:
+            for extent in one.extents:
+                key = extent.key, one.is_laggard
+                start, end = extent.byte_offset, extent.byte_offset + extent.byte_length
+                first, last = spans.get(key, (start, end))
+                spans[key] = min(first, start), max(last, end)
+        outcomes = yield together([self._read(*key, *span) for key, span in spans.items()])
+        objects = dict(zip(spans, outcomes, strict=True))
+        missing: list[Need] = []
+        for one in lookups:
+            chunks = _cut(one, spans, objects)
+            if isinstance(chunks, FileNotFoundError):
+                missing.append(one.need)
+            elif isinstance(chunks, OSError):
+                results[one.need.topic] = chunks
+            else:
+                results[one.need.topic] = FetchedChunks(chunks, one.is_laggard)
+        return missing
+
+    def _read(self, key: str, is_laggard: bool, start: int, end: int) -> Wait:
+        self.get_count += 1
+        self.laggard_gets += is_laggard
+        pool = self._laggard_reads if is_laggard else self._reads
+        blocks = self._laggard_blocks if is_laggard else self._blocks
+        read = partial(blocks.read, key, start, end - start)
+        return pool.call(lambda: repeat_request(read, self._retries()))
+
+
+def _enough(extents: Sequence[SharedExtent], need: Need) -> list[SharedExtent]:
+    """Return as many of the extents as hold the bytes that are needed, at least one."""
+    taken: list[SharedExtent] = []
+    size = 0
+    for extent in extents[:LAGGARD_EXTENTS]:
+        if taken and (size >= need.bytes_max or extent.first_seq != taken[-1].last_seq + 1):
+            break
+        taken.append(extent)
+        # The records of the first one before `seq` are read and not wanted, so it does not count.
+        size += extent.byte_length if len(taken) > 1 or extent.first_seq == need.seq else 0
+    return taken
+
+
+def _cut(
+    one: _Lookup,
+    spans: dict[tuple[str, bool], tuple[int, int]],
+    objects: dict[tuple[str, bool], bytes | OSError],
+) -> list[TailChunk] | OSError:
+    """Return the slices of one topic, up to the first one that is not there."""
+    chunks: list[TailChunk] = []
+    for extent in one.extents:
+        key = extent.key, one.is_laggard
+        data = objects[key]
+        if isinstance(data, OSError):
+            # What is before it is returned; the next read begins at it.
+            return chunks or data
+        at = extent.byte_offset - spans[key][0]
+        rebase = Rebase(one.need.incarnation, extent.first_seq, extent.last_seq)
+        chunks.append(TailChunk(one.need.topic, rebase, data[at : at + extent.byte_length], extent.encoding))
+    return chunks

@@ -1,0 +1,211 @@
+"""The heads of topics as this broker knows them, and the readers that wait for records after them.
+
+H1  A known head never falls, and never exceeds the committed one. It may be outdated: another broker may have
+    committed since `checked_at`.
+H2  A commit of this broker wakes its readers at once. For commits of others there is one poll for all topics
+    that have waiting readers, every `poll_seconds`, of up to TOPICS_AT_ONCE topics a request. Without waiting
+    readers there is no poll.
+H3  A waiting reader asks neither the catalog nor the store; what it costs is its share of the poll.
+H4  A head that fell, or a topic that is missing, wakes the readers too: the topic was deleted, and they look
+    it up.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from shared.runtime.clock import Clock
+from shared.runtime.disk_thread import Loop
+from topicsd.broker.steps import Pool, Resume, Wait, call_reply
+from topicsd.catalog.shared.shared_catalog import TOPICS_AT_ONCE, SharedCatalog
+
+logger = logging.getLogger("topicsd.broker")
+
+TOPICS_MAX: Final = 200_000
+"""Topics whose heads are kept without a waiting reader."""
+NEVER: Final = float("-inf")
+
+
+class TailPosition(NamedTuple):
+    """What a waiting reader wants: a record of `topic` with at least this seq."""
+
+    topic: str
+    seq: int
+
+
+class _Waiter:
+    """One request at the tails of its topics; it ends once."""
+
+    __slots__ = ("has_ended", "positions", "resume", "timer")
+
+    def __init__(self, positions: Sequence[TailPosition], resume: Resume) -> None:
+        self.positions = positions
+        self.resume = resume
+        self.timer: Any = None
+        self.has_ended = False
+
+
+class _Head:
+    __slots__ = ("checked_at", "grown_at", "incarnation", "seq", "waiters")
+
+    def __init__(self, incarnation: int) -> None:
+        self.incarnation = incarnation
+        self.seq = 0
+        self.checked_at = NEVER
+        self.grown_at = NEVER
+        self.waiters: dict[_Waiter, int] = {}
+        """The seqs that they wait for."""
+
+
+class Heads:
+    def __init__(
+        self, clock: Clock, loop: Loop, pool: Pool, catalog: SharedCatalog, poll_seconds: float
+    ) -> None:
+        self._clock = clock
+        self._loop = loop
+        self._pool = pool
+        self._catalog = catalog
+        self._poll_seconds = poll_seconds
+        self._heads: dict[str, _Head] = {}
+        self._waited_for: dict[str, None] = {}
+        """The topics with waiting readers."""
+        self._is_polling = False
+        self._timer: Any = None
+        self.polls = 0
+
+    # -- what is known
+
+    def head(self, name: str, incarnation: int) -> int:
+        one = self._heads.get(name)
+        return one.seq if one is not None and one.incarnation == incarnation else 0
+
+    def is_current(self, name: str, incarnation: int) -> bool:
+        """Return whether the head was compared with the catalog within the time of a poll."""
+        one = self._heads.get(name)
+        if one is None or one.incarnation != incarnation:
+            return False
+        return self._clock.monotonic() - one.checked_at <= self._poll_seconds
+
+    def advance(self, name: str, incarnation: int, seq: int, checked_at: float | None = None) -> None:
+        """Learn that records up to `seq` are committed, and wake the readers that wait for them.
+
+        `checked_at` is before the request of the catalog from which this is known; None for a commit, after
+        which an earlier seq of another broker may be unknown here, but none that is missing.
+        """
+        one = self._heads.get(name)
+        if one is None or one.incarnation != incarnation:
+            waiters = {} if one is None else one.waiters
+            one = self._heads[name] = _Head(incarnation)
+            for waiter in list(waiters):
+                self._end(waiter, True)
+            self._forget_some()
+        if checked_at is not None:
+            one.checked_at = max(one.checked_at, checked_at)
+        if seq > one.seq:
+            one.seq = seq
+            one.grown_at = self._clock.monotonic()
+            for waiter in [waiter for waiter, seq_needed in one.waiters.items() if seq_needed <= seq]:
+                self._end(waiter, True)
+
+    def _forget_some(self) -> None:
+        if len(self._heads) > TOPICS_MAX:
+            for name in [name for name, one in self._heads.items() if not one.waiters][: TOPICS_MAX // 10]:
+                del self._heads[name]
+
+    def forget(self, name: str) -> None:
+        """Forget a topic that was deleted; its readers look it up."""
+        one = self._heads.pop(name, None)
+        for waiter in list(one.waiters) if one is not None else []:
+            self._end(waiter, True)
+
+    # -- waits
+
+    def wait(self, positions: Sequence[TailPosition], seconds: float) -> Wait:
+        """Wait until one of the positions may have a record; the result is False when the time has passed."""
+
+        def start(resume: Resume) -> None:
+            waiter = _Waiter(positions, resume)
+            for name, seq in positions:
+                one = self._heads.get(name)
+                if one is None or seq <= one.seq:
+                    # It was forgotten, or it grew since the reader has read.
+                    self._end(waiter, True)
+                    return
+                one.waiters[waiter] = seq
+                self._waited_for.setdefault(name)
+            waiter.timer = self._loop.call_later(seconds, self._end, waiter, False)
+            self._poll_later()
+
+        return start
+
+    def _end(self, waiter: _Waiter, has_grown: bool) -> None:
+        if waiter.has_ended:
+            return
+        waiter.has_ended = True
+        for name, _ in waiter.positions:
+            one = self._heads.get(name)
+            if one is not None:
+                one.waiters.pop(waiter, None)
+            if one is None or not one.waiters:
+                self._waited_for.pop(name, None)
+        if waiter.timer is not None:
+            waiter.timer.cancel()
+        # In a turn of its own: a commit that wakes a thousand readers is acknowledged first.
+        self._loop.call_soon(partial(call_reply, waiter.resume, has_grown))
+
+    @property
+    def waiting(self) -> int:
+        """The number of topics with waiting readers."""
+        return len(self._waited_for)
+
+    # -- the poll
+
+    def _poll_later(self) -> None:
+        if self._timer is None and not self._is_polling and self._waited_for:
+            self._timer = self._loop.call_later(self._poll_seconds, self._poll)
+
+    def _poll(self) -> None:
+        self._timer = None
+        self._is_polling = True
+        self._poll_some(list(self._waited_for))
+
+    def _poll_some(self, names: list[str], outcome: OSError | None = None) -> None:
+        """Ask for the heads of `names`, one request after the other."""
+        if outcome is not None:
+            logger.warning("heads: poll failed, records of other nodes are late: %s", outcome)
+        now, later = names[:TOPICS_AT_ONCE], names[TOPICS_AT_ONCE:]
+        if not now or outcome is not None:
+            self._is_polling = False
+            self._poll_later()
+            return
+        self.polls += 1
+        incarnations = [self._heads[name].incarnation if name in self._heads else 0 for name in now]
+        self._ask(now, incarnations, partial(self._poll_some, later))
+
+    def check(self, names: Sequence[str], incarnations: Sequence[int]) -> Wait:
+        """Wait for the heads of these topics from the catalog; the result is None, or the OSError."""
+        return partial(self._ask, names, incarnations)
+
+    def _ask(
+        self, names: Sequence[str], incarnations: Sequence[int], reply: Callable[[OSError | None], object]
+    ) -> None:
+        asked_at = self._clock.monotonic()
+
+        def end(outcome: list[int] | OSError) -> None:
+            if isinstance(outcome, OSError):
+                reply(outcome)
+                return
+            for name, incarnation, seq in zip(names, incarnations, outcome, strict=True):
+                one = self._heads.get(name)
+                # A commit that was answered since the question explains a higher known head.
+                has_fallen = one is not None and seq < one.seq and one.grown_at < asked_at
+                if seq < 0 or has_fallen:
+                    self.forget(name)
+                else:
+                    self.advance(name, incarnation, seq, asked_at)
+            reply(None)
+
+        self._pool.call(partial(self._catalog.heads, names))(end)

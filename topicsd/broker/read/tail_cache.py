@@ -1,0 +1,103 @@
+"""The tail cache: the newest committed records of topics in memory, as the bytes of their blobs.
+
+T1  It holds committed records only, put there by this broker's commits and by its reads near the head (R1).
+T2  It holds at most its bound: the chunks that came first leave first, of whichever topic they are.
+T3  It may have gaps, where other brokers committed: a reader that finds no chunk asks the catalog.
+T4  A chunk belongs to an incarnation. Chunks of another one are never returned, and are dropped when seen.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from typing import Final
+
+from topicsd.broker.frames_v1 import Rebase
+
+CHUNK_OVERHEAD: Final = 300
+
+
+class TailChunk:
+    """Records of one topic that follow each other, as frames."""
+
+    __slots__ = ("body", "encoding", "is_dropped", "name", "rebase")
+
+    def __init__(self, name: str, rebase: Rebase, body: bytes, encoding: str) -> None:
+        self.name = name
+        self.rebase = rebase
+        self.body = body
+        self.encoding = encoding
+        self.is_dropped = False
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.body) + CHUNK_OVERHEAD
+
+
+class _Tail:
+    """The chunks of one topic, by their first seqs."""
+
+    __slots__ = ("chunks", "first_seqs", "incarnation")
+
+    def __init__(self, incarnation: int) -> None:
+        self.incarnation = incarnation
+        self.chunks: list[TailChunk] = []
+        self.first_seqs: list[int] = []
+
+
+class TailCache:
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._tails: dict[str, _Tail] = {}
+        self._by_age: deque[TailChunk] = deque()
+        self.size_bytes = 0
+        self.hits = self.misses = 0
+
+    def find(self, name: str, incarnation: int, seq: int) -> TailChunk | None:
+        """Return the chunk that holds `seq`."""
+        tail = self._tails.get(name)
+        if tail is not None and tail.incarnation == incarnation:
+            at = bisect_right(tail.first_seqs, seq) - 1
+            if at >= 0 and tail.chunks[at].rebase.last_seq >= seq:
+                self.hits += 1
+                return tail.chunks[at]
+        self.misses += 1
+        return None
+
+    def add(self, chunk: TailChunk) -> None:
+        """Add committed records; those that are there already change nothing."""
+        name, rebase = chunk.name, chunk.rebase
+        tail = self._tails.get(name)
+        if tail is None or tail.incarnation != rebase.incarnation:
+            self.drop(name)
+            tail = self._tails[name] = _Tail(rebase.incarnation)
+        at = bisect_right(tail.first_seqs, rebase.first_seq)
+        if at and tail.chunks[at - 1].rebase.last_seq >= rebase.first_seq:
+            return
+        tail.chunks.insert(at, chunk)
+        tail.first_seqs.insert(at, rebase.first_seq)
+        self._by_age.append(chunk)
+        self.size_bytes += chunk.size_bytes
+        while self.size_bytes > self._bytes_max:
+            self._evict(self._by_age.popleft())
+
+    def _evict(self, chunk: TailChunk) -> None:
+        if chunk.is_dropped:
+            return
+        self.size_bytes -= chunk.size_bytes
+        tail = self._tails[chunk.name]
+        at = bisect_right(tail.first_seqs, chunk.rebase.first_seq) - 1
+        assert tail.chunks[at] is chunk
+        del tail.chunks[at], tail.first_seqs[at]
+        if not tail.chunks:
+            del self._tails[chunk.name]
+
+    def drop(self, name: str) -> None:
+        """Drop all records of a topic: it was deleted, or another one has its name."""
+        tail = self._tails.pop(name, None)
+        if tail is not None:
+            for chunk in tail.chunks:
+                self.size_bytes -= chunk.size_bytes
+                chunk.is_dropped = True
+                # It stays in the list of ages until its turn.
+                chunk.body = b""

@@ -1,0 +1,1 @@
+"""Upkeep of shared topics: compaction and vacuum."""

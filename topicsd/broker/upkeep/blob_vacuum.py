@@ -1,0 +1,104 @@
+"""Vacuum of the objects of shared topics: delete those to which no extent refers.
+
+X1  An object is looked at when it is older than the grace, by the clock of the store. The grace exceeds the
+    time from a PUT to its commit, so that few blobs on their way are disturbed. It is no rule of safety.
+X2  An object is condemned in the catalog first, which answers with those that no extent names. A commit or a
+    compaction of a condemned object is refused, and its records are put into another one (C6). So no object
+    is deleted that a stalled process may still commit (P5).
+X3  Catalog first, then the object (R3). A reader that looked up an extent before it was removed finds the
+    object missing, and looks it up again (E4).
+X4  The present time of the store is that of an object that was just put.
+
+Each step is safe to repeat and to end at any point.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
+from typing import Final, NamedTuple
+
+from shared.runtime.retries import Retries
+from topicsd.broker.lls1 import FOLDER
+from topicsd.broker.steps import BlockingSteps
+from topicsd.broker.upkeep.compactor import COMPACTED
+from topicsd.catalog.shared.shared_catalog import EXTENTS_AT_ONCE, TOPICS_AT_ONCE, SharedCatalog
+from topicsd.store.create_object import create_object, repeat_request
+from topicsd.store.object_store import ObjectInfo, ObjectStore
+from topicsd.store.probe import PROBES
+
+FOLDERS: Final = (f"{FOLDER}/", f"{COMPACTED}/")
+CONDEMNED_AT_ONCE: Final = 500
+GRACE_MS: Final = 3_600_000
+
+
+class BlobVacuumReport(NamedTuple):
+    objects: int
+    young: int
+    orphans: int
+    """Objects older than the grace that no extent names; all were deleted, unless it was a dry run."""
+    byte_count: int
+
+
+class BlobVacuum:
+    def __init__(
+        self, store: ObjectStore, catalog: SharedCatalog, retries: Callable[[], Retries], grace_ms: int
+    ) -> None:
+        self._store = store
+        self._catalog = catalog
+        self._retries = retries
+        self._grace_ms = grace_ms
+
+    def run(self, is_dry: bool = False) -> BlockingSteps[BlobVacuumReport]:
+        """Condemn and delete the orphans of the store; a dry run counts them and changes nothing."""
+        named: set[str] | None = (yield self.named) if is_dry else None
+        now_ms: int = yield self._store_time
+        objects = young = orphans = byte_count = 0
+        for folder in FOLDERS:
+            listed: Iterator[ObjectInfo] = self._store.list(folder)
+            while page := (yield partial(_next_page, listed)):
+                old = {one.key: one for one in page if one.modified_ms <= now_ms - self._grace_ms}
+                objects += len(page)
+                young += len(page) - len(old)
+                if named is not None:
+                    keys = old.keys() - named
+                else:
+                    keys = yield partial(self.condemn, sorted(old))
+                    for key in sorted(keys):
+                        yield partial(self._delete, key)
+                orphans += len(keys)
+                byte_count += sum(old[key].size for key in keys)
+        return BlobVacuumReport(objects, young, orphans, byte_count)
+
+    def condemn(self, keys: list[str]) -> set[str]:
+        return self._catalog.condemn(keys) if keys else set()
+
+    def named(self) -> set[str]:
+        """Return the objects that extents name now."""
+        named: set[str] = set()
+        after = ""
+        while topics := self._catalog.list("", after, TOPICS_AT_ONCE):
+            for topic in topics:
+                seq = 1
+                while extents := self._catalog.extents_from(topic.name, seq, EXTENTS_AT_ONCE):
+                    named.update(extent.key for extent in extents)
+                    seq = extents[-1].last_seq + 1
+            after = topics[-1].name
+        return named
+
+    def _delete(self, key: str) -> None:
+        repeat_request(partial(self._store.delete, key), self._retries())
+
+    def _store_time(self) -> int:
+        """Return the present time by the clock of the store (X4)."""
+        key = f"{PROBES}/{secrets.token_hex(8)}/time"
+        create_object(self._store, key, [b""], self._retries())
+        now_ms = repeat_request(partial(self._store.info, key), self._retries()).modified_ms
+        self._delete(key)
+        return now_ms
+
+
+def _next_page(listed: Iterator[ObjectInfo]) -> list[ObjectInfo]:
+    return list(islice(listed, CONDEMNED_AT_ONCE))

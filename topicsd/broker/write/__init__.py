@@ -1,0 +1,1 @@
+"""The write path of a broker: groups of records, blobs, commits."""
