@@ -26,7 +26,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "move": {"shard": 0},
     "reshard": {"count": 1},
     "restore": {"folder": "0123456789abcdef"},
-    "seal": {},
+    "seal": {"accept_loss": False},
     "adopt": {"accept_loss": False},
     "put_router": {"source": "a", "dest": "b"},
     "create_watch": {"topics": {"a": {}}},
