@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Iterator
 
 import pytest
 
 from tests.harness.server.everything import Everything, build
 from tests.harness.sweeps import attempts
+
+
+def pytest_configure() -> None:
+    """Have SIGINT end programs of the tests also when the run itself is in the background of a shell."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,9 @@ from tests.harness.server.whole_server import name_on
 SHARDS = 2
 SEGMENT_RECORDS = 20
 WAIT_SECONDS = 20.0
+# Longer than any run of the tests: nothing of the directory may expire before it is inspected.
+LEASE_MS = 40_000_000
+DAY_MS = 86_400_000
 KEY = "the-key-of-this-test"
 
 
@@ -89,13 +92,13 @@ def fill_losses(api: TopicClient, names: Names) -> None:
     for topic in (names.capped, names.capped_bytes, names.aging):
         api.append(topic, *records(2 * SEGMENT_RECORDS))
     wait_until(lambda: api.state(names.aging)["count"] == 0, "records expire")
-    api.put(names.aging, ttl_ms=3_600_000)
+    api.put(names.aging, ttl_ms=DAY_MS)
     api.append(names.aging, *records(5))
 
 
 def fill_writers(api: TopicClient, names: Names) -> None:
     """Use idempotency keys, producers and cursors, one of which is deleted."""
-    api.put(names.plain, idempotency_window_ms=3_600_000)
+    api.put(names.plain, idempotency_window_ms=DAY_MS)
     api.append(names.plain, *records(3), idempotency_key=f"{names.prefix}-once")
     api.append(names.fsync, *records(2), producer={"id": "job-7", "seq": 12})
     api.append(names.other, *records(2), producer={"id": "job-8", "seq": 1})
@@ -110,18 +113,18 @@ def fill_writers(api: TopicClient, names: Names) -> None:
 
 def fill_queues(api: TopicClient, names: Names) -> None:
     """Leave jobs in every state but parked, with leases in memory and in the log."""
-    api.put(names.jobs, type="queue", lease_ms=600_000)
-    api.put(names.leased, type="queue", lease_ms=600_000, leases_durable=True)
+    api.put(names.jobs, type="queue", lease_ms=LEASE_MS)
+    api.put(names.leased, type="queue", lease_ms=LEASE_MS, leases_durable=True)
     for topic in (names.jobs, names.leased):
         api.append(topic, *records(12))
-        api.append(topic, {"data": "later"}, {"data": "later too"}, delay_ms=3_600_000)
+        api.append(topic, {"data": "later"}, {"data": "later too"}, delay_ms=DAY_MS)
         assert api.claim(topic, 8) == [*range(1, 9)]
         api.call(topic, "ack", node="worker", seqs=[1, 2])
-        api.call(topic, "nack", node="worker", seqs=[3], delay_ms=3_600_000, reason="mailbox full")
+        api.call(topic, "nack", node="worker", seqs=[3], delay_ms=DAY_MS, reason="mailbox full")
         api.call(topic, "nack", node="worker", seqs=[4], reason="try again")
-        api.call(topic, "extend", node="worker", seqs=[5], lease_ms=900_000)
+        api.call(topic, "extend", node="worker", seqs=[5], lease_ms=2 * LEASE_MS)
         api.call(topic, "delete", seqs=[12])
-    api.put(names.steps, type="queue", order_by="tag", lease_ms=600_000, leases_durable=True)
+    api.put(names.steps, type="queue", order_by="tag", lease_ms=LEASE_MS, leases_durable=True)
     api.put(names.steps, claim_jitter_ms=1)
     api.append(names.steps, *[{"data": n, "tag": f"order-{n % 2}"} for n in range(6)])
     assert api.claim(names.steps, 10) == [1, 2]
