@@ -58,7 +58,7 @@ A URL is file:///folder, s3://bucket/prefix, gs://bucket/prefix or az://containe
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     for name, action in ACTIONS.items():
-        added = actions.add_parser(name, help=action.summary, description=action.summary)
+        added = actions.add_parser(name, **action.parser_arguments())
         added.set_defaults(act=action.run, parser=added)
         action.add_arguments(added)
         added.add_argument("--json", action="store_true", help="print one JSON document")
@@ -337,11 +337,34 @@ def _prune(args: argparse.Namespace) -> int:
 
 
 ACTIONS: Final = {
-    "create": CommandAction("create a backup of a data directory", _add_create, _create),
-    "list": CommandAction("list the backups of a store", _add_url, _list),
-    "verify": CommandAction("find damaged and missing objects", _add_verify, _verify),
-    "restore": CommandAction("restore a backup into an empty directory", _add_restore, _restore),
-    "prune": CommandAction("delete old backups, and objects that no backup names", _add_prune, _prune),
+    "create": CommandAction(
+        "create a backup of a data directory",
+        _add_create,
+        _create,
+        "topicsd backup create ./topics-data --to s3://bucket/topics",
+    ),
+    "list": CommandAction(
+        "list the backups of a store", _add_url, _list, "topicsd backup list s3://bucket/topics"
+    ),
+    "verify": CommandAction(
+        "find damaged and missing objects",
+        _add_verify,
+        _verify,
+        "topicsd backup verify s3://bucket/topics",
+    ),
+    "restore": CommandAction(
+        "restore a backup into an empty directory",
+        _add_restore,
+        _restore,
+        "topicsd backup restore s3://bucket/topics ./restored\n"
+        "  topicsd backup restore s3://bucket/topics ./topics-data --topic orders=orders-before",
+    ),
+    "prune": CommandAction(
+        "delete old backups, and objects that no backup names",
+        _add_prune,
+        _prune,
+        "topicsd backup prune s3://bucket/topics --keep 7",
+    ),
 }
 
 COMMAND = Command(
