@@ -12,7 +12,6 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from shared.settings.settings import Settings
-from topicsd.disk.access import os_error_reason
 from topicsd.offline.command_error import CommandError
 
 KEY_VARIABLE: Final = "TOPICS_API_KEY"
@@ -73,8 +72,8 @@ def ask_server(url: str, method: str, path: str, body: object = None) -> dict[st
         raise _refusal(error.code, error.read()) from None
     except (OSError, ValueError) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        cause = os_error_reason(reason) if isinstance(reason, OSError) else reason
-        raise NoResponse(f"no response from {url}: {cause}") from None
+        cause = reason.strerror if isinstance(reason, OSError) else None
+        raise NoResponse(f"no response from {url}: {cause or reason}") from None
 
 
 def _refusal(status: int, body: bytes) -> ServerRefused:
