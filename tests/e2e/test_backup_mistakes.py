@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -63,4 +64,13 @@ def test_a_prune_says_why_it_keeps_objects(tmp_path: Path, data: Path) -> None:
     ran = run_here("backup", "prune", tmp_path / "store", "--keep", "1")
     assert ran.code == 0
     assert ran.out.splitlines()[-2] == "deleted 0 objects, 0 B"
-    assert ran.out.splitlines()[-1].endswith("kept, which are younger than 24 hours")
+    assert re.fullmatch(r"kept \d+ unnamed objects? younger than 24 hours", ran.out.splitlines()[-1])
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_server_over_an_unfinished_restore_names_the_one_command_that_helps(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "RESTORING").touch()
+    ran = run_here("serve", "--data-dir", tmp_path / "data")
+    assert ran.code != 0
+    assert ran.err.endswith("a restore has not ended here; run the same `topicsd backup restore` again\n")

@@ -86,5 +86,5 @@ def prune_text(pruned: Pruned, *, is_dry: bool) -> list[str]:
         ]
     lines.append(f"{verb} {plural(pruned.objects, 'object')}, {size(pruned.bytes)}")
     if pruned.young:
-        lines.append(f"{plural(pruned.young, 'object')} kept, which are younger than {MARK_HOURS} hours")
+        lines.append(f"kept {plural(pruned.young, 'unnamed object')} younger than {MARK_HOURS} hours")
     return lines
