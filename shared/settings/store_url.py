@@ -32,6 +32,8 @@ def refuse_store_url(url: str) -> str | None:
     'must not contain credentials: give them by the environment'
     >>> refuse_store_url("file:big")
     'must name an absolute folder, as in file:///mnt/big'
+    >>> refuse_store_url("file:///mnt/big?region=eu")
+    'a folder has no parameters: remove "?region=eu"; a "?" or "#" in its name is written %3F or %23'
     >>> refuse_store_url("ftp://host")
     'must begin with file:, s3:, gs: or az:'
     """
@@ -45,6 +47,11 @@ def refuse_store_url(url: str) -> str | None:
     if parts.scheme == "file":
         if parts.netloc or not parts.path.startswith("/"):
             return "must name an absolute folder, as in file:///mnt/big"
+        rest = url[url.index(parts.path) + len(parts.path) :]
+        if rest:
+            return (
+                f'a folder has no parameters: remove "{rest}"; a "?" or "#" in its name is written %3F or %23'
+            )
         return None
     unknown = [name for name, _ in query if name not in PARAMETERS]
     if unknown:

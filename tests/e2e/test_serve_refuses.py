@@ -105,3 +105,12 @@ def test_a_port_file_that_becomes_unwritable_is_one_error_line(tmp_path: Path) -
     assert ran.code == 1
     assert f"port file: cannot write {port_file}: File name too long" in ran.err
     assert "Traceback" not in ran.err
+
+
+def test_a_catalog_in_a_missing_folder_is_refused_with_the_setting(tmp_path: Path) -> None:
+    ran = run_here(
+        "serve", "--data-dir", tmp_path / "data", "--catalog-url", f"sqlite://{tmp_path}/missing/c"
+    )
+    assert ran.code == 2
+    assert ran.err.startswith(f"topicsd: TOPICS_CATALOG_URL: the catalog is a file in {tmp_path}/missing, ")
+    assert "No such file or directory; create the folder" in ran.err

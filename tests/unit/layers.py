@@ -75,7 +75,8 @@ LAYERS: Final = {
     "topicsd/http/http2": "topicsd/http/http1 topicsd/service topicsd/stream shared/",
     "topicsd/http/websocket": ("topicsd/http/http1 topicsd/service/ topicsd/stream/ topicsd/engine shared/"),
     "topicsd/worker": (
-        "topicsd/http/ topicsd/service/ topicsd/engine/ topicsd/catalog topicsd/log topicsd/disk shared/"
+        "topicsd/http/ topicsd/service/ topicsd/engine/ topicsd/catalog topicsd/store topicsd/log "
+        "topicsd/disk shared/"
     ),
     # -- tools: a directory that another process may own
     "topicsd/offline": f"{_OFFLINE} topicsd/catalog topicsd/offline/check",

@@ -110,6 +110,8 @@ class Pruned(NamedTuple):
     bytes: int
     is_create_running: bool
     """Whether objects were kept because a backup is being created."""
+    young: int = 0
+    """Unnamed objects that were kept because they are younger than MARK_HOURS."""
 
 
 def prune(repository: Repository, keep: int, *, is_dry: bool) -> Pruned:
@@ -148,9 +150,12 @@ def prune(repository: Repository, keep: int, *, is_dry: bool) -> Pruned:
                 _drop_references(repository, url)
         if creating:
             return Pruned(removed, 0, 0, True)
-        count = size = 0
+        count = size = young = 0
         for info in repository.store.list(BLOBS):
-            if info.key in named or info.modified_ms > now_ms - MARK_HOURS * 3_600_000:
+            if info.key in named:
+                continue
+            if info.modified_ms > now_ms - MARK_HOURS * 3_600_000:
+                young += 1
                 continue
             if repository.clock.monotonic() - started > PRUNE_SECONDS_MAX:
                 break
@@ -158,4 +163,4 @@ def prune(repository: Repository, keep: int, *, is_dry: bool) -> Pruned:
                 repository.store.delete(info.key)
             count += 1
             size += info.size
-        return Pruned(removed, count, size, False)
+        return Pruned(removed, count, size, False, young)

@@ -18,6 +18,7 @@ from shared.ipc.link import HEADER, address_of
 from shared.ipc.link_kind import LinkKind
 from shared.ipc.remote_request import RemoteRequest, decode_answer, encode_remote_request
 from topicsd.backup.repository import BackupError
+from topicsd.disk.access import os_error_reason
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import lock_path
 
@@ -47,7 +48,10 @@ def call_server(fs: Fs, data_dir: str, source: Source, request: ServerRequest) -
     """Return the body of the answer; raise BackupError for a refusal, and without an answer."""
     if source.url:
         return _ask_url(source, request)
-    stat = fs.stat(lock_path(data_dir))
+    try:
+        stat = fs.stat(lock_path(data_dir))
+    except FileNotFoundError:
+        raise BackupError(f"{data_dir} has no server: no server has used it yet; start one") from None
     remote = encode_remote_request(
         RemoteRequest(request.operation, request.name, "", "application/json", "", "", request.body)
     )
@@ -90,7 +94,12 @@ def _ask_url(source: Source, call: ServerRequest) -> bytes:
     except urllib.error.HTTPError as error:
         return _checked(error.code, error.read(), call)
     except (OSError, ValueError) as error:
-        raise BackupError(f"--url: no response from {source.url}: {error}") from None
+        raise BackupError(f"--url: no response from {source.url}: {_reason(error)}") from None
+
+
+def _reason(error: Exception) -> str:
+    reason = error.reason if isinstance(error, urllib.error.URLError) else error
+    return os_error_reason(reason) if isinstance(reason, OSError) else str(reason)
 
 
 def _checked(status: int, body: bytes, request: ServerRequest) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -34,8 +34,18 @@ class CommandAction(NamedTuple):
     summary: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
+    example: str
     description: str = ""
-    """Kept as it is laid out; empty: the summary."""
+    """Kept as it is laid out; empty: the summary as a sentence."""
+
+    def parser_arguments(self) -> dict[str, Any]:
+        """Return the arguments of `add_parser` for the help of the action."""
+        return {
+            "help": self.summary,
+            "description": self.description or f"{self.summary[0].upper()}{self.summary[1:]}.",
+            "epilog": f"example:\n  {self.example}",
+            "formatter_class": argparse.RawDescriptionHelpFormatter,
+        }
 
 
 def add_actions(parser: argparse.ArgumentParser, actions: Mapping[str, CommandAction]) -> None:
@@ -43,12 +53,7 @@ def add_actions(parser: argparse.ArgumentParser, actions: Mapping[str, CommandAc
     subparsers = parser.add_subparsers(title="actions", metavar="ACTION")
     parser.set_defaults(act=None, show_help=parser.print_help)
     for name, action in actions.items():
-        added = subparsers.add_parser(
-            name,
-            help=action.summary,
-            description=action.description or action.summary,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
+        added = subparsers.add_parser(name, **action.parser_arguments())
         added.set_defaults(act=action.run, parser=added)
         action.add_arguments(added)
 

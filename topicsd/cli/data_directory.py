@@ -77,7 +77,12 @@ def lock_node_of(fs: Fs, settings: Settings, node_id: str) -> DirLock | None:
             EXIT_PROBLEM,
         ) from None
     except OSError as error:
-        raise CommandError(f"cannot lock node {node_id}: {os_error_sentence(error)}") from None
+        setting = "TOPICS_CATALOG_URL" if settings.catalog_url else "TOPICS_STORE_URL"
+        folder = os.path.dirname(path)
+        raise CommandError(
+            f"{setting}: the catalog is a file in {folder}, which this server cannot use: "
+            f"{os_error_sentence(error)}; create the folder, or correct its owner and mode"
+        ) from None
 
 
 def refuse_unusable_directory(fs: Fs, data_dir: str) -> None:
@@ -115,7 +120,7 @@ def open_data_layout(fs: Fs, settings: Settings, sources: dict[str, str] | None 
     except JournalDamaged as error:
         raise CommandError(str(error), EXIT_PROBLEM) from None
     except (LayoutError, PlacementError) as error:
-        advice = "" if "topicsd doctor" in str(error) else f"; run `topicsd doctor {data_dir}`"
+        advice = "" if "run " in str(error) else f"; run `topicsd doctor {data_dir}`"
         raise CommandError(f"{error}{advice}", EXIT_PROBLEM) from None
     except OSError as error:
         raise CommandError(os_error_sentence(error)) from None

@@ -60,9 +60,9 @@ def cold_dir_problem(fs: Fs, path: str, data_dir: str) -> str:
     cold, hot = os.path.realpath(path), os.path.realpath(data_dir)
     if cold == hot:
         return "must not be the data directory"
-    if _is_within(cold, os.path.join(hot, SHARDS)):
+    if is_within(cold, os.path.join(hot, SHARDS)):
         return f"must not be inside the shards of the data directory {hot}"
-    if _is_within(hot, os.path.join(cold, SHARDS)):
+    if is_within(hot, os.path.join(cold, SHARDS)):
         return f"the data directory {hot} must not be inside its shards"
     return ""
 
@@ -73,10 +73,10 @@ def store_problem(fs: Fs, url: str, data_dir: str) -> str:
     return cold_dir_problem(fs, store_folder(url), data_dir)
 
 
-def _is_within(path: str, directory: str) -> bool:
+def is_within(path: str, directory: str) -> bool:
     """Whether `path` is `directory` or a path below it; both are absolute.
 
-    >>> _is_within("/a/b", "/a"), _is_within("/a", "/a"), _is_within("/ab", "/a")
+    >>> is_within("/a/b", "/a"), is_within("/a", "/a"), is_within("/ab", "/a")
     (True, True, False)
     """
     return os.path.commonpath([path, directory]) == directory

@@ -293,8 +293,8 @@ class RouteRunner:
         if not self._is_ending:
             self._is_ending = self._is_busy = True
             rule = self.route.rule
-            logger.info(
-                'route "%s": deleted: its source "%s" was deleted, created again or set back',
+            logger.warning(
+                'route "%s": deleted: its source "%s" was deleted, created again, set back, or is not here',
                 rule.name,
                 rule.source,
             )

@@ -28,6 +28,7 @@ from topicsd.engine.shard import Shard
 from topicsd.log.recovery import RecoveryRefused
 from topicsd.log.walk import UnreadableLog
 from topicsd.log.writer import Identity
+from topicsd.store.object_store import StoreRefused
 from topicsd.worker.catalog_node import catalog_node
 from topicsd.worker.spec import Spec
 
@@ -41,7 +42,7 @@ class StartEnded(Exception):
 
 
 class StartRefused(Exception):
-    """A start that fails because of what is on the disk, and would fail again, with the reason.
+    """A start that fails because of the disk or the settings, and would fail again, with the reason.
 
     `advice` is what the operator can do, for the log.
     """
@@ -52,7 +53,10 @@ class StartRefused(Exception):
             cause = cause.__cause__
         is_denied = isinstance(cause, PermissionError)
         super().__init__(os_error_sentence(error) if isinstance(error, OSError) else str(error))
-        self.advice = "correct owner and mode" if is_denied else f"run `topicsd doctor {data_dir}`"
+        if isinstance(error, StoreRefused):
+            self.advice = "correct TOPICS_STORE_URL or the environment of the store"
+        else:
+            self.advice = "correct owner and mode" if is_denied else f"run `topicsd doctor {data_dir}`"
         self.advice += ", then restart the server"
 
 
@@ -108,7 +112,7 @@ class ShardStart:
                     self._report_wait(fs.lock_owner(lock_path))
                 await asyncio.sleep(LOCK_RETRY_SECONDS)
                 self._check_shutdown()
-        except (RecoveryRefused, UnreadableLog, PermissionError) as error:
+        except (RecoveryRefused, UnreadableLog, PermissionError, StoreRefused) as error:
             raise StartRefused(error, spec.data_dir) from error
 
     def _node_lock_path(self) -> str:

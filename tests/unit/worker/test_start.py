@@ -41,13 +41,16 @@ def slot() -> Iterator[Slot]:
 class Start:
     """A start over a real directory, with the number of its heartbeats."""
 
-    def __init__(self, folder: Path, slot: Slot, beats_before_end: int = 1 << 30) -> None:
+    def __init__(
+        self, folder: Path, slot: Slot, beats_before_end: int = 1 << 30, store_url: str = ""
+    ) -> None:
         if not (folder / "LAYOUT.json").exists():
             create_data_dir(RealFs(), str(folder), 1, INSTANCE)
         self.slot = slot
         self.beats = 0
         self.paths = shard_paths(str(folder), 0)
-        spec = Spec(0, 1, str(folder), INSTANCE.hex(), "test", -1, -1, Settings(wal_file_bytes=64 << 10))
+        settings = Settings(wal_file_bytes=64 << 10, store_url=store_url)
+        spec = Spec(0, 1, str(folder), INSTANCE.hex(), "test", -1, -1, settings)
         self.one = ShardStart(spec, SystemClock(), slot, self._beat, lambda: self.beats >= beats_before_end)
 
     def _beat(self) -> None:
@@ -145,3 +148,12 @@ def test_a_log_without_its_beginning_is_refused_with_the_reason(tmp_path: Path, 
     Path(start.paths.wal, "wal-0000000000000777.log").write_bytes(b"")
     with pytest.raises(StartRefused, match="does not reach back"):
         start.run()
+
+
+def test_a_store_that_cannot_be_opened_is_refused_with_the_setting(
+    tmp_path: Path, slot: Slot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    with pytest.raises(StartRefused, match=r"az://container: .*Account must be specified") as refused:
+        Start(tmp_path, slot, store_url="az://container").run()
+    assert "TOPICS_STORE_URL" in refused.value.advice

@@ -22,6 +22,7 @@ from topicsd.backup.topic_copy import TopicCopier
 from topicsd.cli.backup import reports
 from topicsd.cli.backup.transfer_progress import RetryLines, TransferProgress
 from topicsd.cli.command import Command, CommandAction, write_json
+from topicsd.cli.outside_paths import is_within
 from topicsd.disk.fs import Fs, RealFs
 from topicsd.disk.layout import LayoutError
 from topicsd.disk.placement_file import read_placement
@@ -57,7 +58,7 @@ A URL is file:///folder, s3://bucket/prefix, gs://bucket/prefix or az://containe
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     for name, action in ACTIONS.items():
-        added = actions.add_parser(name, help=action.summary, description=action.summary)
+        added = actions.add_parser(name, **action.parser_arguments())
         added.set_defaults(act=action.run, parser=added)
         action.add_arguments(added)
         added.add_argument("--json", action="store_true", help="print one JSON document")
@@ -73,10 +74,23 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
+def _used_url(url: str) -> str:
+    return url if ":" in url else f"file://{os.path.abspath(url)}"
+
+
+def _refuse_own_directory(to: str, directory: str) -> None:
+    """Raise CommandError when the backup would be in the data directory."""
+    folder = store_folder(_used_url(to))
+    if folder and is_within(os.path.realpath(folder), os.path.realpath(directory)):
+        raise CommandError(
+            f"--to: {folder} is in the data directory, and is lost with it; name a folder outside of it"
+        )
+
+
 @contextmanager
 def repository_of(url: str) -> Iterator[Repository]:
     """Open the store of a URL or of a folder."""
-    used = url if ":" in url else f"file://{os.path.abspath(url)}"
+    used = _used_url(url)
     from topicsd.store.remote_objects import ExtraMissing
 
     try:
@@ -122,7 +136,12 @@ def _add_create(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="name the segments of the object store instead of copying them; a restore then needs that store",
     )
-    parser.add_argument("--limit-rate", metavar="SIZE", default="0", help='bytes a second, such as "50 MiB"')
+    parser.add_argument(
+        "--limit-rate",
+        metavar="SIZE",
+        default="0",
+        help='bytes a second, such as "50 MiB" (default: 0, no limit)',
+    )
     parser.add_argument("--full", action="store_true", help="read every file, and look up every object")
 
 
@@ -152,6 +171,7 @@ def _create(args: argparse.Namespace) -> int:
     except ValueError as error:
         raise CommandError(f"--limit-rate: {error}") from None
     data_dir = _data_dir(fs, args.directory, store_url_of_args(args))
+    _refuse_own_directory(args.to, args.directory)
     progress = TransferProgress("backup", SystemClock())
     options = CreateOptions(_source(args), rate, args.full, args.reference_store)
     with repository_of(args.to) as repository:
@@ -262,6 +282,10 @@ def _restore_topics(args: argparse.Namespace, repository: Repository, manifest: 
     for text, pair in zip(args.topic, pairs, strict=True):
         if len(pair) != 2 or not all(pair):
             raise CommandError(f"--topic: must be NAME=NEW, got {text!r}")
+    new_names = [new_name for _, new_name in pairs]
+    for new_name in new_names:
+        if new_names.count(new_name) > 1:
+            raise CommandError(f"--topic: two topics cannot have the new name {new_name!r}")
     progress = TransferProgress("restore", SystemClock())
     fs = RealFs()
     target = _data_dir(fs, args.directory)
@@ -313,11 +337,34 @@ def _prune(args: argparse.Namespace) -> int:
 
 
 ACTIONS: Final = {
-    "create": CommandAction("create a backup of a data directory", _add_create, _create),
-    "list": CommandAction("list the backups of a store", _add_url, _list),
-    "verify": CommandAction("find damaged and missing objects", _add_verify, _verify),
-    "restore": CommandAction("restore a backup into an empty directory", _add_restore, _restore),
-    "prune": CommandAction("delete old backups, and objects that no backup names", _add_prune, _prune),
+    "create": CommandAction(
+        "create a backup of a data directory",
+        _add_create,
+        _create,
+        "topicsd backup create ./topics-data --to s3://bucket/topics",
+    ),
+    "list": CommandAction(
+        "list the backups of a store", _add_url, _list, "topicsd backup list s3://bucket/topics"
+    ),
+    "verify": CommandAction(
+        "find damaged and missing objects",
+        _add_verify,
+        _verify,
+        "topicsd backup verify s3://bucket/topics",
+    ),
+    "restore": CommandAction(
+        "restore a backup into an empty directory",
+        _add_restore,
+        _restore,
+        "topicsd backup restore s3://bucket/topics ./restored\n"
+        "  topicsd backup restore s3://bucket/topics ./topics-data --topic orders=orders-before",
+    ),
+    "prune": CommandAction(
+        "delete old backups, and objects that no backup names",
+        _add_prune,
+        _prune,
+        "topicsd backup prune s3://bucket/topics --keep 7",
+    ),
 }
 
 COMMAND = Command(

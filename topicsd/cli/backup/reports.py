@@ -6,6 +6,7 @@ import msgspec
 
 from topicsd.backup.check import Pruned
 from topicsd.backup.manifest import BackupHead
+from topicsd.backup.repository import MARK_HOURS
 from topicsd.offline.table import NOTHING, plural, size, table, utc
 
 
@@ -83,4 +84,7 @@ def prune_text(pruned: Pruned, *, is_dry: bool) -> list[str]:
             *lines,
             "a backup is being created, or was interrupted within the last day: no object was deleted",
         ]
-    return [*lines, f"{verb} {plural(pruned.objects, 'object')}, {size(pruned.bytes)}"]
+    lines.append(f"{verb} {plural(pruned.objects, 'object')}, {size(pruned.bytes)}")
+    if pruned.young:
+        lines.append(f"kept {plural(pruned.young, 'unnamed object')} younger than {MARK_HOURS} hours")
+    return lines

@@ -72,7 +72,8 @@ def ask_server(url: str, method: str, path: str, body: object = None) -> dict[st
         raise _refusal(error.code, error.read()) from None
     except (OSError, ValueError) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        raise NoResponse(f"no response from {url}: {reason}") from None
+        cause = reason.strerror if isinstance(reason, OSError) else None
+        raise NoResponse(f"no response from {url}: {cause or reason}") from None
 
 
 def _refusal(status: int, body: bytes) -> ServerRefused:

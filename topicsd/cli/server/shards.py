@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from shared.contract.errors import NOT_READY
 from shared.runtime.clock import Clock, SystemClock
-from topicsd.cli.command import Command, write_json
+from topicsd.cli.command import Command, CommandAction, write_json
 from topicsd.cli.server.server_request import NoResponse, ServerRefused, add_server_arguments, ask_server
 from topicsd.offline.command_error import EXIT_OK, CommandError
 from topicsd.offline.table import plural, size, table
@@ -46,11 +46,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_server_arguments(parser)
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
     parser.set_defaults(act=run_show)
-    summary = "change the number of shards"
-    setting = actions.add_parser("set", help=summary, description=summary)
-    setting.set_defaults(act=run_set, parser=setting)
-    setting.add_argument("count", metavar="N", type=int, help="the new number of shards")
-    add_server_arguments(setting, is_action=True)
+    action = CommandAction("change the number of shards", _add_set_arguments, run_set, "topicsd shards set 4")
+    setting = actions.add_parser("set", **action.parser_arguments())
+    setting.set_defaults(act=action.run, parser=setting)
+    action.add_arguments(setting)
+
+
+def _add_set_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("count", metavar="N", type=int, help="the new number of shards")
+    add_server_arguments(parser, is_action=True)
 
 
 def run(args: argparse.Namespace) -> int:

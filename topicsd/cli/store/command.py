@@ -9,7 +9,13 @@ from topicsd.cli.command import Command, CommandAction, add_actions, run_action
 from topicsd.cli.store import vacuum
 
 ACTIONS: Final = {
-    "vacuum": CommandAction(vacuum.SUMMARY, vacuum.add_arguments, vacuum.run, vacuum.DESCRIPTION),
+    "vacuum": CommandAction(
+        vacuum.SUMMARY,
+        vacuum.add_arguments,
+        vacuum.run,
+        "topicsd store vacuum ./topics-data\n  topicsd store vacuum ./topics-data --sole-directory --apply",
+        vacuum.DESCRIPTION,
+    ),
 }
 
 COMMAND: Final = Command(

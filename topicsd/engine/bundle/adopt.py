@@ -267,9 +267,11 @@ def _keys_of(name: SegmentName, entry: SegmentEntry) -> list[str]:
 
 
 def _refuse_id(name: str, other: Topic) -> Refusal:
-    reason = "topic_exists" if other.name == name else "id_collision"
+    if other.name == name:
+        message = f'topic "{name}" exists here already'
+        return Refusal(TOPIC_EXISTS_INCOMPATIBLE, message, {"reason": "topic_exists"})
     message = f'topic "{name}" cannot be adopted: topic "{other.name}" has the same id here'
-    return Refusal(TOPIC_EXISTS_INCOMPATIBLE, message, {"reason": reason})
+    return Refusal(TOPIC_EXISTS_INCOMPATIBLE, message, {"reason": "id_collision"})
 
 
 class _Arrival:

@@ -390,12 +390,13 @@ def set_aside(shard: ShardState, topic: Topic, state: str, row: TopicRow | None)
     )
     shard.depart(topic, departed)
     shard.wake_queue.wake(topic)
-    # A seal was asked for; everything else is a surprise.
-    level = logging.INFO if state == SEALED else logging.ERROR
+    # A seal was asked for, and drops the files; everything else is a surprise.
+    level, kept = (logging.INFO, "") if state == SEALED else (logging.ERROR, ", its files are kept")
     logger.log(
         level,
-        'topic "%s": not served any more, its files are kept: %s: node=%s owner_epoch=%d head=%d',
+        'topic "%s": not served any more%s: %s: node=%s owner_epoch=%d head=%d',
         topic.name,
+        kept,
         state,
         node or "-",
         owner_epoch,
