@@ -15,6 +15,7 @@ from shared.contract.route_rule import RouteRule
 from shared.contract.topic_config import TopicConfig
 from tests.harness.output.command_run import run_here
 from tests.harness.server.everything import Everything, snapshots_of
+from tests.harness.server.everything_fill import SEGMENT_RECORDS
 from topicsd.engine.checkpoint.snapshot_format import (
     HEAD_SECTIONS,
     TOPIC_SECTIONS,
@@ -113,6 +114,15 @@ def test_every_kind_of_topic_between_nodes_occurs(everything: Everything) -> Non
     assert departed[names.sealed_late] == "sealed"
     assert departed[names.taken] == "moved"
     assert everything.said.states[names.exported]["count"] > 0
+
+
+def test_a_topic_moved_to_another_shard_occurs(everything: Everything) -> None:
+    name = everything.first.moved
+    report = run_here("inspect", everything.data, "--json").json
+    assert report["exceptions"] == {name: 1}
+    shards = [{topic["topic"] for topic in shard["topics"]} for shard in report["shards"]]
+    assert [name in topics for topics in shards] == [False, True]
+    assert everything.said.states[name]["count"] == 2 * SEGMENT_RECORDS - 3 + 5
 
 
 def test_a_merged_segment_occurs(everything: Everything) -> None:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
+from shared.ipc.placement import PLACEMENT_NAME
 from tests.harness.clients.topic_client import TopicClient
 from tests.harness.output.command_run import run_here
 from tests.harness.server.everything import Everything, ask, server, snapshots_of
@@ -157,3 +158,23 @@ def test_everything_else_is_served_after_a_repair(copy: Everything) -> None:
         assert said.states[topic]["count"] > 0, topic
     assert len(said.routes) >= 5
     assert [one["cursor"] for one in said.cursors[first.plain]] == ["billing"]
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_the_placement_is_written_again_from_where_topics_are(
+    everything: Everything, tmp_path: Path, is_lost: bool
+) -> None:
+    copy = everything.copied(tmp_path)
+    path = copy.data / PLACEMENT_NAME
+    if is_lost:
+        path.unlink()
+    else:
+        flip(path, path.read_bytes().index(b"moved"))
+    assert run_here("doctor", copy.data, f"--cold-dir={copy.cold}").code == 1
+    assert run_here("doctor", copy.data, f"--cold-dir={copy.cold}", "--repair", "--apply").code == 0
+    name = copy.first.moved
+    assert run_here("inspect", copy.data, "--json").json["exceptions"] == {name: 1}
+    with server(copy.folder) as running:
+        said = ask(TopicClient(running.port, KEY))
+        running.stop()
+    assert said.rows[name] == copy.said.rows[name]

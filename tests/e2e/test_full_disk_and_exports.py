@@ -1,4 +1,8 @@
-"""A local disk that is full while segments are exported: writes are refused, exports continue, no loss."""
+"""A local disk that is full while segments are exported: writes are refused, exports continue, no loss.
+
+Nothing but the server frees space: local records of what is exported leave the disk, and writes are accepted
+again.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,7 @@ DISK_BYTES = 96 << 20
 RECORD_BYTES = 4000
 PAUSE_SECONDS = 0.03
 KEPT_BYTES = 2 << 20
+FREED_BYTES = 4 << 20
 FREE_SECONDS = 150.0
 """Local files of exported segments are dropped once a minute."""
 
@@ -54,8 +59,6 @@ def test_exports_continue_while_the_disk_is_full_and_nothing_is_lost(tmp_path: P
                 "segments are exported",
                 FREE_SECONDS,
             )
-            # Enough for a checkpoint later.
-            assert disk.free_bytes() > DISK_BYTES // 2
             disk.fill(KEPT_BYTES)
             server.wait_for(
                 lambda: any(seen.status == 507 for seen in book.answers), "writes are refused", FREE_SECONDS
@@ -69,9 +72,7 @@ def test_exports_continue_while_the_disk_is_full_and_nothing_is_lost(tmp_path: P
         assert {(seen.status, seen.code) for seen in book.answers} == {(507, "storage_full")}
         book.check(server.port)
         full_at = time.monotonic()
-        disk.empty()
-        # More than the filler had: a checkpoint records what is exported, and the local files are dropped.
-        server.wait_for(lambda: disk.free_bytes() > 3 * DISK_BYTES // 4, "space is free", FREE_SECONDS)
+        server.wait_for(lambda: disk.free_bytes() > FREED_BYTES, "space is free", FREE_SECONDS)
         print(f"{disk.free_bytes()} bytes free after {time.monotonic() - full_at:.0f} s, {exports()}")
         acked = book.acked_count
         with Writers(server.port, book, f"{seed} on", size=100):

@@ -120,6 +120,11 @@ class ShardPaths(NamedTuple):
         return os.path.join(self.root, "meta", "MANIFEST.json")
 
     @property
+    def reserve(self) -> str:
+        """The name of a file for an instant: it is held open without one (`engine/checkpoint/reserve.py`)."""
+        return os.path.join(self.root, "meta", "reserve.tmp")
+
+    @property
     def trash(self) -> str:
         return os.path.join(self.root, "trash")
 

@@ -220,6 +220,7 @@ class Shard:
     def _end(self) -> None:
         for thread in self._threads:
             thread.stop()
+        self.checkpoints.close()
         self.state.segments.close()
         self._files.close()
         self._lock.release()
@@ -247,7 +248,16 @@ class Shard:
         hot, cold, objects = self.stores
         self._directory = files
         self.checkpoints = Checkpointer(
-            state, loop, self._background, files, hot, cold, snapshot, has_more, self._on_checkpoint_end
+            state,
+            loop,
+            self._background,
+            files,
+            hot,
+            cold,
+            snapshot,
+            has_more,
+            objects is not None,
+            self._on_checkpoint_end,
         )
         self.gatherer = Gatherer(state, self.checkpoints, files, hot)
         self.adopter = Adopter(state, self.checkpoints, files)

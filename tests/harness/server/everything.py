@@ -18,7 +18,6 @@ from unittest import mock
 import msgspec
 
 from shared.contract.errors import Refusal
-from shared.ipc.placement import shard_of
 from shared.settings.settings import Settings
 from tests.harness.clients.topic_client import TopicClient
 from tests.harness.output.command_run import run_here
@@ -29,6 +28,7 @@ from tests.harness.server.everything_fill import (
     WAIT_SECONDS,
     Names,
     fill,
+    move,
     records,
 )
 from tests.harness.server.processes import wait_until
@@ -37,6 +37,7 @@ from topicsd.catalog.catalog import Ownership, TopicRow
 from topicsd.catalog.sqlite_catalog import SqliteCatalog
 from topicsd.disk.fs import RealFs
 from topicsd.disk.layout import read_layout, shard_paths
+from topicsd.disk.placement_file import read_placement
 from topicsd.engine.bundle.gather import Gathered
 from topicsd.engine.bundle.segment_source import DirectorySource
 from topicsd.engine.checkpoint.manifest import read_manifest
@@ -58,6 +59,7 @@ T = TypeVar("T")
 
 STAYS_HOT = "--hot-retain-segments=1000"
 """Without exports there is no checkpoint after them: what follows stays in the log only."""
+WAL_FILE_BYTES = 1 << 20
 OTHER_NODE = "0f" * 16
 """A node that took a topic over."""
 
@@ -97,7 +99,7 @@ def server(folder: Path, *more: str) -> WholeServer:
         f"--cold-dir={folder / 'cold'}",
         "--hot-retain-segments=1",
         f"--segment-max-events={SEGMENT_RECORDS}",
-        "--wal-file-bytes=1MiB",
+        f"--wal-file-bytes={WAL_FILE_BYTES}",
         "--checkpoint-interval-ms=3600000",
     ]
     return WholeServer(folder, *flags, *more, shards=SHARDS, environ={"TOPICS_API_KEYS": KEY})
@@ -106,7 +108,9 @@ def server(folder: Path, *more: str) -> WholeServer:
 def build(folder: Path) -> Everything:
     (folder / "cold").mkdir()
     with server(folder) as running:
-        first = fill(TopicClient(running.port, KEY), "a")
+        api = TopicClient(running.port, KEY)
+        first = fill(api, "a")
+        move(api, first.moved)
         running.kill()
     lose_the_machine(folder)
     for number in range(SHARDS):
@@ -147,9 +151,10 @@ async def take_part_in_catalog(folder: Path, number: int, *to_seal: str, exporte
     """
     layout = read_layout(RealFs(), str(folder / "data"))
     assert layout is not None
+    placement = read_placement(RealFs(), str(folder / "data"), SHARDS)
     path = str(folder / "catalog.sqlite")
     node = Node(
-        layout.instance, partial(SqliteCatalog, path), lambda topic: shard_of(topic, SHARDS) == number
+        layout.instance, partial(SqliteCatalog, path), lambda topic: placement.shard_of(topic) == number
     )
     # No checkpoint but those asked for here: later ones would capture the frames of the seal.
     settings = msgspec.structs.replace(settings_of(folder), checkpoint_interval_ms=3_600_000)
@@ -211,7 +216,12 @@ def _have_ceilings(shard: Shard, rows: dict[str, TopicRow]) -> bool:
 
 
 def settings_of(folder: Path) -> Settings:
-    return Settings(cold_dir=str(folder / "cold"), hot_retain_segments=1, segment_max_events=SEGMENT_RECORDS)
+    return Settings(
+        cold_dir=str(folder / "cold"),
+        hot_retain_segments=1,
+        segment_max_events=SEGMENT_RECORDS,
+        wal_file_bytes=WAL_FILE_BYTES,
+    )
 
 
 async def _until(is_so: Callable[[], bool], what: str) -> None:
@@ -255,7 +265,7 @@ async def capture_and_thin_out(folder: Path, names: Names) -> None:
 
 async def adopt_one(folder: Path, number: int, name: str) -> None:
     """Let a shard adopt a topic, which its log has but no snapshot."""
-    shard = open_shard(str(folder / "data"), number)
+    shard = open_shard(str(folder / "data"), number, settings=Settings(wal_file_bytes=WAL_FILE_BYTES))
     await _adopt(folder, shard, name)
     shard.close(checkpoint=False)
 

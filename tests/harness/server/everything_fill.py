@@ -42,7 +42,7 @@ class Names:
         self.filtered, self.ended = on(0, "filtered"), on(0, "ended")
         self.adopted, self.adopted_late = on(0, "adopted"), name_on(1, SHARDS, f"late-{prefix}-adopted")
         self.sealed, self.sealed_late, self.taken = on(0, "sealed"), on(0, "sealed-late"), on(0, "taken")
-        self.exported = on(0, "exported")
+        self.exported, self.moved = on(0, "exported"), on(0, "moved")
         self.ring, self.ring_too = on(0, "ring"), on(1, "ring-too")
 
 
@@ -186,6 +186,17 @@ def fill_routes(api: TopicClient, names: Names) -> None:
     copied = len(api.rows(names.plain))
     for topic, count in ((names.same, copied), (names.across, copied), (names.once, 9), (names.filtered, 3)):
         api.wait_for_rows(topic, count)
+
+
+def move(api: TopicClient, name: str) -> None:
+    """Move a topic to the other shard, which the placement notes as an exception, and continue it there.
+
+    Its checkpoint captures all topics of its shard, so no `fill` does this.
+    """
+    api.append(name, *records(2 * SEGMENT_RECORDS, "k"))
+    api.call(name, "delete", seqs=[3, 4, 30])
+    assert api.call(name, "move", shard=1)["moved"]
+    api.append(name, *records(5, "k"))
 
 
 def watch(api: TopicClient, names: Names) -> None:

@@ -5,6 +5,10 @@ interval after the first new frame; and at a clean stop. Dropped data is removed
 it: for that another checkpoint runs after an interval even if nothing was written. One runs at a time. A
 failed one is retried after `RETRY_SECONDS`, and the log keeps everything meanwhile.
 
+With an object store, a checkpoint that meets a full disk is followed by snapshots that copy no record and
+name what was exported since (`repeat_snapshot.py`), so that its local records can be dropped. A reserve gives
+them room.
+
 Other jobs that copy records into segments run in an exclusive section: no checkpoint runs beside them, and
 nothing else exchanges runs, since upkeep waits for both.
 """
@@ -17,13 +21,31 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TypeVar
 
+import msgspec
+
 from shared.runtime.disk_thread import Loop
+from shared.settings.store_url import store_url_of
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import ShardPaths, parse_wal_name, topic_dir_name
-from topicsd.engine.checkpoint.job import CheckpointJob, FilesToDrop, files_to_drop_of, unused_files
+from topicsd.engine.checkpoint.job import (
+    CheckpointJob,
+    FilesToDrop,
+    files_to_drop_of,
+    files_to_drop_section,
+    unused_files,
+    without_files_to_drop,
+)
+from topicsd.engine.checkpoint.manifest import write_manifest
 from topicsd.engine.checkpoint.reader_lock import readers_held
+from topicsd.engine.checkpoint.repeat_snapshot import encode_again, exported_entries, note_named, read_again
+from topicsd.engine.checkpoint.reserve import Reserve
 from topicsd.engine.checkpoint.segment_copy import Files, SegmentBounds
-from topicsd.engine.checkpoint.snapshot_files import drop_old_snapshots, snapshot_numbers
+from topicsd.engine.checkpoint.snapshot_files import (
+    KEPT_COUNT,
+    drop_old_snapshots,
+    snapshot_numbers,
+    write_snapshot,
+)
 from topicsd.engine.checkpoint.snapshot_format import Snapshot
 from topicsd.engine.checkpoint.trash import empty_deleted, mark_deleted, move_to_trash, purge
 from topicsd.engine.jobs import Background, BackgroundJob, Operation
@@ -58,11 +80,12 @@ class Checkpointer:
         cold: SegmentStore | None,
         snapshot: Snapshot | None,
         has_more: bool,
+        has_store: bool,
         on_end: Callable[[], None],
     ) -> None:
         """Continue from a start with `snapshot`, after which the log held more if `has_more`.
 
-        `on_end` is called when a checkpoint has ended.
+        With `has_store` there is an object store. `on_end` is called when a checkpoint has ended.
         """
         settings = shard.settings
         self._shard = shard
@@ -71,6 +94,7 @@ class Checkpointer:
         self._files = files
         self._hot = hot
         self._cold = cold
+        self._reserve = Reserve(files.fs, files.paths) if has_store else None
         self._bounds = SegmentBounds.of(settings)
         self._on_end = on_end
         self._interval_seconds = settings.checkpoint_interval_ms / 1000
@@ -214,9 +238,66 @@ class Checkpointer:
         if self._has_work and self._shard.log.place is not None:
             self._background.run_now(self._run())
 
+    def close(self) -> None:
+        if self._reserve is not None:
+            self._reserve.release()
+
     def _run(self) -> BackgroundJob[None]:
         if self._is_disk_full:
             yield from self.purge()
+        if self._reserve is None:
+            yield from self._checkpoint()
+            return
+        yield self._reserve.keep
+        try:
+            yield from self._checkpoint()
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            self._is_disk_full = True
+            yield from self._drop_exported(self._reserve)
+            raise
+
+    def _drop_exported(self, reserve: Reserve) -> BackgroundJob[None]:
+        """Drop local records of exported segments although the disk has no room for a checkpoint."""
+        for _ in range(KEPT_COUNT):
+            if not (self._starts and (yield from self._repeat_snapshot(reserve))):
+                break
+            yield from self._drop()
+        yield from self.purge()
+        yield reserve.keep
+
+    def _repeat_snapshot(self, reserve: Reserve) -> BackgroundJob[bool]:
+        """Write the newest snapshot again, with what was exported since; return False if that is no use."""
+        fs, paths, shard = self._files.fs, self._files.paths, self._shard
+        last = max(self._starts)
+        exported = yield from exported_entries(shard)
+        if not (exported or self._files_to_drop):
+            return False
+        repeated = yield partial(read_again, fs, paths, last, exported)
+        files_to_drop = self._files_to_drop
+        number, self._next_number = self._next_number, self._next_number + 1
+        if repeated.exported:
+            files_to_drop = [*files_to_drop, FilesToDrop(number, [], [], repeated.exported)]
+        if not files_to_drop:
+            return False
+        sections = without_files_to_drop(repeated.snapshot.head)
+        sections |= files_to_drop_section(files_to_drop, shard.objects_to_delete)
+        head = msgspec.structs.replace(repeated.snapshot.head, number=number, sections=sections)
+        snapshot = repeated.snapshot._replace(head=head)
+        written = yield from encode_again(snapshot, store_url_of(shard.settings))
+        yield reserve.release
+        yield partial(write_snapshot, fs, paths, number, written.snapshot)
+        self._starts[number] = head.start
+        self._files_to_drop = files_to_drop
+        note_named(shard, repeated.exported)
+        yield partial(write_manifest, fs, paths, written.manifest)
+        if repeated.exported:
+            count = len(repeated.exported)
+            logger.warning("checkpoint: disk full: local records of %d exported segments are dropped", count)
+        return True
+
+    def _checkpoint(self) -> BackgroundJob[None]:
         frames = self._shard.log.frame_count
         place = self._shard.log.place
         self._file = 0 if place is None else place.file

@@ -154,6 +154,13 @@ def files_to_drop_section(
     return sections
 
 
+def without_files_to_drop(head: SnapshotHead) -> dict[str, bytes]:
+    """Return the sections but those of `files_to_drop_section`."""
+    return {
+        name: data for name, data in head.sections.items() if name not in (FILES_TO_DROP, OBJECTS_TO_DELETE)
+    }
+
+
 def debts_of(head: SnapshotHead) -> dict[str, bytes]:
     """Return the sections for a snapshot that replaces this one.
 
