@@ -67,6 +67,10 @@ class DeletesBeforeTrim(ModelNode):
 
 
 class AcknowledgesBeforeSync(ModelNode):
+    """A node with a slow disk acknowledges a write before its sync (M1)."""
+
+    sync_ms = 2_000.0
+
     def _append(
         self, name: str, payloads: list[bytes], key: str | None, may_create: bool, reply: Reply
     ) -> None:

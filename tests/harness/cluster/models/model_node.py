@@ -54,7 +54,6 @@ from topicsd.store.object_store import StoreUnavailable
 
 BLOCK: Final = 40
 ROUND_SECONDS: Final = 2.0
-SYNC_MS: Final = 20.0
 GRACE_SECONDS: Final = 20.0
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -68,6 +67,7 @@ Entry = tuple[str, str, tuple[Any, ...]]
 
 class ModelNode(Machine):
     supported = frozenset({Append, Delete, ReadAll, Seal, Adopt})
+    sync_ms = 20.0
 
     def __init__(self, cluster: Cluster, name: str, book: Book, plans: Sequence[Plan]) -> None:
         super().__init__(cluster, name)
@@ -111,7 +111,7 @@ class ModelNode(Machine):
         self._log.append((name, kind, args))
         if self._ends_after == 1:
             # The acknowledgement of an earlier entry may still be on its way.
-            self.world.after(self.world.rng.random() * SYNC_MS, self._end_now, process=self._process)
+            self.world.after(self.world.rng.random() * self.sync_ms, self._end_now, process=self._process)
         self._ends_after = max(0, self._ends_after - 1)
         self._apply(name, kind, args)
         self._waiting.append((len(self._log), then))
@@ -130,8 +130,8 @@ class ModelNode(Machine):
     def _sync(self) -> None:
         if not self._is_syncing and self._waiting:
             self._is_syncing = True
-            end = len(self._log)
-            self.world.after(self.world.rng.random() * SYNC_MS, self._on_synced, end, process=self._process)
+            end, ms = len(self._log), self.world.rng.random() * self.sync_ms
+            self.world.after(ms, self._on_synced, end, process=self._process)
 
     def _on_synced(self, end: int) -> None:
         self._is_syncing = False
@@ -146,7 +146,7 @@ class ModelNode(Machine):
         """Add an entry in the agent's fiber, and wait for its sync."""
         self._write(name, kind, *args)
         while self._synced < len(self._log):
-            self._process.sleep(SYNC_MS / 1000)
+            self._process.sleep(self.sync_ms / 1000)
 
     # -- requests of clients ---------------------------------------------------------------------------------
 
@@ -262,7 +262,7 @@ class ModelNode(Machine):
         records = dict(topic.records)
         head = topic.head
         while self._synced < len(self._log):
-            self._process.sleep(SYNC_MS / 1000)
+            self._process.sleep(self.sync_ms / 1000)
         store = self.store_client(self._process)
         for segment in list(topic.segments):
             if not records.keys() & set(range(segment.first_seq, segment.last_seq + 1)):
@@ -343,7 +343,7 @@ class ModelNode(Machine):
         if head == topic.exported_to:
             return
         while self._synced < len(self._log):
-            self._process.sleep(SYNC_MS / 1000)
+            self._process.sleep(self.sync_ms / 1000)
         first = topic.exported_to + 1
         stem = f"segments/{topic.name}/{topic.owner_epoch}-{first}-{secrets.token_hex(4)}"
         records = {seq: topic.records[seq] for seq in range(first, head + 1) if seq in topic.records}
