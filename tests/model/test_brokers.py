@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
@@ -12,6 +9,7 @@ import pytest
 from tests.harness.brokers.broken_brokers import BROKEN_RULES, Patch
 from tests.harness.brokers.broker_episode import BrokerEpisode
 from tests.harness.cluster.histories.episode import Report
+from tests.harness.cluster.virtual_time import digest_elsewhere
 
 pytestmark = pytest.mark.usefixtures("quiet_log")
 
@@ -97,14 +95,5 @@ def test_the_same_seed_has_the_same_trace(seed: str) -> None:
 
 
 def test_the_same_seed_has_the_same_trace_in_another_process() -> None:
-    digests = {
-        subprocess.run(
-            [sys.executable, "-c", DIGEST, "d"],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for hash_seed in ("1", "2")
-    }
+    digests = {digest_elsewhere(DIGEST, "d", hash_seed) for hash_seed in ("1", "2")}
     assert len(digests) == 1

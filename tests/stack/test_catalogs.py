@@ -13,8 +13,6 @@ import pytest
 
 from shared.runtime.retries import Retries
 from tests.harness.catalog.catalog_crowd import CatalogCrowd
-from tests.stack.engines import needed_server
-from tests.stack.servers import KeyValueServer, PostgresServer, postgres_server
 from topicsd.catalog.catalog import (
     Catalog,
     ChangeRefused,
@@ -35,22 +33,6 @@ ID = (1 << 64) - 5
 _databases = itertools.count()
 
 Open = Callable[[], Catalog]
-
-
-@pytest.fixture(scope="module")
-def postgresql() -> Iterator[PostgresServer]:
-    with postgres_server() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeyValueServer]:
-    yield from needed_server("etcd", tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def oxia(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeyValueServer]:
-    yield from needed_server("oxia", tmp_path_factory)
 
 
 @pytest.fixture(params=["sqlite", "postgresql", "etcd", "oxia"])

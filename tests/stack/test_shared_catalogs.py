@@ -15,8 +15,7 @@ from msgspec.structs import replace
 from shared.runtime.retries import Retries
 from tests.harness.catalog.shared_crowd import PRODUCERS_MAX, SharedCrowd
 from tests.harness.machine.manual_clock import ManualClock
-from tests.stack.engines import ServerClock, needed_server
-from tests.stack.servers import KeyValueServer, PostgresServer, postgres_server
+from tests.stack.engines import ServerClock
 from topicsd.catalog.open_catalog import open_keys
 from topicsd.catalog.shared.key_shared import KeyValueSharedCatalog
 from topicsd.catalog.shared.open_shared import open_shared_catalog
@@ -46,22 +45,6 @@ class Engine(NamedTuple):
 
     open: Callable[[], SharedCatalog]
     clock: ManualClock
-
-
-@pytest.fixture(scope="module")
-def postgresql() -> Iterator[PostgresServer]:
-    with postgres_server() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeyValueServer]:
-    yield from needed_server("etcd", tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def oxia(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeyValueServer]:
-    yield from needed_server("oxia", tmp_path_factory)
 
 
 @pytest.fixture(params=["sqlite", "postgresql", "etcd", "oxia"])

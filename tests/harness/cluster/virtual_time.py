@@ -14,6 +14,8 @@ import heapq
 import os
 import random
 import secrets
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from random import Random
@@ -282,3 +284,14 @@ def _waiting_process() -> tuple[Process, Fiber]:
 
 def _raise(error: MachineGoneError) -> None:
     raise error
+
+
+def digest_elsewhere(program: str, seed: str, hash_seed: str) -> str:
+    """Return what a program prints of the history of a seed, in a process that hashes text in another way."""
+    return subprocess.run(
+        [sys.executable, "-c", program, seed],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
