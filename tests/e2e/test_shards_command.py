@@ -53,7 +53,10 @@ def test_the_number_of_shards_is_shown_and_changed(tmp_path: Path) -> None:
         assert grown.err.startswith("2 shards, 5 requested: ")
         document = run_here("shards", "--url", url, "set", 1, "--json").json
         assert (document["count"], document["target"], document["state"]) == (1, 1, "steady")
-        assert [one["topics"] for one in run_here("shards", "--json", "--url", url).json["shards"]] == [8]
+        server.wait_for(
+            lambda: [one["topics"] for one in run_here("shards", "--json", "--url", url).json["shards"]] == [8],
+            "the board counts the topics of the shard that is left",
+        )
         for count in (0, 257):
             refused = run_here("shards", "set", count, "--url", url)
             assert (refused.code, refused.out) == (2, "")
