@@ -46,6 +46,8 @@ class Endpoint(msgspec.Struct, frozen=True):
     """Whether a body is accepted. If not, it is refused: ignoring a delete filter is dangerous."""
     variable: str = ""
     """The first segment of the pattern that begins with a colon; empty without one."""
+    is_broker: bool = False
+    """Whether the brokers answer it, which have the shared topics."""
     has_handler: bool = True
     """Whether the operation is in the table of handlers: it is for one topic and no stream."""
 
@@ -99,6 +101,16 @@ _DECLARATIONS: Final[tuple[Endpoint, ...]] = (
         is_stream=True,
         takes_token=True,
     ),
+    Endpoint("POST", "/v0/topics/:topic/fence", "fence", _scopes("admin"), is_data=True),
+    Endpoint("POST", "/v0/topics/:topic/unfence", "unfence", _scopes("admin"), is_data=True),
+    Endpoint("POST", "/produce", "produce", _scopes("write"), is_data=True, is_broker=True),
+    Endpoint("POST", "/v0/produce", "produce", _scopes("write"), is_data=True, is_broker=True),
+    Endpoint("POST", "/consume", "consume", _scopes("read"), is_data=True, is_broker=True),
+    Endpoint("POST", "/v0/consume", "consume", _scopes("read"), is_data=True, is_broker=True),
+    Endpoint("GET", "/health", "broker_health", _scopes(""), is_data=True, is_open=True, is_broker=True),
+    Endpoint("GET", "/metrics", "broker_metrics", _scopes("read"), is_data=True, is_broker=True),
+    Endpoint("GET", "/metrics/prometheus", "broker_prometheus", _scopes("read"), is_data=True, is_broker=True),
+    Endpoint("GET", "/v0/cluster", "cluster", _scopes("read"), is_data=True, is_broker=True),
     Endpoint("GET", "/v0/routers", "list_routers", _scopes("read"), is_data=False),
     Endpoint("PUT", "/v0/routers/:router", "put_router", _scopes("admin"), is_data=True),
     Endpoint("GET", "/v0/routers/:router", "router_state", _scopes("read"), is_data=False),

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from shared.runtime.clock import Clock
 from shared.runtime.disk_thread import DiskThread, Loop, SystemDiskThread
 from shared.runtime.retries import Retries
+from topicsd.broker.counts import BrokerCounts
 from topicsd.broker.frames_v1 import FRAMES_V1, Rebase
 from topicsd.broker.read.extents import ExtentReader
 from topicsd.broker.read.heads import Heads
@@ -86,6 +87,7 @@ class Broker:
         """`retries` bounds how long a request to the store is repeated."""
         self._loop = loop
         self._catalog = catalog
+        self.counts = BrokerCounts()
         self.topics = TopicTable(clock, pools.lookups, catalog)
         self.heads = Heads(clock, loop, pools.lookups, catalog, read_limits.poll_seconds)
         self.cache = TailCache(read_limits.tail_cache_bytes)
