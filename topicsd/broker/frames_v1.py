@@ -25,7 +25,6 @@ The times of the records of a slice never fall; those of different brokers follo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from struct import Struct
 from typing import Final, NamedTuple, Protocol
 
 from topicsd.log.frame import (
@@ -44,6 +43,8 @@ from topicsd.log.frame import (
     LogFrame,
     Record,
     pack_body_head,
+    pack_kind,
+    pack_plain_head,
     pack_u32,
     pack_u64,
     parse_frame,
@@ -54,9 +55,6 @@ from topicsd.log.frame import (
 
 FRAMES_V1: Final = "frames-v1"
 _APPEND: Final = int(FrameType.APPEND)
-# The header after its length, of a record with data only; type, flags and topic are one field.
-_pack_kind = Struct("<BBQ").pack
-_pack_plain = Struct("<10sQQ4xI").pack
 _TOPIC_ID_AT: Final = 6
 _NUMBER_AT: Final = 14
 _U64_MASK: Final = (1 << 64) - 1
@@ -127,7 +125,7 @@ def encode_frames(records: Sequence[ToEncode], incarnation: int, first_number: i
     """Encode the records of one request, numbered from `first_number`."""
     parts: list[bytes] = []
     topic_id = incarnation & _U64_MASK
-    kind = _pack_kind(_APPEND, 0, topic_id)
+    kind = pack_kind(_APPEND, 0, topic_id)
     for number, record in enumerate(records, first_number):
         payload = record.data
         if record.tag or record.node or record.meta or record.is_bytes:
@@ -141,7 +139,7 @@ def encode_frames(records: Sequence[ToEncode], incarnation: int, first_number: i
             lengths = len(node), len(tag), len(payload)
             body = pack_body_head(_APPEND, flags, topic_id, number, ts, *lengths) + node + tag + payload
         else:
-            body = _pack_plain(kind, number, ts, len(payload)) + payload
+            body = pack_plain_head(kind, number, ts, len(payload)) + payload
         parts += (pack_u32(len(body) + CHECKSUM_BYTES), body, pack_u64(xxh3(body)))
     return b"".join(parts)
 

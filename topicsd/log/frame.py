@@ -92,6 +92,9 @@ KNOWN_TYPES = frozenset(int(frame_type) for frame_type in FrameType)
 
 # The header without its length field: the checksum begins here.
 pack_body_head = struct.Struct("<BBQQQHHI").pack
+# The same of a frame without node and tag, with type, flags and topic as one field: packs faster.
+pack_kind = struct.Struct("<BBQ").pack
+pack_plain_head = struct.Struct("<10sQQ4xI").pack
 pack_u32 = U32.pack
 pack_u64 = U64.pack
 xxh3 = xxhash.xxh3_64_intdigest
