@@ -125,8 +125,9 @@ def test_streams_and_sockets_have_bytes(whole: WholeServer) -> None:
         socket.ask("publish", topic=topic, records=[{"data": 1}, RECORD])
         socket.ask("subscribe", topic=topic, after_seq=0)
         assert contents(socket.expect("record")["records"]) == [1, BYTES]
+        socket.expect("caught_up")
         socket.say("publish", topic=topic, records=[{"data_base64": "?"}])
-        assert socket.expect("error")["error"]["message"].startswith("records[0].data_base64: ")
+        assert socket.expect("error")["message"].startswith("records[0].data_base64: ")
     watch = whole.ask_json("POST", "/v0/watch", {"topics": {topic: {"after_seq": 0}}})
     with EventClient(whole.port, f"/v0/watch/{watch['wid']}").begin() as events:
         found: list[Any] = []

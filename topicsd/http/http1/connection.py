@@ -294,7 +294,7 @@ class Http1Connection(asyncio.Protocol):
                 return self._refuse(refusal)
             if known_fields.is_coded:
                 fields = known_fields.fields
-                refusal = refuse_coding(fields, self._body_bytes_max)
+                refusal = refuse_coding(fields, self._heads.body_bytes_max(known))
                 if refusal is not None:
                     return self._refuse(refusal)
                 if fields.is_chunked or fields.content_length or fields.content_digest:
@@ -304,7 +304,7 @@ class Http1Connection(asyncio.Protocol):
         body_at = head_end + 4
         length = known_fields.fields.content_length or 0
         if length > self._body_bytes_max:
-            return self._refuse(too_large(self._body_bytes_max))
+            return self._refuse(too_large(self._heads.body_bytes_max(known)))
         end = body_at + length
         if end > size:
             if length >= LARGE_BODY_BYTES:

@@ -71,6 +71,10 @@ class HeadCache:
         owner = self._dispatch.owner_of(known.match)
         return known if owner == known.owner else msgspec.structs.replace(known, owner=owner)
 
+    def body_bytes_max(self, known: KnownLine) -> int:
+        handlers = self._dispatch.handlers
+        return handlers.shard.spool.record_bytes_max if known.is_record else handlers.body_bytes_max
+
     def line(self, text: bytes) -> KnownLine | Refusal:
         return self.known_line(text) or self.parse_line(text)
 

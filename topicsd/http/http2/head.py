@@ -24,7 +24,7 @@ class Head(NamedTuple):
     fields: Fields
 
 
-def read_head(headers: Iterable[Header], heads: HeadCache, body_bytes_max: int) -> Head | Refusal:
+def read_head(headers: Iterable[Header], heads: HeadCache) -> Head | Refusal:
     method = target = authority = b""
     lines = []
     for name, value in headers:
@@ -55,6 +55,7 @@ def read_head(headers: Iterable[Header], heads: HeadCache, body_bytes_max: int) 
         digests = digests_of(fields.content_digest)
         if isinstance(digests, Refusal):
             return digests
+    body_bytes_max = heads.body_bytes_max(known)
     if (fields.content_length or 0) > body_bytes_max:
         return too_large(body_bytes_max)
     return Head(known, fields)

@@ -110,7 +110,7 @@ class Requests:
         if self.is_refusing:
             self._wire.reset_stream(stream_id, ErrorCodes.REFUSED_STREAM)
             return 1
-        head = read_head(event.headers, self._heads, self._body_bytes_max)
+        head = read_head(event.headers, self._heads)
         is_refused = isinstance(head, Refusal)
         known = None if isinstance(head, Refusal) else head.known_line
         is_remote = known is not None and known.is_append and known.owner != self._dispatch.shard
