@@ -74,6 +74,8 @@ _DECLARATIONS: Final[tuple[Endpoint, ...]] = (
     Endpoint("PUT", "/v0/topics/:topic", "put_topic", _scopes("admin"), is_data=True),
     Endpoint("GET", "/v0/topics/:topic", "topic_state", _scopes("read"), is_data=True),
     Endpoint("POST", "/v0/topics/:topic", "append", _scopes("write"), is_data=True),
+    Endpoint("POST", "/v0/topics/:topic/records", "append_record", _scopes("write"), is_data=True),
+    Endpoint("GET", "/v0/topics/:topic/records/:seq", "record", _scopes("read"), is_data=True),
     Endpoint("DELETE", "/v0/topics/:topic", "delete_topic", _scopes("delete"), is_data=True),
     Endpoint("POST", "/v0/topics/:topic/diff", "diff", _scopes("read"), is_data=True),
     Endpoint("POST", "/v0/topics/:topic/delete", "delete_records", _scopes("delete"), is_data=True),
@@ -109,7 +111,9 @@ _DECLARATIONS: Final[tuple[Endpoint, ...]] = (
     Endpoint("POST", "/v0/consume", "consume", _scopes("read"), is_data=True, is_broker=True),
     Endpoint("GET", "/health", "broker_health", _scopes(""), is_data=True, is_open=True, is_broker=True),
     Endpoint("GET", "/metrics", "broker_metrics", _scopes("read"), is_data=True, is_broker=True),
-    Endpoint("GET", "/metrics/prometheus", "broker_prometheus", _scopes("read"), is_data=True, is_broker=True),
+    Endpoint(
+        "GET", "/metrics/prometheus", "broker_prometheus", _scopes("read"), is_data=True, is_broker=True
+    ),
     Endpoint("GET", "/v0/cluster", "cluster", _scopes("read"), is_data=True, is_broker=True),
     Endpoint("GET", "/v0/routers", "list_routers", _scopes("read"), is_data=False),
     Endpoint("PUT", "/v0/routers/:router", "put_router", _scopes("admin"), is_data=True),
@@ -138,6 +142,7 @@ _PARAMETERS: Final = {
     "list_topics": "prefix page_size cursor partial",
     "topic_state": "touch from_ts last",
     "append": "return_seqs",
+    "append_record": "tag node create return_seqs",
     "delete_topic": "if_empty",
     "explain": "seq",
     "work": "node max lease_ms",

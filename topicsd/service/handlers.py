@@ -11,7 +11,6 @@ from shared.contract.query import query_boolean
 from topicsd.engine.read.seek import seek
 from topicsd.engine.requests import (
     AppendAnswer,
-    AppendRequest,
     DeleteAnswer,
     TopicDeleted,
     TopicPut,
@@ -21,6 +20,7 @@ from topicsd.engine.shard import Shard
 from topicsd.engine.topic_admin import delete_topic, put_topic, topic_state
 from topicsd.service.call import Call, reply_of
 from topicsd.service.cursors import CursorHandlers
+from topicsd.service.input.append_body import AppendBody
 from topicsd.service.input.bodies import (
     APPEND_BODY,
     PUBLISH_BODY,
@@ -32,16 +32,26 @@ from topicsd.service.input.bodies import (
 )
 from topicsd.service.input.bound_names import CONFIG_NEEDS_ADMIN, refuse_dead_letter
 from topicsd.service.input.clamped import clamped_config, member, with_member
-from topicsd.service.input.json_body import JsonBody
 from topicsd.service.input.position import query_seek
+from topicsd.service.input.record_upload import record_append
 from topicsd.service.queues.handlers import QueueHandlers
+from topicsd.service.record_reader import RecordReader
 from topicsd.service.render import encode, render_appended, render_config, render_queue
 from topicsd.service.request_counts import RequestCounts
 from topicsd.service.shards.limits import Caps
 
-# These operations take no body.
-WITHOUT_BODY = frozenset(
-    {"topic_state", "delete_topic", "list_cursors", "cursor_state", "delete_cursor", "explain"}
+# These operations take no body, or one that is not JSON.
+WITHOUT_JSON = frozenset(
+    {
+        "topic_state",
+        "delete_topic",
+        "list_cursors",
+        "cursor_state",
+        "delete_cursor",
+        "explain",
+        "append_record",
+        "record",
+    }
 )
 
 
@@ -106,6 +116,8 @@ class Handlers:
         handlers: dict[str, Handler] = {
             "append": self._append,
             "publish": lambda call: self._append(call, PUBLISH_BODY),
+            "append_record": lambda call: self._append(call, None),
+            "record": RecordReader(state).start,
             "put_topic": self._put_topic,
             "topic_state": self._topic_state,
             "delete_topic": self._delete_topic,
@@ -132,14 +144,15 @@ class Handlers:
                 self._redirect(operation, call)
                 return
         fields = call.fields
-        if fields.content_type != "application/json" and call.body and operation not in WITHOUT_BODY:
+        if fields.content_type != "application/json" and call.body and operation not in WITHOUT_JSON:
             refusal = refusal or refuse_media_type(fields, call.body)
         if refusal is not None:
             call.refuse(refusal)
         else:
             started.handle(call)
 
-    def _append(self, call: Call, kind: JsonBody[AppendRequest] = APPEND_BODY) -> None:
+    def _append(self, call: Call, kind: AppendBody | None = APPEND_BODY) -> None:
+        """Append the records of a body; without a `kind` the body is one record of bytes."""
         with_seqs = True
         if call.query:
             return_seqs = query_boolean(call.query, "return_seqs", True)
@@ -147,7 +160,10 @@ class Handlers:
                 call.refuse(return_seqs)
                 return
             with_seqs = return_seqs
-        request = decode_append(call.body, self.settings, kind)
+        if kind is not None:
+            request = decode_append(call.body, self.settings, kind)
+        else:
+            request = record_append(call.body, call.fields, call.query, self.settings)
         if isinstance(request, Refusal):
             call.refuse(request)
             return
