@@ -6,8 +6,9 @@ compaction it needs one for many of them, and the blobs that no extent refers to
 M1  The steps are claim, read, put, begin, finish, release. Each is safe to repeat, and any compactor may
     finish what another one has begun. Overlapping compactions are refused by the catalog, also when a claim
     was lost in between.
-M2  The object has exactly the records of its range, byte for byte but for their numbers. A body that is
-    damaged is not merged: the range ends before it, and readers report the damage (F2).
+M2  The object has exactly the records of its range, byte for byte but for their numbers, as a segment
+    (`topicsd/broker/segment_v1.py`). A slice that is damaged is not merged: the range ends before it. As the
+    first slice it gets an object alone, as it is, so that it stops nothing; readers report the damage (F2).
 M3  The object is put before the catalog names it (R3). One that the catalog refuses is an orphan.
 M4  Memory is bounded by the bytes of one object.
 
@@ -22,14 +23,8 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from shared.runtime.retries import Retries
-from topicsd.broker.frames_v1 import (
-    FRAMES_V1,
-    OtherTopic,
-    Rebase,
-    UnknownEncoding,
-    decode_frames,
-    renumber,
-)
+from topicsd.broker.frames_v1 import FRAMES_V1, SEGMENT_V1, OtherTopic, Rebase
+from topicsd.broker.segment_v1 import SegmentBuilder
 from topicsd.broker.steps import BlockingSteps
 from topicsd.broker.upkeep.compaction_choice import EXTENTS_MIN, OBJECT_BYTES_MAX, extents_to_merge
 from topicsd.catalog.shared.shared_catalog import (
@@ -101,24 +96,41 @@ class Compactor:
         )
         limits = self._limits
         chosen = extents_to_merge(present, claim.claimed_ms, limits.object_bytes, limits.extents_min)
-        bodies: list[bytes] = []
-        count = 0
-        for extent in chosen:
-            body: bytes | None = yield partial(self._read, extent, topic, count + 1)
-            if body is None:
-                break
-            bodies.append(body)
-            count += extent.last_seq - extent.first_seq + 1
-        chosen = chosen[: len(bodies)]
-        if len(chosen) < limits.extents_min:
+        if not chosen:
             return CompactionReport("nothing")
-        extent = yield from self._put(chosen, bodies)
+        merged = yield from self._read_whole(chosen, topic)
+        if merged is None:
+            return CompactionReport("nothing")
+        extent = merged.extent
+        yield lambda: create_object(self._store, extent.key, merged.parts, self._retries())
         compaction = Compaction(secrets.token_hex(16), name, topic.incarnation, extent)
         refusal: str | None = yield partial(self._begin, claim, compaction)
         if refusal is not None:
             return CompactionReport(refusal)
         yield partial(catalog.finish_compaction, name)
-        return CompactionReport("merged", len(chosen), extent.byte_length)
+        return CompactionReport("merged", merged.extents, extent.byte_length)
+
+    def _read_whole(self, chosen: Sequence[SharedExtent], topic: SharedTopic) -> BlockingSteps[_Merged | None]:
+        """Read slices up to the first one that is damaged or missing, and make the object of them (M2)."""
+        builder = SegmentBuilder(topic.incarnation, chosen[0].first_seq)
+        count = 0
+        damaged: bytes | None = None
+        for extent in chosen:
+            body: bytes | None = yield partial(self._read, extent)
+            if body is None or extent.encoding != FRAMES_V1:
+                break
+            # On the thread, too: it takes long for the event loop.
+            if not (yield partial(_add, builder, body, extent, topic)):
+                damaged = body
+                break
+            count += 1
+        if count >= self._limits.extents_min:
+            parts: list[bytes] = yield builder.parts
+            return _Merged(_compacted(chosen[:count], SEGMENT_V1, parts), parts, count)
+        # Again, since bytes may also be damaged on their way.
+        if damaged is not None and count == 0 and (yield partial(self._read, chosen[0])) == damaged:
+            return _Merged(_compacted(chosen[:1], FRAMES_V1, [damaged]), [damaged], 1)
+        return None
 
     def _begin(self, claim: Claim, compaction: Compaction) -> str | None:
         """Let the catalog name the object; return why it refuses."""
@@ -130,34 +142,33 @@ class Compactor:
             return "claim lost"
         return None
 
-    def _read(self, extent: SharedExtent, topic: SharedTopic, first_number: int) -> bytes | None:
-        """Return the body of an extent with other numbers, or None when it is damaged or missing (M2).
-
-        Computed on the thread that reads it: it takes long for the event loop.
-        """
+    def _read(self, extent: SharedExtent) -> bytes | None:
+        """Return the body of an extent; None when another compactor, or a trim, has removed it."""
         read = partial(self._store.read, extent.key, extent.byte_offset, extent.byte_length)
         try:
-            body = repeat_request(read, self._retries())
+            return repeat_request(read, self._retries())
         except FileNotFoundError:
-            # Compacted by another compactor, or trimmed, since the lookup.
             return None
-        return renumber(body, first_number) if _is_whole(body, extent, topic) else None
-
-    def _put(self, chosen: Sequence[SharedExtent], bodies: Sequence[bytes]) -> BlockingSteps[SharedExtent]:
-        key = f"{COMPACTED}/{secrets.token_hex(16)}"
-        data = b"".join(bodies)
-        yield lambda: create_object(self._store, key, [data], self._retries())
-        first, last = chosen[0], chosen[-1]
-        return SharedExtent(
-            first.first_seq, last.last_seq, "COMPACTED", key, FRAMES_V1, 0, len(data), last.created_ms
-        )
 
 
-def _is_whole(body: bytes, extent: SharedExtent, topic: SharedTopic) -> bool:
-    """Return whether all records of an extent can be read."""
-    rebase = Rebase(topic.incarnation, extent.first_seq, extent.last_seq)
+class _Merged(NamedTuple):
+    """An object that is to be put, and the number of extents that it replaces."""
+
+    extent: SharedExtent
+    parts: list[bytes]
+    extents: int
+
+
+def _compacted(chosen: Sequence[SharedExtent], encoding: str, parts: Sequence[bytes]) -> SharedExtent:
+    first, last = chosen[0], chosen[-1]
+    key = f"{COMPACTED}/{secrets.token_hex(16)}"
+    size = sum(map(len, parts))
+    return SharedExtent(first.first_seq, last.last_seq, "COMPACTED", key, encoding, 0, size, last.created_ms)
+
+
+def _add(builder: SegmentBuilder, body: bytes, extent: SharedExtent, topic: SharedTopic) -> bool:
+    """Add a slice; return whether all its records can be read."""
     try:
-        decoded = decode_frames(body, rebase, encoding=extent.encoding)
-    except (OtherTopic, UnknownEncoding):
+        return builder.add(body, Rebase(topic.incarnation, extent.first_seq, extent.last_seq))
+    except OtherTopic:
         return False
-    return not decoded.damaged and decoded.next_seq == extent.last_seq + 1
