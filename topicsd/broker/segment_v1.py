@@ -17,7 +17,9 @@ the generation are 0, and the topic id is the incarnation of the topic. In the f
     >>> builder.add(body, Rebase(7, 41, 42))
     True
     >>> data = b"".join(builder.parts())
-    >>> part = SegmentParts().read(lambda at, size: data[at:][:size], "key", Rebase(7, 41, 42), len(data), 42, 1)
+    >>> def read(offset, size):
+    ...     return data[offset : offset + size]
+    >>> part = SegmentParts().read(read, "key", Rebase(7, 41, 42), len(data), seq=42, bytes_max=1)
     >>> part.rebase
     Rebase(incarnation=7, first_seq=42, last_seq=42)
     >>> [one.data for one in decode_frames(part.body, part.rebase, encoding=SEGMENT_V1).records]
@@ -246,6 +248,11 @@ def segment_of(rebase: Rebase, data_bytes: int) -> tuple[SegmentName, SegmentEnt
     return name, SegmentEntry(
         rebase.first_seq, count, 0, data_bytes, 0, 0, True, False, HOT, count, data_bytes, 0, 0
     )
+
+
+def frame_bytes_of(count: int, byte_length: int) -> int:
+    """Return the bytes of the frames in an object with this number of records."""
+    return byte_length - count * ENTRY_BYTES - FOOTER_BYTES - SEGMENT_HEADER_BYTES
 
 
 def _places(offsets: array[int], lengths: array[int], at: int, seq: int, bytes_max: int) -> _Places:

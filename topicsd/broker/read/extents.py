@@ -6,8 +6,8 @@ E3  A topic with more than LAGGARD_EXTENTS extents after the one that is read ha
     through a small cache of its own, on threads of its own, and adds nothing to the tail cache: readers at
     the tail keep their cache and their threads.
 E4  An object that is missing was compacted or trimmed away since the lookup: the topic is looked up again.
-E5  A compacted object is read in parts, by its index (`topicsd/broker/segment_v1.py`). Its records are old, so
-    its readers lag.
+E5  A compacted object is read in parts, by its index (`topicsd/broker/segment_v1.py`). Its records are old,
+    so its readers lag.
 """
 
 from __future__ import annotations
