@@ -62,6 +62,8 @@ class CompactionReport(NamedTuple):
     byte_count: int = 0
     removed_records: int = 0
     """The records that retention removed."""
+    pending_records: int = 0
+    """The records that were not compacted before."""
     due_in_ms: int | None = None
     """The time until retention removes records, if no more are written."""
 
@@ -84,12 +86,14 @@ class Compactor:
 
     def compact(self, name: str) -> BlockingSteps[CompactionReport]:
         """Finish what was begun, apply retention, then merge extents of a topic once."""
-        claim: Claim | None = yield Staged("claim", partial(self._claim, name))
-        if claim is None:
-            return CompactionReport("busy")
         try:
+            claim: Claim | None = yield Staged("claim", partial(self._claim, name))
+            if claim is None:
+                return CompactionReport("busy")
             report = yield from self._keep_up(claim)
         except UpkeepAbandoned:
+            # Perhaps in the call that claims, whose answer is not known here.
+            claim = Claim(name, self._name, 0, 0)
             report = CompactionReport("abandoned")
         # After an OSError the claim ends with its lease.
         yield Staged("claim", partial(self._catalog.release, claim))
@@ -106,10 +110,14 @@ class Compactor:
             return CompactionReport("no topic")
         retained = yield from self._retention.apply(topic, now_ms)
         due_in_ms = None if retained.due_ms is None else max(0, retained.due_ms - now_ms)
-        report = CompactionReport("no topic")
-        if retained.topic is not None:
-            report = yield from self._merge(claim, retained.topic)
-        return report._replace(removed_records=retained.records, due_in_ms=due_in_ms)
+        if retained.topic is None:
+            return CompactionReport("no topic")
+        report = yield from self._merge(claim, retained.topic)
+        return report._replace(
+            removed_records=retained.records,
+            pending_records=retained.topic.head - max(topic.compacted_to, retained.topic.first_seq - 1),
+            due_in_ms=due_in_ms,
+        )
 
     def _merge(self, claim: Claim, topic: SharedTopic) -> BlockingSteps[CompactionReport]:
         catalog = self._catalog
