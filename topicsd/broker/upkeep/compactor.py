@@ -62,6 +62,8 @@ class CompactionReport(NamedTuple):
     byte_count: int = 0
     removed_records: int = 0
     """The records that retention removed."""
+    is_recovery: bool = False
+    """Whether a compaction was finished that another process had begun."""
     pending_records: int = 0
     """The records that were not compacted before."""
     due_in_ms: int | None = None
@@ -104,7 +106,7 @@ class Compactor:
 
     def _keep_up(self, claim: Claim) -> BlockingSteps[CompactionReport]:
         name, catalog, now_ms = claim.topic, self._catalog, claim.claimed_ms
-        yield Staged("commit", partial(catalog.finish_compaction, name))
+        begun: Compaction | None = yield Staged("commit", partial(catalog.finish_compaction, name))
         (topic,) = yield Staged("lookup", partial(catalog.topics, [name]))
         if topic is None:
             return CompactionReport("no topic")
@@ -115,6 +117,7 @@ class Compactor:
         report = yield from self._merge(claim, retained.topic)
         return report._replace(
             removed_records=retained.records,
+            is_recovery=begun is not None,
             pending_records=retained.topic.head - max(topic.compacted_to, retained.topic.first_seq - 1),
             due_in_ms=due_in_ms,
         )

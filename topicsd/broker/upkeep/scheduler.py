@@ -112,6 +112,7 @@ class UpkeepScheduler:
         self._is_stopping = False
         self._sleepers: dict[object, Resume] = {}
         self._on_stopped: Callable[[], object] = lambda: None
+        self.is_listing_failed = False
         self.counts = UpkeepCounts()
 
     def start(self) -> None:
@@ -163,6 +164,7 @@ class UpkeepScheduler:
             try:
                 yield from self._discover()
             except OSError as error:
+                self.is_listing_failed = True
                 self._on_error("listing", error)
             while due := self._due():
                 self._random.shuffle(due)
@@ -187,6 +189,7 @@ class UpkeepScheduler:
         if self._is_stopping:
             return
         self._listed_to = ""
+        self.is_listing_failed = False
         for name in [name for name, one in self._targets.items() if one.listing != self._listing]:
             if not self._targets[name].is_seed:
                 del self._targets[name]
@@ -253,6 +256,7 @@ class UpkeepScheduler:
 
     def _count(self, name: str, report: CompactionReport) -> None:
         counts = self.counts
+        counts.recovered += report.is_recovery
         counts.busy += report.outcome == "busy"
         counts.refused += report.outcome in ("refused", "claim lost")
         if report.outcome == "merged":

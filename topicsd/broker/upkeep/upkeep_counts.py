@@ -17,6 +17,8 @@ class UpkeepCounts(msgspec.Struct):
     passes: int = 0
     runs: int = 0
     """Visits of topics."""
+    recovered: int = 0
+    """Compactions that a process had begun that is gone, and this one finished."""
     merged: int = 0
     """Objects that were made of several slices."""
     merged_extents: int = 0
