@@ -18,7 +18,8 @@ from topicsd.broker.frames_v1 import (
 )
 from topicsd.broker.read.reader import SharedRead, TopicRead, TopicRecords
 from topicsd.broker.segment_v1 import ENTRIES_AT_ONCE, SegmentBuilder, SegmentParts, segment_of
-from topicsd.broker.upkeep.compactor import Compactor, CompactorLimits
+from topicsd.broker.upkeep.compaction_choice import CompactorLimits
+from topicsd.broker.upkeep.compactor import Compactor
 from topicsd.catalog.shared.shared_catalog import REPEATED_MS, SharedExtent
 from topicsd.segment.data_file import scan_data
 from topicsd.segment.index_file import ENTRY_BYTES, FOOTER_BYTES, decode_index

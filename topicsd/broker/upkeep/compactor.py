@@ -91,7 +91,8 @@ class Compactor:
         try:
             claim: Claim | None = yield Staged("claim", partial(self._claim, name))
             if claim is None:
-                return CompactionReport("busy")
+                (topic,) = yield Staged("lookup", partial(self._catalog.topics, [name]))
+                return CompactionReport("no topic" if topic is None else "busy")
             report = yield from self._keep_up(claim)
         except UpkeepAbandoned:
             # Perhaps in the call that claims, whose answer is not known here.

@@ -17,6 +17,7 @@ from shared.runtime.clock import SystemClock
 from shared.runtime.log_setup import set_up_logging
 from topicsd.broker.upkeep.compaction_choice import CompactorLimits
 from topicsd.broker.upkeep.scheduler import WAIT_MS, UpkeepLimits
+from topicsd.catalog.open_catalog import is_shared_catalog
 from topicsd.cli.command import Command, write_json
 from topicsd.cli.compactor.once import TopicDone, compact_once, done_text
 from topicsd.cli.compactor.shared_places import Repeats, add_places, shared_places, urls_of
@@ -64,6 +65,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="time between vacuums, over all processes; 0 runs none (default: 60)",
     )
     parser.add_argument(
+        "--sole-catalog",
+        action="store_true",
+        help="state that no other catalog uses the store: vacuum a remote store with a SQLite catalog",
+    )
+    parser.add_argument(
         "--object-mib", metavar="N", type=int, default=64, help="size of a compacted object (default: 64)"
     )
     parser.add_argument(
@@ -85,8 +91,8 @@ def run(args: argparse.Namespace) -> int:
     name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
     if args.once:
         with shared_places(store_url, catalog_url, clock, repeats) as places:
-            limits = CompactorLimits(object_bytes=args.object_mib << 20)
-            done = compact_once(places, name, limits, repeats, args.topic)
+            once = CompactorLimits(object_bytes=args.object_mib << 20)
+            done = compact_once(places, name, once, repeats, args.topic)
             if args.json:
                 write_json(list(done))
             else:
@@ -102,7 +108,11 @@ def run(args: argparse.Namespace) -> int:
 
     set_up_logging(args.log, "compactor")
     with shared_places(store_url, catalog_url, clock, repeats) as places:
-        service = CompactorService(clock, places, repeats, limits_of(args), name)
+        limits = limits_of(args)
+        if not (args.sole_catalog or is_shared_catalog(catalog_url, store_url)):
+            # Another node may have a catalog of its own, whose objects this one does not name.
+            limits = limits._replace(vacuum_seconds=0)
+        service = CompactorService(clock, places, repeats, limits, name)
         asyncio.run(service.run(args.host, args.port))
     return EXIT_OK
 
