@@ -17,10 +17,12 @@ from typing import Any
 import pytest
 
 from shared.runtime.clock import SystemClock
+from tests.e2e.test_store_vacuum import SOLE, LeftStore
 from tests.harness.brokers.written_topics import WrittenTopics, old_topics_in
 from tests.harness.output.command_run import PROJECT, command_line, environment, run_here
 from topicsd.broker.frames_v1 import SEGMENT_V1
 from topicsd.catalog.shared.shared_catalog import REPEATED_MS
+from topicsd.disk.atomic_replace import TEMPORARY_SUFFIX
 
 WAIT_SECONDS = 60.0
 DAY_SECONDS = 24 * 3600
@@ -260,6 +262,36 @@ def test_vacuum_leaves_young_objects(topics: WrittenTopics, url: str, tmp_path: 
     (tmp_path / "store/llog/wal-shared" / ("0" * 32)).write_bytes(b"on its way")
     report = vacuum("--store-url", url, "--apply", "--grace-hours", 1)
     assert (report["shared"]["young"], report["shared"]["orphans"]) == (1, 0)
+
+
+def test_vacuum_of_a_data_directory_also_takes_shared_objects(tmp_path: Path) -> None:
+    left = LeftStore(tmp_path)
+    url = f"file://{left.cold}"
+    topics = old_topics_in(left.cold, SystemClock().now_ms())
+    topics.write(blobs=3)
+    ran = run_here("compactor", "--once", "--store-url", url)
+    assert ran.code == 0
+    for path in left.cold.rglob("llog/*/*"):
+        left.age(path, hours=7 * 24)
+    killed = left.cold / "llog/wal-shared" / f"{'1' * 32}{TEMPORARY_SUFFIX}"
+    killed.write_bytes(b"half")
+    left.age(killed, hours=7 * 24)
+    report = left.report(SOLE)
+    assert (report["shared"]["orphans"], report["shared"]["temporary"]) == (3, 1)
+    assert report["orphans"] == []
+    done = left.report(SOLE, "--apply")
+    assert (done["is_deleted"], done["shared"]["orphans"]) == (True, 3)
+    assert not list((left.cold / "llog/wal-shared").iterdir())
+    assert sorted(left.cold.glob("segments/*/*")) == left.named
+    topics.check()
+
+
+def test_without_a_catalog_shared_objects_are_mentioned_and_left(tmp_path: Path) -> None:
+    left = LeftStore(tmp_path)
+    orphan = left.leave("0" * 32, 7 * 24, left.cold / "llog/wal-shared")
+    ran = left.vacuum(SOLE, "--apply")
+    assert "objects of shared topics were not looked at: they need --catalog-url" in ran.out
+    assert orphan.exists()
 
 
 def test_vacuum_of_a_remote_store_needs_a_catalog_that_all_nodes_share(tmp_path: Path) -> None:

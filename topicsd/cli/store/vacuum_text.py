@@ -24,6 +24,8 @@ class SharedVacuum(msgspec.Struct, frozen=True, kw_only=True):
     young: int
     orphans: int
     """Those that no extent names, and that are older than the grace."""
+    temporary: int
+    """Temporary files of killed writers."""
     bytes: int
     examples: list[LeftObject]
 
@@ -103,14 +105,14 @@ def vacuum_text(report: VacuumReport) -> list[str]:
         lines += _shared_lines(report.shared)
     elif report.has_shared:
         lines.append("objects of shared topics were not looked at: they need --catalog-url")
-    count = len(rows) + (0 if report.shared is None else report.shared.orphans)
+    count = len(rows) + (0 if report.shared is None else report.shared.orphans + report.shared.temporary)
     byte_count = report.bytes + (0 if report.shared is None else report.shared.bytes)
     return [*lines, _total(count, byte_count, report.is_certain, report.is_deleted)]
 
 
 def shared_text(report: SharedReport) -> list[str]:
     shared = report.shared
-    total = _total(shared.orphans, shared.bytes, report.is_certain, report.is_deleted)
+    total = _total(shared.orphans + shared.temporary, shared.bytes, report.is_certain, report.is_deleted)
     return [f"{report.store}, {report.catalog}", *_shared_lines(shared), total]
 
 
@@ -118,8 +120,9 @@ def _shared_lines(shared: SharedVacuum) -> list[str]:
     rows = [(utc(one.modified_ms), size(one.size), path_text(one.key)) for one in shared.examples]
     named = shared.objects - shared.young - shared.orphans
     lines = [*table(("written", "size", "object"), rows)] if rows else []
-    if shared.orphans > len(rows):
-        lines.append(f"and {plural(shared.orphans - len(rows), 'other object')} of shared topics")
+    others = shared.orphans + shared.temporary - len(rows)
+    if others:
+        lines.append(f"and {plural(others, 'other object')} of shared topics")
     kept = [("shared", _kept(named, "named by shared topics"))]
     if shared.young:
         kept.append(("shared", _kept(shared.young, "younger than the grace")))
