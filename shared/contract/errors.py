@@ -37,6 +37,7 @@ PRODUCER_GAP: Final = "producer_gap"
 TOPIC_MOVED: Final = "topic_moved"
 TOPIC_SEALED: Final = "topic_sealed"
 TOPIC_FENCED: Final = "topic_fenced"
+NOT_SUPPORTED: Final = "not_supported"
 GONE: Final = "gone"
 PAYLOAD_TOO_LARGE: Final = "payload_too_large"
 URI_TOO_LONG: Final = "uri_too_long"
@@ -81,6 +82,7 @@ STATUS: Final[dict[str, int]] = {
     TOPIC_MOVED: 409,
     TOPIC_SEALED: 409,
     TOPIC_FENCED: 409,
+    NOT_SUPPORTED: 409,
     GONE: 410,
     PAYLOAD_TOO_LARGE: 413,
     URI_TOO_LONG: 414,
@@ -167,6 +169,19 @@ def limit_reached(limit: str, bound: int, usage: str) -> Refusal:
     """
     message = f"{usage}; TOPICS_{limit.upper()} allows {bound}"
     return Refusal(THROTTLED, message, {"limit": limit, "max": bound}, RETRY_AFTER_MS)
+
+
+def not_supported(feature: str, field: str | None = None) -> Refusal:
+    """Refuse what a shared topic does not have; `field` asked for it, if one did.
+
+    >>> not_supported("cursors").message
+    'a shared topic does not support cursors'
+    """
+    detail: dict[str, object] = {"feature": feature}
+    if field is None:
+        return Refusal(NOT_SUPPORTED, f"a shared topic does not support {feature}", detail)
+    message = f"{field}: a shared topic does not support {feature}"
+    return Refusal(NOT_SUPPORTED, message, {"field": field, **detail})
 
 
 def throttled(reason: str) -> Refusal:

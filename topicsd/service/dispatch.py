@@ -18,6 +18,7 @@ from shared.http.head import Fields
 from shared.ipc.link import LinkPool, LinkReply
 from shared.ipc.remote_request import decode_remote_request, encode_answer
 from shared.ipc.shared_placement import SharedPlacement
+from topicsd.broker.broker import Broker
 from topicsd.engine.queue.claim import drain_claims
 from topicsd.engine.shard import Shard
 from topicsd.engine.transfer.dead_letters import DeadLetters
@@ -60,6 +61,12 @@ def _no_sockets(call: Call, key: ApiKey | None) -> None:
     call.refuse(Refusal(NOT_IMPLEMENTED, "WebSockets are not supported here"))
 
 
+def _in_flight(bound: int, peers: Peers | None) -> InFlight:
+    if peers is None:
+        return InFlight(bound)
+    return InFlight(bound, peers.slot.in_flight_by_key, peers.in_flight_elsewhere())
+
+
 class Dispatch:
     """The dispatch of one worker, with the handlers of its operations."""
 
@@ -73,8 +80,13 @@ class Dispatch:
         *,
         peers: Peers | None = None,
         open_socket: OpenSocket = _no_sockets,
+        broker: Broker | None = None,
+        broker_number: int | None = None,
     ) -> None:
         """Create the dispatch of shard `number`; a server with several shards has peers.
+
+        A broker process has a `broker`. `broker_number` is the owner number of a broker of this node, if
+        it has one; in the broker process it is `number`.
 
         `open_socket` answers a request for a WebSocket, given the key of the request.
         """
@@ -83,6 +95,8 @@ class Dispatch:
         self.keys = keys
         self.shard = number
         self.placement = placement
+        self.broker = broker
+        self.broker_number = broker_number
         self._peers = peers
         self._open_socket = open_socket
         # Before the route runners start: a hidden topic has none.
@@ -99,7 +113,6 @@ class Dispatch:
         self.dead_letters = DeadLetters(state, self.moves.send)
         self.relocations = Relocations(shard, links, peers)
         self.relocation_target = RelocationTarget(shard, self.arrivals, peers)
-        moves = MoveHandler(self.relocations, state.jobs, counts.performance)
         self._reshards = ReshardHandler(links, state.jobs)
         redrives = RedriveHandler(Redrives(state, self.moves.send), state.clock, counts.performance)
         self.handlers = Handlers(
@@ -110,15 +123,14 @@ class Dispatch:
             {
                 "diff": diff.start,
                 "redrive": redrives.start,
-                "move": moves.start,
+                "move": MoveHandler(self.relocations, state.jobs, counts.performance).start,
                 "restore": RestoreHandler(shard, caps, counts.performance).start,
                 **OwnershipHandlers(shard, counts.performance).table,
             },
             self.redirect,
             lambda name: self.placement.owner_of(name) != self.shard,
         )
-        key_counts = () if peers is None else (peers.slot.in_flight_by_key, peers.in_flight_elsewhere())
-        self._in_flight = InFlight(settings.max_inflight_per_key, *key_counts)
+        self._in_flight = _in_flight(settings.max_inflight_per_key, peers)
         self._probes_need_key = settings.probe_auth
         self._remote_caller = RemoteCaller(
             links, peers, placement, loop, state.clock.monotonic, lambda: self.is_draining
