@@ -29,6 +29,7 @@ from typing import Final, NamedTuple, Protocol
 
 from topicsd.log.frame import (
     CHECKSUM_BYTES,
+    FLAG_BYTES,
     FLAG_META,
     FLAG_NODE,
     FLAG_TAG,
@@ -42,6 +43,8 @@ from topicsd.log.frame import (
     LogFrame,
     Record,
     pack_body_head,
+    pack_kind,
+    pack_plain_head,
     pack_u32,
     pack_u64,
     parse_frame,
@@ -66,7 +69,7 @@ class OtherTopic(Exception):
 
 
 class ToEncode(Protocol):
-    """A record to write; `data` and `meta` are JSON, and empty without one."""
+    """A record to write; `data` is JSON unless `is_bytes`, and `meta` is JSON or empty."""
 
     @property
     def data(self) -> bytes: ...
@@ -80,6 +83,9 @@ class ToEncode(Protocol):
     @property
     def meta(self) -> bytes: ...
 
+    @property
+    def is_bytes(self) -> bool: ...
+
 
 class NewFrame(NamedTuple):
     """The record of one frame that is to be written."""
@@ -88,6 +94,7 @@ class NewFrame(NamedTuple):
     tag: str | None = None
     node: str | None = None
     meta: bytes = b""
+    is_bytes: bool = False
 
 
 class Rebase(NamedTuple):
@@ -118,22 +125,22 @@ def encode_frames(records: Sequence[ToEncode], incarnation: int, first_number: i
     """Encode the records of one request, numbered from `first_number`."""
     parts: list[bytes] = []
     topic_id = incarnation & _U64_MASK
-    number = first_number
-    for record in records:
+    kind = pack_kind(_APPEND, 0, topic_id)
+    for number, record in enumerate(records, first_number):
         payload = record.data
-        if record.tag or record.node or record.meta:
+        if record.tag or record.node or record.meta or record.is_bytes:
             tag = record.tag.encode() if record.tag else b""
             node = record.node.encode() if record.node else b""
             flags = (FLAG_TAG if tag else 0) | (FLAG_NODE if node else 0)
+            flags |= FLAG_BYTES if record.is_bytes else 0
             if record.meta:
                 flags |= FLAG_META
                 payload = payload_with_meta(payload, record.meta)
             lengths = len(node), len(tag), len(payload)
             body = pack_body_head(_APPEND, flags, topic_id, number, ts, *lengths) + node + tag + payload
         else:
-            body = pack_body_head(_APPEND, 0, topic_id, number, ts, 0, 0, len(payload)) + payload
+            body = pack_plain_head(kind, number, ts, len(payload)) + payload
         parts += (pack_u32(len(body) + CHECKSUM_BYTES), body, pack_u64(xxh3(body)))
-        number += 1
     return b"".join(parts)
 
 

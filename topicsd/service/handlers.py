@@ -11,7 +11,6 @@ from shared.contract.query import query_boolean
 from topicsd.engine.read.seek import seek
 from topicsd.engine.requests import (
     AppendAnswer,
-    AppendRequest,
     DeleteAnswer,
     TopicDeleted,
     TopicPut,
@@ -21,6 +20,7 @@ from topicsd.engine.shard import Shard
 from topicsd.engine.topic_admin import delete_topic, put_topic, topic_state
 from topicsd.service.call import Call, reply_of
 from topicsd.service.cursors import CursorHandlers
+from topicsd.service.input.append_body import AppendBody
 from topicsd.service.input.bodies import (
     APPEND_BODY,
     PUBLISH_BODY,
@@ -32,7 +32,6 @@ from topicsd.service.input.bodies import (
 )
 from topicsd.service.input.bound_names import CONFIG_NEEDS_ADMIN, refuse_dead_letter
 from topicsd.service.input.clamped import clamped_config, member, with_member
-from topicsd.service.input.json_body import JsonBody
 from topicsd.service.input.position import query_seek
 from topicsd.service.queues.handlers import QueueHandlers
 from topicsd.service.render import encode, render_appended, render_config, render_queue
@@ -139,7 +138,7 @@ class Handlers:
         else:
             started.handle(call)
 
-    def _append(self, call: Call, kind: JsonBody[AppendRequest] = APPEND_BODY) -> None:
+    def _append(self, call: Call, kind: AppendBody = APPEND_BODY) -> None:
         with_seqs = True
         if call.query:
             return_seqs = query_boolean(call.query, "return_seqs", True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from binascii import b2a_base64
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate
@@ -28,6 +29,7 @@ from topicsd.log.frame import (
     FrameDamage,
     FrameType,
     Record,
+    pack_kind,
     parse_frame,
     record_of,
     xxh3,
@@ -41,7 +43,6 @@ PAGE_RECORDS = 64
 _HEAD = struct.Struct("<10sQQI4x")
 _TAG_AT = _HEAD.size
 _unpack_head = _HEAD.unpack_from
-_pack_kind = struct.Struct("<BBQ").pack
 _LAYOUTS_MAX = 4096
 
 
@@ -146,7 +147,7 @@ class Page:
         tags: list[bytes] = []
         with_tag = variant.with_tag
         data, seq = frames.data, frames.first_seq - 1
-        plain_kinds = [_pack_kind(_APPEND, flags, topic_id) for flags in _PLAIN_FLAGS]
+        plain_kinds = [pack_kind(_APPEND, flags, topic_id) for flags in _PLAIN_FLAGS]
         last_kind, last_ts, stamp = b"", -1, b""
         for at, length in zip(frames.starts, frames.lengths, strict=True):
             seq += 1
@@ -228,5 +229,8 @@ def render_record(record: Record, variant: Variant) -> bytes:
         parts.append(b',"$tag":' + _encode(record.tag.decode()))
     if variant.with_meta and record.meta is not None:
         parts.append(b',"meta":' + record.meta)
-    parts.append(b',"data":' + record.data + b"}")
+    if record.is_bytes:
+        parts.append(b',"data_base64":"' + b2a_base64(record.data, newline=False) + b'"}')
+    else:
+        parts.append(b',"data":' + record.data + b"}")
     return b"".join(parts)
