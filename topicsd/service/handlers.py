@@ -70,6 +70,10 @@ class _Operation:
         self._redirect(self._name, call)
 
 
+OnUnknown = Callable[[str, Call, Callable[[], None]], None]
+"""Answers an operation on a topic that is not here, or calls its argument to have this shard answer it."""
+
+
 def _no_redirect(operation: str, call: Call) -> None:
     raise AssertionError("a server of one shard never moves a topic")
 
@@ -84,10 +88,12 @@ class Handlers:
         others: Mapping[str, Handler] | None = None,
         redirect: Redirect = _no_redirect,
         is_elsewhere: Callable[[str], bool] = lambda name: False,
+        on_unknown: OnUnknown | None = None,
     ) -> None:
         """Build the table of handlers; `others` depend on more than this shard.
 
-        `is_elsewhere` returns whether another shard owns a topic that this shard does not have.
+        `is_elsewhere` returns whether another shard owns a topic that this shard does not have. `on_unknown`
+        asks the brokers of this node, if there are any.
         """
         state = shard.state
         self.shard = shard
@@ -102,6 +108,7 @@ class Handlers:
         self._on_topic_deleted = on_topic_deleted
         self._redirect = redirect
         self._is_elsewhere = is_elsewhere
+        self._on_unknown = on_unknown
         handlers: dict[str, Handler] = {
             "append": self._append,
             "publish": lambda call: self._append(call, PUBLISH_BODY),
@@ -115,28 +122,33 @@ class Handlers:
         }
         self._table = {name: _Operation(name, handler, redirect) for name, handler in handlers.items()}
 
-    def start(self, operation: str, call: Call) -> None:
-        """Answer the call, now or later, once."""
+    def start(self, operation: str, call: Call, *, may_be_shared: bool = True) -> None:
+        """Answer the call, now or later, once; `may_be_shared` unless a broker has said that it is not."""
         started = self._table.get(operation)
         if started is None:
             call.refuse(Refusal(NOT_IMPLEMENTED, f"{operation} is not implemented"))
             return
         call.operation = started
-        refusal = None
         # The name of an existing topic was checked when the topic was created.
         if call.name not in self._topics:
             refusal = refuse_topic_name(call.name)
-            if refusal is None and self._is_elsewhere(call.name):
+            if refusal is not None:
+                call.refuse(refusal)
+                return
+            if self._is_elsewhere(call.name):
                 # Sent before its sender knew the present placement.
                 self._redirect(operation, call)
                 return
+            if may_be_shared and self._on_unknown is not None:
+                self._on_unknown(operation, call, partial(self.start, operation, call, may_be_shared=False))
+                return
         fields = call.fields
         if fields.content_type != "application/json" and call.body and operation not in WITHOUT_BODY:
-            refusal = refusal or refuse_media_type(fields, call.body)
-        if refusal is not None:
-            call.refuse(refusal)
-        else:
-            started.handle(call)
+            refusal = refuse_media_type(fields, call.body)
+            if refusal is not None:
+                call.refuse(refusal)
+                return
+        started.handle(call)
 
     def _append(self, call: Call, kind: AppendBody = APPEND_BODY) -> None:
         with_seqs = True
