@@ -211,10 +211,13 @@ class Page:
             self.add_damage(seq, damage.what)
             return b""
         if record.node:
-            if self.nodes is None:
-                self.nodes = {}
-            self.nodes[seq] = record.node.decode()
+            self.add_node(seq, record.node.decode())
         return render_record(record, variant) + b","
+
+    def add_node(self, seq: int, node: str) -> None:
+        if self.nodes is None:
+            self.nodes = {}
+        self.nodes[seq] = node
 
     def add_damage(self, seq: int, what: str) -> None:
         if self.damage is None:
