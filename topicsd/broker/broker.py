@@ -20,6 +20,7 @@ from topicsd.broker.read.extents import ExtentReader
 from topicsd.broker.read.heads import Heads
 from topicsd.broker.read.reader import SharedRead, SharedReader, TopicRecords
 from topicsd.broker.read.tail_cache import TailCache, TailChunk
+from topicsd.broker.read.time_search import TimeSearch
 from topicsd.broker.steps import Pool, Wait
 from topicsd.broker.topic_table import TopicTable
 from topicsd.broker.write.batcher import Batcher, BatchLimits
@@ -102,6 +103,7 @@ class Broker:
         self.extents = ExtentReader(
             catalog, pools.lookups, pools.reads, pools.laggard_reads, blocks, laggard_blocks, retries
         )
+        self.times = TimeSearch(catalog, pools.laggard_reads, laggard_blocks, retries)
         self.reader = SharedReader(clock, self.topics, self.heads, self.cache, self.extents)
 
     def append(self, group: Group, reply: AppendReply) -> None:

@@ -24,7 +24,7 @@ from topicsd.engine.shard import Shard
 from topicsd.engine.transfer.dead_letters import DeadLetters
 from topicsd.engine.transfer.redrive import Redrives
 from topicsd.service.call import Call
-from topicsd.service.diff import Diff
+from topicsd.service.diff import Diff, ShardReads
 from topicsd.service.handlers import Handlers
 from topicsd.service.move_topic import MoveHandler
 from topicsd.service.ownership import OwnershipHandlers
@@ -106,7 +106,7 @@ class Dispatch:
         self._work = WorkOpener(state, settings, loop, streams.permits, streams.count_stream)
         self.route_rules = RouteRules(state, settings, links, streams.locate_source, peers is not None)
         counts = RequestCounts(state.clock)
-        diff = Diff(state, settings, loop, counts, streams.feeds)
+        diff = Diff(ShardReads(state, streams.feeds), settings, loop, state.clock, counts)
         caps = Caps(state, number, peers, links)
         self.moves = Moves(state, caps, links, number, placement, peers)
         self.backup_hold = BackupHold(state)
