@@ -1,4 +1,4 @@
-"""Counts over all shards and brokers, exact enough that a cap on them is never exceeded, and the refusal at the cap.
+"""Counts over all shards and brokers, exact enough that a cap on them is never exceeded.
 
 The supervisor counts. A worker makes an object only after a grant, so that objects which are being made
 count too. The objects differ in what happens to them when the worker dies:

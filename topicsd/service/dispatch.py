@@ -7,7 +7,7 @@ arrived.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from shared.contract.api_keys import ADMIN, ApiKey, ApiKeys
 from shared.contract.endpoints import ROUTER, TOPIC, WATCH_ID, Endpoint, Match, refuse_body, refuse_parameters
@@ -18,6 +18,7 @@ from shared.http.head import Fields
 from shared.ipc.link import LinkPool, LinkReply
 from shared.ipc.remote_request import decode_remote_request, encode_answer
 from shared.ipc.shared_placement import SharedPlacement
+from topicsd.broker.broker import Broker
 from topicsd.engine.queue.claim import drain_claims
 from topicsd.engine.shard import Shard
 from topicsd.engine.transfer.dead_letters import DeadLetters
@@ -73,8 +74,13 @@ class Dispatch:
         *,
         peers: Peers | None = None,
         open_socket: OpenSocket = _no_sockets,
+        broker: Broker | None = None,
+        broker_number: int | None = None,
+        operations: Mapping[str, Callable[[Call], None]] | None = None,
     ) -> None:
         """Create the dispatch of shard `number`; a server with several shards has peers.
+
+        `operations` are more handlers, by operation, of a broker.
 
         `open_socket` answers a request for a WebSocket, given the key of the request.
         """
@@ -83,6 +89,9 @@ class Dispatch:
         self.keys = keys
         self.shard = number
         self.placement = placement
+        self.broker = broker
+        self.broker_number = broker_number
+        self._operations = operations or {}
         self._peers = peers
         self._open_socket = open_socket
         # Before the route runners start: a hidden topic has none.
@@ -147,11 +156,13 @@ class Dispatch:
         endpoint = match.endpoint
         if not endpoint.is_data:
             return None
+        if endpoint.is_broker and self.broker_number is not None:
+            return self.broker_number
         if endpoint.variable == TOPIC:
             return self.placement.owner_of(match.name)
         wid = self.streams.ids.parse(match.name) if endpoint.variable == WATCH_ID else None
         # A request without an owner, as for a retired shard, is answered here or sent to the supervisor.
-        return wid.shard if wid is not None and wid.shard < self.placement.shard_count else self.shard
+        return wid.shard if wid is not None and self.placement.is_owner(wid.shard) else self.shard
 
     def start(self, match: Match | Refusal, owner: int | None, call: Call) -> None:
         """Answer the call, now or later, once."""
@@ -200,7 +211,9 @@ class Dispatch:
         self, endpoint: Endpoint, owner: int | None, call: Call, key: ApiKey | None
     ) -> None:
         """Start a call without a handler: of the supervisor, or for a stream, a watch or a route rule."""
-        if owner != self.shard:
+        if endpoint.is_broker and owner == self.shard:
+            self._start_broker_operation(endpoint.operation, call)
+        elif owner != self.shard:
             self._remote_caller.start(endpoint.operation, owner, call, key)
         elif endpoint.is_upgrade:
             self._open_socket(call, key)
@@ -213,6 +226,14 @@ class Dispatch:
         else:
             assert endpoint.operation == "create_watch"
             self.streams.creator.create(call, key)
+
+    def _start_broker_operation(self, operation: str, call: Call) -> None:
+        """Start an operation of the brokers, in a broker; elsewhere there is none."""
+        start = self._operations.get(operation)
+        if start is None:
+            call.refuse(Refusal(NOT_IMPLEMENTED, "the server has no brokers: set TOPICS_STORE_URL"))
+        else:
+            start(call)
 
     def _open_stream(self, operation: str, call: Call, key: ApiKey | None) -> None:
         if operation == "work":
@@ -309,6 +330,8 @@ class Dispatch:
             elif request.operation in STREAMS:
                 key = ApiKey(request.key_id, NO_SCOPES, request.prefixes) if request.key_id else None
                 self._open_stream(request.operation, call, key)
+            elif request.operation in self._operations:
+                self._start_broker_operation(request.operation, call)
             else:
                 self.handlers.start(request.operation, call)
         except Exception as error:

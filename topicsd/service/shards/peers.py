@@ -32,7 +32,7 @@ class Peers:
         return self._board.slot(self._shard)
 
     def in_flight_elsewhere(self) -> list[memoryview]:
-        """Return the counts by key of every other shard and broker, in a list that `refresh` keeps up to date."""
+        """Return the counts by key of all other processes, in a list that `refresh` keeps up to date."""
         self.refresh()
         return self._in_flight
 
