@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from shared.contract.errors import NOT_IMPLEMENTED, Refusal
-from shared.contract.names import refuse_topic_name
+from shared.contract.errors import NOT_IMPLEMENTED, NOT_SUPPORTED, Refusal
+from shared.contract.names import is_topic_name, refuse_topic_name
 from shared.contract.query import query_boolean
 from topicsd.engine.read.seek import seek
 from topicsd.engine.requests import (
@@ -17,7 +17,7 @@ from topicsd.engine.requests import (
 )
 from topicsd.engine.retention.delete import delete_records
 from topicsd.engine.shard import Shard
-from topicsd.engine.topic_admin import delete_topic, put_topic, topic_state
+from topicsd.engine.topic_admin import delete_topic, missing_topic, put_topic, topic_state
 from topicsd.service.call import Call, reply_of
 from topicsd.service.cursors import CursorHandlers
 from topicsd.service.input.append_body import AppendBody
@@ -116,6 +116,8 @@ class Handlers:
             "topic_state": self._topic_state,
             "delete_topic": self._delete_topic,
             "delete_records": self._delete_records,
+            "fence": self._refuse_fence,
+            "unfence": self._refuse_fence,
             **CursorHandlers(state, self.performance).table,
             **QueueHandlers(state, state.settings, self.performance).table,
             **(others or {}),
@@ -149,6 +151,10 @@ class Handlers:
                 call.refuse(refusal)
                 return
         started.handle(call)
+
+    def is_unknown(self, name: str) -> bool:
+        """Return whether no topic of this valid name is here."""
+        return name not in self._topics and is_topic_name(name)
 
     def _append(self, call: Call, kind: AppendBody = APPEND_BODY) -> None:
         with_seqs = True
@@ -269,6 +275,13 @@ class Handlers:
             "performance": self.performance(call),
         }
         call.send(encode(body))
+
+    def _refuse_fence(self, call: Call) -> None:
+        if call.name not in self._topics:
+            call.refuse(missing_topic(self.shard.state, call.name))
+            return
+        message = "only a shared topic can be fenced; seal stops the writes of a local topic"
+        call.refuse(Refusal(NOT_SUPPORTED, message, {"feature": "fence"}))
 
     def _delete_topic(self, call: Call) -> None:
         if_empty = query_boolean(call.query, "if_empty", False)

@@ -1,6 +1,7 @@
 """All that a broker answers for shared topics: operations on one topic, and its endpoints.
 
-The tables of operations come together here: of this folder, and `others`, of reads, health and metrics.
+The tables of operations come together here: those of this folder, of reads (`shared_diff.py`), and of what a
+broker says about itself and its cluster (`service/cluster`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from topicsd.service.shared.consume import ConsumeHandler
 from topicsd.service.shared.names import LocalLookup, SharedNames
 from topicsd.service.shared.produce import ProduceHandler
 from topicsd.service.shared.topics import SharedTopicHandlers
+from topicsd.service.shared_diff import SharedDiff
+from topicsd.stream.shared.shared_reads import SharedReads
 
 Handler = Callable[[Call], None]
 
@@ -43,19 +46,20 @@ class SharedOperations:
         settings: Settings,
         clock: Clock,
         performance: Performance,
-        find_local: LocalLookup,
-        others: Mapping[str, Handler],
+        reads: SharedReads,
+        diff: SharedDiff,
         endpoints: Mapping[str, Handler],
+        find_local: LocalLookup,
     ) -> None:
-        """`others` are operations on one topic, `endpoints` those of a broker without a topic."""
+        """`endpoints` are operations without a topic that others answer."""
         self.names = names = SharedNames(broker, clock, find_local)
-        self._topics = SharedTopicHandlers(broker, names, clock, performance)
+        self._topics = SharedTopicHandlers(broker, names, clock, performance, reads.seek)
         self._appends = SharedAppendHandlers(broker, names, settings, clock.monotonic)
         self._table: Final[dict[str, Handler]] = {
             **{name: partial(_refuse_feature, feature) for name, feature in FEATURES.items()},
             **self._topics.table,
             **self._appends.table,
-            **others,
+            "diff": diff.start,
         }
         self.endpoints: Final[dict[str, Handler]] = {
             "produce": ProduceHandler(broker, names, settings).start,

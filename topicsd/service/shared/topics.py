@@ -14,6 +14,7 @@ import msgspec
 
 from shared.contract.errors import TOPIC_NOT_EMPTY, Refusal, invalid, not_supported, throttled
 from shared.contract.query import query_boolean
+from shared.contract.seek import Seek
 from shared.contract.topic_config import TopicConfigPatch
 from shared.runtime.clock import Clock
 from topicsd.broker.broker import Broker
@@ -26,6 +27,7 @@ from topicsd.broker.shared_config import (
 )
 from topicsd.broker.steps import Steps, run
 from topicsd.catalog.shared.shared_catalog import LogState, SharedTopic
+from topicsd.engine.requests import Reply
 from topicsd.service.call import Call, Performance
 from topicsd.service.input.bodies import decode_delete, decode_patch, refuse_media_type
 from topicsd.service.input.position import query_seek
@@ -35,16 +37,20 @@ from topicsd.service.shared.names import SharedNames
 CHANGES_MAX: Final = 5
 """Attempts to change a configuration that others change at the same time."""
 
+SeekTopic = Callable[[str, Seek, Reply[int]], object]
 Answer = tuple[dict[str, Any], int]
 """The members of a response, and its status."""
 
 
 class SharedTopicHandlers:
-    def __init__(self, broker: Broker, names: SharedNames, clock: Clock, performance: Performance) -> None:
+    def __init__(
+        self, broker: Broker, names: SharedNames, clock: Clock, performance: Performance, seek: SeekTopic
+    ) -> None:
         self._broker = broker
         self._names = names
         self._clock = clock
         self._performance = performance
+        self._seek = seek
         self.table: Final[dict[str, Callable[[Call], None]]] = {
             "put_topic": partial(self._start, self._put),
             "topic_state": partial(self._start, self._state),
@@ -113,8 +119,6 @@ class SharedTopicHandlers:
         for refusal in (position, touch):
             if isinstance(refusal, Refusal):
                 return refusal
-        if position is not None and not isinstance(position, Refusal) and position.last is None:
-            return not_supported("from_ts", "from_ts")
         topic: SharedTopic | None = yield self._names.current(call.name)
         if topic is None:
             return no_such_topic(call.name)
@@ -134,8 +138,11 @@ class SharedTopicHandlers:
             "durable_seq": topic.head,
             "epoch": topic.incarnation,
         }
-        if position is not None and not isinstance(position, Refusal):
-            body["from_seq"] = max(topic.head - (position.last or 0), topic.first_seq - 1)
+        if isinstance(position, Seek):
+            from_seq: int | Refusal = yield partial(self._seek, topic.name, position)
+            if isinstance(from_seq, Refusal):
+                return from_seq
+            body["from_seq"] = from_seq
         return body, 200
 
     # -- deletion

@@ -21,7 +21,6 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 
 from shared.contract.errors import CORRUPT_SEGMENT, GONE, Refusal, invalid
-from shared.contract.reader_options import ReaderOptions
 from shared.contract.seek import Seek
 from topicsd.broker.broker import Broker
 from topicsd.broker.read.reader import ROW_SECONDS, SharedRead, TopicRead, refusal_of
