@@ -344,7 +344,12 @@ class ControlEndpoints:
             return list_query
         count = len(self._workers.board)
         page = await list_page(
-            self._list_serving, count, list_query, prefixes, has_refused_to_start=self._has_refused_to_start
+            self._list_serving,
+            count,
+            list_query,
+            prefixes,
+            has_refused_to_start=self._has_refused_to_start,
+            broker=self._listing_broker(),
         )
         if isinstance(page, Refusal):
             return page
@@ -355,7 +360,14 @@ class ControlEndpoints:
             answer["next_cursor"] = page.next_cursor
         if page.missing_shards:
             answer["missing_shards"] = page.missing_shards
+        if page.is_shared_missing:
+            answer["missing_shared"] = True
         return {**answer, **clamped_page_size(query, list_query)}
+
+    def _listing_broker(self) -> int | None:
+        """Return the owner number of a broker, of one that serves if there is one; None without brokers."""
+        numbers = self._workers.board.broker_numbers
+        return next(filter(self._workers.is_serving, numbers), numbers[0] if numbers else None)
 
     async def _list_serving(self, shard: int, prefix: str, after: str, limit: int) -> TopicList:
         """List topics of a shard, without waiting for a shard that is known to be down."""

@@ -88,6 +88,7 @@ class Broker:
     ) -> None:
         """`retries` bounds how long a request to the store is repeated."""
         self._loop = loop
+        self.store_url = store.url
         self._catalog = catalog
         self._lookups = pools.lookups
         self.counts = BrokerCounts()

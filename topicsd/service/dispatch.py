@@ -49,6 +49,7 @@ from topicsd.service.shards.survey import Surveys
 from topicsd.service.shared.operations import SharedOperations
 from topicsd.service.shared.routing import BrokerProcessRouting, BrokerRouting
 from topicsd.service.shared_diff import SharedDiff
+from topicsd.service.topic_list import list_topics
 from topicsd.service.watch.streams import StreamServices
 from topicsd.stream.stream import Stream
 
@@ -340,6 +341,13 @@ class Dispatch:
             return on_answer
         call.on_answer = on_answer
         return None
+
+    def list_topics(self, payload: bytes, reply: Callable[[bytes], object]) -> None:
+        """Pass a page of the topics of this shard to `reply`, or of all shared topics in a broker."""
+        if isinstance(self.brokers, BrokerProcessRouting):
+            self.brokers.list_topics(payload, reply)
+        else:
+            list_topics(self.handlers.shard.state, self.arrivals.hidden, payload, reply)
 
     # -- over the link -------------------------------------------------------------------------------------
 

@@ -44,7 +44,6 @@ from topicsd.service.routes import ROUTE_REQUESTS
 from topicsd.service.shards.backup_hold import HOLD_REQUESTS
 from topicsd.service.shards.peers import Peers
 from topicsd.service.shards.relocation_target import RELOCATION_REQUESTS
-from topicsd.service.topic_list import list_topics
 from topicsd.service.watch.streams import FOLLOW_REQUESTS
 from topicsd.worker.board_publisher import BEAT_SECONDS, BoardPublisher
 from topicsd.worker.broker_service import BrokerService
@@ -284,7 +283,7 @@ class Worker:
         if kind == LinkKind.REQUEST:
             self._dispatch.answer_link(payload, reply)
         elif kind == LinkKind.LIST_TOPICS:
-            list_topics(self._shard.state, self._dispatch.arrivals.hidden, payload, reply)
+            self._dispatch.list_topics(payload, reply)
         elif kind in FOLLOW_REQUESTS:
             self._dispatch.streams.answer_link(kind, payload, reply)
         elif kind in ROUTE_REQUESTS:

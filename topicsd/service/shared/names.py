@@ -116,5 +116,5 @@ class SharedNames:
 
 
 def local_exists(name: str) -> Refusal:
-    message = f'placement: must be "local": this server has a local topic "{name}"'
+    message = f'topic "{name}" is a local topic of this server'
     return Refusal(TOPIC_EXISTS_INCOMPATIBLE, message, {"field": "placement"})

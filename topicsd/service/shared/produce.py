@@ -42,7 +42,7 @@ class ProduceHandler:
         self._broker = broker
         self._names = names
         self._settings = settings
-        self._store_url = f"{settings.store_url.rstrip('/')}/"
+        self._store_url = f"{broker.store_url.rstrip('/')}/"
 
     def start(self, call: Call) -> None:
         self._broker.counts.produce_requests += 1

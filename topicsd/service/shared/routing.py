@@ -171,7 +171,7 @@ class BrokerProcessRouting(BrokerRouting):
 _NOT_FOUND: Final = 404
 
 
-class _ErrorText(msgspec.Struct):
+class _ErrorText(msgspec.Struct, frozen=True):
     message: str = ""
 
 
