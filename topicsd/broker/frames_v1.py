@@ -59,7 +59,8 @@ SEGMENT_V1: Final = "segment-v1"
 _APPEND: Final = int(FrameType.APPEND)
 _TOPIC_ID_AT: Final = 6
 _NUMBER_AT: Final = 14
-_U64_MASK: Final = (1 << 64) - 1
+TOPIC_ID_MASK: Final = (1 << 64) - 1
+"""What a frame holds of an incarnation."""
 
 
 class UnknownEncoding(Exception):
@@ -126,7 +127,7 @@ class Decoded(NamedTuple):
 def encode_frames(records: Sequence[ToEncode], incarnation: int, first_number: int, ts: int) -> bytes:
     """Encode the records of one request, numbered from `first_number`."""
     parts: list[bytes] = []
-    topic_id = incarnation & _U64_MASK
+    topic_id = incarnation & TOPIC_ID_MASK
     kind = pack_kind(_APPEND, 0, topic_id)
     for number, record in enumerate(records, first_number):
         payload = record.data
@@ -190,7 +191,7 @@ def _decode_intact(
     """
     view = memoryview(body)
     end = len(body)
-    topic_id = rebase.incarnation & _U64_MASK
+    topic_id = rebase.incarnation & TOPIC_ID_MASK
     seq, last_seq = rebase.first_seq, rebase.last_seq
     unpack, header_bytes = HEADER.unpack_from, HEADER_BYTES
     at = size = 0
@@ -243,7 +244,7 @@ def _decode_damaged(
     base: int | None,
 ) -> Decoded:
     """Decode what is intact, and report the rest with exact seqs (F2)."""
-    frames = _intact_frames(body, rebase.incarnation & _U64_MASK)
+    frames = _intact_frames(body, rebase.incarnation & TOPIC_ID_MASK)
     if base is None:
         base = _base_of(frames, rebase, len(body))
     records: list[Record] = []
