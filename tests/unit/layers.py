@@ -70,7 +70,9 @@ LAYERS: Final = {
         "topicsd/stream topicsd/broker topicsd/broker/read topicsd/catalog/shared topicsd/engine/ topicsd/log"
         " shared/"
     ),
-    "topicsd/service": "topicsd/service/ topicsd/stream/ topicsd/engine/ topicsd/catalog topicsd/log shared/",
+    "topicsd/service": (
+        "topicsd/service/ topicsd/stream/ topicsd/broker topicsd/engine/ topicsd/catalog topicsd/log shared/"
+    ),
     "topicsd/service/input": "topicsd/engine/ shared/",
     "topicsd/service/queues": "topicsd/service/ topicsd/stream/ topicsd/engine/ topicsd/log shared/",
     "topicsd/service/shards": "topicsd/service topicsd/stream/ topicsd/engine/ shared/",

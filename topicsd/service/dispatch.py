@@ -18,6 +18,7 @@ from shared.http.head import Fields
 from shared.ipc.link import LinkPool, LinkReply
 from shared.ipc.remote_request import decode_remote_request, encode_answer
 from shared.ipc.shared_placement import SharedPlacement
+from topicsd.broker.broker import Broker
 from topicsd.engine.queue.claim import drain_claims
 from topicsd.engine.shard import Shard
 from topicsd.engine.transfer.dead_letters import DeadLetters
@@ -73,8 +74,13 @@ class Dispatch:
         *,
         peers: Peers | None = None,
         open_socket: OpenSocket = _no_sockets,
+        broker: Broker | None = None,
+        broker_number: int | None = None,
     ) -> None:
         """Create the dispatch of shard `number`; a server with several shards has peers.
+
+        A broker process has a `broker`. `broker_number` is the owner number of a broker of this node, if
+        it has one; in the broker process it is `number`.
 
         `open_socket` answers a request for a WebSocket, given the key of the request.
         """
@@ -88,7 +94,18 @@ class Dispatch:
         # Before the route runners start: a hidden topic has none.
         self.arrivals = Arrivals(state, shard.adopter, placement, links, peers)
         self.surveys = Surveys(state, placement, self.arrivals)
-        self.streams = streams = StreamServices(shard, settings, loop, links, number, placement, peers, keys)
+        self.streams = streams = StreamServices(
+            shard,
+            settings,
+            loop,
+            links,
+            number,
+            placement,
+            peers,
+            keys,
+            broker=broker,
+            broker_number=broker_number,
+        )
         self._work = WorkOpener(state, settings, loop, streams.permits, streams.count_stream)
         self.route_rules = RouteRules(state, settings, links, streams.locate_source, peers is not None)
         counts = RequestCounts(state.clock)

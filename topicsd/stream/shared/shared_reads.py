@@ -52,9 +52,9 @@ DAMAGED_KEYS_MAX: Final = 1000
 class SharedPosition(NamedTuple):
     """The state of a shared topic, and the position that a seek found."""
 
-    epoch: int
     head_seq: int
     earliest_seq: int
+    epoch: int
     from_seq: int | None
 
 
@@ -238,7 +238,7 @@ class SharedReads:
         elif seek is not None:
             assert seek.from_ts is not None
             from_seq = yield broker.times.position_at(topic, head, seek.from_ts)
-        return SharedPosition(topic.incarnation, head, topic.first_seq, from_seq)
+        return SharedPosition(head, topic.first_seq, topic.incarnation, from_seq)
 
 
 def _end(reply: Reply[T], outcome: T | Refusal | OSError) -> None:
