@@ -151,7 +151,8 @@ def refuse_stateless(settings: Settings) -> None:
     """Raise CommandError for settings that the directory of a node without shards cannot have."""
     if settings.shards not in (AUTO, 0):
         raise CommandError(
-            f"{settings.data_dir}: belongs to a stateless node, which has no shards; use another data directory"
+            f"{settings.data_dir}: belongs to a stateless node, which has no shards; use another data "
+            "directory"
         )
     if not chosen_brokers(settings):
         raise CommandError(
