@@ -180,7 +180,7 @@ def test_what_one_node_wrote_before_is_read_from_the_store_at_the_other(run_node
         assert len(answer["records"]) == 200
         middle = expected["records"][99]["$ts"]
         by_time = await second.read("a", from_ts=middle, limit=1)
-        (found,) = by_time["records"]
-        assert found == next(one for one in expected["records"] if one["$ts"] >= middle)
+        (first_record,) = by_time["records"]
+        assert first_record == next(one for one in expected["records"] if one["$ts"] >= middle)
 
     run_nodes(scenario)
