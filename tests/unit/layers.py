@@ -74,8 +74,8 @@ LAYERS: Final = {
         "topicsd/service/ topicsd/stream/ topicsd/engine/ topicsd/broker topicsd/catalog topicsd/log shared/"
     ),
     "topicsd/service/shared": (
-        "topicsd/service topicsd/service/input topicsd/engine/ topicsd/broker/ topicsd/catalog/shared "
-        "topicsd/log shared/"
+        "topicsd/service topicsd/service/input topicsd/service/shards topicsd/stream/shared topicsd/engine/ "
+        "topicsd/broker/ topicsd/catalog/shared topicsd/log shared/"
     ),
     "topicsd/service/input": "topicsd/engine/ shared/",
     "topicsd/service/queues": "topicsd/service/ topicsd/stream/ topicsd/engine/ topicsd/log shared/",
