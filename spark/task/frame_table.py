@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from topicsd.log.frame import (
     CHECKSUM_BYTES,
+    FLAG_BYTES,
     FLAG_META,
     FLAGS_KNOWN,
     FRAME_LEN_MIN,
@@ -81,6 +82,7 @@ class FrameTable:
         self.data_end = self.ends - CHECKSUM_BYTES
         self.meta_at = self.meta_end = self.data_end
         self.has_meta = (heads["flags"] & FLAG_META) != 0
+        self.is_bytes = (heads["flags"] & FLAG_BYTES) != 0
         bad = (
             (heads["frame_len"] != lengths - LEN_BYTES)
             | (heads["type"] != FrameType.APPEND)
