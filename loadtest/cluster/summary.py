@@ -1,0 +1,155 @@
+"""The summary of a run: what clients and brokers counted, and whether both agree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+
+from loadtest.cluster.run_folder import RunFolder, read_lines
+
+COUNTERS: Final = (
+    "produce_requests",
+    "produce_records",
+    "produce_bytes",
+    "produce_errors",
+    "consume_requests",
+    "consume_records",
+    "consume_bytes",
+    "consume_errors",
+)
+"""The counters of a broker that are compared with those of clients."""
+STARTED: Final = "started_at_ms"
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """A disagreement, or what makes an agreement worth less."""
+
+    level: Literal["warning", "error"]
+    text: str
+
+
+def number_in(document: Any, name: str) -> float | None:
+    """Return the first number with a name, however deep in a document it is.
+
+    >>> number_in({"broker": {"counts": {"produce_records": 3}}}, "produce_records")
+    3
+    """
+    if isinstance(document, Mapping):
+        value = document.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return value
+        found = (number_in(inner, name) for inner in document.values())
+        return next((one for one in found if one is not None), None)
+    return None
+
+
+def broker_totals(samples: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[Finding]]:
+    """Return what the brokers of all nodes counted between the first and the last sample.
+
+    A node that was restarted in between has counted from 0 again, and what it counted before is lost.
+    """
+    totals: dict[str, Any] = dict.fromkeys(COUNTERS, 0)
+    findings = []
+    for node in samples[-1]["brokers"] if samples else ():
+        documents = [sample["brokers"].get(node) for sample in samples]
+        first, last = documents[0], documents[-1]
+        if last is None:
+            findings.append(
+                Finding("warning", f"{node}: no answer to the last scrape; its totals are missing")
+            )
+            continue
+        starts = {number_in(one, STARTED) for one in documents if one is not None}
+        has_restarted = len(starts) > 1 or first is None
+        if has_restarted:
+            findings.append(Finding("warning", f"{node}: restarted; what it counted before is missing"))
+        for name in COUNTERS:
+            value = number_in(last, name)
+            if value is None:
+                findings.append(Finding("warning", f"{node}: /metrics has no {name}"))
+                continue
+            before = 0 if has_restarted else number_in(first, name) or 0
+            totals[name] += value - before
+    totals["is_complete"] = not findings
+    return totals, findings
+
+
+def reconcile(client: Mapping[str, Any], brokers: Mapping[str, Any]) -> list[Finding]:
+    """Compare the totals of clients and brokers.
+
+    An acknowledged record that no broker accepted is an error, unless totals of brokers are missing. More at
+    the brokers than at the clients is expected only up to what was sent without a response.
+    """
+    findings = []
+    level: Literal["warning", "error"] = "error" if brokers["is_complete"] else "warning"
+    acked, accepted = client["produce"]["records"], brokers["produce_records"]
+    unknown = client["produce"]["unknown_records"]
+    if acked > accepted:
+        text = f"clients have {acked} acknowledged records, brokers accepted {accepted:.0f}"
+        findings.append(Finding(level, text))
+    if accepted > acked + unknown:
+        text = f"brokers accepted {accepted:.0f} records, clients know of {acked + unknown}"
+        findings.append(Finding("warning", text))
+    read, served = client["consume"]["records"], brokers["consume_records"]
+    if read > served:
+        findings.append(Finding(level, f"clients read {read} records, brokers served {served:.0f}"))
+    acked_bytes, accepted_bytes = client["produce"]["bytes"], brokers["produce_bytes"]
+    if acked_bytes > accepted_bytes:
+        text = f"clients have {acked_bytes} acknowledged bytes, brokers accepted {accepted_bytes:.0f}"
+        findings.append(Finding("warning", text))
+    return findings + client_findings(client)
+
+
+def client_findings(client: Mapping[str, Any]) -> list[Finding]:
+    """Return what the clients found without the brokers."""
+    findings = []
+    checked = client["verification"]
+    if checked["violation_count"]:
+        first = "; ".join(checked["violations"][:3])
+        findings.append(Finding("error", f"{checked['violation_count']} violations: {first}"))
+    if not checked["read_to_end"]:
+        findings.append(
+            Finding("warning", f"not read to the end: {checked['acked_unread']} records are left")
+        )
+    for kind in ("produce", "consume"):
+        for reason, count in client[kind]["errors"].items():
+            findings.append(Finding("warning", f"{kind}: {count} times {reason}"))
+    return findings
+
+
+EXPECTED: Final = (
+    "resolved-config.json",
+    "stack.json",
+    "broker-layout.json",
+    "environment.json",
+    "routing-manifest.json",
+    "metrics-30s.jsonl",
+    "client-30s.jsonl",
+    "client-summary.json",
+    "remap-events.jsonl",
+    "request-traces.jsonl",
+)
+
+
+def make_summary(folder: RunFolder, samples_before: int = 0) -> dict[str, Any]:
+    """Join the documents of a run; `samples_before` are of an earlier load on the same cluster."""
+    client = msgspec.json.decode(folder.client_summary.read_bytes())
+    samples = read_lines(folder.metrics)[samples_before:]
+    brokers, findings = broker_totals(samples)
+    findings += reconcile(client, brokers)
+    artifacts = folder.artifacts()
+    findings += [Finding("warning", f"{name} is missing") for name in EXPECTED if name not in artifacts]
+    return {
+        "scenario": msgspec.to_builtins(folder.scenario),
+        "client": client,
+        "brokers": brokers,
+        "remap_events": len(read_lines(folder.remap_events)),
+        "samples": len(samples),
+        "last_sample": samples[-1] if samples else None,
+        "artifacts": artifacts,
+        "reconciliation": {
+            "is_ok": not any(one.level == "error" for one in findings),
+            "findings": findings,
+        },
+    }
