@@ -11,7 +11,7 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 
 from loadtest.bench.subjects import environ as clean_environ
-from loadtest.cluster.load_run import LoadFailed, run_load
+from loadtest.cluster.load_run import ClientFailed, run_load
 from loadtest.cluster.precreate import NotCreated, precreate
 from loadtest.cluster.run_folder import NoRun, RunFolder, new_run, open_run, write_json
 from loadtest.cluster.scenario import Scenario, ScenarioError, load_scenario, scenario_names
@@ -103,7 +103,7 @@ def main(given: argparse.Namespace) -> int:
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         return commands[given.cluster_command](given)
-    except (ScenarioError, NoRun, NotAvailable, NotCreated, LoadFailed) as problem:
+    except (ScenarioError, NoRun, NotAvailable, NotCreated, ClientFailed) as problem:
         print(problem, file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -26,7 +26,7 @@ EXTRA_SECONDS: Final = 60.0
 """How much longer than its scenario says a client process may take."""
 
 
-class LoadFailed(Exception):
+class ClientFailed(Exception):
     """A client process ended without a report; the text has the end of its log."""
 
 
@@ -71,6 +71,6 @@ def _run_clients(scenario: Scenario, folder: RunFolder, collector: Collector) ->
     for number in numbers:
         path = report_path(folder, number)
         if not path.exists():
-            raise LoadFailed(f"client-{number}: {log_tail(clients[number])}")
+            raise ClientFailed(f"client-{number}: {log_tail(clients[number])}")
         reports.append(msgspec.json.decode(path.read_bytes(), type=ClientReport))
     return reports

@@ -43,7 +43,7 @@ def precreate(folder: RunFolder) -> int:
 async def _create_all(scenario: Scenario, ports: dict[str, int]) -> None:
     clients = Clients(ports, scenario.request_timeout_seconds)
     names = list(ports)
-    wanted = (
+    places = (
         (names[at % len(names)], topic_name(*partition))
         for at, partition in enumerate(scenario.topic_partitions)
     )
@@ -54,7 +54,7 @@ async def _create_all(scenario: Scenario, ports: dict[str, int]) -> None:
             await _create(clients, node, name, body)
 
     try:
-        await asyncio.gather(*(create_next(wanted) for _ in range(AT_ONCE)))
+        await asyncio.gather(*(create_next(places) for _ in range(AT_ONCE)))
     finally:
         clients.close()
 

@@ -23,7 +23,7 @@ COUNTERS: Final = (
 STARTED: Final = "started_at_ms"
 
 
-class Finding(msgspec.Struct, frozen=True):
+class Disagreement(msgspec.Struct, frozen=True):
     """A disagreement, or what makes an agreement worth less."""
 
     level: Literal["warning", "error"]
@@ -40,12 +40,12 @@ def number_in(document: Any, name: str) -> float | None:
         value = document.get(name)
         if isinstance(value, int | float) and not isinstance(value, bool):
             return value
-        found = (number_in(inner, name) for inner in document.values())
-        return next((one for one in found if one is not None), None)
+        numbers = (number_in(inner, name) for inner in document.values())
+        return next((one for one in numbers if one is not None), None)
     return None
 
 
-def broker_totals(samples: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[Finding]]:
+def broker_totals(samples: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[Disagreement]]:
     """Return what the brokers of all nodes counted between the first and the last sample.
 
     A node that was restarted in between has counted from 0 again, and what it counted before is lost.
@@ -57,17 +57,17 @@ def broker_totals(samples: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any],
         first, last = documents[0], documents[-1]
         if last is None:
             findings.append(
-                Finding("warning", f"{node}: no answer to the last scrape; its totals are missing")
+                Disagreement("warning", f"{node}: no answer to the last scrape; its totals are missing")
             )
             continue
         starts = {number_in(one, STARTED) for one in documents if one is not None}
         has_restarted = len(starts) > 1 or first is None
         if has_restarted:
-            findings.append(Finding("warning", f"{node}: restarted; what it counted before is missing"))
+            findings.append(Disagreement("warning", f"{node}: restarted; what it counted before is missing"))
         for name in COUNTERS:
             value = number_in(last, name)
             if value is None:
-                findings.append(Finding("warning", f"{node}: /metrics has no {name}"))
+                findings.append(Disagreement("warning", f"{node}: /metrics has no {name}"))
                 continue
             before = 0 if has_restarted else number_in(first, name) or 0
             totals[name] += value - before
@@ -75,7 +75,7 @@ def broker_totals(samples: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any],
     return totals, findings
 
 
-def reconcile(client: Mapping[str, Any], brokers: Mapping[str, Any]) -> list[Finding]:
+def reconcile(client: Mapping[str, Any], brokers: Mapping[str, Any]) -> list[Disagreement]:
     """Compare the totals of clients and brokers.
 
     An acknowledged record that no broker accepted is an error, unless totals of brokers are missing. More at
@@ -87,34 +87,34 @@ def reconcile(client: Mapping[str, Any], brokers: Mapping[str, Any]) -> list[Fin
     unknown = client["produce"]["unknown_records"]
     if acked > accepted:
         text = f"clients have {acked} acknowledged records, brokers accepted {accepted:.0f}"
-        findings.append(Finding(level, text))
+        findings.append(Disagreement(level, text))
     if accepted > acked + unknown:
         text = f"brokers accepted {accepted:.0f} records, clients know of {acked + unknown}"
-        findings.append(Finding("warning", text))
+        findings.append(Disagreement("warning", text))
     read, served = client["consume"]["records"], brokers["consume_records"]
     if read > served:
-        findings.append(Finding(level, f"clients read {read} records, brokers served {served:.0f}"))
+        findings.append(Disagreement(level, f"clients read {read} records, brokers served {served:.0f}"))
     acked_bytes, accepted_bytes = client["produce"]["bytes"], brokers["produce_bytes"]
     if acked_bytes > accepted_bytes:
         text = f"clients have {acked_bytes} acknowledged bytes, brokers accepted {accepted_bytes:.0f}"
-        findings.append(Finding("warning", text))
+        findings.append(Disagreement("warning", text))
     return findings + client_findings(client)
 
 
-def client_findings(client: Mapping[str, Any]) -> list[Finding]:
+def client_findings(client: Mapping[str, Any]) -> list[Disagreement]:
     """Return what the clients found without the brokers."""
     findings = []
     checked = client["verification"]
     if checked["violation_count"]:
         first = "; ".join(checked["violations"][:3])
-        findings.append(Finding("error", f"{checked['violation_count']} violations: {first}"))
+        findings.append(Disagreement("error", f"{checked['violation_count']} violations: {first}"))
     if not checked["read_to_end"]:
         findings.append(
-            Finding("warning", f"not read to the end: {checked['acked_unread']} records are left")
+            Disagreement("warning", f"not read to the end: {checked['acked_unread']} records are left")
         )
     for kind in ("produce", "consume"):
         for reason, count in client[kind]["errors"].items():
-            findings.append(Finding("warning", f"{kind}: {count} times {reason}"))
+            findings.append(Disagreement("warning", f"{kind}: {count} times {reason}"))
     return findings
 
 
@@ -139,7 +139,7 @@ def make_summary(folder: RunFolder, samples_before: int = 0) -> dict[str, Any]:
     brokers, findings = broker_totals(samples)
     findings += reconcile(client, brokers)
     artifacts = folder.artifacts()
-    findings += [Finding("warning", f"{name} is missing") for name in EXPECTED if name not in artifacts]
+    findings += [Disagreement("warning", f"{name} is missing") for name in EXPECTED if name not in artifacts]
     return {
         "scenario": msgspec.to_builtins(folder.scenario),
         "client": client,

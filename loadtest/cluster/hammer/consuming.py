@@ -65,10 +65,10 @@ class Consumer:
                 self._next[partition] = result.high_watermark + 1
 
     async def _head(self, node: str, partition: Partition) -> ReadPartition | None:
-        wanted = [
+        requests = [
             {"topic": partition[0], "partition": partition[1], "fetch_offset": 1, "partition_max_bytes": 1}
         ]
-        body = {"topic_partitions": wanted, "max_wait_ms": 0, "min_bytes": 0, "max_bytes": 1}
+        body = {"topic_partitions": requests, "max_wait_ms": 0, "min_bytes": 0, "max_bytes": 1}
         answer = await self._client.request("consume", node, msgspec.json.encode(body), 1)
         if answer is None or answer.status != 200:
             return None
@@ -106,7 +106,7 @@ class Consumer:
 
     async def _fetch(self, node: str, partitions: list[Partition]) -> bool:
         scenario = self._client.scenario
-        wanted = [
+        requests = [
             {
                 "topic": partition[0],
                 "partition": partition[1],
@@ -116,7 +116,7 @@ class Consumer:
             for partition in partitions
         ]
         body = {
-            "topic_partitions": wanted,
+            "topic_partitions": requests,
             "max_wait_ms": scenario.max_wait_ms,
             "min_bytes": scenario.min_bytes,
             "max_bytes": scenario.max_bytes,

@@ -50,7 +50,7 @@ class Latencies(msgspec.Struct):
         >>> latencies = Latencies()
         >>> for us in range(1000, 2000): latencies.add(us)
         >>> latencies.summary()["p50_ms"], latencies.summary()["max_ms"]
-        (1.509, 1.999)
+        (1.512, 1.999)
         """
         if not self.count:
             return {"count": 0}

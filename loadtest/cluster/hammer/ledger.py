@@ -84,15 +84,15 @@ class Ledger:
             # A range may begin in the middle of a run, which then also served the range before it.
             while at < len(reads) and reads[at].offset + reads[at].count <= acked.offset:
                 at += 1
-            found = 0
+            match_count = 0
             for index in range(at, len(reads)):
                 run = reads[index]
                 if run.offset >= end:
                     break
-                found += self._compare(partition, acked, run)
-            matched += found
+                match_count += self._compare(partition, acked, run)
+            matched += match_count
             totals["acked"] += acked.count
-            totals["acked_unread"] += acked.count - found
+            totals["acked_unread"] += acked.count - match_count
         read = sum(run.count for run in reads)
         totals["read"] += read
         totals["read_unacked"] += max(0, read - matched)

@@ -23,7 +23,7 @@ def owner_sets(
     """Return the owners of each partition, best first.
 
     >>> owner_sets([("orders", 0), ("orders", 1)], ["a", "b", "c"], 2, seed=7)
-    {('orders', 0): ('c', 'a'), ('orders', 1): ('c', 'b')}
+    {('orders', 0): ('a', 'c'), ('orders', 1): ('c', 'b')}
     """
     weights = dict.fromkeys(nodes, 1.0)
     return {

@@ -134,21 +134,21 @@ def _kill(pid: int, started: str | None) -> None:
 
 def leftovers(run: Path) -> Iterator[int]:
     """Yield the living processes whose environment names this run."""
-    wanted = f"{RUN_VARIABLE}={run}".encode()
+    variable = f"{RUN_VARIABLE}={run}".encode()
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
             continue
         with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
-            if wanted in file.read().split(b"\0") and start_time(int(name)) is not None:
+            if variable in file.read().split(b"\0") and start_time(int(name)) is not None:
                 yield int(name)
 
 
 def end_leftovers(run: Path) -> list[int]:
     """Kill what is left of a run; return the pids."""
-    found = [(pid, start_time(pid)) for pid in leftovers(run)]
-    for pid, started in found:
+    processes = [(pid, start_time(pid)) for pid in leftovers(run)]
+    for pid, started in processes:
         _kill(pid, started)
-    return [pid for pid, _ in found]
+    return [pid for pid, _ in processes]
 
 
 def log_tail(tracked: Tracked) -> str:
