@@ -195,7 +195,7 @@ def summary_text(summary: dict[str, Any]) -> str:
         f"verified: {checked['acked']:,} acknowledged, {checked['read']:,} read, "
         f"{checked['violation_count']} violations"
     )
-    lines += [f"{one.level}: {one.text}" for one in summary["reconciliation"]["findings"]]
+    lines += [f"{one.level}: {one.text}" for one in summary["reconciliation"]["problems"]]
     return "\n".join(lines)
 
 

@@ -9,17 +9,14 @@ import msgspec
 
 from loadtest.cluster.run_folder import RunFolder, read_lines
 
-COUNTERS: Final = (
-    "produce_requests",
-    "produce_records",
-    "produce_bytes",
-    "produce_errors",
-    "consume_requests",
-    "consume_records",
-    "consume_bytes",
-    "consume_errors",
-)
-"""The counters of a broker that are compared with those of clients."""
+COUNTERS: Final = {
+    "produce": ("requests", "records", "bytes", "errors"),
+    "consume": ("requests", "records", "bytes", "errors"),
+    "store": ("put", "range_get", "info", "list", "bytes_written", "bytes_read"),
+    "catalog": ("requests",),
+    "billing_estimate": ("requests_dollars",),
+}
+"""The counters of a broker that are added up, by section of its `/metrics`."""
 STARTED: Final = "started_at_ms"
 
 
@@ -30,49 +27,31 @@ class Disagreement(msgspec.Struct, frozen=True):
     text: str
 
 
-def number_in(document: Any, name: str) -> float | None:
-    """Return the first number with a name, however deep in a document it is.
-
-    >>> number_in({"broker": {"counts": {"produce_records": 3}}}, "produce_records")
-    3
-    """
-    if isinstance(document, Mapping):
-        value = document.get(name)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return value
-        numbers = (number_in(inner, name) for inner in document.values())
-        return next((one for one in numbers if one is not None), None)
-    return None
-
-
 def broker_totals(samples: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[Disagreement]]:
     """Return what the brokers of all nodes counted between the first and the last sample.
 
     A node that was restarted in between has counted from 0 again, and what it counted before is lost.
     """
-    totals: dict[str, Any] = dict.fromkeys(COUNTERS, 0)
-    findings = []
+    totals: dict[str, Any] = {section: dict.fromkeys(names, 0) for section, names in COUNTERS.items()}
+    problems = []
     for node in samples[-1]["brokers"] if samples else ():
         documents = [sample["brokers"].get(node) for sample in samples]
         first, last = documents[0], documents[-1]
         if last is None:
-            findings.append(
+            problems.append(
                 Disagreement("warning", f"{node}: no answer to the last scrape; its totals are missing")
             )
             continue
-        starts = {number_in(one, STARTED) for one in documents if one is not None}
+        starts = {one[STARTED] for one in documents if one is not None}
         has_restarted = len(starts) > 1 or first is None
         if has_restarted:
-            findings.append(Disagreement("warning", f"{node}: restarted; what it counted before is missing"))
-        for name in COUNTERS:
-            value = number_in(last, name)
-            if value is None:
-                findings.append(Disagreement("warning", f"{node}: /metrics has no {name}"))
-                continue
-            before = 0 if has_restarted else number_in(first, name) or 0
-            totals[name] += value - before
-    totals["is_complete"] = not findings
-    return totals, findings
+            problems.append(Disagreement("warning", f"{node}: restarted; what it counted before is missing"))
+        for section, names in COUNTERS.items():
+            for name in names:
+                before = 0 if has_restarted else first[section][name]
+                totals[section][name] += last[section][name] - before
+    totals["is_complete"] = not problems
+    return totals, problems
 
 
 def reconcile(client: Mapping[str, Any], brokers: Mapping[str, Any]) -> list[Disagreement]:
@@ -81,41 +60,41 @@ def reconcile(client: Mapping[str, Any], brokers: Mapping[str, Any]) -> list[Dis
     An acknowledged record that no broker accepted is an error, unless totals of brokers are missing. More at
     the brokers than at the clients is expected only up to what was sent without a response.
     """
-    findings = []
+    problems = []
     level: Literal["warning", "error"] = "error" if brokers["is_complete"] else "warning"
-    acked, accepted = client["produce"]["records"], brokers["produce_records"]
+    acked, accepted = client["produce"]["records"], brokers["produce"]["records"]
     unknown = client["produce"]["unknown_records"]
     if acked > accepted:
         text = f"clients have {acked} acknowledged records, brokers accepted {accepted:.0f}"
-        findings.append(Disagreement(level, text))
+        problems.append(Disagreement(level, text))
     if accepted > acked + unknown:
         text = f"brokers accepted {accepted:.0f} records, clients know of {acked + unknown}"
-        findings.append(Disagreement("warning", text))
-    read, served = client["consume"]["records"], brokers["consume_records"]
+        problems.append(Disagreement("warning", text))
+    read, served = client["consume"]["records"], brokers["consume"]["records"]
     if read > served:
-        findings.append(Disagreement(level, f"clients read {read} records, brokers served {served:.0f}"))
-    acked_bytes, accepted_bytes = client["produce"]["bytes"], brokers["produce_bytes"]
+        problems.append(Disagreement(level, f"clients read {read} records, brokers served {served:.0f}"))
+    acked_bytes, accepted_bytes = client["produce"]["bytes"], brokers["produce"]["bytes"]
     if acked_bytes > accepted_bytes:
         text = f"clients have {acked_bytes} acknowledged bytes, brokers accepted {accepted_bytes:.0f}"
-        findings.append(Disagreement("warning", text))
-    return findings + client_findings(client)
+        problems.append(Disagreement("warning", text))
+    return problems + client_problems(client)
 
 
-def client_findings(client: Mapping[str, Any]) -> list[Disagreement]:
+def client_problems(client: Mapping[str, Any]) -> list[Disagreement]:
     """Return what the clients found without the brokers."""
-    findings = []
+    problems = []
     checked = client["verification"]
     if checked["violation_count"]:
         first = "; ".join(checked["violations"][:3])
-        findings.append(Disagreement("error", f"{checked['violation_count']} violations: {first}"))
+        problems.append(Disagreement("error", f"{checked['violation_count']} violations: {first}"))
     if not checked["read_to_end"]:
-        findings.append(
+        problems.append(
             Disagreement("warning", f"not read to the end: {checked['acked_unread']} records are left")
         )
     for kind in ("produce", "consume"):
         for reason, count in client[kind]["errors"].items():
-            findings.append(Disagreement("warning", f"{kind}: {count} times {reason}"))
-    return findings
+            problems.append(Disagreement("warning", f"{kind}: {count} times {reason}"))
+    return problems
 
 
 EXPECTED: Final = (
@@ -136,10 +115,10 @@ def make_summary(folder: RunFolder, samples_before: int = 0) -> dict[str, Any]:
     """Join the documents of a run; `samples_before` are of an earlier load on the same cluster."""
     client = msgspec.json.decode(folder.client_summary.read_bytes())
     samples = read_lines(folder.metrics)[samples_before:]
-    brokers, findings = broker_totals(samples)
-    findings += reconcile(client, brokers)
+    brokers, problems = broker_totals(samples)
+    problems += reconcile(client, brokers)
     artifacts = folder.artifacts()
-    findings += [Disagreement("warning", f"{name} is missing") for name in EXPECTED if name not in artifacts]
+    problems += [Disagreement("warning", f"{name} is missing") for name in EXPECTED if name not in artifacts]
     return {
         "scenario": msgspec.to_builtins(folder.scenario),
         "client": client,
@@ -149,7 +128,7 @@ def make_summary(folder: RunFolder, samples_before: int = 0) -> dict[str, Any]:
         "last_sample": samples[-1] if samples else None,
         "artifacts": artifacts,
         "reconciliation": {
-            "is_ok": not any(one.level == "error" for one in findings),
-            "findings": findings,
+            "is_ok": not any(one.level == "error" for one in problems),
+            "problems": problems,
         },
     }

@@ -14,6 +14,8 @@ from typing import Any
 
 import msgspec
 
+from loadtest.cluster.summary import COUNTERS
+
 
 class SharedLog:
     """The records of partitions, and faults of the broker that a test wants to be found."""
@@ -56,11 +58,7 @@ class BrokerDouble(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), _Handler)
         self.log = log
         self.created: list[str] = []
-        self.counts = {
-            f"{kind}_{name}": 0
-            for kind in ("produce", "consume")
-            for name in ("requests", "records", "bytes", "errors")
-        }
+        self.counts = {section: dict.fromkeys(names, 0) for section, names in COUNTERS.items()}
         self.started_at_ms = time.time_ns() // 1_000_000
         self.is_away = False
         self.put_status = 201
@@ -86,7 +84,7 @@ class _Handler(BaseHTTPRequestHandler):
                 200, {"status": "ok", "broker_id": "double", "started_at_ms": self.server.started_at_ms}
             )
         else:
-            self._answer(200, {"started_at_ms": self.server.started_at_ms, "counts": self.server.counts})
+            self._answer(200, {"started_at_ms": self.server.started_at_ms, **self.server.counts})
 
     def do_PUT(self) -> None:
         self._body()
@@ -99,7 +97,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         kind = self.path.removeprefix("/")
-        self.server.counts[f"{kind}_requests"] += 1
+        self.server.counts[kind]["requests"] += 1
         answer = self._produce if kind == "produce" else self._consume
         status, results = answer(request)
         self._answer(status, {"results": results})
@@ -113,8 +111,8 @@ class _Handler(BaseHTTPRequestHandler):
                 continue
             records = one["records"]
             first = self.server.log.append((one["topic"], one["partition"]), records)
-            self.server.counts["produce_records"] += len(records)
-            self.server.counts["produce_bytes"] += sum(map(len, records))
+            self.server.counts["produce"]["records"] += len(records)
+            self.server.counts["produce"]["bytes"] += sum(map(len, records))
             last = first + len(records) - 1
             offsets = {"start_offset": first, "end_offset": last, "count": len(records)}
             results.append({**named, "ok": True, **offsets})
@@ -126,7 +124,7 @@ class _Handler(BaseHTTPRequestHandler):
             results = [self._read(one) for one in request["topic_partitions"]]
             left = until - time.monotonic()
             if any(result["records"] for result in results) or left <= 0:
-                self.server.counts["consume_records"] += sum(len(one["records"]) for one in results)
+                self.server.counts["consume"]["records"] += sum(len(one["records"]) for one in results)
                 return 200, results
             self.server.log.wait(left)
 

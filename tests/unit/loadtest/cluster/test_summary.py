@@ -20,26 +20,27 @@ def client(**changes: Any) -> dict[str, Any]:
     return client_summary([ClientReport(tally, {**checked, "violations": []}, True)])
 
 
-def brokers(**changes: Any) -> dict[str, Any]:
-    return {**dict.fromkeys(COUNTERS, 0), "produce_records": 100, "produce_bytes": 1000} | {
-        "consume_records": 100,
-        "is_complete": True,
-        **changes,
+def brokers(
+    records: int = 100, size: int = 1000, read: int = 100, is_complete: bool = True
+) -> dict[str, Any]:
+    return {
+        "produce": {"records": records, "bytes": size},
+        "consume": {"records": read},
+        "is_complete": is_complete,
     }
 
 
 def sample(**nodes: dict[str, int] | None) -> dict[str, Any]:
-    return {
-        "brokers": {
-            name: None
-            if counts is None
-            else {"started_at_ms": counts.get("started", 1), "counts": dict.fromkeys(COUNTERS, 0) | counts}
-            for name, counts in nodes.items()
-        }
-    }
+    return {"brokers": {name: counts and metrics(**counts) for name, counts in nodes.items()}}
 
 
-def test_equal_totals_have_no_findings() -> None:
+def metrics(records: int, started: int = 1) -> dict[str, Any]:
+    counted = {section: dict.fromkeys(names, 0) for section, names in COUNTERS.items()}
+    counted["produce"]["records"] = records
+    return {"started_at_ms": started, **counted}
+
+
+def test_equal_totals_have_no_problems() -> None:
     assert reconcile(client(), brokers()) == []
 
 
@@ -57,24 +58,24 @@ def test_more_acknowledged_than_accepted_is_a_warning_when_totals_are_missing() 
 
 
 def test_records_without_a_response_explain_more_at_the_brokers() -> None:
-    assert reconcile(client(produce_unknown_records=10), brokers(produce_records=110)) == []
-    (finding,) = reconcile(client(produce_unknown_records=9), brokers(produce_records=110))
+    assert reconcile(client(produce_unknown_records=10), brokers(records=110)) == []
+    (finding,) = reconcile(client(produce_unknown_records=9), brokers(records=110))
     assert (finding.level, finding.text) == ("warning", "brokers accepted 110 records, clients know of 109")
 
 
 @pytest.mark.parametrize(
     ("changes", "level", "text"),
     [
-        ({"consume_records": 99}, "error", "clients read 100 records, brokers served 99"),
-        ({"produce_bytes": 999}, "warning", "clients have 1000 acknowledged bytes, brokers accepted 999"),
+        ({"read": 99}, "error", "clients read 100 records, brokers served 99"),
+        ({"size": 999}, "warning", "clients have 1000 acknowledged bytes, brokers accepted 999"),
     ],
 )
-def test_other_disagreements_are_found(changes: dict[str, int], level: str, text: str) -> None:
+def test_other_disagreements_are_found(changes: dict[str, Any], level: str, text: str) -> None:
     (finding,) = reconcile(client(), brokers(**changes))
     assert (finding.level, finding.text) == (level, text)
 
 
-def test_violations_and_errors_of_clients_are_findings() -> None:
+def test_violations_and_errors_of_clients_are_problems() -> None:
     counted = client(produce_errors={"503 BackPressureRejected": 2})
     counted["verification"] |= {"violation_count": 1, "violations": ["lost"], "read_to_end": False}
     finding = reconcile(counted, brokers())
@@ -84,22 +85,22 @@ def test_violations_and_errors_of_clients_are_findings() -> None:
 
 
 def test_totals_are_those_between_the_first_and_the_last_sample() -> None:
-    first = sample(a={"produce_records": 5}, b={"produce_records": 7})
-    last = sample(a={"produce_records": 15}, b={"produce_records": 8})
-    totals, findings = broker_totals([first, sample(a=None, b=None), last])
-    assert (totals["produce_records"], totals["is_complete"], findings) == (11, True, [])
+    first = sample(a={"records": 5}, b={"records": 7})
+    last = sample(a={"records": 15}, b={"records": 8})
+    totals, problems = broker_totals([first, sample(a=None, b=None), last])
+    assert (totals["produce"]["records"], totals["is_complete"], problems) == (11, True, [])
 
 
 def test_a_restarted_node_makes_totals_incomplete() -> None:
-    first, last = sample(a={"produce_records": 5}), sample(a={"produce_records": 3, "started": 2})
+    first, last = sample(a={"records": 5}), sample(a={"records": 3, "started": 2})
     totals, (finding,) = broker_totals([first, last])
-    assert (totals["produce_records"], totals["is_complete"]) == (3, False)
+    assert (totals["produce"]["records"], totals["is_complete"]) == (3, False)
     assert finding.text == "a: restarted; what it counted before is missing"
 
 
 def test_a_node_without_an_answer_makes_totals_incomplete() -> None:
-    totals, (finding,) = broker_totals([sample(a={"produce_records": 5}), sample(a=None)])
-    assert (totals["produce_records"], totals["is_complete"]) == (0, False)
+    totals, (finding,) = broker_totals([sample(a={"records": 5}), sample(a=None)])
+    assert (totals["produce"]["records"], totals["is_complete"]) == (0, False)
     assert "no answer to the last scrape" in finding.text
 
 
