@@ -1,4 +1,4 @@
-"""`python -m loadtest cluster up|precreate|run|status|down`."""
+"""`python -m loadtest cluster up|precreate|run|status|down|figures`."""
 
 from __future__ import annotations
 
@@ -10,22 +10,14 @@ from typing import Any, get_args, get_type_hints
 
 import msgspec
 
-from loadtest.bench.subjects import environ as clean_environ
+from loadtest.cluster.bring_up import end_cluster, start_cluster
+from loadtest.cluster.figures.figure_lines import FIGURES, figure_names, run_figures
 from loadtest.cluster.load_run import ClientFailed, run_load
 from loadtest.cluster.precreate import NotCreated, precreate
-from loadtest.cluster.run_folder import NoRun, RunFolder, new_run, open_run, write_json
+from loadtest.cluster.run_folder import NoRun, new_run, open_run
 from loadtest.cluster.scenario import Scenario, ScenarioError, load_scenario, scenario_names
-from loadtest.cluster.stack.cluster_stack import (
-    Stack,
-    ended_on_error,
-    read_stack,
-    start_stack,
-    status,
-    stop_stack,
-)
+from loadtest.cluster.stack.cluster_stack import read_stack, status
 from loadtest.cluster.stack.engines import NotAvailable
-from loadtest.cluster.stack.prometheus import NOT_INSTALLED, clear_targets, start_prometheus
-from loadtest.cluster.stack.tracked import RUN_VARIABLE
 
 NOT_FLAGS = ("name", "settings", "keep")
 
@@ -50,6 +42,19 @@ def add_parser(parser: argparse.ArgumentParser) -> None:
         command.add_argument(
             "run", nargs="?", default="", help="a run, by folder or name (default: the last)"
         )
+    _add_figures_options(commands.add_parser("figures", help="measure brokers beside a bare program"))
+
+
+def _add_figures_options(parser: argparse.ArgumentParser) -> None:
+    known = ", ".join(FIGURES)
+    parser.add_argument("names", nargs="*", metavar="FIGURE", help=f"one of {known} (default: all)")
+    parser.add_argument("--rounds", type=int, default=3, help="the median counts (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=8.0, help="of each load (default: %(default)s)")
+    hints = get_type_hints(Scenario)
+    for name in ("catalog", "store"):
+        kinds = get_args(hints[name])
+        parser.add_argument(f"--{name}", choices=kinds, default=kinds[0], help="(default: %(default)s)")
+    parser.add_argument("--save", action="store_true", help="add the result to loadtest/results/")
 
 
 def _add_scenario_options(parser: argparse.ArgumentParser) -> None:
@@ -98,6 +103,7 @@ def main(given: argparse.Namespace) -> int:
         "run": _run,
         "status": _status,
         "down": _down,
+        "figures": _figures,
     }
     # SIGTERM ends the cluster as Ctrl-C does.
     before = signal.signal(signal.SIGTERM, _interrupt)
@@ -115,28 +121,6 @@ def main(given: argparse.Namespace) -> int:
 
 def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
-
-
-def start_cluster(scenario: Scenario, folder: RunFolder, with_prometheus: bool) -> Stack:
-    """Start everything of a run and create its partitions; end it again when a part does not start."""
-    with ended_on_error(folder):
-        stack = start_stack(scenario, folder)
-        if with_prometheus:
-            environ = {**clean_environ(), RUN_VARIABLE: str(folder.path)}
-            tracked = start_prometheus(scenario, folder, stack, environ)
-            if tracked is None:
-                print(NOT_INSTALLED, file=sys.stderr)
-            else:
-                stack.processes.append(tracked)
-                write_json(folder.stack, stack)
-                print(f"prometheus: {tracked.url}")
-        precreate(folder)
-    return stack
-
-
-def end_cluster(folder: RunFolder) -> dict[str, str]:
-    clear_targets(folder)
-    return stop_stack(folder)
 
 
 def _up(given: argparse.Namespace) -> int:
@@ -176,6 +160,12 @@ def _run(given: argparse.Namespace) -> int:
         end_cluster(folder)
     print(summary_text(summary))
     return 0 if summary["reconciliation"]["is_ok"] else 1
+
+
+def _figures(given: argparse.Namespace) -> int:
+    names = figure_names(given.names)
+    changes = {"catalog": given.catalog, "store": given.store, "seconds": given.seconds}
+    return run_figures(names, changes, given.rounds, given.save)
 
 
 def summary_text(summary: dict[str, Any]) -> str:

@@ -28,6 +28,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     name: Name = "default"
     # -- the cluster
     nodes: Count = 1
+    program: Literal["topicsd", "bare"] = "topicsd"
+    """What a node runs: the server, or the bare program that it is compared with."""
     catalog: Literal["sqlite", "postgresql", "etcd", "oxia"] = "sqlite"
     store: Literal["file", "s3"] = "file"
     linger_ms: Count = 250

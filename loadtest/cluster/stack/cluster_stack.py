@@ -29,6 +29,10 @@ from loadtest.cluster.stack.engines import (
 from loadtest.cluster.stack.tracked import RUN_VARIABLE, Tracked, end_leftovers, leftovers, start, stop
 
 ANSWER_SECONDS: Final = 10.0
+PROGRAMS: Final = {
+    "topicsd": ("topicsd", "serve", "--shards", "0"),
+    "bare": ("loadtest.cluster.figures.bare_broker",),
+}
 
 
 class Stack(msgspec.Struct, kw_only=True):
@@ -74,7 +78,7 @@ def start_stack(scenario: Scenario, folder: RunFolder) -> Stack:
 def start_node(
     name: str, scenario: Scenario, folder: RunFolder, stack: Stack, environ: dict[str, str]
 ) -> Tracked:
-    """Start `topicsd serve` without shards, with a broker and a data directory of its own."""
+    """Start a node without shards, with a broker and a data directory of its own."""
     port = free_port()
     home = folder.data / name
     home.mkdir(exist_ok=True)
@@ -89,7 +93,7 @@ def start_node(
         "TOPICS_BATCH_MAX_DELAY_LOW_MS": str(scenario.linger_ms),
         **scenario.settings,
     }
-    command = [sys.executable, "-m", "topicsd", "serve", "--shards", "0"]
+    command = [sys.executable, "-m", *PROGRAMS[scenario.program]]
     url = f"http://127.0.0.1:{port}"
     log = folder.logs / f"{name}.log"
     return start(name, command, log, {**environ, **settings}, port=port, url=url)

@@ -14,8 +14,8 @@ from typing import Any
 from loadtest.cluster.run_folder import RunFolder, write_json
 from loadtest.cluster.scenario import Scenario
 from loadtest.cluster.stack.cluster_stack import Stack
-from loadtest.cluster.stack.engines import free_port, wait_until
-from loadtest.cluster.stack.tracked import Tracked, start
+from loadtest.cluster.stack.engines import Started, free_port, wait_until
+from loadtest.cluster.stack.tracked import start
 
 PROGRAM = "prometheus"
 NOT_INSTALLED = "prometheus is not installed; the run has no Prometheus (Debian: apt install prometheus)"
@@ -56,13 +56,13 @@ def write_files(scenario: Scenario, folder: RunFolder, stack: Stack) -> None:
 
 
 def start_prometheus(
-    scenario: Scenario, folder: RunFolder, stack: Stack, environ: Mapping[str, str]
-) -> Tracked | None:
-    """Start Prometheus on a free port of 127.0.0.1; return None where it is not installed."""
+    scenario: Scenario, folder: RunFolder, stack: Stack, environ: Mapping[str, str], on_start: Started
+) -> bool:
+    """Start Prometheus on a free port of 127.0.0.1; return False where it is not installed."""
     write_files(scenario, folder, stack)
     program = shutil.which(PROGRAM)
     if program is None:
-        return None
+        return False
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     command = [
@@ -72,8 +72,9 @@ def start_prometheus(
         f"--web.listen-address=127.0.0.1:{port}",
     ]
     tracked = start(PROGRAM, command, folder.logs / "prometheus.log", environ, port=port, url=url)
+    on_start(tracked)
     wait_until(tracked, lambda: _is_ready(url))
-    return tracked
+    return True
 
 
 def clear_targets(folder: RunFolder) -> None:
