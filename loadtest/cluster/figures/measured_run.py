@@ -47,8 +47,11 @@ class MeasuredRun(NamedTuple):
         return ms
 
     def cost(self, kind: str) -> Cost:
+        """Return the cost of the requests that writes, or that reads, made at the store."""
         store = self.summary["brokers"]["store"]
-        return cost_of(store, self.of(kind, "bytes"))
+        if kind == "produce":
+            return cost_of(store["put"] + store["list"], 0, self.of(kind, "bytes"))
+        return cost_of(0, store["range_get"] + store["info"], self.of(kind, "bytes"))
 
     def mean_ms(self, name: str) -> float:
         """Return the mean of a duration that the bare program adds up over its batches."""
@@ -58,17 +61,16 @@ class MeasuredRun(NamedTuple):
         return seconds / batches * 1000 if batches else 0.0
 
 
-def cost_of(store: dict[str, float], record_bytes: float) -> Cost:
+def cost_of(writes: int, reads: int, record_bytes: float) -> Cost:
     """Return the cost of requests to a store.
 
-    >>> cost_of({"put": 100, "list": 0, "range_get": 50, "info": 0}, 2e9)
+    >>> cost_of(100, 50, 2e9)
     Cost(requests=75.0, dollars=0.00026)
     """
     if not record_bytes:
         return Cost(0.0, 0.0)
-    writes, reads = store["put"] + store["list"], store["range_get"] + store["info"]
     gigabytes = record_bytes / GB
-    return Cost((writes + reads) / gigabytes, PRICE.requests(int(writes), int(reads)) / gigabytes)
+    return Cost((writes + reads) / gigabytes, PRICE.requests(writes, reads) / gigabytes)
 
 
 def measure(scenario: Scenario, runs: Path) -> MeasuredRun:
