@@ -109,7 +109,9 @@ _DECLARATIONS: Final[tuple[Endpoint, ...]] = (
     Endpoint("POST", "/v0/consume", "consume", _scopes("read"), is_data=True, is_broker=True),
     Endpoint("GET", "/health", "broker_health", _scopes(""), is_data=True, is_open=True, is_broker=True),
     Endpoint("GET", "/metrics", "broker_metrics", _scopes("read"), is_data=True, is_broker=True),
-    Endpoint("GET", "/metrics/prometheus", "broker_prometheus", _scopes("read"), is_data=True, is_broker=True),
+    Endpoint(
+        "GET", "/metrics/prometheus", "broker_prometheus", _scopes("read"), is_data=True, is_broker=True
+    ),
     Endpoint("GET", "/v0/cluster", "cluster", _scopes("read"), is_data=True, is_broker=True),
     Endpoint("GET", "/v0/routers", "list_routers", _scopes("read"), is_data=False),
     Endpoint("PUT", "/v0/routers/:router", "put_router", _scopes("admin"), is_data=True),

@@ -65,12 +65,24 @@ LAYERS: Final = {
     ),
     "topicsd/engine/upkeep": f"{_ENGINE} topicsd/engine/records topicsd/engine/retention",
     "topicsd/engine/checkpoint": f"{_ENGINE} topicsd/engine/ topicsd/disk",
-    "topicsd/stream": "topicsd/engine/ topicsd/log shared/",
-    "topicsd/service": "topicsd/service/ topicsd/stream/ topicsd/engine/ topicsd/catalog topicsd/log shared/",
+    "topicsd/stream": "topicsd/stream/shared topicsd/engine/ topicsd/log shared/",
+    "topicsd/stream/shared": (
+        "topicsd/stream topicsd/broker topicsd/broker/read topicsd/catalog/shared topicsd/engine/ topicsd/log"
+        " shared/"
+    ),
+    "topicsd/service": (
+        "topicsd/service/ topicsd/stream/ topicsd/engine/ topicsd/broker topicsd/catalog topicsd/log shared/"
+    ),
+    "topicsd/service/shared": (
+        "topicsd/service topicsd/service/input topicsd/engine/ topicsd/broker/ topicsd/catalog/shared "
+        "topicsd/log shared/"
+    ),
     "topicsd/service/input": "topicsd/engine/ shared/",
     "topicsd/service/queues": "topicsd/service/ topicsd/stream/ topicsd/engine/ topicsd/log shared/",
-    "topicsd/service/shards": "topicsd/service topicsd/stream topicsd/engine/ shared/",
-    "topicsd/service/watch": "topicsd/service/ topicsd/stream/ topicsd/engine/ topicsd/log shared/",
+    "topicsd/service/shards": "topicsd/service topicsd/stream/ topicsd/engine/ shared/",
+    "topicsd/service/watch": (
+        "topicsd/service/ topicsd/stream/ topicsd/broker topicsd/engine/ topicsd/log shared/"
+    ),
     "topicsd/http/http1": "topicsd/service topicsd/stream shared/",
     "topicsd/http/http2": "topicsd/http/http1 topicsd/service topicsd/stream shared/",
     "topicsd/http/websocket": ("topicsd/http/http1 topicsd/service/ topicsd/stream/ topicsd/engine shared/"),

@@ -17,6 +17,7 @@ from typing import Final
 
 from shared.ipc.placement import PlacementError
 from shared.runtime.log_setup import fields
+from shared.settings.setting import AUTO
 from shared.settings.settings import Settings
 from topicsd.catalog.node_lock import lock_node, node_lock_path
 from topicsd.disk.access import access_problem, denial_of, os_error_sentence
@@ -126,7 +127,7 @@ def open_data_layout(fs: Fs, settings: Settings, sources: dict[str, str] | None 
         raise CommandError(os_error_sentence(error)) from None
     for shard in range(layout.shards):
         refuse_unusable_shard(fs, data_dir, shard)
-    if settings.shards not in (0, layout.shards):
+    if settings.shards not in (AUTO, layout.shards):
         setting = (sources or {}).get("shards", "TOPICS_SHARDS")
         setting = (
             f"{setting} {settings.shards}" if setting.startswith("--") else f"{setting}={settings.shards}"
