@@ -146,6 +146,17 @@ class ServingSettings(msgspec.Struct, frozen=True, kw_only=True):
         Setting(help="Body of one request.", unit="bytes", minimum=1, maximum=1 * GIB),
     ] = 64 * MIB
 
+    spool_bytes: Annotated[
+        int,
+        Setting(
+            help="The body of one record (`application/octet-stream`) is kept in memory up to this size; "
+            "a larger one is written to a file of the shard while it arrives.",
+            unit="bytes",
+            minimum=256 * KIB,
+            maximum=64 * MIB,
+        ),
+    ] = 256 * KIB
+
     max_response_bytes: Annotated[
         int,
         Setting(

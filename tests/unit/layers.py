@@ -97,9 +97,17 @@ LAYERS: Final = {
     "topicsd/offline/repair": f"{_OFFLINE} topicsd/offline topicsd/offline/check",
     "topicsd/offline/reshard": f"{_OFFLINE} topicsd/offline",
     "topicsd/cli": (
-        f"{_OFFLINE} topicsd/offline/ topicsd/catalog topicsd/cli/backup topicsd/cli/store topicsd/cli/server"
+        f"{_OFFLINE} topicsd/offline/ topicsd/catalog topicsd/cli/backup topicsd/cli/compactor"
+        " topicsd/cli/store topicsd/cli/server"
     ),
-    "topicsd/cli/store": f"{_OFFLINE} topicsd/catalog topicsd/cli topicsd/offline",
+    "topicsd/cli/compactor": (
+        "topicsd/broker topicsd/broker/upkeep topicsd/catalog topicsd/catalog/shared topicsd/store "
+        "topicsd/disk topicsd/cli topicsd/offline shared/"
+    ),
+    "topicsd/cli/store": (
+        f"{_OFFLINE} topicsd/broker topicsd/broker/upkeep topicsd/catalog topicsd/cli topicsd/cli/compactor "
+        "topicsd/offline"
+    ),
     # Over HTTP, without a data directory.
     "topicsd/backup": f"{_OFFLINE} topicsd/offline topicsd/store",
     "topicsd/cli/backup": f"{_OFFLINE} topicsd/offline topicsd/store topicsd/backup topicsd/cli",

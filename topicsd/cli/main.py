@@ -21,6 +21,7 @@ from shared.text.nearest_name import nearest_name
 from shared.text.unknown_name import unknown_name
 from topicsd.cli import config_show, doctor, inspect_command, reshard, serve, verify
 from topicsd.cli.backup import command as backup
+from topicsd.cli.compactor import command as compactor
 from topicsd.cli.server import shards, topic
 from topicsd.cli.store import command as store
 from topicsd.disk.access import os_error_sentence
@@ -37,6 +38,7 @@ COMMANDS = (
     reshard.COMMAND,
     shards.COMMAND,
     store.COMMAND,
+    compactor.COMMAND,
     topic.COMMAND,
     backup.COMMAND,
 )

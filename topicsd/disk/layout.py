@@ -125,6 +125,11 @@ class ShardPaths(NamedTuple):
         return os.path.join(self.root, "meta", "reserve.tmp")
 
     @property
+    def spool(self) -> str:
+        """The name of a file for an instant: it is held open without one (`engine/spool.py`)."""
+        return os.path.join(self.root, "meta", "spool.tmp")
+
+    @property
     def trash(self) -> str:
         return os.path.join(self.root, "trash")
 

@@ -292,8 +292,11 @@ class ReadAnswer(msgspec.Struct, frozen=True):
     @property
     def records(self) -> list[Record]:
         """Return the records as objects, for callers that handle them one by one."""
-        text = b"".join(self.parts)
-        return [one.record() for one in _decode_records(b"[%b]" % text[:-1])]
+        return [one.record() for one in self.rendered()]
+
+    def rendered(self) -> list[RenderedRecord]:
+        """Return the records in the form of a page."""
+        return _decode_records(b"[%b]" % b"".join(self.parts)[:-1])
 
     @property
     def caught_up(self) -> bool:

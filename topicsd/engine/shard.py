@@ -66,6 +66,7 @@ from topicsd.engine.pending import PendingFrame
 from topicsd.engine.replay import Replay, lose_range
 from topicsd.engine.retention.eviction_log import log_floors_again
 from topicsd.engine.shard_data import DeletedTopic
+from topicsd.engine.spool import Spool
 from topicsd.engine.state import ShardState
 from topicsd.engine.upkeep.upkeep import Upkeep
 from topicsd.engine.wakeups.pressure import PressureGauge
@@ -127,6 +128,7 @@ class Shard:
         segments = SegmentReader(*self.stores)
         self.state = state = ShardState(clock, settings, self._files, segments, loop, threads, identity.shard)
         self._threads = threads
+        self.spool = Spool(fs, paths, settings)
         bounds = Bounds(
             settings.sync_interval_ms / 1000, settings.max_waiting_bytes, settings.max_waiting_requests
         )

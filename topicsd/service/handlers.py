@@ -33,14 +33,25 @@ from topicsd.service.input.bodies import (
 from topicsd.service.input.bound_names import CONFIG_NEEDS_ADMIN, refuse_dead_letter
 from topicsd.service.input.clamped import clamped_config, member, with_member
 from topicsd.service.input.position import query_seek
+from topicsd.service.input.record_upload import record_append
 from topicsd.service.queues.handlers import QueueHandlers
+from topicsd.service.record_reader import RecordReader
 from topicsd.service.render import encode, render_appended, render_config, render_queue
 from topicsd.service.request_counts import RequestCounts
 from topicsd.service.shards.limits import Caps
 
-# These operations take no body.
-WITHOUT_BODY = frozenset(
-    {"topic_state", "delete_topic", "list_cursors", "cursor_state", "delete_cursor", "explain"}
+# These operations take no body, or one that is not JSON.
+WITHOUT_JSON = frozenset(
+    {
+        "topic_state",
+        "delete_topic",
+        "list_cursors",
+        "cursor_state",
+        "delete_cursor",
+        "explain",
+        "append_record",
+        "record",
+    }
 )
 
 
@@ -112,6 +123,8 @@ class Handlers:
         handlers: dict[str, Handler] = {
             "append": self._append,
             "publish": lambda call: self._append(call, PUBLISH_BODY),
+            "append_record": lambda call: self._append(call, None),
+            "record": RecordReader(state).start,
             "put_topic": self._put_topic,
             "topic_state": self._topic_state,
             "delete_topic": self._delete_topic,
@@ -145,7 +158,7 @@ class Handlers:
                 self._on_unknown(operation, call, partial(self.start, operation, call, may_be_shared=False))
                 return
         fields = call.fields
-        if fields.content_type != "application/json" and call.body and operation not in WITHOUT_BODY:
+        if fields.content_type != "application/json" and call.body and operation not in WITHOUT_JSON:
             refusal = refuse_media_type(fields, call.body)
             if refusal is not None:
                 call.refuse(refusal)
@@ -156,7 +169,8 @@ class Handlers:
         """Return whether no topic of this valid name is here."""
         return name not in self._topics and is_topic_name(name)
 
-    def _append(self, call: Call, kind: AppendBody = APPEND_BODY) -> None:
+    def _append(self, call: Call, kind: AppendBody | None = APPEND_BODY) -> None:
+        """Append the records of a body; without a `kind` the body is one record of bytes."""
         with_seqs = True
         if call.query:
             return_seqs = query_boolean(call.query, "return_seqs", True)
@@ -164,7 +178,10 @@ class Handlers:
                 call.refuse(return_seqs)
                 return
             with_seqs = return_seqs
-        request = decode_append(call.body, self.settings, kind)
+        if kind is not None:
+            request = decode_append(call.body, self.settings, kind)
+        else:
+            request = record_append(call.body, call.fields, call.query, self.settings)
         if isinstance(request, Refusal):
             call.refuse(request)
             return

@@ -50,7 +50,7 @@ class Feeds:
         self._placement = placement or Placement(1)
         self._remote_shards = remote_shards
         self._broker_number = broker_number
-        self._shared = shared
+        self.shared = shared
         self._feeds: dict[FeedSpec, Feed] = {}
         self._broker_feeds: dict[FeedSpec, Feed] = {}
 
@@ -58,7 +58,8 @@ class Feeds:
         feed = self._feeds.get(spec)
         if feed is None:
             owner = self.owner_of(spec.topic)
-            if self._shared is not None and (owner == self._number or self._shared.is_known(spec.topic)):
+            if self.shared is not None and (owner < 0 or self.shared.is_known(spec.topic)):
+                # A node without shards has no owner of local topics.
                 return self.broker_feed(spec)
             feed = self._feeds[spec] = self._make(owner, spec)
         return feed
@@ -90,8 +91,8 @@ class Feeds:
         return RemoteFeed(self._remote_shards, owner, spec, self)
 
     def _make_at_broker(self, spec: FeedSpec) -> Feed:
-        if self._shared is not None:
-            return SharedFeed(self._shared, spec, self)
+        if self.shared is not None:
+            return SharedFeed(self.shared, spec, self)
         assert self._broker_number is not None
         return self._make(self._broker_number, spec)
 
@@ -120,7 +121,7 @@ class Feeds:
         """Answer a read or a pull of another shard for a topic of this shard, or a shared one."""
         request = decode_feed_request(payload)
         spec = FeedSpec(request.topic, request.options)
-        if self._shared is not None:
+        if self.shared is not None:
             feed = self.broker_feed(spec)
         elif self.has_broker and self._is_unknown(request.topic):
             # The other shard asks the broker itself, instead of through this one.

@@ -43,10 +43,12 @@ class TailChunk:
 
         They are found once, from one frame to the next by its length, as far as readers have come.
         """
-        starts, body = self._starts, self.body
+        starts, body, unpack = self._starts, self.body, U32.unpack_from
         at, end = starts[-1], len(body)
-        while len(starts) <= count and at < end - LEN_BYTES:
-            at += LEN_BYTES + U32.unpack_from(body, at)[0]
+        for _ in range(len(starts), count + 1):
+            if at >= end - LEN_BYTES:
+                break
+            at += LEN_BYTES + unpack(body, at)[0]
             if at > end:
                 break
             starts.append(at)

@@ -47,6 +47,7 @@ RETRY_SECONDS_MAX: Final = 20.0
 WRITES: Final = frozenset(
     {
         "append",
+        "append_record",
         "publish",
         "put_topic",
         "delete_topic",
@@ -65,7 +66,7 @@ WRITES: Final = frozenset(
         "produce",
     }
 )
-APPENDS: Final = frozenset({"append", "publish"})
+APPENDS: Final = frozenset({"append", "append_record", "publish"})
 STREAMS: Final = frozenset({"watch", "work"})
 WAITS: Final = frozenset({"diff", "redrive", "claim", "consume"}) | STREAMS
 
@@ -206,6 +207,8 @@ class RemoteCall(msgspec.Struct, eq=False):
             return False
         if request.idempotency_key:
             return True
+        if request.operation == "append_record":
+            return False
         try:
             shared = self.call.shared_body
             keyed = _decode_key(self.call.body if shared is None else shared.mapped())

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -73,6 +73,9 @@ class TopicStart(NamedTuple):
 HeadRequest = tuple[str, Seek | None]
 """A topic, and the seek in it or None."""
 HeadAnswer = TopicHead | Refusal
+
+NO_SHARD: Final = -1
+"""The owner by the placement of every topic on a node without shards."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_requests = msgspec.msgpack.Decoder(list[HeadRequest]).decode
@@ -140,8 +143,11 @@ class TopicHeads:
         for name, owner in owners.items():
             by_shard.setdefault(owner, []).append((name, requests[name]))
         here = by_shard.pop(self._number, [])
+        # A node without shards has no owner of local topics.
+        nowhere = by_shard.pop(NO_SHARD, [])
         answers = yield from together([partial(self._ask, *request) for request in by_shard.items()])
         heads = dict(zip(_names(here), (yield from self._find_here(here)), strict=True))
+        heads.update({name: topic_not_found(name) for name, _ in nowhere})
         for (shard, part), answer in zip(by_shard.items(), answers, strict=True):
             heads.update(zip(_names(part), self._read(shard, part, answer), strict=True))
         return heads

@@ -59,7 +59,7 @@ class StreamServices:
         self._peers = peers
         self._keys = keys
         self._other_count = self._other_lagging_count = 0
-        shared = None if broker is None else SharedReads(broker, state.pages)
+        shared = None if broker is None else SharedReads(broker, state.pages, state.clock)
         self.shared_reads = shared
         topics = None
         if broker is not None and shared is not None:

@@ -22,6 +22,7 @@ import msgspec
 
 from shared.contract.errors import CORRUPT_SEGMENT, GONE, Refusal, invalid
 from shared.contract.seek import Seek
+from shared.runtime.clock import Clock
 from topicsd.broker.broker import Broker
 from topicsd.broker.read.reader import ROW_SECONDS, SharedRead, TopicRead, refusal_of
 from topicsd.broker.read.tail_cache import TailChunk
@@ -42,23 +43,25 @@ logger = logging.getLogger("topicsd.stream")
 ROUNDS_MAX: Final = 64
 """Reads of the broker for one answer; each returns records, unless they vanish meanwhile."""
 FETCH_BYTES_MIN: Final = 64 << 10
+CURRENT: Final = -1.0
+"""The age of a row that is looked up now."""
 DAMAGED_KEYS_MAX: Final = 1000
 
 
 class SharedPosition(NamedTuple):
     """The state of a shared topic, and the position that a seek found."""
 
-    epoch: int
     head_seq: int
     earliest_seq: int
+    epoch: int
     from_seq: int | None
 
 
 class _Missing(NamedTuple):
-    """What a read needs before it can be answered: the chunk of `seq`, or the present head."""
+    """What a read needs before it can be answered: the chunk of `seq`, or with 0 the present head."""
 
-    seq: int
-    bytes_wanted: int
+    seq: int = 0
+    bytes_wanted: int = 0
 
 
 class _Retention(msgspec.Struct):
@@ -73,8 +76,9 @@ _decode_retention = msgspec.json.Decoder(_Retention).decode
 
 
 class SharedReads:
-    def __init__(self, broker: Broker, pages: PageCache) -> None:
+    def __init__(self, broker: Broker, pages: PageCache, clock: Clock) -> None:
         self._broker = broker
+        self._clock = clock
         self._pages = pages
         self._damaged_keys: dict[str, None] = {}
         """Objects whose damage was logged."""
@@ -96,23 +100,22 @@ class SharedReads:
         is_checked = False
         row_seconds = ROW_SECONDS
         for _ in range(ROUNDS_MAX):
+            asked_at = self._clock.monotonic()
             topic: SharedTopic | None = yield broker.topics.find(name, row_seconds)
             if topic is None:
                 return no_such_topic(name)
-            incarnation, row_seconds = topic.incarnation, ROW_SECONDS
-            broker.heads.advance(name, incarnation, topic.head)
+            is_checked = is_checked or row_seconds == CURRENT
+            broker.heads.advance(
+                name, topic.incarnation, topic.head, asked_at if row_seconds == CURRENT else None
+            )
+            row_seconds = ROW_SECONDS
             answer = self._assemble(topic, request, chunks, is_checked)
             if not isinstance(answer, _Missing):
                 return answer
-            if not answer.bytes_wanted:
-                # Compare the head with the catalog. A topic that is gone or another one is looked up again.
-                (outcome,) = yield _as_result(broker.heads.check([name], [incarnation]))
-                if outcome is not None:
-                    return refusal_of(outcome)
-                is_checked = broker.heads.is_current(name, incarnation)
-                row_seconds = ROW_SECONDS if is_checked else 0.0
+            if not answer.seq:
+                row_seconds = CURRENT
                 continue
-            one = TopicRead(name, answer.seq, answer.bytes_wanted, incarnation, as_chunks=True)
+            one = TopicRead(name, answer.seq, answer.bytes_wanted, topic.incarnation, as_chunks=True)
             (records,) = yield from broker.reader.steps(SharedRead([one], 0, answer.bytes_wanted))
             chunks = [*chunks, *records.chunks]
             if records.refusal is not None and records.refusal.code != GONE:
@@ -143,13 +146,13 @@ class SharedReads:
             if cursor < 0:
                 return invalid("from_seq", f"must be at least 0, got {cursor}")
             if cursor > head and not is_checked:
-                return _Missing(0, 0)
+                return _Missing()
             if cursor > head and epoch == incarnation:
                 return position_past_head(name, cursor, head, incarnation)
             tombstone = _tombstone(topic, request, head)
             cursor = floor
         if cursor >= head and not is_checked and not heads.is_current(name, incarnation):
-            return _Missing(0, 0)
+            return _Missing()
         key = cache_key(name, incarnation)
         if not options.nodes and cursor < head:
             # All records are in cached pages: hot path.
@@ -223,7 +226,7 @@ class SharedReads:
 
     def _locate(self, name: str, seek: Seek | None) -> Steps[SharedPosition | Refusal]:
         broker = self._broker
-        topic: SharedTopic | None = yield broker.topics.find(name, 0.0)
+        topic: SharedTopic | None = yield broker.topics.find(name, CURRENT)
         if topic is None:
             return no_such_topic(name)
         broker.heads.advance(name, topic.incarnation, topic.head)
@@ -234,16 +237,11 @@ class SharedReads:
         elif seek is not None:
             assert seek.from_ts is not None
             from_seq = yield broker.times.position_at(topic, head, seek.from_ts)
-        return SharedPosition(topic.incarnation, head, topic.first_seq, from_seq)
+        return SharedPosition(head, topic.first_seq, topic.incarnation, from_seq)
 
 
 def _end(reply: Reply[T], outcome: T | Refusal | OSError) -> None:
     reply(refusal_of(outcome) if isinstance(outcome, OSError) else outcome)
-
-
-def _as_result(wait: Callable[[Callable[[object], None]], object]) -> Callable[..., object]:
-    """Wait for a result that may be an OSError, and is not raised."""
-    return lambda resume: wait(lambda outcome: resume((outcome,)))
 
 
 def _tombstone(topic: SharedTopic, request: ReadRequest, head: int) -> Tombstone | None:
