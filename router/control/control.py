@@ -178,7 +178,8 @@ class ControlEndpoints:
             for shard in range(len(board))
         ]
         has_served = any(serving) if serving else self._has_serving_broker()
-        self._was_ready = self._was_ready or (all(settled) and has_served)
+        is_settled = all(settled) and not self._has_starting_broker()
+        self._was_ready = self._was_ready or (is_settled and has_served)
         brokers = [self._broker_state(number) for number in range(board.broker_count)]
         is_waiting = self._has_starting_broker() or not (serving or any(one["serving"] for one in brokers))
         is_ready = all(serving) and not is_waiting

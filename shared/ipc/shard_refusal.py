@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from shared.contract.errors import NOT_READY, RETRY_AFTER_MS, STORAGE_FAILED, Refusal
+from shared.contract.errors import NOT_READY, RETRY_AFTER_MS, STORAGE_FAILED, TOPIC_NOT_FOUND, Refusal
 from shared.ipc.board import Board, WorkerState
 
 
@@ -32,6 +32,12 @@ def broker_refusal(broker: int, state: WorkerState) -> Refusal:
     retry_after_ms = None if state is WorkerState.REFUSED else RETRY_AFTER_MS
     message = f"broker {broker} {broker_state_text(state)}: shared topics are not available"
     return Refusal(NOT_READY, message, {"broker": broker}, retry_after_ms)
+
+
+NO_LOCAL_TOPICS: Final = Refusal(
+    TOPIC_NOT_FOUND, "no such topic; this node has no shards, so it has shared topics only: make one with PUT"
+)
+"""The refusal of a request for a topic that is not shared, on a node without shards."""
 
 
 def owner_refusal(board: Board, owner: int, state: WorkerState) -> Refusal:

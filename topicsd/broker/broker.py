@@ -7,7 +7,7 @@ memory and from the store. All calls to store and catalog are made on the thread
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -21,6 +21,7 @@ from topicsd.broker.read.heads import Heads
 from topicsd.broker.read.reader import SharedRead, SharedReader, TopicRecords
 from topicsd.broker.read.tail_cache import TailCache, TailChunk
 from topicsd.broker.read.time_search import TimeSearch
+from topicsd.broker.refusals import no_role
 from topicsd.broker.steps import Pool, Wait
 from topicsd.broker.topic_table import TopicTable
 from topicsd.broker.write.batcher import Batcher, BatchLimits
@@ -85,8 +86,10 @@ class Broker:
         retries: Callable[[], Retries],
         batch_limits: BatchLimits,
         read_limits: ReadLimits,
+        roles: Collection[str] = ("write", "read"),
     ) -> None:
-        """`retries` bounds how long a request to the store is repeated."""
+        """`retries` bounds how long a request to the store is repeated; `roles` are what clients may ask."""
+        self._can_write, self._can_read = "write" in roles, "read" in roles
         self._loop = loop
         self.store_url = store.url
         self._catalog = catalog
@@ -109,11 +112,18 @@ class Broker:
 
     def append(self, group: Group, reply: AppendReply) -> None:
         """Append the records of a group; `reply` gets `Appended` or a `Refusal`, once."""
-        self.batcher.append(group, reply)
+        if self._can_write:
+            self.batcher.append(group, reply)
+        else:
+            reply(no_role("write"))
 
     def read(self, request: SharedRead, reply: Callable[[list[TopicRecords]], object]) -> None:
         """Read several topics; `reply` gets an answer for each, in the order of the request."""
-        self.reader.read(request, reply)
+        if self._can_read:
+            self.reader.read(request, reply)
+        else:
+            refusal = no_role("read")
+            reply([TopicRecords(one.topic, one.from_seq, refusal=refusal) for one in request.topics])
 
     def on_commit(self, run: CommittedRun) -> None:
         """Make committed records visible to the readers of this broker: the records first, then the head."""

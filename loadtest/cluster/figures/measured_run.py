@@ -64,8 +64,8 @@ class MeasuredRun(NamedTuple):
 def cost_of(writes: int, reads: int, record_bytes: float) -> Cost:
     """Return the cost of requests to a store.
 
-    >>> cost_of(100, 50, 1e9)
-    Cost(requests=150.0, dollars=0.00052)
+    >>> cost_of(200, 0, 1e9)
+    Cost(requests=200.0, dollars=0.001)
     """
     if not record_bytes:
         return Cost(0.0, 0.0)

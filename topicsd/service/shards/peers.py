@@ -9,7 +9,8 @@ from typing import Final
 
 from shared.contract.errors import Refusal
 from shared.ipc.board import Board, Slot, WorkerState
-from shared.ipc.shard_refusal import owner_refusal
+from shared.ipc.placement import NO_SHARD
+from shared.ipc.shard_refusal import NO_LOCAL_TOPICS, owner_refusal
 from shared.runtime.clock import Clock
 
 # A worker sends two heartbeats in this time.
@@ -44,6 +45,8 @@ class Peers:
 
     def refusal(self, shard: int) -> Refusal | None:
         """Return the refusal when the shard, or the broker, does not serve requests now, or None."""
+        if shard == NO_SHARD:
+            return NO_LOCAL_TOPICS
         slot = self._board.slot(shard)
         state = slot.state
         silence_ms = int(self._clock.monotonic() * 1000) - slot.beat_ms
