@@ -27,6 +27,7 @@ from loadtest.ceilings.bare_http import BareHttp
 from loadtest.cluster.precreate import topic_name
 from loadtest.store.commits import open_catalog
 from shared.runtime.clock import SystemClock
+from topicsd.broker.broker import ReadLimits
 from topicsd.catalog.shared.shared_catalog import Part, SharedCatalog, Slice, TopicExists
 from topicsd.disk.fs import RealFs
 from topicsd.store.metered import MeteredStore
@@ -35,7 +36,8 @@ from topicsd.store.open_store import open_store
 INCARNATION: Final = 1
 ENCODING: Final = "bare"
 LENGTH_BYTES: Final = 4
-POLL_SECONDS: Final = 0.05
+POLL_SECONDS: Final = ReadLimits().poll_seconds
+"""How long a commit of another process may stay unseen: as long as by a broker."""
 TOPIC_AT: Final = len("PUT /v0/topics/")
 
 

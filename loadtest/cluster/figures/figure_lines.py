@@ -16,8 +16,8 @@ from loadtest.cluster.scenario import Scenario, ScenarioError, make_scenario
 GOAL: Final = Goal(0.66)
 Kind = str
 
-# As many records under way as a batch has room for, so that the size ends a batch as often as its age.
-WRITES: Final = {"producers": 64, "partitions": 16, "consumers": 0}
+# Four batches of records under way, so that neither the age of a batch nor the wait of a client is the limit.
+WRITES: Final = {"producers": 320, "partitions": 16, "consumers": 0}
 FULL: Final = {
     100: {**WRITES, "record_bytes": 100, "records_per_request": 1000},
     1024: {**WRITES, "record_bytes": 1024, "records_per_request": 100},
