@@ -132,6 +132,10 @@ LAYERS: Final = {
     "loadtest/bench": "loadtest/ceilings loadtest/clients spark/chart",
     "loadtest/ceilings": "loadtest/engine topicsd/engine",
     "loadtest/clients": "loadtest/bench loadtest/ceilings loadtest/engine shared/",
+    "loadtest/cluster": "loadtest/cluster/ loadtest/bench loadtest/clients shared/ topicsd/",
+    "loadtest/cluster/figures": "loadtest/cluster/ loadtest/bench loadtest/clients shared/ topicsd/",
+    "loadtest/cluster/hammer": "loadtest/cluster loadtest/cluster/stack topicsd/broker",
+    "loadtest/cluster/stack": "loadtest/cluster loadtest/bench loadtest/clients",
     "loadtest/engine": "topicsd/ shared/",
     "loadtest/store": "loadtest/bench loadtest/clients loadtest/engine topicsd/ shared/",
 }
