@@ -22,7 +22,6 @@ from topicsd.broker.steps import Resume, Steps, run
 from topicsd.broker.topic_table import TopicTable
 from topicsd.broker.upkeep import compactor
 from topicsd.broker.upkeep.blob_vacuum import BlobVacuum
-from topicsd.broker.write import committer
 from topicsd.broker.write.batcher import Batcher, BatchLimits
 from topicsd.broker.write.committer import BlobCommitter, CommitOutcome, CommittedRun, Flight
 from topicsd.catalog.shared.shared_catalog import PartResult, Slice
@@ -159,10 +158,6 @@ def gives_the_parts_of_a_slice_the_same_seqs(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(BlobCommitter, "commit_before", commit_before)
 
 
-def repeats_a_commit_for_hours(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(committer, "COMMIT_SECONDS", 1e6)
-
-
 def drops_a_record_in_a_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
     def drop_first(body: bytes, first_number: int) -> bytes:
         (frame_len,) = U32.unpack_from(body)
@@ -210,7 +205,6 @@ BROKEN_RULES: Final[tuple[Patch, ...]] = (
     shows_records_before_commit,
     takes_a_lost_answer_for_a_failure,
     repeats_with_new_append_ids,
-    repeats_a_commit_for_hours,
     reorders_blobs,
     gives_the_parts_of_a_slice_the_same_seqs,
     deletes_orphans_without_a_mark,

@@ -32,7 +32,7 @@ def forgets_append_ids(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_producers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_shared, "decide_slice", _decide_with(producers={}, known={}))
+    monkeypatch.setattr(sqlite_shared, "decide_slice", _decide_with(producers={}))
 
 
 def commits_to_the_next_topic_of_a_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,11 +22,14 @@ from tests.harness.cluster.virtual_time import Process, World
 from topicsd.broker.broker import Broker, ReadLimits, make_pools
 from topicsd.broker.steps import BlockingSteps, Pool, on_pool, run
 from topicsd.broker.upkeep.blob_vacuum import BlobVacuum, BlobVacuumReport
+from topicsd.broker.upkeep.compaction_choice import OBJECT_BYTES_MAX
 from topicsd.broker.upkeep.compactor import CompactionReport, Compactor, CompactorLimits
 from topicsd.broker.write.batcher import BatchLimits
 from topicsd.catalog.shared.shared_catalog import (
     EXTENTS_AT_ONCE,
     TOPICS_AT_ONCE,
+    Claim,
+    Compaction,
     PartResult,
     SharedCatalog,
     SharedExtent,
@@ -56,8 +59,9 @@ def open_sqlite(now_ms: Callable[[], int]) -> SharedCatalog:
 class TopicsService:
     """The catalog that all brokers share, and the history of its heads."""
 
-    def __init__(self, world: World, real: SharedCatalog) -> None:
+    def __init__(self, world: World, real: SharedCatalog, objects: Container[str]) -> None:
         self._world = world
+        self._objects = objects
         self._real = real
         self._grown: dict[TopicKey, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
         """By topic: the times at which its head grew, and the heads."""
@@ -90,6 +94,10 @@ class TopicsService:
         self.condemned_count += len(condemned)
         return condemned
 
+    def begin_compaction(self, claim: Claim, compaction: Compaction) -> None:
+        self._real.begin_compaction(claim, compaction)
+        self._check_topic(compaction.topic)
+
     def present(self, name: str) -> SharedTopic | None:
         return self._real.topics([name])[0]
 
@@ -106,23 +114,30 @@ class TopicsService:
         """Return whether an extent names the object."""
         return any(extent.key == key for topic in self.all() for extent in self.extents(topic))
 
-    def check(self, objects: Container[str]) -> None:
-        """Check the extents of every topic, and that their objects are there (C4)."""
+    def check(self) -> None:
+        """Check the extents of every topic."""
         for topic in self.all():
-            last = topic.first_seq - 1
-            for number, extent in enumerate(self.extents(topic)):
-                is_next = extent.first_seq == last + 1 or (number == 0 and extent.first_seq <= last)
-                assert is_next, f"{topic}: {extent} after {last}"
-                assert extent.last_seq > last, f"{topic}: {extent} is removed"
-                assert extent.key in objects, f"{topic}: {extent} has no object"
-                last = extent.last_seq
-            assert last == topic.head, f"{topic}: the extents end at {last}"
+            self._check_topic(topic.name)
+
+    def _check_topic(self, name: str) -> None:
+        """Check that the extents follow each other up to the head, and that their objects are there (C4)."""
+        topic = self.present(name)
+        if topic is None:
+            return
+        last = topic.first_seq - 1
+        for number, extent in enumerate(self.extents(topic)):
+            is_next = extent.first_seq == last + 1 or (number == 0 and extent.first_seq <= last)
+            assert is_next, f"{name}: {extent} after {last} (C4)"
+            assert extent.last_seq > last, f"{name}: {extent} is removed (C4)"
+            assert extent.key in self._objects, f"{name}: {extent} has no object (R3)"
+            last = extent.last_seq
+        assert last == topic.head, f"{name}: the extents end at {last}, and the head is {topic.head} (C4)"
 
 
 class BrokerCluster(Cluster):
     def __init__(self, world: World, make_catalog: MakeCatalog = MemoryTopics) -> None:
         super().__init__(world)
-        self.topics = TopicsService(world, make_catalog(world.clock.now_ms))
+        self.topics = TopicsService(world, make_catalog(world.clock.now_ms), self.store.objects)
         self.store.is_named = self.topics.is_named
 
 
@@ -203,7 +218,8 @@ class BrokerMachine(Machine):
             store,
             catalog,
             partial(process.retries, STORE_SECONDS),
-            CompactorLimits(lease_ms=60_000),
+            # Two compactors of one topic choose different ranges.
+            CompactorLimits(self.world.rng.choice((500, 5_000, OBJECT_BYTES_MAX)), lease_ms=60_000),
         )
         grace_ms = self.world.rng.choice((0, 60_000, 3_600_000))
         self.vacuum = self.make_vacuum(store, catalog, partial(process.retries, STORE_SECONDS), grace_ms)
