@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from spark.errors import DamagedRecord, SourceError
+from spark.errors import DamagedRecord, DataLoss, SourceError
 from spark.optimizer.limits import NO_LIMITS, Limits
 from spark.source.read_options import SEQ_MAX, ReadOptions
 from spark.task.file_range import FileRange
@@ -171,6 +171,8 @@ class _SharedTask:
                     return
                 view = SharedTopicView(row, catalog, self._objects, 0)
                 ranges = present_ranges(view, first, last, self._options)
+        except DataLoss:
+            raise
         except (CatalogExtraMissing, CatalogRefused, CatalogUnavailable, SourceError) as error:
             raise SourceError(
                 f"{path} was replaced after the query was planned, and this executor cannot look up by what: "

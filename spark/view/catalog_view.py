@@ -90,8 +90,8 @@ class CatalogView(FileView):
             for row in shared_rows(catalog, options.selection):
                 if row.name in self.topics:
                     raise SourceError(
-                        f'topic "{row.name}": {self.location} has an exported and a shared topic of this name; '
-                        "delete one of them"
+                        f'topic "{row.name}": {self.location} has an exported and a shared topic of this '
+                        "name; delete one of them"
                     )
                 self.topics[row.name] = SharedTopicView(row, catalog, objects, options.max_bytes)
         except (CatalogExtraMissing, CatalogRefused, CatalogUnavailable) as error:
