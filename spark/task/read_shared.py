@@ -29,7 +29,7 @@ from spark.task.read_files import BATCH_RECORDS, FileTask, TaskFiles
 from spark.task.record_batch import JOINED_BYTES, Rows, batch_of
 from spark.task.shared_ranges import ExtentRange, SharedPartition, present_ranges
 from spark.task.slice_bytes import FetchedSlice, SliceBytes
-from spark.view.object_place import ObjectPlace, StoredFiles, shown_url
+from spark.view.object_place import ObjectPlace, ReadOnceFiles, shown_url
 from spark.view.shared_topics import LOOKUPS_MAX, SHARD, SharedTopicView, open_shared
 from topicsd.broker.frames_v1 import (
     FRAMES_V1,
@@ -100,7 +100,7 @@ class _SharedTask:
         self._lookups_left = lookups_left
         self._skipped = 0
         place = _place_of(shown_url(options.path), ranges)
-        stored = StoredFiles(stack, options.path, place)
+        stored = ReadOnceFiles(stack, options.path, place)
         self._objects = stored.objects
         files = TaskFiles(stored.fs, stored.paths(SHARD), stored.segments(SHARD), None)
         self._segments = stack.enter_context(closing(_SegmentTask(files, options, schema, limits)))

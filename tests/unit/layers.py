@@ -132,7 +132,7 @@ LAYERS: Final = {
     "spark/sink": "spark spark/source spark/task spark/view topicsd/engine shared/",
     "spark/jobs": "spark spark/chart spark/source spark/view topicsd/offline topicsd/engine/ shared/",
     # -- loadtest
-    "loadtest": "loadtest/ spark/ topicsd/engine/ shared/",
+    "loadtest": "loadtest/ spark/ topicsd/ shared/",
     "loadtest/bench": "loadtest/ceilings loadtest/clients spark/chart",
     "loadtest/ceilings": "loadtest/engine topicsd/engine",
     "loadtest/clients": "loadtest/bench loadtest/ceilings loadtest/engine shared/",
