@@ -357,4 +357,5 @@ def _frame_of(record: Record, topic_id: int) -> bytes:
         node=record.node,
         payload=payload,
         has_meta=has_meta,
+        is_bytes=record.is_bytes,
     )

@@ -25,7 +25,7 @@ from topicsd.catalog.open_catalog import catalog_directory, open_catalog
 from topicsd.catalog.shared.shared_catalog import Part, SharedExtent, Slice
 from topicsd.log.frame import HEADER_BYTES, LEN_BYTES
 
-KAFKA = ("topic", "offset", "timestamp", "key", "value", "headers")
+KAFKA = ("topic", "offset", "timestamp", "key", "value", "headers", "data", "data_bytes")
 
 
 @pytest.fixture
@@ -231,8 +231,10 @@ def test_damage_in_a_blob_is_reported_with_its_seqs(
     shared: SharedStore, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     rich = NewFrame(b'{"n":0}', tag="red", node="n1", meta=b'{"k":1}')
+    # As long as the other frames.
+    plain_bytes = NewFrame(b"{\xff\0}" + b"0123456789abcd", tag="red", node="n1", is_bytes=True)
     for _ in range(3):
-        shared.append(a=[rich] * 3)
+        shared.append(a=[rich, rich, plain_bytes])
     whole = run(reader(shared)).to_pylist()
     size = shared.catalog.extents_from("a", 5, 1)[0].byte_length // 3
     offset, data = DAMAGES[damage]
