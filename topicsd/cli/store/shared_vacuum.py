@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from shared.runtime.clock import Clock
 from shared.settings.store_url import store_folder
+from topicsd.broker.repeats import Repeats
 from topicsd.broker.upkeep.blob_vacuum import EXAMPLES_MAX, FOLDERS, BlobVacuum
 from topicsd.cli.compactor.once import run_steps
-from topicsd.cli.compactor.shared_places import Repeats, shared_places
+from topicsd.cli.compactor.shared_places import shared_places
 from topicsd.cli.store.vacuum_text import LeftObject, SharedVacuum
 from topicsd.disk.fs import RealFs
 from topicsd.store.file_objects import FileObjects
