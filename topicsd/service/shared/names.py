@@ -23,6 +23,8 @@ from topicsd.catalog.shared.shared_catalog import SharedTopic
 
 MISSING_SECONDS: Final = 1.0
 MISSING_MAX: Final = 10_000
+NO_AGE: Final = -1.0
+"""No row is as recent: the catalog is asked."""
 INCARNATION_BITS: Final = 53
 """So that any client can keep it, as the epoch of the topic, in a JSON number."""
 
@@ -80,7 +82,7 @@ class SharedNames:
 
     def current(self, name: str) -> Wait:
         """Wait for the row of the catalog as it is now; the result is None when there is no such topic."""
-        return self._broker.topics.find(name, 0.0)
+        return self._broker.topics.find(name, NO_AGE)
 
     # -- creation
 
