@@ -1,7 +1,7 @@
 """Reads of shared topics, with the answers that reads of local topics have (`topicsd/engine/read/read.py`).
 
-E1  The epoch of a shared topic is its incarnation, which grows with each creation of the name. A topic that is deleted and created again has another one,
-    so a position of the former topic gets the tombstone `recreated`, as in a local topic.
+E1  The epoch of a shared topic is its incarnation, which grows with each creation of the name. So a position
+    of a former topic of the name gets the tombstone `recreated`, as in a local topic.
 E2  A position past the known head is compared with the catalog before it is refused or taken for one of a
     former topic: another broker may just have committed the records.
 E3  Seqs that retention removed are one tombstone. Seqs that a client deleted are passed over in silence, also
