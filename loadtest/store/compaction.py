@@ -1,8 +1,8 @@
 """Compaction of shared topics on one thread: `python -m loadtest.store.compaction [FOLDER]`.
 
 Blobs with records of one topic are written to a store in a folder, with a SQLite catalog. The compactor makes
-objects of them; a bare program beside it reads the same slices, and creates objects of the same size. The best
-of ROUNDS rounds is printed, in MB of slices a second.
+objects of them; a bare program beside it reads the same slices, and creates objects of the same size. It
+prints the best of ROUNDS rounds, in MB of slices a second.
 """
 
 from __future__ import annotations
