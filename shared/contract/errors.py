@@ -196,9 +196,9 @@ def not_ready(
     return Refusal(NOT_READY, reason, detail, RETRY_AFTER_MS if is_retry_useful else None)
 
 
-def no_answer(owner: int | None) -> Refusal:
-    """Refuse a request that its owner never received: a shard, or None for the supervisor."""
-    return not_ready(f"{_name_of(owner)} does not answer", _detail_of(owner))
+def no_answer(owner: int | None, *, is_broker: bool = False) -> Refusal:
+    """Refuse a request that its owner never received: a shard, a broker, or None for the supervisor."""
+    return not_ready(f"{_name_of(owner, is_broker)} does not answer", _detail_of(owner, is_broker))
 
 
 def cannot_check(limit: str, cause: str) -> Refusal:
@@ -206,11 +206,11 @@ def cannot_check(limit: str, cause: str) -> Refusal:
     return not_ready(f"cannot check {limit}: {cause}")
 
 
-def in_doubt(owner: int | None, advice: str = "") -> Refusal:
-    """Refuse a change that its owner received and did not answer: a shard, or None for the supervisor."""
-    event = f"{_name_of(owner)} stopped before it answered"
+def in_doubt(owner: int | None, advice: str = "", *, is_broker: bool = False) -> Refusal:
+    """Refuse a change that its owner received and did not answer, named as in `no_answer`."""
+    event = f"{_name_of(owner, is_broker)} stopped before it answered"
     message = f"{event}: the change may or may not have been made{advice}"
-    return Refusal(IN_DOUBT, message, _detail_of(owner), RETRY_AFTER_MS)
+    return Refusal(IN_DOUBT, message, _detail_of(owner, is_broker), RETRY_AFTER_MS)
 
 
 def store_unavailable(cause: str, detail: dict[str, object] | None = None) -> Refusal:
@@ -228,9 +228,9 @@ def shutting_down() -> Refusal:
     return Refusal(SHUTTING_DOWN, "the server is shutting down", retry_after_ms=RETRY_AFTER_MS)
 
 
-def _name_of(owner: int | None) -> str:
-    return "the supervisor" if owner is None else f"shard {owner}"
+def _name_of(owner: int | None, is_broker: bool) -> str:
+    return "the broker" if is_broker else "the supervisor" if owner is None else f"shard {owner}"
 
 
-def _detail_of(owner: int | None) -> dict[str, object] | None:
-    return None if owner is None else {"shard": owner}
+def _detail_of(owner: int | None, is_broker: bool) -> dict[str, object] | None:
+    return None if owner is None or is_broker else {"shard": owner}

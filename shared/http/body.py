@@ -21,6 +21,7 @@ from shared.contract.errors import (
     UNSUPPORTED_MEDIA_TYPE,
     Refusal,
 )
+from shared.http.content_digest import DigestSink, digests_of
 from shared.http.head import Fields
 from shared.runtime.body_memory import BodyBuffer, SharedBody
 from shared.text.message import size_text
@@ -235,12 +236,26 @@ def refuse_coding(fields: Fields, bytes_max: int) -> Refusal | None:
         return Refusal(INVALID_REQUEST, "expect: must be 100-continue")
     if fields.content_encoding not in ("", "identity", "gzip"):
         return Refusal(UNSUPPORTED_MEDIA_TYPE, "content-encoding: must be gzip")
+    if fields.content_digest:
+        digests = digests_of(fields.content_digest)
+        if isinstance(digests, Refusal):
+            return digests
     return too_large(bytes_max) if (fields.content_length or 0) > bytes_max else None
+
+
+def sink_of(fields: Fields, plain: BodySink) -> BodySink:
+    """Return the sink of a body as it is sent; `plain` gets it decompressed."""
+    sink = GzipSink(plain) if fields.content_encoding == "gzip" else plain
+    if not fields.content_digest:
+        return sink
+    digests = digests_of(fields.content_digest)
+    assert not isinstance(digests, Refusal), "refuse_coding refuses it"
+    return DigestSink(sink, digests)
 
 
 def body_of(fields: Fields, plain: BodySink) -> Body:
     """Return the reader of the body announced by fields that `refuse_coding` accepted."""
-    sink = GzipSink(plain) if fields.content_encoding == "gzip" else plain
+    sink = sink_of(fields, plain)
     return ChunkedBody(sink) if fields.is_chunked else LengthBody(fields.content_length or 0, sink)
 
 

@@ -40,8 +40,8 @@ _HOST = re.compile(rb"(?:[A-Za-z0-9._~%!$&'()*+;=-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9
 _ABSOLUTE = re.compile(rb"https?://([^/?#@]*)(/[^#]*)?", re.IGNORECASE)
 _LENGTH = re.compile(rb"0|[1-9][0-9]*")
 _NOT_REPEATED = frozenset(
-    b"host content-length transfer-encoding content-type content-encoding authorization idempotency-key "
-    b"expect upgrade last-event-id origin sec-websocket-key sec-websocket-version".split()
+    b"host content-length transfer-encoding content-type content-encoding content-digest authorization "
+    b"idempotency-key expect upgrade last-event-id origin sec-websocket-key sec-websocket-version".split()
 )
 
 
@@ -77,6 +77,7 @@ class Fields(msgspec.Struct, frozen=True):
     websocket_version: str = ""
     sent_key: bytes | None = None
     """Digest of the key (`sent_key_of` in `api_keys.py`), kept instead of `authorization`."""
+    content_digest: str = ""
 
 
 NO_FIELDS: Final = Fields()
@@ -235,6 +236,7 @@ def _fields_of(values: dict[bytes, bytes]) -> Fields | Refusal:
         origin=_text(values, b"origin").lower(),
         websocket_key=_text(values, b"sec-websocket-key"),
         websocket_version=_text(values, b"sec-websocket-version"),
+        content_digest=_text(values, b"content-digest"),
     )
 
 

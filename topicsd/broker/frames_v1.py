@@ -29,6 +29,7 @@ from typing import Final, NamedTuple, Protocol
 
 from topicsd.log.frame import (
     CHECKSUM_BYTES,
+    FLAG_BYTES,
     FLAG_META,
     FLAG_NODE,
     FLAG_TAG,
@@ -42,6 +43,8 @@ from topicsd.log.frame import (
     LogFrame,
     Record,
     pack_body_head,
+    pack_kind,
+    pack_plain_head,
     pack_u32,
     pack_u64,
     parse_frame,
@@ -56,7 +59,8 @@ SEGMENT_V1: Final = "segment-v1"
 _APPEND: Final = int(FrameType.APPEND)
 _TOPIC_ID_AT: Final = 6
 _NUMBER_AT: Final = 14
-_U64_MASK: Final = (1 << 64) - 1
+TOPIC_ID_MASK: Final = (1 << 64) - 1
+"""What a frame holds of an incarnation."""
 
 
 class UnknownEncoding(Exception):
@@ -68,7 +72,7 @@ class OtherTopic(Exception):
 
 
 class ToEncode(Protocol):
-    """A record to write; `data` and `meta` are JSON, and empty without one."""
+    """A record to write; `data` is JSON unless `is_bytes`, and `meta` is JSON or empty."""
 
     @property
     def data(self) -> bytes: ...
@@ -82,6 +86,9 @@ class ToEncode(Protocol):
     @property
     def meta(self) -> bytes: ...
 
+    @property
+    def is_bytes(self) -> bool: ...
+
 
 class NewFrame(NamedTuple):
     """The record of one frame that is to be written."""
@@ -90,6 +97,7 @@ class NewFrame(NamedTuple):
     tag: str | None = None
     node: str | None = None
     meta: bytes = b""
+    is_bytes: bool = False
 
 
 class Rebase(NamedTuple):
@@ -119,23 +127,23 @@ class Decoded(NamedTuple):
 def encode_frames(records: Sequence[ToEncode], incarnation: int, first_number: int, ts: int) -> bytes:
     """Encode the records of one request, numbered from `first_number`."""
     parts: list[bytes] = []
-    topic_id = incarnation & _U64_MASK
-    number = first_number
-    for record in records:
+    topic_id = incarnation & TOPIC_ID_MASK
+    kind = pack_kind(_APPEND, 0, topic_id)
+    for number, record in enumerate(records, first_number):
         payload = record.data
-        if record.tag or record.node or record.meta:
+        if record.tag or record.node or record.meta or record.is_bytes:
             tag = record.tag.encode() if record.tag else b""
             node = record.node.encode() if record.node else b""
             flags = (FLAG_TAG if tag else 0) | (FLAG_NODE if node else 0)
+            flags |= FLAG_BYTES if record.is_bytes else 0
             if record.meta:
                 flags |= FLAG_META
                 payload = payload_with_meta(payload, record.meta)
             lengths = len(node), len(tag), len(payload)
             body = pack_body_head(_APPEND, flags, topic_id, number, ts, *lengths) + node + tag + payload
         else:
-            body = pack_body_head(_APPEND, 0, topic_id, number, ts, 0, 0, len(payload)) + payload
+            body = pack_plain_head(kind, number, ts, len(payload)) + payload
         parts += (pack_u32(len(body) + CHECKSUM_BYTES), body, pack_u64(xxh3(body)))
-        number += 1
     return b"".join(parts)
 
 
@@ -183,7 +191,7 @@ def _decode_intact(
     """
     view = memoryview(body)
     end = len(body)
-    topic_id = rebase.incarnation & _U64_MASK
+    topic_id = rebase.incarnation & TOPIC_ID_MASK
     seq, last_seq = rebase.first_seq, rebase.last_seq
     unpack, header_bytes = HEADER.unpack_from, HEADER_BYTES
     at = size = 0
@@ -236,7 +244,7 @@ def _decode_damaged(
     base: int | None,
 ) -> Decoded:
     """Decode what is intact, and report the rest with exact seqs (F2)."""
-    frames = _intact_frames(body, rebase.incarnation & _U64_MASK)
+    frames = _intact_frames(body, rebase.incarnation & TOPIC_ID_MASK)
     if base is None:
         base = _base_of(frames, rebase, len(body))
     records: list[Record] = []

@@ -43,7 +43,7 @@ from collections import OrderedDict
 from itertools import accumulate
 from typing import Final, NamedTuple
 
-from topicsd.broker.frames_v1 import OtherTopic, Rebase
+from topicsd.broker.frames_v1 import TOPIC_ID_MASK, OtherTopic, Rebase
 from topicsd.log.file_header import UnknownVersion
 from topicsd.log.frame import (
     CHECKSUM_BYTES,
@@ -82,7 +82,6 @@ INDEXES_MAX: Final = 4
 """Whole indexes that are kept, of damaged objects."""
 _APPEND: Final = int(FrameType.APPEND)
 _NUMBER_AT: Final = 14
-_U64_MASK: Final = (1 << 64) - 1
 _ENTRY_WORDS: Final = ENTRY_BYTES // 4
 _NO_INSTANCE: Final = bytes(16)
 
@@ -91,7 +90,7 @@ class SegmentBuilder:
     """Makes an object of the slices of one topic, which follow each other."""
 
     def __init__(self, incarnation: int, first_seq: int) -> None:
-        self._topic_id = incarnation & _U64_MASK
+        self._topic_id = incarnation & TOPIC_ID_MASK
         self._frames: list[bytes] = []
         self._first_seq = first_seq
         self._lengths, self._times_ms = array("I"), array("Q")
@@ -245,7 +244,7 @@ class SegmentParts:
 def segment_of(rebase: Rebase, data_bytes: int) -> tuple[SegmentName, SegmentEntry]:
     """Return the name and the entry of a compacted object, as readers of segments need them."""
     count = rebase.last_seq - rebase.first_seq + 1
-    name = SegmentName(rebase.incarnation & _U64_MASK, 0, rebase.first_seq, 0)
+    name = SegmentName(rebase.incarnation & TOPIC_ID_MASK, 0, rebase.first_seq, 0)
     return name, SegmentEntry(
         rebase.first_seq, count, 0, data_bytes, 0, 0, True, False, HOT, count, data_bytes, 0, 0
     )
@@ -269,7 +268,7 @@ def _places(offsets: array[int], lengths: array[int], at: int, seq: int, bytes_m
 
 def _is_range(body: bytes, places: _Places, incarnation: int, seq: int) -> bool:
     """Return whether the first and the last frame are those of their seqs (S2)."""
-    topic_id = incarnation & _U64_MASK
+    topic_id = incarnation & TOPIC_ID_MASK
     last_at = places.last_offset - places.start
     try:
         (frame_len,) = HEADER.unpack_from(body)[:1]
@@ -285,4 +284,4 @@ def _is_of_other_topic(read: Read, rebase: Rebase) -> bool:
         header = parse_segment_header(read(0, SEGMENT_HEADER_BYTES))
     except (FrameDamage, UnknownVersion):
         return False
-    return header.topic_id != rebase.incarnation & _U64_MASK
+    return header.topic_id != rebase.incarnation & TOPIC_ID_MASK

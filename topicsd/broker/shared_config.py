@@ -10,6 +10,7 @@ unlimited. Fields of a newer release are ignored.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final, Literal
 
 import msgspec
@@ -35,6 +36,9 @@ class SharedTopicConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 encode_shared_config: Final = msgspec.json.Encoder().encode
 decode_shared_config: Final = msgspec.json.Decoder(SharedTopicConfig).decode
+
+config_of: Final = lru_cache(4096)(decode_shared_config)
+"""Return the configuration of some JSON; most topics have the same few."""
 
 # What a shared topic does anyway may be said.
 _FIXED: Final = {"type": "log", "discard": "old", "durable": True, "durability": "fsync"}

@@ -11,7 +11,7 @@ from topicsd.disk.atomic_replace import read_all
 from topicsd.disk.fs import Fs
 from topicsd.disk.layout import parse_segment_name, parse_topic_dir_name
 from topicsd.log.file_header import UnknownVersion
-from topicsd.log.frame import FLAG_DURABLE, FLAG_META, FLAG_NODE, FLAG_TAG
+from topicsd.log.frame import FLAG_BYTES, FLAG_DURABLE, FLAG_META, FLAG_NODE, FLAG_TAG
 from topicsd.offline.command_error import EXIT_OK, EXIT_PROBLEM, CommandError
 from topicsd.offline.table import NOTHING, facts, path_text, plural, utc
 from topicsd.segment.entry import INDEX
@@ -19,7 +19,7 @@ from topicsd.segment.index_file import ENTRY_BYTES, FOOTER_BYTES, IndexDamage, S
 
 # 1 Mi records, with their footer.
 INDEX_BYTES_MAX = (1 << 20) * ENTRY_BYTES + FOOTER_BYTES
-FLAGS = {FLAG_TAG: "tag", FLAG_NODE: "node", FLAG_DURABLE: "durable", FLAG_META: "meta"}
+FLAGS = {FLAG_TAG: "tag", FLAG_NODE: "node", FLAG_DURABLE: "durable", FLAG_META: "meta", FLAG_BYTES: "bytes"}
 ROW = "  {seq:>12}  {offset:>12}  {size:>10}  {time:24}  {flags}"
 HEADING = {"seq": "SEQ", "offset": "OFFSET", "size": "SIZE", "time": "TIME", "flags": "FLAGS"}
 

@@ -1,7 +1,8 @@
 """Requests to the engine and its answers: plain structs, the same for every protocol.
 
 `data` and `meta` stay raw JSON and are never decoded into objects. The decoder of the request has checked
-that they are well-formed; the engine checks their sizes against the limits.
+that they are well-formed; the engine checks their sizes against the limits. The data of a record of bytes is
+raw too.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from topicsd.log.frame import Record
 
 # The meta of a record without meta. A union with None would keep the decoder from taking meta as raw JSON.
 NO_META = msgspec.Raw(b"")
+# The data of a record in the form of a page that has `data_base64` instead.
+NO_DATA = msgspec.Raw(b"")
 
 
 class NewRecord(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -29,13 +32,26 @@ class NewRecord(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     node: str | None = None
     meta: msgspec.Raw = NO_META
 
+    is_bytes: ClassVar[bool] = False
+
+
+class BytesRecord(NewRecord, gc=False):
+    """A record to append whose `data` is any bytes."""
+
+    is_bytes: ClassVar[bool] = True
+
 
 class CopiedRecord(NewRecord, forbid_unknown_fields=False, gc=False):
-    """A record in the form of a page, to be written to another topic."""
+    """A record in the form of a page, to be written to another topic.
 
+    A record of bytes has `data_base64`, decoded, and empty `data`, which JSON never is.
+    """
+
+    data: msgspec.Raw = NO_DATA
     seq: int = msgspec.field(name="$seq", default=0)
     tag: str | None = msgspec.field(name="$tag", default=None)
     node: str | None = msgspec.field(name="$node", default=None)
+    data_base64: bytes = b""
 
 
 class ProducerSeq(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -236,14 +252,25 @@ class RenderedRecord(msgspec.Struct, frozen=True):
 
     seq: int = msgspec.field(name="$seq")
     ts: int = msgspec.field(name="$ts")
-    data: msgspec.Raw
+    data: msgspec.Raw = NO_DATA
     node: str = msgspec.field(name="$node", default="")
     tag: str = msgspec.field(name="$tag", default="")
     meta: msgspec.Raw = msgspec.Raw(b"")
+    data_base64: bytes | None = None
+
+    @property
+    def is_bytes(self) -> bool:
+        return self.data_base64 is not None
+
+    @property
+    def content(self) -> bytes:
+        """Return the data as it was appended: JSON, or bytes."""
+        return bytes(self.data) if self.data_base64 is None else self.data_base64
 
     def record(self) -> Record:
         meta = bytes(self.meta) or None
-        return Record(self.seq, self.ts, bytes(self.data), self.tag.encode(), self.node.encode(), meta)
+        tag, node = self.tag.encode(), self.node.encode()
+        return Record(self.seq, self.ts, self.content, tag, node, meta, self.is_bytes)
 
 
 _decode_records = msgspec.json.Decoder(list[RenderedRecord]).decode
@@ -265,8 +292,11 @@ class ReadAnswer(msgspec.Struct, frozen=True):
     @property
     def records(self) -> list[Record]:
         """Return the records as objects, for callers that handle them one by one."""
-        text = b"".join(self.parts)
-        return [one.record() for one in _decode_records(b"[%b]" % text[:-1])]
+        return [one.record() for one in self.rendered()]
+
+    def rendered(self) -> list[RenderedRecord]:
+        """Return the records in the form of a page."""
+        return _decode_records(b"[%b]" % b"".join(self.parts)[:-1])
 
     @property
     def caught_up(self) -> bool:

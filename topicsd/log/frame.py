@@ -5,7 +5,7 @@ All integers little-endian::
     off  size  field
       0    4   frame_len   bytes after this field
       4    1   type        one of `FrameType`
-      5    1   flags       1 has_tag  2 has_node  4 durable  8 has_meta
+      5    1   flags       1 has_tag  2 has_node  4 durable  8 has_meta  16 bytes
       6    8   topic_id
      14    8   seq         0 for control frames
      22    8   ts          ms; non-decreasing within a topic
@@ -15,7 +15,9 @@ All integers little-endian::
      38    N   node, then tag, then payload
       .    8   xxh3_64 over bytes [4 .. here)
 
-The payload of an Append is the JSON of `data` exactly as it was received. A worked example, an append of
+The payload of an Append is the JSON of `data` exactly as it was received; with the flag `bytes`, `data` is
+any bytes, as they are. A program that does not know a flag reports the frame as damaged, so it never takes
+bytes for JSON. A worked example, an append of
 ``{"n":1}`` with the tag ``a`` as seq 3 of topic 7:
 
     >>> frame = encode_frame(FrameType.APPEND, topic_id=7, seq=3, ts=1000, tag=b"a", payload=b'{"n":1}')
@@ -70,7 +72,8 @@ FLAG_TAG = 1
 FLAG_NODE = 2
 FLAG_DURABLE = 4
 FLAG_META = 8
-FLAGS_KNOWN = FLAG_TAG | FLAG_NODE | FLAG_DURABLE | FLAG_META
+FLAG_BYTES = 16
+FLAGS_KNOWN = FLAG_TAG | FLAG_NODE | FLAG_DURABLE | FLAG_META | FLAG_BYTES
 
 HEADER = struct.Struct("<IBBQQQHHI")
 U32 = struct.Struct("<I")
@@ -89,6 +92,9 @@ KNOWN_TYPES = frozenset(int(frame_type) for frame_type in FrameType)
 
 # The header without its length field: the checksum begins here.
 pack_body_head = struct.Struct("<BBQQQHHI").pack
+# The same of a frame without node and tag, with type, flags and topic as one field: packs faster.
+pack_kind = struct.Struct("<BBQ").pack
+pack_plain_head = struct.Struct("<10sQQ4xI").pack
 pack_u32 = U32.pack
 pack_u64 = U64.pack
 xxh3 = xxhash.xxh3_64_intdigest
@@ -121,7 +127,7 @@ class LogFrame(NamedTuple):
 
 
 class Record(msgspec.Struct, gc=False, frozen=True):
-    """The content of one Append frame; `data` and `meta` are JSON, byte for byte as received."""
+    """The content of one Append frame, byte for byte as received; `data` is JSON unless `is_bytes`."""
 
     seq: int
     ts: int
@@ -129,6 +135,7 @@ class Record(msgspec.Struct, gc=False, frozen=True):
     tag: bytes = b""
     node: bytes = b""
     meta: bytes | None = None
+    is_bytes: bool = False
 
 
 def encode_frame(
@@ -142,10 +149,12 @@ def encode_frame(
     payload: bytes = b"",
     durable: bool = False,
     has_meta: bool = False,
+    is_bytes: bool = False,
 ) -> bytes:
     """Encode one frame; `payload` already has the form of the flags (see `payload_with_meta`)."""
     flags = (FLAG_TAG if tag else 0) | (FLAG_NODE if node else 0)
     flags |= (FLAG_DURABLE if durable else 0) | (FLAG_META if has_meta else 0)
+    flags |= FLAG_BYTES if is_bytes else 0
     body = pack_body_head(frame_type, flags, topic_id, seq, ts, len(node), len(tag), len(payload))
     body += node + tag + payload
     return b"%b%b%b" % (pack_u32(len(body) + CHECKSUM_BYTES), body, pack_u64(xxh3(body)))
@@ -197,7 +206,7 @@ def record_of(frame: LogFrame) -> Record:
     """Return the record that an Append frame holds."""
     assert frame.type == FrameType.APPEND
     data, meta = split_payload(frame.payload, frame.flags)
-    return Record(frame.seq, frame.ts, data, frame.tag, frame.node, meta)
+    return Record(frame.seq, frame.ts, data, frame.tag, frame.node, meta, frame.flags & FLAG_BYTES != 0)
 
 
 def split_payload(payload: bytes, flags: int) -> tuple[bytes, bytes | None]:

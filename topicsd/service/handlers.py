@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from shared.contract.errors import NOT_IMPLEMENTED, Refusal
-from shared.contract.names import refuse_topic_name
+from shared.contract.errors import NOT_IMPLEMENTED, NOT_SUPPORTED, Refusal
+from shared.contract.names import is_topic_name, refuse_topic_name
 from shared.contract.query import query_boolean
 from topicsd.engine.read.seek import seek
 from topicsd.engine.requests import (
     AppendAnswer,
-    AppendRequest,
     DeleteAnswer,
     TopicDeleted,
     TopicPut,
 )
 from topicsd.engine.retention.delete import delete_records
 from topicsd.engine.shard import Shard
-from topicsd.engine.topic_admin import delete_topic, put_topic, topic_state
+from topicsd.engine.topic_admin import delete_topic, missing_topic, put_topic, topic_state
 from topicsd.service.call import Call, reply_of
 from topicsd.service.cursors import CursorHandlers
+from topicsd.service.input.append_body import AppendBody
 from topicsd.service.input.bodies import (
     APPEND_BODY,
     PUBLISH_BODY,
@@ -32,16 +32,26 @@ from topicsd.service.input.bodies import (
 )
 from topicsd.service.input.bound_names import CONFIG_NEEDS_ADMIN, refuse_dead_letter
 from topicsd.service.input.clamped import clamped_config, member, with_member
-from topicsd.service.input.json_body import JsonBody
 from topicsd.service.input.position import query_seek
+from topicsd.service.input.record_upload import record_append
 from topicsd.service.queues.handlers import QueueHandlers
+from topicsd.service.record_reader import RecordReader
 from topicsd.service.render import encode, render_appended, render_config, render_queue
 from topicsd.service.request_counts import RequestCounts
 from topicsd.service.shards.limits import Caps
 
-# These operations take no body.
-WITHOUT_BODY = frozenset(
-    {"topic_state", "delete_topic", "list_cursors", "cursor_state", "delete_cursor", "explain"}
+# These operations take no body, or one that is not JSON.
+WITHOUT_JSON = frozenset(
+    {
+        "topic_state",
+        "delete_topic",
+        "list_cursors",
+        "cursor_state",
+        "delete_cursor",
+        "explain",
+        "append_record",
+        "record",
+    }
 )
 
 
@@ -71,6 +81,10 @@ class _Operation:
         self._redirect(self._name, call)
 
 
+OnUnknown = Callable[[str, Call, Callable[[], None]], None]
+"""Answers an operation on a topic that is not here, or calls its argument to have this shard answer it."""
+
+
 def _no_redirect(operation: str, call: Call) -> None:
     raise AssertionError("a server of one shard never moves a topic")
 
@@ -85,10 +99,12 @@ class Handlers:
         others: Mapping[str, Handler] | None = None,
         redirect: Redirect = _no_redirect,
         is_elsewhere: Callable[[str], bool] = lambda name: False,
+        on_unknown: OnUnknown | None = None,
     ) -> None:
         """Build the table of handlers; `others` depend on more than this shard.
 
-        `is_elsewhere` returns whether another shard owns a topic that this shard does not have.
+        `is_elsewhere` returns whether another shard owns a topic that this shard does not have. `on_unknown`
+        asks the brokers of this node, if there are any.
         """
         state = shard.state
         self.shard = shard
@@ -103,43 +119,58 @@ class Handlers:
         self._on_topic_deleted = on_topic_deleted
         self._redirect = redirect
         self._is_elsewhere = is_elsewhere
+        self._on_unknown = on_unknown
         handlers: dict[str, Handler] = {
             "append": self._append,
             "publish": lambda call: self._append(call, PUBLISH_BODY),
+            "append_record": lambda call: self._append(call, None),
+            "record": RecordReader(state).start,
             "put_topic": self._put_topic,
             "topic_state": self._topic_state,
             "delete_topic": self._delete_topic,
             "delete_records": self._delete_records,
+            "fence": self._refuse_fence,
+            "unfence": self._refuse_fence,
             **CursorHandlers(state, self.performance).table,
             **QueueHandlers(state, state.settings, self.performance).table,
             **(others or {}),
         }
         self._table = {name: _Operation(name, handler, redirect) for name, handler in handlers.items()}
 
-    def start(self, operation: str, call: Call) -> None:
-        """Answer the call, now or later, once."""
+    def start(self, operation: str, call: Call, *, may_be_shared: bool = True) -> None:
+        """Answer the call, now or later, once; `may_be_shared` unless a broker has said that it is not."""
         started = self._table.get(operation)
         if started is None:
             call.refuse(Refusal(NOT_IMPLEMENTED, f"{operation} is not implemented"))
             return
         call.operation = started
-        refusal = None
         # The name of an existing topic was checked when the topic was created.
         if call.name not in self._topics:
             refusal = refuse_topic_name(call.name)
-            if refusal is None and self._is_elsewhere(call.name):
+            if refusal is not None:
+                call.refuse(refusal)
+                return
+            if self._is_elsewhere(call.name):
                 # Sent before its sender knew the present placement.
                 self._redirect(operation, call)
                 return
+            if may_be_shared and self._on_unknown is not None:
+                self._on_unknown(operation, call, partial(self.start, operation, call, may_be_shared=False))
+                return
         fields = call.fields
-        if fields.content_type != "application/json" and call.body and operation not in WITHOUT_BODY:
-            refusal = refusal or refuse_media_type(fields, call.body)
-        if refusal is not None:
-            call.refuse(refusal)
-        else:
-            started.handle(call)
+        if fields.content_type != "application/json" and call.body and operation not in WITHOUT_JSON:
+            refusal = refuse_media_type(fields, call.body)
+            if refusal is not None:
+                call.refuse(refusal)
+                return
+        started.handle(call)
 
-    def _append(self, call: Call, kind: JsonBody[AppendRequest] = APPEND_BODY) -> None:
+    def is_unknown(self, name: str) -> bool:
+        """Return whether no topic of this valid name is here."""
+        return name not in self._topics and is_topic_name(name)
+
+    def _append(self, call: Call, kind: AppendBody | None = APPEND_BODY) -> None:
+        """Append the records of a body; without a `kind` the body is one record of bytes."""
         with_seqs = True
         if call.query:
             return_seqs = query_boolean(call.query, "return_seqs", True)
@@ -147,7 +178,10 @@ class Handlers:
                 call.refuse(return_seqs)
                 return
             with_seqs = return_seqs
-        request = decode_append(call.body, self.settings, kind)
+        if kind is not None:
+            request = decode_append(call.body, self.settings, kind)
+        else:
+            request = record_append(call.body, call.fields, call.query, self.settings)
         if isinstance(request, Refusal):
             call.refuse(request)
             return
@@ -258,6 +292,13 @@ class Handlers:
             "performance": self.performance(call),
         }
         call.send(encode(body))
+
+    def _refuse_fence(self, call: Call) -> None:
+        if call.name not in self._topics:
+            call.refuse(missing_topic(self.shard.state, call.name))
+            return
+        message = "only a shared topic can be fenced; seal stops the writes of a local topic"
+        call.refuse(Refusal(NOT_SUPPORTED, message, {"feature": "fence"}))
 
     def _delete_topic(self, call: Call) -> None:
         if_empty = query_boolean(call.query, "if_empty", False)

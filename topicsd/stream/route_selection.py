@@ -73,6 +73,7 @@ def copied_records(source: SourceChunk, rule: RouteRule, records: list[CopiedRec
             record.node if rule.keeps_node else None,
             record.meta,
             record.seq,
+            record.data_base64,
         )
         for record in records
     ]
@@ -87,7 +88,7 @@ def _stamped(record: CopiedRecord, source: str, epoch: int, stamps: bool) -> Cop
     if hops > HOPS_MAX:
         return None
     stamped = msgspec.Raw(stamped_meta(meta, Stamp(source, epoch, record.seq, hops)))
-    return CopiedRecord(record.data, record.tag, record.node, stamped, record.seq)
+    return CopiedRecord(record.data, record.tag, record.node, stamped, record.seq, record.data_base64)
 
 
 def _tag_test(match: list[str]) -> Callable[[str], bool]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import struct
+from typing import Any
 
 import pytest
 
@@ -81,6 +82,16 @@ def test_a_slice_is_rebased_to_its_seqs_from_any_of_them() -> None:
         assert [record.seq for record in decoded.records] == [*range(first, 51)]
         assert [record.data for record in decoded.records] == [one.data for one in RECORDS[first - 41 :]]
         assert (decoded.damaged, decoded.next_seq) == ([], 51)
+
+
+@pytest.mark.parametrize("others", [{}, {"tag": "a"}, {"node": "n"}, {"meta": b'{"k":1}'}])
+def test_bytes_stay_bytes_beside_json(others: dict[str, Any]) -> None:
+    data = bytes(range(256))
+    records = [NewFrame(b"1"), NewFrame(data, is_bytes=True, **others), NewFrame(b"2", **others)]
+    decoded = decode_frames(encode_frames(records, TOPIC, 1, 5), Rebase(TOPIC, 7, 9)).records
+    assert [(one.data, one.is_bytes) for one in decoded] == [(b"1", False), (data, True), (b"2", False)]
+    assert decoded[1].meta == others.get("meta")
+    assert (decoded[1].tag, decoded[1].node) == (decoded[2].tag, decoded[2].node)
 
 
 def test_an_extent_in_the_middle_of_a_slice_is_rebased() -> None:

@@ -7,6 +7,7 @@ import xxhash
 
 from topicsd.log.frame import (
     CHECKSUM_BYTES,
+    FLAG_BYTES,
     FLAG_DURABLE,
     FLAG_META,
     FLAG_NODE,
@@ -70,6 +71,7 @@ def random_fields(rng: Random) -> dict[str, object]:
         "payload": rng.randbytes(rng.choice((0, 1, 80, 5000))),
         "durable": rng.random() < 0.5,
         "has_meta": rng.random() < 0.5,
+        "is_bytes": rng.random() < 0.5,
     }
 
 
@@ -87,6 +89,7 @@ def test_random_fields_come_back_as_they_were() -> None:
         }
         assert bool(frame_read.flags & FLAG_DURABLE) is fields["durable"]
         assert bool(frame_read.flags & FLAG_META) is fields["has_meta"]
+        assert bool(frame_read.flags & FLAG_BYTES) is fields["is_bytes"]
         assert bool(frame_read.flags & FLAG_TAG) is bool(fields["tag"])
         assert bool(frame_read.flags & FLAG_NODE) is bool(fields["node"])
 
@@ -131,7 +134,7 @@ def test_the_numbers_of_the_types_never_change() -> None:
         "OWNERSHIP": 21,
         "DEPARTED": 22,
     }
-    assert (FLAG_TAG, FLAG_NODE, FLAG_DURABLE, FLAG_META) == (1, 2, 4, 8)
+    assert (FLAG_TAG, FLAG_NODE, FLAG_DURABLE, FLAG_META, FLAG_BYTES) == (1, 2, 4, 8, 16)
 
 
 def test_a_memoryview_is_as_good_as_bytes() -> None:
@@ -141,6 +144,14 @@ def test_a_memoryview_is_as_good_as_bytes() -> None:
 def test_an_append_is_read_as_a_record() -> None:
     record = record_of(parse_frame(GOLDEN, 0, len(GOLDEN)))
     assert record == Record(17, 1_700_000_000_000, b'{"a":1}', b"tag", b"n1", b'{"k":2}')
+
+
+def test_a_record_of_bytes_is_read_as_it_was() -> None:
+    data = bytes(range(256))
+    payload = payload_with_meta(data, b"{}")
+    frame = encode_frame(FrameType.APPEND, seq=1, payload=payload, has_meta=True, is_bytes=True)
+    assert frame[5] == FLAG_META | FLAG_BYTES
+    assert record_of(parse_frame(frame, 0, len(frame))) == Record(1, 0, data, meta=b"{}", is_bytes=True)
 
 
 def test_a_record_without_meta_has_none_and_an_empty_one_is_one() -> None:

@@ -218,5 +218,6 @@ def _cut(
             return chunks or data
         at = extent.byte_offset - spans[key][0]
         rebase = Rebase(one.need.incarnation, extent.first_seq, extent.last_seq)
-        chunks.append(TailChunk(one.need.topic, rebase, data[at : at + extent.byte_length], extent.encoding))
+        body = data[at : at + extent.byte_length]
+        chunks.append(TailChunk(one.need.topic, rebase, body, extent.encoding, extent.key))
     return chunks

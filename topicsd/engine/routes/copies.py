@@ -34,6 +34,7 @@ from topicsd.engine.topic import Topic
 from topicsd.engine.write.encode_records import Encoded
 from topicsd.log.frame import (
     CHECKSUM_BYTES,
+    FLAG_BYTES,
     FLAG_DURABLE,
     FLAG_META,
     FLAG_NODE,
@@ -164,8 +165,10 @@ class CopiedFrames:
 
     def _frame(self, record: CopiedRecord) -> None:
         payload, meta, node, tag, flags = bytes(record.data), bytes(record.meta), b"", b"", 0
+        if not payload:
+            payload, flags = record.data_base64, FLAG_BYTES
         if record.tag:
-            tag, flags = record.tag.encode(), FLAG_TAG
+            tag, flags = record.tag.encode(), flags | FLAG_TAG
         if record.node:
             node, flags = record.node.encode(), flags | FLAG_NODE
         if meta:

@@ -19,6 +19,7 @@ from topicsd.engine.requests import (
     NO_META,
     AppendAnswer,
     AppendRequest,
+    BytesRecord,
     NewRecord,
     RenderedRecord,
     Reply,
@@ -38,6 +39,7 @@ class MovedRecord(NamedTuple):
     tag: str
     node: str
     meta: bytes
+    is_bytes: bool = False
 
     @property
     def size(self) -> int:
@@ -46,7 +48,7 @@ class MovedRecord(NamedTuple):
 
 def moved_record(record: RenderedRecord, meta: bytes) -> MovedRecord:
     """Return a record of the source with its meta at the destination."""
-    return MovedRecord(record.seq, bytes(record.data), record.tag, record.node, meta)
+    return MovedRecord(record.seq, record.content, record.tag, record.node, meta, record.is_bytes)
 
 
 class Move(msgspec.Struct, array_like=True, frozen=True):
@@ -104,7 +106,8 @@ def append_move(shard: ShardState, append: CappedAppend, move: Move, reply: Move
 
 def _new_record(record: MovedRecord) -> NewRecord:
     meta = msgspec.Raw(record.meta) if record.meta else NO_META
-    return NewRecord(msgspec.Raw(record.data), record.tag or None, record.node or None, meta)
+    kind = BytesRecord if record.is_bytes else NewRecord
+    return kind(msgspec.Raw(record.data), record.tag or None, record.node or None, meta)
 
 
 class LastMove(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ from shared.text.message import size_text
 from topicsd.engine.requests import NO_META, NewRecord
 from topicsd.log.frame import (
     CHECKSUM_BYTES,
+    FLAG_BYTES,
     FLAG_DURABLE,
     FLAG_META,
     FLAG_NODE,
@@ -24,6 +25,8 @@ from topicsd.log.frame import (
     LEN_BYTES,
     FrameType,
     pack_body_head,
+    pack_kind,
+    pack_plain_head,
     pack_u32,
     pack_u64,
     payload_with_meta,
@@ -64,16 +67,17 @@ def encode_records(
     total = 0
     seq = first_seq
     class_flag = FLAG_DURABLE if is_durable else 0
+    kind = pack_kind(_APPEND, class_flag, topic_id)
     max_bytes = limits.max_record_bytes
     for record in records:
         payload: bytes = record.data  # A `Raw` is joined without a copy.
         size = len(payload)
         tag = tail = b""
-        if not (record.tag or record.node or default_node or record.meta is not NO_META):
-            # The common case: a record with data only.
+        if not (record.tag or record.node or default_node or record.meta is not NO_META or record.is_bytes):
+            # The common case: a record with JSON data only.
             if size > max_bytes:
                 return _refuse_size(seq - first_seq, size, max_bytes)
-            body = pack_body_head(_APPEND, class_flag, topic_id, seq, ts, 0, 0, size)
+            body = pack_plain_head(kind, seq, ts, size)
         else:
             if record.tag:
                 tag = record.tag.encode()
@@ -87,6 +91,8 @@ def encode_records(
                 if refusal is not None:
                     return refusal
             flags = class_flag | (FLAG_TAG if tag else 0) | (FLAG_NODE if node else 0)
+            if record.is_bytes:
+                flags |= FLAG_BYTES
             if meta:
                 tail = payload_with_meta(b"", meta)
                 flags |= FLAG_META
@@ -144,7 +150,10 @@ def records_digest(records: list[NewRecord], node: str | None) -> bytes:
     It covers the records as received, without the envelope.
     """
     fields: list[bytes | None] = []
+    bytes_at: list[int] = []
     for record in records:
+        if record.is_bytes:
+            bytes_at.append(len(fields))
         fields += (
             record.data,
             None if record.meta is NO_META else record.meta,
@@ -154,6 +163,9 @@ def records_digest(records: list[NewRecord], node: str | None) -> bytes:
     # The lengths are part of the digest, so that no byte can move to the next field, and None differs from
     # empty.
     sizes = array("q", [-1 if field is None else len(field) for field in fields])
+    for at in bytes_at:
+        # Bytes differ from the same bytes as JSON.
+        sizes[at] = -2 - sizes[at]
     digest = xxhash.xxh3_128(sizes.tobytes())
     for field in fields:
         if field:

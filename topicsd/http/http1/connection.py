@@ -23,7 +23,16 @@ from collections import deque
 from typing import NamedTuple, cast
 
 from shared.contract.errors import REQUEST_TIMEOUT, Refusal, shutting_down
-from shared.http.body import CONTINUE, Body, PlainSink, SharedSink, body_of, refuse_coding, too_large
+from shared.http.body import (
+    CONTINUE,
+    Body,
+    BodySink,
+    PlainSink,
+    SharedSink,
+    body_of,
+    refuse_coding,
+    too_large,
+)
 from shared.http.client_speed import IDLE_SECONDS, Outflow, is_too_slow
 from shared.http.head import NO_FIELDS, Fields, keeps_alive, refuse_together, refuse_unfinished
 from shared.ipc.board import PLACEMENT_VERSION
@@ -33,6 +42,7 @@ from topicsd.http.http1.stream import ConnectionStream
 from topicsd.http.http1.timeouts import Connections, Lingering
 from topicsd.service.call import HttpCall
 from topicsd.service.dispatch import Dispatch
+from topicsd.service.early_refusal import refuse_record
 from topicsd.stream.stream import Stream
 
 AHEAD_MAX = 16
@@ -193,6 +203,10 @@ class Http1Connection(asyncio.Protocol):
     ) -> int:
         """Start to read the body of the request at `at`. Returns what `_start_one` returns."""
         fields = known_fields.fields
+        if known.is_record:
+            refusal = refuse_record(self._dispatch, known.match, fields, known.line.query)
+            if refusal is not None:
+                return self._refuse(refusal)
         partial = PartialRequest(known, known_fields, body_of(fields, self._sink_of(known)))
         next_at = partial.body.feed(data, body_at)
         if isinstance(next_at, Refusal):
@@ -209,8 +223,10 @@ class Http1Connection(asyncio.Protocol):
         self._needed = _UNKNOWN_BYTES
         return len(data)
 
-    def _sink_of(self, known: KnownLine) -> PlainSink | SharedSink:
-        """Gather the append of another worker in memory to share with it."""
+    def _sink_of(self, known: KnownLine) -> BodySink:
+        """Gather the append of another worker in memory to share with it, and a record in the spool."""
+        if known.is_record:
+            return self._dispatch.handlers.shard.spool.sink()
         is_elsewhere = known.is_append and known.owner != self._shard
         return SharedSink(self._body_bytes_max) if is_elsewhere else PlainSink(self._body_bytes_max)
 
@@ -278,17 +294,17 @@ class Http1Connection(asyncio.Protocol):
                 return self._refuse(refusal)
             if known_fields.is_coded:
                 fields = known_fields.fields
-                refusal = refuse_coding(fields, self._body_bytes_max)
+                refusal = refuse_coding(fields, self._heads.body_bytes_max(known))
                 if refusal is not None:
                     return self._refuse(refusal)
-                if fields.is_chunked or fields.content_length:
+                if fields.is_chunked or fields.content_length or fields.content_digest:
                     return 0 if self._calls else self._begin_body(known, known_fields, data, at, head_end + 4)
         if self._calls and not (known.is_append and self._may_append):
             return 0
         body_at = head_end + 4
         length = known_fields.fields.content_length or 0
         if length > self._body_bytes_max:
-            return self._refuse(too_large(self._body_bytes_max))
+            return self._refuse(too_large(self._heads.body_bytes_max(known)))
         end = body_at + length
         if end > size:
             if length >= LARGE_BODY_BYTES:

@@ -35,6 +35,8 @@ class KnownLine(msgspec.Struct, frozen=True):
     match: Match | Refusal
     owner: int | None
     is_append: bool
+    is_record: bool
+    """The body is a record; `is_append` is true too."""
     is_common_line: bool
     """HTTP/1.1 with a path, not HEAD."""
 
@@ -44,7 +46,7 @@ class KnownFields(msgspec.Struct, frozen=True):
     is_common_block: bool
     """With a common line, no further checks are needed."""
     is_coded: bool
-    """The body is chunked, compressed, or expects `100 Continue`."""
+    """The body is chunked, compressed, has a digest, or expects `100 Continue`."""
 
 
 class HeadCache:
@@ -69,6 +71,10 @@ class HeadCache:
         owner = self._dispatch.owner_of(known.match)
         return known if owner == known.owner else msgspec.structs.replace(known, owner=owner)
 
+    def body_bytes_max(self, known: KnownLine) -> int:
+        handlers = self._dispatch.handlers
+        return handlers.shard.spool.record_bytes_max if known.is_record else handlers.body_bytes_max
+
     def line(self, text: bytes) -> KnownLine | Refusal:
         return self.known_line(text) or self.parse_line(text)
 
@@ -85,7 +91,8 @@ class HeadCache:
             line,
             match,
             self._dispatch.owner_of(match) if isinstance(match, Match) else None,
-            is_match and match.endpoint.operation == "append",  # type: ignore[union-attr]
+            is_match and match.endpoint.operation in ("append", "append_record"),  # type: ignore[union-attr]
+            is_match and match.endpoint.operation == "append_record",  # type: ignore[union-attr]
             line.minor_version == 1 and not line.authority and line.method != "HEAD",
         )
         has_token = b"token" in text or (is_match and match.endpoint.takes_token)  # type: ignore[union-attr]
@@ -99,7 +106,8 @@ class HeadCache:
         fields = parse_fields(text)
         if isinstance(fields, Refusal):
             return fields
-        is_coded = bool(fields.is_chunked or fields.content_encoding not in ("", "identity") or fields.expect)
+        is_encoded = fields.is_chunked or fields.content_encoding not in ("", "identity")
+        is_coded = bool(is_encoded or fields.expect or fields.content_digest)
         is_common_block = fields.host is not None and not is_coded and not fields.connection
         if fields.authorization is None:
             known = KnownFields(fields, is_common_block, is_coded)

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from shared.contract.errors import INVALID_REQUEST, Refusal
-from shared.http.body import GzipSink, PlainSink, SharedSink
+from shared.http.body import BodySink, GzipSink, PlainSink, SharedSink
 from shared.http.gzip_answer import COMPRESSED_BYTES_MIN, accepts_gzip, compress
 from shared.http.head import NO_FIELDS
-from shared.runtime.body_memory import BodyBuffer
+from shared.runtime.body_memory import BodyBuffer, SharedBody
 from topicsd.http.http2.head import Head, Header, answer_head
 from topicsd.http.http2.sender import Outgoing
 from topicsd.service.call import CONTENT_TYPE, GZIP, JSON_FIELD, NEWLINE, Call
@@ -37,6 +37,25 @@ class ExchangeConnection(Protocol):
     def on_response(self, exchange: Exchange, is_bodyless: bool) -> None:
         """Note that the head of the response is sent; `is_bodyless` says that there is no body."""
         ...
+
+
+class SunkBody:
+    """A body whose sink takes it as it arrives."""
+
+    def __init__(self, sink: BodySink) -> None:
+        self._sink = sink
+        self._size = 0
+        self.refusal: Refusal | None = None
+
+    def tell(self) -> int:
+        return self._size
+
+    def write(self, data: bytes) -> None:
+        self._size += len(data)
+        self.refusal = self.refusal or self._sink.write(data)
+
+    def finish(self) -> bytes | SharedBody | Refusal:
+        return self.refusal or self._sink.finish()
 
 
 class Exchange(Outgoing):
@@ -67,19 +86,25 @@ class Exchange(Outgoing):
         head: Head | None,
         now: float,
         has_shared_body: bool = False,
+        sink: BodySink | None = None,
     ) -> None:
         """Create an exchange. `head` is None for a request that is refused.
 
-        `has_shared_body` is for an append that another worker executes.
+        `has_shared_body` is for an append that another worker executes. A body with a `sink` is read as it
+        arrives.
         """
         super().__init__(stream_id)
         self.connection = connection
         self.head = head
         self.has_shared_body = has_shared_body
         is_compressed = head is not None and head.fields.content_encoding == "gzip"
-        self.body: io.BytesIO | BodyBuffer = (
-            BodyBuffer() if has_shared_body and not is_compressed else io.BytesIO()
-        )
+        self.body: io.BytesIO | BodyBuffer | SunkBody
+        if sink is not None:
+            self.body = SunkBody(sink)
+        elif has_shared_body and not is_compressed:
+            self.body = BodyBuffer()
+        else:
+            self.body = io.BytesIO()
         self.since = now
         """When the wait for the body began."""
         self.is_waiting_for_room = self.has_requested_room = False
@@ -93,17 +118,25 @@ class Exchange(Outgoing):
         self.on_ready: Callable[[], None] = noop
         self.on_lost: Callable[[], None] = noop
 
+    def receive(self, data: bytes) -> Refusal | None:
+        self.body.write(data)
+        return self.body.refusal if isinstance(self.body, SunkBody) else None
+
     def make_call(self, now: float, body_bytes_max: int) -> H2Call | Refusal:
         """Make the call, once the body is complete."""
         head = self.head
         assert head is not None
         assert self.call is None
         buffer, self.body = self.body, io.BytesIO()
-        body = buffer.finish() if isinstance(buffer, BodyBuffer) else buffer.getvalue()
-        if head.fields.content_length not in (None, len(body)):
+        size = buffer.tell()
+        body = buffer.getvalue() if isinstance(buffer, io.BytesIO) else buffer.finish()
+        if isinstance(body, Refusal):
+            return body
+        if head.fields.content_length not in (None, size):
             # The library checks this only where there is a body that ends with a data frame.
             return Refusal(INVALID_REQUEST, "content-length: must be the length of the body")
-        if head.fields.content_encoding == "gzip" and isinstance(body, bytes) and body:
+        is_inflated = isinstance(buffer, SunkBody)
+        if head.fields.content_encoding == "gzip" and not is_inflated and isinstance(body, bytes) and body:
             plain = SharedSink(body_bytes_max) if self.has_shared_body else PlainSink(body_bytes_max)
             sink = GzipSink(plain)
             inflated = sink.write(body) or sink.finish()

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from shared.contract.errors import INVALID_REQUEST, UNSUPPORTED_MEDIA_TYPE, Refusal
 from shared.http.body import too_large
+from shared.http.content_digest import digests_of
 from shared.http.head import Fields
 from topicsd.http.http1.head_cache import HeadCache, KnownLine
 
@@ -23,7 +24,7 @@ class Head(NamedTuple):
     fields: Fields
 
 
-def read_head(headers: Iterable[Header], heads: HeadCache, body_bytes_max: int) -> Head | Refusal:
+def read_head(headers: Iterable[Header], heads: HeadCache) -> Head | Refusal:
     method = target = authority = b""
     lines = []
     for name, value in headers:
@@ -50,6 +51,11 @@ def read_head(headers: Iterable[Header], heads: HeadCache, body_bytes_max: int) 
     fields = about.fields
     if fields.content_encoding not in ("", "identity", "gzip"):
         return Refusal(UNSUPPORTED_MEDIA_TYPE, "content-encoding: must be gzip")
+    if fields.content_digest:
+        digests = digests_of(fields.content_digest)
+        if isinstance(digests, Refusal):
+            return digests
+    body_bytes_max = heads.body_bytes_max(known)
     if (fields.content_length or 0) > body_bytes_max:
         return too_large(body_bytes_max)
     return Head(known, fields)

@@ -24,11 +24,11 @@ from h2.events import (
 )
 
 from shared.contract.errors import HEADERS_TOO_LARGE, REQUEST_TIMEOUT, Refusal, shutting_down
-from shared.http.body import too_large
+from shared.http.body import BodySink, PlainSink, SharedSink, sink_of, too_large
 from shared.http.client_speed import is_too_slow
 from topicsd.http.http1.head_cache import HeadCache
 from topicsd.http.http2.exchange import Exchange
-from topicsd.http.http2.head import Header, read_head
+from topicsd.http.http2.head import Head, Header, read_head
 from topicsd.http.http2.limits import (
     HEAVY_HEAD,
     SPARE_WINDOW,
@@ -40,6 +40,7 @@ from topicsd.http.http2.limits import (
 from topicsd.http.http2.sender import Sender
 from topicsd.http.http2.wire import Wire
 from topicsd.service.dispatch import Dispatch
+from topicsd.service.early_refusal import refuse_record
 
 
 class Requests:
@@ -109,11 +110,18 @@ class Requests:
         if self.is_refusing:
             self._wire.reset_stream(stream_id, ErrorCodes.REFUSED_STREAM)
             return 1
-        head = read_head(event.headers, self._heads, self._body_bytes_max)
+        head = read_head(event.headers, self._heads)
         is_refused = isinstance(head, Refusal)
         known = None if isinstance(head, Refusal) else head.known_line
         is_remote = known is not None and known.is_append and known.owner != self._dispatch.shard
-        exchange = Exchange(self, stream_id, None if is_refused else head, now, is_remote)  # type: ignore[arg-type]
+        sink = None
+        if not isinstance(head, Refusal):
+            checked = self._sink_of(head, is_remote)
+            if isinstance(checked, Refusal):
+                head, is_refused = checked, True
+            else:
+                sink = checked
+        exchange = Exchange(self, stream_id, None if is_refused else head, now, is_remote, sink)  # type: ignore[arg-type]
         exchange.is_whole = event.stream_ended is not None
         self._exchanges[stream_id] = exchange
         if isinstance(head, Refusal):
@@ -124,6 +132,17 @@ class Requests:
         is_heavy = isinstance(head, Refusal) and head.code == HEADERS_TOO_LARGE
         return HEAVY_HEAD if is_heavy else 0
 
+    def _sink_of(self, head: Head, is_remote: bool) -> BodySink | Refusal | None:
+        """Return the sink of a record, or of a body with a digest; None for other bodies."""
+        known, fields = head
+        if known.is_record:
+            refusal = refuse_record(self._dispatch, known.match, fields, known.line.query)
+            return refusal or sink_of(fields, self._dispatch.handlers.shard.spool.sink())
+        if not fields.content_digest:
+            return None
+        bytes_max = self._body_bytes_max
+        return sink_of(fields, SharedSink(bytes_max) if is_remote else PlainSink(bytes_max))
+
     def _take_data(self, event: DataReceived, now: float) -> None:
         self._wire.return_window(event.flow_controlled_length)
         exchange = self._exchanges.get(event.stream_id)
@@ -132,7 +151,10 @@ class Requests:
         exchange.is_whole = event.stream_ended is not None
         if exchange.call is not None:
             return
-        exchange.body.write(event.data)
+        refusal = exchange.receive(event.data)
+        if refusal is not None:
+            exchange.refuse(refusal, now)
+            return
         size = exchange.body.tell()
         if size > self._body_bytes_max:
             exchange.refuse(too_large(self._body_bytes_max), now)

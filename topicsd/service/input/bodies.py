@@ -20,6 +20,7 @@ from shared.text.units import duration_ms, instant_ms
 from topicsd.engine.requests import NO_META, AppendRequest, DeleteRequest, NewRecord
 from topicsd.engine.routes.stamp import STAMP_KEY
 from topicsd.engine.write.encode_records import refuse_lengths
+from topicsd.service.input.append_body import AppendBody, SentRecord
 from topicsd.service.input.body_limits import check_large_append, is_large_append
 from topicsd.service.input.json_body import JsonBody, not_utf8
 from topicsd.service.input.position import one_position
@@ -68,6 +69,14 @@ class PublishBody(AppendRequest, kw_only=True, gc=False):
     request_id: msgspec.Raw = NO_META
 
 
+class SentAppend(AppendRequest, kw_only=True, gc=False):
+    records: list[SentRecord]  # type: ignore[assignment]
+
+
+class SentPublish(PublishBody, kw_only=True, gc=False):
+    records: list[SentRecord]  # type: ignore[assignment]
+
+
 class DeleteBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     before_seq: int | None = None
     match: str | list[str] | None = None
@@ -83,11 +92,11 @@ class CursorBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 _RECORD_HINT: Final = 'it belongs in a record, as in {"records":[{"data":1}]}'
 _APPEND_HINTS: Final = {
     **dict.fromkeys(TopicConfigPatch.__struct_fields__, "it belongs in config"),
-    **dict.fromkeys(("data", "tag", "meta"), _RECORD_HINT),
+    **dict.fromkeys(("data", "data_base64", "tag", "meta"), _RECORD_HINT),
 }
-APPEND_BODY: Final = JsonBody(AppendRequest, '{"records":[{"data":1}]}', _APPEND_HINTS)
-PUBLISH_BODY: Final[JsonBody[AppendRequest]] = JsonBody(
-    PublishBody, '{"op":"publish","topic":"orders","records":[{"data":1}]}', _APPEND_HINTS
+APPEND_BODY: Final = AppendBody(SentAppend, AppendRequest, '{"records":[{"data":1}]}', _APPEND_HINTS)
+PUBLISH_BODY: Final = AppendBody(
+    SentPublish, PublishBody, '{"op":"publish","topic":"orders","records":[{"data":1}]}', _APPEND_HINTS
 )
 _decode_diff: Final = JsonBody(DiffBody, '{"after_seq":0}').decode
 _DELETE: Final = JsonBody(DeleteBody, '{"before_seq":100}')
@@ -119,9 +128,7 @@ def refuse_media_type(fields: Fields, body: bytes) -> Refusal | None:
     return None
 
 
-def decode_append(
-    body: bytes, limits: Settings, kind: JsonBody[AppendRequest] = APPEND_BODY
-) -> AppendRequest | Refusal:
+def decode_append(body: bytes, limits: Settings, kind: AppendBody = APPEND_BODY) -> AppendRequest | Refusal:
     if not (body.isascii() or is_utf8(body)):
         return not_utf8()
     if len(body) > SHORT_BYTES_MAX and is_large_append(body, limits.max_batch_records):
@@ -130,8 +137,11 @@ def decode_append(
             return refusal
     try:
         request = kind.decode_fitting(body)
-    except (msgspec.DecodeError, RecursionError) as error:
-        return kind.explain(body, error)
+    except (msgspec.DecodeError, RecursionError):
+        sent = kind.decode_sent(body)
+        if isinstance(sent, Refusal):
+            return sent
+        request = sent
     if len(body) > 2 * DATA_DEPTH_MAX:
         refusal = _refuse_deep(request.records)
         if refusal is not None:
@@ -165,7 +175,8 @@ def _refuse_deep(records: list[NewRecord]) -> Refusal | None:
     The decoder drops the first value of a repeated key unread, however deep it is.
     """
     for index, record in enumerate(records):
-        if len(record.data) > 2 * DATA_DEPTH_MAX and is_too_deep(record.data, DATA_DEPTH_MAX):
+        data = record.data
+        if len(data) > 2 * DATA_DEPTH_MAX and not record.is_bytes and is_too_deep(data, DATA_DEPTH_MAX):
             return _too_deep(f"records[{index}].data")
     return None
 

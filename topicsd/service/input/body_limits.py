@@ -44,7 +44,8 @@ class _RecordBudget:
 
 
 class _RawRecord(msgspec.Struct, gc=False):
-    data: msgspec.Raw
+    data: msgspec.Raw = _NOTHING
+    data_base64: msgspec.Raw = _NOTHING
     tag: msgspec.Raw = _NOTHING
     node: msgspec.Raw = _NOTHING
     meta: msgspec.Raw = _NOTHING
@@ -92,7 +93,8 @@ def check_large_append(body: bytes, kind: JsonBody[AppendRequest], limits: Setti
 def _known_bytes(request: _RawAppend) -> int:
     known = len(request.node) + len(request.idempotency_key) + len(request.producer) + len(request.config)
     for record in request.records:
-        known += len(record.data) + len(record.meta) + len(record.tag) + len(record.node)
+        known += len(record.data) + len(record.data_base64)
+        known += len(record.meta) + len(record.tag) + len(record.node)
     return known
 
 
