@@ -43,8 +43,8 @@ def _temporary_files(store_url: str, before_ms: int) -> list[ObjectInfo]:
     """Return what killed writers left in a store in a folder."""
     folder = store_folder(store_url)
     files = FileObjects(RealFs(), folder) if folder else None
-    found = [] if files is None else [one for prefix in FOLDERS for one in files.temporary_files(prefix)]
-    return [one for one in found if one.modified_ms < before_ms]
+    infos = [] if files is None else [one for prefix in FOLDERS for one in files.temporary_files(prefix)]
+    return [one for one in infos if one.modified_ms < before_ms]
 
 
 def has_shared_objects(store: ObjectStore) -> bool:
