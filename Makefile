@@ -59,7 +59,7 @@ run: $(RUNTIME) ## start the server at http://127.0.0.1:4000, with its data in .
 	@$(BIN)/topicsd serve
 
 test: $(DEVELOPMENT) $(SERVERS) ## run the tests but for the long runs
-	$(BIN)/python -m pytest
+	$(BIN)/python tests/run_in_two.py
 
 test-deep: $(DEVELOPMENT) $(SERVERS) ## run the tests, the long runs too and at full length
 	TOPICS_TEST_DEEP=1 $(BIN)/python -m pytest -m "" -o faulthandler_timeout=0

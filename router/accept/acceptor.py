@@ -56,6 +56,8 @@ class AcceptorSpec(msgspec.Struct, frozen=True):
     """No process outside the server holds the listening sockets."""
     worker_channel_fds: list[int]
     """The sending ends of the workers' channels."""
+    broker_channel_fds: list[int]
+    """Those of the brokers."""
     control_fd: int
     instance: str
     placement_file: str
@@ -75,7 +77,13 @@ class Acceptor:
         self._stop_requested = asyncio.Event()
         self._worker_channels = [socket.socket(fileno=fd) for fd in spec.worker_channel_fds]
         self._connection_router = ConnectionRouter(
-            WorkerChannels(board, self._clock, spec.fresh_seconds, self._worker_channels),
+            WorkerChannels(
+                board,
+                self._clock,
+                spec.fresh_seconds,
+                self._worker_channels,
+                [socket.socket(fileno=fd) for fd in spec.broker_channel_fds],
+            ),
             self._clock,
             self._pass_on,
             Placer(

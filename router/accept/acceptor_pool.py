@@ -49,7 +49,8 @@ class AcceptorCounts(NamedTuple):
 class AcceptorPool(ProcessPool):
     """The acceptor processes and the channel on which they pass connections to the supervisor.
 
-    `worker_channels` are the sending ends of the workers' channels, to which new ones are appended.
+    `worker_channels` are the sending ends of the workers' channels, to which new ones are appended;
+    `broker_channels` those of the brokers.
     `on_control` receives the connections that acceptors pass on. `accept_from` makes the supervisor accept
     from exactly the given listening sockets.
     """
@@ -66,6 +67,7 @@ class AcceptorPool(ProcessPool):
         listeners: Listeners,
         workers_board: Board,
         worker_channels: Sequence[socket.socket],
+        broker_channels: Sequence[socket.socket],
         instance: str,
         placement_file: str,
         log: str,
@@ -78,6 +80,7 @@ class AcceptorPool(ProcessPool):
         self._listeners = listeners
         self._workers_board_fd = workers_board.fd
         self._worker_channels = worker_channels
+        self._broker_channels = broker_channels
         self._instance = instance
         self._placement_file = placement_file
         self._log = log
@@ -91,6 +94,7 @@ class AcceptorPool(ProcessPool):
         listener_fds = [one.fileno() for one in self._listeners.of(number)]
         control_fd = self._control_sender.fileno()
         worker_channel_fds = [channel.fileno() for channel in self._worker_channels]
+        broker_channel_fds = [channel.fileno() for channel in self._broker_channels]
         spec: dict[str, object] = {
             "number": number,
             "acceptors": len(self),
@@ -98,13 +102,15 @@ class AcceptorPool(ProcessPool):
             "listener_fds": listener_fds,
             "owns_listeners": not self._listeners.are_passed,
             "worker_channel_fds": worker_channel_fds,
+            "broker_channel_fds": broker_channel_fds,
             "control_fd": control_fd,
             "instance": self._instance,
             "placement_file": self._placement_file,
             "fresh_seconds": self._times.fresh_seconds,
             "log": self._log,
         }
-        return StartParameters(spec, (self._workers_board_fd, control_fd, *listener_fds, *worker_channel_fds))
+        channel_fds = (*worker_channel_fds, *broker_channel_fds)
+        return StartParameters(spec, (self._workers_board_fd, control_fd, *listener_fds, *channel_fds))
 
     def on_returned(self, number: int, handed: list[HandoffMessage]) -> None:
         """Close channels that an acceptor did not receive; they are sent again (A4)."""

@@ -23,13 +23,11 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from router.accept.lingering_close import BUSY, LingeringClose
-from router.accept.placer import ANY_WORKER, CONTROL, Placer, refusal_of
+from router.accept.placer import ANY_BROKER, ANY_WORKER, CONTROL, Placer, refusal_of
 from shared.contract.errors import REQUEST_TIMEOUT, Refusal, shutting_down
 from shared.http.answer import closing_refusal
 from shared.http.http2_preface import REJECTION, is_http2
-from shared.ipc.board import WorkerState
 from shared.ipc.handoff import DATA_BYTES_MAX, HandoffMessage, first_reserved_descriptor
-from shared.ipc.shard_refusal import shard_refusal
 from shared.runtime.clock import Clock
 
 logger = logging.getLogger(__name__)
@@ -53,10 +51,13 @@ _STOPPING: Final = closing_refusal(shutting_down())
 class ShardChannels(Protocol):
     """The workers, as `router/accept/worker_channels.py` presents them."""
 
-    def __len__(self) -> int: ...
-    def refusal(self, shard: int) -> Refusal | None: ...
+    def refusal(self, owner: int) -> Refusal | None: ...
+    def returned_refusal(self, owner: int) -> Refusal: ...
+    def is_retired(self, owner: int) -> bool: ...
     def any_ready(self) -> int | None: ...
-    def send(self, shard: int, fd: int, data: bytes) -> bool: ...
+    def any_broker(self) -> int | None: ...
+    def none_ready(self, is_broker: bool) -> Refusal: ...
+    def send(self, owner: int, fd: int, data: bytes) -> bool: ...
 
 
 class _WaitingConnection:
@@ -104,7 +105,7 @@ class ConnectionRouter:
         # In the order of arrival, which is the order of the deadlines.
         self._reading: dict[int, _WaitingConnection] = {}
         self._queues: dict[int, deque[_WaitingConnection]] = {}
-        """By shard, and at `CONTROL` the connections that no worker answers."""
+        """By owner number, and at `CONTROL` the connections that no worker answers."""
         self._queued_count = 0
         self._queued_bytes = 0
         self._retry: asyncio.TimerHandle | None = None
@@ -136,17 +137,17 @@ class ConnectionRouter:
             _WaitingConnection(connection, data, self._clock.monotonic() + self._head_seconds), placement
         )
 
-    def refuse_returned(self, shard: int, handed: list[HandoffMessage]) -> None:
+    def refuse_returned(self, owner: int, handed: list[HandoffMessage]) -> None:
         """Refuse connections that were handed over to a worker which will not receive them.
 
         Those for a worker that was retired are placed again.
         """
-        answer = closing_refusal(self._shards.refusal(shard) or shard_refusal(shard, WorkerState.GONE))
+        answer = closing_refusal(self._shards.returned_refusal(owner))
         for one in handed:
             connection = socket.socket(fileno=one.fd)
             connection.setblocking(False)
             self.handed_over_count -= 1
-            placement = self._placer.place(one.data) if shard >= len(self._shards) else None
+            placement = self._placer.place(one.data) if self._shards.is_retired(owner) else None
             if placement is None:
                 self._refuse(connection, one.data, answer)
             else:
@@ -210,12 +211,12 @@ class ConnectionRouter:
     # -- placing -------------------------------------------------------------------------------------------
 
     def _place(self, waiting: _WaitingConnection, placement: int) -> None:
-        if placement == ANY_WORKER:
-            ready = self._shards.any_ready()
+        if placement in (ANY_WORKER, ANY_BROKER):
+            is_broker = placement == ANY_BROKER
+            ready = self._shards.any_broker() if is_broker else self._shards.any_ready()
             if ready is None:
-                self._refuse_waiting(
-                    waiting, closing_refusal(refusal_of(waiting.data, self._is_retry_useful()))
-                )
+                none_ready = self._shards.none_ready(is_broker)
+                self._refuse_waiting(waiting, closing_refusal(refusal_of(waiting.data, none_ready)))
                 return
             placement = ready
         target = placement
@@ -235,11 +236,6 @@ class ConnectionRouter:
             self._queued_bytes += len(waiting.data)
             if self._retry is None:
                 self._retry = self._loop.call_later(RETRY_SECONDS, self._retry_queues)
-
-    def _is_retry_useful(self) -> bool:
-        """Return whether a retry helps: a shard whose refusal suggests no retry is not restarted."""
-        refusals = [self._shards.refusal(shard) for shard in range(len(self._shards))]
-        return any(refusal is None or refusal.retry_after_ms is not None for refusal in refusals)
 
     def _next_queued(self, queue: deque[_WaitingConnection]) -> _WaitingConnection:
         waiting = queue.popleft()

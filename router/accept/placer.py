@@ -1,10 +1,11 @@
 """Placement of a connection by the request line of its first request.
 
-A data endpoint is placed at the shard that owns its topic or its watch session, a control endpoint at the
-supervisor. An HTTP/2 connection may carry any request: it is placed at any worker and stays there. A request
-that is neither is refused by any worker, like every other refused request on its connections, so that a
-refusal is the same whichever process sends it. The results are cached by the bytes of the request line,
-because clients repeat them, until the placement of topics changes.
+A data endpoint is placed at the shard that owns its topic or its watch session, an endpoint of shared topics
+at any broker, a control endpoint at the supervisor. A node without shards has all data at its brokers. An
+HTTP/2 connection may carry any request: it is placed at any worker and stays there. A request that is neither
+is refused by any worker, like every other refused request on its connections, so that a refusal is the same
+whichever process sends it. The results are cached by the bytes of the request line, because clients repeat
+them, until the placement of topics changes.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from shared.text.message import size_text
 
 ANY_WORKER: Final = -1
 CONTROL: Final = -2
+ANY_BROKER: Final = -3
+
+NONE_READY: Final = not_ready("no shard is ready")
 
 CACHED_MAX: Final = 8192
 CACHED_BYTES_MAX: Final = 1024
@@ -34,7 +38,7 @@ class Placer:
         placement.call_on_change(self._placements.clear)
 
     def place(self, data: bytes) -> int | None:
-        """Return the shard, `ANY_WORKER` or `CONTROL`; None when more input is needed.
+        """Return an owner number, `ANY_WORKER`, `ANY_BROKER` or `CONTROL`; None when more input is needed.
 
         `data` begins with the request line; the bytes after it do not matter. A line ends with CRLF. A line
         that ends with LF alone is malformed and is placed at any worker, since a CR would never arrive.
@@ -61,31 +65,33 @@ class Placer:
         return placement
 
     def _place(self, match: Match) -> int:
-        endpoint = match.endpoint
+        endpoint, placement = match.endpoint, self._placement
         if not endpoint.is_data:
             return CONTROL
+        if endpoint.is_broker:
+            # On a node without brokers any worker says so.
+            return ANY_BROKER if placement.broker_numbers else ANY_WORKER
         if endpoint.variable == WATCH_ID:
             wid = self._ids.parse(match.name)
             # A session of a retired shard has ended, as any worker answers.
-            return wid.shard if wid is not None and wid.shard < self._placement.shard_count else ANY_WORKER
+            return wid.shard if wid is not None and placement.is_owner(wid.shard) else ANY_WORKER
         if endpoint.variable != TOPIC or refuse_topic_name(match.name) is not None:
             return ANY_WORKER
-        return self._placement.owner_of(match.name)
+        return placement.owner_of(match.name) if placement.shard_count else ANY_BROKER
 
 
-def refusal_of(data: bytes, is_retry_useful: bool = True) -> Refusal:
-    """Return the refusal of a request that any worker could answer, for when no worker is ready."""
+def refusal_of(data: bytes, none_ready: Refusal = NONE_READY) -> Refusal:
+    """Return the refusal of a request that any process could answer, for when none is ready."""
     end = data.find(b"\n")
     if end < 0:
         return Refusal(URI_TOO_LONG, f"the request line must be at most {size_text(LINE_BYTES_MAX)}")
     if data[end - 1 : end] != b"\r":
         return Refusal(INVALID_REQUEST, "the request line must end with CRLF")
     match = _match(data[: end - 1])
-    refusal = match if isinstance(match, Refusal) else None
-    if isinstance(match, Match) and match.endpoint.variable == TOPIC:
-        refusal = refuse_topic_name(match.name)
-        assert refusal is not None, "this request has an owner"
-    return refusal or not_ready("no shard is ready", is_retry_useful=is_retry_useful)
+    if isinstance(match, Refusal):
+        return match
+    refusal = refuse_topic_name(match.name) if match.endpoint.variable == TOPIC else None
+    return refusal or none_ready
 
 
 def _match(line: bytes) -> Match | Refusal:

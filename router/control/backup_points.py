@@ -61,6 +61,8 @@ class BackupPoints:
         """Take a backup point; return it as the fields of the response."""
         if self._is_in_memory:
             return Refusal(NOT_IMPLEMENTED, "a server in memory has no data directory to back up")
+        if not self._shards:
+            return Refusal(NOT_IMPLEMENTED, "a node without shards has no topics of its own to back up")
         if self._is_taking:
             return throttled("another backup point is being taken")
         self._is_taking = True

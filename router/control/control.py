@@ -6,6 +6,9 @@ the supervisor and for one that a worker sends over the link.
 C1  The server is ready while every shard serves. With `allow_degraded=true` it is also ready, as degraded,
     from the time at which every shard has been ready or has refused to start, and at least one has served,
     until shutdown.
+C3  A broker that is down does not make the server unready, since shards serve without it: the answer says
+    `degraded`. Only its first start is waited for, until it is ready or has a reason not to be. A node
+    without shards is ready while a broker serves.
 C2  Every JSON response except an error carries `performance`.
 """
 
@@ -35,7 +38,7 @@ from shared.contract.names import is_topic_name
 from shared.contract.query import query_boolean, query_number, query_text
 from shared.http.answer import refusal_body, refusal_fields
 from shared.ipc.board import Board, Slot, WorkerState
-from shared.ipc.shard_refusal import state_text
+from shared.ipc.shard_refusal import broker_state_text, state_text
 from shared.runtime.clock import Clock
 
 JSON_TYPE: Final = "application/json"
@@ -65,6 +68,13 @@ class Workers(Protocol):
     def restart_count(self, shard: int) -> int: ...
 
 
+class Brokers(Protocol):
+    """The brokers, as `router/supervision/worker_pools.py` presents them."""
+
+    def was_ready(self, number: int) -> bool: ...
+    def restart_count(self, number: int) -> int: ...
+
+
 class RouteEndpoints(Protocol):
     """The routes, as `router/control/route_answers.py` presents them."""
 
@@ -88,8 +98,11 @@ class ControlEndpoints:
         connection_counts: Callable[[], ConnectionCounts] = ConnectionCounts,
         store_url: str = "",
         shards: Callable[[], dict[str, object]] = dict,
+        brokers: Brokers | None = None,
     ) -> None:
+        """Answer for the workers; `brokers` is given on a node that has some."""
         self._shards = shards
+        self._brokers = brokers
         self._workers = workers
         self._clock = clock
         self._version = version
@@ -120,7 +133,7 @@ class ControlEndpoints:
         elif operation == "metrics":
             result = await self._metrics(query, accept, prefixes)
         elif operation == "store":
-            result = store_answer(self._store_url, list(self._workers.board), self._uptime_ms())
+            result = store_answer(self._store_url, self._all_slots(), self._uptime_ms())
         elif operation == "shards":
             result = self._shards()
         elif operation == "list_topics":
@@ -164,28 +177,40 @@ class ControlEndpoints:
             self._workers.was_ready(shard) or board.slot(shard).state is WorkerState.REFUSED
             for shard in range(len(board))
         ]
-        self._was_ready = self._was_ready or (all(settled) and any(serving))
-        if not (all(serving) or (allow_degraded and self._was_ready)):
+        has_served = any(serving) if serving else self._has_serving_broker()
+        is_settled = all(settled) and not self._has_starting_broker()
+        self._was_ready = self._was_ready or (is_settled and has_served)
+        brokers = [self._broker_state(number) for number in range(board.broker_count)]
+        is_waiting = self._has_starting_broker() or not (serving or any(one["serving"] for one in brokers))
+        is_ready = all(serving) and not is_waiting
+        if not (is_ready or (allow_degraded and self._was_ready)):
             detail: dict[str, object] = {"replay_progress": self.replay_progress(), "shards": shards}
+            if brokers:
+                detail["brokers"] = brokers
             # A shard that refuses to start is not restarted.
             can_become_ready = not any(self._has_refused_to_start(shard) for shard in range(len(board)))
-            return not_ready(_not_ready(board, serving), detail, is_retry_useful=can_become_ready)
+            reason = _not_ready(board, serving) or _brokers_not_ready(board, brokers)
+            return not_ready(reason, detail, is_retry_useful=can_become_ready)
         answer: dict[str, object] = {
             "status": "ready",
             "wal_replay_complete": all(slot.state is WorkerState.READY for slot in board),
             "topics": sum(slot.topics for slot in board),
             "shards": shards,
         }
-        if not all(serving):
-            answer.update(status="degraded", reason=_not_ready(board, serving))
-        if problems := problems_of(list(board)):
-            answer["degraded"] = problems
+        if brokers:
+            answer["brokers"] = brokers
+        if not is_ready:
+            reason = _not_ready(board, serving) or _brokers_not_ready(board, brokers)
+            answer.update(status="degraded", reason=reason)
+        problems = [problems_of(list(board), board.brokers), _brokers_not_ready(board, brokers)]
+        if any(problems):
+            answer["degraded"] = "; ".join(filter(None, problems))
         return answer
 
     def replay_progress(self) -> float:
         """Return the replayed share of all logs, from 0 to 1."""
         board = self._workers.board
-        return round(sum(progress(slot) for slot in board) / len(board), 4)
+        return round(sum(progress(slot) for slot in board) / len(board), 4) if len(board) else 1.0
 
     def _shard_state(self, shard: int) -> dict[str, object]:
         slot = self._workers.board.slot(shard)
@@ -199,6 +224,34 @@ class ControlEndpoints:
         if not state["serving"] and (reason := _public_reason(slot)):
             state["reason"] = reason
         return state
+
+    def _broker_state(self, number: int) -> dict[str, object]:
+        board = self._workers.board
+        owner = board.broker_number(number)
+        slot = board.slot(owner)
+        state: dict[str, object] = {
+            "broker": number,
+            "state": slot.state.name.lower(),
+            "serving": self._workers.is_serving(owner),
+        }
+        if not state["serving"] and (reason := _public_reason(slot)):
+            state["reason"] = reason
+        return state
+
+    def _has_serving_broker(self) -> bool:
+        return any(map(self._workers.is_serving, self._workers.board.broker_numbers))
+
+    def _has_starting_broker(self) -> bool:
+        """Return whether a broker starts for the first time, and nothing delays it."""
+        brokers = self._brokers
+        return brokers is not None and any(
+            slot.state is WorkerState.STARTING and not slot.reason and not brokers.was_ready(number)
+            for number, slot in enumerate(self._workers.board.brokers)
+        )
+
+    def _all_slots(self) -> list[Slot]:
+        """Return the slots of the shards and of the brokers."""
+        return [slot for _, slot in self._workers.board.owners()]
 
     def _has_refused_to_start(self, shard: int) -> bool:
         return self._workers.board.slot(shard).state is WorkerState.REFUSED
@@ -270,8 +323,21 @@ class ControlEndpoints:
             "Restarts of the worker.",
             [workers.restart_count(shard) for shard in range(len(board))],
         )
-        values = MetricValues(list(board), samples, [restarts], topics, routers)
+        values = MetricValues(
+            list(board), samples, [restarts], topics, routers, board.brokers, self._broker_samples()
+        )
         return (as_json if wants_json(accept) else as_prometheus)(values)
+
+    def _broker_samples(self) -> list[ShardSample]:
+        board, brokers = self._workers.board, self._brokers
+        if brokers is None:
+            return []
+        serving = [int(self._workers.is_serving(owner)) for owner in board.broker_numbers]
+        restarts = [brokers.restart_count(number) for number in range(board.broker_count)]
+        return [
+            ShardSample("topics_broker_ready", "gauge", "1 while the broker serves.", serving),
+            ShardSample("topics_broker_restarts_total", "counter", "Restarts of the broker.", restarts),
+        ]
 
     async def _list(self, query: str, prefixes: Sequence[str]) -> dict[str, object] | Refusal:
         list_query = parse_list_query(query)
@@ -279,7 +345,12 @@ class ControlEndpoints:
             return list_query
         count = len(self._workers.board)
         page = await list_page(
-            self._list_serving, count, list_query, prefixes, has_refused_to_start=self._has_refused_to_start
+            self._list_serving,
+            count,
+            list_query,
+            prefixes,
+            has_refused_to_start=self._has_refused_to_start,
+            broker=self._listing_broker(),
         )
         if isinstance(page, Refusal):
             return page
@@ -290,7 +361,14 @@ class ControlEndpoints:
             answer["next_cursor"] = page.next_cursor
         if page.missing_shards:
             answer["missing_shards"] = page.missing_shards
+        if page.is_shared_missing:
+            answer["missing_shared"] = True
         return {**answer, **clamped_page_size(query, list_query)}
+
+    def _listing_broker(self) -> int | None:
+        """Return the owner number of a broker, of one that serves if there is one; None without brokers."""
+        numbers = self._workers.board.broker_numbers
+        return next(filter(self._workers.is_serving, numbers), numbers[0] if numbers else None)
 
     async def _list_serving(self, shard: int, prefix: str, after: str, limit: int) -> TopicList:
         """List topics of a shard, without waiting for a shard that is known to be down."""
@@ -383,6 +461,17 @@ def _not_ready(board: Board, serving: Sequence[bool]) -> str:
             reason = "" if slot.state in _PUBLIC_REASONS else _public_reason(slot)
             texts.append(f"shard {shard} {state_text(slot.state)}" + (f" ({reason})" if reason else ""))
     return "; ".join(texts)
+
+
+def _brokers_not_ready(board: Board, brokers: Sequence[dict[str, object]]) -> str:
+    """Return which brokers do not serve, and what that means; empty when all serve."""
+    texts = []
+    for number, state in enumerate(brokers):
+        if not state["serving"]:
+            slot = board.slot(board.broker_number(number))
+            reason = f" ({state['reason']})" if state.get("reason") else ""
+            texts.append(f"broker {number} {broker_state_text(slot.state)}{reason}")
+    return f"{'; '.join(texts)}: shared topics wait" if texts else ""
 
 
 _PUBLIC_REASONS: Final = {

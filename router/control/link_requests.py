@@ -101,7 +101,7 @@ class SupervisorLink:
 
     def _forget_streams(self) -> None:
         """Remove the streams of workers that died."""
-        self._streams.keep({slot.pid for slot in self._board})
+        self._streams.keep({slot.pid for _, slot in self._board.owners()})
 
     async def list_shard(
         self, shard: int, prefix: str, after: str, limit: int

@@ -9,9 +9,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
-from router.control.metrics_table import SHARD_FAMILIES, SHARD_HISTOGRAMS, SHARD_METRICS, Kind, ShardHistogram
+from router.control.broker_metrics import BROKER_METRICS
+from router.control.metrics_table import (
+    SHARD_FAMILIES,
+    SHARD_HISTOGRAMS,
+    SHARD_METRICS,
+    Kind,
+    ShardHistogram,
+    ShardMetric,
+)
 from shared.ipc.board import Slot
 from shared.runtime.histogram import BUCKETS, bounds
+from shared.runtime.histogram import WORDS as HISTOGRAM_WORDS
 
 # For each topic: the series, the field in a list of topics, and the help text.
 TOPIC_SERIES: Final = (
@@ -49,6 +58,8 @@ _MAX_METRICS: Final = (
     "topics_pressure_ready",
     "topics_pressure_delay",
     "topics_pressure_disk",
+    "topics_broker_queue_ms",
+    "topics_broker_catalog_away_seconds",
 )
 
 
@@ -62,7 +73,7 @@ class ServerSample(NamedTuple):
 
 
 class ShardSample(NamedTuple):
-    """One metric with a value for each shard that is not on the board."""
+    """One metric with a value for each shard, or each broker, that is not on the board."""
 
     name: str
     kind: Kind
@@ -78,6 +89,9 @@ class MetricValues(NamedTuple):
     """The topics, as entries of the list of topics."""
     routers: Sequence[Mapping[str, Any]]
     """The routes, as entries of the list of routes."""
+    brokers: Sequence[Slot] = ()
+    by_broker: Sequence[ShardSample] = ()
+    """As `by_shard`."""
 
 
 def as_prometheus(metrics: MetricValues) -> str:
@@ -88,6 +102,9 @@ def as_prometheus(metrics: MetricValues) -> str:
     for one in (*_read(metrics.slots), *metrics.by_shard):
         lines += _header(one.name, one.kind, one.help)
         lines += _series(one.name, one.values)
+    for one in (*_read(metrics.brokers, BROKER_METRICS), *metrics.by_broker) if metrics.brokers else ():
+        lines += _header(one.name, one.kind, one.help)
+        lines += _series(one.name, one.values, label="broker")
     for family in SHARD_FAMILIES:
         lines += _header(family.name, family.kind, family.help)
         for label, read in family.series:
@@ -113,12 +130,17 @@ def as_prometheus(metrics: MetricValues) -> str:
 def as_json(metrics: MetricValues) -> dict[str, object]:
     """Return totals at the top level, and single values in `shards`, `topics` and `routers`."""
     by_shard: list[dict[str, object]] = [{"shard": shard} for shard in range(len(metrics.slots))]
+    by_broker: list[dict[str, object]] = [{"broker": number} for number in range(len(metrics.brokers))]
     totals: dict[str, object] = {sample.name: _plain(sample.value) for sample in metrics.samples}
     for name, _, _, values in (*_read(metrics.slots), *metrics.by_shard):
         for one, value in zip(by_shard, values, strict=True):
             one[name] = _plain(value)
-        whole = min(values) if name in _MIN_METRICS else max(values) if name in _MAX_METRICS else sum(values)
-        totals[name] = _plain(whole)
+        totals[name] = _plain(_whole(name, values))
+    for name, _, _, values in (*_read(metrics.brokers, BROKER_METRICS), *metrics.by_broker):
+        for one, value in zip(by_broker, values, strict=True):
+            one[name] = _plain(value)
+        if metrics.brokers:
+            totals[name] = _plain(_whole(name, values))
     for family in SHARD_FAMILIES:
         for target, slots in _objects_with_slots(totals, by_shard, metrics.slots):
             target[family.name] = {
@@ -127,7 +149,7 @@ def as_json(metrics: MetricValues) -> dict[str, object]:
     for histogram in SHARD_HISTOGRAMS:
         for target, slots in _objects_with_slots(totals, by_shard, metrics.slots):
             series = {
-                _label_value(label): _summary([sum(words) for words in zip(*map(read, slots), strict=True)])
+                _label_value(label): _summary(_added([read(slot) for slot in slots]))
                 for label, read in histogram.series
             }
             target[histogram.name] = series.get("", series)
@@ -135,11 +157,24 @@ def as_json(metrics: MetricValues) -> dict[str, object]:
     topics = [{field: one[field] for field in fields if field in one} for one in metrics.topics]
     field = ROUTE_SERIES[1]
     routers = [{"router": one["router"], field: one[field]} for one in metrics.routers]
-    return {**totals, "shards": by_shard, "topics": topics, "routers": routers}
+    brokers: dict[str, object] = {"brokers": by_broker} if by_broker else {}
+    return {**totals, "shards": by_shard, **brokers, "topics": topics, "routers": routers}
 
 
-def _read(slots: Sequence[Slot]) -> Iterator[ShardSample]:
-    for metric in SHARD_METRICS:
+def _whole(name: str, values: Sequence[float]) -> float:
+    """Return the total of a metric over all shards, or over all brokers."""
+    if name in _MIN_METRICS:
+        return min(values, default=1)
+    return max(values, default=0) if name in _MAX_METRICS else sum(values)
+
+
+def _added(histograms: Sequence[Sequence[int]]) -> list[int]:
+    """Return the sums of the words of histograms, also of none."""
+    return [sum(words) for words in zip(*histograms, strict=True)] if histograms else [0] * HISTOGRAM_WORDS
+
+
+def _read(slots: Sequence[Slot], metrics: Sequence[ShardMetric] = SHARD_METRICS) -> Iterator[ShardSample]:
+    for metric in metrics:
         yield ShardSample(metric.name, metric.kind, metric.help, [metric.read(slot) for slot in slots])
 
 
@@ -222,8 +257,8 @@ def _header(name: str, kind: str, text: str) -> list[str]:
     return [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
 
 
-def _series(name: str, values: Sequence[float], more: str = "") -> list[str]:
-    return [f'{name}{{shard="{shard}"{more}}} {_number(value)}' for shard, value in enumerate(values)]
+def _series(name: str, values: Sequence[float], more: str = "", label: str = "shard") -> list[str]:
+    return [f'{name}{{{label}="{number}"{more}}} {_number(value)}' for number, value in enumerate(values)]
 
 
 def _number(value: float) -> str:

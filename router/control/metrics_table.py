@@ -64,11 +64,11 @@ class ShardHistogram(NamedTuple):
     """Label and values of each series; a single series has an empty label."""
 
 
-def _counter(name: str, text: str, read: Callable[[Slot], float]) -> ShardMetric:
+def counter(name: str, text: str, read: Callable[[Slot], float]) -> ShardMetric:
     return ShardMetric(name, "counter", text, read)
 
 
-def _gauge(name: str, text: str, read: Callable[[Slot], float]) -> ShardMetric:
+def gauge(name: str, text: str, read: Callable[[Slot], float]) -> ShardMetric:
     return ShardMetric(name, "gauge", text, read)
 
 
@@ -81,262 +81,256 @@ def progress(slot: Slot) -> float:
 
 
 SHARD_METRICS: Final[tuple[ShardMetric, ...]] = (
-    _gauge("topics_topics", "Topics.", lambda slot: slot.topics),
-    _gauge("topics_routers", "Routes into topics of the shard.", lambda slot: slot.routes),
-    _gauge("topics_records_live", "Live records.", lambda slot: slot.records_live),
-    _gauge("topics_bytes_live", "Bytes of live records.", lambda slot: slot.bytes_live),
-    _gauge("topics_idempotency_keys", "Remembered idempotency keys.", lambda slot: slot.idempotency_keys),
-    _gauge("topics_connections", "Connections of clients.", lambda slot: slot.connections),
-    _gauge("topics_queue_topics", "Topics that are queues.", lambda slot: slot.queue_topics),
-    _gauge(
+    gauge("topics_topics", "Topics.", lambda slot: slot.topics),
+    gauge("topics_routers", "Routes into topics of the shard.", lambda slot: slot.routes),
+    gauge("topics_records_live", "Live records.", lambda slot: slot.records_live),
+    gauge("topics_bytes_live", "Bytes of live records.", lambda slot: slot.bytes_live),
+    gauge("topics_idempotency_keys", "Remembered idempotency keys.", lambda slot: slot.idempotency_keys),
+    gauge("topics_connections", "Connections of clients.", lambda slot: slot.connections),
+    gauge("topics_queue_topics", "Topics that are queues.", lambda slot: slot.queue_topics),
+    gauge(
         "topics_queue_leases_in_flight",
         "Leased jobs.",
         lambda slot: slot.leases_in_flight,
     ),
-    _gauge("topics_watch_sessions", "Watch sessions.", lambda slot: slot.watch_sessions),
-    _gauge(
+    gauge("topics_watch_sessions", "Watch sessions.", lambda slot: slot.watch_sessions),
+    gauge(
         "topics_sse_lagging",
         "Streams and WebSockets whose clients have not read for 5 seconds.",
         lambda slot: slot.lagging_streams,
     ),
-    _gauge(
+    gauge(
         "topics_sse_connections",
         "Streams of watch sessions and of jobs, and WebSockets.",
         lambda slot: slot.sse_connections,
     ),
-    _counter("topics_appends_total", "Acknowledged writes.", lambda slot: slot.appends_total),
-    _counter("topics_records_total", "Records of acknowledged writes.", lambda slot: slot.records_total),
-    _counter("topics_reads_total", "Answered reads.", lambda slot: slot.reads_total),
-    _counter(
-        "topics_evictions_total", "Records evicted by a cap or by age.", lambda slot: slot.evicted_total
-    ),
-    _counter(
+    counter("topics_appends_total", "Acknowledged writes.", lambda slot: slot.appends_total),
+    counter("topics_records_total", "Records of acknowledged writes.", lambda slot: slot.records_total),
+    counter("topics_reads_total", "Answered reads.", lambda slot: slot.reads_total),
+    counter("topics_evictions_total", "Records evicted by a cap or by age.", lambda slot: slot.evicted_total),
+    counter(
         "topics_checkpoints_total",
         "Checkpoints: moves of records from the log into segments.",
         lambda slot: slot.checkpoints_total,
     ),
-    _gauge(
+    gauge(
         "topics_checkpoint_failed",
         "1 when the last checkpoint failed; the log keeps its records.",
         lambda slot: slot.checkpoint_has_failed,
     ),
-    _gauge(
+    gauge(
         "topics_damaged_segments",
         "Damaged segments.",
         lambda slot: slot.damaged_segments,
     ),
-    _counter(
+    counter(
         "topics_tombstones_total",
         "Reads that reported lost records.",
         lambda slot: slot.tombstones_total,
     ),
-    _counter(
+    counter(
         "topics_requests_forwarded_total",
         "Requests answered by another process over the link.",
         lambda slot: slot.forwarded_total,
     ),
-    _counter(
+    counter(
         "topics_connections_moved_total",
         "Connections closed to be placed at the worker that their requests are for.",
         lambda slot: slot.misplaced_total,
     ),
-    _counter(
+    counter(
         "topics_adoption_pauses_total",
         "Pauses in receiving connections because of too few free descriptors.",
         lambda slot: slot.receiver_pauses_total,
     ),
-    _counter("topics_wal_frames_total", "Frames written.", lambda slot: slot.frames_total),
-    _counter("topics_wal_batches_total", "Batches written.", lambda slot: slot.batches_total),
-    _counter("topics_wal_fsyncs_total", "Syncs of the log.", lambda slot: slot.syncs_total),
-    _counter(
+    counter("topics_wal_frames_total", "Frames written.", lambda slot: slot.frames_total),
+    counter("topics_wal_batches_total", "Batches written.", lambda slot: slot.batches_total),
+    counter("topics_wal_fsyncs_total", "Syncs of the log.", lambda slot: slot.syncs_total),
+    counter(
         "topics_wal_bytes_written_total", "Bytes written to the log.", lambda slot: slot.bytes_written_total
     ),
-    _counter("topics_wal_rotations_total", "WAL files that became full.", lambda slot: slot.rotations_total),
-    _gauge("topics_wal_files", "WAL files.", lambda slot: slot.log_files),
-    _gauge(
-        "topics_wal_unsynced_bytes", "Bytes written and not yet synced.", lambda slot: slot.unsynced_bytes
-    ),
-    _gauge("topics_wal_queue_depth", "Writes that wait for a sync.", lambda slot: slot.waiting_writes),
-    _gauge(
+    counter("topics_wal_rotations_total", "WAL files that became full.", lambda slot: slot.rotations_total),
+    gauge("topics_wal_files", "WAL files.", lambda slot: slot.log_files),
+    gauge("topics_wal_unsynced_bytes", "Bytes written and not yet synced.", lambda slot: slot.unsynced_bytes),
+    gauge("topics_wal_queue_depth", "Writes that wait for a sync.", lambda slot: slot.waiting_writes),
+    gauge(
         "topics_wal_queue_depth_peak",
         "Maximum number of writes that waited for a sync.",
         lambda slot: slot.waiting_writes_max,
     ),
-    _counter(
+    counter(
         "topics_wal_submit_full_total",
         "Requests refused because the commit queue was full.",
         lambda slot: slot.throttled_total,
     ),
-    _gauge(
+    gauge(
         "topics_wal_read_only",
         "1 while the shard is read-only: its disk is full or has failed.",
         lambda slot: slot.is_rejecting_writes,
     ),
-    _gauge(
+    gauge(
         "topics_loop_late_us",
         "Delay of the event loop at the last heartbeat.",
         lambda slot: slot.loop_late_us,
     ),
-    _gauge(
+    gauge(
         "topics_loop_late_us_peak",
         "Maximum delay of the event loop at a heartbeat.",
         lambda slot: slot.loop_late_us_max,
     ),
-    _gauge(
+    gauge(
         "topics_scheduler_ready",
         "Changed topics that wait for delivery.",
         lambda slot: slot.ready_count,
     ),
-    _gauge(
+    gauge(
         "topics_scheduler_held",
         "Changed topics whose delivery is paused because of their negative priority.",
         lambda slot: slot.held_count,
     ),
-    _gauge(
+    gauge(
         "topics_pressure",
         "Pressure of the shard, from 0 to 1.",
         lambda slot: slot.pressure_millionths / 1e6,
     ),
-    _gauge(
+    gauge(
         "topics_pressure_ready",
         "Pressure because of topics that wait for delivery, from 0 to 1.",
         lambda slot: slot.pressure_depth_millionths / 1e6,
     ),
-    _gauge(
+    gauge(
         "topics_pressure_delay",
         "Pressure because of the delay of the event loop, from 0 to 1.",
         lambda slot: slot.pressure_delay_millionths / 1e6,
     ),
-    _gauge(
+    gauge(
         "topics_pressure_disk",
         "Pressure because of the share of time spent in syncs, from 0 to 1; alone it has little weight.",
         lambda slot: slot.pressure_busy_millionths / 1e6,
     ),
-    _counter(
+    counter(
         "topics_throttled_by_pressure_total",
         "Writes refused because of pressure, before a cap was reached.",
         lambda slot: slot.refused_under_pressure_total,
     ),
-    _gauge(
+    gauge(
         "topics_store_away",
         "1 while exports pause because the object store is not usable.",
         lambda slot: slot.is_store_away,
     ),
-    _gauge(
+    gauge(
         "topics_store_segments",
         "Segments that have objects in the store.",
         lambda slot: slot.exported_segments,
     ),
-    _gauge("topics_store_bytes", "Bytes of these segments.", lambda slot: slot.exported_bytes),
-    _gauge(
+    gauge("topics_store_bytes", "Bytes of these segments.", lambda slot: slot.exported_bytes),
+    gauge(
         "topics_store_deletes_waiting",
         "Segments whose objects are still to be deleted.",
         lambda slot: slot.objects_to_delete,
     ),
-    _counter(
+    counter(
         "topics_store_failures_total",
         "Failed requests to the object store.",
         lambda slot: slot.store_failures_total,
     ),
-    _counter(
+    counter(
         "topics_store_bytes_read_total",
         "Bytes read from the object store.",
         lambda slot: slot.store_bytes_read_total,
     ),
-    _counter(
+    counter(
         "topics_store_bytes_written_total",
         "Bytes written to the object store.",
         lambda slot: slot.store_bytes_written_total,
     ),
-    _counter(
+    counter(
         "topics_store_cache_hits_total",
         "Blocks of objects that were in memory.",
         lambda slot: slot.store_cache_hits_total,
     ),
-    _counter(
+    counter(
         "topics_store_cache_misses_total",
         "Blocks of objects that were not in memory.",
         lambda slot: slot.store_cache_misses_total,
     ),
-    _gauge(
+    gauge(
         "topics_store_cache_bytes",
         "Memory for blocks of objects.",
         lambda slot: slot.store_cache_bytes,
     ),
-    _counter(
+    counter(
         "topics_store_merged_segments_total",
         "Small exported segments that were merged into others.",
         lambda slot: slot.merged_segments_total,
     ),
-    _counter(
+    counter(
         "topics_moves_total",
         "Topics moved to another shard.",
         lambda slot: slot.topics_moved_total,
     ),
-    _counter(
+    counter(
         "topics_move_failures_total",
         "Moves of topics that failed; the topic stayed.",
         lambda slot: slot.topic_moves_failed_total,
     ),
-    _gauge(
+    gauge(
         "topics_move_pause_ms",
         "Pause of writes in the last move of a topic.",
         lambda slot: slot.move_pause_us / 1000,
     ),
-    _gauge(
+    gauge(
         "topics_export_waiting_segments",
         "Sealed segments that are not exported.",
         lambda slot: slot.export_waiting_segments,
     ),
-    _gauge("topics_export_waiting_bytes", "Bytes of these segments.", lambda slot: slot.export_waiting_bytes),
-    _gauge(
+    gauge("topics_export_waiting_bytes", "Bytes of these segments.", lambda slot: slot.export_waiting_bytes),
+    gauge(
         "topics_export_oldest_seconds",
         "Age of the oldest record that was never exported.",
         lambda slot: slot.export_oldest_seconds,
     ),
-    _counter("topics_export_segments_total", "Exported segments.", lambda slot: slot.export_segments_total),
-    _counter(
-        "topics_export_bytes_total", "Bytes of exported segments.", lambda slot: slot.export_bytes_total
-    ),
-    _counter(
+    counter("topics_export_segments_total", "Exported segments.", lambda slot: slot.export_segments_total),
+    counter("topics_export_bytes_total", "Bytes of exported segments.", lambda slot: slot.export_bytes_total),
+    counter(
         "topics_export_failures_total", "Failed rounds of exports.", lambda slot: slot.export_failures_total
     ),
-    _gauge(
+    gauge(
         "topics_export_last_failure_seconds",
         "Time of the last failed round, in seconds since 1970; 0 without one.",
         lambda slot: slot.export_failed_ms / 1000,
     ),
-    _gauge(
+    gauge(
         "topics_catalog_away_seconds",
         "Time since which the catalog does not answer; 0 while it answers.",
         lambda slot: slot.catalog_away_seconds,
     ),
-    _counter(
+    counter(
         "topics_catalog_requests_total", "Requests to the catalog.", lambda slot: slot.catalog_requests_total
     ),
-    _counter(
+    counter(
         "topics_catalog_failures_total",
         "Requests that the catalog did not answer.",
         lambda slot: slot.catalog_failures_total,
     ),
-    _gauge(
+    gauge(
         "topics_catalog_waiting",
         "Topics whose rows in the catalog have to be created, changed or removed.",
         lambda slot: slot.catalog_waiting,
     ),
-    _gauge(
+    gauge(
         "topics_near_ceiling",
         "Topics that have used most of the seqs that the catalog granted.",
         lambda slot: slot.topics_near_ceiling,
     ),
-    _gauge(
+    gauge(
         "topics_departed",
         "Topics that were here and that this node must not serve.",
         lambda slot: slot.topics_departed,
     ),
-    _gauge("topics_recovery_progress", "Share of the log that recovery has replayed.", progress),
-    _gauge("topics_shard_ready", "1 while the shard serves.", lambda slot: slot.state is WorkerState.READY),
-    _gauge(
+    gauge("topics_recovery_progress", "Share of the log that recovery has replayed.", progress),
+    gauge("topics_shard_ready", "1 while the shard serves.", lambda slot: slot.state is WorkerState.READY),
+    gauge(
         "topics_shard_draining",
         "1 while the worker drains.",
         lambda slot: slot.state is WorkerState.DRAINING,

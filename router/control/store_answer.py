@@ -1,6 +1,6 @@
 """The answer of `GET /v0/store`: what is in the object store, the requests so far, and what they cost.
 
-The numbers are the sums over the shards on the board, each since the start of its worker.
+The numbers are the sums over the shards and brokers on the board, each since the start of its process.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def store_answer(url: str, slots: Sequence[Slot], uptime_ms: int) -> dict[str, o
 
 
 def _catalog_answer(slots: Sequence[Slot]) -> dict[str, object]:
-    away_seconds = max(slot.catalog_away_seconds for slot in slots)
+    away_seconds = max((slot.catalog_away_seconds for slot in slots), default=0)
     return {
         "state": "none" if not any(slot.has_catalog for slot in slots) else "away" if away_seconds else "ok",
         "away_seconds": away_seconds,
@@ -81,7 +81,7 @@ def _catalog_answer(slots: Sequence[Slot]) -> dict[str, object]:
     }
 
 
-def problems_of(slots: Sequence[Slot]) -> str:
+def problems_of(slots: Sequence[Slot], brokers: Sequence[Slot] = ()) -> str:
     """Return what the operator has to know although all shards serve; empty when nothing is wrong."""
     problems = []
     if is_store_away(slots):
@@ -92,6 +92,8 @@ def problems_of(slots: Sequence[Slot]) -> str:
         problems.append("the catalog does not answer: topics are writable up to their ceilings")
     if count := _sum(slots, "topics_near_ceiling"):
         problems.append(f"{count} topics have used most of the seqs that the catalog granted")
+    if any(slot.catalog_away_seconds for slot in brokers):
+        problems.append("the catalog does not answer a broker: shared topics wait")
     return "; ".join(problems)
 
 

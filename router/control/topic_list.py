@@ -42,6 +42,8 @@ class ListPage(NamedTuple):
     entries: list[dict[str, Any]]
     next_cursor: str | None
     missing_shards: list[int]
+    is_shared_missing: bool = False
+    """Whether the shared topics are missing, since no broker answers."""
 
 
 async def list_page(
@@ -51,8 +53,9 @@ async def list_page(
     prefixes: Sequence[str] = (),
     name_field: str = TOPIC,
     has_refused_to_start: Callable[[int], bool] = lambda shard: False,
+    broker: int | None = None,
 ) -> ListPage | Refusal:
-    """Return one page of the list over all shards.
+    """Return one page of the list over all shards, and of a broker with this owner number.
 
     `prefixes` are those of the key of the request; an empty sequence allows all names.
     `has_refused_to_start` is called for missing shards: the refusal suggests no retry when waiting cannot
@@ -60,11 +63,12 @@ async def list_page(
     """
     entries: list[dict[str, Any]] = []
     missing: set[int] = set()
+    owners = [*range(shard_count), *([] if broker is None else [broker])]
     for prefix in covering_prefixes(query.prefix, prefixes):
         limit = query.page_size + 1 - len(entries)
         if limit <= 0:
             break
-        shards = [shard for shard in range(shard_count) if shard not in missing]
+        shards = [owner for owner in owners if owner not in missing]
         lists = await asyncio.gather(*(list_shard(shard, prefix, query.after, limit) for shard in shards))
         merged: list[dict[str, Any]] = []
         for shard, one in zip(shards, lists, strict=True):
@@ -74,11 +78,15 @@ async def list_page(
                 merged += one
         merged.sort(key=lambda entry: str(entry[name_field]))
         entries += merged[:limit]
-    if missing and not query.is_partial:
-        return _missing(sorted(missing), is_retry_useful=not any(map(has_refused_to_start, missing)))
+    is_retry_useful = not any(map(has_refused_to_start, missing))
+    is_shared_missing = broker in missing
+    missing.discard(-1 if broker is None else broker)
+    if (missing or is_shared_missing) and not query.is_partial:
+        return _missing(sorted(missing), is_shared_missing, is_retry_useful)
     is_last = len(entries) <= query.page_size
     entries = entries[: query.page_size]
-    return ListPage(entries, None if is_last else cursor_after(str(entries[-1][name_field])), sorted(missing))
+    cursor = None if is_last else cursor_after(str(entries[-1][name_field]))
+    return ListPage(entries, cursor, sorted(missing), is_shared_missing)
 
 
 def covering_prefixes(prefix: str, allowed: Sequence[str]) -> list[str]:
@@ -123,8 +131,13 @@ def _overlap(one: str, other: str) -> bool:
     return one.startswith(other) or other.startswith(one)
 
 
-def _missing(shards: list[int], is_retry_useful: bool) -> Refusal:
+def _missing(shards: list[int], is_shared_missing: bool, is_retry_useful: bool) -> Refusal:
     names = ", ".join(map(str, shards))
-    which = f"shard {names} is" if len(shards) == 1 else f"shards {names} are"
-    message = f"{which} unavailable; add ?partial=true for an incomplete list"
-    return not_ready(message, {"missing_shards": shards}, is_retry_useful=is_retry_useful)
+    which = [f"shard {names}" if len(shards) == 1 else f"shards {names}"] if shards else []
+    which += ["the shared topics"] if is_shared_missing else []
+    verb = "is" if len(shards) == 1 and not is_shared_missing else "are"
+    message = f"{' and '.join(which)} {verb} unavailable; add ?partial=true for an incomplete list"
+    detail: dict[str, object] = {"missing_shards": shards}
+    if is_shared_missing:
+        detail["missing_shared"] = True
+    return not_ready(message, detail, is_retry_useful=is_retry_useful)

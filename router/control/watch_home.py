@@ -2,7 +2,8 @@
 
 The home is the shard that owns most topics of the session: their records are written there and need not cross
 a link. Among equals it is the shard with the fewest sessions, which distributes sessions of distributed
-topics. A shard that is being retired gets no session.
+topics. A shard that is being retired gets no session. On a node without shards the home is a broker that
+is ready, and the session ends with it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ class ShardRefusals(Protocol):
     """The workers, as `router/accept/worker_channels.py` presents them."""
 
     def __len__(self) -> int: ...
-    def refusal(self, shard: int) -> Refusal | None: ...
+    def refusal(self, owner: int) -> Refusal | None: ...
+    def any_broker(self) -> int | None: ...
+    def none_ready(self, is_broker: bool) -> Refusal: ...
 
 
 class Placing(OwnerLookup, Protocol):
@@ -37,7 +40,9 @@ class WatchHome:
 
     def reserve(self, names: Sequence[str]) -> int | Refusal:
         """Return the home of a session of these topics, and count the session there from now on."""
-        home = self._home_of(names)
+        home = self._home_of(names) if len(self._shards) else self._shards.any_broker()
+        if home is None:
+            return self._shards.none_ready(is_broker=True)
         refusal = self._shards.refusal(home)
         if refusal is not None:
             return refusal

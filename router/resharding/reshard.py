@@ -126,6 +126,11 @@ class Reshard:
         """
         if self._directories is None:
             return Refusal(NOT_IMPLEMENTED, "a server without a data directory cannot change its shards")
+        if not len(self._board):
+            return Refusal(
+                NOT_IMPLEMENTED,
+                "a node without shards cannot get any; start another data directory with TOPICS_SHARDS",
+            )
         bound = self._board.slots_max
         if not 1 <= count <= bound:
             return invalid("count", f"must be 1 to {bound}, got {count}", bound)

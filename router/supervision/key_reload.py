@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from shared.contract.api_keys import ApiKeys, parse_keys
@@ -28,23 +28,23 @@ LoadSettings = Callable[[], Resolved | str]
 
 
 class KeyReload:
-    """The reload of API keys, for as many shards as `shard_count` returns.
+    """The reload of API keys, for the workers and brokers whose owner numbers `owners` returns.
 
-    `send` sends the keys to a worker and returns whether the worker applied them; `on_keys` applies them
+    `send` sends the keys to one of them and returns whether it applied them; `on_keys` applies them
     here.
     """
 
     def __init__(
         self,
         settings: Settings,
-        shard_count: Callable[[], int],
+        owners: Callable[[], Sequence[int]],
         load: LoadSettings,
         send: Callable[[int, str], Awaitable[bool]],
         on_keys: Callable[[Settings, ApiKeys], None],
     ) -> None:
         self._first = settings
         self._api_keys = settings.api_keys
-        self._shard_count = shard_count
+        self._owners = owners
         self._load = load
         self._send = send
         self._on_keys = on_keys
@@ -72,8 +72,8 @@ class KeyReload:
         logger.info("keys: reloaded", extra=fields(keys=len(keys)))
         self.close()
         loop = asyncio.get_running_loop()
-        for shard in range(self._shard_count()):
-            task = loop.create_task(self._send_until_applied(shard, settings.api_keys))
+        for owner in self._owners():
+            task = loop.create_task(self._send_until_applied(owner, settings.api_keys))
             self._sending.add(task)
             task.add_done_callback(self._sending.discard)
 
@@ -82,8 +82,8 @@ class KeyReload:
         for task in self._sending:
             task.cancel()
 
-    async def _send_until_applied(self, shard: int, api_keys: str) -> None:
-        while shard < self._shard_count():
-            if await self._send(shard, api_keys):
+    async def _send_until_applied(self, owner: int, api_keys: str) -> None:
+        while owner in self._owners():
+            if await self._send(owner, api_keys):
                 return
             await asyncio.sleep(RESEND_SECONDS)

@@ -1,4 +1,4 @@
-"""Pools of processes, one process for each slot of a board: start, watch, restart and stop.
+"""Pools of processes, one process for each slot of a part of a board: start, watch, restart and stop.
 
 P1  A process that ends without a stop request is restarted after a wait that doubles each time (`Backoff`).
     The way it ended stays on the board until it is ready again.
@@ -19,9 +19,6 @@ P7  A pool can grow, and retire its last slots. The channel of a retired slot st
 
 `Backoff` limits the load of a worker that crashes during its start, and restarts at once a worker that was
 healthy for a while.
-
-`WorkerPool` is the pool of workers, one for each shard, with the channels through which they receive
-connections.
 """
 
 from __future__ import annotations
@@ -29,13 +26,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import ClassVar, Final, NamedTuple
 
-from router.accept.worker_channels import WorkerChannels
 from router.supervision.worker_process import ChildChannel, WorkerProcess, describe_end
-from shared.contract.errors import Refusal
 from shared.ipc.board import Board, Slot, WorkerState
 from shared.ipc.handoff import HandoffMessage
 from shared.runtime.clock import Clock
@@ -132,14 +127,18 @@ class ProcessPool:
         command: Sequence[str],
         environment: Mapping[str, str],
         times: PoolTimes,
+        slot_numbers: range | None = None,
     ) -> None:
+        """Make a pool for `slot_numbers` of the board, by default for all shards."""
+        slot_numbers = range(len(board)) if slot_numbers is None else slot_numbers
         self._board = board
         self._clock = clock
         self._command = command
         self._environment = environment
         self._times = times
+        self._first_slot = slot_numbers.start
         self._loop = asyncio.get_running_loop()
-        self._members = [self._new_member(number, ChildChannel()) for number in range(len(board))]
+        self._members = [self._new_member(number, ChildChannel()) for number in range(len(slot_numbers))]
         """The slots, first those in use, then retired ones."""
         self.senders = [member.channel.sender for member in self._members]
         """The sending ends of the channels, which stay the same across restarts (P7)."""
@@ -181,7 +180,7 @@ class ProcessPool:
     def _new_member(self, number: int, channel: ChildChannel) -> _Member:
         times = self._times
         backoff = Backoff(times.backoff_first_seconds, times.backoff_max_seconds, times.healthy_seconds)
-        return _Member(number, self._board.slot(number), backoff, channel)
+        return _Member(number, self._board.slot(self._first_slot + number), backoff, channel)
 
     def start(self) -> None:
         self._ticked = self._watched_since = self._clock.monotonic()
@@ -191,7 +190,8 @@ class ProcessPool:
 
     def was_ready(self, number: int) -> bool:
         """Return whether the process has ever been ready."""
-        return self._members[number].was_ready or self._board.slot(number).state is WorkerState.READY
+        member = self._members[number]
+        return member.was_ready or member.slot.state is WorkerState.READY
 
     def restart_count(self, number: int) -> int:
         return self._members[number].restart_count
@@ -444,45 +444,3 @@ def _signal_all(members: Sequence[_Member], number: signal.Signals) -> None:
     for member in members:
         if member.process is not None:
             member.process.signal(number)
-
-
-class WorkerPool(ProcessPool):
-    """The workers, one for each shard.
-
-    `spec` holds their common parameters. `on_returned` takes connections that a worker will not answer.
-    """
-
-    kind = "worker"
-    number_field = "shard"
-    variable = "TOPICSD_WORKER"
-
-    def __init__(
-        self,
-        board: Board,
-        clock: Clock,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        spec: Mapping[str, object],
-        on_returned: Callable[[int, list[HandoffMessage]], None],
-        times: PoolTimes = PoolTimes(),  # noqa: B008  # a tuple
-    ) -> None:
-        super().__init__(board, clock, command, environment, times)
-        self._spec = spec
-        self._on_returned = on_returned
-        self.channels = WorkerChannels(board, clock, times.fresh_seconds, self.senders)
-
-    def start_parameters(self, number: int) -> StartParameters:
-        return StartParameters({**self._spec, "shard": number, "shards": len(self)})
-
-    def on_returned(self, number: int, handed: list[HandoffMessage]) -> None:
-        self._on_returned(number, handed)
-
-    def refusal(self, shard: int) -> Refusal | None:
-        return self.channels.refusal(shard)
-
-    def is_serving(self, shard: int) -> bool:
-        return self.channels.refusal(shard) is None
-
-    async def drain(self) -> bool:
-        self.channels.is_draining = True
-        return await super().drain()

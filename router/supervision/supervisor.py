@@ -22,8 +22,8 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 import uvloop
@@ -33,6 +33,7 @@ from router.accept.acceptor_pool import AcceptorPool, Listeners
 from router.accept.connection_router import ConnectionRouter
 from router.accept.listening import (
     ListenRefused,
+    address_text,
     addresses_of,
     open_listeners,
     port_of,
@@ -54,18 +55,21 @@ from router.resharding.reshard import Directories, Reshard
 from router.resharding.shard_requests import ShardRequests
 from router.supervision import systemd
 from router.supervision.key_reload import KeyReload, LoadSettings
-from router.supervision.process_pool import PoolTimes, ProcessPool, WorkerPool
+from router.supervision.process_pool import PoolTimes, ProcessPool
+from router.supervision.worker_pools import BrokerPool, WorkerPool
 from router.supervision.worker_process import module_command
 from shared.contract.api_keys import ApiKeys, parse_keys
 from shared.contract.errors import Refusal
 from shared.contract.watch_id import WatchIds
 from shared.ipc.board import PLACEMENT_VERSION, Board
 from shared.ipc.exact_counts import TOPICS, WATCH_SESSIONS, ReservedCount, StreamCount
+from shared.ipc.handoff import HandoffMessage
 from shared.ipc.link import SUPERVISOR, address_of
 from shared.ipc.shared_placement import SharedPlacement
-from shared.runtime.clock import SystemClock
+from shared.runtime.clock import Clock, SystemClock
 from shared.runtime.log_setup import fields
 from shared.runtime.program_version import program_version
+from shared.settings.brokers import chosen_brokers
 from shared.settings.settings import Settings
 from shared.settings.store_url import store_url_of
 
@@ -160,7 +164,7 @@ class _Supervisor:
         self._is_on_terminal = os.isatty(STDERR_FD)
         self._loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
         try:
-            self._board = Board.create(self._shard_count)
+            self._board = Board.create(self._shard_count, chosen_brokers(self._settings))
         except OSError as error:
             logger.error("board: cannot create shared memory: %s", error.strerror)
             return EXIT_CANNOT_RUN
@@ -176,6 +180,7 @@ class _Supervisor:
             )
             return EXIT_CANNOT_RUN
         self._pool.start()
+        self._brokers.start()
         if self._acceptors is None:
             self._accept_loop.open(self._listeners.sockets)
         else:
@@ -192,6 +197,7 @@ class _Supervisor:
             address=addresses_of(self._listeners.sockets),
             port=port,
             shards=self._shard_count,
+            brokers=self._board.broker_count,
             fronts=self._settings.fronts,
         )
         logger.info("server: listening", extra=state)
@@ -218,15 +224,10 @@ class _Supervisor:
             "settings": msgspec.to_builtins(settings),
             "placement_file": self._placement_file,
         }
-        self._pool = WorkerPool(
-            self._board,
-            clock,
-            self._worker_command,
-            os.environ,
-            self._worker_spec,
-            lambda shard, handed: self._connection_router.refuse_returned(shard, handed),
-            self._times,
-        )
+        if self._board.broker_count:
+            self._worker_spec["address"] = settings.node_address or self._own_address()
+        self._brokers = BrokerPool(*self._pool_arguments(), self._times)
+        self._pool = WorkerPool(*self._pool_arguments(), self._times, self._brokers.senders)
         topics = ReservedCount(self._board, settings.max_topics, TOPICS)
         sessions = ReservedCount(self._board, settings.max_watch_sessions, WATCH_SESSIONS)
         placements = PlacementWriter(
@@ -263,9 +264,24 @@ class _Supervisor:
             self._connection_counts,
             store_url_of(settings),
             self._reshard.answer,
+            self._brokers if self._board.broker_count else None,
         )
         self._app = ControlApp(self._control, parse_keys(settings.api_keys), settings.probe_auth)
         self._build_connections()
+
+    def _pool_arguments(self) -> _PoolArguments:
+        return _PoolArguments(
+            self._board,
+            self._clock,
+            self._worker_command,
+            os.environ,
+            self._worker_spec,
+            lambda owner, handed: self._connection_router.refuse_returned(owner, handed),
+        )
+
+    def _own_address(self) -> str:
+        """Return where other nodes reach this one, if they reach the address that it listens on."""
+        return f"http://{address_text(self._settings.host, port_of(self._listeners.sockets))}"
 
     def _build_connections(self) -> None:
         settings, clock = self._settings, self._clock
@@ -280,7 +296,7 @@ class _Supervisor:
         self._accept_loop = AcceptLoop(self._connection_router.accepted)
         self._acceptors = self._build_acceptors() if settings.fronts > 1 else None
         self._key_reload = KeyReload(
-            settings, lambda: len(self._pool), self._load_settings, self._link.send_keys, self._apply_keys
+            settings, self._owner_numbers, self._load_settings, self._link.send_keys, self._apply_keys
         )
 
     def _build_acceptors(self) -> AcceptorPool:
@@ -292,6 +308,7 @@ class _Supervisor:
             self._listeners,
             self._board,
             self._pool.senders,
+            self._brokers.senders,
             self._instance,
             self._placement_file,
             settings.log,
@@ -326,8 +343,12 @@ class _Supervisor:
             restarts=restarts,
         )
 
+    def _owner_numbers(self) -> list[int]:
+        return [*range(len(self._pool)), *self._board.broker_numbers]
+
     def _pools(self) -> list[ProcessPool]:
-        return [self._pool] if self._acceptors is None else [self._acceptors, self._pool]
+        processes: list[ProcessPool] = [self._pool, self._brokers]
+        return processes if self._acceptors is None else [self._acceptors, *processes]
 
     def _on_hangup(self) -> None:
         """Reload the keys on SIGHUP, or stop when SIGHUP means that the terminal was closed."""
@@ -351,7 +372,9 @@ class _Supervisor:
         await self._accept_loop.close(is_last=not self._listeners.are_passed)
         self._connection_router.stop()
         await self._controls.close()
-        is_orderly = await self._pool.drain() and is_orderly
+        # Together: workers send requests for shared topics to brokers, and brokers those for other topics to
+        # workers. Each of them answers as long as another one that stops has connections.
+        is_orderly = all(await asyncio.gather(self._pool.drain(), self._brokers.drain())) and is_orderly
         await self._connection_router.flush()
         await self._app.close()
         self._link.close()
@@ -392,8 +415,20 @@ class _Supervisor:
             summary = f"{state['status']}, {state['topics']} topics"
             return f"{summary}: {state['reason']}" if "reason" in state else summary
         if self._pool.is_draining:
-            return f"shutting down, waiting for {len(self._pool.pids())} workers"
+            count = len(self._pool.pids()) + len(self._brokers.pids())
+            return f"shutting down, waiting for {count} processes"
         return f"replaying, {self._control.replay_progress():.0%}: {state.message}"
+
+
+class _PoolArguments(NamedTuple):
+    """What the pools of workers and of brokers have in common."""
+
+    board: Board
+    clock: Clock
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    spec: Mapping[str, object]
+    on_returned: Callable[[int, list[HandoffMessage]], None]
 
 
 def _raise_descriptor_limit() -> None:

@@ -37,6 +37,7 @@ PRODUCER_GAP: Final = "producer_gap"
 TOPIC_MOVED: Final = "topic_moved"
 TOPIC_SEALED: Final = "topic_sealed"
 TOPIC_FENCED: Final = "topic_fenced"
+NOT_SUPPORTED: Final = "not_supported"
 GONE: Final = "gone"
 PAYLOAD_TOO_LARGE: Final = "payload_too_large"
 URI_TOO_LONG: Final = "uri_too_long"
@@ -81,6 +82,7 @@ STATUS: Final[dict[str, int]] = {
     TOPIC_MOVED: 409,
     TOPIC_SEALED: 409,
     TOPIC_FENCED: 409,
+    NOT_SUPPORTED: 409,
     GONE: 410,
     PAYLOAD_TOO_LARGE: 413,
     URI_TOO_LONG: 414,
@@ -169,6 +171,19 @@ def limit_reached(limit: str, bound: int, usage: str) -> Refusal:
     return Refusal(THROTTLED, message, {"limit": limit, "max": bound}, RETRY_AFTER_MS)
 
 
+def not_supported(feature: str, field: str | None = None) -> Refusal:
+    """Refuse what a shared topic does not have; `field` asked for it, if one did.
+
+    >>> not_supported("cursors").message
+    'a shared topic does not support cursors'
+    """
+    detail: dict[str, object] = {"feature": feature}
+    if field is None:
+        return Refusal(NOT_SUPPORTED, f"a shared topic does not support {feature}", detail)
+    message = f"{field}: a shared topic does not support {feature}"
+    return Refusal(NOT_SUPPORTED, message, {"field": field, **detail})
+
+
 def throttled(reason: str) -> Refusal:
     """Refuse a request that there is no room for at this moment."""
     return Refusal(THROTTLED, f"{reason}, retry after 1 s", retry_after_ms=RETRY_AFTER_MS)
@@ -181,9 +196,9 @@ def not_ready(
     return Refusal(NOT_READY, reason, detail, RETRY_AFTER_MS if is_retry_useful else None)
 
 
-def no_answer(owner: int | None) -> Refusal:
-    """Refuse a request that its owner never received: a shard, or None for the supervisor."""
-    return not_ready(f"{_name_of(owner)} does not answer", _detail_of(owner))
+def no_answer(owner: int | None, *, is_broker: bool = False) -> Refusal:
+    """Refuse a request that its owner never received: a shard, a broker, or None for the supervisor."""
+    return not_ready(f"{_name_of(owner, is_broker)} does not answer", _detail_of(owner, is_broker))
 
 
 def cannot_check(limit: str, cause: str) -> Refusal:
@@ -191,11 +206,11 @@ def cannot_check(limit: str, cause: str) -> Refusal:
     return not_ready(f"cannot check {limit}: {cause}")
 
 
-def in_doubt(owner: int | None, advice: str = "") -> Refusal:
-    """Refuse a change that its owner received and did not answer: a shard, or None for the supervisor."""
-    event = f"{_name_of(owner)} stopped before it answered"
+def in_doubt(owner: int | None, advice: str = "", *, is_broker: bool = False) -> Refusal:
+    """Refuse a change that its owner received and did not answer, named as in `no_answer`."""
+    event = f"{_name_of(owner, is_broker)} stopped before it answered"
     message = f"{event}: the change may or may not have been made{advice}"
-    return Refusal(IN_DOUBT, message, _detail_of(owner), RETRY_AFTER_MS)
+    return Refusal(IN_DOUBT, message, _detail_of(owner, is_broker), RETRY_AFTER_MS)
 
 
 def store_unavailable(cause: str, detail: dict[str, object] | None = None) -> Refusal:
@@ -213,9 +228,9 @@ def shutting_down() -> Refusal:
     return Refusal(SHUTTING_DOWN, "the server is shutting down", retry_after_ms=RETRY_AFTER_MS)
 
 
-def _name_of(owner: int | None) -> str:
-    return "the supervisor" if owner is None else f"shard {owner}"
+def _name_of(owner: int | None, is_broker: bool) -> str:
+    return "the broker" if is_broker else "the supervisor" if owner is None else f"shard {owner}"
 
 
-def _detail_of(owner: int | None) -> dict[str, object] | None:
-    return None if owner is None else {"shard": owner}
+def _detail_of(owner: int | None, is_broker: bool) -> dict[str, object] | None:
+    return None if owner is None or is_broker else {"shard": owner}

@@ -26,6 +26,8 @@ from shared.text.units import duration_ms, size_bytes
 TopicType = Literal["log", "queue"]
 Discard = Literal["old", "reject"]
 OrderBy = Literal["tag"]
+TopicPlacement = Literal["local", "shared"]
+LatencyClass = Literal["normal", "low"]
 Durability = Literal["ephemeral", "memory", "disk", "fsync"]
 DURABILITIES: Final[tuple[Durability, ...]] = get_args(Durability)
 
@@ -87,9 +89,12 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
 class TopicConfigPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A client's changes to a configuration. `durability` overrides `durable`, its shorthand.
 
-    Durations and sizes may be texts with a unit. null means 0 in a field where 0 means off.
+    Durations and sizes may be texts with a unit. null means 0 in a field where 0 means off. `placement` and
+    `latency` are of shared topics, whose configuration the brokers have.
     """
 
+    placement: TopicPlacement | UnsetType = UNSET
+    latency: LatencyClass | UnsetType = UNSET
     type: TopicType | UnsetType = UNSET
     ttl_ms: int | str | UnsetType | None = UNSET
     cap_records: int | UnsetType | None = UNSET
@@ -121,7 +126,12 @@ def merge_config(
     """Return the configuration after `patch`, or a refusal; `existing` is None for a new topic."""
     without_sync = default_durability if existing is None and default_durability != "fsync" else "disk"
     changes = _changes(patch, without_sync)
-    refusal = _resolve_units(changes) or _refuse_counts(changes) or _refuse_dead_letter(changes, topic_name)
+    refusal = (
+        _refuse_shared(changes, is_new=existing is None)
+        or resolve_units(changes)
+        or refuse_counts(changes)
+        or _refuse_dead_letter(changes, topic_name)
+    )
     if refusal is not None:
         return refusal
     for name, (low, high) in CLAMPED_FIELDS.items():
@@ -151,7 +161,18 @@ def refuse_durable(patch: TopicConfigPatch) -> Refusal | None:
     return invalid(field, f"must be {allowed}: this server keeps everything in memory (--memory)")
 
 
-def _resolve_units(changes: dict[str, Any]) -> Refusal | None:
+def _refuse_shared(changes: dict[str, Any], *, is_new: bool) -> Refusal | None:
+    """Refuse to make a local topic a shared one; remove the fields that only shared topics have."""
+    if changes.pop("placement", "local") == "shared":
+        if not is_new:
+            return _incompatible("placement", "local", "shared", "it cannot change")
+        return invalid("placement", 'must be "local": this server has no brokers, which need an object store')
+    if "latency" in changes:
+        return invalid("latency", 'only shared topics have it; add "placement":"shared" to create one')
+    return None
+
+
+def resolve_units(changes: dict[str, Any]) -> Refusal | None:
     """Replace texts by the numbers that they mean, and null by 0 in fields where 0 means off."""
     for name in (*COUNTED_FIELDS, "claim_jitter_ms"):
         if name in changes and changes[name] is None:
@@ -166,7 +187,7 @@ def _resolve_units(changes: dict[str, Any]) -> Refusal | None:
     return None
 
 
-def _refuse_counts(changes: dict[str, Any]) -> Refusal | None:
+def refuse_counts(changes: dict[str, Any]) -> Refusal | None:
     for name in COUNTED_FIELDS:
         value = changes.get(name, 0)
         if not 0 <= value <= NUMBER_MAX:

@@ -13,9 +13,13 @@ B4  The memory has no name: it is unlinked first, and exists while a process map
 B5  The memory is as large as the most slots need, so a mapping stays valid when the number of slots changes.
     Only the slots in use are allocated. Their number is in the head; each process sees a change at its next
     use of the board.
+B6  The slots of brokers follow those of all shards that the board has room for, so the number of a broker
+    does not change when the number of shards does. The number of a slot is the *owner number*, by which
+    links, watch ids and hand-overs name the process.
 
 The head has 64 bytes; its words are the version of the placement (`shared/ipc/shared_placement.py`), the
-number of slots in use, and the number of shards of the rule that a reshard introduces. A slot, 12288 bytes,
+number of shards, the number of shards of the rule that a reshard introduces, the number of brokers, and the
+owner number of the first one. A slot, 12288 bytes,
 numbers in native byte order (both sides run on one machine)::
 
     0     8       16            24       32        40       512          2816    3072     3080  3328   4096
@@ -49,11 +53,15 @@ HEAD_BYTES: Final = 64
 PLACEMENT_VERSION: Final = 0
 """The word of the head that has the version of the placement."""
 SLOT_COUNT: Final = 1
-"""The word of the head that has the number of slots in use."""
+"""The word of the head that has the number of slots of shards in use."""
 NEXT_RULE: Final = 2
 """The word of the head that has the number of shards of the next rule while topics are surveyed, else 0."""
+BROKER_COUNT: Final = 3
+"""The word of the head that has the number of brokers, which does not change."""
+FIRST_BROKER: Final = 4
+"""The word of the head that has the owner number of the first broker."""
 SLOTS_MAX: Final = 256
-"""The slots that a board has room for, unless it starts with more."""
+"""The shards that a board has room for, unless it starts with more."""
 _BY_KEY_AT_WORD: Final = 512
 SLOT_BYTES: Final = 8 * (_BY_KEY_AT_WORD + KEY_PLACES)
 REASON_BYTES_MAX: Final = 200
@@ -268,6 +276,23 @@ class Slot:
     merged_segments_total = _Word(431)
     """Small segments that were merged into others."""
 
+    broker_records_in_total = _Word(440)
+    """Records and bytes that a broker took for shared topics and committed, as the next."""
+    broker_bytes_in_total = _Word(441)
+    broker_records_out_total = _Word(442)
+    broker_bytes_out_total = _Word(443)
+    broker_refused_total = _Word(444)
+    """Groups of records that were refused, for one topic each."""
+    broker_blobs_total = _Word(445)
+    broker_blob_bytes_total = _Word(446)
+    broker_pending_bytes = _Word(447)
+    """Bytes of records that wait for store and catalog, and the age of the oldest of them."""
+    broker_pending_ms = _Word(448)
+    broker_tail_hits_total = _Word(449)
+    """Reads of a topic that the tail cache answered, and those that it did not."""
+    broker_tail_misses_total = _Word(450)
+    broker_waiting_topics = _Word(451)
+
     append_us = _Histogram(0)
     read_us = _Histogram(1)
     waited_read_us = _Histogram(2)
@@ -325,23 +350,31 @@ class Board:
         self._memory = mmap.mmap(fd, 0)
         self._view = memoryview(self._memory)
         self.head = self._view[:HEAD_BYTES].cast("Q")
-        self.slots_max = (len(self._view) - HEAD_BYTES) // SLOT_BYTES
-        self._slots: list[Slot] = []
+        self.broker_count = self.head[BROKER_COUNT]
+        self.slots_max = self.head[FIRST_BROKER]
+        """The largest possible number of shards."""
+        self._slots: dict[int, Slot] = {}
         """The slots that this process has used; possibly more than are in use now."""
         self._in_use: list[Slot] = []
 
     @classmethod
-    def create(cls, slot_count: int) -> Board:
+    def create(cls, slot_count: int, broker_count: int = 0) -> Board:
         """Create a board of zeroes; OSError names the problem with shared memory, and the fix."""
-        assert slot_count >= 1
-        size = _board_bytes(slot_count)
+        assert slot_count + broker_count >= 1
+        slots_max = max(slot_count, SLOTS_MAX)
+        size = _board_bytes(slot_count + broker_count)
         try:
             memory = posix_ipc.SharedMemory(
-                None, posix_ipc.O_CREX, size=_board_bytes(max(slot_count, SLOTS_MAX)), mode=0o600
+                None, posix_ipc.O_CREX, size=_board_bytes(slots_max + broker_count), mode=0o600
             )
             memory.unlink()
             try:
-                os.posix_fallocate(memory.fd, 0, size)
+                os.posix_fallocate(memory.fd, 0, _board_bytes(slot_count))
+                if broker_count:
+                    os.posix_fallocate(memory.fd, _board_bytes(slots_max), broker_count * SLOT_BYTES)
+                # Before the board is mapped: they tell the slots of brokers from those of shards.
+                with mmap.mmap(memory.fd, HEAD_BYTES) as head, memoryview(head).cast("Q") as words:
+                    words[BROKER_COUNT], words[FIRST_BROKER] = broker_count, slots_max
                 board = cls(memory.fd)
                 board.head[SLOT_COUNT] = slot_count
                 return board
@@ -374,21 +407,48 @@ class Board:
 
     def set_slot_count(self, slot_count: int) -> None:
         """Change the number of slots in use, which are allocated. Only for the supervisor (B1)."""
-        assert 1 <= slot_count <= self.slots_max
+        assert 0 <= slot_count <= self.slots_max
         self.head[SLOT_COUNT] = slot_count
 
     def slot(self, index: int) -> Slot:
-        """Return a slot, also one that is not in use."""
-        slots = self._slots
-        while len(slots) <= index:
-            start = _board_bytes(len(slots))
-            slots.append(Slot(self._view[start : start + SLOT_BYTES]))
-        return slots[index]
+        """Return the slot of an owner number, also one that is not in use."""
+        slot = self._slots.get(index)
+        if slot is None:
+            assert 0 <= index < self.slots_max + self.broker_count
+            start = _board_bytes(index)
+            slot = self._slots[index] = Slot(self._view[start : start + SLOT_BYTES])
+        return slot
+
+    def broker_number(self, broker: int) -> int:
+        """Return the owner number of a broker, which begin at 0."""
+        assert 0 <= broker < self.broker_count
+        return self.slots_max + broker
+
+    def is_broker(self, owner: int) -> bool:
+        """Return whether the owner number is that of a broker."""
+        return owner >= self.slots_max
+
+    @property
+    def broker_numbers(self) -> range:
+        """Return the owner numbers of all brokers."""
+        return range(self.slots_max, self.slots_max + self.broker_count)
+
+    @property
+    def brokers(self) -> list[Slot]:
+        return [self.slot(number) for number in self.broker_numbers]
+
+    def owners(self) -> Iterator[tuple[int, Slot]]:
+        """Return the owner numbers and slots of all shards, then of all brokers."""
+        yield from enumerate(self)
+        for number in self.broker_numbers:
+            yield number, self.slot(number)
 
     def __len__(self) -> int:
+        """Return the number of shards."""
         return self.head[SLOT_COUNT]
 
     def __iter__(self) -> Iterator[Slot]:
+        """Return the slots of the shards."""
         count = self.head[SLOT_COUNT]
         if len(self._in_use) != count:
             self._in_use = [self.slot(index) for index in range(count)]
@@ -396,7 +456,7 @@ class Board:
 
     def close(self) -> None:
         """Unmap the memory. The descriptor belongs to the code that opened it."""
-        for slot in self._slots:
+        for slot in self._slots.values():
             slot.release()
         self.head.release()
         self._view.release()

@@ -1,4 +1,4 @@
-"""Counts over all shards, exact enough that a cap on them is never exceeded, and the refusal at the cap.
+"""Counts over all shards and brokers, exact enough that a cap on them is never exceeded.
 
 The supervisor counts. A worker makes an object only after a grant, so that objects which are being made
 count too. The objects differ in what happens to them when the worker dies:
@@ -9,6 +9,7 @@ those that the worker has not seen: granted here, minus its `grants`, which it s
 
 T1  A shard that is down keeps its last count. The count of a shard that has not been ready since this process
     began is unknown, and nothing is granted until the shard is ready or refuses to start.
+    A broker has none that lasts: what it had ended with it.
 T2  Grants that a worker did not use before it died are returned when the shard is ready again.
 
 Streams end with it (`StreamCount`). Each stream is assigned to a holder, the process that serves it.
@@ -44,36 +45,40 @@ class ReservedCount:
         self.bound = bound
         self._fields = fields
         self._board = board
-        self._pids: list[int] = []
-        self._granted: list[int] = []
-        self._counts: list[int | None] = []
+        self._pids: dict[int, int] = {}
+        """By owner number, as the next two."""
+        self._granted: dict[int, int] = {}
+        self._counts: dict[int, int | None] = {}
 
     def read_board(self) -> None:
         """Read the board; called regularly, so that the last count of a dead worker is known."""
         self._follow_slot_count()
-        for shard, slot in enumerate(self._board):
+        for owner, slot in self._board.owners():
             state = slot.state
             if state in _PUBLISHING:
-                if slot.pid != self._pids[shard]:
-                    self._pids[shard], self._granted[shard] = slot.pid, 0
+                if slot.pid != self._pids[owner]:
+                    self._pids[owner], self._granted[owner] = slot.pid, 0
                 # In this order: the worker stores the two in the opposite order.
-                unseen = self._granted[shard] - self._fields.grants(slot)
-                self._counts[shard] = self._fields.count(slot) + unseen
-            elif state is WorkerState.REFUSED and self._counts[shard] is None:
-                self._counts[shard] = 0
+                unseen = self._granted[owner] - self._fields.grants(slot)
+                self._counts[owner] = self._fields.count(slot) + unseen
+            elif self._counts[owner] is None and (
+                state is WorkerState.REFUSED or self._board.is_broker(owner)
+            ):
+                self._counts[owner] = 0
 
     def _follow_slot_count(self) -> None:
         """Begin to count new shards, as unknown, and forget retired ones."""
-        count = len(self._board)
-        missing = count - len(self._counts)
-        self._pids = self._pids[:count] + [0] * missing
-        self._granted = self._granted[:count] + [0] * missing
-        self._counts = self._counts[:count] + [None] * missing
+        if len(self._counts) == len(self._board) + self._board.broker_count:
+            return
+        owners = [*range(len(self._board)), *self._board.broker_numbers]
+        self._pids = {owner: self._pids.get(owner, 0) for owner in owners}
+        self._granted = {owner: self._granted.get(owner, 0) for owner in owners}
+        self._counts = {owner: self._counts.get(owner) for owner in owners}
 
-    def of(self, shard: int) -> int:
-        """Return the count of one shard, 0 when unknown."""
+    def of(self, owner: int) -> int:
+        """Return the count of one shard or broker, 0 when unknown."""
         self._follow_slot_count()
-        return self._counts[shard] or 0
+        return self._counts[owner] or 0
 
     def reserve(self, shard: int) -> bool | None:
         """Return whether this shard may make one more; None when the total is unknown."""
@@ -82,7 +87,7 @@ class ReservedCount:
             self._grant(shard)
             return True
         total = 0
-        for count in self._counts:
+        for count in self._counts.values():
             if count is None:
                 return None
             total += count
@@ -97,7 +102,7 @@ class ReservedCount:
 
     def release(self, shard: int) -> None:
         """Return a grant that the worker never received."""
-        if shard < len(self._granted):
+        if shard in self._granted:
             self._granted[shard] -= 1
 
 

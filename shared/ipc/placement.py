@@ -59,6 +59,8 @@ PLACEMENT_NAME: Final = "PLACEMENT.json"
 PLACEMENT_FORMAT: Final = 1
 
 ID_END: Final = 1 << 64
+NO_SHARD: Final = -1
+"""The shard of every topic on a node without shards."""
 
 
 class PlacementError(Exception):
@@ -108,7 +110,7 @@ class Placement:
         former: FormerRule = FormerRule(),  # noqa: B008  # a tuple
         target: int = 0,
     ) -> None:
-        assert shard_count >= 1
+        assert shard_count >= 0
         self.shard_count = shard_count
         self.exceptions = dict(exceptions or {})
         self.version = version
@@ -120,7 +122,7 @@ class Placement:
         self._by_id = {topic_id(name): shard for name, shard in self.exceptions.items()}
 
     def shard_of(self, topic_id: int) -> int:
-        """Return the shard, from 0, that owns the topic with this id."""
+        """Return the shard, from 0, that owns the topic with this id, or `NO_SHARD`."""
         if self._by_id:
             shard = self._by_id.get(topic_id)
             if shard is not None:
@@ -130,6 +132,8 @@ class Placement:
     def rule_shard_of(self, topic_id: int) -> int:
         """Return the shard at which the rule places the topic with this id, whatever the exceptions say."""
         former = self.former
+        if not self.shard_count:
+            return NO_SHARD
         return shard_of(topic_id, self.shard_count if topic_id < former.first_id else former.shard_count)
 
     def _next(self, exceptions: Mapping[str, int], unmoved: Collection[str], step: int = 1) -> Placement:

@@ -14,6 +14,9 @@ import msgspec
 
 _HEAD: Final = struct.Struct("<HH")
 
+NOT_SHARED: Final = 0
+"""The status of an answer of a broker: no shared topic has the name, and nothing was done."""
+
 
 class RemoteRequest(msgspec.Struct, array_like=True):
     """A request for the process that owns its topic.
@@ -39,6 +42,8 @@ class RemoteRequest(msgspec.Struct, array_like=True):
     """Second name of the path."""
     is_admin: bool = True
     """Whether the key has the scope `admin`."""
+    is_unshared: bool = False
+    """Whether a broker sends it since no shared topic has the name; it does not come back."""
 
 
 encode_remote_request = msgspec.msgpack.Encoder().encode

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from shared.ipc.board import NEXT_RULE, PLACEMENT_VERSION, SLOT_COUNT
+from shared.ipc.board import BROKER_COUNT, FIRST_BROKER, NEXT_RULE, PLACEMENT_VERSION, SLOT_COUNT
 from shared.ipc.placement import Placement, PlacementError, decode_placement
 
 logger = logging.getLogger(__name__)
@@ -47,12 +47,22 @@ class SharedPlacement:
     @classmethod
     def fixed(cls, shard_count: int) -> SharedPlacement:
         """Return the rule without exceptions, which never changes."""
-        return cls((0, shard_count, 0), "")
+        return cls((0, shard_count, 0, 0, shard_count), "")
 
     @property
     def shard_count(self) -> int:
         """Return the number of shards of the server, which may be higher than that of the rule."""
         return self.words[SLOT_COUNT]
+
+    @property
+    def broker_numbers(self) -> range:
+        """Return the owner numbers of the brokers of this node."""
+        first = self.words[FIRST_BROKER]
+        return range(first, first + self.words[BROKER_COUNT])
+
+    def is_owner(self, number: int) -> bool:
+        """Return whether a shard or a broker of this node has the owner number."""
+        return number < self.shard_count or number in self.broker_numbers
 
     def is_of_rule(self, shard: int) -> bool:
         """Return whether the rule places topics at the shard; false for one that is being retired."""
@@ -69,7 +79,7 @@ class SharedPlacement:
         self._callbacks.append(callback)
 
     def owner_of(self, name: str) -> int:
-        """Return the shard that owns the topic now."""
+        """Return the shard that owns the topic now; `NO_SHARD` on a node without shards."""
         self.refresh()
         return self.current.owner_of(name)
 

@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from shared.settings.brokers import chosen_brokers
 from shared.settings.setting import render_value, show_value
 from shared.settings.settings import DECLARED, Settings
 
@@ -67,7 +68,21 @@ def broken_relations(settings: Settings, sources: Mapping[str, str]) -> list[Set
         store = sources.get("store_url", "store_url")
         sentence = f"must be empty: {store} is set, and both name the store of old segments"
         problems.append(SettingProblem(sources.get("cold_dir", "cold_dir"), settings.cold_dir, sentence))
-    return problems
+    return problems + _problems_of_brokers(settings, sources)
+
+
+def _problems_of_brokers(settings: Settings, sources: Mapping[str, str]) -> list[SettingProblem]:
+    """Return what is wrong with brokers, or without them; a server in memory is `in_memory`'s."""
+    if settings.memory:
+        return []
+    if settings.brokers > 0 and not settings.store_url:
+        sentence = "must be 0 or auto: brokers need an object store; set TOPICS_STORE_URL"
+        return [SettingProblem(sources.get("brokers", "brokers"), str(settings.brokers), sentence)]
+    if settings.shards == 0 and not chosen_brokers(settings):
+        fix = "set TOPICS_BROKERS=1" if settings.store_url else "set TOPICS_STORE_URL"
+        sentence = f"must be at least 1: a node without shards needs brokers; {fix}"
+        return [SettingProblem(sources.get("shards", "shards"), "0", sentence)]
+    return []
 
 
 def in_memory(settings: Settings, sources: Mapping[str, str]) -> Settings | list[SettingProblem]:
@@ -77,6 +92,13 @@ def in_memory(settings: Settings, sources: Mapping[str, str]) -> Settings | list
     if settings.default_durability != EPHEMERAL and "default_durability" in sources:
         sentence = f"must be {EPHEMERAL}: {because}"
         problems.append(SettingProblem(sources["default_durability"], settings.default_durability, sentence))
+    if settings.brokers > 0:
+        sentence = f"must be 0 or auto: {because}"
+        problems.append(SettingProblem(sources.get("brokers", "brokers"), str(settings.brokers), sentence))
+    if settings.shards == 0:
+        problems.append(
+            SettingProblem(sources.get("shards", "shards"), "0", f"must be at least 1: {because}")
+        )
     for name in ("cold_dir", "store_url", "catalog_url"):
         field = _BY_NAME[name]
         if value := getattr(settings, name):

@@ -12,7 +12,7 @@ import msgspec
 from shared.contract.api_keys import advise_on_api_keys, seal_api_keys
 from shared.contract.topic_config import DURABILITIES
 from shared.runtime.log_levels import check_levels
-from shared.settings.setting import GIB, KIB, MIB, Setting
+from shared.settings.setting import AUTO, GIB, KIB, MIB, Setting
 
 # The length fields of a frame have 16 bits for a tag and for a node, and 32 for the frame itself.
 LENGTH16_MAX: Final = (1 << 16) - 1
@@ -122,13 +122,14 @@ class ServingSettings(msgspec.Struct, frozen=True, kw_only=True):
     shards: Annotated[
         int,
         Setting(
-            help="Number of shards of a new data directory; 0 is one for each core. "
-            "topicsd reshard changes an existing one.",
+            help="Number of shards of a new data directory; topicsd reshard changes an existing one. "
+            "0 makes a stateless node: it has brokers and no topics of its own.",
             unit="shards",
             minimum=0,
             maximum=1024,
+            auto="one for each core",
         ),
-    ] = 0
+    ] = AUTO
 
     wal_file_bytes: Annotated[
         int,

@@ -36,6 +36,10 @@ Value = str | int | bool
 
 SECRET_SHOWN: Final = "(set)"
 
+AUTO: Final = -(1 << 63)
+"""The number that `auto` stands for, where a setting has it: outside all bounds."""
+_AUTO_TEXT: Final = "auto"
+
 _SIZE_UNITS: Final = ("bytes", "bytes/s")
 # The unit of a plain number as `parse_duration_ms` expects it, and its milliseconds.
 _DURATION_UNITS: Final = {"ms": ("ms", 1), "seconds": ("s", 1000)}
@@ -57,6 +61,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     maximum: int | None = None
     zero: str = ""
     """Meaning of 0 where it is allowed outside the bounds, such as `off`."""
+    auto: str = ""
+    """Meaning of `auto`, with which the server chooses the number."""
     choices: tuple[str, ...] = ()
     """All allowed texts, where there are few."""
     is_list: bool = False
@@ -145,7 +151,8 @@ def accept_value(field: SettingField, given: object) -> Value:
             raise ValueError("must be true or false" + _quotes_hint(given))
         return given
     if field.kind is int:
-        if (field.is_size or field.is_duration) and isinstance(given, str):
+        has_words = field.is_size or field.is_duration or (field.setting.auto and given == _AUTO_TEXT)
+        if has_words and isinstance(given, str):
             return parse_value(field, given)
         if isinstance(given, bool) or not isinstance(given, int):
             raise ValueError("must be a whole number" + _quotes_hint(given))
@@ -188,7 +195,7 @@ def refuse_value(field: SettingField, value: Value) -> str | None:
         nearest = nearest_name(str(value), field.setting.choices)
         guess = f", did you mean {nearest}?" if nearest else ""
         return f"must be one of {', '.join(field.setting.choices)}{guess}"
-    if field.setting.zero and value == 0:
+    if (field.setting.zero and value == 0) or (field.setting.auto and value == AUTO):
         return None
     if (minimum is not None and measured < minimum) or (maximum is not None and measured > maximum):
         return f"{'its length ' if field.kind is str else ''}must be {render_bounds(field)}"
@@ -216,7 +223,8 @@ def render_bounds(field: SettingField) -> str:
     high = None if maximum is None else _render_number(field, maximum)
     if low is not None and high is not None:
         zero = f"0 ({field.setting.zero}) or " if field.setting.zero else ""
-        return f"{zero}from {low} to {high}"
+        auto = f"{_AUTO_TEXT} ({field.setting.auto}) or " if field.setting.auto else ""
+        return f"{auto}{zero}from {low} to {high}"
     if low is not None:
         return f"at least {low}"
     if high is not None:
@@ -240,6 +248,8 @@ def _parse_whole_number(text: str) -> int:
 
 
 def _parse_number(field: SettingField, text: str) -> int:
+    if field.setting.auto and text == _AUTO_TEXT:
+        return AUTO
     if field.is_size:
         return parse_bytes(text)
     if not field.is_duration:
@@ -252,6 +262,8 @@ def _parse_number(field: SettingField, text: str) -> int:
 
 
 def _render_number(field: SettingField, number: int) -> str:
+    if field.setting.auto and number == AUTO:
+        return _AUTO_TEXT
     if field.is_size:
         return render_bytes(number)
     if field.is_duration:

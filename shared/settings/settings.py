@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Final
 
+from shared.settings.brokers import BrokerSettings
 from shared.settings.catalog_url import check_catalog_url
-from shared.settings.serving import DAY_MS, LENGTH16_MAX, LENGTH32_MAX, ServingSettings
+from shared.settings.serving import DAY_MS, LENGTH16_MAX, LENGTH32_MAX
 from shared.settings.setting import (
     GIB,
     KIB,
@@ -29,7 +30,7 @@ from shared.settings.setting import (
 from shared.settings.store_url import check_store_url
 
 
-class Settings(ServingSettings, frozen=True, kw_only=True):
+class Settings(BrokerSettings, frozen=True, kw_only=True):
     """The checked settings of a running server."""
 
     sync_interval_ms: Annotated[
@@ -130,7 +131,7 @@ class Settings(ServingSettings, frozen=True, kw_only=True):
     store_cache_bytes: Annotated[
         int,
         Setting(
-            help="Memory of a shard for blocks of objects that were read from the store.",
+            help="Memory of a shard, or of a broker, for blocks of objects that were read from the store.",
             unit="bytes",
             minimum=1 * MIB,
             maximum=64 * GIB,

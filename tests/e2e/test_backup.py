@@ -189,6 +189,7 @@ def test_every_damaged_or_missing_object_is_found(stored: Path, harm: Callable[[
     assert run_here("backup", "verify", stored).code == 0
     objects = [path for path in stored.rglob("*") if path.is_file() and path.parent.name != "manifest"]
     assert len(objects) >= 3
+    (backup,) = run_here("backup", "list", stored, "--json").json["backups"]
     for path in objects:
         content = path.read_bytes()
         harm(path)
@@ -197,6 +198,7 @@ def test_every_damaged_or_missing_object_is_found(stored: Path, harm: Callable[[
         if not (is_manifest and harm is Path.unlink):
             assert checked.code == 1, (path, checked.out)
             assert (path.parent.name if is_manifest else path.name) in checked.out
+            assert is_manifest or f"; needed by backup {backup['id']}\n" in checked.out
         quick = run_here("backup", "verify", stored, "--quick")
         if is_manifest and harm is Path.unlink:
             assert (quick.code, "has no backup" in quick.err) == (2, True)

@@ -54,7 +54,9 @@ def test_the_number_of_shards_is_shown_and_changed(tmp_path: Path) -> None:
         document = run_here("shards", "--url", url, "set", 1, "--json").json
         assert (document["count"], document["target"], document["state"]) == (1, 1, "steady")
         server.wait_for(
-            lambda: [one["topics"] for one in run_here("shards", "--json", "--url", url).json["shards"]] == [8],
+            lambda: (
+                [one["topics"] for one in run_here("shards", "--json", "--url", url).json["shards"]] == [8]
+            ),
             "the board counts the topics of the shard that is left",
         )
         for count in (0, 257):

@@ -65,12 +65,24 @@ LAYERS: Final = {
     ),
     "topicsd/engine/upkeep": f"{_ENGINE} topicsd/engine/records topicsd/engine/retention",
     "topicsd/engine/checkpoint": f"{_ENGINE} topicsd/engine/ topicsd/disk",
-    "topicsd/stream": "topicsd/engine/ topicsd/log shared/",
-    "topicsd/service": "topicsd/service/ topicsd/stream/ topicsd/engine/ topicsd/catalog topicsd/log shared/",
+    "topicsd/stream": "topicsd/stream/shared topicsd/engine/ topicsd/log shared/",
+    "topicsd/stream/shared": (
+        "topicsd/stream topicsd/broker topicsd/broker/read topicsd/catalog/shared topicsd/engine/ topicsd/log"
+        " shared/"
+    ),
+    "topicsd/service": (
+        "topicsd/service/ topicsd/stream/ topicsd/engine/ topicsd/broker topicsd/catalog topicsd/log shared/"
+    ),
+    "topicsd/service/shared": (
+        "topicsd/service topicsd/service/input topicsd/service/shards topicsd/stream/shared topicsd/engine/ "
+        "topicsd/broker/ topicsd/catalog/shared topicsd/log shared/"
+    ),
     "topicsd/service/input": "topicsd/engine/ shared/",
     "topicsd/service/queues": "topicsd/service/ topicsd/stream/ topicsd/engine/ topicsd/log shared/",
-    "topicsd/service/shards": "topicsd/service topicsd/stream topicsd/engine/ shared/",
-    "topicsd/service/watch": "topicsd/service/ topicsd/stream/ topicsd/engine/ topicsd/log shared/",
+    "topicsd/service/shards": "topicsd/service topicsd/stream/ topicsd/engine/ shared/",
+    "topicsd/service/watch": (
+        "topicsd/service/ topicsd/stream/ topicsd/broker topicsd/engine/ topicsd/log shared/"
+    ),
     "topicsd/http/http1": "topicsd/service topicsd/stream shared/",
     "topicsd/http/http2": "topicsd/http/http1 topicsd/service topicsd/stream shared/",
     "topicsd/http/websocket": ("topicsd/http/http1 topicsd/service/ topicsd/stream/ topicsd/engine shared/"),
@@ -85,9 +97,17 @@ LAYERS: Final = {
     "topicsd/offline/repair": f"{_OFFLINE} topicsd/offline topicsd/offline/check",
     "topicsd/offline/reshard": f"{_OFFLINE} topicsd/offline",
     "topicsd/cli": (
-        f"{_OFFLINE} topicsd/offline/ topicsd/catalog topicsd/cli/backup topicsd/cli/store topicsd/cli/server"
+        f"{_OFFLINE} topicsd/offline/ topicsd/catalog topicsd/cli/backup topicsd/cli/compactor"
+        " topicsd/cli/store topicsd/cli/server"
     ),
-    "topicsd/cli/store": f"{_OFFLINE} topicsd/catalog topicsd/cli topicsd/offline",
+    "topicsd/cli/compactor": (
+        "topicsd/broker topicsd/broker/upkeep topicsd/catalog topicsd/catalog/shared topicsd/store "
+        "topicsd/disk topicsd/cli topicsd/offline shared/"
+    ),
+    "topicsd/cli/store": (
+        f"{_OFFLINE} topicsd/broker topicsd/broker/upkeep topicsd/catalog topicsd/cli topicsd/cli/compactor "
+        "topicsd/offline"
+    ),
     # Over HTTP, without a data directory.
     "topicsd/backup": f"{_OFFLINE} topicsd/offline topicsd/store",
     "topicsd/cli/backup": f"{_OFFLINE} topicsd/offline topicsd/store topicsd/backup topicsd/cli",
@@ -112,6 +132,10 @@ LAYERS: Final = {
     "loadtest/bench": "loadtest/ceilings loadtest/clients spark/chart",
     "loadtest/ceilings": "loadtest/engine topicsd/engine",
     "loadtest/clients": "loadtest/bench loadtest/ceilings loadtest/engine shared/",
+    "loadtest/cluster": "loadtest/cluster/ loadtest/bench loadtest/clients shared/ topicsd/",
+    "loadtest/cluster/figures": "loadtest/cluster/ loadtest/bench loadtest/clients shared/ topicsd/",
+    "loadtest/cluster/hammer": "loadtest/cluster loadtest/cluster/stack topicsd/broker",
+    "loadtest/cluster/stack": "loadtest/cluster loadtest/bench loadtest/clients",
     "loadtest/engine": "topicsd/ shared/",
     "loadtest/store": "loadtest/bench loadtest/clients loadtest/engine topicsd/ shared/",
 }

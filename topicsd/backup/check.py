@@ -19,6 +19,7 @@ from topicsd.segment.referred_stems import all_references
 from topicsd.store.create_object import repeat_request
 from topicsd.store.open_store import open_store
 
+IDS_SHOWN: Final = 3
 PRUNE_SECONDS_MAX: Final = (MARK_HOURS - 1) * 3600
 
 
@@ -28,13 +29,20 @@ def check_objects(
     is_quick: bool,
     on_bytes: Callable[[int], object],
 ) -> list[str]:
-    """Check each object that the manifests name, once; return the problems.
+    """Check each object that the manifests name, once; return the problems, and the backups they affect.
 
     A quick check is of existence and size, another one reads every byte.
     """
-    objects = sorted({(one.key, one) for manifest in manifests for one in manifest.objects})
+    needed_by: dict[StoredObject, list[str]] = {}
+    for manifest in manifests:
+        for one in set(manifest.objects):
+            needed_by.setdefault(one, []).append(manifest.head.id)
 
     def check(stored: StoredObject) -> str:
+        problem = find_problem(stored)
+        return f"{problem}; needed by {_backups(needed_by[stored])}" if problem else ""
+
+    def find_problem(stored: StoredObject) -> str:
         try:
             info = repeat_request(lambda: repository.store.info(stored.key), repository.retries())
             if info.size != stored.size:
@@ -49,7 +57,18 @@ def check_objects(
         return ""
 
     with ThreadPoolExecutor(THREADS) as pool:
-        return [problem for problem in pool.map(check, (one for _, one in objects)) if problem]
+        in_order = sorted(needed_by, key=lambda stored: stored.key)
+        return [problem for problem in pool.map(check, in_order) if problem]
+
+
+def _backups(ids: list[str]) -> str:
+    """Return the ids as text; no more than a line holds.
+
+    >>> _backups(["a"]), _backups(list("abcde"))
+    ('backup a', 'backups a, b, c and 2 more')
+    """
+    named, more = ids[:IDS_SHOWN], len(ids) - IDS_SHOWN
+    return f"backup{'s' * (len(ids) > 1)} {', '.join(named)}{f' and {more} more' if more > 0 else ''}"
 
 
 def check_files(manifest: BackupManifest) -> list[str]:

@@ -7,7 +7,7 @@ memory and from the store. All calls to store and catalog are made on the thread
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -20,12 +20,15 @@ from topicsd.broker.read.extents import ExtentReader
 from topicsd.broker.read.heads import Heads
 from topicsd.broker.read.reader import SharedRead, SharedReader, TopicRecords
 from topicsd.broker.read.tail_cache import TailCache, TailChunk
+from topicsd.broker.read.time_search import TimeSearch
+from topicsd.broker.refusals import no_role
 from topicsd.broker.steps import Pool, Wait
 from topicsd.broker.topic_table import TopicTable
 from topicsd.broker.write.batcher import Batcher, BatchLimits
 from topicsd.broker.write.committer import BlobCommitter, CommittedRun
 from topicsd.broker.write.open_blob import AppendReply, Group
 from topicsd.catalog.shared.shared_catalog import (
+    ConfigChanged,
     LogState,
     SharedCatalog,
     SharedTopic,
@@ -83,10 +86,14 @@ class Broker:
         retries: Callable[[], Retries],
         batch_limits: BatchLimits,
         read_limits: ReadLimits,
+        roles: Collection[str] = ("write", "read"),
     ) -> None:
-        """`retries` bounds how long a request to the store is repeated."""
+        """`retries` bounds how long a request to the store is repeated; `roles` are what clients may ask."""
+        self._can_write, self._can_read = "write" in roles, "read" in roles
         self._loop = loop
+        self.store_url = store.url
         self._catalog = catalog
+        self._lookups = pools.lookups
         self.counts = BrokerCounts()
         self.topics = TopicTable(clock, pools.lookups, catalog)
         self.heads = Heads(clock, loop, pools.lookups, catalog, read_limits.poll_seconds)
@@ -100,15 +107,23 @@ class Broker:
         self.extents = ExtentReader(
             catalog, pools.lookups, pools.reads, pools.laggard_reads, blocks, laggard_blocks, retries
         )
+        self.times = TimeSearch(catalog, pools.laggard_reads, laggard_blocks, retries)
         self.reader = SharedReader(clock, self.topics, self.heads, self.cache, self.extents)
 
     def append(self, group: Group, reply: AppendReply) -> None:
         """Append the records of a group; `reply` gets `Appended` or a `Refusal`, once."""
-        self.batcher.append(group, reply)
+        if self._can_write:
+            self.batcher.append(group, reply)
+        else:
+            reply(no_role("write"))
 
     def read(self, request: SharedRead, reply: Callable[[list[TopicRecords]], object]) -> None:
         """Read several topics; `reply` gets an answer for each, in the order of the request."""
-        self.reader.read(request, reply)
+        if self._can_read:
+            self.reader.read(request, reply)
+        else:
+            refusal = no_role("read")
+            reply([TopicRecords(one.topic, one.from_seq, refusal=refusal) for one in request.topics])
 
     def on_commit(self, run: CommittedRun) -> None:
         """Make committed records visible to the readers of this broker: the records first, then the head."""
@@ -128,6 +143,17 @@ class Broker:
                 return self._catalog.topics([name])[0]
 
         return self.topics.change(create, name)
+
+    def configure(self, topic: SharedTopic, config: bytes) -> Wait:
+        """Wait for the topic with this configuration, or with the one that it has got since it was read."""
+
+        def configure() -> SharedTopic | None:
+            try:
+                return self._catalog.configure(topic.name, topic.incarnation, config, topic.config_version)
+            except ConfigChanged:
+                return self._catalog.topics([topic.name])[0]
+
+        return self.topics.change(configure, topic.name)
 
     def fence(self, name: str, incarnation: int, log_state: LogState) -> Wait:
         return self.topics.change(partial(self._catalog.fence, name, incarnation, log_state), name)
@@ -153,6 +179,10 @@ class Broker:
             self.topics.change(forget, name)(end)
 
         return start
+
+    def list(self, prefix: str, after: str, limit: int) -> Wait:
+        """Wait for a page of topics in the order of their names."""
+        return self._lookups.call(partial(self._catalog.list, prefix, after, limit))
 
     def close(self) -> None:
         """Refuse new writes and start what is open; the broker is drained when `is_drained`."""

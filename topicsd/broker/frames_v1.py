@@ -55,10 +55,13 @@ from topicsd.log.frame import (
 )
 
 FRAMES_V1: Final = "frames-v1"
+SEGMENT_V1: Final = "segment-v1"
+"""The frames of a compacted object (`segment_v1.py`), whose numbers are their seqs."""
 _APPEND: Final = int(FrameType.APPEND)
 _TOPIC_ID_AT: Final = 6
 _NUMBER_AT: Final = 14
-_U64_MASK: Final = (1 << 64) - 1
+TOPIC_ID_MASK: Final = (1 << 64) - 1
+"""What a frame holds of an incarnation."""
 
 
 class UnknownEncoding(Exception):
@@ -125,7 +128,7 @@ class Decoded(NamedTuple):
 def encode_frames(records: Sequence[ToEncode], incarnation: int, first_number: int, ts: int) -> bytes:
     """Encode the records of one request, numbered from `first_number`."""
     parts: list[bytes] = []
-    topic_id = incarnation & _U64_MASK
+    topic_id = incarnation & TOPIC_ID_MASK
     kind = pack_kind(_APPEND, 0, topic_id)
     for number, record in enumerate(records, first_number):
         payload = record.data
@@ -166,30 +169,33 @@ def decode_frames(
 
     Raises `UnknownEncoding`, or `OtherTopic`.
     """
-    if encoding != FRAMES_V1:
+    if encoding not in (FRAMES_V1, SEGMENT_V1):
         raise UnknownEncoding(
-            f"body encoding {encoding}: this program reads {FRAMES_V1}; the layout of other encodings is not "
-            "published"
+            f"body encoding {encoding}: this program reads {FRAMES_V1} and {SEGMENT_V1}; the layout of other "
+            "encodings is not published"
         )
     start_seq = max(from_seq, rebase.first_seq)
+    base = 0 if encoding == SEGMENT_V1 else None
     try:
-        return _decode_intact(body, rebase, start_seq, bytes_max)
+        return _decode_intact(body, rebase, start_seq, bytes_max, base)
     except FrameDamage as damage:
-        return _decode_damaged(body, rebase, start_seq, bytes_max, damage)
+        return _decode_damaged(body, rebase, start_seq, bytes_max, damage, base)
 
 
-def _decode_intact(body: bytes, rebase: Rebase, start_seq: int, bytes_max: int | None) -> Decoded:
+def _decode_intact(
+    body: bytes, rebase: Rebase, start_seq: int, bytes_max: int | None, shift: int | None
+) -> Decoded:
     """Decode frames one after the other; raises FrameDamage at the first surprise.
 
-    The frames before `start_seq` are skipped by their lengths: a wrong one leads to another number.
+    The frames before `start_seq` are skipped by their lengths: a wrong one leads to another number. `shift`
+    is the difference of seqs and numbers; None takes that of the first frame (F1).
     """
     view = memoryview(body)
     end = len(body)
-    topic_id = rebase.incarnation & _U64_MASK
+    topic_id = rebase.incarnation & TOPIC_ID_MASK
     seq, last_seq = rebase.first_seq, rebase.last_seq
     unpack, header_bytes = HEADER.unpack_from, HEADER_BYTES
     at = size = 0
-    shift: int | None = None
     records: list[Record] = []
     add = records.append
     while at < end and seq <= last_seq:
@@ -231,11 +237,17 @@ def _check_topic(body: bytes, at: int, end: int, topic_id: int) -> None:
 
 
 def _decode_damaged(
-    body: bytes, rebase: Rebase, start_seq: int, bytes_max: int | None, damage: FrameDamage
+    body: bytes,
+    rebase: Rebase,
+    start_seq: int,
+    bytes_max: int | None,
+    damage: FrameDamage,
+    base: int | None,
 ) -> Decoded:
     """Decode what is intact, and report the rest with exact seqs (F2)."""
-    frames = _intact_frames(body, rebase.incarnation & _U64_MASK)
-    base = _base_of(frames, rebase, len(body))
+    frames = _intact_frames(body, rebase.incarnation & TOPIC_ID_MASK)
+    if base is None:
+        base = _base_of(frames, rebase, len(body))
     records: list[Record] = []
     damaged: list[DamagedSeqs] = []
     seq, size = start_seq, 0

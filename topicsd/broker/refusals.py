@@ -17,6 +17,12 @@ from shared.contract.errors import (
 )
 
 
+def no_role(role: str) -> Refusal:
+    """Refuse what the brokers of this node do not do, and those of other nodes may."""
+    message = f"the brokers of this node do not {role}: TOPICS_BROKER_ROLES leaves it out; ask another node"
+    return not_ready(message, {"role": role}, is_retry_useful=False)
+
+
 def no_such_topic(name: str) -> Refusal:
     return Refusal(TOPIC_NOT_FOUND, f'topic "{name}" does not exist')
 

@@ -35,6 +35,17 @@ def sqlite_path(url: str, data_directory: str) -> str:
     return unquote(parts.path) if parts.scheme == "sqlite" else ""
 
 
+def is_shared_catalog(url: str, store_url: str) -> bool:
+    """Return whether a catalog names all nodes of a store: not when it is a file of one node.
+
+    >>> is_shared_catalog("sqlite:", "file:///srv/objects"), is_shared_catalog("sqlite:", "s3://bucket")
+    (True, False)
+    """
+    if url.startswith(SQLITE):
+        return urlsplit(store_url).scheme == "file"
+    return url != ""
+
+
 def open_catalog(url: str, data_directory: str, retries: Retries) -> Catalog:
     """Open a catalog. Raises CatalogRefused or CatalogUnavailable, `CatalogExtraMissing` without a client."""
     problem = refuse_catalog_url(url)

@@ -17,6 +17,8 @@ from typing import Final
 
 from shared.ipc.placement import PlacementError
 from shared.runtime.log_setup import fields
+from shared.settings.brokers import chosen_brokers
+from shared.settings.setting import AUTO
 from shared.settings.settings import Settings
 from topicsd.catalog.node_lock import lock_node, node_lock_path
 from topicsd.disk.access import access_problem, denial_of, os_error_sentence
@@ -126,7 +128,9 @@ def open_data_layout(fs: Fs, settings: Settings, sources: dict[str, str] | None 
         raise CommandError(os_error_sentence(error)) from None
     for shard in range(layout.shards):
         refuse_unusable_shard(fs, data_dir, shard)
-    if settings.shards not in (0, layout.shards):
+    if not layout.shards:
+        refuse_stateless(settings)
+    elif settings.shards not in (AUTO, layout.shards):
         setting = (sources or {}).get("shards", "TOPICS_SHARDS")
         setting = (
             f"{setting} {settings.shards}" if setting.startswith("--") else f"{setting}={settings.shards}"
@@ -141,6 +145,20 @@ def open_data_layout(fs: Fs, settings: Settings, sources: dict[str, str] | None 
             extra=fields(data_dir=data_dir),
         )
     return layout
+
+
+def refuse_stateless(settings: Settings) -> None:
+    """Raise CommandError for settings that the directory of a node without shards cannot have."""
+    if settings.shards not in (AUTO, 0):
+        raise CommandError(
+            f"{settings.data_dir}: belongs to a stateless node, which has no shards; use another data "
+            "directory"
+        )
+    if not chosen_brokers(settings):
+        raise CommandError(
+            f"{settings.data_dir}: belongs to a stateless node, which needs brokers; set TOPICS_STORE_URL, "
+            "or use another data directory"
+        )
 
 
 def refuse_unusable_shard(fs: Fs, data_dir: str, shard: int) -> None:

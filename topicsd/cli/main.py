@@ -21,7 +21,8 @@ from shared.text.nearest_name import nearest_name
 from shared.text.unknown_name import unknown_name
 from topicsd.cli import config_show, doctor, inspect_command, reshard, serve, verify
 from topicsd.cli.backup import command as backup
-from topicsd.cli.server import shards, topic
+from topicsd.cli.compactor import command as compactor
+from topicsd.cli.server import cluster, shards, topic
 from topicsd.cli.store import command as store
 from topicsd.disk.access import os_error_sentence
 from topicsd.disk.layout import LAYOUT_FORMAT
@@ -36,7 +37,9 @@ COMMANDS = (
     doctor.COMMAND,
     reshard.COMMAND,
     shards.COMMAND,
+    cluster.COMMAND,
     store.COMMAND,
+    compactor.COMMAND,
     topic.COMMAND,
     backup.COMMAND,
 )

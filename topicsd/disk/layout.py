@@ -249,8 +249,11 @@ def shard_paths(data_dir: str, shard: int) -> ShardPaths:
 
 
 def create_data_dir(fs: Fs, data_dir: str, shard_count: int, instance: bytes) -> Layout:
-    """Make a new data directory; after a crash in the middle it can be called again."""
-    assert 1 <= shard_count <= SHARD_COUNT_MAX
+    """Make a new data directory; after a crash in the middle it can be called again.
+
+    That of a stateless node has no shards, and keeps the id of the node.
+    """
+    assert 0 <= shard_count <= SHARD_COUNT_MAX
     assert len(instance) == INSTANCE_BYTES
     shards_dir = shards_path(data_dir)
     make_dirs(fs, data_dir)

@@ -23,6 +23,7 @@ from typing import NamedTuple
 from shared.contract.errors import Refusal, shutting_down
 from shared.runtime.clock import Clock, SystemClock
 from shared.runtime.disk_thread import Loop, Threads, start_threads
+from shared.settings.setting import AUTO
 from shared.settings.settings import Settings
 from shared.settings.store_url import store_folder, store_url_of
 from topicsd.disk.access import os_error_sentence
@@ -467,7 +468,7 @@ def open_shard(
 def open_layout(fs: Fs, data_dir: str, shard_count: int) -> Layout:
     """Return the layout of a data directory; create a new directory with `shard_count` shards.
 
-    With 0 a new directory gets one shard for each core.
+    With `AUTO` a new directory gets one shard for each core.
     """
     layout = read_layout(fs, data_dir)
     if layout is not None:
@@ -483,5 +484,5 @@ def open_layout(fs: Fs, data_dir: str, shard_count: int) -> Layout:
 
 
 def new_shard_count(shard_count: int) -> int:
-    """Return the number of shards of a new directory: one for each core if `shard_count` is 0."""
-    return shard_count or len(os.sched_getaffinity(0))
+    """Return the number of shards of a new directory: one for each core if `shard_count` is `AUTO`."""
+    return len(os.sched_getaffinity(0)) if shard_count == AUTO else shard_count

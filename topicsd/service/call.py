@@ -94,6 +94,8 @@ class Call(msgspec.Struct, eq=False):
     """Whether the request's key has the scope `admin`."""
     shared_body: SharedBody | None = None
     """A large body for another worker; `body` is empty then."""
+    retried_after_ms: int = 0
+    """Time since the first attempt of the request, if that may have been applied."""
     operation: StartedOperation | None = None
     """The operation on a topic of this shard, once it has begun."""
 

@@ -1,4 +1,4 @@
-"""Reads after a position over HTTP, which may wait for something to deliver.
+"""Reads after a position over HTTP, which may wait for something to deliver: of local and of shared topics.
 
 A read that finds nothing subscribes to the topic at its position in the same turn of the event loop, with a
 subscription as streams use (`stream/subscription.py`), until that delivers. All reads that wait at one
@@ -8,17 +8,21 @@ position and do not end the wait.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
 
 from shared.contract.errors import Refusal
 from shared.contract.reader_options import LIMIT_DEFAULT, NO_NODES, ReaderOptions
 from shared.contract.seek import Seek
+from shared.runtime.clock import Clock
 from shared.runtime.disk_thread import Loop
 from shared.runtime.histogram import Histogram
 from shared.settings.settings import Settings
+from topicsd.engine.read.fill_page import Unfetched
 from topicsd.engine.read.read import read, try_read
 from topicsd.engine.read.seek import seek
-from topicsd.engine.requests import ReadAnswer, ReadRequest
+from topicsd.engine.requests import ReadAnswer, ReadRequest, Reply
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic_admin import topic_not_found
 from topicsd.service.call import Call, reply_of
@@ -27,23 +31,66 @@ from topicsd.service.input.clamped import clamped_to, with_member
 from topicsd.service.render import render_chunk, render_read
 from topicsd.service.request_counts import RequestCounts
 from topicsd.stream.chunks import Chunk, FeedSpec, chunk_of
+from topicsd.stream.feed import Feed
 from topicsd.stream.feeds import Feeds
 from topicsd.stream.subscription import Subscription
 
 WAIT_MS_MAX = 30_000
 
 
-class Diff:
+M = TypeVar("M")
+
+
+class TopicReads(Protocol[M]):
+    """The reads of topics of one kind. `M` is what a read that has to wait is waiting for."""
+
+    @property
+    def try_read(self) -> Callable[[str, ReadRequest], ReadAnswer | Refusal | M]:
+        """Return the function that reads without waiting."""
+        ...
+
+    def read(self, name: str, request: ReadRequest, reply: Reply[ReadAnswer], missing: M) -> None:
+        """Continue a read that has to wait; `missing` is the result of `try_read`."""
+        ...
+
+    def seek(self, name: str, position: Seek, reply: Reply[int]) -> None: ...
+
+    def feed(self, spec: FeedSpec) -> Feed: ...
+
+    def note_read(self, name: str) -> None: ...
+
+
+class ShardReads:
+    """The reads of topics of this shard."""
+
+    def __init__(self, shard: ShardState, feeds: Feeds) -> None:
+        self._shard = shard
+        self.try_read: Callable[[str, ReadRequest], ReadAnswer | Refusal | Unfetched] = partial(
+            try_read, shard
+        )
+        self.feed = feeds.feed
+
+    def read(self, name: str, request: ReadRequest, reply: Reply[ReadAnswer], missing: Unfetched) -> None:
+        read(self._shard, name, request, reply, missing)
+
+    def seek(self, name: str, position: Seek, reply: Reply[int]) -> None:
+        seek(self._shard, name, position, reply)
+
+    def note_read(self, name: str) -> None:
+        self._shard.topics[name].last_read_ms = self._shard.clock.now_ms()
+
+
+class Diff(Generic[M]):
     def __init__(
-        self, shard: ShardState, settings: Settings, loop: Loop, counts: RequestCounts, feeds: Feeds
+        self, reads: TopicReads[M], settings: Settings, loop: Loop, clock: Clock, counts: RequestCounts
     ) -> None:
         self.loop = loop
-        self.feeds = feeds
+        self.reads = reads
         self._counts = counts
-        self._shard = shard
         self._settings = settings
-        self._clock = shard.clock
-        self._monotonic = shard.clock.monotonic
+        self._clock = clock
+        self._monotonic = clock.monotonic
+        self._try_read = reads.try_read
 
     def start(self, call: Call) -> None:
         body = decode_diff(call.body, self._clock)
@@ -53,7 +100,7 @@ class Diff:
             assert not isinstance(body.from_ts, str), "decode_diff resolves it"
             # A larger `last` means the newest records that the limit allows.
             position = Seek(body.from_ts, None if body.last is None else min(body.last, self._limit(body)))
-            seek(self._shard, call.name, position, reply_of(call, partial(self._read_from, call, body)))
+            self.reads.seek(call.name, position, reply_of(call, partial(self._read_from, call, body)))
         else:
             self._read(call, body)
 
@@ -75,20 +122,20 @@ class Diff:
         )
         request = ReadRequest(body.from_seq or 0, options, body.epoch)
         # Without a reply while nothing has to wait: hot path.
-        answer = try_read(self._shard, call.name, request)
+        answer = self._try_read(call.name, request)
         if isinstance(answer, ReadAnswer):
             self._answer(call, body, request, answer)
         elif isinstance(answer, Refusal):
             call.refuse(answer)
         else:
             reply = reply_of(call, partial(self._answer, call, body, request))
-            read(self._shard, call.name, request, reply, answer)
+            self.reads.read(call.name, request, reply, answer)
 
     def _limit(self, body: DiffBody) -> int:
         return min(body.limit or max(LIMIT_DEFAULT, body.last or 0), self._settings.max_limit)
 
     def _answer(self, call: Call, body: DiffBody, request: ReadRequest, answer: ReadAnswer) -> None:
-        self._shard.topics[call.name].last_read_ms = self._shard.clock.now_ms()
+        self.reads.note_read(call.name)
         if body.wait_ms and not answer.count and answer.tombstone is None:
             waiting = WaitingDiff(self, call, body, request, answer)
             waiting.wait(min(_wait_ms(body), WAIT_MS_MAX))
@@ -137,7 +184,7 @@ class WaitingDiff:
     is_paused = False
 
     def __init__(
-        self, diff: Diff, call: Call, body: DiffBody, request: ReadRequest, answer: ReadAnswer
+        self, diff: Diff[Any], call: Call, body: DiffBody, request: ReadRequest, answer: ReadAnswer
     ) -> None:
         self._diff = diff
         self._call = call
@@ -146,7 +193,7 @@ class WaitingDiff:
         self._limit = request.options.limit
         self._chunk = chunk_of(answer, spec, request.from_seq)
         """Result of the last read."""
-        self._subscription = Subscription(diff.feeds.feed(spec), self._chunk.to_seq, answer.epoch, self)
+        self._subscription = Subscription(diff.reads.feed(spec), self._chunk.to_seq, answer.epoch, self)
 
     def wait(self, wait_ms: int) -> None:
         self._timer = self._diff.loop.call_later(wait_ms / 1000, self._finish)

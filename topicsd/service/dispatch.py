@@ -7,7 +7,9 @@ arrived.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
 
 from shared.contract.api_keys import ADMIN, ApiKey, ApiKeys
 from shared.contract.endpoints import ROUTER, TOPIC, WATCH_ID, Endpoint, Match, refuse_body, refuse_parameters
@@ -18,13 +20,14 @@ from shared.http.head import Fields
 from shared.ipc.link import LinkPool, LinkReply
 from shared.ipc.remote_request import decode_remote_request, encode_answer
 from shared.ipc.shared_placement import SharedPlacement
+from topicsd.broker.broker import Broker
 from topicsd.engine.queue.claim import drain_claims
 from topicsd.engine.shard import Shard
 from topicsd.engine.transfer.dead_letters import DeadLetters
 from topicsd.engine.transfer.redrive import Redrives
 from topicsd.service.call import Call
-from topicsd.service.diff import Diff
-from topicsd.service.handlers import Handlers
+from topicsd.service.diff import Diff, ShardReads
+from topicsd.service.handlers import Handler, Handlers
 from topicsd.service.move_topic import MoveHandler
 from topicsd.service.ownership import OwnershipHandlers
 from topicsd.service.queues.redrive import RedriveHandler
@@ -43,6 +46,10 @@ from topicsd.service.shards.relocation import Relocations
 from topicsd.service.shards.relocation_target import RelocationTarget
 from topicsd.service.shards.remote_call import STREAMS, RemoteCaller, retry_advice
 from topicsd.service.shards.survey import Surveys
+from topicsd.service.shared.operations import SharedOperations
+from topicsd.service.shared.routing import BrokerProcessRouting, BrokerRouting
+from topicsd.service.shared_diff import SharedDiff
+from topicsd.service.topic_list import list_topics
 from topicsd.service.watch.streams import StreamServices
 from topicsd.stream.stream import Stream
 
@@ -53,11 +60,19 @@ LINK_GRACE_SECONDS = 0.3
 # The process that received the request has checked the scopes.
 NO_SCOPES: frozenset[str] = frozenset()
 
+NO_OPERATIONS: Final[Mapping[str, Handler]] = {}
+
 OpenSocket = Callable[[Call, ApiKey | None], None]
 
 
 def _no_sockets(call: Call, key: ApiKey | None) -> None:
     call.refuse(Refusal(NOT_IMPLEMENTED, "WebSockets are not supported here"))
+
+
+def _in_flight(bound: int, peers: Peers | None) -> InFlight:
+    if peers is None:
+        return InFlight(bound)
+    return InFlight(bound, peers.slot.in_flight_by_key, peers.in_flight_elsewhere())
 
 
 class Dispatch:
@@ -73,8 +88,14 @@ class Dispatch:
         *,
         peers: Peers | None = None,
         open_socket: OpenSocket = _no_sockets,
+        broker: Broker | None = None,
+        broker_number: int | None = None,
+        operations: Mapping[str, Handler] = NO_OPERATIONS,
     ) -> None:
         """Create the dispatch of shard `number`; a server with several shards has peers.
+
+        A broker process has a `broker`, and `operations` without a topic. `broker_number` is the owner
+        number of a broker of this node, if it has one; in the broker process it is `number`.
 
         `open_socket` answers a request for a WebSocket, given the key of the request.
         """
@@ -83,51 +104,77 @@ class Dispatch:
         self.keys = keys
         self.shard = number
         self.placement = placement
+        self.broker = broker
         self._peers = peers
         self._open_socket = open_socket
         # Before the route runners start: a hidden topic has none.
         self.arrivals = Arrivals(state, shard.adopter, placement, links, peers)
         self.surveys = Surveys(state, placement, self.arrivals)
-        self.streams = streams = StreamServices(shard, settings, loop, links, number, placement, peers, keys)
-        self._work = WorkOpener(state, settings, loop, streams.permits, streams.count_stream)
-        self.route_rules = RouteRules(state, settings, links, streams.locate_source, peers is not None)
-        counts = RequestCounts(state.clock)
-        diff = Diff(state, settings, loop, counts, streams.feeds)
+        both: dict[str, Any] = {"broker": broker, "broker_number": broker_number}
+        self.streams = StreamServices(shard, settings, loop, links, number, placement, peers, keys, **both)
+        self._counts = RequestCounts(state.clock)
+        self._remote_caller = RemoteCaller(
+            links, peers, placement, loop, state.clock.monotonic, lambda: self.is_draining, broker_number
+        )
+        self.brokers = self._routing(shard, links, broker_number, operations)
+        find_shared = None if self.brokers is None else self.brokers.find_shared
+        self.route_rules = RouteRules(
+            state, settings, links, self.streams.locate_source, peers is not None, find_shared
+        )
+        self._work = WorkOpener(state, settings, loop, self.streams.permits, self.streams.count_stream)
         caps = Caps(state, number, peers, links)
         self.moves = Moves(state, caps, links, number, placement, peers)
         self.backup_hold = BackupHold(state)
         self.dead_letters = DeadLetters(state, self.moves.send)
         self.relocations = Relocations(shard, links, peers)
         self.relocation_target = RelocationTarget(shard, self.arrivals, peers)
-        moves = MoveHandler(self.relocations, state.jobs, counts.performance)
         self._reshards = ReshardHandler(links, state.jobs)
-        redrives = RedriveHandler(Redrives(state, self.moves.send), state.clock, counts.performance)
-        self.handlers = Handlers(
-            shard,
-            caps,
-            counts,
-            self.route_rules.on_topic_deleted,
-            {
-                "diff": diff.start,
-                "redrive": redrives.start,
-                "move": moves.start,
-                "restore": RestoreHandler(shard, caps, counts.performance).start,
-                **OwnershipHandlers(shard, counts.performance).table,
-            },
-            self.redirect,
-            lambda name: self.placement.owner_of(name) != self.shard,
-        )
-        key_counts = () if peers is None else (peers.slot.in_flight_by_key, peers.in_flight_elsewhere())
-        self._in_flight = InFlight(settings.max_inflight_per_key, *key_counts)
+        self.handlers = self._make_handlers(shard, caps)
+        self._in_flight = _in_flight(settings.max_inflight_per_key, peers)
         self._probes_need_key = settings.probe_auth
-        self._remote_caller = RemoteCaller(
-            links, peers, placement, loop, state.clock.monotonic, lambda: self.is_draining
-        )
         self._incoming_calls: set[IncomingCall] = set()
         self._idle: asyncio.Future[None] | None = None
         self.misplaced_count = 0
         self.is_draining = False
         self._is_grace_over = False
+
+    def _make_handlers(self, shard: Shard, caps: Caps) -> Handlers:
+        state, counts = shard.state, self._counts
+        reads = ShardReads(state, self.streams.feeds)
+        redrives = RedriveHandler(Redrives(state, self.moves.send), state.clock, counts.performance)
+        return Handlers(
+            shard,
+            caps,
+            counts,
+            self.route_rules.on_topic_deleted,
+            {
+                "diff": Diff(reads, state.settings, state.loop, state.clock, counts).start,
+                "redrive": redrives.start,
+                "move": MoveHandler(self.relocations, state.jobs, counts.performance).start,
+                "restore": RestoreHandler(shard, caps, counts.performance).start,
+                **OwnershipHandlers(shard, counts.performance).table,
+            },
+            self.redirect,
+            lambda name: self._topic_owner(name) != self.shard,
+            None if self.brokers is None else self.brokers.start,
+        )
+
+    def _routing(
+        self, shard: Shard, links: LinkPool, broker_number: int | None, endpoints: Mapping[str, Handler]
+    ) -> BrokerRouting | None:
+        """Return the way to the broker of this node, or None without one."""
+        if broker_number is None:
+            return None
+        way = broker_number, self.placement, links, self._remote_caller
+        broker, reads = self.broker, self.streams.shared_reads
+        if broker is None or reads is None:
+            return BrokerRouting(*way)
+        settings, loop, clock = shard.state.settings, shard.state.loop, shard.state.clock
+        diff = SharedDiff(reads, self.streams.feeds, settings, loop, clock, self._counts)
+        make = partial(
+            SharedOperations, broker, settings, clock, self._counts.performance, reads, diff, endpoints
+        )
+        return BrokerProcessRouting(*way, broker, make)
 
     @property
     def remote_count(self) -> int:
@@ -148,10 +195,16 @@ class Dispatch:
         if not endpoint.is_data:
             return None
         if endpoint.variable == TOPIC:
-            return self.placement.owner_of(match.name)
+            return self._topic_owner(match.name)
+        if endpoint.is_broker and self.brokers is not None:
+            return self.brokers.number
         wid = self.streams.ids.parse(match.name) if endpoint.variable == WATCH_ID else None
         # A request without an owner, as for a retired shard, is answered here or sent to the supervisor.
-        return wid.shard if wid is not None and wid.shard < self.placement.shard_count else self.shard
+        return wid.shard if wid is not None and self.placement.is_owner(wid.shard) else self.shard
+
+    def _topic_owner(self, name: str) -> int:
+        """Return the shard of a topic; a broker itself answers, or sends on what is no shared topic."""
+        return self.shard if self.broker is not None else self.placement.owner_of(name)
 
     def start(self, match: Match | Refusal, owner: int | None, call: Call) -> None:
         """Answer the call, now or later, once."""
@@ -202,6 +255,8 @@ class Dispatch:
         """Start a call without a handler: of the supervisor, or for a stream, a watch or a route rule."""
         if owner != self.shard:
             self._remote_caller.start(endpoint.operation, owner, call, key)
+        elif endpoint.is_broker:
+            self._start_endpoint(endpoint.operation, call)
         elif endpoint.is_upgrade:
             self._open_socket(call, key)
         elif endpoint.is_stream:
@@ -214,11 +269,22 @@ class Dispatch:
             assert endpoint.operation == "create_watch"
             self.streams.creator.create(call, key)
 
-    def _open_stream(self, operation: str, call: Call, key: ApiKey | None) -> None:
-        if operation == "work":
+    def _start_endpoint(self, operation: str, call: Call) -> None:
+        """Start an operation of the brokers without a topic, in a broker; elsewhere there is none."""
+        if isinstance(self.brokers, BrokerProcessRouting):
+            self.brokers.operations.endpoints[operation](call)
+        else:
+            call.refuse(Refusal(NOT_IMPLEMENTED, "the server has no brokers: set TOPICS_STORE_URL"))
+
+    def _open_stream(
+        self, operation: str, call: Call, key: ApiKey | None, *, may_be_shared: bool = True
+    ) -> None:
+        if operation != "work":
+            self.streams.opener.open(call, key)
+        elif self.brokers is None or not may_be_shared or not self.handlers.is_unknown(call.name):
             self._work.open(call, key)
         else:
-            self.streams.opener.open(call, key)
+            self.brokers.open_jobs(call, key, partial(self._work.open, call, key))
 
     def start_with_key(self, key: ApiKey | None, operation: str, call: Call) -> None:
         """Start an operation on a topic that the key of its connection permits."""
@@ -231,7 +297,7 @@ class Dispatch:
     def run_at_owner(self, operation: str, call: Call) -> None:
         """Run an operation on a topic at its owner, without a check of keys."""
         try:
-            owner = self.placement.owner_of(call.name)
+            owner = self._topic_owner(call.name)
             if owner == self.shard:
                 self.handlers.start(operation, call)
             else:
@@ -276,6 +342,13 @@ class Dispatch:
         call.on_answer = on_answer
         return None
 
+    def list_topics(self, payload: bytes, reply: Callable[[bytes], object]) -> None:
+        """Pass a page of the topics of this shard to `reply`, or of all shared topics in a broker."""
+        if isinstance(self.brokers, BrokerProcessRouting):
+            self.brokers.list_topics(payload, reply)
+        else:
+            list_topics(self.handlers.shard.state, self.arrivals.hidden, payload, reply)
+
     # -- over the link -------------------------------------------------------------------------------------
 
     def answer_link(self, payload: bytes, reply: LinkReply) -> None:
@@ -298,7 +371,7 @@ class Dispatch:
         body = reply.body or request.body
         call = IncomingCall(request.name, request.query, fields, body, started, reply=reply, dispatch=self)
         call.is_head, call.item, call.prefixes = request.is_head, request.item, request.prefixes
-        call.is_admin = request.is_admin
+        call.is_admin, call.retried_after_ms = request.is_admin, request.retried_after_ms
         self._incoming_calls.add(call)
         reply.cancel_wait = call.cancel
         try:
@@ -308,9 +381,13 @@ class Dispatch:
                 call.refuse(in_doubt(self.shard, retry_advice(request.operation, is_keyed=False)))
             elif request.operation in STREAMS:
                 key = ApiKey(request.key_id, NO_SCOPES, request.prefixes) if request.key_id else None
-                self._open_stream(request.operation, call, key)
+                self._open_stream(request.operation, call, key, may_be_shared=not request.is_unshared)
+            elif not isinstance(self.brokers, BrokerProcessRouting):
+                self.handlers.start(request.operation, call, may_be_shared=not request.is_unshared)
+            elif request.operation in self.brokers.operations.endpoints:
+                self._start_endpoint(request.operation, call)
             else:
-                self.handlers.start(request.operation, call)
+                self.brokers.answer_shard(request.operation, call)
         except Exception as error:
             call.fail(request.operation, error)
         if self._is_grace_over:

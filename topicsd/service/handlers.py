@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from shared.contract.errors import NOT_IMPLEMENTED, Refusal
-from shared.contract.names import refuse_topic_name
+from shared.contract.errors import NOT_IMPLEMENTED, NOT_SUPPORTED, Refusal
+from shared.contract.names import is_topic_name, refuse_topic_name
 from shared.contract.query import query_boolean
 from topicsd.engine.read.seek import seek
 from topicsd.engine.requests import (
@@ -17,7 +17,7 @@ from topicsd.engine.requests import (
 )
 from topicsd.engine.retention.delete import delete_records
 from topicsd.engine.shard import Shard
-from topicsd.engine.topic_admin import delete_topic, put_topic, topic_state
+from topicsd.engine.topic_admin import delete_topic, missing_topic, put_topic, topic_state
 from topicsd.service.call import Call, reply_of
 from topicsd.service.cursors import CursorHandlers
 from topicsd.service.input.append_body import AppendBody
@@ -81,6 +81,10 @@ class _Operation:
         self._redirect(self._name, call)
 
 
+OnUnknown = Callable[[str, Call, Callable[[], None]], None]
+"""Answers an operation on a topic that is not here, or calls its argument to have this shard answer it."""
+
+
 def _no_redirect(operation: str, call: Call) -> None:
     raise AssertionError("a server of one shard never moves a topic")
 
@@ -95,10 +99,12 @@ class Handlers:
         others: Mapping[str, Handler] | None = None,
         redirect: Redirect = _no_redirect,
         is_elsewhere: Callable[[str], bool] = lambda name: False,
+        on_unknown: OnUnknown | None = None,
     ) -> None:
         """Build the table of handlers; `others` depend on more than this shard.
 
-        `is_elsewhere` returns whether another shard owns a topic that this shard does not have.
+        `is_elsewhere` returns whether another shard owns a topic that this shard does not have. `on_unknown`
+        asks the brokers of this node, if there are any.
         """
         state = shard.state
         self.shard = shard
@@ -113,6 +119,7 @@ class Handlers:
         self._on_topic_deleted = on_topic_deleted
         self._redirect = redirect
         self._is_elsewhere = is_elsewhere
+        self._on_unknown = on_unknown
         handlers: dict[str, Handler] = {
             "append": self._append,
             "publish": lambda call: self._append(call, PUBLISH_BODY),
@@ -122,34 +129,45 @@ class Handlers:
             "topic_state": self._topic_state,
             "delete_topic": self._delete_topic,
             "delete_records": self._delete_records,
+            "fence": self._refuse_fence,
+            "unfence": self._refuse_fence,
             **CursorHandlers(state, self.performance).table,
             **QueueHandlers(state, state.settings, self.performance).table,
             **(others or {}),
         }
         self._table = {name: _Operation(name, handler, redirect) for name, handler in handlers.items()}
 
-    def start(self, operation: str, call: Call) -> None:
-        """Answer the call, now or later, once."""
+    def start(self, operation: str, call: Call, *, may_be_shared: bool = True) -> None:
+        """Answer the call, now or later, once; `may_be_shared` unless a broker has said that it is not."""
         started = self._table.get(operation)
         if started is None:
             call.refuse(Refusal(NOT_IMPLEMENTED, f"{operation} is not implemented"))
             return
         call.operation = started
-        refusal = None
         # The name of an existing topic was checked when the topic was created.
         if call.name not in self._topics:
             refusal = refuse_topic_name(call.name)
-            if refusal is None and self._is_elsewhere(call.name):
+            if refusal is not None:
+                call.refuse(refusal)
+                return
+            if self._is_elsewhere(call.name):
                 # Sent before its sender knew the present placement.
                 self._redirect(operation, call)
                 return
+            if may_be_shared and self._on_unknown is not None:
+                self._on_unknown(operation, call, partial(self.start, operation, call, may_be_shared=False))
+                return
         fields = call.fields
         if fields.content_type != "application/json" and call.body and operation not in WITHOUT_JSON:
-            refusal = refusal or refuse_media_type(fields, call.body)
-        if refusal is not None:
-            call.refuse(refusal)
-        else:
-            started.handle(call)
+            refusal = refuse_media_type(fields, call.body)
+            if refusal is not None:
+                call.refuse(refusal)
+                return
+        started.handle(call)
+
+    def is_unknown(self, name: str) -> bool:
+        """Return whether no topic of this valid name is here."""
+        return name not in self._topics and is_topic_name(name)
 
     def _append(self, call: Call, kind: AppendBody | None = APPEND_BODY) -> None:
         """Append the records of a body; without a `kind` the body is one record of bytes."""
@@ -274,6 +292,13 @@ class Handlers:
             "performance": self.performance(call),
         }
         call.send(encode(body))
+
+    def _refuse_fence(self, call: Call) -> None:
+        if call.name not in self._topics:
+            call.refuse(missing_topic(self.shard.state, call.name))
+            return
+        message = "only a shared topic can be fenced; seal stops the writes of a local topic"
+        call.refuse(Refusal(NOT_SUPPORTED, message, {"feature": "fence"}))
 
     def _delete_topic(self, call: Call) -> None:
         if_empty = query_boolean(call.query, "if_empty", False)

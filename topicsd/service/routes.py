@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from shared.contract.api_keys import ApiKey
-from shared.contract.errors import Refusal, in_doubt, invalid, no_answer
+from shared.contract.errors import Refusal, in_doubt, invalid, no_answer, not_supported
 from shared.contract.names import refuse_route_name, refuse_topic_name
 from shared.contract.route_rule import (
     DeleteRoute,
@@ -121,6 +121,8 @@ def _refuse_key(key: ApiKey | None, route: RouteBody) -> Refusal | None:
     return None
 
 
+FindShared = Callable[[str, Callable[[bool | Refusal], object]], object]
+
 ROUTE_REQUESTS: Final = frozenset({LinkKind.PUT_ROUTE, LinkKind.DELETE_ROUTE, LinkKind.LIST_ROUTES})
 """Requests of the supervisor to a worker."""
 
@@ -133,12 +135,15 @@ class RouteRules:
         links: LinkPool,
         locate_source: SourceLookup,
         has_supervisor: bool,
+        find_shared: FindShared | None = None,
     ) -> None:
+        """`find_shared` reports whether a shared topic has a name, on a node with brokers."""
         self._state = state
         self._settings = settings
         self._links = links
         self._locate_source = locate_source
         self._has_supervisor = has_supervisor
+        self._find_shared = find_shared
 
     # -- as a request --------------------------------------------------------------------------------------
 
@@ -148,6 +153,32 @@ class RouteRules:
         if isinstance(rule, Refusal):
             call.refuse(rule)
             return
+        fields = {"source": rule.source, "dest": rule.dest}
+        unknown = {field: name for field, name in fields.items() if name not in self._state.topics}
+        if self._find_shared is None or not unknown:
+            self._send(call, rule)
+        else:
+            self._refuse_shared(call, rule, unknown)
+
+    def _refuse_shared(self, call: Call, rule: RouteRule, unknown: dict[str, str]) -> None:
+        """Send the rule unless one of its topics is a shared one, which has no routes."""
+        assert self._find_shared is not None
+        field = next(iter(unknown))
+
+        def on_answer(is_shared: bool | Refusal) -> None:
+            left = {other: name for other, name in unknown.items() if other != field}
+            if isinstance(is_shared, Refusal):
+                call.refuse(is_shared)
+            elif is_shared:
+                call.refuse(not_supported("routes", field))
+            elif left:
+                self._refuse_shared(call, rule, left)
+            else:
+                self._send(call, rule)
+
+        self._find_shared(unknown[field], on_answer)
+
+    def _send(self, call: Call, rule: RouteRule) -> None:
         on_answer = partial(self._on_answer, call)
         self._links.call(SUPERVISOR, LinkKind.PUT_ROUTE, encode_route_message(rule), on_answer)
 

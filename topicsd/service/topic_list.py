@@ -1,4 +1,4 @@
-"""A page of this shard's topics in name order; the supervisor merges those of all shards.
+"""A page of this shard's topics in name order; the supervisor merges those of all shards and of a broker.
 
 Metrics need some cursors of each topic, and the age of the oldest job of a queue. Each may need a read of a
 segment, so a page measures a bounded number of cursors.
@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from shared.contract.topic_config import Durability, TopicType
+from shared.contract.topic_config import Durability, TopicPlacement, TopicType
 from topicsd.engine.queue.job_age import measure_oldest_ready
 from topicsd.engine.read.cursors import Lag, measure_lag
 from topicsd.engine.state import ShardState
@@ -40,13 +40,15 @@ class ListedCursor(msgspec.Struct):
 class ListedTopic(msgspec.Struct):
     topic: str
     type: TopicType
+    placement: TopicPlacement
     head_seq: int
     earliest_seq: int
     count: int
-    bytes: int
-    durable: bool
-    durability: Durability
-    effective_priority: int
+    bytes: int | UnsetType = UNSET
+    """Absent of shared topics, as `effective_priority` is."""
+    durable: bool = True
+    durability: Durability = "fsync"
+    effective_priority: int | UnsetType = UNSET
     cursors: list[ListedCursor] | UnsetType = UNSET
     cursor_count: int | UnsetType = UNSET
     oldest_ready_seconds: float | UnsetType = UNSET
@@ -55,8 +57,8 @@ class ListedTopic(msgspec.Struct):
     in_flight: int | UnsetType = UNSET
 
 
-_decode = msgspec.msgpack.Decoder(ListRequest).decode
-_encode = msgspec.msgpack.Encoder().encode
+decode_list_request: Final = msgspec.msgpack.Decoder(ListRequest).decode
+encode_listed: Final = msgspec.msgpack.Encoder().encode
 
 
 CURSORS_MAX: Final = 100
@@ -70,7 +72,7 @@ def list_topics(
 
     Topics in `hidden` are left out: another shard lists them.
     """
-    request = _decode(payload)
+    request = decode_list_request(payload)
     names = shard.sorted_names()
     index = bisect_right(names, request.after) if request.after else 0
     index = max(index, bisect_left(names, request.prefix))
@@ -82,6 +84,7 @@ def list_topics(
                 ListedTopic(
                     topic.name,
                     topic.config.type,
+                    "local",
                     topic.head,
                     topic.earliest_seq,
                     topic.live_count,
@@ -133,4 +136,4 @@ class _PageMeasurement:
     def _finish_one(self) -> None:
         self._pending_count -= 1
         if not self._pending_count:
-            self._reply(_encode(self._page))
+            self._reply(encode_listed(self._page))

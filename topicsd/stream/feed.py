@@ -1,5 +1,8 @@
 """A feed: one topic as it is followed in one process. `LocalFeed` follows a topic of this shard.
 
+A topic that this shard does not have may be a shared one: on a node with brokers, its followers are sent to
+the feed of the broker, which knows (F6).
+
 All followers at the same cursor in the same turn of the loop get the same chunk: the topic is read once. A
 feed lives as long as it has a follower.
 
@@ -12,6 +15,8 @@ F4  A feed for routes (`is_for_routes`) reads new records `GATHER_SECONDS` later
     appended until then. The response to the append is then sent first, even if its client waits for the
     same processor that the copying would use.
 F5  If a follower of synced records waits only for a sync, the sync starts at once.
+F6  Followers go from the owner by the placement to the broker, and never back. So a name that neither of them
+    has ends its followers, and one that changes from shared to local ends those of the shared topic.
 """
 
 from __future__ import annotations
@@ -21,12 +26,20 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol
 
-from shared.contract.errors import INTERNAL, STORE_UNAVAILABLE, Refusal
+from shared.contract.errors import (
+    CATALOG_UNAVAILABLE,
+    INTERNAL,
+    RELOCATED,
+    STORAGE_FAILED,
+    STORE_UNAVAILABLE,
+    TOPIC_NOT_FOUND,
+    Refusal,
+)
 from shared.runtime.disk_thread import Loop
 from shared.runtime.unexpected_error import refuse_unexpected_error
 from topicsd.engine.pending import call_reply
 from topicsd.engine.read.read import read
-from topicsd.engine.requests import ReadAnswer
+from topicsd.engine.requests import ReadAnswer, ReadRequest
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.wakeups.priority import RECENT
@@ -38,10 +51,21 @@ logger = logging.getLogger("topicsd.stream")
 # How soon a reader of synced records reads again when there is nothing to sync.
 REREAD_SECONDS: Final = 0.01
 ERROR_DELAY_SECONDS: Final = 1.0
-_DELAYED: Final = (INTERNAL, STORE_UNAVAILABLE)
+_DELAYED: Final = (INTERNAL, STORE_UNAVAILABLE, STORAGE_FAILED, CATALOG_UNAVAILABLE)
 GATHER_SECONDS: Final = 0.001
 
 OnChunk = Callable[[Chunk | Refusal], None]
+
+_AT_BROKER: Final[dict[str, object]] = {"placement": "shared"}
+
+
+def perhaps_shared(name: str) -> Refusal:
+    """Refuse to read a topic that its owner by the placement does not have: the broker may have it (F6)."""
+    return Refusal(RELOCATED, f'topic "{name}" is not on this shard', _AT_BROKER)
+
+
+def is_perhaps_shared(refusal: Refusal) -> bool:
+    return refusal.detail == _AT_BROKER
 
 
 class FeedTable(Protocol):
@@ -51,11 +75,18 @@ class FeedTable(Protocol):
         """Forget a feed without followers."""
         ...
 
-    def successor(self, spec: FeedSpec) -> Feed:
-        """Return the feed of the present owner of a topic that was moved to another shard."""
+    def successor(self, spec: FeedSpec, refusal: Refusal) -> Feed:
+        """Return the feed to follow after `refusal`: of the present owner of the topic, or of the broker."""
         ...
 
-    def owner_of(self, topic: str) -> int: ...
+    def has_moved(self, topic: str, owner: int) -> bool:
+        """Return whether the topic has another owner than `owner` now."""
+        ...
+
+    @property
+    def has_broker(self) -> bool:
+        """Return whether a topic that this shard does not have may be a shared one."""
+        ...
 
 
 class Feed(Protocol):
@@ -86,47 +117,29 @@ class Feed(Protocol):
 
     def remove_follower(self) -> None: ...
 
-    def successor(self) -> Feed:
-        """Return the feed to follow after a read was refused because the topic was moved."""
+    def successor(self, refusal: Refusal) -> Feed:
+        """Return the feed to follow after a read was refused because the topic is elsewhere."""
         ...
 
 
-class LocalFeed:
-    def __init__(self, shard: ShardState, loop: Loop, spec: FeedSpec, feeds: FeedTable) -> None:
-        self.spec = spec
-        self.waiters: Waiters | None = None
-        """The followers that are not at the head. Followers that wait for news are waiters of the topic."""
-        self._shard = shard
+class CursorReads:
+    """The reads of one feed: one for all followers at the same cursor in the same turn of the loop (F3)."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        spec: FeedSpec,
+        start: Callable[[ReadRequest, Callable[[ReadAnswer | Refusal], None]], object],
+        on_chunk: Callable[[Chunk], object],
+    ) -> None:
+        """`start` reads the topic. `on_chunk` is called once for each chunk with records."""
         self._loop = loop
-        self._feeds = feeds
-        self._count = 0
+        self._spec = spec
+        self._start = start
+        self._on_chunk = on_chunk
         self._chunks_of_turn: dict[tuple[int, int | None], Chunk] = {}
         self._reads: dict[tuple[int, int | None], list[OnChunk]] = {}
         """The callbacks of the reads in progress, by cursor."""
-        self._topic: Topic | None = None
-        self._delayed_waiters: Wakeable = _GatheringWaiters(self) if spec.is_for_routes else self
-        """The owner of the waiters that are called when the delay ends (F4, F5)."""
-        self._is_delaying = False
-
-    def add_follower(self) -> None:
-        self._count += 1
-
-    def remove_follower(self) -> None:
-        self._count -= 1
-        if not self._count:
-            self.cancel(self._start_gathering)
-            self._feeds.drop(self)
-
-    def successor(self) -> Feed:
-        return self._feeds.successor(self.spec)
-
-    def base_priority(self, now_ms: int) -> float:
-        """Return the priority of the topic; RECENT when the topic does not exist.
-
-        So the followers of a deleted topic learn of it before most other work is done.
-        """
-        topic = self._shard.topics.get(self.spec.topic)
-        return RECENT if topic is None else topic.base_priority(now_ms)
 
     def read(self, seq: int, epoch: int | None, on_chunk: OnChunk) -> None:
         chunk = self._chunks_of_turn.get((seq, epoch))
@@ -136,8 +149,7 @@ class LocalFeed:
             self._reads[seq, epoch].append(on_chunk)
         else:
             self._reads[seq, epoch] = [on_chunk]
-            request = self.spec.request(seq, epoch)
-            read(self._shard, self.spec.topic, request, partial(self._on_answer, seq, epoch))
+            self._start(self._spec.request(seq, epoch), partial(self._on_answer, seq, epoch))
 
     def _on_answer(self, seq: int, epoch: int | None, answer: ReadAnswer | Refusal) -> None:
         result = answer if isinstance(answer, Refusal) else self._make_chunk(seq, epoch, answer)
@@ -155,15 +167,65 @@ class LocalFeed:
 
     def _make_chunk(self, seq: int, epoch: int | None, answer: ReadAnswer) -> Chunk | Refusal:
         try:
-            chunk = chunk_of(answer, self.spec, seq)
+            chunk = chunk_of(answer, self._spec, seq)
         except Exception as error:
             return refuse_unexpected_error(logger, "a feed", error)
         if not self._chunks_of_turn:
             self._loop.call_soon(self._chunks_of_turn.clear)
         self._chunks_of_turn[seq, epoch] = chunk
         if chunk.count:
-            self._shard.topics[answer.topic].last_read_ms = self._shard.clock.now_ms()
+            self._on_chunk(chunk)
         return chunk
+
+
+class LocalFeed:
+    def __init__(self, shard: ShardState, loop: Loop, spec: FeedSpec, feeds: FeedTable) -> None:
+        self.spec = spec
+        self.waiters: Waiters | None = None
+        """The followers that are not at the head. Followers that wait for news are waiters of the topic."""
+        self._shard = shard
+        self._loop = loop
+        self._feeds = feeds
+        self._count = 0
+        self._reads = CursorReads(loop, spec, self._start_read, self._note_read)
+        self._topic: Topic | None = None
+        self._delayed_waiters: Wakeable = _GatheringWaiters(self) if spec.is_for_routes else self
+        """The owner of the waiters that are called when the delay ends (F4, F5)."""
+        self._is_delaying = False
+
+    def add_follower(self) -> None:
+        self._count += 1
+
+    def remove_follower(self) -> None:
+        self._count -= 1
+        if not self._count:
+            self.cancel(self._start_gathering)
+            self._feeds.drop(self)
+
+    def successor(self, refusal: Refusal) -> Feed:
+        return self._feeds.successor(self.spec, refusal)
+
+    def base_priority(self, now_ms: int) -> float:
+        """Return the priority of the topic; RECENT when the topic does not exist.
+
+        So the followers of a deleted topic learn of it before most other work is done.
+        """
+        topic = self._shard.topics.get(self.spec.topic)
+        return RECENT if topic is None else topic.base_priority(now_ms)
+
+    def read(self, seq: int, epoch: int | None, on_chunk: OnChunk) -> None:
+        self._reads.read(seq, epoch, on_chunk)
+
+    def _start_read(self, request: ReadRequest, reply: Callable[[ReadAnswer | Refusal], None]) -> None:
+        def on_answer(answer: ReadAnswer | Refusal) -> None:
+            if isinstance(answer, Refusal) and answer.code == TOPIC_NOT_FOUND and self._feeds.has_broker:
+                answer = perhaps_shared(self.spec.topic)
+            reply(answer)
+
+        read(self._shard, self.spec.topic, request, on_answer)
+
+    def _note_read(self, chunk: Chunk) -> None:
+        self._shard.topics[chunk.topic].last_read_ms = self._shard.clock.now_ms()
 
     def wait(self, seq: int, epoch: int, waiter: Waiter) -> None:
         topic = self._shard.topics.get(self.spec.topic)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
-from shared.contract.errors import Refusal
+from shared.contract.errors import TOPIC_NOT_FOUND, Refusal
 from shared.ipc.link import LinkReply
 from shared.ipc.placement import OwnerLookup, Placement
 from shared.runtime.disk_thread import Loop
 from topicsd.engine.state import ShardState
-from topicsd.engine.topic_admin import topic_not_found
+from topicsd.engine.topic_admin import missing_topic, topic_not_found
 from topicsd.stream.chunks import Chunk, FeedSpec, encode_chunk
-from topicsd.stream.feed import Feed, LocalFeed
+from topicsd.stream.feed import Feed, LocalFeed, is_perhaps_shared, perhaps_shared
 from topicsd.stream.remote_feed import (
     CHUNK,
     REFUSAL,
@@ -21,11 +21,17 @@ from topicsd.stream.remote_feed import (
     decode_feed_request,
     encode_refusal,
 )
+from topicsd.stream.shared.shared_feed import SharedFeed, SharedTopics
 from topicsd.stream.subscription import Subscription
 
 
 class Feeds:
-    """The feeds of one shard, by topic and options. `remote_shards` is None on a server of one shard."""
+    """The feeds of one shard, by topic and options. `remote_shards` is None on a server of one shard.
+
+    `broker_number` is the owner number of a broker of this node, or None. `shared` is what the feeds of a
+    broker process have, in which no topic is on the shard; it follows topics that it does not know to be
+    shared at their owners by the placement first, as every process does (F6 of `feed.py`).
+    """
 
     def __init__(
         self,
@@ -34,22 +40,46 @@ class Feeds:
         number: int = 0,
         placement: OwnerLookup | None = None,
         remote_shards: RemoteShards | None = None,
+        *,
+        broker_number: int | None = None,
+        shared: SharedTopics | None = None,
     ) -> None:
         self._shard = shard
         self._loop = loop
         self._number = number
         self._placement = placement or Placement(1)
         self._remote_shards = remote_shards
+        self._broker_number = broker_number
+        self.shared = shared
         self._feeds: dict[FeedSpec, Feed] = {}
+        self._broker_feeds: dict[FeedSpec, Feed] = {}
 
     def feed(self, spec: FeedSpec) -> Feed:
         feed = self._feeds.get(spec)
         if feed is None:
-            feed = self._feeds[spec] = self._make(self.owner_of(spec.topic), spec)
+            owner = self.owner_of(spec.topic)
+            if self.shared is not None and (owner < 0 or self.shared.is_known(spec.topic)):
+                # A node without shards has no owner of local topics.
+                return self.broker_feed(spec)
+            feed = self._feeds[spec] = self._make(owner, spec)
+        return feed
+
+    def broker_feed(self, spec: FeedSpec) -> Feed:
+        """Return the feed of a topic that is followed as a shared one."""
+        feed = self._broker_feeds.get(spec)
+        if feed is None:
+            feed = self._broker_feeds[spec] = self._make_at_broker(spec)
         return feed
 
     def owner_of(self, topic: str) -> int:
         return self._placement.owner_of(topic)
+
+    def has_moved(self, topic: str, owner: int) -> bool:
+        return owner not in (self._broker_number, self.owner_of(topic))
+
+    @property
+    def has_broker(self) -> bool:
+        return self._broker_number is not None
 
     def is_here(self, topic: str) -> bool:
         return self.owner_of(topic) == self._number
@@ -60,16 +90,23 @@ class Feeds:
         assert self._remote_shards is not None, "a server of one shard owns every topic"
         return RemoteFeed(self._remote_shards, owner, spec, self)
 
+    def _make_at_broker(self, spec: FeedSpec) -> Feed:
+        if self.shared is not None:
+            return SharedFeed(self.shared, spec, self)
+        assert self._broker_number is not None
+        return self._make(self._broker_number, spec)
+
     def drop(self, feed: Feed) -> None:
-        if self._feeds.get(feed.spec) is feed:
-            del self._feeds[feed.spec]
+        for feeds in (self._feeds, self._broker_feeds):
+            if feeds.get(feed.spec) is feed:
+                del feeds[feed.spec]
 
     def forget_all(self) -> None:
         """Make new feeds from now on: the placement changed. Followers find out by themselves."""
         self._feeds.clear()
 
-    def successor(self, spec: FeedSpec) -> Feed:
-        """Return the feed of the present owner of a topic that was moved.
+    def successor(self, spec: FeedSpec, refusal: Refusal) -> Feed:
+        """Return the feed of the present owner of a topic that was moved, or of the broker.
 
         From a source on another shard only synced records are copied.
         """
@@ -78,13 +115,26 @@ class Feeds:
         if spec.is_for_routes:
             options = msgspec.structs.replace(spec.options, is_strong=not is_here)
             spec = spec._replace(options=options)
-        return self.feed(spec)
+        return self.broker_feed(spec) if is_perhaps_shared(refusal) else self.feed(spec)
 
     def answer(self, payload: bytes, reply: LinkReply) -> None:
-        """Answer a read or a pull of another shard for a topic of this shard."""
+        """Answer a read or a pull of another shard for a topic of this shard, or a shared one."""
         request = decode_feed_request(payload)
-        feed = self.feed(FeedSpec(request.topic, request.options))
+        spec = FeedSpec(request.topic, request.options)
+        if self.shared is not None:
+            feed = self.broker_feed(spec)
+        elif self.has_broker and self._is_unknown(request.topic):
+            # The other shard asks the broker itself, instead of through this one.
+            reply(REFUSAL + encode_refusal(perhaps_shared(request.topic)))
+            return
+        else:
+            feed = self.feed(spec)
         FeedResponder(feed, request, reply).subscription.resume()
+
+    def _is_unknown(self, topic: str) -> bool:
+        if self._shard.visible_topic(topic) is not None or not self.is_here(topic):
+            return False
+        return missing_topic(self._shard, topic).code == TOPIC_NOT_FOUND
 
 
 class FeedResponder:

@@ -109,8 +109,8 @@ class LimitedFeed:
     def cancel(self, waiter: Waiter) -> None:
         self._inner.cancel(waiter)
 
-    def successor(self) -> LimitedFeed:
-        return LimitedFeed(self._inner.successor(), self._limiter)
+    def successor(self, refusal: Refusal) -> LimitedFeed:
+        return LimitedFeed(self._inner.successor(refusal), self._limiter)
 
     def add_follower(self) -> None:
         self._inner.add_follower()

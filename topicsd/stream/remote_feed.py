@@ -1,4 +1,6 @@
-"""A remote feed: a topic of another shard, followed over the link once for equal followers.
+"""A remote feed: a topic of another shard, or a shared topic at the broker, followed over the link.
+
+It is followed once for equal followers.
 
 While a follower waits for news, one request is with the owner (a *pull*). The owner answers it when there
 are records after the feed's cursor, with a chunk that every follower at that cursor gets. A follower at an
@@ -98,13 +100,13 @@ class RemoteFeed:
             if self._pull is not None:
                 self._pull.cancel_wait()
 
-    def successor(self) -> Feed:
-        return self._feeds.successor(self.spec)
+    def successor(self, refusal: Refusal) -> Feed:
+        return self._feeds.successor(self.spec, refusal)
 
     @property
     def _has_moved(self) -> bool:
         """Whether the topic has another owner now."""
-        return self._feeds.owner_of(self.spec.topic) != self._shard
+        return self._feeds.has_moved(self.spec.topic, self._shard)
 
     def base_priority(self, now_ms: int) -> float:
         """Return RECENT.

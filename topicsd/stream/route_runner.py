@@ -45,7 +45,7 @@ from topicsd.engine.wakeups.priority import one_band_lower
 from topicsd.engine.wakeups.wake_queue import Waiters
 from topicsd.log.control_frame import COPIES_MAX
 from topicsd.stream.chunks import RECREATED, Chunk, FeedSpec
-from topicsd.stream.feed import Feed
+from topicsd.stream.feed import Feed, is_perhaps_shared
 from topicsd.stream.feeds import Feeds
 from topicsd.stream.route_selection import SourceChunk, original_seqs
 from topicsd.stream.subscription import Subscription
@@ -385,12 +385,17 @@ class RouteRunners:
         return self._feeds.feed(FeedSpec(topic, options, is_for_routes=True))
 
     def read_state(self, topic: str, on_state: Callable[[Chunk | Refusal], None]) -> None:
-        feed = self._feeds.feed(FeedSpec(topic, STATE_OPTIONS))
+        self._read_state_at(self._feeds.feed(FeedSpec(topic, STATE_OPTIONS)), on_state)
+
+    def _read_state_at(self, feed: Feed, on_state: Callable[[Chunk | Refusal], None]) -> None:
         feed.add_follower()
 
         def on_answer(state: Chunk | Refusal) -> None:
             feed.remove_follower()
-            on_state(state)
+            if isinstance(state, Refusal) and is_perhaps_shared(state):
+                self._read_state_at(feed.successor(state), on_state)
+            else:
+                on_state(state)
 
         feed.read(NUMBER_MAX, None, on_answer)
 

@@ -13,8 +13,8 @@ S3  A cursor past the head of its topic ends the subscription: the records that 
 S4  Adjoining damage in one file is one range, reported once. A read ends at a page, and so finds a part of a
     range only: the range is kept until a read finds its end. What that read found is read again, because the
     sink may pause when it receives the range.
-S5  When the topic was moved to another shard, the subscription continues there from its cursor. The sink is
-    not informed.
+S5  When the topic was moved to another shard, or may be a shared one, the subscription continues there from
+    its cursor. The sink is not informed.
 """
 
 from __future__ import annotations
@@ -152,16 +152,16 @@ class Subscription:
             assert isinstance(result, Refusal)
             self._on_refusal(result)
 
-    def _follow_move(self) -> None:
-        """Follow the topic to another shard (S5)."""
-        former, self.feed = self.feed, self.feed.successor()
+    def _follow_move(self, refusal: Refusal) -> None:
+        """Follow the topic to another shard, or to the broker (S5)."""
+        former, self.feed = self.feed, self.feed.successor(refusal)
         self.feed.add_follower()
         former.remove_follower()
         self.feed.schedule(self.resume)
 
     def _on_refusal(self, refusal: Refusal) -> None:
         if refusal.code == RELOCATED:
-            self._follow_move()
+            self._follow_move(refusal)
             return
         if refusal.code == TOPIC_NOT_FOUND:
             self.close()

@@ -11,6 +11,7 @@ SPEC_VARIABLE = "TOPICSD_WORKER"
 
 class Spec(msgspec.Struct, frozen=True):
     shard: int
+    """The shard of a worker, or the owner number of a broker."""
     shards: int
     data_dir: str
     instance: str
@@ -21,3 +22,11 @@ class Spec(msgspec.Struct, frozen=True):
     settings: Settings
     placement_file: str = ""
     """Empty for a server without a directory."""
+    broker: int | None = None
+    """The number of a broker, whose shard is the owner number; None for a worker."""
+    address: str = ""
+    """Where other nodes reach this one; empty on a node without brokers."""
+
+    @property
+    def process_name(self) -> str:
+        return f"worker-{self.shard:02d}" if self.broker is None else f"broker-{self.broker}"

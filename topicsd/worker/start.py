@@ -22,7 +22,7 @@ from topicsd.catalog.node_lock import lock_node, node_lock_path
 from topicsd.disk.access import os_error_sentence
 from topicsd.disk.dir_lock import DirectoryInUse, DirLock
 from topicsd.disk.fs import Fs, RealFs
-from topicsd.disk.layout import create_data_dir, shard_paths
+from topicsd.disk.layout import make_dirs, make_shard_dirs, shard_paths, shards_path
 from topicsd.disk.memory_fs import MemoryFs
 from topicsd.engine.shard import Shard
 from topicsd.log.recovery import RecoveryRefused
@@ -47,13 +47,15 @@ class StartRefused(Exception):
     `advice` is what the operator can do, for the log.
     """
 
-    def __init__(self, error: Exception, data_dir: str) -> None:
+    def __init__(self, error: Exception, data_dir: str, advice: str = "") -> None:
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, PermissionError):
             cause = cause.__cause__
         is_denied = isinstance(cause, PermissionError)
         super().__init__(os_error_sentence(error) if isinstance(error, OSError) else str(error))
-        if isinstance(error, StoreRefused):
+        if advice:
+            self.advice = advice
+        elif isinstance(error, StoreRefused):
             self.advice = "correct TOPICS_STORE_URL or the environment of the store"
         else:
             self.advice = "correct owner and mode" if is_denied else f"run `topicsd doctor {data_dir}`"
@@ -151,5 +153,6 @@ class ShardStart:
 def memory_disk(spec: Spec) -> Fs:
     """Create a file system in memory, with the directories of an empty shard."""
     fs = MemoryFs()
-    create_data_dir(fs, spec.data_dir, spec.shards, bytes.fromhex(spec.instance))
+    make_dirs(fs, shards_path(spec.data_dir))
+    make_shard_dirs(fs, shard_paths(spec.data_dir, spec.shard))
     return fs

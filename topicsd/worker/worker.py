@@ -1,5 +1,7 @@
 """The worker: one process that owns one shard. It recovers, serves and drains.
 
+A broker is a worker whose shard lies in memory and has no topics, with a `Broker` for shared topics.
+
 Connections arrive from the acceptor, with the bytes already read, over an inherited socket. If that socket
 closes, the supervisor has died; the worker then drains and ends too. The worker publishes its state on the
 board. Requests for topics of other shards are sent over the link, and requests of other shards arrive over
@@ -16,6 +18,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Mapping
 from importlib import import_module
 
 import msgspec
@@ -41,9 +44,10 @@ from topicsd.service.routes import ROUTE_REQUESTS
 from topicsd.service.shards.backup_hold import HOLD_REQUESTS
 from topicsd.service.shards.peers import Peers
 from topicsd.service.shards.relocation_target import RELOCATION_REQUESTS
-from topicsd.service.topic_list import list_topics
 from topicsd.service.watch.streams import FOLLOW_REQUESTS
 from topicsd.worker.board_publisher import BEAT_SECONDS, BoardPublisher
+from topicsd.worker.broker_service import BrokerService
+from topicsd.worker.broker_start import BrokerRefused, memory_spec, open_broker
 from topicsd.worker.receiver import HandOverReceiver
 from topicsd.worker.spec import SPEC_VARIABLE, Spec
 from topicsd.worker.start import ShardStart, StartEnded, StartRefused
@@ -58,6 +62,7 @@ FAILED_DRAIN_SECONDS = 1.0
 IN_TRANSIT_SECONDS = 0.05
 STOP_NOTICE_SECONDS = 0.25
 EXIT_REFUSED = 3
+BROKER_ADVICE = "correct TOPICS_STORE_URL, TOPICS_CATALOG_URL or the environment of both"
 EXIT_STORAGE_FAILED = 4
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _PROTOCOL_MODULES = ("topicsd.http.http2.connection", "topicsd.http.websocket.upgrade")
@@ -74,6 +79,8 @@ class Worker:
         self._channel = socket.socket(fileno=spec.channel_fd)
         self._channel.setblocking(False)
         self._shard: Shard | None = None
+        self._service: BrokerService | None = None
+        """The broker of a broker process."""
         self._connections: set[Connection] = set()
         self._drain_progress = asyncio.Event()
         """Set when the last connection closes, or a second stop request ends the drain."""
@@ -92,19 +99,21 @@ class Worker:
         try:
             placement = self._open_placement()
             shard = await ShardStart(
-                spec,
+                spec if spec.broker is None else memory_spec(spec),
                 self._clock,
                 slot,
                 self._publisher.beat,
                 self._is_shutdown_requested,
                 lambda topic_id: placement.shard_of(topic_id) == spec.shard,
             ).open(self._on_storage_failure)
+            if spec.broker is not None:
+                self._service = await self._open_broker()
         except StartEnded:
-            logger.info("shard: start cancelled: shutdown requested", extra=fields(shard=spec.shard))
+            logger.info("%s: start cancelled: shutdown requested", self._kind, extra=self._fields())
             slot.state = WorkerState.GONE
             return 0
         except StartRefused as error:
-            logger.error("shard: start refused: %s; %s", error, error.advice, extra=fields(shard=spec.shard))
+            logger.error("%s: start refused: %s; %s", self._kind, error, error.advice, extra=self._fields())
             slot.reason = str(error)
             slot.state = WorkerState.REFUSED
             return EXIT_REFUSED
@@ -120,6 +129,9 @@ class Worker:
             placement,
             peers=self._peers,
             open_socket=self._open_socket,
+            broker=None if self._service is None else self._service.broker,
+            broker_number=self._broker_number(),
+            operations={} if self._service is None else self._service.operations,
         )
         self._heads = HeadCache(self._dispatch)
         server = await serve_links(spec.namespace, str(spec.shard), self._answer_link)
@@ -135,17 +147,58 @@ class Worker:
         shard.pressure.start()
         self._publish()
         self._check_timeouts()
-        logger.info("shard: ready", extra=fields(shard=spec.shard, topics=len(shard.state.topics)))
+        if self._service is not None:
+            self._service.start()
+        logger.info("%s: ready", self._kind, extra=self._fields(topics=len(shard.state.topics)))
         loading = self._loop.create_task(self._load_protocols())
         await self._shutdown.wait()
         await self._drain()
+        await self._drain_broker()
         await loading
         server.close()
         links.close()
-        await self._checkpoint(shard)
+        if self._service is None:
+            await self._checkpoint(shard)
         self._close(shard)
         slot.state = WorkerState.GONE
         return self._exit_code
+
+    @property
+    def _kind(self) -> str:
+        return "shard" if self._spec.broker is None else "broker"
+
+    def _fields(self, **more: object) -> Mapping[str, object]:
+        spec = self._spec
+        return fields(**({"shard": spec.shard} if spec.broker is None else {"broker": spec.broker}), **more)
+
+    def _broker_number(self) -> int | None:
+        """Return the owner number of a broker of this node: its own in a broker, and spread over workers."""
+        if self._spec.broker is not None:
+            return self._spec.shard
+        numbers = self._board.broker_numbers
+        return numbers[self._spec.shard % len(numbers)] if numbers else None
+
+    async def _open_broker(self) -> BrokerService:
+        spec = self._spec
+        try:
+            opened = await open_broker(spec, self._clock, self._slot, self._is_shutdown_requested)
+        except BrokerRefused as error:
+            raise StartRefused(error, spec.data_dir, BROKER_ADVICE) from error
+        if opened is None:
+            raise StartEnded
+        return BrokerService(
+            opened, self._clock, lambda: self._dispatch.handlers.counts, lambda: len(self._connections)
+        )
+
+    async def _drain_broker(self) -> None:
+        """Settle what waits in the broker, after all requests that could bring more."""
+        service = self._service
+        if service is None:
+            return
+        seconds = self._spec.settings.drain_seconds
+        if not await service.drain(seconds, lambda: self._is_drain_skipped):
+            logger.warning("broker: stopped before all writes were settled", extra=self._fields())
+        service.close()
 
     def _open_placement(self) -> SharedPlacement:
         spec = self._spec
@@ -230,7 +283,7 @@ class Worker:
         if kind == LinkKind.REQUEST:
             self._dispatch.answer_link(payload, reply)
         elif kind == LinkKind.LIST_TOPICS:
-            list_topics(self._shard.state, self._dispatch.arrivals.hidden, payload, reply)
+            self._dispatch.list_topics(payload, reply)
         elif kind in FOLLOW_REQUESTS:
             self._dispatch.streams.answer_link(kind, payload, reply)
         elif kind in ROUTE_REQUESTS:
@@ -326,6 +379,8 @@ class Worker:
         assert self._shard is not None
         self._peers.refresh()
         self._publisher.publish(self._shard, self._dispatch.handlers.counts)
+        if self._service is not None:
+            self._service.publish(self._slot)
         self._slot.connections = len(self._connections)
         self._slot.forwarded_total = self._dispatch.remote_count
         self._slot.misplaced_total = self._dispatch.misplaced_count
@@ -341,7 +396,7 @@ def main() -> int:
     spec = msgspec.json.decode(os.environ[SPEC_VARIABLE], type=Spec)
     # Threads wait for the disk, but their work between two calls must not block the loop for milliseconds.
     sys.setswitchinterval(SWITCH_SECONDS)
-    set_up_logging(spec.settings.log, f"worker-{spec.shard:02d}")
+    set_up_logging(spec.settings.log, spec.process_name)
 
     async def run() -> int:
         return await Worker(spec).run()

@@ -10,9 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 from shared.contract.errors import Refusal
+from topicsd.broker.frames_v1 import Rebase
 from topicsd.broker.read import reader
 from topicsd.broker.read.heads import Heads
 from topicsd.broker.refusals import no_catalog
+from topicsd.broker.segment_v1 import SegmentBuilder
 from topicsd.broker.steps import Resume, Steps, run
 from topicsd.broker.upkeep import compactor
 from topicsd.broker.upkeep.blob_vacuum import BlobVacuum
@@ -112,8 +114,25 @@ def deletes_orphans_without_a_mark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BlobVacuum, "condemn", condemn)
 
 
+class UnnumberedBuilder(SegmentBuilder):
+    """Leaves the numbers in the frames that they have in their slices."""
+
+    def __init__(self, incarnation: int, first_seq: int) -> None:
+        super().__init__(incarnation, first_seq)
+        self.bodies: list[bytes] = []
+
+    def add(self, body: bytes, rebase: Rebase) -> bool:
+        is_whole = super().add(body, rebase)
+        self.bodies += [body] * is_whole
+        return is_whole
+
+    def parts(self) -> list[bytes]:
+        header, *_, entries, footer = super().parts()
+        return [header, *self.bodies, entries, footer]
+
+
 def merges_without_numbering(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compactor, "renumber", lambda body, first_number: body)
+    monkeypatch.setattr(compactor, "SegmentBuilder", UnnumberedBuilder)
 
 
 def serves_what_was_removed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,8 @@ from tests.harness.cluster.virtual_time import Process, World
 from topicsd.broker.broker import Broker, ReadLimits, make_pools
 from topicsd.broker.steps import BlockingSteps, Pool, on_pool, run
 from topicsd.broker.upkeep.blob_vacuum import BlobVacuum, BlobVacuumReport
-from topicsd.broker.upkeep.compactor import CompactionReport, Compactor, CompactorLimits
+from topicsd.broker.upkeep.compaction_choice import CompactorLimits
+from topicsd.broker.upkeep.compactor import CompactionReport, Compactor
 from topicsd.broker.write.batcher import BatchLimits
 from topicsd.catalog.shared.shared_catalog import PartResult, SharedTopic, Slice, TopicExists
 

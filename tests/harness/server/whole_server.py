@@ -211,13 +211,21 @@ class WholeServer:
 
     def worker_pids(self) -> dict[int, int]:
         """Return the pids of the workers by shard."""
-        pids = {}
+        return {spec["shard"]: pid for pid, spec in self._worker_specs() if spec.get("broker") is None}
+
+    def broker_pids(self) -> dict[int, int]:
+        """Return the pids of the brokers by number."""
+        return {spec["broker"]: pid for pid, spec in self._worker_specs() if spec.get("broker") is not None}
+
+    def a_broker(self, number: int = 0) -> Process:
+        return Process(self.broker_pids()[number])
+
+    def _worker_specs(self) -> Iterator[tuple[int, dict[str, Any]]]:
         for pid in descendants(self.pid):
             with suppress(OSError):
                 for line in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                     if line.startswith(WORKER_SPEC):
-                        pids[int(json.loads(line.removeprefix(WORKER_SPEC))["shard"])] = pid
-        return pids
+                        yield pid, json.loads(line.removeprefix(WORKER_SPEC))
 
     def children(self) -> list[Process]:
         """Return every descendant of the supervisor."""

@@ -33,7 +33,7 @@ from topicsd.service.shards.peers import Peers
 from topicsd.service.watch.streams import FOLLOW_REQUESTS
 
 
-class _StagePeers(Peers):
+class StagePeers(Peers):
     """The other shards, which are unavailable while the links to them are cut."""
 
     def __init__(self, stage: ShardStage, number: int) -> None:
@@ -77,7 +77,7 @@ class ShardStage:
         return self.shards[number].loop
 
     def _start_worker(self, number: int) -> Dispatch:
-        peers = _StagePeers(self, number)
+        peers = StagePeers(self, number)
         shard, keys = self.shards[number].shard, parse_keys("")
         placement = SharedPlacement.fixed(len(self.shards))
         return Dispatch(shard, keys, self.links[number], number, placement, peers=peers)

@@ -9,7 +9,8 @@ from tests.harness.brokers.one_broker import OneBroker
 from topicsd.broker.broker import ReadLimits
 from topicsd.broker.steps import BlockingSteps
 from topicsd.broker.upkeep.blob_vacuum import BlobVacuum, BlobVacuumReport
-from topicsd.broker.upkeep.compactor import CompactionReport, Compactor, CompactorLimits
+from topicsd.broker.upkeep.compaction_choice import CompactorLimits
+from topicsd.broker.upkeep.compactor import CompactionReport, Compactor
 from topicsd.catalog.shared.shared_catalog import REPEATED_MS
 
 T = TypeVar("T")

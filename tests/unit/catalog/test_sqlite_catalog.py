@@ -37,6 +37,15 @@ def test_a_file_outlives_its_process_and_is_synced(path: str) -> None:
     again.close()
 
 
+def test_the_files_are_not_readable_for_all(path: str) -> None:
+    catalog = SqliteCatalog(path)
+    catalog.create("t", 1, 3, "a", 10)
+    files = sorted(Path(path).parent.iterdir())
+    assert [one.name for one in files] == ["catalog.sqlite", "catalog.sqlite-shm", "catalog.sqlite-wal"]
+    assert {oct(one.stat().st_mode & 0o007) for one in files} == {"0o0"}
+    catalog.close()
+
+
 def test_every_connection_syncs_its_commits(path: str) -> None:
     connections: list[sqlite3.Connection] = []
 

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from shared.runtime.disk_thread import Threads
+from shared.settings.setting import AUTO
 from shared.settings.settings import Settings
 from tests.harness.shard.shard_reader import read_now
 from topicsd.disk.dir_lock import DirectoryInUse
@@ -63,7 +64,7 @@ def test_a_new_directory_is_made_and_what_was_written_is_there_the_next_time(tmp
     assert layout.shards == 1
 
 
-@pytest.mark.parametrize(("shards", "made"), [(3, 3), (0, len(os.sched_getaffinity(0)))])
+@pytest.mark.parametrize(("shards", "made"), [(3, 3), (AUTO, len(os.sched_getaffinity(0)))])
 def test_a_new_directory_gets_the_shards_that_the_settings_say(
     tmp_path: Path, shards: int, made: int
 ) -> None:

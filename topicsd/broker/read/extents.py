@@ -6,6 +6,8 @@ E3  A topic with more than LAGGARD_EXTENTS extents after the one that is read ha
     through a small cache of its own, on threads of its own, and adds nothing to the tail cache: readers at
     the tail keep their cache and their threads.
 E4  An object that is missing was compacted or trimmed away since the lookup: the topic is looked up again.
+E5  A compacted object is read in parts, by its index (`topicsd/broker/segment_v1.py`). Its records are old,
+    so its readers lag.
 """
 
 from __future__ import annotations
@@ -15,8 +17,9 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from shared.runtime.retries import Retries
-from topicsd.broker.frames_v1 import Rebase
+from topicsd.broker.frames_v1 import SEGMENT_V1, Rebase
 from topicsd.broker.read.tail_cache import TailChunk
+from topicsd.broker.segment_v1 import SegmentPart, SegmentParts
 from topicsd.broker.steps import Pool, Resume, Steps, Wait, together
 from topicsd.catalog.shared.shared_catalog import SharedCatalog, SharedExtent
 from topicsd.store.block_cache import BlockCache
@@ -70,6 +73,7 @@ class ExtentReader:
         self._blocks = blocks
         self._laggard_blocks = laggard_blocks
         self._retries = retries
+        self._parts = SegmentParts()
         self._waiting: dict[tuple[str, int, int], list[Resume]] = {}
         """Lookups that are on their way, by topic, incarnation and seq (E1)."""
         self.lookup_count = self.get_count = self.laggard_gets = 0
@@ -87,7 +91,7 @@ class ExtentReader:
                 if isinstance(outcome, OSError):
                     results[need.topic] = outcome
                 else:
-                    lookups.append(_Lookup(need, _enough(outcome, need), len(outcome) > LAGGARD_EXTENTS))
+                    lookups.append(_Lookup(need, _enough(outcome, need), _is_laggard(outcome)))
             left = yield from self._get(lookups, results)
         for need in left:
             results[need.topic] = FileNotFoundError(f"topic {need.topic}: seq {need.seq}: no such object")
@@ -113,18 +117,22 @@ class ExtentReader:
 
     def _get(self, lookups: Sequence[_Lookup], results: dict[str, FetchResult]) -> Steps[list[Need]]:
         """Get the objects; return the needs whose objects are missing."""
+        segments = [one for one in lookups if _has_segment(one)]
+        slices = [one for one in lookups if not _has_segment(one)]
         spans: dict[tuple[str, bool], tuple[int, int]] = {}
-        for one in lookups:
+        for one in slices:
             for extent in one.extents:
                 key = extent.key, one.is_laggard
                 start, end = extent.byte_offset, extent.byte_offset + extent.byte_length
                 first, last = spans.get(key, (start, end))
                 spans[key] = min(first, start), max(last, end)
-        outcomes = yield together([self._read(*key, *span) for key, span in spans.items()])
-        objects = dict(zip(spans, outcomes, strict=True))
+        reads = [self._read(*key, *span) for key, span in spans.items()]
+        outcomes = yield together([*reads, *map(self._read_part, segments)])
+        objects = dict(zip(spans, outcomes[: len(reads)], strict=True))
         missing: list[Need] = []
-        for one in lookups:
-            chunks = _cut(one, spans, objects)
+        fetched = [_cut(one, spans, objects) for one in slices]
+        fetched += [_chunks_of(*both) for both in zip(segments, outcomes[len(reads) :], strict=True)]
+        for one, chunks in zip([*slices, *segments], fetched, strict=True):
             if isinstance(chunks, FileNotFoundError):
                 missing.append(one.need)
             elif isinstance(chunks, OSError):
@@ -134,12 +142,36 @@ class ExtentReader:
         return missing
 
     def _read(self, key: str, is_laggard: bool, start: int, end: int) -> Wait:
-        self.get_count += 1
-        self.laggard_gets += is_laggard
-        pool = self._laggard_reads if is_laggard else self._reads
-        blocks = self._laggard_blocks if is_laggard else self._blocks
+        pool, blocks = self._count_get(is_laggard)
         read = partial(blocks.read, key, start, end - start)
         return pool.call(lambda: repeat_request(read, self._retries()))
+
+    def _read_part(self, one: _Lookup) -> Wait:
+        """Read a part of the compacted object that the lookup found first (E5)."""
+        pool, blocks = self._count_get(one.is_laggard)
+        extent, need = one.extents[0], one.need
+        rebase = Rebase(need.incarnation, extent.first_seq, extent.last_seq)
+        # Records before the first extent were trimmed.
+        seq = max(need.seq, extent.first_seq)
+
+        def read(offset: int, size: int) -> bytes:
+            return repeat_request(partial(blocks.read, extent.key, offset, size), self._retries())
+
+        return pool.call(
+            lambda: self._parts.read(read, extent.key, rebase, extent.byte_length, seq, need.bytes_max)
+        )
+
+    def _count_get(self, is_laggard: bool) -> tuple[Pool, BlockCache]:
+        self.get_count += 1
+        self.laggard_gets += is_laggard
+        if is_laggard:
+            return self._laggard_reads, self._laggard_blocks
+        return self._reads, self._blocks
+
+
+def _is_laggard(extents: Sequence[SharedExtent]) -> bool:
+    """Return whether a reader that needs the first of these extents lags (E3, E5)."""
+    return len(extents) > LAGGARD_EXTENTS or any(one.type == "COMPACTED" for one in extents[:1])
 
 
 def _enough(extents: Sequence[SharedExtent], need: Need) -> list[SharedExtent]:
@@ -149,10 +181,26 @@ def _enough(extents: Sequence[SharedExtent], need: Need) -> list[SharedExtent]:
     for extent in extents[:LAGGARD_EXTENTS]:
         if taken and (size >= need.bytes_max or extent.first_seq != taken[-1].last_seq + 1):
             break
+        if taken and SEGMENT_V1 in (taken[0].encoding, extent.encoding):
+            # Read alone: the part of it that is read may not reach its end.
+            break
         taken.append(extent)
         # The records of the first one before `seq` are read and not wanted, so it does not count.
         size += extent.byte_length if len(taken) > 1 or extent.first_seq == need.seq else 0
     return taken
+
+
+def _has_segment(one: _Lookup) -> bool:
+    return any(extent.encoding == SEGMENT_V1 for extent in one.extents[:1])
+
+
+def _chunks_of(one: _Lookup, outcome: SegmentPart | OSError | None) -> list[TailChunk] | OSError:
+    """Return the part of a compacted object; nothing when the topic was deleted since the lookup."""
+    if isinstance(outcome, OSError):
+        return outcome
+    if outcome is None:
+        return []
+    return [TailChunk(one.need.topic, outcome.rebase, outcome.body, SEGMENT_V1)]
 
 
 def _cut(
@@ -170,5 +218,6 @@ def _cut(
             return chunks or data
         at = extent.byte_offset - spans[key][0]
         rebase = Rebase(one.need.incarnation, extent.first_seq, extent.last_seq)
-        chunks.append(TailChunk(one.need.topic, rebase, data[at : at + extent.byte_length], extent.encoding))
+        body = data[at : at + extent.byte_length]
+        chunks.append(TailChunk(one.need.topic, rebase, body, extent.encoding, extent.key))
     return chunks

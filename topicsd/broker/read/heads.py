@@ -36,14 +36,15 @@ class TailPosition(NamedTuple):
     seq: int
 
 
-class _Waiter:
-    """One request at the tails of its topics; it ends once."""
+class HeadsWait:
+    """One wait at the tails of its topics; it ends once."""
 
     __slots__ = ("has_ended", "positions", "resume", "timer")
 
     def __init__(self, positions: Sequence[TailPosition], resume: Resume) -> None:
         self.positions = positions
-        self.resume = resume
+        self.resume: Resume | None = resume
+        """None once the wait is cancelled."""
         self.timer: Any = None
         self.has_ended = False
 
@@ -56,7 +57,7 @@ class _Head:
         self.seq = 0
         self.checked_at = NEVER
         self.grown_at = NEVER
-        self.waiters: dict[_Waiter, int] = {}
+        self.waiters: dict[HeadsWait, int] = {}
         """The seqs that they wait for."""
 
 
@@ -125,23 +126,29 @@ class Heads:
 
     def wait(self, positions: Sequence[TailPosition], seconds: float) -> Wait:
         """Wait until one of the positions may have a record; the result is False when the time has passed."""
+        return lambda resume: self.begin_wait(positions, seconds, resume)
 
-        def start(resume: Resume) -> None:
-            waiter = _Waiter(positions, resume)
-            for name, seq in positions:
-                one = self._heads.get(name)
-                if one is None or seq <= one.seq:
-                    # It was forgotten, or it grew since the reader has read.
-                    self._end(waiter, True)
-                    return
-                one.waiters[waiter] = seq
-                self._waited_for.setdefault(name)
-            waiter.timer = self._loop.call_later(seconds, self._end, waiter, False)
-            self._poll_later()
+    def begin_wait(self, positions: Sequence[TailPosition], seconds: float, resume: Resume) -> HeadsWait:
+        """Begin a wait as `wait` describes it, which can be cancelled."""
+        waiter = HeadsWait(positions, resume)
+        for name, seq in positions:
+            one = self._heads.get(name)
+            if one is None or seq <= one.seq:
+                # It was forgotten, or it grew since the reader has read.
+                self._end(waiter, True)
+                return waiter
+            one.waiters[waiter] = seq
+            self._waited_for.setdefault(name)
+        waiter.timer = self._loop.call_later(seconds, self._end, waiter, False)
+        self._poll_later()
+        return waiter
 
-        return start
+    def cancel(self, waiter: HeadsWait) -> None:
+        """End a wait whose result is not needed any more."""
+        waiter.resume = None
+        self._end(waiter, False)
 
-    def _end(self, waiter: _Waiter, has_grown: bool) -> None:
+    def _end(self, waiter: HeadsWait, has_grown: bool) -> None:
         if waiter.has_ended:
             return
         waiter.has_ended = True
@@ -154,7 +161,11 @@ class Heads:
         if waiter.timer is not None:
             waiter.timer.cancel()
         # In a turn of its own: a commit that wakes a thousand readers is acknowledged first.
-        self._loop.call_soon(partial(call_reply, waiter.resume, has_grown))
+        self._loop.call_soon(self._resume, waiter, has_grown)
+
+    def _resume(self, waiter: HeadsWait, has_grown: bool) -> None:
+        if waiter.resume is not None:
+            call_reply(waiter.resume, has_grown)
 
     @property
     def waiting(self) -> int:

@@ -19,7 +19,7 @@ import msgspec
 
 from shared.contract.errors import Refusal, store_unavailable
 from shared.runtime.clock import Clock
-from topicsd.broker.frames_v1 import OtherTopic, UnknownEncoding, decode_frames
+from topicsd.broker.frames_v1 import FRAMES_V1, TOPIC_ID_MASK, OtherTopic, UnknownEncoding, decode_frames
 from topicsd.broker.read.extents import ExtentReader, FetchedChunks, Need
 from topicsd.broker.read.heads import Heads, TailPosition
 from topicsd.broker.read.read_rules import first_room, is_complete, room_of
@@ -29,7 +29,7 @@ from topicsd.broker.steps import Steps, run, together
 from topicsd.broker.topic_table import TopicTable
 from topicsd.catalog.catalog import CatalogRefused, CatalogUnavailable
 from topicsd.catalog.shared.shared_catalog import SharedTopic
-from topicsd.log.frame import Record
+from topicsd.log.frame import FrameDamage, Record, parse_frame
 from topicsd.store.object_store import StoreRefused
 
 ROW_SECONDS: Final = 5.0
@@ -52,6 +52,8 @@ class TopicRead(msgspec.Struct, frozen=True):
     bytes_max: int = 1 << 20
     incarnation: int | None = None
     """The incarnation that the position belongs to; None takes the present one."""
+    as_chunks: bool = False
+    """Whether the answer has the chunks that hold the records, and not the records. They are not checked."""
 
 
 class SharedRead(msgspec.Struct, frozen=True):
@@ -69,6 +71,8 @@ class TopicRecords(msgspec.Struct):
     incarnation: int = 0
     head: int = 0
     records: list[Record] = []
+    chunks: list[TailChunk] = []
+    """With `as_chunks`: they follow each other, and the first one holds the position."""
     lost: list[MissingSeqs] = []
     """What is missing between the position and `next_seq`, in order."""
     refusal: Refusal | None = None
@@ -234,7 +238,7 @@ class SharedReader:
         self, request: SharedRead, one: _TopicProgress, result: FetchedChunks | OSError, total: int
     ) -> int:
         if isinstance(result, OSError):
-            one.answer.refusal = _refusal_of(result)
+            one.answer.refusal = refusal_of(result)
             return total
         chunks = result.chunks
         if not chunks or chunks[0].rebase.first_seq > one.answer.next_seq:
@@ -252,6 +256,8 @@ class SharedReader:
 
     def _take(self, request: SharedRead, one: _TopicProgress, chunk: TailChunk, total: int) -> int:
         """Decode records of a chunk into the answer, as far as there is room."""
+        if one.request.as_chunks:
+            return self._take_whole(one, chunk, total)
         answer = one.answer
         room = room_of(total, request.bytes_max, answer.byte_count, one.request.bytes_max)
         bytes_max = first_room(request.bytes_max, one.request.bytes_max) if room is None else room
@@ -278,6 +284,33 @@ class SharedReader:
         answer.next_seq = decoded.next_seq
         one.is_full = decoded.next_seq <= chunk.rebase.last_seq
         return total + decoded.byte_count
+
+    def _take_whole(self, one: _TopicProgress, chunk: TailChunk, total: int) -> int:
+        """Add a chunk to the answer; its records before the position count as none."""
+        answer, rebase = one.answer, chunk.rebase
+        if chunk.encoding != FRAMES_V1:
+            answer.refusal = store_failed(OSError(f"body encoding {chunk.encoding} is unknown"))
+            return total
+        if not _is_of_topic(chunk):
+            one.row_seconds = 0.0
+            self._topics.forget(one.name)
+            return total
+        self._heads.advance(one.name, one.incarnation, rebase.last_seq)
+        size = len(chunk.body) * (rebase.last_seq + 1 - answer.next_seq) // chunk.count
+        answer.chunks.append(chunk)
+        answer.byte_count += size
+        answer.next_seq = rebase.last_seq + 1
+        one.is_full = answer.byte_count >= one.request.bytes_max
+        return total + size
+
+
+def _is_of_topic(chunk: TailChunk) -> bool:
+    """Return whether the first frame is of the incarnation of the chunk, or is damaged."""
+    try:
+        frame = parse_frame(chunk.body, 0, len(chunk.body))
+    except FrameDamage:
+        return True
+    return frame.topic_id == chunk.rebase.incarnation & TOPIC_ID_MASK
 
 
 class _TopicProgress:
@@ -310,7 +343,8 @@ class _TopicProgress:
             answer.next_seq = topic.evicted_to + 1
 
 
-def _refusal_of(error: OSError) -> Refusal:
+def refusal_of(error: OSError) -> Refusal:
+    """Refuse a read that the catalog or the store did not answer."""
     if isinstance(error, CatalogUnavailable | CatalogRefused):
         return no_catalog(error)
     if isinstance(error, StoreRefused | FileNotFoundError):

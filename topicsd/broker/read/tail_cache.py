@@ -8,11 +8,13 @@ T4  A chunk belongs to an incarnation. Chunks of another one are never returned,
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from collections import deque
 from typing import Final
 
 from topicsd.broker.frames_v1 import Rebase
+from topicsd.log.frame import LEN_BYTES, U32
 
 CHUNK_OVERHEAD: Final = 300
 
@@ -20,14 +22,37 @@ CHUNK_OVERHEAD: Final = 300
 class TailChunk:
     """Records of one topic that follow each other, as frames."""
 
-    __slots__ = ("body", "encoding", "is_dropped", "name", "rebase")
+    __slots__ = ("_starts", "body", "encoding", "is_dropped", "key", "name", "rebase")
 
-    def __init__(self, name: str, rebase: Rebase, body: bytes, encoding: str) -> None:
+    def __init__(self, name: str, rebase: Rebase, body: bytes, encoding: str, key: str = "") -> None:
         self.name = name
         self.rebase = rebase
         self.body = body
         self.encoding = encoding
+        self.key = key
+        """The object that the records were read from; empty for those that this broker has written."""
         self.is_dropped = False
+        self._starts = array("I", (0,))
+
+    @property
+    def count(self) -> int:
+        return self.rebase.last_seq - self.rebase.first_seq + 1
+
+    def frame_starts(self, count: int) -> array[int]:
+        """Return the offsets of the first `count` frames and of what follows them; fewer after damage.
+
+        They are found once, from one frame to the next by its length, as far as readers have come.
+        """
+        starts, body, unpack = self._starts, self.body, U32.unpack_from
+        at, end = starts[-1], len(body)
+        for _ in range(len(starts), count + 1):
+            if at >= end - LEN_BYTES:
+                break
+            at += LEN_BYTES + unpack(body, at)[0]
+            if at > end:
+                break
+            starts.append(at)
+        return starts
 
     @property
     def size_bytes(self) -> int:

@@ -8,6 +8,8 @@ X2  An object is condemned in the catalog first, which answers with those that n
 X3  Catalog first, then the object (R3). A reader that looked up an extent before it was removed finds the
     object missing, and looks it up again (E4).
 X4  The present time of the store is that of an object that was just put.
+X5  Any number of processes may run a pass at once, which only costs listings. So a pass of schedulers has a
+    number, its time over the interval, and the first one that creates the object of that number runs it.
 
 Each step is safe to repeat and to end at any point.
 """
@@ -24,14 +26,18 @@ from shared.runtime.retries import Retries
 from topicsd.broker.lls1 import FOLDER
 from topicsd.broker.steps import BlockingSteps
 from topicsd.broker.upkeep.compactor import COMPACTED
+from topicsd.broker.upkeep.stages import Staged
 from topicsd.catalog.shared.shared_catalog import EXTENTS_AT_ONCE, TOPICS_AT_ONCE, SharedCatalog
 from topicsd.store.create_object import create_object, repeat_request
-from topicsd.store.object_store import ObjectInfo, ObjectStore
+from topicsd.store.object_store import ObjectExists, ObjectInfo, ObjectStore
 from topicsd.store.probe import PROBES
 
 FOLDERS: Final = (f"{FOLDER}/", f"{COMPACTED}/")
 CONDEMNED_AT_ONCE: Final = 500
 GRACE_MS: Final = 3_600_000
+PASSES: Final = "llog/vacuum"
+"""The folder of the objects that passes of schedulers create (X5)."""
+EXAMPLES_MAX: Final = 20
 
 
 class BlobVacuumReport(NamedTuple):
@@ -40,6 +46,8 @@ class BlobVacuumReport(NamedTuple):
     orphans: int
     """Objects older than the grace that no extent names; all were deleted, unless it was a dry run."""
     byte_count: int
+    examples: list[ObjectInfo]
+    """Some of the orphans."""
 
 
 class BlobVacuum:
@@ -53,24 +61,47 @@ class BlobVacuum:
 
     def run(self, is_dry: bool = False) -> BlockingSteps[BlobVacuumReport]:
         """Condemn and delete the orphans of the store; a dry run counts them and changes nothing."""
-        named: set[str] | None = (yield self.named) if is_dry else None
-        now_ms: int = yield self._store_time
+        named: set[str] | None = (yield Staged("lookup", self.named)) if is_dry else None
+        now_ms: int = yield Staged("list", self._store_time)
+        examples: list[ObjectInfo] = []
         objects = young = orphans = byte_count = 0
         for folder in FOLDERS:
             listed: Iterator[ObjectInfo] = self._store.list(folder)
-            while page := (yield partial(_next_page, listed)):
+            while page := (yield Staged("list", partial(_next_page, listed))):
                 old = {one.key: one for one in page if one.modified_ms <= now_ms - self._grace_ms}
                 objects += len(page)
                 young += len(page) - len(old)
                 if named is not None:
                     keys = old.keys() - named
                 else:
-                    keys = yield partial(self.condemn, sorted(old))
+                    keys = yield Staged("condemn", partial(self.condemn, sorted(old)))
                     for key in sorted(keys):
-                        yield partial(self._delete, key)
+                        yield Staged("delete", partial(self._delete, key))
+                examples += [old[key] for key in sorted(keys)[: EXAMPLES_MAX - len(examples)]]
                 orphans += len(keys)
                 byte_count += sum(old[key].size for key in keys)
-        return BlobVacuumReport(objects, young, orphans, byte_count)
+        return BlobVacuumReport(objects, young, orphans, byte_count, examples)
+
+    def run_pass(self, number: int) -> BlockingSteps[BlobVacuumReport | None]:
+        """Run the pass of this number; return None when another process does (X5)."""
+        if not (yield Staged("claim", partial(self._claim, number))):
+            return None
+        report = yield from self.run()
+        yield Staged("delete", partial(self._forget_passes, number))
+        return report
+
+    def _claim(self, number: int) -> bool:
+        try:
+            create_object(self._store, _pass_key(number), [b""], self._retries())
+        except ObjectExists:
+            return False
+        return True
+
+    def _forget_passes(self, number: int) -> None:
+        """Delete the objects of earlier passes, of which no process is late enough to create one again."""
+        for info in list(self._store.list(f"{PASSES}/")):
+            if info.key < _pass_key(number - 1):
+                self._delete(info.key)
 
     def condemn(self, keys: list[str]) -> set[str]:
         return self._catalog.condemn(keys) if keys else set()
@@ -98,6 +129,10 @@ class BlobVacuum:
         now_ms = repeat_request(partial(self._store.info, key), self._retries()).modified_ms
         self._delete(key)
         return now_ms
+
+
+def _pass_key(number: int) -> str:
+    return f"{PASSES}/{number:016d}"
 
 
 def _next_page(listed: Iterator[ObjectInfo]) -> list[ObjectInfo]:

@@ -3,40 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from topicsd.catalog.shared.shared_catalog import REPEATED_MS, SharedExtent
 
 OBJECT_BYTES_MAX: Final = 64 << 20
 EXTENTS_MIN: Final = 2
+EXTENTS_MAX: Final = 4096
+LEASE_MS: Final = 120_000
+
+
+class CompactorLimits(NamedTuple):
+    object_bytes: int = OBJECT_BYTES_MAX
+    extents_min: int = EXTENTS_MIN
+    extents_max: int = EXTENTS_MAX
+    """Slices of one object: each is a request to the store."""
+    wait_ms: int = 0
+    """How long old slices wait for others, so that a slow topic gets few objects."""
+    lease_ms: int = LEASE_MS
 
 
 def extents_to_merge(
-    extents: Sequence[SharedExtent], now_ms: int, bytes_max: int, extents_min: int
+    extents: Sequence[SharedExtent], now_ms: int, limits: CompactorLimits, span_ms: int = 0
 ) -> list[SharedExtent]:
     """Return the first extents, as many as make one object; none if that is not worth an object.
 
     `extents` begin with the first one that is not compacted. Those younger than REPEATED_MS may not be
-    compacted (C7), and `now_ms` is the present time of the catalog, or earlier.
+    compacted (C7), and `now_ms` is the present time of the catalog, or earlier. `span_ms` is the longest time
+    between the first and the last one; 0 is no limit.
 
     >>> def wal(first, last, size, created):
     ...     return SharedExtent(first, last, "WAL", f"blob-{first}", "frames-v1", 0, size, created)
-    >>> one, two, three = wal(1, 4, 100, 0), wal(5, 5, 100, 10), wal(6, 9, 100, 20)
-    >>> [e.first_seq for e in extents_to_merge([one, two, three], REPEATED_MS + 10, 1000, 2)]
-    [1, 5]
-    >>> [e.first_seq for e in extents_to_merge([one, two, three], REPEATED_MS + 20, 250, 2)]
-    [1, 5]
-    >>> extents_to_merge([one], REPEATED_MS + 20, 1000, 2)
-    []
+    >>> one, two, three = extents = wal(1, 4, 100, 0), wal(5, 5, 100, 10), wal(6, 9, 100, 20)
+    >>> def chosen(extents, now_ms, span_ms=0, **limits):
+    ...     merged = extents_to_merge(extents, REPEATED_MS + now_ms, CompactorLimits(**limits), span_ms)
+    ...     return [extent.first_seq for extent in merged]
+    >>> chosen(extents, 10), chosen(extents, 20, object_bytes=250), chosen([one], 20)
+    ([1, 5], [1, 5], [])
+    >>> chosen(extents, 20, wait_ms=1000), chosen(extents, 20, wait_ms=1000, object_bytes=250)
+    ([], [1, 5])
+    >>> chosen(extents, 1000, wait_ms=1000), chosen(extents, 20, 10), chosen(extents, 20, object_bytes=150)
+    ([1, 5, 6], [1, 5], [1])
     """
     chosen: list[SharedExtent] = []
     size = 0
+    is_full = False
     for extent in extents:
         is_next = not chosen or extent.first_seq == chosen[-1].last_seq + 1
         if extent.type != "WAL" or extent.created_ms > now_ms - REPEATED_MS or not is_next:
             break
-        if chosen and size + extent.byte_length > bytes_max:
+        is_full = bool(chosen) and (
+            size + extent.byte_length > limits.object_bytes
+            or len(chosen) == limits.extents_max
+            or 0 < span_ms < extent.created_ms - chosen[0].created_ms
+        )
+        if is_full:
             break
         chosen.append(extent)
         size += extent.byte_length
-    return chosen if len(chosen) >= extents_min else []
+    if is_full:
+        # Also a single one, which would stop those after it.
+        return chosen
+    has_waited = bool(chosen) and chosen[0].created_ms <= now_ms - REPEATED_MS - limits.wait_ms
+    return chosen if has_waited and len(chosen) >= limits.extents_min else []

@@ -3,11 +3,12 @@
 A blob holds records of many topics, so a reader of one topic needs a request for each blob. After a
 compaction it needs one for many of them, and the blobs that no extent refers to are left for vacuum.
 
-M1  The steps are claim, read, put, begin, finish, release. Each is safe to repeat, and any compactor may
-    finish what another one has begun. Overlapping compactions are refused by the catalog, also when a claim
-    was lost in between.
-M2  The object has exactly the records of its range, byte for byte but for their numbers. A body that is
-    damaged is not merged: the range ends before it, and readers report the damage (F2).
+M1  The steps are claim, trim, read, put, begin, finish, release. Each is safe to repeat, and any compactor
+    may finish what another one has begun. Overlapping compactions are refused by the catalog, also when a
+    claim was lost in between.
+M2  The object has exactly the records of its range, byte for byte but for their numbers, as a segment
+    (`topicsd/broker/segment_v1.py`). A slice that is damaged is not merged: the range ends before it. As the
+    first slice it gets an object alone, as it is, so that it stops nothing; readers report the damage (F2).
 M3  The object is put before the catalog names it (R3). One that the catalog refuses is an orphan.
 M4  Memory is bounded by the bytes of one object.
 
@@ -22,18 +23,15 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from shared.runtime.retries import Retries
-from topicsd.broker.frames_v1 import (
-    FRAMES_V1,
-    OtherTopic,
-    Rebase,
-    UnknownEncoding,
-    decode_frames,
-    renumber,
-)
+from topicsd.broker.frames_v1 import FRAMES_V1, SEGMENT_V1, OtherTopic, Rebase
+from topicsd.broker.segment_v1 import SegmentBuilder
 from topicsd.broker.steps import BlockingSteps
-from topicsd.broker.upkeep.compaction_choice import EXTENTS_MIN, OBJECT_BYTES_MAX, extents_to_merge
+from topicsd.broker.upkeep.compaction_choice import CompactorLimits, extents_to_merge
+from topicsd.broker.upkeep.retention import SPAN_PARTS, Retention, limits_of
+from topicsd.broker.upkeep.stages import Staged
 from topicsd.catalog.shared.shared_catalog import (
     EXTENTS_AT_ONCE,
+    REPEATED_MS,
     Claim,
     ClaimLost,
     Compaction,
@@ -47,22 +45,29 @@ from topicsd.store.object_store import ObjectStore
 
 COMPACTED: Final = "llog/compacted"
 """The folder of compacted objects; the key begins with random characters, like those of blobs."""
-LEASE_MS: Final = 120_000
+RENEWED_AFTER: Final = 256
+"""Slices that are read before the claim is renewed; a begun compaction shows whether it was lost."""
 
 
-class CompactorLimits(NamedTuple):
-    object_bytes: int = OBJECT_BYTES_MAX
-    extents_min: int = EXTENTS_MIN
-    lease_ms: int = LEASE_MS
+class UpkeepAbandoned(Exception):
+    """Raised in the steps of a topic by a process that ends: they release the claim, and end."""
 
 
 class CompactionReport(NamedTuple):
     """What one run for one topic did."""
 
     outcome: str
-    """`merged`, `nothing`, `busy`, `no topic`, `refused` or `claim lost`."""
+    """`merged`, `nothing`, `busy`, `no topic`, `refused`, `claim lost` or `abandoned`."""
     extents: int = 0
     byte_count: int = 0
+    removed_records: int = 0
+    """The records that retention removed."""
+    is_recovery: bool = False
+    """Whether a compaction was finished that another process had begun."""
+    pending_records: int = 0
+    """The records that were not compacted before."""
+    due_in_ms: int | None = None
+    """The time until retention removes records, if no more are written."""
 
 
 class Compactor:
@@ -79,46 +84,109 @@ class Compactor:
         self._catalog = catalog
         self._retries = retries
         self._limits = limits
+        self._retention = Retention(catalog)
 
     def compact(self, name: str) -> BlockingSteps[CompactionReport]:
-        """Finish what was begun, then merge extents of a topic once."""
-        claim: Claim | None = yield partial(self._catalog.claim, name, self._name, self._limits.lease_ms)
-        if claim is None:
-            return CompactionReport("busy")
-        report = yield from self._merge(claim)
+        """Finish what was begun, apply retention, then merge extents of a topic once."""
+        try:
+            claim: Claim | None = yield Staged("claim", partial(self._claim, name))
+            if claim is None:
+                (topic,) = yield Staged("lookup", partial(self._catalog.topics, [name]))
+                return CompactionReport("no topic" if topic is None else "busy")
+            report = yield from self._keep_up(claim)
+        except UpkeepAbandoned:
+            # Perhaps in the call that claims, whose answer is not known here.
+            claim = Claim(name, self._name, 0, 0)
+            report = CompactionReport("abandoned")
         # After an OSError the claim ends with its lease.
-        yield partial(self._catalog.release, claim)
+        yield Staged("claim", partial(self._catalog.release, claim))
         return report
 
-    def _merge(self, claim: Claim) -> BlockingSteps[CompactionReport]:
-        name, catalog = claim.topic, self._catalog
-        yield partial(catalog.finish_compaction, name)
-        (topic,) = yield partial(catalog.topics, [name])
+    def _claim(self, name: str) -> Claim | None:
+        return self._catalog.claim(name, self._name, self._limits.lease_ms)
+
+    def _keep_up(self, claim: Claim) -> BlockingSteps[CompactionReport]:
+        name, catalog, now_ms = claim.topic, self._catalog, claim.claimed_ms
+        begun: Compaction | None = yield Staged("commit", partial(catalog.finish_compaction, name))
+        (topic,) = yield Staged("lookup", partial(catalog.topics, [name]))
         if topic is None:
             return CompactionReport("no topic")
-        present: list[SharedExtent] = yield partial(
-            catalog.extents_from, name, topic.compacted_to + 1, EXTENTS_AT_ONCE
+        retained = yield from self._retention.apply(topic, now_ms)
+        due_in_ms = None if retained.due_ms is None else max(0, retained.due_ms - now_ms)
+        if retained.topic is None:
+            return CompactionReport("no topic")
+        report = yield from self._merge(claim, retained.topic)
+        return report._replace(
+            removed_records=retained.records,
+            is_recovery=begun is not None,
+            pending_records=retained.topic.head - max(topic.compacted_to, retained.topic.first_seq - 1),
+            due_in_ms=due_in_ms,
         )
-        limits = self._limits
-        chosen = extents_to_merge(present, claim.claimed_ms, limits.object_bytes, limits.extents_min)
-        bodies: list[bytes] = []
-        count = 0
-        for extent in chosen:
-            body: bytes | None = yield partial(self._read, extent, topic, count + 1)
-            if body is None:
-                break
-            bodies.append(body)
-            count += extent.last_seq - extent.first_seq + 1
-        chosen = chosen[: len(bodies)]
-        if len(chosen) < limits.extents_min:
+
+    def _merge(self, claim: Claim, topic: SharedTopic) -> BlockingSteps[CompactionReport]:
+        catalog = self._catalog
+        chosen = yield from self._choose(claim.claimed_ms, topic)
+        merged = yield from self._read_whole(chosen, topic)
+        if merged is None:
             return CompactionReport("nothing")
-        extent = yield from self._put(chosen, bodies)
-        compaction = Compaction(secrets.token_hex(16), name, topic.incarnation, extent)
-        refusal: str | None = yield partial(self._begin, claim, compaction)
+        extent = merged.extent
+        yield Staged("put", lambda: create_object(self._store, extent.key, merged.parts, self._retries()))
+        compaction = Compaction(secrets.token_hex(16), topic.name, topic.incarnation, extent)
+        refusal: str | None = yield Staged("commit", partial(self._begin, claim, compaction))
         if refusal is not None:
             return CompactionReport(refusal)
-        yield partial(catalog.finish_compaction, name)
-        return CompactionReport("merged", len(chosen), extent.byte_length)
+        yield Staged("commit", partial(catalog.finish_compaction, topic.name))
+        return CompactionReport("merged", merged.extents, extent.byte_length)
+
+    def _choose(self, now_ms: int, topic: SharedTopic) -> BlockingSteps[list[SharedExtent]]:
+        """Return the extents to merge, looked up page by page until they fill an object."""
+        span_ms = limits_of(topic).ttl_ms // SPAN_PARTS
+        present: list[SharedExtent] = []
+        seq = topic.compacted_to + 1
+        while True:
+            lookup = partial(self._catalog.extents_from, topic.name, seq, EXTENTS_AT_ONCE)
+            page: list[SharedExtent] = yield Staged("lookup", lookup)
+            present += page
+            chosen = extents_to_merge(present, now_ms, self._limits, span_ms)
+            # Another page may have more of them, unless these end before its last one.
+            is_open = not chosen or len(chosen) == len(present)
+            is_old = bool(page) and page[-1].created_ms <= now_ms - REPEATED_MS
+            is_small = sum(extent.byte_length for extent in present) <= self._limits.object_bytes
+            is_short = len(page) < EXTENTS_AT_ONCE or len(present) > self._limits.extents_max
+            if is_short or not (is_open and is_old and is_small):
+                return chosen
+            seq = page[-1].last_seq + 1
+
+    def _read_whole(
+        self, chosen: Sequence[SharedExtent], topic: SharedTopic
+    ) -> BlockingSteps[_Merged | None]:
+        """Read slices up to the first one that is damaged or missing, and make the object of them (M2)."""
+        if not chosen:
+            return None
+        builder = SegmentBuilder(topic.incarnation, chosen[0].first_seq)
+        count = 0
+        damaged: bytes | None = None
+        for number, extent in enumerate(chosen, 1):
+            if number % RENEWED_AFTER == 0 and not (yield Staged("claim", partial(self._claim, topic.name))):
+                return None
+            body: bytes | None = yield Staged("read", partial(self._read, extent))
+            if body is None or extent.encoding != FRAMES_V1:
+                break
+            # On the thread, too: it takes long for the event loop.
+            if not (yield Staged("merge", partial(_add, builder, body, extent, topic))):
+                damaged = body
+                break
+            count += 1
+        if count >= min(self._limits.extents_min, len(chosen)):
+            parts: list[bytes] = yield Staged("merge", builder.parts)
+            return _Merged(_compacted(chosen[:count], SEGMENT_V1, parts), parts, count)
+        # Again, since bytes may also be damaged on their way.
+        if damaged is None or count:
+            return None
+        again: bytes | None = yield Staged("read", partial(self._read, chosen[0]))
+        if again == damaged:
+            return _Merged(_compacted(chosen[:1], FRAMES_V1, [damaged]), [damaged], 1)
+        return None
 
     def _begin(self, claim: Claim, compaction: Compaction) -> str | None:
         """Let the catalog name the object; return why it refuses."""
@@ -130,34 +198,33 @@ class Compactor:
             return "claim lost"
         return None
 
-    def _read(self, extent: SharedExtent, topic: SharedTopic, first_number: int) -> bytes | None:
-        """Return the body of an extent with other numbers, or None when it is damaged or missing (M2).
-
-        Computed on the thread that reads it: it takes long for the event loop.
-        """
+    def _read(self, extent: SharedExtent) -> bytes | None:
+        """Return the body of an extent; None when another compactor, or a trim, has removed it."""
         read = partial(self._store.read, extent.key, extent.byte_offset, extent.byte_length)
         try:
-            body = repeat_request(read, self._retries())
+            return repeat_request(read, self._retries())
         except FileNotFoundError:
-            # Compacted by another compactor, or trimmed, since the lookup.
             return None
-        return renumber(body, first_number) if _is_whole(body, extent, topic) else None
-
-    def _put(self, chosen: Sequence[SharedExtent], bodies: Sequence[bytes]) -> BlockingSteps[SharedExtent]:
-        key = f"{COMPACTED}/{secrets.token_hex(16)}"
-        data = b"".join(bodies)
-        yield lambda: create_object(self._store, key, [data], self._retries())
-        first, last = chosen[0], chosen[-1]
-        return SharedExtent(
-            first.first_seq, last.last_seq, "COMPACTED", key, FRAMES_V1, 0, len(data), last.created_ms
-        )
 
 
-def _is_whole(body: bytes, extent: SharedExtent, topic: SharedTopic) -> bool:
-    """Return whether all records of an extent can be read."""
-    rebase = Rebase(topic.incarnation, extent.first_seq, extent.last_seq)
+class _Merged(NamedTuple):
+    """An object that is to be put, and the number of extents that it replaces."""
+
+    extent: SharedExtent
+    parts: list[bytes]
+    extents: int
+
+
+def _compacted(chosen: Sequence[SharedExtent], encoding: str, parts: Sequence[bytes]) -> SharedExtent:
+    first, last = chosen[0], chosen[-1]
+    key = f"{COMPACTED}/{secrets.token_hex(16)}"
+    size = sum(map(len, parts))
+    return SharedExtent(first.first_seq, last.last_seq, "COMPACTED", key, encoding, 0, size, last.created_ms)
+
+
+def _add(builder: SegmentBuilder, body: bytes, extent: SharedExtent, topic: SharedTopic) -> bool:
+    """Add a slice; return whether all its records can be read."""
     try:
-        decoded = decode_frames(body, rebase, encoding=extent.encoding)
-    except (OtherTopic, UnknownEncoding):
+        return builder.add(body, Rebase(topic.incarnation, extent.first_seq, extent.last_seq))
+    except OtherTopic:
         return False
-    return not decoded.damaged and decoded.next_seq == extent.last_seq + 1

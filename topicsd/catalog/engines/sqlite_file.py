@@ -25,6 +25,7 @@ from typing import Any, Final
 from topicsd.catalog.catalog import CatalogRefused, CatalogUnavailable
 from topicsd.catalog.engines.sqlite_schema import UPGRADES
 from topicsd.disk.access import access_problem
+from topicsd.disk.fs import RealFs
 
 BUSY_SECONDS: Final = 10.0
 
@@ -58,6 +59,9 @@ class SqliteFile:
     ) -> None:
         self._path = os.path.abspath(path)
         self._lock = threading.Lock()
+        # SQLite would make it readable for all; its other files get the mode of this one.
+        with suppress(OSError):
+            os.close(RealFs().create(self._path))
         with self._errors():
             # `isolation_level=None`: the module begins no transaction of its own.
             self._db = connect(

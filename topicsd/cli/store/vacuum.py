@@ -1,7 +1,8 @@
-"""`topicsd store vacuum DIR`: find the objects that crashes of exports left, and delete them with `--apply`.
+"""`topicsd store vacuum`: find the objects that nothing names, and delete them with `--apply`.
 
-Nothing is deleted without `--apply`, and without a catalog that names the other nodes of the store, or the
-statement that there are none. A server may run on the directory meanwhile.
+With a data directory, those of its exports; with a catalog, those of shared topics. Nothing is deleted
+without `--apply`, and without a catalog that names the other nodes of the store, or the statement that there
+are none. A server may run meanwhile.
 """
 
 from __future__ import annotations
@@ -10,18 +11,21 @@ import argparse
 import os
 import threading
 from typing import Final
+from urllib.parse import quote
 
 from shared.runtime.clock import Clock, SystemClock
 from shared.runtime.retries import Retries
 from shared.settings.catalog_url import SQLITE, refuse_catalog_url
 from shared.settings.store_url import store_folder
 from topicsd.catalog.catalog import Catalog, CatalogExtraMissing, CatalogRefused, CatalogUnavailable
-from topicsd.catalog.open_catalog import FILE_NAME, catalog_directory, open_catalog
+from topicsd.catalog.open_catalog import FILE_NAME, catalog_directory, is_shared_catalog, open_catalog
 from topicsd.cli.command import write_json
-from topicsd.cli.store.vacuum_text import VacuumReport, vacuum_report, vacuum_text
+from topicsd.cli.compactor.shared_places import CATALOG_VARIABLE, urls_of
+from topicsd.cli.store.shared_vacuum import has_shared_objects, vacuum_shared
+from topicsd.cli.store.vacuum_text import SharedReport, VacuumReport, shared_text, vacuum_report, vacuum_text
 from topicsd.disk.fs import RealFs
 from topicsd.offline.command_error import EXIT_OK, CommandError
-from topicsd.offline.data_dir import DataDir, add_directory, open_data_dir
+from topicsd.offline.data_dir import DataDir, add_store, open_data_dir
 from topicsd.offline.loaded_shard import objects_of, store_url_of_shard
 from topicsd.offline.vacuum import (
     GRACE_HOURS,
@@ -46,13 +50,19 @@ must be older than the grace, by the times of the store, before the last checkpo
 
 The catalog is that of --catalog-url, or of TOPICS_CATALOG_URL, which hides a password; or {FILE_NAME} in the
 folder of the store or in the data directory.
+
+With a catalog also the objects of shared topics count: blobs and compacted objects that no extent names.
+Without DIR only these, in the store of --store-url or TOPICS_STORE_URL.
 """
-CATALOG_VARIABLE: Final = "TOPICS_CATALOG_URL"
 CATALOG_SECONDS: Final = 10.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_directory(parser)
+    parser.add_argument(
+        "directory", metavar="DIR", nargs="?", help="the data directory; without one only shared topics"
+    )
+    parser.add_argument("--shard", type=int, metavar="N", help=argparse.SUPPRESS)
+    add_store(parser)
     parser.add_argument("--catalog-url", metavar="URL", default="", help=f"default: {CATALOG_VARIABLE}")
     parser.add_argument(
         "--grace-hours",
@@ -66,22 +76,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="state that no other data directory, and no copy of this one, uses the store",
     )
-    parser.add_argument("--apply", action="store_true", help="delete what was found")
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--apply", action="store_true", help="delete what was found")
+    group.add_argument("--dry-run", action="store_true", help="delete nothing, as without --apply")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def run(args: argparse.Namespace) -> int:
-    report = vacuum(args, SystemClock())
+    clock = SystemClock()
+    if args.grace_hours < GRACE_HOURS_MIN:
+        raise CommandError(f"--grace-hours: must be at least {GRACE_HOURS_MIN}, got {args.grace_hours}")
+    report = vacuum(args, clock) if args.directory else vacuum_without_directory(args, clock)
     if args.json:
         write_json(report)
     else:
-        print(*vacuum_text(report), sep="\n")
+        print(*(vacuum_text(report) if isinstance(report, VacuumReport) else shared_text(report)), sep="\n")
     return EXIT_OK
 
 
+def vacuum_without_directory(args: argparse.Namespace, clock: Clock) -> SharedReport:
+    """Vacuum the objects of shared topics alone."""
+    if args.cold_dir:
+        raise CommandError("--cold-dir: needs DIR; give --store-url")
+    store_url, catalog_url = urls_of(args)
+    is_certain = args.sole_directory or is_shared_catalog(catalog_url, store_url)
+    refuse_uncertain(args.apply, is_certain)
+    grace_ms = args.grace_hours * HOUR_MS
+    shared, store, catalog = vacuum_shared(store_url, catalog_url, clock, grace_ms, args.apply)
+    return SharedReport(
+        store=store, catalog=catalog, shared=shared, is_certain=is_certain, is_deleted=args.apply
+    )
+
+
+def refuse_uncertain(is_applied: bool, is_certain: bool) -> None:
+    if is_applied and not is_certain:
+        raise CommandError(
+            "--apply: no catalog names the other nodes of this store; give --catalog-url, "
+            "or --sole-directory when no other data directory uses the store"
+        )
+
+
 def vacuum(args: argparse.Namespace, clock: Clock) -> VacuumReport:
-    if args.grace_hours < GRACE_HOURS_MIN:
-        raise CommandError(f"--grace-hours: must be at least {GRACE_HOURS_MIN}, got {args.grace_hours}")
     if args.shard is not None:
         raise CommandError("--shard: must not be given: all shards use one store")
     data_dir = open_data_dir(args)
@@ -91,12 +126,8 @@ def vacuum(args: argparse.Namespace, clock: Clock) -> VacuumReport:
         args.catalog_url or os.environ.get(CATALOG_VARIABLE, ""), store_url, data_dir
     )
     shown_catalog = ask_catalog(named, catalog_url, store_url, data_dir, clock)
-    is_certain = args.sole_directory or is_shared(catalog_url, store_url)
-    if args.apply and not is_certain:
-        raise CommandError(
-            "--apply: no catalog names the other nodes of this store; give --catalog-url, "
-            "or --sole-directory when no other data directory uses the store"
-        )
+    is_certain = args.sole_directory or is_shared_catalog(catalog_url, store_url)
+    refuse_uncertain(args.apply, is_certain)
     objects = objects_of(store_url, RealFs())
     assert objects is not None
     store, folder = objects.store, store_folder(store_url)
@@ -106,11 +137,26 @@ def vacuum(args: argparse.Namespace, clock: Clock) -> VacuumReport:
         leftovers = find_leftovers(store, files, named, clock.now_ms(), grace_ms, args.sole_directory)
         if args.apply:
             delete_objects(store, [*leftovers.temporary, *leftovers.orphans])
+        has_shared = has_shared_objects(store)
     except (StoreUnavailable, StoreRefused) as error:
         raise CommandError(f"object store: {error}") from None
     finally:
         objects.close()
-    return vacuum_report(data_dir.path, store.url, shown_catalog, leftovers, is_certain, args.apply)
+    shared = None
+    if has_shared and catalog_url:
+        catalog_url = sqlite_file_url(catalog_url, store_url, data_dir)
+        shared, _, _ = vacuum_shared(store_url, catalog_url, clock, grace_ms, args.apply)
+    return vacuum_report(
+        data_dir.path, store.url, shown_catalog, leftovers, shared, has_shared, is_certain, args.apply
+    )
+
+
+def sqlite_file_url(catalog_url: str, store_url: str, data_dir: DataDir) -> str:
+    """Return the URL with the path of a SQLite file that `sqlite:` leaves open."""
+    if catalog_url != SQLITE:
+        return catalog_url
+    path = os.path.join(catalog_directory(store_url, data_dir.path), FILE_NAME)
+    return f"{SQLITE}//{quote(os.path.abspath(path))}"
 
 
 def store_url_of(data_dir: DataDir) -> str:
@@ -134,13 +180,6 @@ def catalog_url_of(url: str, store_url: str, data_dir: DataDir) -> str:
         return url
     directory = catalog_directory(store_url, data_dir.path)
     return SQLITE if os.path.exists(os.path.join(directory, FILE_NAME)) else ""
-
-
-def is_shared(catalog_url: str, store_url: str) -> bool:
-    """Return whether the catalog names all nodes of the store: not when it is a file of one node."""
-    if catalog_url.startswith(SQLITE):
-        return store_folder(store_url) != ""
-    return catalog_url != ""
 
 
 def ask_catalog(named: NamedObjects, url: str, store_url: str, data_dir: DataDir, clock: Clock) -> str | None:

@@ -17,6 +17,29 @@ class LeftObject(msgspec.Struct, frozen=True, kw_only=True):
     modified_ms: int
 
 
+class SharedVacuum(msgspec.Struct, frozen=True, kw_only=True):
+    """The objects of shared topics."""
+
+    objects: int
+    young: int
+    orphans: int
+    """Those that no extent names, and that are older than the grace."""
+    temporary: int
+    """Temporary files of killed writers."""
+    bytes: int
+    examples: list[LeftObject]
+
+
+class SharedReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The report without a data directory."""
+
+    store: str
+    catalog: str
+    shared: SharedVacuum
+    is_certain: bool
+    is_deleted: bool
+
+
 class VacuumReport(msgspec.Struct, frozen=True, kw_only=True):
     directory: str
     store: str
@@ -28,13 +51,23 @@ class VacuumReport(msgspec.Struct, frozen=True, kw_only=True):
     young: int
     unknown: int
     elsewhere: int
+    shared: SharedVacuum | None
+    """The objects of shared topics; None without any, or without a catalog."""
+    has_shared: bool
     is_certain: bool
     """Whether the catalog, or the caller, rules out that another node names the orphans."""
     is_deleted: bool
 
 
 def vacuum_report(
-    directory: str, store: str, catalog: str | None, leftovers: Leftovers, is_certain: bool, is_deleted: bool
+    directory: str,
+    store: str,
+    catalog: str | None,
+    leftovers: Leftovers,
+    shared: SharedVacuum | None,
+    has_shared: bool,
+    is_certain: bool,
+    is_deleted: bool,
 ) -> VacuumReport:
     return VacuumReport(
         directory=path_text(directory),
@@ -47,6 +80,8 @@ def vacuum_report(
         young=leftovers.young_count,
         unknown=leftovers.unknown_count,
         elsewhere=leftovers.elsewhere_count,
+        shared=shared,
+        has_shared=has_shared,
         is_certain=is_certain,
         is_deleted=is_deleted,
     )
@@ -66,13 +101,42 @@ def vacuum_text(report: VacuumReport) -> list[str]:
     lines = [f"{report.store}, {report.catalog or 'no catalog'}"]
     lines += table(("written", "size", "object"), rows) if rows else []
     lines += facts((name, _kept(count, why)) for name, count, why in kept if count or name == "named")
-    total = f"{plural(len(rows), 'object')}, {size(report.bytes)}"
-    if report.is_deleted:
-        return [*lines, f"deleted {total}"]
-    if not rows:
-        return [*lines, "nothing to delete"]
-    needs = "--apply" if report.is_certain else "--apply, and --catalog-url or --sole-directory"
-    return [*lines, f"{total} can be deleted with {needs}"]
+    if report.shared is not None:
+        lines += _shared_lines(report.shared)
+    elif report.has_shared:
+        lines.append("objects of shared topics were not looked at: they need --catalog-url")
+    count = len(rows) + (0 if report.shared is None else report.shared.orphans + report.shared.temporary)
+    byte_count = report.bytes + (0 if report.shared is None else report.shared.bytes)
+    return [*lines, _total(count, byte_count, report.is_certain, report.is_deleted)]
+
+
+def shared_text(report: SharedReport) -> list[str]:
+    shared = report.shared
+    total = _total(shared.orphans + shared.temporary, shared.bytes, report.is_certain, report.is_deleted)
+    return [f"{report.store}, {report.catalog}", *_shared_lines(shared), total]
+
+
+def _shared_lines(shared: SharedVacuum) -> list[str]:
+    rows = [(utc(one.modified_ms), size(one.size), path_text(one.key)) for one in shared.examples]
+    named = shared.objects - shared.young - shared.orphans
+    lines = [*table(("written", "size", "object"), rows)] if rows else []
+    others = shared.orphans + shared.temporary - len(rows)
+    if others:
+        lines.append(f"and {plural(others, 'other object')} of shared topics")
+    kept = [("shared", _kept(named, "named by shared topics"))]
+    if shared.young:
+        kept.append(("shared", _kept(shared.young, "younger than the grace")))
+    return [*lines, *facts(kept)]
+
+
+def _total(count: int, byte_count: int, is_certain: bool, is_deleted: bool) -> str:
+    total = f"{plural(count, 'object')}, {size(byte_count)}"
+    if is_deleted:
+        return f"deleted {total}"
+    if not count:
+        return "nothing to delete"
+    needs = "--apply" if is_certain else "--apply, and --catalog-url or --sole-directory"
+    return f"{total} can be deleted with {needs}"
 
 
 def _kept(count: int, why: str) -> str:

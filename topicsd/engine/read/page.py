@@ -135,8 +135,8 @@ class Page:
         low, high = first - self.first_seq, last - self.first_seq + 1
         return self.first_seq + bisect_right(self.ends, start + room, low, high) - 1
 
-    def add_frames(self, topic_id: int, frames: Frames, variant: Variant) -> None:
-        """Add records at the end of the page.
+    def add_frames(self, topic_id: int, frames: Frames, variant: Variant, number_of_0: int = 0) -> None:
+        """Add records at the end of the page; the frame of seq s has the number `s + number_of_0`.
 
         Each frame is checked completely here, and nowhere else between the disk and a reader.
         """
@@ -147,23 +147,25 @@ class Page:
         tags: list[bytes] = []
         with_tag = variant.with_tag
         data, seq = frames.data, frames.first_seq - 1
+        number = seq + number_of_0
         plain_kinds = [pack_kind(_APPEND, flags, topic_id) for flags in _PLAIN_FLAGS]
         last_kind, last_ts, stamp = b"", -1, b""
         for at, length in zip(frames.starts, frames.lengths, strict=True):
             seq += 1
+            number += 1
             try:
                 frame_len, body, checksum = _UNPACK[length](data, at)
                 kind, frame_seq, ts, sizes = _unpack_head(body)
             except struct.error:  # The length is 0 (no record), or the data is too short.
-                parts.append(self._render_other(topic_id, data, seq, at, length, variant))
+                parts.append(self._render_other(topic_id, data, seq, number, at, length, variant))
                 continue
             if (
                 checksum != xxh3(body)
-                or frame_seq != seq
+                or frame_seq != number
                 or (kind != last_kind and kind not in plain_kinds)
                 or frame_len != length - LEN_BYTES
             ):
-                parts.append(self._render_other(topic_id, data, seq, at, length, variant))
+                parts.append(self._render_other(topic_id, data, seq, number, at, length, variant))
                 continue
             last_kind = kind
             if ts != last_ts:
@@ -182,7 +184,7 @@ class Page:
                 parts.append(b'{"$seq":%d%b,"data":%b},' % (seq, stamp, body[data_at:]))
         if tags and (joined := b"".join(tags)) != joined.translate(None, _ESCAPED):
             parts = [
-                self._render_other(topic_id, data, seq, at, length, variant)
+                self._render_other(topic_id, data, seq, seq + number_of_0, at, length, variant)
                 for seq, (at, length) in enumerate(
                     zip(frames.starts, frames.lengths, strict=True), frames.first_seq
                 )
@@ -193,7 +195,7 @@ class Page:
         self.text = b"".join([self.text, *parts]) if self.text else b"".join(parts)
 
     def _render_other(
-        self, topic_id: int, data: bytes, seq: int, at: int, length: int, variant: Variant
+        self, topic_id: int, data: bytes, seq: int, number: int, at: int, length: int, variant: Variant
     ) -> bytes:
         """Render a record that has more fields than data and a plain tag; note damage.
 
@@ -203,17 +205,20 @@ class Page:
             return b""
         try:
             frame = parse_frame(data, at, min(len(data), at + length))
-            if (frame.topic_id, frame.seq, frame.type) != (topic_id, seq, FrameType.APPEND):
+            if (frame.topic_id, frame.seq, frame.type) != (topic_id, number, FrameType.APPEND):
                 raise FrameDamage(at, f"holds seq {frame.seq} of topic id {frame.topic_id:016x}")
-            record = record_of(frame)
+            record = record_of(frame if number == seq else frame._replace(seq=seq))
         except FrameDamage as damage:
             self.add_damage(seq, damage.what)
             return b""
         if record.node:
-            if self.nodes is None:
-                self.nodes = {}
-            self.nodes[seq] = record.node.decode()
+            self.add_node(seq, record.node.decode())
         return render_record(record, variant) + b","
+
+    def add_node(self, seq: int, node: str) -> None:
+        if self.nodes is None:
+            self.nodes = {}
+        self.nodes[seq] = node
 
     def add_damage(self, seq: int, what: str) -> None:
         if self.damage is None:

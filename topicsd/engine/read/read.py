@@ -23,7 +23,8 @@ from topicsd.engine.damage import note_damage
 from topicsd.engine.pending import call_reply
 from topicsd.engine.read.fetch import fetch
 from topicsd.engine.read.fill_page import Fetched, PageSource, Unfetched, keep_fetched
-from topicsd.engine.read.page import PAGE_RECORDS, VARIANTS, Page
+from topicsd.engine.read.page import PAGE_RECORDS, VARIANTS
+from topicsd.engine.read.page_slices import PAGES_MAX, PageSlices
 from topicsd.engine.read.position import position_past_head
 from topicsd.engine.records.durable_seq import durable_seq
 from topicsd.engine.records.run import Run
@@ -37,9 +38,6 @@ from topicsd.engine.topic_admin import missing_topic
 from topicsd.segment.entry import DATA, SegmentName
 
 logger = logging.getLogger("topicsd.engine")
-
-# Bounds a read that returns nothing, for example where all records are of the reader's own nodes.
-PAGES_MAX = 256
 
 
 def read(
@@ -195,23 +193,10 @@ def _tombstone(topic: Topic, gap_from: int, gap_to: int, reason: str) -> Tombsto
     return Tombstone(gap_from, gap_to, reason, max(0, gap_to - gap_from + 1), topic.earliest_seq, topic.head)
 
 
-class _SliceCollector:
-    """The slices of pages of one answer, collected in order until a bound is reached."""
+class _SliceCollector(PageSlices):
+    """The slices of one answer, from the runs of a topic."""
 
-    __slots__ = (
-        "count",
-        "cursor",
-        "damaged",
-        "damaged_seq",
-        "limit",
-        "nodes",
-        "parts",
-        "room",
-        "source",
-        "topic",
-        "unfetched",
-        "variant",
-    )
+    __slots__ = ("source", "topic", "unfetched")
 
     def __init__(
         self,
@@ -221,19 +206,9 @@ class _SliceCollector:
         fetched: Sequence[Fetched],
         cursor: int,
     ) -> None:
+        super().__init__(options, options.nodes if topic.config.dedupe_node else NO_NODES, cursor)
         self.topic = topic
-        self.limit = options.limit
-        self.room = options.bytes_max
-        self.nodes = options.nodes if topic.config.dedupe_node else NO_NODES
-        self.variant = VARIANTS[options.with_tags, options.with_meta]
         self.source = PageSource(shard, topic, self.variant, fetched)
-        self.cursor = cursor
-        """The last seq that was examined."""
-        self.parts: list[bytes | memoryview] = []
-        self.count = 0
-        self.damaged_seq = 0
-        """The first damaged seq; the answer has the good records before it, and the next read begins here."""
-        self.damaged: dict[int, str] = {}
         self.unfetched: Unfetched | None = None
 
     def collect(self, stop: int) -> None:
@@ -256,56 +231,8 @@ class _SliceCollector:
                 self.unfetched = page
                 return
             page_count += 1
-            if not self._take(page, run, first, min(page_last, page.next_seq - 1)):
+            if not self.take(page, first, min(page_last, page.next_seq - 1), run):
                 return
-
-    def _take(self, page: Page, run: Run, first: int, last: int) -> bool:
-        """Take the records from `first`, which is live, to `last`; return False at a bound."""
-        seq = first
-        while seq <= last:
-            if run.dead is not None and run.is_dead(seq):
-                seq = min(run.next_live(seq), last + 1)
-                self.cursor = seq - 1
-                continue
-            end = min(last, seq + self.limit - self.count - 1)
-            if run.dead is not None:
-                end = min(end, run.next_dead(seq) - 1)
-            if page.damage is not None or (self.nodes and page.nodes is not None):
-                stop = self._first_excluded(page, seq, end)
-                if stop == seq:
-                    if self.damaged_seq:
-                        return False
-                    self.cursor = seq
-                    seq += 1
-                    continue
-                end = stop - 1
-            fit = page.last_within(seq, end, self.room)
-            if fit < seq:
-                if self.count:
-                    return False
-                fit = seq  # The first record is taken whatever its size, so that a read makes progress.
-            part = page.slice(seq, fit)
-            self.parts.append(part)
-            self.room -= len(part)
-            self.count += fit - seq + 1
-            self.cursor = fit
-            if fit < end or self.count >= self.limit or self.room <= 0:
-                return False
-            seq = fit + 1
-        return True
-
-    def _first_excluded(self, page: Page, first: int, last: int) -> int:
-        """Return the first seq that is damaged or of the reader's own nodes, or `last + 1`."""
-        damage, nodes = page.damage or {}, page.nodes or {}
-        for seq in range(first, last + 1):
-            if seq in damage:
-                if seq == first:
-                    self.damaged_seq, self.damaged = seq, damage
-                return seq
-            # The reader does not want the records of its own nodes. A record without a node is never one.
-            if self.nodes and nodes.get(seq) in self.nodes:
-                return seq
-        return last + 1
 
 
 def _corrupt(

@@ -76,7 +76,7 @@ def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply[Ap
     records = request.records
     settings = shard.stamped_settings if request.is_stamped else shard.settings
     if not 0 < len(records) <= settings.max_batch_records:
-        reply(_refuse_count(len(records), settings.max_batch_records))
+        reply(refuse_count(len(records), settings.max_batch_records))
         return
     encoded = encode_records(
         records, request.node, topic.topic_id, topic.next_seq, ts, topic.is_durable, settings
@@ -120,7 +120,7 @@ def _refuse_head(expected: int, topic: Topic) -> Refusal:
     return Refusal(HEAD_MISMATCH, message, {"field": "expected_head", "head_seq": head})
 
 
-def _refuse_count(count: int, bound: int) -> Refusal:
+def refuse_count(count: int, bound: int) -> Refusal:
     if count == 0:
         return invalid("records", "must not be empty")
     return too_many("records", bound, count)

@@ -70,11 +70,18 @@ def key_of(topic: Topic, request: AppendRequest) -> IdempotencyKey | Refusal | N
     key = request.idempotency_key
     if key is None or not topic.config.idempotency_window_ms:
         return None
-    if not 0 < len(key) <= KEY_CHARACTERS_MAX:
-        rule = f"must be 1 to {KEY_CHARACTERS_MAX} characters, got {len(key)}"
-        return invalid("idempotency_key", rule, KEY_CHARACTERS_MAX)
+    refusal = refuse_key(key)
+    if refusal is not None:
+        return refusal
     digest = key_digest(topic.epoch, topic.topic_id, key)
     return IdempotencyKey(digest, records_digest(request.records, request.node))
+
+
+def refuse_key(key: str) -> Refusal | None:
+    if 0 < len(key) <= KEY_CHARACTERS_MAX:
+        return None
+    rule = f"must be 1 to {KEY_CHARACTERS_MAX} characters, got {len(key)}"
+    return invalid("idempotency_key", rule, KEY_CHARACTERS_MAX)
 
 
 def answer_known_key(

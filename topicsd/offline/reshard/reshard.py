@@ -90,10 +90,16 @@ def refuse_count(shards: int) -> None:
         raise ReshardRefused(f"--shards: must be 1 to {SHARD_COUNT_MAX}, got {shards}")
 
 
+def refuse_stateless(data_dir: DataDir) -> None:
+    if not data_dir.layout.shards:
+        raise ReshardRefused(f"{data_dir.path}: belongs to a stateless node, which has no shards to change")
+
+
 def reshard(
     fs: Fs, clock: Clock, data_dir: DataDir, shards: int, open_shard: OpenShard, on_step: PrintStep
 ) -> ReshardReport:
     """Change the number of shards; the caller holds the lock of the data directory."""
+    refuse_stateless(data_dir)
     refuse_count(shards)
     started, before = clock.monotonic(), data_dir.layout.shards
     report = ReshardReport(directory=path_text(data_dir.path), shards_before=before, shards=shards)
@@ -141,6 +147,7 @@ def plan(fs: Fs, clock: Clock, data_dir: DataDir, shards: int) -> ReshardReport:
     The time is extrapolated from the loading of the shards: a reshard loads each old shard three times.
     """
     refuse_count(shards)
+    refuse_stateless(data_dir)
     before = data_dir.layout.shards
     report = ReshardReport(
         directory=path_text(data_dir.path), shards_before=before, shards=shards, is_plan=True

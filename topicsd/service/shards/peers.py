@@ -1,4 +1,4 @@
-"""The other shards as the board shows them: their availability, and totals over all shards.
+"""The other shards, and the brokers, as the board shows them: their availability, and totals.
 
 A shard that does not answer still has its data: its last published numbers count until it publishes others.
 """
@@ -9,7 +9,8 @@ from typing import Final
 
 from shared.contract.errors import Refusal
 from shared.ipc.board import Board, Slot, WorkerState
-from shared.ipc.shard_refusal import shard_refusal
+from shared.ipc.placement import NO_SHARD
+from shared.ipc.shard_refusal import NO_LOCAL_TOPICS, owner_refusal
 from shared.runtime.clock import Clock
 
 # A worker sends two heartbeats in this time.
@@ -32,38 +33,41 @@ class Peers:
         return self._board.slot(self._shard)
 
     def in_flight_elsewhere(self) -> list[memoryview]:
-        """Return the counts by key of every other shard, in a list that `refresh` keeps up to date."""
+        """Return the counts by key of all other processes, in a list that `refresh` keeps up to date."""
         self.refresh()
         return self._in_flight
 
     def refresh(self) -> None:
         """Notice that the number of shards has changed; called at each heartbeat."""
-        if len(self._in_flight) != len(self._others()):
-            self._in_flight[:] = [slot.in_flight_by_key for slot in self._others()]
+        others = self._others()
+        if len(self._in_flight) != len(others):
+            self._in_flight[:] = [slot.in_flight_by_key for slot in others]
 
     def refusal(self, shard: int) -> Refusal | None:
-        """Return the refusal when the shard does not serve requests now, or None."""
+        """Return the refusal when the shard, or the broker, does not serve requests now, or None."""
+        if shard == NO_SHARD:
+            return NO_LOCAL_TOPICS
         slot = self._board.slot(shard)
         state = slot.state
         silence_ms = int(self._clock.monotonic() * 1000) - slot.beat_ms
         if state in _ANSWERING and silence_ms <= FRESH_MS:
             return None
-        return shard_refusal(shard, state)
+        return owner_refusal(self._board, shard, state)
 
     def pid(self, shard: int) -> int:
         """Return the pid of the shard's worker; 0 while it has none."""
         return self._board.slot(shard).pid
 
     def has_draining_peer(self) -> bool:
-        """Return whether another worker that is also stopping still has connections."""
+        """Return whether another worker or broker that is also stopping still has connections."""
         return any(slot.state is WorkerState.DRAINING and slot.connections for slot in self._others())
 
     def has_ready_peer(self) -> bool:
-        """Return whether another worker is ready, and so not stopping or not yet notified."""
+        """Return whether another worker or broker is ready, and so not stopping or not yet notified."""
         return any(slot.state is WorkerState.READY for slot in self._others())
 
     def _others(self) -> list[Slot]:
-        return [slot for shard, slot in enumerate(self._board) if shard != self._shard]
+        return [slot for owner, slot in self._board.owners() if owner != self._shard]
 
     def topics_elsewhere(self) -> int:
         """Return the topics of all other shards as of their last heartbeats."""

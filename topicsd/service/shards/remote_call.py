@@ -10,6 +10,8 @@ F3  Other changes are 504 in that case. Retrying them is not equivalent: another
     applied in between, and their responses report counts. Reads are 503.
 F4  A client that disconnects, or a process that ends, cancels the wait at the owner.
 F5  A streamed response is passed on part by part (`link_stream.py`), and ends with the owner.
+F6  A broker is asked for topics that this shard does not have. It answers, or says that no shared topic has
+    the name; then this shard continues. F1 to F4 hold for it as for an owner.
 """
 
 from __future__ import annotations
@@ -25,7 +27,12 @@ from shared.http.answer import CLOSE
 from shared.ipc.link import LARGE_PAYLOAD_BYTES, NEVER_SENT, SUPERVISOR, LinkPool
 from shared.ipc.link_kind import LinkKind
 from shared.ipc.placement import OwnerLookup
-from shared.ipc.remote_request import RemoteRequest, decode_answer, encode_remote_request
+from shared.ipc.remote_request import (
+    NOT_SHARED,
+    RemoteRequest,
+    decode_answer,
+    encode_remote_request,
+)
 from shared.runtime.body_memory import SharedBody
 from shared.runtime.disk_thread import Loop
 from topicsd.service.call import Call
@@ -54,11 +61,14 @@ WRITES: Final = frozenset(
         "move",
         "restore",
         "delete_router",
+        "fence",
+        "unfence",
+        "produce",
     }
 )
 APPENDS: Final = frozenset({"append", "append_record", "publish"})
 STREAMS: Final = frozenset({"watch", "work"})
-WAITS: Final = frozenset({"diff", "redrive", "claim"}) | STREAMS
+WAITS: Final = frozenset({"diff", "redrive", "claim", "consume"}) | STREAMS
 
 
 class _Keyed(msgspec.Struct, gc=False):
@@ -78,6 +88,7 @@ class RemoteCaller:
         loop: Loop,
         monotonic: Callable[[], float],
         is_ending: Callable[[], bool],
+        broker_number: int | None = None,
     ) -> None:
         self.links = links
         self.peers = peers
@@ -85,10 +96,23 @@ class RemoteCaller:
         self.loop = loop
         self.monotonic = monotonic
         self.is_ending = is_ending
+        self.broker_number = broker_number
         self.count = 0
 
-    def start(self, operation: str, owner: int | None, call: Call, key: ApiKey | None) -> None:
-        """Send the request to the owner, or to the supervisor for None, and answer the call."""
+    def start(
+        self,
+        operation: str,
+        owner: int | None,
+        call: Call,
+        key: ApiKey | None,
+        *,
+        on_not_shared: Callable[[], object] | None = None,
+        is_unshared: bool = False,
+    ) -> None:
+        """Send the request to the owner, or to the supervisor for None, and answer the call.
+
+        `on_not_shared` is called instead when a broker says that no shared topic has the name.
+        """
         if owner is not None and self.peers is not None:
             refusal = self.peers.refusal(owner)
             if refusal is not None:
@@ -106,14 +130,15 @@ class RemoteCaller:
             # The supervisor's endpoints ignore the body.
             b"" if owner is None or len(call.body) >= LARGE_PAYLOAD_BYTES else call.body,
             call.prefixes,
-            0,
+            call.retried_after_ms,
             "" if key is None else key.id,
             fields.last_event_id,
             call.is_head,
             call.item,
             call.is_admin,
+            is_unshared,
         )
-        RemoteCall(self, owner, call, request).send()
+        RemoteCall(self, owner, call, request, on_not_shared).send()
 
 
 class RemoteCall(msgspec.Struct, eq=False):
@@ -123,6 +148,7 @@ class RemoteCall(msgspec.Struct, eq=False):
     owner: int | None
     call: Call
     request: RemoteRequest
+    on_not_shared: Callable[[], object] | None = None
     first_sent: float = -1.0
     """Time of the first attempt, once that is in doubt; negative before."""
     relay: StreamRelay | None = None
@@ -149,15 +175,29 @@ class RemoteCall(msgspec.Struct, eq=False):
             self.relay.close()
         elif answer:
             status, fields, body = decode_answer(answer)
+            if status == NOT_SHARED:
+                self._continue_here()
+                return
             if fields.endswith(CLOSE):
                 call.is_last, fields = True, fields.removesuffix(CLOSE)
             call.send_parts([body], len(body), status, fields)
         elif (answer == NEVER_SENT and self.first_sent < 0) or self.request.operation not in WRITES:
-            call.refuse(no_answer(self.owner))
+            call.refuse(no_answer(self.owner, is_broker=self._is_broker))
         elif self._is_keyed():
             self._retry_later()
         else:
             call.refuse(self._in_doubt())
+
+    def _continue_here(self) -> None:
+        assert self.on_not_shared is not None
+        try:
+            self.on_not_shared()
+        except Exception as error:
+            self.call.fail(self.request.operation, error)
+
+    @property
+    def _is_broker(self) -> bool:
+        return self.owner is not None and self.owner == self.caller.broker_number
 
     # -- retries -------------------------------------------------------------------------------------------
 
@@ -191,7 +231,9 @@ class RemoteCall(msgspec.Struct, eq=False):
         caller = self.caller
         peers = caller.peers
         # The topic may have been moved since the last attempt, with what it remembers of it.
-        self.owner = caller.placement.owner_of(self.request.name)
+        if not self._is_broker:
+            self.owner = caller.placement.owner_of(self.request.name)
+        assert self.owner is not None
         if peers is not None and peers.refusal(self.owner) is not None:
             self._retry_later()
             return
@@ -207,7 +249,8 @@ class RemoteCall(msgspec.Struct, eq=False):
     # -- refusals ------------------------------------------------------------------------------------------
 
     def _in_doubt(self) -> Refusal:
-        return in_doubt(self.owner, retry_advice(self.request.operation, self._is_keyed()))
+        advice = retry_advice(self.request.operation, self._is_keyed())
+        return in_doubt(self.owner, advice, is_broker=self._is_broker)
 
 
 def retry_advice(operation: str, is_keyed: bool) -> str:

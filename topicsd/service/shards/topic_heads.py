@@ -1,17 +1,20 @@
 """Heads of topics, whichever shard owns them: head, earliest seq, epoch, and the seqs that seeks find.
 
-All topics of another shard are one request, so an answer is a consistent view of that shard only.
+All topics of another shard are one request, so an answer is a consistent view of that shard only. A topic may
+also be a shared one, of which the broker of the node knows the head. A shard asks its broker for what the
+owners by the placement do not have, and a broker asks the owners for what is no shared topic. A process that
+is asked over the link answers for itself only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
-from shared.contract.errors import Refusal, no_answer
+from shared.contract.errors import TOPIC_NOT_FOUND, Refusal, no_answer
 from shared.contract.seek import Seek
 from shared.ipc.link import LinkPool, LinkReply
 from shared.ipc.link_kind import LinkKind
@@ -24,6 +27,7 @@ from topicsd.engine.state import ShardState
 from topicsd.engine.topic_admin import topic_not_found, topic_state
 from topicsd.service.call import logger
 from topicsd.service.shards.peers import Peers
+from topicsd.stream.shared.shared_reads import SharedPosition, SharedReads
 
 RequestedPosition = int | Seek | None
 """Where a client begins: after a seq, at a seek, or at the next record."""
@@ -70,29 +74,58 @@ HeadRequest = tuple[str, Seek | None]
 """A topic, and the seek in it or None."""
 HeadAnswer = TopicHead | Refusal
 
+NO_SHARD: Final = -1
+"""The owner by the placement of every topic on a node without shards."""
+
 _encode = msgspec.msgpack.Encoder().encode
 _decode_requests = msgspec.msgpack.Decoder(list[HeadRequest]).decode
-_decode_heads = msgspec.msgpack.Decoder(list[TopicHead | None]).decode
+_decode_heads = msgspec.msgpack.Decoder(list[TopicHead | Refusal | None]).decode
 
 
 class TopicHeads:
     """The lookup of heads by one shard; `peers` exist on a server with a supervisor."""
 
     def __init__(
-        self, state: ShardState, placement: OwnerLookup, links: LinkPool, peers: Peers | None
+        self,
+        state: ShardState,
+        placement: OwnerLookup,
+        links: LinkPool,
+        peers: Peers | None,
+        broker_number: int | None = None,
+        shared: SharedReads | None = None,
     ) -> None:
+        """`broker_number` is the owner number of a broker of the node; a broker process has `shared`."""
         self._state = state
         self._placement = placement
         self._links = links
         self._peers = peers
+        self._broker_number = broker_number
+        self._shared = shared
+        self._number = state.number if shared is None or broker_number is None else broker_number
 
     def find(self, positions: Mapping[str, RequestedPosition]) -> BackgroundJob[dict[str, HeadAnswer]]:
-        """Return the head of each topic, or the refusal that says why it has none.
+        """Return the head of each topic, or the refusal that says why it has none."""
+        heads: dict[str, HeadAnswer] = {}
+        requests = {name: one if isinstance(one, Seek) else None for name, one in positions.items()}
+        places = [self._find_at_owners]
+        if self._broker_number is not None:
+            places.insert(len(places) if self._shared is None else 0, self._find_at_broker)
+        for place in places:
+            if requests:
+                heads |= yield from place(requests)
+                requests = {name: one for name, one in requests.items() if _is_unknown(heads[name])}
+        return heads
+
+    def _find_at_broker(self, requests: Mapping[str, Seek | None]) -> BackgroundJob[dict[str, HeadAnswer]]:
+        assert self._broker_number is not None
+        return (yield from self._find_at(dict.fromkeys(requests, self._broker_number), requests))
+
+    def _find_at_owners(self, requests: Mapping[str, Seek | None]) -> BackgroundJob[dict[str, HeadAnswer]]:
+        """Return heads from the owners by the placement.
 
         A topic that was moved meanwhile is looked up again, at its new owner.
         """
         heads: dict[str, HeadAnswer] = {}
-        requests = {name: one if isinstance(one, Seek) else None for name, one in positions.items()}
         while requests:
             owners = {name: self._placement.owner_of(name) for name in requests}
             heads |= yield from self._find_at(owners, requests)
@@ -109,9 +142,12 @@ class TopicHeads:
         by_shard: dict[int, list[HeadRequest]] = {}
         for name, owner in owners.items():
             by_shard.setdefault(owner, []).append((name, requests[name]))
-        here = by_shard.pop(self._state.number, [])
+        here = by_shard.pop(self._number, [])
+        # A node without shards has no owner of local topics.
+        nowhere = by_shard.pop(NO_SHARD, [])
         answers = yield from together([partial(self._ask, *request) for request in by_shard.items()])
         heads = dict(zip(_names(here), (yield from self._find_here(here)), strict=True))
+        heads.update({name: topic_not_found(name) for name, _ in nowhere})
         for (shard, part), answer in zip(by_shard.items(), answers, strict=True):
             heads.update(zip(_names(part), self._read(shard, part, answer), strict=True))
         return heads
@@ -132,7 +168,9 @@ class TopicHeads:
         return None if self._peers is None else self._peers.refusal(shard)
 
     def _find_here(self, requests: Sequence[HeadRequest]) -> BackgroundJob[list[HeadAnswer]]:
-        """Return the heads of topics of this shard; a missing topic is refused."""
+        """Return the heads of topics of this process; a missing topic is refused."""
+        if self._shared is not None:
+            return (yield from together([partial(_find_shared, self._shared, *one) for one in requests]))
         seeks = {name: target for name, target in requests if target is not None}
         answers = yield from together([partial(seek, self._state, *one) for one in seeks.items()])
         seqs = dict(zip(seeks, answers, strict=True))
@@ -153,9 +191,22 @@ class TopicHeads:
                 refuse_unexpected_error(logger, "a request for heads", outcome)
                 reply(b"")
             else:
-                reply(_encode([None if isinstance(one, Refusal) else one for one in outcome]))
+                reply(_encode([None if _is_unknown(one) else one for one in outcome]))
 
         self._state.jobs.start_now(self._find_here(_decode_requests(payload)), on_end)
+
+
+def _is_unknown(head: HeadAnswer) -> bool:
+    return isinstance(head, Refusal) and head.code == TOPIC_NOT_FOUND
+
+
+def _find_shared(
+    shared: SharedReads, name: str, target: Seek | None, reply: Callable[[HeadAnswer], object]
+) -> None:
+    def end(answer: SharedPosition | Refusal) -> None:
+        reply(answer if isinstance(answer, Refusal) else TopicHead(*answer))
+
+    shared.locate(name, target, end)
 
 
 def _names(requests: Sequence[HeadRequest]) -> list[str]:

@@ -14,6 +14,7 @@ from shared.ipc.shared_placement import SharedPlacement
 from shared.runtime.disk_thread import Loop
 from shared.runtime.unexpected_error import refuse_unexpected_error
 from shared.settings.settings import Settings
+from topicsd.broker.broker import Broker
 from topicsd.engine.routes.route import SourcePosition
 from topicsd.engine.shard import Shard
 from topicsd.service.call import logger
@@ -26,6 +27,8 @@ from topicsd.stream.feeds import Feeds
 from topicsd.stream.remote_feed import RemoteShards
 from topicsd.stream.route_runner import RouteRunners
 from topicsd.stream.sessions import Session, Sessions
+from topicsd.stream.shared.shared_feed import SharedTopics
+from topicsd.stream.shared.shared_reads import SharedReads
 
 FOLLOW_REQUESTS: Final = frozenset({LinkKind.FEED, LinkKind.CREATE_SESSION, LinkKind.TOPIC_HEADS})
 """Requests of other processes that this class answers."""
@@ -45,18 +48,27 @@ class StreamServices:
         placement: SharedPlacement,
         peers: Peers | None,
         keys: ApiKeys,
+        *,
+        broker: Broker | None = None,
+        broker_number: int | None = None,
     ) -> None:
+        """`broker_number` is the owner number of a broker of the node; a broker process has the `broker`."""
         state = shard.state
         remote = None if peers is None else RemoteShards(links, peers.refusal, state.wake_queue, loop)
         self._state = state
         self._peers = peers
         self._keys = keys
         self._other_count = self._other_lagging_count = 0
-        self.feeds = Feeds(state, loop, number, placement, remote)
+        shared = None if broker is None else SharedReads(broker, state.pages, state.clock)
+        self.shared_reads = shared
+        topics = None
+        if broker is not None and shared is not None:
+            topics = SharedTopics(broker, shared, state.wake_queue, loop, state.clock)
+        self.feeds = Feeds(state, loop, number, placement, remote, broker_number=broker_number, shared=topics)
         placement.call_on_change(self.feeds.forget_all)
         self.ids = WatchIds(shard.identity.instance)
         self.permits = StreamPermits(settings, links, peers)
-        self.topic_heads = TopicHeads(state, placement, links, peers)
+        self.topic_heads = TopicHeads(state, placement, links, peers, broker_number, shared)
         self.sessions = Sessions(state, self.feeds, self._publish)
         self.creator = WatchCreator(state, self.ids, self.sessions, self.topic_heads, links, peers)
         self.opener = WatchOpener(state, self.ids, self.sessions, self.permits, self._is_allowed)

@@ -10,7 +10,7 @@ import uvloop
 
 from router.accept.connection_router import ConnectionRouter
 from router.accept.placer import Placer
-from shared.contract.errors import NOT_READY, Refusal
+from shared.contract.errors import NOT_READY, Refusal, not_ready
 from shared.contract.watch_id import WatchIds
 from shared.ipc.handoff import HandoffMessage
 from shared.ipc.shared_placement import SharedPlacement
@@ -24,16 +24,25 @@ PLACER = Placer(WatchIds(b"instance--------"), SharedPlacement.fixed(1))
 class _FullShards:
     """One shard that is ready and never has room."""
 
-    def __len__(self) -> int:
-        return 1
-
-    def refusal(self, shard: int) -> Refusal | None:
+    def refusal(self, owner: int) -> Refusal | None:
         return self.down
+
+    def returned_refusal(self, owner: int) -> Refusal:
+        return self.down or not_ready(f"shard {owner} is restarting")
+
+    def is_retired(self, owner: int) -> bool:
+        return owner >= 1
 
     def any_ready(self) -> int | None:
         return 0
 
-    def send(self, shard: int, fd: int, data: bytes) -> bool:
+    def any_broker(self) -> int | None:
+        return None
+
+    def none_ready(self, is_broker: bool) -> Refusal:
+        return not_ready("no broker is ready")
+
+    def send(self, owner: int, fd: int, data: bytes) -> bool:
         return False
 
     down: Refusal | None = None

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from router.accept.placer import ANY_WORKER, CACHED_MAX, CONTROL, Placer
+from router.accept.placer import ANY_BROKER, ANY_WORKER, CACHED_MAX, CONTROL, Placer
 from shared.contract.endpoints import ENDPOINTS
 from shared.contract.names import topic_id
 from shared.contract.watch_id import WatchIds
@@ -28,6 +28,32 @@ def test_every_endpoint_is_placed(placer: Placer, route: object) -> None:
     line = f"{route.method} {path}?x=1 HTTP/1.1\r\n".encode()  # type: ignore[attr-defined]
     owner = {":topic": shard_of(topic_id("orders"), SHARDS), ":wid": 3, ":router": ANY_WORKER, "": ANY_WORKER}
     assert placer.place(line) == (owner[route.variable] if route.is_data else CONTROL)  # type: ignore[attr-defined]
+
+
+def brokers(shard_count: int) -> SharedPlacement:
+    """Return the placement of a node with two brokers, whose owner numbers are 256 and 257."""
+    return SharedPlacement((0, shard_count, 0, 2, 256), "")
+
+
+@pytest.mark.parametrize(
+    ("line", "with_shards", "without_shards"),
+    [
+        (b"POST /produce HTTP/1.1", ANY_BROKER, ANY_BROKER),
+        (b"GET /v0/cluster HTTP/1.1", ANY_BROKER, ANY_BROKER),
+        (b"POST /v0/topics/orders HTTP/1.1", shard_of(topic_id("orders"), SHARDS), ANY_BROKER),
+        (b"POST /v0/topics/a%20b HTTP/1.1", ANY_WORKER, ANY_WORKER),
+        (b"POST /v0/watch HTTP/1.1", ANY_WORKER, ANY_WORKER),
+        (b"GET /v0/ready HTTP/1.1", CONTROL, CONTROL),
+        (f"GET /v0/watch/{IDS.make(257, bytes(16))} HTTP/1.1".encode(), 257, 257),
+        (f"GET /v0/watch/{IDS.make(258, bytes(16))} HTTP/1.1".encode(), ANY_WORKER, ANY_WORKER),
+        (f"GET /v0/watch/{IDS.make(3, bytes(16))} HTTP/1.1".encode(), 3, ANY_WORKER),
+    ],
+)
+def test_what_brokers_answer_is_placed_at_a_broker(
+    line: bytes, with_shards: int, without_shards: int
+) -> None:
+    assert Placer(IDS, brokers(SHARDS)).place(line + b"\r\n") == with_shards
+    assert Placer(IDS, brokers(0)).place(line + b"\r\n") == without_shards
 
 
 def test_a_session_id_of_another_server_goes_to_any_worker(placer: Placer) -> None:
@@ -98,7 +124,7 @@ def test_the_cache_of_placements_is_bounded(placer: Placer) -> None:
 
 
 def test_a_change_of_the_placement_empties_the_cache(tmp_path: Path) -> None:
-    words, path = [0, SHARDS, 0], tmp_path / "PLACEMENT.json"
+    words, path = [0, SHARDS, 0, 0, SHARDS], tmp_path / "PLACEMENT.json"
     placer = Placer(IDS, SharedPlacement(words, str(path)))
     line = b"GET /v0/topics/orders HTTP/1.1\r\n"
     owner = placer.place(line)

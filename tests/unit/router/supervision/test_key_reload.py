@@ -23,7 +23,7 @@ class Reloads:
         self.sent: list[tuple[int, str]] = []
         self.deaf: set[int] = set()
         first = Settings(api_keys=api_keys)
-        self.reload = KeyReload(first, lambda: 2, lambda: self.loaded, self._send, self._apply)
+        self.reload = KeyReload(first, lambda: [0, 1], lambda: self.loaded, self._send, self._apply)
 
     async def _send(self, shard: int, api_keys: str) -> bool:
         self.sent.append((shard, api_keys))

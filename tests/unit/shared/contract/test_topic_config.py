@@ -49,8 +49,16 @@ def test_the_defaults_are_those_of_the_contract() -> None:
     }
 
 
-def test_the_patch_has_every_field_of_the_configuration_and_durable() -> None:
-    assert set(TopicConfigPatch.__struct_fields__) == {*TopicConfig.__struct_fields__, "durable"}
+def test_the_patch_has_every_field_of_the_configuration_durable_and_those_of_shared_topics() -> None:
+    others = {"durable", "placement", "latency"}
+    assert set(TopicConfigPatch.__struct_fields__) == {*TopicConfig.__struct_fields__, *others}
+
+
+def test_a_local_topic_has_no_latency_class_and_never_becomes_shared() -> None:
+    assert merged(TopicConfig(), placement="local") == TopicConfig()
+    assert refused(latency="low").detail == {"field": "latency"}
+    assert refused(placement="shared").code == INVALID_REQUEST
+    assert refused(TopicConfig(), placement="shared").code == TOPIC_EXISTS_INCOMPATIBLE
 
 
 def test_an_empty_patch_gives_the_defaults_or_changes_nothing() -> None:

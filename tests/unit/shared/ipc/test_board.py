@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from shared.contract.api_keys import KEY_PLACES
-from shared.ipc.board import REASON_BYTES_MAX, SLOT_BYTES, Board, Slot, WorkerState
+from shared.ipc.board import REASON_BYTES_MAX, SLOT_BYTES, SLOTS_MAX, Board, Slot, WorkerState
 from shared.runtime.histogram import WORDS as HISTOGRAM_WORDS
 
 PROJECT = Path(__file__).parents[4]
@@ -141,3 +141,37 @@ def test_a_board_grows_and_shrinks_in_every_process(board: Board) -> None:
     assert other.slot(4).topics == 7
     other.close()
     os.close(other.fd)
+
+
+def test_brokers_have_slots_above_those_of_all_shards() -> None:
+    board = Board.create(2, broker_count=2)
+    other = Board.attach(board.fd)
+    assert other.slots_max == board.slots_max == SLOTS_MAX
+    assert other.broker_number(1) == SLOTS_MAX + 1
+    assert [board.is_broker(number) for number in (0, SLOTS_MAX - 1, SLOTS_MAX)] == [False, False, True]
+    board.slot(board.broker_number(1)).topics = 7
+    assert [slot.topics for slot in other.brokers] == [0, 7]
+    assert [number for number, _ in other.owners()] == [0, 1, SLOTS_MAX, SLOTS_MAX + 1]
+    # Growing to the last shard changes no number of a broker.
+    board.allocate(SLOTS_MAX)
+    board.set_slot_count(SLOTS_MAX)
+    assert len(other) == SLOTS_MAX
+    assert [slot.topics for slot in other.brokers] == [0, 7]
+    for one in (other, board):
+        one.close()
+    os.close(board.fd)
+
+
+def test_only_the_slots_in_use_take_memory() -> None:
+    board = Board.create(1, broker_count=1)
+    assert os.stat(board.fd).st_blocks * 512 < 20 * SLOT_BYTES
+    board.close()
+    os.close(board.fd)
+
+
+def test_a_board_may_have_brokers_alone() -> None:
+    board = Board.create(0, broker_count=1)
+    assert (len(board), list(board), len(board.brokers)) == (0, [], 1)
+    board.slot(board.broker_number(0)).state = WorkerState.READY
+    board.close()
+    os.close(board.fd)

@@ -1,0 +1,82 @@
+"""The search for a time in a shared topic: extents by the times of their first records, then records.
+
+The times of extents are not used: a compaction gives its extent the time at which it was made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from shared.runtime.retries import Retries
+from topicsd.broker.frames_v1 import OtherTopic, Rebase, UnknownEncoding, decode_frames
+from topicsd.broker.steps import Pool, Wait
+from topicsd.catalog.shared.shared_catalog import SharedCatalog, SharedExtent, SharedTopic
+from topicsd.log.frame import HEADER, HEADER_BYTES
+from topicsd.store.block_cache import BlockCache
+from topicsd.store.create_object import repeat_request
+
+TRIES_MAX: Final = 4
+"""Searches, when objects vanish between lookup and GET."""
+_TIME_FIELD: Final = 5
+
+
+class TimeSearch:
+    def __init__(
+        self, catalog: SharedCatalog, pool: Pool, blocks: BlockCache, retries: Callable[[], Retries]
+    ) -> None:
+        self._catalog = catalog
+        self._pool = pool
+        self._blocks = blocks
+        self._retries = retries
+
+    def position_at(self, topic: SharedTopic, head: int, ts: int) -> Wait:
+        """Wait for the seq before the first record that is not older than `ts`; `head` if all are older.
+
+        It asks the catalog and the store for one extent in each step of a binary search. Too many records are
+        better than none: an extent that cannot be decoded counts as not older.
+        """
+        return self._pool.call(partial(self._search, topic, head, ts))
+
+    def _search(self, topic: SharedTopic, head: int, ts: int) -> int:
+        for _ in range(TRIES_MAX - 1):
+            try:
+                return self._search_once(topic, head, ts)
+            except FileNotFoundError:
+                # Compacted, or trimmed, since the lookup.
+                continue
+        return self._search_once(topic, head, ts)
+
+    def _search_once(self, topic: SharedTopic, head: int, ts: int) -> int:
+        older: SharedExtent | None = None
+        low, high = topic.first_seq, head + 1
+        # The extents before `low` begin with older records, those from `high` on do not.
+        while low < high:
+            middle = (low + high) // 2
+            extents = self._catalog.extents_from(topic.name, middle, 1)
+            if extents and self._first_ts(extents[0]) < ts:
+                older = extents[0]
+                low = older.last_seq + 1
+            else:
+                high = max(low, min(middle, extents[0].first_seq)) if extents else middle
+        first = low if older is None else self._first_not_older(topic, older, ts)
+        return max(first, topic.first_seq) - 1
+
+    def _first_ts(self, extent: SharedExtent) -> int:
+        header = self._read(extent, min(HEADER_BYTES, extent.byte_length))
+        return HEADER.unpack(header)[_TIME_FIELD] if len(header) == HEADER_BYTES else 0
+
+    def _first_not_older(self, topic: SharedTopic, extent: SharedExtent, ts: int) -> int:
+        """Return the first seq of an extent whose record is not older, or the seq after the extent."""
+        rebase = Rebase(topic.incarnation, extent.first_seq, extent.last_seq)
+        body = self._read(extent, extent.byte_length)
+        try:
+            decoded = decode_frames(body, rebase, encoding=extent.encoding)
+        except (OtherTopic, UnknownEncoding):
+            return extent.first_seq
+        return next((one.seq for one in decoded.records if one.ts >= ts), extent.last_seq + 1)
+
+    def _read(self, extent: SharedExtent, byte_length: int) -> bytes:
+        read = partial(self._blocks.read, extent.key, extent.byte_offset, byte_length)
+        return repeat_request(read, self._retries())

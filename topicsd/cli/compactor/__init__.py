@@ -1,0 +1,1 @@
+"""`topicsd compactor`: upkeep of shared topics in a process of its own."""

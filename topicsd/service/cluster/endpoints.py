@@ -1,0 +1,69 @@
+"""The endpoints that a broker answers about itself and its cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from shared.contract.errors import Refusal
+from topicsd.broker.refusals import no_catalog
+from topicsd.broker.steps import Pool
+from topicsd.catalog.shared.shared_catalog import SharedCatalog
+from topicsd.service.call import CONTENT_TYPE, Call
+from topicsd.service.cluster.about import BrokerSources
+from topicsd.service.cluster.broker_metrics import prometheus, snapshot
+from topicsd.service.cluster.cluster_answer import read_cluster
+from topicsd.service.render import encode
+
+PROMETHEUS_TYPE: Final = CONTENT_TYPE + b"text/plain; version=0.0.4; charset=utf-8\r\n"
+
+
+class BrokerEndpoints:
+    """The handlers, by operation; `catalog` is asked on the threads of `pool`."""
+
+    def __init__(self, sources: BrokerSources, catalog: SharedCatalog, pool: Pool) -> None:
+        self._sources = sources
+        self._catalog = catalog
+        self._pool = pool
+        self.table: dict[str, Callable[[Call], None]] = {
+            "broker_health": self._health,
+            "broker_metrics": self._metrics,
+            "broker_prometheus": self._prometheus,
+            "cluster": self._cluster,
+        }
+
+    def _health(self, call: Call) -> None:
+        identity = self._sources.identity
+        call.send(
+            encode(
+                {
+                    "status": "ok",
+                    "broker_id": identity.broker_id,
+                    "host": identity.host,
+                    "port": identity.port,
+                    "started_at_ms": identity.started_ms,
+                }
+            )
+        )
+
+    def _metrics(self, call: Call) -> None:
+        body = encode(snapshot(self._sources))
+        call.send_parts([body], len(body))
+
+    def _prometheus(self, call: Call) -> None:
+        body = prometheus(self._sources).encode()
+        call.send_parts([body], len(body), 200, PROMETHEUS_TYPE)
+
+    def _cluster(self, call: Call) -> None:
+        self._pool.call(partial(read_cluster, self._catalog))(partial(self._on_cluster, call))
+
+    def _on_cluster(self, call: Call, outcome: dict[str, object] | OSError) -> None:
+        if isinstance(outcome, OSError):
+            refusal: Refusal = no_catalog(outcome)
+            call.refuse(refusal)
+            return
+        took_ms = round((self._sources.clock.monotonic() - call.started) * 1000, 3)
+        outcome["performance"] = {"server_total_ms": took_ms}
+        body = encode(outcome)
+        call.send_parts([body], len(body))

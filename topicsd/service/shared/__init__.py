@@ -1,0 +1,1 @@
+"""Requests for shared topics, in a broker, and the way of a worker to it."""

@@ -1,0 +1,165 @@
+"""`POST /consume`: records of several partitions from their offsets on, with one wait for all of them.
+
+O1  A partition whose offset is past its next one, or that does not exist, is a failure, and answers the
+    request at once: it would wait for records that it does not mean.
+O2  What retention removed and what is damaged is in `lost`, between the offset and `next_offset`. What a
+    client deleted is passed over in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from shared.contract.errors import POSITION_PAST_HEAD, Refusal
+from topicsd.broker.broker import Broker
+from topicsd.broker.read.reader import SharedRead, TopicRead, TopicRecords
+from topicsd.log.frame import Record
+from topicsd.service.call import Call
+from topicsd.service.input.bodies import refuse_media_type
+from topicsd.service.render import encode
+from topicsd.service.shared.partition_bodies import ConsumeBody, RequestedRecords, decode_consume
+from topicsd.service.shared.partition_results import PartitionFailure, failure, send_results
+
+_QUOTE: Final = ord('"')
+
+_OnRead = Callable[[list[TopicRecords]], object]
+
+
+class _Lost(msgspec.Struct, gc=False):
+    first_offset: int
+    last_offset: int
+    reason: str
+
+
+class _BytesRecord(msgspec.Struct, gc=False):
+    offset: int
+    base64: bytes
+
+
+class _PartitionEnd(msgspec.Struct, gc=False):
+    """The members of the result of a partition after its records."""
+
+    next_offset: int
+    high_watermark: int
+    lost: list[_Lost] | UnsetType
+
+
+class ConsumeHandler:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def start(self, call: Call) -> None:
+        self._broker.counts.consume_requests += 1
+        decoded = refuse_media_type(call.fields, call.body) or decode_consume(call.body, call.prefixes)
+        if isinstance(decoded, Refusal):
+            call.refuse(decoded)
+            return
+        _Consume(self._broker, call, *decoded).start()
+
+
+class _Consume:
+    """One request on its way to its answer."""
+
+    def __init__(
+        self, broker: Broker, call: Call, request: ConsumeBody, reads: list[RequestedRecords]
+    ) -> None:
+        self._broker = broker
+        self._call = call
+        self._request = request
+        self._reads = reads
+        self._is_answered = False
+
+    def start(self) -> None:
+        waits = bool(self._request.max_wait_ms and self._request.min_bytes)
+        if waits and any(map(self._may_be_past_head, self._reads)):
+            self._read(0, self._on_first_read)
+        else:
+            self._read(self._request.max_wait_ms, self._send)
+
+    def _may_be_past_head(self, one: RequestedRecords) -> bool:
+        topic = self._broker.topics.known(one.name)
+        head = 0 if topic is None else self._broker.heads.head(one.name, topic.incarnation)
+        return one.fetch_offset > head + 1
+
+    def _on_first_read(self, answers: list[TopicRecords]) -> None:
+        byte_count = sum(answer.byte_count for answer in answers)
+        if byte_count >= self._request.min_bytes or any(map(_is_report, answers)):
+            self._send(answers)
+        else:
+            self._read(self._request.max_wait_ms, self._send)
+
+    def _read(self, wait_ms: int, reply: _OnRead) -> None:
+        request = self._request
+        topics = [TopicRead(one.name, one.fetch_offset, one.bytes_max) for one in self._reads]
+        if wait_ms:
+            self._call.cancel_wait = self._cancel
+        self._broker.read(SharedRead(topics, request.min_bytes, request.max_bytes, wait_ms / 1000), reply)
+
+    def _cancel(self) -> None:
+        """Answer with what is known now: the process ends, or the client is gone."""
+        answers = []
+        for one in self._reads:
+            topic = self._broker.topics.known(one.name)
+            head = 0 if topic is None else self._broker.heads.head(one.name, topic.incarnation)
+            answers.append(TopicRecords(one.name, one.fetch_offset, head=max(head, one.fetch_offset - 1)))
+        self._send(answers)
+
+    def _send(self, answers: list[TopicRecords]) -> None:
+        if self._is_answered:
+            # The wait was cancelled.
+            return
+        self._is_answered = True
+        self._call.cancel_wait = None
+        try:
+            parts: list[bytes] = []
+            failures: list[PartitionFailure] = []
+            for one, answer in zip(self._reads, answers, strict=True):
+                refusal = answer.refusal or _past_head(answer)
+                if refusal is None:
+                    parts.append(_render(one, answer))
+                else:
+                    failures.append(failure(one.topic, one.partition, refusal))
+                    parts.append(encode(failures[-1]))
+            counts = self._broker.counts
+            counts.consume_records += sum(len(answer.records) for answer in answers)
+            counts.consume_bytes += sum(answer.byte_count for answer in answers)
+            counts.consume_errors += len(failures)
+            send_results(self._call, parts, failures, len(parts) - len(failures))
+        except Exception as error:
+            self._call.fail("consume", error)
+
+
+def _is_report(answer: TopicRecords) -> bool:
+    return answer.refusal is not None or bool(answer.lost) or _past_head(answer) is not None
+
+
+def _past_head(answer: TopicRecords) -> Refusal | None:
+    """Refuse an offset after the next one of its partition."""
+    if answer.refusal is not None or answer.next_seq <= answer.head + 1:
+        return None
+    rule = f"must be at most {answer.head + 1}, the next offset, got {answer.next_seq}"
+    return Refusal(POSITION_PAST_HEAD, f"fetch_offset: {rule}")
+
+
+def _render(one: RequestedRecords, answer: TopicRecords) -> bytes:
+    lost = [_Lost(*msgspec.structs.astuple(each)) for each in answer.lost]
+    end = _PartitionEnd(answer.next_seq, answer.head, lost or UNSET)
+    return b'{"topic":%b,"partition":%d,"ok":true,"records":[%b],%b' % (
+        encode(one.topic),
+        one.partition,
+        b",".join([_render_record(record) for record in answer.records]),
+        encode(end)[1:],
+    )
+
+
+def _render_record(record: Record) -> bytes:
+    data = record.data
+    if record.is_bytes:
+        return encode(_BytesRecord(record.seq, data))
+    # A JSON string is the text already; other JSON is text that has to become one.
+    value = data if data[0] == _QUOTE else encode(data.decode())
+    return b'{"offset":%d,"value":%b}' % (record.seq, value)

@@ -1,0 +1,96 @@
+"""All that a broker answers for shared topics: operations on one topic, and its endpoints.
+
+The tables of operations come together here: those of this folder, of reads (`shared_diff.py`), and of what a
+broker says about itself and its cluster (`service/cluster`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final
+
+from shared.contract.errors import Refusal, not_supported
+from shared.runtime.clock import Clock
+from shared.settings.settings import Settings
+from topicsd.broker.broker import Broker
+from topicsd.catalog.shared.shared_catalog import SharedTopic
+from topicsd.service.call import Call, Performance
+from topicsd.service.handlers import Handler
+from topicsd.service.shared.append import SharedAppendHandlers
+from topicsd.service.shared.consume import ConsumeHandler
+from topicsd.service.shared.names import LocalLookup, SharedNames
+from topicsd.service.shared.produce import ProduceHandler
+from topicsd.service.shared.topics import SharedTopicHandlers
+from topicsd.service.shared_diff import SharedDiff
+from topicsd.stream.shared.shared_reads import SharedReads
+
+CREATING: Final = frozenset({"append", "publish", "put_topic"})
+"""Operations that may create a topic."""
+
+FEATURES: Final = {
+    **dict.fromkeys(("list_cursors", "put_cursor", "cursor_state", "delete_cursor"), "cursors"),
+    **dict.fromkeys(("claim", "ack", "nack", "extend", "redrive", "explain"), "queues"),
+    **dict.fromkeys(("owner", "seal", "adopt"), "ownership"),
+    "move": "move",
+    "restore": "restore",
+}
+"""The feature that an operation is of, for operations that a shared topic does not have."""
+
+
+class SharedOperations:
+    def __init__(
+        self,
+        broker: Broker,
+        settings: Settings,
+        clock: Clock,
+        performance: Performance,
+        reads: SharedReads,
+        diff: SharedDiff,
+        endpoints: Mapping[str, Handler],
+        find_local: LocalLookup,
+    ) -> None:
+        """`endpoints` are operations without a topic that others answer."""
+        self.names = names = SharedNames(broker, clock, find_local)
+        self._topics = SharedTopicHandlers(broker, names, clock, performance, reads.seek)
+        self._appends = SharedAppendHandlers(broker, names, settings, clock.monotonic)
+        self._table: Final[dict[str, Handler]] = {
+            **{name: partial(_refuse_feature, feature) for name, feature in FEATURES.items()},
+            **self._topics.table,
+            **self._appends.table,
+            "diff": diff.start,
+        }
+        self.endpoints: Final[dict[str, Handler]] = {
+            "produce": ProduceHandler(broker, names, settings).start,
+            "consume": ConsumeHandler(broker).start,
+            **endpoints,
+        }
+
+    def start(
+        self, operation: str, call: Call, on_local: Callable[[], object], *, is_local_known: bool
+    ) -> None:
+        """Answer an operation on a shared topic, or call `on_local` when no shared topic has the name.
+
+        `is_local_known` says that no shard of this node has a topic of the name.
+        """
+
+        def on_topic(topic: SharedTopic | Refusal | None) -> None:
+            try:
+                if isinstance(topic, Refusal):
+                    call.refuse(topic)
+                elif topic is not None:
+                    self._table[operation](call)
+                elif operation == "put_topic" and self._topics.makes_topic(call):
+                    self._topics.create(call, is_local_known=is_local_known)
+                elif self._appends.makes_topic(operation, call):
+                    self._appends.create(operation, call, is_local_known=is_local_known)
+                else:
+                    on_local()
+            except Exception as error:
+                call.fail(operation, error)
+
+        self.names.find(call.name, on_topic, may_create=operation in CREATING)
+
+
+def _refuse_feature(feature: str, call: Call) -> None:
+    call.refuse(not_supported(feature))

@@ -1,0 +1,200 @@
+"""The way of requests between the shards of a node and its broker.
+
+R1  A shard asks the broker about a topic that it does not have, by sending it the whole request. The broker
+    answers, or says that no shared topic has the name (`NOT_SHARED`). Then the shard continues.
+R2  A broker that gets a request from a client for such a name sends it to the shard of the placement, marked
+    so that the shard does not ask. So a request crosses the link between the two at most once each way.
+R3  While the broker is away, a shard refuses requests for topics that it does not have. What it has is
+    served without a question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from shared.contract.api_keys import ApiKey
+from shared.contract.errors import (
+    INVALID_REQUEST,
+    Refusal,
+    no_answer,
+    not_ready,
+    not_supported,
+)
+from shared.ipc.link import NEVER_SENT, LinkPool
+from shared.ipc.link_kind import LinkKind
+from shared.ipc.remote_request import NOT_SHARED, RemoteRequest, decode_answer, encode_remote_request
+from shared.ipc.shared_placement import SharedPlacement
+from topicsd.broker.broker import Broker
+from topicsd.catalog.shared.shared_catalog import SharedTopic
+from topicsd.service.call import Call
+from topicsd.service.shards.remote_call import RemoteCaller
+from topicsd.service.shared.operations import CREATING, SharedOperations
+from topicsd.service.topic_list import ListedTopic, decode_list_request, encode_listed
+
+YesOrNo = Callable[[bool | Refusal], object]
+OpenHere = Callable[[], object]
+
+_SERVER_ERROR: Final = 500
+
+
+class BrokerRouting:
+    """The routing of one worker process, on a node that has brokers."""
+
+    def __init__(
+        self, number: int, placement: SharedPlacement, links: LinkPool, caller: RemoteCaller
+    ) -> None:
+        """`number` is the owner number of a broker of this node."""
+        self.number = number
+        self._placement = placement
+        self._links = links
+        self._caller = caller
+
+    def start(self, operation: str, call: Call, start_here: OpenHere) -> None:
+        """YesOrNo a request of a client for a topic that is not on this shard."""
+        self._caller.start(operation, self.number, call, None, on_not_shared=start_here)
+
+    def open_jobs(self, call: Call, key: ApiKey | None, open_here: OpenHere) -> None:
+        """Open a stream of jobs of a topic that is not on this shard."""
+        self.find_shared(call.name, partial(self._open_jobs, call, key, open_here))
+
+    def _open_jobs(
+        self, call: Call, key: ApiKey | None, open_here: OpenHere, is_shared: bool | Refusal
+    ) -> None:
+        try:
+            if isinstance(is_shared, Refusal):
+                call.refuse(is_shared)
+            elif is_shared:
+                call.refuse(not_supported("queues"))
+            else:
+                self._continue("work", call, key, open_here)
+        except Exception as error:
+            call.fail("work", error)
+
+    def _continue(self, operation: str, call: Call, key: ApiKey | None, start_here: OpenHere) -> None:
+        """Continue with a request for a name that no shared topic has."""
+        start_here()
+
+    def find_shared(self, name: str, reply: YesOrNo) -> None:
+        """Report whether a shared topic has the name."""
+        self._ask(self.number, name, partial(self._on_answer, reply))
+
+    def _ask(self, owner: int, name: str, on_answer: Callable[[bytes | None], object]) -> None:
+        request = RemoteRequest("topic_state", name, "touch=false", "", "", "", b"", is_unshared=True)
+        self._links.call(str(owner), LinkKind.REQUEST, encode_remote_request(request), on_answer)
+
+    def _on_answer(self, reply: YesOrNo, answer: bytes | None) -> None:
+        if not answer:
+            reply(no_answer(self.number, is_broker=True))
+            return
+        status, _, body = decode_answer(answer)
+        if status >= _SERVER_ERROR:
+            reply(_refusal_in(body))
+        else:
+            reply(status != NOT_SHARED)
+
+
+class BrokerProcessRouting(BrokerRouting):
+    """The routing of a broker process, whose shard has no topics."""
+
+    def __init__(
+        self,
+        number: int,
+        placement: SharedPlacement,
+        links: LinkPool,
+        caller: RemoteCaller,
+        broker: Broker,
+        make_operations: Callable[[Callable[[str, YesOrNo], None]], SharedOperations],
+    ) -> None:
+        """`make_operations` is given the lookup of local topics."""
+        super().__init__(number, placement, links, caller)
+        self._broker = broker
+        self.operations = make_operations(self.find_local)
+
+    def start(self, operation: str, call: Call, start_here: OpenHere) -> None:
+        on_local = partial(self._continue, operation, call, None, start_here)
+        self.operations.start(operation, call, on_local, is_local_known=False)
+
+    def answer_shard(self, operation: str, call: Call) -> None:
+        """YesOrNo a request of the shard that would have the topic, if it were a local one."""
+        on_local = partial(call.send_parts, [], 0, NOT_SHARED)
+        self.operations.start(operation, call, on_local, is_local_known=True)
+
+    def _continue(self, operation: str, call: Call, key: ApiKey | None, start_here: OpenHere) -> None:
+        if self._placement.shard_count:
+            owner = self._placement.owner_of(call.name)
+            self._caller.start(operation, owner, call, key, is_unshared=True)
+        elif operation in CREATING:
+            message = 'placement: must be "shared": this server has no shards, which have local topics'
+            call.refuse(Refusal(INVALID_REQUEST, message, {"field": "placement"}))
+        else:
+            start_here()
+
+    def find_shared(self, name: str, reply: YesOrNo) -> None:
+        def on_topic(topic: SharedTopic | Refusal | None) -> None:
+            reply(topic if isinstance(topic, Refusal) else topic is not None)
+
+        self.operations.names.find(name, on_topic, may_create=True)
+
+    def find_local(self, name: str, reply: YesOrNo) -> None:
+        """Report whether this node has a local topic of the name."""
+        if not self._placement.shard_count:
+            reply(False)
+            return
+        owner = self._placement.owner_of(name)
+        self._ask(owner, name, partial(self._on_local_answer, owner, reply))
+
+    def _on_local_answer(self, owner: int, reply: YesOrNo, answer: bytes | None) -> None:
+        if answer is None or answer == NEVER_SENT:
+            reply(no_answer(owner))
+            return
+        status, _, body = decode_answer(answer)
+        if status >= _SERVER_ERROR:
+            reply(_refusal_in(body))
+        else:
+            # A local topic that another node owns is one too.
+            reply(status != _NOT_FOUND)
+
+    def list_topics(self, payload: bytes, reply: Callable[[bytes], object]) -> None:
+        """Pass a page of shared topics to `reply`, or nothing while the catalog does not answer."""
+        request = decode_list_request(payload)
+
+        def end(outcome: list[SharedTopic] | OSError) -> None:
+            reply(b"" if isinstance(outcome, OSError) else encode_listed([*map(_listed, outcome)]))
+
+        self._broker.list(request.prefix, request.after, request.limit)(end)
+
+
+_NOT_FOUND: Final = 404
+
+
+class _RefusalText(msgspec.Struct, frozen=True):
+    message: str = ""
+
+
+class _RefusalBody(msgspec.Struct):
+    error: _RefusalText = _RefusalText()
+
+
+_decode_error: Final = msgspec.json.Decoder(_RefusalBody).decode
+
+
+def _refusal_in(body: bytes) -> Refusal:
+    """Return a refusal for now, with the reason of one that another process sent."""
+    return not_ready(_decode_error(body).error.message)
+
+
+def _listed(topic: SharedTopic) -> ListedTopic:
+    return ListedTopic(
+        topic.name,
+        "log",
+        "shared",
+        topic.head,
+        topic.first_seq,
+        topic.head - topic.first_seq + 1,
+        durable=True,
+        durability="fsync",
+    )

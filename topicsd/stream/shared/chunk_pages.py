@@ -1,0 +1,140 @@
+"""Pages of a shared topic: its frames are rendered to JSON once, as those of a local topic.
+
+The pages are in the page cache of the process, by name and incarnation. A page grows at its end from the
+chunks of the tail cache, or from those that a read has fetched. If the chunks before the first wanted record
+are not at hand, the page is made for one reader, as is a page of large records or with damage.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from operator import sub
+from typing import Final
+
+from shared.contract.reader_options import ReaderOptions
+from topicsd.broker.frames_v1 import TOPIC_ID_MASK, DamagedSeqs, decode_frames
+from topicsd.broker.read.tail_cache import TailChunk
+from topicsd.engine.read.fill_page import KEPT_BYTES_MAX
+from topicsd.engine.read.page import PAGE_RECORDS, Frames, Page, Variant, render_record
+from topicsd.engine.read.page_cache import PageCache
+from topicsd.engine.read.page_slices import PAGES_MAX, PageSlices
+from topicsd.log.frame import HEADER, HEADER_BYTES, xxh3
+
+FindChunk = Callable[[int], TailChunk | None]
+"""Returns the chunk that holds a seq."""
+
+_LOCAL_KEYS_END: Final = 1 << 64
+_SEQ_FIELD: Final = 4
+
+
+def cache_key(name: str, incarnation: int) -> int:
+    """Return the key of the pages of a shared topic, which no local topic has.
+
+    Two topics have the same key with the chance of 1 to 2^64.
+    """
+    return _LOCAL_KEYS_END + (xxh3(name.encode()) ^ incarnation)
+
+
+class ChunkSlices(PageSlices):
+    """The slices of one answer, from the chunks of a shared topic."""
+
+    __slots__ = ("_cache", "_find", "_key", "damaged_chunk", "damaged_seqs", "missing_seq")
+
+    def __init__(
+        self, cache: PageCache, key: int, find: FindChunk, options: ReaderOptions, cursor: int
+    ) -> None:
+        super().__init__(options, options.nodes, cursor)
+        self._cache = cache
+        self._key = key
+        self._find = find
+        self.missing_seq = 0
+        """The first seq whose chunk is not at hand."""
+        self.damaged_chunk: TailChunk | None = None
+        self.damaged_seqs: Sequence[DamagedSeqs] = ()
+        """The damage of `damaged_chunk`, from the record on at which it was read."""
+
+    def collect(self, stop: int) -> None:
+        page_count = 0
+        while self.cursor < stop and self.count < self.limit and page_count < PAGES_MAX:
+            first = self.cursor + 1
+            last = min(stop, first | (PAGE_RECORDS - 1))
+            page = self._page(first, last)
+            if page is None:
+                self.missing_seq = first
+                return
+            page_count += 1
+            if not self.take(page, first, min(last, page.next_seq - 1)):
+                return
+
+    def damage_at(self, seq: int) -> DamagedSeqs:
+        """Return the damaged range with this seq, from the seq on."""
+        one = next(one for one in self.damaged_seqs if one.first_seq <= seq <= one.last_seq)
+        return one._replace(first_seq=seq)
+
+    def _page(self, first: int, last: int) -> Page | None:
+        """Return a page with the record `first`, and others up to `last` that are at hand."""
+        page = self._cache.page(self._key, first, self.variant)
+        if page.next_seq > last or (self._grow(page, first, last) and page.next_seq > first):
+            return page
+        chunk = self._find(first)
+        if chunk is None:
+            return None
+        page = Page(first)
+        _add_chunk(page, chunk, last, self.variant, self.room)
+        return page if page.damage is None else self._damaged_page(chunk, first, last)
+
+    def _grow(self, page: Page, first: int, last: int) -> bool:
+        """Add records to a page of the cache; return False when it cannot be used."""
+        before = len(page.text)
+        while page.next_seq <= last:
+            chunk = self._find(page.next_seq)
+            if chunk is None or len(chunk.body) * PAGE_RECORDS > KEPT_BYTES_MAX * chunk.count:
+                break
+            _add_chunk(page, chunk, last, self.variant, None)
+            if page.damage is not None:
+                break
+        self._cache.add_bytes(len(page.text) - before)
+        if page.damage is None:
+            return True
+        # Damage is not cached: a later read may succeed.
+        self._cache.forget(self._key, first, self.variant)
+        return False
+
+    def _damaged_page(self, chunk: TailChunk, first: int, last: int) -> Page:
+        """Return a page with the good records of a damaged chunk."""
+        decoded = decode_frames(chunk.body, chunk.rebase, first, None, chunk.encoding)
+        self.damaged_chunk, self.damaged_seqs = chunk, decoded.damaged
+        page = Page(first)
+        records = {record.seq: record for record in decoded.records if record.seq <= last}
+        parts: list[bytes] = []
+        size = 0
+        for seq in range(first, min(last, chunk.rebase.last_seq) + 1):
+            record = records.get(seq)
+            if record is None:
+                page.add_damage(seq, decoded.damaged[0].what)
+            else:
+                parts.append(render_record(record, self.variant) + b",")
+                size += len(parts[-1])
+                if record.node:
+                    page.add_node(seq, record.node.decode())
+            page.ends.append(size)
+        page.text = b"".join(parts)
+        return page
+
+
+def _add_chunk(page: Page, chunk: TailChunk, last: int, variant: Variant, bytes_wanted: int | None) -> None:
+    """Add records of a chunk to the end of a page, up to `last` or at least one of `bytes_wanted`."""
+    rebase, body = chunk.rebase, chunk.body
+    first = page.next_seq
+    low, high = first - rebase.first_seq, min(last, rebase.last_seq) + 1 - rebase.first_seq
+    starts = chunk.frame_starts(high)
+    if len(starts) <= high or len(body) < HEADER_BYTES:
+        page.add_damage(first, "the lengths of the frames do not fit")
+        return
+    if bytes_wanted is not None:
+        high = max(low + 1, bisect_right(starts, starts[low] + bytes_wanted, low, high + 1) - 1)
+    number_of_0 = HEADER.unpack_from(body)[_SEQ_FIELD] - rebase.first_seq
+    lengths = list(map(sub, starts[low + 1 : high + 1], starts[low:high]))
+    frames = Frames(first, body, starts[low:high], lengths)
+    page.add_frames(rebase.incarnation & TOPIC_ID_MASK, frames, variant, number_of_0)

@@ -1,0 +1,116 @@
+"""The broker of a broker process: its endpoints, its place in the cluster, its numbers, and its drain."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from shared.ipc.board import Slot
+from shared.runtime.clock import Clock
+from topicsd.service.call import Call
+from topicsd.service.cluster.about import BrokerSources
+from topicsd.service.cluster.broker_metrics import report
+from topicsd.service.cluster.endpoints import BrokerEndpoints
+from topicsd.service.cluster.membership import Membership
+from topicsd.service.request_counts import RequestCounts
+from topicsd.worker.broker_start import OpenBroker
+
+CHECK_SECONDS = 0.02
+LEAVE_SECONDS = 2.0
+
+
+class BrokerService:
+    """`request_counts` and `connections` return the numbers of the process that serves the requests."""
+
+    def __init__(
+        self,
+        opened: OpenBroker,
+        clock: Clock,
+        request_counts: Callable[[], RequestCounts],
+        connections: Callable[[], int],
+    ) -> None:
+        self._opened = opened
+        self.broker = opened.broker
+        self._sources = BrokerSources(
+            opened.identity,
+            opened.broker,
+            opened.limits,
+            opened.store,
+            opened.catalog_totals,
+            clock,
+            clock.monotonic(),
+            request_counts,
+            connections,
+        )
+        lookups = opened.pools.lookups
+        self.operations: Mapping[str, Callable[[Call], None]] = BrokerEndpoints(
+            self._sources, opened.catalog, lookups
+        ).table
+        loop = asyncio.get_running_loop()
+        self._membership: Membership | None = None
+        if opened.identity.number == 0:
+            self._membership = Membership(
+                opened.identity, opened.catalog, lookups, loop, lambda: report(self._sources)
+            )
+
+    def start(self) -> None:
+        if self._membership is not None:
+            self._membership.start()
+
+    async def drain(self, seconds: float, is_skipped: Callable[[], bool]) -> bool:
+        """Leave the cluster and settle the writes that wait; return whether all were settled in time.
+
+        Nothing is lost without it: a write that is not settled was not acknowledged.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        left = asyncio.Event()
+        if self._membership is None:
+            left.set()
+        else:
+            self._membership.leave(left.set)
+        self.broker.close()
+        while not self.broker.is_drained:
+            if is_skipped() or loop.time() > deadline:
+                return False
+            await asyncio.sleep(CHECK_SECONDS)
+        try:
+            async with asyncio.timeout(min(LEAVE_SECONDS, max(deadline - loop.time(), 0.0))):
+                await left.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def close(self) -> None:
+        self._opened.close()
+
+    def publish(self, slot: Slot) -> None:
+        broker, counts = self.broker, self.broker.counts
+        slot.broker_records_in_total = counts.produce_records
+        slot.broker_bytes_in_total = counts.produce_bytes
+        slot.broker_records_out_total = counts.consume_records
+        slot.broker_bytes_out_total = counts.consume_bytes
+        slot.broker_refused_total = counts.produce_errors
+        slot.broker_blobs_total = broker.batcher.totals.blobs
+        slot.broker_blob_bytes_total = broker.batcher.totals.bytes_appended
+        slot.broker_pending_bytes = broker.batcher.pending_bytes
+        slot.broker_pending_ms = int(broker.batcher.pending_seconds * 1000)
+        slot.broker_tail_hits_total = broker.cache.hits
+        slot.broker_tail_misses_total = broker.cache.misses
+        slot.broker_waiting_topics = broker.heads.waiting
+        self._publish_store(slot)
+
+    def _publish_store(self, slot: Slot) -> None:
+        totals, catalog = self._opened.store.totals, self._opened.catalog_totals
+        slot.store_creates_total = totals.creates
+        slot.store_reads_total = totals.reads
+        slot.store_infos_total = totals.infos
+        slot.store_lists_total = totals.lists
+        slot.store_deletes_total = totals.deletes
+        slot.store_failures_total = totals.failures
+        slot.store_bytes_read_total = totals.bytes_read
+        slot.store_bytes_written_total = totals.bytes_written
+        slot.has_catalog = 1
+        slot.catalog_requests_total = catalog.requests.total()
+        slot.catalog_failures_total = catalog.failures
+        slot.catalog_away_seconds = catalog.away_seconds
