@@ -24,7 +24,7 @@ def store_flag(folder: Path) -> str:
 
 
 def exact_json(answer: Answer) -> Any:
-    """Return the JSON of an answer with exactly the members of its contract: without `performance`."""
+    """Return the JSON of an answer with exactly the members of its contract, without the time it took."""
     assert (answer.status, answer.fields["content-type"]) == (200, "application/json")
     return json.loads(answer.body)
 

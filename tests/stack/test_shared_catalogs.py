@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -12,10 +11,9 @@ from typing import NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from shared.runtime.retries import Retries
 from tests.harness.catalog.shared_crowd import PRODUCERS_MAX, SharedCrowd
 from tests.harness.machine.manual_clock import ManualClock
-from tests.stack.engines import ServerClock
+from tests.stack.engines import POLICY, ServerClock
 from topicsd.catalog.open_catalog import open_keys
 from topicsd.catalog.shared.key_shared import KeyValueSharedCatalog
 from topicsd.catalog.shared.open_shared import open_shared_catalog
@@ -36,7 +34,6 @@ from topicsd.catalog.shared.shared_catalog import (
     Slice,
 )
 
-POLICY = Retries(time.monotonic, time.sleep, 10.0)
 _databases = itertools.count()
 
 

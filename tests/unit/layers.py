@@ -74,8 +74,8 @@ LAYERS: Final = {
         "topicsd/service/ topicsd/stream/ topicsd/engine/ topicsd/broker topicsd/catalog topicsd/log shared/"
     ),
     "topicsd/service/shared": (
-        "topicsd/service topicsd/service/input topicsd/engine/ topicsd/broker/ topicsd/catalog/shared "
-        "topicsd/log shared/"
+        "topicsd/service topicsd/service/input topicsd/service/shards topicsd/stream/shared topicsd/engine/ "
+        "topicsd/broker/ topicsd/catalog/shared topicsd/log shared/"
     ),
     "topicsd/service/input": "topicsd/engine/ shared/",
     "topicsd/service/queues": "topicsd/service/ topicsd/stream/ topicsd/engine/ topicsd/log shared/",
@@ -119,16 +119,20 @@ LAYERS: Final = {
     "spark": "spark/ shared/",
     "spark/chart": "topicsd/offline spark/jobs",
     "spark/examples": "spark spark/optimizer",
-    "spark/view": f"{_OFFLINE} spark spark/source topicsd/offline/ topicsd/catalog topicsd/backup",
+    "spark/view": (
+        f"{_OFFLINE} spark spark/source topicsd/offline/ topicsd/catalog topicsd/catalog/shared topicsd/broker"
+        " topicsd/backup"
+    ),
     "spark/optimizer": "spark spark/source spark/task spark/view topicsd/segment",
     "spark/source": f"{_OFFLINE} spark spark/optimizer spark/sink spark/task spark/view topicsd/offline",
     "spark/task": (
         f"{_OFFLINE} spark spark/optimizer spark/source spark/view topicsd/offline topicsd/offline/check"
+        " topicsd/catalog topicsd/catalog/shared topicsd/broker"
     ),
     "spark/sink": "spark spark/source spark/task spark/view topicsd/engine shared/",
     "spark/jobs": "spark spark/chart spark/source spark/view topicsd/offline topicsd/engine/ shared/",
     # -- loadtest
-    "loadtest": "loadtest/ spark/ topicsd/engine/ shared/",
+    "loadtest": "loadtest/ spark/ topicsd/ shared/",
     "loadtest/bench": "loadtest/ceilings loadtest/clients spark/chart",
     "loadtest/ceilings": "loadtest/engine topicsd/engine",
     "loadtest/clients": "loadtest/bench loadtest/ceilings loadtest/engine shared/",

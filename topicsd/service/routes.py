@@ -137,7 +137,7 @@ class RouteRules:
         has_supervisor: bool,
         find_shared: FindShared | None = None,
     ) -> None:
-        """`find_shared` tells whether a shared topic has a name, on a node with brokers."""
+        """`find_shared` reports whether a shared topic has a name, on a node with brokers."""
         self._state = state
         self._settings = settings
         self._links = links
@@ -165,7 +165,7 @@ class RouteRules:
         assert self._find_shared is not None
         field = next(iter(unknown))
 
-        def found(is_shared: bool | Refusal) -> None:
+        def on_answer(is_shared: bool | Refusal) -> None:
             left = {other: name for other, name in unknown.items() if other != field}
             if isinstance(is_shared, Refusal):
                 call.refuse(is_shared)
@@ -176,7 +176,7 @@ class RouteRules:
             else:
                 self._send(call, rule)
 
-        self._find_shared(unknown[field], found)
+        self._find_shared(unknown[field], on_answer)
 
     def _send(self, call: Call, rule: RouteRule) -> None:
         on_answer = partial(self._on_answer, call)

@@ -1,4 +1,4 @@
-"""Reads after a position of a shared topic over HTTP: those of a local topic, on the records of the broker."""
+"""Reads after a position of a shared topic over HTTP, as those of a local one."""
 
 from __future__ import annotations
 

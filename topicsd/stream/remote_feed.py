@@ -1,4 +1,6 @@
-"""A remote feed: a topic of another shard, or a shared topic at the broker, followed over the link once for equal followers.
+"""A remote feed: a topic of another shard, or a shared topic at the broker, followed over the link.
+
+It is followed once for equal followers.
 
 While a follower waits for news, one request is with the owner (a *pull*). The owner answers it when there
 are records after the feed's cursor, with a chunk that every follower at that cursor gets. A follower at an

@@ -32,7 +32,7 @@ from topicsd.stream.shared.shared_reads import SharedReads
 EPOCH = 7
 PAGES_BYTES = 64 << 20
 BROKER_NUMBER = 1
-FIELDS = Fields(None, None, False, "application/json", "", "", "", None, None, "")
+FIELDS = Fields(content_type="application/json")
 
 
 class RecordedCall(Call, kw_only=True, eq=False):

@@ -94,7 +94,7 @@ class TopicHeads:
         broker_number: int | None = None,
         shared: SharedReads | None = None,
     ) -> None:
-        """`broker_number` is the owner number of a broker of the node; `shared` exists in a broker process."""
+        """`broker_number` is the owner number of a broker of the node; a broker process has `shared`."""
         self._state = state
         self._placement = placement
         self._links = links

@@ -77,13 +77,13 @@ class SharedAppendHandlers:
             return
         assert isinstance(config, SharedTopicConfig)
 
-        def found(topic: SharedTopic | Refusal | None) -> None:
+        def on_topic(topic: SharedTopic | Refusal | None) -> None:
             if isinstance(topic, SharedTopic):
                 self._append_to(topic, call, request, is_new=topic.head == 0)
             else:
                 call.refuse(topic or topic_changed(call.name))
 
-        self._names.create(call.name, config, found, is_local_known=is_local_known)
+        self._names.create(call.name, config, on_topic, is_local_known=is_local_known)
 
     def _append(self, call: Call) -> None:
         self._start("append", call)

@@ -21,7 +21,7 @@ from topicsd.log.frame import Record
 from topicsd.service.call import Call
 from topicsd.service.input.bodies import refuse_media_type
 from topicsd.service.render import encode
-from topicsd.service.shared.partition_bodies import ConsumeBody, WantedRecords, decode_consume
+from topicsd.service.shared.partition_bodies import ConsumeBody, RequestedRecords, decode_consume
 from topicsd.service.shared.partition_results import PartitionFailure, failure, send_results
 
 _QUOTE: Final = ord('"')
@@ -40,7 +40,7 @@ class _BytesRecord(msgspec.Struct, gc=False):
     base64: bytes
 
 
-class _ReadEnd(msgspec.Struct, gc=False):
+class _PartitionEnd(msgspec.Struct, gc=False):
     """The members of the result of a partition after its records."""
 
     next_offset: int
@@ -64,21 +64,23 @@ class ConsumeHandler:
 class _Consume:
     """One request on its way to its answer."""
 
-    def __init__(self, broker: Broker, call: Call, request: ConsumeBody, wanted: list[WantedRecords]) -> None:
+    def __init__(
+        self, broker: Broker, call: Call, request: ConsumeBody, reads: list[RequestedRecords]
+    ) -> None:
         self._broker = broker
         self._call = call
         self._request = request
-        self._wanted = wanted
+        self._reads = reads
         self._is_answered = False
 
     def start(self) -> None:
         waits = bool(self._request.max_wait_ms and self._request.min_bytes)
-        if waits and any(map(self._may_be_past_head, self._wanted)):
+        if waits and any(map(self._may_be_past_head, self._reads)):
             self._read(0, self._on_first_read)
         else:
             self._read(self._request.max_wait_ms, self._send)
 
-    def _may_be_past_head(self, one: WantedRecords) -> bool:
+    def _may_be_past_head(self, one: RequestedRecords) -> bool:
         topic = self._broker.topics.known(one.name)
         head = 0 if topic is None else self._broker.heads.head(one.name, topic.incarnation)
         return one.fetch_offset > head + 1
@@ -92,7 +94,7 @@ class _Consume:
 
     def _read(self, wait_ms: int, reply: _OnRead) -> None:
         request = self._request
-        topics = [TopicRead(one.name, one.fetch_offset, one.bytes_max) for one in self._wanted]
+        topics = [TopicRead(one.name, one.fetch_offset, one.bytes_max) for one in self._reads]
         if wait_ms:
             self._call.cancel_wait = self._cancel
         self._broker.read(SharedRead(topics, request.min_bytes, request.max_bytes, wait_ms / 1000), reply)
@@ -100,7 +102,7 @@ class _Consume:
     def _cancel(self) -> None:
         """Answer with what is known now: the process ends, or the client is gone."""
         answers = []
-        for one in self._wanted:
+        for one in self._reads:
             topic = self._broker.topics.known(one.name)
             head = 0 if topic is None else self._broker.heads.head(one.name, topic.incarnation)
             answers.append(TopicRecords(one.name, one.fetch_offset, head=max(head, one.fetch_offset - 1)))
@@ -115,7 +117,7 @@ class _Consume:
         try:
             parts: list[bytes] = []
             failures: list[PartitionFailure] = []
-            for one, answer in zip(self._wanted, answers, strict=True):
+            for one, answer in zip(self._reads, answers, strict=True):
                 refusal = answer.refusal or _past_head(answer)
                 if refusal is None:
                     parts.append(_render(one, answer))
@@ -143,9 +145,9 @@ def _past_head(answer: TopicRecords) -> Refusal | None:
     return Refusal(POSITION_PAST_HEAD, f"fetch_offset: {rule}")
 
 
-def _render(one: WantedRecords, answer: TopicRecords) -> bytes:
+def _render(one: RequestedRecords, answer: TopicRecords) -> bytes:
     lost = [_Lost(*msgspec.structs.astuple(each)) for each in answer.lost]
-    end = _ReadEnd(answer.next_seq, answer.head, lost or UNSET)
+    end = _PartitionEnd(answer.next_seq, answer.head, lost or UNSET)
     return b'{"topic":%b,"partition":%d,"ok":true,"records":[%b],%b' % (
         encode(one.topic),
         one.partition,

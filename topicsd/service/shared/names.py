@@ -27,8 +27,8 @@ INCARNATION_BITS: Final = 53
 """So that any client can keep it, as the epoch of the topic, in a JSON number."""
 
 LocalLookup = Callable[[str, Callable[[bool | Refusal], object]], object]
-"""Tells whether this node has a local topic of a name."""
-Found = Callable[[SharedTopic | Refusal | None], object]
+"""Reports whether this node has a local topic of a name."""
+OnTopic = Callable[[SharedTopic | Refusal | None], object]
 
 
 def no_local_topics(name: str, reply: Callable[[bool | Refusal], object]) -> None:
@@ -43,40 +43,40 @@ class SharedNames:
         self._find_local = find_local
         self._missing: dict[str, float] = {}
         """Names of which the catalog said that they are no shared topics, and when it was asked."""
-        self._creating: dict[str, list[Found]] = {}
+        self._creating: dict[str, list[OnTopic]] = {}
         """The requests that wait for a creation, in their order."""
 
-    def find(self, name: str, found: Found, *, may_create: bool) -> None:
+    def find(self, name: str, on_topic: OnTopic, *, may_create: bool) -> None:
         """Find the topic, as it is known here; `may_create` asks the catalog if it is not known (N2)."""
         topic = self._broker.topics.known(name)
         if topic is not None:
-            found(topic)
+            on_topic(topic)
         elif name in self._creating:
-            self._creating[name].append(found)
+            self._creating[name].append(on_topic)
         elif not may_create and self._is_missing(name):
-            found(None)
+            on_topic(None)
         else:
             asked_at = self._clock.monotonic()
-            self._broker.topics.find(name)(partial(self._on_found, name, asked_at, found))
+            self._broker.topics.find(name)(partial(self._on_found, name, asked_at, on_topic))
 
     def _is_missing(self, name: str) -> bool:
         asked_at = self._missing.get(name)
         return asked_at is not None and self._clock.monotonic() - asked_at <= MISSING_SECONDS
 
     def _on_found(
-        self, name: str, asked_at: float, found: Found, outcome: SharedTopic | OSError | None
+        self, name: str, asked_at: float, on_topic: OnTopic, outcome: SharedTopic | OSError | None
     ) -> None:
         if isinstance(outcome, OSError):
-            found(no_catalog(outcome))
+            on_topic(no_catalog(outcome))
             return
         if outcome is None:
             if name in self._creating:
-                self._creating[name].append(found)
+                self._creating[name].append(on_topic)
                 return
             if len(self._missing) >= MISSING_MAX:
                 self._missing.clear()
             self._missing[name] = asked_at
-        found(outcome)
+        on_topic(outcome)
 
     def current(self, name: str) -> Wait:
         """Wait for the row of the catalog as it is now; the result is None when there is no such topic."""
@@ -84,12 +84,14 @@ class SharedNames:
 
     # -- creation
 
-    def create(self, name: str, config: SharedTopicConfig, found: Found, *, is_local_known: bool) -> None:
+    def create(
+        self, name: str, config: SharedTopicConfig, on_topic: OnTopic, *, is_local_known: bool
+    ) -> None:
         """Find the topic, or create it; `is_local_known` says that its shard does not have it (N3)."""
         if name in self._creating:
-            self._creating[name].append(found)
+            self._creating[name].append(on_topic)
             return
-        waiting = [found]
+        waiting = [on_topic]
         self._creating[name] = waiting
 
         def end(outcome: SharedTopic | Refusal | OSError | None) -> None:

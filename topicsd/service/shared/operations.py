@@ -16,6 +16,7 @@ from shared.settings.settings import Settings
 from topicsd.broker.broker import Broker
 from topicsd.catalog.shared.shared_catalog import SharedTopic
 from topicsd.service.call import Call, Performance
+from topicsd.service.handlers import Handler
 from topicsd.service.shared.append import SharedAppendHandlers
 from topicsd.service.shared.consume import ConsumeHandler
 from topicsd.service.shared.names import LocalLookup, SharedNames
@@ -23,8 +24,6 @@ from topicsd.service.shared.produce import ProduceHandler
 from topicsd.service.shared.topics import SharedTopicHandlers
 from topicsd.service.shared_diff import SharedDiff
 from topicsd.stream.shared.shared_reads import SharedReads
-
-Handler = Callable[[Call], None]
 
 CREATING: Final = frozenset({"append", "publish", "put_topic"})
 """Operations that may create a topic."""
@@ -75,7 +74,7 @@ class SharedOperations:
         `is_local_known` says that no shard of this node has a topic of the name.
         """
 
-        def found(topic: SharedTopic | Refusal | None) -> None:
+        def on_topic(topic: SharedTopic | Refusal | None) -> None:
             try:
                 if isinstance(topic, Refusal):
                     call.refuse(topic)
@@ -90,7 +89,7 @@ class SharedOperations:
             except Exception as error:
                 call.fail(operation, error)
 
-        self.names.find(call.name, found, may_create=operation in CREATING)
+        self.names.find(call.name, on_topic, may_create=operation in CREATING)
 
 
 def _refuse_feature(feature: str, call: Call) -> None:

@@ -97,7 +97,7 @@ class NewRecords(msgspec.Struct, gc=False):
     records: list[TextRecord]
 
 
-class WantedRecords(msgspec.Struct, gc=False):
+class RequestedRecords(msgspec.Struct, gc=False):
     """What a request wants of one partition."""
 
     topic: str
@@ -230,7 +230,9 @@ def _too_many_records(bound: int) -> Refusal:
 # -- consume
 
 
-def decode_consume(body: bytes, prefixes: Sequence[str]) -> tuple[ConsumeBody, list[WantedRecords]] | Refusal:
+def decode_consume(
+    body: bytes, prefixes: Sequence[str]
+) -> tuple[ConsumeBody, list[RequestedRecords]] | Refusal:
     request = _CONSUME.decode(body)
     if isinstance(request, Refusal):
         return request
@@ -241,7 +243,7 @@ def decode_consume(body: bytes, prefixes: Sequence[str]) -> tuple[ConsumeBody, l
     )
     if refusal is not None:
         return refusal
-    wanted: dict[str, WantedRecords] = {}
+    reads: dict[str, RequestedRecords] = {}
     for index, one in enumerate(request.topic_partitions):
         field = f"{FIELD}[{index}]"
         name = _name_of(index, one.topic, one.partition, prefixes)
@@ -253,11 +255,11 @@ def decode_consume(body: bytes, prefixes: Sequence[str]) -> tuple[ConsumeBody, l
         if refusal is not None:
             return refusal
         assert isinstance(name, str)
-        if name in wanted:
+        if name in reads:
             return invalid(field, f"names partition {one.partition} of topic {one.topic} twice")
         bytes_max = one.partition_max_bytes
-        wanted[name] = WantedRecords(one.topic, one.partition, name, one.fetch_offset, bytes_max)
-    return request, list(wanted.values())
+        reads[name] = RequestedRecords(one.topic, one.partition, name, one.fetch_offset, bytes_max)
+    return request, list(reads.values())
 
 
 def _refuse_bounds(field: str, value: int, low: int, high: int) -> Refusal | None:

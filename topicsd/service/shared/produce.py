@@ -58,25 +58,25 @@ class ProduceHandler:
             if topic is not None:
                 self._append(produce, index, one, topic)
             else:
-                found = partial(self._on_found, produce, index, one)
-                self._names.find(one.name, found, may_create=True)
+                on_topic = partial(self._on_found, produce, index, one)
+                self._names.find(one.name, on_topic, may_create=True)
 
     def _on_found(
-        self, produce: _Produce, index: int, one: NewRecords, found: SharedTopic | Refusal | None
+        self, produce: _Produce, index: int, one: NewRecords, topic: SharedTopic | Refusal | None
     ) -> None:
-        if found is None:
+        if topic is None:
             created = partial(self._on_created, produce, index, one)
             self._names.create(one.name, DEFAULTS, created, is_local_known=False)
         else:
-            self._on_created(produce, index, one, found)
+            self._on_created(produce, index, one, topic)
 
     def _on_created(
-        self, produce: _Produce, index: int, one: NewRecords, found: SharedTopic | Refusal | None
+        self, produce: _Produce, index: int, one: NewRecords, topic: SharedTopic | Refusal | None
     ) -> None:
-        if isinstance(found, SharedTopic):
-            self._append(produce, index, one, found)
+        if isinstance(topic, SharedTopic):
+            self._append(produce, index, one, topic)
         else:
-            produce.on_answer(index, found or topic_changed(one.name))
+            produce.on_answer(index, topic or topic_changed(one.name))
 
     def _append(self, produce: _Produce, index: int, one: NewRecords, topic: SharedTopic) -> None:
         group = Group(one.name, one.records, is_urgent=config_of(topic.config).latency == "low")

@@ -5,7 +5,7 @@ R1  A shard asks the broker about a topic that it does not have, by sending it t
 R2  A broker that gets a request from a client for such a name sends it to the shard of the placement, marked
     so that the shard does not ask. So a request crosses the link between the two at most once each way.
 R3  While the broker is away, a shard refuses requests for topics that it does not have. What it has is
-    served as ever, without a question.
+    served without a question.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from topicsd.service.shards.remote_call import RemoteCaller
 from topicsd.service.shared.operations import CREATING, SharedOperations
 from topicsd.service.topic_list import ListedTopic, decode_list_request, encode_listed
 
-Answer = Callable[[bool | Refusal], object]
+YesOrNo = Callable[[bool | Refusal], object]
 OpenHere = Callable[[], object]
 
 _SERVER_ERROR: Final = 500
@@ -54,7 +54,7 @@ class BrokerRouting:
         self._caller = caller
 
     def start(self, operation: str, call: Call, start_here: OpenHere) -> None:
-        """Answer a request of a client for a topic that is not on this shard."""
+        """YesOrNo a request of a client for a topic that is not on this shard."""
         self._caller.start(operation, self.number, call, None, on_not_shared=start_here)
 
     def open_jobs(self, call: Call, key: ApiKey | None, open_here: OpenHere) -> None:
@@ -78,15 +78,15 @@ class BrokerRouting:
         """Continue with a request for a name that no shared topic has."""
         start_here()
 
-    def find_shared(self, name: str, reply: Answer) -> None:
-        """Tell whether a shared topic has the name."""
+    def find_shared(self, name: str, reply: YesOrNo) -> None:
+        """Report whether a shared topic has the name."""
         self._ask(self.number, name, partial(self._on_answer, reply))
 
     def _ask(self, owner: int, name: str, on_answer: Callable[[bytes | None], object]) -> None:
         request = RemoteRequest("topic_state", name, "touch=false", "", "", "", b"", is_unshared=True)
         self._links.call(str(owner), LinkKind.REQUEST, encode_remote_request(request), on_answer)
 
-    def _on_answer(self, reply: Answer, answer: bytes | None) -> None:
+    def _on_answer(self, reply: YesOrNo, answer: bytes | None) -> None:
         if not answer:
             reply(no_answer(self.number, is_broker=True))
             return
@@ -107,7 +107,7 @@ class BrokerProcessRouting(BrokerRouting):
         links: LinkPool,
         caller: RemoteCaller,
         broker: Broker,
-        make_operations: Callable[[Callable[[str, Answer], None]], SharedOperations],
+        make_operations: Callable[[Callable[[str, YesOrNo], None]], SharedOperations],
     ) -> None:
         """`make_operations` is given the lookup of local topics."""
         super().__init__(number, placement, links, caller)
@@ -119,7 +119,7 @@ class BrokerProcessRouting(BrokerRouting):
         self.operations.start(operation, call, on_local, is_local_known=False)
 
     def answer_shard(self, operation: str, call: Call) -> None:
-        """Answer a request of the shard that would have the topic, if it were a local one."""
+        """YesOrNo a request of the shard that would have the topic, if it were a local one."""
         on_local = partial(call.send_parts, [], 0, NOT_SHARED)
         self.operations.start(operation, call, on_local, is_local_known=True)
 
@@ -133,21 +133,21 @@ class BrokerProcessRouting(BrokerRouting):
         else:
             start_here()
 
-    def find_shared(self, name: str, reply: Answer) -> None:
-        def found(topic: SharedTopic | Refusal | None) -> None:
+    def find_shared(self, name: str, reply: YesOrNo) -> None:
+        def on_topic(topic: SharedTopic | Refusal | None) -> None:
             reply(topic if isinstance(topic, Refusal) else topic is not None)
 
-        self.operations.names.find(name, found, may_create=True)
+        self.operations.names.find(name, on_topic, may_create=True)
 
-    def find_local(self, name: str, reply: Answer) -> None:
-        """Tell whether this node has a local topic of the name."""
+    def find_local(self, name: str, reply: YesOrNo) -> None:
+        """Report whether this node has a local topic of the name."""
         if not self._placement.shard_count:
             reply(False)
             return
         owner = self._placement.owner_of(name)
         self._ask(owner, name, partial(self._on_local_answer, owner, reply))
 
-    def _on_local_answer(self, owner: int, reply: Answer, answer: bytes | None) -> None:
+    def _on_local_answer(self, owner: int, reply: YesOrNo, answer: bytes | None) -> None:
         if answer is None or answer == NEVER_SENT:
             reply(no_answer(owner))
             return
@@ -171,15 +171,15 @@ class BrokerProcessRouting(BrokerRouting):
 _NOT_FOUND: Final = 404
 
 
-class _ErrorText(msgspec.Struct, frozen=True):
+class _RefusalText(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-class _ErrorBody(msgspec.Struct):
-    error: _ErrorText = _ErrorText()
+class _RefusalBody(msgspec.Struct):
+    error: _RefusalText = _RefusalText()
 
 
-_decode_error: Final = msgspec.json.Decoder(_ErrorBody).decode
+_decode_error: Final = msgspec.json.Decoder(_RefusalBody).decode
 
 
 def _refusal_in(body: bytes) -> Refusal:

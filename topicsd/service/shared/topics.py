@@ -38,7 +38,7 @@ CHANGES_MAX: Final = 5
 """Attempts to change a configuration that others change at the same time."""
 
 SeekTopic = Callable[[str, Seek, Reply[int]], object]
-Answer = tuple[dict[str, Any], int]
+Outcome = tuple[dict[str, Any], int]
 """The members of a response, and its status."""
 
 
@@ -60,8 +60,8 @@ class SharedTopicHandlers:
             "unfence": partial(self._start, partial(self._fence, "OPEN")),
         }
 
-    def _start(self, steps: Callable[[Call], Steps[Answer | Refusal]], call: Call) -> None:
-        def end(outcome: Answer | Refusal | OSError) -> None:
+    def _start(self, steps: Callable[[Call], Steps[Outcome | Refusal]], call: Call) -> None:
+        def end(outcome: Outcome | Refusal | OSError) -> None:
             if isinstance(outcome, OSError):
                 call.refuse(no_catalog(outcome))
             elif isinstance(outcome, Refusal):
@@ -86,7 +86,7 @@ class SharedTopicHandlers:
             call.refuse(config)
             return
 
-        def found(topic: SharedTopic | Refusal | None) -> None:
+        def on_topic(topic: SharedTopic | Refusal | None) -> None:
             if not isinstance(topic, SharedTopic):
                 call.refuse(topic or topic_changed(call.name))
             elif config_of(topic.config) == config and topic.head == 0:
@@ -96,9 +96,9 @@ class SharedTopicHandlers:
                 # Another request created it.
                 self._start(self._put, call)
 
-        self._names.create(call.name, config, found, is_local_known=is_local_known)
+        self._names.create(call.name, config, on_topic, is_local_known=is_local_known)
 
-    def _put(self, call: Call) -> Steps[Answer | Refusal]:
+    def _put(self, call: Call) -> Steps[Outcome | Refusal]:
         topic: SharedTopic | None = yield self._names.current(call.name)
         for _ in range(CHANGES_MAX):
             if topic is None:
@@ -113,7 +113,7 @@ class SharedTopicHandlers:
 
     # -- state
 
-    def _state(self, call: Call) -> Steps[Answer | Refusal]:
+    def _state(self, call: Call) -> Steps[Outcome | Refusal]:
         position = query_seek(call.query, self._clock) if call.query else None
         touch = query_boolean(call.query, "touch", True)
         for refusal in (position, touch):
@@ -147,7 +147,7 @@ class SharedTopicHandlers:
 
     # -- deletion
 
-    def _delete(self, call: Call) -> Steps[Answer | Refusal]:
+    def _delete(self, call: Call) -> Steps[Outcome | Refusal]:
         if_empty = query_boolean(call.query, "if_empty", False)
         if isinstance(if_empty, Refusal):
             return if_empty
@@ -160,7 +160,7 @@ class SharedTopicHandlers:
             yield self._broker.delete(topic.name, topic.incarnation)
         return {"topic": call.name, "deleted": topic is not None, "routers_removed": []}, 200
 
-    def _delete_records(self, call: Call) -> Steps[Answer | Refusal]:
+    def _delete_records(self, call: Call) -> Steps[Outcome | Refusal]:
         body = refuse_media_type(call.fields, call.body) or decode_delete(call.body)
         if isinstance(body, Refusal):
             return body
@@ -186,7 +186,7 @@ class SharedTopicHandlers:
             "count": after.head - after.first_seq + 1,
         }, 200
 
-    def _fence(self, log_state: LogState, call: Call) -> Steps[Answer | Refusal]:
+    def _fence(self, log_state: LogState, call: Call) -> Steps[Outcome | Refusal]:
         topic: SharedTopic | None = yield self._names.current(call.name)
         if topic is not None:
             topic = yield self._broker.fence(topic.name, topic.incarnation, log_state)

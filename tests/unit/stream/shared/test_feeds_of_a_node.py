@@ -98,7 +98,7 @@ def test_a_local_topic_with_a_name_that_was_shared_ends_the_followers(process: i
 
 
 @ANYWHERE
-def test_a_name_that_nobody_has_ends_a_follower_at_once(process: int, topic: str) -> None:
+def test_a_name_without_a_topic_ends_a_follower_at_once(process: int, topic: str) -> None:
     stage = BrokerStage()
     collector = Collector(feed_at(stage, process, topic))
     stage.settle()
