@@ -141,7 +141,9 @@ LAYERS: Final = {
     "loadtest/ceilings": "loadtest/engine topicsd/engine",
     "loadtest/clients": "loadtest/bench loadtest/ceilings loadtest/engine shared/",
     "loadtest/cluster": "loadtest/cluster/ loadtest/bench loadtest/clients shared/ topicsd/",
-    "loadtest/cluster/figures": "loadtest/cluster/ loadtest/bench loadtest/clients shared/ topicsd/",
+    "loadtest/cluster/figures": (
+        "loadtest/cluster/ loadtest/bench loadtest/ceilings loadtest/store shared/ topicsd/"
+    ),
     "loadtest/cluster/hammer": "loadtest/cluster loadtest/cluster/stack topicsd/broker",
     "loadtest/cluster/stack": "loadtest/cluster loadtest/bench loadtest/clients",
     "loadtest/engine": "topicsd/ shared/",
