@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, Literal
 
-UpkeepStage = Literal["claim", "lookup", "trim", "read", "merge", "put", "commit", "list", "condemn", "delete"]
+UpkeepStage = Literal[
+    "claim", "lookup", "trim", "read", "merge", "put", "commit", "list", "condemn", "delete"
+]
 STAGES: Final[tuple[UpkeepStage, ...]] = UpkeepStage.__args__  # type: ignore[attr-defined]
 
 
