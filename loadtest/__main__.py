@@ -16,6 +16,7 @@ from loadtest.bench.result import table
 from loadtest.bench.subjects import SERVER_COMMAND
 from loadtest.clients import generator_bench
 from loadtest.clients.generator import GeneratorMissing
+from loadtest.cluster import commands as cluster_commands
 from loadtest.engine import engine_bench
 from loadtest.store.lines import LINES as STORE_LINES
 from loadtest.store.lines import lines_with
@@ -59,6 +60,9 @@ def main() -> int:
         "--dir", type=directory, help="directory to write to (default: the temporary directory)"
     )
     spark.add_argument("--save", action="store_true", help="add the result to loadtest/results/")
+    cluster_commands.add_parser(
+        commands.add_parser("cluster", help="put a load on a cluster of nodes, and check what they did")
+    )
     given = parser.parse_args()
     runs = {
         "engine": run_engine,
@@ -66,6 +70,7 @@ def main() -> int:
         "store": run_store,
         "generator": run_generator,
         "spark": run_spark,
+        "cluster": cluster_commands.main,
     }
     try:
         return runs[given.command](given)

@@ -40,7 +40,6 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import Final
@@ -373,8 +372,9 @@ class Board:
                 os.posix_fallocate(memory.fd, 0, _board_bytes(slot_count))
                 if broker_count:
                     os.posix_fallocate(memory.fd, _board_bytes(slots_max), broker_count * SLOT_BYTES)
-                for word, number in ((BROKER_COUNT, broker_count), (FIRST_BROKER, slots_max)):
-                    os.pwrite(memory.fd, number.to_bytes(_WORD_BYTES, sys.byteorder), word * _WORD_BYTES)
+                # Before the board is mapped: they tell the slots of brokers from those of shards.
+                with mmap.mmap(memory.fd, HEAD_BYTES) as head, memoryview(head).cast("Q") as words:
+                    words[BROKER_COUNT], words[FIRST_BROKER] = broker_count, slots_max
                 board = cls(memory.fd)
                 board.head[SLOT_COUNT] = slot_count
                 return board

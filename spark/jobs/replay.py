@@ -82,5 +82,5 @@ def in_order(rows: DataFrame, target: Target, partitions: int) -> DataFrame:
         .repartition(partitions, "into")
         # Times never decrease within a topic, even if it was recreated and its seqs began again.
         .sortWithinPartitions("into", "ts", "topic", "seq")
-        .select(col("into").alias("topic"), "tag", "node", "meta", "data")
+        .select(col("into").alias("topic"), "tag", "node", "meta", "data", "data_bytes")
     )

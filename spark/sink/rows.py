@@ -2,7 +2,8 @@
 
 The columns are those of Kafka's sink, so that rows from a read can be written: `value` is JSON, `key` is the
 tag, and `headers` become the entries of meta, except that an entry named `node` becomes the node. The native
-columns `data`, `tag`, `meta` and `node` may be used in their place. The other columns of Kafka's source
+columns `data`, `tag`, `meta` and `node` may be used in their place. A row with `data_bytes` is a record of
+bytes; its `data` is null. The other columns of Kafka's source
 describe where a row was, and are ignored.
 
 A value is checked here, since invalid JSON could change the meaning of the request body. All other rules are
@@ -12,6 +13,7 @@ the server's; its refusal is reported with the row it concerns.
 from __future__ import annotations
 
 import re
+from binascii import b2a_base64
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -27,6 +29,7 @@ HEADERS = "array<struct<key:string,value:binary>>"
 SINK_COLUMNS: dict[str, tuple[str, ...]] = {
     "value": TEXTS,
     "data": TEXTS,
+    "data_bytes": ("binary",),
     "key": TEXTS,
     "tag": TEXTS,
     "headers": (HEADERS,),
@@ -72,7 +75,7 @@ def check_sink_columns(columns: Iterable[tuple[str, str]], has_topic: bool) -> N
     for one, other in EXCLUSIVE_COLUMNS:
         if one in types and other in types:
             raise SourceError(f"column {other}: must not be combined with column {one}; remove one of them")
-    if "value" not in types and "data" not in types:
+    if not {"value", "data", "data_bytes"} & types.keys():
         raise SourceError("column value: is missing; it must hold the JSON of each record")
     if not has_topic and "topic" not in types:
         raise SourceError("topic: is missing; set the option topic, or add a column topic")
@@ -147,6 +150,8 @@ class SinkRows:
     def _records(self, columns: dict[str, list[Any]]) -> Iterator[bytes]:
         """Yield each row as a JSON record."""
         name = "value" if "value" in columns else "data"
+        count = len(next(iter(columns.values())))
+        texts, octets = (columns.get(one) or [None] * count for one in (name, "data_bytes"))
         parts: list[tuple[str, Callable[[Any], Sequence[bytes]]]] = [
             (column, make)
             for column, make in (
@@ -158,8 +163,8 @@ class SinkRows:
             )
             if column in columns
         ]
-        for at, value in enumerate(columns[name]):
-            record = b'{"data":' + self._data(name, value)
+        for at, (text, octet) in enumerate(zip(texts, octets, strict=True)):
+            record = self._json(name, text) if octet is None else self._bytes(name, text, octet)
             for column, make in parts:
                 cell = columns[column][at]
                 if cell is not None:
@@ -170,9 +175,14 @@ class SinkRows:
                         raise self._wrong(column, self._row, _reason(error)) from None
             yield record + b"}"
 
-    def _data(self, name: str, value: str | bytes | None) -> bytes:
+    def _bytes(self, name: str, text: str | bytes | None, octets: bytes) -> bytes:
+        if text is not None:
+            raise self._wrong("data_bytes", self._row, f"must be null in a row with {name}")
+        return b'{"data_base64":"' + b2a_base64(octets, newline=False) + b'"'
+
+    def _json(self, name: str, value: str | bytes | None) -> bytes:
         if value is None:
-            return b"null"
+            return b'{"data":null'
         try:
             data = value.encode() if isinstance(value, str) else value
             _check_json(data)
@@ -181,7 +191,7 @@ class SinkRows:
         except (ValueError, msgspec.DecodeError) as error:
             message = f"must be JSON, got {data[:40]!r} ({_reason(error)}); convert the column with to_json()"
             raise self._wrong(name, self._row, message) from None
-        return data
+        return b'{"data":' + data
 
     def _wrong(self, column: str, row: int, sentence: str) -> RowError:
         return RowError(f"column {column}, row {row} of partition {self._partition}: {sentence}")

@@ -18,7 +18,7 @@ import msgspec
 
 from spark.errors import SourceError
 from spark.sink.rows import SinkChunk, SinkRows
-from spark.task.read_pages import read_page
+from spark.task.read_pages import PageRecord, read_page
 from spark.view.server_client import ServerClient, ServerRefusal, in_path
 from topicsd.engine.requests import NO_META
 
@@ -41,10 +41,11 @@ class _Appended(msgspec.Struct):
 
 
 class _StagedRecord(msgspec.Struct, omit_defaults=True):
-    data: msgspec.Raw
+    data: msgspec.Raw | msgspec.UnsetType
     tag: str | None = None
     node: str | None = None
     meta: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    data_base64: bytes | msgspec.UnsetType = msgspec.UNSET
 
 
 _encode = msgspec.json.Encoder().encode
@@ -68,7 +69,8 @@ def stage(client: ServerClient, staging: str, chunk: SinkChunk, rows: SinkRows, 
 
 def read_staged(client: ServerClient, staging: str, chunk: StagedChunk) -> bytes:
     """Return the chunk's records as an array of JSON objects for an append."""
-    cursor, parts = chunk.first_seq - 1, []
+    cursor = chunk.first_seq - 1
+    parts: list[_StagedRecord] = []
     while cursor < chunk.last_seq:
         page = read_page(client, staging, cursor, chunk.last_seq)
         is_whole = not page.records or page.records[-1].seq - page.records[0].seq + 1 == len(page.records)
@@ -78,11 +80,15 @@ def read_staged(client: ServerClient, staging: str, chunk: StagedChunk) -> bytes
                 "missing: they were deleted before the batch was written"
             )
         cursor = page.records[-1].seq
-        parts += [
-            _StagedRecord(one.data, one.tag, one.node, one.meta if one.meta is not NO_META else msgspec.UNSET)
-            for one in page.records
-        ]
+        parts += map(_staged, page.records)
     return _encode(parts)
+
+
+def _staged(record: PageRecord) -> _StagedRecord:
+    meta = msgspec.UNSET if record.meta is NO_META else record.meta
+    if record.data_base64 is None:
+        return _StagedRecord(record.data, record.tag, record.node, meta)
+    return _StagedRecord(msgspec.UNSET, record.tag, record.node, meta, record.data_base64)
 
 
 def _append(client: ServerClient, staging: str, records: bytes, rest: bytes) -> bytes:

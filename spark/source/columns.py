@@ -35,6 +35,7 @@ NATIVE = {
     "node": "string",
     "meta": "string",
     "data": "string",
+    "data_bytes": "binary",
 }
 ARROW_TYPES = {
     "binary": pa.binary(),

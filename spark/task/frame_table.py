@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from topicsd.log.frame import (
     CHECKSUM_BYTES,
+    FLAG_BYTES,
     FLAG_META,
     FLAGS_KNOWN,
     FRAME_LEN_MIN,
@@ -78,9 +79,11 @@ class FrameTable:
         self.node_at = self.starts + HEADER_BYTES
         self.tag_at = self.node_at + node_len
         self.data_at = self.tag_at + tag_len
+        self._heads = heads
         self.data_end = self.ends - CHECKSUM_BYTES
         self.meta_at = self.meta_end = self.data_end
         self.has_meta = (heads["flags"] & FLAG_META) != 0
+        self.is_bytes = (heads["flags"] & FLAG_BYTES) != 0
         bad = (
             (heads["frame_len"] != lengths - LEN_BYTES)
             | (heads["type"] != FrameType.APPEND)
@@ -94,6 +97,11 @@ class FrameTable:
         if not bad.any() and self.has_meta.any():
             self._split_meta(bad)
         self.bad = bad
+
+    @property
+    def times_ms(self) -> Numbers:
+        times_ms: Numbers = self._heads["ts"].astype(np.int64)
+        return times_ms
 
     def _bodies(self) -> Iterable[bytes | memoryview]:
         """Return the bytes that each frame's checksum covers, one element each."""

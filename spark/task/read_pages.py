@@ -23,7 +23,7 @@ from spark.task.record_batch import LOG_APPEND_TIME, header_entries
 from spark.view.server_client import ServerClient, ServerRefusal, in_path
 from spark.view.server_view import ServerTombstone
 from topicsd.engine.records.lost_range import LostRange
-from topicsd.engine.requests import NO_META
+from topicsd.engine.requests import NO_DATA, NO_META
 
 PAGE_RECORDS = 1000
 CORRUPT = "corrupt_segment"
@@ -53,10 +53,17 @@ class RangePartition(InputPartition):
 class PageRecord(msgspec.Struct, gc=False):
     seq: int = msgspec.field(name="$seq")
     ts: int = msgspec.field(name="$ts")
-    data: msgspec.Raw
+    data: msgspec.Raw = NO_DATA
     tag: str | None = msgspec.field(name="$tag", default=None)
     node: str | None = msgspec.field(name="$node", default=None)
     meta: msgspec.Raw = NO_META
+    data_base64: bytes | None = None
+    """The data of a record of bytes, decoded."""
+
+    @property
+    def content(self) -> bytes:
+        """Return the data as it was appended: JSON, or bytes."""
+        return bytes(self.data) if self.data_base64 is None else self.data_base64
 
 
 class DiffPage(msgspec.Struct):
@@ -166,7 +173,7 @@ def _bytes(text: str | None) -> bytes | None:
 
 
 def _text(raw: msgspec.Raw) -> str | None:
-    return bytes(raw).decode() if raw is not NO_META else None
+    return bytes(raw).decode() if raw is not NO_META and raw is not NO_DATA else None
 
 
 def _timestamps(_: SeqRange, records: list[PageRecord]) -> pa.Array:
@@ -181,7 +188,7 @@ def _headers(one: PageRecord) -> list[dict[str, Any]] | None:
 _seqs = _each(pa.int64(), lambda one: one.seq)
 _COLUMNS: dict[str, Column] = {
     "key": _each(pa.binary(), lambda one: _bytes(one.tag)),
-    "value": _each(pa.binary(), lambda one: bytes(one.data)),
+    "value": _each(pa.binary(), lambda one: one.content),
     "topic": _same(pa.string(), lambda seq_range: seq_range.topic),
     "partition": _same(pa.int32(), lambda seq_range: seq_range.shard),
     "offset": _seqs,
@@ -194,4 +201,5 @@ _COLUMNS: dict[str, Column] = {
     "node": _each(pa.string(), lambda one: one.node),
     "meta": _each(pa.string(), lambda one: _text(one.meta)),
     "data": _each(pa.string(), lambda one: _text(one.data)),
+    "data_bytes": _each(pa.binary(), lambda one: one.data_base64),
 }

@@ -93,6 +93,16 @@ def _data(rows: Rows) -> pa.Array:
     return frames.cut(frames.data_at, frames.data_end)
 
 
+def _json_data(rows: Rows) -> pa.Array:
+    frames = _frames(rows)
+    return _part(rows, frames.data_at, frames.data_end, frames.is_bytes)
+
+
+def _data_bytes(rows: Rows) -> pa.Array:
+    frames = _frames(rows)
+    return _part(rows, frames.data_at, frames.data_end, ~frames.is_bytes)
+
+
 def _text(part: Callable[[Rows], pa.Array]) -> Callable[[Rows], pa.Array]:
     return lambda rows: part(rows).view(pa.string())
 
@@ -132,5 +142,6 @@ _COLUMNS: dict[str, Callable[[Rows], pa.Array]] = {
     "tag": _text(_tag),
     "node": _text(_node),
     "meta": _text(_meta),
-    "data": _text(_data),
+    "data": _text(_json_data),
+    "data_bytes": _data_bytes,
 }

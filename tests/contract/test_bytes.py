@@ -130,12 +130,12 @@ def test_streams_and_sockets_have_bytes(whole: WholeServer) -> None:
         assert socket.expect("error")["message"].startswith("records[0].data_base64: ")
     watch = whole.ask_json("POST", "/v0/watch", {"topics": {topic: {"after_seq": 0}}})
     with EventClient(whole.port, f"/v0/watch/{watch['wid']}").begin() as events:
-        found: list[Any] = []
-        while len(found) < 2:
+        streamed: list[Any] = []
+        while len(streamed) < 2:
             event = events.next()
             if event.name == "record":
-                found += event.data["records"]
-    assert contents(found) == [1, BYTES]
+                streamed += event.data["records"]
+    assert contents(streamed) == [1, BYTES]
 
 
 def test_jobs_of_bytes_are_claimed_streamed_explained_and_ordered(whole: WholeServer) -> None:

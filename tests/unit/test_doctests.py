@@ -9,7 +9,7 @@ import pytest
 PROJECT = Path(__file__).parents[2]
 MODULES = sorted(
     ".".join(path.relative_to(PROJECT).with_suffix("").parts)
-    for package in ("shared", "topicsd", "router", "spark")
+    for package in ("shared", "topicsd", "router", "spark", "loadtest")
     for path in (PROJECT / package).rglob("*.py")
     if path.name != "__init__.py" and ">>> " in path.read_text(encoding="utf-8")
 )

@@ -15,8 +15,8 @@ PATH: Final = "/v0/cluster"
 
 DESCRIPTION = """\
 Show the nodes with brokers, as one of them has them from the catalog: address, weight and share of the homes
-of shared topics, roles, the age of the last heartbeat, and what the first broker has taken and given since its
-start.
+of shared topics, roles, the age of the last heartbeat, and what the first broker has taken and given since
+its start.
 
   topicsd cluster status [--url URL] [--json]
 

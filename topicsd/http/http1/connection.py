@@ -38,11 +38,11 @@ from shared.http.head import NO_FIELDS, Fields, keeps_alive, refuse_together, re
 from shared.ipc.board import PLACEMENT_VERSION
 from shared.runtime.body_memory import SharedBody
 from topicsd.http.http1.head_cache import HeadCache, KnownFields, KnownLine
-from topicsd.http.http1.record_upload import refuse_record
 from topicsd.http.http1.stream import ConnectionStream
 from topicsd.http.http1.timeouts import Connections, Lingering
 from topicsd.service.call import HttpCall
 from topicsd.service.dispatch import Dispatch
+from topicsd.service.early_refusal import refuse_record
 from topicsd.stream.stream import Stream
 
 AHEAD_MAX = 16
@@ -204,7 +204,7 @@ class Http1Connection(asyncio.Protocol):
         """Start to read the body of the request at `at`. Returns what `_start_one` returns."""
         fields = known_fields.fields
         if known.is_record:
-            refusal = refuse_record(self._dispatch, known, fields)
+            refusal = refuse_record(self._dispatch, known.match, fields, known.line.query)
             if refusal is not None:
                 return self._refuse(refusal)
         partial = PartialRequest(known, known_fields, body_of(fields, self._sink_of(known)))

@@ -27,7 +27,6 @@ from shared.contract.errors import HEADERS_TOO_LARGE, REQUEST_TIMEOUT, Refusal, 
 from shared.http.body import BodySink, PlainSink, SharedSink, sink_of, too_large
 from shared.http.client_speed import is_too_slow
 from topicsd.http.http1.head_cache import HeadCache
-from topicsd.http.http1.record_upload import refuse_record
 from topicsd.http.http2.exchange import Exchange
 from topicsd.http.http2.head import Head, Header, read_head
 from topicsd.http.http2.limits import (
@@ -41,6 +40,7 @@ from topicsd.http.http2.limits import (
 from topicsd.http.http2.sender import Sender
 from topicsd.http.http2.wire import Wire
 from topicsd.service.dispatch import Dispatch
+from topicsd.service.early_refusal import refuse_record
 
 
 class Requests:
@@ -136,7 +136,7 @@ class Requests:
         """Return the sink of a record, or of a body with a digest; None for other bodies."""
         known, fields = head
         if known.is_record:
-            refusal = refuse_record(self._dispatch, known, fields)
+            refusal = refuse_record(self._dispatch, known.match, fields, known.line.query)
             return refusal or sink_of(fields, self._dispatch.handlers.shard.spool.sink())
         if not fields.content_digest:
             return None

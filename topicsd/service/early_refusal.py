@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+from shared.contract.endpoints import Match
 from shared.contract.errors import Refusal
 from shared.http.body import too_large
 from shared.http.head import Fields
-from topicsd.http.http1.head_cache import KnownLine
 from topicsd.service.dispatch import Dispatch
 from topicsd.service.input.record_upload import refuse_record_type
 
 
-def refuse_record(dispatch: Dispatch, known: KnownLine, fields: Fields) -> Refusal | None:
+def refuse_record(dispatch: Dispatch, match: Match | Refusal, fields: Fields, query: str) -> Refusal | None:
     """Refuse a body that the handler would refuse anyway: it may be large."""
-    assert not isinstance(known.match, Refusal)
+    assert not isinstance(match, Refusal)
     bytes_max = dispatch.handlers.shard.spool.record_bytes_max
-    refusal = None
-    if dispatch.keys.are_required:
-        refusal = dispatch.refuse_key(known.match, fields, known.line.query)
+    refusal = dispatch.refuse_key(match, fields, query) if dispatch.keys.are_required else None
     refusal = refusal or refuse_record_type(fields)
     if refusal is None and (fields.content_length or 0) > bytes_max:
         refusal = too_large(bytes_max)

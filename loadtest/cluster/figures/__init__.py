@@ -1,0 +1,1 @@
+"""Figures of brokers beside a bare program under the same load."""
