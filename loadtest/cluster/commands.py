@@ -6,6 +6,7 @@ import argparse
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import msgspec
@@ -14,7 +15,7 @@ from loadtest.cluster.bring_up import end_cluster, start_cluster
 from loadtest.cluster.figures.figure_lines import FIGURES, figure_names, run_figures
 from loadtest.cluster.load_run import ClientFailed, run_load
 from loadtest.cluster.precreate import NotCreated, precreate
-from loadtest.cluster.run_folder import NoRun, new_run, open_run
+from loadtest.cluster.run_folder import RUNS, NoRun, new_run, open_run
 from loadtest.cluster.scenario import Scenario, ScenarioError, load_scenario, scenario_names
 from loadtest.cluster.stack.cluster_stack import read_stack, status
 from loadtest.cluster.stack.engines import NotAvailable
@@ -24,6 +25,9 @@ NOT_FLAGS = ("name", "settings", "keep")
 
 def add_parser(parser: argparse.ArgumentParser) -> None:
     """Add the commands of the harness to the parser of `cluster`."""
+    parser.add_argument(
+        "--runs", type=Path, default=RUNS, metavar="FOLDER", help="of all runs (default: loadtest/runs)"
+    )
     commands = parser.add_subparsers(dest="cluster_command", required=True)
     up = commands.add_parser("up", help="start store, catalog and nodes, and create the partitions")
     _add_scenario_options(up)
@@ -125,7 +129,7 @@ def _interrupt(number: int, frame: object) -> None:
 
 def _up(given: argparse.Namespace) -> int:
     scenario = scenario_of(given)
-    folder = new_run(scenario)
+    folder = new_run(scenario, given.runs)
     print(f"run: {folder.path}", flush=True)
     stack = start_cluster(scenario, folder, given.prometheus)
     for tracked in stack.processes:
@@ -134,21 +138,21 @@ def _up(given: argparse.Namespace) -> int:
 
 
 def _precreate(given: argparse.Namespace) -> int:
-    folder = open_run(given.run)
+    folder = open_run(given.run, given.runs)
     print(f"{precreate(folder)} partitions")
     return 0
 
 
 def _run(given: argparse.Namespace) -> int:
     if given.run:
-        folder = open_run(given.run)
+        folder = open_run(given.run, given.runs)
         if not read_stack(folder).processes:
             raise NoRun(f"{folder.path}: its cluster is down; start one with `python -m loadtest cluster up`")
         keep = True
     else:
         scenario = scenario_of(given)
         keep = scenario.keep
-        folder = new_run(scenario)
+        folder = new_run(scenario, given.runs)
         print(f"run: {folder.path}", flush=True)
         start_cluster(scenario, folder, given.prometheus)
     try:
@@ -165,7 +169,7 @@ def _run(given: argparse.Namespace) -> int:
 def _figures(given: argparse.Namespace) -> int:
     names = figure_names(given.names)
     changes = {"catalog": given.catalog, "store": given.store, "seconds": given.seconds}
-    return run_figures(names, changes, given.rounds, given.save)
+    return run_figures(names, changes, given.rounds, given.save, given.runs)
 
 
 def summary_text(summary: dict[str, Any]) -> str:
@@ -190,13 +194,13 @@ def summary_text(summary: dict[str, Any]) -> str:
 
 
 def _status(given: argparse.Namespace) -> int:
-    described = status(open_run(given.run))
+    described = status(open_run(given.run, given.runs))
     print(msgspec.json.format(msgspec.json.encode(described), indent=2).decode())
     return 0 if all(one["state"] != "dead" for one in described["processes"].values()) else 1
 
 
 def _down(given: argparse.Namespace) -> int:
-    folder = open_run(given.run)
+    folder = open_run(given.run, given.runs)
     for name, outcome in end_cluster(folder).items():
         print(f"{name}: {outcome}")
     return 0

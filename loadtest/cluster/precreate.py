@@ -13,6 +13,7 @@ from loadtest.cluster.hammer.http_client import Clients, NoAnswer
 from loadtest.cluster.run_folder import RunFolder
 from loadtest.cluster.scenario import Scenario
 from loadtest.cluster.stack.cluster_stack import read_stack
+from topicsd.broker.partition_names import name_of_partition
 
 AT_ONCE: Final = 16
 ATTEMPTS: Final = 20
@@ -29,7 +30,9 @@ def topic_name(topic: str, partition: int) -> str:
     >>> topic_name("load-0", 0), topic_name("load-0", 3)
     ('load-0', 'load-0:3')
     """
-    return f"{topic}:{partition}" if partition else topic
+    name = name_of_partition(topic, partition)
+    assert isinstance(name, str), name
+    return name
 
 
 def precreate(folder: RunFolder) -> int:

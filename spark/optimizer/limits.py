@@ -13,7 +13,7 @@ import msgspec
 
 from spark.source.read_options import SEQ_MAX
 from spark.task.file_range import FileRange
-from spark.view.server_view import ServerTopic
+from spark.view.query_topic import QueryTopic
 from spark.view.topic_view import TopicView
 from topicsd.segment.entry import SegmentDamage
 
@@ -35,7 +35,7 @@ class Limits(msgspec.Struct, frozen=True):
     def has_times(self) -> bool:
         return self.from_ms > 0 or self.to_ms < SEQ_MAX
 
-    def seqs(self, view: TopicView | ServerTopic, first: int, last: int) -> tuple[int, int]:
+    def seqs(self, view: QueryTopic, first: int, last: int) -> tuple[int, int]:
         first, last = max(first, self.first), min(last, self.last)
         if self.has_times:
             low, high = view.seqs_between(self.from_ms, self.to_ms)

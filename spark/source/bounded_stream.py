@@ -18,8 +18,9 @@ from spark.source.plan import view_of
 from spark.source.read_options import ReadOptions
 from spark.source.stream_offset import TopicOffset, TopicOffsets, decode, encode
 from spark.source.stream_reader import StreamReader, ends_of
-from spark.view.server_view import ServerTopic, ServerView
-from spark.view.topic_view import FileView, TopicView
+from spark.view.query_topic import QueryTopic
+from spark.view.server_view import ServerView
+from spark.view.topic_view import FileView
 
 
 class BoundedStreamReader(StreamReader, SupportsTriggerAvailableNow):
@@ -52,7 +53,7 @@ class BoundedStreamReader(StreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  PySpark's name.
         return self._latest
 
-    def _end(self, topic: TopicView | ServerTopic, start: TopicOffset) -> TopicOffset:
+    def _end(self, topic: QueryTopic, start: TopicOffset) -> TopicOffset:
         end = super()._end(topic, start)
         if self._goal is None:
             return end

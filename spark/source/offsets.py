@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from spark.errors import DataLoss, SourceError
 from spark.source.read_options import EARLIEST, EARLIEST_NUMBER, LATEST, LATEST_NUMBER, Bound, ReadOptions
-from spark.view.server_view import ServerTopic, ServerView
-from spark.view.topic_view import FileView, TopicView
+from spark.view.query_topic import QueryTopic
+from spark.view.server_view import ServerView
+from spark.view.topic_view import FileView
 from topicsd.engine.records.lost_range import LostRange
 
 NEVER_WRITTEN = "never written here: the directory is an older copy, or the start is wrong"
@@ -38,7 +39,7 @@ def check_topics(view: FileView | ServerView, options: ReadOptions) -> None:
             raise SourceError(f'{option}: must name exactly the topics that are read: "{topic}" {problem}')
 
 
-def start_of(view: TopicView | ServerTopic, options: ReadOptions) -> int:
+def start_of(view: QueryTopic, options: ReadOptions) -> int:
     bound = options.start
     ts = _time_ms_of(bound, view.name)
     if ts is not None:
@@ -55,7 +56,7 @@ def start_of(view: TopicView | ServerTopic, options: ReadOptions) -> int:
     return _position(view, _seq_of(bound, view.name, EARLIEST_NUMBER))
 
 
-def end_of(view: TopicView | ServerTopic, options: ReadOptions) -> int:
+def end_of(view: QueryTopic, options: ReadOptions) -> int:
     """Return the seq after the last one to read."""
     bound = options.end
     if bound.ts is not None:
@@ -80,7 +81,7 @@ def _seq_of(bound: Bound, name: str, default: int) -> int:
     return {EARLIEST: EARLIEST_NUMBER, LATEST: LATEST_NUMBER}.get(bound.word, default)
 
 
-def _position(view: TopicView | ServerTopic, seq: int) -> int:
+def _position(view: QueryTopic, seq: int) -> int:
     if seq == EARLIEST_NUMBER:
         return min(view.earliest, view.end)
     if seq == LATEST_NUMBER:
@@ -88,7 +89,7 @@ def _position(view: TopicView | ServerTopic, seq: int) -> int:
     return max(1, seq)
 
 
-def refuse_loss(view: TopicView | ServerTopic, start: int, end: int) -> None:
+def refuse_loss(view: QueryTopic, start: int, end: int) -> None:
     """Raise DataLoss if records from `start` up to `end` are lost or never existed here.
 
     Deleted records are not loss. Records that never existed mean that the directory is an older copy of the
@@ -104,7 +105,7 @@ def refuse_loss(view: TopicView | ServerTopic, start: int, end: int) -> None:
         raise loss_of(view.name, start, view.earliest, lost)
 
 
-def recreation_loss(view: TopicView | ServerTopic, start: int) -> DataLoss:
+def recreation_loss(view: QueryTopic, start: int) -> DataLoss:
     return loss_of(view.name, start, view.earliest, LostRange(start, start, "recreated"))
 
 

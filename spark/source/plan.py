@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from spark.optimizer.limits import NO_LIMITS, Limits
-from spark.source.columns import FROM_INDEX, RECORDS
+from spark.source.columns import FROM_ENTRY, FROM_INDEX, RECORDS
 from spark.source.counts import count_rows
 from spark.source.read_options import ReadOptions
 from spark.task.file_range import (
@@ -22,12 +22,15 @@ from spark.task.file_range import (
 )
 from spark.task.read_files import read_partition
 from spark.task.read_pages import RangePartition, SeqRange, ranges_of, read_ranges
+from spark.task.read_shared import read_shared
 from spark.task.record_batch import join_batches
+from spark.task.shared_ranges import ExtentRange, SharedPartition, shared_partitions, shared_ranges
 from spark.view.backup_view import BackupView
 from spark.view.catalog_view import CatalogView
 from spark.view.directory_view import DirectoryView
 from spark.view.server_view import ServerView
-from spark.view.topic_view import FileView
+from spark.view.shared_topics import SharedTopicView
+from spark.view.topic_view import FileView, TopicView
 
 # Approximate size of a task that reads the bytes of its records.
 BYTES_PER_PARTITION = 128 << 20
@@ -66,15 +69,22 @@ def partitions_for(
                 seq_ranges.append(SeqRange(name, topic.epoch, topic.shard, low, high, is_front))
         return list(ranges_of(seq_ranges, options.max_records, options.min_partitions))
     size = size_of_partitions(options, schema)
+    needs_bytes = not FROM_ENTRY.issuperset({*schema.names} - {RECORDS})
     file_ranges: list[FileRange] = []
+    extent_ranges: list[ExtentRange] = []
+    views: dict[str, TopicView] = {}
     for name, first, last, _ in ranges:
-        candidates = file_ranges_of(view.topics[name], first, last, size.records_max)
-        file_ranges += limits.with_tags(view.topics[name], candidates)
-    partitions = split_into_partitions(file_ranges, view.topics, size)
+        one = view.topics[name]
+        if isinstance(one, SharedTopicView):
+            extent_ranges += shared_ranges(one, first, last, options, needs_bytes)
+            continue
+        views[name] = one
+        file_ranges += limits.with_tags(one, file_ranges_of(one, first, last, size.records_max))
+    partitions = split_into_partitions(file_ranges, views, size)
     for partition in partitions:
         keys = {key for file_range in partition.ranges for key in file_range.keys}
         partition.place = view.place_of(partition.shard, keys)
-    return list(partitions)
+    return [*partitions, *shared_partitions(extent_ranges, size)]
 
 
 def size_of_partitions(options: ReadOptions, schema: pa.Schema) -> PartitionSize:
@@ -104,5 +114,7 @@ def read_records(
     """Read one partition; it is None when Spark was given an empty list of partitions."""
     if isinstance(partition, FilePartition):
         yield from read_partition(options, schema, partition, limits)
+    elif isinstance(partition, SharedPartition):
+        yield from read_shared(options, schema, partition, limits)
     elif isinstance(partition, RangePartition):
         yield from read_ranges(options, schema, partition)

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
@@ -27,7 +27,7 @@ RECORDS_PER_PARTITION = 1_000_000
 
 OPTIONS: dict[str, str] = {
     "path": "the data directory; a server may be running on it. Or the URL of an object store, with backups "
-    "or, together with `catalog`, with exported topics",
+    "or, together with `catalog`, with exported and shared topics",
     "url": "the server to read from: http://host:4000. Exactly one of `path` and `url` is required",
     "apiKey": "the key for the server, when it requires one",
     "coldDir": "the folder of the object store, when it is not where the server last said",
@@ -205,8 +205,16 @@ def _check_catalog(options: dict[str, str], path: str) -> None:
         problem = (
             f"must name the file, as in sqlite:///var/lib/topicsd/catalog.sqlite, since {path} is no folder"
         )
+    if problem is None and _has_password(options["catalog"]):
+        problem = "must not contain a password, since plans may show it; set PGPASSWORD"
     if problem is not None:
         raise SourceError(f"catalog: {problem}")
+
+
+def _has_password(url: str) -> bool:
+    parts = urlsplit(url)
+    names = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
+    return parts.password is not None or any(name.endswith("password") for name in names)
 
 
 def _is_url(path: str) -> bool:

@@ -21,8 +21,9 @@ from spark.source.offsets import check_topics, recreation_loss, refuse_loss, sta
 from spark.source.plan import QueryRange, partitions_for, read, view_of
 from spark.source.read_options import ReadOptions
 from spark.source.stream_offset import TopicOffset, TopicOffsets, decode, encode
-from spark.view.server_view import ServerTopic, ServerView
-from spark.view.topic_view import FileView, TopicView
+from spark.view.query_topic import QueryTopic
+from spark.view.server_view import ServerView
+from spark.view.topic_view import FileView
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
@@ -122,7 +123,7 @@ class StreamReader(DataSourceStreamReader):
             starts[name] = earliest if offset is None else offset
         return starts
 
-    def _end(self, topic: TopicView | ServerTopic, start: TopicOffset) -> TopicOffset:
+    def _end(self, topic: QueryTopic, start: TopicOffset) -> TopicOffset:
         return TopicOffset(start.epoch, max(start.offset, topic.end))
 
 

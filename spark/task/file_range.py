@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from pyspark.sql.datasource import InputPartition
@@ -168,10 +168,7 @@ def partitions_of(
     """
     partitions = []
     for shard, members in groupby(sorted(ranges, key=_shard), key=_shard):
-        shard_ranges = list(members)
-        full = _groups(shard_ranges, records_max, bytes_max, 1)
-        even = _groups(shard_ranges, records_max, bytes_max, len(full))
-        groups = even if len(even) == len(full) else full
+        groups = even_groups(list(members), records_max, bytes_max)
         partitions += [FilePartition(shard, group) for group in groups]
     return partitions
 
@@ -180,21 +177,40 @@ def _shard(file_range: FileRange) -> int:
     return file_range.shard
 
 
-def _groups(
-    ranges: list[FileRange], records_max: int, bytes_max: int | None, count: int
-) -> list[list[FileRange]]:
+class ToRead(Protocol):
+    """What belongs to one task."""
+
+    @property
+    def record_count(self) -> int: ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+
+R = TypeVar("R", bound=ToRead)
+
+
+def even_groups(ranges: Sequence[R], records_max: int, bytes_max: int | None) -> list[list[R]]:
+    """Group neighbours up to the bounds, all groups of about equal size."""
+    full = _groups(ranges, records_max, bytes_max, 1)
+    even = _groups(ranges, records_max, bytes_max, len(full))
+    return even if len(even) == len(full) else full
+
+
+def _groups(ranges: Sequence[R], records_max: int, bytes_max: int | None, count: int) -> list[list[R]]:
     """Group ranges up to the bounds, starting a new group at each of `count` equal parts."""
-    total = sum(file_range.size_bytes for file_range in ranges)
-    groups: list[list[FileRange]] = []
+    total = sum(one.size_bytes for one in ranges)
+    groups: list[list[R]] = []
     records = size = before = 0
-    for file_range in ranges:
-        records += file_range.record_count
-        size += file_range.size_bytes
+    for one in ranges:
+        one_bytes = one.size_bytes
+        records += one.record_count
+        size += one_bytes
         fits = records <= records_max and (bytes_max is None or size <= bytes_max)
         if groups and fits and before * count < len(groups) * total:
-            groups[-1].append(file_range)
+            groups[-1].append(one)
         else:
-            groups.append([file_range])
-            records, size = file_range.record_count, file_range.size_bytes
-        before += file_range.size_bytes
+            groups.append([one])
+            records, size = one.record_count, one_bytes
+        before += one_bytes
     return groups

@@ -79,6 +79,7 @@ class FrameTable:
         self.node_at = self.starts + HEADER_BYTES
         self.tag_at = self.node_at + node_len
         self.data_at = self.tag_at + tag_len
+        self._heads = heads
         self.data_end = self.ends - CHECKSUM_BYTES
         self.meta_at = self.meta_end = self.data_end
         self.has_meta = (heads["flags"] & FLAG_META) != 0
@@ -96,6 +97,11 @@ class FrameTable:
         if not bad.any() and self.has_meta.any():
             self._split_meta(bad)
         self.bad = bad
+
+    @property
+    def times_ms(self) -> Numbers:
+        times_ms: Numbers = self._heads["ts"].astype(np.int64)
+        return times_ms
 
     def _bodies(self) -> Iterable[bytes | memoryview]:
         """Return the bytes that each frame's checksum covers, one element each."""

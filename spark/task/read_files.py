@@ -57,13 +57,13 @@ def read_partition(
 ) -> Iterator[pa.RecordBatch]:
     with ExitStack() as stack:
         files = _open_files(stack, options, part)
-        task = stack.enter_context(closing(_Task(files, options, schema, limits)))
+        task = stack.enter_context(closing(FileTask(files, options, schema, limits)))
         for file_range in part.ranges:
             yield from task.read(file_range)
         task.log_skipped()
 
 
-class _Files(NamedTuple):
+class TaskFiles(NamedTuple):
     """The files of the shard that a task reads."""
 
     fs: Fs
@@ -73,21 +73,23 @@ class _Files(NamedTuple):
     """None when the files are objects."""
 
 
-def _open_files(stack: ExitStack, options: ReadOptions, part: FilePartition) -> _Files:
+def _open_files(stack: ExitStack, options: ReadOptions, part: FilePartition) -> TaskFiles:
     if part.place is not None:
         stored = StoredFiles(stack, options.path, part.place)
-        return _Files(stored.fs, stored.paths(part.shard), stored.segments(part.shard), None)
+        return TaskFiles(stored.fs, stored.paths(part.shard), stored.segments(part.shard), None)
     data_dir = open_directory(options.path, options.store_url)
     hold_files(stack, data_dir, part.shard)
-    return _Files(data_dir.fs, data_dir.paths(part.shard), files_with_trash(data_dir, part.shard), data_dir)
+    return TaskFiles(
+        data_dir.fs, data_dir.paths(part.shard), files_with_trash(data_dir, part.shard), data_dir
+    )
 
 
 class _FileMissing(Exception):
     """The file of this name is in none of its possible places."""
 
 
-class _Task:
-    def __init__(self, files: _Files, options: ReadOptions, schema: pa.Schema, limits: Limits) -> None:
+class FileTask:
+    def __init__(self, files: TaskFiles, options: ReadOptions, schema: pa.Schema, limits: Limits) -> None:
         self._options = options
         self._schema = schema
         self._limits = limits
@@ -99,6 +101,10 @@ class _Task:
         """The first seq of the current range that was not yielded yet."""
         self._skipped = 0
 
+    @property
+    def next_seq(self) -> int:
+        return self._next_seq
+
     def close(self) -> None:
         self._segments.close()
 
@@ -107,7 +113,7 @@ class _Task:
         rest, tries = [file_range], LOOKUPS_MAX
         while rest:
             try:
-                yield from self._batches(rest[0])
+                yield from self.batches(rest[0])
                 self._next_seq = rest.pop(0).last_seq + 1
             except _FileMissing as missing:
                 if self._data_dir is None:
@@ -132,7 +138,8 @@ class _Task:
         if self._skipped:
             logger.warning("read: skipped damaged records: mode=PERMISSIVE  count=%d", self._skipped)
 
-    def _batches(self, file_range: FileRange) -> Iterator[pa.RecordBatch]:
+    def batches(self, file_range: FileRange) -> Iterator[pa.RecordBatch]:
+        self._next_seq = file_range.first_seq
         if file_range.segment is not None:
             return self._of_segment(file_range, *file_range.segment)
         assert file_range.log is not None
@@ -154,7 +161,7 @@ class _Task:
     def _of_segment(
         self, file_range: FileRange, name: SegmentName, entry: SegmentEntry
     ) -> Iterator[pa.RecordBatch]:
-        file = self._file_of(name, entry)
+        file = self.file_of(name, entry)
         seqs = np.arange(file_range.first_seq, file_range.last_seq + 1, dtype=np.int64)
         alive = _alive(file_range)
         if not self._needs_index and name.generation == 0:
@@ -210,7 +217,7 @@ class _Task:
                 yield from self._checked(file_range, file, data, offsets[keep], *columns)
                 at = end
 
-    def _file_of(self, name: SegmentName, entry: SegmentEntry) -> str:
+    def file_of(self, name: SegmentName, entry: SegmentEntry) -> str:
         place = self._files.place_of(name, entry, DATA)
         if place is None:
             raise _FileMissing(name.key(DATA))
@@ -221,7 +228,7 @@ class _Task:
         self, damage: SegmentDamage, name: SegmentName, entry: SegmentEntry, offset: str
     ) -> None:
         """Raise unless damage is to be skipped; raise `_FileMissing` if the file was dropped."""
-        file = self._file_of(name, entry)
+        file = self.file_of(name, entry)
         if not self._options.is_permissive:
             where = f"{file}{offset}, seqs {damage.first_seq} to {damage.last_seq}: {damage.what}"
             raise DamagedRecord(f"{where}; set mode=PERMISSIVE to skip damaged records") from None
@@ -352,7 +359,9 @@ def _as_copies(
 
 
 def _between(times_ms: Numbers, from_ms: int, to_ms: int) -> slice:
-    return slice(int(np.searchsorted(times_ms, from_ms)), int(np.searchsorted(times_ms, to_ms, side="right")))
+    """Return the part with all records of this time range; in shared topics times may fall."""
+    matches = np.flatnonzero((times_ms >= from_ms) & (times_ms <= to_ms))
+    return slice(int(matches[0]), int(matches[-1]) + 1) if len(matches) else slice(0, 0)
 
 
 def _read_ranges(offsets: Numbers, lengths: Numbers) -> Iterator[tuple[int, int]]:

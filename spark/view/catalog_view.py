@@ -13,25 +13,28 @@ Topics of a catalog have no shard: the column `partition` is 0.
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from typing import Final
-from urllib.parse import unquote, urlsplit
 
 import msgspec
 
 from shared.contract.topic_config import TopicConfig
 from shared.runtime.clock import Clock, SystemClock
-from shared.runtime.retries import Retries
-from shared.settings.catalog_url import SQLITE
 from shared.settings.settings import Settings
 from spark.errors import SourceError
 from spark.source.read_options import ReadOptions
 from spark.view.object_place import ObjectPlace, StoredFiles, shown_url
+from spark.view.shared_topics import (
+    SHARD,
+    SharedTopicView,
+    catalog_retries,
+    check_catalog_file,
+    open_shared,
+    shared_rows,
+)
 from spark.view.topic_view import FileView, TopicView
 from topicsd.catalog.catalog import (
     EXTENTS_AT_ONCE,
@@ -43,7 +46,7 @@ from topicsd.catalog.catalog import (
     Extent,
     TopicRow,
 )
-from topicsd.catalog.open_catalog import FILE_NAME, catalog_directory, open_catalog
+from topicsd.catalog.open_catalog import catalog_directory, open_catalog
 from topicsd.engine.bundle.bundle_format import Bundle, BundleDamage, decode_bundle
 from topicsd.engine.bundle.load_bundle import topic_of
 from topicsd.engine.checkpoint.snapshot_format import SnapshotTopic
@@ -56,11 +59,9 @@ from topicsd.segment.entry import COLD, DATA, TAGS, SegmentEntry, SegmentName
 from topicsd.segment.objects import SegmentObjects
 from topicsd.segment.reader import SegmentReader
 
-CATALOG_SECONDS: Final = 30.0
 THREADS: Final = 8
 LOOKUPS_MAX: Final = 3
 READ_BYTES: Final = 8 << 20
-SHARD: Final = 0
 
 
 class CatalogView(FileView):
@@ -81,6 +82,21 @@ class CatalogView(FileView):
                 expire(topic, clock.now_ms())
                 views.append(TopicView(topic, SHARD, topic.head, segments, []))
             self._select(views, options.selection)
+            self._add_shared(options, stored.objects)
+
+    def _add_shared(self, options: ReadOptions, objects: SegmentObjects) -> None:
+        try:
+            catalog = self._stack.enter_context(closing(open_shared(options)))
+            for row in shared_rows(catalog, options.selection):
+                if row.name in self.topics:
+                    raise SourceError(
+                        f'topic "{row.name}": {self.location} has an exported and a shared topic of this '
+                        "name; delete one of them"
+                    )
+                self.topics[row.name] = SharedTopicView(row, catalog, objects, options.max_bytes)
+        except (CatalogExtraMissing, CatalogRefused, CatalogUnavailable) as error:
+            raise SourceError(f"catalog: {error}") from None
+        self.topics = dict(sorted(self.topics.items()))
 
     def place_of(self, shard: int, keys: object) -> ObjectPlace | None:
         return self._place
@@ -99,15 +115,8 @@ def _bundles(options: ReadOptions, objects: SegmentObjects) -> list[Bundle]:
 
 
 def _open_catalog(options: ReadOptions) -> Catalog:
-    url = options.catalog
-    folder = catalog_directory(options.path, "")
-    if urlsplit(url).scheme == "sqlite":
-        # The catalog makes a file that is missing; a reader must not.
-        path = os.path.join(folder, FILE_NAME) if url == SQLITE else unquote(urlsplit(url).path)
-        if not os.path.exists(path):
-            raise SourceError(f"catalog: {path} does not exist")
-    retries = Retries(SystemClock.monotonic, threading.Event().wait, CATALOG_SECONDS)
-    return open_catalog(url, folder, retries)
+    check_catalog_file(options)
+    return open_catalog(options.catalog, catalog_directory(options.path, ""), catalog_retries())
 
 
 def _rows(catalog: Catalog, names: tuple[str, ...]) -> Iterator[TopicRow]:

@@ -23,7 +23,7 @@ from topicsd.offline.check.segment_check import SegmentFiles
 from topicsd.offline.loaded_shard import ReadOnlyStore
 from topicsd.segment.objects import SegmentObjects
 from topicsd.store.metered import MeteredStore
-from topicsd.store.object_fs import ObjectFile, ObjectFs
+from topicsd.store.object_fs import ObjectFile, ObjectFs, ObjectRead
 from topicsd.store.object_store import StoreRefused
 from topicsd.store.open_store import open_store
 from topicsd.store.remote_objects import ExtraMissing
@@ -49,7 +49,7 @@ class StoredFiles:
         """Open the store that has the files; the stack closes it."""
         self._stack = stack
         self.objects = open_objects(stack, "path", url)
-        self.fs = ObjectFs(self.objects.read_range, place.files)
+        self.fs = ObjectFs(self._read_of(self.objects), place.files)
         self._root = place.root
         self._exported = self._open_exported(url, place.segments_url)
 
@@ -57,6 +57,9 @@ class StoredFiles:
         if segments_url == url:
             return self.objects
         return open_objects(self._stack, "storeUrl", segments_url) if segments_url else None
+
+    def _read_of(self, objects: SegmentObjects) -> ObjectRead:
+        return objects.read_range
 
     def paths(self, shard: int) -> ShardPaths:
         return shard_paths(self._root, shard)
@@ -68,6 +71,13 @@ class StoredFiles:
     def some_of(self, shard: int, keys: Iterable[str]) -> dict[str, ObjectFile]:
         """Return those files of a shard that have one of the keys."""
         return self.fs.some_of(f"{self.paths(shard).root}/{key}" for key in keys)
+
+
+class ReadOnceFiles(StoredFiles):
+    """Files that are read once and in large ranges, so that a cache of blocks would only copy them."""
+
+    def _read_of(self, objects: SegmentObjects) -> ObjectRead:
+        return objects.store.read
 
 
 class _StoredSegments(ReadOnlyStore):

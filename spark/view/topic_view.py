@@ -11,6 +11,7 @@ from spark.errors import DamagedRecord, SourceError
 from spark.source.admission import bytes_between, end_within
 from spark.source.read_options import Selection
 from spark.view.object_place import ObjectPlace
+from spark.view.shared_topics import SharedTopicView
 from topicsd.engine.records.lost_range import LostRange
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.topic import Topic
@@ -108,7 +109,7 @@ class FileView:
         self._stack = ExitStack()
         self.departed: dict[str, str] = {}
         """Where the topics are that these files have no right to any more, by name, as sentences."""
-        self.topics: dict[str, TopicView] = {}
+        self.topics: dict[str, TopicView | SharedTopicView] = {}
         """The topics that the options select, by name, sorted."""
 
     def _select(self, views: Iterable[TopicView], selection: Selection) -> None:

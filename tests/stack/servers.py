@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -157,7 +157,9 @@ class PostgresServer:
     data in a folder that this user may enter.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Sequence[str] = ()) -> None:
+        """`settings` of PostgreSQL, such as `fsync=off`."""
+        self._settings = settings
         self._user = UNPRIVILEGED_UID if os.geteuid() == 0 else None
         self._folder = Path(tempfile.mkdtemp(prefix="topicsd-postgresql-"))
         self._programs = _postgres_programs()
@@ -201,6 +203,7 @@ class PostgresServer:
             f"-cport={self.port}",
             "-clisten_addresses=127.0.0.1",
             f"-cunix_socket_directories={self._folder}",
+            *(f"-c{one}" for one in self._settings),
         ]
         with open(self._folder / "log", "ab") as log:
             self._process = subprocess.Popen(
@@ -270,8 +273,8 @@ def _copy_programs(programs: Path, folder: Path) -> Path:
 
 
 @contextmanager
-def postgres_server() -> Iterator[PostgresServer]:
-    server = PostgresServer()
+def postgres_server(settings: Sequence[str] = ()) -> Iterator[PostgresServer]:
+    server = PostgresServer(settings)
     try:
         server.start()
         yield server

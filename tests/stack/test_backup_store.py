@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,13 +9,7 @@ import pytest
 from tests.harness.clients.topic_client import TopicClient
 from tests.harness.output.command_run import run_here
 from tests.harness.server.whole_server import WholeServer
-from tests.stack.servers import CREDENTIALS, S3Server, s3_server
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with s3_server(tmp_path_factory.mktemp("s3")) as server:
-        yield server
+from tests.stack.servers import CREDENTIALS, S3Server
 
 
 def test_a_backup_in_s3_is_incremental_verified_restored_and_pruned(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from shared.runtime.retries import Retries
-from tests.stack.servers import CREDENTIALS, S3Server, s3_server
+from tests.stack.servers import CREDENTIALS, S3Server
 from topicsd.disk.fs import RealFs
 from topicsd.store.block_cache import BlockCache
 from topicsd.store.create_object import create_object
@@ -22,12 +22,6 @@ from topicsd.store.probe import probe_store
 
 RETRIES = Retries(time.monotonic, time.sleep, 30.0)
 _buckets = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with s3_server(tmp_path_factory.mktemp("s3")) as server:
-        yield server
 
 
 @pytest.fixture(params=["file", "s3"])

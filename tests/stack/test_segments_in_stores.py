@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from shared.settings.store_url import store_folder
 from tests.harness.shard.one_shard import RealShard, record
-from tests.stack.servers import CREDENTIALS, S3Server, s3_server
+from tests.stack.servers import CREDENTIALS, S3Server
 from topicsd.disk.fs import RealFs
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.upkeep import upkeep
@@ -19,12 +18,6 @@ from topicsd.segment.entry import COLD, HOT
 from topicsd.store.open_store import open_store
 
 _buckets = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with s3_server(tmp_path_factory.mktemp("s3")) as server:
-        yield server
 
 
 @pytest.fixture(params=["none", "file", "s3"])

@@ -74,8 +74,11 @@ LAYERS: Final = {
         "topicsd/service/ topicsd/stream/ topicsd/engine/ topicsd/broker topicsd/catalog topicsd/log shared/"
     ),
     "topicsd/service/shared": (
-        "topicsd/service topicsd/service/input topicsd/service/shards topicsd/stream/shared topicsd/engine/ "
+        "topicsd/service topicsd/service/input topicsd/service/shards topicsd/engine/ "
         "topicsd/broker/ topicsd/catalog/shared topicsd/log shared/"
+    ),
+    "topicsd/service/cluster": (
+        "topicsd/service topicsd/broker topicsd/broker/write topicsd/catalog/shared topicsd/store shared/"
     ),
     "topicsd/service/input": "topicsd/engine/ shared/",
     "topicsd/service/queues": "topicsd/service/ topicsd/stream/ topicsd/engine/ topicsd/log shared/",
@@ -87,7 +90,8 @@ LAYERS: Final = {
     "topicsd/http/http2": "topicsd/http/http1 topicsd/service topicsd/stream shared/",
     "topicsd/http/websocket": ("topicsd/http/http1 topicsd/service/ topicsd/stream/ topicsd/engine shared/"),
     "topicsd/worker": (
-        "topicsd/http/ topicsd/service/ topicsd/engine/ topicsd/catalog topicsd/store topicsd/log "
+        "topicsd/http/ topicsd/service/ topicsd/broker/ topicsd/engine/ topicsd/catalog topicsd/catalog/shared "
+        "topicsd/store topicsd/log "
         "topicsd/disk shared/"
     ),
     # -- tools: a directory that another process may own
@@ -119,21 +123,27 @@ LAYERS: Final = {
     "spark": "spark/ shared/",
     "spark/chart": "topicsd/offline spark/jobs",
     "spark/examples": "spark spark/optimizer",
-    "spark/view": f"{_OFFLINE} spark spark/source topicsd/offline/ topicsd/catalog topicsd/backup",
+    "spark/view": (
+        f"{_OFFLINE} spark spark/source topicsd/offline/ topicsd/catalog topicsd/catalog/shared topicsd/broker"
+        " topicsd/backup"
+    ),
     "spark/optimizer": "spark spark/source spark/task spark/view topicsd/segment",
     "spark/source": f"{_OFFLINE} spark spark/optimizer spark/sink spark/task spark/view topicsd/offline",
     "spark/task": (
         f"{_OFFLINE} spark spark/optimizer spark/source spark/view topicsd/offline topicsd/offline/check"
+        " topicsd/catalog topicsd/catalog/shared topicsd/broker"
     ),
     "spark/sink": "spark spark/source spark/task spark/view topicsd/engine shared/",
     "spark/jobs": "spark spark/chart spark/source spark/view topicsd/offline topicsd/engine/ shared/",
     # -- loadtest
-    "loadtest": "loadtest/ spark/ topicsd/engine/ shared/",
+    "loadtest": "loadtest/ spark/ topicsd/ shared/",
     "loadtest/bench": "loadtest/ceilings loadtest/clients spark/chart",
     "loadtest/ceilings": "loadtest/engine topicsd/engine",
     "loadtest/clients": "loadtest/bench loadtest/ceilings loadtest/engine shared/",
     "loadtest/cluster": "loadtest/cluster/ loadtest/bench loadtest/clients shared/ topicsd/",
-    "loadtest/cluster/figures": "loadtest/cluster/ loadtest/bench loadtest/clients shared/ topicsd/",
+    "loadtest/cluster/figures": (
+        "loadtest/cluster/ loadtest/bench loadtest/ceilings loadtest/store shared/ topicsd/"
+    ),
     "loadtest/cluster/hammer": "loadtest/cluster loadtest/cluster/stack topicsd/broker",
     "loadtest/cluster/stack": "loadtest/cluster loadtest/bench loadtest/clients",
     "loadtest/engine": "topicsd/ shared/",

@@ -89,8 +89,9 @@ class ObjectFs(Unchangeable):
                 chunks.append(self._part(path, part, at - begin, length))
                 at += length
             begin = part_end
-        chunks.append(bytes(end - at))
-        return b"".join(chunks)
+        if at < end:
+            chunks.append(bytes(end - at))
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def _part(self, path: str, part: ObjectPart, offset: int, size: int) -> bytes:
         try:

@@ -47,7 +47,7 @@ class _ProducePart(msgspec.Struct):
     records: list[msgspec.Raw]
 
 
-class _Produce(msgspec.Struct):
+class _BareProduce(msgspec.Struct):
     topic_partitions: list[_ProducePart]
 
 
@@ -58,13 +58,13 @@ class _ConsumePart(msgspec.Struct):
     partition_max_bytes: int = 1 << 20
 
 
-class _Consume(msgspec.Struct):
+class _BareConsume(msgspec.Struct):
     topic_partitions: list[_ConsumePart]
     max_wait_ms: int = 0
 
 
-_decode_produce = msgspec.json.Decoder(_Produce).decode
-_decode_consume = msgspec.json.Decoder(_Consume).decode
+_decode_produce = msgspec.json.Decoder(_BareProduce).decode
+_decode_consume = msgspec.json.Decoder(_BareConsume).decode
 
 
 class _Group(NamedTuple):
@@ -237,7 +237,7 @@ def _raise_failure(task: asyncio.Task[None]) -> None:
         task.result()
 
 
-class Connection(BareHttp):
+class BareConnection(BareHttp):
     def __init__(self, broker: BareBroker, started_at_ms: int) -> None:
         super().__init__()
         self._broker = broker
@@ -266,7 +266,7 @@ class Connection(BareHttp):
         head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
         self.transport.write(head + body)
 
-    def _produce(self, request: _Produce) -> None:
+    def _produce(self, request: _BareProduce) -> None:
         counts = self._broker.counts["produce"]
         counts["requests"] += 1
         parts = request.topic_partitions
@@ -295,7 +295,7 @@ class Connection(BareHttp):
         ]
         self._send(b'{"results":[%b],"success_count":%d,"error_count":0}' % (b",".join(results), len(parts)))
 
-    async def _consume(self, request: _Consume) -> None:
+    async def _consume(self, request: _BareConsume) -> None:
         broker, parts = self._broker, request.topic_partitions
         counts = broker.counts["consume"]
         counts["requests"] += 1
@@ -352,7 +352,7 @@ async def main(settings: dict[str, str]) -> None:
     ended = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, ended.set)
     await loop.create_server(
-        lambda: Connection(broker, started_at_ms), "127.0.0.1", int(settings["TOPICS_PORT"]), backlog=1024
+        lambda: BareConnection(broker, started_at_ms), "127.0.0.1", int(settings["TOPICS_PORT"]), backlog=1024
     )
     await ended.wait()
 

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from loadtest.bench import history
 from loadtest.bench.result import Goal, Result, table
 from loadtest.cluster.figures.measured_run import MeasuredRun, NotVerified, measure
-from loadtest.cluster.run_folder import RUNS, new_run, write_json
+from loadtest.cluster.run_folder import new_run, write_json
 from loadtest.cluster.scenario import Scenario, ScenarioError, make_scenario
 
 GOAL: Final = Goal(0.66)
@@ -94,7 +94,7 @@ FIGURES: Final = {
 class FigureRun:
     """Measures figures; each value is the median of the rounds."""
 
-    def __init__(self, changes: dict[str, Any], rounds: int, runs: Path = RUNS) -> None:
+    def __init__(self, changes: dict[str, Any], rounds: int, runs: Path) -> None:
         """`changes` are fields of every scenario: store, catalog, seconds."""
         self._changes = changes
         self._rounds = rounds
@@ -172,9 +172,9 @@ def percentiles(runs: list[MeasuredRun], kind: Kind) -> str:
     return f"p50 {half:.1f} ms, p99 {most:.1f} ms"
 
 
-def run_figures(names: list[str], changes: dict[str, Any], rounds: int, save: bool) -> int:
+def run_figures(names: list[str], changes: dict[str, Any], rounds: int, save: bool, runs: Path) -> int:
     """Measure lines, print the table, save the JSON; return 1 when a line failed."""
-    folder = new_run(make_scenario({"name": "figures", **changes}))
+    folder = new_run(make_scenario({"name": "figures", **changes}), runs)
     figures = FigureRun(changes, rounds, folder.path / "runs")
     results = []
     for name in names:

@@ -21,7 +21,7 @@ class NotVerified(Exception):
     """A run whose figures say nothing: records were lost, or totals disagree."""
 
 
-class Cost(NamedTuple):
+class RequestCost(NamedTuple):
     """Requests to the store, and their price, for each GB of records."""
 
     requests: float
@@ -46,7 +46,7 @@ class MeasuredRun(NamedTuple):
         ms: float = latencies.get(f"{percentile}_ms", 0.0)
         return ms
 
-    def cost(self, kind: str) -> Cost:
+    def cost(self, kind: str) -> RequestCost:
         """Return the cost of the requests that writes, or that reads, made at the store."""
         store = self.summary["brokers"]["store"]
         if kind == "produce":
@@ -61,16 +61,16 @@ class MeasuredRun(NamedTuple):
         return seconds / batches * 1000 if batches else 0.0
 
 
-def cost_of(writes: int, reads: int, record_bytes: float) -> Cost:
+def cost_of(writes: int, reads: int, record_bytes: float) -> RequestCost:
     """Return the cost of requests to a store.
 
     >>> cost_of(200, 0, 1e9)
-    Cost(requests=200.0, dollars=0.001)
+    RequestCost(requests=200.0, dollars=0.001)
     """
     if not record_bytes:
-        return Cost(0.0, 0.0)
+        return RequestCost(0.0, 0.0)
     gigabytes = record_bytes / GB
-    return Cost((writes + reads) / gigabytes, PRICE.requests(writes, reads) / gigabytes)
+    return RequestCost((writes + reads) / gigabytes, PRICE.requests(writes, reads) / gigabytes)
 
 
 def measure(scenario: Scenario, runs: Path) -> MeasuredRun:

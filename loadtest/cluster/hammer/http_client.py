@@ -9,7 +9,7 @@ from typing import NamedTuple
 LIMIT_BYTES = 1 << 20
 
 
-class Answer(NamedTuple):
+class NodeAnswer(NamedTuple):
     status: int
     body: bytes
 
@@ -31,24 +31,24 @@ class Clients:
         self._timeout = timeout_seconds
         self._idle: dict[str, list[_Connection]] = {node: [] for node in ports}
 
-    async def post(self, node: str, path: str, body: bytes) -> Answer:
+    async def post(self, node: str, path: str, body: bytes) -> NodeAnswer:
         head = (
             f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(body)}\r\n\r\n"
         )
         return await self._send(node, head.encode() + body)
 
-    async def get(self, node: str, path: str) -> Answer:
+    async def get(self, node: str, path: str) -> NodeAnswer:
         return await self._send(node, f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
 
-    async def put(self, node: str, path: str, body: bytes) -> Answer:
+    async def put(self, node: str, path: str, body: bytes) -> NodeAnswer:
         head = (
             f"PUT {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(body)}\r\n\r\n"
         )
         return await self._send(node, head.encode() + body)
 
-    async def _send(self, node: str, request: bytes) -> Answer:
+    async def _send(self, node: str, request: bytes) -> NodeAnswer:
         connection = None
         try:
             async with asyncio.timeout(self._timeout):
@@ -85,7 +85,7 @@ class Clients:
                 idle.pop().writer.close()
 
 
-async def _read_answer(reader: asyncio.StreamReader) -> tuple[Answer, bool]:
+async def _read_answer(reader: asyncio.StreamReader) -> tuple[NodeAnswer, bool]:
     """Return a response, and whether the connection is usable for another request."""
     head = (await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")
     status = int(head[0].split(b" ", 2)[1])
@@ -99,7 +99,7 @@ async def _read_answer(reader: asyncio.StreamReader) -> tuple[Answer, bool]:
         body = await _read_chunks(reader)
     else:
         raise ValueError("response without a length")
-    return Answer(status, body), fields.get(b"connection") != b"close"
+    return NodeAnswer(status, body), fields.get(b"connection") != b"close"
 
 
 async def _read_chunks(reader: asyncio.StreamReader) -> bytes:

@@ -7,7 +7,7 @@ import random
 import time
 from typing import Any, Final
 
-from loadtest.cluster.hammer.http_client import Answer, Clients, NoAnswer
+from loadtest.cluster.hammer.http_client import Clients, NoAnswer, NodeAnswer
 from loadtest.cluster.hammer.ledger import Ledger
 from loadtest.cluster.hammer.routing import OwnerSets, Partition, Router, reader_sets
 from loadtest.cluster.hammer.tally import KindTally, Tally
@@ -52,7 +52,7 @@ class LoadClient:
             else Router(read_sets, scenario.selection, lambda event: self._on_remap({**event, "of": "reads"}))
         )
 
-    async def request(self, kind: str, node: str, body: bytes, partitions: int) -> Answer | None:
+    async def request(self, kind: str, node: str, body: bytes, partitions: int) -> NodeAnswer | None:
         """Send a request; return None, and mark the node as down, when there is no response."""
         tally: KindTally = getattr(self.interval, kind)
         router = self.writes if kind == "produce" else self.reads
@@ -60,7 +60,7 @@ class LoadClient:
         tally.first_at = tally.first_at or sent
         router.on_start(node)
         try:
-            answer: Answer | None = await self.clients.post(node, f"/{kind}", body)
+            answer: NodeAnswer | None = await self.clients.post(node, f"/{kind}", body)
         except NoAnswer as failure:
             answer, reason = None, str(failure)
         finally:
@@ -79,7 +79,14 @@ class LoadClient:
         return answer
 
     def _trace(
-        self, kind: str, node: str, sent: float, ms: float, answer: Answer | None, partitions: int, size: int
+        self,
+        kind: str,
+        node: str,
+        sent: float,
+        ms: float,
+        answer: NodeAnswer | None,
+        partitions: int,
+        size: int,
     ) -> None:
         if self._random.random() >= self.scenario.trace_share:
             return

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from loadtest.cluster.hammer.http_client import Answer
+from loadtest.cluster.hammer.http_client import NodeAnswer
 from loadtest.cluster.hammer.ledger import Acked
 from loadtest.cluster.hammer.load_client import LoadClient
 from loadtest.cluster.hammer.records import records_json
@@ -97,7 +97,7 @@ async def send(client: LoadClient, node: str, partition: Partition, name: str, n
     return True
 
 
-def result_of(answer: Answer) -> Produced | None:
+def result_of(answer: NodeAnswer) -> Produced | None:
     """Return the result of the one partition of a request; None when the response has none."""
     try:
         results = _DECODER.decode(answer.body).results

@@ -10,6 +10,8 @@ K6  What a read passes over was removed by a client, or is reported.
 K7  The head that a broker answers never falls, and is never above the committed one. A read that has caught
     up is outdated by at most the time of a poll.
 K8  Removed records are not read any more after the age of a row.
+K9  A topic whose fence was acknowledged gets no records until it is opened.
+K10 A read is answered before its time only with `min_bytes`, a full topic, a refusal, or lost records.
 
 All checks are linear in the length of the history, but for one sort.
 """
@@ -20,7 +22,21 @@ from collections import Counter
 from typing import Final, Literal
 
 from tests.harness.brokers.broker_machine import BrokerMachine, TopicKey, TopicsService
-from topicsd.broker.read.reader import ROW_SECONDS, TopicRead, TopicRecords
+from topicsd.broker.read.reader import ROW_SECONDS, SharedRead, TopicRead, TopicRecords
+from topicsd.catalog.shared.shared_catalog import TrimReason
+
+
+class Removal:
+    """A removal from the front of a topic: sent, and acknowledged or not."""
+
+    __slots__ = ("acked_ns", "reason", "to_seq")
+
+    def __init__(self, to_seq: int, reason: TrimReason) -> None:
+        self.to_seq = to_seq
+        """At most up to here."""
+        self.reason = reason
+        self.acked_ns = -1
+
 
 Outcome = Literal["open", "acknowledged", "failed", "unknown"]
 SLACK_NS: Final = 100_000_000
@@ -51,8 +67,7 @@ class BrokerBook:
         self._appends: list[AppendRecord] = []
         self._values: dict[TopicKey, dict[int, bytes]] = {}
         self._seqs: dict[bytes, tuple[TopicKey, int]] = {}
-        self.removals: dict[TopicKey, list[tuple[int, int, int]]] = {}
-        """By topic: when a removal was sent, when it was acknowledged (or -1), and up to which seq."""
+        self.removals: dict[TopicKey, list[Removal]] = {}
         self.counts: Counter[str] = Counter()
 
     # -- what happens
@@ -114,7 +129,11 @@ class BrokerBook:
     def _check_gaps(self, topic: TopicKey, read: TopicRead, answer: TopicRecords) -> None:
         lost = {seq for one in answer.lost for seq in range(one.first_seq, one.last_seq + 1)}
         assert all(one.reason == "evicted" for one in answer.lost), f"{topic}: damage: {answer.lost}"
-        deleted = max((to_seq for _, _, to_seq in self.removals.get(topic, [])), default=0)
+        deleted, evicted = (
+            max((one.to_seq for one in self.removals.get(topic, []) if one.reason == reason), default=0)
+            for reason in ("deleted", "evicted")
+        )
+        assert max(lost, default=0) <= evicted, f"{topic}: {answer.lost} was not removed (K6)"
         seq = read.from_seq
         for record in [*answer.records, None]:
             until = answer.next_seq if record is None else record.seq
@@ -125,10 +144,29 @@ class BrokerBook:
 
     def _check_removed(self, topic: TopicKey, answer: TopicRecords, sent_ns: int) -> None:
         before_ns = sent_ns - round(ROW_SECONDS * 1e9) - SLACK_NS
-        floors = [to_seq for _, acked, to_seq in self.removals.get(topic, []) if 0 <= acked < before_ns]
+        floors = [one.to_seq for one in self.removals.get(topic, []) if 0 <= one.acked_ns < before_ns]
         if floors and answer.records:
             first = answer.records[0].seq
             assert first > max(floors), f"{topic}: seq {first} was removed up to {max(floors)} (K8)"
+
+    def check_wait(self, request: SharedRead, answers: list[TopicRecords], sent_ns: int, now_ns: int) -> None:
+        """Check that a read with too little has waited for as long as it may (K10)."""
+        size = sum(answer.byte_count for answer in answers)
+        may_end = any(
+            answer.refusal is not None or answer.lost or answer.next_seq <= answer.head for answer in answers
+        )
+        if size < min(request.min_bytes, request.bytes_max) and not may_end:
+            waited = (now_ns - sent_ns) / 1e9
+            assert waited >= request.wait_seconds - 1e-6, (
+                f"{size} bytes of {request.min_bytes} after {waited} s of {request.wait_seconds} (K10)"
+            )
+            self.counts["full waits judged"] += 1
+
+    def check_fence(self, topic: TopicKey, fenced_ns: int, opened_ns: int) -> None:
+        """Check that the head did not grow while the topic was fenced (K9)."""
+        before, after = (self._topics.head_at(topic, at_ns) for at_ns in (fenced_ns, opened_ns))
+        assert before == after, f"{topic}: fenced, and the head grew from {before} to {after} (K9)"
+        self.counts["fences judged"] += 1
 
     # -- the end
 

@@ -1,8 +1,8 @@
 """Clients of shared topics: writers, readers that follow the tail, and an administrator.
 
 Promises: a client knows the outcome of a request only from its answer. No answer within TIMEOUT_MS is an
-unknown outcome. A writer with keys repeats such an append at any broker, with the same append id, for as long
-as the catalog recognises it; others leave it.
+unknown outcome. A writer with keys or a producer repeats such an append at any broker, with the same id or
+numbers, for as long as the catalog recognises an id; others leave it.
 """
 
 from __future__ import annotations
@@ -12,18 +12,21 @@ from functools import partial
 from typing import Final
 
 from shared.contract.errors import IN_DOUBT, Refusal
-from tests.harness.brokers.broker_book import AppendRecord, BrokerBook, values_of
+from tests.harness.brokers.broker_book import AppendRecord, BrokerBook, Removal, values_of
 from tests.harness.brokers.broker_machine import BrokerCluster, BrokerMachine, TopicKey
 from tests.harness.cluster.virtual_time import World
 from topicsd.broker.broker import Broker
 from topicsd.broker.frames_v1 import NewFrame
 from topicsd.broker.read.reader import SharedRead, TopicRead, TopicRecords
 from topicsd.broker.write.open_blob import Appended, Group
-from topicsd.catalog.shared.shared_catalog import REPEATED_MS, SharedTopic
+from topicsd.catalog.shared.shared_catalog import REPEATED_MS, Producer, SharedTopic, TrimReason
 
 TIMEOUT_MS: Final = 60_000
 READ_TIMEOUT_MS: Final = 30_000
 RETRIED: Final = ("throttled", "catalog_unavailable", "store_unavailable", "shutting_down", "not_ready")
+GROUP_BYTES: Final = 1_000
+"""More than any append of a writer has."""
+FENCE_MS: Final = 3_000
 KEY_MS: Final = REPEATED_MS // 2
 """How long a writer repeats an append; the last try must arrive before REPEATED_MS have passed."""
 
@@ -62,12 +65,16 @@ class BrokerClient:
         return self.world.rng.choice(self.machines)
 
     def topic(self) -> SharedTopic | None:
-        topics = self.cluster.topics.list("", "", 100)
+        topics = self.cluster.topics.all()
         return self.world.rng.choice(topics) if topics else None
 
 
 class Writer(BrokerClient):
-    """Appends; some of its connections send several appends without waiting for an answer."""
+    """Appends; some of its connections send several appends without waiting for an answer.
+
+    One with keys repeats an append under its id, one with a producer under its numbers: of each topic, it
+    sends the next append when the outcome of the last one is known.
+    """
 
     def __init__(
         self,
@@ -79,7 +86,8 @@ class Writer(BrokerClient):
     ) -> None:
         super().__init__(cluster, machines, book, name, pause_ms)
         self._numbers = 0
-        self._has_keys = self.world.rng.random() < 0.5
+        self._repeats_by = self.world.rng.choice(("nothing", "nothing", "key", "producer"))
+        self._producers: dict[TopicKey, _ProducerState] = {}
         self.open = 0
 
     def act(self) -> None:
@@ -91,26 +99,60 @@ class Writer(BrokerClient):
         self._numbers += 1
         # Appends of one connection to one broker keep their order; a try at another broker has no order.
         connection = f"{self.name}.{machine.name}.{machine.runs}.{self._numbers}"
+        key = topic.name, topic.incarnation
+        producer = None
+        if self._repeats_by == "producer":
+            producer = self._producers.setdefault(key, _ProducerState(f"{self.name}.{self._numbers}"))
+            if producer.is_busy:
+                return
         attempts: list[_Attempt] = []
-        for number in range(rng.choice((1, 1, 3, 8)) if not self._has_keys else 1):
+        for number in range(rng.choice((1, 1, 3, 8)) if self._repeats_by == "nothing" else 1):
             values = values_of(connection, number, rng.choice((1, 1, 2, 5)))
-            key = topic.name, topic.incarnation
             append = self.book.send(key, connection, number, values, self.world.now_ns)
-            append_id = f"key {connection} {number}" if self._has_keys else None
-            attempts.append(_Attempt(self, append, append_id))
+            append_id = f"key {connection} {number}" if self._repeats_by == "key" else None
+            attempts.append(_Attempt(self, append, append_id, producer))
         calls = [attempt.begin() for attempt in attempts]
         # One connection: they arrive in their order.
         machine.send(lambda broker: [call(broker) for call in calls])
+
+    def on_end(self, append: AppendRecord, producer: _ProducerState | None) -> None:
+        self.open -= 1
+        if producer is not None:
+            producer.is_busy = False
+            if append.outcome == "acknowledged":
+                producer.next_number += len(append.values)
+            else:
+                # Its numbers may be used: another producer continues.
+                del self._producers[append.topic]
+
+
+class _ProducerState:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.next_number = 1
+        self.is_busy = False
+
+    def begin(self, count: int) -> Producer:
+        self.is_busy = True
+        return Producer(self.name, self.next_number, self.next_number + count - 1)
 
 
 class _Attempt:
     """One append, with its tries."""
 
-    def __init__(self, writer: Writer, append: AppendRecord, append_id: str | None) -> None:
+    def __init__(
+        self,
+        writer: Writer,
+        append: AppendRecord,
+        append_id: str | None,
+        producer_state: _ProducerState | None,
+    ) -> None:
         self._writer = writer
         self._world = writer.world
         self._append = append
         self._append_id = append_id
+        self._producer_state = producer_state
+        self._producer = None if producer_state is None else producer_state.begin(len(append.values))
         self._tries = 0
         self._open_tries: set[int] = set()
         self._has_unknown = self._is_refused = False
@@ -124,7 +166,9 @@ class _Attempt:
         name, incarnation = self._append.topic
         records = [NewFrame(value) for value in self._append.values]
         is_urgent = self._world.rng.random() < 0.3
-        group = Group(name, records, self._append_id, incarnation=incarnation, is_urgent=is_urgent)
+        group = Group(
+            name, records, self._append_id, self._producer, incarnation=incarnation, is_urgent=is_urgent
+        )
 
         def call(broker: Broker) -> None:
             if number not in self._open_tries:
@@ -139,7 +183,10 @@ class _Attempt:
 
     def _on_answer(self, number: int, answer: Appended | Refusal) -> None:
         self._writer.book.counts[f"answer: {getattr(answer, 'code', 'appended')}"] += 1
-        if isinstance(answer, Appended):
+        if isinstance(answer, Appended) and answer.is_repeated and not answer.first_seq:
+            # An early try that comes after the next append of its producer.
+            assert self._append.outcome == "acknowledged"
+        elif isinstance(answer, Appended):
             present = self._writer.cluster.topics
             if present.head_at(self._append.topic, self._world.now_ns) >= answer.last_seq:
                 self._writer.book.acknowledge(
@@ -166,7 +213,7 @@ class _Attempt:
         if self._append.outcome == "acknowledged":
             self._end()
         elif (
-            self._append_id is not None
+            (self._append_id is not None or self._producer is not None)
             and not self._is_refused
             and self._world.now_ns - self._append.sent_ns < KEY_MS * 1e6
         ):
@@ -184,7 +231,7 @@ class _Attempt:
             self._writer.machine().send(self.begin())
 
     def _end(self) -> None:
-        self._writer.open -= 1
+        self._writer.on_end(self._append, self._producer_state)
 
 
 class TopicReader(BrokerClient):
@@ -204,7 +251,7 @@ class TopicReader(BrokerClient):
 
     def act(self) -> None:
         rng = self.world.rng
-        topics = self.cluster.topics.list("", "", 100)
+        topics = self.cluster.topics.all()
         if self._is_busy or not topics:
             return
         chosen = rng.sample(topics, rng.randint(1, len(topics)))
@@ -234,6 +281,7 @@ class TopicReader(BrokerClient):
 
         def on_reply(answers: list[TopicRecords]) -> None:
             assert [one.topic for one in answers] == [one.topic for one in request.topics]
+            self.book.check_wait(request, answers, sent_ns, self.world.now_ns)
             for read, answer in zip(request.topics, answers, strict=True):
                 if answer.incarnation:
                     self.book.check_answer(machine, run, read, answer, sent_ns)
@@ -271,6 +319,7 @@ class Administrator(BrokerClient):
     ) -> None:
         super().__init__(cluster, machines, book, name, pause_ms)
         self._names = [f"t{number}" if number % 2 else f"t:{number}" for number in range(topics)]
+        self._opened_ns: dict[TopicKey, int] = {}
 
     def act(self) -> None:
         rng = self.world.rng
@@ -283,30 +332,43 @@ class Administrator(BrokerClient):
         key = name, topic.incarnation
         match rng.choice(("fence", "delete records", "evict records", "delete", "nothing")):
             case "fence":
-                machine.send(lambda broker: broker.fence(*key, "FENCED")(self._ignore))
-                self.world.after(rng.random() * 3_000, self._open, key)
+                self._fence(machine, key)
             case "delete" if rng.random() < 0.2:
                 machine.send(lambda broker: broker.delete(*key)(self._ignore))
-            case "delete records" | "evict records" as what if topic.head:
-                reason = "deleted" if what == "delete records" else "evicted"
-                to_seq = rng.randint(topic.first_seq, max(topic.first_seq, topic.head))
-                removals = self.book.removals.setdefault(key, [])
-                at = len(removals)
-                removals.append((self.world.now_ns, -1, min(to_seq, topic.head)))
+            case "delete records":
+                self._trim(machine, topic, "deleted")
+            case "evict records":
+                self._trim(machine, topic, "evicted")
 
-                def on_trim(outcome: object) -> None:
-                    if isinstance(outcome, SharedTopic):
-                        sent_ns, _, seq = removals[at]
-                        removals[at] = sent_ns, self.world.now_ns, seq
+    def _trim(self, machine: BrokerMachine, topic: SharedTopic, reason: TrimReason) -> None:
+        """Remove records, sometimes up to a seq that does not exist yet."""
+        to_seq = self.world.rng.randint(topic.first_seq, max(topic.first_seq, topic.head + 2))
+        removal = Removal(to_seq, reason)
+        self.book.removals.setdefault((topic.name, topic.incarnation), []).append(removal)
 
-                trimmed: SharedTopic = topic
-                machine.send(
-                    lambda broker: broker.trim(
-                        trimmed, to_seq, "deleted" if reason == "deleted" else "evicted"
-                    )(on_trim)
-                )
+        def on_trim(outcome: object) -> None:
+            if isinstance(outcome, SharedTopic):
+                # What it did not remove it does not remove later.
+                removed_to = outcome.deleted_to if reason == "deleted" else outcome.evicted_to
+                removal.to_seq = min(to_seq, removed_to)
+                removal.acked_ns = self.world.now_ns
 
-    def _open(self, key: TopicKey) -> None:
+        machine.send(lambda broker: broker.trim(topic, to_seq, reason)(on_trim))
+
+    def _fence(self, machine: BrokerMachine, key: TopicKey) -> None:
+        fenced_ns: list[int] = []
+
+        def on_fence(outcome: object) -> None:
+            if isinstance(outcome, SharedTopic):
+                fenced_ns.append(self.world.now_ns)
+
+        machine.send(lambda broker: broker.fence(*key, "FENCED")(on_fence))
+        self.world.after(self.world.rng.random() * FENCE_MS, self._open, key, fenced_ns)
+
+    def _open(self, key: TopicKey, fenced_ns: list[int]) -> None:
+        if fenced_ns and fenced_ns[0] > self._opened_ns.get(key, 0):
+            self.book.check_fence(key, fenced_ns[0], self.world.now_ns)
+        self._opened_ns[key] = self.world.now_ns
         self.cluster.topics.fence(*key, "OPEN")
 
     def create(self, machine: BrokerMachine, name: str) -> None:
@@ -319,7 +381,7 @@ class Administrator(BrokerClient):
             topic = self.cluster.topics.present(name)
             if topic is None:
                 topic = self.cluster.topics.create(name, self.world.rng.randint(1, 1 << 62), b"{}")
-            self.cluster.topics.fence(name, topic.incarnation, "OPEN")
+            self._open((name, topic.incarnation), [])
 
     def _ignore(self, outcome: object) -> None:
         self.book.counts[f"admin: {type(outcome).__name__}"] += 1
@@ -329,10 +391,26 @@ class Janitor(BrokerClient):
     """Runs compactions and vacuum on any machine, also several at once."""
 
     def act(self) -> None:
-        machine = self.machine()
+        rng = self.world.rng
         topic = self.topic()
-        if self.world.rng.random() < 0.3:
-            machine.keep_up(lambda: machine.vacuum.run())
-        elif topic is not None:
-            name = topic.name
-            machine.keep_up(lambda: machine.compactor.compact(name))
+        for machine in rng.sample(self.machines, rng.choice((1, 2))):
+            if topic is None or rng.random() < 0.3:
+                machine.keep_up(machine.vacuum.run)
+            else:
+                machine.keep_up(partial(machine.compactor.compact, topic.name))
+
+
+class BoundsMonitor(BrokerClient):
+    """Checks that the memory of every broker is bounded, whatever happens."""
+
+    def act(self) -> None:
+        for machine in self.machines:
+            broker = machine.broker if machine.process is not None else None
+            if broker is None:
+                continue
+            pending, cached = broker.batcher.pending_bytes, broker.cache.size_bytes
+            room = machine.batch_limits.pending_bytes + GROUP_BYTES
+            assert pending <= room, f"{machine.name}: {pending} bytes of writes wait, and {room} are allowed"
+            cache_max = machine.read_limits.tail_cache_bytes
+            assert cached <= cache_max, f"{machine.name}: the tail cache has {cached} bytes of {cache_max}"
+            self.book.counts["bounds checked"] += 1

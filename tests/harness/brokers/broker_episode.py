@@ -13,8 +13,22 @@ from typing import Final
 
 from shared.contract.errors import NOT_READY, Refusal
 from tests.harness.brokers.broker_book import BrokerBook
-from tests.harness.brokers.broker_clients import Administrator, BrokerClient, Janitor, TopicReader, Writer
-from tests.harness.brokers.broker_machine import BrokerCluster, BrokerMachine, MakeBroker, MakeVacuum
+from tests.harness.brokers.broker_clients import (
+    Administrator,
+    BoundsMonitor,
+    BrokerClient,
+    Janitor,
+    TopicReader,
+    Writer,
+)
+from tests.harness.brokers.broker_machine import (
+    BrokerCluster,
+    BrokerMachine,
+    MakeBroker,
+    MakeCatalog,
+    MakeVacuum,
+)
+from tests.harness.brokers.memory_topics import MemoryTopics
 from tests.harness.cluster.histories.episode import QUIET_MS, Report
 from tests.harness.cluster.histories.nemesis import Nemesis
 from tests.harness.cluster.machine import Machine
@@ -26,6 +40,7 @@ from topicsd.broker.upkeep.blob_vacuum import BlobVacuum
 from topicsd.broker.write.open_blob import Appended, Group
 from topicsd.catalog.shared.shared_catalog import SharedTopic
 
+BROKERS: Final = 3
 RUN_MS: Final = 100_000
 LONG_RUN_MS: Final = 3_600_000
 LONG_STOP_MS: Final = 2_400_000
@@ -57,20 +72,22 @@ class BrokerEpisode:
         seed: str,
         make_broker: MakeBroker = Broker,
         make_vacuum: MakeVacuum = BlobVacuum,
-        brokers: int = 3,
+        make_catalog: MakeCatalog = MemoryTopics,
+        is_long: bool | None = None,
         topics: int = 3,
     ) -> None:
         world = self.world = World(seed)
         rng = world.rng
-        self.cluster = BrokerCluster(world)
+        self.cluster = BrokerCluster(world, make_catalog)
         self.book = BrokerBook(self.cluster.topics)
-        self.is_long = rng.random() < 0.2
+        may_be_long = rng.random() < 0.2
+        self.is_long = may_be_long if is_long is None else is_long
         pause_ms = 40_000 if self.is_long else rng.choice((500, 2_000))
         # A history of an hour is to be about other things than polls.
         poll_seconds = 10.0 if self.is_long else 0.25
         self.machines = [
             BrokerMachine(self.cluster, f"b{number}", make_broker, make_vacuum, poll_seconds)
-            for number in range(brokers)
+            for number in range(BROKERS)
         ]
         self.nemesis = BrokerNemesis(self.cluster, self.machines, 1, 20 if self.is_long else 1)
         shared = self.cluster, self.machines, self.book
@@ -78,7 +95,8 @@ class BrokerEpisode:
         self.administrator = Administrator(*shared, "a", 10 * pause_ms, topics)
         readers = [TopicReader(*shared, f"r{number}", pause_ms) for number in range(2)]
         janitors = [Janitor(*shared, f"j{number}", 10 * pause_ms) for number in range(2)]
-        self.clients: list[BrokerClient] = [*self.writers, *readers, *janitors, self.administrator]
+        monitor = BoundsMonitor(*shared, "m", 500)
+        self.clients: list[BrokerClient] = [*self.writers, *readers, *janitors, self.administrator, monitor]
 
     def run(self) -> Report:
         with self.world:
@@ -88,6 +106,7 @@ class BrokerEpisode:
                 for machine in self.machines:
                     if machine.process is not None:
                         machine.process.end()
+                self.cluster.topics.close()
         return self._report()
 
     def _run(self) -> None:
@@ -109,10 +128,15 @@ class BrokerEpisode:
         self.administrator.create_all()
         # Removals by others are seen by every broker.
         self.world.run_for(10_000)
-        for topic in self.cluster.topics.list("", "", 100):
+        for topic in self.cluster.topics.all():
             for machine in self.machines:
                 if not machine.is_lost:
                     self._check_service(machine, topic)
+        for machine in self.machines:
+            assert machine.is_lost or machine.broker is None or machine.broker.heads.waiting == 0, (
+                f"{machine.name}: a reader still waits"
+            )
+        self.cluster.topics.check()
         self.book.judge()
 
     def _check_service(self, machine: BrokerMachine, topic: SharedTopic) -> None:

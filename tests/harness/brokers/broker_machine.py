@@ -1,15 +1,15 @@
 """A machine with a real broker: its loop, its threads, and their requests are events of the simulation.
 
-Promises: a broker has no disk, so each end of its process leaves nothing. The catalog is in memory, reached
-through a network that loses, delays and repeats nothing by itself: every request is done at one moment, or
-not at all, and its answer may be lost. `TopicsService` notes when heads grew.
+Promises: a broker has no disk, so each end of its process leaves nothing. The catalog, a model in memory or
+a real one, is reached through a network: every request is done at one moment, or not at all, and its answer
+may be lost. Its clock is the virtual one. `TopicsService` notes when heads grew.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -17,14 +17,27 @@ from tests.harness.brokers.memory_topics import MemoryTopics
 from tests.harness.cluster.answers import Reply, Request
 from tests.harness.cluster.machine import CLIENT_MS, Cluster, Machine
 from tests.harness.cluster.node_threads import NodeClock, NodeLoop, NodeThread
+from tests.harness.cluster.shared_catalog import connect_in_memory
 from tests.harness.cluster.virtual_time import Process, World
 from topicsd.broker.broker import Broker, ReadLimits, make_pools
 from topicsd.broker.steps import BlockingSteps, Pool, on_pool, run
 from topicsd.broker.upkeep.blob_vacuum import BlobVacuum, BlobVacuumReport
-from topicsd.broker.upkeep.compaction_choice import CompactorLimits
+from topicsd.broker.upkeep.compaction_choice import OBJECT_BYTES_MAX, CompactorLimits
 from topicsd.broker.upkeep.compactor import CompactionReport, Compactor
 from topicsd.broker.write.batcher import BatchLimits
-from topicsd.catalog.shared.shared_catalog import PartResult, SharedTopic, Slice, TopicExists
+from topicsd.catalog.shared.shared_catalog import (
+    EXTENTS_AT_ONCE,
+    TOPICS_AT_ONCE,
+    Claim,
+    Compaction,
+    PartResult,
+    SharedCatalog,
+    SharedExtent,
+    SharedTopic,
+    Slice,
+    TopicExists,
+)
+from topicsd.catalog.shared.sqlite_shared import SqliteSharedCatalog
 
 SKEW_MS: Final = 3_600_000
 THREAD_MS: Final = 1.0
@@ -34,27 +47,40 @@ TopicKey = tuple[str, int]
 """Name and incarnation."""
 
 
-class TopicsService(MemoryTopics):
-    """The catalog, with the history of its heads."""
+MakeCatalog = Callable[[Callable[[], int]], SharedCatalog]
+"""Opens an empty catalog with a clock."""
 
-    def __init__(self, world: World) -> None:
-        super().__init__(world.clock.now_ms)
+
+def open_sqlite(now_ms: Callable[[], int]) -> SharedCatalog:
+    """Open a SQLite catalog in memory: real statements and transactions."""
+    return SqliteSharedCatalog("/catalog", now_ms, connect_in_memory)
+
+
+class TopicsService:
+    """The catalog that all brokers share, and the history of its heads."""
+
+    def __init__(self, world: World, real: SharedCatalog, objects: Container[str]) -> None:
         self._world = world
+        self._objects = objects
+        self._real = real
         self._grown: dict[TopicKey, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
         """By topic: the times at which its head grew, and the heads."""
-        self.deleted: dict[TopicKey, int] = {}
         self.condemned_count = 0
-        self.compactions = 0
+
+    def __getattr__(self, verb: str) -> Callable[..., Any]:
+        """Return a verb of the catalog about which nothing is noted."""
+        return getattr(self._real, verb)  # type: ignore[no-any-return]
 
     def commit(self, key: str, encoding: str, slices: Sequence[Slice]) -> list[list[PartResult]]:
-        results = super().commit(key, encoding, slices)
+        results = self._real.commit(key, encoding, slices)
         for one, slice_results in zip(slices, results, strict=True):
             heads = [result.last_seq for result in slice_results if result.status == "committed"]
             if heads:
                 times, known = self._grown[one.topic, one.incarnation]
+                assert heads == sorted(set(heads)), f"{one.topic}: a commit gives {heads}"
+                assert not known or heads[0] > known[-1], f"{one.topic}: a head went back"
                 times.append(self._world.now_ns)
                 known.append(heads[-1])
-                assert known == sorted(set(known)), f"{one.topic}: a head went back"
         return results
 
     def head_at(self, topic: TopicKey, at_ns: int) -> int:
@@ -64,19 +90,55 @@ class TopicsService(MemoryTopics):
         return heads[at - 1] if at else 0
 
     def condemn(self, keys: Sequence[str]) -> set[str]:
-        condemned = super().condemn(keys)
+        condemned = self._real.condemn(keys)
         self.condemned_count += len(condemned)
         return condemned
 
+    def begin_compaction(self, claim: Claim, compaction: Compaction) -> None:
+        self._real.begin_compaction(claim, compaction)
+        self._check_topic(compaction.topic)
+
     def present(self, name: str) -> SharedTopic | None:
-        return self.topics([name])[0]
+        return self._real.topics([name])[0]
+
+    def all(self) -> list[SharedTopic]:
+        return self._real.list("", "", TOPICS_AT_ONCE)
+
+    def extents(self, topic: SharedTopic) -> Iterator[SharedExtent]:
+        seq = 1
+        while page := self._real.extents_from(topic.name, seq, EXTENTS_AT_ONCE):
+            yield from page
+            seq = page[-1].last_seq + 1
+
+    def is_named(self, key: str) -> bool:
+        """Return whether an extent names the object."""
+        return any(extent.key == key for topic in self.all() for extent in self.extents(topic))
+
+    def check(self) -> None:
+        """Check the extents of every topic."""
+        for topic in self.all():
+            self._check_topic(topic.name)
+
+    def _check_topic(self, name: str) -> None:
+        """Check that the extents follow each other up to the head, and that their objects are there (C4)."""
+        topic = self.present(name)
+        if topic is None:
+            return
+        last = topic.first_seq - 1
+        for number, extent in enumerate(self.extents(topic)):
+            is_next = extent.first_seq == last + 1 or (number == 0 and extent.first_seq <= last)
+            assert is_next, f"{name}: {extent} after {last} (C4)"
+            assert extent.last_seq > last, f"{name}: {extent} is removed (C4)"
+            assert extent.key in self._objects, f"{name}: {extent} has no object (R3)"
+            last = extent.last_seq
+        assert last == topic.head, f"{name}: the extents end at {last}, and the head is {topic.head} (C4)"
 
 
 class BrokerCluster(Cluster):
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, make_catalog: MakeCatalog = MemoryTopics) -> None:
         super().__init__(world)
-        self.topics = TopicsService(world)
-        self.store.is_named = lambda key: key in self.topics.keys()  # noqa: SIM118
+        self.topics = TopicsService(world, make_catalog(world.clock.now_ms), self.store.objects)
+        self.store.is_named = self.topics.is_named
 
 
 class TopicsClient:
@@ -156,7 +218,8 @@ class BrokerMachine(Machine):
             store,
             catalog,
             partial(process.retries, STORE_SECONDS),
-            CompactorLimits(lease_ms=60_000),
+            # Two compactors of one topic choose different ranges.
+            CompactorLimits(self.world.rng.choice((500, 5_000, OBJECT_BYTES_MAX)), lease_ms=60_000),
         )
         grace_ms = self.world.rng.choice((0, 60_000, 3_600_000))
         self.vacuum = self.make_vacuum(store, catalog, partial(process.retries, STORE_SECONDS), grace_ms)

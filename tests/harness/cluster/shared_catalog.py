@@ -34,7 +34,8 @@ class _MemoryConnection(sqlite3.Connection):
         return super().execute(statement, *parameters)
 
 
-def _connect(path: str, **options: Any) -> sqlite3.Connection:
+def connect_in_memory(path: str, **options: Any) -> sqlite3.Connection:
+    """Open a database of its own in memory, whatever the path is."""
     return sqlite3.connect(":memory:", factory=_MemoryConnection, **options)
 
 
@@ -55,7 +56,7 @@ class SharedCatalog:
     def __init__(self, world: World, store: SharedStore) -> None:
         self._world = world
         self.service = Service("catalog", CatalogUnavailable)
-        self.real = SqliteCatalog("/catalog", _connect)
+        self.real = SqliteCatalog("/catalog", connect_in_memory)
         self.takeovers: list[Takeover] = []
         self.merged = 0
         """Extents that were merged into others."""

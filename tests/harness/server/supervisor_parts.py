@@ -33,8 +33,8 @@ from router.control.route_answers import RouteAnswers
 from router.control.route_registry import RouteRegistry
 from router.control.topic_list import ListShard
 from router.supervision.process_pool import PoolTimes
-from router.supervision.worker_pools import WorkerPool
 from router.supervision.supervisor import run
+from router.supervision.worker_pools import WorkerPool
 from shared.contract.api_keys import parse_keys
 from shared.contract.watch_id import WatchIds
 from shared.ipc.board import Board

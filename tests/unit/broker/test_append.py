@@ -227,6 +227,17 @@ def test_writes_are_refused_while_too_many_bytes_wait() -> None:
     assert one.appended("a", b"z").first_seq == 2
 
 
+def test_small_records_that_wait_for_a_lookup_count_with_their_frames() -> None:
+    one = OneBroker(BatchLimits(pending_bytes=1000))
+    one.create("a")
+    answers = [one.append("a", b"x") for _ in range(100)]
+    assert code(answers[-1]) == "throttled"
+    one.settle()
+    assert one.broker.batcher.pending_bytes < 1100
+    one.advance(300)
+    assert one.broker.batcher.pending_bytes == 0
+
+
 def test_writes_are_refused_while_the_oldest_waits_too_long() -> None:
     one = OneBroker(BatchLimits(pending_seconds=5.0))
     one.create("a")

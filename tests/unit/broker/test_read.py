@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from tests.harness.brokers.one_broker import OneBroker
@@ -278,6 +280,20 @@ def test_the_tail_cache_keeps_its_bound_and_returns_only_what_it_holds(bytes_max
     assert cache.size_bytes == 0
     cache.add(TailChunk("b", Rebase(1, 1, 1), b"y", "frames-v1"))
     assert (cache.find("b", 1, 1) is not None) == (bytes_max > 0)
+
+
+def test_the_tail_cache_keeps_nothing_of_topics_that_are_gone() -> None:
+    def chunks_alive() -> int:
+        return sum(isinstance(one, TailChunk) for one in gc.get_objects())
+
+    cache = TailCache(1 << 20)
+    before = chunks_alive()
+    cache.add(TailChunk("a", Rebase(7, 1, 1), b"x", "frames-v1"))
+    for incarnation in range(1000):
+        cache.add(TailChunk("b", Rebase(incarnation, 1, 1), b"y", "frames-v1"))
+        cache.drop("b")
+    assert cache.find("a", 7, 1) is not None
+    assert chunks_alive() - before < 10
 
 
 @pytest.mark.parametrize("start_ms", [0.1, 0.3, 1 / 3, 1000.7, 123456.789])

@@ -75,6 +75,8 @@ class TailCache:
         self._bytes_max = bytes_max
         self._tails: dict[str, _Tail] = {}
         self._by_age: deque[TailChunk] = deque()
+        self._dropped = 0
+        """How many of them were dropped; never more than half."""
         self.size_bytes = 0
         self.hits = self.misses = 0
 
@@ -108,6 +110,7 @@ class TailCache:
 
     def _evict(self, chunk: TailChunk) -> None:
         if chunk.is_dropped:
+            self._dropped -= 1
             return
         self.size_bytes -= chunk.size_bytes
         tail = self._tails[chunk.name]
@@ -120,9 +123,14 @@ class TailCache:
     def drop(self, name: str) -> None:
         """Drop all records of a topic: it was deleted, or another one has its name."""
         tail = self._tails.pop(name, None)
-        if tail is not None:
-            for chunk in tail.chunks:
-                self.size_bytes -= chunk.size_bytes
-                chunk.is_dropped = True
-                # It stays in the list of ages until its turn.
-                chunk.body = b""
+        if tail is None:
+            return
+        for chunk in tail.chunks:
+            self.size_bytes -= chunk.size_bytes
+            chunk.is_dropped = True
+            # It stays in the list of ages for a while.
+            chunk.body = b""
+        self._dropped += len(tail.chunks)
+        if 2 * self._dropped > len(self._by_age):
+            self._by_age = deque(one for one in self._by_age if not one.is_dropped)
+            self._dropped = 0

@@ -24,8 +24,10 @@ from topicsd.broker.refusals import no_catalog, no_such_topic
 from topicsd.broker.topic_table import TopicTable
 from topicsd.broker.write.open_blob import AppendReply, Group, OpenBlob
 from topicsd.catalog.shared.shared_catalog import PARTS_AT_ONCE, SharedTopic
+from topicsd.log.frame import CHECKSUM_BYTES, HEADER_BYTES
 
 LOOKUP_SECONDS: Final = 60.0
+FRAME_BYTES_MIN: Final = HEADER_BYTES + CHECKSUM_BYTES
 
 
 class BatchLimits(NamedTuple):
@@ -96,12 +98,12 @@ class Batcher:
         else:
             self._lookups[name] = [(group, reply, self._clock.monotonic())]
             self._topics.find(name)(partial(self._on_topic, name))
-        self.pending_bytes += _data_bytes(group)
+        self.pending_bytes += _frame_bytes(group)
 
     def _on_topic(self, name: str, topic: SharedTopic | OSError | None) -> None:
         now = self._clock.monotonic()
         for group, reply, came_at in self._lookups.pop(name):
-            self.pending_bytes -= _data_bytes(group)
+            self.pending_bytes -= _frame_bytes(group)
             if now - came_at > LOOKUP_SECONDS:
                 # The process was stopped: a repetition by the client may be recognised no longer.
                 reply(throttled("the topic could not be looked up in time"))
@@ -201,5 +203,6 @@ class Batcher:
             self._close_blob()
 
 
-def _data_bytes(group: Group) -> int:
-    return sum(len(record.data) for record in group.records)
+def _frame_bytes(group: Group) -> int:
+    """Return about how many bytes the records will have in a blob."""
+    return sum(FRAME_BYTES_MIN + len(record.data) + len(record.meta) for record in group.records)
