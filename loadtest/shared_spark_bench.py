@@ -35,7 +35,8 @@ from spark.source.columns import KAFKA, KNOWN_COLUMNS, arrow_schema
 from spark.source.read_options import parse_options
 from topicsd.broker.frames_v1 import FRAMES_V1, NewFrame, encode_frames
 from topicsd.broker.lls1 import SliceBody, encode_blob
-from topicsd.broker.upkeep.compactor import Compactor, CompactorLimits
+from topicsd.broker.upkeep.compaction_choice import CompactorLimits
+from topicsd.broker.upkeep.compactor import Compactor
 from topicsd.catalog.shared.open_shared import open_shared_catalog
 from topicsd.catalog.shared.shared_catalog import REPEATED_MS, Part, SharedCatalog, Slice
 from topicsd.disk.fs import RealFs

@@ -317,12 +317,8 @@ class ControlEndpoints:
             *(ServerSample(one.name, one.kind, one.help, one.read(counts)) for one in CONNECTION_METRICS),
             *_reshard_samples(self._shards()),
         ]
-        restarts = ShardSample(
-            "topics_worker_restarts_total",
-            "counter",
-            "Restarts of the worker.",
-            [workers.restart_count(shard) for shard in range(len(board))],
-        )
+        counted = [workers.restart_count(shard) for shard in range(len(board))]
+        restarts = ShardSample("topics_worker_restarts_total", "counter", "Restarts of the worker.", counted)
         values = MetricValues(
             list(board), samples, [restarts], topics, routers, board.brokers, self._broker_samples()
         )

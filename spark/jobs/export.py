@@ -20,7 +20,8 @@ from spark.source.stream_offset import encode
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-READ_SCHEMA = "seq bigint, ts timestamp, tag string, node string, meta string, data string, data_bytes binary, topic string"
+_RECORD = "seq bigint, ts timestamp, tag string, node string, meta string, data string, data_bytes binary"
+READ_SCHEMA = f"{_RECORD}, topic string"
 FILE_SCHEMA = f"{READ_SCHEMA}, day date"
 """The schema for readers of the folder; Spark would guess number types for some topic names."""
 

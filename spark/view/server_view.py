@@ -2,7 +2,8 @@
 
 Planning sends one request per topic, and one more for a position by time or below the earliest record. The
 server reports a record lost in the middle of a topic only when a reader reaches it, so the task reports that
-loss and not the plan. The size of a range is estimated from the topic's average.
+loss and not the plan. The size of a range is estimated from the topic's average; for a shared topic, whose
+size the server does not know, it is assumed.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from spark.view.server_client import ServerClient, ServerRefusal, in_path
 from topicsd.engine.records.lost_range import LostRange
 
 EPHEMERAL = "ephemeral"
+ASSUMED_RECORD_BYTES = 1024
 
 
 class _Config(msgspec.Struct):
-    durability: str
+    durability: str = ""
 
 
 class _TopicState(msgspec.Struct):
@@ -26,9 +28,9 @@ class _TopicState(msgspec.Struct):
     earliest_seq: int
     durable_seq: int
     count: int
-    bytes: int
     config: _Config
-    shard: int
+    bytes: int = 0
+    shard: int = 0
     from_seq: int = 0
     """The seq at which the requested time begins."""
 
@@ -109,6 +111,8 @@ class ServerTopic:
 
     @property
     def _record_bytes(self) -> int:
+        if not self._state.bytes:
+            return ASSUMED_RECORD_BYTES
         return max(1, self._state.bytes // max(1, self._state.count))
 
 

@@ -37,6 +37,13 @@ def is_up(server: WholeServer) -> bool:
     return server.ask("GET", "/health").status == 200
 
 
+def append(server: WholeServer, name: str) -> int:
+    """Append a record to a topic of a shard; return its seq."""
+    answer = server.ask_json("POST", f"/v0/topics/{name}", {"records": [{"data": 1}]})
+    last_seq: int = answer["last_seq"]
+    return last_seq
+
+
 def refusal_of(answer: Answer) -> tuple[int, str, str]:
     error = answer.json["error"]
     return answer.status, error["code"], error["message"]
@@ -71,10 +78,14 @@ def test_a_server_without_brokers_says_how_to_get_one(tmp_path: Path) -> None:
 def test_a_killed_broker_is_restarted_and_workers_are_not_affected(tmp_path: Path) -> None:
     with WholeServer(tmp_path, store_flag(tmp_path), shards=2) as server:
         workers, before = server.worker_pids(), health(server)
+        assert append(server, "orders") == 1
         with closing(server.a_broker()) as broker:
             broker.signal(signal.SIGKILL)
             assert broker.wait()
-        server.ask_json("POST", "/v0/topics/orders", {"records": [{"data": 1}]})
+        assert append(server, "orders") == 2
+        # A name that is no topic here may be shared.
+        unknown = server.ask("POST", "/v0/topics/unknown", {"records": [{"data": 1}]})
+        assert unknown.status == 200 or refusal_of(unknown)[:2] == (503, "not_ready")
         down = server.ask("GET", "/health")
         assert down.status == 200 or refusal_of(down)[:2] == (503, "not_ready")
         server.wait_for(lambda: is_up(server), "the broker serves again")
@@ -89,13 +100,14 @@ def test_a_killed_broker_is_restarted_and_workers_are_not_affected(tmp_path: Pat
 @pytest.mark.slow
 def test_a_hung_broker_is_degraded_and_replaced(tmp_path: Path) -> None:
     with WholeServer(tmp_path, store_flag(tmp_path), shards=1) as server:
+        assert append(server, "a") == 1
         with closing(server.a_broker()) as broker:
             broker.signal(signal.SIGSTOP)
             server.wait_for(lambda: server.ask("GET", "/health").status == 503, "the silence is noticed")
             ready = server.ask_json("GET", "/v0/ready")
             assert ready["status"] == "ready"
             assert ready["degraded"] == "broker 0 does not answer: shared topics wait"
-            assert server.ask_json("POST", "/v0/topics/a", {"records": [{"data": 1}]})["last_seq"] == 1
+            assert append(server, "a") == 2
             assert broker.wait()
         server.wait_for(lambda: is_up(server), "the broker serves again")
 

@@ -21,7 +21,13 @@ from loadtest.cluster.summary import EXPECTED
 
 pytestmark = pytest.mark.slow
 
-FLAGS = ("smoke", "--seconds=1.5", "--sample-seconds=0.5", "--drain-seconds=10", "--request-timeout-seconds=5")
+FLAGS = (
+    "smoke",
+    "--seconds=1.5",
+    "--sample-seconds=0.5",
+    "--drain-seconds=10",
+    "--request-timeout-seconds=5",
+)
 
 
 def command(runs: Path, *arguments: str) -> list[str]:

@@ -61,10 +61,10 @@ class RunningCompactor:
         return self.process.wait(timeout=WAIT_SECONDS)
 
 
-def wait_for(found: Any, what: str) -> Any:
+def wait_for(condition: Any, what: str) -> Any:
     until = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < until:
-        if result := found():
+        if result := condition():
             return result
         time.sleep(0.05)
     pytest.fail(f"after {WAIT_SECONDS} s not: {what}")

@@ -162,7 +162,7 @@ def test_text_shows_queues_routes_and_cursors(everything: Everything) -> None:
     paused = run_here("inspect", everything.data, "--topic", names.paused).out
     assert "paused: 1 ready, 2 dead lettered" in paused
     route = " ".join(run_here("inspect", everything.data, "--topic", names.across).out.split())
-    assert f'from "{names.plain}" to "{names.across}", position 74, lag 0, 51 copies' in route
+    assert f'from "{names.plain}" to "{names.across}", position 77, lag 0, 54 copies' in route
 
 
 def test_frames_show_the_events_of_jobs(everything: Everything) -> None:

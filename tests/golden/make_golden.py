@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from binascii import b2a_base64
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -31,13 +32,14 @@ from tests.harness.shard.one_shard import OneShard, RecordedReply, record
 from tests.harness.shard.shard_driver import DATA_DIR
 from tests.harness.shard.shard_reader import read_now
 from tests.harness.stage.route_shards import start_routes
-from topicsd.engine.requests import ReadAnswer, ReadRequest, TopicState
+from topicsd.engine.requests import BytesRecord, ReadAnswer, ReadRequest, TopicState
 from topicsd.engine.routes.route import delete_route
 from topicsd.engine.session_log import log_session, log_session_end
 from topicsd.engine.shard import Shard
 from topicsd.engine.topic_admin import topic_state
 from topicsd.log.control_frame import SessionFrame
 from topicsd.log.file_header import VERSION
+from topicsd.log.frame import Record
 
 GOLDEN = Path(__file__).parent
 STARTED_MS = 1_750_000_000_000
@@ -192,14 +194,38 @@ def make_references(one: OneShard) -> None:
     one.close(checkpoint=False)
 
 
+def make_bytes(one: OneShard) -> None:
+    """Write records of bytes, beside records of JSON, in memory of their key, and as a copy by reference."""
+    one.put("orders", durability="fsync", idempotency_window_ms=3_600_000)
+    created = record(b'{ "id":1, "total":10.50 }', tag="order/1", node="shop-1", meta={"trace": "4bf92f"})
+    one.append("orders", created, idempotency_key=KEY)
+    one.put("images", idempotency_window_ms=3_600_000)
+    one.put("copies")
+    start_routes(one, RouteRule("images>copies", "images", "copies"))
+    octets = msgspec.Raw(bytes(range(256)))
+    tagged = BytesRecord(octets, "logo", "shop-1", msgspec.Raw(b'{"size":256}'))
+    one.append("images", BytesRecord(octets), record(1), tagged, idempotency_key="images-1")
+    one.append("images", BytesRecord(msgspec.Raw(b"")), BytesRecord(msgspec.Raw(b"{}")), record({}))
+    one.append("images", BytesRecord(msgspec.Raw(bytes(3000))))
+    one.pass_time(3)
+    one.close(checkpoint=False)
+
+
 MAKERS = {
     f"wal-format-{VERSION}": make,
     f"wal-format-{VERSION}-watch": make_sessions,
     "wal-format-1-forwards": make_routes,
     f"wal-format-{VERSION}-references": make_references,
+    f"wal-format-{VERSION}-bytes": make_bytes,
 }
 # With files of the first size the others would have been checkpointed into segments.
-FILE_BYTES = {make: WAL_FILE_BYTES, make_sessions: 8192, make_routes: 16384, make_references: 16384}
+FILE_BYTES = {
+    make: WAL_FILE_BYTES,
+    make_sessions: 8192,
+    make_routes: 16384,
+    make_references: 16384,
+    make_bytes: 16384,
+}
 
 
 def describe_routes(shard: Shard) -> dict[str, Any]:
@@ -249,10 +275,15 @@ def described(answer: ReadAnswer) -> dict[str, Any]:
         "next_from_seq": answer.next_from_seq,
         "caught_up": answer.caught_up,
         "records": [
-            [one.seq, one.ts, *map(text_of, (one.data, one.tag, one.node, one.meta))]
+            [one.seq, one.ts, _data_text(one), *map(text_of, (one.tag, one.node, one.meta))]
             for one in answer.records
         ],
     }
+
+
+def _data_text(one: Record) -> str | None:
+    """Return JSON as it is, and bytes as base64 with a mark that no JSON begins with."""
+    return f"base64:{b2a_base64(one.data, newline=False).decode()}" if one.is_bytes else text_of(one.data)
 
 
 def text_of(part: bytes | None) -> str | None:

@@ -16,7 +16,8 @@ from topicsd.broker.frames_v1 import NewFrame
 from topicsd.broker.read.reader import SharedRead, TopicRead, TopicRecords
 from topicsd.broker.steps import BlockingSteps, Wait
 from topicsd.broker.upkeep.blob_vacuum import BlobVacuum, BlobVacuumReport
-from topicsd.broker.upkeep.compactor import CompactionReport, Compactor, CompactorLimits
+from topicsd.broker.upkeep.compaction_choice import CompactorLimits
+from topicsd.broker.upkeep.compactor import CompactionReport, Compactor
 from topicsd.broker.write.batcher import BatchLimits
 from topicsd.broker.write.open_blob import Appended, Group
 from topicsd.catalog.shared.open_shared import open_shared_catalog

@@ -20,7 +20,8 @@ from topicsd.broker.frames_v1 import NewFrame
 from topicsd.broker.read.reader import ROW_SECONDS, SharedRead, TopicRead, TopicRecords
 from topicsd.broker.steps import BlockingSteps
 from topicsd.broker.upkeep.blob_vacuum import FOLDERS, BlobVacuum
-from topicsd.broker.upkeep.compactor import Compactor, CompactorLimits
+from topicsd.broker.upkeep.compaction_choice import CompactorLimits
+from topicsd.broker.upkeep.compactor import Compactor
 from topicsd.broker.write.batcher import BatchLimits
 from topicsd.broker.write.open_blob import Appended, Group
 from topicsd.catalog.shared.shared_catalog import REPEATED_MS, Producer, SharedCatalog, SharedTopic

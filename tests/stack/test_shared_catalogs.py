@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import psycopg
 import pytest
 from msgspec.structs import replace
 
 from tests.harness.catalog.shared_crowd import PRODUCERS_MAX, SharedCrowd
 from tests.harness.machine.manual_clock import ManualClock
 from tests.stack.engines import POLICY, ServerClock
+from tests.stack.servers import PostgresServer
 from topicsd.catalog.open_catalog import open_keys
 from topicsd.catalog.shared.key_shared import KeyValueSharedCatalog
 from topicsd.catalog.shared.open_shared import open_shared_catalog
@@ -227,3 +229,34 @@ def test_a_producer_that_was_silent_for_a_week_gives_its_place(engine: Engine) -
     # The one that was silent the longest is forgotten, and may begin anywhere.
     assert write("a", 50).status == "committed"
     assert write("c", 6).status == "producers_full"
+
+
+def test_a_heartbeat_scans_neither_the_append_ids_nor_the_marks_that_are_kept(
+    postgresql: PostgresServer, tmp_path: Path
+) -> None:
+    url = postgresql.new_database(f"shared_{next(_databases)}")
+    catalog = open_shared_catalog(url, str(tmp_path), POLICY, ManualClock().now_ms)
+    catalog.create("t", 7, b"{}")
+    for blob in range(10):
+        parts = tuple(Part(f"{blob}-{number}", 1, 10) for number in range(1000))
+        catalog.commit(f"blob-{blob}", "frames-v1", [Slice("t", 7, 50, parts)])
+        assert len(catalog.condemn([f"orphan-{blob}-{number}" for number in range(500)])) == 500
+    catalog.close()
+    catalog = open_shared_catalog(url, str(tmp_path), POLICY, ManualClock().now_ms)
+    before = scanned_rows(url)
+    for _ in range(5):
+        catalog.heartbeat(BrokerNode("n", "http://n:1", 1.0, (), 0), 1000)
+    # What a connection has scanned is counted when it ends.
+    catalog.close()
+    assert scanned_rows(url) == before
+
+
+def scanned_rows(url: str) -> int:
+    """Return the rows that were read by scans of whole tables."""
+    with psycopg.connect(url) as db:
+        row = db.execute(
+            "SELECT sum(seq_tup_read)::bigint FROM pg_stat_user_tables"
+            " WHERE relname IN ('topicsd_shared_parts', 'topicsd_shared_condemned')"
+        ).fetchone()
+    assert row is not None
+    return int(row[0])

@@ -69,9 +69,8 @@ class Nodes:
     def broker(self, number: int) -> Process:
         """Return the broker process of a node."""
         server = self.servers[number]
-        server.wait_for(lambda: bool(server.worker_pids()), "the node has a broker")
-        (pid,) = server.worker_pids().values()
-        return Process(pid)
+        server.wait_for(lambda: bool(server.broker_pids()), "the node has a broker")
+        return server.a_broker()
 
     def check(self) -> None:
         """Compare all topics at each node with the book."""

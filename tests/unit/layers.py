@@ -74,8 +74,11 @@ LAYERS: Final = {
         "topicsd/service/ topicsd/stream/ topicsd/engine/ topicsd/broker topicsd/catalog topicsd/log shared/"
     ),
     "topicsd/service/shared": (
-        "topicsd/service topicsd/service/input topicsd/service/shards topicsd/stream/shared topicsd/engine/ "
+        "topicsd/service topicsd/service/input topicsd/service/shards topicsd/engine/ "
         "topicsd/broker/ topicsd/catalog/shared topicsd/log shared/"
+    ),
+    "topicsd/service/cluster": (
+        "topicsd/service topicsd/broker topicsd/broker/write topicsd/catalog/shared topicsd/store shared/"
     ),
     "topicsd/service/input": "topicsd/engine/ shared/",
     "topicsd/service/queues": "topicsd/service/ topicsd/stream/ topicsd/engine/ topicsd/log shared/",
@@ -87,7 +90,8 @@ LAYERS: Final = {
     "topicsd/http/http2": "topicsd/http/http1 topicsd/service topicsd/stream shared/",
     "topicsd/http/websocket": ("topicsd/http/http1 topicsd/service/ topicsd/stream/ topicsd/engine shared/"),
     "topicsd/worker": (
-        "topicsd/http/ topicsd/service/ topicsd/engine/ topicsd/catalog topicsd/store topicsd/log "
+        "topicsd/http/ topicsd/service/ topicsd/broker/ topicsd/engine/ topicsd/catalog topicsd/catalog/shared "
+        "topicsd/store topicsd/log "
         "topicsd/disk shared/"
     ),
     # -- tools: a directory that another process may own

@@ -42,6 +42,7 @@ from topicsd.log.frame import (
     FrameType,
     LogFrame,
     Record,
+    damaged_frame_sizes,
     pack_body_head,
     pack_kind,
     pack_plain_head,
@@ -268,7 +269,10 @@ def _decode_damaged(
 
 
 def _intact_frames(body: bytes, topic_id: int) -> list[tuple[int, LogFrame]]:
-    """Find the frames of a topic with their offsets; no record contains one, since a frame has NUL bytes."""
+    """Find the frames of a topic with their offsets.
+
+    A record of bytes may have frames inside: after damage, the search continues where the damaged frame ends.
+    """
     frames: list[tuple[int, LogFrame]] = []
     id_bytes = U64.pack(topic_id)
     at, number = 0, 0
@@ -278,6 +282,10 @@ def _intact_frames(body: bytes, topic_id: int) -> list[tuple[int, LogFrame]]:
             if frame.type != _APPEND or frame.topic_id != topic_id or frame.seq <= number:
                 raise FrameDamage(at, "another frame")
         except FrameDamage:
+            stop = _end_of_damaged(body, at, topic_id)
+            if stop:
+                at = stop
+                continue
             hit = body.find(id_bytes, at + 1 + _TOPIC_ID_AT)
             if hit < 0:
                 break
@@ -287,6 +295,23 @@ def _intact_frames(body: bytes, topic_id: int) -> list[tuple[int, LogFrame]]:
         number = frame.seq
         at += frame.size
     return frames
+
+
+def _end_of_damaged(body: bytes, at: int, topic_id: int) -> int:
+    """Return where a damaged frame ends: where both of its sizes or an intact frame say; 0 if unknown."""
+    if len(body) - at < HEADER_BYTES:
+        return 0
+    sizes = damaged_frame_sizes(body, at)
+    is_whole = sizes[0] == sizes[1] and U64.unpack_from(body, at + _TOPIC_ID_AT)[0] == topic_id
+    for stop in (at + sizes[0], at + sizes[1]):
+        if (is_whole and stop < len(body)) or stop == len(body):
+            return stop
+        try:
+            parse_frame(body, min(stop, len(body)), len(body))
+        except FrameDamage:
+            continue
+        return stop
+    return 0
 
 
 def _base_of(frames: list[tuple[int, LogFrame]], rebase: Rebase, end: int) -> int | None:

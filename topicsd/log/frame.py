@@ -202,6 +202,15 @@ def parse_frame(buffer: bytes | memoryview, at: int, end: int) -> LogFrame:
     )
 
 
+def damaged_frame_sizes(buffer: bytes, at: int) -> tuple[int, int]:
+    """Return the size of a damaged frame by its length, and by the lengths of its parts.
+
+    Whole frames may be inside a record of bytes. So a search after a damaged frame first looks where it ends.
+    """
+    frame_len, _, _, _, _, _, node_len, tag_len, data_len = HEADER.unpack_from(buffer, at)
+    return LEN_BYTES + frame_len, LEN_BYTES + FRAME_LEN_MIN + node_len + tag_len + data_len
+
+
 def record_of(frame: LogFrame) -> Record:
     """Return the record that an Append frame holds."""
     assert frame.type == FrameType.APPEND

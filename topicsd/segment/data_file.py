@@ -46,6 +46,7 @@ from topicsd.log.frame import (
     FrameDamage,
     FrameType,
     LogFrame,
+    damaged_frame_sizes,
     encode_frame,
     parse_frame,
     xxh3,
@@ -158,8 +159,8 @@ class ScannedDamage(NamedTuple):
 def scan_data(read: Read, name: SegmentName, entry: SegmentEntry) -> Iterator[ScannedFrame | ScannedDamage]:
     """Iterate over the frames of a segment in order, each checked, and the damage between them.
 
-    Memory is bounded. After damage the next frame is searched for. A hit cannot lie inside a record: a frame
-    has NUL bytes in its header, and no part of a record contains one.
+    Memory is bounded. After damage the next frame is searched for, first where the damaged one ends by its
+    lengths: a record of bytes may have frames inside, which are none of the segment.
     """
     try:
         header = parse_segment_header(read(0, SEGMENT_HEADER_BYTES))
@@ -195,7 +196,7 @@ class _Scan:
             try:
                 frame = self._frame_at(offset, seq)
             except FrameDamage as damage:
-                next_frame = self._next_frame(offset, seq)
+                next_frame = self._frame_after(offset, seq)
                 until = self._last_seq + 1 if next_frame is None else next_frame.seq
                 yield ScannedDamage(seq, until - 1, offset, damage.what)
                 if next_frame is None:
@@ -225,6 +226,22 @@ class _Scan:
         if not seq <= frame.seq <= self._last_seq or (self._name.generation == 0 and frame.seq != seq):
             raise FrameDamage(offset, f"holds seq {frame.seq} instead of {seq}")
         return frame
+
+    def _frame_after(self, offset: int, seq: int) -> ScannedFrame | None:
+        """Find the next frame after a damaged one at `offset`."""
+        self._load(offset, HEADER_BYTES)
+        head = self._bytes(offset, HEADER_BYTES)
+        if len(head) < HEADER_BYTES:
+            return self._next_frame(offset, seq)
+        sizes = damaged_frame_sizes(head, 0)
+        for size in (0, *sizes):
+            if offset + size == self._entry.data_bytes:
+                return None
+            frame = self._candidate(offset + size, seq)
+            if frame is not None:
+                return frame
+        is_whole = sizes[0] == sizes[1] and U64.unpack_from(head, _TOPIC_ID_AT)[0] == self._name.topic_id
+        return self._next_frame(offset + sizes[0] if is_whole else offset, seq)
 
     def _next_frame(self, offset: int, seq: int) -> ScannedFrame | None:
         """Find the next frame of this segment at or after `offset`, with at least this seq."""

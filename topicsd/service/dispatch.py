@@ -172,7 +172,14 @@ class Dispatch:
         settings, loop, clock = shard.state.settings, shard.state.loop, shard.state.clock
         diff = SharedDiff(reads, self.streams.feeds, settings, loop, clock, self._counts)
         make = partial(
-            SharedOperations, broker, settings, clock, self._counts.performance, reads, diff, endpoints
+            SharedOperations,
+            broker,
+            settings,
+            clock,
+            self._counts.performance,
+            reads.seek,
+            diff.start,
+            endpoints,
         )
         return BrokerProcessRouting(*way, broker, make)
 

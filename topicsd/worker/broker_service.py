@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
+
+import msgspec
 
 from shared.ipc.board import Slot
 from shared.runtime.clock import Clock
+from topicsd.broker.repeats import Repeats
 from topicsd.service.call import Call
 from topicsd.service.cluster.about import BrokerSources
 from topicsd.service.cluster.broker_metrics import report
 from topicsd.service.cluster.endpoints import BrokerEndpoints
 from topicsd.service.cluster.membership import Membership
 from topicsd.service.request_counts import RequestCounts
-from topicsd.worker.broker_start import OpenBroker
+from topicsd.worker.broker_start import OpenBroker, open_upkeep
+from topicsd.worker.spec import Spec
 
 CHECK_SECONDS = 0.02
-LEAVE_SECONDS = 2.0
+END_SECONDS = 2.0
+
+logger = logging.getLogger("topicsd.broker")
 
 
 class BrokerService:
@@ -24,6 +31,7 @@ class BrokerService:
 
     def __init__(
         self,
+        spec: Spec,
         opened: OpenBroker,
         clock: Clock,
         request_counts: Callable[[], RequestCounts],
@@ -31,6 +39,8 @@ class BrokerService:
     ) -> None:
         self._opened = opened
         self.broker = opened.broker
+        self._repeats = Repeats(clock)
+        self._upkeep = open_upkeep(spec, opened, clock, self._repeats)
         self._sources = BrokerSources(
             opened.identity,
             opened.broker,
@@ -41,6 +51,7 @@ class BrokerService:
             clock.monotonic(),
             request_counts,
             connections,
+            self._upkeep_counts,
         )
         lookups = opened.pools.lookups
         self.operations: Mapping[str, Callable[[Call], None]] = BrokerEndpoints(
@@ -56,29 +67,46 @@ class BrokerService:
     def start(self) -> None:
         if self._membership is not None:
             self._membership.start()
+        if self._upkeep is not None:
+            self._upkeep.start()
+
+    def _upkeep_counts(self) -> Mapping[str, float]:
+        if self._upkeep is None:
+            return {}
+        counts = msgspec.structs.asdict(self._upkeep.counts)
+        seconds = counts.pop("stage_seconds")
+        return {**counts, **{f"{stage}_seconds": round(value, 3) for stage, value in seconds.items()}}
 
     async def drain(self, seconds: float, is_skipped: Callable[[], bool]) -> bool:
-        """Leave the cluster and settle the writes that wait; return whether all were settled in time.
+        """Leave the cluster, end upkeep, and settle the writes that wait; return whether all was in time.
 
         Nothing is lost without it: a write that is not settled was not acknowledged.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
-        left = asyncio.Event()
+        ends = [asyncio.Event(), asyncio.Event()]
+        has_left, has_no_upkeep = ends
         if self._membership is None:
-            left.set()
+            has_left.set()
         else:
-            self._membership.leave(left.set)
+            self._membership.leave(has_left.set)
+        if self._upkeep is None:
+            has_no_upkeep.set()
+        else:
+            self._repeats.end()
+            self._upkeep.stop(has_no_upkeep.set)
         self.broker.close()
         while not self.broker.is_drained:
             if is_skipped() or loop.time() > deadline:
                 return False
             await asyncio.sleep(CHECK_SECONDS)
         try:
-            async with asyncio.timeout(min(LEAVE_SECONDS, max(deadline - loop.time(), 0.0))):
-                await left.wait()
+            async with asyncio.timeout(min(END_SECONDS, max(deadline - loop.time(), 0.0))):
+                for end in ends:
+                    await end.wait()
         except TimeoutError:
-            return False
+            # The last heartbeat and the claims expire.
+            logger.warning("broker: the catalog or the store does not answer, not waiting for it")
         return True
 
     def close(self) -> None:

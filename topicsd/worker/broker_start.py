@@ -12,6 +12,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -24,9 +25,11 @@ from shared.runtime.retries import Retries
 from shared.settings.catalog_url import chosen_catalog_url
 from shared.settings.settings import Settings
 from topicsd.broker.broker import Broker, BrokerPools, ReadLimits, start_pools
+from topicsd.broker.repeats import Repeats
+from topicsd.broker.upkeep.scheduler import UpkeepLimits, UpkeepScheduler
 from topicsd.broker.write.batcher import BatchLimits
 from topicsd.catalog.catalog import CatalogExtraMissing, CatalogRefused
-from topicsd.catalog.open_catalog import catalog_directory
+from topicsd.catalog.open_catalog import catalog_directory, is_shared_catalog
 from topicsd.catalog.shared.metered_catalog import CatalogTotals, metered
 from topicsd.catalog.shared.open_shared import open_shared_catalog
 from topicsd.catalog.shared.shared_catalog import SharedCatalog
@@ -69,6 +72,7 @@ class OpenBroker(NamedTuple):
     def close(self) -> None:
         self.pools.stop()
         self.catalog.close()
+        self.store.close()
 
 
 async def open_broker(
@@ -112,23 +116,39 @@ def _open(
 ) -> tuple[MeteredStore, SharedCatalog]:
     """Open the store and the catalog, and make one request to each; on a thread."""
     settings = spec.settings
-    store = open_store(settings.store_url, RealFs())
-    probe_store(store, retries(TRY_SECONDS))
-    url = chosen_catalog_url(settings.catalog_url, settings.store_url)
-    catalog = open_shared_catalog(
-        url,
-        catalog_directory(settings.store_url, spec.data_dir),
-        retries(REQUEST_SECONDS),
-        clock.now_ms,
-        settings.store_url,
-        settings.max_producers,
-    )
-    try:
+    with ExitStack() as opened:
+        store = open_store(settings.store_url, RealFs())
+        opened.callback(store.close)
+        probe_store(store, retries(TRY_SECONDS))
+        catalog = open_shared_catalog(
+            chosen_catalog_url(settings.catalog_url, settings.store_url),
+            catalog_directory(settings.store_url, spec.data_dir),
+            retries(REQUEST_SECONDS),
+            clock.now_ms,
+            settings.store_url,
+            settings.max_producers,
+        )
+        opened.callback(catalog.close)
         catalog.nodes()
-    except BaseException:
-        catalog.close()
-        raise
+        opened.pop_all()
     return store, metered(catalog, totals)
+
+
+def open_upkeep(spec: Spec, opened: OpenBroker, clock: Clock, repeats: Repeats) -> UpkeepScheduler | None:
+    """Return the upkeep of shared topics, if it is a role of the brokers; the first one of a node does it."""
+    settings, identity = spec.settings, opened.identity
+    if "compact" not in identity.roles or identity.number:
+        return None
+    limits = UpkeepLimits()
+    if not is_shared_catalog(
+        chosen_catalog_url(settings.catalog_url, settings.store_url), settings.store_url
+    ):
+        # Another node may have a catalog of its own, whose objects this one does not name.
+        limits = limits._replace(vacuum_seconds=0)
+    loop = asyncio.get_running_loop()
+    # A process that was killed may still have claims, under a name of its own.
+    name = f"{identity.broker_id}-{identity.started_ms}"
+    return UpkeepScheduler(clock, loop, opened.store, opened.catalog, repeats, limits, name)
 
 
 def batch_limits(settings: Settings) -> BatchLimits:

@@ -120,19 +120,7 @@ class Worker:
         self._shard = shard
         self._publisher.begin(shard)
         links = LinkPool(spec.namespace)
-        self._peers = Peers(self._board, self._clock, spec.shard)
-        self._dispatch = Dispatch(
-            shard,
-            parse_keys(spec.settings.api_keys),
-            links,
-            spec.shard,
-            placement,
-            peers=self._peers,
-            open_socket=self._open_socket,
-            broker=None if self._service is None else self._service.broker,
-            broker_number=self._broker_number(),
-            operations={} if self._service is None else self._service.operations,
-        )
+        self._dispatch = self._make_dispatch(shard, links, placement)
         self._heads = HeadCache(self._dispatch)
         server = await serve_links(spec.namespace, str(spec.shard), self._answer_link)
         # Recovered objects are long-lived; exclude them from garbage collection.
@@ -163,6 +151,22 @@ class Worker:
         slot.state = WorkerState.GONE
         return self._exit_code
 
+    def _make_dispatch(self, shard: Shard, links: LinkPool, placement: SharedPlacement) -> Dispatch:
+        spec = self._spec
+        self._peers = Peers(self._board, self._clock, spec.shard)
+        return Dispatch(
+            shard,
+            parse_keys(spec.settings.api_keys),
+            links,
+            spec.shard,
+            placement,
+            peers=self._peers,
+            open_socket=self._open_socket,
+            broker=None if self._service is None else self._service.broker,
+            broker_number=self._broker_number(),
+            operations={} if self._service is None else self._service.operations,
+        )
+
     @property
     def _kind(self) -> str:
         return "shard" if self._spec.broker is None else "broker"
@@ -187,7 +191,7 @@ class Worker:
         if opened is None:
             raise StartEnded
         return BrokerService(
-            opened, self._clock, lambda: self._dispatch.handlers.counts, lambda: len(self._connections)
+            spec, opened, self._clock, lambda: self._dispatch.handlers.counts, lambda: len(self._connections)
         )
 
     async def _drain_broker(self) -> None:

@@ -19,6 +19,8 @@ from tests.harness.clients.raw_client import RawClient
 
 PAUSE_SECONDS: Final = 0.05
 READ_WAIT_MS: Final = 500
+ANSWER_SECONDS: Final = 4.0
+"""A client of a node that hangs asks another one after this time."""
 DEFINITE: Final = frozenset(
     {"BackPressureRejected", "throttled", "not_ready", "shutting_down", "topic_fenced"}
 )
@@ -63,6 +65,7 @@ class NodeClients(LiveThreads):
             return 0, None
         try:
             with RawClient(rng.choice(ports)) as client:
+                client.socket.settimeout(ANSWER_SECONDS)
                 answer = client.ask("POST", target, body)
                 return answer.status, json.loads(answer.body)
         except (OSError, HTTPException):

@@ -33,6 +33,8 @@ class Service:
         self.name = name
         self.unavailable = unavailable
         self.is_away = False
+        self.is_busy = False
+        """Whether it refuses every request, as with a status of 503."""
         self.loss = 0.0
         """The share of requests that are refused, lost, done without an answer, or done late."""
         self.ms_max = 20.0
@@ -43,7 +45,7 @@ class Service:
         return not self.is_away and node not in self.cut_from
 
     def heal(self) -> None:
-        self.is_away, self.loss, self.ms_max = False, 0.0, 20.0
+        self.is_away, self.is_busy, self.loss, self.ms_max = False, False, 0.0, 20.0
         self.cut_from.clear()
 
 
@@ -138,6 +140,8 @@ class Network:
 
     def _fate(self, service: Service, node: str) -> str:
         rng = self._world.rng
+        if service.is_busy:
+            return "refused"
         if not service.reaches(node):
             return rng.choice(("refused", "refused", "lost request"))
         if rng.random() >= service.loss:

@@ -18,6 +18,12 @@ WAIT_SECONDS = 20.0
 LEASE_MS = 40_000_000
 DAY_MS = 86_400_000
 KEY = "the-key-of-this-test"
+# Records of bytes: none of them UTF-8, some with more than data, one that is empty.
+BYTES_RECORDS: tuple[dict[str, object], ...] = (
+    {"data_base64": "AP9hYgA="},
+    {"data_base64": "", "tag": "red"},
+    {"data_base64": "/w==", "tag": "red", "node": "n1", "meta": {"trace": "t-2"}},
+)
 
 
 class Names:
@@ -73,6 +79,7 @@ def fill_logs(api: TopicClient, names: Names) -> None:
     for topic in (names.plain, names.other, names.memory, names.fsync, names.ephemeral):
         api.append(topic, *records(3 * SEGMENT_RECORDS, "k"), tagged)
         api.append(topic, {"data": None}, node="n2")
+        api.append(topic, *BYTES_RECORDS)
     api.call(names.plain, "delete", before_seq=5)
     api.call(names.plain, "delete", match=["tag", "Eq", "k.1"])
     api.call(names.other, "delete", match=["tag", "Glob", "k.2*"])

@@ -172,3 +172,15 @@ def test_numbered_again_a_body_is_the_same_but_for_its_numbers() -> None:
     again = renumber(body(), 100)
     assert again == encode_frames(RECORDS, TOPIC, first_number=100, ts=5)
     assert renumber(again, 1) == body()
+
+
+@pytest.mark.parametrize("at", range(0, 46, 1))
+def test_frames_inside_a_damaged_record_of_bytes_are_no_records(at: int) -> None:
+    inner = encode_frames([NewFrame(b'"forged"')] * 3, TOPIC, first_number=3, ts=5)
+    records = [NewFrame(b"1"), NewFrame(inner, is_bytes=True), NewFrame(b"3"), NewFrame(b"4")]
+    data = bytearray(encode_frames(records, TOPIC, first_number=1, ts=5))
+    start = 4 + struct.unpack_from("<I", data)[0]
+    data[start + at] ^= 0x55
+    decoded = decode_frames(bytes(data), Rebase(TOPIC, 1, 4))
+    assert [(one.seq, one.data) for one in decoded.records] == [(1, b"1"), (3, b"3"), (4, b"4")]
+    assert [(one.first_seq, one.last_seq) for one in decoded.damaged] == [(2, 2)]

@@ -214,3 +214,23 @@ def test_the_written_segment_is_what_it_says() -> None:
     data = written.files()[".data"]
     assert len(data) == written.entry.data_bytes
     assert scanned(data, written.entry) == list(range(FIRST, FIRST + 30))
+
+
+@pytest.mark.parametrize("at", range(46))
+@pytest.mark.parametrize("generation", [0, 2])
+def test_frames_inside_a_damaged_record_of_bytes_are_no_records(at: int, generation: int) -> None:
+    inner = b"".join(frame_of(FIRST + number) for number in (2, 3, 4))
+    outer = encode_frame(
+        FrameType.APPEND, topic_id=NAME.topic_id, seq=FIRST + 1, ts=5, payload=inner, is_bytes=True
+    )
+    frames = [frame_of(FIRST), outer, *(frame_of(FIRST + number, 50) for number in (2, 3, 4))]
+    data = bytearray(file_of(frames, generation))
+    start = SEGMENT_HEADER_BYTES + len(frames[0])
+    data[start + at] ^= 0x55
+    entry = entry_for(frames, 5, generation)
+    expected = [FIRST, (FIRST + 1, FIRST + 1), FIRST + 2, FIRST + 3, FIRST + 4]
+    assert scanned(bytes(data), entry) == expected
+    name = NAME._replace(generation=generation)
+    scan = scan_data(lambda offset, size: bytes(data[offset : offset + size]), name, entry)
+    payloads = [one.frame.payload for one in scan if isinstance(one, ScannedFrame)]
+    assert payloads == [b"x" * 10, *[b"x" * 50] * 3]

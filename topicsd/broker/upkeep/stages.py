@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, Literal
 
-Stage = Literal["claim", "lookup", "trim", "read", "merge", "put", "commit", "list", "condemn", "delete"]
-STAGES: Final[tuple[Stage, ...]] = Stage.__args__  # type: ignore[attr-defined]
+UpkeepStage = Literal[
+    "claim", "lookup", "trim", "read", "merge", "put", "commit", "list", "condemn", "delete"
+]
+STAGES: Final[tuple[UpkeepStage, ...]] = UpkeepStage.__args__  # type: ignore[attr-defined]
 
 
 class Staged:
@@ -14,7 +16,7 @@ class Staged:
 
     __slots__ = ("call", "stage")
 
-    def __init__(self, stage: Stage, call: Callable[[], Any]) -> None:
+    def __init__(self, stage: UpkeepStage, call: Callable[[], Any]) -> None:
         self.stage = stage
         self.call = call
 

@@ -41,3 +41,9 @@ class UpkeepCounts(msgspec.Struct):
     pending_topics: int = 0
     """Topics with records that are not compacted, when they were listed last."""
     pending_records: int = 0
+
+    def numbers(self) -> dict[str, float]:
+        """Return all numbers by name, those of the stages as `seconds_` and the stage."""
+        stages = {f"seconds_{stage}": seconds for stage, seconds in self.stage_seconds.items()}
+        rest = {name: getattr(self, name) for name in self.__struct_fields__ if name != "stage_seconds"}
+        return {**rest, **stages}

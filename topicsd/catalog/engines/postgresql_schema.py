@@ -55,5 +55,6 @@ UPGRADES: Final = (
         NOW,
         COMMIT,
     ),
+    ("CREATE INDEX topicsd_shared_condemned_by_age ON topicsd_shared_condemned (condemned_ms)",),
 )
 """The statements from each version of the schema to the next one, from version 0, no tables."""

@@ -58,5 +58,6 @@ UPGRADES: Final = (
         "CREATE TABLE topicsd_shared_nodes (name TEXT PRIMARY KEY, node BLOB NOT NULL,"
         " beat_ms INTEGER NOT NULL, expire_ms INTEGER NOT NULL) WITHOUT ROWID",
     ),
+    ("CREATE INDEX topicsd_shared_condemned_by_age ON topicsd_shared_condemned (condemned_ms)",),
 )
 """The statements from each version of the schema to the next one, from version 0, an empty file."""

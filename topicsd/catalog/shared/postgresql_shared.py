@@ -74,14 +74,17 @@ _UPSERT_NODE: Final = psycopg_form(tables.UPSERT_NODE).replace("%(now_ms)s", "to
 _DELETE_NODE: Final = psycopg_form(tables.DELETE_NODE)
 _DELETE_DEAD_NODES: Final = tables.DELETE_DEAD_NODES.replace(":now_ms", "topicsd_shared_now_ms()")
 _SELECT_NODES: Final = tables.SELECT_NODES.replace(":now_ms", "topicsd_shared_now_ms()")
-# Rows that a commit uses at this moment are for the next heartbeat.
+# The time is asked once, by a subquery: a function that is asked for each row uses no index. The order keeps
+# the plan to the index while statistics are old. Rows that a commit uses now are for the next heartbeat.
 _DELETE_OLD_PARTS: Final = (
     "DELETE FROM topicsd_shared_parts WHERE ctid = ANY (ARRAY(SELECT ctid FROM topicsd_shared_parts"
-    " WHERE committed_ms < topicsd_shared_now_ms() - %s"
+    " WHERE committed_ms < (SELECT topicsd_shared_now_ms()) - %s ORDER BY committed_ms"
     f" LIMIT {tables.OLD_PARTS_AT_ONCE} FOR UPDATE SKIP LOCKED))"
 )
 _DELETE_OLD_MARKS: Final = (
-    "DELETE FROM topicsd_shared_condemned WHERE condemned_ms < topicsd_shared_now_ms() - %s"
+    "DELETE FROM topicsd_shared_condemned WHERE ctid = ANY (ARRAY(SELECT ctid FROM topicsd_shared_condemned"
+    " WHERE condemned_ms < (SELECT topicsd_shared_now_ms()) - %s ORDER BY condemned_ms"
+    f" LIMIT {tables.OLD_PARTS_AT_ONCE} FOR UPDATE SKIP LOCKED))"
 )
 _LOCK_KEYS: Final = (
     "SELECT pg_advisory_xact_lock(lock) FROM"

@@ -15,12 +15,13 @@ from typing import Final
 
 from shared.runtime.clock import SystemClock
 from shared.runtime.log_setup import set_up_logging
+from topicsd.broker.repeats import Repeats
 from topicsd.broker.upkeep.compaction_choice import CompactorLimits
 from topicsd.broker.upkeep.scheduler import WAIT_MS, UpkeepLimits
 from topicsd.catalog.open_catalog import is_shared_catalog
 from topicsd.cli.command import Command, write_json
 from topicsd.cli.compactor.once import TopicDone, compact_once, done_text
-from topicsd.cli.compactor.shared_places import Repeats, add_places, shared_places, urls_of
+from topicsd.cli.compactor.shared_places import add_places, shared_places, urls_of
 from topicsd.cli.serve import is_loopback
 from topicsd.offline.command_error import EXIT_OK, CommandError
 

@@ -12,9 +12,10 @@ from aiohttp import web
 
 from shared.runtime.clock import Clock
 from shared.runtime.log_setup import fields
+from topicsd.broker.repeats import Repeats
 from topicsd.broker.upkeep.scheduler import UpkeepLimits, UpkeepScheduler
 from topicsd.cli.compactor.compactor_metrics import CompactorDocument, document, prometheus_text
-from topicsd.cli.compactor.shared_places import Repeats, SharedPlaces
+from topicsd.cli.compactor.shared_places import SharedPlaces
 from topicsd.offline.command_error import CommandError
 
 JSON_TYPE: Final = "application/json"

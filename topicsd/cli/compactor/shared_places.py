@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from shared.runtime.clock import Clock
-from shared.runtime.retries import Retries
 from shared.settings.catalog_url import SQLITE, refuse_catalog_url
 from shared.settings.store_url import refuse_store_url, store_folder
+from topicsd.broker.repeats import Repeats
 from topicsd.catalog.catalog import CatalogExtraMissing, CatalogRefused, CatalogUnavailable
 from topicsd.catalog.open_catalog import catalog_directory
 from topicsd.catalog.shared.open_shared import open_shared_catalog
@@ -26,31 +25,11 @@ from topicsd.store.remote_objects import ExtraMissing
 
 STORE_VARIABLE: Final = "TOPICS_STORE_URL"
 CATALOG_VARIABLE: Final = "TOPICS_CATALOG_URL"
-REPEAT_SECONDS: Final = 20.0
 
 
 class SharedPlaces(NamedTuple):
     store: MeteredStore
     catalog: SharedCatalog
-
-
-class Repeats:
-    """Repeats requests of one process, until it ends."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._is_ending = threading.Event()
-
-    def __call__(self) -> Retries:
-        return Retries(self._clock.monotonic, self._wait, REPEAT_SECONDS)
-
-    def end(self) -> None:
-        """Fail requests instead of repeating them."""
-        self._is_ending.set()
-
-    def _wait(self, seconds: float) -> None:
-        if self._is_ending.wait(seconds):
-            raise StoreUnavailable("not repeated: the process ends")
 
 
 def add_places(parser: argparse.ArgumentParser) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from shared.runtime.clock import Clock
 from shared.settings.store_url import store_folder
+from topicsd.broker.repeats import Repeats
 from topicsd.broker.upkeep.blob_vacuum import EXAMPLES_MAX, FOLDERS, BlobVacuum
 from topicsd.cli.compactor.once import run_steps
-from topicsd.cli.compactor.shared_places import Repeats, shared_places
+from topicsd.cli.compactor.shared_places import shared_places
 from topicsd.cli.store.vacuum_text import LeftObject, SharedVacuum
 from topicsd.disk.fs import RealFs
 from topicsd.store.file_objects import FileObjects
@@ -42,8 +43,8 @@ def _temporary_files(store_url: str, before_ms: int) -> list[ObjectInfo]:
     """Return what killed writers left in a store in a folder."""
     folder = store_folder(store_url)
     files = FileObjects(RealFs(), folder) if folder else None
-    found = [] if files is None else [one for prefix in FOLDERS for one in files.temporary_files(prefix)]
-    return [one for one in found if one.modified_ms < before_ms]
+    infos = [] if files is None else [one for prefix in FOLDERS for one in files.temporary_files(prefix)]
+    return [one for one in infos if one.modified_ms < before_ms]
 
 
 def has_shared_objects(store: ObjectStore) -> bool:

@@ -8,7 +8,6 @@ N3  A shared topic is created only when this node has no local topic of its name
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -19,12 +18,13 @@ from topicsd.broker.broker import Broker
 from topicsd.broker.refusals import no_catalog
 from topicsd.broker.shared_config import SharedTopicConfig, encode_shared_config
 from topicsd.broker.steps import Steps, Wait, run
+from topicsd.broker.topic_table import new_incarnation
 from topicsd.catalog.shared.shared_catalog import SharedTopic
 
 MISSING_SECONDS: Final = 1.0
 MISSING_MAX: Final = 10_000
-INCARNATION_BITS: Final = 53
-"""So that any client can keep it, as the epoch of the topic, in a JSON number."""
+NO_AGE: Final = -1.0
+"""No row is as recent: the catalog is asked."""
 
 LocalLookup = Callable[[str, Callable[[bool | Refusal], object]], object]
 """Reports whether this node has a local topic of a name."""
@@ -80,7 +80,7 @@ class SharedNames:
 
     def current(self, name: str) -> Wait:
         """Wait for the row of the catalog as it is now; the result is None when there is no such topic."""
-        return self._broker.topics.find(name, 0.0)
+        return self._broker.topics.find(name, NO_AGE)
 
     # -- creation
 
@@ -112,7 +112,7 @@ class SharedNames:
                 return is_local
             if is_local:
                 return local_exists(name)
-        incarnation = secrets.randbits(INCARNATION_BITS) or 1
+        incarnation = new_incarnation(self._clock.now_ms())
         topic: Any = yield self._broker.create(name, incarnation, encode_shared_config(config))
         return topic  # type: ignore[no-any-return]
 

@@ -21,9 +21,7 @@ from topicsd.service.shared.append import SharedAppendHandlers
 from topicsd.service.shared.consume import ConsumeHandler
 from topicsd.service.shared.names import LocalLookup, SharedNames
 from topicsd.service.shared.produce import ProduceHandler
-from topicsd.service.shared.topics import SharedTopicHandlers
-from topicsd.service.shared_diff import SharedDiff
-from topicsd.stream.shared.shared_reads import SharedReads
+from topicsd.service.shared.topics import SeekTopic, SharedTopicHandlers
 
 CREATING: Final = frozenset({"append", "publish", "put_topic"})
 """Operations that may create a topic."""
@@ -45,20 +43,20 @@ class SharedOperations:
         settings: Settings,
         clock: Clock,
         performance: Performance,
-        reads: SharedReads,
-        diff: SharedDiff,
+        seek: SeekTopic,
+        diff: Handler,
         endpoints: Mapping[str, Handler],
         find_local: LocalLookup,
     ) -> None:
         """`endpoints` are operations without a topic that others answer."""
         self.names = names = SharedNames(broker, clock, find_local)
-        self._topics = SharedTopicHandlers(broker, names, clock, performance, reads.seek)
+        self._topics = SharedTopicHandlers(broker, names, clock, performance, seek)
         self._appends = SharedAppendHandlers(broker, names, settings, clock.monotonic)
         self._table: Final[dict[str, Handler]] = {
             **{name: partial(_refuse_feature, feature) for name, feature in FEATURES.items()},
             **self._topics.table,
             **self._appends.table,
-            "diff": diff.start,
+            "diff": diff,
         }
         self.endpoints: Final[dict[str, Handler]] = {
             "produce": ProduceHandler(broker, names, settings).start,

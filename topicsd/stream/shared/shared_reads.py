@@ -1,7 +1,7 @@
 """Reads of shared topics, with the answers that reads of local topics have (`topicsd/engine/read/read.py`).
 
-E1  The epoch of a shared topic is its incarnation. A topic that is deleted and created again has another one,
-    so a position of the former topic gets the tombstone `recreated`, as in a local topic.
+E1  The epoch of a shared topic is its incarnation, which grows with each creation of the name. So a position
+    of a former topic of the name gets the tombstone `recreated`, as in a local topic.
 E2  A position past the known head is compared with the catalog before it is refused or taken for one of a
     former topic: another broker may just have committed the records.
 E3  Seqs that retention removed are one tombstone. Seqs that a client deleted are passed over in silence, also
@@ -18,8 +18,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
-import msgspec
-
 from shared.contract.errors import CORRUPT_SEGMENT, GONE, Refusal, invalid
 from shared.contract.seek import Seek
 from shared.runtime.clock import Clock
@@ -27,6 +25,7 @@ from topicsd.broker.broker import Broker
 from topicsd.broker.read.reader import ROW_SECONDS, SharedRead, TopicRead, refusal_of
 from topicsd.broker.read.tail_cache import TailChunk
 from topicsd.broker.refusals import no_such_topic, store_failed
+from topicsd.broker.shared_config import decode_shared_config
 from topicsd.broker.steps import Steps, run
 from topicsd.catalog.shared.shared_catalog import SharedTopic
 from topicsd.engine.read.page import VARIANTS
@@ -62,17 +61,6 @@ class _Missing(NamedTuple):
 
     seq: int = 0
     bytes_wanted: int = 0
-
-
-class _Retention(msgspec.Struct):
-    """The part of a configuration that says why records are evicted."""
-
-    ttl_ms: int = 0
-    cap_records: int = 0
-    cap_bytes: int = 0
-
-
-_decode_retention = msgspec.json.Decoder(_Retention).decode
 
 
 class SharedReads:
@@ -251,7 +239,7 @@ def _tombstone(topic: SharedTopic, request: ReadRequest, head: int) -> Tombstone
     first, last = max(request.from_seq, topic.deleted_to) + 1, topic.evicted_to
     if first > last:
         return None
-    retention = _decode_retention(topic.config)
-    has_caps = retention.cap_records or retention.cap_bytes
-    reason = "mixed" if has_caps and retention.ttl_ms else "ttl" if retention.ttl_ms else "cap"
+    config = decode_shared_config(topic.config)
+    has_caps = config.cap_records or config.cap_bytes
+    reason = "mixed" if has_caps and config.ttl_ms else "ttl" if config.ttl_ms else "cap"
     return Tombstone(first, last, reason, last - first + 1, topic.first_seq, head)
