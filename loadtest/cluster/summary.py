@@ -97,6 +97,20 @@ def client_problems(client: Mapping[str, Any]) -> list[Disagreement]:
     return problems
 
 
+def cpu_seconds(samples: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the CPU time of each process between the first and the last sample that both have it.
+
+    >>> first, last = {"node-0": {"cpu_seconds": 1.5}, "store": None}, {"node-0": {"cpu_seconds": 4.0}}
+    >>> cpu_seconds([{"processes": first}, {"processes": last}])
+    {'node-0': 2.5}
+    """
+    if not samples:
+        return {}
+    first, last = samples[0]["processes"], samples[-1]["processes"]
+    both = [name for name, cost in last.items() if cost is not None and first.get(name) is not None]
+    return {name: round(last[name]["cpu_seconds"] - first[name]["cpu_seconds"], 2) for name in both}
+
+
 EXPECTED: Final = (
     "resolved-config.json",
     "stack.json",
@@ -125,6 +139,7 @@ def make_summary(folder: RunFolder, samples_before: int = 0) -> dict[str, Any]:
         "brokers": brokers,
         "remap_events": len(read_lines(folder.remap_events)),
         "samples": len(samples),
+        "cpu_seconds": cpu_seconds(samples),
         "last_sample": samples[-1] if samples else None,
         "artifacts": artifacts,
         "reconciliation": {

@@ -132,6 +132,9 @@ class FigureRun:
     ) -> Result:
         value, ceiling = (median(runs, figure.value) for runs in (ours, theirs))
         ratio = ceiling / value if figure.is_time else value / ceiling
+        # The CPU time of a run that also reads would be that of both.
+        only_writes = not scenario.consumers and not figure.is_time
+        cpu_ratio = median(theirs, MeasuredRun.cpu_us) / max(median(ours, MeasuredRun.cpu_us), 1e-9)
         return Result(
             line=name,
             title=figure.title,
@@ -139,6 +142,7 @@ class FigureRun:
             value=value,
             ceiling=ceiling,
             ratio=ratio,
+            cpu_ratio=cpu_ratio if only_writes else None,
             p50_us=median(ours, p50(figure.kind)) * 1000,
             p99_us=median(ours, lambda run: run.ms(figure.kind, "p99")) * 1000,
             ceiling_p99_us=median(theirs, lambda run: run.ms(figure.kind, "p99")) * 1000,

@@ -53,6 +53,13 @@ class MeasuredRun(NamedTuple):
             return cost_of(store["put"] + store["list"], 0, self.of(kind, "bytes"))
         return cost_of(0, store["range_get"] + store["info"], self.of(kind, "bytes"))
 
+    def cpu_us(self) -> float:
+        """Return the CPU time of the nodes for each record that was written, in microseconds."""
+        nodes = sum(
+            seconds for name, seconds in self.summary["cpu_seconds"].items() if name.startswith("node-")
+        )
+        return nodes / max(self.of("produce", "records"), 1) * 1e6
+
     def mean_ms(self, name: str) -> float:
         """Return the mean of a duration that the bare program adds up over its batches."""
         metrics = [one for one in self.summary["last_sample"]["brokers"].values() if one]

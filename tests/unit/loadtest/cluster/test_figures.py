@@ -29,6 +29,7 @@ def run_with(scenario: Scenario, us: int, records: int) -> MeasuredRun:
         {
             "client": tally.summary(),
             "brokers": {"store": {"put": 10, "list": 0, "range_get": 40, "info": 0}},
+            "cpu_seconds": {"node-0": us / 1000, "store": 9.0},
             "last_sample": {"brokers": {"node-0": metrics}},
         }
     )
@@ -56,6 +57,8 @@ def test_a_ratio_of_one_is_as_good_as_the_bare_program(
 ) -> None:
     line = FigureRun({"store": "s3"}, 3, tmp_path).line(name)
     assert (line.value, line.ceiling, line.ratio, line.verdict) == (value, ceiling, 0.5, "missed")
+    # Twice the CPU time for half of the records.
+    assert line.cpu_ratio == (pytest.approx(0.25) if name == "write-50-100" else None)
     assert [one.program for one in measured] == ["topicsd", "bare", "bare", "topicsd", "topicsd", "bare"]
     assert {one.store for one in measured} == {"s3"}
     assert "PUT 5.0 ms, commit 2.0 ms" in line.note
