@@ -1,4 +1,4 @@
-"""Shared topics through a whole server: from a shard to the broker and back, with restarts and without one."""
+"""Shared topics through a whole server: from a shard to the broker and back, and across restarts."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ LAYERS: Final = {
         "topicsd/service/ topicsd/stream/ topicsd/engine/ topicsd/broker topicsd/catalog topicsd/log shared/"
     ),
     "topicsd/service/shared": (
-        "topicsd/service topicsd/service/input topicsd/service/shards topicsd/engine/ "
+        "topicsd/service topicsd/service/input topicsd/service/shards topicsd/stream/ topicsd/engine/ "
         "topicsd/broker/ topicsd/catalog/shared topicsd/log shared/"
     ),
     "topicsd/service/cluster": (

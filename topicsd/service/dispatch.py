@@ -46,9 +46,9 @@ from topicsd.service.shards.relocation import Relocations
 from topicsd.service.shards.relocation_target import RelocationTarget
 from topicsd.service.shards.remote_call import STREAMS, RemoteCaller, retry_advice
 from topicsd.service.shards.survey import Surveys
+from topicsd.service.shared.diff import SharedDiff
 from topicsd.service.shared.operations import SharedOperations
 from topicsd.service.shared.routing import BrokerProcessRouting, BrokerRouting
-from topicsd.service.shared_diff import SharedDiff
 from topicsd.service.topic_list import list_topics
 from topicsd.service.watch.streams import StreamServices
 from topicsd.stream.stream import Stream

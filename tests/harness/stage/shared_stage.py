@@ -24,7 +24,7 @@ from topicsd.engine.wakeups.wake_queue import WakeQueue
 from topicsd.service.call import Call
 from topicsd.service.diff import Diff, ShardReads
 from topicsd.service.request_counts import RequestCounts
-from topicsd.service.shared_diff import SharedDiff
+from topicsd.service.shared.diff import SharedDiff
 from topicsd.stream.feeds import Feeds
 from topicsd.stream.shared.shared_feed import SharedTopics
 from topicsd.stream.shared.shared_reads import SharedReads

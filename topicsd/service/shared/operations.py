@@ -1,6 +1,6 @@
 """All that a broker answers for shared topics: operations on one topic, and its endpoints.
 
-The tables of operations come together here: those of this folder, of reads (`shared_diff.py`), and of what a
+The tables of operations come together here: those of this folder, of reads (`diff.py`), and of what a
 broker says about itself and its cluster (`service/cluster`).
 """
 

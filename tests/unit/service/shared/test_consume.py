@@ -1,4 +1,4 @@
-"""`POST /consume`: offsets, waits, bounds, and what is told of a partition."""
+"""`POST /consume`: offsets, waits, bounds, and the report of each partition."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_cancelled_wait_is_answered_once_with_the_position(calls: SharedCalls)
     calls.wait_ms(1000)
 
 
-def test_an_offset_past_the_next_one_is_told_at_once(calls: SharedCalls) -> None:
+def test_an_offset_past_the_next_one_is_reported_at_once(calls: SharedCalls) -> None:
     answer = calls.begin("consume", body=_body(("orders", 0, 5), ("orders", 1, 1), max_wait_ms=5000)).answer
     assert answer.status == 409
     past, read = answer.json["results"]
@@ -112,7 +112,7 @@ def test_an_unknown_partition_is_a_failure_and_is_not_created(calls: SharedCalls
     assert calls.catalog.topics(["none:7"]) == [None]
 
 
-def test_what_retention_removed_is_told_and_what_a_client_deleted_is_not(calls: SharedCalls) -> None:
+def test_what_retention_removed_is_reported_and_what_a_client_deleted_is_not(calls: SharedCalls) -> None:
     (topic,) = calls.catalog.topics(["orders"])
     calls.broker.trim(topic, 2, "evicted")(lambda outcome: None)
     calls.settle()
@@ -124,7 +124,7 @@ def test_what_retention_removed_is_told_and_what_a_client_deleted_is_not(calls: 
     assert ("lost" in result, result["records"], result["next_offset"]) == (False, [], 2)
 
 
-def test_damage_is_told_with_its_offsets(tmp_path: Path) -> None:
+def test_damage_is_reported_with_its_offsets(tmp_path: Path) -> None:
     writer = SharedCalls(tmp_path)
     uri = only(writer.produce(("orders", 0, ["first", "second", "third"])))["wal_uri"]
     path = Path(uri.removeprefix("file://"))
@@ -165,8 +165,8 @@ def test_bytes_are_bounded_and_a_reader_always_advances(calls: SharedCalls) -> N
 def test_a_wrong_value_is_400_and_names_the_field(
     calls: SharedCalls, partition: dict[str, Any], options: dict[str, Any], field: str
 ) -> None:
-    wanted = {"topic": "orders", "partition": 0, "fetch_offset": 1, **partition}
-    answer = calls.ask("consume", body={"topic_partitions": [wanted], **options})
+    read = {"topic": "orders", "partition": 0, "fetch_offset": 1, **partition}
+    answer = calls.ask("consume", body={"topic_partitions": [read], **options})
     assert (answer.status, answer.json["error"]["detail"].get("field")) == (400, field)
 
 

@@ -1,4 +1,4 @@
-"""`POST /produce`: shapes, per-partition results, statuses and bounds, against a broker on SQLite and files."""
+"""`POST /produce`: shapes, results of partitions, statuses and bounds, over SQLite and files."""
 
 from __future__ import annotations
 

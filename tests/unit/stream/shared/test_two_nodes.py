@@ -28,7 +28,7 @@ from topicsd.disk.fs import RealFs
 from topicsd.engine.read.page_cache import PageCache
 from topicsd.engine.wakeups.wake_queue import WakeQueue
 from topicsd.service.request_counts import RequestCounts
-from topicsd.service.shared_diff import SharedDiff
+from topicsd.service.shared.diff import SharedDiff
 from topicsd.store.file_objects import FileObjects
 from topicsd.stream.feeds import Feeds
 from topicsd.stream.shared.shared_feed import SharedTopics
