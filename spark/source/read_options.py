@@ -39,7 +39,7 @@ OPTIONS: dict[str, str] = {
     "topics": "the same as `subscribe`",
     "subscribePattern": "a regular expression that must match the whole name of a topic",
     "assign": 'JSON of topics with their shards: {"orders":[0]}',
-    "columns": "`kafka` (the default) or `native`: seq, ts, tag, node, meta, data",
+    "columns": "`kafka` (the default) or `native`: seq, ts, tag, node, meta, data, data_bytes",
     "includeHeaders": "`true` adds the column headers: the entries of meta, and node",
     "startingOffsets": '`earliest`, `latest` (streams only) or JSON: {"orders":{"0":23}} or {"orders":23}, '
     "the first seq to read; -2 is earliest, -1 is latest. Default: earliest for a batch, latest for a stream",

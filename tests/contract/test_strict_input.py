@@ -64,7 +64,8 @@ def test_every_endpoint_refuses_a_repeated_parameter(api: Api, endpoint: Endpoin
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda endpoint: f"{endpoint.method} {endpoint.pattern}")
 def test_every_body_refuses_an_unknown_field(api: Api, endpoint: Endpoint) -> None:
-    if not endpoint.takes_body:
+    # The body of this one is any bytes.
+    if not endpoint.takes_body or endpoint.operation == "append_record":
         return
     body = BODIES[endpoint.operation]
     known = next(iter(body), "")
