@@ -52,7 +52,7 @@ BATCH: Final = 500
 SIZES: Final = {"100 B": DATA, "1 KiB": DATA[:-1] + b" " * 924 + b"}"}
 
 
-class Target:
+class BenchStore:
     """A store and a catalog in a folder."""
 
     def __init__(self, folder: str) -> None:
@@ -116,9 +116,9 @@ def sources(
 ) -> dict[str, Callable[[], DataFrame]]:
     local, blobs, compacted = (os.path.join(folder, name) for name in ("local", "blobs", "compacted"))
     asyncio.run(make_local(local, data, records))
-    slices = Target(blobs)
+    slices = BenchStore(blobs)
     slices.write(data, records)
-    segments = Target(compacted)
+    segments = BenchStore(compacted)
     segments.write(data, records)
     segments.compact()
 
@@ -154,7 +154,7 @@ def measure_reads(records: int, rounds: int, directory: str | None) -> None:
 
 def measure_plan(extents: int, directory: str | None) -> None:
     with tempfile.TemporaryDirectory(prefix="topicsd-shared-", dir=directory) as folder:
-        target = Target(os.path.join(folder, "store"))
+        target = BenchStore(os.path.join(folder, "store"))
         for first in range(0, extents, 100):
             slices = [
                 Slice(TOPIC, INCARNATION, 80_000 * at, (Part(f"{first}/{at}", 100, 80_000),))

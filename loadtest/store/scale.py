@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from loadtest.store.catalog_costs import NAMES, PARTS, TABLES, THREADS, Costs, measure
-from loadtest.store.virtual_brokers import Asked, Load, run_load
+from loadtest.store.virtual_brokers import ClusterLoad, RequestCounts, run_load
 from topicsd.catalog.shared.shared_catalog import REPEATED_MS
 
 GB: Final = 1e9
@@ -32,10 +32,12 @@ class Size(NamedTuple):
 
     brokers: tuple[int, ...] = (1, 10, 100)
     partitions: tuple[int, ...] = (1, 100, 10_000, 100_000)
+    partitions_read: tuple[int, ...] = (1, 100, 10_000)
+    """In the runs with a reader for each partition."""
     writes_per_second: float = 200
     """Requests to each broker."""
     writes_read_per_second: float = 20
-    """The same in the runs with a reader for each partition."""
+    """The same in the runs with readers."""
     seconds: float = 1.0
     measured_seconds: float = 2.0
 
@@ -60,15 +62,15 @@ def number(value: float) -> str:
     return f"{rounded:,.0f}" if rounded >= 100 else f"{rounded:.3g}"
 
 
-def busy(asked: Asked, costs: Costs) -> float:
+def busy(counts: RequestCounts, costs: Costs) -> float:
     """Return the share of what the catalog can do."""
-    calls, items = asked.calls, asked.items
+    calls, items = counts.calls, counts.items
     ms = (
         costs.commits(calls["commit"], items["slices"], items["commit"])
         + costs.polls(calls["heads"], items["heads"])
         + calls["extents_from"] * costs.extents
     )
-    return ms / 1000 / asked.seconds / costs.at_once
+    return ms / 1000 / counts.seconds / costs.at_once
 
 
 def percent(share: float) -> str:
@@ -76,24 +78,24 @@ def percent(share: float) -> str:
 
 
 class Write(NamedTuple):
-    load: Load
-    asked: Asked
-    compaction: tuple[int, Asked] | None
+    load: ClusterLoad
+    counts: RequestCounts
+    compaction: tuple[int, RequestCounts] | None
 
 
 def write_runs(size: Size) -> list[Write]:
     runs: list[Write] = []
     for brokers in size.brokers:
         for partitions in size.partitions:
-            for has_affinity in (False, True) if brokers > 1 else (False,):
-                load = Load(
+            for has_own_broker in (False, True) if brokers > 1 else (False,):
+                load = ClusterLoad(
                     brokers,
                     partitions,
                     size.writes_per_second,
                     RECORDS,
                     RECORD_BYTES,
                     size.seconds if brokers <= max(10, size.brokers[0]) else size.seconds / 2,
-                    has_affinity,
+                    has_own_broker,
                 )
                 # Objects are kept for a compaction, which is the same for any number of brokers.
                 topics = COMPACTED_TOPICS if brokers == size.brokers[0] else 0
@@ -101,8 +103,8 @@ def write_runs(size: Size) -> list[Write]:
     return runs
 
 
-def place(load: Load) -> list[str]:
-    clients = "one broker" if load.has_affinity or load.brokers == 1 else "any broker"
+def place(load: ClusterLoad) -> list[str]:
+    clients = "one broker" if load.has_own_broker or load.brokers == 1 else "any broker"
     return [f"{load.brokers:,}", f"{load.partitions:,}", clients]
 
 
@@ -121,18 +123,18 @@ def writes_table(runs: Sequence[Write], costs: Costs) -> str:
         "$ a month",
     )
     rows: list[list[str]] = []
-    for load, asked, _ in runs:
-        commits = asked.calls["commit"]
+    for load, counts, _ in runs:
+        commits = counts.calls["commit"]
         values = (
-            commits / asked.seconds,
-            asked.items["commit"] / commits,
-            asked.items["slices"] / commits,
-            asked.bytes_written / MB / asked.seconds,
-            asked.bytes_written / 1000 / asked.puts,
-            asked.dollars / asked.bytes_written * GB,
-            asked.dollars / asked.seconds * MONTH_SECONDS,
+            commits / counts.seconds,
+            counts.items["commit"] / commits,
+            counts.items["slices"] / commits,
+            counts.bytes_written / MB / counts.seconds,
+            counts.bytes_written / 1000 / counts.puts,
+            counts.dollars / counts.bytes_written * GB,
+            counts.dollars / counts.seconds * MONTH_SECONDS,
         )
-        rows.append([*place(load), *map(number, values), percent(busy(asked, costs))])
+        rows.append([*place(load), *map(number, values), percent(busy(counts, costs))])
     return table((*head, "of the catalog"), rows)
 
 
@@ -146,9 +148,9 @@ def rows_table(runs: Sequence[Write], costs: Costs) -> str:
         "lookups of new topics",
     )
     rows: list[list[str]] = []
-    for load, asked, _ in runs:
-        kept = asked.items["commit"] / asked.seconds * REPEATED_MS / 1000
-        extents = asked.items["slices"] / asked.seconds * HOUR
+    for load, counts, _ in runs:
+        kept = counts.items["commit"] / counts.seconds * REPEATED_MS / 1000
+        extents = counts.items["slices"] / counts.seconds * HOUR
         sizes = kept * costs.row_bytes["parts"] / MB, extents, extents * costs.row_bytes["extents"] / MB
         rows.append([*place(load), number(kept), *map(number, sizes), number(load.brokers * load.partitions)])
     return table(head, rows)
@@ -167,14 +169,14 @@ def compaction_table(runs: Sequence[Write]) -> str:
     for load, _, compaction in runs:
         if compaction is None or not compaction[0]:
             continue
-        merged, asked = compaction
-        per_gb = GB / asked.bytes_written
+        merged, counts = compaction
+        per_gb = GB / counts.bytes_written
         values = (
-            asked.gets / merged,
-            asked.calls.total() / merged,
-            asked.gets * per_gb,
-            asked.puts * per_gb,
-            asked.dollars * per_gb,
+            counts.gets / merged,
+            counts.calls.total() / merged,
+            counts.gets * per_gb,
+            counts.puts * per_gb,
+            counts.dollars * per_gb,
         )
         rows.append([f"{load.partitions:,}", *map(number, values)])
     return table(head, rows)
@@ -187,23 +189,25 @@ def reads_table(size: Size, costs: Costs) -> str:
     )
     rows: list[list[str]] = []
     for brokers in size.brokers:
-        for partitions in size.partitions:
-            for has_affinity in (False, True) if brokers > 1 else (False,):
+        for partitions in size.partitions_read:
+            for has_own_broker in (False, True) if brokers > 1 else (False,):
                 rate = size.writes_read_per_second
                 seconds = size.seconds / 2
-                load = Load(brokers, partitions, rate, RECORDS, RECORD_BYTES, seconds, has_affinity, True)
-                asked, _ = run_load(load)
-                polls, data = asked.calls["heads"], asked.records_read * RECORD_BYTES
+                load = ClusterLoad(
+                    brokers, partitions, rate, RECORDS, RECORD_BYTES, seconds, has_own_broker, True
+                )
+                counts, _ = run_load(load)
+                polls, data = counts.calls["heads"], counts.records_read * RECORD_BYTES
                 values = (
-                    polls / asked.seconds,
-                    asked.items["heads"] / polls if polls else 0,
-                    asked.calls["extents_from"] / asked.seconds,
-                    asked.gets / asked.seconds,
-                    asked.records_read / asked.seconds,
+                    polls / counts.seconds,
+                    counts.items["heads"] / polls if polls else 0,
+                    counts.calls["extents_from"] / counts.seconds,
+                    counts.gets / counts.seconds,
+                    counts.records_read / counts.seconds,
                 )
                 # Without what was paid for the writes.
-                price = asked.gets * 0.0004 / 1000 / data * GB if data else 0
-                rows.append([*place(load), *map(number, values), number(price), percent(busy(asked, costs))])
+                price = counts.gets * 0.0004 / 1000 / data * GB if data else 0
+                rows.append([*place(load), *map(number, values), number(price), percent(busy(counts, costs))])
     return table(head, rows)
 
 
@@ -252,8 +256,8 @@ def write_page(page: Path, contents: dict[str, str]) -> None:
     text = page.read_text(encoding="utf-8")
     for name, content in contents.items():
         begin, end = f"<!-- table: {name} -->\n", "<!-- end -->"
-        before, found, rest = text.partition(begin)
-        assert found, f"{page}: no table {name}"
+        before, mark, rest = text.partition(begin)
+        assert mark, f"{page}: no table {name}"
         text = before + begin + content + "\n" + rest[rest.index(end) :]
     page.write_text(text, encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""Real brokers on virtual time, and what they ask of the catalog and the store.
+"""Real brokers on virtual time, and requests to the catalog and the store.
 
 The brokers, the compactor and the SQLite catalog are those of the server. Time, threads and the store are
 replaced: a request takes a fixed time of its kind, nothing fails, and every request is counted. The same
@@ -35,12 +35,14 @@ from topicsd.store.object_store import ObjectExists, ObjectInfo
 T = TypeVar("T")
 
 WARM_SECONDS: Final = 0.5
+READERS_PER_SECOND: Final = 800
+"""That begin at one broker: each compares the head that it finds with the catalog."""
 WAIT_SECONDS: Final = 30.0
 REQUEST_SECONDS: Final = {"put": 0.03, "read": 0.02, "laggard": 0.02, "commit": 0.003, "lookup": 0.002}
 """How long a request takes, by the pool that makes it."""
 
 
-class Load(NamedTuple):
+class ClusterLoad(NamedTuple):
     """What clients do, and with which cluster."""
 
     brokers: int
@@ -50,14 +52,20 @@ class Load(NamedTuple):
     request_records: int
     record_bytes: int
     seconds: float
-    has_affinity: bool = False
+    has_own_broker: bool = False
     """Whether clients write and read a partition at one broker, instead of at any."""
     has_readers: bool = False
     """Whether each partition has a reader that waits at its tail."""
 
+    @property
+    def warm_seconds(self) -> float:
+        """How long it takes until every broker knows its topics and all readers wait."""
+        readers = self.partitions / self.brokers if self.has_readers else 0
+        return WARM_SECONDS + readers / READERS_PER_SECOND
 
-class Asked(NamedTuple):
-    """What was asked in the measured time of a run."""
+
+class RequestCounts(NamedTuple):
+    """What was requested in the measured time of a run."""
 
     seconds: float
     calls: Counter[str]
@@ -216,7 +224,7 @@ class CountedCatalog:
 class VirtualCluster:
     """Brokers, their clients, a catalog and a store."""
 
-    def __init__(self, load: Load, folder: str, keeps_data: bool = True) -> None:
+    def __init__(self, load: ClusterLoad, folder: str, keeps_data: bool = True) -> None:
         self.load = load
         self.clock = VirtualClock()
         self._loop = VirtualLoop(self.clock)
@@ -227,12 +235,14 @@ class VirtualCluster:
         self._records = [NewFrame(b'"%b"' % (b"x" * (load.record_bytes - 2)))] * load.request_records
         self._created: set[int] = set()
         self._records_read = 0
-        self._until = WARM_SECONDS + load.seconds
+        self._until = load.warm_seconds + load.seconds
         pause = 1 / load.requests_per_second
         self._brokers = [self._broker() for _ in range(load.brokers)]
         if load.has_readers:
             for partition in range(load.partitions):
-                self._loop.call_later(self._rng.random() * WARM_SECONDS / 2, self._follow, partition, 1)
+                self._loop.call_later(
+                    self._rng.random() * (load.warm_seconds - WARM_SECONDS), self._follow, partition, 1
+                )
         for number in range(load.brokers):
             self._loop.call_later(self._rng.random() * pause, self._write, number, pause)
 
@@ -257,7 +267,7 @@ class VirtualCluster:
         """Send a request to a broker, and the next one after a while."""
         load, rng = self.load, self._rng
         partition = rng.randrange(load.partitions)
-        if load.has_affinity:
+        if load.has_own_broker:
             # The partitions of this broker; with fewer partitions than brokers, each has some brokers.
             own = max(1, load.partitions // load.brokers)
             partition = (number % load.partitions) + load.brokers * rng.randrange(own)
@@ -269,7 +279,7 @@ class VirtualCluster:
 
     def _follow(self, partition: int, seq: int) -> None:
         """Wait for the records of a partition at its broker, or at any one."""
-        number = partition if self.load.has_affinity else self._rng.randrange(self.load.brokers)
+        number = partition if self.load.has_own_broker else self._rng.randrange(self.load.brokers)
         read = SharedRead([TopicRead(self._name(partition), seq)], wait_seconds=WAIT_SECONDS)
 
         def on_reply(answers: list[TopicRecords]) -> None:
@@ -281,14 +291,14 @@ class VirtualCluster:
 
         self._brokers[number % self.load.brokers].read(read, on_reply)
 
-    # -- what was asked
+    # -- requests
 
-    def run(self) -> Asked:
+    def run(self) -> RequestCounts:
         """Run the clients; count after the caches of the brokers are warm."""
-        self._loop.run_until(WARM_SECONDS)
-        return self._asked_by(lambda: self._loop.run_until(self._until))
+        self._loop.run_until(self.load.warm_seconds)
+        return self._counts_of(lambda: self._loop.run_until(self._until))
 
-    def compact(self, topics_max: int) -> tuple[int, Asked]:
+    def compact(self, topics_max: int) -> tuple[int, RequestCounts]:
         """Merge what the clients wrote, of some topics; return how many had something to merge."""
         self._loop.run_until(self._until + 5)
         self.clock.seconds += REPEATED_MS / 1000 + 60
@@ -299,17 +309,17 @@ class VirtualCluster:
             for partition in sorted(self._created)[:topics_max]:
                 outcomes[_result(compactor.compact(self._name(partition))).outcome] += 1
 
-        asked = self._asked_by(compact)
-        return outcomes["merged"], asked
+        counts = self._counts_of(compact)
+        return outcomes["merged"], counts
 
-    def _asked_by(self, work: Callable[[], object]) -> Asked:
+    def _counts_of(self, work: Callable[[], object]) -> RequestCounts:
         calls, items = self.catalog.calls.copy(), self.catalog.items.copy()
         before, read = _copy(self.store.totals), self._records_read
         begun = self.clock.seconds
         work()
         after = self.store.totals
         puts, gets = after.creates - before.creates, after.reads + after.infos - before.reads - before.infos
-        return Asked(
+        return RequestCounts(
             self.clock.seconds - begun,
             self.catalog.calls - calls,
             self.catalog.items - items,
@@ -352,11 +362,13 @@ def memory_folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(dir=folder, prefix=f"topicsd-{secrets.token_hex(4)}-")
 
 
-def run_load(load: Load, topics_to_compact: int = 0) -> tuple[Asked, tuple[int, Asked] | None]:
-    """Run a load; return what it asked, and what the compaction of its topics asked."""
+def run_load(
+    load: ClusterLoad, topics_to_compact: int = 0
+) -> tuple[RequestCounts, tuple[int, RequestCounts] | None]:
+    """Run a load; return what it counts, and what the compaction of its topics counts."""
     with memory_folder() as folder:
         cluster = VirtualCluster(load, folder, load.has_readers or topics_to_compact > 0)
-        asked = cluster.run()
+        counts = cluster.run()
         compaction = cluster.compact(topics_to_compact) if topics_to_compact else None
         cluster.close()
-        return asked, compaction
+        return counts, compaction

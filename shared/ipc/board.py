@@ -372,7 +372,7 @@ class Board:
                 os.posix_fallocate(memory.fd, 0, _board_bytes(slot_count))
                 if broker_count:
                     os.posix_fallocate(memory.fd, _board_bytes(slots_max), broker_count * SLOT_BYTES)
-                # Before the board is mapped: they tell the slots of brokers from those of shards.
+                # Before the board reads them: they say where the slots of brokers begin.
                 with mmap.mmap(memory.fd, HEAD_BYTES) as head, memoryview(head).cast("Q") as words:
                     words[BROKER_COUNT], words[FIRST_BROKER] = broker_count, slots_max
                 board = cls(memory.fd)

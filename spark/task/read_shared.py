@@ -340,9 +340,9 @@ def _cut(one: ExtentRange, extent: SharedExtent, fetched: FetchedSlice) -> _CutS
     if at != end or len(starts) != count or first_number > SEQ_MAX - count:
         return None
     bounds = np.array([*starts, end], dtype=np.int64) - begin
-    wanted = slice(one.first_seq - extent.first_seq, one.last_seq - extent.first_seq + 1)
-    numbers = np.arange(first_number, first_number + count, dtype=np.int64)[wanted]
-    return _CutSlice(one, fetched, bounds[:-1][wanted], np.diff(bounds)[wanted], numbers)
+    span = slice(one.first_seq - extent.first_seq, one.last_seq - extent.first_seq + 1)
+    numbers = np.arange(first_number, first_number + count, dtype=np.int64)[span]
+    return _CutSlice(one, fetched, bounds[:-1][span], np.diff(bounds)[span], numbers)
 
 
 def _frame_of(record: Record, topic_id: int) -> bytes:

@@ -97,7 +97,7 @@ def present_ranges(
     """
     catalog, name = view.catalog, view.name
     for _ in range(LOOKUPS_MAX):
-        found = list(extents_between(catalog, name, first, last))
+        extents = list(extents_between(catalog, name, first, last))
         # After the extents: they are those of this incarnation, and what they lack was trimmed before.
         (row,) = catalog.topics([name])
         if row is None or row.incarnation != view.epoch:
@@ -109,7 +109,7 @@ def present_ranges(
             first = row.first_seq
         ranges = [
             ExtentRange(name, view.epoch, max(one.first_seq, first), one.last_seq, one.extent)
-            for one in found
+            for one in extents
             if one.last_seq >= first
         ]
         if sum(one.record_count for one in ranges) == max(0, last - first + 1):

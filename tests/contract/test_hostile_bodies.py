@@ -177,7 +177,7 @@ def test_an_unknown_field_is_refused_at_its_key_however_deep_it_is(api: Api, dep
     for body in (b'{"x":%b,"records":[{"data":1}]}', b'{"records":[{"data":1}],"x":%b}'):
         assert "x: unknown field" in api.refused(400, "invalid_request", "POST", "", body % nest).message
     message = api.refused(400, "invalid_request", "POST", "", b'{"records":[{"x":%b}]}' % nest).message
-    assert message == "records[0].x: unknown field; allowed: data, meta, node, tag"
+    assert message == "records[0].x: unknown field; allowed: data, data_base64, meta, node, tag"
 
 
 def test_of_a_key_that_stands_twice_only_the_last_value_counts(api: Api) -> None:

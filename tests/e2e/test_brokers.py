@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.clients.raw_client import Answer
+from tests.harness.clients.raw_client import Answer, body_bytes, request_bytes
 from tests.harness.output.command_run import run_here
 from tests.harness.server.whole_server import WholeServer, nothing_left_behind
 
@@ -203,3 +203,47 @@ def test_keys_are_reloaded_in_brokers(tmp_path: Path) -> None:
             lambda: server.ask("GET", "/metrics", None, second).status == 200, "the new key works"
         )
         assert server.ask("GET", "/metrics", None, first).status == 401
+
+
+def produce_body(value: str) -> dict[str, object]:
+    return {"topic_partitions": [{"topic": "orders", "partition": 1, "records": [value]}]}
+
+
+def consumed(server: WholeServer) -> list[str]:
+    body = {"topic_partitions": [{"topic": "orders", "partition": 1, "fetch_offset": 1}]}
+    (result,) = json.loads(server.ask("POST", "/consume", body).body)["results"]
+    return [record["value"] for record in result["records"]]
+
+
+def test_a_killed_broker_loses_nothing_that_it_acknowledged(tmp_path: Path) -> None:
+    acked: list[str] = []
+    with WholeServer(tmp_path, store_flag(tmp_path), "--batch-max-delay-ms=20", shards=0) as server:
+        for kill in range(2):
+            for number in range(5):
+                answer = server.ask("POST", "/produce", produce_body(f"{kill}-{number}"))
+                if answer.status == 200:
+                    acked.append(f"{kill}-{number}")
+            assert len(acked) >= 5 * (kill + 1)
+            with closing(server.a_broker()) as broker:
+                broker.signal(signal.SIGKILL)
+                assert broker.wait()
+            server.wait_for(lambda: is_up(server), "the broker serves again")
+            assert consumed(server) == acked
+
+
+def test_a_drain_settles_the_writes_that_wait(tmp_path: Path) -> None:
+    with WholeServer(tmp_path, store_flag(tmp_path), "--batch-max-delay-ms=2s", shards=1) as server:
+        assert server.ask("POST", "/produce", produce_body("first")).status == 200
+        with server.connect() as client:
+            client.send(request_bytes("POST", "/produce", body_bytes(produce_body("second"))))
+            server.wait_for(lambda: queue_bytes(server) > 0, "the record waits")
+            server.signal(signal.SIGTERM)
+            assert client.read_answer().status == 200
+        assert server.wait() == 0
+        server.start()
+        assert consumed(server) == ["first", "second"]
+
+
+def queue_bytes(server: WholeServer) -> int:
+    queue: int = exact_json(server.ask("GET", "/metrics"))["batcher"]["queue_bytes"]
+    return queue

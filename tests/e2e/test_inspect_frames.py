@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from shared.contract.names import topic_id
 from shared.contract.topic_config import TopicConfig
+from tests.golden.make_golden import GOLDEN
 from tests.harness.output.command_run import run_here
 from tests.harness.shard.data_dirs import DIRECTORIES, flip, stop
 from tests.harness.shard.one_shard import RealShard, record
@@ -169,3 +171,19 @@ def test_a_large_record_is_one_row(tmp_path: Path) -> None:
     (row,) = [row for row in frames(tmp_path) if row["type"] == "append"]
     assert row["data_bytes"] == 300_002
     assert "data=293KiB" in run_here("inspect", tmp_path, "--frames").out
+
+
+def test_records_of_bytes_are_marked(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(GOLDEN / "wal-format-1-bytes" / "data", data)
+    rows = [row for row in frames(data) if row["type"] == "append" and row["topic"] == "images"]
+    assert [(row.get("is_bytes", False), row["data_bytes"]) for row in rows] == [
+        (True, 256),
+        (False, 1),
+        (True, 256),
+        (True, 0),
+        (True, 2),
+        (False, 2),
+        (True, 3000),
+    ]
+    assert run_here("verify", data).code == 0

@@ -14,17 +14,21 @@ import msgspec
 
 from shared.contract.errors import POSITION_PAST_HEAD
 from shared.contract.topic_config import TopicConfig
-from tests.harness.shard.one_shard import OneShard, RecordedReply, record
+from tests.harness.shard.one_shard import OneShard, RecordedReply, bytes_record, record
 from tests.model.topic_oracle import OracleKey, OracleNumber, OracleRecord, OracleTopic
 from topicsd.engine.read.cursors import delete_cursor, put_cursor, records_after
 from topicsd.engine.read.read import PAGES_MAX
-from topicsd.engine.requests import AppendAnswer, DeleteAnswer, ProducerSeq, ReadAnswer, TopicState
+from topicsd.engine.requests import AppendAnswer, DeleteAnswer, NewRecord, ProducerSeq, ReadAnswer, TopicState
 
 CHECK_EVERY = 40
 NAMES = ("orders", "jobs", "cache", "audit", "a.b:c")
 TAGS = (None, None, "x", "xy", "xyz", "y", "ü")
 NODES = (None, None, "n1", "n2")
 HISTORY_SHOWN = 30
+
+
+def as_sent(one: OracleRecord) -> NewRecord:
+    return (bytes_record if one.is_bytes else record)(one.data, one.tag, one.node)
 
 
 class Episode:
@@ -89,14 +93,16 @@ class Episode:
         records = []
         for _ in range(self.rng.choice((1, 1, 2, 3, 10))):
             self.payload_count += 1
-            data = b'"%d %b"' % (self.payload_count, b"x" * self.rng.randrange(30))
-            records.append(OracleRecord(0, data, self.rng.choice(TAGS), self.rng.choice(NODES)))
+            is_bytes = self.rng.random() < 0.3
+            text = b'"%d %b"' % (self.payload_count, b"x" * self.rng.randrange(30))
+            data = text + self.rng.randbytes(self.rng.randrange(30)) if is_bytes else text
+            records.append(OracleRecord(0, data, self.rng.choice(TAGS), self.rng.choice(NODES), is_bytes))
         return records
 
     def expect_append(self, name: str, records: list[OracleRecord], key: str | None = None) -> None:
         """Send an append, and note the expected answer."""
         self.note(f"append {len(records)} to {name}, key {key}")
-        sent = [record(one.data, one.tag, one.node) for one in records]
+        sent = [as_sent(one) for one in records]
         topic = self.topics.get(name)
         created = topic is None
         if topic is None:
@@ -136,9 +142,7 @@ class Episode:
         is_same = self.rng.random() < 0.7
         self.note(f"append to {name} again under {key}, {'the same' if is_same else 'other'} records")
         records = used.records if is_same else self.new_records()
-        reply = self.one.send_append(
-            name, *[record(one.data, one.tag, one.node) for one in records], idempotency_key=key
-        )
+        reply = self.one.send_append(name, *[as_sent(one) for one in records], idempotency_key=key)
         self.one.settle()
         if not is_same:
             assert reply.code == "idempotency_mismatch", reply.answer
@@ -158,7 +162,7 @@ class Episode:
         expected_head = self.rng.choice((None, None, head, head + 1))
         records = self.new_records()
         self.note(f"append {len(records)} to {name} as {producer} {number}, expects {expected_head}")
-        sent = [record(one.data, one.tag, one.node) for one in records]
+        sent = [as_sent(one) for one in records]
         options = {"producer": ProducerSeq(producer, number), "expected_head": expected_head}
         reply = self.one.send_append(name, *sent, **options)
         self.one.settle()
@@ -399,7 +403,12 @@ class Episode:
         gap = tombstone and (tombstone.gap_from, tombstone.gap_to, tombstone.reason)
         assert gap == expected.tombstone, f"{request}: tombstone {gap} instead of {expected.tombstone}"
         records = [
-            (one.seq, OracleRecord(one.ts, one.data, one.tag.decode() or None, one.node.decode() or None))
+            (
+                one.seq,
+                OracleRecord(
+                    one.ts, one.data, one.tag.decode() or None, one.node.decode() or None, one.is_bytes
+                ),
+            )
             for one in answer.records
         ]
         seqs, next_from_seq = expected.seqs, expected.next_from_seq

@@ -24,13 +24,18 @@ import msgspec
 
 from shared.contract.route_rule import RouteRule
 from tests.harness.machine.faults import MachineGoneError
-from tests.harness.shard.one_shard import OneShard, RecordedReply, record
+from tests.harness.shard.one_shard import OneShard, RecordedReply, bytes_record, record
 from tests.harness.stage.route_shards import RouteShards
 from topicsd.engine.routes.route import RoutePut
 
 SHARDS = 3
 TAGS = (None, "x", "xy", "y")
 FILTERS = (None, None, None, ["tag", "Eq", "x"], ["tag", "Glob", "x*"], ["tag", "Eq", "unused"])
+
+
+def is_of_bytes(value: int) -> bool:
+    """Return whether the record with this value is one of bytes."""
+    return value % 3 == 0
 
 
 class DestRecord(NamedTuple):
@@ -124,7 +129,11 @@ class RouteModel:
             self._value += 1
             self.written[topic].add(self._value)
             meta = {"k": self._value} if self.rng.random() < 0.3 else None
-            records.append(record(self._value, self.rng.choice(TAGS), self.rng.choice((None, "n")), meta))
+            tag, node = self.rng.choice(TAGS), self.rng.choice((None, "n"))
+            if is_of_bytes(self._value):
+                records.append(bytes_record(b"%d" % self._value, tag, node, meta))
+            else:
+                records.append(record(self._value, tag, node, meta))
         self.stage.owner(topic).send_append(topic, *records)
 
     def _turns(self) -> None:
@@ -337,6 +346,7 @@ class RouteModel:
             answer = self.stage.owner(topic).read(topic, cursor, limit=1000)
             for one in answer.records:
                 stamp = None if one.meta is None else msgspec.json.decode(one.meta).get("_topics_router")
+                assert one.is_bytes == is_of_bytes(int(one.data)), one
                 records.append(DestRecord(one.seq, int(one.data), one.tag.decode(), stamp))
             cursor, is_at_end = answer.next_from_seq, answer.caught_up
         return records

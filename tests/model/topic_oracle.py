@@ -23,6 +23,7 @@ class OracleRecord:
     data: bytes
     tag: str | None
     node: str | None
+    is_bytes: bool = False
 
     @property
     def size(self) -> int:

@@ -1,4 +1,4 @@
-"""A story of two brokers on one catalog and one store, told as what their clients got.
+"""A story of two brokers on one catalog and one store, as what their clients got.
 
 Nothing in the transcript depends on the catalog, the store, or how requests met in blobs: it has seqs, times,
 bytes and statuses, and no keys. The wall clock stands still but for jumps, which also age rows and leases.
@@ -65,13 +65,13 @@ class BrokerStory:
         self.across_seconds = 0.0
         """The time from an append at one broker to the answer of a waiting read at the other one."""
 
-    def tell(self) -> list[Any]:
-        asyncio.run(self._tell())
+    def run(self) -> list[Any]:
+        asyncio.run(self._play())
         for pools in self._pools:
             pools.stop()
         return self.transcript
 
-    async def _tell(self) -> None:
+    async def _play(self) -> None:
         a, b = self._broker(), self._broker()
         await self._create(a, b)
         await self._append(a, b)
@@ -145,7 +145,7 @@ class BrokerStory:
             if cursor > answer.head:
                 return values
 
-    def _run(self, steps: BlockingSteps[Any]) -> Any:
+    def _finish(self, steps: BlockingSteps[Any]) -> Any:
         """Run background steps to their end."""
         result: Any = None
         while True:
@@ -226,8 +226,8 @@ class BrokerStory:
         self._clock.advance(REPEATED_MS + 60_000)
         await self._write(b, ORDERS, b'"young"')
         compactor = Compactor("c", self._store, self._catalog, lambda: POLICY, CompactorLimits())
-        self._say("compaction", self._run(compactor.compact(ORDERS)).outcome)
-        assert self._run(compactor.compact(ORDERS)).outcome == "nothing"
+        self._say("compaction", self._finish(compactor.compact(ORDERS)).outcome)
+        assert self._finish(compactor.compact(ORDERS)).outcome == "nothing"
         self._vacuum()
         for broker in (a, b, self._broker()):
             after = await self._all(broker, ORDERS, 500)
@@ -236,9 +236,9 @@ class BrokerStory:
 
     def _vacuum(self) -> None:
         """Delete what no extent names; only that."""
-        # S3 tells the time of an object in whole seconds, and in a listing exactly.
+        # S3 has the time of an object in whole seconds, and in a listing exactly.
         vacuum = BlobVacuum(self._store, self._catalog, lambda: POLICY, grace_ms=-1000)
-        self._run(vacuum.run())
+        self._finish(vacuum.run())
         present = {info.key for folder in FOLDERS for info in self._store.list(folder)}
         assert present == vacuum.named()
 

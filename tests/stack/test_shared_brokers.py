@@ -48,7 +48,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     folder = tmp_path_factory.mktemp("model")
     clock = StoryClock()
     model: Any = LockedTopics(clock.now_ms)
-    return BrokerStory(clock, lambda: model, lambda: open_store(f"file://{folder}", RealFs())).tell()
+    return BrokerStory(clock, lambda: model, lambda: open_store(f"file://{folder}", RealFs())).run()
 
 
 @pytest.fixture(params=["file", "s3"])
@@ -93,8 +93,8 @@ def test_brokers_do_the_same_over_every_catalog_and_store(
             follower = stack.enter_context(closing(ServerClock(catalog_url)))
         clock = StoryClock(follower)
         story = BrokerStory(clock, open_catalog, open_objects)
-        transcript = story.tell()
+        transcript = story.run()
     assert story.across_seconds < ACROSS_SECONDS
-    for got, wanted in zip(transcript, expected, strict=False):
-        assert got == wanted
+    for got, model in zip(transcript, expected, strict=False):
+        assert got == model
     assert len(transcript) == len(expected)

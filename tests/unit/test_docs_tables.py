@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from router.control.broker_metrics import BROKER_METRICS
 from router.control.control import ControlEndpoints
 from router.control.metrics_render import CURSOR_SERIES, QUEUE_SERIES, ROUTE_SERIES, TOPIC_SERIES
 from router.control.metrics_table import CONNECTION_METRICS, SHARD_FAMILIES, SHARD_HISTOGRAMS, SHARD_METRICS
@@ -114,7 +115,7 @@ def test_every_metric_is_listed() -> None:
         for metric, *_ in rows("health-and-metrics.md", *columns)
         for name in names(metric)
     }
-    tables = (*SHARD_METRICS, *SHARD_FAMILIES, *CONNECTION_METRICS, *SHARD_HISTOGRAMS)
+    tables = (*SHARD_METRICS, *BROKER_METRICS, *SHARD_FAMILIES, *CONNECTION_METRICS, *SHARD_HISTOGRAMS)
     series = [one[0] for one in (*TOPIC_SERIES, *CURSOR_SERIES, *QUEUE_SERIES, ROUTE_SERIES)]
     page = (API / "health-and-metrics.md").read_text(encoding="utf-8")
     assert {one.name for one in tables} | set(series) <= listed

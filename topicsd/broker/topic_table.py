@@ -29,7 +29,7 @@ def new_incarnation(now_ms: int) -> int:
     It is the epoch of the topic for clients, so it fits a JSON number of 53 bits, until the year 2109, and a
     topic that is created again has a higher one: a cursor with the lower epoch is known to be the older one.
     Clocks of nodes that differ by more than the time between the two break only this order. The random part
-    tells creations of the same millisecond apart.
+    separates creations of the same millisecond.
 
     >>> new_incarnation(1_700_000_000_001) > new_incarnation(1_700_000_000_000)
     True

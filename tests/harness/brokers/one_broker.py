@@ -58,6 +58,7 @@ class OneBroker:
         batch_limits: BatchLimits = BatchLimits(),  # noqa: B008
         read_limits: ReadLimits = ReadLimits(),  # noqa: B008
         other: OneBroker | None = None,
+        roles: tuple[str, ...] = ("write", "read"),
     ) -> None:
         """Another broker shares clock, loop, store and catalog with this one."""
         self.clock: ManualClock = ManualClock() if other is None else other.clock
@@ -66,15 +67,18 @@ class OneBroker:
         self.store: FakeStore = FakeStore() if other is None else other.store
         self.catalog = CountedTopics(self.topics)
         self.threads: list[StepThread] = []
+        self.pools = make_pools(self._thread)
+        self.limits = batch_limits
         self.broker = Broker(
             self.clock,
             self.loop,
-            make_pools(self._thread),
+            self.pools,
             self.store,
             self.catalog,
             self.retries,
             batch_limits,
             read_limits,
+            roles,
         )
 
     def retries(self) -> Retries:

@@ -32,6 +32,7 @@ from topicsd.engine.requests import (
     NO_META,
     AppendAnswer,
     AppendRequest,
+    BytesRecord,
     ClaimAnswer,
     ClaimRequest,
     DeleteAnswer,
@@ -87,6 +88,13 @@ def record(data: object = 1, tag: str | None = None, node: str | None = None, me
     raw = data if isinstance(data, bytes) else msgspec.json.encode(data)
     meta_raw = NO_META if meta is None else msgspec.Raw(msgspec.json.encode(meta))
     return NewRecord(msgspec.Raw(raw), tag, node, meta_raw)
+
+
+def bytes_record(
+    data: bytes, tag: str | None = None, node: str | None = None, meta: Any = None
+) -> BytesRecord:
+    """Return a record of bytes."""
+    return BytesRecord(msgspec.Raw(data), tag, node, record(0, meta=meta).meta)
 
 
 class OneShard(ShardDriver):

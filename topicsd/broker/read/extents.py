@@ -200,7 +200,7 @@ def _chunks_of(one: _Lookup, outcome: SegmentPart | OSError | None) -> list[Tail
         return outcome
     if outcome is None:
         return []
-    return [TailChunk(one.need.topic, outcome.rebase, outcome.body, SEGMENT_V1)]
+    return [TailChunk(one.need.topic, outcome.rebase, outcome.body, SEGMENT_V1, one.extents[0].key)]
 
 
 def _cut(

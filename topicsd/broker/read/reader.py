@@ -19,7 +19,14 @@ import msgspec
 
 from shared.contract.errors import Refusal, store_unavailable
 from shared.runtime.clock import Clock
-from topicsd.broker.frames_v1 import FRAMES_V1, TOPIC_ID_MASK, OtherTopic, UnknownEncoding, decode_frames
+from topicsd.broker.frames_v1 import (
+    FRAMES_V1,
+    SEGMENT_V1,
+    TOPIC_ID_MASK,
+    OtherTopic,
+    UnknownEncoding,
+    decode_frames,
+)
 from topicsd.broker.read.extents import ExtentReader, FetchedChunks, Need
 from topicsd.broker.read.heads import Heads, TailPosition
 from topicsd.broker.read.read_rules import first_room, is_complete, room_of
@@ -288,7 +295,7 @@ class SharedReader:
     def _take_whole(self, one: _TopicProgress, chunk: TailChunk, total: int) -> int:
         """Add a chunk to the answer; its records before the position count as none."""
         answer, rebase = one.answer, chunk.rebase
-        if chunk.encoding != FRAMES_V1:
+        if chunk.encoding not in (FRAMES_V1, SEGMENT_V1):
             answer.refusal = store_failed(OSError(f"body encoding {chunk.encoding} is unknown"))
             return total
         if not _is_of_topic(chunk):

@@ -10,10 +10,12 @@ from functools import partial
 from typing import Final
 
 from shared.runtime.retries import Retries
-from topicsd.broker.frames_v1 import OtherTopic, Rebase, UnknownEncoding, decode_frames
+from topicsd.broker.frames_v1 import SEGMENT_V1, OtherTopic, Rebase, UnknownEncoding, decode_frames
+from topicsd.broker.segment_v1 import SegmentParts
 from topicsd.broker.steps import Pool, Wait
 from topicsd.catalog.shared.shared_catalog import SharedCatalog, SharedExtent, SharedTopic
 from topicsd.log.frame import HEADER, HEADER_BYTES
+from topicsd.segment.data_file import SEGMENT_HEADER_BYTES
 from topicsd.store.block_cache import BlockCache
 from topicsd.store.create_object import repeat_request
 
@@ -30,6 +32,7 @@ class TimeSearch:
         self._pool = pool
         self._blocks = blocks
         self._retries = retries
+        self._parts = SegmentParts()
 
     def position_at(self, topic: SharedTopic, head: int, ts: int) -> Wait:
         """Wait for the seq before the first record that is not older than `ts`; `head` if all are older.
@@ -64,18 +67,38 @@ class TimeSearch:
         return max(first, topic.first_seq) - 1
 
     def _first_ts(self, extent: SharedExtent) -> int:
-        header = self._read(extent, min(HEADER_BYTES, extent.byte_length))
+        header_bytes = SEGMENT_HEADER_BYTES if extent.encoding == SEGMENT_V1 else 0
+        header = self._read(extent, header_bytes + HEADER_BYTES)[header_bytes:]
         return HEADER.unpack(header)[_TIME_FIELD] if len(header) == HEADER_BYTES else 0
 
     def _first_not_older(self, topic: SharedTopic, extent: SharedExtent, ts: int) -> int:
         """Return the first seq of an extent whose record is not older, or the seq after the extent."""
         rebase = Rebase(topic.incarnation, extent.first_seq, extent.last_seq)
+        if extent.encoding == SEGMENT_V1:
+            return self._first_in_segment(extent, rebase, ts)
         body = self._read(extent, extent.byte_length)
         try:
             decoded = decode_frames(body, rebase, encoding=extent.encoding)
         except (OtherTopic, UnknownEncoding):
             return extent.first_seq
         return next((one.seq for one in decoded.records if one.ts >= ts), extent.last_seq + 1)
+
+    def _first_in_segment(self, extent: SharedExtent, rebase: Rebase, ts: int) -> int:
+        """Search a compacted object, by a part with one record in each step."""
+
+        def read(offset: int, size: int) -> bytes:
+            return repeat_request(partial(self._blocks.read, extent.key, offset, size), self._retries())
+
+        low, high = extent.first_seq, extent.last_seq + 1
+        while low < high:
+            middle = (low + high) // 2
+            part = self._parts.read(read, extent.key, rebase, extent.byte_length, middle, 1)
+            body = b"" if part is None else part.body
+            if len(body) >= HEADER_BYTES and HEADER.unpack_from(body)[_TIME_FIELD] < ts:
+                low = middle + 1
+            else:
+                high = middle
+        return low
 
     def _read(self, extent: SharedExtent, byte_length: int) -> bytes:
         read = partial(self._blocks.read, extent.key, extent.byte_offset, byte_length)

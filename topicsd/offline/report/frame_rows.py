@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from topicsd.log.control_frame import ControlPayload, decode_control
-from topicsd.log.frame import FLAG_DURABLE, FrameType, LogFrame, split_payload
+from topicsd.log.frame import FLAG_BYTES, FLAG_DURABLE, FrameType, LogFrame, split_payload
 from topicsd.offline.report.job_events import JobEvents
 from topicsd.offline.report.topic import DEFAULTS
 from topicsd.offline.table import NOTHING, escape_unprintable, size, utc
@@ -46,6 +46,8 @@ class FrameRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     topic_id: str | None = None
     seq: int | None = None
     durable: bool = False
+    is_bytes: bool = False
+    """Whether the data of the record is not JSON but bytes."""
     data_bytes: int | None = None
     meta_bytes: int | None = None
     tag: str | None = None
@@ -81,6 +83,7 @@ def frame_row(
         topic_id=f"{frame.topic_id:016x}" if has_topic else None,
         seq=frame.seq or None,
         durable=bool(frame.flags & FLAG_DURABLE),
+        is_bytes=bool(frame.flags & FLAG_BYTES),
         data_bytes=data_bytes,
         meta_bytes=meta_bytes,
         tag=frame.tag.decode("utf-8", "backslashreplace") or None,

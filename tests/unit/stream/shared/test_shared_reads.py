@@ -11,8 +11,11 @@ from tests.harness.brokers.one_broker import OneBroker
 from tests.harness.shard.one_shard import record
 from tests.harness.stage.shared_stage import EPOCH, BrokerReader, SharedStage, repeat
 from topicsd.broker.broker import ReadLimits
+from topicsd.broker.upkeep.compactor import Compactor, CompactorLimits
 from topicsd.broker.write.batcher import BatchLimits
 from topicsd.broker.write.open_blob import Appended
+from topicsd.catalog.shared.shared_catalog import REPEATED_MS
+from topicsd.engine.jobs import run_blocking
 
 MIXED = [
     record({"n": 1}),
@@ -305,3 +308,24 @@ def test_pages_over_their_bound_are_read_again() -> None:
     for after_seq in (0, 700, 130, 0):
         local, shared = stage.compare_diff("a", after_seq=after_seq, limit=1000)
         assert shared == local
+
+
+def test_compacted_records_are_read_and_found_by_time_as_before() -> None:
+    stage = SharedStage(OneBroker(BatchLimits(batch_bytes=1), ReadLimits(tail_cache_bytes=0)))
+    stage.create("a")
+    times = []
+    for _ in range(12):
+        stage.append("a", *MIXED)
+        times.append(stage.clock.now_ms())
+    stage.clock.advance(REPEATED_MS + 1)
+    stage.append("a", *MIXED)
+    one = stage.one
+    compactor = Compactor("c", one.store, one.catalog, one.retries, CompactorLimits())
+    assert run_blocking(compactor.compact("a")).outcome == "merged"
+    assert one.topics.extents_from("a", 1, 1)[0].type == "COMPACTED"
+    requests: list[dict[str, Any]] = [{"after_seq": seq, "limit": 1000} for seq in (0, 7, 58, 61)]
+    requests += [{"from_ts": ts + shift, "limit": 7} for ts in times for shift in (-301, -300, -299)]
+    for body in (*requests, {"last": 20}, {"include_tags": True, "node": "n1"}):
+        stage.reader = BrokerReader(one, stage.shard)
+        local, shared = stage.compare_diff("a", **body)
+        assert shared == local, body
