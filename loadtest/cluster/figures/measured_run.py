@@ -55,7 +55,7 @@ class MeasuredRun(NamedTuple):
 
     def cpu_us(self) -> float:
         """Return the CPU time of the nodes for each record that was written, in microseconds."""
-        nodes = sum(
+        nodes: float = sum(
             seconds for name, seconds in self.summary["cpu_seconds"].items() if name.startswith("node-")
         )
         return nodes / max(self.of("produce", "records"), 1) * 1e6
