@@ -90,9 +90,8 @@ LAYERS: Final = {
     "topicsd/http/http2": "topicsd/http/http1 topicsd/service topicsd/stream shared/",
     "topicsd/http/websocket": ("topicsd/http/http1 topicsd/service/ topicsd/stream/ topicsd/engine shared/"),
     "topicsd/worker": (
-        "topicsd/http/ topicsd/service/ topicsd/broker/ topicsd/engine/ topicsd/catalog topicsd/catalog/shared "
-        "topicsd/store topicsd/log "
-        "topicsd/disk shared/"
+        "topicsd/http/ topicsd/service/ topicsd/broker/ topicsd/engine/ topicsd/catalog "
+        "topicsd/catalog/shared topicsd/store topicsd/log topicsd/disk shared/"
     ),
     # -- tools: a directory that another process may own
     "topicsd/offline": f"{_OFFLINE} topicsd/catalog topicsd/offline/check",
@@ -124,8 +123,8 @@ LAYERS: Final = {
     "spark/chart": "topicsd/offline spark/jobs",
     "spark/examples": "spark spark/optimizer",
     "spark/view": (
-        f"{_OFFLINE} spark spark/source topicsd/offline/ topicsd/catalog topicsd/catalog/shared topicsd/broker"
-        " topicsd/backup"
+        f"{_OFFLINE} spark spark/source topicsd/offline/ topicsd/catalog topicsd/catalog/shared "
+        "topicsd/broker topicsd/backup"
     ),
     "spark/optimizer": "spark spark/source spark/task spark/view topicsd/segment",
     "spark/source": f"{_OFFLINE} spark spark/optimizer spark/sink spark/task spark/view topicsd/offline",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +122,7 @@ def test_requests_during_the_creation_are_for_the_shared_topic(calls: SharedCall
     put = calls.call("a", {"placement": "shared"})
     append = calls.call("a", {"records": [{"data": 1}]})
     for operation, call in (("put_topic", put), ("append", append)):
-        calls.operations.start(operation, call, lambda: call.send(b"{}", LOCAL), is_local_known=False)
+        calls.operations.start(operation, call, partial(call.send, b"{}", LOCAL), is_local_known=False)
     calls.wait_ms(500)
     assert (put.answer.status, append.answer.status) == (201, 200)
 

@@ -40,11 +40,13 @@ def test_a_server_has_one_broker_when_it_has_a_store() -> None:
         ),
         (
             {"TOPICS_SHARDS": "0"},
-            "TOPICS_SHARDS='0': must be at least 1: a node without shards needs brokers; set TOPICS_STORE_URL",
+            "TOPICS_SHARDS='0': must be at least 1: a node without shards needs brokers; "
+            "set TOPICS_STORE_URL",
         ),
         (
             {"TOPICS_SHARDS": "0", "TOPICS_BROKERS": "0", **STORE},
-            "TOPICS_SHARDS='0': must be at least 1: a node without shards needs brokers; set TOPICS_BROKERS=1",
+            "TOPICS_SHARDS='0': must be at least 1: a node without shards needs brokers; "
+            "set TOPICS_BROKERS=1",
         ),
         (
             {"TOPICS_BROKER_ROLES": "write,append"},
