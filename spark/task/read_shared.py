@@ -15,7 +15,7 @@ import logging
 import struct
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +33,7 @@ from spark.view.object_place import ObjectPlace, ReadOnceFiles, shown_url
 from spark.view.shared_topics import LOOKUPS_MAX, SHARD, SharedTopicView, open_shared
 from topicsd.broker.frames_v1 import (
     FRAMES_V1,
+    TOPIC_ID_MASK,
     DamagedSeqs,
     Decoded,
     OtherTopic,
@@ -49,8 +50,6 @@ from topicsd.segment.entry import DATA, INDEX, SegmentEntry, SegmentName
 from topicsd.segment.index_file import ENTRY_BYTES, FOOTER_BYTES
 from topicsd.store.object_fs import ObjectFile, ObjectPart
 from topicsd.store.object_store import StoreRefused, StoreUnavailable
-
-_U64_MASK: Final = (1 << 64) - 1
 
 logger = logging.getLogger("topicsd.spark")
 
@@ -253,7 +252,7 @@ class _SharedTask:
             [np.arange(one.range.first_seq, one.range.last_seq + 1, dtype=np.int64) for one in cuts]
         )
         whole = cuts[0].range
-        frames = FrameTable(data, starts, lengths, whole.incarnation & _U64_MASK, numbers)
+        frames = FrameTable(data, starts, lengths, whole.incarnation & TOPIC_ID_MASK, numbers)
         if frames.bad.any():
             return None
         return batch_of(Rows(whole.topic, SHARD, seqs, frames.times_ms, frames), self._schema)
@@ -283,7 +282,7 @@ class _SharedTask:
 
     def _batch_of_records(self, one: ExtentRange, records: list[Record]) -> pa.RecordBatch:
         """Return records that have no frames next to each other, as frames of their own."""
-        topic_id = one.incarnation & _U64_MASK
+        topic_id = one.incarnation & TOPIC_ID_MASK
         parts = [_frame_of(record, topic_id) for record in records]
         lengths = np.array([len(part) for part in parts], dtype=np.int64)
         seqs = np.array([record.seq for record in records], dtype=np.int64)
