@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from loadtest.store.catalog_costs import NAMES, PARTS, TABLES, THREADS, Costs, measure
-from loadtest.store.virtual_brokers import ClusterLoad, RequestCounts, run_load
+from loadtest.store.virtual_brokers import ClusterLoad, VirtualRequests, run_load
 from topicsd.catalog.shared.shared_catalog import REPEATED_MS
 
 GB: Final = 1e9
@@ -62,7 +62,7 @@ def number(value: float) -> str:
     return f"{rounded:,.0f}" if rounded >= 100 else f"{rounded:.3g}"
 
 
-def busy(counts: RequestCounts, costs: Costs) -> float:
+def busy(counts: VirtualRequests, costs: Costs) -> float:
     """Return the share of what the catalog can do."""
     calls, items = counts.calls, counts.items
     ms = (
@@ -79,8 +79,8 @@ def percent(share: float) -> str:
 
 class Write(NamedTuple):
     load: ClusterLoad
-    counts: RequestCounts
-    compaction: tuple[int, RequestCounts] | None
+    counts: VirtualRequests
+    compaction: tuple[int, VirtualRequests] | None
 
 
 def write_runs(size: Size) -> list[Write]:

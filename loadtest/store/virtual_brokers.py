@@ -64,7 +64,7 @@ class ClusterLoad(NamedTuple):
         return WARM_SECONDS + readers / READERS_PER_SECOND
 
 
-class RequestCounts(NamedTuple):
+class VirtualRequests(NamedTuple):
     """What was requested in the measured time of a run."""
 
     seconds: float
@@ -293,12 +293,12 @@ class VirtualCluster:
 
     # -- requests
 
-    def run(self) -> RequestCounts:
+    def run(self) -> VirtualRequests:
         """Run the clients; count after the caches of the brokers are warm."""
         self._loop.run_until(self.load.warm_seconds)
         return self._counts_of(lambda: self._loop.run_until(self._until))
 
-    def compact(self, topics_max: int) -> tuple[int, RequestCounts]:
+    def compact(self, topics_max: int) -> tuple[int, VirtualRequests]:
         """Merge what the clients wrote, of some topics; return how many had something to merge."""
         self._loop.run_until(self._until + 5)
         self.clock.seconds += REPEATED_MS / 1000 + 60
@@ -312,14 +312,14 @@ class VirtualCluster:
         counts = self._counts_of(compact)
         return outcomes["merged"], counts
 
-    def _counts_of(self, work: Callable[[], object]) -> RequestCounts:
+    def _counts_of(self, work: Callable[[], object]) -> VirtualRequests:
         calls, items = self.catalog.calls.copy(), self.catalog.items.copy()
         before, read = _copy(self.store.totals), self._records_read
         begun = self.clock.seconds
         work()
         after = self.store.totals
         puts, gets = after.creates - before.creates, after.reads + after.infos - before.reads - before.infos
-        return RequestCounts(
+        return VirtualRequests(
             self.clock.seconds - begun,
             self.catalog.calls - calls,
             self.catalog.items - items,
@@ -364,7 +364,7 @@ def memory_folder() -> tempfile.TemporaryDirectory[str]:
 
 def run_load(
     load: ClusterLoad, topics_to_compact: int = 0
-) -> tuple[RequestCounts, tuple[int, RequestCounts] | None]:
+) -> tuple[VirtualRequests, tuple[int, VirtualRequests] | None]:
     """Run a load; return what it counts, and what the compaction of its topics counts."""
     with memory_folder() as folder:
         cluster = VirtualCluster(load, folder, load.has_readers or topics_to_compact > 0)

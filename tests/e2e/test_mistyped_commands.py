@@ -46,8 +46,8 @@ def test_config_alone_shows_its_help() -> None:
         (
             ("zzz",),
             "topicsd: error: zzz: unknown command; "
-            "allowed: backup, cluster, compactor, config, doctor, help, inspect, reshard, serve, shards, store, "
-            "topic, verify, version",
+            "allowed: backup, cluster, compactor, config, doctor, help, inspect, reshard, serve, shards, "
+            "store, topic, verify, version",
         ),
         (("serve", "--prot", "1"), "topicsd serve: error: unknown option --prot, did you mean --port?"),
         (

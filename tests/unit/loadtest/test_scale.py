@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from loadtest.store.scale import Size, tables, write_page
-from loadtest.store.virtual_brokers import ClusterLoad, RequestCounts, run_load
+from loadtest.store.virtual_brokers import ClusterLoad, VirtualRequests, run_load
 
 PAGE = Path(__file__).parents[3] / "docs" / "design" / "scale.md"
 SMALL = Size((1, 2), (1, 20), (1, 20), 200, 20, 1.0, 0.02)
 LOAD = ClusterLoad(2, 20, 100, 5, 100, 1.0)
 
 
-def counts_of(load: ClusterLoad) -> RequestCounts:
+def counts_of(load: ClusterLoad) -> VirtualRequests:
     return run_load(load)[0]
 
 
