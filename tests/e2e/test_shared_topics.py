@@ -208,7 +208,14 @@ def test_a_node_without_shards_has_shared_topics_only(tmp_path: Path) -> None:
         server.ask_json("POST", path_of("a"), {"records": [{"data": 1}]})
         assert values(server, "a") == [1]
         refused = server.ask("POST", path_of("b"), {"records": [{"data": 1}]})
-        assert (refused.status, refused.json["error"]["detail"]["field"]) == (400, "placement")
+        assert (refused.status, refused.code, '"placement":"shared"' in refused.message) == (
+            404,
+            "topic_not_found",
+            True,
+        )
+        for body, field in (({}, "placement"), ({"placement": "shared", "latency": "fast"}, "latency")):
+            refused = server.ask("PUT", path_of("b"), body)
+            assert (refused.status, refused.json["error"]["detail"]["field"]) == (400, field)
         assert server.ask("GET", path_of("b")).status == 404
         assert [one["topic"] for one in server.ask_json("GET", "/v0/topics")["topics"]] == ["a"]
 

@@ -18,8 +18,9 @@ import msgspec
 
 from shared.contract.api_keys import ApiKey
 from shared.contract.errors import (
-    INVALID_REQUEST,
+    TOPIC_NOT_FOUND,
     Refusal,
+    invalid,
     no_answer,
     not_ready,
     not_supported,
@@ -31,6 +32,7 @@ from shared.ipc.shared_placement import SharedPlacement
 from topicsd.broker.broker import Broker
 from topicsd.catalog.shared.shared_catalog import SharedTopic
 from topicsd.service.call import Call
+from topicsd.service.input.bodies import decode_patch
 from topicsd.service.shards.remote_call import RemoteCaller
 from topicsd.service.shared.operations import CREATING, SharedOperations
 from topicsd.service.topic_list import ListedTopic, decode_list_request, encode_listed
@@ -54,7 +56,7 @@ class BrokerRouting:
         self._caller = caller
 
     def start(self, operation: str, call: Call, start_here: OpenHere) -> None:
-        """YesOrNo a request of a client for a topic that is not on this shard."""
+        """Answer a request of a client for a topic that is not on this shard."""
         self._caller.start(operation, self.number, call, None, on_not_shared=start_here)
 
     def open_jobs(self, call: Call, key: ApiKey | None, open_here: OpenHere) -> None:
@@ -97,6 +99,16 @@ class BrokerRouting:
             reply(status != NOT_SHARED)
 
 
+def _refuse_local_topic(operation: str, call: Call) -> Refusal:
+    """Refuse to create a local topic on a server without shards."""
+    if operation == "put_topic":
+        patch = decode_patch(call.body)
+        rule = 'must be "shared": this server has no shards, which have local topics'
+        return patch if isinstance(patch, Refusal) else invalid("placement", rule)
+    hint = 'create it by PUT with "placement":"shared": this server has no shards, which have local topics'
+    return Refusal(TOPIC_NOT_FOUND, f'topic "{call.name}" does not exist; {hint}')
+
+
 class BrokerProcessRouting(BrokerRouting):
     """The routing of a broker process, whose shard has no topics."""
 
@@ -119,7 +131,7 @@ class BrokerProcessRouting(BrokerRouting):
         self.operations.start(operation, call, on_local, is_local_known=False)
 
     def answer_shard(self, operation: str, call: Call) -> None:
-        """YesOrNo a request of the shard that would have the topic, if it were a local one."""
+        """Answer a request of the shard that would have the topic, if it were a local one."""
         on_local = partial(call.send_parts, [], 0, NOT_SHARED)
         self.operations.start(operation, call, on_local, is_local_known=True)
 
@@ -128,8 +140,7 @@ class BrokerProcessRouting(BrokerRouting):
             owner = self._placement.owner_of(call.name)
             self._caller.start(operation, owner, call, key, is_unshared=True)
         elif operation in CREATING:
-            message = 'placement: must be "shared": this server has no shards, which have local topics'
-            call.refuse(Refusal(INVALID_REQUEST, message, {"field": "placement"}))
+            call.refuse(_refuse_local_topic(operation, call))
         else:
             start_here()
 
