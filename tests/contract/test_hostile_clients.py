@@ -243,7 +243,7 @@ PLACES: dict[str, tuple[str, str, bytes]] = {
     "the engine's append": ("topicsd.service.shards.limits.append", "", RECORDS),
     "the rendering of an append": ("topicsd.service.handlers.render_appended", "", RECORDS),
     "the decoding": ("topicsd.service.handlers.decode_append", "", RECORDS),
-    "the read": ("topicsd.service.diff.try_read", "/diff", b"{}"),
+    "the read": ("topicsd.service.diff.ReadRequest", "/diff", b"{}"),
     "the rendering of a read": ("topicsd.service.diff.render_read", "/diff", b"{}"),
     "the answer to a delete": ("topicsd.service.handlers.encode", "/delete", b'{"before_seq":1}'),
 }
