@@ -66,10 +66,10 @@ def test_the_native_columns_are_ours(spark: SparkSession, store: Store) -> None:
     expected = [one for one in store.client.rows(PLAIN) if "meta" in one]
     assert len(rows) == len(expected) == 2
     for row, one in zip(rows, expected, strict=True):
-        assert list(row.asDict()) == ["seq", "ts", "tag", "node", "meta", "data"]
+        assert list(row.asDict()) == ["seq", "ts", "tag", "node", "meta", "data", "data_bytes"]
         assert (row.seq, row.tag, row.node) == (one["$seq"], one["$tag"], one["$node"])
         assert json.loads(row.meta) == one["meta"]
-        assert json.loads(row.data) == one["data"]
+        assert (json.loads(row.data), row.data_bytes) == (one["data"], None)
 
 
 def test_the_schema_has_kafkas_types(spark: SparkSession, store: Store) -> None:
