@@ -6,6 +6,7 @@ import json
 import signal
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 
 from tests.harness.clients.raw_client import Answer
 from tests.harness.server.whole_server import WholeServer
+
+OCTETS = "application/octet-stream"
 
 
 def store_flag(folder: Path) -> str:
@@ -87,6 +90,37 @@ def test_produce_and_append_write_one_log(server: WholeServer) -> None:
     server.ask_json("POST", path_of("mixed"), {"records": [{"data": {"n": 1}, "tag": "t"}]})
     assert values(server, "mixed") == ["text", {"n": 1}]
     assert [one["value"] for one in consume(server, "mixed")["records"]] == ["text", '{"n": 1}']
+
+
+@pytest.mark.parametrize("shards", [0, 1])
+def test_a_body_of_bytes_is_a_record_whoever_takes_it(tmp_path: Path, shards: int) -> None:
+    """At the broker, and at a shard; in memory, in the spool, and as a mapped body of the link."""
+    flags = store_flag(tmp_path), "--max-record-bytes=8388608"
+    with WholeServer(tmp_path, *flags, shards=shards) as server:
+        assert server.ask("PUT", path_of("shared"), {"placement": "shared"}).status == 201
+        for first in ("/health", path_of("shared")):
+            with server.connect() as client:
+                # It places the connection: at the broker, or at a shard if there is one.
+                assert client.ask("GET", first).status == 200
+                for size in (0, 10, 300 << 10, 5 << 20):
+                    data = bytes(range(251)) * (size // 251) + bytes(size % 251)
+                    for name in ("shared", "local")[: 1 + shards]:
+                        path = f"{path_of(name)}/records"
+                        key = f"idempotency-key: {first}-{size}"
+                        ask = partial(client.ask, "POST", path, data, key, content_type=OCTETS)
+                        answer = ask()
+                        assert answer.status in (200, 201), answer
+                        read = client.ask("GET", f"{path}/{answer.json['last_seq']}")
+                        assert (read.status, read.fields["content-type"]) == (200, OCTETS)
+                        assert read.body == data
+                        assert ask().json["deduped"] is True
+        assert client_error(server, "POST", f"{path_of('shared')}/records") == (415, "unsupported_media_type")
+        assert client_error(server, "GET", f"{path_of('shared')}/records/99") == (404, "not_found")
+
+
+def client_error(server: WholeServer, method: str, path: str) -> tuple[int, str]:
+    answer = server.ask(method, path, {} if method == "POST" else None)
+    return answer.status, answer.code
 
 
 def test_a_local_topic_is_not_touched_by_the_broker(server: WholeServer) -> None:

@@ -35,7 +35,6 @@ from topicsd.service.input.clamped import clamped_config, member, with_member
 from topicsd.service.input.position import query_seek
 from topicsd.service.input.record_upload import record_append
 from topicsd.service.queues.handlers import QueueHandlers
-from topicsd.service.record_reader import RecordReader
 from topicsd.service.render import encode, render_appended, render_config, render_queue
 from topicsd.service.request_counts import RequestCounts
 from topicsd.service.shards.limits import Caps
@@ -124,7 +123,6 @@ class Handlers:
             "append": self._append,
             "publish": lambda call: self._append(call, PUBLISH_BODY),
             "append_record": lambda call: self._append(call, None),
-            "record": RecordReader(state).start,
             "put_topic": self._put_topic,
             "topic_state": self._topic_state,
             "delete_topic": self._delete_topic,

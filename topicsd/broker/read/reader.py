@@ -84,6 +84,8 @@ class TopicRecords(msgspec.Struct):
     """What is missing between the position and `next_seq`, in order."""
     refusal: Refusal | None = None
     byte_count: int = 0
+    has_waited: bool = False
+    """Whether the read waited at the heads of its topics."""
 
 
 class SharedReader:
@@ -125,6 +127,8 @@ class SharedReader:
             # All are at their heads: a topic is full, refused, or read up to its head.
             positions = [TailPosition(one.name, one.answer.next_seq) for one in reads]
             has_time = yield self._heads.wait(positions, request.wait_seconds - waited)
+            for one in reads:
+                one.answer.has_waited = True
 
     def _finish(self, one: _TopicProgress) -> TopicRecords:
         answer = one.answer
