@@ -221,21 +221,15 @@ class SharedReader:
         return is_open and one.answer.next_seq <= self._head(one)
 
     def _check_heads(self, reads: Sequence[_TopicProgress]) -> Steps[None]:
-        names, incarnations = [one.name for one in reads], [one.incarnation for one in reads]
-        (outcome,) = yield self._check(names, incarnations)
-        for one in reads:
+        checks = [self._heads.check(one.name, one.incarnation) for one in reads]
+        outcomes = yield together(checks)
+        for one, outcome in zip(reads, outcomes, strict=True):
             if outcome is not None:
                 one.answer.refusal = no_catalog(outcome)
             elif not self._heads.is_current(one.name, one.incarnation):
                 # It was deleted, or made again: look it up.
                 one.row_seconds = 0.0
         yield from self._look_up([one for one in reads if one.row_seconds == 0])
-
-    def _check(
-        self, names: list[str], incarnations: list[int]
-    ) -> Callable[[Callable[[object], None]], object]:
-        # The OSError is a result here, and is not raised.
-        return lambda resume: self._heads.check(names, incarnations)(lambda outcome: resume((outcome,)))
 
     def _take_cached(self, request: SharedRead, one: _TopicProgress, total: int) -> int:
         while one.answer.refusal is None and not one.is_full:
