@@ -177,6 +177,24 @@ def test_routes_and_streams_of_jobs_are_refused_by_name(server: WholeServer) -> 
     assert server.ask("GET", f"{path_of('none')}/work?node=n").status == 404
 
 
+def test_a_queue_cannot_send_dead_letters_to_a_shared_topic(server: WholeServer) -> None:
+    server.ask_json("PUT", path_of("dead-shared"), {"placement": "shared"})
+    for shard in range(2):
+        queue = path_of(server.topic_of(shard, f"queue{shard}"))
+        config = {"type": "queue", "max_deliveries": 1, "dead_letter": "dead-shared"}
+        refused = server.ask("PUT", queue, config)
+        assert (refused.status, refused.code) == (409, "not_supported")
+        assert refused.json["error"]["detail"] == {"field": "dead_letter", "feature": "dead_letter"}
+        refused = server.ask("POST", queue, {"records": [{"data": 1}], "config": config})
+        assert refused.json["error"]["detail"] == {"field": "config.dead_letter", "feature": "dead_letter"}
+        assert server.ask("GET", queue).status == 404
+        # What is neither is made as a local topic later.
+        assert server.ask("PUT", queue, {**config, "dead_letter": "dead-local"}).status == 201
+        refused = server.ask("PUT", queue, {"dead_letter": "dead-shared"})
+        assert (refused.status, refused.code) == (409, "not_supported")
+        assert server.ask_json("GET", queue)["config"]["dead_letter"] == "dead-local"
+
+
 def test_an_append_with_a_key_outlives_its_broker(tmp_path: Path) -> None:
     """The worker repeats it until the broker is back, and the records are there once."""
     slow = "--batch-max-delay-ms=1500"

@@ -159,6 +159,7 @@ class Dispatch:
             self.redirect,
             lambda name: self._topic_owner(name) != self.shard,
             None if self.brokers is None else self.brokers.start,
+            None if self.brokers is None else self.brokers.find_shared,
         )
 
     def _routing(
