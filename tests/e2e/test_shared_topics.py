@@ -93,7 +93,7 @@ def test_produce_and_append_write_one_log(server: WholeServer) -> None:
 
 
 @pytest.mark.parametrize("shards", [0, 1])
-def test_a_body_of_bytes_is_a_record_whoever_takes_it(tmp_path: Path, shards: int) -> None:
+def test_a_body_of_bytes_is_a_record_at_any_process(tmp_path: Path, shards: int) -> None:
     """At the broker, and at a shard; in memory, in the spool, and as a mapped body of the link."""
     flags = store_flag(tmp_path), "--max-record-bytes=8388608"
     with WholeServer(tmp_path, *flags, shards=shards) as server:
@@ -175,6 +175,26 @@ def test_routes_and_streams_of_jobs_are_refused_by_name(server: WholeServer) -> 
     jobs = server.ask("GET", f"{path_of('no-routes')}/work?node=n")
     assert (jobs.status, jobs.json["error"]["detail"]) == (409, {"feature": "queues"})
     assert server.ask("GET", f"{path_of('none')}/work?node=n").status == 404
+
+
+def test_requests_for_shared_topics_are_in_the_metrics_of_their_broker(server: WholeServer) -> None:
+    def counts() -> list[int]:
+        metrics = exact_json(server.ask("GET", "/metrics"))
+        members = ("http", "appends"), ("http", "reads"), ("produce", "requests"), ("consume", "waits")
+        return [metrics[section][name] for section, name in members]
+
+    produce(server, "counted", "a", "b")
+    before = counts()
+    produce(server, "counted", "c")
+    server.ask_json("POST", path_of("counted"), {"records": [{"data": 1}, {"data": 2}]})
+    with server.connect() as client:
+        path = f"{path_of('counted')}/records"
+        assert client.ask("POST", path, b"x", content_type=OCTETS).status == 200
+    server.ask_json("POST", f"{path_of('counted')}/diff", {"after_seq": 0})
+    read = {"topic": "counted", "partition": 0, "fetch_offset": 7}
+    answer = server.ask("POST", "/consume", {"topic_partitions": [read], "max_wait_ms": 20})
+    assert answer.status == 200
+    assert [after - one for after, one in zip(counts(), before, strict=True)] == [3, 2, 3, 1]
 
 
 def test_a_queue_cannot_send_dead_letters_to_a_shared_topic(server: WholeServer) -> None:
