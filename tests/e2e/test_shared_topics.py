@@ -285,6 +285,9 @@ def test_a_node_without_shards_has_shared_topics_only(tmp_path: Path) -> None:
             "topic_not_found",
             True,
         )
+        with server.connect() as client:
+            refused = client.ask("POST", f"{path_of('b')}/records", b"x", content_type=OCTETS)
+            assert (refused.status, refused.code) == (404, "topic_not_found")
         for body, field in (({}, "placement"), ({"placement": "shared", "latency": "fast"}, "latency")):
             refused = server.ask("PUT", path_of("b"), body)
             assert (refused.status, refused.json["error"]["detail"]["field"]) == (400, field)
