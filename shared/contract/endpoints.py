@@ -162,7 +162,9 @@ def _completed(endpoint: Endpoint) -> Endpoint:
         variable=variable,
         has_handler=has_handler,
         parameters=frozenset(parameters),
-        takes_body=endpoint.method in ("POST", "PUT") and endpoint.is_data,
+        takes_body=endpoint.method in ("POST", "PUT")
+        and endpoint.is_data
+        and endpoint.operation not in ("fence", "unfence"),
     )
 
 

@@ -6,6 +6,7 @@ import json
 import signal
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 
 from tests.harness.clients.raw_client import Answer
 from tests.harness.server.whole_server import WholeServer
+
+OCTETS = "application/octet-stream"
 
 
 def store_flag(folder: Path) -> str:
@@ -89,6 +92,37 @@ def test_produce_and_append_write_one_log(server: WholeServer) -> None:
     assert [one["value"] for one in consume(server, "mixed")["records"]] == ["text", '{"n": 1}']
 
 
+@pytest.mark.parametrize("shards", [0, 1])
+def test_a_body_of_bytes_is_a_record_at_any_process(tmp_path: Path, shards: int) -> None:
+    """At the broker, and at a shard; in memory, in the spool, and as a mapped body of the link."""
+    flags = store_flag(tmp_path), "--max-record-bytes=8388608"
+    with WholeServer(tmp_path, *flags, shards=shards) as server:
+        assert server.ask("PUT", path_of("shared"), {"placement": "shared"}).status == 201
+        for first in ("/health", path_of("shared")):
+            with server.connect() as client:
+                # It places the connection: at the broker, or at a shard if there is one.
+                assert client.ask("GET", first).status == 200
+                for size in (0, 10, 300 << 10, 5 << 20):
+                    data = bytes(range(251)) * (size // 251) + bytes(size % 251)
+                    for name in ("shared", "local")[: 1 + shards]:
+                        path = f"{path_of(name)}/records"
+                        key = f"idempotency-key: {first}-{size}"
+                        ask = partial(client.ask, "POST", path, data, key, content_type=OCTETS)
+                        answer = ask()
+                        assert answer.status in (200, 201), answer
+                        read = client.ask("GET", f"{path}/{answer.json['last_seq']}")
+                        assert (read.status, read.fields["content-type"]) == (200, OCTETS)
+                        assert read.body == data
+                        assert ask().json["deduped"] is True
+        assert client_error(server, "POST", f"{path_of('shared')}/records") == (415, "unsupported_media_type")
+        assert client_error(server, "GET", f"{path_of('shared')}/records/99") == (404, "not_found")
+
+
+def client_error(server: WholeServer, method: str, path: str) -> tuple[int, str]:
+    answer = server.ask(method, path, {} if method == "POST" else None)
+    return answer.status, answer.code
+
+
 def test_a_local_topic_is_not_touched_by_the_broker(server: WholeServer) -> None:
     created = server.ask("POST", path_of("local"), {"records": [{"data": 1}]})
     assert (created.status, created.json["durability"]) == (201, "disk")
@@ -141,6 +175,44 @@ def test_routes_and_streams_of_jobs_are_refused_by_name(server: WholeServer) -> 
     jobs = server.ask("GET", f"{path_of('no-routes')}/work?node=n")
     assert (jobs.status, jobs.json["error"]["detail"]) == (409, {"feature": "queues"})
     assert server.ask("GET", f"{path_of('none')}/work?node=n").status == 404
+
+
+def test_requests_for_shared_topics_are_in_the_metrics_of_their_broker(server: WholeServer) -> None:
+    def counts() -> list[int]:
+        metrics = exact_json(server.ask("GET", "/metrics"))
+        members = ("http", "appends"), ("http", "reads"), ("produce", "requests"), ("consume", "waits")
+        return [metrics[section][name] for section, name in members]
+
+    produce(server, "counted", "a", "b")
+    before = counts()
+    produce(server, "counted", "c")
+    server.ask_json("POST", path_of("counted"), {"records": [{"data": 1}, {"data": 2}]})
+    with server.connect() as client:
+        path = f"{path_of('counted')}/records"
+        assert client.ask("POST", path, b"x", content_type=OCTETS).status == 200
+    server.ask_json("POST", f"{path_of('counted')}/diff", {"after_seq": 0})
+    read = {"topic": "counted", "partition": 0, "fetch_offset": 7}
+    answer = server.ask("POST", "/consume", {"topic_partitions": [read], "max_wait_ms": 20})
+    assert answer.status == 200
+    assert [after - one for after, one in zip(counts(), before, strict=True)] == [3, 2, 3, 1]
+
+
+def test_a_queue_cannot_send_dead_letters_to_a_shared_topic(server: WholeServer) -> None:
+    server.ask_json("PUT", path_of("dead-shared"), {"placement": "shared"})
+    for shard in range(2):
+        queue = path_of(server.topic_of(shard, f"queue{shard}"))
+        config = {"type": "queue", "max_deliveries": 1, "dead_letter": "dead-shared"}
+        refused = server.ask("PUT", queue, config)
+        assert (refused.status, refused.code) == (409, "not_supported")
+        assert refused.json["error"]["detail"] == {"field": "dead_letter", "feature": "dead_letter"}
+        refused = server.ask("POST", queue, {"records": [{"data": 1}], "config": config})
+        assert refused.json["error"]["detail"] == {"field": "config.dead_letter", "feature": "dead_letter"}
+        assert server.ask("GET", queue).status == 404
+        # What is neither is made as a local topic later.
+        assert server.ask("PUT", queue, {**config, "dead_letter": "dead-local"}).status == 201
+        refused = server.ask("PUT", queue, {"dead_letter": "dead-shared"})
+        assert (refused.status, refused.code) == (409, "not_supported")
+        assert server.ask_json("GET", queue)["config"]["dead_letter"] == "dead-local"
 
 
 def test_an_append_with_a_key_outlives_its_broker(tmp_path: Path) -> None:
@@ -213,6 +285,9 @@ def test_a_node_without_shards_has_shared_topics_only(tmp_path: Path) -> None:
             "topic_not_found",
             True,
         )
+        with server.connect() as client:
+            refused = client.ask("POST", f"{path_of('b')}/records", b"x", content_type=OCTETS)
+            assert (refused.status, refused.code) == (404, "topic_not_found")
         for body, field in (({}, "placement"), ({"placement": "shared", "latency": "fast"}, "latency")):
             refused = server.ask("PUT", path_of("b"), body)
             assert (refused.status, refused.json["error"]["detail"]["field"]) == (400, field)

@@ -6,7 +6,7 @@ import msgspec
 
 
 class BrokerCounts(msgspec.Struct):
-    """The requests for shared topics, whichever endpoint they came to."""
+    """Appends to shared topics at any endpoint, and reads at `/consume`: feeds share their reads."""
 
     produce_requests: int = 0
     produce_records: int = 0
@@ -20,4 +20,4 @@ class BrokerCounts(msgspec.Struct):
     consume_bytes: int = 0
     consume_errors: int = 0
     consume_waits: int = 0
-    """Reads that waited at the heads of their topics."""
+    """Requests that waited at the heads of their topics."""

@@ -93,7 +93,7 @@ class Call(msgspec.Struct, eq=False):
     is_admin: bool = True
     """Whether the request's key has the scope `admin`."""
     shared_body: SharedBody | None = None
-    """A large body for another worker; `body` is empty then."""
+    """A large body that another worker can map; `body` is empty unless this worker maps it too."""
     retried_after_ms: int = 0
     """Time since the first attempt of the request, if that may have been applied."""
     operation: StartedOperation | None = None

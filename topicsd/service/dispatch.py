@@ -32,6 +32,7 @@ from topicsd.service.move_topic import MoveHandler
 from topicsd.service.ownership import OwnershipHandlers
 from topicsd.service.queues.redrive import RedriveHandler
 from topicsd.service.queues.work import WorkOpener
+from topicsd.service.record_reader import RecordReader
 from topicsd.service.request_counts import RequestCounts
 from topicsd.service.reshard import ReshardHandler
 from topicsd.service.restore_topic import RestoreHandler
@@ -46,8 +47,8 @@ from topicsd.service.shards.relocation import Relocations
 from topicsd.service.shards.relocation_target import RelocationTarget
 from topicsd.service.shards.remote_call import STREAMS, RemoteCaller, retry_advice
 from topicsd.service.shards.survey import Surveys
-from topicsd.service.shared.diff import SharedDiff
 from topicsd.service.shared.operations import SharedOperations
+from topicsd.service.shared.read import SharedReadHandlers
 from topicsd.service.shared.routing import BrokerProcessRouting, BrokerRouting
 from topicsd.service.topic_list import list_topics
 from topicsd.service.watch.streams import StreamServices
@@ -149,6 +150,7 @@ class Dispatch:
             self.route_rules.on_topic_deleted,
             {
                 "diff": Diff(reads, state.settings, state.loop, state.clock, counts).start,
+                "record": RecordReader(reads).start,
                 "redrive": redrives.start,
                 "move": MoveHandler(self.relocations, state.jobs, counts.performance).start,
                 "restore": RestoreHandler(shard, caps, counts.performance).start,
@@ -157,6 +159,7 @@ class Dispatch:
             self.redirect,
             lambda name: self._topic_owner(name) != self.shard,
             None if self.brokers is None else self.brokers.start,
+            None if self.brokers is None else self.brokers.find_shared,
         )
 
     def _routing(
@@ -170,15 +173,15 @@ class Dispatch:
         if broker is None or reads is None:
             return BrokerRouting(*way)
         settings, loop, clock = shard.state.settings, shard.state.loop, shard.state.clock
-        diff = SharedDiff(reads, self.streams.feeds, settings, loop, clock, self._counts)
+        handlers = SharedReadHandlers(reads, self.streams.feeds, settings, loop, clock, self._counts)
         make = partial(
             SharedOperations,
             broker,
             settings,
             clock,
-            self._counts.performance,
+            self._counts,
             reads.seek,
-            diff.start,
+            handlers.table,
             endpoints,
         )
         return BrokerProcessRouting(*way, broker, make)

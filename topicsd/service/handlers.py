@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from shared.contract.errors import NOT_IMPLEMENTED, NOT_SUPPORTED, Refusal
+from shared.contract.errors import NOT_IMPLEMENTED, NOT_SUPPORTED, Refusal, not_supported
 from shared.contract.names import is_topic_name, refuse_topic_name
 from shared.contract.query import query_boolean
+from shared.contract.topic_config import TopicConfigPatch
 from topicsd.engine.read.seek import seek
 from topicsd.engine.requests import (
     AppendAnswer,
     DeleteAnswer,
+    Reply,
     TopicDeleted,
     TopicPut,
 )
@@ -35,7 +37,6 @@ from topicsd.service.input.clamped import clamped_config, member, with_member
 from topicsd.service.input.position import query_seek
 from topicsd.service.input.record_upload import record_append
 from topicsd.service.queues.handlers import QueueHandlers
-from topicsd.service.record_reader import RecordReader
 from topicsd.service.render import encode, render_appended, render_config, render_queue
 from topicsd.service.request_counts import RequestCounts
 from topicsd.service.shards.limits import Caps
@@ -85,6 +86,10 @@ OnUnknown = Callable[[str, Call, Callable[[], None]], None]
 """Answers an operation on a topic that is not here, or calls its argument to have this shard answer it."""
 
 
+FindShared = Callable[[str, Callable[[bool | Refusal], object]], object]
+"""Reports whether a shared topic has a name."""
+
+
 def _no_redirect(operation: str, call: Call) -> None:
     raise AssertionError("a server of one shard never moves a topic")
 
@@ -100,11 +105,12 @@ class Handlers:
         redirect: Redirect = _no_redirect,
         is_elsewhere: Callable[[str], bool] = lambda name: False,
         on_unknown: OnUnknown | None = None,
+        find_shared: FindShared | None = None,
     ) -> None:
         """Build the table of handlers; `others` depend on more than this shard.
 
         `is_elsewhere` returns whether another shard owns a topic that this shard does not have. `on_unknown`
-        asks the brokers of this node, if there are any.
+        asks the brokers of this node, if there are any, and `find_shared` whether they have a topic.
         """
         state = shard.state
         self.shard = shard
@@ -120,11 +126,11 @@ class Handlers:
         self._redirect = redirect
         self._is_elsewhere = is_elsewhere
         self._on_unknown = on_unknown
+        self._find_shared = find_shared
         handlers: dict[str, Handler] = {
             "append": self._append,
             "publish": lambda call: self._append(call, PUBLISH_BODY),
             "append_record": lambda call: self._append(call, None),
-            "record": RecordReader(state).start,
             "put_topic": self._put_topic,
             "topic_state": self._topic_state,
             "delete_topic": self._delete_topic,
@@ -219,7 +225,41 @@ class Handlers:
             except Exception as error:
                 call.fail("append", error)
 
-        self.caps.append(call.name, request, len(call.body), reply)
+        append = self.caps.append
+        if request.config is None:
+            append(call.name, request, len(call.body), reply)
+            return
+        begin = partial(append, call.name, request, len(call.body), reply)
+        self._check_dead_letter(call, request.config, "config.dead_letter", begin)
+
+    def _check_dead_letter(
+        self, call: Call, patch: TopicConfigPatch, field: str, begin: Callable[[], object]
+    ) -> None:
+        """Begin a change of a configuration unless that sends dead letters to a shared topic."""
+        name = patch.dead_letter
+        if self._find_shared is None or not isinstance(name, str) or not self.is_unknown(name):
+            begin()
+            return
+
+        def on_answer(is_shared: bool | Refusal) -> None:
+            try:
+                if isinstance(is_shared, Refusal):
+                    call.refuse(is_shared)
+                elif is_shared:
+                    call.refuse(not_supported("dead_letter", field))
+                elif (
+                    call.operation is not None
+                    and self.is_unknown(call.name)
+                    and self._is_elsewhere(call.name)
+                ):
+                    # The placement has changed meanwhile.
+                    call.operation.redirect(call)
+                else:
+                    begin()
+            except Exception as error:
+                call.fail(field, error)
+
+        self._find_shared(name, on_answer)
 
     def is_key_kept(self, name: str, retried_after_ms: int) -> bool:
         """Return whether a key used `retried_after_ms` ago is still remembered if its write was applied."""
@@ -246,11 +286,16 @@ class Handlers:
             call.send(encode(body), 201 if answer.created else 200)
 
         reply = reply_of(call, respond)
+        begin = partial(self._begin_put, call.name, patch, reply)
+        self._check_dead_letter(call, patch, "dead_letter", begin)
+
+    def _begin_put(self, name: str, patch: TopicConfigPatch, reply: Reply[TopicPut]) -> None:
         state, caps = self.shard.state, self.caps
-        if caps.has_shared_topic_cap and call.name not in state.topics:
-            caps.create_topic(call.name, partial(put_topic, state, call.name, patch, reply), reply)
+        put = partial(put_topic, state, name, patch, reply)
+        if caps.has_shared_topic_cap and name not in state.topics:
+            caps.create_topic(name, put, reply)
         else:
-            put_topic(state, call.name, patch, reply)
+            put()
 
     def _topic_state(self, call: Call) -> None:
         position = query_seek(call.query, self.shard.state.clock) if call.query else None

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Generic
 
 from shared.contract.errors import NOT_FOUND, Refusal, invalid
 from shared.contract.reader_options import ReaderOptions
 from shared.contract.topic_config import NUMBER_MAX
 from shared.text.message import quoted
-from topicsd.engine.read.read import read
 from topicsd.engine.requests import ReadAnswer, ReadRequest, RenderedRecord
-from topicsd.engine.state import ShardState
 from topicsd.service.call import CONTENT_TYPE, Call, reply_of
+from topicsd.service.diff import M, TopicReads
 from topicsd.service.input.record_upload import OCTETS
 
 _OCTETS_FIELD = CONTENT_TYPE + OCTETS.encode() + b"\r\n"
 _DIGITS_MAX = 16
 
 
-class RecordReader:
-    def __init__(self, shard: ShardState) -> None:
-        self._shard = shard
+class RecordReader(Generic[M]):
+    def __init__(self, reads: TopicReads[M]) -> None:
+        self._reads = reads
 
     def start(self, call: Call) -> None:
         seq = seq_of(call.item)
@@ -28,10 +28,16 @@ class RecordReader:
             call.refuse(seq)
             return
         request = ReadRequest(seq - 1, ReaderOptions(limit=1, with_tags=False, with_meta=False))
-        read(self._shard, call.name, request, reply_of(call, partial(self._answer, call, seq)))
+        answer = self._reads.try_read(call.name, request)
+        if isinstance(answer, ReadAnswer):
+            self._answer(call, seq, answer)
+        elif isinstance(answer, Refusal):
+            call.refuse(answer)
+        else:
+            self._reads.read(call.name, request, reply_of(call, partial(self._answer, call, seq)), answer)
 
     def _answer(self, call: Call, seq: int, answer: ReadAnswer) -> None:
-        self._shard.topics[call.name].last_read_ms = self._shard.clock.now_ms()
+        self._reads.note_read(call.name)
         record = next((one for one in answer.rendered() if one.seq == seq), None)
         send_record(call, seq, record)
 

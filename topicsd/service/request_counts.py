@@ -35,9 +35,22 @@ class RequestCounts:
         self.records_beyond_first = 0
         """Appended records that were not the first of their append; most appends have one record."""
 
+    def append(self, call: Call, record_count: int) -> int:
+        """Count an append; return its time in microseconds. Local appends are counted in place."""
+        if record_count > 1:
+            self.records_beyond_first += record_count - 1
+        return self._count(call, self.appends)
+
+    def read(self, call: Call, *, has_waited: bool) -> None:
+        """Count a read."""
+        self._count(call, self.waited_reads if has_waited else self.reads)
+
     def performance(self, call: Call) -> dict[str, float]:
         """Count a call among `others`; return the `performance` member of its response."""
+        return {"server_total_ms": round(self._count(call, self.others) / 1000, 3)}
+
+    def _count(self, call: Call, histogram: Histogram) -> int:
         elapsed_us = int((self._monotonic() - call.started) * 1e6)
-        self.others.counts[elapsed_us.bit_length()] += 1
-        self.others.total += elapsed_us
-        return {"server_total_ms": round(elapsed_us / 1000, 3)}
+        histogram.counts[elapsed_us.bit_length()] += 1
+        histogram.total += elapsed_us
+        return elapsed_us

@@ -45,6 +45,7 @@ from topicsd.engine.routes.route import (
 )
 from topicsd.engine.state import ShardState
 from topicsd.service.call import Call
+from topicsd.service.handlers import FindShared
 from topicsd.service.input.bodies import Beginning, Guarantee, refuse_media_type, refuse_nul_in
 from topicsd.service.input.bound_names import refuse_uncovered
 from topicsd.service.input.json_body import JsonBody
@@ -120,8 +121,6 @@ def _refuse_key(key: ApiKey | None, route: RouteBody) -> Refusal | None:
             return refuse_uncovered(field, name)
     return None
 
-
-FindShared = Callable[[str, Callable[[bool | Refusal], object]], object]
 
 ROUTE_REQUESTS: Final = frozenset({LinkKind.PUT_ROUTE, LinkKind.DELETE_ROUTE, LinkKind.LIST_ROUTES})
 """Requests of the supervisor to a worker."""

@@ -20,15 +20,21 @@ from shared.settings.settings import Settings
 from tests.harness.brokers.one_broker import CountedTopics
 from tests.harness.machine.manual_clock import ManualClock
 from tests.harness.machine.manual_loop import ManualLoop, StepThread
+from tests.harness.shard.one_shard import OneShard
 from topicsd.broker.broker import Broker, ReadLimits, make_pools
 from topicsd.broker.write.batcher import BatchLimits
 from topicsd.catalog.shared.sqlite_shared import SqliteSharedCatalog
 from topicsd.disk.fs import RealFs
 from topicsd.engine.read.page_cache import PageCache
+from topicsd.engine.wakeups.wake_queue import WakeQueue
 from topicsd.service.call import Call
+from topicsd.service.input.record_upload import OCTETS
 from topicsd.service.request_counts import RequestCounts
 from topicsd.service.shared.operations import SharedOperations
+from topicsd.service.shared.read import SharedReadHandlers
 from topicsd.store.file_objects import FileObjects
+from topicsd.stream.feeds import Feeds
+from topicsd.stream.shared.shared_feed import SharedTopics
 from topicsd.stream.shared.shared_reads import SharedReads
 
 JSON = Fields(content_type="application/json")
@@ -95,15 +101,19 @@ class SharedCalls:
             batch_limits,
             ReadLimits(),
         )
-        counts = RequestCounts(self.clock)
+        self.counts = RequestCounts(self.clock)
         reads = SharedReads(self.broker, PageCache(1 << 20), self.clock)
+        limits = msgspec.structs.replace(Settings(), **settings)
+        topics = SharedTopics(self.broker, reads, WakeQueue(self.loop, self.clock), self.loop, self.clock)
+        feeds = Feeds(OneShard().shard.state, self.loop, 0, broker_number=0, shared=topics)
+        handlers = SharedReadHandlers(reads, feeds, limits, self.loop, self.clock, self.counts)
         self.operations = SharedOperations(
             self.broker,
-            msgspec.structs.replace(Settings(), **settings),
+            limits,
             self.clock,
-            counts.performance,
+            self.counts,
             reads.seek,
-            lambda call: call.send(b"{}"),
+            handlers.table,
             {},
             self._find_local,
         )
@@ -132,8 +142,8 @@ class SharedCalls:
 
     def call(self, name: str, body: object, **fields: Any) -> ManualCall:
         data = body if isinstance(body, bytes) else json.dumps(body).encode() if body is not None else b""
-        query = fields.pop("query", "")
-        return ManualCall(name, query, JSON, data, self.clock.monotonic(), answer=SharedAnswer(), **fields)
+        query, sent = fields.pop("query", ""), fields.pop("sent_fields", JSON)
+        return ManualCall(name, query, sent, data, self.clock.monotonic(), answer=SharedAnswer(), **fields)
 
     def begin(self, operation: str, name: str = "", body: object = None, **fields: Any) -> ManualCall:
         """Begin a request; an endpoint without a topic has no name."""
@@ -144,6 +154,11 @@ class SharedCalls:
             self.operations.endpoints[operation](call)
         self.settle()
         return call
+
+    def upload(self, name: str, data: bytes, query: str = "", key: str | None = None) -> SharedAnswer:
+        """Append a record of bytes."""
+        fields = msgspec.structs.replace(JSON, content_type=OCTETS, idempotency_key=key)
+        return self.ask("append_record", name, data, query=query, sent_fields=fields)
 
     def ask(self, operation: str, name: str = "", body: object = None, **fields: Any) -> SharedAnswer:
         """Make a request, and let the time of a batch pass until it is answered."""

@@ -24,7 +24,7 @@ from topicsd.engine.wakeups.wake_queue import WakeQueue
 from topicsd.service.call import Call
 from topicsd.service.diff import Diff, ShardReads
 from topicsd.service.request_counts import RequestCounts
-from topicsd.service.shared.diff import SharedDiff
+from topicsd.service.shared.read import SharedReadHandlers
 from topicsd.stream.feeds import Feeds
 from topicsd.stream.shared.shared_feed import SharedTopics
 from topicsd.stream.shared.shared_reads import SharedReads
@@ -65,7 +65,9 @@ class BrokerReader:
             owner.shard.state, one.loop, BROKER_NUMBER, broker_number=BROKER_NUMBER, shared=self.topics
         )
         counts = RequestCounts(one.clock)
-        self.diff = SharedDiff(self.reads, self.feeds, owner.settings, one.loop, one.clock, counts)
+        self.handlers = SharedReadHandlers(
+            self.reads, self.feeds, owner.settings, one.loop, one.clock, counts
+        )
 
 
 class SharedStage:
@@ -121,7 +123,7 @@ class SharedStage:
         """Begin the request at both, the local topic first."""
         calls = (self._call(name, body), self._call(name, body))
         self._local_diff.start(calls[0])
-        self.reader.diff.start(calls[1])
+        self.reader.handlers.table["diff"](calls[1])
         self.settle()
         return calls
 
@@ -135,7 +137,7 @@ class SharedStage:
     def shared_diff(self, name: str, **body: Any) -> Any:
         """Return the answer of the shared topic as an object."""
         call = self._call(name, body)
-        self.reader.diff.start(call)
+        self.reader.handlers.table["diff"](call)
         self.settle()
         return msgspec.json.decode(call.answer[1])
 

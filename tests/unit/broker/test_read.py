@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import deque
 
 import pytest
 
@@ -263,6 +264,50 @@ def test_the_head_that_another_broker_raised_is_seen_by_a_read_without_a_wait() 
     one.appended("a", b"1")
     other.advance(300)
     assert other.values("a") == [(1, b"1")]
+
+
+def test_readers_that_begin_at_once_share_the_requests_for_their_heads() -> None:
+    one = OneBroker()
+    names = [f"t{number}" for number in range(100)]
+    for name in names:
+        one.create(name)
+    one.values("t0")
+    one.advance(300)
+    one.catalog.calls.clear()
+    answers = [
+        one.read(SharedRead([TopicRead(name, 1) for name in (names[number % 100], names[number % 7])]))
+        for number in range(1_000)
+    ]
+    one.settle()
+    assert all(not answer.refusal for (both,) in answers for answer in both)
+    assert one.catalog.calls["heads"] <= 2
+    one.catalog.faults["heads"] = deque(["lost request"])
+    one.advance(300)
+    failed = [one.read(SharedRead([TopicRead(name, 1)])) for name in names]
+    one.settle()
+    assert {one_of(answer).refusal.code for answer in failed} == {"catalog_unavailable"}  # type: ignore[union-attr]
+    assert one.values("t0") == []
+
+
+def test_a_check_of_a_head_is_at_least_as_new_as_its_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = OneBroker(BatchLimits(batch_seconds=0.01))
+    one.create("a")
+    other = OneBroker(other=one)
+    assert other.values("a") == []
+    other.advance(300)
+    other.catalog.calls.clear()
+    real, early = one.topics.heads, [one.topics.heads(["a"])]
+    first = other.read(SharedRead([TopicRead("a", 1)]))
+    one.loop.run_until_idle()
+    one.append("a", b"1")
+    one.advance(50)
+    # The request of the first reader was executed before the commit.
+    monkeypatch.setattr(one.topics, "heads", lambda names: early.pop() if early else real(names))
+    second = other.read(SharedRead([TopicRead("a", 1)]))
+    other.settle()
+    assert other.catalog.calls["heads"] == 2
+    assert (one_of(first).head, one_of(second).head) == (0, 1)
+    assert [record.data for record in one_of(second).records] == [b"1"]
 
 
 @pytest.mark.parametrize("bytes_max", [0, 2_000, 1 << 20])

@@ -6,7 +6,10 @@ H2  A commit of this broker wakes its readers at once. For commits of others the
     that have waiting readers, every `poll_seconds`, of up to TOPICS_AT_ONCE topics a request. Without waiting
     readers there is no poll.
 H3  A waiting reader asks neither the catalog nor the store; what it costs is its share of the poll.
-H4  A head that fell, or a topic that is missing, wakes the readers too: the topic was deleted, and they look
+H4  Readers that begin at a tail share requests too: one is on its way at a time, with the topics of all that
+    wait. What it says is at least as new as the start of each of them, so one that comes meanwhile is for the
+    next request.
+H5  A head that fell, or a topic that is missing, wakes the readers too: the topic was deleted, and they look
     it up.
 """
 
@@ -15,6 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from shared.runtime.clock import Clock
@@ -75,6 +79,9 @@ class Heads:
         """The topics with waiting readers."""
         self._is_polling = False
         self._timer: Any = None
+        self._unchecked: dict[tuple[str, int], list[Resume]] = {}
+        """By topic and incarnation: the readers that the next check answers."""
+        self._is_checking = False
         self.polls = 0
 
     # -- what is known
@@ -196,9 +203,33 @@ class Heads:
         incarnations = [self._heads[name].incarnation if name in self._heads else 0 for name in now]
         self._ask(now, incarnations, partial(self._poll_some, later))
 
-    def check(self, names: Sequence[str], incarnations: Sequence[int]) -> Wait:
-        """Wait for the heads of these topics from the catalog; the result is None, or the OSError."""
-        return partial(self._ask, names, incarnations)
+    # -- checks
+
+    def check(self, name: str, incarnation: int) -> Wait:
+        """Wait for the head of this topic from the catalog; the result is None, or the OSError."""
+        return partial(self._check, (name, incarnation))
+
+    def _check(self, topic: tuple[str, int], resume: Resume) -> None:
+        self._unchecked.setdefault(topic, []).append(resume)
+        if not self._is_checking:
+            self._is_checking = True
+            # In a turn of its own: a reader of several topics has them in one request.
+            self._loop.call_soon(self._check_some)
+
+    def _check_some(self) -> None:
+        if not self._unchecked:
+            self._is_checking = False
+            return
+        topics = list(islice(self._unchecked, TOPICS_AT_ONCE))
+        waiting = [self._unchecked.pop(topic) for topic in topics]
+        names, incarnations = [name for name, _ in topics], [incarnation for _, incarnation in topics]
+        self._ask(names, incarnations, partial(self._on_checked, waiting))
+
+    def _on_checked(self, waiting: list[list[Resume]], outcome: OSError | None) -> None:
+        for resumes in waiting:
+            for resume in resumes:
+                call_reply(resume, outcome)
+        self._check_some()
 
     def _ask(
         self, names: Sequence[str], incarnations: Sequence[int], reply: Callable[[OSError | None], object]

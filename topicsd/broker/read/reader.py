@@ -84,6 +84,8 @@ class TopicRecords(msgspec.Struct):
     """What is missing between the position and `next_seq`, in order."""
     refusal: Refusal | None = None
     byte_count: int = 0
+    has_waited: bool = False
+    """Whether the read waited at the heads of its topics."""
 
 
 class SharedReader:
@@ -125,6 +127,8 @@ class SharedReader:
             # All are at their heads: a topic is full, refused, or read up to its head.
             positions = [TailPosition(one.name, one.answer.next_seq) for one in reads]
             has_time = yield self._heads.wait(positions, request.wait_seconds - waited)
+            for one in reads:
+                one.answer.has_waited = True
 
     def _finish(self, one: _TopicProgress) -> TopicRecords:
         answer = one.answer
@@ -217,21 +221,15 @@ class SharedReader:
         return is_open and one.answer.next_seq <= self._head(one)
 
     def _check_heads(self, reads: Sequence[_TopicProgress]) -> Steps[None]:
-        names, incarnations = [one.name for one in reads], [one.incarnation for one in reads]
-        (outcome,) = yield self._check(names, incarnations)
-        for one in reads:
+        checks = [self._heads.check(one.name, one.incarnation) for one in reads]
+        outcomes = yield together(checks)
+        for one, outcome in zip(reads, outcomes, strict=True):
             if outcome is not None:
                 one.answer.refusal = no_catalog(outcome)
             elif not self._heads.is_current(one.name, one.incarnation):
                 # It was deleted, or made again: look it up.
                 one.row_seconds = 0.0
         yield from self._look_up([one for one in reads if one.row_seconds == 0])
-
-    def _check(
-        self, names: list[str], incarnations: list[int]
-    ) -> Callable[[Callable[[object], None]], object]:
-        # The OSError is a result here, and is not raised.
-        return lambda resume: self._heads.check(names, incarnations)(lambda outcome: resume((outcome,)))
 
     def _take_cached(self, request: SharedRead, one: _TopicProgress, total: int) -> int:
         while one.answer.refusal is None and not one.is_full:

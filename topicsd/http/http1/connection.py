@@ -254,8 +254,8 @@ class Http1Connection(asyncio.Protocol):
         if isinstance(body, bytes):
             self._start_call(known, partial.known_fields, body, started)
         elif known.owner == self._shard:
-            # Its topic was moved to this shard while the body arrived.
-            self._start_call(known, partial.known_fields, body.mapped(), started)
+            # A record, or its topic was moved to this shard while the body arrived.
+            self._start_call(known, partial.known_fields, body.mapped(), started, body)
         else:
             self._start_call(known, partial.known_fields, b"", started, body)
         return True

@@ -218,8 +218,8 @@ class Requests:
         assert exchange.head is not None
         known = self._heads.placed(exchange.head.known_line)
         if call.shared_body is not None and known.owner == self._dispatch.shard:
-            # Its topic was moved to this shard while the body arrived.
-            call.body, call.shared_body = call.shared_body.mapped(), None
+            # A record, or its topic was moved to this shard while the body arrived.
+            call.body = call.shared_body.mapped()
         self._dispatch.start(known.match, known.owner, call)
         if self.is_cancelling_waits or self._dispatch.is_draining:
             exchange.cancel_wait()

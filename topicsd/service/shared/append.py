@@ -6,7 +6,6 @@ catalog recognises a repetition at any broker.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -38,7 +37,9 @@ from topicsd.service.input.bodies import (
     refuse_media_type,
 )
 from topicsd.service.input.bound_names import CONFIG_NEEDS_ADMIN
+from topicsd.service.input.record_upload import record_append
 from topicsd.service.render import render_appended
+from topicsd.service.request_counts import RequestCounts
 from topicsd.service.shared.names import SharedNames
 
 DURABILITY: Final = "fsync"
@@ -47,18 +48,17 @@ PLACEMENT: Final = b'"placement"'
 
 
 class SharedAppendHandlers:
-    def __init__(
-        self, broker: Broker, names: SharedNames, settings: Settings, monotonic: Callable[[], float]
-    ) -> None:
+    def __init__(self, broker: Broker, names: SharedNames, settings: Settings, counts: RequestCounts) -> None:
         self._broker = broker
         self._names = names
         self._settings = settings
-        self._monotonic = monotonic
-        self.table: Final = {"append": self._append, "publish": self._publish}
+        self._counts = counts
+        operations = "append", "append_record", "publish"
+        self.table: Final = {operation: partial(self._start, operation) for operation in operations}
 
     def makes_topic(self, operation: str, call: Call) -> bool:
         """Return whether the request creates a missing topic as a shared one."""
-        if PLACEMENT not in call.body or operation not in self.table:
+        if operation not in ("append", "publish") or PLACEMENT not in call.body:
             return False
         request = self._decode(operation, call)
         return isinstance(request, AppendRequest) and _is_shared(request) and request.create is not False
@@ -85,12 +85,6 @@ class SharedAppendHandlers:
 
         self._names.create(call.name, config, on_topic, is_local_known=is_local_known)
 
-    def _append(self, call: Call) -> None:
-        self._start("append", call)
-
-    def _publish(self, call: Call) -> None:
-        self._start("publish", call)
-
     def _start(self, operation: str, call: Call) -> None:
         request = self._decode(operation, call)
         refusal = request if isinstance(request, Refusal) else self._refuse(call, request)
@@ -105,6 +99,8 @@ class SharedAppendHandlers:
         self._append_to(topic, call, request, is_new=False)
 
     def _decode(self, operation: str, call: Call) -> AppendRequest | Refusal:
+        if operation == "append_record":
+            return record_append(call.body, call.fields, call.query, self._settings)
         kind = PUBLISH_BODY if operation == "publish" else APPEND_BODY
         refusal = refuse_media_type(call.fields, call.body)
         return refusal or decode_append(call.body, self._settings, kind)
@@ -141,6 +137,7 @@ class SharedAppendHandlers:
             digest,
             config.latency == "low",
         )
+        self._broker.counts.produce_requests += 1
         self._broker.append(group, partial(self._on_answer, call, group, with_seqs, is_new))
 
     def _on_answer(
@@ -161,7 +158,7 @@ class SharedAppendHandlers:
             deduped=answer.is_repeated,
             durability=DURABILITY,
         )
-        elapsed_us = int((self._monotonic() - call.started) * 1e6)
+        elapsed_us = self._counts.append(call, appended.last_seq - appended.first_seq + 1)
         call.send(render_appended(appended, with_seqs, elapsed_us), 201 if appended.created else 200)
 
 

@@ -21,6 +21,7 @@ from topicsd.log.frame import Record
 from topicsd.service.call import Call
 from topicsd.service.input.bodies import refuse_media_type
 from topicsd.service.render import encode
+from topicsd.service.request_counts import RequestCounts
 from topicsd.service.shared.partition_bodies import ConsumeBody, RequestedRecords, decode_consume
 from topicsd.service.shared.partition_results import PartitionFailure, failure, send_results
 
@@ -49,8 +50,9 @@ class _PartitionEnd(msgspec.Struct, gc=False):
 
 
 class ConsumeHandler:
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, counts: RequestCounts) -> None:
         self._broker = broker
+        self._counts = counts
 
     def start(self, call: Call) -> None:
         self._broker.counts.consume_requests += 1
@@ -58,16 +60,22 @@ class ConsumeHandler:
         if isinstance(decoded, Refusal):
             call.refuse(decoded)
             return
-        _Consume(self._broker, call, *decoded).start()
+        _Consume(self._broker, self._counts, call, *decoded).start()
 
 
 class _Consume:
     """One request on its way to its answer."""
 
     def __init__(
-        self, broker: Broker, call: Call, request: ConsumeBody, reads: list[RequestedRecords]
+        self,
+        broker: Broker,
+        counts: RequestCounts,
+        call: Call,
+        request: ConsumeBody,
+        reads: list[RequestedRecords],
     ) -> None:
         self._broker = broker
+        self._counts = counts
         self._call = call
         self._request = request
         self._reads = reads
@@ -105,7 +113,8 @@ class _Consume:
         for one in self._reads:
             topic = self._broker.topics.known(one.name)
             head = 0 if topic is None else self._broker.heads.head(one.name, topic.incarnation)
-            answers.append(TopicRecords(one.name, one.fetch_offset, head=max(head, one.fetch_offset - 1)))
+            head = max(head, one.fetch_offset - 1)
+            answers.append(TopicRecords(one.name, one.fetch_offset, head=head, has_waited=True))
         self._send(answers)
 
     def _send(self, answers: list[TopicRecords]) -> None:
@@ -128,6 +137,10 @@ class _Consume:
             counts.consume_records += sum(len(answer.records) for answer in answers)
             counts.consume_bytes += sum(answer.byte_count for answer in answers)
             counts.consume_errors += len(failures)
+            has_waited = any(answer.has_waited for answer in answers)
+            counts.consume_waits += has_waited
+            if len(failures) < len(parts):
+                self._counts.read(self._call, has_waited=has_waited)
             send_results(self._call, parts, failures, len(parts) - len(failures))
         except Exception as error:
             self._call.fail("consume", error)

@@ -1,6 +1,6 @@
 """All that a broker answers for shared topics: operations on one topic, and its endpoints.
 
-The tables of operations come together here: those of this folder, of reads (`diff.py`), and of what a
+The tables of operations come together here: those of this folder, and of what a
 broker says about itself and its cluster (`service/cluster`).
 """
 
@@ -15,15 +15,16 @@ from shared.runtime.clock import Clock
 from shared.settings.settings import Settings
 from topicsd.broker.broker import Broker
 from topicsd.catalog.shared.shared_catalog import SharedTopic
-from topicsd.service.call import Call, Performance
+from topicsd.service.call import Call
 from topicsd.service.handlers import Handler
+from topicsd.service.request_counts import RequestCounts
 from topicsd.service.shared.append import SharedAppendHandlers
 from topicsd.service.shared.consume import ConsumeHandler
 from topicsd.service.shared.names import LocalLookup, SharedNames
 from topicsd.service.shared.produce import ProduceHandler
 from topicsd.service.shared.topics import SeekTopic, SharedTopicHandlers
 
-CREATING: Final = frozenset({"append", "publish", "put_topic"})
+CREATING: Final = frozenset({"append", "append_record", "publish", "put_topic"})
 """Operations that may create a topic."""
 
 FEATURES: Final = {
@@ -42,25 +43,25 @@ class SharedOperations:
         broker: Broker,
         settings: Settings,
         clock: Clock,
-        performance: Performance,
+        counts: RequestCounts,
         seek: SeekTopic,
-        diff: Handler,
+        reads: Mapping[str, Handler],
         endpoints: Mapping[str, Handler],
         find_local: LocalLookup,
     ) -> None:
         """`endpoints` are operations without a topic that others answer."""
         self.names = names = SharedNames(broker, clock, find_local)
-        self._topics = SharedTopicHandlers(broker, names, clock, performance, seek)
-        self._appends = SharedAppendHandlers(broker, names, settings, clock.monotonic)
+        self._topics = SharedTopicHandlers(broker, names, clock, counts.performance, seek)
+        self._appends = SharedAppendHandlers(broker, names, settings, counts)
         self._table: Final[dict[str, Handler]] = {
             **{name: partial(_refuse_feature, feature) for name, feature in FEATURES.items()},
             **self._topics.table,
             **self._appends.table,
-            "diff": diff,
+            **reads,
         }
         self.endpoints: Final[dict[str, Handler]] = {
-            "produce": ProduceHandler(broker, names, settings).start,
-            "consume": ConsumeHandler(broker).start,
+            "produce": ProduceHandler(broker, names, settings, counts).start,
+            "consume": ConsumeHandler(broker, counts).start,
             **endpoints,
         }
 

@@ -18,6 +18,7 @@ from topicsd.catalog.shared.shared_catalog import SharedTopic
 from topicsd.service.call import Call
 from topicsd.service.input.bodies import refuse_media_type
 from topicsd.service.render import encode
+from topicsd.service.request_counts import RequestCounts
 from topicsd.service.shared.append import count_append
 from topicsd.service.shared.names import SharedNames
 from topicsd.service.shared.partition_bodies import NewRecords, decode_produce
@@ -38,10 +39,11 @@ class _Written(msgspec.Struct, gc=False):
 
 
 class ProduceHandler:
-    def __init__(self, broker: Broker, names: SharedNames, settings: Settings) -> None:
+    def __init__(self, broker: Broker, names: SharedNames, settings: Settings, counts: RequestCounts) -> None:
         self._broker = broker
         self._names = names
         self._settings = settings
+        self._counts = counts
         self._store_url = f"{broker.store_url.rstrip('/')}/"
 
     def start(self, call: Call) -> None:
@@ -52,7 +54,7 @@ class ProduceHandler:
         if isinstance(request, Refusal):
             call.refuse(request)
             return
-        produce = _Produce(call, request, self._store_url)
+        produce = _Produce(call, request, self._store_url, self._counts)
         for index, one in enumerate(request):
             topic = self._broker.topics.known(one.name)
             if topic is not None:
@@ -90,10 +92,11 @@ class ProduceHandler:
 class _Produce:
     """One request, until each of its partitions is answered."""
 
-    __slots__ = ("_answers", "_call", "_groups", "_left", "_store_url")
+    __slots__ = ("_answers", "_call", "_counts", "_groups", "_left", "_store_url")
 
-    def __init__(self, call: Call, groups: list[NewRecords], store_url: str) -> None:
+    def __init__(self, call: Call, groups: list[NewRecords], store_url: str, counts: RequestCounts) -> None:
         self._call = call
+        self._counts = counts
         self._groups = groups
         self._answers: list[Appended | Refusal | None] = [None] * len(groups)
         self._left = len(groups)
@@ -111,13 +114,17 @@ class _Produce:
     def _send(self) -> None:
         parts: list[bytes] = []
         failures: list[PartitionFailure] = []
+        record_count = 0
         for one, answer in zip(self._groups, self._answers, strict=True):
             if isinstance(answer, Appended):
                 parts.append(encode(self._written(one, answer)))
+                record_count += len(one.records)
             else:
                 assert answer is not None
                 failures.append(failure(one.topic, one.partition, answer))
                 parts.append(encode(failures[-1]))
+        if record_count:
+            self._counts.append(self._call, record_count)
         send_results(self._call, parts, failures, len(parts) - len(failures))
 
     def _written(self, one: NewRecords, answer: Appended) -> _Written:

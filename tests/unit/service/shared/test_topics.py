@@ -330,3 +330,96 @@ def test_a_topic_of_another_broker_is_known_after_a_moment_and_at_once_for_write
     other.create("a")
     assert calls.append("a", 1).status == 200
     assert calls.ask("topic_state", "a").status == 200
+
+
+# -- records of bytes
+
+
+def test_a_body_of_bytes_is_appended_as_one_record_and_read_alone(calls: SharedCalls) -> None:
+    calls.create("a")
+    answer = calls.upload("a", b"\x00\xff", query="tag=t&node=n")
+    assert (answer.status, answer.json["seqs"], answer.json["durability"]) == (200, [1], "fsync")
+    [record] = calls.ask("diff", "a", {"after_seq": 0, "include_tags": True}).json["records"]
+    assert (record["data_base64"], record["$tag"], record["$node"]) == ("AP8=", "t", "n")
+    read = calls.ask("record", "a", item="1")
+    assert (read.status, read.body, read.fields) == (
+        *(200, b"\x00\xff"),
+        b"content-type: application/octet-stream\r\n",
+    )
+    calls.append("a", {"n": 1})
+    read = calls.ask("record", "a", item="2")
+    assert (read.status, read.body, read.fields) == (200, b'{"n": 1}', b"")
+    assert calls.upload("a", b"", query="return_seqs=false").json["last_seq"] == 3
+    assert calls.ask("record", "a", item="3").body == b""
+
+
+def test_a_key_recognises_a_body_of_bytes_at_any_broker(tmp_path: Path) -> None:
+    calls, other = SharedCalls(tmp_path), SharedCalls(tmp_path)
+    calls.create("a")
+    first = calls.upload("a", b"1", key="k").json
+    again = other.upload("a", b"1", key="k").json
+    assert (again["seqs"], again["deduped"], first["deduped"]) == ([1], True, False)
+    assert other.upload("a", b"2", key="k").code == "idempotency_mismatch"
+    # The same bytes as JSON are other records.
+    assert other.append("a", 1, idempotency_key="k").code == "idempotency_mismatch"
+
+
+@pytest.mark.parametrize(
+    ("data", "query", "status", "field"),
+    [
+        (b"x" * 1025, "", 413, None),
+        (b"x", "tag=" + "t" * 5000, 400, "tag"),
+        (b"x", "node=" + "n" * 5000, 400, "node"),
+        (b"x", "create=maybe", 400, "create"),
+        (b"x", "return_seqs=maybe", 400, "return_seqs"),
+    ],
+)
+def test_a_wrong_body_of_bytes_writes_nothing(
+    tmp_path: Path, data: bytes, query: str, status: int, field: str | None
+) -> None:
+    calls = SharedCalls(tmp_path, max_record_bytes=1024)
+    calls.create("a")
+    answer = calls.upload("a", data, query)
+    assert answer.status == status, answer.body
+    assert answer.json["error"].get("detail", {}).get("field") == field
+    assert calls.ask("topic_state", "a").json["head_seq"] == 0
+    assert calls.ask("append_record", "a", data[:1]).code == "unsupported_media_type"
+
+
+def test_a_record_that_is_not_there_is_not_found(calls: SharedCalls) -> None:
+    calls.create("a")
+    for _ in range(3):
+        calls.upload("a", b"x")
+    calls.ask("delete_records", "a", {"before_seq": 2})
+    for item, status in (("1", 404), ("2", 200), ("3", 200), ("4", 404), ("99", 404), ("0", 400), ("x", 400)):
+        answer = calls.ask("record", "a", item=item)
+        assert answer.status == status, item
+        if status == 404:
+            assert answer.code == "not_found"
+    assert calls.upload("none", b'"placement"').status == LOCAL
+    assert calls.ask("record", "none", item="1").status == LOCAL
+
+
+# -- counts of requests
+
+
+def test_requests_are_counted_by_kind_as_those_of_local_topics(calls: SharedCalls) -> None:
+    calls.create("a")
+    counts = calls.counts
+    calls.append("a", 1, 2, 3)
+    calls.upload("a", b"x")
+    assert (counts.appends.count, counts.records_beyond_first) == (2, 2)
+    calls.produce(("a", 0, ["x", "y"]), ("b", 0, ["z"]))
+    assert (counts.appends.count, counts.records_beyond_first) == (3, 4)
+    calls.ask("fence", "a")
+    assert calls.append("a", 1).status == 409
+    assert calls.produce(("a", 0, ["x"])).status == 409
+    assert (counts.appends.count, counts.records_beyond_first) == (3, 4)
+    assert (calls.broker.counts.produce_requests, calls.broker.counts.produce_errors) == (5, 2)
+    calls.ask("diff", "a", {"after_seq": 0})
+    calls.consume(("a", 0, 1))
+    assert (counts.reads.count, counts.waited_reads.count, calls.broker.counts.consume_waits) == (2, 0, 0)
+    calls.consume(("a", 0, 7), ("b", 0, 2), max_wait_ms=50)
+    assert (counts.reads.count, counts.waited_reads.count, calls.broker.counts.consume_waits) == (2, 1, 1)
+    assert calls.consume(("none", 0, 1)).status == 409
+    assert (counts.reads.count, counts.waited_reads.count) == (2, 1)

@@ -28,7 +28,7 @@ from topicsd.disk.fs import RealFs
 from topicsd.engine.read.page_cache import PageCache
 from topicsd.engine.wakeups.wake_queue import WakeQueue
 from topicsd.service.request_counts import RequestCounts
-from topicsd.service.shared.diff import SharedDiff
+from topicsd.service.shared.read import SharedReadHandlers
 from topicsd.store.file_objects import FileObjects
 from topicsd.stream.feeds import Feeds
 from topicsd.stream.shared.shared_feed import SharedTopics
@@ -60,7 +60,7 @@ class Node:
         topics = SharedTopics(self.broker, reads, WakeQueue(loop, clock), loop, clock)
         one = OneShard()
         self.feeds = Feeds(one.shard.state, loop, BROKER_NUMBER, broker_number=BROKER_NUMBER, shared=topics)
-        self.diff = SharedDiff(reads, self.feeds, one.settings, loop, clock, RequestCounts(clock))
+        self.handlers = SharedReadHandlers(reads, self.feeds, one.settings, loop, clock, RequestCounts(clock))
 
     async def append(self, name: str, *values: bytes) -> Appended:
         answer: asyncio.Future[Any] = self.loop.create_future()
@@ -72,7 +72,7 @@ class Node:
     async def read(self, name: str, **body: Any) -> Any:
         call = WaitedCall(name, "", FIELDS, msgspec.json.encode(body), self.clock.monotonic())
         call.done = self.loop.create_future()
-        self.diff.start(call)
+        self.handlers.table["diff"](call)
         await call.done
         return msgspec.json.decode(call.answer[1])
 

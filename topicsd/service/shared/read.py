@@ -1,14 +1,17 @@
-"""Reads after a position of a shared topic over HTTP, as those of a local one."""
+"""Reads of a shared topic over HTTP, as those of a local one."""
 
 from __future__ import annotations
+
+from typing import Final
 
 from shared.contract.seek import Seek
 from shared.runtime.clock import Clock
 from shared.runtime.disk_thread import Loop
 from shared.settings.settings import Settings
 from topicsd.engine.requests import ReadAnswer, ReadRequest, Reply
-from topicsd.service.call import Call
 from topicsd.service.diff import Diff
+from topicsd.service.handlers import Handler
+from topicsd.service.record_reader import RecordReader
 from topicsd.service.request_counts import RequestCounts
 from topicsd.stream.feeds import Feeds
 from topicsd.stream.shared.shared_reads import SharedReads
@@ -30,8 +33,8 @@ class _BrokerReads:
         """A feed keeps when its topic was read; a single read has no priority."""
 
 
-class SharedDiff:
-    """The operation `diff` on shared topics; it refuses a name that is none."""
+class SharedReadHandlers:
+    """The reads of shared topics; they refuse a name that is none."""
 
     def __init__(
         self,
@@ -42,7 +45,8 @@ class SharedDiff:
         clock: Clock,
         counts: RequestCounts,
     ) -> None:
-        self._diff = Diff(_BrokerReads(reads, feeds), settings, loop, clock, counts)
-
-    def start(self, call: Call) -> None:
-        self._diff.start(call)
+        broker_reads = _BrokerReads(reads, feeds)
+        self.table: Final[dict[str, Handler]] = {
+            "diff": Diff(broker_reads, settings, loop, clock, counts).start,
+            "record": RecordReader(broker_reads).start,
+        }
