@@ -7,8 +7,9 @@ M1  The steps are claim, trim, read, put, begin, finish, release. Each is safe t
     may finish what another one has begun. Overlapping compactions are refused by the catalog, also when a
     claim was lost in between.
 M2  The object has exactly the records of its range, byte for byte but for their numbers, as a segment
-    (`topicsd/broker/segment_v1.py`). A slice that is damaged is not merged: the range ends before it. As the
-    first slice it gets an object alone, as it is, so that it stops nothing; readers report the damage (F2).
+    (`topicsd/broker/segment_v1.py`). A slice that is damaged is not merged: the range ends before it, also if
+    that is a single slice. As the first slice it gets an object alone, as it is, so that it stops nothing;
+    readers report the damage (F2).
 M3  The object is put before the catalog names it (R3). One that the catalog refuses is an orphan.
 M4  Memory is bounded by the bytes of one object.
 
@@ -177,11 +178,12 @@ class Compactor:
                 damaged = body
                 break
             count += 1
-        if count >= min(self._limits.extents_min, len(chosen)):
+        if count:
+            # Also a single one: what ended the merge is the first one of the next.
             parts: list[bytes] = yield Staged("merge", builder.parts)
             return _Merged(_compacted(chosen[:count], SEGMENT_V1, parts), parts, count)
         # Again, since bytes may also be damaged on their way.
-        if damaged is None or count:
+        if damaged is None:
             return None
         again: bytes | None = yield Staged("read", partial(self._read, chosen[0]))
         if again == damaged:
