@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
+import msgspec
 import pytest
 
 from shared.runtime.disk_thread import DiskThread
@@ -321,3 +322,28 @@ def test_one_of_two_schedulers_vacuums_in_an_interval() -> None:
     markers = [key for key in one.store.objects if key.startswith("llog/vacuum/")]
     assert len(markers) <= 2
     assert [seq for seq, _ in one.values("t00")] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("at", "merged"), [(0, 0), (1, 1), (3, 3)])
+@pytest.mark.parametrize("what", ["missing", "encoding"])
+def test_a_slice_that_cannot_be_merged_is_logged_and_counted_once(
+    what: str, at: int, merged: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = make_broker()
+    with_blobs(one, 2, 5)
+    extent = one.topics.extents_from("t01", 1, 100)[at]
+    if what == "missing":
+        # Both topics have a slice in it.
+        del one.store.objects[extent.key]
+    else:
+        one.topics.replace_extents("t01", msgspec.structs.replace(extent, encoding="bytes-batch-v1"))
+    scheduler = make_scheduler(one)
+    scheduler.start()
+    one.advance(5 * HOUR, 10_000)
+    is_missing = what == "missing"
+    assert scheduler.counts.blocked_extents == 1 + is_missing
+    (text,) = [text for record in caplog.records if "t01" in (text := record.getMessage())]
+    assert extent.key in text
+    assert f"seqs {at + 1}..{at + 1}" in text
+    assert scheduler.counts.merged_extents == (2 * merged if is_missing else 5 + merged)
+    assert scheduler.counts.runs < 60

@@ -66,7 +66,17 @@ class UpkeepLimits(NamedTuple):
 class _Target:
     """A topic that is visited."""
 
-    __slots__ = ("due_at", "is_running", "is_seed", "is_visited", "listing", "pauses", "seen", "visited_at")
+    __slots__ = (
+        "due_at",
+        "is_running",
+        "is_seed",
+        "is_visited",
+        "listing",
+        "obstacle",
+        "pauses",
+        "seen",
+        "visited_at",
+    )
 
     def __init__(self, is_seed: bool = False) -> None:
         self.is_seed = is_seed
@@ -78,6 +88,8 @@ class _Target:
         self.is_visited = self.is_running = False
         self.pauses = 0
         """Visits in a row that found nothing to do."""
+        self.obstacle = ""
+        """What was logged last; a slice that cannot be merged is logged once."""
 
 
 class UpkeepScheduler:
@@ -253,6 +265,10 @@ class UpkeepScheduler:
             if report is None:
                 return
             self._count(name, report)
+            if report.obstacle and report.obstacle != target.obstacle:
+                target.obstacle = report.obstacle
+                self.counts.blocked_extents += 1
+                logger.error("compaction: topic %s stopped: %s", name, report.obstacle)
             if report.outcome != "merged":
                 break
         self._plan(name, target, report)
