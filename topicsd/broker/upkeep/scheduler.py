@@ -186,7 +186,7 @@ class UpkeepScheduler:
                 workers = [partial(run, self._work(due, until)) for _ in range(self._limits.workers)]
                 yield together(workers)
             self.counts.passes += 1
-            if not self._is_stopping and not due:
+            if not due and not self._is_stopping:
                 yield partial(self._sleep, self._limits.pass_seconds)
 
     def _discover(self) -> Steps[None]:
