@@ -33,6 +33,7 @@ from topicsd.log.frame import (
     FLAG_META,
     FLAG_NODE,
     FLAG_TAG,
+    FRAME_LEN_MIN,
     HEADER,
     HEADER_BYTES,
     LEN_BYTES,
@@ -207,7 +208,7 @@ def _decode_intact(
         stop = at + LEN_BYTES + frame_len
         if shift is None:
             shift = seq - number
-        if stop > end or number + shift != seq:
+        if stop > end or frame_len < FRAME_LEN_MIN or number + shift != seq:
             raise FrameDamage(at, f"no frame of seq {seq}")
         if seq < start_seq:
             at, seq = stop, seq + 1

@@ -99,15 +99,17 @@ class SegmentBuilder:
     def add(self, body: bytes, rebase: Rebase) -> bool:
         """Add a slice in the encoding `frames-v1`; return False, and add nothing, when it is damaged.
 
-        Raises `OtherTopic`.
+        Raises `OtherTopic`, and adds nothing.
         """
         assert rebase.first_seq == self._first_seq + len(self._lengths)
         count = len(self._lengths)
         try:
             frames = self._numbered(body, rebase)
-        except FrameDamage:
+        except (FrameDamage, OtherTopic) as error:
             for column in (self._lengths, self._times_ms, self._flags):
                 del column[count:]
+            if isinstance(error, OtherTopic):
+                raise
             return False
         self._frames.append(frames)
         return True

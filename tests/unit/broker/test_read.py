@@ -9,7 +9,7 @@ import pytest
 
 from tests.harness.brokers.one_broker import OneBroker
 from topicsd.broker.broker import ReadLimits
-from topicsd.broker.frames_v1 import Rebase, renumber
+from topicsd.broker.frames_v1 import Decoded, Rebase, decode_frames, renumber
 from topicsd.broker.read.extents import LAGGARD_EXTENTS
 from topicsd.broker.read.reader import SharedRead, TopicRead, TopicRecords
 from topicsd.broker.read.tail_cache import TailCache, TailChunk
@@ -351,3 +351,28 @@ def test_a_wait_ends_although_its_timer_is_a_rounding_error_early(start_ms: floa
         one.settle()
         one.advance(seconds * 1000 + 1)
         assert one_of(answers).records == []
+
+
+def test_a_topic_that_cannot_be_decoded_is_refused_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = OneBroker()
+    for number, name in enumerate(("a", "b", "c")):
+        one.create(name, 10 + number)
+        one.appended(name, b"1")
+
+    def decode(body: bytes, rebase: Rebase, *args: object) -> Decoded:
+        if rebase.incarnation == 11:
+            raise ValueError("a bug")
+        return decode_frames(body, rebase, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("topicsd.broker.read.reader.decode_frames", decode)
+    answers = one.read(SharedRead([TopicRead(name, 1) for name in ("a", "b", "c")]))
+    one.settle()
+    ((*parts,),) = answers
+    assert [part.refusal is None for part in parts] == [True, False, True]
+    assert [len(part.records) for part in parts] == [1, 0, 1]
+    assert parts[1].refusal is not None
+    assert parts[1].refusal.code == "storage_failed"
+    assert "topic b" in caplog.text
+    assert "a bug" in caplog.text

@@ -192,6 +192,16 @@ def test_a_damaged_slice_is_not_added() -> None:
         SegmentBuilder(8, 1).add(body, Rebase(8, 1, 2))
 
 
+def test_a_slice_with_a_frame_of_another_incarnation_is_not_added() -> None:
+    builder = SegmentBuilder(TOPIC, 1)
+    assert builder.add(encode_frames([NewFrame(b"1")], TOPIC, 1, 1000), Rebase(TOPIC, 1, 1))
+    before = builder.parts()
+    own, other = encode_frames([NewFrame(b"2")], TOPIC, 1, 1000), encode_frames([NewFrame(b"x")], 8, 2, 1000)
+    with pytest.raises(OtherTopic):
+        builder.add(own + other, Rebase(TOPIC, 2, 3))
+    assert builder.parts() == before
+
+
 # -- through a broker
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import pytest
+
 from tests.harness.brokers.one_broker import OneBroker
 from topicsd.broker.broker import ReadLimits
 from topicsd.broker.shared_config import SharedTopicConfig, encode_shared_config
@@ -159,6 +161,26 @@ def test_the_merge_ends_before_damage_which_readers_report() -> None:
     one.store.objects[key] = stored._replace(data=stored.data[:-1] + b"?")
     assert run(compactor(one).compact("a")).extents == 3
     assert [seq for seq, _ in one.values("a")] == [1, 2, 3, 5]
+
+
+@pytest.mark.parametrize("at", range(6))
+def test_a_damaged_slice_in_any_place_stops_nothing(at: int) -> None:
+    one = broker_with_blobs(6)
+    key = keys(one)[at]
+    stored = one.store.objects[key]
+    one.store.objects[key] = stored._replace(data=stored.data[:-1] + b"?")
+    before = one.values("a")
+    for _ in range(4):
+        run(compactor(one).compact("a"))
+    extents = one.topics.extents_from("a", 1, 10)
+    compacted = [(extent.first_seq, extent.last_seq) for extent in extents if extent.type == "COMPACTED"]
+    # The last one waits for others when it is alone.
+    expected = [(1, at)] if at else []
+    expected += [(at + 1, at + 1)] if at < 5 else []
+    expected += [(at + 2, 6)] if at < 4 else []
+    assert compacted == expected
+    assert one.values("a") == before
+    assert [seq for seq, _ in before] == [seq for seq in range(1, 7) if seq != at + 1]
 
 
 def vacuum(one: OneBroker, grace_ms: int = GRACE_MS, is_dry: bool = False) -> BlobVacuumReport:

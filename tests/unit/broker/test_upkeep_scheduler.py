@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
+
+import msgspec
+import pytest
 
 from shared.runtime.disk_thread import DiskThread
 from tests.harness.brokers.one_broker import OneBroker
@@ -15,6 +20,7 @@ from topicsd.broker.upkeep.compaction_choice import CompactorLimits
 from topicsd.broker.upkeep.scheduler import UpkeepLimits, UpkeepScheduler
 from topicsd.catalog.shared.shared_catalog import REPEATED_MS, SharedTopic
 
+T = TypeVar("T")
 MINUTE, HOUR = 60_000, 3_600_000
 NO_VACUUM = UpkeepLimits(vacuum_seconds=0, compactor=CompactorLimits())
 
@@ -35,6 +41,17 @@ def make_scheduler(one: OneBroker, name: str = "u", limits: UpkeepLimits = NO_VA
     return UpkeepScheduler(
         one.clock, one.loop, one.store, one.catalog, one.retries, limits, name, thread, rng
     )
+
+
+class SlowThread(StepThread):
+    """A thread whose jobs take half a second each."""
+
+    def __init__(self, one: OneBroker) -> None:
+        super().__init__(one.loop)
+        self._one = one
+
+    def submit(self, job: Callable[[], T], done: Callable[[T | OSError], object]) -> None:
+        self._one.loop.call_later(0.5, super().submit, job, done)
 
 
 def with_blobs(one: OneBroker, topics: int, blobs: int, config: SharedTopicConfig | None = None) -> list[str]:
@@ -223,6 +240,40 @@ def test_the_ttl_removes_whole_extents_and_nothing_younger() -> None:
     assert scheduler.counts.trimmed_records == 61
 
 
+@pytest.mark.parametrize("topics", [30, 120])
+def test_topics_with_a_short_ttl_leave_time_for_the_listing_and_for_others(topics: int) -> None:
+    one = make_broker()
+    names = with_blobs(one, topics, 1, SharedTopicConfig(ttl_ms=3_000))
+
+    def start(name: str) -> DiskThread:
+        thread = SlowThread(one)
+        one.threads.append(thread)
+        return thread
+
+    scheduler = UpkeepScheduler(
+        one.clock, one.loop, one.store, one.catalog, one.retries, NO_VACUUM, "u", start, random.Random(1)
+    )
+    scheduler.start()
+    one.advance(2 * MINUTE, 500)
+    one.create("later", 999)
+    for number in range(3):
+        one.append("later", b"%d" % number)
+        one.advance(1_000, 500)
+    minutes = 0
+    while extents(one, "later") > 1:
+        for name in names:
+            one.append(name, b"x")
+        one.advance(3_000, 500)
+        minutes += 1 / 20
+        assert minutes < 30
+    # A pass is a minute of visits at most, and perhaps a pause of a minute.
+    assert scheduler.counts.passes >= minutes / 2.5
+    assert scheduler.counts.topics == topics + 1
+    assert one.values("later") == [(1, b"0"), (2, b"1"), (3, b"2")]
+    # All others were visited as well, again and again.
+    assert all(topic_of(one, name).first_seq > 20 for name in names)
+
+
 def test_caps_keep_the_newest_records() -> None:
     one = make_broker()
     with_blobs(one, 1, 20, SharedTopicConfig(cap_records=7))
@@ -271,3 +322,28 @@ def test_one_of_two_schedulers_vacuums_in_an_interval() -> None:
     markers = [key for key in one.store.objects if key.startswith("llog/vacuum/")]
     assert len(markers) <= 2
     assert [seq for seq, _ in one.values("t00")] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("at", "merged"), [(0, 0), (1, 1), (3, 3)])
+@pytest.mark.parametrize("what", ["missing", "encoding"])
+def test_a_slice_that_cannot_be_merged_is_logged_and_counted_once(
+    what: str, at: int, merged: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = make_broker()
+    with_blobs(one, 2, 5)
+    extent = one.topics.extents_from("t01", 1, 100)[at]
+    if what == "missing":
+        # Both topics have a slice in it.
+        del one.store.objects[extent.key]
+    else:
+        one.topics.replace_extents("t01", msgspec.structs.replace(extent, encoding="bytes-batch-v1"))
+    scheduler = make_scheduler(one)
+    scheduler.start()
+    one.advance(5 * HOUR, 10_000)
+    is_missing = what == "missing"
+    assert scheduler.counts.blocked_extents == 1 + is_missing
+    (text,) = [text for record in caplog.records if "t01" in (text := record.getMessage())]
+    assert extent.key in text
+    assert f"seqs {at + 1}..{at + 1}" in text
+    assert scheduler.counts.merged_extents == (2 * merged if is_missing else 5 + merged)
+    assert scheduler.counts.runs < 60

@@ -12,6 +12,7 @@ D3  A head that this broker knows is compared with the catalog before a read is 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Final, Literal
 
@@ -42,6 +43,8 @@ from topicsd.store.object_store import StoreRefused
 ROW_SECONDS: Final = 5.0
 ROUNDS_MAX: Final = 8
 """Lookups of one read: it returns what it has by then, and nothing only if records vanish while it reads."""
+
+logger = logging.getLogger("topicsd.broker")
 
 LossReason = Literal["evicted", "damaged"]
 
@@ -274,6 +277,12 @@ class SharedReader:
             return total
         except UnknownEncoding as error:
             answer.refusal = store_failed(OSError(str(error)))
+            return total
+        except Exception as error:
+            # A bug, or bytes of a program that has one: the other topics of the read are answered.
+            what = f"topic {one.name}: seqs {chunk.rebase.first_seq}..{chunk.rebase.last_seq}"
+            logger.exception("read: %s: decode failed: unexpected error  key=%s", what, chunk.key)
+            answer.refusal = store_failed(OSError(f"{what}: unexpected error: {error!r}"))
             return total
         # The records are committed, and may be newer than the head that was known.
         self._heads.advance(one.name, one.incarnation, chunk.rebase.last_seq)

@@ -7,8 +7,11 @@ M1  The steps are claim, trim, read, put, begin, finish, release. Each is safe t
     may finish what another one has begun. Overlapping compactions are refused by the catalog, also when a
     claim was lost in between.
 M2  The object has exactly the records of its range, byte for byte but for their numbers, as a segment
-    (`topicsd/broker/segment_v1.py`). A slice that is damaged is not merged: the range ends before it. As the
-    first slice it gets an object alone, as it is, so that it stops nothing; readers report the damage (F2).
+    (`topicsd/broker/segment_v1.py`). A slice that is damaged is not merged: the range ends before it, also if
+    that is a single slice. As the first slice it gets an object alone, as it is, so that it stops nothing;
+    readers report the damage (F2).
+    A slice whose object is missing, or of an unknown encoding, also ends the range. As the first one it stops
+    the compaction of its topic, until retention removes it: nothing takes its place, and it is reported.
 M3  The object is put before the catalog names it (R3). One that the catalog refuses is an orphan.
 M4  Memory is bounded by the bytes of one object.
 
@@ -68,6 +71,8 @@ class CompactionReport(NamedTuple):
     """The records that were not compacted before."""
     due_in_ms: int | None = None
     """The time until retention removes records, if no more are written."""
+    obstacle: str = ""
+    """Why the first slice cannot be merged, which stops those after it; empty if it can, or may later."""
 
 
 class Compactor:
@@ -127,8 +132,8 @@ class Compactor:
         catalog = self._catalog
         chosen = yield from self._choose(claim.claimed_ms, topic)
         merged = yield from self._read_whole(chosen, topic)
-        if merged is None:
-            return CompactionReport("nothing")
+        if isinstance(merged, str):
+            return CompactionReport("nothing", obstacle=merged)
         extent = merged.extent
         yield Staged("put", lambda: create_object(self._store, extent.key, merged.parts, self._retries()))
         compaction = Compaction(secrets.token_hex(16), topic.name, topic.incarnation, extent)
@@ -157,18 +162,19 @@ class Compactor:
                 return chosen
             seq = page[-1].last_seq + 1
 
-    def _read_whole(
-        self, chosen: Sequence[SharedExtent], topic: SharedTopic
-    ) -> BlockingSteps[_Merged | None]:
-        """Read slices up to the first one that is damaged or missing, and make the object of them (M2)."""
+    def _read_whole(self, chosen: Sequence[SharedExtent], topic: SharedTopic) -> BlockingSteps[_Merged | str]:
+        """Read slices up to the first one that is damaged or missing, and make the object of them (M2).
+
+        Return the obstacle when there is no object to make.
+        """
         if not chosen:
-            return None
+            return ""
         builder = SegmentBuilder(topic.incarnation, chosen[0].first_seq)
         count = 0
         damaged: bytes | None = None
         for number, extent in enumerate(chosen, 1):
             if number % RENEWED_AFTER == 0 and not (yield Staged("claim", partial(self._claim, topic.name))):
-                return None
+                return ""
             body: bytes | None = yield Staged("read", partial(self._read, extent))
             if body is None or extent.encoding != FRAMES_V1:
                 break
@@ -177,16 +183,27 @@ class Compactor:
                 damaged = body
                 break
             count += 1
-        if count >= min(self._limits.extents_min, len(chosen)):
+        if count:
+            # Also a single one: what ended the merge is the first one of the next.
             parts: list[bytes] = yield Staged("merge", builder.parts)
             return _Merged(_compacted(chosen[:count], SEGMENT_V1, parts), parts, count)
+        if damaged is None:
+            return (yield from self._obstacle(chosen[0], topic))
         # Again, since bytes may also be damaged on their way.
-        if damaged is None or count:
-            return None
         again: bytes | None = yield Staged("read", partial(self._read, chosen[0]))
         if again == damaged:
             return _Merged(_compacted(chosen[:1], FRAMES_V1, [damaged]), [damaged], 1)
-        return None
+        return ""
+
+    def _obstacle(self, extent: SharedExtent, topic: SharedTopic) -> BlockingSteps[str]:
+        """Say why a slice could not be read, unless it was trimmed away meanwhile."""
+        lookup = partial(self._catalog.extents_from, topic.name, extent.first_seq, 1)
+        present: list[SharedExtent] = yield Staged("lookup", lookup)
+        if present != [extent]:
+            return ""
+        is_unknown = extent.encoding != FRAMES_V1
+        why = f"has the unknown encoding {extent.encoding}" if is_unknown else "is missing"
+        return f"seqs {extent.first_seq}..{extent.last_seq}: object {extent.key} {why}"
 
     def _begin(self, claim: Claim, compaction: Compaction) -> str | None:
         """Let the catalog name the object; return why it refuses."""

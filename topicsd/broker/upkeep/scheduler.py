@@ -2,11 +2,13 @@
 
 U1  A pass lists the topics, page by page, and visits those that are due in random order, so that several
     processes rarely meet. Each topic is visited by one worker of a process at a time; a claim keeps other
-    processes away, which move on.
+    processes away, which move on. After the listing a pass takes at most `pass_seconds`, and the visits that
+    run; the next one begins at once when topics are due. So no number of visits delays the listing.
 U2  A topic is visited once after the start, so that what a process began that is gone is finished. Later it
-    is due while it has records that are not compacted, or when its TTL ends. A visit that finds nothing to
-    do doubles the pause before the next one. So a topic without writes and without pending records costs
-    nothing but its place in the listing, and one with pending records a visit an hour.
+    is due while it has records that are not compacted, or when its TTL ends, at most once in `pass_seconds`.
+    A visit that finds nothing to do doubles the pause before the next one. So a topic without writes and
+    without pending records costs nothing but its place in the listing, and one with pending records a visit
+    an hour.
 U3  Visits and listings list nothing in the store (R7). A vacuum does, once in `vacuum_seconds` over all
     processes (X5).
 U4  An error ends one visit. The next one finds everything as any other process would (M1).
@@ -64,7 +66,17 @@ class UpkeepLimits(NamedTuple):
 class _Target:
     """A topic that is visited."""
 
-    __slots__ = ("due_at", "is_running", "is_seed", "is_visited", "listing", "pauses", "seen", "visited_at")
+    __slots__ = (
+        "due_at",
+        "is_running",
+        "is_seed",
+        "is_visited",
+        "listing",
+        "obstacle",
+        "pauses",
+        "seen",
+        "visited_at",
+    )
 
     def __init__(self, is_seed: bool = False) -> None:
         self.is_seed = is_seed
@@ -76,6 +88,8 @@ class _Target:
         self.is_visited = self.is_running = False
         self.pauses = 0
         """Visits in a row that found nothing to do."""
+        self.obstacle = ""
+        """What was logged last; a slice that cannot be merged is logged once."""
 
 
 class UpkeepScheduler:
@@ -166,12 +180,13 @@ class UpkeepScheduler:
             except OSError as error:
                 self.is_listing_failed = True
                 self._on_error("listing", error)
-            while due := self._due():
+            until = self._clock.monotonic() + self._limits.pass_seconds
+            while (due := self._due()) and self._clock.monotonic() < until:
                 self._random.shuffle(due)
-                workers = [partial(run, self._work(due)) for _ in range(self._limits.workers)]
+                workers = [partial(run, self._work(due, until)) for _ in range(self._limits.workers)]
                 yield together(workers)
             self.counts.passes += 1
-            if not self._is_stopping:
+            if not due and not self._is_stopping:
                 yield partial(self._sleep, self._limits.pass_seconds)
 
     def _discover(self) -> Steps[None]:
@@ -224,9 +239,9 @@ class UpkeepScheduler:
 
     # -- visits
 
-    def _work(self, due: list[str]) -> Steps[None]:
-        """Visit topics of the list until it is empty; other workers take from it as well."""
-        while due and not self._is_stopping:
+    def _work(self, due: list[str], until: float) -> Steps[None]:
+        """Visit topics of the list until it is empty or the pass ends; other workers take from it as well."""
+        while due and not self._is_stopping and self._clock.monotonic() < until:
             name = due.pop()
             target = self._targets.get(name)
             if target is None or target.is_running:
@@ -250,6 +265,10 @@ class UpkeepScheduler:
             if report is None:
                 return
             self._count(name, report)
+            if report.obstacle and report.obstacle != target.obstacle:
+                target.obstacle = report.obstacle
+                self.counts.blocked_extents += 1
+                logger.error("compaction: topic %s stopped: %s", name, report.obstacle)
             if report.outcome != "merged":
                 break
         self._plan(name, target, report)
@@ -287,7 +306,8 @@ class UpkeepScheduler:
         elif report is None or report.outcome == "nothing":
             target.pauses += 1
         if report is not None and report.due_in_ms is not None:
-            target.due_at = min(target.due_at, now + max(1.0, report.due_in_ms / 1000))
+            due_in = max(self._limits.pass_seconds, report.due_in_ms / 1000)
+            target.due_at = min(target.due_at, now + due_in)
 
     # -- vacuum
 

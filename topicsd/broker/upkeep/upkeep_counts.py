@@ -29,6 +29,8 @@ class UpkeepCounts(msgspec.Struct):
     """Compactions that the catalog refused, since the extents had changed or the claim was lost."""
     failed: int = 0
     """Visits, listings and vacuums that ended with an error of the store or the catalog."""
+    blocked_extents: int = 0
+    """Slices that stop the compaction of their topic: the object is missing, or the encoding unknown."""
     trims: int = 0
     trimmed_records: int = 0
     vacuums: int = 0

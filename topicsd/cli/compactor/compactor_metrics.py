@@ -21,6 +21,7 @@ _HELP: Final = {
     "busy": "Visits that found the topic claimed by another process.",
     "refused": "Compactions that the catalog refused.",
     "failed": "Visits, listings and vacuums that failed.",
+    "blocked_extents": "Slices that stop the compaction of their topic.",
     "trims": "Trims by retention.",
     "trimmed_records": "Records that retention removed.",
     "vacuums": "Vacuums of the store.",

@@ -36,6 +36,8 @@ class TopicDone(msgspec.Struct, frozen=True):
     extents: int
     bytes: int
     removed_records: int
+    obstacle: str = ""
+    """What stops the compaction of the topic."""
 
 
 def run_steps(steps: BlockingSteps[T]) -> T:
@@ -72,7 +74,7 @@ def _visit(compactor: Compactor, topic: str) -> TopicDone:
         removed += report.removed_records
         if report.outcome != "merged":
             outcome = "merged" if objects and report.outcome == "nothing" else report.outcome
-            return TopicDone(topic, outcome, objects, extents, byte_count, removed)
+            return TopicDone(topic, outcome, objects, extents, byte_count, removed, report.obstacle)
         objects += 1
         extents += report.extents
         byte_count += report.byte_count
@@ -92,6 +94,8 @@ def done_text(done: TopicDone) -> str:
     'a: merged 12 slices into 1 object, 3.0 MiB'
     >>> done_text(TopicDone("a", "nothing", 0, 0, 0, 7))
     'a: nothing to merge; retention removed 7 records'
+    >>> done_text(TopicDone("a", "nothing", 0, 0, 0, 0, "seqs 1..4: object k is missing"))
+    'a: nothing to merge; stopped by seqs 1..4: object k is missing'
     """
     text = _NOT_DONE.get(done.outcome, "")
     if done.objects:
@@ -99,4 +103,6 @@ def done_text(done: TopicDone) -> str:
         text = f"{merged}, {size(done.bytes)}" + (f"; {text}" if text else "")
     if done.removed_records:
         text += f"; retention removed {plural(done.removed_records, 'record')}"
+    if done.obstacle:
+        text += f"; stopped by {done.obstacle}"
     return f"{done.topic}: {text}"
