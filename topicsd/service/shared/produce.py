@@ -55,7 +55,10 @@ class ProduceHandler:
         produce = _Produce(call, request, self._store_url)
         for index, one in enumerate(request):
             topic = self._broker.topics.known(one.name)
-            if topic is not None:
+            if self._broker.write_refusal is not None:
+                self._broker.counts.produce_errors += 1
+                produce.on_answer(index, self._broker.write_refusal)
+            elif topic is not None:
                 self._append(produce, index, one, topic)
             else:
                 on_topic = partial(self._on_found, produce, index, one)
