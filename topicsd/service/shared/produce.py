@@ -11,6 +11,7 @@ from shared.contract.errors import Refusal
 from shared.settings.settings import Settings
 from topicsd.broker.broker import Broker
 from topicsd.broker.partition_names import index_key
+from topicsd.broker.read.reader import ROW_SECONDS
 from topicsd.broker.refusals import topic_changed
 from topicsd.broker.shared_config import SharedTopicConfig, config_of
 from topicsd.broker.write.open_blob import Appended, Group
@@ -54,7 +55,7 @@ class ProduceHandler:
             return
         produce = _Produce(call, request, self._store_url)
         for index, one in enumerate(request):
-            topic = self._broker.topics.known(one.name)
+            topic = self._broker.topics.recent(one.name, ROW_SECONDS)
             if self._broker.write_refusal is not None:
                 self._broker.counts.produce_errors += 1
                 produce.on_answer(index, self._broker.write_refusal)
