@@ -247,3 +247,33 @@ def test_a_drain_settles_the_writes_that_wait(tmp_path: Path) -> None:
 def queue_bytes(server: WholeServer) -> int:
     queue: int = exact_json(server.ask("GET", "/metrics"))["batcher"]["queue_bytes"]
     return queue
+
+
+def test_a_node_refuses_what_is_no_role_of_its_brokers(tmp_path: Path) -> None:
+    flags = store_flag(tmp_path), "--batch-max-delay-ms=20"
+    record = {"records": [{"data": 1}]}
+    new = {**record, "config": {"placement": "shared"}}
+    read = {"topic_partitions": [{"topic": "orders", "partition": 0, "fetch_offset": 1}]}
+    with WholeServer(tmp_path, *flags, "--broker-roles=read", shards=1) as server:
+        # Topics are changed by any broker; records are not taken, and no request for some makes a topic.
+        assert server.ask("PUT", "/v0/topics/orders", {"placement": "shared"}).status == 201
+        for name, body in (("orders", record), ("other", new)):
+            refused = server.ask("POST", f"/v0/topics/{name}", body)
+            assert refusal_of(refused)[:2] == (503, "not_ready")
+            assert refused.json["error"]["detail"] == {"role": "write"}
+        (produced,) = json.loads(server.ask("POST", "/produce", produce_body("a")).body)["results"]
+        assert (produced["error_type"], "TOPICS_BROKER_ROLES" in produced["error"]) == ("NotReady", True)
+        assert [one["topic"] for one in server.ask_json("GET", "/v0/topics")["topics"]] == ["orders"]
+        assert server.ask("POST", "/v0/topics/orders/diff", {}).status == 200
+        assert server.ask("POST", "/consume", read).status == 200
+        assert server.stop() == 0
+    with WholeServer(tmp_path, *flags, "--broker-roles=write,compact", shards=1) as server:
+        assert server.ask("POST", "/v0/topics/orders", record).status == 200
+        for body in ({}, {"last": 1}, {"wait_ms": 1000}):
+            refused = server.ask("POST", "/v0/topics/orders/diff", body)
+            assert refusal_of(refused)[:2] == (503, "not_ready")
+            assert refused.json["error"]["detail"] == {"role": "read"}
+        (consumed_part,) = json.loads(server.ask("POST", "/consume", read).body)["results"]
+        assert consumed_part["error_type"] == "NotReady"
+        assert server.ask("GET", "/v0/topics/orders").status == 200
+        assert server.stop() == 0

@@ -89,7 +89,8 @@ class Broker:
         roles: Collection[str] = ("write", "read"),
     ) -> None:
         """`retries` bounds how long a request to the store is repeated; `roles` are what clients may ask."""
-        self._can_write, self._can_read = "write" in roles, "read" in roles
+        self.write_refusal = None if "write" in roles else no_role("write")
+        self.read_refusal = None if "read" in roles else no_role("read")
         self._loop = loop
         self.store_url = store.url
         self._catalog = catalog
@@ -112,17 +113,17 @@ class Broker:
 
     def append(self, group: Group, reply: AppendReply) -> None:
         """Append the records of a group; `reply` gets `Appended` or a `Refusal`, once."""
-        if self._can_write:
+        if self.write_refusal is None:
             self.batcher.append(group, reply)
         else:
-            reply(no_role("write"))
+            reply(self.write_refusal)
 
     def read(self, request: SharedRead, reply: Callable[[list[TopicRecords]], object]) -> None:
         """Read several topics; `reply` gets an answer for each, in the order of the request."""
-        if self._can_read:
+        refusal = self.read_refusal
+        if refusal is None:
             self.reader.read(request, reply)
         else:
-            refusal = no_role("read")
             reply([TopicRecords(one.topic, one.from_seq, refusal=refusal) for one in request.topics])
 
     def on_commit(self, run: CommittedRun) -> None:

@@ -1,7 +1,8 @@
 """The topics that a broker knows, as rows of the catalog that are looked up in groups.
 
 A row may be outdated by up to the age that its user accepts. A commit needs none that is current: the catalog
-compares the incarnation, and answers `missing` for another one.
+compares the incarnation, and answers `missing` for another one. Appends follow the configuration, so they
+take rows that are `recent`.
 """
 
 from __future__ import annotations
@@ -40,11 +41,13 @@ def new_incarnation(now_ms: int) -> int:
 
 
 class _Row:
-    __slots__ = ("read_at", "topic")
+    __slots__ = ("is_refreshed", "read_at", "topic")
 
     def __init__(self, topic: SharedTopic, read_at: float) -> None:
         self.topic = topic
         self.read_at = read_at
+        self.is_refreshed = False
+        """Whether it was looked up again in the background."""
 
 
 class TopicTable:
@@ -53,8 +56,8 @@ class TopicTable:
         self._pool = pool
         self._catalog = catalog
         self._rows: dict[str, _Row] = {}
-        self._waiting: dict[str, list[Resume]] = {}
-        """By name: the lookups that the next call answers, in their order."""
+        self._waiting: dict[str, list[tuple[Resume, float]]] = {}
+        """By name: the lookups that the next call answers, in their order, and the ages that they accept."""
         self._is_reading = False
 
     def known(self, name: str, seconds_max: float = ANY_AGE) -> SharedTopic | None:
@@ -63,6 +66,21 @@ class TopicTable:
         if row is None or self._clock.monotonic() - row.read_at > seconds_max:
             return None
         return row.topic
+
+    def recent(self, name: str, seconds_max: float) -> SharedTopic | None:
+        """Return the topic if it was read in the last `seconds_max`; later it is None, until it is found.
+
+        Past half of that it is looked up in the background, so the users of a busy topic never wait.
+        """
+        row = self._rows.get(name)
+        if row is None:
+            return None
+        age = self._clock.monotonic() - row.read_at
+        if age > seconds_max / 2 and not row.is_refreshed:
+            row.is_refreshed = True
+            self._waiting.setdefault(name, [])
+            self._read()
+        return row.topic if age <= seconds_max else None
 
     def find(self, name: str, seconds_max: float = ANY_AGE) -> Wait:
         """Wait for the topic; the result is None when there is none, or the OSError of the catalog."""
@@ -73,7 +91,7 @@ class TopicTable:
         if topic is not None:
             resume(topic)
             return
-        self._waiting.setdefault(name, []).append(resume)
+        self._waiting.setdefault(name, []).append((resume, seconds_max))
         self._read()
 
     def _read(self) -> None:
@@ -81,7 +99,7 @@ class TopicTable:
             return
         self._is_reading = True
         names = list(self._waiting)[:TOPICS_AT_ONCE]
-        waiting = [self._waiting.pop(name) for name in names]
+        waiting = [[resume for resume, _ in self._waiting.pop(name)] for name in names]
         # Before the request: what the answer says is at least as new.
         read_at = self._clock.monotonic()
         self._pool.call(partial(self._catalog.topics, names))(partial(self._on_read, names, waiting, read_at))
@@ -95,15 +113,24 @@ class TopicTable:
     ) -> None:
         self._is_reading = False
         results = [outcome] * len(names) if isinstance(outcome, OSError) else outcome
-        for name, result in zip(names, results, strict=True):
+        for name, resumes, result in zip(names, waiting, results, strict=True):
             if isinstance(result, SharedTopic):
                 self._keep(result, read_at)
+                resumes += self._take_waiting(name)
             elif result is None:
                 self._rows.pop(name, None)
         for resumes, result in zip(waiting, results, strict=True):
             for resume in resumes:
                 resume(result)
         self._read()
+
+    def _take_waiting(self, name: str) -> list[Resume]:
+        """Take the later lookups that accept the row as it is now: none of them is overtaken by `known`."""
+        waiting = self._waiting.pop(name, [])
+        taken = [resume for resume, seconds_max in waiting if self.known(name, seconds_max) is not None]
+        if len(taken) < len(waiting):
+            self._waiting[name] = [one for one in waiting if self.known(name, one[1]) is None]
+        return taken
 
     def _keep(self, topic: SharedTopic, read_at: float) -> None:
         self._rows.pop(topic.name, None)

@@ -106,8 +106,9 @@ async def open_broker(
     limits = batch_limits(spec.settings)
     pools = start_pools(loop)
     request_retries = partial(retries, REQUEST_SECONDS)
-    broker = Broker(clock, loop, pools, store, catalog, request_retries, limits, read_limits(spec.settings))
     identity = _identity(spec, clock)
+    reads = read_limits(spec.settings)
+    broker = Broker(clock, loop, pools, store, catalog, request_retries, limits, reads, identity.roles)
     return OpenBroker(broker, pools, store, catalog, catalog_totals, limits, identity, request_retries)
 
 

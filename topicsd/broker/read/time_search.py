@@ -1,6 +1,8 @@
 """The search for a time in a shared topic: extents by the times of their first records, then records.
 
-The times of extents are not used: a compaction gives its extent the time at which it was made.
+The times of extents are not used: a compaction gives its extent the time at which it was made. A time is
+that of a frame whose checksum is right. A record or an extent without one counts as not older, so damage
+leads to too many records, and never to too few.
 """
 
 from __future__ import annotations
@@ -10,18 +12,24 @@ from functools import partial
 from typing import Final
 
 from shared.runtime.retries import Retries
-from topicsd.broker.frames_v1 import SEGMENT_V1, OtherTopic, Rebase, UnknownEncoding, decode_frames
+from topicsd.broker.frames_v1 import (
+    SEGMENT_V1,
+    TOPIC_ID_MASK,
+    OtherTopic,
+    Rebase,
+    UnknownEncoding,
+    decode_frames,
+)
 from topicsd.broker.segment_v1 import SegmentParts
 from topicsd.broker.steps import Pool, Wait
 from topicsd.catalog.shared.shared_catalog import SharedCatalog, SharedExtent, SharedTopic
-from topicsd.log.frame import HEADER, HEADER_BYTES
+from topicsd.log.frame import HEADER_BYTES, LEN_BYTES, U32, FrameDamage, FrameType, parse_frame
 from topicsd.segment.data_file import SEGMENT_HEADER_BYTES
 from topicsd.store.block_cache import BlockCache
 from topicsd.store.create_object import repeat_request
 
 TRIES_MAX: Final = 4
 """Searches, when objects vanish between lookup and GET."""
-_TIME_FIELD: Final = 5
 
 
 class TimeSearch:
@@ -37,8 +45,7 @@ class TimeSearch:
     def position_at(self, topic: SharedTopic, head: int, ts: int) -> Wait:
         """Wait for the seq before the first record that is not older than `ts`; `head` if all are older.
 
-        It asks the catalog and the store for one extent in each step of a binary search. Too many records are
-        better than none: an extent that cannot be decoded counts as not older.
+        It asks the catalog and the store for one extent in each step of a binary search.
         """
         return self._pool.call(partial(self._search, topic, head, ts))
 
@@ -58,7 +65,7 @@ class TimeSearch:
         while low < high:
             middle = (low + high) // 2
             extents = self._catalog.extents_from(topic.name, middle, 1)
-            if extents and self._first_ts(extents[0]) < ts:
+            if extents and self._is_older(topic, extents[0], ts):
                 older = extents[0]
                 low = older.last_seq + 1
             else:
@@ -66,10 +73,16 @@ class TimeSearch:
         first = low if older is None else self._first_not_older(topic, older, ts)
         return max(first, topic.first_seq) - 1
 
-    def _first_ts(self, extent: SharedExtent) -> int:
-        header_bytes = SEGMENT_HEADER_BYTES if extent.encoding == SEGMENT_V1 else 0
-        header = self._read(extent, header_bytes + HEADER_BYTES)[header_bytes:]
-        return HEADER.unpack(header)[_TIME_FIELD] if len(header) == HEADER_BYTES else 0
+    def _is_older(self, topic: SharedTopic, extent: SharedExtent, ts: int) -> bool:
+        """Return whether the first record of an extent is intact, and older than `ts`."""
+        start = SEGMENT_HEADER_BYTES if extent.encoding == SEGMENT_V1 else 0
+        header = self._read(extent, start + HEADER_BYTES)
+        if len(header) < start + HEADER_BYTES:
+            return False
+        stop = start + LEN_BYTES + U32.unpack_from(header, start)[0]
+        return stop <= extent.byte_length and _is_older(
+            self._read(extent, stop)[start:], topic.incarnation, ts
+        )
 
     def _first_not_older(self, topic: SharedTopic, extent: SharedExtent, ts: int) -> int:
         """Return the first seq of an extent whose record is not older, or the seq after the extent."""
@@ -94,7 +107,7 @@ class TimeSearch:
             middle = (low + high) // 2
             part = self._parts.read(read, extent.key, rebase, extent.byte_length, middle, 1)
             body = b"" if part is None else part.body
-            if len(body) >= HEADER_BYTES and HEADER.unpack_from(body)[_TIME_FIELD] < ts:
+            if _is_older(body, rebase.incarnation, ts):
                 low = middle + 1
             else:
                 high = middle
@@ -103,3 +116,13 @@ class TimeSearch:
     def _read(self, extent: SharedExtent, byte_length: int) -> bytes:
         read = partial(self._blocks.read, extent.key, extent.byte_offset, byte_length)
         return repeat_request(read, self._retries())
+
+
+def _is_older(frame: bytes, incarnation: int, ts: int) -> bool:
+    """Return whether these bytes are an intact record of the topic, which is older than `ts`."""
+    try:
+        parsed = parse_frame(frame, 0, len(frame))
+    except FrameDamage:
+        return False
+    is_record = parsed.type == FrameType.APPEND and parsed.topic_id == incarnation & TOPIC_ID_MASK
+    return is_record and parsed.ts < ts

@@ -106,7 +106,9 @@ class SharedAppendHandlers:
         return refusal or decode_append(call.body, self._settings, kind)
 
     def _refuse(self, call: Call, request: AppendRequest) -> Refusal | None:
-        """Refuse what a shared topic does not have, and what exceeds the limits."""
+        """Refuse what this broker and what a shared topic do not do, and what exceeds the limits."""
+        if self._broker.write_refusal is not None:
+            return self._broker.write_refusal
         for field in ("delay_ms", "not_before", "expected_head"):
             if getattr(request, field) is not None:
                 return not_supported(field, field)

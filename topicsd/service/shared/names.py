@@ -3,6 +3,7 @@
 N1  A name that is being created is a shared topic for all requests after the one that creates it.
 N2  That a name is no shared topic is remembered for a moment, for requests that create nothing. One that may
     create a local topic asks the catalog, so that no name gets two topics.
+    It also asks when the row is older than ROW_SECONDS, so that a change at another broker is followed.
 N3  A shared topic is created only when this node has no local topic of its name.
 """
 
@@ -15,10 +16,11 @@ from typing import Any, Final
 from shared.contract.errors import TOPIC_EXISTS_INCOMPATIBLE, Refusal
 from shared.runtime.clock import Clock
 from topicsd.broker.broker import Broker
+from topicsd.broker.read.reader import ROW_SECONDS
 from topicsd.broker.refusals import no_catalog
 from topicsd.broker.shared_config import SharedTopicConfig, encode_shared_config
 from topicsd.broker.steps import Steps, Wait, run
-from topicsd.broker.topic_table import new_incarnation
+from topicsd.broker.topic_table import ANY_AGE, new_incarnation
 from topicsd.catalog.shared.shared_catalog import SharedTopic
 
 MISSING_SECONDS: Final = 1.0
@@ -47,8 +49,9 @@ class SharedNames:
         """The requests that wait for a creation, in their order."""
 
     def find(self, name: str, on_topic: OnTopic, *, may_create: bool) -> None:
-        """Find the topic, as it is known here; `may_create` asks the catalog if it is not known (N2)."""
-        topic = self._broker.topics.known(name)
+        """Find the topic, as it is known here; `may_create` is of requests that may create one (N2)."""
+        topics, seconds_max = self._broker.topics, ROW_SECONDS if may_create else ANY_AGE
+        topic = topics.recent(name, ROW_SECONDS) if may_create else topics.known(name)
         if topic is not None:
             on_topic(topic)
         elif name in self._creating:
@@ -57,7 +60,7 @@ class SharedNames:
             on_topic(None)
         else:
             asked_at = self._clock.monotonic()
-            self._broker.topics.find(name)(partial(self._on_found, name, asked_at, on_topic))
+            topics.find(name, seconds_max)(partial(self._on_found, name, asked_at, on_topic))
 
     def _is_missing(self, name: str) -> bool:
         asked_at = self._missing.get(name)

@@ -11,6 +11,7 @@ from shared.contract.errors import Refusal
 from shared.settings.settings import Settings
 from topicsd.broker.broker import Broker
 from topicsd.broker.partition_names import index_key
+from topicsd.broker.read.reader import ROW_SECONDS
 from topicsd.broker.refusals import topic_changed
 from topicsd.broker.shared_config import SharedTopicConfig, config_of
 from topicsd.broker.write.open_blob import Appended, Group
@@ -56,8 +57,11 @@ class ProduceHandler:
             return
         produce = _Produce(call, request, self._store_url, self._counts)
         for index, one in enumerate(request):
-            topic = self._broker.topics.known(one.name)
-            if topic is not None:
+            topic = self._broker.topics.recent(one.name, ROW_SECONDS)
+            if self._broker.write_refusal is not None:
+                self._broker.counts.produce_errors += 1
+                produce.on_answer(index, self._broker.write_refusal)
+            elif topic is not None:
                 self._append(produce, index, one, topic)
             else:
                 on_topic = partial(self._on_found, produce, index, one)

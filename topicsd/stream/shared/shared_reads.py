@@ -73,6 +73,8 @@ class SharedReads:
 
     def try_read(self, name: str, request: ReadRequest) -> ReadAnswer | Refusal | None:
         """Read without waiting, from memory; None when that is not possible."""
+        if self._broker.read_refusal is not None:
+            return self._broker.read_refusal
         topic = self._broker.topics.known(name, ROW_SECONDS)
         if topic is None:
             return None
@@ -85,6 +87,8 @@ class SharedReads:
 
     def _read(self, name: str, request: ReadRequest) -> Steps[ReadAnswer | Refusal]:
         broker, chunks = self._broker, list[TailChunk]()
+        if broker.read_refusal is not None:
+            return broker.read_refusal
         is_checked = False
         row_seconds = ROW_SECONDS
         for _ in range(ROUNDS_MAX):
@@ -214,6 +218,8 @@ class SharedReads:
 
     def _locate(self, name: str, seek: Seek | None) -> Steps[SharedPosition | Refusal]:
         broker = self._broker
+        if broker.read_refusal is not None:
+            return broker.read_refusal
         topic: SharedTopic | None = yield broker.topics.find(name, CURRENT)
         if topic is None:
             return no_such_topic(name)
