@@ -164,7 +164,7 @@ class Link(asyncio.Protocol):
         self._shares_bodies = True
         """Whether the peer could open every shared body so far."""
         self._number = 0
-        self._out: list[bytes] = []
+        self._out: list[bytes | memoryview] = []
         self._out_bytes = 0
         self._is_flush_scheduled = False
         self._is_paused = False
@@ -194,7 +194,7 @@ class Link(asyncio.Protocol):
         replies, self._replies = self._replies, {}
         self._bodies.clear()
         for call in calls.values():
-            call.done(None)
+            _end_call(call, None)
         for reply in replies.values():
             reply.cancel()
         if self._on_lost is not None:
@@ -265,22 +265,23 @@ class Link(asyncio.Protocol):
             call.done(NEVER_SENT)
             return
         self._number = number = self._number + 1
+        if call.body:
+            self._send_body(call.body, number, call)
         self._calls[number] = call
         call.link, call.number = self, number
-        if call.body:
-            self._send_body(call.body, call)
         self._send(kind, number, payload)
         if call.is_wait_cancelled:
             self.cancel_wait(number)
 
-    def _send_body(self, body: bytes | SharedBody, call: LinkCall) -> None:
-        if isinstance(body, bytes):
-            self._send(_BODY, call.number, body)
+    def _send_body(self, body: bytes | SharedBody, number: int, call: LinkCall) -> None:
+        if not isinstance(body, SharedBody):
+            # A view: another process may have shared the body with this one, which mapped it.
+            self._send(_BODY, number, body if type(body) is bytes else memoryview(body))
             call.body = b""
         elif self._shares_bodies:
-            self._send(_SHARED_BODY, call.number, body.ticket())
+            self._send(_SHARED_BODY, number, body.ticket())
         else:
-            self._send(_BODY, call.number, body.content())
+            self._send(_BODY, number, body.content())
 
     def cancel_wait(self, number: int) -> None:
         if number in self._calls:
@@ -351,7 +352,7 @@ class Link(asyncio.Protocol):
         elif kind == _CANCEL_WAIT:
             reply.cancel()
 
-    def _send(self, kind: int, number: int, payload: bytes) -> None:
+    def _send(self, kind: int, number: int, payload: bytes | memoryview) -> None:
         size = len(payload)
         self._out.append(pack_header(size, kind, number))
         self._out.append(payload)
@@ -415,14 +416,20 @@ class LinkPool:
         except OSError:
             peer.close()
             for _, _, call in self._opening.pop(name):
-                call.done(NEVER_SENT)
+                _end_call(call, NEVER_SENT)
             return
         if not link.is_open:
             # uvloop has closed the descriptor, and does not report a link that was refused at once.
             peer.detach()
         self._links[name] = link
         for kind, payload, call in self._opening.pop(name):
-            link.send_request(kind, payload, call)
+            try:
+                link.send_request(kind, payload, call)
+            except Exception:
+                # The calls behind it are sent all the same.
+                logger.exception("link: request not sent: unexpected error")
+                if call.link is None:
+                    _end_call(call, NEVER_SENT)
 
 
 class LinkServer:
@@ -457,6 +464,14 @@ def reject(kind: int, payload: bytes, reply: LinkReply) -> None:
     """Answer a request of a kind that this end does not serve as one that was never sent."""
     logger.error("link: request rejected: unknown kind  kind=%d bytes=%d", kind, len(payload))
     reply(NEVER_SENT)
+
+
+def _end_call(call: LinkCall, answer: bytes | None) -> None:
+    """Answer a call that has no other answer; a bug in its callback must not lose the next ones."""
+    try:
+        call.done(answer)
+    except Exception:
+        logger.exception("link: callback failed: unexpected error")
 
 
 def _uid_of(peer: socket.socket) -> int:

@@ -368,6 +368,56 @@ def test_a_shared_body_is_mapped_by_the_peer() -> None:
     run_scene(scene)
 
 
+def test_a_body_that_another_process_shared_is_passed_on_twice() -> None:
+    """It crosses as a copy, over a link that has to be opened and over an open one."""
+    bodies: list[bytes] = []
+
+    def serve(kind: int, payload: bytes, reply: LinkReply) -> None:
+        bodies.append(reply.body)
+        reply(payload)
+
+    async def scene() -> None:
+        instance = secrets.token_hex(8)
+        server, pool = await serve_links(instance, "0", serve), LinkPool(instance)
+        mapped = _shared_body().mapped()
+        for _ in range(2):
+            answer = asyncio.get_running_loop().create_future()
+            pool.call("0", LinkKind.REQUEST, b"a", answer.set_result, mapped)
+            assert await answer == b"a"
+        assert mapped[:] == b"y" * SHARED_BYTES_MIN
+        pool.close()
+        server.close()
+
+    run_scene(scene)
+    assert bodies == [b"y" * SHARED_BYTES_MIN] * 2
+
+
+def test_a_call_that_cannot_be_sent_over_a_new_link_does_not_affect_those_behind_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(body: SharedBody) -> bytes:
+        raise OSError("no such descriptor")
+
+    monkeypatch.setattr(SharedBody, "ticket", fail)
+
+    async def scene() -> None:
+        instance = secrets.token_hex(8)
+        server, pool = await serve_links(instance, "0", _echo), LinkPool(instance)
+        answers: list[asyncio.Future[bytes | None]] = []
+        for payload, body in ((b"a", b""), (b"b", _shared_body()), (b"c", b"")):
+            answers.append(asyncio.get_running_loop().create_future())
+            pool.call("0", LinkKind.REQUEST, payload, answers[-1].set_result, body)
+        first, failed, last = await asyncio.gather(*answers)
+        assert first is not None
+        assert failed == NEVER_SENT
+        assert last is not None
+        pool.close()
+        server.close()
+
+    run_scene(scene)
+    assert "no such descriptor" in caplog.text
+
+
 def test_after_a_shared_body_that_could_not_be_opened_bodies_are_copied(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
