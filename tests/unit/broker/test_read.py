@@ -10,7 +10,7 @@ import pytest
 from tests.harness.brokers.one_broker import OneBroker
 from topicsd.broker.broker import ReadLimits
 from topicsd.broker.frames_v1 import Decoded, Rebase, decode_frames, renumber
-from topicsd.broker.read.extents import LAGGARD_EXTENTS
+from topicsd.broker.read.extents import LAGGARD_EXTENTS, LOOKUPS_AT_ONCE
 from topicsd.broker.read.reader import SharedRead, TopicRead, TopicRecords
 from topicsd.broker.read.tail_cache import TailCache, TailChunk
 from topicsd.broker.write.batcher import BatchLimits
@@ -376,3 +376,89 @@ def test_a_topic_that_cannot_be_decoded_is_refused_alone(
     assert parts[1].refusal.code == "storage_failed"
     assert "topic b" in caplog.text
     assert "a bug" in caplog.text
+
+
+PLAN_BYTES = 1 << 20
+
+
+def cold(count: int, *values: bytes) -> tuple[OneBroker, list[str]]:
+    """Return a broker that knows nothing of `count` topics, each with one extent of these records."""
+    writer = OneBroker(BatchLimits(batch_bytes=1))
+    names = [f"t{number}" for number in range(count)]
+    for number, name in enumerate(names):
+        writer.create(name, 10 + number)
+        writer.append(name, *values)
+        writer.settle()
+    writer.store.requests.clear()
+    return OneBroker(other=writer, read_limits=ReadLimits(tail_cache_bytes=0)), names
+
+
+def text(size: int) -> bytes:
+    return b'"%b"' % (b"x" * size)
+
+
+def read_bytes(one: OneBroker) -> int:
+    return sum(int(request.split()[-1]) for request in reads(one))
+
+
+def parts_of(one: OneBroker, topics: list[TopicRead], bytes_max: int) -> list[TopicRecords]:
+    answers = one.read(SharedRead(topics, bytes_max=bytes_max))
+    one.settle()
+    (parts,) = answers
+    return parts
+
+
+def test_a_read_of_many_cold_topics_gets_about_what_it_may_return() -> None:
+    one, names = cold(100, text(PLAN_BYTES // 4))
+    parts = parts_of(one, [TopicRead(name, 1, PLAN_BYTES) for name in names], PLAN_BYTES)
+    counts = [len(part.records) for part in parts]
+    assert counts in ([1] * 3 + [0] * 97, [1] * 4 + [0] * 96)
+    assert not any(part.refusal for part in parts)
+    assert read_bytes(one) <= 2 * PLAN_BYTES
+    assert one.catalog.calls["extents_from"] <= 2 * LOOKUPS_AT_ONCE
+
+
+def test_small_records_of_many_cold_topics_are_read_together() -> None:
+    one, names = cold(100, b"1")
+    parts = parts_of(one, [TopicRead(name, 1) for name in names], PLAN_BYTES)
+    assert [len(part.records) for part in parts] == [1] * 100
+    assert one.catalog.calls["extents_from"] == 100
+
+
+def test_the_lookups_of_a_read_leave_room_for_others() -> None:
+    one, names = cold(100, b"1")
+    answers = one.read(SharedRead([TopicRead(name, 1) for name in names]))
+    most = 0
+    while not answers:
+        one.loop.run_until_idle()
+        most = max(most, one.pools.lookups.waiting)
+        for thread in one.threads:
+            thread.run_one()
+    assert 0 < most <= LOOKUPS_AT_ONCE
+
+
+def test_each_topic_gets_its_turn_when_those_before_it_have_caught_up() -> None:
+    one, names = cold(20, text(PLAN_BYTES // 4))
+    next_seqs = dict.fromkeys(names, 1)
+    for _ in range(7):
+        topics = [TopicRead(name, seq, PLAN_BYTES) for name, seq in next_seqs.items()]
+        next_seqs = {part.topic: part.next_seq for part in parts_of(one, topics, PLAN_BYTES)}
+    assert set(next_seqs.values()) == {2}
+
+
+def test_a_topic_whose_turn_has_not_come_is_not_refused() -> None:
+    # Each topic needs the end of a large extent, so each round adds few bytes.
+    one, names = cold(30, text(PLAN_BYTES), b"1")
+    parts = parts_of(one, [TopicRead(name, 2) for name in names], PLAN_BYTES)
+    counts = [len(part.records) for part in parts]
+    assert 0 < sum(counts) < 30
+    assert counts == sorted(counts, reverse=True)
+    assert not any(part.refusal for part in parts)
+
+
+def test_topics_after_a_lookup_that_failed_are_refused_without_their_own() -> None:
+    one, names = cold(100, b"1")
+    one.catalog.faults["extents_from"] = deque(["lost request"] * 100)
+    parts = parts_of(one, [TopicRead(name, 1) for name in names], PLAN_BYTES)
+    assert [part.refusal.code for part in parts if part.refusal] == ["catalog_unavailable"] * 100
+    assert one.catalog.calls["extents_from"] == LOOKUPS_AT_ONCE

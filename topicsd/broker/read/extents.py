@@ -8,6 +8,8 @@ E3  A topic with more than LAGGARD_EXTENTS extents after the one that is read ha
 E4  An object that is missing was compacted or trimmed away since the lookup: the topic is looked up again.
 E5  A compacted object is read in parts, by its index (`topicsd/broker/segment_v1.py`). Its records are old,
     so its readers lag.
+E6  A read of many topics plans in their order, and only the bytes that it may return: the topics after that
+    wait for their turn. It has few lookups on their way, so that others are not behind all of its own.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ from topicsd.store.block_cache import BlockCache
 from topicsd.store.create_object import repeat_request
 
 LAGGARD_EXTENTS: Final = 16
+LOOKUPS_AT_ONCE: Final = 16
+"""Lookups of one read that are on their way (E6)."""
 LOOKUPS_MAX: Final = 4
 """Lookups of one read of a topic, when objects vanish between lookup and GET."""
 
@@ -43,6 +47,33 @@ class _Lookup(NamedTuple):
     need: Need
     extents: list[SharedExtent]
     is_laggard: bool
+
+
+class _Plan:
+    """The objects that a read gets, each from its first needed byte to its last (E2)."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.left = bytes_max
+        """How many bytes may be added; what is added first may exceed it."""
+        self.slices: list[_Lookup] = []
+        self.segments: list[_Lookup] = []
+        self.spans: dict[tuple[str, bool], tuple[int, int]] = {}
+
+    def add(self, need: Need, found: Sequence[SharedExtent]) -> None:
+        # Not more than the read may return; the topic continues in the next round.
+        extents = _enough(found, need._replace(bytes_max=min(need.bytes_max, self.left)))
+        one = _Lookup(need, extents, _is_laggard(found))
+        if _has_segment(one):
+            self.segments.append(one)
+            self.left -= min(extents[0].byte_length, need.bytes_max)
+            return
+        self.slices.append(one)
+        for extent in extents:
+            key = extent.key, one.is_laggard
+            start, end = extent.byte_offset, extent.byte_offset + extent.byte_length
+            first, last = self.spans.get(key, (start, start))
+            self.spans[key] = min(first, start), max(last, end)
+            self.left -= max(last, end) - min(first, start) - (last - first)
 
 
 class FetchedChunks(NamedTuple):
@@ -78,24 +109,37 @@ class ExtentReader:
         """Lookups that are on their way, by topic, incarnation and seq (E1)."""
         self.lookup_count = self.get_count = self.laggard_gets = 0
 
-    def fetch(self, needs: Sequence[Need]) -> Steps[dict[str, FetchResult]]:
-        """Return chunks, or an error, for each topic."""
+    def fetch(self, needs: Sequence[Need], bytes_max: int) -> Steps[dict[str, FetchResult]]:
+        """Return chunks, or an error, for the first of the topics: about `bytes_max`, at least one topic."""
         results: dict[str, FetchResult] = {}
         left = list(needs)
         for _ in range(LOOKUPS_MAX):
             if not left:
                 break
-            lookups: list[_Lookup] = []
-            outcomes = yield together([self._lookup(need) for need in left])
-            for need, outcome in zip(left, outcomes, strict=True):
-                if isinstance(outcome, OSError):
-                    results[need.topic] = outcome
-                else:
-                    lookups.append(_Lookup(need, _enough(outcome, need), _is_laggard(outcome)))
-            left = yield from self._get(lookups, results)
+            plan = yield from self._plan(left, bytes_max, results)
+            left = yield from self._get(plan, results)
         for need in left:
             results[need.topic] = FileNotFoundError(f"topic {need.topic}: seq {need.seq}: no such object")
         return results
+
+    def _plan(self, needs: Sequence[Need], bytes_max: int, results: dict[str, FetchResult]) -> Steps[_Plan]:
+        """Look topics up in their order, until there are enough bytes (E6)."""
+        plan = _Plan(bytes_max)
+        for begin in range(0, len(needs), LOOKUPS_AT_ONCE):
+            now = needs[begin : begin + LOOKUPS_AT_ONCE]
+            outcomes = yield together([self._lookup(need) for need in now])
+            for need, outcome in zip(now, outcomes, strict=True):
+                if isinstance(outcome, OSError):
+                    results[need.topic] = outcome
+                elif plan.left > 0:
+                    plan.add(need, outcome)
+            errors = [outcome for outcome in outcomes if isinstance(outcome, OSError)]
+            if errors:
+                # The catalog is away: each lookup could take as long again.
+                results.update((need.topic, errors[0]) for need in needs[begin + len(now) :])
+            if errors or plan.left <= 0:
+                break
+        return plan
 
     def _lookup(self, need: Need) -> Wait:
         key = need.topic, need.incarnation, need.seq
@@ -115,17 +159,9 @@ class ExtentReader:
 
         return start
 
-    def _get(self, lookups: Sequence[_Lookup], results: dict[str, FetchResult]) -> Steps[list[Need]]:
+    def _get(self, plan: _Plan, results: dict[str, FetchResult]) -> Steps[list[Need]]:
         """Get the objects; return the needs whose objects are missing."""
-        segments = [one for one in lookups if _has_segment(one)]
-        slices = [one for one in lookups if not _has_segment(one)]
-        spans: dict[tuple[str, bool], tuple[int, int]] = {}
-        for one in slices:
-            for extent in one.extents:
-                key = extent.key, one.is_laggard
-                start, end = extent.byte_offset, extent.byte_offset + extent.byte_length
-                first, last = spans.get(key, (start, end))
-                spans[key] = min(first, start), max(last, end)
+        slices, segments, spans = plan.slices, plan.segments, plan.spans
         reads = [self._read(*key, *span) for key, span in spans.items()]
         outcomes = yield together([*reads, *map(self._read_part, segments)])
         objects = dict(zip(spans, outcomes[: len(reads)], strict=True))

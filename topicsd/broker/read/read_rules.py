@@ -4,7 +4,8 @@ N1  A read ends when it has `min_bytes`, when `bytes_max` is used up, when a top
     may add, was refused or has a lost range to report, or when its time has passed. With a `min_bytes`
     of 0 it never waits.
 N2  The topics are served in the order of the request. Each adds at most its own `bytes_max`, and all together
-    at most that of the request.
+    at most that of the request. About as many bytes are read from the store, even if few of them are wanted:
+    the topics after that are served by later requests, when those before them have caught up.
 N3  A record is never cut. The first record of a read is returned whatever its size, so that a reader with a
     small bound always advances; every other one only if it fits.
 """

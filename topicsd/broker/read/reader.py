@@ -180,6 +180,7 @@ class SharedReader:
 
     def _collect(self, request: SharedRead, reads: Sequence[_TopicProgress], total: int) -> Steps[int]:
         """Add records to the answers until they are full or at the tail; return the bytes of all."""
+        fetched = 0
         for _ in range(ROUNDS_MAX):
             behind: list[_TopicProgress] = []
             may_take = True
@@ -197,22 +198,28 @@ class SharedReader:
                 yield from self._check_heads(behind)
             needs: list[Need] = []
             for one in filter(self._is_behind, reads):
-                if total and total >= request.bytes_max:
+                if total and max(total, fetched) >= request.bytes_max:
                     one.is_full = True
                 elif self._cache.find(one.name, one.incarnation, one.answer.next_seq) is None:
                     needs.append(one.need(request, total))
             if not needs and not any(map(self._is_behind, reads)):
                 return total
-            results = yield from self._extents.fetch(needs)
+            asked = {need.topic for need in needs}
+            results = yield from self._extents.fetch(needs, max(1, request.bytes_max - total))
+            fetched += sum(map(_fetched_bytes, results.values()))
             for one in reads:
                 if one.name in results:
+                    one.had_turn = True
                     total = self._take_fetched(request, one, results[one.name], total)
+                elif one.name in asked:
+                    # It and the topics after it wait for their turn (N2).
+                    break
                 else:
                     total = self._take_cached(request, one, total)
             yield from self._look_up([one for one in reads if one.row_seconds == 0])
         for one in reads:
-            if self._is_behind(one) and one.answer.byte_count:
-                # Many small extents: the next read continues.
+            if self._is_behind(one) and (one.answer.byte_count or not one.had_turn):
+                # Many small extents, or little that is wanted in large ones: the next read continues.
                 one.is_full = True
             elif self._is_behind(one):
                 cause = OSError(f"topic {one.name}: seq {one.answer.next_seq} cannot be read")
@@ -318,6 +325,10 @@ class SharedReader:
         return total + size
 
 
+def _fetched_bytes(result: FetchedChunks | OSError) -> int:
+    return 0 if isinstance(result, OSError) else sum([len(chunk.body) for chunk in result.chunks])
+
+
 def _is_of_topic(chunk: TailChunk) -> bool:
     """Return whether the first frame is of the incarnation of the chunk, or is damaged."""
     try:
@@ -339,6 +350,8 @@ class _TopicProgress:
         """The age of a row that is recent enough; 0 after a sign that it is outdated."""
         self.head = 0
         self.is_full = False
+        self.had_turn = False
+        """Whether it was read from the store, or could not be."""
 
     @property
     def incarnation(self) -> int:
