@@ -12,6 +12,7 @@ from spark.source.source import TopicsdSource
 from tests.harness.machine.manual_clock import ManualClock
 from tests.harness.machine.manual_loop import ManualLoop, StepThread
 from topicsd.broker.broker import Broker, ReadLimits, make_pools
+from topicsd.broker.catalog_of_store import adopt_store
 from topicsd.broker.frames_v1 import NewFrame
 from topicsd.broker.read.reader import SharedRead, TopicRead, TopicRecords
 from topicsd.broker.steps import BlockingSteps, Wait
@@ -46,6 +47,7 @@ class SharedStore:
             catalog_url, str(folder), self.retries(), self.clock.now_ms, self.url
         )
         self._stack.callback(self.catalog.close)
+        adopt_store(self.store, self.catalog, self.retries)
         self.broker = Broker(
             self.clock,
             self._loop,

@@ -16,10 +16,11 @@ from shared.contract.errors import Refusal
 from tests.harness.machine.manual_clock import ManualClock
 from tests.stack.engines import POLICY
 from topicsd.broker.broker import Broker, BrokerPools, ReadLimits, start_pools
+from topicsd.broker.catalog_of_store import FOLDERS, adopt_store
 from topicsd.broker.frames_v1 import NewFrame
 from topicsd.broker.read.reader import ROW_SECONDS, SharedRead, TopicRead, TopicRecords
 from topicsd.broker.steps import BlockingSteps
-from topicsd.broker.upkeep.blob_vacuum import FOLDERS, BlobVacuum
+from topicsd.broker.upkeep.blob_vacuum import BlobVacuum
 from topicsd.broker.upkeep.compaction_choice import CompactorLimits
 from topicsd.broker.upkeep.compactor import Compactor
 from topicsd.broker.write.batcher import BatchLimits
@@ -61,6 +62,7 @@ class BrokerStory:
         self._open_store = open_store
         self._pools: list[BrokerPools] = []
         self._catalog, self._store = open_catalog(), open_store()
+        adopt_store(self._store, self._catalog, lambda: POLICY)
         self.transcript: list[Any] = []
         self.across_seconds = 0.0
         """The time from an append at one broker to the answer of a waiting read at the other one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -72,6 +73,14 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
         catalog.close()
     if isinstance(clock, ServerClock):
         clock.close()
+
+
+def test_all_nodes_see_the_one_id_of_the_catalog(engine: Engine) -> None:
+    catalogs = [engine.open() for _ in range(4)]
+    with ThreadPoolExecutor(4) as threads:
+        ids = set(threads.map(lambda catalog: catalog.catalog_id(), catalogs))
+    assert len(ids) == 1
+    assert len(ids.pop()) == 32
 
 
 def remove_all(url: str) -> None:

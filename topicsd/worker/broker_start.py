@@ -25,6 +25,7 @@ from shared.runtime.retries import Retries
 from shared.settings.catalog_url import chosen_catalog_url
 from shared.settings.settings import Settings
 from topicsd.broker.broker import Broker, BrokerPools, ReadLimits, start_pools
+from topicsd.broker.catalog_of_store import adopt_store
 from topicsd.broker.repeats import Repeats
 from topicsd.broker.upkeep.scheduler import UpkeepLimits, UpkeepScheduler
 from topicsd.broker.write.batcher import BatchLimits
@@ -131,6 +132,7 @@ def _open(
         )
         opened.callback(catalog.close)
         catalog.nodes()
+        adopt_store(store, catalog, partial(retries, TRY_SECONDS))
         opened.pop_all()
     return store, metered(catalog, totals)
 

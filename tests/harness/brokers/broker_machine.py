@@ -20,6 +20,7 @@ from tests.harness.cluster.node_threads import NodeClock, NodeLoop, NodeThread
 from tests.harness.cluster.shared_catalog import connect_in_memory
 from tests.harness.cluster.virtual_time import Process, World
 from topicsd.broker.broker import Broker, ReadLimits, make_pools
+from topicsd.broker.catalog_of_store import CATALOG_KEY
 from topicsd.broker.steps import BlockingSteps, Pool, on_pool, run
 from topicsd.broker.upkeep.blob_vacuum import BlobVacuum, BlobVacuumReport
 from topicsd.broker.upkeep.compaction_choice import OBJECT_BYTES_MAX, CompactorLimits
@@ -139,6 +140,7 @@ class BrokerCluster(Cluster):
         super().__init__(world)
         self.topics = TopicsService(world, make_catalog(world.clock.now_ms), self.store.objects)
         self.store.is_named = self.topics.is_named
+        self.store.create(CATALOG_KEY, [self.topics.catalog_id().encode()], "")
 
 
 class TopicsClient:

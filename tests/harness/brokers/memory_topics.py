@@ -70,6 +70,9 @@ class MemoryTopics:
         self._nodes: dict[str, tuple[BrokerNode, int, int]] = {}
         """By name: the node, when it said so, and when it expires."""
 
+    def catalog_id(self) -> str:
+        return "memory"
+
     # -- topics
 
     def create(self, name: str, incarnation: int, config: bytes) -> SharedTopic:

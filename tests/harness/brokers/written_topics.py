@@ -12,8 +12,11 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
+from shared.runtime.clock import SystemClock
+from topicsd.broker.catalog_of_store import adopt_store
 from topicsd.broker.frames_v1 import FRAMES_V1, SEGMENT_V1, NewFrame, Rebase, decode_frames, encode_frames
 from topicsd.broker.lls1 import FOLDER, SliceBody, encode_blob
+from topicsd.broker.repeats import Repeats
 from topicsd.broker.segment_v1 import SegmentParts
 from topicsd.catalog.open_catalog import FILE_NAME
 from topicsd.catalog.shared.shared_catalog import (
@@ -39,6 +42,7 @@ class WrittenTopics:
         self.catalog = catalog
         self.topics = topics
         self.expected: dict[str, list[bytes]] = defaultdict(list)
+        adopt_store(store, catalog, Repeats(SystemClock()))
         for name, incarnation in topics.items():
             catalog.create(name, incarnation, b"{}")
 

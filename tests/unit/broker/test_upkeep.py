@@ -9,6 +9,7 @@ import pytest
 
 from tests.harness.brokers.one_broker import OneBroker
 from topicsd.broker.broker import ReadLimits
+from topicsd.broker.catalog_of_store import CATALOG_KEY, adopt_store
 from topicsd.broker.shared_config import SharedTopicConfig, encode_shared_config
 from topicsd.broker.steps import BlockingSteps
 from topicsd.broker.upkeep.blob_vacuum import BlobVacuum, BlobVacuumReport
@@ -185,11 +186,13 @@ def test_a_damaged_slice_in_any_place_stops_nothing(at: int) -> None:
 
 def vacuum(one: OneBroker, grace_ms: int = GRACE_MS, is_dry: bool = False) -> BlobVacuumReport:
     one.store.now_ms = one.clock.now_ms()
+    adopt_store(one.store, one.topics, one.retries)
     return run(BlobVacuum(one.store, one.catalog, one.retries, grace_ms).run(is_dry))
 
 
 def objects(one: OneBroker) -> set[str]:
-    return set(one.store.objects)
+    """Return the objects that a catalog may name."""
+    return set(one.store.objects) - {CATALOG_KEY}
 
 
 def test_vacuum_deletes_what_no_extent_names_and_nothing_else() -> None:
@@ -213,6 +216,7 @@ def test_vacuum_deletes_what_no_extent_names_and_nothing_else() -> None:
 def test_young_objects_are_not_looked_at() -> None:
     one = OneBroker()
     one.store.now_ms = one.clock.now_ms()
+    one.create("a")
     one.store.create("llog/wal-shared/young", [b"x"], "id")
     report = vacuum(one)
     assert (report.objects, report.young, report.orphans) == (1, 1, 0)

@@ -15,6 +15,7 @@ from shared.runtime.disk_thread import DiskThread
 from tests.harness.brokers.one_broker import OneBroker
 from tests.harness.machine.manual_loop import StepThread
 from topicsd.broker.broker import ReadLimits
+from topicsd.broker.catalog_of_store import adopt_store
 from topicsd.broker.shared_config import SharedTopicConfig, encode_shared_config
 from topicsd.broker.upkeep.compaction_choice import CompactorLimits
 from topicsd.broker.upkeep.scheduler import UpkeepLimits, UpkeepScheduler
@@ -56,6 +57,7 @@ class SlowThread(StepThread):
 
 def with_blobs(one: OneBroker, topics: int, blobs: int, config: SharedTopicConfig | None = None) -> list[str]:
     """Write some blobs with a record of each topic, and let them get old."""
+    adopt_store(one.store, one.topics, one.retries)
     names = [f"t{number:02d}" for number in range(topics)]
     for number, name in enumerate(names):
         one.topics.create(name, number + 1, b"{}" if config is None else encode_shared_config(config))

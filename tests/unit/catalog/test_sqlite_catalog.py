@@ -84,7 +84,7 @@ def test_an_older_schema_is_upgraded_and_a_newer_one_is_refused(path: str) -> No
         file.execute("SELECT colour FROM topicsd_topics")
     file.close()
     with pytest.raises(
-        CatalogRefused, match="newer version of topicsd, with schema 5; this one knows schema 4"
+        CatalogRefused, match="newer version of topicsd, with schema 6; this one knows schema 5"
     ):
         SqliteCatalog(path)
 

@@ -11,6 +11,8 @@ X4  The present time of the store is that of an object that was just put.
 X5  Any number of processes may run a pass at once, which only costs listings. So a pass of schedulers has a
     number, its time over the interval, and the first one that creates the object of that number runs it.
 
+X6  A pass ends at once unless the catalog is that of the store (`topicsd/broker/catalog_of_store.py`).
+
 Each step is safe to repeat and to end at any point.
 """
 
@@ -23,16 +25,14 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from shared.runtime.retries import Retries
-from topicsd.broker.lls1 import FOLDER
+from topicsd.broker.catalog_of_store import FOLDERS, check_catalog
 from topicsd.broker.steps import BlockingSteps
-from topicsd.broker.upkeep.compactor import COMPACTED
 from topicsd.broker.upkeep.stages import Staged
 from topicsd.catalog.shared.shared_catalog import EXTENTS_AT_ONCE, TOPICS_AT_ONCE, SharedCatalog
 from topicsd.store.create_object import create_object, repeat_request
 from topicsd.store.object_store import ObjectExists, ObjectInfo, ObjectStore
 from topicsd.store.probe import PROBES
 
-FOLDERS: Final = (f"{FOLDER}/", f"{COMPACTED}/")
 CONDEMNED_AT_ONCE: Final = 500
 GRACE_MS: Final = 3_600_000
 PASSES: Final = "llog/vacuum"
@@ -61,6 +61,7 @@ class BlobVacuum:
 
     def run(self, is_dry: bool = False) -> BlockingSteps[BlobVacuumReport]:
         """Condemn and delete the orphans of the store; a dry run counts them and changes nothing."""
+        yield Staged("lookup", partial(check_catalog, self._store, self._catalog, self._retries))
         named: set[str] | None = (yield Staged("lookup", self.named)) if is_dry else None
         now_ms: int = yield Staged("list", self._store_time)
         examples: list[ObjectInfo] = []

@@ -56,5 +56,9 @@ UPGRADES: Final = (
         COMMIT,
     ),
     ("CREATE INDEX topicsd_shared_condemned_by_age ON topicsd_shared_condemned (condemned_ms)",),
+    (
+        "CREATE TABLE topicsd_catalog (id text PRIMARY KEY)",
+        "INSERT INTO topicsd_catalog (id) VALUES (replace(gen_random_uuid()::text, '-', ''))",
+    ),
 )
 """The statements from each version of the schema to the next one, from version 0, no tables."""

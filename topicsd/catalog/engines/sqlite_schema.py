@@ -11,6 +11,8 @@ third version are those of shared topics:
     topicsd_shared_compactions  compactions that are not finished
     topicsd_shared_condemned    the blobs that are never committed
     topicsd_shared_nodes        the nodes, as of their last heartbeats
+
+`topicsd_catalog` has one row, the id of the catalog.
 """
 
 from __future__ import annotations
@@ -59,5 +61,9 @@ UPGRADES: Final = (
         " beat_ms INTEGER NOT NULL, expire_ms INTEGER NOT NULL) WITHOUT ROWID",
     ),
     ("CREATE INDEX topicsd_shared_condemned_by_age ON topicsd_shared_condemned (condemned_ms)",),
+    (
+        "CREATE TABLE topicsd_catalog (id TEXT PRIMARY KEY) WITHOUT ROWID",
+        "INSERT INTO topicsd_catalog (id) VALUES (lower(hex(randomblob(16))))",
+    ),
 )
 """The statements from each version of the schema to the next one, from version 0, an empty file."""

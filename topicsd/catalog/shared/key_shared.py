@@ -16,6 +16,7 @@ Y2  `forget` marks the TopicDocument, deletes the control document (V1) and then
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
@@ -30,10 +31,12 @@ from topicsd.catalog.shared.key_commits import KeyCommits
 from topicsd.catalog.shared.key_compactions import KeyCompactions
 from topicsd.catalog.shared.key_topics import KeyTopics, LoadedTopic
 from topicsd.catalog.shared.seed_documents import (
+    CATALOG,
     LAST,
     NODES,
     SEQ_END,
     TOPICS,
+    CatalogDocument,
     CompactionCursor,
     Control,
     IndexEntry,
@@ -89,6 +92,16 @@ class KeyValueSharedCatalog:
     def close(self) -> None:
         self._commits.close()
         self._store.close()
+
+    def catalog_id(self) -> str:
+        def attempt() -> str:
+            document, _ = self._topics.get(CATALOG, CatalogDocument)
+            if document is None:
+                document = CatalogDocument(secrets.token_hex(16))
+                self._topics.put(CATALOG, document, None)
+            return document.id
+
+        return self._run(attempt)
 
     # -- topics
 

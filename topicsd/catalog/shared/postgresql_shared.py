@@ -122,6 +122,9 @@ class PostgresqlSharedCatalog:
     def close(self) -> None:
         self._database.close()
 
+    def catalog_id(self) -> str:
+        return str(self._database.select(tables.SELECT_ID, {})[0][0])
+
     # -- topics
 
     def create(self, name: str, incarnation: int, config: bytes) -> SharedTopic:

@@ -14,6 +14,7 @@ absent, and not null, except `pending`.
 
 Documents for which that layout has no place are beside it:
 
+    topicsd/catalog                                  CatalogDocument: the id of the catalog
     topicsd/topics/{name}                            TopicDocument; for `list`, kept when a topic is forgotten
     topicsd/appends/{name}/{end:020d}                AppendDocument: the parts of an extent, for REPEATED_MS
     topicsd/producers/{name}/{producer}              ProducerDocument; the producer is quoted as in a URL
@@ -43,6 +44,7 @@ from topicsd.catalog.shared.shared_catalog import (
     SharedExtent,
 )
 
+CATALOG: Final = "topicsd/catalog"
 TOPICS: Final = "topicsd/topics/"
 NODES: Final = "topicsd/nodes/"
 LAST: Final = "\x7f"
@@ -108,6 +110,10 @@ class CompactorClaim(msgspec.Struct, frozen=True):
 
 
 # -- the documents beside it
+
+
+class CatalogDocument(msgspec.Struct, frozen=True):
+    id: str
 
 
 class TopicDocument(msgspec.Struct, frozen=True):

@@ -201,6 +201,10 @@ class SharedCatalog(Protocol):
         """The URL without credentials, for messages."""
         ...
 
+    def catalog_id(self) -> str:
+        """Return what tells this catalog from all others: random, made once, kept by copies and restores."""
+        ...
+
     # -- topics
 
     def create(self, name: str, incarnation: int, config: bytes) -> SharedTopic:

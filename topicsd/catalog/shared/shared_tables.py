@@ -22,6 +22,8 @@ def _values(columns: Sequence[str]) -> str:
     return ", ".join(f":{one}" for one in columns)
 
 
+SELECT_ID: Final = "SELECT id FROM topicsd_catalog"
+
 SELECT_TOPIC: Final = f"SELECT {_TOPIC} FROM topicsd_shared_topics WHERE name = :name"
 
 INSERT_TOPIC: Final = (

@@ -99,6 +99,10 @@ class SqliteSharedCatalog:
     def close(self) -> None:
         self._file.close()
 
+    def catalog_id(self) -> str:
+        with self._file.read() as db:
+            return str(_one(db, tables.SELECT_ID, {})[0])
+
     # -- topics
 
     def create(self, name: str, incarnation: int, config: bytes) -> SharedTopic:

@@ -11,9 +11,10 @@ from typing import Final, NamedTuple
 from shared.runtime.clock import Clock
 from shared.settings.catalog_url import SQLITE, refuse_catalog_url
 from shared.settings.store_url import refuse_store_url, store_folder
+from topicsd.broker.catalog_of_store import check_catalog
 from topicsd.broker.repeats import Repeats
 from topicsd.catalog.catalog import CatalogExtraMissing, CatalogRefused, CatalogUnavailable
-from topicsd.catalog.open_catalog import catalog_directory
+from topicsd.catalog.open_catalog import catalog_directory, sqlite_path
 from topicsd.catalog.shared.open_shared import open_shared_catalog
 from topicsd.catalog.shared.shared_catalog import SharedCatalog
 from topicsd.disk.fs import RealFs
@@ -57,6 +58,13 @@ def urls_of(args: argparse.Namespace) -> tuple[str, str]:
     return store_url, catalog_url
 
 
+def check_catalog_file(catalog_url: str, directory: str) -> None:
+    """Refuse a catalog in a file that is not there: opening would create it, and it would name nothing."""
+    path = sqlite_path(catalog_url, directory)
+    if path and not os.path.exists(path):
+        raise CommandError(f"catalog: there is no file {path}; a broker creates it")
+
+
 @contextmanager
 def shared_places(store_url: str, catalog_url: str, clock: Clock, repeats: Repeats) -> Iterator[SharedPlaces]:
     """Open both; errors of store and catalog become CommandError."""
@@ -67,8 +75,10 @@ def shared_places(store_url: str, catalog_url: str, clock: Clock, repeats: Repea
         store = open_store(store_url, RealFs())
         try:
             directory = catalog_directory(store_url, "")
+            check_catalog_file(catalog_url, directory)
             catalog = open_shared_catalog(catalog_url, directory, repeats(), clock.now_ms, store_url)
             try:
+                check_catalog(store, catalog, repeats)
                 yield SharedPlaces(store, catalog)
             finally:
                 catalog.close()

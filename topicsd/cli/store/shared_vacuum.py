@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from shared.runtime.clock import Clock
 from shared.settings.store_url import store_folder
+from topicsd.broker.catalog_of_store import FOLDERS
 from topicsd.broker.repeats import Repeats
-from topicsd.broker.upkeep.blob_vacuum import EXAMPLES_MAX, FOLDERS, BlobVacuum
+from topicsd.broker.upkeep.blob_vacuum import EXAMPLES_MAX, BlobVacuum
 from topicsd.cli.compactor.once import run_steps
 from topicsd.cli.compactor.shared_places import shared_places
 from topicsd.cli.store.vacuum_text import LeftObject, SharedVacuum
 from topicsd.disk.fs import RealFs
 from topicsd.store.file_objects import FileObjects
-from topicsd.store.object_store import ObjectInfo, ObjectStore
+from topicsd.store.object_store import ObjectInfo
 
 
 def vacuum_shared(
@@ -45,7 +46,3 @@ def _temporary_files(store_url: str, before_ms: int) -> list[ObjectInfo]:
     files = FileObjects(RealFs(), folder) if folder else None
     infos = [] if files is None else [one for prefix in FOLDERS for one in files.temporary_files(prefix)]
     return [one for one in infos if one.modified_ms < before_ms]
-
-
-def has_shared_objects(store: ObjectStore) -> bool:
-    return any(next(iter(store.list(folder)), None) is not None for folder in FOLDERS)

@@ -17,11 +17,12 @@ from shared.runtime.clock import Clock, SystemClock
 from shared.runtime.retries import Retries
 from shared.settings.catalog_url import SQLITE, refuse_catalog_url
 from shared.settings.store_url import store_folder
+from topicsd.broker.catalog_of_store import has_objects
 from topicsd.catalog.catalog import Catalog, CatalogExtraMissing, CatalogRefused, CatalogUnavailable
 from topicsd.catalog.open_catalog import FILE_NAME, catalog_directory, is_shared_catalog, open_catalog
 from topicsd.cli.command import write_json
-from topicsd.cli.compactor.shared_places import CATALOG_VARIABLE, urls_of
-from topicsd.cli.store.shared_vacuum import has_shared_objects, vacuum_shared
+from topicsd.cli.compactor.shared_places import CATALOG_VARIABLE, check_catalog_file, urls_of
+from topicsd.cli.store.shared_vacuum import vacuum_shared
 from topicsd.cli.store.vacuum_text import SharedReport, VacuumReport, shared_text, vacuum_report, vacuum_text
 from topicsd.disk.fs import RealFs
 from topicsd.offline.command_error import EXIT_OK, CommandError
@@ -137,7 +138,7 @@ def vacuum(args: argparse.Namespace, clock: Clock) -> VacuumReport:
         leftovers = find_leftovers(store, files, named, clock.now_ms(), grace_ms, args.sole_directory)
         if args.apply:
             delete_objects(store, [*leftovers.temporary, *leftovers.orphans])
-        has_shared = has_shared_objects(store)
+        has_shared = has_objects(store)
     except (StoreUnavailable, StoreRefused) as error:
         raise CommandError(f"object store: {error}") from None
     finally:
@@ -190,7 +191,9 @@ def ask_catalog(named: NamedObjects, url: str, store_url: str, data_dir: DataDir
         return None
     retries = Retries(clock.monotonic, threading.Event().wait, CATALOG_SECONDS)
     try:
-        catalog: Catalog = open_catalog(url, catalog_directory(store_url, data_dir.path), retries)
+        directory = catalog_directory(store_url, data_dir.path)
+        check_catalog_file(url, directory)
+        catalog: Catalog = open_catalog(url, directory, retries)
         try:
             add_catalog(named, catalog, data_dir.layout.instance)
             return catalog.url
