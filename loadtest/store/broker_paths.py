@@ -1,9 +1,9 @@
 """CPU time of the paths of a broker, for each record: `python -m loadtest.store.broker_paths [ROUNDS]`.
 
-The handlers of `/produce` and `/consume` run in this process, over a catalog and a store that answer at once and
-keep nothing. Beside them is what a program does at least: it decodes JSON, joins length-prefixed records, makes
-one object, and renders slices of a list. Neither has a connection. Both run by turns, and the best of all
-rounds counts.
+The handlers of `/produce` and `/consume` run in this process, over a catalog and a store that answer at once
+and keep nothing. Beside them is what a program does at least: it decodes JSON, joins length-prefixed records,
+makes one object, and renders slices of a list. Neither has a connection. Both run by turns, and the best of
+all rounds counts.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class _InstantCatalog:
         self.head = 0
 
     def topics(self, names: Sequence[str]) -> list[SharedTopic]:
-        return [SharedTopic(name, 1, "active", self.head, 0, 0, 0, 0, b"{}", 1) for name in names]
+        return [SharedTopic(name, 1, "OPEN", self.head, 0, 0, 0, 0, b"{}", 1) for name in names]
 
     def heads(self, names: Sequence[str]) -> list[int]:
         return [self.head] * len(names)
@@ -246,8 +246,8 @@ def main(rounds: str = "20") -> None:
     for record_bytes, count in SHAPES:
         for path, cost in measure(record_bytes, count, int(rounds)).items():
             print(
-                f"{path:<5}  {record_bytes:>4} B x {count:<4}  {cost.ours:6.3f} µs   bare {cost.bare:6.3f} µs   "
-                f"{cost.bare / cost.ours:.2f}",
+                f"{path:<5}  {record_bytes:>4} B x {count:<4}  {cost.ours:6.3f} µs   "
+                f"bare {cost.bare:6.3f} µs   {cost.bare / cost.ours:.2f}",
                 flush=True,
             )
 

@@ -157,18 +157,17 @@ class BlobCommitter:
             self.totals.condemned += bool(slices)
 
     def _put(self, encoded: EncodedBlob) -> Steps[str]:
-        data = b"".join(encoded.parts)
         while True:
             key = f"{FOLDER}/{secrets.token_hex(16)}"
             try:
-                yield self._puts.call(partial(self.put, key, data))
+                yield self._puts.call(partial(self.put, key, encoded.parts))
                 return key
             except ObjectExists:
                 continue
 
-    def put(self, key: str, data: bytes) -> None:
+    def put(self, key: str, parts: Sequence[bytes]) -> None:
         """Create the object, on a thread."""
-        create_object(self._store, key, [data], self._retries())
+        create_object(self._store, key, parts, self._retries())
 
     def wait_for_turn(self, flight: Flight, resume: Resume) -> None:
         flight.may_commit = resume

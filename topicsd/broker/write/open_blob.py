@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from shared.contract.errors import Refusal
-from topicsd.broker.frames_v1 import FRAMES_V1, ToEncode, encode_frames, renumber
+from topicsd.broker.frames_v1 import FRAMES_V1, PlainRecords, ToEncode, encode_frames, renumber
 from topicsd.broker.lls1 import EncodedBlob, SliceBody, encode_blob
 from topicsd.catalog.shared.shared_catalog import Part, Producer, Slice
 
@@ -20,7 +20,7 @@ class Group(NamedTuple):
     """The records of one request for one topic: appended whole or not at all."""
 
     topic: str
-    records: Sequence[ToEncode]
+    records: Sequence[ToEncode] | PlainRecords
     append_id: str | None = None
     """The id that an idempotency key of the client makes; None for a write without one."""
     producer: Producer | None = None
