@@ -110,13 +110,13 @@ class _InstantCatalog:
 
 
 class _BenchCall(Call, kw_only=True, eq=False):
-    answers: list[bytes]
+    answers: list[Sequence[bytes | memoryview]]
 
     def send_parts(
         self, parts: Sequence[bytes | memoryview], length: int, status: int = 200, fields: bytes = b""
     ) -> None:
         assert status == 200, parts
-        self.answers.append(b"".join(parts))
+        self.answers.append(parts)
 
 
 class _Ours:
@@ -126,7 +126,7 @@ class _Ours:
         self._catalog: Any = _InstantCatalog()
         store: Any = _InstantStore()
         limits = BatchLimits(batch_bytes=BATCH_BYTES)
-        reads = ReadLimits(tail_cache_bytes=64 << 20, poll_seconds=1e9)
+        reads = ReadLimits(poll_seconds=1e9)
         self._broker = Broker(
             CLOCK, self._loop, pools, store, self._catalog, self._retries, limits, reads, ("write", "read")
         )
@@ -137,8 +137,8 @@ class _Ours:
     def _retries(self) -> Retries:
         return Retries(CLOCK.monotonic, threading.Event().wait, 10.0)
 
-    def write(self, bodies: Sequence[bytes]) -> list[bytes]:
-        answers: list[bytes] = []
+    def write(self, bodies: Sequence[bytes]) -> None:
+        answers: list[Sequence[bytes | memoryview]] = []
         for body in bodies:
             self._produce.start(_BenchCall(TOPIC, "", FIELDS, body, 0.0, answers=answers))
             self._loop.run()
@@ -147,14 +147,14 @@ class _Ours:
             self._broker.batcher._on_timer()
         self._loop.run()
         assert len(answers) == len(bodies)
-        return answers
 
-    def read(self, offset: int, count: int, size: int) -> int:
-        answers: list[bytes] = []
+    def read(self, offset: int, count: int, size: int) -> bytes:
+        answers: list[Sequence[bytes | memoryview]] = []
         body = _consume_body(offset, size)
         self._consume.start(_BenchCall(TOPIC, "", FIELDS, body, 0.0, answers=answers))
         self._loop.run()
-        return len(answers[0])
+        # A connection writes the parts of a large answer one after the other.
+        return bytes(answers[0][1])
 
 
 class _BareWrite(msgspec.Struct):
@@ -197,12 +197,12 @@ class _Bare:
         b"".join(parts)
         return [b'{"results":[{"start_offset":%d}]}' % at for at in range(len(bodies))]
 
-    def read(self, offset: int, count: int, size: int) -> int:
+    def read(self, offset: int, count: int, size: int) -> bytes:
         (one,) = self._decode_read(_consume_body(offset, size)).topic_partitions
         records = self._records[one.fetch_offset - 1 : one.fetch_offset - 1 + count]
         sum(map(len, records))
         rows = [b'{"offset":%d,"value":%b}' % row for row in enumerate(records, one.fetch_offset)]
-        return len(b'{"results":[{"records":[%b]}]}' % b",".join(rows))
+        return b'{"results":[{"records":[%b]}]}' % b",".join(rows)
 
 
 def _consume_body(offset: int, size: int) -> bytes:
@@ -233,10 +233,11 @@ def measure(record_bytes: int, count: int, rounds: int) -> dict[str, Cost]:
             for _ in range(READ_RECORDS // (len(bodies) * count)):
                 while_writing = min(while_writing, _seconds(partial(program.write, bodies)))
             costs = {"write": while_writing * 1e6 / (len(bodies) * count)}
+            total = len(bodies) * count
             reads = [
-                partial(program.read, 1 + at, count, frame_bytes * count) for at in range(0, 2000, count)
+                partial(program.read, at, count, frame_bytes * count) for at in range(1, total + 1, count)
             ]
-            costs["read"] = sum(map(_seconds, reads)) * 1e6 / 2000
+            costs["read"] = sum(map(_seconds, reads)) * 1e6 / total
             for path, cost in costs.items():
                 best[path, side] = min(cost, best.get((path, side), cost))
     return {path: Cost(best[path, "ours"], best[path, "bare"]) for path in ("write", "read")}

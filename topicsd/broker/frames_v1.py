@@ -106,13 +106,13 @@ class NewFrame(NamedTuple):
     is_bytes: bool = False
 
 
-class PlainRecords(list[bytes]):
-    """JSON records without tag, node and meta: an object for each would cost more than its frame."""
+class Texts(list[bytes]):
+    """Records that are JSON strings and nothing else: an object for each would cost more than its frame."""
 
 
-def data_bytes(records: Sequence[ToEncode] | PlainRecords) -> int:
+def data_bytes(records: Sequence[ToEncode] | Texts) -> int:
     """Return the bytes of the data of records."""
-    if isinstance(records, PlainRecords):
+    if isinstance(records, Texts):
         return sum(map(len, records))
     return sum([len(record.data) for record in records])
 
@@ -141,11 +141,9 @@ class Decoded(NamedTuple):
     """The size of the frames of `records`."""
 
 
-def encode_frames(
-    records: Sequence[ToEncode] | PlainRecords, incarnation: int, first_number: int, ts: int
-) -> bytes:
+def encode_frames(records: Sequence[ToEncode] | Texts, incarnation: int, first_number: int, ts: int) -> bytes:
     """Encode the records of one request, numbered from `first_number`."""
-    if isinstance(records, PlainRecords):
+    if isinstance(records, Texts):
         return _encode_plain(records, incarnation, first_number, ts)
     plain = [one.data for one in records if not (one.tag or one.node or one.meta) and not one.is_bytes]
     if len(plain) == len(records):

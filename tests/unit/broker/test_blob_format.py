@@ -13,8 +13,8 @@ from topicsd.broker.frames_v1 import (
     TOPIC_ID_MASK,
     NewFrame,
     OtherTopic,
-    PlainRecords,
     Rebase,
+    Texts,
     UnknownEncoding,
     data_bytes,
     decode_frames,
@@ -199,6 +199,6 @@ def test_plain_records_are_the_frames_of_the_log(payloads: list[bytes]) -> None:
         encode_frame(FrameType.APPEND, topic_id=5, seq=seq, ts=1 << 40, payload=payload)
         for seq, payload in enumerate(payloads, 1 << 33)
     ]
-    for records in (PlainRecords(payloads), [NewFrame(payload) for payload in payloads]):
+    for records in (Texts(payloads), [NewFrame(payload) for payload in payloads]):
         assert encode_frames(records, topic, 1 << 33, 1 << 40) == b"".join(wanted)
         assert data_bytes(records) == sum(map(len, payloads))

@@ -17,7 +17,7 @@ from shared.contract.errors import BATCH_TOO_LARGE, RECORD_TOO_LARGE, Refusal, i
 from shared.contract.topic_config import NUMBER_MAX
 from shared.settings.settings import Settings
 from shared.text.message import size_text
-from topicsd.broker.frames_v1 import PlainRecords
+from topicsd.broker.frames_v1 import Texts
 from topicsd.broker.partition_names import name_of_partition
 from topicsd.catalog.shared.shared_catalog import TOPICS_AT_ONCE
 from topicsd.service.diff import WAIT_MS_MAX
@@ -97,7 +97,7 @@ class NewRecords(msgspec.Struct, gc=False):
     partition: int
     name: str
     """Of the shared topic."""
-    records: list[TextRecord] | PlainRecords
+    records: list[TextRecord] | Texts
 
 
 class RequestedRecords(msgspec.Struct, gc=False):
@@ -140,12 +140,10 @@ def decode_produce(body: bytes, prefixes: Sequence[str], limits: Settings) -> li
     return groups
 
 
-def _records_of(
-    field: str, given: list[msgspec.Raw], limits: Settings
-) -> list[TextRecord] | PlainRecords | Refusal:
+def _records_of(field: str, given: list[msgspec.Raw], limits: Settings) -> list[TextRecord] | Texts | Refusal:
     if not given:
         return invalid(field, "must not be empty")
-    texts = PlainRecords(map(bytes, given))
+    texts = Texts(map(bytes, given))
     bytes_max = limits.max_record_bytes
     if not [data for data in texts if data[0] != _QUOTE] and max(map(len, texts)) <= bytes_max:
         return texts
