@@ -41,7 +41,7 @@ SHAPES: Final = ((100, 1000), (1024, 1000), (100, 10), (1024, 10))
 """Bytes of a record, and records of a request."""
 
 
-class Cost(NamedTuple):
+class PathCost(NamedTuple):
     """CPU time in µs for each record."""
 
     ours: float
@@ -157,25 +157,25 @@ class _Ours:
         return bytes(answers[0][1])
 
 
-class _BareWrite(msgspec.Struct):
+class _LeastWrite(msgspec.Struct):
     topic: str
     partition: int
     records: list[msgspec.Raw]
 
 
-class _BareProduce(msgspec.Struct):
-    topic_partitions: list[_BareWrite]
+class _LeastProduce(msgspec.Struct):
+    topic_partitions: list[_LeastWrite]
 
 
-class _BareRead(msgspec.Struct):
+class _LeastRead(msgspec.Struct):
     topic: str
     partition: int
     fetch_offset: int
     partition_max_bytes: int
 
 
-class _BareConsume(msgspec.Struct):
-    topic_partitions: list[_BareRead]
+class _LeastConsume(msgspec.Struct):
+    topic_partitions: list[_LeastRead]
     max_bytes: int = 0
 
 
@@ -183,8 +183,8 @@ class _Bare:
     """What `loadtest/cluster/figures/bare_broker.py` does with a request."""
 
     def __init__(self) -> None:
-        self._decode = msgspec.json.Decoder(_BareProduce).decode
-        self._decode_read = msgspec.json.Decoder(_BareConsume).decode
+        self._decode = msgspec.json.Decoder(_LeastProduce).decode
+        self._decode_read = msgspec.json.Decoder(_LeastConsume).decode
         self._records: list[bytes] = []
 
     def write(self, bodies: Sequence[bytes]) -> list[bytes]:
@@ -222,7 +222,7 @@ def _seconds(work: Callable[[], object]) -> float:
     return (time.process_time_ns() - began) / 1e9
 
 
-def measure(record_bytes: int, count: int, rounds: int) -> dict[str, Cost]:
+def measure(record_bytes: int, count: int, rounds: int) -> dict[str, PathCost]:
     body = produce_body(record_bytes, count)
     frame_bytes = record_bytes + 50
     bodies = [body] * max(1, BATCH_BYTES // (frame_bytes * count) // 2)
@@ -240,7 +240,7 @@ def measure(record_bytes: int, count: int, rounds: int) -> dict[str, Cost]:
             costs["read"] = sum(map(_seconds, reads)) * 1e6 / total
             for path, cost in costs.items():
                 best[path, side] = min(cost, best.get((path, side), cost))
-    return {path: Cost(best[path, "ours"], best[path, "bare"]) for path in ("write", "read")}
+    return {path: PathCost(best[path, "ours"], best[path, "bare"]) for path in ("write", "read")}
 
 
 def main(rounds: str = "20") -> None:

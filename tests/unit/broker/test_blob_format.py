@@ -195,10 +195,10 @@ def test_frames_inside_a_damaged_record_of_bytes_are_no_records(at: int) -> None
 )
 def test_plain_records_are_the_frames_of_the_log(payloads: list[bytes]) -> None:
     topic = TOPIC_ID_MASK + 6
-    wanted = [
+    model = [
         encode_frame(FrameType.APPEND, topic_id=5, seq=seq, ts=1 << 40, payload=payload)
         for seq, payload in enumerate(payloads, 1 << 33)
     ]
     for records in (Texts(payloads), [NewFrame(payload) for payload in payloads]):
-        assert encode_frames(records, topic, 1 << 33, 1 << 40) == b"".join(wanted)
+        assert encode_frames(records, topic, 1 << 33, 1 << 40) == b"".join(model)
         assert data_bytes(records) == sum(map(len, payloads))

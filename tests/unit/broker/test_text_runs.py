@@ -41,13 +41,13 @@ def test_a_run_is_what_the_decoder_returns(encoding: str, has_texts: bool) -> No
         for seq in (*range(LAST, FIRST - 1, -3), *range(FIRST, LAST + 1)):
             fresh = chunk_of(body, encoding)
             fresh.texts = list(VALUES) if has_texts else None
-            wanted = decode_frames(body, kept.rebase, seq, bytes_max, encoding)
+            model = decode_frames(body, kept.rebase, seq, bytes_max, encoding)
             for chunk in (fresh, kept):
                 run = text_run(chunk, seq, bytes_max)
                 assert run is not None
                 assert run.first_seq == seq
-                assert run.values == [record.data for record in wanted.records]
-                assert (run.next_seq, run.byte_count) == (wanted.next_seq, wanted.byte_count)
+                assert run.values == [record.data for record in model.records]
+                assert (run.next_seq, run.byte_count) == (model.next_seq, model.byte_count)
                 assert run.are_strings == (chunk.texts is not None)
     assert kept.plain_count == len(VALUES)
 

@@ -188,11 +188,11 @@ def test_text_and_bytes_come_back_as_they_were(calls: SharedCalls) -> None:
 )
 def test_records_are_kept_however_they_are_written(calls: SharedCalls, records: bytes) -> None:
     assert calls.ask("produce", body=_raw_body(records)).status == 200
-    wanted = [{"value": one} if isinstance(one, str) else one for one in json.loads(records)]
+    model = [{"value": one} if isinstance(one, str) else one for one in json.loads(records)]
     (result,) = calls.consume(("orders", 0, 1)).json["results"]
-    found = [{key: one[key] for key in one if key != "offset"} for one in result["records"]]
-    assert found == wanted
-    assert [one["offset"] for one in result["records"]] == list(range(1, len(wanted) + 1))
+    records_read = [{key: one[key] for key in one if key != "offset"} for one in result["records"]]
+    assert records_read == model
+    assert [one["offset"] for one in result["records"]] == list(range(1, len(model) + 1))
 
 
 def test_the_last_of_two_lists_counts(calls: SharedCalls) -> None:
