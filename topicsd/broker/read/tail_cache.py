@@ -3,9 +3,9 @@
 T1  It holds committed records only, put there by this broker's commits and by its reads near the head (R1).
 T2  It holds at most its bound: the chunks that came first leave first, of whichever topic they are.
 T3  It may have gaps, where other brokers committed: a reader that finds no chunk asks the catalog.
+T4  A chunk belongs to an incarnation. Chunks of another one are never returned, and are dropped when seen.
 T5  The newest chunks that this process has written keep their texts, too, which count as bytes of the bound:
     what follows a topic closely is rendered without a look at the frames.
-T4  A chunk belongs to an incarnation. Chunks of another one are never returned, and are dropped when seen.
 """
 
 from __future__ import annotations
