@@ -129,7 +129,10 @@ class Broker:
     def on_commit(self, run: CommittedRun) -> None:
         """Make committed records visible to the readers of this broker: the records first, then the head."""
         rebase = Rebase(run.incarnation, run.first_seq, run.last_seq)
-        self.cache.add(TailChunk(run.topic, rebase, run.body, FRAMES_V1))
+        chunk = TailChunk(run.topic, rebase, run.body, FRAMES_V1)
+        if run.texts is not None:
+            chunk.texts, chunk.plain_count = run.texts, chunk.count
+        self.cache.add(chunk)
         self.heads.advance(run.topic, run.incarnation, run.last_seq)
 
     # -- changes of topics: one request to the catalog each, which is safe to repeat

@@ -24,7 +24,10 @@ The times of the records of a slice never fall; those of different brokers follo
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
+from itertools import repeat
+from operator import add
 from typing import Final, NamedTuple, Protocol
 
 from topicsd.log.frame import (
@@ -61,6 +64,7 @@ SEGMENT_V1: Final = "segment-v1"
 _APPEND: Final = int(FrameType.APPEND)
 _TOPIC_ID_AT: Final = 6
 _NUMBER_AT: Final = 14
+_pack_between: Final = struct.Struct("<QI").pack
 TOPIC_ID_MASK: Final = (1 << 64) - 1
 """What a frame holds of an incarnation."""
 
@@ -102,6 +106,17 @@ class NewFrame(NamedTuple):
     is_bytes: bool = False
 
 
+class Texts(list[bytes]):
+    """Records that are JSON strings and nothing else: an object for each would cost more than its frame."""
+
+
+def data_bytes(records: Sequence[ToEncode] | Texts) -> int:
+    """Return the bytes of the data of records."""
+    if isinstance(records, Texts):
+        return sum(map(len, records))
+    return sum([len(record.data) for record in records])
+
+
 class Rebase(NamedTuple):
     """The incarnation and the committed seqs of the records in some bytes."""
 
@@ -126,26 +141,51 @@ class Decoded(NamedTuple):
     """The size of the frames of `records`."""
 
 
-def encode_frames(records: Sequence[ToEncode], incarnation: int, first_number: int, ts: int) -> bytes:
+def encode_frames(records: Sequence[ToEncode] | Texts, incarnation: int, first_number: int, ts: int) -> bytes:
     """Encode the records of one request, numbered from `first_number`."""
+    if isinstance(records, Texts):
+        return _encode_plain(records, incarnation, first_number, ts)
+    plain = [one.data for one in records if not (one.tag or one.node or one.meta) and not one.is_bytes]
+    if len(plain) == len(records):
+        return _encode_plain(plain, incarnation, first_number, ts)
     parts: list[bytes] = []
     topic_id = incarnation & TOPIC_ID_MASK
-    kind = pack_kind(_APPEND, 0, topic_id)
     for number, record in enumerate(records, first_number):
         payload = record.data
-        if record.tag or record.node or record.meta or record.is_bytes:
-            tag = record.tag.encode() if record.tag else b""
-            node = record.node.encode() if record.node else b""
-            flags = (FLAG_TAG if tag else 0) | (FLAG_NODE if node else 0)
-            flags |= FLAG_BYTES if record.is_bytes else 0
-            if record.meta:
-                flags |= FLAG_META
-                payload = payload_with_meta(payload, record.meta)
-            lengths = len(node), len(tag), len(payload)
-            body = pack_body_head(_APPEND, flags, topic_id, number, ts, *lengths) + node + tag + payload
-        else:
-            body = pack_plain_head(kind, number, ts, len(payload)) + payload
+        tag = record.tag.encode() if record.tag else b""
+        node = record.node.encode() if record.node else b""
+        flags = (FLAG_TAG if tag else 0) | (FLAG_NODE if node else 0)
+        flags |= FLAG_BYTES if record.is_bytes else 0
+        if record.meta:
+            flags |= FLAG_META
+            payload = payload_with_meta(payload, record.meta)
+        lengths = len(node), len(tag), len(payload)
+        body = pack_body_head(_APPEND, flags, topic_id, number, ts, *lengths) + node + tag + payload
         parts += (pack_u32(len(body) + CHECKSUM_BYTES), body, pack_u64(xxh3(body)))
+    return b"".join(parts)
+
+
+def _encode_plain(payloads: Sequence[bytes], incarnation: int, first_number: int, ts: int) -> bytes:
+    """Encode records without tag, node, meta and flags.
+
+    Columns instead of records: a loop takes half as long again. What is between two bodies, the checksum of
+    one and the length of the next, is packed at once.
+    """
+    count = len(payloads)
+    if not count:
+        return b""
+    kind = pack_kind(_APPEND, 0, incarnation & TOPIC_ID_MASK)
+    lengths = list(map(len, payloads))
+    numbers = range(first_number, first_number + count)
+    heads = map(pack_plain_head, repeat(kind), numbers, repeat(ts), lengths)
+    bodies = list(map(add, heads, payloads))
+    frame_lens = [length + FRAME_LEN_MIN for length in lengths]
+    checksums = list(map(xxh3, bodies))
+    parts = [b""] * (2 * count + 1)
+    parts[0] = pack_u32(frame_lens[0])
+    parts[1::2] = bodies
+    parts[2:-1:2] = map(_pack_between, checksums, frame_lens[1:])
+    parts[-1] = pack_u64(checksums[-1])
     return b"".join(parts)
 
 

@@ -13,6 +13,7 @@ Partition 0 of `orders` is the shared topic `orders`, and partition 3 is `orders
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 from shared.contract.errors import Refusal, invalid
@@ -20,6 +21,8 @@ from shared.contract.names import refuse_topic_name
 from topicsd.catalog.shared.seed_documents import TopicKeys, partition_of
 
 PARTITION_MAX: Final = (1 << 31) - 1
+
+_keys_of: Final = lru_cache(4096)(TopicKeys)
 
 __all__ = ["PARTITION_MAX", "index_key", "name_of_partition", "partition_of"]
 
@@ -44,4 +47,4 @@ def index_key(name: str, last_seq: int) -> str:
     >>> index_key("orders:3", 42)
     'llog/orders/partitions/3/index/00000000000000000042'
     """
-    return TopicKeys(name).index(last_seq)
+    return _keys_of(name).index(last_seq)

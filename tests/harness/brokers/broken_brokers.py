@@ -151,9 +151,9 @@ def takes_an_old_head_for_the_present_one(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def commits_before_the_object_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    def put(self: BlobCommitter, key: str, data: bytes) -> None:
+    def put(self: BlobCommitter, key: str, parts: Sequence[bytes]) -> None:
         try:
-            PUT(self, key, data)
+            PUT(self, key, parts)
         except OSError:
             return
 

@@ -10,15 +10,19 @@ from typing import Any
 import pytest
 
 from topicsd.broker.frames_v1 import (
+    TOPIC_ID_MASK,
     NewFrame,
     OtherTopic,
     Rebase,
+    Texts,
     UnknownEncoding,
+    data_bytes,
     decode_frames,
     encode_frames,
     renumber,
 )
 from topicsd.broker.lls1 import BlobDamage, SliceBody, encode_blob, name_of, partition_of, read_blob
+from topicsd.log.frame import FrameType, encode_frame
 
 TOPIC = 77
 RECORDS = [NewFrame(b'{"n":%d}' % number, tag="t" * (number % 3)) for number in range(10)]
@@ -184,3 +188,17 @@ def test_frames_inside_a_damaged_record_of_bytes_are_no_records(at: int) -> None
     decoded = decode_frames(bytes(data), Rebase(TOPIC, 1, 4))
     assert [(one.seq, one.data) for one in decoded.records] == [(1, b"1"), (3, b"3"), (4, b"4")]
     assert [(one.first_seq, one.last_seq) for one in decoded.damaged] == [(2, 2)]
+
+
+@pytest.mark.parametrize(
+    "payloads", [[], [b'""'], [b"1"] * 3, [b'"%b"' % (b"x" * n) for n in range(0, 3000, 300)]]
+)
+def test_plain_records_are_the_frames_of_the_log(payloads: list[bytes]) -> None:
+    topic = TOPIC_ID_MASK + 6
+    model = [
+        encode_frame(FrameType.APPEND, topic_id=5, seq=seq, ts=1 << 40, payload=payload)
+        for seq, payload in enumerate(payloads, 1 << 33)
+    ]
+    for records in (Texts(payloads), [NewFrame(payload) for payload in payloads]):
+        assert encode_frames(records, topic, 1 << 33, 1 << 40) == b"".join(model)
+        assert data_bytes(records) == sum(map(len, payloads))

@@ -32,6 +32,7 @@ from topicsd.broker.read.extents import ExtentReader, FetchedChunks, Need
 from topicsd.broker.read.heads import Heads, TailPosition
 from topicsd.broker.read.read_rules import first_room, is_complete, room_of
 from topicsd.broker.read.tail_cache import TailCache, TailChunk
+from topicsd.broker.read.text_runs import TextRun, text_run
 from topicsd.broker.refusals import no_catalog, no_such_topic, store_failed, topic_replaced
 from topicsd.broker.steps import Steps, run, together
 from topicsd.broker.topic_table import TopicTable
@@ -64,6 +65,8 @@ class TopicRead(msgspec.Struct, frozen=True):
     """The incarnation that the position belongs to; None takes the present one."""
     as_chunks: bool = False
     """Whether the answer has the chunks that hold the records, and not the records. They are not checked."""
+    as_runs: bool = False
+    """Whether the answer has `runs`, and not the records."""
 
 
 class SharedRead(msgspec.Struct, frozen=True):
@@ -81,6 +84,8 @@ class TopicRecords(msgspec.Struct):
     incarnation: int = 0
     head: int = 0
     records: list[Record] = []
+    runs: list[TextRun | list[Record]] = []
+    """With `as_runs`: they follow each other."""
     chunks: list[TailChunk] = []
     """With `as_chunks`: they follow each other, and the first one holds the position."""
     lost: list[MissingSeqs] = []
@@ -276,8 +281,11 @@ class SharedReader:
         answer = one.answer
         room = room_of(total, request.bytes_max, answer.byte_count, one.request.bytes_max)
         bytes_max = first_room(request.bytes_max, one.request.bytes_max) if room is None else room
+        text = text_run(chunk, answer.next_seq, bytes_max) if one.request.as_runs else None
         try:
-            decoded = decode_frames(chunk.body, chunk.rebase, answer.next_seq, bytes_max, chunk.encoding)
+            decoded = text or decode_frames(
+                chunk.body, chunk.rebase, answer.next_seq, bytes_max, chunk.encoding
+            )
         except OtherTopic:
             one.row_seconds = 0.0
             self._topics.forget(one.name)
@@ -297,10 +305,16 @@ class SharedReader:
             # A single record that does not fit.
             one.is_full = True
             return total
-        answer.records = answer.records + decoded.records if answer.records else decoded.records
-        answer.lost = answer.lost + [
-            MissingSeqs(lost.first_seq, lost.last_seq, "damaged") for lost in decoded.damaged
-        ]
+        if isinstance(decoded, TextRun):
+            answer.runs.append(decoded)
+        else:
+            if one.request.as_runs:
+                answer.runs += [decoded.records] if decoded.records else []
+            else:
+                answer.records = answer.records + decoded.records if answer.records else decoded.records
+            answer.lost = answer.lost + [
+                MissingSeqs(lost.first_seq, lost.last_seq, "damaged") for lost in decoded.damaged
+            ]
         answer.byte_count += decoded.byte_count
         answer.next_seq = decoded.next_seq
         one.is_full = decoded.next_seq <= chunk.rebase.last_seq

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from shared.contract.errors import Refusal, shutting_down, throttled
 from shared.runtime.clock import Clock
 from shared.runtime.disk_thread import Loop
+from topicsd.broker.frames_v1 import Texts, data_bytes
 from topicsd.broker.refusals import no_catalog, no_such_topic
 from topicsd.broker.topic_table import TopicTable
 from topicsd.broker.write.open_blob import AppendReply, Group, OpenBlob
@@ -205,4 +206,6 @@ class Batcher:
 
 def _frame_bytes(group: Group) -> int:
     """Return about how many bytes the records will have in a blob."""
-    return sum(FRAME_BYTES_MIN + len(record.data) + len(record.meta) for record in group.records)
+    records = group.records
+    size = len(records) * FRAME_BYTES_MIN + data_bytes(records)
+    return size if isinstance(records, Texts) else size + sum(len(one.meta) for one in records)

@@ -24,6 +24,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from typing import Final, NamedTuple
 
 from shared.contract.errors import Refusal, store_unavailable, throttled
@@ -64,6 +65,8 @@ class CommittedRun(NamedTuple):
     first_seq: int
     last_seq: int
     body: bytes
+    texts: list[bytes] | None = None
+    """The records, if all are texts."""
 
 
 class CommitTooLate(OSError):
@@ -157,18 +160,17 @@ class BlobCommitter:
             self.totals.condemned += bool(slices)
 
     def _put(self, encoded: EncodedBlob) -> Steps[str]:
-        data = b"".join(encoded.parts)
         while True:
             key = f"{FOLDER}/{secrets.token_hex(16)}"
             try:
-                yield self._puts.call(partial(self.put, key, data))
+                yield self._puts.call(partial(self.put, key, encoded.parts))
                 return key
             except ObjectExists:
                 continue
 
-    def put(self, key: str, data: bytes) -> None:
+    def put(self, key: str, parts: Sequence[bytes]) -> None:
         """Create the object, on a thread."""
-        create_object(self._store, key, [data], self._retries())
+        create_object(self._store, key, parts, self._retries())
 
     def wait_for_turn(self, flight: Flight, resume: Resume) -> None:
         flight.may_commit = resume
@@ -237,25 +239,17 @@ class BlobCommitter:
 
     def publish(self, one: OpenSlice, settled: list[tuple[PendingPart, PartResult]]) -> None:
         """Report runs of parts that were committed now; the bytes of a repetition are in another blob."""
-        bodies: list[bytes] = []
+        parts: list[PendingPart] = []
         first_seq = last_seq = 0
         for part, result in [*settled, (None, PartResult("repeated"))]:
-            if (
-                part is not None
-                and result.status == "committed"
-                and result.first_seq == last_seq + 1
-                and bodies
-            ):
-                bodies.append(part.body)
+            is_committed = result.status == "committed"
+            if parts and not (is_committed and result.first_seq == last_seq + 1):
+                self.on_commit(_run_of(one, first_seq, last_seq, parts))
+                parts = []
+            if part is not None and is_committed:
+                first_seq = first_seq if parts else result.first_seq
                 last_seq = result.last_seq
-                continue
-            if bodies:
-                run_ = CommittedRun(one.topic, one.incarnation, first_seq, last_seq, b"".join(bodies))
-                self.on_commit(run_)
-                bodies = []
-            if part is not None and result.status == "committed":
-                bodies = [part.body]
-                first_seq, last_seq = result.first_seq, result.last_seq
+                parts.append(part)
 
     def _answer(self, key: str, topic: str, part: PendingPart, result: PartResult) -> Appended | Refusal:
         match result.status:
@@ -274,6 +268,13 @@ class BlobCommitter:
                 # The topic was deleted, and perhaps made again: the next request looks it up.
                 self.topics.forget(topic)
                 return topic_changed(topic)
+
+
+def _run_of(one: OpenSlice, first_seq: int, last_seq: int, parts: Sequence[PendingPart]) -> CommittedRun:
+    body = b"".join([part.body for part in parts])
+    lists = [part.texts for part in parts if part.texts is not None]
+    texts = list(chain.from_iterable(lists)) if len(lists) == len(parts) else None
+    return CommittedRun(one.topic, one.incarnation, first_seq, last_seq, body, texts)
 
 
 def _refuse_all(slices: Sequence[OpenSlice], refusal: Refusal) -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from shared.contract.errors import Refusal
-from topicsd.broker.frames_v1 import FRAMES_V1, ToEncode, encode_frames, renumber
+from topicsd.broker.frames_v1 import FRAMES_V1, Texts, ToEncode, encode_frames, renumber
 from topicsd.broker.lls1 import EncodedBlob, SliceBody, encode_blob
 from topicsd.catalog.shared.shared_catalog import Part, Producer, Slice
 
@@ -20,7 +20,7 @@ class Group(NamedTuple):
     """The records of one request for one topic: appended whole or not at all."""
 
     topic: str
-    records: Sequence[ToEncode]
+    records: Sequence[ToEncode] | Texts
     append_id: str | None = None
     """The id that an idempotency key of the client makes; None for a write without one."""
     producer: Producer | None = None
@@ -51,11 +51,13 @@ AppendReply = Callable[[Appended | Refusal], object]
 class PendingPart:
     """The records of one group on their way to a commit."""
 
-    __slots__ = ("body", "part", "reply")
+    __slots__ = ("body", "part", "reply", "texts")
 
-    def __init__(self, part: Part, body: bytes, reply: AppendReply) -> None:
+    def __init__(self, part: Part, body: bytes, texts: Texts | None, reply: AppendReply) -> None:
         self.part = part
         self.body = body
+        self.texts = texts
+        """The records, if they are texts."""
         self.reply = reply
 
 
@@ -73,7 +75,7 @@ class OpenSlice:
         other = OpenSlice(self.topic, self.incarnation)
         for one in parts:
             body = renumber(one.body, other.count + 1)
-            other.parts.append(PendingPart(one.part, body, one.reply))
+            other.parts.append(PendingPart(one.part, body, one.texts, one.reply))
             other.count += one.part.count
         return other
 
@@ -104,7 +106,8 @@ class OpenBlob:
         append_id = group.append_id or f"{self.token}-{self.part_count}"
         count = len(group.records)
         part = Part(append_id, count, len(body), group.producer, group.digest)
-        one.parts.append(PendingPart(part, body, reply))
+        texts = group.records if isinstance(group.records, Texts) else None
+        one.parts.append(PendingPart(part, body, texts, reply))
         one.count += count
         self.part_count += 1
         self.byte_length += len(body)

@@ -20,6 +20,7 @@ from shared.contract.errors import (
 from shared.contract.query import query_boolean
 from shared.settings.settings import Settings
 from topicsd.broker.broker import Broker
+from topicsd.broker.frames_v1 import data_bytes
 from topicsd.broker.refusals import topic_changed
 from topicsd.broker.shared_config import SharedTopicConfig, config_of, merge_shared_config
 from topicsd.broker.write.open_blob import Appended, Group
@@ -169,7 +170,7 @@ def count_append(broker: Broker, group: Group, answer: Appended | Refusal) -> No
     counts = broker.counts
     if isinstance(answer, Appended):
         counts.produce_records += len(group.records)
-        counts.produce_bytes += sum([len(record.data) for record in group.records])
+        counts.produce_bytes += data_bytes(group.records)
         return
     counts.produce_errors += 1
     counts.produce_throttled += answer.code == THROTTLED

@@ -17,6 +17,7 @@ from msgspec import UNSET, UnsetType
 from shared.contract.errors import POSITION_PAST_HEAD, Refusal
 from topicsd.broker.broker import Broker
 from topicsd.broker.read.reader import SharedRead, TopicRead, TopicRecords
+from topicsd.broker.read.text_runs import TextRun
 from topicsd.log.frame import Record
 from topicsd.service.call import Call
 from topicsd.service.input.bodies import refuse_media_type
@@ -102,7 +103,7 @@ class _Consume:
 
     def _read(self, wait_ms: int, reply: _OnRead) -> None:
         request = self._request
-        topics = [TopicRead(one.name, one.fetch_offset, one.bytes_max) for one in self._reads]
+        topics = [TopicRead(one.name, one.fetch_offset, one.bytes_max, as_runs=True) for one in self._reads]
         if wait_ms:
             self._call.cancel_wait = self._cancel
         self._broker.read(SharedRead(topics, request.min_bytes, request.max_bytes, wait_ms / 1000), reply)
@@ -134,7 +135,7 @@ class _Consume:
                     failures.append(failure(one.topic, one.partition, refusal))
                     parts.append(encode(failures[-1]))
             counts = self._broker.counts
-            counts.consume_records += sum(len(answer.records) for answer in answers)
+            counts.consume_records += sum(map(_record_count, answers))
             counts.consume_bytes += sum(answer.byte_count for answer in answers)
             counts.consume_errors += len(failures)
             has_waited = any(answer.has_waited for answer in answers)
@@ -158,15 +159,32 @@ def _past_head(answer: TopicRecords) -> Refusal | None:
     return Refusal(POSITION_PAST_HEAD, f"fetch_offset: {rule}")
 
 
+def _record_count(answer: TopicRecords) -> int:
+    return sum([len(run.values if isinstance(run, TextRun) else run) for run in answer.runs])
+
+
 def _render(one: RequestedRecords, answer: TopicRecords) -> bytes:
     lost = [_Lost(*msgspec.structs.astuple(each)) for each in answer.lost]
     end = _PartitionEnd(answer.next_seq, answer.head, lost or UNSET)
-    return b'{"topic":%b,"partition":%d,"ok":true,"records":[%b],%b' % (
-        encode(one.topic),
-        one.partition,
-        b",".join([_render_record(record) for record in answer.records]),
-        encode(end)[1:],
-    )
+    parts = [b'{"topic":%b,"partition":%d,"ok":true,"records":[' % (encode(one.topic), one.partition)]
+    for run in answer.runs:
+        if len(parts) > 1:
+            parts.append(b",")
+        parts += _text_parts(run) if isinstance(run, TextRun) else [b",".join(map(_render_record, run))]
+    parts.append(b"],%b" % encode(end)[1:])
+    return b"".join(parts)
+
+
+def _text_parts(run: TextRun) -> list[bytes]:
+    """Return the records as parts: what is before the value of each, and the value."""
+    values = run.values
+    if not run.are_strings and [value for value in values if value[0] != _QUOTE]:
+        values = [value if value[0] == _QUOTE else encode(value.decode()) for value in values]
+    parts = [b"}"] * (2 * len(values) + 1)
+    parts[:-1:2] = map(b'},{"offset":%d,"value":'.__mod__, range(run.first_seq, run.next_seq))
+    parts[1::2] = values
+    parts[0] = b'{"offset":%d,"value":' % run.first_seq
+    return parts
 
 
 def _render_record(record: Record) -> bytes:

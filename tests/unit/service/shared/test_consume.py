@@ -135,6 +135,37 @@ def test_damage_is_reported_with_its_offsets(tmp_path: Path) -> None:
     assert result["lost"] == [{"first_offset": 2, "last_offset": 2, "reason": "damaged"}]
 
 
+def test_a_blob_that_is_all_damaged_leaves_the_records_around_it(tmp_path: Path) -> None:
+    writer = SharedCalls(tmp_path)
+    for value in ("first", "second", "third"):
+        uri = only(writer.produce(("orders", 0, [value])))["wal_uri"]
+        if value == "second":
+            path = Path(uri.removeprefix("file://"))
+            path.chmod(0o600)
+            path.write_bytes(path.read_bytes().replace(b"second", b"sEcond"))
+    for offset, model in ((1, ["first", "third"]), (2, ["third"])):
+        result = only(SharedCalls(tmp_path).consume(("orders", 0, offset)))
+        assert [one["value"] for one in result["records"]] == model
+        assert result["lost"] == [{"first_offset": 2, "last_offset": 2, "reason": "damaged"}]
+
+
+def test_records_of_all_kinds_come_in_their_order_from_memory_and_from_the_store(tmp_path: Path) -> None:
+    writer = SharedCalls(tmp_path)
+    model: list[dict[str, Any]] = []
+    for group in (["a", "b"], ["c", {"base64": "AAE="}], ["d"]):
+        writer.produce(("orders", 0, group))
+        model += [{"value": one} if isinstance(one, str) else one for one in group]
+    records = [{"data": {"n": [1, "x"]}}, {"data": "e"}, {"data": None, "tag": "t"}]
+    assert writer.ask("append", "orders", {"records": records}).status == 200
+    model += [{"value": '{"n": [1, "x"]}'}, {"value": "e"}, {"value": "null"}]
+    model = [{"offset": offset, **one} for offset, one in enumerate(model, 1)]
+    reader = SharedCalls(tmp_path)
+    for calls in (writer, reader, reader):
+        for offset in range(1, len(model) + 1):
+            result = only(calls.consume(("orders", 0, offset)))
+            assert (result["records"], result["next_offset"]) == (model[offset - 1 :], len(model) + 1)
+
+
 def test_bytes_are_bounded_and_a_reader_always_advances(calls: SharedCalls) -> None:
     partition = {"topic": "orders", "partition": 0, "fetch_offset": 1, "partition_max_bytes": 1}
     result = only(calls.ask("consume", body={"topic_partitions": [partition]}))

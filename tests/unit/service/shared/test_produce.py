@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from tests.harness.brokers.shared_calls import SharedCalls
 from topicsd.broker.write.batcher import BatchLimits
+from topicsd.service.shared.partition_bodies import COUNTED_BYTES_MIN
 
 
 @pytest.fixture
@@ -169,6 +171,83 @@ def test_text_and_bytes_come_back_as_they_were(calls: SharedCalls) -> None:
     (result,) = calls.consume(("orders", 0, 1)).json["results"]
     assert [one.get("value") for one in result["records"]] == [*texts, None, None]
     assert [one.get("base64") for one in result["records"][-2:]] == [data, ""]
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        b'["a","b"]',
+        b' [ "a" ,\n"b"\t, "" ]',
+        b'["",",","\\",\\"","\\\\",""]',
+        b'["\\ud83d\\ude00","\\u0000","\\/"]',
+        '["ü","\U0001f600"]'.encode(),
+        b'["a",{ "base64" : "AAE=" },"b"]',
+        b'[{"base64":"AAE="},{"base64":""}]',
+        b'["a",{"base64":"AA==","base64":"AAE="}]',
+    ],
+)
+def test_records_are_kept_however_they_are_written(calls: SharedCalls, records: bytes) -> None:
+    assert calls.ask("produce", body=_raw_body(records)).status == 200
+    model = [{"value": one} if isinstance(one, str) else one for one in json.loads(records)]
+    (result,) = calls.consume(("orders", 0, 1)).json["results"]
+    records_read = [{key: one[key] for key in one if key != "offset"} for one in result["records"]]
+    assert records_read == model
+    assert [one["offset"] for one in result["records"]] == list(range(1, len(model) + 1))
+
+
+def test_the_last_of_two_lists_counts(calls: SharedCalls) -> None:
+    assert calls.ask("produce", body=_raw_body(b'[1],"records":["a","b"]')).status == 200
+    assert calls.ask("produce", body=_raw_body(b'["a"],"records":[1]')).field.endswith("records[0]")
+    (result,) = calls.consume(("orders", 0, 1)).json["results"]
+    assert [one["value"] for one in result["records"]] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("records", "index"),
+    [
+        (b'["a",1]', 1),
+        (b'["a","b",null]', 2),
+        (b"[true]", 0),
+        (b'["a",-1.5,"b"]', 1),
+        (b'["a",["b"]]', 1),
+        (b'["a",{}]', 1),
+        (b'["a",{"base64":null}]', 1),
+        (b'["a",{"base64":"AA ="}]', 1),
+        (b'["a",{"Base64":"AAE="}]', 1),
+    ],
+)
+def test_what_is_neither_text_nor_bytes_is_named(calls: SharedCalls, records: bytes, index: int) -> None:
+    answer = calls.ask("produce", body=_raw_body(records))
+    assert (answer.status, answer.field) == (400, f"topic_partitions[0].records[{index}]")
+    assert calls.catalog.calls["create"] == 0
+
+
+@pytest.mark.parametrize(
+    "records",
+    [b'["\xff"]', b'["a","\xed\xa0\x80"]', b'["a"', b'["a]', b'["a",]', b'["a" "b"]', b'["\\"]', b'"a"'],
+)
+def test_what_is_no_json_or_no_list_writes_nothing(calls: SharedCalls, records: bytes) -> None:
+    assert calls.ask("produce", body=_raw_body(records)).status == 400
+    assert calls.catalog.calls["create"] == 0
+
+
+def test_a_body_of_any_size_has_at_most_so_many_records(tmp_path: Path) -> None:
+    calls = SharedCalls(tmp_path, max_batch_records=10)
+    for count in (10, 11, 100, COUNTED_BYTES_MIN):
+        answer = calls.ask("produce", body=_raw_body(b"[%b]" % b",".join([b'""'] * count)))
+        assert answer.status == (200 if count == 10 else 400)
+        assert count == 10 or (answer.code, answer.field) == ("batch_too_large", "records")
+
+
+def test_each_size_is_compared_with_its_bound(tmp_path: Path) -> None:
+    calls = SharedCalls(tmp_path, max_record_bytes=10)
+    assert calls.produce(("orders", 0, ["x" * 8, "y"])).status == 200
+    answer = calls.produce(("orders", 0, ["x" * 8, "y" * 9]))
+    assert (answer.code, answer.field) == ("record_too_large", "topic_partitions[0].records[1]")
+
+
+def _raw_body(records: bytes) -> bytes:
+    return b'{"topic_partitions":[{"topic":"orders","partition":0,"records":%b}]}' % records
 
 
 def _body(*groups: tuple[str, Any, list[Any]]) -> dict[str, Any]:
