@@ -280,7 +280,7 @@ def test_readers_that_begin_at_once_share_the_requests_for_their_heads() -> None
     ]
     one.settle()
     assert all(not answer.refusal for (both,) in answers for answer in both)
-    assert one.catalog.calls["heads"] <= 2
+    assert one.catalog.calls["heads"] <= 4
     one.catalog.faults["heads"] = deque(["lost request"])
     one.advance(300)
     failed = [one.read(SharedRead([TopicRead(name, 1)])) for name in names]
