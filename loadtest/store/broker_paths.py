@@ -27,6 +27,7 @@ from topicsd.broker.broker import Broker, ReadLimits, make_pools
 from topicsd.broker.write.batcher import BatchLimits
 from topicsd.catalog.shared.shared_catalog import PartResult, SharedTopic, Slice
 from topicsd.service.call import Call
+from topicsd.service.request_counts import RequestCounts
 from topicsd.service.shared.consume import ConsumeHandler
 from topicsd.service.shared.names import SharedNames
 from topicsd.service.shared.produce import ProduceHandler
@@ -131,8 +132,9 @@ class _Ours:
             CLOCK, self._loop, pools, store, self._catalog, self._retries, limits, reads, ("write", "read")
         )
         names = SharedNames(self._broker, CLOCK)
-        self._produce = ProduceHandler(self._broker, names, Settings())
-        self._consume = ConsumeHandler(self._broker)
+        counts = RequestCounts(CLOCK)
+        self._produce = ProduceHandler(self._broker, names, Settings(), counts)
+        self._consume = ConsumeHandler(self._broker, counts)
 
     def _retries(self) -> Retries:
         return Retries(CLOCK.monotonic, threading.Event().wait, 10.0)

@@ -281,8 +281,8 @@ class SharedReader:
         answer = one.answer
         room = room_of(total, request.bytes_max, answer.byte_count, one.request.bytes_max)
         bytes_max = first_room(request.bytes_max, one.request.bytes_max) if room is None else room
-        text = text_run(chunk, answer.next_seq, bytes_max) if one.request.as_runs else None
         try:
+            text = text_run(chunk, answer.next_seq, bytes_max) if one.request.as_runs else None
             decoded = text or decode_frames(
                 chunk.body, chunk.rebase, answer.next_seq, bytes_max, chunk.encoding
             )
