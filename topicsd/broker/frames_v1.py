@@ -15,7 +15,8 @@ slice is written before its records have seqs:
 F1  An extent is a part of a slice: its numbers follow each other, and the first one is that of `first_seq`.
 F2  Damage is reported with exact seqs. Each frame that is intact has its number, so the seqs between two such
     frames are known. The first frame ties numbers to seqs; if it is damaged, the last one does. If neither
-    is intact, no seq is known, and the whole extent is damaged.
+    is intact, no seq is known, and the whole extent is damaged. Frames inside a damaged record of bytes are
+    no records, as far as `topicsd/log/frame_chains.py` can tell: it says which case is not excluded.
 F3  A frame of another incarnation means that the extent is of another topic of the same name, which was
     deleted or made since it was looked up: `OtherTopic`, and not damage.
 
@@ -57,6 +58,7 @@ from topicsd.log.frame import (
     record_of,
     xxh3,
 )
+from topicsd.log.frame_chains import Chain, chains_of_records
 
 FRAMES_V1: Final = "frames-v1"
 SEGMENT_V1: Final = "segment-v1"
@@ -286,14 +288,11 @@ def _decode_damaged(
     base: int | None,
 ) -> Decoded:
     """Decode what is intact, and report the rest with exact seqs (F2)."""
-    frames = _intact_frames(body, rebase.incarnation & TOPIC_ID_MASK)
-    if base is None:
-        base = _base_of(frames, rebase, len(body))
+    frames, base = _intact_frames(body, rebase, base)
     records: list[Record] = []
     damaged: list[DamagedSeqs] = []
     seq, size = start_seq, 0
-    for _, frame in frames if base is not None else []:
-        assert base is not None
+    for frame in frames:
         frame_seq = base + frame.seq
         if not seq <= frame_seq <= rebase.last_seq:
             continue
@@ -309,56 +308,66 @@ def _decode_damaged(
     return Decoded(records, damaged, max(seq, rebase.last_seq + 1), size)
 
 
-def _intact_frames(body: bytes, topic_id: int) -> list[tuple[int, LogFrame]]:
-    """Find the frames of a topic with their offsets.
+def _intact_frames(body: bytes, rebase: Rebase, base: int | None) -> tuple[list[LogFrame], int]:
+    """Return the frames of records, and the difference of seqs and numbers.
 
-    A record of bytes may have frames inside: after damage, the search continues where the damaged frame ends.
+    `topicsd/log/frame_chains.py` says which frames are records, and which are the content of one.
     """
-    frames: list[tuple[int, LogFrame]] = []
+    found = _chains(body, rebase.incarnation & TOPIC_ID_MASK)
+    chains = [chain for chain, _ in found]
+    if base is None:
+        base = _base_of(chains, rebase, len(body))
+    if base is None:
+        return [], 0
+    lengths = {
+        at: tuple(at + size for size in damaged_frame_sizes(body, at))
+        for at in (0, *(chain.end for chain in chains))
+        if len(body) - at >= HEADER_BYTES
+    }
+    bounds = Chain(0, len(body), rebase.first_seq - base, rebase.last_seq - base)
+    taken = set(chains_of_records(chains, bounds, lengths))
+    return [frame for chain, frames in found if chain in taken for frame in frames], base
+
+
+def _chains(body: bytes, topic_id: int) -> list[tuple[Chain, list[LogFrame]]]:
+    """Find all chains of frames of a topic that are not inside an intact frame."""
+    found: list[tuple[Chain, list[LogFrame]]] = []
     id_bytes = U64.pack(topic_id)
-    at, number = 0, 0
-    while at < len(body):
-        try:
-            frame = parse_frame(body, at, len(body))
-            if frame.type != _APPEND or frame.topic_id != topic_id or frame.seq <= number:
-                raise FrameDamage(at, "another frame")
-        except FrameDamage:
-            stop = _end_of_damaged(body, at, topic_id)
-            if stop:
-                at = stop
+    at, end = 0, len(body)
+    while True:
+        start = at
+        frames: list[LogFrame] = []
+        while (frame := _frame_at(body, at, topic_id)) and (not frames or frame.seq == frames[-1].seq + 1):
+            frames.append(frame)
+            at += frame.size
+        if frames:
+            found.append((Chain(start, at, frames[0].seq, frames[-1].seq), frames))
+            if frame is not None:
                 continue
-            hit = body.find(id_bytes, at + 1 + _TOPIC_ID_AT)
-            if hit < 0:
-                break
-            at = hit - _TOPIC_ID_AT
-            continue
-        frames.append((at, frame))
-        number = frame.seq
-        at += frame.size
-    return frames
+        hit = body.find(id_bytes, at + _TOPIC_ID_AT + (not frames))
+        if hit < 0 or at >= end:
+            return found
+        at = hit - _TOPIC_ID_AT
 
 
-def _end_of_damaged(body: bytes, at: int, topic_id: int) -> int:
-    """Return where a damaged frame ends: where both of its sizes or an intact frame say; 0 if unknown."""
+def _frame_at(body: bytes, at: int, topic_id: int) -> LogFrame | None:
     if len(body) - at < HEADER_BYTES:
-        return 0
+        return None
     sizes = damaged_frame_sizes(body, at)
-    is_whole = sizes[0] == sizes[1] and U64.unpack_from(body, at + _TOPIC_ID_AT)[0] == topic_id
-    for stop in (at + sizes[0], at + sizes[1]):
-        if (is_whole and stop < len(body)) or stop == len(body):
-            return stop
-        try:
-            parse_frame(body, min(stop, len(body)), len(body))
-        except FrameDamage:
-            continue
-        return stop
-    return 0
+    # Before the checksum, which reads the whole frame.
+    if sizes[0] != sizes[1]:
+        return None
+    try:
+        frame = parse_frame(body, at, len(body))
+    except FrameDamage:
+        return None
+    return frame if frame.type == _APPEND and frame.topic_id == topic_id else None
 
 
-def _base_of(frames: list[tuple[int, LogFrame]], rebase: Rebase, end: int) -> int | None:
+def _base_of(chains: list[Chain], rebase: Rebase, end: int) -> int | None:
     """Return the difference of seqs and numbers, if the first or the last frame is intact."""
-    if frames and frames[0][0] == 0:
-        return rebase.first_seq - frames[0][1].seq
-    if frames and frames[-1][0] + frames[-1][1].size == end:
-        return rebase.last_seq - frames[-1][1].seq
+    if chains and chains[0].start == 0:
+        return rebase.first_seq - chains[0].first_number
+    if chains and chains[-1].end == end:
+        return rebase.last_seq - chains[-1].last_number
     return None

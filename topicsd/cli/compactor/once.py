@@ -91,7 +91,7 @@ def done_text(done: TopicDone) -> str:
     """Return one line.
 
     >>> done_text(TopicDone("a", "merged", 1, 12, 3 << 20, 0))
-    'a: merged 12 slices into 1 object, 3.0 MiB'
+    'a: merged 12 slices into 1 object, 3 MiB'
     >>> done_text(TopicDone("a", "nothing", 0, 0, 0, 7))
     'a: nothing to merge; retention removed 7 records'
     >>> done_text(TopicDone("a", "nothing", 0, 0, 0, 0, "seqs 1..4: object k is missing"))
