@@ -95,6 +95,7 @@ class Broker:
         self.store_url = store.url
         self._catalog = catalog
         self._lookups = pools.lookups
+        self.laggard_reads = pools.laggard_reads
         self.counts = BrokerCounts()
         self.topics = TopicTable(clock, pools.lookups, catalog)
         self.heads = Heads(clock, loop, pools.lookups, catalog, read_limits.poll_seconds)

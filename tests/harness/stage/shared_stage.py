@@ -136,10 +136,15 @@ class SharedStage:
 
     def shared_diff(self, name: str, **body: Any) -> Any:
         """Return the answer of the shared topic as an object."""
-        call = self._call(name, body)
-        self.reader.handlers.table["diff"](call)
+        call = self.begin_diff(name, **body)
         self.settle()
         return msgspec.json.decode(call.answer[1])
+
+    def begin_diff(self, name: str, **body: Any) -> RecordedCall:
+        """Begin the request at the shared topic; nothing else runs."""
+        call = self._call(name, body)
+        self.reader.handlers.table["diff"](call)
+        return call
 
 
 def comparable(call: RecordedCall) -> tuple[int, bytes]:

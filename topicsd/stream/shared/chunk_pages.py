@@ -2,18 +2,20 @@
 
 The pages are in the page cache of the process, by name and incarnation. A page grows at its end from the
 chunks of the tail cache, or from those that a read has fetched. If the chunks before the first wanted record
-are not at hand, the page is made for one reader, as is a page of large records or with damage.
+are not at hand, the page is made for one reader, as is a page of large records or with damage. A damaged
+chunk is decoded as a whole, which takes long: on a thread, and once for an answer (`DamagedChunks`).
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from operator import sub
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Callable
+from operator import attrgetter, sub
 from typing import Final
 
 from shared.contract.reader_options import ReaderOptions
-from topicsd.broker.frames_v1 import TOPIC_ID_MASK, DamagedSeqs, decode_frames
+from topicsd.broker.frames_v1 import TOPIC_ID_MASK, DamagedSeqs, Decoded, Rebase, decode_frames
 from topicsd.broker.read.tail_cache import TailChunk
 from topicsd.engine.read.fill_page import KEPT_BYTES_MAX
 from topicsd.engine.read.page import PAGE_RECORDS, Frames, Page, Variant, render_record
@@ -24,8 +26,11 @@ from topicsd.log.frame import HEADER, HEADER_BYTES, xxh3
 FindChunk = Callable[[int], TailChunk | None]
 """Returns the chunk that holds a seq."""
 
+DECODED_CHUNKS_MAX: Final = 2
+"""Damaged chunks that stay decoded for the next reads; each has at most the bytes of a blob."""
 _LOCAL_KEYS_END: Final = 1 << 64
 _SEQ_FIELD: Final = 4
+_seq_of: Final = attrgetter("seq")
 
 
 def cache_key(name: str, incarnation: int) -> int:
@@ -36,23 +41,78 @@ def cache_key(name: str, incarnation: int) -> int:
     return _LOCAL_KEYS_END + (xxh3(name.encode()) ^ incarnation)
 
 
+class DamagedChunks:
+    """Damaged chunks, decoded: those of one answer, and a few that other answers may need."""
+
+    def __init__(self, kept: OrderedDict[_ChunkId, Decoded]) -> None:
+        self._kept = kept
+        self._own: dict[TailChunk, Decoded] = {}
+
+    def find(self, chunk: TailChunk) -> Decoded | None:
+        decoded = self._own.get(chunk)
+        if decoded is None and self._kept:
+            decoded = self._kept.get(_id_of(chunk))
+            if decoded is not None:
+                self._own[chunk] = decoded
+        return decoded
+
+    def add(self, chunk: TailChunk, decoded: Decoded) -> None:
+        self._own[chunk] = self._kept[_id_of(chunk)] = decoded
+        if len(self._kept) > DECODED_CHUNKS_MAX:
+            self._kept.popitem(last=False)
+
+
+_ChunkId = tuple[str, Rebase, int]
+
+
+def _id_of(chunk: TailChunk) -> _ChunkId:
+    """Return what tells the bytes of a chunk: they may be intact when they are read again."""
+    return chunk.name, chunk.rebase, xxh3(chunk.body)
+
+
+def decode_damaged(chunk: TailChunk) -> Decoded:
+    """Decode what is intact in a chunk; raises OSError. A chunk of 8 MiB takes a good part of a second."""
+    try:
+        return decode_frames(chunk.body, chunk.rebase, encoding=chunk.encoding)
+    except Exception as error:
+        raise OSError(f"{chunk.key or 'memory'}: a damaged slice cannot be decoded: {error!r}") from error
+
+
 class ChunkSlices(PageSlices):
     """The slices of one answer, from the chunks of a shared topic."""
 
-    __slots__ = ("_cache", "_find", "_key", "damaged_chunk", "damaged_seqs", "missing_seq")
+    __slots__ = (
+        "_cache",
+        "_damaged",
+        "_find",
+        "_key",
+        "damaged_chunk",
+        "damaged_seqs",
+        "missing_seq",
+        "undecoded",
+    )
 
     def __init__(
-        self, cache: PageCache, key: int, find: FindChunk, options: ReaderOptions, cursor: int
+        self,
+        cache: PageCache,
+        key: int,
+        find: FindChunk,
+        damaged: DamagedChunks,
+        options: ReaderOptions,
+        cursor: int,
     ) -> None:
         super().__init__(options, options.nodes, cursor)
         self._cache = cache
         self._key = key
         self._find = find
+        self._damaged = damaged
         self.missing_seq = 0
         """The first seq whose chunk is not at hand."""
+        self.undecoded: TailChunk | None = None
+        """The damaged chunk that has to be decoded first."""
         self.damaged_chunk: TailChunk | None = None
-        self.damaged_seqs: Sequence[DamagedSeqs] = ()
-        """The damage of `damaged_chunk`, from the record on at which it was read."""
+        self.damaged_seqs: list[DamagedSeqs] = []
+        """The damage of `damaged_chunk`."""
 
     def collect(self, stop: int) -> None:
         page_count = 0
@@ -61,7 +121,7 @@ class ChunkSlices(PageSlices):
             last = min(stop, first | (PAGE_RECORDS - 1))
             page = self._page(first, last)
             if page is None:
-                self.missing_seq = first
+                self.missing_seq = 0 if self.undecoded is not None else first
                 return
             page_count += 1
             if not self.take(page, first, min(last, page.next_seq - 1)):
@@ -101,18 +161,22 @@ class ChunkSlices(PageSlices):
         self._cache.forget(self._key, first, self.variant)
         return False
 
-    def _damaged_page(self, chunk: TailChunk, first: int, last: int) -> Page:
-        """Return a page with the good records of a damaged chunk."""
-        decoded = decode_frames(chunk.body, chunk.rebase, first, None, chunk.encoding)
+    def _damaged_page(self, chunk: TailChunk, first: int, last: int) -> Page | None:
+        """Return a page with the good records of a damaged chunk; None before it was decoded."""
+        decoded = self._damaged.find(chunk)
+        if decoded is None:
+            self.undecoded = chunk
+            return None
         self.damaged_chunk, self.damaged_seqs = chunk, decoded.damaged
         page = Page(first)
-        records = {record.seq: record for record in decoded.records if record.seq <= last}
+        low = bisect_left(decoded.records, first, key=_seq_of)
+        records = {record.seq: record for record in decoded.records[low : low + PAGE_RECORDS]}
         parts: list[bytes] = []
         size = 0
         for seq in range(first, min(last, chunk.rebase.last_seq) + 1):
             record = records.get(seq)
             if record is None:
-                page.add_damage(seq, decoded.damaged[0].what)
+                page.add_damage(seq, self.damage_at(seq).what)
             else:
                 parts.append(render_record(record, self.variant) + b",")
                 size += len(parts[-1])

@@ -14,14 +14,16 @@ E4  Times of records are those of the brokers that took them. They never fall wi
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from shared.contract.errors import CORRUPT_SEGMENT, GONE, Refusal, invalid
 from shared.contract.seek import Seek
 from shared.runtime.clock import Clock
 from topicsd.broker.broker import Broker
+from topicsd.broker.frames_v1 import Decoded
 from topicsd.broker.read.reader import ROW_SECONDS, SharedRead, TopicRead, refusal_of
 from topicsd.broker.read.tail_cache import TailChunk
 from topicsd.broker.refusals import no_such_topic, store_failed
@@ -33,7 +35,7 @@ from topicsd.engine.read.page_cache import PageCache
 from topicsd.engine.read.position import position_past_head
 from topicsd.engine.requests import ReadAnswer, ReadRequest, Reply, Tombstone
 from topicsd.stream.chunks import RECREATED
-from topicsd.stream.shared.chunk_pages import ChunkSlices, cache_key
+from topicsd.stream.shared.chunk_pages import ChunkSlices, DamagedChunks, cache_key, decode_damaged
 
 T = TypeVar("T")
 
@@ -57,10 +59,12 @@ class SharedPosition(NamedTuple):
 
 
 class _Missing(NamedTuple):
-    """What a read needs before it can be answered: the chunk of `seq`, or with 0 the present head."""
+    """What a read needs before it can be answered: `undecoded`, the chunk of `seq`, or the present head."""
 
     seq: int = 0
     bytes_wanted: int = 0
+    undecoded: TailChunk | None = None
+    """A damaged chunk that has to be decoded."""
 
 
 class SharedReads:
@@ -68,6 +72,7 @@ class SharedReads:
         self._broker = broker
         self._clock = clock
         self._pages = pages
+        self._decoded: OrderedDict[Any, Decoded] = OrderedDict()
         self._damaged_keys: dict[str, None] = {}
         """Objects whose damage was logged."""
 
@@ -78,7 +83,7 @@ class SharedReads:
         topic = self._broker.topics.known(name, ROW_SECONDS)
         if topic is None:
             return None
-        answer = self._assemble(topic, request, (), False)
+        answer = self._assemble(topic, request, (), DamagedChunks(self._decoded), False)
         return None if isinstance(answer, _Missing) else answer
 
     def read(self, name: str, request: ReadRequest, reply: Reply[ReadAnswer]) -> None:
@@ -89,6 +94,7 @@ class SharedReads:
         broker, chunks = self._broker, list[TailChunk]()
         if broker.read_refusal is not None:
             return broker.read_refusal
+        damaged = DamagedChunks(self._decoded)
         is_checked = False
         row_seconds = ROW_SECONDS
         for _ in range(ROUNDS_MAX):
@@ -101,9 +107,16 @@ class SharedReads:
                 name, topic.incarnation, topic.head, asked_at if row_seconds == CURRENT else None
             )
             row_seconds = ROW_SECONDS
-            answer = self._assemble(topic, request, chunks, is_checked)
+            answer = self._assemble(topic, request, chunks, damaged, is_checked)
             if not isinstance(answer, _Missing):
                 return answer
+            if answer.undecoded is not None:
+                try:
+                    decoded = yield broker.laggard_reads.call(partial(decode_damaged, answer.undecoded))
+                except OSError as error:
+                    return store_failed(error)
+                damaged.add(answer.undecoded, decoded)
+                continue
             if not answer.seq:
                 row_seconds = CURRENT
                 continue
@@ -111,7 +124,7 @@ class SharedReads:
             (records,) = yield from broker.reader.steps(SharedRead([one], 0, answer.bytes_wanted))
             chunks = [*chunks, *records.chunks]
             if records.refusal is not None and records.refusal.code != GONE:
-                partly = self._assemble(topic, request, chunks, True, is_final=True)
+                partly = self._assemble(topic, request, chunks, damaged, True, is_final=True)
                 return partly if isinstance(partly, ReadAnswer) and partly.count else records.refusal
         return store_failed(OSError(f'topic "{name}": the records after {request.from_seq} cannot be read'))
 
@@ -122,6 +135,7 @@ class SharedReads:
         topic: SharedTopic,
         request: ReadRequest,
         chunks: Sequence[TailChunk],
+        damaged: DamagedChunks,
         is_checked: bool,
         is_final: bool = False,
     ) -> ReadAnswer | Refusal | _Missing:
@@ -155,8 +169,10 @@ class SharedReads:
                 return ReadAnswer(
                     name, incarnation, parts, last - cursor, last, head, topic.first_seq, tombstone
                 )
-        slices = ChunkSlices(self._pages, key, self._finder(topic, chunks), options, cursor)
+        slices = ChunkSlices(self._pages, key, self._finder(topic, chunks), damaged, options, cursor)
         slices.collect(head)
+        if slices.undecoded is not None and not is_final:
+            return _Missing(undecoded=slices.undecoded)
         if slices.missing_seq and not is_final:
             return _Missing(slices.missing_seq, min(options.bytes_max, max(FETCH_BYTES_MIN, slices.room)))
         if slices.damaged_seq and not slices.parts and tombstone is None:
