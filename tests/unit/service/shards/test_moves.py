@@ -155,13 +155,13 @@ class SharedNamesDouble:
 
     def __init__(self, answer: bool | Refusal) -> None:
         self.answer = answer
-        self.asked: list[tuple[str, Callable[[bool | Refusal], object]]] = []
+        self.requests: list[tuple[str, Callable[[bool | Refusal], object]]] = []
 
     def find(self, name: str, reply: Callable[[bool | Refusal], object]) -> None:
-        self.asked.append((name, reply))
+        self.requests.append((name, reply))
 
     def reply(self) -> None:
-        for _, reply in self.asked:
+        for _, reply in self.requests:
             reply(self.answer)
 
 
@@ -174,7 +174,7 @@ def test_a_move_creates_no_local_topic_beside_a_shared_one(answer: bool | Refusa
     names = SharedNamesDouble(answer)
     subject = MovesOfOneShard(find_shared=names.find)
     subject.send(move_to(HOME))
-    assert ([name for name, _ in names.asked], subject.answers) == ([HOME], [])
+    assert ([name for name, _ in names.requests], subject.answers) == ([HOME], [])
     names.reply()
     subject.one.settle()
     (refusal,) = subject.answers
@@ -192,10 +192,10 @@ def test_a_move_creates_a_topic_whose_name_is_not_shared_and_asks_once() -> None
     assert subject.answers == [None]
     subject.send(Move(HOME, "\0other", None, [RECORD], creates=True, needs_queue=False))
     assert subject.answers == [None, None]
-    assert len(names.asked) == 1
+    assert len(names.requests) == 1
 
 
-def test_a_move_that_creates_nothing_or_has_a_wrong_name_asks_nobody() -> None:
+def test_a_move_that_creates_nothing_or_has_a_wrong_name_does_not_ask() -> None:
     names = SharedNamesDouble(True)
     subject = MovesOfOneShard(find_shared=names.find)
     subject.send(move_to(HOME, needs_queue=True))
@@ -204,7 +204,7 @@ def test_a_move_that_creates_nothing_or_has_a_wrong_name_asks_nobody() -> None:
     subject.one.settle()
     wrong = decode_move_answer(link.answers[0])
     codes = [one.code for one in (*subject.answers, wrong) if one is not None]
-    assert (codes, names.asked) == ([TOPIC_NOT_FOUND, INVALID_REQUEST], [])
+    assert (codes, names.requests) == ([TOPIC_NOT_FOUND, INVALID_REQUEST], [])
 
 
 def test_a_dead_letter_for_the_name_of_a_shared_topic_stays_parked(
