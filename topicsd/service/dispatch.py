@@ -124,7 +124,7 @@ class Dispatch:
         )
         self._work = WorkOpener(state, settings, loop, self.streams.permits, self.streams.count_stream)
         caps = Caps(state, number, peers, links)
-        self.moves = Moves(state, caps, links, number, placement, peers)
+        self.moves = Moves(state, caps, links, number, placement, peers, find_shared)
         self.backup_hold = BackupHold(state)
         self.dead_letters = DeadLetters(state, self.moves.send)
         self.relocations = Relocations(shard, links, peers)

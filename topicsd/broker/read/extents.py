@@ -59,10 +59,10 @@ class _Plan:
         self.segments: list[_Lookup] = []
         self.spans: dict[tuple[str, bool], tuple[int, int]] = {}
 
-    def add(self, need: Need, found: Sequence[SharedExtent]) -> None:
+    def add(self, need: Need, candidates: Sequence[SharedExtent]) -> None:
         # Not more than the read may return; the topic continues in the next round.
-        extents = _enough(found, need._replace(bytes_max=min(need.bytes_max, self.left)))
-        one = _Lookup(need, extents, _is_laggard(found))
+        extents = _enough(candidates, need._replace(bytes_max=min(need.bytes_max, self.left)))
+        one = _Lookup(need, extents, _is_laggard(candidates))
         if _has_segment(one):
             self.segments.append(one)
             self.left -= min(extents[0].byte_length, need.bytes_max)

@@ -185,7 +185,7 @@ class SharedReader:
 
     def _collect(self, request: SharedRead, reads: Sequence[_TopicProgress], total: int) -> Steps[int]:
         """Add records to the answers until they are full or at the tail; return the bytes of all."""
-        fetched = 0
+        store_bytes = 0
         for _ in range(ROUNDS_MAX):
             behind: list[_TopicProgress] = []
             may_take = True
@@ -203,20 +203,20 @@ class SharedReader:
                 yield from self._check_heads(behind)
             needs: list[Need] = []
             for one in filter(self._is_behind, reads):
-                if total and max(total, fetched) >= request.bytes_max:
+                if total and max(total, store_bytes) >= request.bytes_max:
                     one.is_full = True
                 elif self._cache.find(one.name, one.incarnation, one.answer.next_seq) is None:
                     needs.append(one.need(request, total))
             if not needs and not any(map(self._is_behind, reads)):
                 return total
-            asked = {need.topic for need in needs}
+            names = {need.topic for need in needs}
             results = yield from self._extents.fetch(needs, max(1, request.bytes_max - total))
-            fetched += sum(map(_fetched_bytes, results.values()))
+            store_bytes += sum(map(_fetched_bytes, results.values()))
             for one in reads:
                 if one.name in results:
                     one.had_turn = True
                     total = self._take_fetched(request, one, results[one.name], total)
-                elif one.name in asked:
+                elif one.name in names:
                     # It and the topics after it wait for their turn (N2).
                     break
                 else:

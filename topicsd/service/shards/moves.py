@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 
-from shared.contract.errors import RELOCATED, Refusal, in_doubt, no_answer
+from shared.contract.errors import RELOCATED, Refusal, in_doubt, no_answer, not_supported
+from shared.contract.names import is_topic_name
 from shared.ipc.link import NEVER_SENT, LinkPool, LinkReply
 from shared.ipc.link_kind import LinkKind
 from shared.ipc.placement import OwnerLookup
@@ -23,6 +24,7 @@ from topicsd.engine.transfer.move import (
     encode_move,
     encode_move_answer,
 )
+from topicsd.service.routes import FindShared
 from topicsd.service.shards.limits import Caps
 from topicsd.service.shards.peers import Peers
 
@@ -30,7 +32,11 @@ logger = logging.getLogger("topicsd.http")
 
 
 class Moves:
-    """The moves to and from one shard; `peers` exist on a server with several shards."""
+    """The moves to and from one shard.
+
+    `peers` exist on a server with several shards, and `find_shared` on one with brokers: a move creates no
+    local topic with the name of a shared one.
+    """
 
     def __init__(
         self,
@@ -40,6 +46,7 @@ class Moves:
         shard: int,
         placement: OwnerLookup,
         peers: Peers | None,
+        find_shared: FindShared | None = None,
     ) -> None:
         self._state = state
         self._caps = caps
@@ -47,6 +54,7 @@ class Moves:
         self._shard = shard
         self._placement = placement
         self._peers = peers
+        self._find_shared = find_shared
 
     def send(self, move: Move, reply: MoveReply) -> None:
         """Send a move to the owner of its destination; `reply` gets None, or the refusal."""
@@ -82,6 +90,23 @@ class Moves:
         self._append(decode_move(payload), lambda refusal: reply(encode_move_answer(refusal)))
 
     def _append(self, move: Move, reply: MoveReply) -> None:
+        name = move.destination
+        may_create = move.creates and name not in self._state.topics and is_topic_name(name)
+        if self._find_shared is None or not may_create:
+            self._append_local(move, reply)
+            return
+
+        def on_answer(is_shared: bool | Refusal) -> None:
+            if isinstance(is_shared, Refusal):
+                reply(is_shared)
+            elif is_shared:
+                reply(not_supported("dead_letter"))
+            else:
+                self._append_local(move, reply)
+
+        self._find_shared(name, on_answer)
+
+    def _append_local(self, move: Move, reply: MoveReply) -> None:
         try:
             append_move(self._state, self._caps.append, move, reply)
         except Exception as error:
