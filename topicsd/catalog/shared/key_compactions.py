@@ -190,7 +190,7 @@ class KeyCompactions:
             return False
         blob, _ = self._topics.get(blob_key(record.data_key), BlobDocument)
         if blob is not None and blob.state == "condemning":
-            return not self._commits.settle(self._topics.object_key(record.data_key))
+            return not self._commits.settle([self._topics.object_key(record.data_key)])
         return blob is not None and blob.state == "registered"
 
     def _advance(self, keys: TopicKeys, record: CompactionRecord, state: CompactionState) -> CompactionRecord:
