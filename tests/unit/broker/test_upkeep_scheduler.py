@@ -6,6 +6,8 @@ import random
 from collections import deque
 from functools import partial
 
+import pytest
+
 from shared.runtime.disk_thread import DiskThread
 from tests.harness.brokers.one_broker import OneBroker
 from tests.harness.machine.manual_loop import StepThread
@@ -14,6 +16,7 @@ from topicsd.broker.catalog_of_store import adopt_store
 from topicsd.broker.shared_config import SharedTopicConfig, encode_shared_config
 from topicsd.broker.upkeep.compaction_choice import CompactorLimits
 from topicsd.broker.upkeep.scheduler import UpkeepLimits, UpkeepScheduler
+from topicsd.broker.upkeep.store_clock import SKEW_MS, ClockDiffers, StoreClock
 from topicsd.catalog.shared.shared_catalog import REPEATED_MS, SharedTopic
 
 MINUTE, HOUR = 60_000, 3_600_000
@@ -273,3 +276,39 @@ def test_one_of_two_schedulers_vacuums_in_an_interval() -> None:
     markers = [key for key in one.store.objects if key.startswith("llog/vacuum/")]
     assert len(markers) <= 2
     assert [seq for seq, _ in one.values("t00")] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("ahead_ms", [7_200_000, -7_200_000])
+def test_over_a_catalog_without_a_clock_nothing_is_done_while_the_own_clock_is_wrong(ahead_ms: int) -> None:
+    one = make_broker()
+    with_blobs(one, 3, 4, SharedTopicConfig(ttl_ms=60_000))
+    limits = UpkeepLimits(has_catalog_clock=False, vacuum_seconds=60.0)
+    scheduler = make_scheduler(one, limits=limits)
+    scheduler.start()
+    one.store.now_ms = one.clock.now_ms() - ahead_ms
+    one.advance(300_000, 10_000)
+    counts = scheduler.counts
+    assert (counts.runs, counts.trims, counts.merged, counts.vacuums) == (0, 0, 0, 0)
+    assert counts.failed >= 4
+    assert extents(one, "t00") == 4
+    # The clock is corrected.
+    one.store.now_ms = one.clock.now_ms()
+    one.advance(90_000, 10_000)
+    assert counts.trims == 3
+    assert counts.vacuums > 0
+
+
+def test_the_store_is_asked_for_its_time_once_an_hour() -> None:
+    one = make_broker()
+    clock = StoreClock(one.clock, one.store, one.retries)
+    with pytest.raises(ClockDiffers, match="ahead of that of the store fake://store"):
+        clock.check()
+    one.store.now_ms = one.clock.now_ms() - SKEW_MS
+    clock.check()
+    # As if the store had gone: an hour later it is asked again.
+    one.store.now_ms = 0
+    one.clock.advance(3_599_000)
+    clock.check()
+    one.clock.advance(1_000)
+    with pytest.raises(ClockDiffers):
+        clock.check()
