@@ -46,6 +46,15 @@ def is_shared_catalog(url: str, store_url: str) -> bool:
     return url != ""
 
 
+def has_catalog_clock(url: str) -> bool:
+    """Return whether a catalog has a clock for shared topics; others have the times of the nodes.
+
+    >>> has_catalog_clock("postgresql://db/topics"), has_catalog_clock("etcd://db:2379")
+    (True, False)
+    """
+    return urlsplit(url).scheme not in ("etcd", "oxia")
+
+
 def open_catalog(url: str, data_directory: str, retries: Retries) -> Catalog:
     """Open a catalog. Raises CatalogRefused or CatalogUnavailable, `CatalogExtraMissing` without a client."""
     problem = refuse_catalog_url(url)

@@ -311,7 +311,8 @@ class SharedCrowd:
         if self.random.random() < 0.1:
             first, last = first + self.random.choice((0, 1, -1)), last + self.random.choice((0, 1, -1))
         key = self.new("compacted")
-        extent = SharedExtent(first, max(first, last), "COMPACTED", key, "segment", 0, 1000 + last, 0)
+        last_ms = chosen[-1].created_ms if chosen else self.clock.now_ms()
+        extent = SharedExtent(first, max(first, last), "COMPACTED", key, "segment", 0, 1000 + last, last_ms)
         return Compaction(f"id-{key}", name, incarnation, extent)
 
     def finish(self, node: int, name: str) -> None:

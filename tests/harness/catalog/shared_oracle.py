@@ -258,7 +258,14 @@ class SharedOracle:
         if covered != [*range(new.first_seq, new.last_seq + 1)] or is_young or new.key in self.condemned:
             raise CompactionRefused(compaction.topic)
         extent = SharedExtent(
-            new.first_seq, new.last_seq, "COMPACTED", new.key, new.encoding, 0, new.byte_length, self.now_ms()
+            new.first_seq,
+            new.last_seq,
+            "COMPACTED",
+            new.key,
+            new.encoding,
+            0,
+            new.byte_length,
+            new.created_ms,
         )
         topic.extent_of.update(dict.fromkeys(covered, extent))
         topic.compacted_to, topic.recorded = new.last_seq, replace(compaction, extent=extent)

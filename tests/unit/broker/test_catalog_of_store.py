@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import quote
 
 import pytest
 
 from shared.runtime.clock import SystemClock
+from shared.settings.settings import Settings
 from tests.harness.brokers.memory_topics import MemoryTopics
 from tests.harness.brokers.one_broker import OneBroker
 from tests.harness.brokers.written_topics import old_topics_in
@@ -22,6 +25,8 @@ from topicsd.cli.store.shared_vacuum import vacuum_shared
 from topicsd.disk.fs import RealFs
 from topicsd.offline.command_error import CommandError
 from topicsd.store.file_objects import FileObjects
+from topicsd.worker.broker_start import BrokerRefused, open_broker
+from topicsd.worker.spec import Spec
 
 
 class OtherTopics(MemoryTopics):
@@ -115,3 +120,25 @@ def test_the_command_refuses_another_file_and_never_creates_one(tmp_path: Path) 
         vacuum_shared(url, "sqlite:", clock, 0, True)
     topics.check()
     topics.catalog.close()
+
+
+async def start_broker(folder: Path, catalog_url: str) -> None:
+    settings = Settings(store_url=f"file://{quote(str(folder))}", catalog_url=catalog_url)
+    spec = Spec(0, 1, str(folder), "1" * 16, "test", -1, -1, settings, broker=0)
+    slot = SimpleNamespace(reason="")
+    opened = await open_broker(spec, SystemClock(), slot, lambda: bool(slot.reason))  # type: ignore[arg-type]
+    assert opened is not None, slot.reason
+    opened.close()
+
+
+def test_a_broker_process_adopts_a_new_store_and_refuses_one_of_another_catalog(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    asyncio.run(start_broker(store, ""))
+    asyncio.run(start_broker(store, "sqlite:"))
+    with pytest.raises(BrokerRefused, match="delete the object llog/catalog"):
+        asyncio.run(start_broker(store, f"sqlite://{tmp_path}/other.sqlite"))
+    (store / "llog" / "catalog").unlink()
+    asyncio.run(start_broker(store, f"sqlite://{tmp_path}/other.sqlite"))
+    with pytest.raises(BrokerRefused, match="belongs to catalog"):
+        asyncio.run(start_broker(store, "sqlite:"))

@@ -19,6 +19,7 @@ from topicsd.broker.catalog_of_store import adopt_store
 from topicsd.broker.shared_config import SharedTopicConfig, encode_shared_config
 from topicsd.broker.upkeep.compaction_choice import CompactorLimits
 from topicsd.broker.upkeep.scheduler import UpkeepLimits, UpkeepScheduler
+from topicsd.broker.upkeep.store_clock import SKEW_MS, ClockDiffers, StoreClock
 from topicsd.catalog.shared.shared_catalog import REPEATED_MS, SharedTopic
 
 T = TypeVar("T")
@@ -349,3 +350,39 @@ def test_a_slice_that_cannot_be_merged_is_logged_and_counted_once(
     assert f"seqs {at + 1}..{at + 1}" in text
     assert scheduler.counts.merged_extents == (2 * merged if is_missing else 5 + merged)
     assert scheduler.counts.runs < 60
+
+
+@pytest.mark.parametrize("ahead_ms", [7_200_000, -7_200_000])
+def test_over_a_catalog_without_a_clock_nothing_is_done_while_the_own_clock_is_wrong(ahead_ms: int) -> None:
+    one = make_broker()
+    with_blobs(one, 3, 4, SharedTopicConfig(ttl_ms=60_000))
+    limits = UpkeepLimits(has_catalog_clock=False, vacuum_seconds=60.0)
+    scheduler = make_scheduler(one, limits=limits)
+    scheduler.start()
+    one.store.now_ms = one.clock.now_ms() - ahead_ms
+    one.advance(300_000, 10_000)
+    counts = scheduler.counts
+    assert (counts.runs, counts.trims, counts.merged, counts.vacuums) == (0, 0, 0, 0)
+    assert counts.failed >= 4
+    assert extents(one, "t00") == 4
+    # The clock is corrected.
+    one.store.now_ms = one.clock.now_ms()
+    one.advance(90_000, 10_000)
+    assert counts.trims == 3
+    assert counts.vacuums > 0
+
+
+def test_the_store_is_asked_for_its_time_once_an_hour() -> None:
+    one = make_broker()
+    clock = StoreClock(one.clock, one.store, one.retries)
+    with pytest.raises(ClockDiffers, match="ahead of that of the store fake://store"):
+        clock.check()
+    one.store.now_ms = one.clock.now_ms() - SKEW_MS
+    clock.check()
+    # As if the store had gone: an hour later it is asked again.
+    one.store.now_ms = 0
+    one.clock.advance(3_599_000)
+    clock.check()
+    one.clock.advance(1_000)
+    with pytest.raises(ClockDiffers):
+        clock.check()

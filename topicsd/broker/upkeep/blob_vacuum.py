@@ -18,7 +18,6 @@ Each step is safe to repeat and to end at any point.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
@@ -28,10 +27,10 @@ from shared.runtime.retries import Retries
 from topicsd.broker.catalog_of_store import FOLDERS, check_catalog
 from topicsd.broker.steps import BlockingSteps
 from topicsd.broker.upkeep.stages import Staged
+from topicsd.broker.upkeep.store_clock import store_time
 from topicsd.catalog.shared.shared_catalog import EXTENTS_AT_ONCE, TOPICS_AT_ONCE, SharedCatalog
 from topicsd.store.create_object import create_object, repeat_request
 from topicsd.store.object_store import ObjectExists, ObjectInfo, ObjectStore
-from topicsd.store.probe import PROBES
 
 CONDEMNED_AT_ONCE: Final = 500
 GRACE_MS: Final = 3_600_000
@@ -63,7 +62,7 @@ class BlobVacuum:
         """Condemn and delete the orphans of the store; a dry run counts them and changes nothing."""
         yield Staged("lookup", partial(check_catalog, self._store, self._catalog, self._retries))
         named: set[str] | None = (yield Staged("lookup", self.named)) if is_dry else None
-        now_ms: int = yield Staged("list", self._store_time)
+        now_ms: int = yield Staged("list", partial(store_time, self._store, self._retries))
         examples: list[ObjectInfo] = []
         objects = young = orphans = byte_count = 0
         for folder in FOLDERS:
@@ -122,14 +121,6 @@ class BlobVacuum:
 
     def _delete(self, key: str) -> None:
         repeat_request(partial(self._store.delete, key), self._retries())
-
-    def _store_time(self) -> int:
-        """Return the present time by the clock of the store (X4)."""
-        key = f"{PROBES}/{secrets.token_hex(8)}/time"
-        create_object(self._store, key, [b""], self._retries())
-        now_ms = repeat_request(partial(self._store.info, key), self._retries()).modified_ms
-        self._delete(key)
-        return now_ms
 
 
 def _pass_key(number: int) -> str:

@@ -236,7 +236,9 @@ def _compacted(chosen: Sequence[SharedExtent], encoding: str, parts: Sequence[by
     first, last = chosen[0], chosen[-1]
     key = f"{COMPACTED}/{secrets.token_hex(16)}"
     size = sum(map(len, parts))
-    return SharedExtent(first.first_seq, last.last_seq, "COMPACTED", key, encoding, 0, size, last.created_ms)
+    # Not of the last one: the clocks of the nodes may differ, and no record is removed before its time.
+    created_ms = max(extent.created_ms for extent in chosen)
+    return SharedExtent(first.first_seq, last.last_seq, "COMPACTED", key, encoding, 0, size, created_ms)
 
 
 def _add(builder: SegmentBuilder, body: bytes, extent: SharedExtent, topic: SharedTopic) -> bool:

@@ -14,6 +14,8 @@ U3  Visits and listings list nothing in the store (R7). A vacuum does, once in `
 U4  An error ends one visit. The next one finds everything as any other process would (M1).
 U5  A stop interrupts visits between two calls: claims are released, and objects without an extent are left
     for vacuum.
+U6  When the catalog has no clock, nothing is done while the clock of this node differs from that of the store
+    (`topicsd/broker/upkeep/store_clock.py`).
 
 All state is changed on the event loop. Calls to store and catalog are made on the threads of a pool.
 """
@@ -35,6 +37,7 @@ from topicsd.broker.upkeep.blob_vacuum import GRACE_MS, BlobVacuum
 from topicsd.broker.upkeep.compaction_choice import CompactorLimits
 from topicsd.broker.upkeep.compactor import CompactionReport, Compactor, UpkeepAbandoned
 from topicsd.broker.upkeep.stages import Staged
+from topicsd.broker.upkeep.store_clock import StoreClock
 from topicsd.broker.upkeep.upkeep_counts import UpkeepCounts
 from topicsd.catalog.shared.shared_catalog import TOPICS_AT_ONCE, SharedCatalog, SharedTopic
 from topicsd.store.object_store import ObjectStore
@@ -59,6 +62,8 @@ class UpkeepLimits(NamedTuple):
     """0 runs no vacuum."""
     grace_ms: int = GRACE_MS
     compactor: CompactorLimits = CompactorLimits(wait_ms=WAIT_MS)
+    has_catalog_clock: bool = True
+    """Without one, as in a key-value store, the clock of this node must agree with that of the store (U6)."""
     seed_topics: tuple[str, ...] = ()
     """Topics that are visited also when the listing fails."""
 
@@ -114,6 +119,7 @@ class UpkeepScheduler:
         self._random = random.Random() if rng is None else rng
         self._compactor = Compactor(name, store, catalog, retries, limits.compactor)
         self._vacuum = BlobVacuum(store, catalog, retries, limits.grace_ms)
+        self._store_clock = StoreClock(clock, store, retries)
         self._pool = Pool([start(f"upkeep-{number}") for number in range(limits.workers)])
         # Of its own: a vacuum lists and deletes for long.
         self._vacuum_pool = Pool([start("vacuum")])
@@ -180,8 +186,10 @@ class UpkeepScheduler:
             except OSError as error:
                 self.is_listing_failed = True
                 self._on_error("listing", error)
+            is_clock_right = yield from self._is_clock_right()
             until = self._clock.monotonic() + self._limits.pass_seconds
-            while (due := self._due()) and self._clock.monotonic() < until:
+            due: list[str] = []
+            while is_clock_right and (due := self._due()) and self._clock.monotonic() < until:
                 self._random.shuffle(due)
                 workers = [partial(run, self._work(due, until)) for _ in range(self._limits.workers)]
                 yield together(workers)
@@ -236,6 +244,20 @@ class UpkeepScheduler:
 
     def _pause(self, target: _Target) -> float:
         return min(self._limits.pass_seconds * 2.0**target.pauses, IDLE_SECONDS)
+
+    def _is_clock_right(self) -> Steps[bool]:
+        """Return whether the times of this node may be used (U6)."""
+        if self._limits.has_catalog_clock:
+            return True
+        try:
+            yield from self._calls(self._pool, self._check_clock())
+        except OSError as error:
+            self._on_error("clock", error)
+            return False
+        return not self._is_stopping
+
+    def _check_clock(self) -> BlockingSteps[None]:
+        yield Staged("lookup", self._store_clock.check)
 
     # -- visits
 
@@ -316,9 +338,11 @@ class UpkeepScheduler:
         seconds = self._limits.vacuum_seconds
         yield partial(self._sleep, self._random.random() * min(seconds, 60.0))
         while not self._is_stopping:
-            number = int(self._clock.now_ms() / 1000 / seconds)
+            report = None
             try:
-                report = yield from self._calls(self._vacuum_pool, self._vacuum.run_pass(number))
+                if (yield from self._is_clock_right()):
+                    number = int(self._clock.now_ms() / 1000 / seconds)
+                    report = yield from self._calls(self._vacuum_pool, self._vacuum.run_pass(number))
             except OSError as error:
                 self._on_error("vacuum", error)
             else:

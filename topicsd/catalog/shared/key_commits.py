@@ -12,15 +12,18 @@ W4  A commit registers its blob before it writes, and reads the state of the blo
     `condemn` marks a registered blob, then writes the control documents of its topics again, as they are, and
     then looks for extents. So a commit that did not see the mark fails, or its extent is found.
 W5  The topics of a blob have nothing in common, so their commits run at the same time.
+W6  All blobs of one call of `condemn` are marked before their topics are touched and looked at. So a call
+    reads each topic twice, whatever number of blobs it has.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
@@ -41,6 +44,7 @@ from topicsd.catalog.shared.part_changes import (
 from topicsd.catalog.shared.seed_documents import (
     AppendDocument,
     BlobDocument,
+    BlobState,
     ProducerDocument,
     TopicDocument,
     blob_key,
@@ -298,33 +302,76 @@ class KeyCommits:
         return registered
 
     def condemn(self, keys: Sequence[str]) -> set[str]:
-        condemned = {key for key in keys if self._topics.run(lambda: self.settle(key))}  # noqa: B023
+        condemned = self.settle(keys)
         with suppress(CatalogUnavailable):
             self._sweep()
         return condemned
 
-    def settle(self, key: str) -> bool:
-        """Condemn a blob to which no extent refers; return whether it is condemned."""
-        topics, at = self._topics, blob_key(self._topics.data_key(key))
-        document, version = topics.get(at, BlobDocument)
+    def settle(self, keys: Sequence[str]) -> set[str]:
+        """Condemn the blobs to which no extent refers, and return those that are condemned (W6)."""
+        left, condemned = dict.fromkeys(keys), set[str]()
+
+        def attempt() -> None:
+            self._settle(left, condemned)
+            if left:
+                raise self._topics.conflict(next(iter(left)))
+
+        self._topics.run(attempt)
+        return condemned
+
+    def _settle(self, left: dict[str, None], condemned: set[str]) -> None:
+        """Settle what no other process changes at the same time; `left` gets what it does."""
+        run = self._topics.run
+        names: dict[str, list[str]] = {}
+        """Of the topics of each blob that is not condemned."""
+        for key in [*left]:
+            document = run(partial(self._state_of, key))
+            if document.state == "condemned":
+                condemned.add(key)
+                del left[key]
+            elif document.state == "registered":
+                names[key] = document.topics
+        for key in self._referred_to(names):
+            del left[key]
+        marked = {key: mark for key in left if (mark := run(partial(self._mark, key))) is not None}
+        for name in sorted({name for document, _ in marked.values() for name in document.topics}):
+            run(partial(self._touch, name))
+        used = self._referred_to({key: document.topics for key, (document, _) in marked.items()})
+        for key, (document, version) in marked.items():
+            state: BlobState = "registered" if key in used else "condemned"
+            settled = replace(document, state=state, changed_ms=self._topics.now_ms())
+            # By the version of the mark: what was found is of no use after another change.
+            if self._put_state(key, settled, version):
+                del left[key]
+                condemned |= set() if key in used else {key}
+
+    def _at(self, key: str) -> str:
+        return blob_key(self._topics.data_key(key))
+
+    def _state_of(self, key: str) -> BlobDocument:
+        """Return the state of a blob; one that was never registered is condemned at once."""
+        document, _ = self._topics.get(self._at(key), BlobDocument)
         if document is None:
-            topics.put(at, BlobDocument("condemned", [], topics.now_ms()), None)
-            return True
-        if document.state == "registered":
-            if self._is_referred_to(key, document.topics):
-                return False
-            topics.put(at, replace(document, state="condemning", changed_ms=topics.now_ms()), version)
-            document, version = topics.get(at, BlobDocument)
-            if document is None:
-                raise topics.conflict(key)
-        if document.state == "condemning":
-            for name in document.topics:
-                self._touch(name)
-            is_used = self._is_referred_to(key, document.topics)
-            state = "registered" if is_used else "condemned"
-            topics.put(at, replace(document, state=state, changed_ms=topics.now_ms()), version)
-            return not is_used
-        return document.state == "condemned"
+            document = BlobDocument("condemned", [], self._topics.now_ms())
+            self._topics.put(self._at(key), document, None)
+        return document
+
+    def _mark(self, key: str) -> tuple[BlobDocument, int] | None:
+        """Mark a blob; return the mark and its version, or None if another process has settled it."""
+        document, version = self._topics.get(self._at(key), BlobDocument)
+        if document is not None and document.state == "registered":
+            marked = replace(document, state="condemning", changed_ms=self._topics.now_ms())
+            self._topics.put(self._at(key), marked, version)
+            document, version = self._topics.get(self._at(key), BlobDocument)
+        if document is None or version is None or document.state != "condemning":
+            return None
+        return document, version
+
+    def _put_state(self, key: str, document: BlobDocument, version: int) -> bool:
+        """Write the state of a marked blob; return whether it was done, as far as is known."""
+        with suppress(CatalogUnavailable):
+            return self._topics.store.put_if(self._at(key), msgspec.json.encode(document), version)
+        return False
 
     def _touch(self, name: str) -> None:
         """Write the control document as it is, so that commits that read it before must read it again."""
@@ -332,22 +379,27 @@ class KeyCommits:
         if topic is not None:
             self._topics.put(topic.keys.control, topic.control, topic.version, topic.keys)
 
-    def _is_referred_to(self, key: str, names: Sequence[str]) -> bool:
-        data_key = self._topics.data_key(key)
-        for name in names:
-            topic = self._topics.load(name)
-            if topic is None:
-                continue
-            if any(one.key == key for one in self._topics.extents(topic, 0, 1 << 62)):
-                return True
-            record = self._topics.recorded(topic)
-            if (
-                record is not None
-                and record.state == "WRITING_COMPACTED_INDEX"
-                and record.data_key == data_key
-            ):
-                return True
-        return False
+    def _referred_to(self, names: Mapping[str, Sequence[str]]) -> set[str]:
+        """Return the blobs to which an extent of one of their topics refers."""
+        blobs: dict[str, set[str]] = {}
+        for key, topics in names.items():
+            for name in topics:
+                blobs.setdefault(name, set()).add(key)
+        used: set[str] = set()
+        for name, keys in sorted(blobs.items()):
+            used |= keys & self._topics.run(partial(self._named_by, name))
+        return used
+
+    def _named_by(self, name: str) -> set[str]:
+        """Return the objects that a topic names, also in a compaction that may take effect."""
+        topic = self._topics.load(name)
+        if topic is None:
+            return set()
+        named = {one.key for one in self._topics.extents(topic, 0, 1 << 62)}
+        record = self._topics.recorded(topic)
+        if record is not None and record.state == "WRITING_COMPACTED_INDEX":
+            named.add(self._topics.object_key(record.data_key))
+        return named
 
     def _sweep(self) -> None:
         """Delete the marks of some blobs that were condemned long ago."""

@@ -97,8 +97,9 @@ class KeyCompactions:
             self._commits.register(new.key, [compaction.topic])
             data_key = topics.data_key(new.key)
             self._put_length(keys, new.last_seq, CompactedDocument(data_key, new.byte_length))
-            now_ms = max(topics.now_ms(), topic.document.created_ms)
-            topics.put(keys.compaction, record_of(compaction, data_key, now_ms), None, keys)
+            # Of the records, for retention (C7), and never older than the topic (V3).
+            created_ms = max(new.created_ms, topic.document.created_ms)
+            topics.put(keys.compaction, record_of(compaction, data_key, created_ms), None, keys)
         if self._take_effect(compaction.topic) is None:
             topic = topics.load(compaction.topic)
             if topic is None or not self._has_object(topic, new):
@@ -189,7 +190,7 @@ class KeyCompactions:
             return False
         blob, _ = self._topics.get(blob_key(record.data_key), BlobDocument)
         if blob is not None and blob.state == "condemning":
-            return not self._commits.settle(self._topics.object_key(record.data_key))
+            return not self._commits.settle([self._topics.object_key(record.data_key)])
         return blob is not None and blob.state == "registered"
 
     def _advance(self, keys: TopicKeys, record: CompactionRecord, state: CompactionState) -> CompactionRecord:

@@ -299,7 +299,7 @@ class PostgresqlSharedCatalog:
                 check_compaction(compaction, present, now_ms, self._repeated_ms)
             with db.pipeline():
                 if not is_done:
-                    _replace_extents(db, row, compaction, now_ms)
+                    _replace_extents(db, row, compaction)
                 db.execute("COMMIT")
 
         self._database.run(work)
@@ -348,14 +348,13 @@ class PostgresqlSharedCatalog:
         return [tables.topic_row(one) for one in self._database.select(_SELECT_TOPICS, page)]
 
 
-def _replace_extents(db: Connection[Any], topic: SharedTopic, compaction: Compaction, now_ms: int) -> None:
+def _replace_extents(db: Connection[Any], topic: SharedTopic, compaction: Compaction) -> None:
     name, new = topic.name, compaction.extent
     between = {"name": name, "first_seq": new.first_seq, "last_seq": new.last_seq}
     db.execute(_DELETE_EXTENTS_BETWEEN, between)
-    db.execute(_INSERT_EXTENT, {"topic": name, **asdict(replace(new, created_ms=now_ms))})
+    db.execute(_INSERT_EXTENT, {"topic": name, **asdict(new)})
     db.execute(_UPDATE_TOPIC, asdict(replace(topic, compacted_to=new.last_seq)))
-    recorded = replace(compaction, extent=replace(new, created_ms=now_ms))
-    record = {"topic": name, "compaction": msgspec.json.encode(recorded)}
+    record = {"topic": name, "compaction": msgspec.json.encode(compaction)}
     db.execute(_UPSERT_COMPACTION, record)
 
 

@@ -297,7 +297,7 @@ def compacted_entry(record: CompactionRecord) -> IndexEntry:
     )
 
 
-def record_of(compaction: Compaction, data_key: str, now_ms: int) -> CompactionRecord:
+def record_of(compaction: Compaction, data_key: str, created_ms: int) -> CompactionRecord:
     new = compaction.extent
     return CompactionRecord(
         compaction.compaction_id,
@@ -307,5 +307,5 @@ def record_of(compaction: Compaction, data_key: str, now_ms: int) -> CompactionR
         new.last_seq - new.first_seq + 1,
         data_key,
         new.encoding,
-        now_ms,
+        created_ms,
     )

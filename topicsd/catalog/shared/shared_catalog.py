@@ -23,7 +23,8 @@ C5  A fenced topic commits nothing. Repetitions of what was committed before get
 C6  A blob that was condemned is never committed: `commit` refuses its parts with `condemned`, and the broker
     puts the records into another blob. A blob is condemned only while no extent refers to it (P5). The mark
     is kept for CONDEMNED_MS, longer than any request is on its way.
-C7  A compaction replaces the extents of a range by one extent of the same range, and changes nothing else.
+C7  A compaction replaces the extents of a range by one extent of the same range, and changes nothing else:
+    the extent keeps the `created_ms` that the compactor gives it, so that its records do not get younger.
     The range begins with the first extent after `compacted_to` and has no extent younger than REPEATED_MS,
     so a catalog may forget append ids (C2) together with the extents that they were committed in.
 C8  `trim` removes records from the front. `deleted_to` counts what a client removed, which readers pass over
@@ -95,7 +96,7 @@ class SharedExtent(msgspec.Struct, frozen=True):
     byte_length: int
     """The slice; the length of the object for a compacted extent."""
     created_ms: int
-    """When it was committed, by the clock of the catalog."""
+    """When it was committed, by the clock of the catalog; of a compacted extent, when its last record was."""
 
 
 class Producer(NamedTuple):

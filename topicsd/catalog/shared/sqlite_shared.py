@@ -274,10 +274,9 @@ class SqliteSharedCatalog:
             check_compaction(compaction, present, now_ms, self._repeated_ms)
             between = {"name": name, "first_seq": new.first_seq, "last_seq": new.last_seq}
             db.execute(tables.DELETE_EXTENTS_BETWEEN, between)
-            db.execute(tables.INSERT_EXTENT, {"topic": name, **asdict(replace(new, created_ms=now_ms))})
+            db.execute(tables.INSERT_EXTENT, {"topic": name, **asdict(new)})
             db.execute(tables.UPDATE_TOPIC, asdict(replace(topic, compacted_to=new.last_seq)))
-            recorded = replace(compaction, extent=replace(new, created_ms=now_ms))
-            record = {"topic": name, "compaction": msgspec.json.encode(recorded)}
+            record = {"topic": name, "compaction": msgspec.json.encode(compaction)}
             db.execute(tables.UPSERT_COMPACTION, record)
 
     def finish_compaction(self, name: str) -> Compaction | None:

@@ -18,7 +18,8 @@ from shared.runtime.log_setup import set_up_logging
 from topicsd.broker.repeats import Repeats
 from topicsd.broker.upkeep.compaction_choice import CompactorLimits
 from topicsd.broker.upkeep.scheduler import WAIT_MS, UpkeepLimits
-from topicsd.catalog.open_catalog import is_shared_catalog
+from topicsd.broker.upkeep.store_clock import StoreClock
+from topicsd.catalog.open_catalog import has_catalog_clock, is_shared_catalog
 from topicsd.cli.command import Command, write_json
 from topicsd.cli.compactor.once import TopicDone, compact_once, done_text
 from topicsd.cli.compactor.shared_places import add_places, shared_places, urls_of
@@ -92,6 +93,8 @@ def run(args: argparse.Namespace) -> int:
     name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
     if args.once:
         with shared_places(store_url, catalog_url, clock, repeats) as places:
+            if not has_catalog_clock(catalog_url):
+                StoreClock(clock, places.store, repeats).check()
             once = CompactorLimits(object_bytes=args.object_mib << 20)
             done = compact_once(places, name, once, repeats, args.topic)
             if args.json:
@@ -109,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
 
     set_up_logging(args.log, "compactor")
     with shared_places(store_url, catalog_url, clock, repeats) as places:
-        limits = limits_of(args)
+        limits = limits_of(args)._replace(has_catalog_clock=has_catalog_clock(catalog_url))
         if not (args.sole_catalog or is_shared_catalog(catalog_url, store_url)):
             # Another node may have a catalog of its own, whose objects this one does not name.
             limits = limits._replace(vacuum_seconds=0)
