@@ -76,7 +76,9 @@ def test_the_documentation_lists_every_metric_of_a_scrape_and_no_other(tmp_path:
     page = (Path(__file__).parents[2] / "docs" / "api" / "health-and-metrics.md").read_text()
     cells = re.findall(r"^\| ([^|]*`topics_[^|]*)\|", page, re.MULTILINE)
     listed = {name for cell in cells for name in re.findall(r"`(topics_\w+)`", cell)}
-    with WholeServer(tmp_path) as server, server.connect() as client:
+    (tmp_path / "objects").mkdir()
+    store = f"--store-url=file://{tmp_path}/objects"
+    with WholeServer(tmp_path, store) as server, server.connect() as client:
         client.ask_json("PUT", "/v0/topics/jobs", {"type": "queue"})
         for topic in ("jobs", "orders"):
             client.ask_json("POST", f"/v0/topics/{topic}", {"records": [{"data": 1}]})

@@ -71,7 +71,7 @@ MISTAKES: list[tuple[str, str, str | bytes | None, int, str]] = [
     ("POST", EV, '{"records":{}}', 400, "records: must be an array, got an object"),
     ("POST", EV, '{"records":[1]}', 400, "records[0]: must be an object, got a number"),
     ("POST", EV, '{"records":[]}', 400, "records: must not be empty"),
-    ("POST", EV, '{"records":[{}]}', 400, "records[0].data: is required"),
+    ("POST", EV, '{"records":[{}]}', 400, "records[0].data: is required, or data_base64"),
     # Append.
     (
         "POST",
