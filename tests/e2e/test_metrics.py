@@ -75,7 +75,8 @@ def test_every_metric_counts_after_requests(tmp_path: Path) -> None:
 def test_the_documentation_lists_every_metric_of_a_scrape_and_no_other(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "api" / "health-and-metrics.md").read_text()
     cells = re.findall(r"^\| ([^|]*`topics_[^|]*)\|", page, re.MULTILINE)
-    listed = {name for cell in cells for name in re.findall(r"`(topics_\w+)`", cell)}
+    # Those of `topicsd compactor` are served by that command.
+    listed = {name for cell in cells for name in re.findall(r"`(topics_(?!compactor_)\w+)`", cell)}
     (tmp_path / "objects").mkdir()
     store = f"--store-url=file://{tmp_path}/objects"
     with WholeServer(tmp_path, store) as server, server.connect() as client:
