@@ -7,13 +7,13 @@ known places are there, in the order of their numbers, and each has at least FRA
 H1  A chain that begins where the last known frame ends, or that ends where the frames end, is one of records:
     around a copy is at least the header and the checksum of the record that holds it.
 H2  Any other chain has lost frames before and after it. It must fit between its neighbours: there is room for
-    each number that is missing, and a place without a missing number has no room. So a copy within one or two
-    damaged frames never fits.
+    each number that is missing. So a copy within one or two damaged frames never fits.
 H3  Of chains that contradict each other, the one is taken to which a length of the damaged frame leads. Else
     none is taken: intact records may be reported as damaged, and no copy is returned.
 
-What is not excluded: in a row of three or more damaged frames, a copy whose numbers and whose place fit. In a
-segment that was rewritten, numbers may be missing without damage, so two damaged frames are enough.
+What is not excluded: in a row of three or more damaged frames, a copy whose numbers and whose place fit. In
+a segment that was rewritten, numbers are missing without damage, so a single damaged frame may hold such a
+copy; it is passed over when a length of that frame is intact.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def chains_of_records(
     def fits(before: Chain, after: Chain) -> bool:
         gap, missing = after.start - before.end, after.first_number - before.last_number - 1
         if gap <= 0 or missing <= 0:
-            return gap == 0 and (missing == 0 or (not is_dense and missing > 0))
+            return gap == 0 and missing >= 0
         return gap >= FRAME_BYTES_MIN * (missing if is_dense else 1)
 
     def is_inside(one: Chain) -> bool:
@@ -74,7 +74,15 @@ def chains_of_records(
         one = left[0]
         if one.start != last.end:
             ends = lengths.get(last.end, ())
-            led_to = [one for one in left if one.first_number == last.last_number + 2 and one.start in ends]
+            if not is_dense and tail is None and bounds.end in ends:
+                # The damaged frame is the last one.
+                return taken
+            next_but_one = last.last_number + 2
+            led_to = [
+                one
+                for one in left
+                if one.start in ends and not (is_dense and one.first_number != next_but_one)
+            ]
             others = [other for other in left[1:] if not fits(one, other)]
             if len(led_to) == 1:
                 one = led_to[0]

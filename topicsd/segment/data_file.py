@@ -51,6 +51,7 @@ from topicsd.log.frame import (
     parse_frame,
     xxh3,
 )
+from topicsd.log.frame_chains import Chain, chains_of_records
 from topicsd.segment.entry import SegmentEntry, SegmentName
 
 MAGIC = b"TOPICSEG"
@@ -188,26 +189,35 @@ class _Scan:
         self._window = b""
         self._window_offset = 0
         self._error = ""
+        self._is_dense = name.generation == 0
 
     def run(self) -> Iterator[ScannedFrame | ScannedDamage]:
         offset, seq = SEGMENT_HEADER_BYTES, self._entry.first_seq
         end = self._entry.data_bytes
+        chains: list[Chain] | None = None
         while offset < end and seq <= self._last_seq:
             try:
                 frame = self._frame_at(offset, seq)
             except FrameDamage as damage:
-                next_frame = self._frame_after(offset, seq)
-                until = self._last_seq + 1 if next_frame is None else next_frame.seq
+                if chains is None:
+                    chains = self._chains_after(offset, seq)
+                chains = [
+                    one
+                    for one in chains
+                    if one.start >= offset and (one.start, one.first_number) > (offset, seq)
+                ]
+                until = chains[0].first_number if chains else self._last_seq + 1
                 yield ScannedDamage(seq, until - 1, offset, damage.what)
-                if next_frame is None:
+                if not chains:
                     return
-                offset, seq, frame = next_frame.offset, next_frame.seq, next_frame.frame
+                offset, seq = chains[0].start, chains[0].first_number
+                continue
             yield ScannedFrame(frame.seq, offset, frame)
             offset += frame.size
             seq = frame.seq + 1
         if offset != end:
             yield ScannedDamage(seq, self._last_seq, offset, f"{end - offset} bytes follow the last frame")
-        elif seq <= self._last_seq and self._name.generation == 0:
+        elif seq <= self._last_seq and self._is_dense:
             yield ScannedDamage(seq, self._last_seq, offset, "the frames end too early")
 
     def _frame_at(self, offset: int, seq: int) -> LogFrame:
@@ -223,25 +233,35 @@ class _Scan:
         frame = parse_frame(self._window, offset - self._window_offset, len(self._window))
         if frame.type != FrameType.APPEND or frame.topic_id != self._name.topic_id:
             raise FrameDamage(offset, f"holds type {frame.type} of topic id {frame.topic_id:016x}")
-        if not seq <= frame.seq <= self._last_seq or (self._name.generation == 0 and frame.seq != seq):
+        if not seq <= frame.seq <= self._last_seq or (self._is_dense and frame.seq != seq):
             raise FrameDamage(offset, f"holds seq {frame.seq} instead of {seq}")
         return frame
 
-    def _frame_after(self, offset: int, seq: int) -> ScannedFrame | None:
-        """Find the next frame after a damaged one at `offset`."""
+    def _chains_after(self, offset: int, seq: int) -> list[Chain]:
+        """Find the frames after the first damage, which is at `offset`; not those inside a damaged frame."""
+        chains: list[Chain] = []
+        lengths = {offset: self._ends_of(offset)}
+        found = self._next_frame(offset, seq)
+        while found is not None:
+            first, last = found, found
+            while found is not None:
+                last, end = found, found.offset + found.frame.size
+                found = self._candidate(end, last.seq + 1)
+                if found is not None and self._is_dense and found.seq != last.seq + 1:
+                    found = None
+            chains.append(Chain(first.offset, end, first.seq, last.seq))
+            lengths[end] = self._ends_of(end)
+            found = self._next_frame(end, seq)
+        bounds = Chain(offset, self._entry.data_bytes, seq, self._last_seq)
+        return chains_of_records(chains, bounds, lengths, self._is_dense)
+
+    def _ends_of(self, offset: int) -> tuple[int, ...]:
+        """Return where a damaged frame ends, as its lengths say."""
         self._load(offset, HEADER_BYTES)
         head = self._bytes(offset, HEADER_BYTES)
-        if len(head) < HEADER_BYTES:
-            return self._next_frame(offset, seq)
-        sizes = damaged_frame_sizes(head, 0)
-        for size in (0, *sizes):
-            if offset + size == self._entry.data_bytes:
-                return None
-            frame = self._candidate(offset + size, seq)
-            if frame is not None:
-                return frame
-        is_whole = sizes[0] == sizes[1] and U64.unpack_from(head, _TOPIC_ID_AT)[0] == self._name.topic_id
-        return self._next_frame(offset + sizes[0] if is_whole else offset, seq)
+        return (
+            tuple(offset + size for size in damaged_frame_sizes(head, 0)) if len(head) == HEADER_BYTES else ()
+        )
 
     def _next_frame(self, offset: int, seq: int) -> ScannedFrame | None:
         """Find the next frame of this segment at or after `offset`, with at least this seq."""
@@ -271,6 +291,9 @@ class _Scan:
         self._load(offset, HEADER_BYTES)
         head = self._bytes(offset, HEADER_BYTES)
         if len(head) < HEADER_BYTES or head[LEN_BYTES] != FrameType.APPEND:
+            return None
+        sizes = damaged_frame_sizes(head, 0)
+        if sizes[0] != sizes[1]:
             return None
         (frame_seq,) = U64.unpack_from(head, _TOPIC_ID_AT + 8)
         if not seq <= frame_seq <= self._last_seq:

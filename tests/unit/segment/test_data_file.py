@@ -234,3 +234,50 @@ def test_frames_inside_a_damaged_record_of_bytes_are_no_records(at: int, generat
     scan = scan_data(lambda offset, size: bytes(data[offset : offset + size]), name, entry)
     payloads = [one.frame.payload for one in scan if isinstance(one, ScannedFrame)]
     assert payloads == [b"x" * 10, *[b"x" * 50] * 3]
+
+
+@pytest.mark.parametrize("generation", [0, 2])
+def test_copies_of_frames_in_a_damaged_record_are_no_records(generation: int) -> None:
+    for seed in range(800):
+        rng = Random(seed)
+        count, step = rng.randint(3, 8), 1 if generation == 0 else 3
+        seqs = [FIRST + number * step for number in range(count)]
+        frames = [frame_of(seq, rng.choice((1, 30))) for seq in seqs]
+        for place in rng.sample(range(count), rng.randint(1, count)):
+            near = seqs[place] + rng.randint(-1, 3)
+            copies = b"".join(frame_of(near + number, 7) for number in range(rng.randint(1, 4)))
+            around = [rng.choice((b"", b"y" * 60)) for _ in range(2)]
+            payload = around[0] + copies + around[1]
+            frames[place] = encode_frame(
+                FrameType.APPEND,
+                topic_id=NAME.topic_id,
+                seq=seqs[place],
+                ts=5,
+                payload=payload,
+                is_bytes=True,
+            )
+        data = bytearray(file_of(frames, generation))
+        damaged = rng.randrange(count)
+        at = SEGMENT_HEADER_BYTES + sum(map(len, frames[:damaged]))
+        # In a rewritten segment one of the lengths stays.
+        at, noise_bytes = rng.choice(((at, 38), (at + rng.randrange(31), 8))[generation // 2 :])
+        data[at : at + noise_bytes] = rng.randbytes(noise_bytes)
+        size = len(data)
+        entry = SegmentEntry(
+            FIRST, seqs[-1] - FIRST + 1, generation, size, 5, 5, True, False, "hot", count, size, 0, 1
+        )
+        name = NAME._replace(generation=generation)
+        scan = list(
+            scan_data(lambda offset, size, data=data: bytes(data[offset : offset + size]), name, entry)
+        )
+        found = {one.seq: one.frame for one in scan if isinstance(one, ScannedFrame)}
+        assert list(found) == [seq for seq in seqs if seq != seqs[damaged]], seed
+        for seq, frame in found.items():
+            assert frame.payload == parsed(frames[seqs.index(seq)]).payload
+        lost = {
+            seq
+            for one in scan
+            if isinstance(one, ScannedDamage)
+            for seq in range(one.first_seq, one.last_seq + 1)
+        }
+        assert lost & set(seqs) == {seqs[damaged]}
