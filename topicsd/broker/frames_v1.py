@@ -16,7 +16,7 @@ F1  An extent is a part of a slice: its numbers follow each other, and the first
 F2  Damage is reported with exact seqs. Each frame that is intact has its number, so the seqs between two such
     frames are known. The first frame ties numbers to seqs; if it is damaged, the last one does. If neither
     is intact, no seq is known, and the whole extent is damaged. Frames inside a damaged record of bytes are
-    no records, as far as `topicsd/log/frame_chains.py` can tell: it says which case is not excluded.
+    no records, as far as `topicsd/segment/frame_chains.py` can tell: it says which case is not excluded.
 F3  A frame of another incarnation means that the extent is of another topic of the same name, which was
     deleted or made since it was looked up: `OtherTopic`, and not damage.
 
@@ -58,7 +58,7 @@ from topicsd.log.frame import (
     record_of,
     xxh3,
 )
-from topicsd.log.frame_chains import Chain, chains_of_records
+from topicsd.segment.frame_chains import Chain, chains_of_records
 
 FRAMES_V1: Final = "frames-v1"
 SEGMENT_V1: Final = "segment-v1"
@@ -311,10 +311,10 @@ def _decode_damaged(
 def _intact_frames(body: bytes, rebase: Rebase, base: int | None) -> tuple[list[LogFrame], int]:
     """Return the frames of records, and the difference of seqs and numbers.
 
-    `topicsd/log/frame_chains.py` says which frames are records, and which are the content of one.
+    `topicsd/segment/frame_chains.py` says which frames are records, and which are the content of one.
     """
-    found = _chains(body, rebase.incarnation & TOPIC_ID_MASK)
-    chains = [chain for chain, _ in found]
+    pairs = _chains(body, rebase.incarnation & TOPIC_ID_MASK)
+    chains = [chain for chain, _ in pairs]
     if base is None:
         base = _base_of(chains, rebase, len(body))
     if base is None:
@@ -326,12 +326,12 @@ def _intact_frames(body: bytes, rebase: Rebase, base: int | None) -> tuple[list[
     }
     bounds = Chain(0, len(body), rebase.first_seq - base, rebase.last_seq - base)
     taken = set(chains_of_records(chains, bounds, lengths))
-    return [frame for chain, frames in found if chain in taken for frame in frames], base
+    return [frame for chain, frames in pairs if chain in taken for frame in frames], base
 
 
 def _chains(body: bytes, topic_id: int) -> list[tuple[Chain, list[LogFrame]]]:
     """Find all chains of frames of a topic that are not inside an intact frame."""
-    found: list[tuple[Chain, list[LogFrame]]] = []
+    pairs: list[tuple[Chain, list[LogFrame]]] = []
     id_bytes = U64.pack(topic_id)
     at, end = 0, len(body)
     while True:
@@ -341,12 +341,12 @@ def _chains(body: bytes, topic_id: int) -> list[tuple[Chain, list[LogFrame]]]:
             frames.append(frame)
             at += frame.size
         if frames:
-            found.append((Chain(start, at, frames[0].seq, frames[-1].seq), frames))
+            pairs.append((Chain(start, at, frames[0].seq, frames[-1].seq), frames))
             if frame is not None:
                 continue
         hit = body.find(id_bytes, at + _TOPIC_ID_AT + (not frames))
         if hit < 0 or at >= end:
-            return found
+            return pairs
         at = hit - _TOPIC_ID_AT
 
 

@@ -51,8 +51,8 @@ from topicsd.log.frame import (
     parse_frame,
     xxh3,
 )
-from topicsd.log.frame_chains import Chain, chains_of_records
 from topicsd.segment.entry import SegmentEntry, SegmentName
+from topicsd.segment.frame_chains import Chain, chains_of_records
 
 MAGIC = b"TOPICSEG"
 VERSION = 1
@@ -241,17 +241,17 @@ class _Scan:
         """Find the frames after the first damage, which is at `offset`; not those inside a damaged frame."""
         chains: list[Chain] = []
         lengths = {offset: self._ends_of(offset)}
-        found = self._next_frame(offset, seq)
-        while found is not None:
-            first, last = found, found
-            while found is not None:
-                last, end = found, found.offset + found.frame.size
-                found = self._candidate(end, last.seq + 1)
-                if found is not None and self._is_dense and found.seq != last.seq + 1:
-                    found = None
+        after = self._next_frame(offset, seq)
+        while after is not None:
+            first, last = after, after
+            while after is not None:
+                last, end = after, after.offset + after.frame.size
+                after = self._candidate(end, last.seq + 1)
+                if after is not None and self._is_dense and after.seq != last.seq + 1:
+                    after = None
             chains.append(Chain(first.offset, end, first.seq, last.seq))
             lengths[end] = self._ends_of(end)
-            found = self._next_frame(end, seq)
+            after = self._next_frame(end, seq)
         bounds = Chain(offset, self._entry.data_bytes, seq, self._last_seq)
         return chains_of_records(chains, bounds, lengths, self._is_dense)
 
