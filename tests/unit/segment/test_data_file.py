@@ -270,9 +270,9 @@ def test_copies_of_frames_in_a_damaged_record_are_no_records(generation: int) ->
         scan = list(
             scan_data(lambda offset, size, data=data: bytes(data[offset : offset + size]), name, entry)
         )
-        found = {one.seq: one.frame for one in scan if isinstance(one, ScannedFrame)}
-        assert list(found) == [seq for seq in seqs if seq != seqs[damaged]], seed
-        for seq, frame in found.items():
+        frames_by_seq = {one.seq: one.frame for one in scan if isinstance(one, ScannedFrame)}
+        assert list(frames_by_seq) == [seq for seq in seqs if seq != seqs[damaged]], seed
+        for seq, frame in frames_by_seq.items():
             assert frame.payload == parsed(frames[seqs.index(seq)]).payload
         lost = {
             seq
