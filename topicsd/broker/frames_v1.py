@@ -16,7 +16,8 @@ F1  An extent is a part of a slice: its numbers follow each other, and the first
 F2  Damage is reported with exact seqs. Each frame that is intact has its number, so the seqs between two such
     frames are known. The first frame ties numbers to seqs; if it is damaged, the last one does. If neither
     is intact, no seq is known, and the whole extent is damaged. Frames inside a damaged record of bytes are
-    no records, as far as `topicsd/segment/frame_chains.py` can tell: it says which case is not excluded.
+    no records, as far as their places show it: `topicsd/segment/frame_chains.py` names the case that is not
+    excluded.
 F3  A frame of another incarnation means that the extent is of another topic of the same name, which was
     deleted or made since it was looked up: `OtherTopic`, and not damage.
 
