@@ -74,20 +74,20 @@ def test_a_feed_reports_it_once_and_reads_again(
 
 def test_a_failing_lookup_of_one_topic_ends_those_of_others(stage: SharedStage) -> None:
     stage.one.advance(2000 * ROW_SECONDS, step_ms=1000)
-    found: list[Any] = []
+    answers: list[Any] = []
 
     def fail(topic: SharedTopic) -> None:
         raise RuntimeError("a bug")
 
     topics = stage.one.broker.topics
     # The first lookup is on its way, and the others are answered together.
-    topics.find("a", ROW_SECONDS)(found.append)
+    topics.find("a", ROW_SECONDS)(answers.append)
     topics.find("b", ROW_SECONDS)(fail)
-    topics.find("b", ROW_SECONDS)(found.append)
+    topics.find("b", ROW_SECONDS)(answers.append)
     with pytest.raises(RuntimeError, match="a bug"):
         stage.settle()
     stage.settle()
-    assert [topic.name for topic in found] == ["a", "b"]
-    topics.find("a", -1.0)(found.append)
+    assert [topic.name for topic in answers] == ["a", "b"]
+    topics.find("a", -1.0)(answers.append)
     stage.settle()
-    assert len(found) == 3
+    assert len(answers) == 3
