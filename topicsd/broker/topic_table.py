@@ -119,10 +119,17 @@ class TopicTable:
                 resumes += self._take_waiting(name)
             elif result is None:
                 self._rows.pop(name, None)
+        self._read()
+        failed: Exception | None = None
         for resumes, result in zip(waiting, results, strict=True):
             for resume in resumes:
-                resume(result)
-        self._read()
+                try:
+                    resume(result)
+                except Exception as error:
+                    # A bug: the other lookups are answered before it is reported.
+                    failed = failed or error
+        if failed is not None:
+            raise failed
 
     def _take_waiting(self, name: str) -> list[Resume]:
         """Take the later lookups that accept the row as it is now: none of them is overtaken by `known`."""

@@ -49,10 +49,10 @@ def first_seq_at(one: OneBroker, ts: int) -> int:
     other = OneBroker(other=one)
     topic = one.topics.topics(["a"])[0]
     assert topic is not None
-    found: list[Any] = []
-    other.broker.times.position_at(topic, topic.head, ts)(found.append)
+    answers: list[Any] = []
+    other.broker.times.position_at(topic, topic.head, ts)(answers.append)
     other.settle()
-    (position,) = found
+    (position,) = answers
     assert isinstance(position, int), position
     return position + 1
 

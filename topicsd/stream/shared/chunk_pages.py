@@ -66,7 +66,7 @@ _ChunkId = tuple[str, Rebase, int]
 
 
 def _id_of(chunk: TailChunk) -> _ChunkId:
-    """Return what tells the bytes of a chunk: they may be intact when they are read again."""
+    """Return a key that other bytes of the same seqs do not have: they may be intact when read again."""
     return chunk.name, chunk.rebase, xxh3(chunk.body)
 
 

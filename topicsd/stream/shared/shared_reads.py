@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from shared.contract.errors import CORRUPT_SEGMENT, GONE, Refusal, invalid
 from shared.contract.seek import Seek
 from shared.runtime.clock import Clock
+from shared.runtime.unexpected_error import refuse_unexpected_error
 from topicsd.broker.broker import Broker
 from topicsd.broker.frames_v1 import Decoded
 from topicsd.broker.read.reader import ROW_SECONDS, SharedRead, TopicRead, refusal_of
@@ -83,12 +84,15 @@ class SharedReads:
         topic = self._broker.topics.known(name, ROW_SECONDS)
         if topic is None:
             return None
-        answer = self._assemble(topic, request, (), DamagedChunks(self._decoded), False)
+        try:
+            answer = self._assemble(topic, request, (), DamagedChunks(self._decoded), False)
+        except Exception as error:
+            return _unexpected(error)
         return None if isinstance(answer, _Missing) else answer
 
     def read(self, name: str, request: ReadRequest, reply: Reply[ReadAnswer]) -> None:
         """Read, at once or later; `reply` gets a `ReadAnswer` or a `Refusal`."""
-        run(self._read(name, request), partial(_end, reply))
+        run(_guarded(self._read(name, request)), partial(_end, reply))
 
     def _read(self, name: str, request: ReadRequest) -> Steps[ReadAnswer | Refusal]:
         broker, chunks = self._broker, list[TailChunk]()
@@ -218,7 +222,7 @@ class SharedReads:
 
     def locate(self, name: str, seek: Seek | None, reply: Reply[SharedPosition]) -> None:
         """Look up the present head of a topic, and the position of a seek."""
-        run(self._locate(name, seek), partial(_end, reply))
+        run(_guarded(self._locate(name, seek)), partial(_end, reply))
 
     def seek(self, name: str, seek: Seek, reply: Reply[int]) -> None:
         """Find the position of a seek."""
@@ -248,6 +252,20 @@ class SharedReads:
             assert seek.from_ts is not None
             from_seq = yield broker.times.position_at(topic, head, seek.from_ts)
         return SharedPosition(head, topic.first_seq, topic.incarnation, from_seq)
+
+
+def _guarded(steps: Steps[T | Refusal]) -> Steps[T | Refusal]:
+    """Answer an unexpected error as one: who called a reply would report it again."""
+    try:
+        return (yield from steps)
+    except OSError:
+        raise
+    except Exception as error:
+        return _unexpected(error)
+
+
+def _unexpected(error: Exception) -> Refusal:
+    return refuse_unexpected_error(logger, "a read of a shared topic", error)
 
 
 def _end(reply: Reply[T], outcome: T | Refusal | OSError) -> None:
