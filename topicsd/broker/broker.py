@@ -90,7 +90,7 @@ class Broker:
     ) -> None:
         """`retries` bounds how long a request to the store is repeated; `roles` are what clients may ask."""
         self._can_write, self._can_read = "write" in roles, "read" in roles
-        self._loop = loop
+        self.call_later: Final = loop.call_later
         self.store_url = store.url
         self._catalog = catalog
         self._lookups = pools.lookups

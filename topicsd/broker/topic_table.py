@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from shared.runtime.clock import Clock
 from topicsd.broker.steps import Pool, Resume, Wait
@@ -47,13 +47,18 @@ class _Row:
         self.read_at = read_at
 
 
+class _Lookup(NamedTuple):
+    seconds_max: float
+    resume: Resume
+
+
 class TopicTable:
     def __init__(self, clock: Clock, pool: Pool, catalog: SharedCatalog) -> None:
         self._clock = clock
         self._pool = pool
         self._catalog = catalog
         self._rows: dict[str, _Row] = {}
-        self._waiting: dict[str, list[Resume]] = {}
+        self._waiting: dict[str, list[_Lookup]] = {}
         """By name: the lookups that the next call answers, in their order."""
         self._is_reading = False
 
@@ -73,7 +78,7 @@ class TopicTable:
         if topic is not None:
             resume(topic)
             return
-        self._waiting.setdefault(name, []).append(resume)
+        self._waiting.setdefault(name, []).append(_Lookup(seconds_max, resume))
         self._read()
 
     def _read(self) -> None:
@@ -89,7 +94,7 @@ class TopicTable:
     def _on_read(
         self,
         names: list[str],
-        waiting: list[list[Resume]],
+        waiting: list[list[_Lookup]],
         read_at: float,
         outcome: list[SharedTopic | None] | OSError,
     ) -> None:
@@ -100,10 +105,19 @@ class TopicTable:
                 self._keep(result, read_at)
             elif result is None:
                 self._rows.pop(name, None)
-        for resumes, result in zip(waiting, results, strict=True):
-            for resume in resumes:
-                resume(result)
+        for name, lookups, result in zip(names, waiting, results, strict=True):
+            for lookup in lookups + self._take_answered(name):
+                lookup.resume(result)
         self._read()
+
+    def _take_answered(self, name: str) -> list[_Lookup]:
+        """Take those that wait for the next call and that the row answers, before later ones."""
+        waiting = self._waiting.pop(name, [])
+        answered = [one for one in waiting if self.known(name, one.seconds_max) is not None]
+        left = [one for one in waiting if one not in answered]
+        if left:
+            self._waiting[name] = left
+        return answered
 
     def _keep(self, topic: SharedTopic, read_at: float) -> None:
         self._rows.pop(topic.name, None)
