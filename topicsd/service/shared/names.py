@@ -19,7 +19,7 @@ from topicsd.broker.broker import Broker
 from topicsd.broker.refusals import no_catalog
 from topicsd.broker.shared_config import SharedTopicConfig, encode_shared_config
 from topicsd.broker.steps import Steps, Wait, run
-from topicsd.broker.topic_table import new_incarnation
+from topicsd.broker.topic_table import ANY_AGE, new_incarnation
 from topicsd.catalog.shared.shared_catalog import SharedTopic
 
 MISSING_SECONDS: Final = 1.0
@@ -50,10 +50,13 @@ class SharedNames:
         self._finding: dict[str, int] = {}
         """How many requests for a name wait for the catalog; later ones do not overtake them."""
 
-    def find(self, name: str, on_topic: OnTopic, *, may_create: bool) -> None:
-        """Find the topic, as it is known here; `may_create` asks the catalog if it is not known (N2)."""
+    def find(self, name: str, on_topic: OnTopic, *, may_create: bool, seconds_max: float = ANY_AGE) -> None:
+        """Find the topic, as it was known here in the last `seconds_max`.
+
+        `may_create` asks the catalog if it is not known (N2).
+        """
         is_creating = name in self._creating
-        topic = None if is_creating else self._broker.topics.known(name)
+        topic = None if is_creating else self._broker.topics.known(name, seconds_max)
         if topic is not None:
             on_topic(topic)
         elif is_creating and name not in self._finding:
@@ -63,7 +66,7 @@ class SharedNames:
         else:
             asked_at = self._clock.monotonic()
             self._finding[name] = self._finding.get(name, 0) + 1
-            self._broker.topics.find(name)(partial(self._on_found, name, asked_at, on_topic))
+            self._broker.topics.find(name, seconds_max)(partial(self._on_found, name, asked_at, on_topic))
 
     def _is_missing(self, name: str) -> bool:
         asked_at = self._missing.get(name)

@@ -14,6 +14,8 @@ from shared.contract.errors import Refusal, not_supported
 from shared.runtime.clock import Clock
 from shared.settings.settings import Settings
 from topicsd.broker.broker import Broker
+from topicsd.broker.read.reader import ROW_SECONDS
+from topicsd.broker.topic_table import ANY_AGE
 from topicsd.catalog.shared.shared_catalog import SharedTopic
 from topicsd.service.call import Call, Performance
 from topicsd.service.handlers import Handler
@@ -98,7 +100,9 @@ class SharedOperations:
             except Exception as error:
                 call.fail(operation, error)
 
-        self.names.find(call.name, on_topic, may_create=operation in CREATING)
+        # A refused feature notices no removal by another broker, unlike a commit or a read.
+        seconds_max = ROW_SECONDS if operation in FEATURES else ANY_AGE
+        self.names.find(call.name, on_topic, may_create=operation in CREATING, seconds_max=seconds_max)
 
     def _makes_topic(self, operation: str, call: Call) -> bool:
         """Return whether the request creates a missing topic as a shared one."""

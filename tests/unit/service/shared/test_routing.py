@@ -12,6 +12,7 @@ from shared.contract.names import topic_id
 from shared.http.head import Fields
 from tests.harness.stage.broker_stage import BROKER, BrokerStage
 from tests.harness.stage.shared_stage import RecordedCall
+from topicsd.broker.read.reader import ROW_SECONDS
 from topicsd.engine.ownership.departed import SEALED, Departed
 from topicsd.engine.ownership.new_names import Grant
 from topicsd.service.shared.names import CREATION_SECONDS
@@ -125,3 +126,14 @@ def test_a_name_that_was_local_lately_may_become_a_shared_one(stage: BrokerStage
     assert ask(stage, BROKER, "delete_topic", "t0")[0] == 200
     stage.create_shared("t0")
     assert ask(stage, BROKER, "append", "t0", ONE)[1]["durability"] == "fsync"
+
+
+def test_a_feature_of_local_topics_notices_that_another_node_deleted_the_topic(stage: BrokerStage) -> None:
+    stage.create_shared("t0")
+    assert code_of(ask(stage, 0, "claim", "t0", {})) == "not_supported"
+    topic = stage.topics.topics(["t0"])[0]
+    assert topic is not None
+    stage.topics.forget("t0", topic.incarnation)
+    stage.pass_time(ROW_SECONDS * 1000 + 10)
+    assert code_of(ask(stage, 0, "claim", "t0", {})) == "topic_not_found"
+    assert ask(stage, 0, "append", "t0", ONE)[0] == 201
