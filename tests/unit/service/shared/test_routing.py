@@ -130,10 +130,10 @@ def test_a_name_that_was_local_lately_may_become_a_shared_one(stage: BrokerStage
 
 def test_a_feature_of_local_topics_notices_that_another_node_deleted_the_topic(stage: BrokerStage) -> None:
     stage.create_shared("t0")
-    assert code_of(ask(stage, 0, "claim", "t0", {})) == "not_supported"
+    assert code_of(ask(stage, 0, "list_cursors", "t0")) == "not_supported"
     topic = stage.topics.topics(["t0"])[0]
     assert topic is not None
     stage.topics.forget("t0", topic.incarnation)
     stage.pass_time(ROW_SECONDS * 1000 + 10)
-    assert code_of(ask(stage, 0, "claim", "t0", {})) == "topic_not_found"
+    assert code_of(ask(stage, 0, "list_cursors", "t0")) == "topic_not_found"
     assert ask(stage, 0, "append", "t0", ONE)[0] == 201
