@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
@@ -75,3 +76,16 @@ def test_publishes_over_a_websocket_keep_their_order(server: WholeServer, is_sha
             read = server.ask_json("POST", f"/v0/topics/{name}/diff", {"after_seq": 0})
             assert [one["data"] for one in read["records"]] == list(range(APPENDS))
             assert read["records"][0]["$seq"] == 1
+
+
+def test_a_connection_of_the_broker_that_uses_a_local_topic_is_placed_anew(server: WholeServer) -> None:
+    name, answers = new_name(0), []
+    with RawClient(server.port) as client:
+        begin_at(client, "broker")
+        until = time.monotonic() + 20
+        while not answers or not answers[-1].closes:
+            assert time.monotonic() < until
+            answers.append(client.ask("POST", f"/v0/topics/{name}", body_of(0, is_produced=False)))
+            assert answers[-1].status in (200, 201)
+    assert len(answers) >= 64
+    assert answers[-1].json["first_seq"] == len(answers)

@@ -213,6 +213,13 @@ class Dispatch:
         """Return the shard of a topic; a broker itself answers, or sends on what is no shared topic."""
         return self.shard if self.broker is not None else self.placement.owner_of(name)
 
+    def local_owner(self, match: Match | Refusal) -> int:
+        """Return the shard that a broker sends the request to, or the broker itself."""
+        owner = None
+        if isinstance(match, Match) and isinstance(self.brokers, BrokerProcessRouting):
+            owner = self.brokers.local_owner(match.name)
+        return self.shard if owner is None else owner
+
     def start(self, match: Match | Refusal, owner: int | None, call: Call) -> None:
         """Answer the call, now or later, once."""
         if isinstance(match, Refusal):
