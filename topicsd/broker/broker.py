@@ -92,6 +92,7 @@ class Broker:
         self.write_refusal = None if "write" in roles else no_role("write")
         self.read_refusal = None if "read" in roles else no_role("read")
         self._loop = loop
+        self.call_later: Final = loop.call_later
         self.store_url = store.url
         self._catalog = catalog
         self._lookups = pools.lookups

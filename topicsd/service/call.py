@@ -96,6 +96,8 @@ class Call(msgspec.Struct, eq=False):
     """A large body that another worker can map; `body` is empty unless this worker maps it too."""
     retried_after_ms: int = 0
     """Time since the first attempt of the request, if that may have been applied."""
+    is_unshared: bool = False
+    """Whether a broker has said that no shared topic has the name."""
     operation: StartedOperation | None = None
     """The operation on a topic of this shard, once it has begun."""
 

@@ -158,8 +158,7 @@ class Dispatch:
             },
             self.redirect,
             lambda name: self._topic_owner(name) != self.shard,
-            None if self.brokers is None else self.brokers.start,
-            None if self.brokers is None else self.brokers.find_shared,
+            self.brokers,
         )
 
     def _routing(
@@ -215,6 +214,13 @@ class Dispatch:
     def _topic_owner(self, name: str) -> int:
         """Return the shard of a topic; a broker itself answers, or sends on what is no shared topic."""
         return self.shard if self.broker is not None else self.placement.owner_of(name)
+
+    def local_owner(self, match: Match | Refusal) -> int:
+        """Return the shard that a broker sends the request to, or the broker itself."""
+        owner = None
+        if isinstance(match, Match) and isinstance(self.brokers, BrokerProcessRouting):
+            owner = self.brokers.local_owner(match.name)
+        return self.shard if owner is None else owner
 
     def start(self, match: Match | Refusal, owner: int | None, call: Call) -> None:
         """Answer the call, now or later, once."""
@@ -286,12 +292,10 @@ class Dispatch:
         else:
             call.refuse(Refusal(NOT_IMPLEMENTED, "the server has no brokers: set TOPICS_STORE_URL"))
 
-    def _open_stream(
-        self, operation: str, call: Call, key: ApiKey | None, *, may_be_shared: bool = True
-    ) -> None:
+    def _open_stream(self, operation: str, call: Call, key: ApiKey | None) -> None:
         if operation != "work":
             self.streams.opener.open(call, key)
-        elif self.brokers is None or not may_be_shared or not self.handlers.is_unknown(call.name):
+        elif self.brokers is None or call.is_unshared or not self.handlers.is_unknown(call.name):
             self._work.open(call, key)
         else:
             self.brokers.open_jobs(call, key, partial(self._work.open, call, key))
@@ -382,6 +386,7 @@ class Dispatch:
         call = IncomingCall(request.name, request.query, fields, body, started, reply=reply, dispatch=self)
         call.is_head, call.item, call.prefixes = request.is_head, request.item, request.prefixes
         call.is_admin, call.retried_after_ms = request.is_admin, request.retried_after_ms
+        call.is_unshared = request.is_unshared
         self._incoming_calls.add(call)
         reply.cancel_wait = call.cancel
         try:
@@ -391,9 +396,9 @@ class Dispatch:
                 call.refuse(in_doubt(self.shard, retry_advice(request.operation, is_keyed=False)))
             elif request.operation in STREAMS:
                 key = ApiKey(request.key_id, NO_SCOPES, request.prefixes) if request.key_id else None
-                self._open_stream(request.operation, call, key, may_be_shared=not request.is_unshared)
+                self._open_stream(request.operation, call, key)
             elif not isinstance(self.brokers, BrokerProcessRouting):
-                self.handlers.start(request.operation, call, may_be_shared=not request.is_unshared)
+                self.handlers.start(request.operation, call)
             elif request.operation in self.brokers.operations.endpoints:
                 self._start_endpoint(request.operation, call)
             else:

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Protocol
 
-from shared.contract.errors import NOT_IMPLEMENTED, NOT_SUPPORTED, Refusal, not_supported
+from shared.contract.errors import (
+    NOT_IMPLEMENTED,
+    NOT_SUPPORTED,
+    TOPIC_NOT_FOUND,
+    Refusal,
+    not_supported,
+)
 from shared.contract.names import is_topic_name, refuse_topic_name
 from shared.contract.query import query_boolean
 from shared.contract.topic_config import TopicConfigPatch
@@ -19,7 +26,7 @@ from topicsd.engine.requests import (
 )
 from topicsd.engine.retention.delete import delete_records
 from topicsd.engine.shard import Shard
-from topicsd.engine.topic_admin import delete_topic, missing_topic, put_topic, topic_state
+from topicsd.engine.topic_admin import delete_topic, missing_topic, put_topic, topic_not_found, topic_state
 from topicsd.service.call import Call, reply_of
 from topicsd.service.cursors import CursorHandlers
 from topicsd.service.input.append_body import AppendBody
@@ -82,12 +89,29 @@ class _Operation:
         self._redirect(self._name, call)
 
 
-OnUnknown = Callable[[str, Call, Callable[[], None]], None]
-"""Answers an operation on a topic that is not here, or calls its argument to have this shard answer it."""
-
-
 FindShared = Callable[[str, Callable[[bool | Refusal], object]], object]
 """Reports whether a shared topic has a name."""
+
+
+class Brokers(Protocol):
+    """The way to the brokers of this node, for requests of topics that are not here."""
+
+    @property
+    def asked(self) -> Mapping[str, object]:
+        """Return the names that a broker is asked about now."""
+        ...
+
+    def start(self, operation: str, call: Call, start_here: Callable[[], None]) -> None:
+        """Answer the call, or call `start_here` when no shared topic has the name."""
+        ...
+
+    def find_shared(self, name: str, reply: Callable[[bool | Refusal], object]) -> None:
+        """Report whether a shared topic has the name."""
+        ...
+
+    def join(self, operation: str, call: Call, start_here: Callable[[], None]) -> None:
+        """Call `start_here` after the requests for the name that a broker is asked about."""
+        ...
 
 
 def _no_redirect(operation: str, call: Call) -> None:
@@ -104,13 +128,12 @@ class Handlers:
         others: Mapping[str, Handler] | None = None,
         redirect: Redirect = _no_redirect,
         is_elsewhere: Callable[[str], bool] = lambda name: False,
-        on_unknown: OnUnknown | None = None,
-        find_shared: FindShared | None = None,
+        brokers: Brokers | None = None,
     ) -> None:
         """Build the table of handlers; `others` depend on more than this shard.
 
-        `is_elsewhere` returns whether another shard owns a topic that this shard does not have. `on_unknown`
-        asks the brokers of this node, if there are any, and `find_shared` whether they have a topic.
+        `is_elsewhere` returns whether another shard owns a topic that this shard does not have. `brokers`
+        are those of this node, if there are any.
         """
         state = shard.state
         self.shard = shard
@@ -125,14 +148,16 @@ class Handlers:
         self._on_topic_deleted = on_topic_deleted
         self._redirect = redirect
         self._is_elsewhere = is_elsewhere
-        self._on_unknown = on_unknown
-        self._find_shared = find_shared
+        self._brokers = brokers
+        self._asked: Mapping[str, object] = {} if brokers is None else brokers.asked
+        self._find_shared = None if brokers is None else brokers.find_shared
         handlers: dict[str, Handler] = {
             "append": self._append,
             "publish": lambda call: self._append(call, PUBLISH_BODY),
             "append_record": lambda call: self._append(call, None),
             "put_topic": self._put_topic,
             "topic_state": self._topic_state,
+            "has_name": self._has_name,
             "delete_topic": self._delete_topic,
             "delete_records": self._delete_records,
             "fence": self._refuse_fence,
@@ -143,8 +168,8 @@ class Handlers:
         }
         self._table = {name: _Operation(name, handler, redirect) for name, handler in handlers.items()}
 
-    def start(self, operation: str, call: Call, *, may_be_shared: bool = True) -> None:
-        """Answer the call, now or later, once; `may_be_shared` unless a broker has said that it is not."""
+    def start(self, operation: str, call: Call) -> None:
+        """Answer the call, now or later, once."""
         started = self._table.get(operation)
         if started is None:
             call.refuse(Refusal(NOT_IMPLEMENTED, f"{operation} is not implemented"))
@@ -160,9 +185,12 @@ class Handlers:
                 # Sent before its sender knew the present placement.
                 self._redirect(operation, call)
                 return
-            if may_be_shared and self._on_unknown is not None:
-                self._on_unknown(operation, call, partial(self.start, operation, call, may_be_shared=False))
+            if self._brokers is not None and not call.is_unshared and self._may_be_shared(call.name):
+                self._brokers.start(operation, call, partial(self._start_unshared, operation, call))
                 return
+        if self._asked and call.name in self._asked and not call.is_unshared and self._brokers is not None:
+            self._brokers.join(operation, call, partial(self._start_unshared, operation, call))
+            return
         fields = call.fields
         if fields.content_type != "application/json" and call.body and operation not in WITHOUT_JSON:
             refusal = refuse_media_type(fields, call.body)
@@ -170,6 +198,22 @@ class Handlers:
                 call.refuse(refusal)
                 return
         started.handle(call)
+
+    def _start_unshared(self, operation: str, call: Call) -> None:
+        call.is_unshared = True
+        self.start(operation, call)
+
+    def _may_be_shared(self, name: str) -> bool:
+        """Return whether a name that is not here is neither of a departed topic nor of one that begins."""
+        state = self.shard.state
+        return name not in state.new_names and missing_topic(state, name).code == TOPIC_NOT_FOUND
+
+    def _has_name(self, call: Call) -> None:
+        """Answer a broker whether the name is, or is about to be, that of a local topic of this node."""
+        if call.name in self._topics or not self._may_be_shared(call.name):
+            call.send(b"{}")
+        else:
+            call.refuse(topic_not_found(call.name))
 
     def is_unknown(self, name: str) -> bool:
         """Return whether no topic of this valid name is here."""

@@ -103,6 +103,7 @@ class Http1Connection(asyncio.Protocol):
         self._is_paused = False
         self._outflow = Outflow()
         self._shard = dispatch.shard
+        self._is_broker = dispatch.broker is not None
         self._opened_at = self._waiting_since
         self._foreign_owner: int | None = None
         self._foreign_count = 0
@@ -340,9 +341,12 @@ class Http1Connection(asyncio.Protocol):
         is_draining = self._dispatch.is_draining
         if is_draining:
             call.is_last = True
-        if known.owner == self._shard:
+        owner = known.owner
+        if self._is_broker and owner == self._shard:
+            owner = self._dispatch.local_owner(known.match)
+        if owner == self._shard:
             self._foreign_count = 0
-        elif self._is_misplaced(known.owner, started) and not call.is_last:
+        elif self._is_misplaced(owner, started) and not call.is_last:
             call.is_last = self._must_linger = True
             self._dispatch.count_misplaced()
         # No request is started after the last request of a connection.

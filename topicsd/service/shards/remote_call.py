@@ -71,6 +71,11 @@ STREAMS: Final = frozenset({"watch", "work"})
 WAITS: Final = frozenset({"diff", "redrive", "claim", "consume"}) | STREAMS
 
 
+OnAsked = Callable[[bool], object]
+"""Called once: with True when a broker says that no shared topic has the name, which leaves the call without
+an answer, and with False just before any other answer."""
+
+
 class _Keyed(msgspec.Struct, gc=False):
     idempotency_key: str | None = None
     producer: msgspec.Raw = msgspec.Raw(b"null")
@@ -106,16 +111,17 @@ class RemoteCaller:
         call: Call,
         key: ApiKey | None,
         *,
-        on_not_shared: Callable[[], object] | None = None,
-        is_unshared: bool = False,
+        on_asked: OnAsked | None = None,
     ) -> None:
         """Send the request to the owner, or to the supervisor for None, and answer the call.
 
-        `on_not_shared` is called instead when a broker says that no shared topic has the name.
+        A broker that is asked whether it has the topic has `on_asked`.
         """
         if owner is not None and self.peers is not None:
             refusal = self.peers.refusal(owner)
             if refusal is not None:
+                if on_asked is not None:
+                    on_asked(False)
                 call.refuse(refusal)
                 return
         self.count += 1
@@ -136,9 +142,9 @@ class RemoteCaller:
             call.is_head,
             call.item,
             call.is_admin,
-            is_unshared,
+            call.is_unshared,
         )
-        RemoteCall(self, owner, call, request, on_not_shared).send()
+        RemoteCall(self, owner, call, request, on_asked).send()
 
 
 class RemoteCall(msgspec.Struct, eq=False):
@@ -148,7 +154,7 @@ class RemoteCall(msgspec.Struct, eq=False):
     owner: int | None
     call: Call
     request: RemoteRequest
-    on_not_shared: Callable[[], object] | None = None
+    on_asked: OnAsked | None = None
     first_sent: float = -1.0
     """Time of the first attempt, once that is in doubt; negative before."""
     relay: StreamRelay | None = None
@@ -176,24 +182,27 @@ class RemoteCall(msgspec.Struct, eq=False):
         elif answer:
             status, fields, body = decode_answer(answer)
             if status == NOT_SHARED:
-                self._continue_here()
+                assert self.on_asked is not None
+                self.on_asked(True)
                 return
+            self._end_question()
             if fields.endswith(CLOSE):
                 call.is_last, fields = True, fields.removesuffix(CLOSE)
             call.send_parts([body], len(body), status, fields)
         elif (answer == NEVER_SENT and self.first_sent < 0) or self.request.operation not in WRITES:
-            call.refuse(no_answer(self.owner, is_broker=self._is_broker))
+            self._refuse(no_answer(self.owner, is_broker=self._is_broker))
         elif self._is_keyed():
             self._retry_later()
         else:
-            call.refuse(self._in_doubt())
+            self._refuse(self._in_doubt())
 
-    def _continue_here(self) -> None:
-        assert self.on_not_shared is not None
-        try:
-            self.on_not_shared()
-        except Exception as error:
-            self.call.fail(self.request.operation, error)
+    def _refuse(self, refusal: Refusal) -> None:
+        self._end_question()
+        self.call.refuse(refusal)
+
+    def _end_question(self) -> None:
+        if self.on_asked is not None:
+            self.on_asked(False)
 
     @property
     def _is_broker(self) -> bool:
@@ -222,7 +231,7 @@ class RemoteCall(msgspec.Struct, eq=False):
         if self.first_sent < 0:
             self.first_sent = call.started
         if now - self.first_sent > RETRY_SECONDS_MAX or caller.is_ending():
-            call.refuse(self._in_doubt())
+            self._refuse(self._in_doubt())
             return
         self.timer = caller.loop.call_later(RETRY_SECONDS, self._retry)
         call.cancel_wait = self._cancel_retry
@@ -244,7 +253,7 @@ class RemoteCall(msgspec.Struct, eq=False):
     def _cancel_retry(self) -> None:
         self.timer.cancel()
         self.call.cancel_wait = None
-        self.call.refuse(self._in_doubt())
+        self._refuse(self._in_doubt())
 
     # -- refusals ------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ N2  That a name is no shared topic is remembered for a moment, for requests that
     create a local topic asks the catalog, so that no name gets two topics.
     It also asks when the row is older than ROW_SECONDS, so that a change at another broker is followed.
 N3  A shared topic is created only when this node has no local topic of its name.
+N4  A request waits for a creation at most CREATION_SECONDS. The creation goes on, and is safe to repeat.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from shared.contract.errors import TOPIC_EXISTS_INCOMPATIBLE, Refusal
+from shared.contract.errors import TOPIC_EXISTS_INCOMPATIBLE, Refusal, not_ready
 from shared.runtime.clock import Clock
 from topicsd.broker.broker import Broker
 from topicsd.broker.read.reader import ROW_SECONDS
@@ -25,6 +26,7 @@ from topicsd.catalog.shared.shared_catalog import SharedTopic
 
 MISSING_SECONDS: Final = 1.0
 MISSING_MAX: Final = 10_000
+CREATION_SECONDS: Final = 10.0
 NO_AGE: Final = -1.0
 """No row is as recent: the catalog is asked."""
 
@@ -47,19 +49,30 @@ class SharedNames:
         """Names of which the catalog said that they are no shared topics, and when it was asked."""
         self._creating: dict[str, list[OnTopic]] = {}
         """The requests that wait for a creation, in their order."""
+        self._finding: dict[str, int] = {}
+        """How many requests for a name wait for the catalog; later ones do not overtake them."""
 
-    def find(self, name: str, on_topic: OnTopic, *, may_create: bool) -> None:
-        """Find the topic, as it is known here; `may_create` is of requests that may create one (N2)."""
-        topics, seconds_max = self._broker.topics, ROW_SECONDS if may_create else ANY_AGE
-        topic = topics.recent(name, ROW_SECONDS) if may_create else topics.known(name)
+    def find(self, name: str, on_topic: OnTopic, *, may_create: bool, seconds_max: float = ANY_AGE) -> None:
+        """Find the topic, as it was known here in the last `seconds_max`.
+
+        `may_create` is of requests that may create one (N2).
+        """
+        topics = self._broker.topics
+        is_creating = name in self._creating
+        topic: SharedTopic | None = None
+        if may_create:
+            seconds_max = min(seconds_max, ROW_SECONDS)
+        if not is_creating:
+            topic = topics.recent(name, seconds_max) if may_create else topics.known(name, seconds_max)
         if topic is not None:
             on_topic(topic)
-        elif name in self._creating:
-            self._creating[name].append(on_topic)
-        elif not may_create and self._is_missing(name):
+        elif is_creating and name not in self._finding:
+            self._wait(name, on_topic)
+        elif not may_create and not is_creating and self._is_missing(name):
             on_topic(None)
         else:
             asked_at = self._clock.monotonic()
+            self._finding[name] = self._finding.get(name, 0) + 1
             topics.find(name, seconds_max)(partial(self._on_found, name, asked_at, on_topic))
 
     def _is_missing(self, name: str) -> bool:
@@ -69,13 +82,16 @@ class SharedNames:
     def _on_found(
         self, name: str, asked_at: float, on_topic: OnTopic, outcome: SharedTopic | OSError | None
     ) -> None:
+        count = self._finding.pop(name) - 1
+        if count:
+            self._finding[name] = count
         if isinstance(outcome, OSError):
             on_topic(no_catalog(outcome))
             return
+        if name in self._creating:
+            self._wait(name, on_topic)
+            return
         if outcome is None:
-            if name in self._creating:
-                self._creating[name].append(on_topic)
-                return
             if len(self._missing) >= MISSING_MAX:
                 self._missing.clear()
             self._missing[name] = asked_at
@@ -92,19 +108,32 @@ class SharedNames:
     ) -> None:
         """Find the topic, or create it; `is_local_known` says that its shard does not have it (N3)."""
         if name in self._creating:
-            self._creating[name].append(on_topic)
+            self._wait(name, on_topic)
             return
-        waiting = [on_topic]
-        self._creating[name] = waiting
+        waiting = self._creating[name] = []
+        self._wait(name, on_topic)
 
         def end(outcome: SharedTopic | Refusal | OSError | None) -> None:
             del self._creating[name]
             self._missing.pop(name, None)
             result = no_catalog(outcome) if isinstance(outcome, OSError) else outcome
-            for resume in waiting:
+            resumes = waiting[:]
+            waiting.clear()
+            for resume in resumes:
                 resume(result)
 
         run(self._create(name, config, is_local_known), end)
+
+    def _wait(self, name: str, on_topic: OnTopic) -> None:
+        """Wait for the creation of the topic, for a bounded time (N4)."""
+        waiting = self._creating[name]
+        waiting.append(on_topic)
+        self._broker.call_later(CREATION_SECONDS, self._give_up, name, waiting, on_topic)
+
+    def _give_up(self, name: str, waiting: list[OnTopic], on_topic: OnTopic) -> None:
+        if on_topic in waiting:
+            waiting.remove(on_topic)
+            on_topic(not_ready(f'topic "{name}" is being created; nothing was appended'))
 
     def _create(
         self, name: str, config: SharedTopicConfig, is_local_known: bool
@@ -118,6 +147,11 @@ class SharedNames:
         incarnation = new_incarnation(self._clock.now_ms())
         topic: Any = yield self._broker.create(name, incarnation, encode_shared_config(config))
         return topic  # type: ignore[no-any-return]
+
+
+def is_local_name(outcome: SharedTopic | Refusal | None) -> bool:
+    """Return whether no shared topic has the name; its creation may have ended with that (N3)."""
+    return outcome is None or (isinstance(outcome, Refusal) and outcome.code == TOPIC_EXISTS_INCOMPATIBLE)
 
 
 def local_exists(name: str) -> Refusal:

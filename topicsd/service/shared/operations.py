@@ -14,13 +14,15 @@ from shared.contract.errors import Refusal, not_supported
 from shared.runtime.clock import Clock
 from shared.settings.settings import Settings
 from topicsd.broker.broker import Broker
+from topicsd.broker.read.reader import ROW_SECONDS
+from topicsd.broker.topic_table import ANY_AGE
 from topicsd.catalog.shared.shared_catalog import SharedTopic
 from topicsd.service.call import Call
 from topicsd.service.handlers import Handler
 from topicsd.service.request_counts import RequestCounts
 from topicsd.service.shared.append import SharedAppendHandlers
 from topicsd.service.shared.consume import ConsumeHandler
-from topicsd.service.shared.names import LocalLookup, SharedNames
+from topicsd.service.shared.names import LocalLookup, SharedNames, is_local_name
 from topicsd.service.shared.produce import ProduceHandler
 from topicsd.service.shared.topics import SeekTopic, SharedTopicHandlers
 
@@ -66,29 +68,48 @@ class SharedOperations:
         }
 
     def start(
-        self, operation: str, call: Call, on_local: Callable[[], object], *, is_local_known: bool
+        self,
+        operation: str,
+        call: Call,
+        on_local: Callable[[], object],
+        *,
+        is_local_known: bool,
+        on_shared: Callable[[], object] = lambda: None,
     ) -> None:
         """Answer an operation on a shared topic, or call `on_local` when no shared topic has the name.
 
+        `on_shared` is called before any answer that is given here, so the two are called once together.
         `is_local_known` says that no shard of this node has a topic of the name.
         """
 
         def on_topic(topic: SharedTopic | Refusal | None) -> None:
             try:
+                is_local = is_local_name(topic)
+                makes_topic = is_local and self._makes_topic(operation, call)
+                if is_local and not makes_topic:
+                    on_local()
+                    return
+                on_shared()
                 if isinstance(topic, Refusal):
                     call.refuse(topic)
                 elif topic is not None:
                     self._table[operation](call)
-                elif operation == "put_topic" and self._topics.makes_topic(call):
+                elif operation == "put_topic":
                     self._topics.create(call, is_local_known=is_local_known)
-                elif self._appends.makes_topic(operation, call):
-                    self._appends.create(operation, call, is_local_known=is_local_known)
                 else:
-                    on_local()
+                    self._appends.create(operation, call, is_local_known=is_local_known)
             except Exception as error:
                 call.fail(operation, error)
 
-        self.names.find(call.name, on_topic, may_create=operation in CREATING)
+        # A refused feature notices no removal by another broker, unlike a commit or a read.
+        seconds_max = ROW_SECONDS if operation in FEATURES else ANY_AGE
+        self.names.find(call.name, on_topic, may_create=operation in CREATING, seconds_max=seconds_max)
+
+    def _makes_topic(self, operation: str, call: Call) -> bool:
+        """Return whether the request creates a missing topic as a shared one."""
+        if operation == "put_topic":
+            return self._topics.makes_topic(call)
+        return self._appends.makes_topic(operation, call)
 
 
 def _refuse_feature(feature: str, call: Call) -> None:

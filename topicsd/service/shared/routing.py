@@ -6,11 +6,14 @@ R2  A broker that gets a request from a client for such a name sends it to the s
     so that the shard does not ask. So a request crosses the link between the two at most once each way.
 R3  While the broker is away, a shard refuses requests for topics that it does not have. What it has is
     served without a question.
+R4  A broker sends requests for a name that was no shared topic lately to the shard without such a mark and
+    without a question to the catalog. The shard asks a broker unless it has the topic, so nothing is decided
+    by what is remembered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
@@ -34,6 +37,8 @@ from topicsd.catalog.shared.shared_catalog import SharedTopic
 from topicsd.service.call import Call
 from topicsd.service.input.bodies import decode_patch
 from topicsd.service.shards.remote_call import RemoteCaller
+from topicsd.service.shared.asked_names import AskedNames, AskedRequest
+from topicsd.service.shared.names import is_local_name
 from topicsd.service.shared.operations import CREATING, SharedOperations
 from topicsd.service.topic_list import ListedTopic, decode_list_request, encode_listed
 
@@ -41,6 +46,9 @@ YesOrNo = Callable[[bool | Refusal], object]
 OpenHere = Callable[[], object]
 
 _SERVER_ERROR: Final = 500
+LOCAL_SECONDS: Final = 10.0
+"""How long a broker remembers that a name is not of a shared topic."""
+LOCAL_MAX: Final = 10_000
 
 
 class BrokerRouting:
@@ -54,10 +62,28 @@ class BrokerRouting:
         self._placement = placement
         self._links = links
         self._caller = caller
+        self._names = AskedNames()
 
     def start(self, operation: str, call: Call, start_here: OpenHere) -> None:
         """Answer a request of a client for a topic that is not on this shard."""
-        self._caller.start(operation, self.number, call, None, on_not_shared=start_here)
+        asked = self._names.add(operation, call, start_here)
+        on_asked = partial(self._on_asked, asked)
+        try:
+            self._caller.start(operation, self.number, call, None, on_asked=on_asked)
+        except Exception:
+            self._names.end(asked, is_local=False)
+            raise
+
+    def _on_asked(self, asked: AskedRequest, is_local: bool) -> None:
+        self._names.end(asked, is_local=is_local)
+
+    @property
+    def asked(self) -> Mapping[str, object]:
+        return self._names.by_name
+
+    def join(self, operation: str, call: Call, start_here: OpenHere) -> None:
+        """Continue with a request for a topic that exists, after those before it."""
+        self._names.join(operation, call, start_here)
 
     def open_jobs(self, call: Call, key: ApiKey | None, open_here: OpenHere) -> None:
         """Open a stream of jobs of a topic that is not on this shard."""
@@ -82,10 +108,12 @@ class BrokerRouting:
 
     def find_shared(self, name: str, reply: YesOrNo) -> None:
         """Report whether a shared topic has the name."""
-        self._ask(self.number, name, partial(self._on_answer, reply))
+        self._ask("topic_state", self.number, name, partial(self._on_answer, reply))
 
-    def _ask(self, owner: int, name: str, on_answer: Callable[[bytes | None], object]) -> None:
-        request = RemoteRequest("topic_state", name, "touch=false", "", "", "", b"", is_unshared=True)
+    def _ask(
+        self, operation: str, owner: int, name: str, on_answer: Callable[[bytes | None], object]
+    ) -> None:
+        request = RemoteRequest(operation, name, "touch=false", "", "", "", b"", is_unshared=True)
         self._links.call(str(owner), LinkKind.REQUEST, encode_remote_request(request), on_answer)
 
     def _on_answer(self, reply: YesOrNo, answer: bytes | None) -> None:
@@ -124,11 +152,38 @@ class BrokerProcessRouting(BrokerRouting):
         """`make_operations` is given the lookup of local topics."""
         super().__init__(number, placement, links, caller)
         self._broker = broker
+        self._monotonic = caller.monotonic
+        self._local_until: dict[str, float] = {}
         self.operations = make_operations(self.find_local)
 
     def start(self, operation: str, call: Call, start_here: OpenHere) -> None:
-        on_local = partial(self._continue, operation, call, None, start_here)
-        self.operations.start(operation, call, on_local, is_local_known=False)
+        continue_here = partial(self._continue, operation, call, None, start_here)
+        is_local = self.local_owner(call.name) is not None
+        if is_local and call.name in self.asked:
+            self._names.join(operation, call, continue_here)
+        elif is_local:
+            continue_here()
+        else:
+            end = partial(self._names.end, self._names.add(operation, call, continue_here))
+            self.operations.start(
+                operation,
+                call,
+                partial(end, is_local=True),
+                is_local_known=False,
+                on_shared=partial(end, is_local=False),
+            )
+
+    def local_owner(self, name: str) -> int | None:
+        """Return the shard of a name that was no shared topic lately, or None (R4)."""
+        until = self._local_until.get(name)
+        if until is None or until < self._monotonic() or self._broker.topics.known(name) is not None:
+            return None
+        return self._placement.owner_of(name)
+
+    def _keep_local(self, name: str) -> None:
+        if len(self._local_until) >= LOCAL_MAX:
+            self._local_until.clear()
+        self._local_until[name] = self._monotonic() + LOCAL_SECONDS
 
     def answer_shard(self, operation: str, call: Call) -> None:
         """Answer a request of the shard that would have the topic, if it were a local one."""
@@ -138,7 +193,11 @@ class BrokerProcessRouting(BrokerRouting):
     def _continue(self, operation: str, call: Call, key: ApiKey | None, start_here: OpenHere) -> None:
         if self._placement.shard_count:
             owner = self._placement.owner_of(call.name)
-            self._caller.start(operation, owner, call, key, is_unshared=True)
+            # A shard that is sent one by memory alone asks a broker, unless it has the topic (R4).
+            call.is_unshared = self.local_owner(call.name) is None
+            if call.is_unshared:
+                self._keep_local(call.name)
+            self._caller.start(operation, owner, call, key)
         elif operation in CREATING:
             call.refuse(_refuse_local_topic(operation, call))
         else:
@@ -146,7 +205,8 @@ class BrokerProcessRouting(BrokerRouting):
 
     def find_shared(self, name: str, reply: YesOrNo) -> None:
         def on_topic(topic: SharedTopic | Refusal | None) -> None:
-            reply(topic if isinstance(topic, Refusal) else topic is not None)
+            is_local = is_local_name(topic)
+            reply(topic if isinstance(topic, Refusal) and not is_local else not is_local)
 
         self.operations.names.find(name, on_topic, may_create=True)
 
@@ -156,7 +216,7 @@ class BrokerProcessRouting(BrokerRouting):
             reply(False)
             return
         owner = self._placement.owner_of(name)
-        self._ask(owner, name, partial(self._on_local_answer, owner, reply))
+        self._ask("has_name", owner, name, partial(self._on_local_answer, owner, reply))
 
     def _on_local_answer(self, owner: int, reply: YesOrNo, answer: bytes | None) -> None:
         if answer is None or answer == NEVER_SENT:
