@@ -425,6 +425,23 @@ def test_requests_are_counted_by_kind_as_those_of_local_topics(calls: SharedCall
     assert (counts.reads.count, counts.waited_reads.count) == (2, 1)
 
 
+def test_the_first_write_after_another_node_deleted_the_name_is_503_and_the_next_one_is_new(
+    tmp_path: Path,
+) -> None:
+    calls, other = SharedCalls(tmp_path), SharedCalls(tmp_path)
+    for name in ("a", "b"):
+        calls.create(name)
+        assert calls.append(name, 1).status == 200
+        assert other.ask("delete_topic", name).status == 200
+    first = calls.append("a", 2)
+    assert (first.status, first.code) == (503, "not_ready")
+    assert calls.append("a", 2).status == LOCAL
+    (failure,) = calls.produce(("b", 0, ["x"])).json["results"]
+    assert failure["error_type"] == "NotReady"
+    (result,) = calls.produce(("b", 0, ["x"])).json["results"]
+    assert (result["ok"], result["start_offset"]) == (True, 1)
+
+
 NEWER = b'{"placement":"shared","tier":"cold","latency":"ultra","ttl_ms":3600000}'
 UNREADABLE = b'{"placement":"shared","ttl_ms":"soon"}'
 
