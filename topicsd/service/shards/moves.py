@@ -24,7 +24,7 @@ from topicsd.engine.transfer.move import (
     encode_move,
     encode_move_answer,
 )
-from topicsd.service.routes import FindShared
+from topicsd.service.handlers import FindShared
 from topicsd.service.shards.limits import Caps
 from topicsd.service.shards.peers import Peers
 

@@ -36,7 +36,7 @@ from topicsd.engine.transfer.move import (
     encode_move,
     encode_move_answer,
 )
-from topicsd.service.routes import FindShared
+from topicsd.service.handlers import FindShared
 from topicsd.service.shards.limits import Caps
 from topicsd.service.shards.moves import Moves
 from topicsd.service.shards.peers import Peers
