@@ -18,7 +18,7 @@ from topicsd.broker.counts import BrokerCounts
 from topicsd.broker.frames_v1 import FRAMES_V1, Rebase
 from topicsd.broker.read.extents import ExtentReader
 from topicsd.broker.read.heads import Heads
-from topicsd.broker.read.reader import SharedRead, SharedReader, TopicRecords
+from topicsd.broker.read.reader import ReadWait, SharedRead, SharedReader, TopicRecords
 from topicsd.broker.read.tail_cache import TailCache, TailChunk
 from topicsd.broker.read.time_search import TimeSearch
 from topicsd.broker.refusals import no_role
@@ -120,11 +120,16 @@ class Broker:
         else:
             reply(self.write_refusal)
 
-    def read(self, request: SharedRead, reply: Callable[[list[TopicRecords]], object]) -> None:
+    def read(
+        self,
+        request: SharedRead,
+        reply: Callable[[list[TopicRecords]], object],
+        wait: ReadWait | None = None,
+    ) -> None:
         """Read several topics; `reply` gets an answer for each, in the order of the request."""
         refusal = self.read_refusal
         if refusal is None:
-            self.reader.read(request, reply)
+            self.reader.read(request, reply, wait)
         else:
             reply([TopicRecords(one.topic, one.from_seq, refusal=refusal) for one in request.topics])
 

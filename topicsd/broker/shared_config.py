@@ -1,7 +1,7 @@
 """The configuration of a shared topic, which the catalog keeps as JSON.
 
 Times, sizes and counts mean what they mean for local topics (`shared/contract/topic_config.py`): 0 is off or
-unlimited. Fields of a newer release are ignored.
+unlimited. Fields of a newer release are ignored, and its classes of latency are normal ones.
 
     >>> config = merge_shared_config(None, TopicConfigPatch(ttl_ms="1h", latency="low"))
     >>> config.ttl_ms, config.latency, decode_shared_config(encode_shared_config(config)) == config
@@ -17,7 +17,7 @@ import msgspec
 from msgspec import UNSET
 
 from shared.contract.errors import TOPIC_EXISTS_INCOMPATIBLE, Refusal, invalid, not_supported
-from shared.contract.topic_config import LatencyClass, TopicConfigPatch, refuse_counts, resolve_units
+from shared.contract.topic_config import TopicConfigPatch, refuse_counts, resolve_units
 from topicsd.catalog.shared.shared_catalog import REPEATED_MS
 
 IDEMPOTENCY_WINDOW_MS_MAX: Final = REPEATED_MS // 3
@@ -29,7 +29,8 @@ class SharedTopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     ttl_ms: int = 0
     cap_records: int = 0
     cap_bytes: int = 0
-    latency: LatencyClass = "normal"
+    latency: str = "normal"
+    """"low", or else what is normal: a newer release may have more classes."""
     idempotency_window_ms: int = 120_000
     """At least so long is a key remembered; with 0, keys are ignored."""
 

@@ -462,3 +462,24 @@ def test_topics_after_a_lookup_that_failed_are_refused_without_their_own() -> No
     parts = parts_of(one, [TopicRead(name, 1) for name in names], PLAN_BYTES)
     assert [part.refusal.code for part in parts if part.refusal] == ["catalog_unavailable"] * 100
     assert one.catalog.calls["extents_from"] == LOOKUPS_AT_ONCE
+
+
+def test_what_lies_between_two_topics_in_an_object_is_planned_too() -> None:
+    writer = OneBroker()
+    for number in range(4):
+        for kind, value in (("a", b"1"), ("between", text(PLAN_BYTES)), ("b", b"2")):
+            writer.create(f"{kind}{number}")
+            writer.append(f"{kind}{number}", value)
+        writer.settle()
+        writer.advance(300)
+    one = OneBroker(other=writer, read_limits=ReadLimits(tail_cache_bytes=0))
+    names = [f"{kind}{number}" for number in range(4) for kind in ("a", "b")]
+    answers = one.read(SharedRead([TopicRead(name, 1) for name in names], bytes_max=PLAN_BYTES))
+    gets: list[int] = []
+    while not answers:
+        one.loop.run_until_idle()
+        gets.append(one.broker.extents.get_count)
+        for thread in one.threads:
+            thread.run_one()
+    assert next(count for count in gets if count) == 1
+    assert [len(part.records) for part in answers[0]] == [1] * 8

@@ -29,12 +29,12 @@ from topicsd.broker.frames_v1 import (
     decode_frames,
 )
 from topicsd.broker.read.extents import ExtentReader, FetchedChunks, Need
-from topicsd.broker.read.heads import Heads, TailPosition
+from topicsd.broker.read.heads import Heads, HeadsWait, TailPosition
 from topicsd.broker.read.read_rules import first_room, is_complete, room_of
 from topicsd.broker.read.tail_cache import TailCache, TailChunk
 from topicsd.broker.read.text_runs import TextRun, text_run
 from topicsd.broker.refusals import no_catalog, no_such_topic, store_failed, topic_replaced
-from topicsd.broker.steps import Steps, run, together
+from topicsd.broker.steps import Resume, Steps, Wait, run, together
 from topicsd.broker.topic_table import TopicTable
 from topicsd.catalog.catalog import CatalogRefused, CatalogUnavailable
 from topicsd.catalog.shared.shared_catalog import SharedTopic
@@ -96,6 +96,38 @@ class TopicRecords(msgspec.Struct):
     """Whether the read waited at the heads of its topics."""
 
 
+class ReadWait:
+    """The wait of a read at the heads of its topics. A cancelled read is answered with what it has."""
+
+    def __init__(self, heads: Heads) -> None:
+        self._heads = heads
+        self._now: tuple[HeadsWait, Resume] | None = None
+        self._is_cancelled = False
+
+    def is_cancelled(self) -> bool:
+        return self._is_cancelled
+
+    def at(self, positions: Sequence[TailPosition], seconds: float) -> Wait:
+        """Wait as `Heads.wait` does; also the result of a wait that was cancelled is False."""
+
+        def start(resume: Resume) -> None:
+            def end(has_grown: bool) -> None:
+                self._now = None
+                resume(has_grown)
+
+            self._now = self._heads.begin_wait(positions, seconds, end), end
+
+        return start
+
+    def cancel(self) -> None:
+        """End the wait; a lookup or a request to the store that is on its way is finished first."""
+        self._is_cancelled = True
+        if self._now is not None:
+            waiter, end = self._now
+            self._heads.cancel(waiter)
+            end(False)
+
+
 class SharedReader:
     def __init__(
         self, clock: Clock, topics: TopicTable, heads: Heads, cache: TailCache, extents: ExtentReader
@@ -106,16 +138,22 @@ class SharedReader:
         self._cache = cache
         self._extents = extents
 
-    def read(self, request: SharedRead, reply: Callable[[list[TopicRecords]], object]) -> None:
+    def read(
+        self,
+        request: SharedRead,
+        reply: Callable[[list[TopicRecords]], object],
+        wait: ReadWait | None = None,
+    ) -> None:
         def end(outcome: list[TopicRecords] | OSError) -> None:
             if isinstance(outcome, OSError):
                 refusal = store_failed(outcome)
                 outcome = [TopicRecords(one.topic, one.from_seq, refusal=refusal) for one in request.topics]
             reply(outcome)
 
-        run(self.steps(request), end)
+        run(self.steps(request, wait), end)
 
-    def steps(self, request: SharedRead) -> Steps[list[TopicRecords]]:
+    def steps(self, request: SharedRead, wait: ReadWait | None = None) -> Steps[list[TopicRecords]]:
+        wait = wait or ReadWait(self._heads)
         begun_at = self._clock.monotonic()
         reads = [_TopicProgress(one) for one in request.topics]
         total = 0
@@ -130,13 +168,15 @@ class SharedReader:
                 total, request.min_bytes, request.bytes_max, has_report, waited, request.wait_seconds
             ):
                 return [self._finish(one) for one in reads]
-            if any(one.is_full for one in reads):
+            if wait.is_cancelled() or any(one.is_full for one in reads):
                 return [self._finish(one) for one in reads]
             # All are at their heads: a topic is full, refused, or read up to its head.
             positions = [TailPosition(one.name, one.answer.next_seq) for one in reads]
-            has_time = yield self._heads.wait(positions, request.wait_seconds - waited)
+            has_time = yield wait.at(positions, request.wait_seconds - waited)
             for one in reads:
                 one.answer.has_waited = True
+            if wait.is_cancelled():
+                return [self._finish(one) for one in reads]
 
     def _finish(self, one: _TopicProgress) -> TopicRecords:
         answer = one.answer

@@ -79,10 +79,13 @@ class SharedAppendHandlers:
         assert isinstance(config, SharedTopicConfig)
 
         def on_topic(topic: SharedTopic | Refusal | None) -> None:
-            if isinstance(topic, SharedTopic):
-                self._append_to(topic, call, request, is_new=topic.head == 0)
-            else:
-                call.refuse(topic or topic_changed(call.name))
+            try:
+                if isinstance(topic, SharedTopic):
+                    self._append_to(topic, call, request, is_new=topic.head == 0)
+                else:
+                    call.refuse(topic or topic_changed(call.name))
+            except Exception as error:
+                call.fail("append", error)
 
         self._names.create(call.name, config, on_topic, is_local_known=is_local_known)
 

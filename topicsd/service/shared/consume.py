@@ -16,7 +16,7 @@ from msgspec import UNSET, UnsetType
 
 from shared.contract.errors import POSITION_PAST_HEAD, Refusal
 from topicsd.broker.broker import Broker
-from topicsd.broker.read.reader import SharedRead, TopicRead, TopicRecords
+from topicsd.broker.read.reader import ReadWait, SharedRead, TopicRead, TopicRecords
 from topicsd.broker.read.text_runs import TextRun
 from topicsd.log.frame import Record
 from topicsd.service.call import Call
@@ -80,10 +80,13 @@ class _Consume:
         self._call = call
         self._request = request
         self._reads = reads
-        self._is_answered = False
+        self._wait = ReadWait(broker.heads)
 
     def start(self) -> None:
         waits = bool(self._request.max_wait_ms and self._request.min_bytes)
+        if waits:
+            # It is answered with what is known then: the process ends, or the client is gone.
+            self._call.cancel_wait = self._wait.cancel
         if waits and any(map(self._may_be_past_head, self._reads)):
             self._read(0, self._on_first_read)
         else:
@@ -96,7 +99,8 @@ class _Consume:
 
     def _on_first_read(self, answers: list[TopicRecords]) -> None:
         byte_count = sum(answer.byte_count for answer in answers)
-        if byte_count >= self._request.min_bytes or any(map(_is_report, answers)):
+        is_enough = byte_count >= self._request.min_bytes or any(map(_is_report, answers))
+        if is_enough or self._wait.is_cancelled():
             self._send(answers)
         else:
             self._read(self._request.max_wait_ms, self._send)
@@ -104,25 +108,10 @@ class _Consume:
     def _read(self, wait_ms: int, reply: _OnRead) -> None:
         request = self._request
         topics = [TopicRead(one.name, one.fetch_offset, one.bytes_max, as_runs=True) for one in self._reads]
-        if wait_ms:
-            self._call.cancel_wait = self._cancel
-        self._broker.read(SharedRead(topics, request.min_bytes, request.max_bytes, wait_ms / 1000), reply)
-
-    def _cancel(self) -> None:
-        """Answer with what is known now: the process ends, or the client is gone."""
-        answers = []
-        for one in self._reads:
-            topic = self._broker.topics.known(one.name)
-            head = 0 if topic is None else self._broker.heads.head(one.name, topic.incarnation)
-            head = max(head, one.fetch_offset - 1)
-            answers.append(TopicRecords(one.name, one.fetch_offset, head=head, has_waited=True))
-        self._send(answers)
+        read = SharedRead(topics, request.min_bytes, request.max_bytes, wait_ms / 1000)
+        self._broker.read(read, reply, self._wait)
 
     def _send(self, answers: list[TopicRecords]) -> None:
-        if self._is_answered:
-            # The wait was cancelled.
-            return
-        self._is_answered = True
         self._call.cancel_wait = None
         try:
             parts: list[bytes] = []

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from typing import Final
 
 import msgspec
 
 from shared.contract.errors import Refusal
+from shared.runtime.unexpected_error import refuse_unexpected_error
 from shared.settings.settings import Settings
 from topicsd.broker.broker import Broker
 from topicsd.broker.partition_names import index_key
@@ -24,6 +26,8 @@ from topicsd.service.shared.append import count_append
 from topicsd.service.shared.names import SharedNames
 from topicsd.service.shared.partition_bodies import NewRecords, decode_produce
 from topicsd.service.shared.partition_results import PartitionFailure, failure, send_results
+
+logger = logging.getLogger("topicsd.http")
 
 DEFAULTS: Final = SharedTopicConfig()
 
@@ -85,7 +89,13 @@ class ProduceHandler:
             produce.on_answer(index, topic or topic_changed(one.name))
 
     def _append(self, produce: _Produce, index: int, one: NewRecords, topic: SharedTopic) -> None:
-        group = Group(one.name, one.records, is_urgent=config_of(topic.config).latency == "low")
+        try:
+            is_urgent = config_of(topic.config).latency == "low"
+        except Exception as error:
+            # The configuration of a newer release; the other partitions are appended.
+            produce.on_answer(index, refuse_unexpected_error(logger, "produce", error))
+            return
+        group = Group(one.name, one.records, is_urgent=is_urgent)
         self._broker.append(group, partial(self._on_answer, produce, index, group))
 
     def _on_answer(self, produce: _Produce, index: int, group: Group, answer: Appended | Refusal) -> None:

@@ -87,14 +87,17 @@ class SharedTopicHandlers:
             return
 
         def on_topic(topic: SharedTopic | Refusal | None) -> None:
-            if not isinstance(topic, SharedTopic):
-                call.refuse(topic or topic_changed(call.name))
-            elif config_of(topic.config) == config and topic.head == 0:
-                body = {**_put_body(topic, created=True), "performance": self._performance(call)}
-                call.send(encode(body), 201)
-            else:
-                # Another request created it.
-                self._start(self._put, call)
+            try:
+                if not isinstance(topic, SharedTopic):
+                    call.refuse(topic or topic_changed(call.name))
+                elif config_of(topic.config) == config and topic.head == 0:
+                    body = {**_put_body(topic, created=True), "performance": self._performance(call)}
+                    call.send(encode(body), 201)
+                else:
+                    # Another request created it.
+                    self._start(self._put, call)
+            except Exception as error:
+                call.fail("put_topic", error)
 
         self._names.create(call.name, config, on_topic, is_local_known=is_local_known)
 

@@ -81,12 +81,43 @@ def test_a_wait_ends_with_its_time(calls: SharedCalls) -> None:
     assert (waiting.answer.status, only(waiting.answer)["next_offset"]) == (200, 4)
 
 
-def test_a_cancelled_wait_is_answered_once_with_the_position(calls: SharedCalls) -> None:
-    waiting = calls.begin("consume", body=_body(("orders", 0, 4), max_wait_ms=500))
+def test_a_cancelled_wait_is_answered_at_once_and_costs_nothing_later(calls: SharedCalls) -> None:
+    body = _body(("orders", 0, 3), ("orders", 1, 2), max_wait_ms=30_000, min_bytes=10_000)
+    waiting = calls.begin("consume", body=body)
     waiting.cancel()
-    assert only(waiting.answer)["next_offset"] == 4
-    calls.produce(("orders", 0, ["d"]))
-    calls.wait_ms(1000)
+    first, second = waiting.answer.json["results"]
+    assert (first["records"], first["next_offset"]) == ([{"offset": 3, "value": "c"}], 4)
+    assert (second["records"], second["next_offset"], second["high_watermark"]) == ([], 2, 1)
+    assert calls.broker.heads.waiting == 0
+    calls.catalog.calls.clear()
+    calls.wait_ms(31_000, step_ms=100)
+    assert not calls.catalog.calls
+
+
+def test_a_cancelled_wait_reports_only_what_is_known(tmp_path: Path, calls: SharedCalls) -> None:
+    fresh = SharedCalls(tmp_path)
+    body = _body(("orders", 0, 4), ("none", 0, 1), ("orders", 1, 9), max_wait_ms=30_000)
+    call = fresh.call("", body)
+    fresh.operations.endpoints["consume"](call)
+    call.cancel()
+    assert call.answer.status == 0
+    fresh.settle()
+    tail, none, past = call.answer.json["results"]
+    assert (tail["ok"], tail["high_watermark"]) == (True, 3)
+    assert (none["error_type"], past["error_type"]) == ("TopicNotFound", "PositionPastHead")
+
+
+def test_a_wait_that_is_cancelled_while_offsets_are_looked_up_does_not_begin(
+    tmp_path: Path, calls: SharedCalls
+) -> None:
+    for offset in (1, 4):
+        fresh = SharedCalls(tmp_path)
+        call = fresh.call("", _body(("orders", 0, offset), max_wait_ms=30_000, min_bytes=10_000))
+        fresh.operations.endpoints["consume"](call)
+        call.cancel()
+        fresh.settle()
+        assert only(call.answer)["next_offset"] == 4
+        assert fresh.broker.heads.waiting == 0
 
 
 def test_an_offset_past_the_next_one_is_reported_at_once(calls: SharedCalls) -> None:

@@ -423,3 +423,65 @@ def test_requests_are_counted_by_kind_as_those_of_local_topics(calls: SharedCall
     assert (counts.reads.count, counts.waited_reads.count, calls.broker.counts.consume_waits) == (2, 1, 1)
     assert calls.consume(("none", 0, 1)).status == 409
     assert (counts.reads.count, counts.waited_reads.count) == (2, 1)
+
+
+def test_the_first_write_after_another_node_deleted_the_name_is_503_and_the_next_one_is_new(
+    tmp_path: Path,
+) -> None:
+    calls, other = SharedCalls(tmp_path), SharedCalls(tmp_path)
+    for name in ("a", "b"):
+        calls.create(name)
+        assert calls.append(name, 1).status == 200
+        assert other.ask("delete_topic", name).status == 200
+    first = calls.append("a", 2)
+    assert (first.status, first.code) == (503, "not_ready")
+    assert calls.append("a", 2).status == LOCAL
+    (failure,) = calls.produce(("b", 0, ["x"])).json["results"]
+    assert failure["error_type"] == "NotReady"
+    (result,) = calls.produce(("b", 0, ["x"])).json["results"]
+    assert (result["ok"], result["start_offset"]) == (True, 1)
+
+
+NEWER = b'{"placement":"shared","tier":"cold","latency":"ultra","ttl_ms":3600000}'
+UNREADABLE = b'{"placement":"shared","ttl_ms":"soon"}'
+
+
+def test_a_configuration_of_a_newer_release_is_used_as_far_as_it_is_known(calls: SharedCalls) -> None:
+    calls.catalog.create("a", 7, NEWER)
+    assert calls.produce(("a", 0, ["x"])).status == 200
+    assert calls.append("a", "y").status == 200
+    assert calls.ask("topic_state", "a").json["config"]["latency"] == "ultra"
+    config = calls.ask("put_topic", "a", {"ttl_ms": 5}).json["config"]
+    assert (config["ttl_ms"], config["latency"]) == (5, "ultra")
+    answer = calls.ask("put_topic", "a", {"latency": "ultra"})
+    assert (answer.status, answer.field) == (400, "latency")
+
+
+def test_a_configuration_that_cannot_be_read_fails_its_partition_only(
+    calls: SharedCalls, quiet_log: None
+) -> None:
+    calls.catalog.create("a", 7, UNREADABLE)
+    answer = calls.produce(("a", 0, ["x"]), ("b", 0, ["y"]))
+    assert answer.status == 409
+    assert [one["ok"] for one in answer.json["results"]] == [False, True]
+    assert answer.json["results"][0]["error_type"] == "Internal"
+
+
+@pytest.mark.parametrize(
+    ("operation", "body"),
+    [
+        ("put_topic", {"placement": "shared"}),
+        ("append", {"records": [{"data": 1}], "config": {"placement": "shared"}}),
+    ],
+)
+def test_a_creation_that_meets_a_configuration_that_cannot_be_read_is_answered(
+    calls: SharedCalls, quiet_log: None, operation: str, body: Any
+) -> None:
+    call = calls.call("a", body)
+    calls.operations.start(operation, call, lambda: None, is_local_known=True)
+    while not calls.catalog.calls["topics"]:
+        for thread in calls.threads:
+            thread.run_one()
+    calls.catalog.create("a", 7, UNREADABLE)
+    calls.settle()
+    assert (call.answer.status, call.answer.code) == (500, "internal")
