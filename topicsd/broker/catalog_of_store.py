@@ -1,6 +1,6 @@
 """The one catalog of a store of shared topics: the object that has its id.
 
-Whoever asks the wrong catalog finds no extent that names the objects of a store, and would delete them all.
+A vacuum with another catalog finds no extent that names the objects of a store, and would delete them all.
 So the first broker of a store writes the id of its catalog there, create-only. A broker with another catalog
 does not start, and nothing is merged or vacuumed with one.
 """

@@ -203,7 +203,7 @@ class SharedCatalog(Protocol):
         ...
 
     def catalog_id(self) -> str:
-        """Return what tells this catalog from all others: random, made once, kept by copies and restores."""
+        """Return the id of this catalog: random, made once, and kept by copies and restores."""
         ...
 
     # -- topics
