@@ -26,19 +26,36 @@ class StatusCall(Call, kw_only=True, eq=False):
         self.statuses.append(status)
 
 
+class PendingBrokers:
+    """Brokers that have no topic, and have not answered yet whether they have a dead-letter topic."""
+
+    def __init__(self) -> None:
+        self.asked: dict[str, object] = {}
+        self.replies: list[tuple[str, Callable[[bool | Refusal], object]]] = []
+
+    def start(self, operation: str, call: Call, start_here: Callable[[], None]) -> None:
+        start_here()
+
+    def join(self, operation: str, call: Call, start_here: Callable[[], None]) -> None:
+        raise AssertionError("no name is asked about")
+
+    def find_shared(self, name: str, reply: Callable[[bool | Refusal], object]) -> None:
+        self.replies.append((name, reply))
+
+
 class PendingLookup:
     """Handlers that wait to hear whether a topic is shared."""
 
     def __init__(self, operation: str, body: bytes) -> None:
         self.stage = OneShard()
-        self.replies: list[tuple[str, Callable[[bool | Refusal], object]]] = []
+        self.brokers = PendingBrokers()
         self.redirects: list[str] = []
         self.is_elsewhere = False
         self.handlers = Handlers(
             self.stage.shard,
             redirect=lambda operation, call: self.redirects.append(operation),
             is_elsewhere=lambda name: self.is_elsewhere,
-            find_shared=lambda name, reply: self.replies.append((name, reply)),
+            brokers=self.brokers,
         )
         self.call = self.begin(operation, body)
 
@@ -50,7 +67,7 @@ class PendingLookup:
         return call
 
     def answer(self, is_shared: bool | Refusal) -> list[int]:
-        [(name, reply)] = self.replies
+        [(name, reply)] = self.brokers.replies
         assert name == "dead"
         assert not self.call.statuses
         assert "q" not in self.stage.shard.state.topics
@@ -84,4 +101,4 @@ def test_a_topic_that_is_here_needs_no_lookup() -> None:
     lookup.stage.settle()
     assert lookup.begin("put_topic", BODY).statuses == [200]
     assert lookup.begin("put_topic", b'{"dead_letter":null}').statuses == [200]
-    assert not lookup.replies
+    assert not lookup.brokers.replies
