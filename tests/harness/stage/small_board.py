@@ -12,12 +12,14 @@ from shared.runtime.clock import Clock
 
 
 class SmallBoard:
-    def __init__(self, shards: int, clock: Clock) -> None:
-        self.board = Board.create(shards)
+    def __init__(self, shards: int, clock: Clock, brokers: int = 0) -> None:
+        self.board = Board.create(shards, broker_count=brokers)
         os.close(self.board.fd)  # The memory stays mapped as long as the board exists.
         self._clock = clock
         for shard in range(shards):
             self.begin(shard, pid=100 + shard)
+        for number in self.board.broker_numbers:
+            self.begin(number, pid=200 + number)
 
     def begin(self, shard: int, pid: int, topics: int = 0) -> None:
         """Fill the slot of a worker that is ready."""

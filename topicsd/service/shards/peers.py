@@ -54,6 +54,18 @@ class Peers:
             return None
         return owner_refusal(self._board, shard, state)
 
+    def is_broker(self, owner: int) -> bool:
+        return self._board.is_broker(owner)
+
+    def ready_broker(self, present: int) -> int:
+        """Return the first broker that serves now, from the present one on; that one if none does."""
+        numbers = self._board.broker_numbers
+        if present in numbers:
+            for number in sorted(numbers, key=lambda one: (one < present, one)):
+                if self.refusal(number) is None:
+                    return number
+        return present
+
     def pid(self, shard: int) -> int:
         """Return the pid of the shard's worker; 0 while it has none."""
         return self._board.slot(shard).pid

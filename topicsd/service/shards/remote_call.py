@@ -11,7 +11,8 @@ F3  Other changes are 504 in that case. Retrying them is not equivalent: another
 F4  A client that disconnects, or a process that ends, cancels the wait at the owner.
 F5  A streamed response is passed on part by part (`link_stream.py`), and ends with the owner.
 F6  A broker is asked for topics that this shard does not have. It answers, or says that no shared topic has
-    the name; then this shard continues. F1 to F4 hold for it as for an owner.
+    the name; then this shard continues. F1 to F4 hold for it as for an owner. Any broker of the node that is
+    ready may be asked, also by a retry.
 """
 
 from __future__ import annotations
@@ -117,6 +118,8 @@ class RemoteCaller:
 
         A broker that is asked whether it has the topic has `on_asked`.
         """
+        if owner is not None and owner == self.broker_number:
+            owner = self.ready_broker(owner)
         if owner is not None and self.peers is not None:
             refusal = self.peers.refusal(owner)
             if refusal is not None:
@@ -145,6 +148,13 @@ class RemoteCaller:
             call.is_unshared,
         )
         RemoteCall(self, owner, call, request, on_asked).send()
+
+    def ready_broker(self, present: int) -> int:
+        """Return the broker of this node for a request, which is the present one as long as it is ready."""
+        return present if self.peers is None else self.peers.ready_broker(present)
+
+    def is_broker(self, owner: int) -> bool:
+        return owner == self.broker_number or (self.peers is not None and self.peers.is_broker(owner))
 
 
 class RemoteCall(msgspec.Struct, eq=False):
@@ -206,7 +216,7 @@ class RemoteCall(msgspec.Struct, eq=False):
 
     @property
     def _is_broker(self) -> bool:
-        return self.owner is not None and self.owner == self.caller.broker_number
+        return self.owner is not None and self.caller.is_broker(self.owner)
 
     # -- retries -------------------------------------------------------------------------------------------
 
@@ -240,7 +250,9 @@ class RemoteCall(msgspec.Struct, eq=False):
         caller = self.caller
         peers = caller.peers
         # The topic may have been moved since the last attempt, with what it remembers of it.
-        if not self._is_broker:
+        if self.owner is not None and self._is_broker:
+            self.owner = caller.ready_broker(self.owner)
+        else:
             self.owner = caller.placement.owner_of(self.request.name)
         assert self.owner is not None
         if peers is not None and peers.refusal(self.owner) is not None:

@@ -108,7 +108,8 @@ class BrokerRouting:
 
     def find_shared(self, name: str, reply: YesOrNo) -> None:
         """Report whether a shared topic has the name."""
-        self._ask("topic_state", self.number, name, partial(self._on_answer, reply))
+        broker = self._caller.ready_broker(self.number)
+        self._ask("topic_state", broker, name, partial(self._on_answer, reply))
 
     def _ask(
         self, operation: str, owner: int, name: str, on_answer: Callable[[bytes | None], object]

@@ -5,10 +5,18 @@ from __future__ import annotations
 import pytest
 
 from shared.contract.errors import NOT_READY, STORAGE_FAILED
+from shared.http.head import Fields
 from shared.ipc.board import WorkerState
+from shared.ipc.link import Done, LinkCall, LinkPool
+from shared.ipc.link_kind import LinkKind
+from shared.ipc.placement import Placement
+from shared.runtime.body_memory import SharedBody
 from tests.harness.machine.manual_clock import ManualClock
+from tests.harness.machine.manual_loop import ManualLoop
+from tests.harness.stage.shared_stage import RecordedCall
 from tests.harness.stage.small_board import SmallBoard
 from topicsd.service.shards.peers import FRESH_MS, Peers
+from topicsd.service.shards.remote_call import RETRY_SECONDS, RemoteCaller
 
 
 @pytest.fixture
@@ -36,6 +44,45 @@ def test_a_shard_receives_requests_while_it_serves(
     assert refusal.detail == {"shard": 1}
     # A shard that does not start is not started again.
     assert refusal.retry_after_ms == (None if state is WorkerState.REFUSED else 1000)
+
+
+class RecordedLinks(LinkPool):
+    """Links that keep the names of the processes asked, and what takes their answers."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.dones: list[Done] = []
+
+    def call(
+        self, name: str, kind: LinkKind, payload: bytes, done: Done, body: bytes | SharedBody = b""
+    ) -> LinkCall:
+        self.names.append(name)
+        self.dones.append(done)
+        return LinkCall(done)
+
+
+def test_another_broker_is_asked_while_the_present_one_does_not_serve(clock: ManualClock) -> None:
+    """This includes the retry of a request with a key, whose broker has ended."""
+    small = SmallBoard(1, clock, brokers=3)
+    first, second, third = small.board.broker_numbers
+    peers, links, loop = Peers(small.board, clock, 0), RecordedLinks(), ManualLoop(clock)
+    caller = RemoteCaller(links, peers, Placement(1), loop, clock.monotonic, lambda: False, second)
+    fields = Fields(content_type="application/json", idempotency_key="k")
+
+    def ask() -> None:
+        caller.start("append", second, RecordedCall("t", "", fields, b"{}", clock.monotonic()), None)
+
+    ask()
+    small.end(second)
+    ask()
+    small.end(third)
+    ask()
+    links.dones[1](None)
+    loop.advance(RETRY_SECONDS * 1000 + 1)
+    assert links.names == [str(number) for number in (second, third, first, first)]
+    small.end(first)
+    assert peers.ready_broker(second) == second
+    assert peers.ready_broker(0) == 0
 
 
 def test_a_silent_shard_is_unavailable_until_its_next_heartbeat(
