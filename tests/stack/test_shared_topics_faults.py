@@ -25,12 +25,14 @@ from tests.harness.sweeps.crash_sweep import DEEP
 from tests.stack.cut_proxy import Cut, CutProxy, cut_proxy
 from tests.stack.failing_proxy import failing_proxy
 from tests.stack.servers import CREDENTIALS, REGION, PostgresServer, s3_server
+from topicsd.broker.broker import ReadLimits
 
 pytestmark = pytest.mark.slow
 
 AWAY_SECONDS: Final = 60.0 if DEEP else 4.0
 FAULTS: Final = 20 if DEEP else 3
 RECOVERY_SECONDS: Final = 60.0
+POLL_SECONDS: Final = ReadLimits().poll_seconds
 RESIDENT_BYTES_MAX: Final = 700 << 20
 ENVIRON: Final = {"TOPICS_BATCH_MAX_DELAY_MS": "20", "TOPICS_BROKERS": "1"}
 
@@ -73,7 +75,11 @@ class Nodes:
         return server.a_broker()
 
     def check(self) -> None:
-        """Compare all topics at each node with the book."""
+        """Compare all topics at each node with the book.
+
+        What a node knows of commits at another one is outdated by at most the time of a poll.
+        """
+        time.sleep(2 * POLL_SECONDS)
         for server in self.servers:
             self.book.judge(contents_of(server.port, self.book.topics))
         assert self.book.acked_count > 0

@@ -93,11 +93,11 @@ FindShared = Callable[[str, Callable[[bool | Refusal], object]], object]
 """Reports whether a shared topic has a name."""
 
 
-class Brokers(Protocol):
+class BrokerAccess(Protocol):
     """The way to the brokers of this node, for requests of topics that are not here."""
 
     @property
-    def asked(self) -> Mapping[str, object]:
+    def names_in_question(self) -> Mapping[str, object]:
         """Return the names that a broker is asked about now."""
         ...
 
@@ -128,7 +128,7 @@ class Handlers:
         others: Mapping[str, Handler] | None = None,
         redirect: Redirect = _no_redirect,
         is_elsewhere: Callable[[str], bool] = lambda name: False,
-        brokers: Brokers | None = None,
+        brokers: BrokerAccess | None = None,
     ) -> None:
         """Build the table of handlers; `others` depend on more than this shard.
 
@@ -149,7 +149,7 @@ class Handlers:
         self._redirect = redirect
         self._is_elsewhere = is_elsewhere
         self._brokers = brokers
-        self._asked: Mapping[str, object] = {} if brokers is None else brokers.asked
+        self._names_in_question: Mapping[str, object] = {} if brokers is None else brokers.names_in_question
         self._find_shared = None if brokers is None else brokers.find_shared
         handlers: dict[str, Handler] = {
             "append": self._append,
@@ -188,7 +188,12 @@ class Handlers:
             if self._brokers is not None and not call.is_unshared and self._may_be_shared(call.name):
                 self._brokers.start(operation, call, partial(self._start_unshared, operation, call))
                 return
-        if self._asked and call.name in self._asked and not call.is_unshared and self._brokers is not None:
+        if (
+            self._names_in_question
+            and call.name in self._names_in_question
+            and not call.is_unshared
+            and self._brokers is not None
+        ):
             self._brokers.join(operation, call, partial(self._start_unshared, operation, call))
             return
         fields = call.fields

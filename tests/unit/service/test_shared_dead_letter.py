@@ -30,7 +30,7 @@ class PendingBrokers:
     """Brokers that have no topic, and have not answered yet whether they have a dead-letter topic."""
 
     def __init__(self) -> None:
-        self.asked: dict[str, object] = {}
+        self.names_in_question: dict[str, object] = {}
         self.replies: list[tuple[str, Callable[[bool | Refusal], object]]] = []
 
     def start(self, operation: str, call: Call, start_here: Callable[[], None]) -> None:

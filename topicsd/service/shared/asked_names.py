@@ -35,22 +35,22 @@ class AskedNames:
 
     def add(self, operation: str, call: Call, continue_here: Callable[[], object]) -> AskedRequest:
         """Add a request that is asked for now; `end` is called with the answer."""
-        asked = AskedRequest(operation, call, continue_here)
-        self.by_name.setdefault(call.name, []).append(asked)
-        return asked
+        request = AskedRequest(operation, call, continue_here)
+        self.by_name.setdefault(call.name, []).append(request)
+        return request
 
     def join(self, operation: str, call: Call, continue_here: Callable[[], object]) -> None:
         """Continue with a request of a known answer, after those before it (Q3)."""
         self.end(self.add(operation, call, continue_here), is_local=True)
 
-    def end(self, asked: AskedRequest, *, is_local: bool) -> None:
+    def end(self, request: AskedRequest, *, is_local: bool) -> None:
         """Continue here, in its turn, if `is_local`; otherwise the request is answered elsewhere."""
-        name = asked.call.name
-        if asked not in self.by_name.get(name, ()):
+        name = request.call.name
+        if request not in self.by_name.get(name, ()):
             return
-        asked.is_local = is_local
+        request.is_local = is_local
         if not is_local:
-            self.by_name[name].remove(asked)
+            self.by_name[name].remove(request)
         while (ready := self._next(name)) is not None:
             self.by_name[name].remove(ready)
             try:
@@ -61,9 +61,9 @@ class AskedNames:
             del self.by_name[name]
 
     def _next(self, name: str) -> AskedRequest | None:
-        for asked in self.by_name.get(name, ()):
-            if asked.is_local:
-                return asked
-            if asked.operation not in WAITS:
+        for request in self.by_name.get(name, ()):
+            if request.is_local:
+                return request
+            if request.operation not in WAITS:
                 return None
         return None

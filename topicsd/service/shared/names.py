@@ -5,7 +5,7 @@ N2  That a name is no shared topic is remembered for a moment, for requests that
     create a local topic asks the catalog, so that no name gets two topics.
     It also asks when the row is older than ROW_SECONDS, so that a change at another broker is followed.
 N3  A shared topic is created only when this node has no local topic of its name.
-N4  A request waits for a creation at most CREATION_SECONDS. The creation goes on, and is safe to repeat.
+N4  A request waits for a creation at most CREATION_SECONDS. The creation continues, and is safe to repeat.
 """
 
 from __future__ import annotations

@@ -66,19 +66,19 @@ class BrokerRouting:
 
     def start(self, operation: str, call: Call, start_here: OpenHere) -> None:
         """Answer a request of a client for a topic that is not on this shard."""
-        asked = self._names.add(operation, call, start_here)
-        on_asked = partial(self._on_asked, asked)
+        request = self._names.add(operation, call, start_here)
+        on_asked = partial(self._on_asked, request)
         try:
             self._caller.start(operation, self.number, call, None, on_asked=on_asked)
         except Exception:
-            self._names.end(asked, is_local=False)
+            self._names.end(request, is_local=False)
             raise
 
-    def _on_asked(self, asked: AskedRequest, is_local: bool) -> None:
-        self._names.end(asked, is_local=is_local)
+    def _on_asked(self, request: AskedRequest, is_local: bool) -> None:
+        self._names.end(request, is_local=is_local)
 
     @property
-    def asked(self) -> Mapping[str, object]:
+    def names_in_question(self) -> Mapping[str, object]:
         return self._names.by_name
 
     def join(self, operation: str, call: Call, start_here: OpenHere) -> None:
@@ -160,7 +160,7 @@ class BrokerProcessRouting(BrokerRouting):
     def start(self, operation: str, call: Call, start_here: OpenHere) -> None:
         continue_here = partial(self._continue, operation, call, None, start_here)
         is_local = self.local_owner(call.name) is not None
-        if is_local and call.name in self.asked:
+        if is_local and call.name in self.names_in_question:
             self._names.join(operation, call, continue_here)
         elif is_local:
             continue_here()
