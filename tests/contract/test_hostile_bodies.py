@@ -244,7 +244,7 @@ HEAVY = {
     "an unknown key of a read": Heavy(b'{"' + EMOJI, b"x", b'":1}', INVALID, rest="/diff"),
     "an unknown field of a read": Heavy(b'{"x":[{}', b",{}", b"]}", INVALID, rest="/diff"),
     "records": Heavy(b'{"records":[{"data":1}', b',{"data":1}', b"]}", "batch_too_large"),
-    "records without data": Heavy(b'{"records":[{}', b",{}", b"]}", "invalid_request"),
+    "records without data": Heavy(b'{"records":[{}', b",{}", b"]}", "batch_too_large"),
     "nests in an unknown field": Heavy(b'{"records":[{"data":1}],"x":[0', b"," + _nested(60), b"]}", INVALID),
     "a tag": Heavy(b'{"records":[{"data":1,"tag":"' + EMOJI, b"x", b'"}]}', INVALID),
     "a node": Heavy(b'{"records":[{"data":1}],"node":"' + EMOJI, b"x", b'"}', INVALID),

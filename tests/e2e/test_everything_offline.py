@@ -201,7 +201,7 @@ def test_every_index_is_shown(everything: Everything) -> None:
         assert text.code == 0
         assert str(report["records"][-1]["offset"]) in text.out.splitlines()[-1]
     flags = {flag for report in reports for row in report["records"] for flag in row["flags"]}
-    assert flags == {"tag", "node", "durable", "meta"}
+    assert flags == {"tag", "node", "durable", "meta", "bytes"}
 
 
 def test_a_damaged_index_is_named(everything: Everything, tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_another_number_of_shards_is_refused(tmp_path: Path, caplog: pytest.LogC
     data_dir = str(tmp_path / "data")
     fs = RealFs()
     assert open_data_layout(fs, Settings(data_dir=data_dir, shards=3)).shards == 3
-    assert open_data_layout(fs, Settings(data_dir=data_dir, shards=0)).shards == 3
+    assert open_data_layout(fs, Settings(data_dir=data_dir)).shards == 3
     assert caplog.text == ""
     assert open_data_layout(fs, Settings(data_dir=data_dir, shards=5)).shards == 3
     assert "TOPICS_SHARDS=5 ignored: this directory has 3 shards" in caplog.text

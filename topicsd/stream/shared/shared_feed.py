@@ -86,9 +86,9 @@ class SharedFeed:
 
     def _start_read(self, request: ReadRequest, reply: Callable[[ReadAnswer | Refusal], None]) -> None:
         reads, name = self._shared.reads, self.spec.topic
-        answer = reads.try_read(name, request)
+        answer = reads.try_read(name, request, is_follower=True)
         if answer is None:
-            reads.read(name, request, reply)
+            reads.read(name, request, reply, is_follower=True)
         else:
             reply(answer)
 

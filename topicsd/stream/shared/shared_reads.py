@@ -77,24 +77,32 @@ class SharedReads:
         self._damaged_keys: dict[str, None] = {}
         """Objects whose damage was logged."""
 
-    def try_read(self, name: str, request: ReadRequest) -> ReadAnswer | Refusal | None:
-        """Read without waiting, from memory; None when that is not possible."""
+    def try_read(
+        self, name: str, request: ReadRequest, *, is_follower: bool = False
+    ) -> ReadAnswer | Refusal | None:
+        """Read without waiting, from memory; None when that is not possible.
+
+        A follower waits at the head that this broker knows. For others, a read that reaches the head reaches
+        that of the catalog, which may be older by the time of a poll.
+        """
         if self._broker.read_refusal is not None:
             return self._broker.read_refusal
         topic = self._broker.topics.known(name, ROW_SECONDS)
         if topic is None:
             return None
         try:
-            answer = self._assemble(topic, request, (), DamagedChunks(self._decoded), False)
+            answer = self._assemble(topic, request, (), DamagedChunks(self._decoded), False, is_follower)
         except Exception as error:
             return _unexpected(error)
         return None if isinstance(answer, _Missing) else answer
 
-    def read(self, name: str, request: ReadRequest, reply: Reply[ReadAnswer]) -> None:
+    def read(
+        self, name: str, request: ReadRequest, reply: Reply[ReadAnswer], *, is_follower: bool = False
+    ) -> None:
         """Read, at once or later; `reply` gets a `ReadAnswer` or a `Refusal`."""
-        run(_guarded(self._read(name, request)), partial(_end, reply))
+        run(_guarded(self._read(name, request, is_follower)), partial(_end, reply))
 
-    def _read(self, name: str, request: ReadRequest) -> Steps[ReadAnswer | Refusal]:
+    def _read(self, name: str, request: ReadRequest, is_follower: bool) -> Steps[ReadAnswer | Refusal]:
         broker, chunks = self._broker, list[TailChunk]()
         if broker.read_refusal is not None:
             return broker.read_refusal
@@ -111,7 +119,7 @@ class SharedReads:
                 name, topic.incarnation, topic.head, asked_at if row_seconds == CURRENT else None
             )
             row_seconds = ROW_SECONDS
-            answer = self._assemble(topic, request, chunks, damaged, is_checked)
+            answer = self._assemble(topic, request, chunks, damaged, is_checked, is_follower)
             if not isinstance(answer, _Missing):
                 return answer
             if answer.undecoded is not None:
@@ -128,7 +136,7 @@ class SharedReads:
             (records,) = yield from broker.reader.steps(SharedRead([one], 0, answer.bytes_wanted))
             chunks = [*chunks, *records.chunks]
             if records.refusal is not None and records.refusal.code != GONE:
-                partly = self._assemble(topic, request, chunks, damaged, True, is_final=True)
+                partly = self._assemble(topic, request, chunks, damaged, True, is_follower, is_final=True)
                 return partly if isinstance(partly, ReadAnswer) and partly.count else records.refusal
         return store_failed(OSError(f'topic "{name}": the records after {request.from_seq} cannot be read'))
 
@@ -141,6 +149,7 @@ class SharedReads:
         chunks: Sequence[TailChunk],
         damaged: DamagedChunks,
         is_checked: bool,
+        is_follower: bool,
         is_final: bool = False,
     ) -> ReadAnswer | Refusal | _Missing:
         """Answer from pages and chunks. `is_checked`: the head was compared with the catalog.
@@ -161,7 +170,8 @@ class SharedReads:
                 return position_past_head(name, cursor, head, incarnation)
             tombstone = _tombstone(topic, request, head)
             cursor = floor
-        if cursor >= head and not is_checked and not heads.is_current(name, incarnation):
+        reach = cursor if is_follower else cursor + options.limit
+        if reach >= head and not is_checked and not heads.is_current(name, incarnation):
             return _Missing()
         key = cache_key(name, incarnation)
         if not options.nodes and cursor < head:

@@ -92,9 +92,9 @@ class CountedReads:
         real: SharedReads = stage.reader.reads
 
         class Reads(SharedReads):
-            def try_read(reads, name: str, request: Any) -> Any:  # noqa: N805
+            def try_read(reads, name: str, request: Any, **how: bool) -> Any:  # noqa: N805
                 self.count += 1
-                return real.try_read(name, request)
+                return real.try_read(name, request, **how)
 
         stage.reader.topics.reads = Reads(stage.one.broker, stage.reader.pages, stage.clock)
 

@@ -196,6 +196,23 @@ def test_records_that_another_broker_has_just_committed_are_not_past_the_head() 
     assert (answer["head_seq"], answer["caught_up"], answer["tombstone"]) == (2, True, None)
 
 
+def test_a_read_that_reaches_the_head_reaches_what_another_broker_committed() -> None:
+    stage = SharedStage()
+    stage.create("a")
+    stage.append("a", 1)
+    other = OneBroker(other=stage.one)
+    reader = BrokerReader(other, stage.shard)
+    stage.reader, own = reader, stage.reader
+    assert stage.shared_diff("a", after_seq=0)["head_seq"] == 1
+    stage.reader = own
+    stage.append("a", 2)
+    other.advance(1000)
+    # The first record is in the memory of this broker, which has heard nothing of the second one.
+    stage.reader = reader
+    answer = stage.shared_diff("a", after_seq=0)
+    assert (len(answer["records"]), answer["head_seq"], answer["caught_up"]) == (2, 2, True)
+
+
 def test_damage_is_a_range_of_exact_seqs_after_the_records_before_it() -> None:
     stage = SharedStage(OneBroker(read_limits=ReadLimits(tail_cache_bytes=0)))
     stage.create("a")
