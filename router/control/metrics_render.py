@@ -21,6 +21,7 @@ from router.control.metrics_table import (
 from shared.ipc.board import Slot
 from shared.runtime.histogram import BUCKETS, bounds
 from shared.runtime.histogram import WORDS as HISTOGRAM_WORDS
+from shared.text.prometheus import family_header
 
 # For each topic: the series, the field in a list of topics, and the help text.
 TOPIC_SERIES: Final = (
@@ -97,31 +98,31 @@ class MetricValues(NamedTuple):
 def as_prometheus(metrics: MetricValues) -> str:
     lines: list[str] = []
     for sample in metrics.samples:
-        lines += _header(sample.name, sample.kind, sample.help)
+        lines += family_header(sample.name, sample.kind, sample.help)
         lines.append(f"{sample.name} {_number(sample.value)}")
     for one in (*_read(metrics.slots), *metrics.by_shard):
-        lines += _header(one.name, one.kind, one.help)
+        lines += family_header(one.name, one.kind, one.help)
         lines += _series(one.name, one.values)
     for one in (*_read(metrics.brokers, BROKER_METRICS), *metrics.by_broker) if metrics.brokers else ():
-        lines += _header(one.name, one.kind, one.help)
+        lines += family_header(one.name, one.kind, one.help)
         lines += _series(one.name, one.values, label="broker")
     for family in SHARD_FAMILIES:
-        lines += _header(family.name, family.kind, family.help)
+        lines += family_header(family.name, family.kind, family.help)
         for label, read in family.series:
             lines += _series(family.name, [read(slot) for slot in metrics.slots], f",{label}")
     for histogram in SHARD_HISTOGRAMS:
-        lines += _header(histogram.name, "histogram", histogram.help)
+        lines += family_header(histogram.name, "histogram", histogram.help)
         for shard, slot in enumerate(metrics.slots):
             lines += _histogram(histogram, shard, slot)
     if metrics.topics:
         for name, field, text in TOPIC_SERIES:
-            lines += _header(name, "gauge", text)
+            lines += family_header(name, "gauge", text)
             # Topic names contain no character that needs escaping.
             lines += [f'{name}{{topic="{topic["topic"]}"}} {topic[field]}' for topic in metrics.topics]
     lines += _cursor_lines(metrics.topics)
     if metrics.routers:
         name, field, text = ROUTE_SERIES
-        lines += _header(name, "counter", text)
+        lines += family_header(name, "counter", text)
         lines += [f'{name}{{router="{router["router"]}"}} {router[field]}' for router in metrics.routers]
     lines += _queue_lines(metrics.topics)
     return "\n".join(lines) + "\n"
@@ -192,7 +193,7 @@ _QUEUE_FIELDS: Final = tuple(field for _, field, _ in QUEUE_SERIES)
 def _cursor_lines(topics: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     cursors = [(topic["topic"], cursor) for topic in topics for cursor in topic.get("cursors", ())]
     for name, field, text in CURSOR_SERIES if cursors else ():
-        yield from _header(name, "gauge", text)
+        yield from family_header(name, "gauge", text)
         for topic, cursor in cursors:
             yield f'{name}{{topic="{topic}",cursor="{cursor["cursor"]}"}} {_number(cursor[field])}'
 
@@ -201,7 +202,7 @@ def _queue_lines(topics: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     for name, field, text in QUEUE_SERIES:
         queues = [topic for topic in topics if field in topic]
         if queues:
-            yield from _header(name, "gauge", text)
+            yield from family_header(name, "gauge", text)
         for topic in queues:
             yield f'{name}{{topic="{topic["topic"]}"}} {_number(topic[field])}'
 
@@ -251,10 +252,6 @@ def _label_value(label: str) -> str:
     ('read', '')
     """
     return label.partition("=")[2].strip('"')
-
-
-def _header(name: str, kind: str, text: str) -> list[str]:
-    return [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
 
 
 def _series(name: str, values: Sequence[float], more: str = "", label: str = "shard") -> list[str]:

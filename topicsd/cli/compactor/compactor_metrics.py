@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from shared.text.prometheus import family_header
 from topicsd.broker.upkeep.upkeep_counts import UpkeepCounts
 from topicsd.store.metered import MeteredStore
 
@@ -80,14 +81,14 @@ def _lines(metrics: CompactorDocument) -> Iterator[str]:
     for field, text in _HELP.items():
         is_gauge = field in _GAUGES
         name = f"topics_compactor_{field}" + ("" if is_gauge else "_total")
-        yield from (f"# HELP {name} {text}", f"# TYPE {name} {'gauge' if is_gauge else 'counter'}")
+        yield from family_header(name, "gauge" if is_gauge else "counter", text)
         yield f"{name} {getattr(metrics.upkeep, field)}"
     name = "topics_compactor_stage_seconds_total"
-    yield from (f"# HELP {name} Time of the requests of each stage.", f"# TYPE {name} counter")
+    yield from family_header(name, "counter", "Time of the requests of each stage.")
     for stage, seconds in metrics.upkeep.stage_seconds.items():
         yield f'{name}{{stage="{stage}"}} {seconds:.6f}'
     name = "topics_compactor_store_requests_total"
-    yield from (f"# HELP {name} Requests to the object store.", f"# TYPE {name} counter")
+    yield from family_header(name, "counter", "Requests to the object store.")
     store = metrics.store
     for kind in ("creates", "reads", "infos", "lists", "deletes"):
         yield f'{name}{{kind="{kind}"}} {getattr(store, kind)}'
@@ -98,4 +99,4 @@ def _lines(metrics: CompactorDocument) -> Iterator[str]:
         ("store_dollars", f"{store.dollars:.6f}", "Price of the requests at list prices."),
     ):
         name = f"topics_compactor_{field}_total"
-        yield from (f"# HELP {name} {text}", f"# TYPE {name} counter", f"{name} {value}")
+        yield from (*family_header(name, "counter", text), f"{name} {value}")

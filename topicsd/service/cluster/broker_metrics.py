@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from shared.contract.store_prices import PRICES_DATE
+from shared.text.prometheus import family_header
 from topicsd.service.cluster.about import BrokerSources
 
 PREFIX: Final = "topicsd_broker"
@@ -227,7 +228,7 @@ def _uptime_ms(one: BrokerSources) -> int:
 
 
 def _family(name: str, kind: str, text: str) -> list[str]:
-    return [f"# HELP {PREFIX}_{name} {text}", f"# TYPE {PREFIX}_{name} {kind}"]
+    return family_header(f"{PREFIX}_{name}", kind, text)
 
 
 def _upkeep_lines(counts: Mapping[str, float], labels: str) -> list[str]:
