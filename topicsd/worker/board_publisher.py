@@ -6,6 +6,7 @@ from shared.ipc.board import Slot
 from shared.runtime.clock import Clock
 from topicsd.engine.shard import Shard
 from topicsd.service.request_counts import RequestCounts
+from topicsd.store.metered import RequestTotals
 
 BEAT_SECONDS = 0.5
 
@@ -89,15 +90,8 @@ class BoardPublisher:
         slot.merged_segments_total = shard.upkeep.merged_count
         if objects is None:
             return
-        totals, cache = objects.store.totals, objects.cache
-        slot.store_creates_total = totals.creates
-        slot.store_reads_total = totals.reads
-        slot.store_infos_total = totals.infos
-        slot.store_lists_total = totals.lists
-        slot.store_deletes_total = totals.deletes
-        slot.store_failures_total = totals.failures
-        slot.store_bytes_read_total = totals.bytes_read
-        slot.store_bytes_written_total = totals.bytes_written
+        cache = objects.cache
+        publish_requests(slot, objects.store.totals)
         slot.store_cache_hits_total = cache.hits
         slot.store_cache_misses_total = cache.misses
         slot.store_cache_bytes = cache.size_bytes
@@ -142,3 +136,15 @@ class BoardPublisher:
         counters.batch_frames.total = counters.frames
         slot.sync_us = counters.sync_us.words()
         slot.batch_frames = counters.batch_frames.words()
+
+
+def publish_requests(slot: Slot, totals: RequestTotals) -> None:
+    """Publish the requests of this process to the object store."""
+    slot.store_creates_total = totals.creates
+    slot.store_reads_total = totals.reads
+    slot.store_infos_total = totals.infos
+    slot.store_lists_total = totals.lists
+    slot.store_deletes_total = totals.deletes
+    slot.store_failures_total = totals.failures
+    slot.store_bytes_read_total = totals.bytes_read
+    slot.store_bytes_written_total = totals.bytes_written

@@ -17,6 +17,7 @@ from topicsd.service.cluster.broker_metrics import report
 from topicsd.service.cluster.endpoints import BrokerEndpoints
 from topicsd.service.cluster.membership import Membership
 from topicsd.service.request_counts import RequestCounts
+from topicsd.worker.board_publisher import publish_requests
 from topicsd.worker.broker_start import OpenBroker, open_upkeep
 from topicsd.worker.spec import Spec
 
@@ -129,15 +130,8 @@ class BrokerService:
         self._publish_store(slot)
 
     def _publish_store(self, slot: Slot) -> None:
-        totals, catalog = self._opened.store.totals, self._opened.catalog_totals
-        slot.store_creates_total = totals.creates
-        slot.store_reads_total = totals.reads
-        slot.store_infos_total = totals.infos
-        slot.store_lists_total = totals.lists
-        slot.store_deletes_total = totals.deletes
-        slot.store_failures_total = totals.failures
-        slot.store_bytes_read_total = totals.bytes_read
-        slot.store_bytes_written_total = totals.bytes_written
+        publish_requests(slot, self._opened.store.totals)
+        catalog = self._opened.catalog_totals
         slot.has_catalog = 1
         slot.catalog_requests_total = catalog.requests.total()
         slot.catalog_failures_total = catalog.failures
