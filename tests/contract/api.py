@@ -5,9 +5,20 @@ Each call but `call` expects the status that it names, so that a test only says 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from tests.harness.clients.raw_client import Answer, HttpClient
+
+OCTETS: Final = "application/octet-stream"
+BROKEN_UPLOADS: Final = (
+    ("?tag=" + "x" * 257, "tag"),
+    ("?node=" + "x" * 129, "node"),
+    ("?tag=a%00b", "tag"),
+    ("?create=maybe", "create"),
+    ("?return_seqs=maybe", "return_seqs"),
+    ("?data=1", "data"),
+)
+"""Queries of an upload that break a rule, and the parameter that does."""
 
 
 class Api:
@@ -33,6 +44,12 @@ class Api:
     def append_raw(self, record: bytes) -> Any:
         """One record, as it is in the body."""
         return _expect(self.call("POST", "", b'{"records":[%b]}' % record), 200, 201)
+
+    def upload(self, data: bytes, query: str = "", *fields: str, content_type: str | None = OCTETS) -> Answer:
+        """One record of bytes as the body, whatever the status."""
+        return self.client.ask(
+            "POST", f"{self.path}/records{query}", data, *fields, content_type=content_type
+        )
 
     def diff(self, from_seq: int = 0, **options: Any) -> Any:
         return _expect(self.call("POST", "/diff", {"after_seq": from_seq, **options}), 200)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.api import Api
+from tests.contract.api import BROKEN_UPLOADS, OCTETS, Api
 from tests.harness.clients.h2_client import H2Client
 from tests.harness.clients.raw_client import Answer, RawClient
 from tests.harness.server.http_server import FAST, H2
@@ -20,7 +20,6 @@ pytestmark = pytest.mark.parametrize("lane", [FAST, H2])
 
 RECORDS_MAX = 10
 RECORD_BYTES_MAX = 4096
-OCTETS = "application/octet-stream"
 PATHS = ("/produce", "/consume")
 DEEP = b'{"topic_partitions":' + b"[" * 100_000 + b"}"
 
@@ -313,14 +312,10 @@ def test_a_fence_of_a_local_topic_is_not_supported(api: Api) -> None:
 # -- records -------------------------------------------------------------------------------------------------
 
 
-def upload(api: Api, data: bytes, query: str = "", content_type: str | None = OCTETS) -> Answer:
-    return api.client.ask("POST", f"{api.path}/records{query}", data, content_type=content_type)
-
-
 def test_a_record_of_bytes_is_appended_and_read(api: Api) -> None:
     api.put(placement="shared")
     for seq, data in enumerate((b"", b"\x00", bytes(RECORD_BYTES_MAX)), 1):
-        answer = upload(api, data)
+        answer = api.upload(data)
         assert (answer.status, answer.json["seqs"], answer.json["durability"]) == (200, [seq], "fsync")
         read = api.call("GET", f"/records/{seq}")
         assert (read.status, read.fields["content-type"], read.body) == (200, OCTETS, data)
@@ -330,20 +325,10 @@ def test_a_record_of_bytes_is_appended_and_read(api: Api) -> None:
     assert (read.fields["content-type"], read.body) == ("application/json", b'{"n":1.0}\n')
 
 
-@pytest.mark.parametrize(
-    ("query", "field"),
-    [
-        ("?tag=" + "x" * 257, "tag"),
-        ("?node=" + "x" * 129, "node"),
-        ("?tag=a%00b", "tag"),
-        ("?create=maybe", "create"),
-        ("?return_seqs=maybe", "return_seqs"),
-        ("?data=1", "data"),
-    ],
-)
+@pytest.mark.parametrize(("query", "field"), BROKEN_UPLOADS)
 def test_a_parameter_that_breaks_a_rule_is_refused(api: Api, query: str, field: str) -> None:
     api.put(placement="shared")
-    answer = upload(api, b"x", query)
+    answer = api.upload(b"x", query)
     assert (answer.status, answer.code) == (400, "invalid_request")
     assert answer.message.startswith(f"{field}: ")
     assert api.state()["head_seq"] == 0
@@ -351,14 +336,14 @@ def test_a_parameter_that_breaks_a_rule_is_refused(api: Api, query: str, field: 
 
 def test_a_body_above_the_bound_of_a_record_is_refused(api: Api) -> None:
     api.put(placement="shared")
-    assert upload(api, bytes(RECORD_BYTES_MAX + 1)).code == "payload_too_large"
+    assert api.upload(bytes(RECORD_BYTES_MAX + 1)).code == "payload_too_large"
     assert api.state()["head_seq"] == 0
 
 
 @pytest.mark.parametrize("content_type", ["application/json", "text/plain", None])
 def test_another_content_type_of_a_record_is_refused(api: Api, content_type: str | None) -> None:
     api.put(placement="shared")
-    answer = upload(api, b"x", content_type=content_type)
+    answer = api.upload(b"x", content_type=content_type)
     assert (answer.status, answer.code) == (415, "unsupported_media_type")
     assert api.state()["head_seq"] == 0
 

@@ -4,13 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
-from shared.ipc.link import LARGE_PAYLOAD_BYTES, NEVER_SENT, LinkPool, LinkReply, serve_links
+from shared.ipc.link import LARGE_PAYLOAD_BYTES, NEVER_SENT, LinkPool, LinkReply, Serve, serve_links
 from shared.ipc.link_kind import LinkKind
 from shared.runtime.body_memory import SHARED_BYTES_MIN, BodyBuffer, SharedBody
-from tests.unit.shared.ipc.test_link import Answers, _echo, run_scene
+from tests.unit.shared.ipc.test_link import _echo, run_scene
+
+
+@asynccontextmanager
+async def links_to(serve: Serve) -> AsyncIterator[LinkPool]:
+    """Yield links, not open yet, to a peer "0" that answers with `serve`."""
+    instance = secrets.token_hex(8)
+    server, pool = await serve_links(instance, "0", serve), LinkPool(instance)
+    try:
+        yield pool
+    finally:
+        pool.close()
+        server.close()
+
+
+async def ask(pool: LinkPool, payload: bytes, body: bytes | SharedBody) -> bytes | None:
+    answer: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+    pool.call("0", LinkKind.REQUEST, payload, answer.set_result, body)
+    return await answer
 
 
 def test_a_body_is_sent_separately_and_arrives_with_its_request() -> None:
@@ -21,17 +41,14 @@ def test_a_body_is_sent_separately_and_arrives_with_its_request() -> None:
         reply(b"%b:%b" % (payload, reply.body))
 
     async def scene() -> None:
-        instance = secrets.token_hex(8)
-        server, pool = await serve_links(instance, "0", serve), LinkPool(instance)
-        large = secrets.token_bytes(LARGE_PAYLOAD_BYTES)
-        for _ in range(2):
-            answers: list[asyncio.Future[bytes | None]] = []
-            for payload, body in ((b"a", b""), (b"b", large), (b"c", b""), (b"", large)):
-                answers.append(asyncio.get_running_loop().create_future())
-                pool.call("0", LinkKind.REQUEST, payload, answers[-1].set_result, body)
-            assert await asyncio.gather(*answers) == [b"a:", b"b:" + large, b"c:", b":" + large]
-        pool.close()
-        server.close()
+        async with links_to(serve) as pool:
+            large = secrets.token_bytes(LARGE_PAYLOAD_BYTES)
+            for _ in range(2):
+                answers: list[asyncio.Future[bytes | None]] = []
+                for payload, body in ((b"a", b""), (b"b", large), (b"c", b""), (b"", large)):
+                    answers.append(asyncio.get_running_loop().create_future())
+                    pool.call("0", LinkKind.REQUEST, payload, answers[-1].set_result, body)
+                assert await asyncio.gather(*answers) == [b"a:", b"b:" + large, b"c:", b":" + large]
 
     run_scene(scene)
 
@@ -52,16 +69,11 @@ def test_a_shared_body_is_mapped_by_the_peer() -> None:
         reply(payload)
 
     async def scene() -> None:
-        instance = secrets.token_hex(8)
-        server, pool = await serve_links(instance, "0", serve), LinkPool(instance)
-        for _ in range(2):
-            answer = asyncio.get_running_loop().create_future()
-            pool.call("0", LinkKind.REQUEST, b"a", answer.set_result, _shared_body())
-            assert await answer == b"a"
-        assert [type(body).__name__ for body in bodies] == ["MappedBody", "MappedBody"]
-        assert {bytes(body) for body in bodies} == {b"y" * SHARED_BYTES_MIN}
-        pool.close()
-        server.close()
+        async with links_to(serve) as pool:
+            for _ in range(2):
+                assert await ask(pool, b"a", _shared_body()) == b"a"
+            assert [type(body).__name__ for body in bodies] == ["MappedBody", "MappedBody"]
+            assert {bytes(body) for body in bodies} == {b"y" * SHARED_BYTES_MIN}
 
     run_scene(scene)
 
@@ -75,16 +87,11 @@ def test_a_body_that_another_process_shared_is_passed_on_twice() -> None:
         reply(payload)
 
     async def scene() -> None:
-        instance = secrets.token_hex(8)
-        server, pool = await serve_links(instance, "0", serve), LinkPool(instance)
-        mapped = _shared_body().mapped()
-        for _ in range(2):
-            answer = asyncio.get_running_loop().create_future()
-            pool.call("0", LinkKind.REQUEST, b"a", answer.set_result, mapped)
-            assert await answer == b"a"
-        assert mapped[:] == b"y" * SHARED_BYTES_MIN
-        pool.close()
-        server.close()
+        async with links_to(serve) as pool:
+            mapped = _shared_body().mapped()
+            for _ in range(2):
+                assert await ask(pool, b"a", mapped) == b"a"
+            assert mapped[:] == b"y" * SHARED_BYTES_MIN
 
     run_scene(scene)
     assert bodies == [b"y" * SHARED_BYTES_MIN] * 2
@@ -99,18 +106,15 @@ def test_a_call_that_cannot_be_sent_over_a_new_link_does_not_affect_those_behind
     monkeypatch.setattr(SharedBody, "ticket", fail)
 
     async def scene() -> None:
-        instance = secrets.token_hex(8)
-        server, pool = await serve_links(instance, "0", _echo), LinkPool(instance)
-        answers: list[asyncio.Future[bytes | None]] = []
-        for payload, body in ((b"a", b""), (b"b", _shared_body()), (b"c", b"")):
-            answers.append(asyncio.get_running_loop().create_future())
-            pool.call("0", LinkKind.REQUEST, payload, answers[-1].set_result, body)
-        first, failed, last = await asyncio.gather(*answers)
-        assert first is not None
-        assert failed == NEVER_SENT
-        assert last is not None
-        pool.close()
-        server.close()
+        async with links_to(_echo) as pool:
+            answers: list[asyncio.Future[bytes | None]] = []
+            for payload, body in ((b"a", b""), (b"b", _shared_body()), (b"c", b"")):
+                answers.append(asyncio.get_running_loop().create_future())
+                pool.call("0", LinkKind.REQUEST, payload, answers[-1].set_result, body)
+            first, failed, last = await asyncio.gather(*answers)
+            assert first is not None
+            assert failed == NEVER_SENT
+            assert last is not None
 
     run_scene(scene)
     assert "no such descriptor" in caplog.text
@@ -127,16 +131,9 @@ def test_after_a_shared_body_that_could_not_be_opened_bodies_are_copied(
         reply(payload)
 
     async def scene() -> None:
-        instance = secrets.token_hex(8)
-        server, pool = await serve_links(instance, "0", serve), LinkPool(instance)
-        answers: Answers = []
-        for _ in range(2):
-            answer = asyncio.get_running_loop().create_future()
-            pool.call("0", LinkKind.REQUEST, b"a", answer.set_result, _shared_body())
-            answers.append(await answer)
-        assert answers == [NEVER_SENT, b"a"]
-        pool.close()
-        server.close()
+        async with links_to(serve) as pool:
+            answers = [await ask(pool, b"a", _shared_body()) for _ in range(2)]
+            assert answers == [NEVER_SENT, b"a"]
 
     run_scene(scene)
     assert bodies == [b"y" * SHARED_BYTES_MIN]
