@@ -142,7 +142,7 @@ _PARAMETERS: Final = {
     "list_topics": "prefix page_size cursor partial",
     "topic_state": "touch from_ts last",
     "append": "return_seqs",
-    "append_record": "tag node create return_seqs",
+    "append_record": "tag node create return_seqs as",
     "delete_topic": "if_empty",
     "explain": "seq",
     "work": "node max lease_ms",

@@ -11,7 +11,7 @@ from shared.settings.settings import Settings
 from topicsd.engine.requests import ReadAnswer, ReadRequest, Reply
 from topicsd.service.diff import Diff
 from topicsd.service.handlers import Handler
-from topicsd.service.record_reader import RecordReader
+from topicsd.service.records.record_reader import RecordReader
 from topicsd.service.request_counts import RequestCounts
 from topicsd.stream.feeds import Feeds
 from topicsd.stream.shared.shared_reads import SharedReads
