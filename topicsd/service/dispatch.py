@@ -150,7 +150,7 @@ class Dispatch:
             self.route_rules.on_topic_deleted,
             {
                 "diff": Diff(reads, state.settings, state.loop, state.clock, counts).start,
-                "record": RecordReader(reads).start,
+                **RecordReader(reads, counts.performance).table,
                 "redrive": redrives.start,
                 "move": MoveHandler(self.relocations, state.jobs, counts.performance).start,
                 "restore": RestoreHandler(shard, caps, counts.performance).start,

@@ -59,6 +59,7 @@ WITHOUT_JSON = frozenset(
         "explain",
         "append_record",
         "record",
+        "bounds",
     }
 )
 
