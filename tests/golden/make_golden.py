@@ -211,12 +211,29 @@ def make_bytes(one: OneShard) -> None:
     one.close(checkpoint=False)
 
 
+def make_ranges(one: OneShard) -> None:
+    """Truncate a log and a queue, delete a range in the middle, and append after each."""
+    one.put("orders", durability="fsync", idempotency_window_ms=3_600_000)
+    created = record(b'{ "id":1, "total":10.50 }', tag="order/1", node="shop-1", meta={"trace": "4bf92f"})
+    one.append("orders", created, idempotency_key=KEY)
+    one.append("orders", *[record({"id": number}, tag=f"order/{number}") for number in range(2, 12)])
+    one.delete("orders", after_seq=8)
+    one.delete("orders", after_seq=3, before_seq=6)
+    one.append("orders", record({"id": 12}))
+    one.put("jobs", type="queue")
+    one.append("jobs", *range(6))
+    one.delete("jobs", after_seq=2)
+    one.append("jobs", 6)
+    one.close(checkpoint=False)
+
+
 MAKERS = {
     f"wal-format-{VERSION}": make,
     f"wal-format-{VERSION}-watch": make_sessions,
     "wal-format-1-forwards": make_routes,
     f"wal-format-{VERSION}-references": make_references,
     f"wal-format-{VERSION}-bytes": make_bytes,
+    f"wal-format-{VERSION}-ranges": make_ranges,
 }
 # With files of the first size the others would have been checkpointed into segments.
 FILE_BYTES = {
@@ -225,6 +242,7 @@ FILE_BYTES = {
     make_routes: 16384,
     make_references: 16384,
     make_bytes: 16384,
+    make_ranges: 16384,
 }
 
 

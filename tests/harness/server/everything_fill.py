@@ -83,6 +83,7 @@ def fill_logs(api: TopicClient, names: Names) -> None:
     api.call(names.plain, "delete", before_seq=5)
     api.call(names.plain, "delete", match=["tag", "Eq", "k.1"])
     api.call(names.other, "delete", match=["tag", "Glob", "k.2*"])
+    api.call(names.other, "delete", after_seq=3 * SEGMENT_RECORDS + 2)
     api.append(names.rewritten, *records(2 * SEGMENT_RECORDS))
     for topic in (names.doomed, names.doomed_too, names.sealed, names.sealed_late, names.taken):
         api.append(topic, *records(SEGMENT_RECORDS))

@@ -81,6 +81,7 @@ class DeleteBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     before_seq: int | None = None
     match: str | list[str] | None = None
     seqs: list[int] | None = None
+    after_seq: int | None = None
 
 
 class CursorBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -231,6 +232,7 @@ def decode_delete(body: bytes) -> DeleteBody | Refusal:
     if isinstance(request, Refusal):
         return request
     refusal = refuse_number("before_seq", request.before_seq) or refuse_seqs(request.seqs)
+    refusal = refusal or refuse_number("after_seq", request.after_seq)
     if may_hold_nul(body):
         match = [request.match] if isinstance(request.match, str) else request.match
         refusal = refusal or refuse_nul_in("match", match)
@@ -238,12 +240,21 @@ def decode_delete(body: bytes) -> DeleteBody | Refusal:
 
 
 def delete_request(
-    before_seq: int | None, match: str | list[str] | None, seqs: list[int] | None = None
+    before_seq: int | None,
+    match: str | list[str] | None,
+    seqs: list[int] | None = None,
+    after_seq: int | None = None,
 ) -> DeleteRequest | Refusal:
     if seqs is not None:
-        if before_seq is not None or match is not None:
-            return excluded("seqs", "before_seq or match")
+        if before_seq is not None or match is not None or after_seq is not None:
+            return excluded("seqs", "before_seq, after_seq or match")
         return DeleteRequest(seqs=seqs)
+    if after_seq is not None:
+        return (
+            DeleteRequest(before_seq, after_seq=after_seq)
+            if match is None
+            else excluded("after_seq", "match")
+        )
     if match is None:
         return DeleteRequest(before_seq)
     tag_match = parse_match("match", match)
