@@ -125,7 +125,8 @@ def visits_in_the_order_of_the_listing(monkeypatch: pytest.MonkeyPatch) -> None:
 
     class Unshuffled(UpkeepScheduler):
         def __init__(self, *args: Any) -> None:
-            super().__init__(*(Ordered(1) if isinstance(one, Random) else one for one in args))
+            changed: Any = [Ordered(1) if isinstance(one, Random) else one for one in args]
+            super().__init__(*changed)
 
     _use(monkeypatch, Unshuffled)
 
