@@ -69,8 +69,11 @@ class OpenBroker(NamedTuple):
     identity: BrokerIdentity
     retries: Callable[[], Retries]
     """Bounds how long one request to the store is repeated."""
+    ending: threading.Event
+    """Ends the repetitions of requests to the store and the catalog."""
 
     def close(self) -> None:
+        self.ending.set()
         self.pools.stop()
         self.catalog.close()
         self.store.close()
@@ -84,13 +87,15 @@ async def open_broker(
     Raises BrokerRefused.
     """
     loop = asyncio.get_running_loop()
-    retries = partial(Retries, clock.monotonic, threading.Event().wait)
+    ending = threading.Event()
+    retries = partial(Retries, clock.monotonic, ending.wait)
     catalog_totals = CatalogTotals(clock.monotonic)
     while True:
         opening = loop.run_in_executor(None, _open, spec, clock, retries, catalog_totals)
         while not opening.done():
             await asyncio.wait((opening,), timeout=WAIT_CHECK_SECONDS)
             if is_shutdown_requested():
+                ending.set()
                 opening.cancel()
                 return None
         try:
@@ -110,7 +115,9 @@ async def open_broker(
     identity = _identity(spec, clock)
     reads = read_limits(spec.settings)
     broker = Broker(clock, loop, pools, store, catalog, request_retries, limits, reads, identity.roles)
-    return OpenBroker(broker, pools, store, catalog, catalog_totals, limits, identity, request_retries)
+    return OpenBroker(
+        broker, pools, store, catalog, catalog_totals, limits, identity, request_retries, ending
+    )
 
 
 def _open(
