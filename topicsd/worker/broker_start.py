@@ -30,7 +30,7 @@ from topicsd.broker.repeats import Repeats
 from topicsd.broker.upkeep.scheduler import UpkeepLimits, UpkeepScheduler
 from topicsd.broker.write.batcher import BatchLimits
 from topicsd.catalog.catalog import CatalogExtraMissing, CatalogRefused
-from topicsd.catalog.open_catalog import catalog_directory, has_catalog_clock, is_shared_catalog
+from topicsd.catalog.open_catalog import catalog_directory, has_catalog_clock
 from topicsd.catalog.shared.metered_catalog import CatalogTotals, metered
 from topicsd.catalog.shared.open_shared import open_shared_catalog
 from topicsd.catalog.shared.shared_catalog import SharedCatalog
@@ -151,9 +151,6 @@ def open_upkeep(spec: Spec, opened: OpenBroker, clock: Clock, repeats: Repeats) 
         return None
     catalog_url = chosen_catalog_url(settings.catalog_url, settings.store_url)
     limits = UpkeepLimits(has_catalog_clock=has_catalog_clock(catalog_url))
-    if not is_shared_catalog(catalog_url, settings.store_url):
-        # Another node may have a catalog of its own, whose objects this one does not name.
-        limits = limits._replace(vacuum_seconds=0)
     loop = asyncio.get_running_loop()
     # A process that was killed may still have claims, under a name of its own.
     name = f"{identity.broker_id}-{identity.started_ms}"

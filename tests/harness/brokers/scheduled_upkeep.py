@@ -173,9 +173,9 @@ class ScheduledMachine(BrokerMachine):
     def _count(self) -> None:
         """Note what the scheduler of the last run has done."""
         if self.scheduler is not None:
-            counts = self.scheduler.counts.numbers()
+            counts = self.scheduler.counts
             for what in ("runs", "merged", "busy", "refused", "failed", "recovered", "vacuums"):
-                self.done[f"scheduler: {what}"] += int(counts[what])
+                self.done[f"scheduler: {what}"] += getattr(counts, what)
 
     def drain(self) -> None:
         """End as at SIGTERM: the scheduler is stopped, then the process ends."""
