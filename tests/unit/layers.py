@@ -78,7 +78,8 @@ LAYERS: Final = {
         "topicsd/broker/ topicsd/catalog/shared topicsd/log shared/"
     ),
     "topicsd/service/cluster": (
-        "topicsd/service topicsd/broker topicsd/broker/write topicsd/catalog/shared topicsd/store shared/"
+        "topicsd/service topicsd/broker topicsd/broker/upkeep topicsd/broker/write topicsd/catalog/shared"
+        " topicsd/store shared/"
     ),
     "topicsd/service/input": "topicsd/engine/ shared/",
     "topicsd/service/queues": "topicsd/service/ topicsd/stream/ topicsd/engine/ topicsd/log shared/",

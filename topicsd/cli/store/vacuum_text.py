@@ -111,9 +111,8 @@ def vacuum_text(report: VacuumReport) -> list[str]:
 
 def shared_text(report: SharedReport) -> list[str]:
     shared = report.shared
-    total = _total(
-        shared.orphans + shared.temporary, shared.bytes, is_certain=True, is_deleted=report.is_deleted
-    )
+    # The store names its catalog, and no other one may vacuum it.
+    total = _total(shared.orphans + shared.temporary, shared.bytes, True, report.is_deleted)
     return [f"{report.store}, {report.catalog}", *_shared_lines(shared), total]
 
 
