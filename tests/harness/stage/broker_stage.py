@@ -1,8 +1,8 @@
 """Two shards and a broker, or more, of one node, with the links between them, without a socket.
 
-Promises: the broker processes are the last of the stage, and their shards have no topic. Local topics are placed
-on the shards as a server places them. Shared topics are made in the catalog, which is in memory, and records are
-appended to them at the broker, or at another broker of the same catalog and store.
+Promises: the broker processes are the last of the stage, and their shards have no topic. Local topics are
+placed on the shards as a server places them. Shared topics are made in the catalog, which is in memory, and
+records are appended to them at the broker, or at another broker of the same catalog and store.
 """
 
 from __future__ import annotations
