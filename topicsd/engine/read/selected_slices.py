@@ -188,10 +188,8 @@ class SelectedSlices(PageSlices):
                     self.unfetched = filled
                     return False
                 page = filled
-            end = at + 1
-            while end < len(seqs) and seqs[end] == seqs[end - 1] + 1 and seqs[end] < page.next_seq:
-                end += 1
-            if not self.take(page, seqs[at], seqs[end - 1]):
+            end = bisect_left(seqs, page.next_seq, at)
+            if not self.take_seqs(page, seqs[at:end]):
                 return False
             at = end
         return True
@@ -208,7 +206,7 @@ class SelectedSlices(PageSlices):
             return False
         if found.frames is None:
             page.add_damage(seqs[0], found.error)
-            return self._take_texts(page, seqs[:1], [b""])
+            return self.take_texts(page, seqs[:1], [b""])
         for seq, what in found.damage.items():
             page.add_damage(seq, what)
         part = seqs[: bisect_right(seqs, found.last_seq)]
@@ -221,7 +219,7 @@ class SelectedSlices(PageSlices):
             # Read again, from the copy in the object store.
             self._miss(run, seqs[0], last, self._shard.selections.find(run, self._filter))
             return False
-        if not self._take_texts(page, part, texts):
+        if not self.take_texts(page, part, texts):
             return False
         return len(part) == len(seqs) or self._take_few(run, seqs[len(part) :], last)
 
@@ -237,7 +235,7 @@ class SelectedSlices(PageSlices):
                 else:
                     own = own_frames_of(run, part, frames, self._topic)
                     texts = page.render(self._topic.topic_id, part, own, self.variant)
-                if not self._take_texts(page, part, texts):
+                if not self.take_texts(page, part, texts):
                     return False
             at = end
         return True
@@ -275,32 +273,6 @@ class SelectedSlices(PageSlices):
             groups.append((seqs[done : done + count], frames, error))
             done += count
         return groups
-
-    def _take_texts(self, page: Page, seqs: Sequence[int], texts: Sequence[bytes]) -> bool:
-        """Take rendered records in order; return False at a bound."""
-        taken: list[bytes] = []
-        try:
-            for seq, text in zip(seqs, texts, strict=True):
-                if page.damage is not None and seq in page.damage:
-                    if not self.count:
-                        self.damaged_seq, self.damaged = seq, page.damage
-                        self.cursor = seq - 1
-                    return False
-                if self.nodes and page.nodes is not None and page.nodes.get(seq) in self.nodes:
-                    self.cursor = seq
-                    continue
-                if self.count and len(text) > self.room:
-                    return False
-                taken.append(text)
-                self.room -= len(text)
-                self.count += 1
-                self.cursor = seq
-                if self.count >= self.limit or self.room <= 0:
-                    return False
-            return True
-        finally:
-            if taken:
-                self.parts.append(b"".join(taken))
 
 
 def _joined(frames: Sequence[bytes]) -> Frames:
