@@ -1,0 +1,64 @@
+"""The search for the records that a filter selects, in each kind of tag index."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+
+from shared.contract.tag_filter import TagFilter
+from topicsd.segment.tags_file import TagsReader
+
+
+class TagSearch:
+    """A filter by tag over tags as bytes. Equal filters have the same search."""
+
+    __slots__ = ("_filter", "_globs", "prefixes", "tags")
+
+    def __init__(self, tag_filter: TagFilter) -> None:
+        self._filter = tag_filter
+        self._globs = TagFilter(globs=tag_filter.globs)
+        self.tags = tuple(sorted(tag.encode() for tag in tag_filter.tags))
+        self.prefixes = tuple(prefix.encode() for prefix in tag_filter.prefixes)
+
+    @property
+    def is_exact(self) -> bool:
+        """Return whether the filter has tags only, which an index finds without comparing others."""
+        return not self.prefixes and not self._globs.globs
+
+    @property
+    def has_globs(self) -> bool:
+        return bool(self._globs.globs)
+
+    def selects(self, tag: bytes) -> bool:
+        return self._filter.selects(tag.decode())
+
+    def find_in(self, tags: TagsReader) -> list[int]:
+        """Return the selected seqs of a sealed segment, ascending; runs on a thread."""
+        found = [tags.find(tag, False, _ALL) for tag in self.tags]
+        found += [tags.find(prefix, True, _ALL) for prefix in self.prefixes]
+        for glob in self._globs.globs:
+            start = _literal_start(glob).encode()
+            found.append(tags.find_each(start, self._selects_by_glob))
+        return (
+            found[0] if len(found) == 1 and self.is_exact else sorted({seq for seqs in found for seq in seqs})
+        )
+
+    def _selects_by_glob(self, tag: bytes) -> bool:
+        return self._globs.selects(tag.decode())
+
+    def select(self, pairs: Iterable[tuple[bytes, list[int]]]) -> list[int]:
+        """Return the selected seqs of these tags, ascending."""
+        return sorted(seq for tag, seqs in pairs if self.selects(tag) for seq in seqs)
+
+
+_ALL = 1 << 63
+
+
+def _literal_start(glob: str) -> str:
+    return re.split(r"[*?]", glob, maxsplit=1)[0]
+
+
+@lru_cache(maxsize=1024)
+def search_for(tag_filter: TagFilter) -> TagSearch:
+    return TagSearch(tag_filter)
