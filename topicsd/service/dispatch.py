@@ -33,7 +33,7 @@ from topicsd.service.move_topic import MoveHandler
 from topicsd.service.ownership import OwnershipHandlers
 from topicsd.service.queues.redrive import RedriveHandler
 from topicsd.service.queues.work import WorkOpener
-from topicsd.service.record_reader import RecordReader
+from topicsd.service.records.record_reader import RecordReader
 from topicsd.service.request_counts import RequestCounts
 from topicsd.service.reshard import ReshardHandler
 from topicsd.service.restore_topic import RestoreHandler
@@ -151,7 +151,7 @@ class Dispatch:
             self.route_rules.on_topic_deleted,
             {
                 "diff": Diff[Missing](reads, state.settings, state.loop, state.clock, counts).start,
-                "record": RecordReader[Missing](reads).start,
+                **RecordReader[Missing](reads, counts.performance).table,
                 "redrive": redrives.start,
                 "move": MoveHandler(self.relocations, state.jobs, counts.performance).start,
                 "restore": RestoreHandler(shard, caps, counts.performance).start,
@@ -236,7 +236,7 @@ class Dispatch:
         refusal: Refusal | None
         try:
             if self.keys.are_required:
-                result = self._check_key(match, call.fields, call.query)
+                result = self.check_key(match, call.fields, call.query)
                 if isinstance(result, Refusal):
                     refusal = result
                 else:
@@ -326,10 +326,10 @@ class Dispatch:
 
     def refuse_key(self, match: Match, fields: Fields, query: str) -> Refusal | None:
         """Return the refusal of the request's key, or of its absence, or None."""
-        result = self._check_key(match, fields, query)
+        result = self.check_key(match, fields, query)
         return result if isinstance(result, Refusal) else None
 
-    def _check_key(self, match: Match, fields: Fields, query: str) -> ApiKey | Refusal | None:
+    def check_key(self, match: Match, fields: Fields, query: str) -> ApiKey | Refusal | None:
         endpoint = match.endpoint
         if endpoint.is_open and not self._probes_need_key:
             return None
