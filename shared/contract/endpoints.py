@@ -211,9 +211,9 @@ def resolve(method: str, path: str) -> Match | Refusal:
     endpoint = methods.get("GET" if method == "HEAD" else method)
     if endpoint is None:
         allowed = ", ".join(sorted({*methods, "HEAD"} if "GET" in methods else methods))
-        return Refusal(
-            METHOD_NOT_ALLOWED, f"{method} is not allowed here, allowed: {allowed}", {"allow": allowed}
-        )
+        hint = "; TOPICS_CORS_ORIGINS allows web pages of other origins" if method == "OPTIONS" else ""
+        message = f"{method} is not allowed here, allowed: {allowed}{hint}"
+        return Refusal(METHOD_NOT_ALLOWED, message, {"allow": allowed})
     return Match(endpoint, name, item)
 
 

@@ -20,7 +20,7 @@ LAYERS: Final = {
     "shared/contract": "shared/text",
     "shared/http": "shared/contract shared/runtime shared/text",
     "shared/runtime": "shared/contract shared/text",
-    "shared/settings": "shared/contract shared/runtime shared/text",
+    "shared/settings": "shared/contract shared/http shared/runtime shared/text",
     "shared/ipc": "shared/contract shared/runtime",
     # -- router: never a record
     "router/accept": "router/supervision shared/",

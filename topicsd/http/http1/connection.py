@@ -40,7 +40,7 @@ from shared.runtime.body_memory import SharedBody
 from topicsd.http.http1.head_cache import HeadCache, KnownFields, KnownLine
 from topicsd.http.http1.stream import ConnectionStream
 from topicsd.http.http1.timeouts import Connections, Lingering
-from topicsd.service.call import HttpCall
+from topicsd.service.call import BrowserCall, HttpCall
 from topicsd.service.dispatch import Dispatch
 from topicsd.service.early_refusal import refuse_record
 from topicsd.stream.stream import Stream
@@ -207,17 +207,17 @@ class Http1Connection(asyncio.Protocol):
         if known.is_record:
             refusal = refuse_record(self._dispatch, known.match, fields, known.line.query)
             if refusal is not None:
-                return self._refuse(refusal)
+                return self._refuse(refusal, fields)
         partial = PartialRequest(known, known_fields, body_of(fields, self._sink_of(known)))
         next_at = partial.body.feed(data, body_at)
         if isinstance(next_at, Refusal):
-            return self._refuse(next_at)
+            return self._refuse(next_at, fields)
         if partial.body.is_whole:
             return next_at if self._start_partial(partial, has_more_data=next_at < len(data)) else 0
         if fields.expect and next_at == body_at:
             refusal = self._refuse_early(known, fields)
             if refusal is not None:
-                return self._refuse(refusal)
+                return self._refuse(refusal, fields)
             self._transport.write(CONTINUE)
         self._partial = partial
         self._pending = len(data) - at
@@ -236,7 +236,7 @@ class Http1Connection(asyncio.Protocol):
         self._pending += len(data)
         next_at = partial.body.feed(data, 0)
         if isinstance(next_at, Refusal):
-            self._refuse(next_at)
+            self._refuse(next_at, partial.known_fields.fields)
         elif partial.body.is_whole:
             self._partial = None
             self._pending = 0
@@ -248,7 +248,7 @@ class Http1Connection(asyncio.Protocol):
         body = partial.body.finish()
         self._has_more_data = has_more_data
         if isinstance(body, Refusal):
-            self._refuse(body)
+            self._refuse(body, partial.known_fields.fields)
             return False
         started = self._monotonic()
         known = self._heads.placed(partial.known_line)
@@ -292,12 +292,11 @@ class Http1Connection(asyncio.Protocol):
             fields = known_fields.fields
             refusal = refuse_together(known.line, fields)
             if refusal is not None:
-                return self._refuse(refusal)
+                return self._refuse(refusal, fields)
             if known_fields.is_coded:
-                fields = known_fields.fields
                 refusal = refuse_coding(fields, self._heads.body_bytes_max(known))
                 if refusal is not None:
-                    return self._refuse(refusal)
+                    return self._refuse(refusal, fields)
                 if fields.is_chunked or fields.content_length or fields.content_digest:
                     return 0 if self._calls else self._begin_body(known, known_fields, data, at, head_end + 4)
         if self._calls and not (known.is_append and self._may_append):
@@ -305,7 +304,7 @@ class Http1Connection(asyncio.Protocol):
         body_at = head_end + 4
         length = known_fields.fields.content_length or 0
         if length > self._body_bytes_max:
-            return self._refuse(too_large(self._heads.body_bytes_max(known)))
+            return self._refuse(too_large(self._heads.body_bytes_max(known)), known_fields.fields)
         end = body_at + length
         if end > size:
             if length >= LARGE_BODY_BYTES:
@@ -331,13 +330,15 @@ class Http1Connection(asyncio.Protocol):
         started: float,
         shared_body: SharedBody | None = None,
     ) -> None:
-        call = HttpCall("", known.line.query, known_fields.fields, body, started, connection=self)
+        fields = known_fields.fields
+        call = known_fields.call_type("", known.line.query, fields, body, started, connection=self)
         if shared_body is not None:
             call.shared_body = shared_body
         if not (known_fields.is_common_block and known.is_common_line):
+            call.is_options = known.line.method == "OPTIONS"
             call.is_head = known.line.method == "HEAD"
             call.is_old = known.line.minor_version == 0
-            call.is_last = not keeps_alive(known.line, known_fields.fields)
+            call.is_last = not keeps_alive(known.line, fields)
         is_draining = self._dispatch.is_draining
         if is_draining:
             call.is_last = True
@@ -425,12 +426,14 @@ class Http1Connection(asyncio.Protocol):
         if self._pending and self._partial is None and not self._is_closing and not self._is_paused:
             self._take(self._take_pending(), is_new=True)
 
-    def _refuse(self, refusal: Refusal) -> int:
+    def _refuse(self, refusal: Refusal, fields: Fields = NO_FIELDS) -> int:
         """Send a refusal in turn, then close: the framing is in doubt, or the body is too large."""
         if self._calls:
             # The same bytes are refused again once the earlier requests are answered.
             return 0
-        call = HttpCall("", "", NO_FIELDS, b"", self._waiting_since, connection=self)
+        call = (BrowserCall if fields.cors else HttpCall)(
+            "", "", fields, b"", self._waiting_since, connection=self
+        )
         call.is_last = self._must_linger = True
         self._calls.append(call)
         call.refuse(refusal)
