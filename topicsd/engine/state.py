@@ -77,9 +77,8 @@ class ShardState(ShardData):
         number: int,
     ) -> None:
         self._is_open = False
-        super().__init__(
-            clock, settings, files, segments, Totals(self._synced_position, self._schedule_removal)
-        )
+        totals = Totals(self._synced_position, self._schedule_removal)
+        super().__init__(clock, settings, files, segments, totals)
         self.number = number
         self.loop = loop
         self.threads = threads

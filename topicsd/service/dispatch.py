@@ -16,6 +16,7 @@ from shared.contract.endpoints import ROUTER, TOPIC, WATCH_ID, Endpoint, Match, 
 from shared.contract.errors import NOT_IMPLEMENTED, Refusal, in_doubt
 from shared.contract.query import query_text
 from shared.http.answer import CLOSE
+from shared.http.cors import Origins
 from shared.http.head import Fields
 from shared.ipc.link import LinkPool, LinkReply
 from shared.ipc.remote_request import decode_remote_request, encode_answer
@@ -104,6 +105,7 @@ class Dispatch:
         state = shard.state
         settings, loop = state.settings, state.loop
         self.keys = keys
+        self.origins = Origins(settings.cors_origins)
         self.shard = number
         self.placement = placement
         self.broker = broker
