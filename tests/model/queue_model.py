@@ -11,11 +11,14 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
+import msgspec
+
 from tests.harness.shard.one_shard import OneShard, RecordedReply, record
 from topicsd.engine.queue.explain import explain
 from topicsd.engine.queue.job import Counts
 from topicsd.engine.queue.settle import ack, extend, nack
-from topicsd.engine.requests import ClaimAnswer, SettleAnswer
+from topicsd.engine.queue.waiting_claims import claim_with_wait
+from topicsd.engine.requests import ClaimAnswer, ClaimRequest, SettleAnswer
 
 QUEUE = "jobs"
 NODES = ("a", "b", "c")
@@ -56,11 +59,13 @@ class QueueModel:
         self.jobs: dict[int, KnownJob] = {}
         self.done: set[int] = set()
         self.cancelled: set[int] = set()
+        self.waiting: list[tuple[str, RecordedReply]] = []
+        """Claims that wait for jobs."""
 
     def run(self, steps: int) -> None:
         moves = [self.produce] * 3 + [self.claim] * 5 + [self.settle] * 5
         moves += [self.pass_time] * 2 + [self.checkpoint, self.restart, self.restart_during_requests]
-        moves += [self.cancel, self.pause, self.raise_deliveries_max]
+        moves += [self.cancel, self.pause, self.raise_deliveries_max, self.wait_for_jobs]
         for _ in range(steps):
             self.rng.choice(moves)()
             self.check()
@@ -106,6 +111,26 @@ class QueueModel:
         node = self.rng.choice(NODES)
         return node, self.stage.send_claim(QUEUE, node, self.rng.randint(1, 4), self.rng.choice(LEASES_MS))
 
+    def wait_for_jobs(self) -> None:
+        for _ in range(self.rng.randint(1, 3)):
+            node, reply = self.rng.choice(NODES), RecordedReply()
+            count, lease_ms, wait_ms = self.rng.randint(1, 3), self.rng.choice(LEASES_MS), 20_000
+            request = ClaimRequest(node, count, lease_ms, wait_ms)
+            claim_with_wait(self.stage.shard.state, QUEUE, request, reply)
+            self.waiting.append((node, reply))
+        self.stage.settle()
+
+    def check_waiting(self) -> None:
+        """Note the jobs of the waiting claims that were answered; the others wait because none is ready."""
+        answered = [one for one in self.waiting if one[1].has_answer]
+        self.waiting = [one for one in self.waiting if not one[1].has_answer]
+        with_jobs = [(node, reply.answer) for node, reply in answered if reply.answer.claimed]
+        for node, answer in sorted(with_jobs, key=lambda one: one[1].claimed[0].lease):
+            self.check_claimed(node, answer)
+        counts = self.stage.state(QUEUE).queue
+        assert counts is not None
+        assert not self.waiting or self.is_paused or not counts.ready
+
     def claim(self) -> None:
         claims = [self.send_claim() for _ in range(self.rng.randint(1, 3))]
         self.stage.settle()
@@ -127,9 +152,8 @@ class QueueModel:
             if self.keeps_leases and not job.may_be_claimed:
                 assert one.deliveries == job.deliveries + 1
             assert not self.deliveries_max or one.deliveries <= self.deliveries_max
-            queue = self.stage.topic(QUEUE).queue
-            assert queue is not None
-            job.lease, job.node, job.held_until = one.lease, node, queue.known_jobs[one.seq].deadline
+            deadline = msgspec.json.decode(answer.jobs[one.seq])["deadline"]
+            job.lease, job.node, job.held_until = one.lease, node, deadline
             job.deliveries, job.may_be_done = one.deliveries, False
 
     def check_turn(self, seq: int, tag: str, now: int) -> None:
@@ -195,6 +219,7 @@ class QueueModel:
         self.check_after_restart()
 
     def check_after_restart(self) -> None:
+        self.waiting.clear()
         live = set(self.stage.seqs(QUEUE))
         assert not live & self.done
         for seq, job in list(self.jobs.items()):
@@ -208,6 +233,7 @@ class QueueModel:
     # -- checks --------------------------------------------------------------------------------------------
 
     def check(self) -> None:
+        self.check_waiting()
         counts = self.stage.state(QUEUE).queue
         assert counts is not None
         live = self.stage.topic(QUEUE).live_count
@@ -244,6 +270,9 @@ class QueueModel:
         """Check that every job that is not done can be claimed, except those delivered too often."""
         self.stage.put(QUEUE, paused=False)
         self.is_paused = False
+        self.check()
+        self.stage.pass_time(100_000)
+        self.check()
         self.stage.pass_time(100_000)
         queue = self.stage.topic(QUEUE).queue
         assert queue is not None

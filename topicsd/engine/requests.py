@@ -151,6 +151,8 @@ class ClaimRequest(msgspec.Struct, frozen=True):
     node: str
     count: int = 1
     lease_ms: int | None = None
+    wait_ms: int = 0
+    """How long `claim_with_wait` waits for a job."""
 
 
 class ClaimAnswer(msgspec.Struct, frozen=True):
@@ -162,6 +164,7 @@ class ClaimAnswer(msgspec.Struct, frozen=True):
     claimed: list[ClaimedJob]
     """All leases, including jobs whose record no longer exists or cannot be read."""
     ready: int
+    has_waited: bool = False
 
 
 class SettleRequest(msgspec.Struct, frozen=True):

@@ -25,6 +25,7 @@ class ClaimBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     node: str
     max: int = 1
     lease_ms: int | str | None = None
+    wait_ms: int | str = 0
 
 
 class AckBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -42,11 +43,7 @@ class ExtendBody(AckBody, kw_only=True, gc=False):
     lease_ms: int | str
 
 
-_CLAIM: Final = JsonBody(
-    ClaimBody,
-    '{"node":"worker-1"}',
-    {"wait_ms": "a claim does not wait; to wait for jobs, stream them with GET /v0/topics/:topic/work"},
-)
+_CLAIM: Final = JsonBody(ClaimBody, '{"node":"worker-1"}')
 _ACK: Final = JsonBody(AckBody, '{"node":"worker-1","seqs":[1]}')
 _NACK: Final = JsonBody(NackBody, '{"node":"worker-1","seqs":[1]}')
 _EXTEND: Final = JsonBody(ExtendBody, '{"node":"worker-1","seqs":[1],"lease_ms":30000}')
@@ -56,7 +53,11 @@ def decode_claim(body: bytes, limits: Settings) -> ClaimRequest | Refusal:
     claim = _CLAIM.decode(body)
     if isinstance(claim, Refusal):
         return claim
-    return claim_request(claim.node, claim.max, claim.lease_ms, limits)
+    request = claim_request(claim.node, claim.max, claim.lease_ms, limits)
+    if claim.wait_ms == 0 or isinstance(request, Refusal):
+        return request
+    wait_ms = _duration_ms("wait_ms", claim.wait_ms)
+    return wait_ms if isinstance(wait_ms, Refusal) else msgspec.structs.replace(request, wait_ms=wait_ms)
 
 
 def claim_request(node: str, count: int, lease: int | str | None, limits: Settings) -> ClaimRequest | Refusal:
