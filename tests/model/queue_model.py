@@ -13,6 +13,7 @@ from random import Random
 
 import msgspec
 
+from shared.contract.retry_policy import RetryPatch
 from tests.harness.shard.one_shard import OneShard, RecordedReply, record
 from topicsd.engine.queue.explain import explain
 from topicsd.engine.queue.job import Counts
@@ -32,6 +33,8 @@ class KnownJob:
     def __init__(self, tag: str | None, not_before: int) -> None:
         self.tag = tag
         self.not_before = not_before
+        self.returned_until = 0
+        """When the delay of the last nack ends."""
         self.lease = 0
         self.node = ""
         self.held_until = 0
@@ -47,6 +50,7 @@ class QueueModel:
         self.deliveries_max = rng.choice((0, 1, 3))
         self.is_in_order = rng.random() < 0.6
         self.is_paused = False
+        self.backs_off = rng.random() < 0.4
         self.stage = OneShard(segment_max_events=rng.choice((4, 1000)))
         self.stage.put(
             QUEUE,
@@ -55,6 +59,7 @@ class QueueModel:
             leases_durable=self.keeps_leases,
             max_deliveries=self.deliveries_max,
             order_by="tag" if self.is_in_order else None,
+            retry=RetryPatch(300, 2.0, 1000) if self.backs_off else None,
         )
         self.jobs: dict[int, KnownJob] = {}
         self.done: set[int] = set()
@@ -145,16 +150,23 @@ class QueueModel:
         assert not (self.is_paused and answer.claimed)
         for one in answer.claimed:
             job = self.jobs[one.seq]
-            assert job.not_before <= now, f"{one.seq} is delayed"
+            assert max(job.not_before, job.returned_until) <= now, f"{one.seq} is delayed"
             if self.is_in_order and job.tag is not None:
                 self.check_turn(one.seq, job.tag, now)
-            assert job.held_until <= now, f"{one.seq} has two holders"
+            assert job.held_until + self.wait_ms_after(job) <= now, (
+                f"{one.seq} has two holders or no back-off"
+            )
             if self.keeps_leases and not job.may_be_claimed:
                 assert one.deliveries == job.deliveries + 1
             assert not self.deliveries_max or one.deliveries <= self.deliveries_max
             deadline = msgspec.json.decode(answer.jobs[one.seq])["deadline"]
             job.lease, job.node, job.held_until = one.lease, node, deadline
             job.deliveries, job.may_be_done = one.deliveries, False
+
+    def wait_ms_after(self, job: KnownJob) -> int:
+        """Return the back-off of a job that was not done."""
+        is_last = self.deliveries_max and job.deliveries >= self.deliveries_max
+        return min(300 << job.deliveries >> 1, 1000) if self.backs_off and job.lease and not is_last else 0
 
     def check_turn(self, seq: int, tag: str, now: int) -> None:
         queue = self.stage.topic(QUEUE).queue
@@ -171,7 +183,7 @@ class QueueModel:
             return
         node = self.jobs[seqs[0]].node
         verb = self.rng.choice((ack, ack, nack, extend))
-        ms = self.rng.choice((0, 500)) if verb is nack else 5000
+        ms = self.rng.choice((0, 500, None)) if verb is nack else 5000
         leases = [self.jobs[seq].lease for seq in seqs]
         reply = self.stage.send_settle(verb, QUEUE, node, *seqs, leases=leases, ms=ms)
         self.stage.settle()
@@ -190,7 +202,8 @@ class QueueModel:
                 self.done.add(seq)
                 del self.jobs[seq]
             elif verb is nack:
-                job.lease, job.node, job.held_until = 0, "", 0
+                waits_ms = self.wait_ms_after(job) if ms is None else ms
+                job.lease, job.node, job.held_until, job.returned_until = 0, "", 0, now + waits_ms
             else:
                 job.held_until = answer.deadline
 
@@ -228,7 +241,7 @@ class QueueModel:
                 self.done.add(seq)
                 del self.jobs[seq]
             elif not self.keeps_leases:
-                job.lease, job.node, job.held_until = 0, "", 0
+                job.lease, job.node, job.held_until, job.returned_until = 0, "", 0, 0
 
     # -- checks --------------------------------------------------------------------------------------------
 

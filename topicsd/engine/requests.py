@@ -176,8 +176,8 @@ class SettleRequest(msgspec.Struct, frozen=True):
     node: str
     seqs: list[int]
     leases: list[int] | None = None
-    ms: int = 0
-    """The delay of a nack, or the new remaining lease time of an extend."""
+    ms: int | None = 0
+    """The delay of a nack, None for that of `retry`, or the new remaining lease time of an extend."""
     reason: str = ""
 
 

@@ -6,6 +6,7 @@ import re
 from typing import Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from shared.contract.errors import BATCH_TOO_LARGE, Refusal, invalid
 from shared.contract.json_bounds import may_hold_nul
@@ -35,7 +36,7 @@ class AckBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 class NackBody(AckBody, gc=False):
-    delay_ms: int | str = 0
+    delay_ms: int | str | UnsetType = UNSET
     reason: str = ""
 
 
@@ -79,7 +80,7 @@ def decode_nack(body: bytes, limits: Settings) -> SettleRequest | Refusal:
     nack = _NACK.decode(body)
     if isinstance(nack, Refusal):
         return nack
-    delay_ms = _duration_ms("delay_ms", nack.delay_ms)
+    delay_ms = None if nack.delay_ms is UNSET else _duration_ms("delay_ms", nack.delay_ms)
     if isinstance(delay_ms, Refusal):
         return delay_ms
     size = len(nack.reason.encode())
@@ -97,7 +98,7 @@ def decode_extend(body: bytes, limits: Settings) -> SettleRequest | Refusal:
     return lease_ms if isinstance(lease_ms, Refusal) else _request(extension, limits, lease_ms)
 
 
-def _request(ack: AckBody, limits: Settings, ms: int = 0, reason: str = "") -> SettleRequest | Refusal:
+def _request(ack: AckBody, limits: Settings, ms: int | None = 0, reason: str = "") -> SettleRequest | Refusal:
     refusal = _refuse_holder(ack.node, limits)
     if refusal is not None:
         return refusal

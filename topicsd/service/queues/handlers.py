@@ -100,7 +100,7 @@ class QueueHandlers:
             else:
                 body["ready"], body["in_flight"] = answer.counts.ready, answer.counts.in_flight
             if operation == "nack":
-                body |= member(clamped_to(delay_ms=(request.ms, min(request.ms, NACK_DELAY_MS_MAX))))
+                body |= member(clamped_to(delay_ms=(request.ms, min(request.ms or 0, NACK_DELAY_MS_MAX))))
             elif operation == "extend":
                 body |= member(clamped_lease(request.ms))
             body["performance"] = self._performance(call)
