@@ -22,7 +22,7 @@ from shared.ipc.link import LinkPool, LinkReply
 from shared.ipc.remote_request import decode_remote_request, encode_answer
 from shared.ipc.shared_placement import SharedPlacement
 from topicsd.broker.broker import Broker
-from topicsd.engine.queue.claim import drain_claims
+from topicsd.engine.queue.waiting_claims import end_waits
 from topicsd.engine.read.read import Missing
 from topicsd.engine.shard import Shard
 from topicsd.engine.transfer.dead_letters import DeadLetters
@@ -421,7 +421,7 @@ class Dispatch:
         self.is_draining = True
         self.streams.drain()
         self._work.drain()
-        drain_claims(self.handlers.shard.state)
+        end_waits(self.handlers.shard.state)
         self.handlers.loop.call_later(LINK_GRACE_SECONDS, self._cancel_incoming_waits)
 
     def _cancel_incoming_waits(self) -> None:
