@@ -24,6 +24,7 @@ from topicsd.broker.frames_v1 import (
     FRAMES_V1,
     SEGMENT_V1,
     TOPIC_ID_MASK,
+    Decoded,
     OtherTopic,
     UnknownEncoding,
     decode_frames,
@@ -32,7 +33,7 @@ from topicsd.broker.read.extents import ExtentReader, FetchedChunks, Need
 from topicsd.broker.read.heads import Heads, HeadsWait, TailPosition
 from topicsd.broker.read.read_rules import first_room, is_complete, room_of
 from topicsd.broker.read.tail_cache import TailCache, TailChunk
-from topicsd.broker.read.text_runs import TextRun, text_run
+from topicsd.broker.read.text_runs import TextRun, records_of_texts, text_run
 from topicsd.broker.refusals import no_catalog, no_such_topic, store_failed, topic_replaced
 from topicsd.broker.steps import Resume, Steps, Wait, run, together
 from topicsd.broker.topic_table import TopicTable
@@ -322,10 +323,7 @@ class SharedReader:
         room = room_of(total, request.bytes_max, answer.byte_count, one.request.bytes_max)
         bytes_max = first_room(request.bytes_max, one.request.bytes_max) if room is None else room
         try:
-            text = text_run(chunk, answer.next_seq, bytes_max) if one.request.as_runs else None
-            decoded = text or decode_frames(
-                chunk.body, chunk.rebase, answer.next_seq, bytes_max, chunk.encoding
-            )
+            decoded = _decode(chunk, answer.next_seq, bytes_max, one.request.as_runs)
         except OtherTopic:
             one.row_seconds = 0.0
             self._topics.forget(one.name)
@@ -371,7 +369,7 @@ class SharedReader:
             self._topics.forget(one.name)
             return total
         self._heads.advance(one.name, one.incarnation, rebase.last_seq)
-        size = len(chunk.body) * (rebase.last_seq + 1 - answer.next_seq) // chunk.count
+        size = chunk.byte_count * (rebase.last_seq + 1 - answer.next_seq) // chunk.count
         answer.chunks.append(chunk)
         answer.byte_count += size
         answer.next_seq = rebase.last_seq + 1
@@ -379,12 +377,24 @@ class SharedReader:
         return total + size
 
 
+def _decode(chunk: TailChunk, seq: int, bytes_max: int, as_runs: bool) -> TextRun | Decoded:
+    """Return records from `seq` on, at least one, and no more than fit `bytes_max`."""
+    run = text_run(chunk, seq, bytes_max) if as_runs else None
+    if run is not None:
+        return run
+    if chunk.texts is not None:
+        return records_of_texts(chunk, seq, bytes_max)
+    return decode_frames(chunk.body, chunk.rebase, seq, bytes_max, chunk.encoding)
+
+
 def _fetched_bytes(result: FetchedChunks | OSError) -> int:
-    return 0 if isinstance(result, OSError) else sum([len(chunk.body) for chunk in result.chunks])
+    return 0 if isinstance(result, OSError) else sum([chunk.byte_count for chunk in result.chunks])
 
 
 def _is_of_topic(chunk: TailChunk) -> bool:
     """Return whether the first frame is of the incarnation of the chunk, or is damaged."""
+    if chunk.texts is not None:
+        return True
     try:
         frame = parse_frame(chunk.body, 0, len(chunk.body))
     except FrameDamage:

@@ -197,6 +197,29 @@ def test_records_of_all_kinds_come_in_their_order_from_memory_and_from_the_store
             assert (result["records"], result["next_offset"]) == (model[offset - 1 :], len(model) + 1)
 
 
+def test_texts_in_memory_are_read_as_records_of_a_topic(tmp_path: Path) -> None:
+    writer = SharedCalls(tmp_path)
+    ts = writer.clock.now_ms()
+    writer.produce(("orders", 0, [f"text {number}" for number in range(1, 301)]))
+    for calls in (writer, SharedCalls(tmp_path)):
+        for after_seq in (0, 63, 64, 250):
+            body = {"after_seq": after_seq, "limit": 100, "include_tags": True}
+            wanted = range(after_seq + 1, min(300, after_seq + 100) + 1)
+            assert calls.ask("diff", "orders", body).json["records"] == [
+                {"$seq": seq, "$ts": ts, "data": f"text {seq}"} for seq in wanted
+            ]
+
+
+def test_offsets_of_many_digits_follow_each_other(tmp_path: Path) -> None:
+    writer = SharedCalls(tmp_path)
+    for first in range(1, 2_401, 600):
+        writer.produce(("orders", 0, [f"text {offset}" for offset in range(first, first + 600)]))
+    for calls in (writer, SharedCalls(tmp_path)):
+        for first in (1, 9, 10, 99, 998, 999, 1000, 1001, 1999, 2400):
+            records = only(calls.consume(("orders", 0, first)))["records"]
+            assert records == [{"offset": one, "value": f"text {one}"} for one in range(first, 2_401)]
+
+
 def test_bytes_are_bounded_and_a_reader_always_advances(calls: SharedCalls) -> None:
     partition = {"topic": "orders", "partition": 0, "fetch_offset": 1, "partition_max_bytes": 1}
     result = only(calls.ask("consume", body={"topic_partitions": [partition]}))
