@@ -111,7 +111,9 @@ class Broker:
             catalog, pools.lookups, pools.reads, pools.laggard_reads, blocks, laggard_blocks, retries
         )
         self.times = TimeSearch(catalog, pools.laggard_reads, laggard_blocks, retries)
-        self.reader = SharedReader(clock, self.topics, self.heads, self.cache, self.extents)
+        self.reader = SharedReader(
+            clock, self.topics, self.heads, self.cache, self.extents, pools.laggard_reads
+        )
 
     def append(self, group: Group, reply: AppendReply) -> None:
         """Append the records of a group; `reply` gets `Appended` or a `Refusal`, once."""

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from tests.harness.brokers.shared_calls import SharedCalls
+from tests.harness.machine.manual_loop import StepThread
+from topicsd.broker.frames_v1 import Decoded, decode_frames
 
 
 @pytest.fixture
@@ -164,6 +166,33 @@ def test_damage_is_reported_with_its_offsets(tmp_path: Path) -> None:
     result = only(SharedCalls(tmp_path).consume(("orders", 0, 1)))
     assert [one["value"] for one in result["records"]] == ["first", "third"]
     assert result["lost"] == [{"first_offset": 2, "last_offset": 2, "reason": "damaged"}]
+
+
+def test_damage_is_searched_on_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = SharedCalls(tmp_path)
+    path = Path(only(writer.produce(("orders", 0, ["first", "second"])))["wal_uri"].removeprefix("file://"))
+    path.chmod(0o600)
+    path.write_bytes(path.read_bytes().replace(b"second", b"sEcond"))
+    threads: list[StepThread] = []
+    searched_on: list[int] = []
+    run_one = StepThread.run_one
+
+    def run(thread: StepThread) -> bool:
+        threads.append(thread)
+        try:
+            return run_one(thread)
+        finally:
+            threads.pop()
+
+    def decode(*args: Any, **options: Any) -> Decoded:
+        searched_on.append(len(threads))
+        return decode_frames(*args, **options)
+
+    monkeypatch.setattr(StepThread, "run_one", run)
+    monkeypatch.setattr("topicsd.broker.read.reader.decode_frames", decode)
+    result = only(SharedCalls(tmp_path).consume(("orders", 0, 1)))
+    assert [one["value"] for one in result["records"]] == ["first"]
+    assert searched_on == [1]
 
 
 def test_a_blob_that_is_all_damaged_leaves_the_records_around_it(tmp_path: Path) -> None:
