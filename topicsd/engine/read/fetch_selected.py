@@ -41,26 +41,33 @@ class SelectedFrames(NamedTuple):
     is_away: bool = False
     """Whether the object store did not answer: the records are not damaged."""
 
+    @property
+    def size_bytes(self) -> int:
+        return sum(map(len, self.frames.values())) if self.frames else 0
+
 
 class Selection(NamedTuple):
-    """What a thread has found: the selected seqs, or the tags of an active segment, and the first frames."""
+    """What a thread has found: the selected seqs of runs, or the tags of an active segment, and frames."""
 
-    seqs: array[int] | None = None
+    seqs: list[tuple[SealedRun | TailRun, array[int]]]
     tags: TagIndex | None = None
-    frames: SelectedFrames | None = None
+    frames: Sequence[SelectedFrames] = ()
 
 
 class Unselected(NamedTuple):
-    """A run whose selected seqs or frames are not at hand; the caller must have a thread find them."""
+    """Runs whose selected seqs or frames are not at hand; the caller must have a thread find them.
+
+    `run` is an active segment, or the first of `sealed`.
+    """
 
     run: SealedRun | TailRun
+    sealed: list[tuple[SealedRun, array[int] | None]]
+    """Sealed runs in their order, with the selected seqs if they are known."""
     tag_filter: TagFilter
     first_seq: int
     last_seq: int
     records_wanted: int
     bytes_wanted: int
-    seqs: array[int] | None
-    """The selected seqs of the run, if they are known."""
 
 
 def select_on_thread(reader: SegmentReader, wanted: Unselected) -> Selection:
@@ -68,24 +75,32 @@ def select_on_thread(reader: SegmentReader, wanted: Unselected) -> Selection:
     run, search = wanted.run, search_for(wanted.tag_filter)
     if isinstance(run, TailRun):
         return _load_tags(run, search)
-    seqs = wanted.seqs
-    if seqs is None:
-        seqs = array("Q", _select_sealed(reader, run, search))
-    low = bisect_left(seqs, wanted.first_seq)
-    first_ones = [seq for seq in seqs[low : low + wanted.records_wanted] if seq <= wanted.last_seq]
-    if not first_ones:
-        return Selection(seqs)
-    return Selection(seqs, frames=_read_frames(reader, run, first_ones, wanted.bytes_wanted))
+    found: list[tuple[SealedRun | TailRun, array[int]]] = []
+    frames: list[SelectedFrames] = []
+    count, room = wanted.records_wanted, wanted.bytes_wanted
+    for sealed, known in wanted.sealed:
+        seqs = array("Q", _select_sealed(reader, sealed, search)) if known is None else known
+        found.append((sealed, seqs))
+        low = bisect_left(seqs, wanted.first_seq)
+        first_ones = [seq for seq in seqs[low : low + count] if seq <= wanted.last_seq]
+        if first_ones:
+            frames.append(_read_frames(reader, sealed, first_ones, room))
+            count -= len(first_ones)
+            room -= frames[-1].size_bytes
+        if count <= 0 or room <= 0:
+            break
+    return Selection(found, frames=frames)
 
 
 def _load_tags(run: TailRun, search: TagSearch) -> Selection:
     source = run.source
     assert source is not None
     try:
-        return Selection(tags=TagIndex.of(source.tags()))
+        return Selection([], TagIndex.of(source.tags()))
     except SegmentDamage:
         salvaged = source.salvage_tags()
-        return Selection(array("Q", sorted({*search.select(salvaged.by_tag.items()), *salvaged.damaged})))
+        seqs = array("Q", sorted({*search.select(salvaged.by_tag.items()), *salvaged.damaged}))
+        return Selection([(run, seqs)])
 
 
 def _select_sealed(reader: SegmentReader, run: SealedRun, search: TagSearch) -> list[int]:

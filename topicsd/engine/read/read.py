@@ -133,12 +133,11 @@ def keep(
             reason = reason_without_path(result)
             return Refusal(STORAGE_FAILED, f"cannot find the records with the tag: {reason}")
         assert isinstance(result, Selection)
-        if result.seqs is not None:
-            shard.selections.add(missing.run, missing.tag_filter, result.seqs)
+        for run, seqs in result.seqs:
+            shard.selections.add(run, missing.tag_filter, seqs)
         if result.tags is not None and isinstance(missing.run, TailRun) and missing.run.tags.is_unknown:
             missing.run.tags = result.tags
-        if result.frames is not None:
-            fetched.append(result.frames)
+        fetched += result.frames
         return None
     assert isinstance(result, Fetched), result
     fetched.append(result)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import accumulate, groupby
 from operator import sub
 from typing import Final
 
@@ -23,6 +23,7 @@ from topicsd.engine.read.fetch_selected import GAP_BYTES, SelectedFrames, Unsele
 from topicsd.engine.read.fill_page import Fetched, PageSource, Unfetched, read_places
 from topicsd.engine.read.page import PAGE_RECORDS, Frames, Page
 from topicsd.engine.read.page_slices import PageSlices
+from topicsd.engine.read.selections import SelectedPage
 from topicsd.engine.records.run import Run
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.records.tag_index import RANGE_RECORDS
@@ -40,6 +41,10 @@ RANGE_COST: Final = 8
 NEW_MAX: Final = 64
 NEW_BYTES_MAX: Final = 256 << 10
 """So many records at the end of a topic are compared one by one, unless the filter has nothing but tags."""
+RANGE_BYTES_MAX: Final = 64 << 10
+"""The selected records of a range are kept up to this size."""
+RUNS_MAX: Final = 16
+"""Sealed runs that a thread searches for one read at once."""
 FEW_MAX: Final = 512
 """The frames that are read one by one at once."""
 SPARSE_MAX: Final = 8
@@ -85,35 +90,139 @@ class SelectedSlices(PageSlices):
             if first > last:
                 self.cursor = stop if run is topic.run else last
                 continue
+            is_taken = self._take_range(run, first, last, stop)
+            if is_taken is not None:
+                if not is_taken:
+                    return
+                self.cursor = min(last, first | (RANGE_RECORDS - 1))
+                continue
             if isinstance(run, TailRun) and not run.tags.is_unknown:
-                last = min(last, first | (RANGE_RECORDS - 1))
-                seqs: Sequence[int] = self._select_tail(run, first, last)
+                selected, last = self._select_tail(run, first, last)
+                seqs: Sequence[int] = selected
             else:
                 assert isinstance(run, SealedRun | TailRun)
-                found = self._select_kept(run, first, last)
+                found = self._select_kept(run, first, last, stop)
                 if found is None:
                     return
                 seqs = found
-            if not self._take_selected(run, seqs, last):
+            if run.dead is not None:
+                seqs = [seq for seq in seqs if not run.is_dead(seq)]
+            if not self._take_selected(run, seqs, stop):
                 return
             self.cursor = last
 
+    # -- ranges with few selected records, which are kept
+
+    def _take_range(self, run: Run, first: int, last: int, stop: int) -> bool | None:
+        """Take the selected records of the range of `first`.
+
+        Return False at a bound, or when records have to be fetched, and None when the range is not kept.
+        """
+        range_first = max(run.first_seq, first - first % RANGE_RECORDS)
+        range_last = min(run.next_seq - 1, first | (RANGE_RECORDS - 1))
+        if isinstance(run, TailRun) and (run.tags.is_unknown or run.is_growing_at(range_last)):
+            return None
+        self._cost += RANGE_COST
+        key = (self._topic.cache_key, self.variant.number, self._filter, range_first, range_last)
+        page = self._shard.selected_pages.find(key)
+        if page is None:
+            page = self._selected_page(run, range_first, range_last, stop)
+            if page is None:
+                return None if self.unfetched is None else False
+            self._shard.selected_pages.add(key, page)
+        low, high = bisect_left(page.seqs, first), bisect_right(page.seqs, last)
+        if low == high:
+            return True
+        if run.dead is None and (not self.nodes or page.page.nodes is None):
+            high = min(high, low + self.limit - self.count)
+            start = page.ends[low - 1] if low else 0
+            size = page.ends[high - 1] - start
+            if size < self.room:
+                self.parts.append(page.text[start : start + size])
+                self.room -= size
+                self.count += high - low
+                self.cursor = page.seqs[high - 1]
+                return self.count < self.limit
+        live = [at for at in range(low, high) if not run.is_dead(page.seqs[at])]
+        texts = page.texts(low, high)
+        return self.take_texts(page.page, [page.seqs[at] for at in live], [texts[at - low] for at in live])
+
+    def _selected_page(self, run: Run, first: int, last: int, stop: int) -> SelectedPage | None:
+        """Return a page of the few selected records of a range; None if they are many, or not at hand."""
+        if isinstance(run, TailRun):
+            seqs, cost = run.tags.select(search_for(self._filter), first, last)
+            self._cost += cost
+        else:
+            assert isinstance(run, SealedRun)
+            found = self._select_kept(run, first, last, stop)
+            if found is None:
+                return None
+            seqs = list(found)
+        if run.dead is not None:
+            seqs = [seq for seq in seqs if not run.is_dead(seq)]
+        if len(seqs) > SPARSE_MAX * (last // PAGE_RECORDS - first // PAGE_RECORDS + 1):
+            return None
+        page = Page(first)
+        texts: list[bytes] = []
+        if isinstance(run, TailRun):
+            lengths = run.lengths
+            if sum([lengths[seq - run.first_seq] for seq in seqs]) > RANGE_BYTES_MAX:
+                return None
+            for part, frames, error in self._read_tail(run, seqs) if seqs else ():
+                if error:
+                    return None
+                own = own_frames_of(run, part, frames, self._topic)
+                texts += page.render(self._topic.topic_id, part, own, self.variant)
+        elif seqs:
+            assert isinstance(run, SealedRun)
+            frames_of_seqs = self._frames_of(run, seqs, first, stop)
+            if frames_of_seqs is None:
+                return None
+            texts = page.render(self._topic.topic_id, seqs, _joined(frames_of_seqs), self.variant)
+        if page.damage is not None:
+            return None
+        return SelectedPage(seqs, list(accumulate(map(len, texts))), b"".join(texts), page)
+
+    def _frames_of(self, run: SealedRun, seqs: list[int], first: int, stop: int) -> list[bytes] | None:
+        """Return the frames of these seqs as they were fetched; have them fetched once."""
+        if run.mean_bytes * len(seqs) > RANGE_BYTES_MAX:
+            return None
+        is_fetched = False
+        for one in reversed(self._fetched):
+            if one.run is run and one.frames is not None:
+                frames = [one.frames.get(seq, b"") for seq in seqs]
+                if all(frames):
+                    return frames
+            is_fetched = is_fetched or (one.run is run and one.first_seq <= seqs[0] <= one.last_seq)
+        if not is_fetched:
+            self._miss(run, first, stop)
+        return None
+
     # -- the selected seqs
 
-    def _select_tail(self, run: TailRun, first: int, last: int) -> Sequence[int]:
+    def _select_tail(self, run: TailRun, first: int, last: int) -> tuple[list[int], int]:
+        """Return selected seqs, as many as are wanted, and the last seq that was examined."""
         search = search_for(self._filter)
-        if (
-            not search.is_exact
-            and last - first < NEW_MAX
-            and run.is_growing_at(last)
-            and sum(run.lengths_of(first, last)) <= NEW_BYTES_MAX
-        ):
-            # Cheaper than all tags of a range that is not sorted yet.
-            self._cost += NEW_MAX
-            return self._select_new(run, range(first, last + 1))
-        seqs, cost = run.tags.select(search, first, last)
-        self._cost += RANGE_COST + cost
-        return seqs
+        seqs: list[int] = []
+        wanted = min(self.limit - self.count, FEW_MAX)
+        while True:
+            range_last = min(last, first | (RANGE_RECORDS - 1))
+            if (
+                not search.is_exact
+                and range_last - first < NEW_MAX
+                and run.is_growing_at(range_last)
+                and sum(run.lengths_of(first, range_last)) <= NEW_BYTES_MAX
+            ):
+                # Cheaper than all tags of a range that is not sorted yet.
+                self._cost += NEW_MAX
+                seqs += self._select_new(run, range(first, range_last + 1))
+            else:
+                found, cost = run.tags.select(search, first, range_last)
+                self._cost += RANGE_COST + cost
+                seqs += found
+            if range_last == last or len(seqs) >= wanted or self._cost >= TAGS_MAX:
+                return seqs, range_last
+            first = range_last + 1
 
     def _select_new(self, run: TailRun, seqs: range) -> list[int]:
         """Return the selected seqs, and the damaged ones, whose tags are unknown."""
@@ -133,52 +242,57 @@ class SelectedSlices(PageSlices):
                         selected.append(seq)
         return selected
 
-    def _select_kept(self, run: SealedRun | TailRun, first: int, last: int) -> Sequence[int] | None:
+    def _select_kept(
+        self, run: SealedRun | TailRun, first: int, last: int, stop: int
+    ) -> Sequence[int] | None:
         """Return what a thread has found, or None when one has to."""
         if isinstance(run, SealedRun) and not run.entry.has_tags:
             self._cost += RANGE_COST
             return ()
         seqs = self._shard.selections.find(run, self._filter)
         if seqs is None:
-            self._miss(run, first, last, None)
+            self._miss(run, first, stop)
             return None
         found = seqs[bisect_left(seqs, first) : bisect_right(seqs, last)]
         self._cost += RANGE_COST + len(found)
         return found
 
-    def _miss(self, run: SealedRun | TailRun, first: int, last: int, seqs: array[int] | None) -> None:
-        count = min(self.limit - self.count, FEW_MAX)
-        self.unfetched = Unselected(run, self._filter, first, last, count, self.room, seqs)
+    def _miss(self, run: SealedRun | TailRun, first: int, stop: int) -> None:
+        """Have a thread find the selected seqs and frames of a run, and of those after it."""
+        sealed = []
+        if isinstance(run, SealedRun):
+            at = self._topic.run_index(first)
+            for one in self._topic.runs[at : at + RUNS_MAX]:
+                if not isinstance(one, SealedRun) or one.entry.tier != run.entry.tier:
+                    break
+                sealed.append((one, self._shard.selections.find(one, self._filter)))
+        wanted = max(SPARSE_MAX * RANGE_RECORDS // PAGE_RECORDS, min(self.limit - self.count, FEW_MAX))
+        self.unfetched = Unselected(
+            run, sealed, self._filter, first, stop, wanted, max(self.room, RANGE_BYTES_MAX)
+        )
 
     # -- their records
 
-    def _take_selected(self, run: Run, seqs: Sequence[int], last: int) -> bool:
-        """Take these records of a run; return False at a bound, or when records have to be fetched."""
-        if run.dead is not None:
-            seqs = [seq for seq in seqs if not run.is_dead(seq)]
-        few: list[int] = []
-        for _, group in groupby(seqs, _page_of):
-            of_page = list(group)
-            page = self._page_at(of_page[0])
-            if page is None and len(of_page) <= SPARSE_MAX:
-                few += of_page
-            elif (few and not self._take_few(run, few, last)) or not self._take_page(run, page, of_page):
-                return False
+    def _take_selected(self, run: Run, seqs: Sequence[int], stop: int) -> bool:
+        """Take these live records of a run; return False at a bound, or when records have to be fetched."""
+        for at in range(0, len(seqs), FEW_MAX):
+            batch = seqs[at : at + min(FEW_MAX, self.limit - self.count)]
+            page_count = batch[-1] // PAGE_RECORDS - batch[0] // PAGE_RECORDS + 1
+            if len(batch) <= SPARSE_MAX * page_count:
+                if not self._take_few(run, batch, stop):
+                    return False
             else:
-                few = []
-            if len(few) >= min(FEW_MAX, self.limit - self.count):
-                # The rest is left to the next step, also when some of these are of the reader's own nodes.
-                self._take_few(run, few, last)
+                for _, of_page in groupby(batch, _page_of):
+                    if not self._take_page(run, list(of_page)):
+                        return False
+            if at + len(batch) < len(seqs) and len(batch) < FEW_MAX:
+                # The rest is left to the next step, when some of these were of the reader's own nodes.
                 return False
-        return not few or self._take_few(run, few, last)
+        return True
 
-    def _page_at(self, seq: int) -> Page | None:
-        """Return the page of the cache that has the record."""
-        page = self._shard.pages.find(self._topic.cache_key, seq, self.variant)
-        return page if page is not None and page.next_seq > seq else None
-
-    def _take_page(self, run: Run, page: Page | None, seqs: Sequence[int]) -> bool:
+    def _take_page(self, run: Run, seqs: Sequence[int]) -> bool:
         """Take these records of one page."""
+        page: Page | None = None
         at = 0
         while at < len(seqs):
             if page is None or page.next_seq <= seqs[at]:
@@ -194,7 +308,7 @@ class SelectedSlices(PageSlices):
             at = end
         return True
 
-    def _take_few(self, run: Run, seqs: list[int], last: int) -> bool:
+    def _take_few(self, run: Run, seqs: Sequence[int], stop: int) -> bool:
         """Take records whose frames are read one by one."""
         if isinstance(run, TailRun):
             return self._take_few_of_tail(run, seqs)
@@ -202,7 +316,7 @@ class SelectedSlices(PageSlices):
         page = Page(seqs[0])
         found = self._fetched_at(run, seqs[0])
         if found is None:
-            self._miss(run, seqs[0], last, self._shard.selections.find(run, self._filter))
+            self._miss(run, seqs[0], stop)
             return False
         if found.frames is None:
             page.add_damage(seqs[0], found.error)
@@ -217,11 +331,11 @@ class SelectedSlices(PageSlices):
         is_damaged = page.damage is not None and not found.damage
         if is_damaged and self._shard.segments.distrust(run.name, run.entry):
             # Read again, from the copy in the object store.
-            self._miss(run, seqs[0], last, self._shard.selections.find(run, self._filter))
+            self._miss(run, seqs[0], stop)
             return False
         if not self.take_texts(page, part, texts):
             return False
-        return len(part) == len(seqs) or self._take_few(run, seqs[len(part) :], last)
+        return len(part) == len(seqs) or self._take_few(run, seqs[len(part) :], stop)
 
     def _take_few_of_tail(self, run: TailRun, seqs: Sequence[int]) -> bool:
         page = Page(seqs[0])
@@ -242,12 +356,9 @@ class SelectedSlices(PageSlices):
 
     def _count_that_fit(self, run: TailRun, seqs: Sequence[int]) -> int:
         """Return how many of the frames may be read for the room that is left, at least 1."""
-        room = self.room
-        for count, seq in enumerate(seqs):
-            room -= run.lengths[seq - run.first_seq]
-            if room < 0:
-                return max(1, count)
-        return len(seqs)
+        lengths, base = run.lengths, run.first_seq
+        ends = list(accumulate([lengths[seq - base] for seq in seqs]))
+        return max(1, bisect_right(ends, self.room))
 
     def _fetched_at(self, run: SealedRun, seq: int) -> SelectedFrames | None:
         for one in reversed(self._fetched):

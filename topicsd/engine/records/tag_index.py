@@ -66,14 +66,19 @@ class _SeqRange:
 
     def selected_tags(self, search: TagSearch) -> tuple[Sequence[bytes], int]:
         """Return the tags that a search selects, and how many tags were looked at."""
-        if search.has_globs:
-            return [tag for tag in self.offsets if search.selects(tag)], len(self.offsets)
-        if not search.prefixes:
+        if search.is_exact:
             return search.tags, len(search.tags)
-        tags = [tag for prefix in search.prefixes for tag in self.keys_from(prefix)]
-        if len(search.prefixes) > 1 or search.tags:
-            tags = list(dict.fromkeys([*tags, *search.tags]))
-        return tags, len(tags)
+        found = dict.fromkeys(search.tags)
+        count = len(search.tags)
+        for prefix in search.prefixes:
+            tags = self.keys_from(prefix)
+            found.update(dict.fromkeys(tags))
+            count += len(tags)
+        for start, fullmatch in search.globs:
+            tags = self.keys_from(start)
+            found.update((tag, None) for tag in tags if fullmatch(tag))
+            count += len(tags)
+        return [*found], count
 
     def between(self, tag: bytes, first: int, last: int) -> list[int]:
         """Return the seqs of a tag from `first` to `last`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 
 from shared.contract.tag_filter import TagFilter
@@ -13,22 +13,19 @@ from topicsd.segment.tags_file import TagsReader
 class TagSearch:
     """A filter by tag over tags as bytes. Equal filters have the same search."""
 
-    __slots__ = ("_filter", "_globs", "prefixes", "tags")
+    __slots__ = ("_filter", "globs", "prefixes", "tags")
 
     def __init__(self, tag_filter: TagFilter) -> None:
         self._filter = tag_filter
-        self._globs = TagFilter(globs=tag_filter.globs)
+        self.globs = tuple((_literal_start(glob).encode(), _matcher(glob)) for glob in tag_filter.globs)
+        """For each glob the text that it begins with, and its match."""
         self.tags = tuple(sorted(tag.encode() for tag in tag_filter.tags))
         self.prefixes = tuple(prefix.encode() for prefix in tag_filter.prefixes)
 
     @property
     def is_exact(self) -> bool:
         """Return whether the filter has tags only, which an index finds without comparing others."""
-        return not self.prefixes and not self._globs.globs
-
-    @property
-    def has_globs(self) -> bool:
-        return bool(self._globs.globs)
+        return not self.prefixes and not self.globs
 
     def selects(self, tag: bytes) -> bool:
         return self._filter.selects(tag.decode())
@@ -37,15 +34,10 @@ class TagSearch:
         """Return the selected seqs of a sealed segment, ascending; runs on a thread."""
         found = [tags.find(tag, False, _ALL) for tag in self.tags]
         found += [tags.find(prefix, True, _ALL) for prefix in self.prefixes]
-        for glob in self._globs.globs:
-            start = _literal_start(glob).encode()
-            found.append(tags.find_each(start, self._selects_by_glob))
+        found += [tags.find_each(start, fullmatch) for start, fullmatch in self.globs]
         return (
             found[0] if len(found) == 1 and self.is_exact else sorted({seq for seqs in found for seq in seqs})
         )
-
-    def _selects_by_glob(self, tag: bytes) -> bool:
-        return self._globs.selects(tag.decode())
 
     def select(self, pairs: Iterable[tuple[bytes, list[int]]]) -> list[int]:
         """Return the selected seqs of these tags, ascending."""
@@ -53,6 +45,11 @@ class TagSearch:
 
 
 _ALL = 1 << 63
+
+
+def _matcher(glob: str) -> Callable[[bytes], bool]:
+    selects = TagFilter(globs=(glob,)).selects
+    return lambda tag: selects(tag.decode())
 
 
 def _literal_start(glob: str) -> str:

@@ -122,6 +122,10 @@ class TailRun(Run):
         """Return the positions of the bytes of the records."""
         return self.frame_positions if self._originals is None else self._originals
 
+    @property
+    def has_copies(self) -> bool:
+        return self._originals is not None
+
     def is_copy(self, at: int) -> bool:
         """Return whether the record at this index refers to the bytes of another record."""
         return self._originals is not None and self._originals[at] != self.frame_positions[at]

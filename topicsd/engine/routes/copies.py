@@ -79,6 +79,8 @@ def own_frames(run: TailRun, frames: Frames, topic: Topic) -> Frames:
 
 def own_frames_of(run: TailRun, seqs: Sequence[int], frames: Frames, topic: Topic) -> Frames:
     """Return what `own_frames` does, for seqs that need not be consecutive."""
+    if not run.has_copies:
+        return frames
     places = [seq - run.first_seq for seq in seqs]
     marks = bytes(map(run.is_copy, places))
     if 1 not in marks:
