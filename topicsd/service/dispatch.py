@@ -16,12 +16,14 @@ from shared.contract.endpoints import ROUTER, TOPIC, WATCH_ID, Endpoint, Match, 
 from shared.contract.errors import NOT_IMPLEMENTED, Refusal, in_doubt
 from shared.contract.query import query_text
 from shared.http.answer import CLOSE
+from shared.http.cors import Origins
 from shared.http.head import Fields
 from shared.ipc.link import LinkPool, LinkReply
 from shared.ipc.remote_request import decode_remote_request, encode_answer
 from shared.ipc.shared_placement import SharedPlacement
 from topicsd.broker.broker import Broker
-from topicsd.engine.queue.claim import drain_claims
+from topicsd.engine.queue.waiting_claims import end_waits
+from topicsd.engine.read.read import Missing
 from topicsd.engine.shard import Shard
 from topicsd.engine.transfer.dead_letters import DeadLetters
 from topicsd.engine.transfer.redrive import Redrives
@@ -103,6 +105,7 @@ class Dispatch:
         state = shard.state
         settings, loop = state.settings, state.loop
         self.keys = keys
+        self.origins = Origins(settings.cors_origins)
         self.shard = number
         self.placement = placement
         self.broker = broker
@@ -149,8 +152,8 @@ class Dispatch:
             counts,
             self.route_rules.on_topic_deleted,
             {
-                "diff": Diff(reads, state.settings, state.loop, state.clock, counts).start,
-                **RecordReader(reads, counts.performance).table,
+                "diff": Diff[Missing](reads, state.settings, state.loop, state.clock, counts).start,
+                **RecordReader[Missing](reads, counts.performance).table,
                 "redrive": redrives.start,
                 "move": MoveHandler(self.relocations, state.jobs, counts.performance).start,
                 "restore": RestoreHandler(shard, caps, counts.performance).start,
@@ -418,7 +421,7 @@ class Dispatch:
         self.is_draining = True
         self.streams.drain()
         self._work.drain()
-        drain_claims(self.handlers.shard.state)
+        end_waits(self.handlers.shard.state)
         self.handlers.loop.call_later(LINK_GRACE_SECONDS, self._cancel_incoming_waits)
 
     def _cancel_incoming_waits(self) -> None:

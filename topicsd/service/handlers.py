@@ -164,7 +164,7 @@ class Handlers:
             "fence": self._refuse_fence,
             "unfence": self._refuse_fence,
             **CursorHandlers(state, self.performance).table,
-            **QueueHandlers(state, state.settings, self.performance).table,
+            **QueueHandlers(state, state.settings, self.counts).table,
             **(others or {}),
         }
         self._table = {name: _Operation(name, handler, redirect) for name, handler in handlers.items()}

@@ -26,14 +26,14 @@ from typing import cast
 from shared.contract.errors import REQUEST_TIMEOUT, Refusal, shutting_down
 from shared.http.body import CONTINUE, refuse_coding, too_large
 from shared.http.client_speed import IDLE_SECONDS, Outflow, is_too_slow
-from shared.http.head import NO_FIELDS, keeps_alive, refuse_together, refuse_unfinished
+from shared.http.head import NO_FIELDS, Fields, keeps_alive, refuse_together, refuse_unfinished
 from shared.ipc.board import PLACEMENT_VERSION
 from shared.runtime.body_memory import SharedBody
 from topicsd.http.http1.head_cache import HeadCache, KnownFields, KnownLine
 from topicsd.http.http1.partial_request import PartialRequest, partial_request, refuse_early
 from topicsd.http.http1.stream import ConnectionStream
 from topicsd.http.http1.timeouts import Connections, Lingering
-from topicsd.service.call import HttpCall
+from topicsd.service.call import BrowserCall, HttpCall
 from topicsd.service.dispatch import Dispatch
 from topicsd.service.records.line_upload import LineUpload
 from topicsd.stream.stream import Stream
@@ -188,18 +188,19 @@ class Http1Connection(asyncio.Protocol):
         self, known: KnownLine, known_fields: KnownFields, data: bytes, at: int, body_at: int
     ) -> int:
         """Start to read the body of the request at `at`. Returns what `_start_one` returns."""
+        fields = known_fields.fields
         partial = partial_request(self._dispatch, known, known_fields, self._on_upload)
         if isinstance(partial, Refusal):
-            return self._refuse(partial)
+            return self._refuse(partial, fields)
         next_at = partial.body.feed(data, body_at)
         if isinstance(next_at, Refusal):
-            return self._refuse(next_at)
+            return self._refuse(next_at, fields)
         if partial.body.is_whole:
             return next_at if self._start_partial(partial, has_more_data=next_at < len(data)) else 0
-        if known_fields.fields.expect and next_at == body_at:
+        if fields.expect and next_at == body_at:
             refusal = refuse_early(self._dispatch, partial)
             if refusal is not None:
-                return self._refuse(refusal)
+                return self._refuse(refusal, fields)
             self._transport.write(CONTINUE)
         self._partial = partial
         self._pending = len(data) - at
@@ -213,7 +214,7 @@ class Http1Connection(asyncio.Protocol):
         self._pending += len(data)
         next_at = partial.body.feed(data, 0)
         if isinstance(next_at, Refusal):
-            self._refuse(next_at)
+            self._refuse(next_at, partial.known_fields.fields)
         elif partial.body.is_whole:
             self._partial = None
             self._pending = 0
@@ -230,7 +231,7 @@ class Http1Connection(asyncio.Protocol):
         self._waiting_since = self._monotonic()
         upload = partial.upload
         if upload.refusal is not None:
-            self._refuse(upload.refusal)
+            self._refuse(upload.refusal, partial.known_fields.fields)
         elif upload.is_full == self._is_reading:
             self._is_reading = not self._is_reading
             if self._is_reading:
@@ -243,7 +244,7 @@ class Http1Connection(asyncio.Protocol):
         body = partial.body.finish()
         self._has_more_data = has_more_data
         if isinstance(body, Refusal):
-            self._refuse(body)
+            self._refuse(body, partial.known_fields.fields)
             return False
         started = self._monotonic()
         known = self._heads.placed(partial.known_line)
@@ -280,12 +281,11 @@ class Http1Connection(asyncio.Protocol):
             fields = known_fields.fields
             refusal = refuse_together(known.line, fields)
             if refusal is not None:
-                return self._refuse(refusal)
+                return self._refuse(refusal, fields)
             if known_fields.is_coded:
-                fields = known_fields.fields
                 refusal = refuse_coding(fields, self._heads.body_bytes_max(known, known_fields))
                 if refusal is not None:
-                    return self._refuse(refusal)
+                    return self._refuse(refusal, fields)
                 has_lines = known.is_record and known_fields.is_lines
                 if fields.is_chunked or fields.content_length or fields.content_digest or has_lines:
                     return 0 if self._calls else self._begin_body(known, known_fields, data, at, head_end + 4)
@@ -294,7 +294,7 @@ class Http1Connection(asyncio.Protocol):
         body_at = head_end + 4
         length = known_fields.fields.content_length or 0
         if length > self._body_bytes_max:
-            return self._refuse(too_large(self._heads.body_bytes_max(known)))
+            return self._refuse(too_large(self._heads.body_bytes_max(known)), known_fields.fields)
         end = body_at + length
         if end > size:
             if length >= LARGE_BODY_BYTES:
@@ -321,13 +321,15 @@ class Http1Connection(asyncio.Protocol):
         shared_body: SharedBody | None = None,
         upload: LineUpload | None = None,
     ) -> None:
-        call = HttpCall("", known.line.query, known_fields.fields, body, started, connection=self)
+        fields = known_fields.fields
+        call = known_fields.call_type("", known.line.query, fields, body, started, connection=self)
         if shared_body is not None:
             call.shared_body = shared_body
         if not (known_fields.is_common_block and known.is_common_line):
+            call.is_options = known.line.method == "OPTIONS"
             call.is_head = known.line.method == "HEAD"
             call.is_old = known.line.minor_version == 0
-            call.is_last = not keeps_alive(known.line, known_fields.fields)
+            call.is_last = not keeps_alive(known.line, fields)
         is_draining = self._dispatch.is_draining
         if is_draining:
             call.is_last = True
@@ -418,12 +420,14 @@ class Http1Connection(asyncio.Protocol):
         if self._pending and self._partial is None and not self._is_closing and not self._is_paused:
             self._take(self._take_pending(), is_new=True)
 
-    def _refuse(self, refusal: Refusal) -> int:
+    def _refuse(self, refusal: Refusal, fields: Fields = NO_FIELDS) -> int:
         """Send a refusal in turn, then close: the framing is in doubt, or the body is too large."""
         if self._calls:
             # The same bytes are refused again once the earlier requests are answered.
             return 0
-        call = HttpCall("", "", NO_FIELDS, b"", self._waiting_since, connection=self)
+        call = (BrowserCall if fields.cors else HttpCall)(
+            "", "", fields, b"", self._waiting_since, connection=self
+        )
         call.is_last = self._must_linger = True
         self._calls.append(call)
         call.refuse(refusal)

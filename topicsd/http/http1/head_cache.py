@@ -23,6 +23,7 @@ from shared.contract.api_keys import sent_key_of
 from shared.contract.endpoints import Match, resolve
 from shared.contract.errors import Refusal
 from shared.http.head import Fields, RequestLine, parse_fields, parse_line
+from topicsd.service.call import BrowserCall, HttpCall
 from topicsd.service.dispatch import Dispatch
 from topicsd.service.records.record_body import is_lines
 
@@ -51,6 +52,8 @@ class KnownFields(msgspec.Struct, frozen=True):
     """The body is chunked, compressed, has a digest, or expects `100 Continue`; or it may be lines."""
     is_lines: bool = False
     """The content type is that of lines, which are appended as they arrive."""
+    call_type: type[HttpCall] = HttpCall
+    """The type of the call of a request with these fields."""
 
 
 class HeadCache:
@@ -112,17 +115,21 @@ class HeadCache:
         fields = parse_fields(text)
         if isinstance(fields, Refusal):
             return fields
+        cors = self._dispatch.origins.fields_for(fields.origin)
+        if cors:
+            fields = msgspec.structs.replace(fields, cors=cors)
         is_encoded = fields.is_chunked or fields.content_encoding not in ("", "identity")
         has_lines = is_lines(fields)
         is_coded = bool(is_encoded or fields.expect or fields.content_digest or has_lines)
-        is_common_block = fields.host is not None and not is_coded and not fields.connection
+        is_common_block = fields.host is not None and not is_coded and not fields.connection and not cors
+        call_type = BrowserCall if cors else HttpCall
         if fields.authorization is None:
-            known = KnownFields(fields, is_common_block, is_coded, has_lines)
+            known = KnownFields(fields, is_common_block, is_coded, has_lines, call_type)
             self._store(self._blocks, text, text, known)
             return known
         sent_key = sent_key_of(fields.authorization)
         fields = msgspec.structs.replace(fields, authorization=None, sent_key=sent_key)
-        known = KnownFields(fields, is_common_block, is_coded, has_lines)
+        known = KnownFields(fields, is_common_block, is_coded, has_lines, call_type)
         self._store(self._sealed, self._digest(text), text, known)
         return known
 
