@@ -26,6 +26,7 @@ from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.shard_data import ShardData
 from topicsd.engine.topic import NEVER, DeferredRequest, Topic, Totals, remove_at_once
 from topicsd.engine.transfer.dead_letter_stamp import STAMP_BYTES_MAX
+from topicsd.engine.wakeups.creations import Creations
 from topicsd.engine.wakeups.wake_queue import WakeQueue
 from topicsd.log.batch import CommitEntry
 from topicsd.log.control_frame import ControlPayload, encode_control
@@ -84,6 +85,7 @@ class ShardState(ShardData):
         self.threads = threads
         self.wake_queue = WakeQueue(loop, clock)
         self.queue_timers = QueueTimers(loop, clock, self.wake_queue)
+        self.creations = Creations()
         self.removals = Removals(loop, self._on_removal_end)
         self.pages = PageCache(settings.page_cache_bytes)
         self.stamped_settings = _with_room_for_stamp(settings)
@@ -289,6 +291,12 @@ class ShardState(ShardData):
     def topic_count(self) -> int:
         """The number of topics, with those that are about to be created."""
         return len(self.topics) + len(self.new_names)
+
+    def show(self, topic: Topic) -> None:
+        """Make a topic visible whose creation is in the log."""
+        if not topic.visible:
+            topic.visible = True
+            self.creations.note(topic.name)
 
     def visible_topic(self, name: str) -> Topic | None:
         topic = self.topics.get(name)
