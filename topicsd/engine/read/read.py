@@ -23,7 +23,7 @@ from topicsd.engine.damage import note_damage
 from topicsd.engine.pending import call_reply
 from topicsd.engine.read.fetch import fetch
 from topicsd.engine.read.fill_page import Fetched, PageSource, Unfetched, keep_fetched
-from topicsd.engine.read.page import PAGE_RECORDS, VARIANTS
+from topicsd.engine.read.page import PAGE_RECORDS, VARIANTS, variant_of
 from topicsd.engine.read.page_slices import PAGES_MAX, PageSlices
 from topicsd.engine.read.position import position_past_head
 from topicsd.engine.records.durable_seq import durable_seq
@@ -82,8 +82,7 @@ def _fetch_and_read(
                 shard.store_problem = shard.store_problem or result.error
             topic = shard.visible_topic(name)
             if topic is not None:
-                variant = VARIANTS[request.options.with_tags, request.options.with_meta]
-                keep_fetched(shard, topic, variant, result)
+                keep_fetched(shard, topic, variant_of(request.options), result)
             answer = try_read(shard, name, request, fetched)
         except Exception as error:
             answer = refuse_unexpected_error(logger, "a read", error)
@@ -151,7 +150,7 @@ def _plain_case(
     shard: ShardState, topic: Topic, options: ReaderOptions, cursor: int, stop: int, head: int
 ) -> ReadAnswer | None:
     """Answer the common case: all records are live, in one run, and in cached pages; else None."""
-    if options.nodes and topic.config.dedupe_node:
+    if options.match is not None or (options.nodes and topic.config.dedupe_node):
         return None
     first, last = cursor + 1, min(stop, cursor + options.limit)
     if first < topic.earliest_seq or last < first:

@@ -24,7 +24,7 @@ from topicsd.service.input.append_body import AppendBody, SentRecord
 from topicsd.service.input.body_limits import check_large_append, is_large_append
 from topicsd.service.input.json_body import JsonBody, not_utf8
 from topicsd.service.input.position import one_position
-from topicsd.service.input.tag_match import parse_match
+from topicsd.service.input.tag_match import SentMatch, parse_one_match
 
 Consistency = Literal["eventual", "strong"]
 Guarantee = Literal["at_least_once", "exactly_once"]
@@ -79,7 +79,7 @@ class SentPublish(PublishBody, kw_only=True, gc=False):
 
 class DeleteBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     before_seq: int | None = None
-    match: str | list[str] | None = None
+    match: SentMatch | None = None
     seqs: list[int] | None = None
 
 
@@ -225,15 +225,11 @@ def decode_delete(body: bytes) -> DeleteBody | Refusal:
     request = _DELETE.decode(body)
     if isinstance(request, Refusal):
         return request
-    refusal = refuse_number("before_seq", request.before_seq) or refuse_seqs(request.seqs)
-    if may_hold_nul(body):
-        match = [request.match] if isinstance(request.match, str) else request.match
-        refusal = refusal or refuse_nul_in("match", match)
-    return refusal or request
+    return refuse_number("before_seq", request.before_seq) or refuse_seqs(request.seqs) or request
 
 
 def delete_request(
-    before_seq: int | None, match: str | list[str] | None, seqs: list[int] | None = None
+    before_seq: int | None, match: SentMatch | None, seqs: list[int] | None = None
 ) -> DeleteRequest | Refusal:
     if seqs is not None:
         if before_seq is not None or match is not None:
@@ -241,7 +237,7 @@ def delete_request(
         return DeleteRequest(seqs=seqs)
     if match is None:
         return DeleteRequest(before_seq)
-    tag_match = parse_match("match", match)
+    tag_match = parse_one_match("match", match)
     if isinstance(tag_match, Refusal):
         return tag_match
     return DeleteRequest(before_seq, tag_match.tag, tag_match.is_prefix)

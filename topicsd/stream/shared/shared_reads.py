@@ -174,7 +174,7 @@ class SharedReads:
         if reach >= head and not is_checked and not heads.is_current(name, incarnation):
             return _Missing()
         key = cache_key(name, incarnation)
-        if not options.nodes and cursor < head:
+        if not options.nodes and options.match is None and cursor < head:
             # All records are in cached pages: hot path.
             last = min(head, cursor + options.limit)
             variant = VARIANTS[options.with_tags, options.with_meta]
