@@ -7,7 +7,6 @@ from functools import partial
 
 from shared.contract.api_keys import ApiKey
 from shared.contract.errors import TOPIC_NOT_FOUND, UNAUTHORIZED, Refusal, invalid, shutting_down
-from shared.contract.names import topic_id
 from shared.contract.query import query_text
 from topicsd.engine.jobs import BackgroundJob, operation
 from topicsd.engine.state import ShardState
@@ -18,7 +17,7 @@ from topicsd.service.shards.topic_heads import TopicHead, TopicHeads
 from topicsd.service.watch.options import Position
 from topicsd.service.watch.stream_request import PlacedRequest, decode_stream
 from topicsd.stream.event_stream import KEY_REVOKED
-from topicsd.stream.tail.stream_id import StreamPosition, read_stream_id
+from topicsd.stream.tail.stream_id import ResumedPositions, read_stream_id
 from topicsd.stream.tail.topic_finder import TopicFinder
 from topicsd.stream.tail.topic_stream import (
     FROM_BEGINNING,
@@ -119,7 +118,7 @@ class _TopicLookup:
         topic_heads: TopicHeads,
         streams: TopicStreams,
         decoded: PlacedRequest,
-        resumed: dict[int, StreamPosition] | None,
+        resumed: ResumedPositions | None,
     ) -> None:
         self._topic_heads = topic_heads
         self._streams = streams
@@ -148,19 +147,19 @@ class _TopicLookup:
             if self._resumed is not None:
                 # The topics that the client has seen come first, should there be no room for all.
                 resumed = self._resumed
-                matched.sort(key=lambda name: topic_id(name) not in resumed)
+                matched.sort(key=lambda name: resumed.of(name) is None)
             are_all = len(matched) <= room
             others = yield from self._find(matched[: max(room, 0)])
             if isinstance(others, Refusal):
                 return others
             # A named topic that was missing a moment ago is new.
-            new = {name: self._start_of_new(name) for name in missing if name in listed}
+            new = {name: self._resumed_start(name) for name in missing if name in listed}
             starts = {**starts, **new, **others}
             if not is_waiting:
                 self.close()
             if not starts and not is_waiting:
                 return Refusal(TOPIC_NOT_FOUND, "topics: must match at least one topic that exists")
-        return StreamTopics(starts, self._later_starts(starts), self._finder, are_all)
+        return StreamTopics(starts, self._deleted(starts), self._finder, are_all)
 
     def close(self) -> None:
         if self._finder is not None:
@@ -186,19 +185,22 @@ class _TopicLookup:
 
     def _start(self, name: str, head: TopicHead, position: Position) -> Start | Refusal:
         if self._resumed is not None:
-            return self._resumed.get(topic_id(name), FROM_BEGINNING)
+            return self._resumed_start(name)
         start = head.start(name, position.requested, position.epoch)
         return start if isinstance(start, Refusal) else (start.seq, start.epoch)
 
-    def _start_of_new(self, name: str) -> Start:
-        return self._later_starts({}).get(topic_id(name), FROM_BEGINNING)
+    def _resumed_start(self, name: str) -> Start:
+        """Return the position of a client that resumes; a topic that it lacks was created after it."""
+        return (None if self._resumed is None else self._resumed.of(name)) or FROM_BEGINNING
 
-    def _later_starts(self, starts: Mapping[str, Start]) -> dict[int, StreamPosition]:
-        """Return where to follow topics that do not exist: after what the client has read of them."""
-        if self._resumed is not None:
-            present = {topic_id(name) for name in starts}
-            return {number: one for number, one in self._resumed.items() if number not in present}
-        position, names = self._position, self._request.selection.filter.tags
-        if position.epoch is None or not position.from_seq:
-            return {}
-        return {topic_id(name): (position.from_seq, position.epoch) for name in names}
+    def _deleted(self, starts: Mapping[str, Start]) -> dict[str, int]:
+        """Return the topics that the client has read and that do not exist, with the last seq that it has."""
+        selection, position = self._request.selection, self._position
+        read = {name: self._resumed.of(name) for name in self._resumed.names} if self._resumed else {}
+        if self._resumed is None and position.epoch is not None:
+            read = dict.fromkeys(selection.filter.tags, (position.from_seq or 0, position.epoch))
+        return {
+            name: one[0]
+            for name, one in read.items()
+            if one is not None and name not in starts and selection.selects(name)
+        }

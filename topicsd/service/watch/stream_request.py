@@ -18,7 +18,7 @@ from shared.contract.tag_filter import TagFilter
 from shared.runtime.clock import Clock
 from shared.settings.settings import Settings
 from shared.text.message import quoted
-from shared.text.units import instant_ms, number_in
+from shared.text.units import duration_ms, instant_ms, number_in
 from topicsd.service.call import Call
 from topicsd.service.input.bodies import Consistency, refuse_node, refuse_nul_in
 from topicsd.service.input.bound_names import refuse_uncovered
@@ -48,7 +48,7 @@ def decode_stream(
     call: Call, topics: str, key: ApiKey | None, settings: Settings, clock: Clock, *, is_one: bool
 ) -> PlacedRequest | Refusal:
     """Decode and check the request for `topics`; `is_one` for a path that names the only one."""
-    selection = _one_topic(topics) if is_one else _topics(topics, settings.max_watch_topics)
+    selection = _one_topic(topics) if is_one else topic_selection(topics, settings.max_watch_topics)
     if isinstance(selection, Refusal):
         return selection
     if key is not None and key.prefixes:
@@ -88,10 +88,10 @@ def _one_topic(name: str) -> TopicSelection | Refusal:
     return refuse_topic_name(name) or TopicSelection(TagFilter(frozenset([name])))
 
 
-def _topics(text: str, count_max: int) -> TopicSelection | Refusal:
+def topic_selection(text: str, count_max: int) -> TopicSelection | Refusal:
     """Return the selection of names and patterns that commas separate.
 
-    >>> _topics("clicks,orders.*", 256)
+    >>> topic_selection("clicks,orders.*", 256)
     TopicSelection(filter=TagFilter(tags=frozenset({'clicks'}), prefixes=('orders.',), globs=()), within=())
     """
     words = list(dict.fromkeys(text.split(",")))

@@ -7,12 +7,11 @@ their names to seq and epoch, as JSON in base64url, so that a person can read it
     b'eyJhIjpbNTIxMCw3XSwiYiI6Wzg4MTMwLDldfQ'
 
 For more topics it is a byte of two, the number of topics, their topic ids, then seqs and epochs as varints.
-Both forms are read as positions by topic id; the epoch 0 is one that is not known.
 
-    >>> read_stream_id("eyJhIjpbNTIxMCw3XSwiYiI6Wzg4MTMwLDldfQ")[topic_id("b")]
+    >>> read_stream_id("eyJhIjpbNTIxMCw3XSwiYiI6Wzg4MTMwLDldfQ").of("b")
     (88130, 9)
     >>> many = {f"t{number}": (number, 5) for number in range(65)}
-    >>> stream_id(many)[:4], read_stream_id(stream_id(many).decode())[topic_id("t64")]
+    >>> stream_id(many)[:4], read_stream_id(stream_id(many).decode()).of("t64")
     (b'AgBB', (64, 5))
     >>> read_stream_id("bm8"), read_stream_id("AgBB")
     (None, None)
@@ -23,7 +22,7 @@ from __future__ import annotations
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
 from itertools import chain
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -38,6 +37,18 @@ from topicsd.stream.cursor_token import (
 
 StreamPosition = tuple[int, int]
 """A seq and the epoch of its topic."""
+
+
+class ResumedPositions(NamedTuple):
+    """The positions of a client that resumes."""
+
+    by_topic_id: dict[int, StreamPosition]
+    names: tuple[str, ...] = ()
+    """The names of the topics; empty when the id has only their topic ids."""
+
+    def of(self, name: str) -> StreamPosition | None:
+        return self.by_topic_id.get(topic_id(name))
+
 
 _BY_TOPIC_ID: Final = b"\2"
 _COUNT_BYTES: Final = 2
@@ -56,8 +67,8 @@ def stream_id(positions: Mapping[str, StreamPosition]) -> bytes:
     return urlsafe_b64encode(data).rstrip(b"=")
 
 
-def read_stream_id(text: str) -> dict[int, StreamPosition] | None:
-    """Return the positions by topic id, or None for a text that is no such id."""
+def read_stream_id(text: str) -> ResumedPositions | None:
+    """Return the positions, or None for a text that is no such id."""
     if not text.isascii() or len(text) > TOKEN_CHARACTERS_MAX:
         return None
     try:
@@ -69,14 +80,15 @@ def read_stream_id(text: str) -> dict[int, StreamPosition] | None:
         return None
     if not all(0 <= number <= NUMBER_MAX for one in positions.values() for number in one):
         return None
-    return {topic_id(name): one for name, one in positions.items()}
+    return ResumedPositions({topic_id(name): one for name, one in positions.items()}, tuple(positions))
 
 
-def _read_columns(data: bytes) -> dict[int, StreamPosition] | None:
+def _read_columns(data: bytes) -> ResumedPositions | None:
     count = int.from_bytes(data[:_COUNT_BYTES])
     end = _COUNT_BYTES + count * _ID_BYTES
     numbers = decode_varints(data[end:])
     if numbers is None or len(numbers) != 2 * count:
         return None
     ids = (int.from_bytes(data[at : at + _ID_BYTES]) for at in range(_COUNT_BYTES, end, _ID_BYTES))
-    return dict(zip(ids, zip(numbers[::2], numbers[1::2], strict=True), strict=True))
+    positions = zip(numbers[::2], numbers[1::2], strict=True)
+    return ResumedPositions(dict(zip(ids, positions, strict=True)))

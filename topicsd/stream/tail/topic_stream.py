@@ -17,7 +17,6 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final, NamedTuple
 
 from shared.contract.errors import CORRUPT_SEGMENT, POSITION_PAST_HEAD, RETRY_AFTER_MS, UNAUTHORIZED, Refusal
-from shared.contract.names import topic_id
 from shared.contract.reader_options import ReaderOptions
 from shared.contract.tag_filter import TagFilter
 from shared.runtime.clock import Clock
@@ -59,8 +58,8 @@ class StreamTopics(NamedTuple):
 
     starts: Mapping[str, Start]
     """The topics that exist."""
-    later_starts: dict[int, StreamPosition]
-    """By topic id: where to follow topics from that are created later; others from their beginning."""
+    deleted: Mapping[str, int]
+    """Topics that a client which resumes has read and that do not exist, with the last seq that it has."""
     finder: TopicFinder | None
     """It has listed its topics. None when no topic is to be found yet."""
     are_all: bool = True
@@ -119,7 +118,6 @@ class TopicStream(EventStream):
     __slots__ = (
         "_finder",
         "_is_full",
-        "_later_starts",
         "_limiter",
         "_on_end",
         "_positions",
@@ -142,7 +140,6 @@ class TopicStream(EventStream):
         super().__init__(stream, streams.loop, streams.clock, request.heartbeat_ms)
         self.request = request
         self._streams = streams
-        self._later_starts = topics.later_starts
         self._finder = topics.finder
         self._on_end = on_end
         self._remaining = request.count_max
@@ -157,6 +154,8 @@ class TopicStream(EventStream):
         self._stream.write(self.request.form.opening)
         missing = sorted(self.request.selection.filter.tags - topics.starts.keys())
         subscriptions = [self._follow(name, start) for name, start in topics.starts.items()]
+        for name, seq in topics.deleted.items():
+            self._write_deleted(name, seq)
         if missing:
             self._write_fields(b"waiting", {"topics": missing})
         elif not subscriptions:
@@ -204,8 +203,7 @@ class TopicStream(EventStream):
                     self._report_full()
                     continue
                 room -= 1
-            start = self._later_starts.pop(topic_id(name), FROM_BEGINNING)
-            subscriptions.append(self._follow(name, start))
+            subscriptions.append(self._follow(name, FROM_BEGINNING))
         self._limiter.resume_all(subscriptions)
 
     def _report_full(self) -> None:
@@ -277,8 +275,7 @@ class TopicStream(EventStream):
     def ended(self, subscription: Subscription) -> None:
         name = subscription.feed.spec.topic
         self._drop(name)
-        fields = {"topic": name, "head_seq": subscription.head_seq, "reason": "deleted"}
-        self._write_fields(b"topic-deleted", fields)
+        self._write_deleted(name, subscription.head_seq)
         if self._is_over:
             return
         if not self.request.is_waiting:
@@ -302,6 +299,9 @@ class TopicStream(EventStream):
         form = self.request.form
         text = form.event(name, sse_frames.encode_fields(fields))
         self._write(form.with_id(text, stream_id(self._positions)))
+
+    def _write_deleted(self, name: str, seq: int) -> None:
+        self._write_fields(b"topic-deleted", {"topic": name, "head_seq": seq, "reason": "deleted"})
 
     def _write_heartbeat(self, now_ms: int) -> None:
         form = self.request.form
