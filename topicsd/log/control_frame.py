@@ -17,6 +17,7 @@ import msgspec
 
 from shared.contract.reader_options import ReaderOptions
 from shared.contract.route_rule import RouteRule
+from shared.contract.tag_filter import TagFilter
 from shared.contract.topic_config import TopicConfig
 from topicsd.log.frame import FrameDamage, FrameType, LogFrame, encode_frame
 
@@ -138,6 +139,7 @@ class SessionFrame(msgspec.Struct, frozen=True, array_like=True, gc=False):
     with_meta: bool = True
     with_data: bool = True
     is_strong: bool = False
+    match: TagFilter | None = None
 
     @property
     def options(self) -> ReaderOptions:
@@ -149,6 +151,7 @@ class SessionFrame(msgspec.Struct, frozen=True, array_like=True, gc=False):
             self.with_meta,
             self.with_data,
             self.is_strong,
+            self.match,
         )
 
 

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
+import msgspec
+
 from shared.contract.errors import Refusal
 from shared.contract.reader_options import LIMIT_DEFAULT, NO_NODES, ReaderOptions
 from shared.contract.seek import Seek
@@ -19,8 +21,7 @@ from shared.runtime.clock import Clock
 from shared.runtime.disk_thread import Loop
 from shared.runtime.histogram import Histogram
 from shared.settings.settings import Settings
-from topicsd.engine.read.fill_page import Unfetched
-from topicsd.engine.read.read import read, try_read
+from topicsd.engine.read.read import Missing, read, try_read
 from topicsd.engine.read.seek import seek
 from topicsd.engine.requests import ReadAnswer, ReadRequest, Reply
 from topicsd.engine.state import ShardState
@@ -65,12 +66,10 @@ class ShardReads:
 
     def __init__(self, shard: ShardState, feeds: Feeds) -> None:
         self._shard = shard
-        self.try_read: Callable[[str, ReadRequest], ReadAnswer | Refusal | Unfetched] = partial(
-            try_read, shard
-        )
+        self.try_read: Callable[[str, ReadRequest], ReadAnswer | Refusal | Missing] = partial(try_read, shard)
         self.feed = feeds.feed
 
-    def read(self, name: str, request: ReadRequest, reply: Reply[ReadAnswer], missing: Unfetched) -> None:
+    def read(self, name: str, request: ReadRequest, reply: Reply[ReadAnswer], missing: Missing) -> None:
         read(self._shard, name, request, reply, missing)
 
     def seek(self, name: str, position: Seek, reply: Reply[int]) -> None:
@@ -120,6 +119,8 @@ class Diff(Generic[M]):
             body.include_tags,
             body.include_meta,
         )
+        if body.match is not None:
+            options = msgspec.structs.replace(options, match=body.tag_filter)
         request = ReadRequest(body.from_seq or 0, options, body.epoch)
         # Without a reply while nothing has to wait: hot path.
         answer = self._try_read(call.name, request)

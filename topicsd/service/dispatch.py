@@ -22,6 +22,7 @@ from shared.ipc.remote_request import decode_remote_request, encode_answer
 from shared.ipc.shared_placement import SharedPlacement
 from topicsd.broker.broker import Broker
 from topicsd.engine.queue.claim import drain_claims
+from topicsd.engine.read.read import Missing
 from topicsd.engine.shard import Shard
 from topicsd.engine.transfer.dead_letters import DeadLetters
 from topicsd.engine.transfer.redrive import Redrives
@@ -153,8 +154,8 @@ class Dispatch:
             counts,
             self.route_rules.on_topic_deleted,
             {
-                "diff": Diff(reads, state.settings, state.loop, state.clock, counts).start,
-                "record": RecordReader(reads).start,
+                "diff": Diff[Missing](reads, state.settings, state.loop, state.clock, counts).start,
+                "record": RecordReader[Missing](reads).start,
                 "redrive": redrives.start,
                 "move": MoveHandler(self.relocations, state.jobs, counts.performance).start,
                 "restore": RestoreHandler(shard, caps, counts.performance).start,

@@ -1,6 +1,6 @@
 """Topic streams of one worker of a stage, opened by requests and read by a client.
 
-Promises: `read` returns the events since the last call, as server-sent events or as lines; a record line is an
+Promises: `read` returns the events since the last call; a record line is an
 event `record` with one record. `Event.id` is empty where the stream sent none.
 """
 
@@ -81,7 +81,7 @@ def _read_line(line: bytes) -> Event:
 
 def _read_block(block: bytes) -> Event | None:
     """Read an event; a comment with an id is an event `heartbeat`."""
-    id_, _, comment = block.decode().partition("\n")
+    comment, _, id_ = block.decode().partition("\n")
     if id_.startswith("id: ") and comment.startswith(": hb "):
         return Event(id_.removeprefix("id: "), "heartbeat", None)
     return read_event(block)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from shared.contract.reader_options import ReaderOptions
-from topicsd.engine.read.page import Page, variant_of, without_tag
+from topicsd.engine.read.page import VARIANTS, Page
 from topicsd.engine.records.run import Run
 
 # Bounds a read that returns nothing, for example where all records are of the reader's own nodes.
@@ -11,28 +13,14 @@ PAGES_MAX = 256
 
 
 class PageSlices:
-    __slots__ = (
-        "count",
-        "cursor",
-        "damaged",
-        "damaged_seq",
-        "limit",
-        "match",
-        "nodes",
-        "parts",
-        "room",
-        "variant",
-        "with_tags",
-    )
+    __slots__ = ("count", "cursor", "damaged", "damaged_seq", "limit", "nodes", "parts", "room", "variant")
 
     def __init__(self, options: ReaderOptions, nodes: frozenset[str], cursor: int) -> None:
-        """Begin after `cursor`; records of `nodes` are skipped, and those that the filter does not select."""
-        self.match = options.match
-        self.with_tags = options.with_tags
+        """Begin after `cursor`; records of `nodes` are skipped."""
         self.limit = options.limit
         self.room = options.bytes_max
         self.nodes = nodes
-        self.variant = variant_of(options)
+        self.variant = VARIANTS[options.with_tags, options.with_meta]
         self.cursor = cursor
         """The last seq that was examined."""
         self.parts: list[bytes | memoryview] = []
@@ -47,8 +35,6 @@ class PageSlices:
         `run` is the run of the records, if some of them may be dead.
         """
         seq = first
-        tags = None if self.match is None else page.tags()
-        is_cut = tags is not None and not self.with_tags
         dead_run = None if run is None or run.dead is None else run
         while seq <= last:
             if dead_run is not None and dead_run.is_dead(seq):
@@ -58,21 +44,21 @@ class PageSlices:
             end = min(last, seq + self.limit - self.count - 1)
             if dead_run is not None:
                 end = min(end, dead_run.next_dead(seq) - 1)
-            if page.damage is not None or (self.nodes and page.nodes is not None) or tags is not None:
-                stop = self._first_excluded(page, seq, end, tags)
+            if page.damage is not None or (self.nodes and page.nodes is not None):
+                stop = self._first_excluded(page, seq, end)
                 if stop == seq:
                     if self.damaged_seq:
                         return False
                     self.cursor = seq
                     seq += 1
                     continue
-                end = seq if is_cut else stop - 1
+                end = stop - 1
             fit = page.last_within(seq, end, self.room)
             if fit < seq:
                 if self.count:
                     return False
                 fit = seq  # The first record is taken whatever its size, so that a read makes progress.
-            part = without_tag(page.slice(seq, fit)) if is_cut else page.slice(seq, fit)
+            part = page.slice(seq, fit)
             self.parts.append(part)
             self.room -= len(part)
             self.count += fit - seq + 1
@@ -82,8 +68,53 @@ class PageSlices:
             seq = fit + 1
         return True
 
-    def _first_excluded(self, page: Page, first: int, last: int, tags: dict[int, str] | None) -> int:
-        """Return the first seq that is damaged, of the reader's own nodes, or not selected, or `last + 1`."""
+    def take_seqs(self, page: Page, seqs: Sequence[int]) -> bool:
+        """Take these live records of a page; return False at a bound."""
+        at = 0
+        while at < len(seqs):
+            end = at + 1
+            while end < len(seqs) and seqs[end] == seqs[end - 1] + 1:
+                end += 1
+            if not self.take(page, seqs[at], seqs[end - 1]):
+                return False
+            at = end
+        return True
+
+    def take_texts(self, page: Page, seqs: Sequence[int], texts: Sequence[bytes]) -> bool:
+        """Take records that `page` has rendered but does not hold; return False at a bound."""
+        size = sum(map(len, texts))
+        is_whole = page.damage is None and (page.nodes is None or not self.nodes)
+        if is_whole and size < self.room and self.count + len(texts) < self.limit:
+            self.parts.append(b"".join(texts))
+            self.room -= size
+            self.count += len(texts)
+            self.cursor = seqs[-1]
+            return True
+        taken: list[bytes] = []
+        try:
+            for seq, text in zip(seqs, texts, strict=True):
+                if page.damage is not None and seq in page.damage:
+                    self.damaged_seq, self.damaged = seq, page.damage
+                    self.cursor = seq - 1
+                    return False
+                if self.nodes and page.nodes is not None and page.nodes.get(seq) in self.nodes:
+                    self.cursor = seq
+                    continue
+                if self.count and len(text) > self.room:
+                    return False
+                taken.append(text)
+                self.room -= len(text)
+                self.count += 1
+                self.cursor = seq
+                if self.count >= self.limit or self.room <= 0:
+                    return False
+            return True
+        finally:
+            if taken:
+                self.parts.append(b"".join(taken))
+
+    def _first_excluded(self, page: Page, first: int, last: int) -> int:
+        """Return the first seq that is damaged or of the reader's own nodes, or `last + 1`."""
         damage, nodes = page.damage or {}, page.nodes or {}
         for seq in range(first, last + 1):
             if seq in damage:
@@ -92,7 +123,5 @@ class PageSlices:
                 return seq
             # The reader does not want the records of its own nodes. A record without a node is never one.
             if self.nodes and nodes.get(seq) in self.nodes:
-                return seq
-            if tags is not None and self.match is not None and not self.match.selects(tags.get(seq, "")):
                 return seq
         return last + 1

@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 from shared.contract.errors import UNSUPPORTED_MEDIA_TYPE, Refusal, excluded, invalid
 from shared.contract.json_bounds import BACKSLASH, DATA_DEPTH_MAX, is_too_deep, is_utf8, may_hold_nul
 from shared.contract.reader_options import NO_NODES
+from shared.contract.tag_filter import TagFilter
 from shared.contract.topic_config import NUMBER_MAX, TopicConfigPatch
 from shared.http.head import Fields
 from shared.runtime.clock import Clock
@@ -24,7 +25,7 @@ from topicsd.service.input.append_body import AppendBody, SentRecord
 from topicsd.service.input.body_limits import check_large_append, is_large_append
 from topicsd.service.input.json_body import JsonBody, not_utf8
 from topicsd.service.input.position import one_position
-from topicsd.service.input.tag_match import SentMatch, parse_one_match
+from topicsd.service.input.tag_match import SentMatch, parse_match, parse_one_match
 
 Consistency = Literal["eventual", "strong"]
 Guarantee = Literal["at_least_once", "exactly_once"]
@@ -44,6 +45,11 @@ class ReadFields(msgspec.Struct, forbid_unknown_fields=True, gc=False, kw_only=T
     node: str | list[str] | None = None
     include_tags: bool = False
     include_meta: bool = True
+    match: SentMatch | None = None
+
+    @property
+    def tag_filter(self) -> TagFilter | Refusal | None:
+        return None if self.match is None else parse_match("match", self.match)
 
     @property
     def nodes(self) -> frozenset[str]:
@@ -216,6 +222,8 @@ def decode_diff(body: bytes, clock: Clock) -> DiffBody | Refusal:
         if isinstance(from_ts, Refusal):
             return refusal or from_ts
         request.from_ts = from_ts
+    if request.match is not None and refusal is None and isinstance(request.tag_filter, Refusal):
+        return request.tag_filter
     if BACKSLASH in body and may_hold_nul(body):
         refusal = refusal or refuse_nul_in("node", request.nodes)
     return refusal or request

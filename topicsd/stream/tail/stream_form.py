@@ -43,9 +43,7 @@ class StreamForm(Protocol):
         """Return an event without its id; `data` is a JSON object."""
         ...
 
-    def heartbeat(self, now_ms: int) -> bytes:
-        """Return a heartbeat without its id."""
-        ...
+    def heartbeat(self, now_ms: int, stream_id: bytes) -> bytes: ...
 
     def with_id(self, text: bytes, stream_id: bytes) -> bytes: ...
 
@@ -63,9 +61,9 @@ class EventForm:
     def event(self, name: bytes, data: bytes) -> bytes:
         return sse_frames.event(name, data)
 
-    def heartbeat(self, now_ms: int) -> bytes:
+    def heartbeat(self, now_ms: int, stream_id: bytes) -> bytes:
         # A comment; a client keeps the id of a block without data.
-        return sse_frames.heartbeat(now_ms)
+        return b"%bid: %b\n\n" % (sse_frames.heartbeat(now_ms)[:-1], stream_id)
 
     def with_id(self, text: bytes, stream_id: bytes) -> bytes:
         return b"id: %b\n%b" % (stream_id, text)
@@ -89,8 +87,8 @@ class LineForm:
     def event(self, name: bytes, data: bytes) -> bytes:
         return b'%b"%b",%b\n' % (_EVENT, name, data[1:])
 
-    def heartbeat(self, now_ms: int) -> bytes:
-        return self.event(b"heartbeat", b'{"time":%d}' % now_ms)
+    def heartbeat(self, now_ms: int, stream_id: bytes) -> bytes:
+        return self.with_id(self.event(b"heartbeat", b'{"time":%d}' % now_ms), stream_id)
 
     def with_id(self, text: bytes, stream_id: bytes) -> bytes:
         return b'%b,"id":"%b"}\n' % (text[:-2], stream_id) if text.startswith(_EVENT) else text

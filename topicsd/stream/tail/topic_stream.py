@@ -304,8 +304,7 @@ class TopicStream(EventStream):
         self._write_fields(b"topic-deleted", {"topic": name, "head_seq": seq, "reason": "deleted"})
 
     def _write_heartbeat(self, now_ms: int) -> None:
-        form = self.request.form
-        self._write(form.with_id(form.heartbeat(now_ms), stream_id(self._positions)))
+        self._write(self.request.form.heartbeat(now_ms, stream_id(self._positions)))
 
     def _write_error(self, code: str, message: str) -> None:
         self._write_fields(b"error", sse_frames.error_fields(code, message, None, RETRY_AFTER_MS))
