@@ -6,8 +6,8 @@ cut; streams of names and patterns, as server-sent events and as lines, pause, l
 return with the last id that they received.
 
 The oracle knows each value by topic, incarnation and seq. A client of a topic must receive each of its
-records once and in order, from the position that it had when it last received an id, and from the first record
-of a topic that was created later. Only records that were deleted, and those of deleted incarnations, may be
+records once and in order, from the position that it had when it last received an id, and from the first one of
+a topic that was created later. Only records that were deleted, and those of deleted incarnations, may be
 missing. At the end every client has all records of every topic that it selects.
 """
 
