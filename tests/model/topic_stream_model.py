@@ -6,8 +6,8 @@ cut; streams of names and patterns, as server-sent events and as lines, pause, l
 return with the last id that they received.
 
 The oracle knows each value by topic, incarnation and seq. A client of a topic must receive each of its
-records once and in order, from the position that it had when it last received an id, and from the first one of
-a topic that was created later. Only records that were deleted, and those of deleted incarnations, may be
+records once and in order: from the position that it had when it last received an id, or from the first record
+of a topic that was created later. Only records that were deleted, and those of deleted incarnations, may be
 missing. At the end every client has all records of every topic that it selects.
 """
 
@@ -22,7 +22,7 @@ import msgspec
 from tests.harness.shard.one_shard import OneShard
 from tests.harness.stage.feed_shards import Event, FeedShards
 from tests.harness.stage.topic_streams import LINES, TopicStreamClient
-from topicsd.service.watch.stream_request import topic_selection
+from topicsd.service.watch.selection import topic_selection
 
 NAMES: Final = tuple(f"{prefix}{number}" for prefix in ("a.", "b.", "c") for number in range(4))
 SELECTIONS: Final = ("*", "a.*", "a.?,c1", "b.*,a.1,a.2", "c*,b.3", "a.0,b.0", "*.1")
@@ -47,7 +47,7 @@ class Client:
     def __init__(self, model: TopicStreamModel) -> None:
         self._model = model
         self.topics = model.rng.choice(SELECTIONS)
-        parsed = topic_selection(self.topics, 256)
+        parsed = topic_selection(self.topics.split(","), 256)
         assert not hasattr(parsed, "code")
         self._selection: Any = parsed
         self._accept = model.rng.choice(["", LINES])

@@ -19,10 +19,11 @@ from collections.abc import Mapping
 from typing import Final, Protocol
 
 from shared.contract.api_keys import READ, WRITE, ApiKey
-from shared.contract.errors import SHUTTING_DOWN, UNAUTHORIZED, Refusal
-from shared.contract.names import refuse_topic_name
+from shared.contract.errors import SHUTTING_DOWN, TOPIC_NOT_FOUND, UNAUTHORIZED, Refusal
+from shared.contract.names import is_topic_pattern, refuse_topic_name
+from shared.contract.reader_options import ReaderOptions
 from shared.runtime.unexpected_error import refuse_unexpected_error
-from topicsd.engine.jobs import BackgroundJob
+from topicsd.engine.jobs import BackgroundJob, operation
 from topicsd.http.http1.connection import AHEAD_MAX
 from topicsd.http.websocket import frames as ws_frames
 from topicsd.http.websocket.call import FIELDS, WsCall, error_in
@@ -41,10 +42,12 @@ from topicsd.http.websocket.messages import (
     too_many_topics,
     unknown_op,
 )
+from topicsd.http.websocket.topic_words import TopicWords
 from topicsd.service.dispatch import Dispatch
 from topicsd.service.input.clamped import member
 from topicsd.service.shards.topic_heads import HeadAnswer, TopicHead, TopicStart
 from topicsd.service.watch.options import Position
+from topicsd.service.watch.selection import refuse_uncovered_topics
 from topicsd.stream.chunks import Chunk, FeedSpec
 from topicsd.stream.event_stream import KEY_REVOKED, PAUSED_SECONDS_MAX, TOO_SLOW
 from topicsd.stream.feeds import Feeds
@@ -77,17 +80,20 @@ class MessageConnection(Protocol):
         ...
 
 
-def _starts_of(request: Subscribe, heads: Mapping[str, HeadAnswer]) -> dict[str, TopicStart] | Refusal:
+def _starts_of(
+    positions: Mapping[str, Position], heads: Mapping[str, HeadAnswer], *, is_waiting: bool
+) -> dict[str, TopicStart] | Refusal:
     """Return where each topic is followed from. Refuse missing topics before wrong seqs."""
-    for name in request.positions:
+    for name in positions:
         answer = heads[name]
         refusal = refuse_topic_name(name) or (answer if isinstance(answer, Refusal) else None)
-        if refusal is not None:
+        if refusal is not None and not (is_waiting and refusal.code == TOPIC_NOT_FOUND):
             return refusal
     starts = {}
-    for name, given in request.positions.items():
+    for name, given in positions.items():
         head = heads[name]
-        assert isinstance(head, TopicHead)
+        if not isinstance(head, TopicHead):
+            continue
         start = head.start(name, given.requested, given.epoch)
         if isinstance(start, Refusal):
             return start
@@ -104,6 +110,14 @@ class WsSession:
         self._feeds = feeds
         self._key = key
         self._subscriptions: dict[str, Subscription] = {}
+        self._words = TopicWords(
+            dispatch.streams.finders,
+            dispatch.handlers.settings.max_watch_topics,
+            () if key is None else key.prefixes,
+            self._on_topic,
+        )
+        self._matched: dict[str, str] = {}
+        """The pattern of each topic that is followed because of one."""
         self._paused: list[Subscription] = []
         self._read_limiter = ReadLimiter(
             dispatch.handlers.loop, lambda: connection.is_paused, self._on_failure
@@ -227,18 +241,43 @@ class WsSession:
             self._refuse(request_id, refusal)
             return
         assert isinstance(request, Subscribe)
-        requested = {name: position.requested for name, position in request.positions.items()}
         self._is_subscribing = True
-        heads = yield from self._dispatch.streams.topic_heads.find(requested)
+        starts = yield from self._find_starts(request)
         self._is_subscribing = False
         if self._is_over:
             return
-        starts = _starts_of(request, heads)
         if isinstance(starts, Refusal):
             self._refuse(request_id, starts)
         else:
             self._begin_subscriptions(request, request_id, starts)
         self._resume()
+
+    def _find_starts(self, request: Subscribe) -> BackgroundJob[dict[str, TopicStart] | Refusal]:
+        """Return where to follow the topics that exist: those that are named, and those of the patterns."""
+        patterns = [word for word in request.positions if is_topic_pattern(word)]
+        names = {word: one for word, one in request.positions.items() if word not in patterns}
+        find = self._dispatch.streams.topic_heads.find
+        heads = yield from find({name: position.requested for name, position in names.items()})
+        starts = _starts_of(names, heads, is_waiting=request.is_waiting)
+        if isinstance(starts, Refusal) or not patterns:
+            return starts
+        finder = self._words.finder(patterns)
+        listed: list[str] | Refusal = yield from operation(finder.find_existing)
+        finder.close()
+        if isinstance(listed, Refusal):
+            return listed
+        matched: dict[str, Position] = {}
+        for pattern in patterns:
+            selects = self._words.selection([pattern]).selects
+            position = request.positions[pattern]
+            matched.update((name, position) for name in listed if name not in names and selects(name))
+        count = len(self._subscriptions.keys() | names.keys() | matched.keys())
+        topics_max = self._dispatch.handlers.settings.max_watch_topics
+        if count > topics_max:
+            return too_many_topics(count, topics_max)
+        heads = yield from find({name: position.requested for name, position in matched.items()})
+        others = _starts_of(matched, heads, is_waiting=True)
+        return others if isinstance(others, Refusal) else {**starts, **others}
 
     def _on_subscribed(self, outcome: Exception | None) -> None:
         if outcome is not None:
@@ -250,8 +289,16 @@ class WsSession:
         count = len(self._subscriptions.keys() | positions.keys())
         if count > topics_max:
             return too_many_topics(count, topics_max)
-        refusals = (self._refuse_name(name, READ_ONLY) for name in positions)
-        return next((refusal for refusal in refusals if refusal is not None), None)
+        for word in positions:
+            if not is_topic_pattern(word):
+                refusal = self._refuse_name(word, READ_ONLY)
+            else:
+                refusal = self._refuse_name("", READ_ONLY)
+                if refusal is None and self._key is not None:
+                    refusal = refuse_uncovered_topics(self._words.selection([word]), self._key)
+            if refusal is not None:
+                return refusal
+        return None
 
     def _begin_subscriptions(
         self, request: Subscribe, request_id: bytes, starts: dict[str, TopicStart]
@@ -259,23 +306,56 @@ class WsSession:
         subscriptions = []
         for name, start in starts.items():
             self._drop(name)
-            feed = self._read_limiter.feed(self._feeds.feed(FeedSpec(name, request.options)))
-            subscription = self._subscriptions[name] = Subscription(feed, start.seq, start.epoch, self)
-            subscriptions.append(subscription)
+            subscriptions.append(self._follow(name, start.seq, start.epoch, request.options))
         topics = {name: start.body for name, start in starts.items()}
-        body = {"topics": topics, **member(request.clamped)}
+        patterns = [word for word in request.positions if is_topic_pattern(word)]
+        waiting = [word for word in request.positions if word not in patterns and word not in starts]
+        body: dict[str, object] = {"topics": topics, **member(request.clamped)}
+        if waiting:
+            body["waiting"] = waiting
+        if patterns:
+            body["patterns"] = patterns
         self._connection.write(ws_frames.json_message(b"subscribed", body, request_id))
         self._read_limiter.resume_all(subscriptions)
+        words = request.positions if request.is_waiting else patterns
+        self._words.add(dict.fromkeys(words, request.options))
+        for name in starts:
+            word = self._words.word_of(name)
+            if word is not None and word != name:
+                self._matched[name] = word
+
+    def _follow(self, name: str, seq: int, epoch: int | None, options: ReaderOptions) -> Subscription:
+        feed = self._read_limiter.feed(self._feeds.feed(FeedSpec(name, options)))
+        subscription = self._subscriptions[name] = Subscription(feed, seq, epoch, self)
+        return subscription
+
+    def _on_topic(self, name: str, word: str, options: ReaderOptions) -> None:
+        """Follow a topic that was created, from its first record."""
+        if self._is_over or name in self._subscriptions:
+            return
+        topics_max = self._dispatch.handlers.settings.max_watch_topics
+        if len(self._subscriptions) >= topics_max:
+            self._connection.write(ws_frames.json_message(b"topics_limit", {"max": topics_max}))
+            self._words.remove_patterns()
+            return
+        self._connection.write(ws_frames.json_message(b"topic_found", {"topic": name}))
+        if word != name:
+            self._matched[name] = word
+        self._read_limiter.resume_all([self._follow(name, 0, None, options)])
 
     def _unsubscribe(self, request_id: bytes, message: bytes) -> None:
         names = read_unsubscribe(message)
         if isinstance(names, Refusal):
             self._refuse(request_id, names)
         else:
-            removed = [name for name in names if self._drop(name)]
+            # With a pattern, the topics that are followed because of it.
+            dropped = [*names, *(name for name, word in self._matched.items() if word in names)]
+            removed = [name for name in dict.fromkeys(dropped) if self._drop(name)]
+            self._words.remove(names)
             self._connection.write(ws_frames.json_message(b"unsubscribed", {"topics": removed}, request_id))
 
     def _drop(self, name: str) -> bool:
+        self._matched.pop(name, None)
         subscription = self._subscriptions.pop(name, None)
         if subscription is not None:
             subscription.close()
@@ -302,12 +382,15 @@ class WsSession:
         name = subscription.feed.spec.topic
         if subscription.is_over:
             del self._subscriptions[name]
+            self._matched.pop(name, None)
         self._connection.write(ws_frames.error_message(refusal, topics=[name]))
 
     def ended(self, subscription: Subscription) -> None:
         name = subscription.feed.spec.topic
+        self._matched.pop(name, None)
         del self._subscriptions[name]
         self._connection.write(ws_frames.topic_deleted(name, subscription.head_seq))
+        self._words.search_again(name)
 
     # -- calls of the connection ---------------------------------------------------------------------------
 
@@ -341,6 +424,7 @@ class WsSession:
             return
         self._is_over = True
         self._cancel_waits()
+        self._words.close()
         subscriptions, self._subscriptions = self._subscriptions, {}
         for subscription in subscriptions.values():
             subscription.close()

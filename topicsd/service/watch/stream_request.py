@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple, get_args
 from urllib.parse import parse_qsl
@@ -11,7 +10,7 @@ import msgspec
 
 from shared.contract.api_keys import ApiKey
 from shared.contract.errors import NOT_ACCEPTABLE, Refusal, excluded, invalid
-from shared.contract.names import is_topic_name, refuse_topic_name
+from shared.contract.names import refuse_topic_name
 from shared.contract.query import query_boolean, query_number, query_text
 from shared.contract.reader_options import ReaderOptions
 from shared.contract.tag_filter import TagFilter
@@ -21,11 +20,11 @@ from shared.text.message import quoted
 from shared.text.units import duration_ms, instant_ms, number_in
 from topicsd.service.call import Call
 from topicsd.service.input.bodies import Consistency, refuse_node, refuse_nul_in
-from topicsd.service.input.bound_names import refuse_uncovered
-from topicsd.service.input.tag_match import parse_match, parse_match_query
+from topicsd.service.input.tag_match import parse_match_query
 from topicsd.service.watch.accept import EVENT_STREAM, LINES_OF_JSON, accept_weight
 from topicsd.service.watch.body import NODES_MAX, heartbeat_ms_of
 from topicsd.service.watch.options import BATCH_BYTES_DEFAULT, Position, StreamOptions
+from topicsd.service.watch.selection import refuse_uncovered_topics, topic_selection
 from topicsd.stream.tail.stream_form import EVENTS, LINES, LINES_WITH_TOPICS, StreamForm
 from topicsd.stream.tail.topic_search import TopicSelection
 from topicsd.stream.tail.topic_stream import TopicStreamRequest
@@ -34,7 +33,6 @@ HEARTBEAT_MS_DEFAULT: Final = 15_000
 WAIT: Final = "wait"
 REFUSE: Final = "refuse"
 _POSITIONS: Final = ("after_seq", "from_seq", "since", "last", "tail")
-_WORD: Final = re.compile(r"[A-Za-z0-9*?][A-Za-z0-9._:*?-]{0,254}")
 
 
 class PlacedRequest(NamedTuple):
@@ -48,11 +46,13 @@ def decode_stream(
     call: Call, topics: str, key: ApiKey | None, settings: Settings, clock: Clock, *, is_one: bool
 ) -> PlacedRequest | Refusal:
     """Decode and check the request for `topics`; `is_one` for a path that names the only one."""
-    selection = _one_topic(topics) if is_one else topic_selection(topics, settings.max_watch_topics)
+    selection = (
+        _one_topic(topics) if is_one else topic_selection(topics.split(","), settings.max_watch_topics)
+    )
     if isinstance(selection, Refusal):
         return selection
     if key is not None and key.prefixes:
-        refusal = _refuse_uncovered(selection, key)
+        refusal = refuse_uncovered_topics(selection, key)
         if refusal is not None:
             return refusal
         selection = msgspec.structs.replace(selection, within=key.prefixes)
@@ -86,40 +86,6 @@ def decode_stream(
 
 def _one_topic(name: str) -> TopicSelection | Refusal:
     return refuse_topic_name(name) or TopicSelection(TagFilter(frozenset([name])))
-
-
-def topic_selection(text: str, count_max: int) -> TopicSelection | Refusal:
-    """Return the selection of names and patterns that commas separate.
-
-    >>> topic_selection("clicks,orders.*", 256)
-    TopicSelection(filter=TagFilter(tags=frozenset({'clicks'}), prefixes=('orders.',), globs=()), within=())
-    """
-    words = list(dict.fromkeys(text.split(",")))
-    if len(words) > count_max:
-        return invalid("topics", f"must have at most {count_max} entries, got {len(words)}", count_max)
-    for word in words:
-        if _WORD.fullmatch(word) is None:
-            rule = "must be names of topics, or patterns with * and ?, separated by commas, got"
-            return invalid("topics", f"{rule} {quoted(word)}")
-    patterns = [word for word in words if not is_topic_name(word)]
-    names = frozenset(words) - frozenset(patterns)
-    if not patterns:
-        return TopicSelection(TagFilter(names))
-    globs: list[str | list[str | list[str]]] = [["tag", "Glob", pattern] for pattern in patterns]
-    parsed = parse_match("topics", ["any", *names, *globs])
-    return parsed if isinstance(parsed, Refusal) else TopicSelection(parsed)
-
-
-def _refuse_uncovered(selection: TopicSelection, key: ApiKey) -> Refusal | None:
-    """Refuse names that the key does not cover, and patterns that match no name that it covers."""
-    for name in sorted(selection.filter.tags):
-        if not key.allows_name(name):
-            return refuse_uncovered("topics", name)
-    for pattern in (*selection.filter.prefixes, *selection.filter.globs):
-        beginning = pattern.partition("*")[0].partition("?")[0]
-        if not any(one.startswith(beginning) or beginning.startswith(one) for one in key.prefixes):
-            return refuse_uncovered("topics", pattern)
-    return None
 
 
 def _form(accept: str, *, has_topics: bool) -> StreamForm | Refusal:
