@@ -133,10 +133,8 @@ class ShardState(ShardData):
         """The segments that have objects in the store, and their bytes, as of the last round of upkeep."""
         self.store_problem = ""
         """Why nothing is exported to the object store at present; empty when nothing is wrong."""
-
         self.released_stems: set[str] | None = None
         """With a catalog: the stems of objects to delete that the catalog does not name any more."""
-
         self.unlogged_floors: dict[Topic, None] = {}
         """Topics with an eviction that readers have seen but a full disk kept out of the log."""
 

@@ -335,7 +335,7 @@ class WsSession:
             return
         topics_max = self._dispatch.handlers.settings.max_watch_topics
         if len(self._subscriptions) >= topics_max:
-            self._connection.write(ws_frames.json_message(b"topics_limit", {"max": topics_max}))
+            self._connection.write(ws_frames.json_message(b"topic_limit", {"max": topics_max}))
             self._words.remove_patterns()
             return
         self._connection.write(ws_frames.json_message(b"topic_found", {"topic": name}))

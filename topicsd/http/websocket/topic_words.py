@@ -10,13 +10,13 @@ from topicsd.service.watch.selection import topic_selection
 from topicsd.stream.tail.topic_finder import TopicFinder, TopicFinders
 from topicsd.stream.tail.topic_search import TopicSelection
 
-OnTopic = Callable[[str, str, ReaderOptions], object]
+OnNewTopic = Callable[[str, str, ReaderOptions], object]
 """Called with the name of a topic, the word that selects it, and the options of its subscription."""
 
 
 class TopicWords:
     def __init__(
-        self, finders: TopicFinders, topics_max: int, within: tuple[str, ...], on_topic: OnTopic
+        self, finders: TopicFinders, topics_max: int, within: tuple[str, ...], on_topic: OnNewTopic
     ) -> None:
         """Report topics within the prefixes of the key. The follower may know some of them already."""
         self._finders = finders

@@ -21,8 +21,8 @@ from topicsd.stream.tail.stream_id import ResumedPositions, read_stream_id
 from topicsd.stream.tail.topic_finder import TopicFinder
 from topicsd.stream.tail.topic_stream import (
     FROM_BEGINNING,
-    Start,
-    StreamTopics,
+    FollowStart,
+    TopicStreamStart,
     TopicStreamRequest,
     TopicStreams,
 )
@@ -81,13 +81,13 @@ class TopicStreamOpener:
         search = _TopicLookup(self._topic_heads, self._streams, decoded, resumed)
         is_open = False
         try:
-            found = yield from search.run()
-            refusal = found if isinstance(found, Refusal) else self._refuse_now(request)
-            if refusal is not None or isinstance(found, Refusal):
+            start = yield from search.run()
+            refusal = start if isinstance(start, Refusal) else self._refuse_now(request)
+            if refusal is not None or isinstance(start, Refusal):
                 return refusal
             stream = call.open_stream(request.form.fields)
             is_open = True
-            self._streams.open(request, stream, found, partial(self._permits.leave, request.key_id))
+            self._streams.open(request, stream, start, partial(self._permits.leave, request.key_id))
             return None
         finally:
             if not is_open:
@@ -127,7 +127,7 @@ class _TopicLookup:
         self._resumed = resumed
         self._finder: TopicFinder | None = None
 
-    def run(self) -> BackgroundJob[StreamTopics | Refusal]:
+    def run(self) -> BackgroundJob[TopicStreamStart | Refusal]:
         selection, is_waiting = self._request.selection, self._request.is_waiting
         names = sorted(selection.filter.tags)
         starts = yield from self._find(names)
@@ -159,19 +159,19 @@ class _TopicLookup:
                 self.close()
             if not starts and not is_waiting:
                 return Refusal(TOPIC_NOT_FOUND, "topics: must match at least one topic that exists")
-        return StreamTopics(starts, self._deleted(starts), self._finder, are_all)
+        return TopicStreamStart(starts, self._deleted(starts), self._finder, are_all)
 
     def close(self) -> None:
         if self._finder is not None:
             self._finder.close()
             self._finder = None
 
-    def _find(self, names: list[str]) -> BackgroundJob[Mapping[str, Start] | Refusal]:
+    def _find(self, names: list[str]) -> BackgroundJob[Mapping[str, FollowStart] | Refusal]:
         """Return where to follow those of the topics that exist."""
         position = self._position
         requested = None if self._resumed is not None else position.requested
         heads = yield from self._topic_heads.find(dict.fromkeys(names, requested))
-        starts: dict[str, Start] = {}
+        starts: dict[str, FollowStart] = {}
         for name, head in heads.items():
             if isinstance(head, Refusal):
                 if head.code != TOPIC_NOT_FOUND:
@@ -183,17 +183,17 @@ class _TopicLookup:
             starts[name] = start
         return starts
 
-    def _start(self, name: str, head: TopicHead, position: Position) -> Start | Refusal:
+    def _start(self, name: str, head: TopicHead, position: Position) -> FollowStart | Refusal:
         if self._resumed is not None:
             return self._resumed_start(name)
         start = head.start(name, position.requested, position.epoch)
         return start if isinstance(start, Refusal) else (start.seq, start.epoch)
 
-    def _resumed_start(self, name: str) -> Start:
+    def _resumed_start(self, name: str) -> FollowStart:
         """Return the position of a client that resumes; a topic that it lacks was created after it."""
         return (None if self._resumed is None else self._resumed.of(name)) or FROM_BEGINNING
 
-    def _deleted(self, starts: Mapping[str, Start]) -> dict[str, int]:
+    def _deleted(self, starts: Mapping[str, FollowStart]) -> dict[str, int]:
         """Return the topics that the client has read and that do not exist, with the last seq that it has."""
         selection, position = self._request.selection, self._position
         read = {name: self._resumed.of(name) for name in self._resumed.names} if self._resumed else {}

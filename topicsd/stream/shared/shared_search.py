@@ -30,7 +30,7 @@ WAITS_FOR_EACH_SECOND: Final = 4
 PAGE_TOPICS: Final = 1000
 
 
-class _Search:
+class _SharedSearch:
     def __init__(self, query: TopicQuery, reply: Callable[[TopicNames], object]) -> None:
         self.query = query
         self.reply = reply
@@ -43,13 +43,13 @@ class SharedSearcher:
         self._loop = loop
         self._clock = clock
         self._poll_seconds = poll_seconds
-        self._searches: dict[_Search, None] = {}
+        self._searches: dict[_SharedSearch, None] = {}
         self._is_polling = False
         self._timer: Any = None
         self.polls = 0
 
     def search(self, query: TopicQuery, reply: Callable[[TopicNames], object]) -> Callable[[], None]:
-        search = _Search(query, reply)
+        search = _SharedSearch(query, reply)
         self._searches[search] = None
         if query.place is None and not self._is_polling:
             self._poll_in(0.0)
@@ -57,7 +57,7 @@ class SharedSearcher:
             self._poll_in(self._poll_seconds)
         return partial(self._cancel, search)
 
-    def _cancel(self, search: _Search) -> None:
+    def _cancel(self, search: _SharedSearch) -> None:
         self._searches.pop(search, None)
 
     def _poll_in(self, seconds: float) -> None:
@@ -73,7 +73,7 @@ class SharedSearcher:
             searches, started = list(self._searches), self._clock.monotonic()
             run(self._names(searches), partial(self._on_names, searches, started))
 
-    def _names(self, searches: list[_Search]) -> Steps[list[str]]:
+    def _names(self, searches: list[_SharedSearch]) -> Steps[list[str]]:
         """Return the names of all topics that one of the searches may select."""
         filters = [one.query.selection.filter for one in searches]
         names = {name for one in filters for name in one.tags}
@@ -92,7 +92,7 @@ class SharedSearcher:
                 names.update(topic.name for topic in page)
         return sorted(names)
 
-    def _on_names(self, searches: list[_Search], started: float, outcome: list[str] | OSError) -> None:
+    def _on_names(self, searches: list[_SharedSearch], started: float, outcome: list[str] | OSError) -> None:
         self._is_polling = False
         if isinstance(outcome, OSError):
             logger.warning("topics: search of the catalog failed, new topics are late: %s", outcome)
@@ -109,7 +109,7 @@ class SharedSearcher:
             seconds = WAITS_FOR_EACH_SECOND * (self._clock.monotonic() - started)
             self._poll_in(max(self._poll_seconds, seconds))
 
-    def _answer(self, search: _Search, outcome: list[str] | OSError) -> TopicNames | None:
+    def _answer(self, search: _SharedSearch, outcome: list[str] | OSError) -> TopicNames | None:
         """Return the answer to a search, or None while it has to wait."""
         query = search.query
         if isinstance(outcome, OSError):

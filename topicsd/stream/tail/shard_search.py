@@ -24,7 +24,7 @@ class ShardSearcher:
         self._hidden = hidden
 
     def search(self, query: TopicQuery, reply: Callable[[TopicNames], object]) -> Callable[[], None]:
-        search = _Search(self._shard, query, reply, self._is_here)
+        search = _ShardSearch(self._shard, query, reply, self._is_here)
         search.begin()
         return search.cancel
 
@@ -32,7 +32,7 @@ class ShardSearcher:
         return self._shard.visible_topic(name) is not None and name not in self._hidden
 
 
-class _Search:
+class _ShardSearch:
     """One search, until it is answered or cancelled."""
 
     def __init__(

@@ -34,9 +34,9 @@ from topicsd.stream.tail.stream_id import StreamPosition, stream_id
 from topicsd.stream.tail.topic_finder import TopicFinder, TopicFinders
 from topicsd.stream.tail.topic_search import TopicSelection
 
-Start = tuple[int, int | None]
+FollowStart = tuple[int, int | None]
 """The seq after which a topic is followed, and its epoch if that is known."""
-FROM_BEGINNING: Final[Start] = (0, None)
+FROM_BEGINNING: Final[FollowStart] = (0, None)
 
 
 class TopicStreamRequest(NamedTuple):
@@ -53,10 +53,10 @@ class TopicStreamRequest(NamedTuple):
     key_id: str
 
 
-class StreamTopics(NamedTuple):
+class TopicStreamStart(NamedTuple):
     """The topics of a stream that is about to begin."""
 
-    starts: Mapping[str, Start]
+    starts: Mapping[str, FollowStart]
     """The topics that exist."""
     deleted: Mapping[str, int]
     """Topics that a client which resumes has read and that do not exist, with the last seq that it has."""
@@ -91,7 +91,7 @@ class TopicStreams:
         self,
         request: TopicStreamRequest,
         stream: Stream,
-        topics: StreamTopics,
+        topics: TopicStreamStart,
         on_end: Callable[[], None],
     ) -> None:
         one = TopicStream(self, request, stream, topics, on_end)
@@ -134,7 +134,7 @@ class TopicStream(EventStream):
         streams: TopicStreams,
         request: TopicStreamRequest,
         stream: Stream,
-        topics: StreamTopics,
+        topics: TopicStreamStart,
         on_end: Callable[[], None],
     ) -> None:
         super().__init__(stream, streams.loop, streams.clock, request.heartbeat_ms)
@@ -150,7 +150,7 @@ class TopicStream(EventStream):
         self._waiting: list[Subscription] = []
         self._limiter = ReadLimiter(streams.loop, lambda: stream.is_paused, self._on_failure)
 
-    def begin(self, topics: StreamTopics) -> None:
+    def begin(self, topics: TopicStreamStart) -> None:
         self._stream.write(self.request.form.opening)
         missing = sorted(self.request.selection.filter.tags - topics.starts.keys())
         subscriptions = [self._follow(name, start) for name, start in topics.starts.items()]
@@ -181,7 +181,7 @@ class TopicStream(EventStream):
 
     # -- topics --------------------------------------------------------------------------------------------
 
-    def _follow(self, name: str, start: Start) -> Subscription:
+    def _follow(self, name: str, start: FollowStart) -> Subscription:
         seq, epoch = start
         if epoch is not None:
             self._positions[name] = (seq, epoch)
@@ -210,7 +210,7 @@ class TopicStream(EventStream):
         if self._is_full:
             return
         self._is_full = True
-        self._write_fields(b"topics-limit", {"max": self._streams.topics_max})
+        self._write_fields(b"topic-limit", {"max": self._streams.topics_max})
         if not self._is_over:
             self._find(TopicSelection(TagFilter(self.request.selection.filter.tags), self._within))
 

@@ -127,7 +127,7 @@ def test_the_number_of_topics_is_bounded() -> None:
         stage.owner(f"a{number}").append(f"a{number}", 1)
     messages = socket.take()
     assert len(records_of(messages)) == 2
-    assert [message["max"] for message in messages if message["op"] == "topics_limit"] == [2]
+    assert [message["max"] for message in messages if message["op"] == "topic_limit"] == [2]
     (refusal,) = Socket(stage).say("subscribe", topics=["a*"])
     assert (refusal["op"], refusal["code"]) == ("error", "invalid_request")
 

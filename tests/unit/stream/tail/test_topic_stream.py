@@ -231,15 +231,15 @@ def test_a_stream_says_once_that_it_has_no_room_for_more_topics() -> None:
     events = client.read()
     # The topic that the client named keeps its place.
     assert len({topic for topic, _ in records_of(events)}) == 2
-    limits = [event.data for event in events if event.name == "topics-limit"]
+    limits = [event.data for event in events if event.name == "topic-limit"]
     assert limits == [{"max": 4}]
     append(stage, named, 1)
     append(stage, "p9", 1)
     stage.settle()
     events = client.read()
-    assert (records_of(events), "topics-limit" in names_of(events)) == ([(named, 1)], False)
+    assert (records_of(events), "topic-limit" in names_of(events)) == ([(named, 1)], False)
     again = open_stream(stage, topics="p*").read()
-    assert (len(records_of(again)), names_of(again).count("topics-limit")) == (4, 1)
+    assert (len(records_of(again)), names_of(again).count("topic-limit")) == (4, 1)
 
 
 def test_topics_of_a_shard_that_was_away_are_found_when_it_is_back(stage: FeedShards) -> None:
