@@ -22,9 +22,9 @@ from topicsd.stream.tail.topic_finder import TopicFinder
 from topicsd.stream.tail.topic_stream import (
     FROM_BEGINNING,
     FollowStart,
-    TopicStreamStart,
     TopicStreamRequest,
     TopicStreams,
+    TopicStreamStart,
 )
 
 IsAllowed = Callable[[str, Iterable[str]], bool]
