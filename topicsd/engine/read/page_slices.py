@@ -82,6 +82,8 @@ class PageSlices:
 
     def take_texts(self, page: Page, seqs: Sequence[int], texts: Sequence[bytes]) -> bool:
         """Take records that `page` has rendered but does not hold; return False at a bound."""
+        if not seqs:
+            return True
         size = sum(map(len, texts))
         is_whole = page.damage is None and (page.nodes is None or not self.nodes)
         if is_whole and size < self.room and self.count + len(texts) < self.limit:

@@ -23,6 +23,7 @@ from topicsd.engine.read.fetch_selected import GAP_BYTES, SelectedFrames, Unsele
 from topicsd.engine.read.fill_page import Fetched, PageSource, Unfetched, read_places
 from topicsd.engine.read.page import PAGE_RECORDS, Frames, Page
 from topicsd.engine.read.page_slices import PageSlices
+from topicsd.engine.read.selections import SelectedPage
 from topicsd.engine.records.run import Run
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.records.tag_index import RANGE_RECORDS
@@ -40,6 +41,8 @@ RANGE_COST: Final = 8
 NEW_MAX: Final = 64
 NEW_BYTES_MAX: Final = 256 << 10
 """So many records at the end of a topic are compared one by one, unless the filter has nothing but tags."""
+RANGE_BYTES_MAX: Final = 64 << 10
+"""The selected records of a range are kept up to this size."""
 RUNS_MAX: Final = 16
 """Sealed runs that a thread searches for one read at once."""
 FEW_MAX: Final = 512
@@ -87,6 +90,12 @@ class SelectedSlices(PageSlices):
             if first > last:
                 self.cursor = stop if run is topic.run else last
                 continue
+            is_taken = self._take_range(run, first, last, stop)
+            if is_taken is not None:
+                if not is_taken:
+                    return
+                self.cursor = min(last, first | (RANGE_RECORDS - 1))
+                continue
             if isinstance(run, TailRun) and not run.tags.is_unknown:
                 selected, last = self._select_tail(run, first, last)
                 seqs: Sequence[int] = selected
@@ -101,6 +110,93 @@ class SelectedSlices(PageSlices):
             if not self._take_selected(run, seqs, stop):
                 return
             self.cursor = last
+
+    # -- ranges with few selected records, which are kept
+
+    def _take_range(self, run: Run, first: int, last: int, stop: int) -> bool | None:
+        """Take the selected records of the range of `first`.
+
+        Return False at a bound, or when records have to be fetched, and None when the range is not kept.
+        """
+        range_first = max(run.first_seq, first - first % RANGE_RECORDS)
+        range_last = min(run.next_seq - 1, first | (RANGE_RECORDS - 1))
+        if isinstance(run, TailRun) and (run.tags.is_unknown or run.is_growing_at(range_last)):
+            return None
+        self._cost += RANGE_COST
+        key = (self._topic.cache_key, self.variant.number, self._filter, range_first, range_last)
+        page = self._shard.selected_pages.find(key)
+        if page is None:
+            page = self._selected_page(run, range_first, range_last, stop)
+            if page is None:
+                return None if self.unfetched is None else False
+            self._shard.selected_pages.add(key, page)
+        low, high = bisect_left(page.seqs, first), bisect_right(page.seqs, last)
+        if low == high:
+            return True
+        if run.dead is None and (not self.nodes or page.page.nodes is None):
+            high = min(high, low + self.limit - self.count)
+            start = page.ends[low - 1] if low else 0
+            size = page.ends[high - 1] - start
+            if size < self.room:
+                self.parts.append(page.text[start : start + size])
+                self.room -= size
+                self.count += high - low
+                self.cursor = page.seqs[high - 1]
+                return self.count < self.limit
+        live = [at for at in range(low, high) if not run.is_dead(page.seqs[at])]
+        texts = page.texts(low, high)
+        return self.take_texts(page.page, [page.seqs[at] for at in live], [texts[at - low] for at in live])
+
+    def _selected_page(self, run: Run, first: int, last: int, stop: int) -> SelectedPage | None:
+        """Return a page of the few selected records of a range; None if they are many, or not at hand."""
+        if isinstance(run, TailRun):
+            seqs, cost = run.tags.select(search_for(self._filter), first, last)
+            self._cost += cost
+        else:
+            assert isinstance(run, SealedRun)
+            found = self._select_kept(run, first, last, stop)
+            if found is None:
+                return None
+            seqs = list(found)
+        if run.dead is not None:
+            seqs = [seq for seq in seqs if not run.is_dead(seq)]
+        if len(seqs) > SPARSE_MAX * (last // PAGE_RECORDS - first // PAGE_RECORDS + 1):
+            return None
+        page = Page(first)
+        texts: list[bytes] = []
+        if isinstance(run, TailRun):
+            lengths = run.lengths
+            if sum([lengths[seq - run.first_seq] for seq in seqs]) > RANGE_BYTES_MAX:
+                return None
+            for part, frames, error in self._read_tail(run, seqs) if seqs else ():
+                if error:
+                    return None
+                own = own_frames_of(run, part, frames, self._topic)
+                texts += page.render(self._topic.topic_id, part, own, self.variant)
+        elif seqs:
+            assert isinstance(run, SealedRun)
+            frames_of_seqs = self._frames_of(run, seqs, first, stop)
+            if frames_of_seqs is None:
+                return None
+            texts = page.render(self._topic.topic_id, seqs, _joined(frames_of_seqs), self.variant)
+        if page.damage is not None:
+            return None
+        return SelectedPage(seqs, list(accumulate(map(len, texts))), b"".join(texts), page)
+
+    def _frames_of(self, run: SealedRun, seqs: list[int], first: int, stop: int) -> list[bytes] | None:
+        """Return the frames of these seqs as they were fetched; have them fetched once."""
+        if run.mean_bytes * len(seqs) > RANGE_BYTES_MAX:
+            return None
+        is_fetched = False
+        for one in reversed(self._fetched):
+            if one.run is run and one.frames is not None:
+                frames = [one.frames.get(seq, b"") for seq in seqs]
+                if all(frames):
+                    return frames
+            is_fetched = is_fetched or (one.run is run and one.first_seq <= seqs[0] <= one.last_seq)
+        if not is_fetched:
+            self._miss(run, first, stop)
+        return None
 
     # -- the selected seqs
 
@@ -170,8 +266,10 @@ class SelectedSlices(PageSlices):
                 if not isinstance(one, SealedRun) or one.entry.tier != run.entry.tier:
                     break
                 sealed.append((one, self._shard.selections.find(one, self._filter)))
-        wanted = min(self.limit - self.count, FEW_MAX)
-        self.unfetched = Unselected(run, sealed, self._filter, first, stop, wanted, self.room)
+        wanted = max(SPARSE_MAX * RANGE_RECORDS // PAGE_RECORDS, min(self.limit - self.count, FEW_MAX))
+        self.unfetched = Unselected(
+            run, sealed, self._filter, first, stop, wanted, max(self.room, RANGE_BYTES_MAX)
+        )
 
     # -- their records
 

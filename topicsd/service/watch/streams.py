@@ -67,7 +67,9 @@ class StreamServices:
         `hidden` has the names of topics of the shard that another shard owns.
         """
         state = shard.state
-        remote = None if peers is None else RemoteShards(links, peers.refusal, state.wake_queue, loop)
+        remote = None
+        if peers is not None:
+            remote = RemoteShards(links, peers.refusal, state.wake_queue, loop, peers.ready_broker)
         self._state = state
         self._peers = peers
         self._keys = keys
