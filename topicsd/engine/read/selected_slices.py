@@ -41,8 +41,9 @@ RANGE_COST: Final = 8
 NEW_MAX: Final = 64
 NEW_BYTES_MAX: Final = 256 << 10
 """So many records at the end of a topic are compared one by one, unless the filter has nothing but tags."""
-RANGE_BYTES_MAX: Final = 64 << 10
-"""The selected records of a range are kept up to this size."""
+KEPT_RECORDS: Final = 4 * RANGE_RECORDS
+RANGE_BYTES_MAX: Final = 256 << 10
+"""The few selected records of so many seqs are kept, up to this size."""
 RUNS_MAX: Final = 16
 """Sealed runs that a thread searches for one read at once."""
 FEW_MAX: Final = 512
@@ -94,7 +95,6 @@ class SelectedSlices(PageSlices):
             if is_taken is not None:
                 if not is_taken:
                     return
-                self.cursor = min(last, first | (RANGE_RECORDS - 1))
                 continue
             if isinstance(run, TailRun) and not run.tags.is_unknown:
                 selected, last = self._select_tail(run, first, last)
@@ -118,10 +118,16 @@ class SelectedSlices(PageSlices):
 
         Return False at a bound, or when records have to be fetched, and None when the range is not kept.
         """
-        range_first = max(run.first_seq, first - first % RANGE_RECORDS)
-        range_last = min(run.next_seq - 1, first | (RANGE_RECORDS - 1))
-        if isinstance(run, TailRun) and (run.tags.is_unknown or run.is_growing_at(range_last)):
+        if isinstance(run, TailRun) and run.tags.is_unknown:
             return None
+        range_last = min(run.next_seq - 1, first | (KEPT_RECORDS - 1))
+        range_first = first & -KEPT_RECORDS
+        if isinstance(run, TailRun) and run.is_growing_at(range_last):
+            range_last = min(run.next_seq - 1, first | (RANGE_RECORDS - 1))
+            range_first = first & -RANGE_RECORDS
+            if run.is_growing_at(range_last):
+                return None
+        range_first = max(run.first_seq, range_first)
         self._cost += RANGE_COST
         key = (self._topic.cache_key, self.variant.number, self._filter, range_first, range_last)
         page = self._shard.selected_pages.find(key)
@@ -130,8 +136,10 @@ class SelectedSlices(PageSlices):
             if page is None:
                 return None if self.unfetched is None else False
             self._shard.selected_pages.add(key, page)
+        last = min(last, range_last)
         low, high = bisect_left(page.seqs, first), bisect_right(page.seqs, last)
         if low == high:
+            self.cursor = last
             return True
         if run.dead is None and (not self.nodes or page.page.nodes is None):
             high = min(high, low + self.limit - self.count)
@@ -141,23 +149,35 @@ class SelectedSlices(PageSlices):
                 self.parts.append(page.text[start : start + size])
                 self.room -= size
                 self.count += high - low
-                self.cursor = page.seqs[high - 1]
-                return self.count < self.limit
+                if self.count >= self.limit:
+                    self.cursor = page.seqs[high - 1]
+                    return False
+                self.cursor = last
+                return True
         live = [at for at in range(low, high) if not run.is_dead(page.seqs[at])]
         texts = page.texts(low, high)
-        return self.take_texts(page.page, [page.seqs[at] for at in live], [texts[at - low] for at in live])
+        seqs = [page.seqs[at] for at in live]
+        if not self.take_texts(page.page, seqs, [texts[at - low] for at in live]):
+            return False
+        self.cursor = last
+        return True
 
     def _selected_page(self, run: Run, first: int, last: int, stop: int) -> SelectedPage | None:
         """Return a page of the few selected records of a range; None if they are many, or not at hand."""
         if isinstance(run, TailRun):
-            seqs, cost = run.tags.select(search_for(self._filter), first, last)
-            self._cost += cost
+            search = search_for(self._filter)
+            seqs = []
+            for at in range(first & -RANGE_RECORDS, last + 1, RANGE_RECORDS):
+                of_range = max(first, at), min(last, at + RANGE_RECORDS - 1)
+                found, cost = run.tags.select(search, *of_range)
+                seqs += found
+                self._cost += cost
         else:
             assert isinstance(run, SealedRun)
-            found = self._select_kept(run, first, last, stop)
-            if found is None:
+            kept = self._select_kept(run, first, last, stop)
+            if kept is None:
                 return None
-            seqs = list(found)
+            seqs = list(kept)
         if run.dead is not None:
             seqs = [seq for seq in seqs if not run.is_dead(seq)]
         if len(seqs) > SPARSE_MAX * (last // PAGE_RECORDS - first // PAGE_RECORDS + 1):
@@ -266,7 +286,7 @@ class SelectedSlices(PageSlices):
                 if not isinstance(one, SealedRun) or one.entry.tier != run.entry.tier:
                     break
                 sealed.append((one, self._shard.selections.find(one, self._filter)))
-        wanted = max(SPARSE_MAX * RANGE_RECORDS // PAGE_RECORDS, min(self.limit - self.count, FEW_MAX))
+        wanted = max(SPARSE_MAX * KEPT_RECORDS // PAGE_RECORDS, min(self.limit - self.count, FEW_MAX))
         self.unfetched = Unselected(
             run, sealed, self._filter, first, stop, wanted, max(self.room, RANGE_BYTES_MAX)
         )
