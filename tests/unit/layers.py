@@ -43,7 +43,7 @@ LAYERS: Final = {
     "topicsd/engine/ownership": (
         "topicsd/engine/ topicsd/catalog topicsd/store topicsd/segment topicsd/log topicsd/disk shared/"
     ),
-    "topicsd/engine/records": "topicsd/engine topicsd/segment",
+    "topicsd/engine/records": "topicsd/engine topicsd/segment shared/contract",
     "topicsd/engine/wakeups": "topicsd/log shared/",
     "topicsd/engine/retention": f"{_ENGINE} topicsd/engine/records topicsd/engine/queue",
     "topicsd/engine/read": f"{_ENGINE} topicsd/engine/records topicsd/engine/retention topicsd/engine/routes",
