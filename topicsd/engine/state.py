@@ -22,7 +22,6 @@ from topicsd.engine.pending import PendingControl, Refuse
 from topicsd.engine.queue.removal import Removals
 from topicsd.engine.queue.timers import QueueTimers
 from topicsd.engine.read.page_cache import PageCache
-from topicsd.engine.read.selections import SELECTED_PAGES_SHARE, SelectedPages, Selections
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.shard_data import ShardData
 from topicsd.engine.topic import NEVER, DeferredRequest, Topic, Totals, remove_at_once
@@ -89,8 +88,6 @@ class ShardState(ShardData):
         self.creations = Creations()
         self.removals = Removals(loop, self._on_removal_end)
         self.pages = PageCache(settings.page_cache_bytes)
-        self.selections = Selections()
-        self.selected_pages = SelectedPages(settings.page_cache_bytes // SELECTED_PAGES_SHARE)
         self.stamped_settings = _with_room_for_stamp(settings)
         """The settings for records to whose meta the server added a stamp."""
         self.pending_keys: dict[bytes, PendingAppend] = {}

@@ -15,7 +15,7 @@ S4  No queue is kept for a client that does not read: its subscriptions wait, ex
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 
 from shared.contract.api_keys import READ, WRITE, ApiKey
@@ -151,20 +151,26 @@ class WsSession:
         elif envelope.op == PING and (refusal := read_ping(message)) is not None:
             self._refuse(envelope.request_id, refusal)
         elif envelope.op == PING:
-            self._connection.write(ws_frames.json_message(b"pong", self._positions(), envelope.request_id))
+            self._connection.write(ws_frames.json_message(b"pong", self._pong(), envelope.request_id))
         elif self._publishing:
             self._waiting = (envelope, message)
         else:
             self._start(envelope, message)
 
-    def _positions(self) -> dict[str, object]:
-        """Return where subscriptions with a filter are, which may be far after the last record sent."""
-        positions = {
-            name: {"after_seq": one.seq, "epoch": one.epoch}
-            for name, one in self._subscriptions.items()
-            if one.feed.spec.options.match is not None
+    def _pong(self) -> dict[str, object]:
+        """Return the cursors of subscriptions with a filter: they may be far after the last record sent."""
+        filtered = [
+            name for name, one in self._subscriptions.items() if one.feed.spec.options.match is not None
+        ]
+        return {"cursors": self._cursors(filtered)} if filtered else {}
+
+    def _cursors(self, names: Iterable[str]) -> dict[str, dict[str, int]]:
+        """Return where subscriptions are, as a client may send it in `topics` to resume."""
+        ones = ((name, self._subscriptions[name]) for name in names)
+        return {
+            name: {"from_seq": one.seq} if one.epoch is None else {"from_seq": one.seq, "epoch": one.epoch}
+            for name, one in ones
         }
-        return {"positions": positions} if positions else {}
 
     def _start(self, envelope: Envelope, message: bytes) -> None:
         if envelope.op == SUBSCRIBE:
@@ -435,10 +441,6 @@ class WsSession:
             call.cancel()
 
     def _end(self, code: str, message: str, close_code: int) -> None:
-        cursors = {
-            name: {"from_seq": one.seq} if one.epoch is None else {"from_seq": one.seq, "epoch": one.epoch}
-            for name, one in self._subscriptions.items()
-        }
-        error = {"code": code, "message": message, "cursors": cursors}
+        error = {"code": code, "message": message, "cursors": self._cursors(self._subscriptions)}
         self._connection.write(ws_frames.json_message(b"error", error))
         self._connection.close(close_code, message)
