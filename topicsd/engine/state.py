@@ -36,6 +36,7 @@ from topicsd.segment.reader import SegmentReader
 
 if TYPE_CHECKING:
     from topicsd.engine.queue.claim import ClaimGroup
+    from topicsd.engine.queue.waiting_claims import ClaimLine
     from topicsd.engine.read.fill_page import Fetched
     from topicsd.engine.routes.route import RouteState
     from topicsd.engine.write.append import PendingAppend
@@ -76,9 +77,8 @@ class ShardState(ShardData):
         number: int,
     ) -> None:
         self._is_open = False
-        super().__init__(
-            clock, settings, files, segments, Totals(self._synced_position, self._schedule_removal)
-        )
+        totals = Totals(self._synced_position, self._schedule_removal)
+        super().__init__(clock, settings, files, segments, totals)
         self.number = number
         self.loop = loop
         self.threads = threads
@@ -108,13 +108,13 @@ class ShardState(ShardData):
         self.job_reads: dict[SealedRun, list[Callable[[Fetched], None]]] = {}
         """Callbacks that wait for the records of jobs, by the run that is being read."""
         self.claim_groups: dict[Topic, ClaimGroup] = {}
-        """Claims that are served together, by queue."""
+        self.claim_lines: dict[Topic, ClaimLine] = {}
+        """By queue: claims that are served together, and claims that wait for a job."""
         self.is_draining = False
         """True when the shard is about to stop: claims do not wait for others."""
 
         self.catalog_work = CatalogWork(loop)
         """The topics whose rows in the catalog have to be created or changed."""
-
         self.new_names = NewNames(self, loop)
         self.epoch_tag = int.from_bytes(secrets.token_bytes(2)) >> (16 - _EPOCH_TAG_BITS)
         """The bits of this run in the epochs of new topics, on a shard with a catalog."""

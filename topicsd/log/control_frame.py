@@ -158,8 +158,8 @@ class SessionFrame(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Lease(msgspec.Struct, frozen=True, array_like=True):
     """The state of jobs of a queue from this frame on.
 
-    `seqs`, `deliveries` and `leases` are columns; `leases` is empty when the jobs have no holder. `state` is
-    one of the states in `engine/queue/lease_queue.py`.
+    `seqs`, `deliveries`, `leases` and `reasons` are columns; `leases` is empty when the jobs have no holder.
+    `state` is one of the states in `engine/queue/lease_queue.py`.
     """
 
     state: int
@@ -169,6 +169,8 @@ class Lease(msgspec.Struct, frozen=True, array_like=True):
     deadline: int = 0
     node: str = ""
     reason: str = ""
+    reasons: list[str] = []
+    """Those of parked jobs, one for each seq."""
 
 
 class OwnershipFrame(msgspec.Struct, frozen=True, array_like=True, gc=False):

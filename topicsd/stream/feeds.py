@@ -80,7 +80,7 @@ class Feeds:
         return self._placement.owner_of(topic)
 
     def has_moved(self, topic: str, owner: int) -> bool:
-        return owner not in (self._broker_number, self.owner_of(topic))
+        return owner not in (self._ready_broker(), self.owner_of(topic))
 
     @property
     def has_broker(self) -> bool:
@@ -98,8 +98,14 @@ class Feeds:
     def _make_at_broker(self, spec: FeedSpec) -> Feed:
         if self.shared is not None:
             return SharedFeed(self.shared, spec, self)
-        assert self._broker_number is not None
-        return self._make(self._broker_number, spec)
+        broker = self._ready_broker()
+        assert broker is not None
+        return self._make(broker, spec)
+
+    def _ready_broker(self) -> int | None:
+        """Return the broker of this node that serves now; that of this process as long as it does."""
+        number, remote = self._broker_number, self._remote_shards
+        return number if number is None or remote is None else remote.ready_broker(number)
 
     def drop(self, feed: Feed) -> None:
         for feeds in (self._feeds, self._broker_feeds):

@@ -148,6 +148,11 @@ def decode_append(body: bytes, limits: Settings, kind: AppendBody = APPEND_BODY)
         if isinstance(sent, Refusal):
             return sent
         request = sent
+    return check_append(request, body, limits)
+
+
+def check_append(request: AppendRequest, body: bytes, limits: Settings) -> AppendRequest | Refusal:
+    """Return a request that was decoded from a body, or refuse what no type says."""
     if len(body) > 2 * DATA_DEPTH_MAX:
         refusal = _refuse_deep(request.records)
         if refusal is not None:

@@ -213,7 +213,7 @@ class ChunkSlices(PageSlices):
         before = len(page.text)
         while page.next_seq <= last:
             chunk = self._find(page.next_seq)
-            if chunk is None or len(chunk.body) * PAGE_RECORDS > KEPT_BYTES_MAX * chunk.count:
+            if chunk is None or chunk.byte_count * PAGE_RECORDS > KEPT_BYTES_MAX * chunk.count:
                 break
             _add_chunk(page, chunk, last, self.variant, None)
             if page.damage is not None:
@@ -279,8 +279,11 @@ def _selected_in(chunk: TailChunk, first: int, last: int, match: TagFilter) -> l
 
 def _add_chunk(page: Page, chunk: TailChunk, last: int, variant: Variant, bytes_wanted: int | None) -> None:
     """Add records of a chunk to the end of a page, up to `last` or at least one of `bytes_wanted`."""
-    rebase, body = chunk.rebase, chunk.body
     first = page.next_seq
+    if chunk.texts is not None:
+        first_seq = chunk.rebase.first_seq
+        chunk = chunk.frames_of(first - first_seq, min(last, chunk.rebase.last_seq) + 1 - first_seq)
+    rebase, body = chunk.rebase, chunk.body
     low, high = first - rebase.first_seq, min(last, rebase.last_seq) + 1 - rebase.first_seq
     starts = chunk.frame_starts(high)
     if len(starts) <= high or len(body) < HEADER_BYTES:

@@ -104,6 +104,11 @@ class SharedReads:
         """Read, at once or later; `reply` gets a `ReadAnswer` or a `Refusal`."""
         run(_guarded(self._read(name, request, is_follower)), partial(_end, reply))
 
+    def evict_floor(self, name: str) -> int:
+        """Return the seq after the last one that was evicted, of a topic that was just read."""
+        topic = self._broker.topics.known(name)
+        return 1 if topic is None else topic.evicted_to + 1
+
     def _read(self, name: str, request: ReadRequest, is_follower: bool) -> Steps[ReadAnswer | Refusal]:
         broker, chunks = self._broker, list[TailChunk]()
         if broker.read_refusal is not None:
