@@ -49,6 +49,8 @@ from topicsd.service.request_counts import RequestCounts
 from topicsd.service.shards.limits import Caps
 
 # These operations take no body, or one that is not JSON.
+GETS_DEAD_LETTERS = "gets_dead_letters"
+"""The question of a broker to each shard whether a queue there has this dead-letter topic."""
 WITHOUT_JSON = frozenset(
     {
         "topic_state",
@@ -158,6 +160,7 @@ class Handlers:
             "put_topic": self._put_topic,
             "topic_state": self._topic_state,
             "has_name": self._has_name,
+            GETS_DEAD_LETTERS: self._gets_dead_letters,
             "delete_topic": self._delete_topic,
             "delete_records": self._delete_records,
             "fence": self._refuse_fence,
@@ -177,6 +180,10 @@ class Handlers:
         call.operation = started
         # The name of an existing topic was checked when the topic was created.
         if call.name not in self._topics:
+            if operation == GETS_DEAD_LETTERS:
+                # A question about the queues of this shard, wherever the name is.
+                self._gets_dead_letters(call)
+                return
             refusal = refuse_topic_name(call.name)
             if refusal is not None:
                 call.refuse(refusal)
@@ -216,6 +223,13 @@ class Handlers:
     def _has_name(self, call: Call) -> None:
         """Answer a broker whether the name is, or is about to be, that of a local topic of this node."""
         if call.name in self._topics or not self._may_be_shared(call.name):
+            call.send(b"{}")
+        else:
+            call.refuse(topic_not_found(call.name))
+
+    def _gets_dead_letters(self, call: Call) -> None:
+        """Answer a broker whether a queue of this shard has the name as its dead-letter topic."""
+        if self.shard.state.gets_dead_letters(call.name):
             call.send(b"{}")
         else:
             call.refuse(topic_not_found(call.name))

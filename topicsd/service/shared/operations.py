@@ -50,9 +50,10 @@ class SharedOperations:
         reads: Mapping[str, Handler],
         endpoints: Mapping[str, Handler],
         find_local: LocalLookup,
+        find_queue: LocalLookup,
     ) -> None:
         """`endpoints` are operations without a topic that others answer."""
-        self.names = names = SharedNames(broker, clock, find_local)
+        self.names = names = SharedNames(broker, clock, find_local, find_queue)
         self._topics = SharedTopicHandlers(broker, names, clock, counts.performance, seek)
         self._appends = SharedAppendHandlers(broker, names, settings, counts)
         self._table: Final[dict[str, Handler]] = {

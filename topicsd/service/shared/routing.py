@@ -33,12 +33,14 @@ from shared.ipc.link_kind import LinkKind
 from shared.ipc.remote_request import NOT_SHARED, RemoteRequest, decode_answer, encode_remote_request
 from shared.ipc.shared_placement import SharedPlacement
 from topicsd.broker.broker import Broker
+from topicsd.broker.steps import together
 from topicsd.catalog.shared.shared_catalog import SharedTopic
 from topicsd.service.call import Call
+from topicsd.service.handlers import GETS_DEAD_LETTERS
 from topicsd.service.input.bodies import decode_patch
 from topicsd.service.shards.remote_call import RemoteCaller
 from topicsd.service.shared.asked_names import AskedNames, AskedRequest
-from topicsd.service.shared.names import is_local_name
+from topicsd.service.shared.names import LocalLookup, is_local_name
 from topicsd.service.shared.operations import CREATING, SharedOperations
 from topicsd.service.topic_list import ListedTopic, decode_list_request, encode_listed
 
@@ -148,14 +150,14 @@ class BrokerProcessRouting(BrokerRouting):
         links: LinkPool,
         caller: RemoteCaller,
         broker: Broker,
-        make_operations: Callable[[Callable[[str, YesOrNo], None]], SharedOperations],
+        make_operations: Callable[[LocalLookup, LocalLookup], SharedOperations],
     ) -> None:
-        """`make_operations` is given the lookup of local topics."""
+        """`make_operations` is given the lookups of local topics, and of queues with a dead-letter topic."""
         super().__init__(number, placement, links, caller)
         self._broker = broker
         self._monotonic = caller.monotonic
         self._local_until: dict[str, float] = {}
-        self.operations = make_operations(self.find_local)
+        self.operations = make_operations(self.find_local, self.find_queue)
 
     def start(self, operation: str, call: Call, start_here: OpenHere) -> None:
         continue_here = partial(self._continue, operation, call, None, start_here)
@@ -219,6 +221,21 @@ class BrokerProcessRouting(BrokerRouting):
         owner = self._placement.owner_of(name)
         self._ask("has_name", owner, name, partial(self._on_local_answer, owner, reply))
 
+    def find_queue(self, name: str, reply: YesOrNo) -> None:
+        """Report whether a queue of this node has the name as its dead-letter topic.
+
+        A shard that does not answer has none: if it has one, its jobs stay parked, and it says why.
+        """
+        asks = [
+            partial(self._ask, GETS_DEAD_LETTERS, number, name)
+            for number in range(self._placement.shard_count)
+        ]
+
+        def end(answers: list[bytes | None]) -> None:
+            reply(any(decode_answer(one)[0] == _OK for one in answers if one))
+
+        together(asks)(end)
+
     def _on_local_answer(self, owner: int, reply: YesOrNo, answer: bytes | None) -> None:
         if answer is None or answer == NEVER_SENT:
             reply(no_answer(owner))
@@ -240,6 +257,7 @@ class BrokerProcessRouting(BrokerRouting):
         self._broker.list(request.prefix, request.after, request.limit)(end)
 
 
+_OK: Final = 200
 _NOT_FOUND: Final = 404
 
 

@@ -113,6 +113,29 @@ def test_a_name_of_which_a_local_creation_is_under_way_is_local(stage: BrokerSta
     assert ask(stage, BROKER, "put_topic", "t0", SHARED)[0] == 201
 
 
+@pytest.mark.parametrize("process", [0, 1, BROKER])
+@pytest.mark.parametrize("queue", ["t0", "c1"])
+def test_a_name_that_gets_dead_letters_is_no_shared_topic(
+    stage: BrokerStage, process: int, queue: str
+) -> None:
+    config = {"type": "queue", "max_deliveries": 1, "dead_letter": "dead"}
+    assert ask(stage, BROKER, "put_topic", queue, config)[0] == 201
+    refused = ask(stage, process, "put_topic", "dead", SHARED)
+    assert code_of(refused) == "topic_exists_incompatible"
+    assert "dead letters" in refused[1]["error"]["message"]
+    assert ask(stage, process, "append", "dead", {**ONE, "config": SHARED})[0] == 409
+    assert not is_shared(stage, "dead")
+    # A name without such a queue, and one whose queue has another one now.
+    assert ask(stage, process, "put_topic", "alive", SHARED)[0] == 201
+    assert ask(stage, BROKER, "put_topic", queue, {"dead_letter": "others"})[0] == 200
+    assert ask(stage, process, "put_topic", "dead", SHARED)[0] == 201
+
+
+def test_a_shard_that_is_away_delays_no_creation_of_a_name_of_another_one(stage: BrokerStage) -> None:
+    stage.cut_off(1 - stage.number_of("t0"))
+    assert ask(stage, BROKER, "put_topic", "t0", SHARED)[0] == 201
+
+
 def test_a_broker_does_not_ask_the_catalog_for_each_append_to_a_local_topic(stage: BrokerStage) -> None:
     assert ask(stage, BROKER, "append", "t0", ONE)[0] == 201
     before = stage.catalog.calls["topics"]
