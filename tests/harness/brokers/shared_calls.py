@@ -151,7 +151,7 @@ class SharedCalls:
         """Begin a request; an endpoint without a topic has no name."""
         call = self.call(name, body, **fields)
         if name:
-            self.operations.start(operation, call, lambda: call.send(b"{}", LOCAL), is_local_known=False)
+            self.operations.start(operation, call, lambda: call.send(b"{}", LOCAL))
         else:
             self.operations.endpoints[operation](call)
         self.settle()

@@ -111,10 +111,8 @@ class SharedNames:
 
     # -- creation
 
-    def create(
-        self, name: str, config: SharedTopicConfig, on_topic: OnTopic, *, is_local_known: bool
-    ) -> None:
-        """Find the topic, or create it; `is_local_known` says that its shard does not have it (N3)."""
+    def create(self, name: str, config: SharedTopicConfig, on_topic: OnTopic) -> None:
+        """Find the topic, or create it, if no local topic has the name (N3)."""
         if name in self._creating:
             self._wait(name, on_topic)
             return
@@ -130,7 +128,7 @@ class SharedNames:
             for resume in resumes:
                 resume(result)
 
-        run(self._create(name, config, is_local_known), end)
+        run(self._create(name, config), end)
 
     def _wait(self, name: str, on_topic: OnTopic) -> None:
         """Wait for the creation of the topic, for a bounded time (N4)."""
@@ -143,15 +141,11 @@ class SharedNames:
             waiting.remove(on_topic)
             on_topic(not_ready(f'topic "{name}" is being created; nothing was appended'))
 
-    def _create(
-        self, name: str, config: SharedTopicConfig, is_local_known: bool
-    ) -> Steps[SharedTopic | Refusal | None]:
-        if not is_local_known:
-            is_local: bool | Refusal = yield partial(self._find_local, name)
-            if isinstance(is_local, Refusal):
-                return is_local
-            if is_local:
-                return local_exists(name)
+    def _create(self, name: str, config: SharedTopicConfig) -> Steps[SharedTopic | Refusal | None]:
+        # Also for a shard that has asked, and may have created it since.
+        is_local: bool | Refusal = yield partial(self._find_local, name)
+        if is_local:
+            return is_local if isinstance(is_local, Refusal) else local_exists(name)
         gets_dead_letters: bool | Refusal = yield partial(self._find_queue, name)
         if gets_dead_letters:
             return gets_dead_letters if isinstance(gets_dead_letters, Refusal) else dead_letters_end(name)

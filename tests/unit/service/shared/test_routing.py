@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from random import Random
 from typing import Any
 
 import msgspec
@@ -160,3 +161,25 @@ def test_a_feature_of_local_topics_notices_that_another_node_deleted_the_topic(s
     stage.pass_time(ROW_SECONDS * 1000 + 10)
     assert code_of(ask(stage, 0, "list_cursors", "t0")) == "topic_not_found"
     assert ask(stage, 0, "append", "t0", ONE)[0] == 201
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_name_that_is_created_at_two_brokers_at_once_has_one_kind(seed: int) -> None:
+    rng = Random(seed)
+    stage = BrokerStage(brokers=2)
+    calls: list[tuple[object, RecordedCall]] = []
+    for _ in range(4):
+        kind = rng.choice(("local", "shared"))
+        body = SHARED if kind == "shared" else {}
+        calls.append((kind, start(stage, rng.randrange(4), "put_topic", "t0", body)))
+        # Threads and loops get on by any amount between two requests.
+        for _ in range(rng.randrange(6)):
+            if rng.random() < 0.4:
+                rng.choice(stage.threads).run_one()
+            else:
+                rng.choice(stage.shards).loop.run_turn()
+    stage.settle()
+    answers = [(kind, call.answer[0]) for kind, call in calls]
+    is_local = "t0" in stage.owner("t0").shard.state.topics
+    assert is_local != is_shared(stage, "t0"), answers
+    assert {kind for kind, status in answers if status == 201} == {"local" if is_local else "shared"}
