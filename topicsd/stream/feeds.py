@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from shared.contract.errors import TOPIC_NOT_FOUND, Refusal
@@ -23,6 +25,9 @@ from topicsd.stream.remote_feed import (
 )
 from topicsd.stream.shared.shared_feed import SharedFeed, SharedTopics
 from topicsd.stream.subscription import Subscription
+
+PASSED_MAX: Final = 1024
+"""A pull is answered after so many records that a filter leaves out, so that positions move."""
 
 
 class Feeds:
@@ -148,6 +153,7 @@ class FeedResponder:
 
     def __init__(self, feed: Feed, request: FeedRequest, reply: LinkReply) -> None:
         self._is_pull = request.is_pull
+        self._from_seq = request.seq
         self._reply = reply
         self.is_paused = False
         self.subscription = Subscription(feed, request.seq, request.epoch, self)
@@ -157,8 +163,8 @@ class FeedResponder:
         raise AssertionError("a responder is never paused")
 
     def deliver(self, subscription: Subscription, chunk: Chunk) -> None:
-        if self._is_pull and chunk.is_empty:
-            # The cursor of the subscription moves over skipped records; the next chunk reports it.
+        if self._is_pull and chunk.is_empty and chunk.to_seq - self._from_seq < PASSED_MAX:
+            # The cursor of the subscription moves over skipped records; a later chunk reports it.
             return
         self._end(CHUNK + encode_chunk(chunk))
 
