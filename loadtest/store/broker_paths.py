@@ -97,8 +97,8 @@ class _InstantCatalog:
     def topics(self, names: Sequence[str]) -> list[SharedTopic]:
         return [SharedTopic(name, 1, "OPEN", self.head, 0, 0, 0, 0, b"{}", 1) for name in names]
 
-    def heads(self, names: Sequence[str]) -> list[int]:
-        return [self.head] * len(names)
+    def heads(self, topics: Sequence[tuple[str, int]]) -> list[int]:
+        return [self.head] * len(topics)
 
     def commit(self, key: str, encoding: str, slices: Sequence[Slice]) -> list[list[PartResult]]:
         results: list[list[PartResult]] = []

@@ -129,7 +129,7 @@ def test_brokers_that_write_one_topic_at_once_leave_no_gap(engine: Engine) -> No
     for first, last in sorted(ranges):
         assert first == end + 1
         end = last
-    assert catalogs[0].heads(["t"]) == [end]
+    assert catalogs[0].heads([("t", 7)]) == [end]
     extents = catalogs[1].extents_from("t", 0, 256)
     assert [(one.first_seq, one.last_seq) for one in extents] == sorted(ranges)
 
@@ -143,7 +143,7 @@ def test_a_commit_of_many_topics_gives_each_its_seqs(engine: Engine) -> None:
     for status in ("committed", "repeated"):
         results = catalog.commit("blob", "frames-v1", slices)
         assert results == [[PartResult(status, 1, 3)]] * 60
-    assert catalog.heads(names) == [3] * 60
+    assert catalog.heads([(name, 5) for name in names]) == [3] * 60
 
 
 def test_a_claim_ends_when_its_compactor_says_nothing(engine: Engine) -> None:

@@ -183,9 +183,10 @@ class MemoryTopics:
         entry = self._entries.get(name)
         return [] if entry is None else [one for one in entry.extents if one.last_seq >= seq][:limit]
 
-    def heads(self, names: Sequence[str]) -> list[int]:
-        assert len(names) <= TOPICS_AT_ONCE
-        return [self._entries[name].topic.head if name in self._entries else -1 for name in names]
+    def heads(self, topics: Sequence[tuple[str, int]]) -> list[int]:
+        assert len(topics) <= TOPICS_AT_ONCE
+        entries = [self._entry(*topic) for topic in topics]
+        return [-1 if entry is None else entry.topic.head for entry in entries]
 
     # -- retention, compaction, vacuum
 

@@ -167,8 +167,9 @@ class SharedCrowd:
         assert topics[0] == topics[1], topics
         extents = catalog.extents_from(name, 0, 256), self.oracle.extents_from(name, 0, 256)
         assert extents[0] == extents[1], extents
-        assert catalog.heads([name]) == self.oracle.heads([name])
         topic = self.oracle.by_name.get(name)
+        incarnations = [(name, -1 if topic is None else topic.incarnation), (name, 1)]
+        assert catalog.heads(incarnations) == self.oracle.heads(incarnations)
         if topic is not None:
             seqs = sorted(topic.extent_of)
             assert seqs == [*range(topic.head + 1 - len(seqs), topic.head + 1)]
@@ -342,7 +343,8 @@ class SharedCrowd:
         self.request(node, lambda to: to.extents_from(name, seq, limit))
         prefix, after = self.random.choice(PREFIXES), self.random.choice(("", *TOPICS))
         self.request(node, lambda to: to.list(prefix, after, limit))
-        self.request(node, lambda to: to.heads([*TOPICS, "missing"]))
+        heads = [*((one, self.known_incarnation(one)) for one in TOPICS), ("missing", 1)]
+        self.request(node, lambda to: to.heads(heads))
         self.request(node, lambda to: to.topics([*TOPICS, "missing"]))
 
 

@@ -210,8 +210,9 @@ class SharedOracle:
         extents = self.by_name[name].extents() if name in self.by_name else []
         return [one for one in extents if one.last_seq >= seq][:limit]
 
-    def heads(self, names: Sequence[str]) -> list[int]:
-        return [self.by_name[name].head if name in self.by_name else -1 for name in names]
+    def heads(self, topics: Sequence[tuple[str, int]]) -> list[int]:
+        present = [self.topic(*topic) for topic in topics]
+        return [-1 if topic is None else topic.head for topic in present]
 
     # -- retention, compaction, vacuum
 

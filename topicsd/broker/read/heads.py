@@ -9,8 +9,7 @@ H3  A waiting reader asks neither the catalog nor the store; what it costs is it
 H4  Readers that begin at a tail share requests too: one is on its way at a time, with the topics of all that
     wait. What it says is at least as new as the start of each of them, so one that comes meanwhile is for the
     next request.
-H5  A head that fell, or a topic that is missing, wakes the readers too: the topic was deleted, and they look
-    it up.
+H5  A head that fell, or a topic that is missing or was created again, wakes the readers too: they look it up.
 """
 
 from __future__ import annotations
@@ -250,4 +249,4 @@ class Heads:
                     self.advance(name, incarnation, seq, asked_at)
             reply(None)
 
-        self._pool.call(partial(self._catalog.heads, names))(end)
+        self._pool.call(partial(self._catalog.heads, [*zip(names, incarnations, strict=True)]))(end)

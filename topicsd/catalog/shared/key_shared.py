@@ -19,6 +19,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -62,6 +63,7 @@ from topicsd.catalog.shared.shared_catalog import (
     TrimReason,
 )
 
+SEEN_MAX: Final = 200_000
 THREADS: Final = 8
 """The topics of a blob that are committed at the same time."""
 
@@ -84,6 +86,8 @@ class KeyValueSharedCatalog:
         self._commits = KeyCommits(self._topics, producers_max, repeated_ms, threads)
         self._compactions = KeyCompactions(self._topics, self._commits, repeated_ms)
         self._run = self._topics.run
+        self._seen: dict[str, tuple[int, int | None]] = {}
+        """By topic: the incarnation of a version of the control document."""
 
     @property
     def url(self) -> str:
@@ -209,12 +213,23 @@ class KeyValueSharedCatalog:
 
         return self._run(attempt)
 
-    def heads(self, names: Sequence[str]) -> list[int]:
-        return [self._run(lambda: self._head(TopicKeys(name))) for name in names]  # noqa: B023
+    def heads(self, topics: Sequence[tuple[str, int]]) -> list[int]:
+        return [self._run(partial(self._head, *topic)) for topic in topics]
 
-    def _head(self, keys: TopicKeys) -> int:
-        control, _ = self._topics.get(keys.control, Control, keys)
-        return control.sequence_counter if control is not None else -1
+    def _head(self, name: str, incarnation: int) -> int:
+        """Return the head; the TopicDocument is read only when the control document has changed (V1)."""
+        keys = TopicKeys(name)
+        control, version = self._topics.get(keys.control, Control, keys)
+        if control is None:
+            return -1
+        if self._seen.get(name) != (incarnation, version):
+            document, _ = self._topics.get(keys.topic, TopicDocument)
+            if document is None or document.incarnation != incarnation:
+                return -1
+            if len(self._seen) >= SEEN_MAX:
+                self._seen.clear()
+            self._seen[name] = incarnation, version
+        return control.sequence_counter
 
     # -- retention, compaction, vacuum
 

@@ -56,7 +56,7 @@ _CREATE_TOPIC: Final = psycopg_form(tables.INSERT_TOPIC).replace("%(created_ms)s
 _UPDATE_TOPIC: Final = psycopg_form(tables.UPDATE_TOPIC)
 _SELECT_TOPICS: Final = psycopg_form(tables.SELECT_TOPICS)
 _SELECT_NAMED: Final = tables.SELECT_TOPIC.replace("= :name", "= ANY (%s)")
-_SELECT_HEADS: Final = "SELECT name, head FROM topicsd_shared_topics WHERE name = ANY (%s)"
+_SELECT_HEADS: Final = "SELECT name, incarnation, head FROM topicsd_shared_topics WHERE name = ANY (%s)"
 _FORGET: Final = tuple(map(psycopg_form, tables.FORGET))
 _COMMIT: Final = f"SELECT * FROM topicsd_shared_commit({', '.join(['%s'] * 15)})"
 _SELECT_EXTENTS_FROM: Final = psycopg_form(tables.SELECT_EXTENTS_FROM)
@@ -232,10 +232,11 @@ class PostgresqlSharedCatalog:
         rows = self._database.select(_SELECT_EXTENTS_FROM, page)
         return [tables.extent_row(one) for one in rows]
 
-    def heads(self, names: Sequence[str]) -> list[int]:
-        rows = self._database.run(lambda db: db.execute(_SELECT_HEADS, ([*names],)).fetchall())
-        heads = dict(rows)
-        return [heads.get(name, -1) for name in names]
+    def heads(self, topics: Sequence[tuple[str, int]]) -> list[int]:
+        names = [name for name, _ in topics]
+        rows = self._database.run(lambda db: db.execute(_SELECT_HEADS, (names,)).fetchall())
+        heads = {(name, incarnation): head for name, incarnation, head in rows}
+        return [heads.get(topic, -1) for topic in topics]
 
     # -- retention, compaction, vacuum
 

@@ -240,8 +240,11 @@ class SharedCatalog(Protocol):
         """Return extents in order, from the first whose last seq is at least `seq`."""
         ...
 
-    def heads(self, names: Sequence[str]) -> list[int]:
-        """Return the heads of topics; -1 for those that do not exist. Cheap: the poll of tail readers."""
+    def heads(self, topics: Sequence[tuple[str, int]]) -> list[int]:
+        """Return the heads of topics by name and incarnation. Cheap: the poll of tail readers.
+
+        -1 is of those that do not exist, or that were created again.
+        """
         ...
 
     # -- retention, compaction, vacuum

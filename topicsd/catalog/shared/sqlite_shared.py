@@ -67,7 +67,7 @@ _INSERT_PRODUCER: Final = (
     " (topic, name, first_number, last_number, first_seq, last_seq, used_ms) VALUES (?, ?, ?, ?, ?, ?, ?)"
 )
 _UPDATE_HEAD: Final = "UPDATE topicsd_shared_topics SET head = ? WHERE name = ?"
-_SELECT_HEAD: Final = "SELECT head FROM topicsd_shared_topics WHERE name = ?"
+_SELECT_HEAD: Final = "SELECT head FROM topicsd_shared_topics WHERE name = ? AND incarnation = ?"
 _SELECT_CONDEMNED: Final = "SELECT count(*) FROM topicsd_shared_condemned WHERE key = ?"
 _IS_REFERRED_TO: Final = "SELECT EXISTS (SELECT 1 FROM topicsd_shared_extents WHERE key = ?)"
 _CONDEMN: Final = "INSERT OR IGNORE INTO topicsd_shared_condemned (key, condemned_ms) VALUES (?, ?)"
@@ -224,9 +224,9 @@ class SqliteSharedCatalog:
         with self._file.read() as db:
             return [tables.extent_row(one) for one in db.execute(tables.SELECT_EXTENTS_FROM, page).fetchall()]
 
-    def heads(self, names: Sequence[str]) -> list[int]:
+    def heads(self, topics: Sequence[tuple[str, int]]) -> list[int]:
         with self._file.snapshot() as db:
-            rows = [db.execute(_SELECT_HEAD, (name,)).fetchone() for name in names]
+            rows = [db.execute(_SELECT_HEAD, topic).fetchone() for topic in topics]
         return [-1 if row is None else row[0] for row in rows]
 
     # -- retention, compaction, vacuum
