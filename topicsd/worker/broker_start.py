@@ -71,6 +71,7 @@ class OpenBroker(NamedTuple):
     """Bounds how long one request to the store is repeated."""
 
     def close(self) -> None:
+        self.broker.heads.close()
         self.pools.stop()
         self.catalog.close()
         self.store.close()

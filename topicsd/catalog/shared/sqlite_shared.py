@@ -36,6 +36,7 @@ from topicsd.catalog.shared.shared_catalog import (
     Compaction,
     CompactionRefused,
     ConfigChanged,
+    HeadNotice,
     LogState,
     PartResult,
     SharedExtent,
@@ -44,6 +45,7 @@ from topicsd.catalog.shared.shared_catalog import (
     TopicExists,
     TrimReason,
 )
+from topicsd.catalog.shared.sqlite_listener import SqliteHeadListener
 
 _SELECT_STATE: Final = "SELECT incarnation, log_state, head FROM topicsd_shared_topics WHERE name = :topic"
 _SELECT_PART: Final = (
@@ -228,6 +230,9 @@ class SqliteSharedCatalog:
         with self._file.snapshot() as db:
             rows = [db.execute(_SELECT_HEAD, (name,)).fetchone() for name in names]
         return [-1 if row is None else row[0] for row in rows]
+
+    def listen(self, on_notices: Callable[[Sequence[HeadNotice]], object]) -> SqliteHeadListener:
+        return SqliteHeadListener(self._file.connect, on_notices)
 
     # -- retention, compaction, vacuum
 
