@@ -15,6 +15,7 @@ from loadtest.bench.restart_line import others_of_a_restart
 from loadtest.bench.result import Goal, Result
 from loadtest.bench.rounds import Bench, against_ceiling, medians
 from loadtest.bench.route_lines import append_beside, chain, fan_out, one_route
+from loadtest.bench.upload_lines import lines_of_json
 from loadtest.ceilings.read_ceiling import COUNT
 from loadtest.clients.generator import Load
 from loadtest.clients.traffic import (
@@ -214,6 +215,7 @@ LINES = {
     "writes": Line("single writes, disk, 32 connections", writes(1, 32, False), Goal(0.66)),
     "fsync": Line("single writes, fsync, 32 connections", writes(1, 32, True), Goal(0.66)),
     "batches": Line("batches of 100, disk, 32 connections", writes(100, 32, False), Goal(0.66)),
+    "ndjson": Line("lines of JSON over batches of 100", lines_of_json, Goal(0.8)),
     "one": Line("one connection, one write at a time", writes(1, 1, False), Goal(0.6)),
     "diff-1": Line("diff of 1 from the hot tail", diff(1), Goal(0.66)),
     "diff-100": Line("diff of 100 from the hot tail", diff(100), Goal(0.66)),

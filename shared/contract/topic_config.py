@@ -21,6 +21,7 @@ from msgspec import UNSET, UnsetType
 
 from shared.contract.errors import TOPIC_EXISTS_INCOMPATIBLE, Refusal, invalid
 from shared.contract.names import refuse_topic_name
+from shared.contract.retry_policy import RetryPatch, RetryPolicy, retry_policy
 from shared.text.units import duration_ms, size_bytes
 
 TopicType = Literal["log", "queue"]
@@ -45,6 +46,7 @@ QUEUE_FIELDS: Final = (
     "leases_durable",
     "order_by",
     "paused",
+    "retry",
 )
 
 DURATION_FIELDS: Final = ("ttl_ms", "idempotency_window_ms", "lease_ms", "claim_jitter_ms")
@@ -79,6 +81,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     protect_cursors: bool = False
     order_by: OrderBy | None = None
     paused: bool = False
+    retry: RetryPolicy | None = None
 
     @property
     def durable(self) -> bool:
@@ -115,6 +118,7 @@ class TopicConfigPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     protect_cursors: bool | UnsetType = UNSET
     order_by: OrderBy | UnsetType | None = UNSET
     paused: bool | UnsetType = UNSET
+    retry: RetryPatch | UnsetType | None = UNSET
 
 
 def merge_config(
@@ -131,6 +135,7 @@ def merge_config(
         or resolve_units(changes)
         or refuse_counts(changes)
         or _refuse_dead_letter(changes, topic_name)
+        or _resolve_retry(changes)
     )
     if refusal is not None:
         return refusal
@@ -203,6 +208,17 @@ def _refuse_dead_letter(changes: dict[str, Any], topic_name: str) -> Refusal | N
     if dead_letter == topic_name:
         return invalid("dead_letter", "must be another topic than the queue itself")
     return refuse_topic_name(dead_letter, "dead_letter")
+
+
+def _resolve_retry(changes: dict[str, Any]) -> Refusal | None:
+    """Replace the back-off by the one that it means."""
+    if changes.get("retry") is None:
+        return None
+    policy = retry_policy(changes["retry"])
+    if isinstance(policy, Refusal):
+        return policy
+    changes["retry"] = policy
+    return None
 
 
 def _refuse_queue_fields(

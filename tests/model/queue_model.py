@@ -11,11 +11,15 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
+import msgspec
+
+from shared.contract.retry_policy import RetryPatch
 from tests.harness.shard.one_shard import OneShard, RecordedReply, record
 from topicsd.engine.queue.explain import explain
 from topicsd.engine.queue.job import Counts
 from topicsd.engine.queue.settle import ack, extend, nack
-from topicsd.engine.requests import ClaimAnswer, SettleAnswer
+from topicsd.engine.queue.waiting_claims import claim_with_wait
+from topicsd.engine.requests import ClaimAnswer, ClaimRequest, SettleAnswer
 
 QUEUE = "jobs"
 NODES = ("a", "b", "c")
@@ -29,6 +33,8 @@ class KnownJob:
     def __init__(self, tag: str | None, not_before: int) -> None:
         self.tag = tag
         self.not_before = not_before
+        self.returned_until = 0
+        """When the delay of the last nack ends."""
         self.lease = 0
         self.node = ""
         self.held_until = 0
@@ -44,6 +50,7 @@ class QueueModel:
         self.deliveries_max = rng.choice((0, 1, 3))
         self.is_in_order = rng.random() < 0.6
         self.is_paused = False
+        self.backs_off = rng.random() < 0.4
         self.stage = OneShard(segment_max_events=rng.choice((4, 1000)))
         self.stage.put(
             QUEUE,
@@ -52,15 +59,18 @@ class QueueModel:
             leases_durable=self.keeps_leases,
             max_deliveries=self.deliveries_max,
             order_by="tag" if self.is_in_order else None,
+            retry=RetryPatch(300, 2.0, 1000) if self.backs_off else None,
         )
         self.jobs: dict[int, KnownJob] = {}
         self.done: set[int] = set()
         self.cancelled: set[int] = set()
+        self.waiting: list[tuple[str, RecordedReply]] = []
+        """Claims that wait for jobs."""
 
     def run(self, steps: int) -> None:
         moves = [self.produce] * 3 + [self.claim] * 5 + [self.settle] * 5
         moves += [self.pass_time] * 2 + [self.checkpoint, self.restart, self.restart_during_requests]
-        moves += [self.cancel, self.pause, self.raise_deliveries_max]
+        moves += [self.cancel, self.pause, self.raise_deliveries_max, self.wait_for_jobs]
         for _ in range(steps):
             self.rng.choice(moves)()
             self.check()
@@ -106,6 +116,26 @@ class QueueModel:
         node = self.rng.choice(NODES)
         return node, self.stage.send_claim(QUEUE, node, self.rng.randint(1, 4), self.rng.choice(LEASES_MS))
 
+    def wait_for_jobs(self) -> None:
+        for _ in range(self.rng.randint(1, 3)):
+            node, reply = self.rng.choice(NODES), RecordedReply()
+            count, lease_ms, wait_ms = self.rng.randint(1, 3), self.rng.choice(LEASES_MS), 20_000
+            request = ClaimRequest(node, count, lease_ms, wait_ms)
+            claim_with_wait(self.stage.shard.state, QUEUE, request, reply)
+            self.waiting.append((node, reply))
+        self.stage.settle()
+
+    def check_waiting(self) -> None:
+        """Note the jobs of the waiting claims that were answered; the others wait because none is ready."""
+        answered = [one for one in self.waiting if one[1].has_answer]
+        self.waiting = [one for one in self.waiting if not one[1].has_answer]
+        with_jobs = [(node, reply.answer) for node, reply in answered if reply.answer.claimed]
+        for node, answer in sorted(with_jobs, key=lambda one: one[1].claimed[0].lease):
+            self.check_claimed(node, answer)
+        counts = self.stage.state(QUEUE).queue
+        assert counts is not None
+        assert not self.waiting or self.is_paused or not counts.ready
+
     def claim(self) -> None:
         claims = [self.send_claim() for _ in range(self.rng.randint(1, 3))]
         self.stage.settle()
@@ -120,17 +150,23 @@ class QueueModel:
         assert not (self.is_paused and answer.claimed)
         for one in answer.claimed:
             job = self.jobs[one.seq]
-            assert job.not_before <= now, f"{one.seq} is delayed"
+            assert max(job.not_before, job.returned_until) <= now, f"{one.seq} is delayed"
             if self.is_in_order and job.tag is not None:
                 self.check_turn(one.seq, job.tag, now)
-            assert job.held_until <= now, f"{one.seq} has two holders"
+            assert job.held_until + self.wait_ms_after(job) <= now, (
+                f"{one.seq} has two holders or no back-off"
+            )
             if self.keeps_leases and not job.may_be_claimed:
                 assert one.deliveries == job.deliveries + 1
             assert not self.deliveries_max or one.deliveries <= self.deliveries_max
-            queue = self.stage.topic(QUEUE).queue
-            assert queue is not None
-            job.lease, job.node, job.held_until = one.lease, node, queue.known_jobs[one.seq].deadline
+            deadline = msgspec.json.decode(answer.jobs[one.seq])["deadline"]
+            job.lease, job.node, job.held_until = one.lease, node, deadline
             job.deliveries, job.may_be_done = one.deliveries, False
+
+    def wait_ms_after(self, job: KnownJob) -> int:
+        """Return the back-off of a job that was not done."""
+        is_last = self.deliveries_max and job.deliveries >= self.deliveries_max
+        return min(300 << job.deliveries >> 1, 1000) if self.backs_off and job.lease and not is_last else 0
 
     def check_turn(self, seq: int, tag: str, now: int) -> None:
         queue = self.stage.topic(QUEUE).queue
@@ -147,7 +183,7 @@ class QueueModel:
             return
         node = self.jobs[seqs[0]].node
         verb = self.rng.choice((ack, ack, nack, extend))
-        ms = self.rng.choice((0, 500)) if verb is nack else 5000
+        ms = self.rng.choice((0, 500, None)) if verb is nack else 5000
         leases = [self.jobs[seq].lease for seq in seqs]
         reply = self.stage.send_settle(verb, QUEUE, node, *seqs, leases=leases, ms=ms)
         self.stage.settle()
@@ -166,7 +202,8 @@ class QueueModel:
                 self.done.add(seq)
                 del self.jobs[seq]
             elif verb is nack:
-                job.lease, job.node, job.held_until = 0, "", 0
+                waits_ms = self.wait_ms_after(job) if ms is None else ms
+                job.lease, job.node, job.held_until, job.returned_until = 0, "", 0, now + waits_ms
             else:
                 job.held_until = answer.deadline
 
@@ -195,6 +232,7 @@ class QueueModel:
         self.check_after_restart()
 
     def check_after_restart(self) -> None:
+        self.waiting.clear()
         live = set(self.stage.seqs(QUEUE))
         assert not live & self.done
         for seq, job in list(self.jobs.items()):
@@ -203,11 +241,12 @@ class QueueModel:
                 self.done.add(seq)
                 del self.jobs[seq]
             elif not self.keeps_leases:
-                job.lease, job.node, job.held_until = 0, "", 0
+                job.lease, job.node, job.held_until, job.returned_until = 0, "", 0, 0
 
     # -- checks --------------------------------------------------------------------------------------------
 
     def check(self) -> None:
+        self.check_waiting()
         counts = self.stage.state(QUEUE).queue
         assert counts is not None
         live = self.stage.topic(QUEUE).live_count
@@ -244,6 +283,9 @@ class QueueModel:
         """Check that every job that is not done can be claimed, except those delivered too often."""
         self.stage.put(QUEUE, paused=False)
         self.is_paused = False
+        self.check()
+        self.stage.pass_time(100_000)
+        self.check()
         self.stage.pass_time(100_000)
         queue = self.stage.topic(QUEUE).queue
         assert queue is not None

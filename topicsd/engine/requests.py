@@ -151,6 +151,8 @@ class ClaimRequest(msgspec.Struct, frozen=True):
     node: str
     count: int = 1
     lease_ms: int | None = None
+    wait_ms: int = 0
+    """How long `claim_with_wait` waits for a job."""
 
 
 class ClaimAnswer(msgspec.Struct, frozen=True):
@@ -162,6 +164,7 @@ class ClaimAnswer(msgspec.Struct, frozen=True):
     claimed: list[ClaimedJob]
     """All leases, including jobs whose record no longer exists or cannot be read."""
     ready: int
+    has_waited: bool = False
 
 
 class SettleRequest(msgspec.Struct, frozen=True):
@@ -173,8 +176,8 @@ class SettleRequest(msgspec.Struct, frozen=True):
     node: str
     seqs: list[int]
     leases: list[int] | None = None
-    ms: int = 0
-    """The delay of a nack, or the new remaining lease time of an extend."""
+    ms: int | None = 0
+    """The delay of a nack, None for that of `retry`, or the new remaining lease time of an extend."""
     reason: str = ""
 
 

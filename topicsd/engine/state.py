@@ -22,6 +22,7 @@ from topicsd.engine.pending import PendingControl, Refuse
 from topicsd.engine.queue.removal import Removals
 from topicsd.engine.queue.timers import QueueTimers
 from topicsd.engine.read.page_cache import PageCache
+from topicsd.engine.read.selections import SELECTED_PAGES_SHARE, SelectedPages, Selections
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.shard_data import ShardData
 from topicsd.engine.topic import NEVER, DeferredRequest, Topic, Totals, remove_at_once
@@ -36,6 +37,7 @@ from topicsd.segment.reader import SegmentReader
 
 if TYPE_CHECKING:
     from topicsd.engine.queue.claim import ClaimGroup
+    from topicsd.engine.queue.waiting_claims import ClaimLine
     from topicsd.engine.read.fill_page import Fetched
     from topicsd.engine.routes.route import RouteState
     from topicsd.engine.write.append import PendingAppend
@@ -76,9 +78,8 @@ class ShardState(ShardData):
         number: int,
     ) -> None:
         self._is_open = False
-        super().__init__(
-            clock, settings, files, segments, Totals(self._synced_position, self._schedule_removal)
-        )
+        totals = Totals(self._synced_position, self._schedule_removal)
+        super().__init__(clock, settings, files, segments, totals)
         self.number = number
         self.loop = loop
         self.threads = threads
@@ -86,6 +87,8 @@ class ShardState(ShardData):
         self.queue_timers = QueueTimers(loop, clock, self.wake_queue)
         self.removals = Removals(loop, self._on_removal_end)
         self.pages = PageCache(settings.page_cache_bytes)
+        self.selections = Selections()
+        self.selected_pages = SelectedPages(settings.page_cache_bytes // SELECTED_PAGES_SHARE)
         self.stamped_settings = _with_room_for_stamp(settings)
         """The settings for records to whose meta the server added a stamp."""
         self.pending_keys: dict[bytes, PendingAppend] = {}
@@ -108,13 +111,13 @@ class ShardState(ShardData):
         self.job_reads: dict[SealedRun, list[Callable[[Fetched], None]]] = {}
         """Callbacks that wait for the records of jobs, by the run that is being read."""
         self.claim_groups: dict[Topic, ClaimGroup] = {}
-        """Claims that are served together, by queue."""
+        self.claim_lines: dict[Topic, ClaimLine] = {}
+        """By queue: claims that are served together, and claims that wait for a job."""
         self.is_draining = False
         """True when the shard is about to stop: claims do not wait for others."""
 
         self.catalog_work = CatalogWork(loop)
         """The topics whose rows in the catalog have to be created or changed."""
-
         self.new_names = NewNames(self, loop)
         self.epoch_tag = int.from_bytes(secrets.token_bytes(2)) >> (16 - _EPOCH_TAG_BITS)
         """The bits of this run in the epochs of new topics, on a shard with a catalog."""

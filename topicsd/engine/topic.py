@@ -269,6 +269,16 @@ class Topic:
         idle_ms = now_ms - max(self.last_read_ms, self.last_state_read_ms)
         return base_priority(self.config.priority, self.config.auto_priority, idle_ms)
 
+    def retry_wait_ms(self, deliveries: int) -> int:
+        """Return how long a job that was not done waits after so many deliveries.
+
+        A job that is not delivered again does not wait to be parked.
+        """
+        config = self.config
+        if config.retry is None or (config.max_deliveries and deliveries >= config.max_deliveries):
+            return 0
+        return config.retry.wait_ms(deliveries)
+
     @property
     def pending_count(self) -> int:
         return self.next_seq - 1 - self.head

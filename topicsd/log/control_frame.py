@@ -17,6 +17,7 @@ import msgspec
 
 from shared.contract.reader_options import ReaderOptions
 from shared.contract.route_rule import RouteRule
+from shared.contract.tag_filter import TagFilter
 from shared.contract.topic_config import TopicConfig
 from topicsd.log.frame import FrameDamage, FrameType, LogFrame, encode_frame
 
@@ -138,6 +139,7 @@ class SessionFrame(msgspec.Struct, frozen=True, array_like=True, gc=False):
     with_meta: bool = True
     with_data: bool = True
     is_strong: bool = False
+    match: TagFilter | None = None
 
     @property
     def options(self) -> ReaderOptions:
@@ -149,14 +151,15 @@ class SessionFrame(msgspec.Struct, frozen=True, array_like=True, gc=False):
             self.with_meta,
             self.with_data,
             self.is_strong,
+            self.match,
         )
 
 
 class Lease(msgspec.Struct, frozen=True, array_like=True):
     """The state of jobs of a queue from this frame on.
 
-    `seqs`, `deliveries` and `leases` are columns; `leases` is empty when the jobs have no holder. `state` is
-    one of the states in `engine/queue/lease_queue.py`.
+    `seqs`, `deliveries`, `leases` and `reasons` are columns; `leases` is empty when the jobs have no holder.
+    `state` is one of the states in `engine/queue/lease_queue.py`.
     """
 
     state: int
@@ -166,6 +169,8 @@ class Lease(msgspec.Struct, frozen=True, array_like=True):
     deadline: int = 0
     node: str = ""
     reason: str = ""
+    reasons: list[str] = []
+    """Those of parked jobs, one for each seq."""
 
 
 class OwnershipFrame(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -16,12 +16,14 @@ from shared.contract.endpoints import ROUTER, TOPIC, WATCH_ID, Endpoint, Match, 
 from shared.contract.errors import NOT_IMPLEMENTED, Refusal, in_doubt
 from shared.contract.query import query_text
 from shared.http.answer import CLOSE
+from shared.http.cors import Origins
 from shared.http.head import Fields
 from shared.ipc.link import LinkPool, LinkReply
 from shared.ipc.remote_request import decode_remote_request, encode_answer
 from shared.ipc.shared_placement import SharedPlacement
 from topicsd.broker.broker import Broker
-from topicsd.engine.queue.claim import drain_claims
+from topicsd.engine.queue.waiting_claims import end_waits
+from topicsd.engine.read.read import Missing
 from topicsd.engine.shard import Shard
 from topicsd.engine.transfer.dead_letters import DeadLetters
 from topicsd.engine.transfer.redrive import Redrives
@@ -32,7 +34,7 @@ from topicsd.service.move_topic import MoveHandler
 from topicsd.service.ownership import OwnershipHandlers
 from topicsd.service.queues.redrive import RedriveHandler
 from topicsd.service.queues.work import WorkOpener
-from topicsd.service.record_reader import RecordReader
+from topicsd.service.records.record_reader import RecordReader
 from topicsd.service.request_counts import RequestCounts
 from topicsd.service.reshard import ReshardHandler
 from topicsd.service.restore_topic import RestoreHandler
@@ -103,6 +105,7 @@ class Dispatch:
         state = shard.state
         settings, loop = state.settings, state.loop
         self.keys = keys
+        self.origins = Origins(settings.cors_origins)
         self.shard = number
         self.placement = placement
         self.broker = broker
@@ -149,8 +152,8 @@ class Dispatch:
             counts,
             self.route_rules.on_topic_deleted,
             {
-                "diff": Diff(reads, state.settings, state.loop, state.clock, counts).start,
-                "record": RecordReader(reads).start,
+                "diff": Diff[Missing](reads, state.settings, state.loop, state.clock, counts).start,
+                **RecordReader[Missing](reads, counts.performance).table,
                 "redrive": redrives.start,
                 "move": MoveHandler(self.relocations, state.jobs, counts.performance).start,
                 "restore": RestoreHandler(shard, caps, counts.performance).start,
@@ -235,7 +238,7 @@ class Dispatch:
         refusal: Refusal | None
         try:
             if self.keys.are_required:
-                result = self._check_key(match, call.fields, call.query)
+                result = self.check_key(match, call.fields, call.query)
                 if isinstance(result, Refusal):
                     refusal = result
                 else:
@@ -325,10 +328,10 @@ class Dispatch:
 
     def refuse_key(self, match: Match, fields: Fields, query: str) -> Refusal | None:
         """Return the refusal of the request's key, or of its absence, or None."""
-        result = self._check_key(match, fields, query)
+        result = self.check_key(match, fields, query)
         return result if isinstance(result, Refusal) else None
 
-    def _check_key(self, match: Match, fields: Fields, query: str) -> ApiKey | Refusal | None:
+    def check_key(self, match: Match, fields: Fields, query: str) -> ApiKey | Refusal | None:
         endpoint = match.endpoint
         if endpoint.is_open and not self._probes_need_key:
             return None
@@ -418,7 +421,7 @@ class Dispatch:
         self.is_draining = True
         self.streams.drain()
         self._work.drain()
-        drain_claims(self.handlers.shard.state)
+        end_waits(self.handlers.shard.state)
         self.handlers.loop.call_later(LINK_GRACE_SECONDS, self._cancel_incoming_waits)
 
     def _cancel_incoming_waits(self) -> None:

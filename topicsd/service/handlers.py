@@ -42,7 +42,7 @@ from topicsd.service.input.bodies import (
 from topicsd.service.input.bound_names import CONFIG_NEEDS_ADMIN, refuse_dead_letter
 from topicsd.service.input.clamped import clamped_config, member, with_member
 from topicsd.service.input.position import query_seek
-from topicsd.service.input.record_upload import record_append
+from topicsd.service.input.record_upload import record_append, return_seqs_of
 from topicsd.service.queues.handlers import QueueHandlers
 from topicsd.service.render import encode, render_appended, render_config, render_queue
 from topicsd.service.request_counts import RequestCounts
@@ -59,6 +59,7 @@ WITHOUT_JSON = frozenset(
         "explain",
         "append_record",
         "record",
+        "bounds",
     }
 )
 
@@ -163,7 +164,7 @@ class Handlers:
             "fence": self._refuse_fence,
             "unfence": self._refuse_fence,
             **CursorHandlers(state, self.performance).table,
-            **QueueHandlers(state, state.settings, self.performance).table,
+            **QueueHandlers(state, state.settings, self.counts).table,
             **(others or {}),
         }
         self._table = {name: _Operation(name, handler, redirect) for name, handler in handlers.items()}
@@ -228,7 +229,7 @@ class Handlers:
         """Append the records of a body; without a `kind` the body is one record of bytes."""
         with_seqs = True
         if call.query:
-            return_seqs = query_boolean(call.query, "return_seqs", True)
+            return_seqs = return_seqs_of(call.query)
             if isinstance(return_seqs, Refusal):
                 call.refuse(return_seqs)
                 return

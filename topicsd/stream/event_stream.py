@@ -64,6 +64,10 @@ class EventStream:
         """Write an event."""
         self._write(text)
 
+    def _write_heartbeat(self, text: bytes) -> None:
+        """Write a heartbeat."""
+        self._write(text)
+
     def _on_lagging(self, is_lagging: bool) -> None:
         """Count a stream that begins to lag, or that does not lag any more."""
         raise NotImplementedError
@@ -92,7 +96,7 @@ class EventStream:
             self._start_slow_timer()
             silence = 0.0
         elif silence >= seconds:
-            self._write(sse_frames.heartbeat(self._clock.now_ms()))
+            self._write_heartbeat(sse_frames.heartbeat(self._clock.now_ms()))
             silence = 0.0
         # A timer may fire slightly early; it then waits for the rest, at least 1 ms.
         self._timer = self._loop.call_later(max(0.001, seconds - silence), self._heartbeat)

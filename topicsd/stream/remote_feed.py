@@ -12,8 +12,8 @@ R1  One pull is in progress at a time, and the next starts when its chunk has ar
 R2  When the owner is unavailable, every follower is informed once, and called again when the owner is
     back. Followers keep their own cursors, so no record is missed or repeated.
 R3  A chunk is kept for `CHUNK_TTL_SECONDS` only: a record deleted meanwhile is not sent to later followers.
-R4  When the topic was moved to another shard, every follower is sent to the feed of the new owner, with its
-    cursor. It notices nothing else.
+R4  When the topic was moved to another shard, or the broker has gone and another one serves, every follower
+    is sent to the feed of the new owner, with its cursor. It notices nothing else.
 """
 
 from __future__ import annotations
@@ -70,6 +70,8 @@ class RemoteShards(NamedTuple):
     """The reason why a shard is unavailable now, or None."""
     wake_queue: WakeQueue
     loop: Loop
+    ready_broker: Callable[[int], int]
+    """The broker that serves instead of this one, which may be itself."""
 
 
 class RemoteFeed:
@@ -221,7 +223,8 @@ class RemoteFeed:
                 call_reply(on_chunk, refusal)
 
     def _on_moved(self) -> None:
-        """Send every follower to the successor (R4)."""
+        """Send every follower to the successor (R4), and new ones."""
+        self._feeds.drop(self)
         reads, self._reads = self._reads, {}
         self._owner_refusal = None
         self._chunks.clear()

@@ -59,7 +59,7 @@ def shows_records_before_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     ) -> Steps[CommitOutcome | Refusal]:
         for one, results in zip(slices, _guess(self, slices), strict=True):
             first, last = results[0].first_seq, results[-1].last_seq
-            self.on_commit(CommittedRun(one.topic, one.incarnation, first, last, b""))
+            self.on_commit(CommittedRun(one.topic, one.incarnation, first, last, []))
         return (yield from COMMIT(self, key, slices, until))
 
     monkeypatch.setattr(BlobCommitter, "commit", commit)

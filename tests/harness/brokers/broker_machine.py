@@ -70,6 +70,8 @@ class TopicsService:
         """By topic: the times at which its head grew, and the heads."""
         self.condemned_count = 0
         self.listeners: list[TopicsListener] = []
+        self._holders: dict[str, tuple[str, int]] = {}
+        """By topic: the compactor that got the last claim, and when it ends."""
 
     def __getattr__(self, verb: str) -> Callable[..., Any]:
         """Return a verb of the catalog about which nothing is noted."""
@@ -99,6 +101,26 @@ class TopicsService:
         condemned = self._real.condemn(keys)
         self.condemned_count += len(condemned)
         return condemned
+
+    def claim(self, name: str, compactor: str, lease_ms: int) -> Claim | None:
+        claim: Claim | None = self._real.claim(name, compactor, lease_ms)
+        if claim is not None:
+            self._holders[name] = compactor, self._world.now_ns + lease_ms * 1_000_000
+        return claim
+
+    def release(self, claim: Claim) -> None:
+        self._real.release(claim)
+        if self._holders.get(claim.topic, ("", 0))[0] == claim.compactor:
+            del self._holders[claim.topic]
+
+    def claims_of(self, compactor: str) -> list[str]:
+        """Return the topics that a compactor has claimed and not released."""
+        now_ns = self._world.now_ns
+        return [
+            name
+            for name, (holder, until) in self._holders.items()
+            if (holder, True) == (compactor, until > now_ns)
+        ]
 
     def begin_compaction(self, claim: Claim, compaction: Compaction) -> None:
         self._real.begin_compaction(claim, compaction)
@@ -243,7 +265,7 @@ class BrokerMachine(Machine):
         self._make_broker = make_broker
         self.make_vacuum = make_vacuum
         rng = self.world.rng
-        self._skew_ms = rng.randint(-SKEW_MS, SKEW_MS)
+        self.skew_ms = rng.randint(-SKEW_MS, SKEW_MS)
         self.batch_limits = BatchLimits(
             batch_bytes=rng.choice((200, 2_000, 8 << 20)),
             blobs_max=rng.choice((1, 2, 4)),
@@ -278,7 +300,7 @@ class BrokerMachine(Machine):
         grace_ms = self.world.rng.choice((0, 60_000, 3_600_000))
         self.vacuum = self.make_vacuum(store, catalog, partial(process.retries, STORE_SECONDS), grace_ms)
         self.broker = self._make_broker(
-            NodeClock(process, self._skew_ms),
+            NodeClock(process, self.skew_ms),
             loop,
             make_pools(lambda name: NodeThread(process, loop, THREAD_MS)),
             store,

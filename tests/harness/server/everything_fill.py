@@ -145,7 +145,7 @@ def fill_dead_letters(api: TopicClient, names: Names) -> None:
     for topic in (names.full, names.full_too):
         api.put(topic, cap_records=1, discard="reject")
         api.append(topic, {"data": "full"})
-    api.put(names.parked, type="queue", max_deliveries=1)
+    api.put(names.parked, type="queue", max_deliveries=1, retry={"base_ms": 1000})
     api.put(names.former, type="queue", max_deliveries=1, dead_letter=names.full)
     api.put(names.dead)
     api.put(names.paused, max_deliveries=1, dead_letter=names.dead, paused=False)

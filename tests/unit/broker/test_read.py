@@ -9,7 +9,7 @@ import pytest
 
 from tests.harness.brokers.one_broker import OneBroker
 from topicsd.broker.broker import ReadLimits
-from topicsd.broker.frames_v1 import Decoded, Rebase, decode_frames, renumber
+from topicsd.broker.frames_v1 import Decoded, Rebase, decode_intact, renumber
 from topicsd.broker.read.extents import LAGGARD_EXTENTS, LOOKUPS_AT_ONCE
 from topicsd.broker.read.reader import SharedRead, TopicRead, TopicRecords
 from topicsd.broker.read.tail_cache import TailCache, TailChunk
@@ -364,9 +364,9 @@ def test_a_topic_that_cannot_be_decoded_is_refused_alone(
     def decode(body: bytes, rebase: Rebase, *args: object) -> Decoded:
         if rebase.incarnation == 11:
             raise ValueError("a bug")
-        return decode_frames(body, rebase, *args)  # type: ignore[arg-type]
+        return decode_intact(body, rebase, *args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("topicsd.broker.read.reader.decode_frames", decode)
+    monkeypatch.setattr("topicsd.broker.read.reader.decode_intact", decode)
     answers = one.read(SharedRead([TopicRead(name, 1) for name in ("a", "b", "c")]))
     one.settle()
     ((*parts,),) = answers

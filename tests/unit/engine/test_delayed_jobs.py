@@ -179,7 +179,14 @@ def test_each_job_says_why_it_is_not_delivered() -> None:
         {"state": "not_written", "head_seq": 6},
     ]
     stage.pass_time(1000)
-    assert job_json(stage, 4) == {"topic": "q", "seq": 4, "state": "ready", "deliveries": 1, "paused": False}
+    assert job_json(stage, 4) == {
+        "topic": "q",
+        "seq": 4,
+        "state": "ready",
+        "deliveries": 1,
+        "reason": "lease expired at node a, 1 delivery",
+        "paused": False,
+    }
 
 
 @pytest.mark.parametrize("end", [None, OneShard.restart, OneShard.kill])

@@ -50,6 +50,18 @@ class JobState(NamedTuple):
     reason: str
 
 
+def last_reason(job: Job | JobState) -> str:
+    """Return why the last delivery did not end a job, as far as it is known.
+
+    >>> last_reason(JobState(7, READY, 2, 19, 0, "w", "earlier nack"))
+    'lease expired at node w, 2 deliveries'
+    """
+    if not job.lease or job.state == IN_FLIGHT:
+        return job.reason
+    unit = "delivery" if job.deliveries == 1 else "deliveries"
+    return f"lease expired at node {job.node}, {job.deliveries} {unit}"
+
+
 class ClaimedJob(NamedTuple):
     """One job of a claim, with the lease that it got."""
 
@@ -164,4 +176,8 @@ class Records(Protocol):
 
     def next_live(self, seq: int) -> int:
         """Return the first live seq at or after `seq`, or head + 1."""
+        ...
+
+    def retry_wait_ms(self, deliveries: int) -> int:
+        """Return how long a job that was not done waits after so many deliveries."""
         ...

@@ -11,7 +11,8 @@ L2  A job is claimed only while it has no holder, and each time under another le
 L3  Jobs that were claimed before are handed out first, in the order of seqs; fresh jobs follow.
 L4  An expired lease or delay takes effect at the next `collect`, which handles a bounded number per call.
     Until another node claims the job, its last holder may still end it: the work is done, and is not done
-    twice. It may also keep the job, unless an earlier job of the tag blocks it by then (L7).
+    twice. It may also keep the job, unless an earlier job of the tag blocks it by then (L7). With a back-off
+    the job is delayed from the end of its lease on.
 L5  `max_deliveries` is checked when a job would be delivered again: then the job is parked.
 L6  A job whose end is on its way to the log is *ending*: it cannot be claimed, and is counted in its old
     state.
@@ -44,6 +45,7 @@ from topicsd.engine.queue.job import (
     JobState,
     Outcomes,
     Records,
+    last_reason,
 )
 from topicsd.engine.queue.lazy_heap import LazyHeap
 from topicsd.engine.queue.tag_order import Lane, TagOrder
@@ -153,7 +155,7 @@ class LeaseQueue:
         job = self.known_jobs.get(seq)
         return (
             job is not None
-            and (job.state in (IN_FLIGHT, READY) or (job.state == BLOCKED and not is_extend))
+            and (job.state in (IN_FLIGHT, READY, DELAYED) or (job.state == BLOCKED and not is_extend))
             and not job.is_ending
             and job.lease != 0
             and job.node == node
@@ -190,11 +192,16 @@ class LeaseQueue:
     def collect_job(self, seq: int, now: int) -> None:
         """Collect this job, even if very many others are due."""
         job = self.known_jobs.get(seq)
-        if job is not None and job.deadline <= now and self._is_due((job.deadline, seq)):
-            self._change_state(seq, job, READY, job.deadline)
+        while job is not None and job.deadline <= now and self._is_due((job.deadline, seq)):
+            self._end_wait(seq, job, job.deadline)
+
+    def _end_wait(self, seq: int, job: Job, deadline: int) -> None:
+        """End a delay or a lease; the back-off of an expired lease begins at its end."""
+        wait_ms = self._records.retry_wait_ms(job.deliveries) if job.state == IN_FLIGHT else 0
+        self._change_state(seq, job, DELAYED if wait_ms else READY, deadline + wait_ms)
 
     def collect(self, now: int, count_max: int = COLLECTED_MAX) -> bool:
-        """Make jobs ready whose lease or delay has ended; return whether there were any."""
+        """End the leases and delays that are due; return whether there were any."""
         due, count, stepped_over = self._due, 0, 0
         while count < count_max and stepped_over < STEPPED_OVER_MAX:
             entry = due.lowest()
@@ -203,7 +210,7 @@ class LeaseQueue:
             due.pop()
             if self._is_due(entry):
                 deadline, seq = entry
-                self._change_state(seq, self.known_jobs[seq], READY, deadline)
+                self._end_wait(seq, self.known_jobs[seq], deadline)
                 count += 1
             else:
                 stepped_over += 1
@@ -268,6 +275,7 @@ class LeaseQueue:
 
     def park(self, seq: int) -> None:
         job = self.known_jobs[seq]
+        job.reason = last_reason(job)
         job.lease, job.node = 0, ""
         self._change_state(seq, job, PARKED)
 

@@ -12,7 +12,17 @@ from typing import Final
 
 import msgspec
 
-from topicsd.engine.queue.job import ASIDE, BLOCKED, DELAYED, IN_FLIGHT, PARKED, READY, JobState, Outcomes
+from topicsd.engine.queue.job import (
+    ASIDE,
+    BLOCKED,
+    DELAYED,
+    IN_FLIGHT,
+    PARKED,
+    READY,
+    JobState,
+    Outcomes,
+    last_reason,
+)
 from topicsd.engine.queue.lease_queue import LeaseQueue
 from topicsd.engine.topic import Topic
 from topicsd.log.control_frame import Lease, encode_control
@@ -54,10 +64,10 @@ def queue_section(topic: Topic, with_leases: bool = False) -> dict[str, bytes]:
     for seq, job in queue.known_jobs.items():
         if job.state == DELAYED and not job.deliveries:
             delays.append((seq, job.deadline))
-        elif job.state not in (READY, IN_FLIGHT, BLOCKED) or with_leases:
+        elif with_leases:
             jobs.append(queue.job_state(seq))
-        elif job.reason:
-            jobs.append(JobState(seq, READY, job.deliveries, 0, 0, "", job.reason))
+        elif job.state not in (READY, IN_FLIGHT, BLOCKED) or last_reason(job):
+            jobs.append(_without_lease(queue.job_state(seq)))
         else:
             delivered.append((seq, job.deliveries))
     outcomes = queue.outcomes
@@ -92,13 +102,16 @@ def without_leases(sections: dict[str, bytes]) -> dict[str, bytes]:
     if QUEUE not in sections:
         return sections
     section = _decode(sections[QUEUE])
-    jobs = [
-        JobState(job.seq, READY, job.deliveries, 0, 0, "", job.reason)
-        if job.state in (READY, IN_FLIGHT, BLOCKED)
-        else job
-        for job in section.jobs
-    ]
+    jobs = [_without_lease(job) for job in section.jobs]
     return {**sections, QUEUE: _encode(msgspec.structs.replace(section, jobs=jobs))}
+
+
+def _without_lease(state: JobState) -> JobState:
+    """Return the state without the lease, valid or expired; an expired one is its reason."""
+    reason = last_reason(state)
+    if state.state in (READY, IN_FLIGHT, BLOCKED):
+        return JobState(state.seq, READY, state.deliveries, 0, 0, "", reason)
+    return state._replace(lease=0, node="", reason=reason)
 
 
 def queue_up_to(sections: dict[str, bytes], last_seq: int) -> dict[str, bytes]:
@@ -155,10 +168,20 @@ def note_former(topic: Topic, dead_letter: str | None) -> None:
         queue.former_dead_letters[before] = None
 
 
+def lease_frames(topic: Topic, states: list[JobState]) -> list[bytes]:
+    """Encode the current state of these jobs, which may differ in when their back-off ends."""
+    if topic.config.retry is None:
+        return [lease_frame(topic, states)]
+    by_deadline: dict[int, list[JobState]] = {}
+    for state in states:
+        by_deadline.setdefault(state.deadline, []).append(state)
+    return [lease_frame(topic, group) for group in by_deadline.values()]
+
+
 def lease_frame(topic: Topic, states: list[JobState]) -> bytes:
     """Encode a frame with the current state of these jobs, which differ only in their numbers and reasons.
 
-    Different reasons are those of earlier nacks, which a replay keeps.
+    Different reasons are those of earlier nacks, which a replay keeps; those of parked jobs are in the frame.
     """
     first = states[0]
     is_same = all(state.reason == first.reason for state in states)
@@ -170,6 +193,7 @@ def lease_frame(topic: Topic, states: list[JobState]) -> bytes:
         first.deadline,
         first.node,
         first.reason if is_same and first.state != IN_FLIGHT and first.state not in ASIDE else "",
+        [state.reason for state in states] if first.state in ASIDE else [],
     )
     durable = topic.config.durable
     return encode_control(control, topic_id=topic.topic_id, ts=topic.last_ts, durable=durable)
@@ -177,10 +201,11 @@ def lease_frame(topic: Topic, states: list[JobState]) -> bytes:
 
 def apply_lease(topic: Topic, control: Lease) -> None:
     leases = control.leases or [0] * len(control.seqs)
-    for seq, deliveries, lease in zip(control.seqs, control.deliveries, leases, strict=True):
+    reasons = control.reasons or [control.reason] * len(control.seqs)
+    for seq, deliveries, lease, logged in zip(control.seqs, control.deliveries, leases, reasons, strict=True):
         known = None if topic.queue is None else topic.queue.known_jobs.get(seq)
         # A claim keeps the reason of the last nack.
-        reason = control.reason or (known.reason if known is not None else "")
+        reason = logged or (known.reason if known is not None else "")
         _restore_job(
             topic, JobState(seq, control.state, deliveries, lease, control.deadline, control.node, reason)
         )

@@ -36,6 +36,14 @@ class PageCache:
             self._pages.move_to_end(key)
         return page
 
+    def find(self, topic: int, seq: int, variant: Variant) -> Page | None:
+        """Return the page for a seq, if there is one."""
+        key = (topic, seq // PAGE_RECORDS * _VARIANTS + variant.number)
+        page = self._pages.get(key)
+        if page is not None:
+            self._pages.move_to_end(key)
+        return page
+
     def slices(
         self, topic: int, first: int, last: int, variant: Variant, room: int
     ) -> list[bytes | memoryview] | None:

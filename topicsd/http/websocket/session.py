@@ -137,11 +137,20 @@ class WsSession:
         elif envelope.op == PING and (refusal := read_ping(message)) is not None:
             self._refuse(envelope.request_id, refusal)
         elif envelope.op == PING:
-            self._connection.write(ws_frames.message(b"pong", request_id=envelope.request_id))
+            self._connection.write(ws_frames.json_message(b"pong", self._positions(), envelope.request_id))
         elif self._publishing:
             self._waiting = (envelope, message)
         else:
             self._start(envelope, message)
+
+    def _positions(self) -> dict[str, object]:
+        """Return where subscriptions with a filter are, which may be far after the last record sent."""
+        positions = {
+            name: {"after_seq": one.seq, "epoch": one.epoch}
+            for name, one in self._subscriptions.items()
+            if one.feed.spec.options.match is not None
+        }
+        return {"positions": positions} if positions else {}
 
     def _start(self, envelope: Envelope, message: bytes) -> None:
         if envelope.op == SUBSCRIBE:

@@ -54,7 +54,9 @@ class StreamServices:
     ) -> None:
         """`broker_number` is the owner number of a broker of the node; a broker process has the `broker`."""
         state = shard.state
-        remote = None if peers is None else RemoteShards(links, peers.refusal, state.wake_queue, loop)
+        remote = None
+        if peers is not None:
+            remote = RemoteShards(links, peers.refusal, state.wake_queue, loop, peers.ready_broker)
         self._state = state
         self._peers = peers
         self._keys = keys

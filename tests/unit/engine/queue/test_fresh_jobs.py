@@ -23,6 +23,9 @@ class Log:
     def totals(self) -> Log:
         return self
 
+    def retry_wait_ms(self, deliveries: int) -> int:
+        return 0
+
     def next_live(self, seq: int) -> int:
         return min((one for one in self.live if one >= seq), default=self.head + 1)
 
