@@ -213,7 +213,7 @@ def make_bytes(one: OneShard) -> None:
 
 
 def make_queues(one: OneShard) -> None:
-    """Write jobs with priorities and delays, in a fair queue with a back-off, and parked ones with reasons."""
+    """Write jobs with priorities, delays and a back-off, and parked ones with their reasons."""
     one.put("orders", durability="fsync", idempotency_window_ms=3_600_000)
     created = record(b'{ "id":1, "total":10.50 }', tag="order/1", node="shop-1", meta={"trace": "4bf92f"})
     one.append("orders", created, idempotency_key=KEY)
