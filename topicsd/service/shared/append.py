@@ -112,7 +112,7 @@ class SharedAppendHandlers:
         """Refuse what this broker and what a shared topic do not do, and what exceeds the limits."""
         if self._broker.write_refusal is not None:
             return self._broker.write_refusal
-        for field in ("delay_ms", "not_before", "expected_head"):
+        for field in ("delay_ms", "not_before", "priority", "expected_head"):
             if getattr(request, field) is not None:
                 return not_supported(field, field)
         if request.config is not None and not call.is_admin:
