@@ -80,6 +80,7 @@ LAYERS: Final = {
     "topicsd/service/cluster": (
         "topicsd/service topicsd/broker topicsd/broker/write topicsd/catalog/shared topicsd/store shared/"
     ),
+    "topicsd/service/access": "topicsd/service topicsd/service/input topicsd/engine/ shared/",
     "topicsd/service/input": "topicsd/engine/ shared/",
     "topicsd/service/queues": "topicsd/service/ topicsd/stream/ topicsd/engine/ topicsd/log shared/",
     "topicsd/service/shards": "topicsd/service topicsd/stream/ topicsd/engine/ shared/",

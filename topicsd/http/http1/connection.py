@@ -39,7 +39,7 @@ from shared.ipc.board import PLACEMENT_VERSION
 from shared.runtime.body_memory import SharedBody
 from topicsd.http.http1.head_cache import HeadCache, KnownFields, KnownLine
 from topicsd.http.http1.stream import ConnectionStream
-from topicsd.http.http1.timeouts import Connections, Lingering
+from topicsd.http.http1.timeouts import ClientConnection, Connections, Lingering
 from topicsd.service.call import BrowserCall, HttpCall
 from topicsd.service.dispatch import Dispatch
 from topicsd.service.early_refusal import refuse_record
@@ -63,7 +63,7 @@ class PartialRequest(NamedTuple):
     body: Body
 
 
-class Http1Connection(asyncio.Protocol):
+class Http1Connection(ClientConnection, asyncio.Protocol):
     def __init__(
         self,
         dispatch: Dispatch,
