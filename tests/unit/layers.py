@@ -83,6 +83,7 @@ LAYERS: Final = {
         "topicsd/service topicsd/broker topicsd/broker/upkeep topicsd/broker/write topicsd/catalog/shared"
         " topicsd/store shared/"
     ),
+    "topicsd/service/access": "topicsd/service topicsd/service/input topicsd/engine/ shared/",
     "topicsd/service/input": "topicsd/engine/ shared/",
     "topicsd/service/queues": "topicsd/service/ topicsd/stream/ topicsd/engine/ topicsd/log shared/",
     "topicsd/service/records": "topicsd/service/ topicsd/stream/ topicsd/engine/ shared/",

@@ -16,6 +16,7 @@ from shared.contract.errors import (
 from shared.contract.names import is_topic_name, refuse_topic_name
 from shared.contract.query import query_boolean
 from shared.contract.topic_config import TopicConfigPatch
+from shared.runtime.audit import audit, key_label
 from topicsd.engine.read.seek import seek
 from topicsd.engine.requests import (
     AppendAnswer,
@@ -301,6 +302,7 @@ class Handlers:
                 body = render_appended(answer, with_seqs, elapsed_us, log.published_times)
                 if answer.created:
                     if request.config is not None:
+                        audit("append_config", call.name, key_label(call.key), call.address, 201)
                         config = self._topics[call.name].config
                         body = with_member(body, clamped_config(request.config, config, "config."))
                     call.send(body, 201)

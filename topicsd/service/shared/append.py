@@ -17,6 +17,7 @@ from shared.contract.errors import (
     in_doubt,
     not_supported,
 )
+from shared.runtime.audit import audit, key_label
 from shared.settings.settings import Settings
 from topicsd.broker.broker import Broker
 from topicsd.broker.frames_v1 import data_bytes
@@ -80,6 +81,8 @@ class SharedAppendHandlers:
         def on_topic(topic: SharedTopic | Refusal | None) -> None:
             try:
                 if isinstance(topic, SharedTopic):
+                    if topic.head == 0:
+                        audit("append_config", call.name, key_label(call.key), call.address, 201)
                     self._append_to(topic, call, request, is_new=topic.head == 0)
                 else:
                     call.refuse(topic or topic_changed(call.name))
