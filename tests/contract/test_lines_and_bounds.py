@@ -126,8 +126,8 @@ def test_bounds_are_the_range_of_a_topic(api: Api) -> None:
     api.delete(seqs=[6])
     records = api.diff()["records"]
     bounds = api.call("GET", "/bounds").json
-    assert bounds["first"] == {"seq": 2, "ts": records[0]["$ts"]}
-    assert bounds["last"] == {"seq": 5, "ts": records[-1]["$ts"]}
+    assert bounds["first"] == {"$seq": 2, "$ts": records[0]["$ts"]}
+    assert bounds["last"] == {"$seq": 5, "$ts": records[-1]["$ts"]}
     names = ("earliest_seq", "head_seq", "next_seq", "evict_floor")
     assert [bounds[name] for name in names] == [2, 6, 7, 1]
     api.delete(before_seq=7)
@@ -135,7 +135,7 @@ def test_bounds_are_the_range_of_a_topic(api: Api) -> None:
     api.put(cap_records=1)
     api.append(1, 2)
     bounds = api.call("GET", "/bounds").json
-    assert (bounds["evict_floor"], bounds["first"]["seq"], bounds["last"]["seq"]) == (8, 8, 8)
+    assert (bounds["evict_floor"], bounds["first"]["$seq"], bounds["last"]["$seq"]) == (8, 8, 8)
 
 
 def test_bounds_name_unknown_parameters(api: Api) -> None:
@@ -157,5 +157,5 @@ def test_lines_and_bounds_of_any_topic(tmp_path: Path, placement: str) -> None:
             assert [json.loads(line)["data"] for line in answer.body.splitlines()] == [2, 3]
             bounds = api.call("GET", "/bounds").json
             assert (bounds["earliest_seq"], bounds["head_seq"]) == (1, 3)
-            assert (bounds["first"]["seq"], bounds["last"]["seq"], bounds["evict_floor"]) == (1, 3, 1)
+            assert (bounds["first"]["$seq"], bounds["last"]["$seq"], bounds["evict_floor"]) == (1, 3, 1)
             assert json.loads(api.call("GET", "/records/2?as=record").body)["data"] == 2

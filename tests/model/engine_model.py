@@ -276,14 +276,19 @@ class Episode:
         if before_seq is None and tag is None:
             tag = "x"
         is_prefix = tag is not None and self.rng.random() < 0.4
-        self.note(f"delete in {name}: before {before_seq}, tag {tag}, prefix {is_prefix}")
-        reply = self.one.send_delete(name, before_seq=before_seq, tag=tag, is_prefix=is_prefix)
+        after_seq = None
+        if self.rng.random() < 0.3:
+            after_seq, tag, is_prefix = self.rng.randint(0, head + 3), None, False
+        self.note(f"delete in {name}: after {after_seq}, before {before_seq}, tag {tag}, prefix {is_prefix}")
+        reply = self.one.send_delete(
+            name, before_seq=before_seq, tag=tag, is_prefix=is_prefix, after_seq=after_seq
+        )
         self.one.settle()
         if topic is None:
             assert reply.code == "topic_not_found", reply.answer
             return
         topic.expire(self.now_ms)
-        count = topic.delete(before_seq, tag, is_prefix)
+        count = topic.delete(before_seq, tag, is_prefix, after_seq)
         expected = DeleteAnswer(name, count, topic.earliest, topic.head, len(topic.records), topic.bytes)
         assert reply.answer == expected, f"{reply.answer} instead of {expected}"
 

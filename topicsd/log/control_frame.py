@@ -54,7 +54,7 @@ class ConfigUpdate(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Delete(msgspec.Struct, frozen=True, array_like=True):
-    """A delete of the records below `below`, or of exactly `seqs`, with `below` 0.
+    """A delete of the records below `below`; with `below` 0 of exactly `seqs`, or of a range.
 
     `below` is at most head + 1 at the time of the call.
     """
@@ -67,6 +67,12 @@ class Delete(msgspec.Struct, frozen=True, array_like=True):
     """The jobs were moved to the dead-letter topic."""
     is_asked: bool = False
     """A client asked for this delete, which may include jobs that were not done."""
+    after: int = 0
+    last: int = 0
+    """The records after seq `after`, up to `last`, which is at most the head at the time of the call.
+
+    `last` is 0 when the delete is of no range.
+    """
 
 
 class EvictWatermark(msgspec.Struct, frozen=True, array_like=True):

@@ -459,7 +459,9 @@ class Handlers:
     def _delete_records(self, call: Call) -> None:
         body = decode_delete(call.body)
         request = (
-            body if isinstance(body, Refusal) else delete_request(body.before_seq, body.match, body.seqs)
+            body
+            if isinstance(body, Refusal)
+            else delete_request(body.before_seq, body.match, body.seqs, body.after_seq)
         )
         if isinstance(request, Refusal):
             call.refuse(request)

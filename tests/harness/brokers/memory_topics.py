@@ -233,7 +233,7 @@ class MemoryTopics:
             raise CompactionRefused("the extents have changed")
         at = entry.extents.index(replaced[0])
         entry.extents[at : at + len(replaced)] = [extent]
-        entry.change(compacted_to=extent.last_seq)
+        entry.change(compacted_to=max(entry.topic.compacted_to, extent.last_seq))
         entry.compaction = compaction
         self._check(entry)
 
@@ -245,11 +245,13 @@ class MemoryTopics:
             if one.first_seq >= extent.first_seq and one.last_seq <= extent.last_seq
         ]
         before_ms = self._now_ms() - REPEATED_MS
+        compacted_to = entry.topic.compacted_to
+        is_again = extent.last_seq <= compacted_to and len(inside) > 1
+        is_next = next((one for one in entry.extents if one.first_seq > compacted_to), None) in inside[:1]
         if (
             not inside
             or (inside[0].first_seq, inside[-1].last_seq) != (extent.first_seq, extent.last_seq)
-            or next((one for one in entry.extents if one.first_seq > entry.topic.compacted_to), None)
-            != inside[0]
+            or not (is_again or is_next)
             or any(one.created_ms > before_ms for one in inside)
         ):
             return []

@@ -82,6 +82,7 @@ class SeqBook:
 class SharedCrowd:
     def __init__(self, catalogs: Sequence[SharedCatalog], seed: int, clock: ManualClock) -> None:
         self.random = Random(seed)
+        self._again = Random(seed)
         self.clock = clock
         self.oracle = SharedOracle(clock.now_ms, PRODUCERS_MAX)
         self.catalogs = catalogs
@@ -300,8 +301,14 @@ class SharedCrowd:
         self.request(node, lambda to: to.begin_compaction(claim, compaction))
 
     def known_extents(self, name: str) -> list[SharedExtent]:
+        """Return the extents after the compacted ones, or some that may be merged again."""
         topic = self.oracle.by_name.get(name)
-        return [one for one in topic.extents() if one.last_seq > topic.compacted_to] if topic else []
+        if topic is None:
+            return []
+        if self._again.random() < 0.3:
+            compacted = [one for one in topic.extents() if one.last_seq <= topic.compacted_to]
+            return compacted[self._again.randrange(len(compacted) + 1) :]
+        return [one for one in topic.extents() if one.last_seq > topic.compacted_to]
 
     def compaction(self, name: str, incarnation: int, extents: list[SharedExtent]) -> Compaction:
         """Return a compaction of the next extents, or sometimes of a range that must be refused."""

@@ -23,7 +23,7 @@ from shared.runtime.retries import Retries
 from topicsd.catalog.catalog import CatalogUnavailable
 from topicsd.catalog.engines.postgresql_database import BEGIN, PostgresqlDatabase, psycopg_form
 from topicsd.catalog.shared import shared_tables as tables
-from topicsd.catalog.shared.part_changes import check_compaction
+from topicsd.catalog.shared.part_changes import check_compaction, replaced_after
 from topicsd.catalog.shared.shared_catalog import (
     CONDEMNED_MS,
     EXTENTS_AT_ONCE,
@@ -294,10 +294,14 @@ class PostgresqlSharedCatalog:
             )
             if not is_done and condemned.fetchone() is not None:
                 raise CompactionRefused(f"topic {name}: the object {new.key} was condemned")
-            page = {"name": name, "after": row.compacted_to, "last_seq": new.last_seq}
+            page = {
+                "name": name,
+                "after": replaced_after(row.compacted_to, new.first_seq),
+                "last_seq": new.last_seq,
+            }
             if not is_done:
                 present = [tables.extent_row(one) for one in db.execute(_SELECT_EXTENTS_TO, page)]
-                check_compaction(compaction, present, now_ms, self._repeated_ms)
+                check_compaction(compaction, present, row.compacted_to, now_ms, self._repeated_ms)
             with db.pipeline():
                 if not is_done:
                     _replace_extents(db, row, compaction)
@@ -354,7 +358,7 @@ def _replace_extents(db: Connection[Any], topic: SharedTopic, compaction: Compac
     between = {"name": name, "first_seq": new.first_seq, "last_seq": new.last_seq}
     db.execute(_DELETE_EXTENTS_BETWEEN, between)
     db.execute(_INSERT_EXTENT, {"topic": name, **asdict(new)})
-    db.execute(_UPDATE_TOPIC, asdict(replace(topic, compacted_to=new.last_seq)))
+    db.execute(_UPDATE_TOPIC, asdict(replace(topic, compacted_to=max(topic.compacted_to, new.last_seq))))
     record = {"topic": name, "compaction": msgspec.json.encode(compaction)}
     db.execute(_UPSERT_COMPACTION, record)
 

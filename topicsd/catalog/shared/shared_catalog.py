@@ -26,7 +26,8 @@ C6  A blob that was condemned is never committed: `commit` refuses its parts wit
 C7  A compaction replaces the extents of a range by one extent of the same range, and changes nothing else:
     the extent keeps the `created_ms` that the compactor gives it, so that its records do not get younger.
     The range begins with the first extent after `compacted_to` and has no extent younger than REPEATED_MS,
-    so a catalog may forget append ids (C2) together with the extents that they were committed in.
+    so a catalog may forget append ids (C2) together with the extents that they were committed in. Or it is a
+    range of at least two extents up to `compacted_to`, which are merged again.
 C8  `trim` removes records from the front. `deleted_to` counts what a client removed, which readers pass over
     in silence; `evicted_to` what the retention rules removed, which readers get reported. Extents wholly
     below the first seq are removed; the objects are removed by vacuum (R3).

@@ -22,6 +22,7 @@ from topicsd.catalog.shared.part_changes import (
     TopicFacts,
     check_compaction,
     decide_slice,
+    replaced_after,
 )
 from topicsd.catalog.shared.shared_catalog import (
     CONDEMNED_MS,
@@ -269,13 +270,20 @@ class SqliteSharedCatalog:
                 return
             if db.execute(_SELECT_CONDEMNED, (new.key,)).fetchone()[0]:
                 raise CompactionRefused(f"topic {name}: the object {new.key} was condemned")
-            page = {"name": name, "after": topic.compacted_to, "last_seq": new.last_seq}
+            page = {
+                "name": name,
+                "after": replaced_after(topic.compacted_to, new.first_seq),
+                "last_seq": new.last_seq,
+            }
             present = [tables.extent_row(one) for one in db.execute(tables.SELECT_EXTENTS_TO, page)]
-            check_compaction(compaction, present, now_ms, self._repeated_ms)
+            check_compaction(compaction, present, topic.compacted_to, now_ms, self._repeated_ms)
             between = {"name": name, "first_seq": new.first_seq, "last_seq": new.last_seq}
             db.execute(tables.DELETE_EXTENTS_BETWEEN, between)
             db.execute(tables.INSERT_EXTENT, {"topic": name, **asdict(new)})
-            db.execute(tables.UPDATE_TOPIC, asdict(replace(topic, compacted_to=new.last_seq)))
+            db.execute(
+                tables.UPDATE_TOPIC,
+                asdict(replace(topic, compacted_to=max(topic.compacted_to, new.last_seq))),
+            )
             record = {"topic": name, "compaction": msgspec.json.encode(compaction)}
             db.execute(tables.UPSERT_COMPACTION, record)
 

@@ -87,6 +87,7 @@ class DeleteBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     before_seq: int | None = None
     match: SentMatch | None = None
     seqs: list[int] | None = None
+    after_seq: int | None = None
 
 
 class CursorBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -227,8 +228,6 @@ def decode_diff(body: bytes, clock: Clock) -> DiffBody | Refusal:
         if isinstance(from_ts, Refusal):
             return refusal or from_ts
         request.from_ts = from_ts
-    if request.match is not None and refusal is None and isinstance(request.tag_filter, Refusal):
-        return request.tag_filter
     if BACKSLASH in body and may_hold_nul(body):
         refusal = refusal or refuse_nul_in("node", request.nodes)
     return refusal or request
@@ -238,16 +237,24 @@ def decode_delete(body: bytes) -> DeleteBody | Refusal:
     request = _DELETE.decode(body)
     if isinstance(request, Refusal):
         return request
-    return refuse_number("before_seq", request.before_seq) or refuse_seqs(request.seqs) or request
+    refusal = refuse_number("before_seq", request.before_seq) or refuse_seqs(request.seqs)
+    return refusal or refuse_number("after_seq", request.after_seq) or request
 
 
 def delete_request(
-    before_seq: int | None, match: SentMatch | None, seqs: list[int] | None = None
+    before_seq: int | None,
+    match: SentMatch | None,
+    seqs: list[int] | None = None,
+    after_seq: int | None = None,
 ) -> DeleteRequest | Refusal:
     if seqs is not None:
-        if before_seq is not None or match is not None:
-            return excluded("seqs", "before_seq or match")
+        if before_seq is not None or match is not None or after_seq is not None:
+            return excluded("seqs", "before_seq, after_seq or match")
         return DeleteRequest(seqs=seqs)
+    if after_seq is not None:
+        if match is not None:
+            return excluded("after_seq", "match")
+        return DeleteRequest(before_seq, after_seq=after_seq)
     if match is None:
         return DeleteRequest(before_seq)
     tag_match = parse_one_match("match", match)

@@ -99,8 +99,8 @@ class RecordReader(Generic[M]):
 class _Place(msgspec.Struct):
     """A record, as bounds name it."""
 
-    seq: int
-    ts: int
+    seq: int = msgspec.field(name="$seq")
+    ts: int = msgspec.field(name="$ts")
 
 
 def _place_of(answer: ReadAnswer, newest: ReadAnswer) -> _Place | None:
