@@ -10,6 +10,7 @@ from collections.abc import Callable
 import msgspec
 
 from loadtest.bench.fanout_lines import delivering, delivery, sessions
+from loadtest.bench.filter_line import filtered
 from loadtest.bench.queue_lines import jobs, memory_of_a_job, waiting
 from loadtest.bench.restart_line import others_of_a_restart
 from loadtest.bench.result import Goal, Result
@@ -221,6 +222,9 @@ LINES = {
     "diff-100": Line("diff of 100 from the hot tail", diff(100), Goal(0.66)),
     "diff-1000": Line("diff of 1,000 from the hot tail", diff(1000), Goal(0.66)),
     "sealed": Line("diff of 100 from sealed segments", diff_of_sealed, Goal(10_000, of_value=True)),
+    "filter": Line(
+        "a diff of 1 % of the records over them alone", filtered, Goal(2, of_value=True, at_most=True)
+    ),
     "shards": Line("two shards over one, 1,024 topics", two_shards, Goal(0.8)),
     "remote": Line("a remote request over a direct", remote, Goal(2, of_value=True, at_most=True)),
     "pool": Line("a pool round 1,024 topics, 5 shards", pool, Goal(0.5)),

@@ -79,6 +79,15 @@ _DECLARATIONS: Final[tuple[Endpoint, ...]] = (
     Endpoint("GET", "/v0/topics/:topic/bounds", "bounds", _scopes("read"), is_data=True),
     Endpoint("DELETE", "/v0/topics/:topic", "delete_topic", _scopes("delete"), is_data=True),
     Endpoint("POST", "/v0/topics/:topic/diff", "diff", _scopes("read"), is_data=True),
+    Endpoint(
+        "GET",
+        "/v0/topics/:topic/stream",
+        "stream",
+        _scopes("read"),
+        is_data=True,
+        is_stream=True,
+        takes_token=True,
+    ),
     Endpoint("POST", "/v0/topics/:topic/delete", "delete_records", _scopes("delete"), is_data=True),
     Endpoint("GET", "/v0/topics/:topic/cursors", "list_cursors", _scopes("read"), is_data=True),
     Endpoint("PUT", "/v0/topics/:topic/cursors/:cursor", "put_cursor", _scopes("write"), is_data=True),
@@ -121,6 +130,15 @@ _DECLARATIONS: Final[tuple[Endpoint, ...]] = (
     Endpoint("GET", "/v0/routers/:router", "router_state", _scopes("read"), is_data=False),
     Endpoint("DELETE", "/v0/routers/:router", "delete_router", _scopes("delete"), is_data=False),
     Endpoint("POST", "/v0/backup-points", "create_backup_point", _scopes("admin"), is_data=False),
+    Endpoint(
+        "GET",
+        "/v0/stream",
+        "stream_topics",
+        _scopes("read"),
+        is_data=True,
+        is_stream=True,
+        takes_token=True,
+    ),
     Endpoint("POST", "/v0/watch", "create_watch", _scopes("read"), is_data=True),
     Endpoint(
         "GET", "/v0/watch/:wid", "watch", _scopes("read"), is_data=True, is_stream=True, takes_token=True
@@ -139,6 +157,10 @@ _DECLARATIONS: Final[tuple[Endpoint, ...]] = (
 )
 
 
+_STREAM_PARAMETERS: Final = (
+    "since last tail match limit node include_tags include_meta include_data consistency"
+    " max_batch_bytes heartbeat_ms missing"
+)
 _PARAMETERS: Final = {
     "list_topics": "prefix page_size cursor partial",
     "topic_state": "touch from_ts last",
@@ -148,6 +170,8 @@ _PARAMETERS: Final = {
     "delete_topic": "if_empty",
     "explain": "seq",
     "work": "node max lease_ms",
+    "stream": f"after_seq from_seq epoch {_STREAM_PARAMETERS}",
+    "stream_topics": f"topics {_STREAM_PARAMETERS}",
     "list_routers": "prefix page_size cursor partial source dest",
     "create_watch": "lenient",
     "ready": "allow_degraded",

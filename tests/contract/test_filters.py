@@ -154,9 +154,9 @@ def test_a_subscription_has_the_records_that_its_match_selects(
         assert [one["$seq"] for one in socket.expect("record")["records"]] == [8]
         socket.expect("caught_up")
         append_tags(api, "x", "x")
-        while (pong := socket.ask("ping"))["positions"][api.topic]["after_seq"] < 10:
+        while (pong := socket.ask("ping"))["cursors"][api.topic]["from_seq"] < 10:
             pass
-        assert pong["positions"] == {api.topic: {"after_seq": 10, "epoch": api.state()["epoch"]}}
+        assert pong["cursors"] == {api.topic: {"from_seq": 10, "epoch": api.state()["epoch"]}}
         socket.ask("subscribe", topic=api.topic, tail=True)
         socket.expect("caught_up")
         assert socket.ask("ping") == {"op": "pong"}

@@ -66,9 +66,10 @@ LAYERS: Final = {
     "topicsd/engine/upkeep": f"{_ENGINE} topicsd/engine/records topicsd/engine/retention",
     "topicsd/engine/checkpoint": f"{_ENGINE} topicsd/engine/ topicsd/disk",
     "topicsd/stream": "topicsd/stream/shared topicsd/engine/ topicsd/log shared/",
+    "topicsd/stream/tail": "topicsd/stream topicsd/engine/ shared/",
     "topicsd/stream/shared": (
-        "topicsd/stream topicsd/broker topicsd/broker/read topicsd/catalog/shared topicsd/engine/ topicsd/log"
-        " shared/"
+        "topicsd/stream topicsd/stream/tail topicsd/broker topicsd/broker/read topicsd/catalog/shared"
+        " topicsd/engine/ topicsd/log shared/"
     ),
     "topicsd/service": (
         "topicsd/service/ topicsd/stream/ topicsd/engine/ topicsd/broker topicsd/catalog topicsd/log shared/"

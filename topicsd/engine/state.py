@@ -22,11 +22,11 @@ from topicsd.engine.pending import PendingControl, Refuse
 from topicsd.engine.queue.removal import Removals
 from topicsd.engine.queue.timers import QueueTimers
 from topicsd.engine.read.page_cache import PageCache
-from topicsd.engine.read.selections import SELECTED_PAGES_SHARE, SelectedPages, Selections
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.shard_data import ShardData
 from topicsd.engine.topic import NEVER, DeferredRequest, Topic, Totals, remove_at_once
 from topicsd.engine.transfer.dead_letter_stamp import STAMP_BYTES_MAX
+from topicsd.engine.wakeups.creations import Creations
 from topicsd.engine.wakeups.wake_queue import WakeQueue
 from topicsd.log.batch import CommitEntry
 from topicsd.log.control_frame import ControlPayload, encode_control
@@ -85,10 +85,9 @@ class ShardState(ShardData):
         self.threads = threads
         self.wake_queue = WakeQueue(loop, clock)
         self.queue_timers = QueueTimers(loop, clock, self.wake_queue)
+        self.creations = Creations()
         self.removals = Removals(loop, self._on_removal_end)
         self.pages = PageCache(settings.page_cache_bytes)
-        self.selections = Selections()
-        self.selected_pages = SelectedPages(settings.page_cache_bytes // SELECTED_PAGES_SHARE)
         self.stamped_settings = _with_room_for_stamp(settings)
         """The settings for records to whose meta the server added a stamp."""
         self.pending_keys: dict[bytes, PendingAppend] = {}
@@ -132,10 +131,8 @@ class ShardState(ShardData):
         """The segments that have objects in the store, and their bytes, as of the last round of upkeep."""
         self.store_problem = ""
         """Why nothing is exported to the object store at present; empty when nothing is wrong."""
-
         self.released_stems: set[str] | None = None
         """With a catalog: the stems of objects to delete that the catalog does not name any more."""
-
         self.unlogged_floors: dict[Topic, None] = {}
         """Topics with an eviction that readers have seen but a full disk kept out of the log."""
 
@@ -292,6 +289,12 @@ class ShardState(ShardData):
     def topic_count(self) -> int:
         """The number of topics, with those that are about to be created."""
         return len(self.topics) + len(self.new_names)
+
+    def show(self, topic: Topic) -> None:
+        """Make a topic visible whose creation is in the log."""
+        if not topic.visible:
+            topic.visible = True
+            self.creations.note(topic.name)
 
     def visible_topic(self, name: str) -> Topic | None:
         topic = self.topics.get(name)

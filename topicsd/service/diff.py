@@ -135,7 +135,11 @@ class Diff(Generic[M]):
             body.include_meta,
         )
         if body.match is not None:
-            options = msgspec.structs.replace(options, match=body.tag_filter)
+            match = body.tag_filter
+            if isinstance(match, Refusal):
+                call.refuse(match)
+                return
+            options = msgspec.structs.replace(options, match=match)
         request = ReadRequest(body.from_seq or 0, options, body.epoch)
         # Without a reply while nothing has to wait: hot path.
         answer = self._try_read(call.name, request)

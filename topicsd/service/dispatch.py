@@ -114,7 +114,11 @@ class Dispatch:
         # Before the route runners start: a hidden topic has none.
         self.arrivals = Arrivals(state, shard.adopter, placement, links, peers)
         self.surveys = Surveys(state, placement, self.arrivals)
-        both: dict[str, Any] = {"broker": broker, "broker_number": broker_number}
+        both: dict[str, Any] = {
+            "broker": broker,
+            "broker_number": broker_number,
+            "hidden": self.arrivals.hidden,
+        }
         self.streams = StreamServices(shard, settings, loop, links, number, placement, peers, keys, **both)
         self._counts = RequestCounts(state.clock)
         self._remote_caller = RemoteCaller(
@@ -296,8 +300,12 @@ class Dispatch:
             call.refuse(Refusal(NOT_IMPLEMENTED, "the server has no brokers: set TOPICS_STORE_URL"))
 
     def _open_stream(self, operation: str, call: Call, key: ApiKey | None) -> None:
-        if operation != "work":
+        if operation == "watch":
             self.streams.opener.open(call, key)
+        elif operation == "stream":
+            self.streams.topic_stream_opener.open_one(call, key)
+        elif operation == "stream_topics":
+            self.streams.topic_stream_opener.open_several(call, key)
         elif self.brokers is None or call.is_unshared or not self.handlers.is_unknown(call.name):
             self._work.open(call, key)
         else:

@@ -180,7 +180,9 @@ class RemoteFeed:
             chunk = self._keep_chunk(self._pull_cursor, answer)
             if not chunk.is_empty or chunk.to_seq != self._pull_cursor[0]:
                 self._pull_cursor = (chunk.to_seq, chunk.epoch)
-        # Followers get a refusal when they read.
+        else:
+            # Followers get the refusal when they read, and not an empty chunk after which they wait again.
+            self._chunks.clear()
         self._remote_shards.wake_queue.wake(self)
 
     def _on_read_answer(self, cursor: tuple[int, int | None], answer: bytes | None) -> None:

@@ -163,7 +163,8 @@ class SseStream(EventStream):
         has_new = topics.epochs != topics.first_epochs
         return cursor_token(topics.names, topics.seqs, topics.epochs if has_new else None)
 
-    def _write_heartbeat(self, text: bytes) -> None:
+    def _write_heartbeat(self, now_ms: int) -> None:
+        text = sse_frames.heartbeat(now_ms)
         if self._is_filtered:
             text = b"%bid: %b\n\n" % (text[:-1], self._token())
         self._write(text)

@@ -208,7 +208,9 @@ def move(api: TopicClient, name: str) -> None:
 
 
 def watch(api: TopicClient, names: Names) -> None:
-    for options in ({}, {"consistency": "strong", "node": "n1", "limit": 50, "include_tags": True}):
+    strong = {"consistency": "strong", "node": "n1", "limit": 50, "include_tags": True}
+    match = ["any", "k1", ["tag", "In", ["k2", "k3"]], ["tag", "Glob", "k1?"], ["tag", "Glob", "k2*"]]
+    for options in ({}, strong, {"match": match}):
         topics = {names.plain: {"from_seq": 3}, names.other: {"tail": True}}
         api.ask(
             "POST", "watch", {"topics": topics, "heartbeat_ms": 20_000, "max_batch_bytes": 50_000, **options}

@@ -46,7 +46,7 @@ class SelectedFrames(NamedTuple):
         return sum(map(len, self.frames.values())) if self.frames else 0
 
 
-class Selection(NamedTuple):
+class TagSearchResult(NamedTuple):
     """What a thread has found: the selected seqs of runs, or the tags of an active segment, and frames."""
 
     seqs: list[tuple[SealedRun | TailRun, array[int]]]
@@ -70,37 +70,37 @@ class Unselected(NamedTuple):
     bytes_wanted: int
 
 
-def select_on_thread(reader: SegmentReader, wanted: Unselected) -> Selection:
+def select_on_thread(reader: SegmentReader, request: Unselected) -> TagSearchResult:
     """Find what a read lacks. Raises OSError."""
-    run, search = wanted.run, search_for(wanted.tag_filter)
+    run, search = request.run, search_for(request.tag_filter)
     if isinstance(run, TailRun):
         return _load_tags(run, search)
-    found: list[tuple[SealedRun | TailRun, array[int]]] = []
+    columns: list[tuple[SealedRun | TailRun, array[int]]] = []
     frames: list[SelectedFrames] = []
-    count, room = wanted.records_wanted, wanted.bytes_wanted
-    for sealed, known in wanted.sealed:
+    count, room = request.records_wanted, request.bytes_wanted
+    for sealed, known in request.sealed:
         seqs = array("Q", _select_sealed(reader, sealed, search)) if known is None else known
-        found.append((sealed, seqs))
-        low = bisect_left(seqs, wanted.first_seq)
-        first_ones = [seq for seq in seqs[low : low + count] if seq <= wanted.last_seq]
+        columns.append((sealed, seqs))
+        low = bisect_left(seqs, request.first_seq)
+        first_ones = [seq for seq in seqs[low : low + count] if seq <= request.last_seq]
         if first_ones:
             frames.append(_read_frames(reader, sealed, first_ones, room))
             count -= len(first_ones)
             room -= frames[-1].size_bytes
         if count <= 0 or room <= 0:
             break
-    return Selection(found, frames=frames)
+    return TagSearchResult(columns, frames=frames)
 
 
-def _load_tags(run: TailRun, search: TagSearch) -> Selection:
+def _load_tags(run: TailRun, search: TagSearch) -> TagSearchResult:
     source = run.source
     assert source is not None
     try:
-        return Selection([], TagIndex.of(source.tags()))
+        return TagSearchResult([], TagIndex.of(source.tags()))
     except SegmentDamage:
         salvaged = source.salvage_tags()
         seqs = array("Q", sorted({*search.select(salvaged.by_tag.items()), *salvaged.damaged}))
-        return Selection([(run, seqs)])
+        return TagSearchResult([(run, seqs)])
 
 
 def _select_sealed(reader: SegmentReader, run: SealedRun, search: TagSearch) -> list[int]:

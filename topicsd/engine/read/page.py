@@ -11,6 +11,7 @@ readable.
 
 from __future__ import annotations
 
+import re
 import struct
 from array import array
 from binascii import b2a_base64
@@ -21,6 +22,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from shared.contract.reader_options import ReaderOptions
 from topicsd.log.frame import (
     CHECKSUM_BYTES,
     FLAG_DURABLE,
@@ -64,6 +66,16 @@ _encode = msgspec.json.Encoder().encode
 _ESCAPED = bytes([*range(0x20), *b'"\\'])
 
 
+class _TaggedRecord(msgspec.Struct, gc=False):
+    """The tag of a rendered record."""
+
+    seq: int = msgspec.field(name="$seq")
+    tag: str = msgspec.field(name="$tag", default="")
+
+
+_decode_tags = msgspec.json.Decoder(list[_TaggedRecord]).decode
+
+
 class Variant(msgspec.Struct, frozen=True):
     """The optional fields of a record that a reader wants besides its data."""
 
@@ -77,6 +89,19 @@ VARIANTS = {
     for with_tag in (False, True)
     for with_meta in (False, True)
 }
+
+
+def variant_of(options: ReaderOptions) -> Variant:
+    """Return the variant of the pages for a reader; a filter needs the tags."""
+    return VARIANTS[options.with_tags or options.match is not None, options.with_meta]
+
+
+_TAG_FIELD = re.compile(rb',"\$tag":"(?:[^"\\]|\\.)*"')
+
+
+def without_tag(record: bytes | memoryview) -> bytes:
+    """Return a rendered record without its tag, which precedes data and meta."""
+    return _TAG_FIELD.sub(b"", record, 1)
 
 
 class Frames(NamedTuple):
@@ -112,6 +137,10 @@ class Page:
     def next_seq(self) -> int:
         """Return the seq at which the page grows; earlier seqs are in the page or have no record."""
         return self.first_seq + len(self.ends)
+
+    def tags(self) -> dict[int, str]:
+        """Return the tags by seq, of the records of a page with tags."""
+        return {record.seq: record.tag for record in _decode_tags(b"[%b]" % self.text[:-1])}
 
     def skip(self, last: int) -> None:
         """Extend the page with empty slices up to and including this seq."""

@@ -29,7 +29,7 @@ from shared.runtime.unexpected_error import refuse_unexpected_error
 from topicsd.engine.damage import note_damage
 from topicsd.engine.pending import call_reply
 from topicsd.engine.read.fetch import fetch
-from topicsd.engine.read.fetch_selected import SelectedFrames, Selection, Unselected, select_on_thread
+from topicsd.engine.read.fetch_selected import SelectedFrames, TagSearchResult, Unselected, select_on_thread
 from topicsd.engine.read.fill_page import Fetched, PageSource, Unfetched, keep_fetched
 from topicsd.engine.read.page import PAGE_RECORDS, VARIANTS
 from topicsd.engine.read.page_slices import PAGES_MAX, PageSlices
@@ -90,7 +90,7 @@ def _fetch_and_read(
 ) -> None:
     """Fetch the missing records on a thread, then read again."""
 
-    def on_fetched(result: Fetched | Selection | OSError) -> None:
+    def on_fetched(result: Fetched | TagSearchResult | OSError) -> None:
         try:
             refusal = keep(shard, name, request, missing, result, fetched)
             answer = refusal or try_read(shard, name, request, fetched, rounds >= ROUNDS_MAX)
@@ -108,7 +108,7 @@ def _fetch_and_read(
         shard.threads.read.submit(work, on_fetched)
 
 
-def work_of(shard: ShardState, missing: Missing) -> Callable[[], Fetched | Selection]:
+def work_of(shard: ShardState, missing: Missing) -> Callable[[], Fetched | TagSearchResult]:
     """Return what a thread does for a read that has to wait."""
     if isinstance(missing, Unselected):
         return partial(select_on_thread, shard.segments, missing)
@@ -120,7 +120,7 @@ def keep(
     name: str,
     request: ReadRequest,
     missing: Missing,
-    result: Fetched | Selection | OSError,
+    result: Fetched | TagSearchResult | OSError,
     fetched: list[Fetched | SelectedFrames],
 ) -> Refusal | None:
     """Keep the result of a thread for this read and later ones."""
@@ -132,9 +132,9 @@ def keep(
         if isinstance(result, OSError):
             reason = reason_without_path(result)
             return Refusal(STORAGE_FAILED, f"cannot find the records with the tag: {reason}")
-        assert isinstance(result, Selection)
+        assert isinstance(result, TagSearchResult)
         for run, seqs in result.seqs:
-            shard.selections.add(run, missing.tag_filter, seqs)
+            shard.pages.selections.add(run, missing.tag_filter, seqs)
         if result.tags is not None and isinstance(missing.run, TailRun) and missing.run.tags.is_unknown:
             missing.run.tags = result.tags
         fetched += result.frames

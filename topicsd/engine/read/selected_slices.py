@@ -41,8 +41,9 @@ RANGE_COST: Final = 8
 NEW_MAX: Final = 64
 NEW_BYTES_MAX: Final = 256 << 10
 """So many records at the end of a topic are compared one by one, unless the filter has nothing but tags."""
-RANGE_BYTES_MAX: Final = 64 << 10
-"""The selected records of a range are kept up to this size."""
+KEPT_RECORDS: Final = 4 * RANGE_RECORDS
+RANGE_BYTES_MAX: Final = 256 << 10
+"""The few selected records of so many seqs are kept, up to this size."""
 RUNS_MAX: Final = 16
 """Sealed runs that a thread searches for one read at once."""
 FEW_MAX: Final = 512
@@ -94,17 +95,16 @@ class SelectedSlices(PageSlices):
             if is_taken is not None:
                 if not is_taken:
                     return
-                self.cursor = min(last, first | (RANGE_RECORDS - 1))
                 continue
             if isinstance(run, TailRun) and not run.tags.is_unknown:
                 selected, last = self._select_tail(run, first, last)
                 seqs: Sequence[int] = selected
             else:
                 assert isinstance(run, SealedRun | TailRun)
-                found = self._select_kept(run, first, last, stop)
-                if found is None:
+                kept = self._select_kept(run, first, last, stop)
+                if kept is None:
                     return
-                seqs = found
+                seqs = kept
             if run.dead is not None:
                 seqs = [seq for seq in seqs if not run.is_dead(seq)]
             if not self._take_selected(run, seqs, stop):
@@ -118,20 +118,28 @@ class SelectedSlices(PageSlices):
 
         Return False at a bound, or when records have to be fetched, and None when the range is not kept.
         """
-        range_first = max(run.first_seq, first - first % RANGE_RECORDS)
-        range_last = min(run.next_seq - 1, first | (RANGE_RECORDS - 1))
-        if isinstance(run, TailRun) and (run.tags.is_unknown or run.is_growing_at(range_last)):
+        if isinstance(run, TailRun) and run.tags.is_unknown:
             return None
+        range_last = min(run.next_seq - 1, first | (KEPT_RECORDS - 1))
+        range_first = first & -KEPT_RECORDS
+        if isinstance(run, TailRun) and run.is_growing_at(range_last):
+            range_last = min(run.next_seq - 1, first | (RANGE_RECORDS - 1))
+            range_first = first & -RANGE_RECORDS
+            if run.is_growing_at(range_last):
+                return None
+        range_first = max(run.first_seq, range_first)
         self._cost += RANGE_COST
         key = (self._topic.cache_key, self.variant.number, self._filter, range_first, range_last)
-        page = self._shard.selected_pages.find(key)
+        page = self._shard.pages.selected_pages.find(key)
         if page is None:
             page = self._selected_page(run, range_first, range_last, stop)
             if page is None:
                 return None if self.unfetched is None else False
-            self._shard.selected_pages.add(key, page)
+            self._shard.pages.selected_pages.add(key, page)
+        last = min(last, range_last)
         low, high = bisect_left(page.seqs, first), bisect_right(page.seqs, last)
         if low == high:
+            self.cursor = last
             return True
         if run.dead is None and (not self.nodes or page.page.nodes is None):
             high = min(high, low + self.limit - self.count)
@@ -141,23 +149,35 @@ class SelectedSlices(PageSlices):
                 self.parts.append(page.text[start : start + size])
                 self.room -= size
                 self.count += high - low
-                self.cursor = page.seqs[high - 1]
-                return self.count < self.limit
+                if self.count >= self.limit:
+                    self.cursor = page.seqs[high - 1]
+                    return False
+                self.cursor = last
+                return True
         live = [at for at in range(low, high) if not run.is_dead(page.seqs[at])]
         texts = page.texts(low, high)
-        return self.take_texts(page.page, [page.seqs[at] for at in live], [texts[at - low] for at in live])
+        seqs = [page.seqs[at] for at in live]
+        if not self.take_texts(page.page, seqs, [texts[at - low] for at in live]):
+            return False
+        self.cursor = last
+        return True
 
     def _selected_page(self, run: Run, first: int, last: int, stop: int) -> SelectedPage | None:
         """Return a page of the few selected records of a range; None if they are many, or not at hand."""
         if isinstance(run, TailRun):
-            seqs, cost = run.tags.select(search_for(self._filter), first, last)
-            self._cost += cost
+            search = search_for(self._filter)
+            seqs = []
+            for at in range(first & -RANGE_RECORDS, last + 1, RANGE_RECORDS):
+                of_range = max(first, at), min(last, at + RANGE_RECORDS - 1)
+                more, cost = run.tags.select(search, *of_range)
+                seqs += more
+                self._cost += cost
         else:
             assert isinstance(run, SealedRun)
-            found = self._select_kept(run, first, last, stop)
-            if found is None:
+            kept = self._select_kept(run, first, last, stop)
+            if kept is None:
                 return None
-            seqs = list(found)
+            seqs = list(kept)
         if run.dead is not None:
             seqs = [seq for seq in seqs if not run.is_dead(seq)]
         if len(seqs) > SPARSE_MAX * (last // PAGE_RECORDS - first // PAGE_RECORDS + 1):
@@ -204,7 +224,7 @@ class SelectedSlices(PageSlices):
         """Return selected seqs, as many as are wanted, and the last seq that was examined."""
         search = search_for(self._filter)
         seqs: list[int] = []
-        wanted = min(self.limit - self.count, FEW_MAX)
+        seqs_max = min(self.limit - self.count, FEW_MAX)
         while True:
             range_last = min(last, first | (RANGE_RECORDS - 1))
             if (
@@ -217,10 +237,10 @@ class SelectedSlices(PageSlices):
                 self._cost += NEW_MAX
                 seqs += self._select_new(run, range(first, range_last + 1))
             else:
-                found, cost = run.tags.select(search, first, range_last)
+                more, cost = run.tags.select(search, first, range_last)
                 self._cost += RANGE_COST + cost
-                seqs += found
-            if range_last == last or len(seqs) >= wanted or self._cost >= TAGS_MAX:
+                seqs += more
+            if range_last == last or len(seqs) >= seqs_max or self._cost >= TAGS_MAX:
                 return seqs, range_last
             first = range_last + 1
 
@@ -249,13 +269,13 @@ class SelectedSlices(PageSlices):
         if isinstance(run, SealedRun) and not run.entry.has_tags:
             self._cost += RANGE_COST
             return ()
-        seqs = self._shard.selections.find(run, self._filter)
+        seqs = self._shard.pages.selections.find(run, self._filter)
         if seqs is None:
             self._miss(run, first, stop)
             return None
-        found = seqs[bisect_left(seqs, first) : bisect_right(seqs, last)]
-        self._cost += RANGE_COST + len(found)
-        return found
+        part = seqs[bisect_left(seqs, first) : bisect_right(seqs, last)]
+        self._cost += RANGE_COST + len(part)
+        return part
 
     def _miss(self, run: SealedRun | TailRun, first: int, stop: int) -> None:
         """Have a thread find the selected seqs and frames of a run, and of those after it."""
@@ -265,10 +285,10 @@ class SelectedSlices(PageSlices):
             for one in self._topic.runs[at : at + RUNS_MAX]:
                 if not isinstance(one, SealedRun) or one.entry.tier != run.entry.tier:
                     break
-                sealed.append((one, self._shard.selections.find(one, self._filter)))
-        wanted = max(SPARSE_MAX * RANGE_RECORDS // PAGE_RECORDS, min(self.limit - self.count, FEW_MAX))
+                sealed.append((one, self._shard.pages.selections.find(one, self._filter)))
+        records_wanted = max(SPARSE_MAX * KEPT_RECORDS // PAGE_RECORDS, min(self.limit - self.count, FEW_MAX))
         self.unfetched = Unselected(
-            run, sealed, self._filter, first, stop, wanted, max(self.room, RANGE_BYTES_MAX)
+            run, sealed, self._filter, first, stop, records_wanted, max(self.room, RANGE_BYTES_MAX)
         )
 
     # -- their records
@@ -314,21 +334,21 @@ class SelectedSlices(PageSlices):
             return self._take_few_of_tail(run, seqs)
         assert isinstance(run, SealedRun)
         page = Page(seqs[0])
-        found = self._fetched_at(run, seqs[0])
-        if found is None:
+        source = self._fetched_at(run, seqs[0])
+        if source is None:
             self._miss(run, seqs[0], stop)
             return False
-        if found.frames is None:
-            page.add_damage(seqs[0], found.error)
+        if source.frames is None:
+            page.add_damage(seqs[0], source.error)
             return self.take_texts(page, seqs[:1], [b""])
-        for seq, what in found.damage.items():
+        for seq, what in source.damage.items():
             page.add_damage(seq, what)
-        part = seqs[: bisect_right(seqs, found.last_seq)]
-        if any(seq not in found.frames and seq not in found.damage for seq in part):
+        part = seqs[: bisect_right(seqs, source.last_seq)]
+        if any(seq not in source.frames and seq not in source.damage for seq in part):
             part = seqs[:1]
-        frames = _joined([found.frames.get(seq, b"") for seq in part])
+        frames = _joined([source.frames.get(seq, b"") for seq in part])
         texts = page.render(self._topic.topic_id, part, frames, self.variant)
-        is_damaged = page.damage is not None and not found.damage
+        is_damaged = page.damage is not None and not source.damage
         if is_damaged and self._shard.segments.distrust(run.name, run.entry):
             # Read again, from the copy in the object store.
             self._miss(run, seqs[0], stop)

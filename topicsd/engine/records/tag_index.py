@@ -68,17 +68,17 @@ class _SeqRange:
         """Return the tags that a search selects, and how many tags were looked at."""
         if search.is_exact:
             return search.tags, len(search.tags)
-        found = dict.fromkeys(search.tags)
+        matches = dict.fromkeys(search.tags)
         count = len(search.tags)
         for prefix in search.prefixes:
             tags = self.keys_from(prefix)
-            found.update(dict.fromkeys(tags))
+            matches.update(dict.fromkeys(tags))
             count += len(tags)
         for start, fullmatch in search.globs:
             tags = self.keys_from(start)
-            found.update((tag, None) for tag in tags if fullmatch(tag))
+            matches.update((tag, None) for tag in tags if fullmatch(tag))
             count += len(tags)
-        return [*found], count
+        return [*matches], count
 
     def between(self, tag: bytes, first: int, last: int) -> list[int]:
         """Return the seqs of a tag from `first` to `last`."""

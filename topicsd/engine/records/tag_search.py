@@ -32,11 +32,13 @@ class TagSearch:
 
     def find_in(self, tags: TagsReader) -> list[int]:
         """Return the selected seqs of a sealed segment, ascending; runs on a thread."""
-        found = [tags.find(tag, False, _ALL) for tag in self.tags]
-        found += [tags.find(prefix, True, _ALL) for prefix in self.prefixes]
-        found += [tags.find_each(start, fullmatch) for start, fullmatch in self.globs]
+        columns = [tags.find(tag, False, _ALL) for tag in self.tags]
+        columns += [tags.find(prefix, True, _ALL) for prefix in self.prefixes]
+        columns += [tags.find_each(start, fullmatch) for start, fullmatch in self.globs]
         return (
-            found[0] if len(found) == 1 and self.is_exact else sorted({seq for seqs in found for seq in seqs})
+            columns[0]
+            if len(columns) == 1 and self.is_exact
+            else sorted({seq for seqs in columns for seq in seqs})
         )
 
     def select(self, pairs: Iterable[tuple[bytes, list[int]]]) -> list[int]:

@@ -228,8 +228,6 @@ def decode_diff(body: bytes, clock: Clock) -> DiffBody | Refusal:
         if isinstance(from_ts, Refusal):
             return refusal or from_ts
         request.from_ts = from_ts
-    if request.match is not None and refusal is None and isinstance(request.tag_filter, Refusal):
-        return request.tag_filter
     if BACKSLASH in body and may_hold_nul(body):
         refusal = refusal or refuse_nul_in("node", request.nodes)
     return refusal or request

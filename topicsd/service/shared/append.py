@@ -64,7 +64,7 @@ class SharedAppendHandlers:
         request = self._decode(operation, call)
         return isinstance(request, AppendRequest) and _is_shared(request) and request.create is not False
 
-    def create(self, operation: str, call: Call, *, is_local_known: bool) -> None:
+    def create(self, operation: str, call: Call) -> None:
         """Create the topic of a request, and append its records."""
         request = self._decode(operation, call)
         if isinstance(request, Refusal):
@@ -87,7 +87,7 @@ class SharedAppendHandlers:
             except Exception as error:
                 call.fail("append", error)
 
-        self._names.create(call.name, config, on_topic, is_local_known=is_local_known)
+        self._names.create(call.name, config, on_topic)
 
     def _start(self, operation: str, call: Call) -> None:
         request = self._decode(operation, call)

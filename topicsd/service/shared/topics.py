@@ -81,7 +81,7 @@ class SharedTopicHandlers:
         patch = decode_patch(call.body)
         return isinstance(patch, TopicConfigPatch) and patch.placement == "shared"
 
-    def create(self, call: Call, *, is_local_known: bool) -> None:
+    def create(self, call: Call) -> None:
         """Create the topic of a request."""
         config = _merged(None, call)
         if isinstance(config, Refusal):
@@ -101,7 +101,7 @@ class SharedTopicHandlers:
             except Exception as error:
                 call.fail("put_topic", error)
 
-        self._names.create(call.name, config, on_topic, is_local_known=is_local_known)
+        self._names.create(call.name, config, on_topic)
 
     def _put(self, call: Call) -> Steps[Outcome | Refusal]:
         topic: SharedTopic | None = yield self._names.current(call.name)

@@ -233,9 +233,9 @@ def test_texts_in_memory_are_read_as_records_of_a_topic(tmp_path: Path) -> None:
     for calls in (writer, SharedCalls(tmp_path)):
         for after_seq in (0, 63, 64, 250):
             body = {"after_seq": after_seq, "limit": 100, "include_tags": True}
-            wanted = range(after_seq + 1, min(300, after_seq + 100) + 1)
+            seqs = range(after_seq + 1, min(300, after_seq + 100) + 1)
             assert calls.ask("diff", "orders", body).json["records"] == [
-                {"$seq": seq, "$ts": ts, "data": f"text {seq}"} for seq in wanted
+                {"$seq": seq, "$ts": ts, "data": f"text {seq}"} for seq in seqs
             ]
 
 

@@ -113,6 +113,22 @@ def test_followers_end_with_a_shared_topic(process: int, topic: str) -> None:
 
 
 @ANYWHERE
+def test_followers_notice_a_topic_that_another_broker_made_again_with_the_same_head(
+    process: int, topic: str
+) -> None:
+    stage = BrokerStage()
+    stage.create_shared(topic)
+    stage.append_shared(topic, b"1")
+    collector = Collector(feed_at(stage, process, topic))
+    stage.settle()
+    stage.topics.forget(topic, EPOCH)
+    stage.create_shared(topic, EPOCH + 1)
+    stage.append_shared(topic, b"2", at=stage.other)
+    stage.pass_time(600)
+    assert (collector.seqs, collector.has_ended) == ([1, 1], False)
+
+
+@ANYWHERE
 def test_a_local_topic_with_a_name_that_was_shared_ends_the_followers(process: int, topic: str) -> None:
     stage = BrokerStage()
     stage.create_shared(topic)
