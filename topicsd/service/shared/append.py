@@ -38,6 +38,7 @@ from topicsd.service.input.bodies import (
     refuse_media_type,
 )
 from topicsd.service.input.bound_names import CONFIG_NEEDS_ADMIN
+from topicsd.service.input.cloud_events import events_append_of, has_events
 from topicsd.service.input.record_upload import record_append, return_seqs_of
 from topicsd.service.render import render_appended
 from topicsd.service.request_counts import RequestCounts
@@ -109,6 +110,8 @@ class SharedAppendHandlers:
             return record_append(call.body, call.fields, call.query, self._settings)
         kind = PUBLISH_BODY if operation == "publish" else APPEND_BODY
         refusal = refuse_media_type(call.fields, call.body)
+        if refusal is not None and has_events(call.fields):
+            return events_append_of(call.body, call.fields, call.query, self._settings)
         return refusal or decode_append(call.body, self._settings, kind)
 
     def _refuse(self, call: Call, request: AppendRequest) -> Refusal | None:
