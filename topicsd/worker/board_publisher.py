@@ -62,6 +62,8 @@ class BoardPublisher:
         slot.records_total = requests.appends.count + requests.records_beyond_first
         slot.reads_total = requests.reads.count + requests.waited_reads.count
         slot.evicted_total = state.totals.evicted_count - self._evicted_before
+        slot.schema_refused_total = state.mismatches.refused
+        slot.schema_accepted_total = state.mismatches.accepted
         slot.tombstones_total = requests.tombstones
         slot.checkpoints_total = shard.checkpoints.count
         slot.checkpoint_has_failed = int(shard.checkpoints.failure is not None)
