@@ -264,6 +264,23 @@ def make_queues(one: OneShard) -> None:
     one.close(checkpoint=False)
 
 
+def make_schemas(one: OneShard) -> None:
+    """Write topics with a schema of each mode, and one whose schema changed."""
+    schema = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
+    one.put("orders", durability="fsync", idempotency_window_ms=3_600_000)
+    created = record(b'{ "id":1, "total":10.50 }', tag="order/1", node="shop-1", meta={"trace": "4bf92f"})
+    one.append("orders", created, idempotency_key=KEY)
+    one.put("checked", schema=schema)
+    one.append("checked", {"id": 1})
+    one.put("warned", schema=schema, schema_mode="warn")
+    one.append("warned", "no order")
+    one.put("off", schema=schema, schema_mode="off")
+    one.put("off", schema={**schema, "required": ["id", "total"]}, force=True)
+    one.put("free", schema=schema)
+    one.put("free", schema=None)
+    one.close(checkpoint=False)
+
+
 MAKERS = {
     f"wal-format-{VERSION}": make,
     f"wal-format-{VERSION}-watch": make_sessions,
@@ -273,6 +290,7 @@ MAKERS = {
     f"wal-format-{VERSION}-ranges": make_ranges,
     f"wal-format-{VERSION}-filters": make_filters,
     f"wal-format-{VERSION}-queues": make_queues,
+    f"wal-format-{VERSION}-schemas": make_schemas,
 }
 # With files of the first size the others would have been checkpointed into segments.
 FILE_BYTES = {
@@ -284,6 +302,7 @@ FILE_BYTES = {
     make_ranges: 16384,
     make_filters: 16384,
     make_queues: 16384,
+    make_schemas: 16384,
 }
 
 

@@ -18,6 +18,7 @@ WAIT_SECONDS = 20.0
 LEASE_MS = 40_000_000
 DAY_MS = 86_400_000
 KEY = "the-key-of-this-test"
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}}
 # Records of bytes: none of them UTF-8, some with more than data, one that is empty.
 BYTES_RECORDS: tuple[dict[str, object], ...] = (
     {"data_base64": "AP9hYgA="},
@@ -80,6 +81,9 @@ def fill_logs(api: TopicClient, names: Names) -> None:
         api.append(topic, *records(3 * SEGMENT_RECORDS, "k"), tagged)
         api.append(topic, {"data": None}, node="n2")
         api.append(topic, *BYTES_RECORDS)
+    api.put(names.memory, schema=SCHEMA, schema_mode="warn")
+    api.append(names.memory, {"data": "not an object"})
+    api.put(names.other, schema={"type": ["string", "object", "null"]}, schema_mode="off")
     api.call(names.plain, "delete", before_seq=5)
     api.call(names.plain, "delete", match=["tag", "Eq", "k.1"])
     api.call(names.other, "delete", match=["tag", "Glob", "k.2*"])
