@@ -11,7 +11,7 @@ import msgspec
 
 from loadtest.bench.fanout_lines import delivering, delivery, sessions
 from loadtest.bench.filter_line import filtered
-from loadtest.bench.queue_lines import jobs, memory_of_a_job, waiting
+from loadtest.bench.queue_lines import fair, jobs, memory_of_a_job, waiting
 from loadtest.bench.restart_line import others_of_a_restart
 from loadtest.bench.result import Goal, Result
 from loadtest.bench.rounds import Bench, against_ceiling, medians
@@ -240,6 +240,7 @@ LINES = {
     "waiting": Line(
         "a job with a million waiting over a thousand", waiting, Goal(1.2, of_value=True, at_most=True)
     ),
+    "fair": Line("a job of a fair queue over a plain one", fair, Goal(1.3, of_value=True, at_most=True)),
     "job": Line("memory of a waiting job", memory_of_a_job, None),
     "route": Line("records through one route", one_route(1), None),
     "route-shards": Line("records through one route between shards", one_route(2), None),

@@ -15,12 +15,13 @@ from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
 from router.control.control import JSON_TYPE, METRICS_TYPE, ControlAnswer, ControlEndpoints, refusal_answer
-from shared.contract.api_keys import ApiKeys
+from shared.contract.api_keys import ApiKey, ApiKeys
 from shared.contract.endpoints import Match, refuse_body, refuse_parameters, resolve
 from shared.contract.errors import INVALID_REQUEST, NOT_IMPLEMENTED, Refusal
 from shared.http.cors import Origins
 from shared.http.gzip_answer import COMPRESSED_BYTES_MIN, accepts_gzip, compress, gzip_fields
 from shared.http.head import BLOCK_BYTES_MAX, LINE_BYTES_MAX, RequestLine, parse_line
+from shared.runtime.audit import audit, key_label
 from shared.runtime.unexpected_error import refuse_unexpected_error
 
 if TYPE_CHECKING:
@@ -128,9 +129,9 @@ class ControlApp:
         if isinstance(match, Refusal):
             return refusal_answer(match)
         header = request.headers.get("authorization")
-        prefixes = self._allowed(match, None if header is None else header.encode("utf-8", "surrogateescape"))
-        if isinstance(prefixes, Refusal):
-            return refusal_answer(prefixes)
+        key = self._allowed(match, None if header is None else header.encode("utf-8", "surrogateescape"))
+        if isinstance(key, Refusal):
+            return refusal_answer(key)
         route = match.endpoint
         if route.is_data:
             return refusal_answer(
@@ -140,18 +141,23 @@ class ControlApp:
         refusal = refuse_parameters(route, line.query) or refuse_body(route, body)
         if refusal is not None:
             return refusal_answer(refusal)
-        return await self._control.answer(
-            route.operation, match.name, line.query, request.headers.get("accept", ""), prefixes
+        answer = await self._control.answer(
+            route.operation,
+            match.name,
+            line.query,
+            request.headers.get("accept", ""),
+            () if key is None else key.prefixes,
         )
+        if route.is_audited:
+            assert isinstance(request.protocol, ControlHandler)
+            audit(route.operation, match.name, key_label(key), request.protocol.gate.address, answer[0])
+        return answer
 
-    def _allowed(self, match: Match, authorization: bytes | None) -> tuple[str, ...] | Refusal:
-        """Return the name prefixes that the request may use; an empty tuple allows all names."""
+    def _allowed(self, match: Match, authorization: bytes | None) -> ApiKey | Refusal | None:
+        """Return the key of an allowed request, None without keys, or the refusal."""
         if match.endpoint.is_open and not self._probes_need_key:
-            return ()
-        key = self.keys.check(authorization, match.endpoint.scopes, match.name)
-        if isinstance(key, Refusal):
-            return key
-        return () if key is None else key.prefixes
+            return None
+        return self.keys.check(authorization, match.endpoint.scopes, match.bound_name)
 
 
 def _response(

@@ -28,6 +28,7 @@ from router.control.control_app import HAS_BODY, ControlApp, ControlHandler
 from shared.contract.errors import REQUEST_TIMEOUT, Refusal, shutting_down
 from shared.http.answer import closing_refusal
 from shared.http.body import CONTINUE, Body, DroppedSink, body_of, refuse_coding
+from shared.http.client_address import client_address
 from shared.http.client_speed import CLIENT_TIMEOUT_SECONDS, IDLE_SECONDS, Outflow, is_too_slow
 from shared.http.cors import with_fields
 from shared.http.head import (
@@ -110,6 +111,11 @@ class ControlGate(asyncio.BufferedProtocol):
         self._handler = self._app.make_handler(self)
         self._handler.connection_made(transport)
         self._next()
+
+    @property
+    def address(self) -> str:
+        """Return the address of the client."""
+        return client_address(self._transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return _BUFFER

@@ -25,6 +25,7 @@ from shared.contract.watch_request import decode_watch_request
 from shared.http.answer import CLOSE
 from shared.ipc.board import Board
 from shared.ipc.exact_counts import ReservedCount, StreamCount
+from shared.ipc.key_request import KeyRequest, decode_key_request, encode_keys_message
 from shared.ipc.link import NEVER_SENT, SUPERVISOR, LinkPool, LinkReply, LinkServer, reject, serve_links
 from shared.ipc.link_kind import LinkKind
 from shared.ipc.placement_change import decode_placement_change, encode_placement_message
@@ -53,6 +54,12 @@ class Reshards(Protocol):
     async def request(self, count: int) -> dict[str, object] | Refusal: ...
 
 
+class NamedKeyEndpoints(Protocol):
+    """The named keys, as `router/supervision/named_keys.py` presents them."""
+
+    async def answer(self, request: KeyRequest) -> dict[str, object] | Refusal: ...
+
+
 class SupervisorLink:
     def __init__(
         self,
@@ -74,15 +81,21 @@ class SupervisorLink:
         self._control: ControlEndpoints | None = None
         self._routes: RouteAnswers | None = None
         self._reshard: Reshards | None = None
+        self._keys: NamedKeyEndpoints | None = None
         self._server: LinkServer | None = None
         self._answering: set[asyncio.Task[None]] = set()
 
     async def start(
-        self, control: ControlEndpoints, routes: RouteAnswers, reshard: Reshards | None = None
+        self,
+        control: ControlEndpoints,
+        routes: RouteAnswers,
+        reshard: Reshards | None = None,
+        keys: NamedKeyEndpoints | None = None,
     ) -> None:
         self._control = control
         self._routes = routes
         self._reshard = reshard
+        self._keys = keys
         self._server = await serve_links(self._namespace, SUPERVISOR, self._serve)
         self._refresh()
 
@@ -110,9 +123,9 @@ class SupervisorLink:
         answer = await self.ask(shard, LinkKind.LIST_TOPICS, _encode([prefix, after, limit]))
         return _decode_topics(answer) if answer else None
 
-    async def send_keys(self, shard: int, api_keys: str) -> bool:
+    async def send_keys(self, shard: int, version: int, api_keys: str) -> bool:
         """Send the keys to the worker of the shard; return whether it uses them now."""
-        return bool(await self.ask(shard, LinkKind.KEYS, api_keys.encode()))
+        return bool(await self.ask(shard, LinkKind.KEYS, encode_keys_message((version, api_keys))))
 
     async def ask(
         self, shard: int, kind: LinkKind, payload: bytes, seconds: float | None = None
@@ -156,6 +169,8 @@ class SupervisorLink:
             answering = self._place(payload, reply)
         elif kind == LinkKind.RESHARD:
             answering = self._change_shards(_decode_shard(payload), reply)
+        elif kind == LinkKind.KEY_REQUEST:
+            answering = self._answer_about_keys(decode_key_request(payload), reply)
         elif kind == LinkKind.REQUEST:
             answering = self._answer(decode_remote_request(payload), reply)
         else:
@@ -219,6 +234,15 @@ class SupervisorLink:
             answer = self._control.complete(await self._reshard.request(count))
         except Exception as error:  # unexpected errors are answered with 500
             answer = refusal_answer(refuse_unexpected_error(logger, "a reshard", error))
+        reply(_encode_control_answer(answer))
+
+    async def _answer_about_keys(self, request: KeyRequest, reply: LinkReply) -> None:
+        assert self._control is not None
+        assert self._keys is not None
+        try:
+            answer = self._control.complete(await self._keys.answer(request))
+        except Exception as error:  # unexpected errors are answered with 500
+            answer = refusal_answer(refuse_unexpected_error(logger, "a request about keys", error))
         reply(_encode_control_answer(answer))
 
     async def _topic_deleted(self, payload: bytes, reply: LinkReply) -> None:

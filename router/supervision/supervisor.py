@@ -55,16 +55,18 @@ from router.resharding.reshard import Directories, Reshard
 from router.resharding.shard_requests import ShardRequests
 from router.supervision import systemd
 from router.supervision.key_reload import KeyReload, LoadSettings
+from router.supervision.named_keys import NamedKeys
 from router.supervision.process_pool import PoolTimes, ProcessPool
 from router.supervision.worker_pools import BrokerPool, WorkerPool
 from router.supervision.worker_process import module_command
-from shared.contract.api_keys import ApiKeys, parse_keys
+from shared.contract.api_keys import ApiKeys
 from shared.contract.errors import Refusal
 from shared.contract.watch_id import WatchIds
 from shared.http.cors import Origins
-from shared.ipc.board import PLACEMENT_VERSION, Board
+from shared.ipc.board import KEYS_VERSION, PLACEMENT_VERSION, Board, WorkerState
 from shared.ipc.exact_counts import TOPICS, WATCH_SESSIONS, ReservedCount, StreamCount
 from shared.ipc.handoff import HandoffMessage
+from shared.ipc.key_file import NO_KEYS, KeyStorage, key_text
 from shared.ipc.link import SUPERVISOR, address_of
 from shared.ipc.shared_placement import SharedPlacement
 from shared.runtime.clock import Clock, SystemClock
@@ -97,6 +99,7 @@ def run(
     worker_command: Sequence[str] = WORKER_COMMAND,
     times: PoolTimes | None = None,
     load_settings: LoadSettings = lambda: "no settings source to read again",
+    keys: KeyStorage = NO_KEYS,
 ) -> int:
     """Run the server until it is stopped; return the exit code of the process.
 
@@ -125,6 +128,7 @@ def run(
         worker_command,
         times,
         load_settings,
+        keys,
     )
     return uvloop.run(supervisor.run())
 
@@ -143,8 +147,10 @@ class _Supervisor:
         worker_command: Sequence[str],
         times: PoolTimes,
         load_settings: LoadSettings,
+        key_storage: KeyStorage,
     ) -> None:
         self._settings = settings
+        self._key_storage = key_storage
         self._load_settings = load_settings
         self._shard_count = shard_count
         self._instance = instance
@@ -174,7 +180,7 @@ class _Supervisor:
         self._build()
         await self._app.start()
         try:
-            await self._link.start(self._control, self._routes, self._reshard)
+            await self._link.start(self._control, self._routes, self._reshard, self._named_keys)
         except OSError as error:
             logger.error(
                 "link: cannot listen on %s: %s", address_of(self._namespace, SUPERVISOR)[1:], error.strerror
@@ -206,6 +212,7 @@ class _Supervisor:
         gc.collect()
         gc.freeze()
         self._reshard.start()
+        self._named_keys.start()
         notifying = self._loop.create_task(self._notify_systemd())
         try:
             await self._stop_requested.wait()
@@ -217,12 +224,14 @@ class _Supervisor:
 
     def _build(self) -> None:
         settings, clock = self._settings, self._clock
+        now_ms = clock.now_ms()
+        all_keys = key_text(self._key_storage.keys, now_ms, settings.api_keys)
         # Read at each start of a worker, so a change applies to the next worker started.
         self._worker_spec: dict[str, object] = {
             "data_dir": os.path.abspath(settings.data_dir),
             "instance": self._instance,
             "namespace": self._namespace,
-            "settings": msgspec.to_builtins(settings),
+            "settings": msgspec.to_builtins(msgspec.structs.replace(settings, api_keys=all_keys)),
             "placement_file": self._placement_file,
         }
         if self._board.broker_count:
@@ -268,9 +277,18 @@ class _Supervisor:
             self._brokers if self._board.broker_count else None,
         )
         self._origins = Origins(settings.cors_origins)
-        self._app = ControlApp(
-            self._control, parse_keys(settings.api_keys), settings.probe_auth, self._origins
+        self._key_reload = KeyReload(
+            settings,
+            self._owner_numbers,
+            self._load_settings,
+            self._link.send_keys,
+            self._apply_keys,
+            self._serves,
+            clock,
+            self._key_storage.keys,
         )
+        self._named_keys = NamedKeys(self._key_reload, clock, self._key_storage.write)
+        self._app = ControlApp(self._control, self._key_reload.keys, settings.probe_auth, self._origins)
         self._build_connections()
 
     def _pool_arguments(self) -> _PoolArguments:
@@ -301,9 +319,6 @@ class _Supervisor:
         )
         self._accept_loop = AcceptLoop(self._connection_router.accepted)
         self._acceptors = self._build_acceptors() if settings.fronts > 1 else None
-        self._key_reload = KeyReload(
-            settings, self._owner_numbers, self._load_settings, self._link.send_keys, self._apply_keys
-        )
 
     def _build_acceptors(self) -> AcceptorPool:
         settings = self._settings
@@ -324,10 +339,15 @@ class _Supervisor:
             self._times,
         )
 
-    def _apply_keys(self, settings: Settings, keys: ApiKeys) -> None:
-        current = msgspec.structs.replace(self._settings, api_keys=settings.api_keys)
-        self._worker_spec["settings"] = msgspec.to_builtins(current)
+    def _apply_keys(self, api_keys: str, version: int, keys: ApiKeys) -> None:
+        current = msgspec.structs.replace(self._settings, api_keys=api_keys)
+        self._worker_spec.update(settings=msgspec.to_builtins(current), keys_version=version)
         self._app.keys = keys
+        self._board.head[KEYS_VERSION] = version
+
+    def _serves(self, owner: int) -> bool:
+        """Return whether the process answers requests, also if it is slow to answer one just now."""
+        return self._board.slot(owner).state in (WorkerState.READY, WorkerState.DRAINING)
 
     def _connection_counts(self) -> ConnectionCounts:
         """Return the counts of this process and the acceptors; those of acceptors lag up to 0.5 s."""
@@ -371,6 +391,7 @@ class _Supervisor:
         self._stop_requested.set()
 
     async def _shut_down(self) -> int:
+        self._named_keys.close()
         self._key_reload.close()
         await self._reshard.close()
         logger.info("server: stopping: refusing new requests, finishing those in flight")

@@ -1,7 +1,8 @@
 """API keys: their text form, their scopes and prefixes, and the check of each request.
 
 A key is written `key`, `key:scopes`, `key:scopes:prefixes` or `key::prefixes`. Scopes are joined by `+`, name
-prefixes by `|`. No scopes means all scopes; no prefixes means all names.
+prefixes by `|`. No scopes means all scopes; no prefixes means all names. A digest may be followed by `@` and
+the name of the key. The scope `expired`, alone, is for a key that is known and allows nothing any more.
 
 A1  The key itself is dropped when the settings are read: `seal_api_keys` replaces it by its SHA-256, as
     `sha256-` and 64 hex digits, and no later code sees more. Operators may also configure keys in that form.
@@ -41,9 +42,13 @@ KEY_ID_DIGITS: Final = 8
 KEY_PLACES: Final = 1024
 ADVISED_CHARACTERS: Final = 16
 
-_sealed_key = re.compile(SEAL + r"([0-9a-f]{64})")
+EXPIRED: Final = "expired"
+KEY_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+PREFIX: Final = r"[A-Za-z0-9][A-Za-z0-9._:>-]*"
+
+_sealed_key = re.compile(SEAL + rf"([0-9a-f]{{64}})(?:@({KEY_NAME}))?")
 _plain_key = re.compile(r"[!-~]+")
-_prefix = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:>-]*")
+_prefix = re.compile(PREFIX)
 _bearer = re.compile(rb"(?i:bearer) +([!-~]+)")
 
 _CHALLENGE: Final = 'Bearer realm="topicsd"'
@@ -54,7 +59,12 @@ NO_KEY: Final = Refusal(
 )
 WRONG_KEY: Final = Refusal(
     UNAUTHORIZED,
-    "unknown key; keys are set in TOPICS_API_KEYS or the configuration file",
+    "unknown key; keys are set in TOPICS_API_KEYS, the configuration file or PUT /v0/keys/:key",
+    {"www_authenticate": _CHALLENGE + ', error="invalid_token"'},
+)
+EXPIRED_KEY: Final = Refusal(
+    UNAUTHORIZED,
+    "the key has expired",
     {"www_authenticate": _CHALLENGE + ', error="invalid_token"'},
 )
 NAME_NOT_COVERED: Final = Refusal(FORBIDDEN, "the key's prefixes do not allow this name")
@@ -70,6 +80,8 @@ class ApiKey(NamedTuple):
     """Prefixes of the names that the key covers; none means all names."""
     place: int = 0
     """Index of the key's counters; unique unless there are more than `KEY_PLACES` keys."""
+    name: str = ""
+    """Empty for a key that was configured without one."""
 
     def allows_name(self, name: str) -> bool:
         return not self.prefixes or name.startswith(self.prefixes)
@@ -89,7 +101,7 @@ class KeyEntry(NamedTuple):
     key: ApiKey
 
 
-_NO_ENTRY: Final[tuple[bytes, None]] = (b"", None)
+_NO_ENTRY: Final[tuple[bytes, ApiKey | None]] = (b"", None)
 
 
 class ApiKeys:
@@ -97,8 +109,10 @@ class ApiKeys:
 
     def __init__(self, entries: list[KeyEntry]) -> None:
         placed = ((bytes.fromhex(entry.digest), entry.key) for entry in _placed(entries))
-        self._entries = {digest: (digest, key) for digest, key in placed}
+        # An expired key has no scopes, and is as good as unknown.
+        self._entries = {digest: (digest, key if key.scopes else None) for digest, key in placed}
         self.are_required = bool(self._entries)
+        entries = [entry for entry in entries if entry.key.scopes]
         # Places are left out: they may differ after a reload.
         self._keys = {entry.key._replace(place=0) for entry in entries}
         self._by_id = {entry.key.id: entry.key for entry in entries}
@@ -124,12 +138,20 @@ class ApiKeys:
             return NO_KEY
         digest, key = self._entries.get(sent, _NO_ENTRY)
         if not hmac.compare_digest(digest, sent) or key is None:
-            return WRONG_KEY
+            return EXPIRED_KEY if digest else WRONG_KEY
         return key.refusal(scopes, name) or key
+
+    def by_id(self, key_id: str) -> ApiKey | None:
+        """Return the key of that id, which has not expired, or None."""
+        return self._by_id.get(key_id)
+
+    def __iter__(self) -> Iterator[ApiKey]:
+        """Return the keys that have not expired."""
+        return iter(self._by_id.values())
 
     def are_current(self, key: ApiKey | None) -> bool:
         """Return whether the key that opened a connection, or None for no key, is unchanged today."""
-        return not self._keys if key is None else key._replace(place=0) in self._keys
+        return not self._entries if key is None else key._replace(place=0) in self._keys
 
     def allow(self, key_id: str, scopes: frozenset[str], names: Iterable[str]) -> bool:
         """Return whether the key of that id, or no key, allows these scopes and names today."""
@@ -173,7 +195,8 @@ def seal_api_keys(text: str) -> str:
     ValueError: entry 1: unknown scope; allowed: read, write, delete, admin, r, w, d, a, rw, joined by +
     """
     return ",".join(
-        f"{SEAL}{entry.digest}:{'+'.join(sorted(entry.key.scopes))}:{'|'.join(entry.key.prefixes)}"
+        f"{SEAL}{entry.digest}{'@' if entry.key.name else ''}{entry.key.name}:"
+        f"{'+'.join(sorted(entry.key.scopes)) or EXPIRED}:{'|'.join(entry.key.prefixes)}"
         for entry in _parse(text)
     )
 
@@ -231,11 +254,12 @@ def _parse_entry(part: str) -> KeyEntry:
         raise ValueError("a key must consist of visible ASCII characters")
     sealed = _sealed_key.fullmatch(key)
     if key.startswith(SEAL) and sealed is None:
-        raise ValueError(f"{SEAL} must be followed by 64 lower-case hex digits")
+        raise ValueError(f"{SEAL} must be followed by 64 lower-case hex digits, and optionally @ and a name")
     digest = sha256(key.encode()).hexdigest() if sealed is None else sealed[1]
-    return KeyEntry(
-        digest, ApiKey(digest[:KEY_ID_DIGITS], _parse_scopes(scope_text), _parse_prefixes(prefix_text))
-    )
+    name = sealed[2] or "" if sealed is not None else ""
+    scopes = frozenset[str]() if scope_text == EXPIRED else _parse_scopes(scope_text)
+    prefixes = _parse_prefixes(prefix_text)
+    return KeyEntry(digest, ApiKey(digest[:KEY_ID_DIGITS], scopes, prefixes, name=name))
 
 
 def _parse_scopes(text: str) -> frozenset[str]:

@@ -21,6 +21,7 @@ from shared.text.unknown_name import unknown_name
 TOPIC: Final = ":topic"
 WATCH_ID: Final = ":wid"
 ROUTER: Final = ":router"
+KEY: Final = ":key"
 
 SHOWN_CHARACTERS_MAX: Final = 64
 PATH_CHARACTERS_MAX: Final = 256
@@ -48,6 +49,8 @@ class Endpoint(msgspec.Struct, frozen=True):
     """The first segment of the pattern that begins with a colon; empty without one."""
     is_broker: bool = False
     """Whether the brokers answer it, which have the shared topics."""
+    is_audited: bool = False
+    """Whether the answer is written to the audit log, since the operation changes configuration."""
     has_handler: bool = True
     """Whether the operation is in the table of handlers: it is for one topic and no stream."""
 
@@ -62,98 +65,102 @@ class Match(msgspec.Struct, frozen=True):
     @property
     def bound_name(self) -> str:
         """Return the name that the key must cover; empty when the path has none."""
-        return "" if self.endpoint.variable == WATCH_ID else self.name
+        return "" if self.endpoint.variable in (WATCH_ID, KEY) else self.name
 
 
-def _scopes(text: str) -> frozenset[str]:
+def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
 _DECLARATIONS: Final[tuple[Endpoint, ...]] = (
-    Endpoint("GET", "/v0/topics", "list_topics", _scopes("read"), is_data=False),
-    Endpoint("PUT", "/v0/topics/:topic", "put_topic", _scopes("admin"), is_data=True),
-    Endpoint("GET", "/v0/topics/:topic", "topic_state", _scopes("read"), is_data=True),
-    Endpoint("POST", "/v0/topics/:topic", "append", _scopes("write"), is_data=True),
-    Endpoint("POST", "/v0/topics/:topic/records", "append_record", _scopes("write"), is_data=True),
-    Endpoint("GET", "/v0/topics/:topic/records/:seq", "record", _scopes("read"), is_data=True),
-    Endpoint("GET", "/v0/topics/:topic/bounds", "bounds", _scopes("read"), is_data=True),
-    Endpoint("DELETE", "/v0/topics/:topic", "delete_topic", _scopes("delete"), is_data=True),
-    Endpoint("POST", "/v0/topics/:topic/diff", "diff", _scopes("read"), is_data=True),
+    Endpoint("GET", "/v0/topics", "list_topics", _words("read"), is_data=False),
+    Endpoint("PUT", "/v0/topics/:topic", "put_topic", _words("admin"), is_data=True),
+    Endpoint("GET", "/v0/topics/:topic", "topic_state", _words("read"), is_data=True),
+    Endpoint("POST", "/v0/topics/:topic", "append", _words("write"), is_data=True),
+    Endpoint("POST", "/v0/topics/:topic/records", "append_record", _words("write"), is_data=True),
+    Endpoint("GET", "/v0/topics/:topic/records/:seq", "record", _words("read"), is_data=True),
+    Endpoint("GET", "/v0/topics/:topic/bounds", "bounds", _words("read"), is_data=True),
+    Endpoint("DELETE", "/v0/topics/:topic", "delete_topic", _words("delete"), is_data=True),
+    Endpoint("POST", "/v0/topics/:topic/diff", "diff", _words("read"), is_data=True),
     Endpoint(
         "GET",
         "/v0/topics/:topic/stream",
         "stream",
-        _scopes("read"),
+        _words("read"),
         is_data=True,
         is_stream=True,
         takes_token=True,
     ),
-    Endpoint("POST", "/v0/topics/:topic/delete", "delete_records", _scopes("delete"), is_data=True),
-    Endpoint("GET", "/v0/topics/:topic/cursors", "list_cursors", _scopes("read"), is_data=True),
-    Endpoint("PUT", "/v0/topics/:topic/cursors/:cursor", "put_cursor", _scopes("write"), is_data=True),
-    Endpoint("GET", "/v0/topics/:topic/cursors/:cursor", "cursor_state", _scopes("read"), is_data=True),
-    Endpoint("DELETE", "/v0/topics/:topic/cursors/:cursor", "delete_cursor", _scopes("delete"), is_data=True),
-    Endpoint("POST", "/v0/topics/:topic/claim", "claim", _scopes("read write"), is_data=True),
-    Endpoint("POST", "/v0/topics/:topic/ack", "ack", _scopes("write"), is_data=True),
-    Endpoint("POST", "/v0/topics/:topic/nack", "nack", _scopes("write"), is_data=True),
-    Endpoint("POST", "/v0/topics/:topic/extend", "extend", _scopes("write"), is_data=True),
-    Endpoint("POST", "/v0/topics/:topic/redrive", "redrive", _scopes("admin"), is_data=True),
-    Endpoint("POST", "/v0/topics/:topic/move", "move", _scopes("admin"), is_data=True),
-    Endpoint("POST", "/v0/topics/:topic/restore", "restore", _scopes("admin"), is_data=True),
-    Endpoint("GET", "/v0/topics/:topic/owner", "owner", _scopes("read"), is_data=True),
-    Endpoint("POST", "/v0/topics/:topic/seal", "seal", _scopes("admin"), is_data=True),
-    Endpoint("POST", "/v0/topics/:topic/adopt", "adopt", _scopes("admin"), is_data=True),
-    Endpoint("GET", "/v0/topics/:topic/explain", "explain", _scopes("read"), is_data=True),
+    Endpoint("POST", "/v0/topics/:topic/delete", "delete_records", _words("delete"), is_data=True),
+    Endpoint("GET", "/v0/topics/:topic/cursors", "list_cursors", _words("read"), is_data=True),
+    Endpoint("PUT", "/v0/topics/:topic/cursors/:cursor", "put_cursor", _words("write"), is_data=True),
+    Endpoint("GET", "/v0/topics/:topic/cursors/:cursor", "cursor_state", _words("read"), is_data=True),
+    Endpoint("DELETE", "/v0/topics/:topic/cursors/:cursor", "delete_cursor", _words("delete"), is_data=True),
+    Endpoint("POST", "/v0/topics/:topic/claim", "claim", _words("read write"), is_data=True),
+    Endpoint("POST", "/v0/topics/:topic/ack", "ack", _words("write"), is_data=True),
+    Endpoint("POST", "/v0/topics/:topic/nack", "nack", _words("write"), is_data=True),
+    Endpoint("POST", "/v0/topics/:topic/extend", "extend", _words("write"), is_data=True),
+    Endpoint("POST", "/v0/topics/:topic/redrive", "redrive", _words("admin"), is_data=True),
+    Endpoint("POST", "/v0/topics/:topic/move", "move", _words("admin"), is_data=True),
+    Endpoint("POST", "/v0/topics/:topic/restore", "restore", _words("admin"), is_data=True),
+    Endpoint("GET", "/v0/topics/:topic/owner", "owner", _words("read"), is_data=True),
+    Endpoint("POST", "/v0/topics/:topic/seal", "seal", _words("admin"), is_data=True),
+    Endpoint("POST", "/v0/topics/:topic/adopt", "adopt", _words("admin"), is_data=True),
+    Endpoint("GET", "/v0/topics/:topic/explain", "explain", _words("read"), is_data=True),
     Endpoint(
         "GET",
         "/v0/topics/:topic/work",
         "work",
-        _scopes("read write"),
+        _words("read write"),
         is_data=True,
         is_stream=True,
         takes_token=True,
     ),
-    Endpoint("POST", "/v0/topics/:topic/fence", "fence", _scopes("admin"), is_data=True),
-    Endpoint("POST", "/v0/topics/:topic/unfence", "unfence", _scopes("admin"), is_data=True),
-    Endpoint("POST", "/produce", "produce", _scopes("write"), is_data=True, is_broker=True),
-    Endpoint("POST", "/v0/produce", "produce", _scopes("write"), is_data=True, is_broker=True),
-    Endpoint("POST", "/consume", "consume", _scopes("read"), is_data=True, is_broker=True),
-    Endpoint("POST", "/v0/consume", "consume", _scopes("read"), is_data=True, is_broker=True),
-    Endpoint("GET", "/health", "broker_health", _scopes(""), is_data=True, is_open=True, is_broker=True),
-    Endpoint("GET", "/metrics", "broker_metrics", _scopes("read"), is_data=True, is_broker=True),
+    Endpoint("POST", "/v0/topics/:topic/fence", "fence", _words("admin"), is_data=True),
+    Endpoint("POST", "/v0/topics/:topic/unfence", "unfence", _words("admin"), is_data=True),
+    Endpoint("POST", "/produce", "produce", _words("write"), is_data=True, is_broker=True),
+    Endpoint("POST", "/v0/produce", "produce", _words("write"), is_data=True, is_broker=True),
+    Endpoint("POST", "/consume", "consume", _words("read"), is_data=True, is_broker=True),
+    Endpoint("POST", "/v0/consume", "consume", _words("read"), is_data=True, is_broker=True),
+    Endpoint("GET", "/health", "broker_health", _words(""), is_data=True, is_open=True, is_broker=True),
+    Endpoint("GET", "/metrics", "broker_metrics", _words("read"), is_data=True, is_broker=True),
+    Endpoint("GET", "/metrics/prometheus", "broker_prometheus", _words("read"), is_data=True, is_broker=True),
+    Endpoint("GET", "/v0/cluster", "cluster", _words("read"), is_data=True, is_broker=True),
+    Endpoint("GET", "/v0/routers", "list_routers", _words("read"), is_data=False),
+    Endpoint("PUT", "/v0/routers/:router", "put_router", _words("admin"), is_data=True),
+    Endpoint("GET", "/v0/routers/:router", "router_state", _words("read"), is_data=False),
+    Endpoint("DELETE", "/v0/routers/:router", "delete_router", _words("delete"), is_data=False),
+    Endpoint("GET", "/v0/keys", "list_keys", _words("admin"), is_data=True),
+    Endpoint("PUT", "/v0/keys/:key", "put_key", _words("admin"), is_data=True),
+    Endpoint("GET", "/v0/keys/:key", "key_state", _words("admin"), is_data=True),
+    Endpoint("DELETE", "/v0/keys/:key", "delete_key", _words("admin"), is_data=True),
+    Endpoint("POST", "/v0/keys/:key/rotate", "rotate_key", _words("admin"), is_data=True),
+    Endpoint("GET", "/v0/whoami", "whoami", _words(""), is_data=True),
+    Endpoint("POST", "/v0/backup-points", "create_backup_point", _words("admin"), is_data=False),
+    Endpoint("POST", "/v0/watch", "create_watch", _words("read"), is_data=True),
     Endpoint(
-        "GET", "/metrics/prometheus", "broker_prometheus", _scopes("read"), is_data=True, is_broker=True
+        "GET", "/v0/watch/:wid", "watch", _words("read"), is_data=True, is_stream=True, takes_token=True
     ),
-    Endpoint("GET", "/v0/cluster", "cluster", _scopes("read"), is_data=True, is_broker=True),
-    Endpoint("GET", "/v0/routers", "list_routers", _scopes("read"), is_data=False),
-    Endpoint("PUT", "/v0/routers/:router", "put_router", _scopes("admin"), is_data=True),
-    Endpoint("GET", "/v0/routers/:router", "router_state", _scopes("read"), is_data=False),
-    Endpoint("DELETE", "/v0/routers/:router", "delete_router", _scopes("delete"), is_data=False),
-    Endpoint("POST", "/v0/backup-points", "create_backup_point", _scopes("admin"), is_data=False),
     Endpoint(
         "GET",
         "/v0/stream",
         "stream_topics",
-        _scopes("read"),
+        _words("read"),
         is_data=True,
         is_stream=True,
         takes_token=True,
     ),
-    Endpoint("POST", "/v0/watch", "create_watch", _scopes("read"), is_data=True),
-    Endpoint(
-        "GET", "/v0/watch/:wid", "watch", _scopes("read"), is_data=True, is_stream=True, takes_token=True
-    ),
-    Endpoint("GET", "/v0/ws", "web_socket", _scopes(""), is_data=True, takes_token=True, is_upgrade=True),
-    Endpoint("GET", "/", "about", _scopes(""), is_data=False, is_open=True),
-    Endpoint("GET", "/v0", "about", _scopes(""), is_data=False, is_open=True),
-    Endpoint("GET", "/v0/health", "health", _scopes(""), is_data=False, is_open=True),
-    Endpoint("GET", "/healthz", "health", _scopes(""), is_data=False, is_open=True),
-    Endpoint("GET", "/v0/ready", "ready", _scopes(""), is_data=False, is_open=True),
-    Endpoint("GET", "/readyz", "ready", _scopes(""), is_data=False, is_open=True),
-    Endpoint("GET", "/v0/metrics", "metrics", _scopes("read"), is_data=False),
-    Endpoint("GET", "/v0/store", "store", _scopes("read"), is_data=False),
-    Endpoint("GET", "/v0/shards", "shards", _scopes("read"), is_data=False),
-    Endpoint("POST", "/v0/shards", "reshard", _scopes("admin"), is_data=True),
+    Endpoint("GET", "/v0/ws", "web_socket", _words(""), is_data=True, takes_token=True, is_upgrade=True),
+    Endpoint("GET", "/", "about", _words(""), is_data=False, is_open=True),
+    Endpoint("GET", "/v0", "about", _words(""), is_data=False, is_open=True),
+    Endpoint("GET", "/v0/health", "health", _words(""), is_data=False, is_open=True),
+    Endpoint("GET", "/healthz", "health", _words(""), is_data=False, is_open=True),
+    Endpoint("GET", "/v0/ready", "ready", _words(""), is_data=False, is_open=True),
+    Endpoint("GET", "/readyz", "ready", _words(""), is_data=False, is_open=True),
+    Endpoint("GET", "/v0/metrics", "metrics", _words("read"), is_data=False),
+    Endpoint("GET", "/v0/store", "store", _words("read"), is_data=False),
+    Endpoint("GET", "/v0/shards", "shards", _words("read"), is_data=False),
+    Endpoint("POST", "/v0/shards", "reshard", _words("admin"), is_data=True),
 )
 
 
@@ -179,6 +186,12 @@ _PARAMETERS: Final = {
 }
 
 
+_AUDITED: Final = _words(
+    "put_topic delete_topic move restore seal adopt fence unfence put_router delete_router reshard"
+    " put_key rotate_key delete_key"
+)
+
+
 def _completed(endpoint: Endpoint) -> Endpoint:
     variable = next((part for part in endpoint.pattern.split("/") if part.startswith(":")), "")
     has_handler = endpoint.is_data and not endpoint.is_stream and variable == TOPIC
@@ -187,6 +200,7 @@ def _completed(endpoint: Endpoint) -> Endpoint:
         endpoint,
         variable=variable,
         has_handler=has_handler,
+        is_audited=endpoint.operation in _AUDITED,
         parameters=frozenset(parameters),
         takes_body=endpoint.method in ("POST", "PUT")
         and endpoint.is_data

@@ -38,6 +38,7 @@ TOPIC_MOVED: Final = "topic_moved"
 TOPIC_SEALED: Final = "topic_sealed"
 TOPIC_FENCED: Final = "topic_fenced"
 NOT_SUPPORTED: Final = "not_supported"
+KEY_CONFLICT: Final = "key_conflict"
 GONE: Final = "gone"
 PAYLOAD_TOO_LARGE: Final = "payload_too_large"
 URI_TOO_LONG: Final = "uri_too_long"
@@ -83,6 +84,7 @@ STATUS: Final[dict[str, int]] = {
     TOPIC_SEALED: 409,
     TOPIC_FENCED: 409,
     NOT_SUPPORTED: 409,
+    KEY_CONFLICT: 409,
     GONE: 410,
     PAYLOAD_TOO_LARGE: 413,
     URI_TOO_LONG: 414,

@@ -27,6 +27,7 @@ from shared.text.units import duration_ms, size_bytes
 TopicType = Literal["log", "queue"]
 Discard = Literal["old", "reject"]
 OrderBy = Literal["tag"]
+FairBy = Literal["tag"]
 TopicPlacement = Literal["local", "shared"]
 LatencyClass = Literal["normal", "low"]
 Durability = Literal["ephemeral", "memory", "disk", "fsync"]
@@ -47,6 +48,7 @@ QUEUE_FIELDS: Final = (
     "order_by",
     "paused",
     "retry",
+    "fair_by",
 )
 
 DURATION_FIELDS: Final = ("ttl_ms", "idempotency_window_ms", "lease_ms", "claim_jitter_ms")
@@ -82,6 +84,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     order_by: OrderBy | None = None
     paused: bool = False
     retry: RetryPolicy | None = None
+    fair_by: FairBy | None = None
 
     @property
     def durable(self) -> bool:
@@ -119,6 +122,7 @@ class TopicConfigPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     order_by: OrderBy | UnsetType | None = UNSET
     paused: bool | UnsetType = UNSET
     retry: RetryPatch | UnsetType | None = UNSET
+    fair_by: FairBy | UnsetType | None = UNSET
 
 
 def merge_config(
@@ -242,6 +246,9 @@ def _refuse_transition(existing: TopicConfig, merged: TopicConfig) -> Refusal | 
     # Without an order, several jobs of one tag may be leased at the same time.
     if merged.type == "queue" and merged.order_by != existing.order_by:
         return _incompatible("order_by", existing.order_by, merged.order_by, "it cannot change")
+    # Without it, the tags of waiting jobs are not kept.
+    if merged.type == "queue" and merged.fair_by != existing.fair_by:
+        return _incompatible("fair_by", existing.fair_by, merged.fair_by, "it cannot change")
     # An ephemeral topic has no records in the log, so recovery could not distinguish its past from a loss.
     if (merged.durability == "ephemeral") != (existing.durability == "ephemeral"):
         return _incompatible(

@@ -18,9 +18,9 @@ B6  The slots of brokers follow those of all shards that the board has room for,
     links, watch ids and hand-overs name the process.
 
 The head has 64 bytes; its words are the version of the placement (`shared/ipc/shared_placement.py`), the
-number of shards, the number of shards of the rule that a reshard introduces, the number of brokers, and the
-owner number of the first one. A slot, 12288 bytes,
-numbers in native byte order (both sides run on one machine)::
+number of shards, the number of shards of the rule that a reshard introduces, the number of brokers, the owner
+number of the first one, and the version of the keys. A slot, 12288 bytes, numbers in
+native byte order (both sides run on one machine)::
 
     0     8       16            24       32        40       512          2816    3072     3080  3328   4096
     +-----+-------+-------------+--------+---------+--------+------------+-------+--------+-----+------+----+
@@ -60,6 +60,8 @@ BROKER_COUNT: Final = 3
 """The word of the head that has the number of brokers, which does not change."""
 FIRST_BROKER: Final = 4
 """The word of the head that has the owner number of the first broker."""
+KEYS_VERSION: Final = 5
+"""The word of the head that counts the changes of the keys, which a worker compares before it serves."""
 SLOTS_MAX: Final = 256
 """The shards that a board has room for, unless it starts with more."""
 _BY_KEY_AT_WORD: Final = 512

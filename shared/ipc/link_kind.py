@@ -15,7 +15,7 @@ class LinkKind(IntEnum):
     RESERVE_TOPIC = 4
     """To the supervisor: request permission to create one more topic."""
     KEYS = 5
-    """To a worker: use these API keys from now on."""
+    """To a worker: use these API keys of that version from now on."""
     PART = 7
     """A part of the answer to the call of that number; more follows."""
     CREDIT = 8
@@ -62,3 +62,5 @@ class LinkKind(IntEnum):
     """To the supervisor: change the number of shards."""
     FIND_TOPICS = 33
     """To a worker: list the topics of a selection, or wait for a new one."""
+    KEY_REQUEST = 40
+    """To the supervisor: a request about named keys (`key_request.py`)."""

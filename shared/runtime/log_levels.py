@@ -25,7 +25,7 @@ LEVELS: Final = {
 DEFAULT_LEVEL: Final = logging.INFO
 
 # Names of loggers that are not modules.
-_OTHER_LOGGERS: Final = ("topicsd.serve", "topicsd.spark")
+_OTHER_LOGGERS: Final = ("topicsd.audit", "topicsd.serve", "topicsd.spark")
 _PACKAGES: Final = ("topicsd", "router", "shared", "spark", "loadtest")
 
 _module = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")

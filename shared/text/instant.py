@@ -51,6 +51,16 @@ def parse_instant_ms(given: int | str, now_ms: int) -> int:
     return given
 
 
+def rfc_3339(time_ms: int) -> str:
+    """Return milliseconds since 1970 as RFC 3339.
+
+    >>> rfc_3339(1_795_037_271_038)
+    '2026-11-18T21:27:51.038Z'
+    """
+    instant = _EPOCH + timedelta(milliseconds=time_ms)
+    return instant.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 def _parse_text(text: str, now_ms: int) -> int:
     wrong = ValueError('must be milliseconds, RFC 3339 ("2026-01-31T12:00:00Z") or relative ("-10m", "+10m")')
     if text[:1] in ("-", "+") and text[-1].isalpha():

@@ -94,6 +94,47 @@ def test_a_log_has_no_back_off(api: Api) -> None:
     assert refused.message.startswith("retry: only queues have it")
 
 
+def test_tags_take_turns_in_a_fair_queue(api: Api) -> None:
+    tags = ["a", "a", "a", "b", "b", None]
+    records = [{"data": 1, **({"tag": tag} if tag else {})} for tag in tags]
+    body = {"records": records, "config": {"type": "queue", "fair_by": "tag"}}
+    assert api.call("POST", "", body).status == 201
+    assert claimed(api, max=4) == [1, 4, 6, 2]
+    assert claimed(api) == [5, 3]
+    refused = api.refused(409, "topic_exists_incompatible", "PUT", "", {"fair_by": None})
+    assert refused.detail == {"field": "fair_by"}
+    assert "fair_by: must be" in api.refused(400, "invalid_request", "PUT", "", {"fair_by": "node"}).message
+
+
+def test_jobs_with_a_priority_are_claimed_first(api: Api) -> None:
+    api.append(1, config={"type": "queue"})
+    for priority in (0, 3, 9):
+        api.append(priority, priority=priority)
+    assert (explained(api, 3)["priority"], "priority" in explained(api, 2)) == (3, False)
+    assert claimed(api) == [4, 3, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("priority", "message"),
+    [
+        (-1, "priority: must be from 0 to 9, got -1"),
+        (10, "priority: must be from 0 to 9, got 10"),
+        ("high", "priority: must be an integer from 0 to 9 or null, got a string"),
+        (1.5, "priority: must be an integer from 0 to 9 or null, got a number with a fraction"),
+    ],
+)
+def test_a_priority_that_cannot_be_is_refused(api: Api, priority: object, message: str) -> None:
+    api.put(type="queue")
+    body = {"records": [{"data": 1}], "priority": priority}
+    assert api.refused(400, "invalid_request", "POST", "", body).message == message
+
+
+def test_a_record_of_a_log_has_no_priority(api: Api) -> None:
+    api.put()
+    body = {"records": [{"data": 1}], "priority": 0}
+    assert api.refused(400, "invalid_request", "POST", "", body).message.startswith("priority: only queues")
+
+
 def test_a_job_may_have_an_earliest_time(api: Api) -> None:
     api.put(type="queue")
     api.append(1, not_before="-1s")

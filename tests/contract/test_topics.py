@@ -31,6 +31,7 @@ DEFAULTS = {
     "order_by": None,
     "paused": False,
     "retry": None,
+    "fair_by": None,
 }
 STATE_FIELDS = [
     "topic",

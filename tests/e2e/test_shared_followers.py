@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from contextlib import closing
 from pathlib import Path
@@ -100,3 +101,6 @@ def test_a_record_of_one_server_is_read_at_another_within_a_second(tmp_path: Pat
                 answer = client.finish(begun)
                 assert time.monotonic() - written_at < 1.0
                 assert seqs_of(answer.json) == [number]
+        # By notices of the catalog: the poll is only for those that are lost.
+        metrics = json.loads(second.ask("GET", "/metrics").body)
+        assert metrics["heads"]["notices"] >= 4

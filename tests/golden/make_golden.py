@@ -25,6 +25,7 @@ from unittest.mock import patch
 import msgspec
 
 from shared.contract.reader_options import ReaderOptions
+from shared.contract.retry_policy import RetryPatch
 from shared.contract.route_rule import RouteRule
 from shared.contract.tag_filter import TagFilter
 from tests.harness.machine.faults import ProcessKilled
@@ -245,6 +246,24 @@ def make_ranges(one: OneShard) -> None:
     one.close(checkpoint=False)
 
 
+def make_queues(one: OneShard) -> None:
+    """Write jobs with priorities, delays and a back-off, and parked ones with their reasons."""
+    one.put("orders", durability="fsync", idempotency_window_ms=3_600_000)
+    created = record(b'{ "id":1, "total":10.50 }', tag="order/1", node="shop-1", meta={"trace": "4bf92f"})
+    one.append("orders", created, idempotency_key=KEY)
+    one.put("fair", type="queue", fair_by="tag", leases_durable=True, retry=RetryPatch(1000, 2.0, 5000))
+    one.put("parking", type="queue", leases_durable=True, max_deliveries=1)
+    for topic in ("fair", "parking"):
+        one.append(topic, *[record(number, tag="n" if number % 2 else None) for number in range(6)])
+        one.append(topic, record("urgent"), priority=9)
+        one.append(topic, record("later"), priority=3, delay_ms=86_400_000)
+        assert one.claimed(topic, "worker", 3, 500)[0] == 7
+        one.nack(topic, "worker", 7, ms=None, reason="no disk")
+        one.pass_time(600)
+        one.claim(topic, "worker", 2, 86_400_000)
+    one.close(checkpoint=False)
+
+
 MAKERS = {
     f"wal-format-{VERSION}": make,
     f"wal-format-{VERSION}-watch": make_sessions,
@@ -253,6 +272,7 @@ MAKERS = {
     f"wal-format-{VERSION}-bytes": make_bytes,
     f"wal-format-{VERSION}-ranges": make_ranges,
     f"wal-format-{VERSION}-filters": make_filters,
+    f"wal-format-{VERSION}-queues": make_queues,
 }
 # With files of the first size the others would have been checkpointed into segments.
 FILE_BYTES = {
@@ -263,6 +283,7 @@ FILE_BYTES = {
     make_bytes: 16384,
     make_ranges: 16384,
     make_filters: 16384,
+    make_queues: 16384,
 }
 
 
@@ -305,7 +326,7 @@ def describe(shard: Shard) -> dict[str, Any]:
         state_fields = {
             field: getattr(state, field) for field in state.__struct_fields__ if field != "config"
         }
-        config = {field: getattr(state.config, field) for field in state.config.__struct_fields__}
+        config = msgspec.to_builtins(state.config)
         topics[name] = {"state": state_fields, "config": config, "answers": answers}
     return topics
 

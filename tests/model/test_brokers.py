@@ -84,6 +84,9 @@ def test_brokers_lose_nothing_and_append_nothing_twice() -> None:
         "request: catalog: lost answer",
         "request: store: late",
         "request: store: lost answer",
+        "request: notice: sent",
+        "request: notice: lost",
+        "request: notice: doubled",
     ):
         assert counts[happened], happened
 

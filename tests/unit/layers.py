@@ -49,8 +49,9 @@ LAYERS: Final = {
     "topicsd/engine/read": f"{_ENGINE} topicsd/engine/records topicsd/engine/retention topicsd/engine/routes",
     "topicsd/engine/queue": (
         f"{_ENGINE} topicsd/engine/records topicsd/engine/retention topicsd/engine/read"
-        " topicsd/engine/wakeups"
+        " topicsd/engine/wakeups topicsd/engine/queue/order"
     ),
+    "topicsd/engine/queue/order": "topicsd/engine/queue",
     "topicsd/engine/bundle": "topicsd/engine/ topicsd/segment topicsd/log topicsd/disk shared/",
     "topicsd/engine/write": (
         f"{_ENGINE} topicsd/engine/ownership topicsd/engine/records topicsd/engine/retention"
@@ -82,6 +83,7 @@ LAYERS: Final = {
         "topicsd/service topicsd/broker topicsd/broker/upkeep topicsd/broker/write topicsd/catalog/shared"
         " topicsd/store shared/"
     ),
+    "topicsd/service/access": "topicsd/service topicsd/service/input topicsd/engine/ shared/",
     "topicsd/service/input": "topicsd/engine/ shared/",
     "topicsd/service/queues": "topicsd/service/ topicsd/stream/ topicsd/engine/ topicsd/log shared/",
     "topicsd/service/records": "topicsd/service/ topicsd/stream/ topicsd/engine/ shared/",

@@ -33,6 +33,7 @@ NOT_RUN = {
     "docs/develop/dependencies.md",
     "docs/ops/backup.md",
     "docs/ops/install.md",
+    "docs/ops/keys.md",
     "docs/ops/reshard.md",
     "docs/ops/reverse-proxy.md",
     "docs/ops/systemd.md",

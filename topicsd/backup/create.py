@@ -39,6 +39,7 @@ from topicsd.backup.shard_files import ShardFiles
 from topicsd.backup.upload import Uploader
 from topicsd.disk.atomic_replace import read_all
 from topicsd.disk.fs import Fs
+from topicsd.disk.key_file import KEYS_BYTES_MAX, keys_path
 from topicsd.disk.placement_file import PLACEMENT_BYTES_MAX, placement_path
 from topicsd.engine.checkpoint.reader_lock import ReaderLock
 from topicsd.engine.checkpoint.snapshot_format import Snapshot
@@ -157,7 +158,12 @@ class Creator:
         head = self._head(backup_id, contents, point, uploader)
         store_url = next(filter(None, map(partial(store_url_of_shard, data_dir), data_dir.shards)), "")
         return BackupManifest(
-            head, list(objects), contents, placement, store_url if self._options.refers else ""
+            head,
+            list(objects),
+            contents,
+            placement,
+            store_url if self._options.refers else "",
+            self._content(keys_path(data_dir.path), KEYS_BYTES_MAX),
         )
 
     def _shard_files(self, uploader: Uploader, stack: ExitStack) -> list[ShardFiles]:
@@ -188,8 +194,12 @@ class Creator:
         raise BackupError("topics are being moved between shards all the time; try again later")
 
     def _placement(self) -> bytes:
+        return self._content(placement_path(self._data_dir.path), PLACEMENT_BYTES_MAX)
+
+    def _content(self, path: str, bytes_max: int) -> bytes:
+        """Return the content of a file of the whole directory; empty without the file."""
         try:
-            return read_all(self._fs, placement_path(self._data_dir.path), PLACEMENT_BYTES_MAX)
+            return read_all(self._fs, path, bytes_max)
         except FileNotFoundError:
             return b""
 

@@ -8,14 +8,15 @@
      12    4   head      length of the head
      16    8   body      length of the body
      24    N   head      msgpack: what a list shows
-     ..    M   body      zlib of msgpack: [[object, ...], [shard, ...], placement, store URL]
+     ..    M   body      zlib of msgpack: [[object, ...], [shard, ...], placement, store URL, keys]
      ..   16   checksum  xxh3_128 over all bytes before it
 
 Objects are named by their content, so that one object serves any number of backups and nothing is uploaded
 twice. A file is in whole objects, in order, or is a part of one object that holds many small files.
 
 The placement is the content of PLACEMENT.json, empty without one. The store URL names the store of exported
-segments to which the backup only refers; it is empty when it refers to none.
+segments to which the backup only refers; it is empty when it refers to none. The keys are the content of
+KEYS.json; without one the field is absent, and earlier versions read the manifest.
 
     >>> head = BackupHead("20260101T000000Z-00000000", 0, "69" * 16, 1, "1", 0, 0, 0)
     >>> data = encode_manifest(BackupManifest(head, [StoredObject(b"d" * 16, 5)], []))
@@ -122,11 +123,19 @@ class BackupManifest(NamedTuple):
     shards: list[ShardContent]
     placement: bytes = b""
     store_url: str = ""
+    keys: bytes = b""
+
+
+class _Body(msgspec.Struct, frozen=True, array_like=True):
+    objects: list[StoredObject]
+    shards: list[ShardContent]
+    placement: bytes
+    store_url: str
+    keys: bytes = b""
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_head = msgspec.msgpack.Decoder(BackupHead).decode
-_Body = tuple[list[StoredObject], list[ShardContent], bytes, str]
 _decode_body = msgspec.msgpack.Decoder(_Body).decode
 
 
@@ -136,7 +145,8 @@ def manifest_key(backup_id: str) -> str:
 
 def encode_manifest(manifest: BackupManifest) -> bytes:
     head = _encode(manifest.head)
-    body = zlib.compress(_encode(manifest[1:]), 1)
+    _, *body_fields = manifest if manifest.keys else manifest[:-1]
+    body = zlib.compress(_encode(body_fields), 1)
     data = _OPENING.pack(MAGIC, VERSION, len(head), len(body)) + head + body
     return data + xxhash.xxh3_128_digest(data)
 
@@ -152,4 +162,5 @@ def decode_manifest(data: bytes) -> BackupManifest:
         raise ManifestDamaged(f"format version {version}; this program reads version {VERSION}")
     body_at = _OPENING.size + head_bytes
     head = _decode_head(data[_OPENING.size : body_at])
-    return BackupManifest(head, *_decode_body(zlib.decompress(data[body_at : body_at + body_bytes])))
+    body = _decode_body(zlib.decompress(data[body_at : body_at + body_bytes]))
+    return BackupManifest(head, *msgspec.structs.astuple(body))

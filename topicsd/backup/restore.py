@@ -35,6 +35,7 @@ from topicsd.disk.atomic_replace import (
     write_all,
 )
 from topicsd.disk.fs import Fs
+from topicsd.disk.key_file import keys_path
 from topicsd.disk.layout import LAYOUT_NAME, RESTORING_NAME, make_dirs, make_layout, shard_paths, write_layout
 from topicsd.disk.placement_file import placement_path
 from topicsd.engine.checkpoint.job import FILES_TO_DROP, OBJECTS_TO_DELETE
@@ -106,6 +107,8 @@ class Restorer:
                 self._write_current(shard)
         if manifest.placement:
             replace_file(fs, placement_path(self._target), manifest.placement)
+        if manifest.keys:
+            replace_file(fs, keys_path(self._target), manifest.keys)
         write_layout(
             fs, self._target, make_layout(manifest.head.shards, bytes.fromhex(manifest.head.instance))
         )

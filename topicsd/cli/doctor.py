@@ -20,6 +20,7 @@ from topicsd.cli.verify import finding_text, stored_bytes
 from topicsd.disk.access import os_error_reason
 from topicsd.disk.dir_lock import DirectoryInUse, DirLock
 from topicsd.disk.fs import Fs, RealFs
+from topicsd.disk.key_file import key_file_problem
 from topicsd.disk.layout import Layout, LayoutDamaged, LayoutError, doctor_command, lock_path, rebuild_advice
 from topicsd.disk.placement_file import read_placement
 from topicsd.disk.read_only_fs import ReadOnlyFs
@@ -91,6 +92,8 @@ class DoctorReport(msgspec.Struct, frozen=True, kw_only=True):
     """None when LAYOUT.json is undamaged."""
     placement: FileDoctorReport | None
     """None when PLACEMENT.json says where every topic is."""
+    keys: FileDoctorReport | None
+    """None when KEYS.json is undamaged, or absent."""
     shards: list[ShardDoctorReport]
 
 
@@ -135,13 +138,15 @@ def run(args: argparse.Namespace) -> int:
     if placement_problem or any(one.misplaced for one in shards):
         placement_report = _placement_report(data_dir, placement_problem, clock, args.apply)
     progress.clear()
-    files = [one for one in (layout_report, placement_report) if one is not None]
+    keys_report = _keys_report(fs, args.directory)
+    files = [one for one in (layout_report, placement_report, keys_report) if one is not None]
     is_fine = all(one.starts and not one.findings for one in shards) and all(one.repaired for one in files)
     report = DoctorReport(
         directory=path_text(data_dir.path),
         is_fine=is_fine,
         layout=layout_report,
         placement=placement_report,
+        keys=keys_report,
         shards=shards,
     )
     if args.json:
@@ -213,6 +218,12 @@ def _placement_report(
     )
 
 
+def _keys_report(fs: Fs, path: str) -> FileDoctorReport | None:
+    """Return the answer about KEYS.json, which nothing else can rebuild."""
+    problem = key_file_problem(fs, path)
+    return FileDoctorReport(problem=problem, plan=[], risk="", repaired=False) if problem else None
+
+
 def _planned(data_dir: DataDir, shard: int, clock: Clock, consent: Consent) -> tuple[Diagnosis, Plan]:
     try:
         diagnosis = diagnose(data_dir, shard, clock)
@@ -274,7 +285,7 @@ def _shard_report(diagnosis: Diagnosis, plan: Plan) -> ShardDoctorReport:
 
 
 def _text(report: DoctorReport, args: argparse.Namespace) -> list[str]:
-    files = [one for one in (report.layout, report.placement) if one is not None]
+    files = [one for one in (report.layout, report.placement, report.keys) if one is not None]
     lines = [line for one in files for line in _file_text(one, args)]
     for shard in report.shards:
         lines += _shard_text(shard, args)

@@ -19,10 +19,12 @@ import secrets
 import socket
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 from shared.contract.api_keys import parse_keys
 from shared.http.cors import Origins
+from shared.ipc.key_file import KeyStorage
 from shared.runtime.log_setup import fields, set_up_logging
 from shared.runtime.program_version import program_version
 from shared.settings.settings import DECLARED, Settings
@@ -33,7 +35,8 @@ from topicsd.cli.outside_paths import refuse_outside_paths
 from topicsd.cli.setting_flags import add_setting_flags, config_path, resolved_settings
 from topicsd.disk.access import denial_of
 from topicsd.disk.dir_lock import DirLock
-from topicsd.disk.fs import RealFs
+from topicsd.disk.fs import Fs, RealFs
+from topicsd.disk.key_file import key_file_problem, read_keys, write_keys
 from topicsd.disk.layout import INSTANCE_BYTES, LAYOUT_FORMAT, Layout
 from topicsd.disk.placement_file import placement_path
 from topicsd.disk.shard_dirs import ShardDirectories
@@ -61,20 +64,24 @@ def run(args: argparse.Namespace) -> int:
         listen_sockets = systemd.take_listen_sockets(os.environ)
     except systemd.ListenError as error:
         raise CommandError(str(error)) from None
-    refuse_open_access(settings, listen_sockets)
     fs = RealFs()
+    storage = key_storage(fs, settings)
+    refuse_open_access(settings, listen_sockets, has_keys=bool(storage.keys))
     refuse_outside_paths(fs, resolved)
     if settings.memory:
         refuse_interpreter(sys.executable)
         layout = new_layout(settings)
-        return _serve(resolved, layout, secrets.token_hex(INSTANCE_BYTES), listen_sockets, reload_settings)
+        namespace = secrets.token_hex(INSTANCE_BYTES)
+        return _serve(resolved, layout, namespace, listen_sockets, reload_settings, storage)
     lock = lock_data_dir(fs, settings.data_dir)
     node_lock: DirLock | None = None
     try:
         layout = open_data_layout(fs, settings, resolved.sources)
         node_lock = lock_node_of(fs, settings, layout.instance)
         refuse_interpreter(sys.executable)
-        return _serve(resolved, layout, lock.identity, listen_sockets, reload_settings)
+        # Again: a server that ended only now may have changed them.
+        storage = key_storage(fs, settings)
+        return _serve(resolved, layout, lock.identity, listen_sockets, reload_settings, storage)
     finally:
         if node_lock is not None:
             node_lock.release()
@@ -87,11 +94,12 @@ def _serve(
     namespace: str,
     listen_sockets: list[socket.socket],
     reload_settings: Callable[[], Resolved | str],
+    storage: KeyStorage,
 ) -> int:
     from router.supervision import supervisor, systemd
 
     refuse_interpreter(sys.executable)
-    log_start(resolved, layout, listen_sockets)
+    log_start(resolved, layout, listen_sockets, len(storage.keys))
     return supervisor.run(
         resolved.settings,
         layout.shards,
@@ -101,7 +109,19 @@ def _serve(
         *_placement_arguments(resolved.settings),
         systemd.open_notify(os.environ),
         load_settings=reload_settings,
+        keys=storage,
     )
+
+
+def key_storage(fs: Fs, settings: Settings) -> KeyStorage:
+    """Return the named keys of the data directory and how they are replaced."""
+    if settings.memory:
+        return KeyStorage()
+    data_dir = os.path.abspath(settings.data_dir)
+    problem = key_file_problem(fs, data_dir)
+    if problem:
+        raise CommandError(problem)
+    return KeyStorage(read_keys(fs, data_dir), partial(write_keys, fs, data_dir))
 
 
 def _placement_arguments(settings: Settings) -> tuple[str, ShardDirectories | None]:
@@ -153,9 +173,14 @@ def refuse_interpreter(path: str) -> None:
         )
 
 
-def refuse_open_access(settings: Settings, listen_sockets: list[socket.socket]) -> None:
-    """Raise CommandError when other machines have access without a key and no setting allows it."""
-    if settings.api_keys or settings.allow_insecure_no_auth:
+def refuse_open_access(
+    settings: Settings, listen_sockets: list[socket.socket], has_keys: bool = False
+) -> None:
+    """Raise CommandError when other machines have access without a key and no setting allows it.
+
+    `has_keys` says that there are named keys.
+    """
+    if has_keys or settings.api_keys or settings.allow_insecure_no_auth:
         return
     if Origins(settings.cors_origins).is_any:
         raise CommandError(
@@ -191,9 +216,11 @@ def is_loopback(host: str) -> bool:
     return all(ipaddress.ip_address(address[0]).is_loopback for *_, address in resolved)
 
 
-def log_start(resolved: Resolved, layout: Layout, listen_sockets: list[socket.socket]) -> None:
+def log_start(
+    resolved: Resolved, layout: Layout, listen_sockets: list[socket.socket], named_keys: int = 0
+) -> None:
     settings = resolved.settings
-    keys = parse_keys(settings.api_keys)
+    keys = len(parse_keys(settings.api_keys)) + named_keys
     from router.accept.listening import address_text, addresses_of
 
     address = addresses_of(listen_sockets) or address_text(settings.host, settings.port)
@@ -205,14 +232,14 @@ def log_start(resolved: Resolved, layout: Layout, listen_sockets: list[socket.so
             shards=layout.shards,
             address=address,
             passed_sockets=len(listen_sockets),
-            keys=len(keys),
+            keys=keys,
         ),
     )
     for variable in resolved.ignored_variables:
         logger.debug("%s: ignored: set by Kubernetes for a Service", variable)
     for sentence in resolved.advice:
         logger.warning("%s", sentence)
-    if not keys.are_required:
+    if not keys:
         logger.warning(
             "authentication: off: every client that reaches this address can read, write and delete "
             "everything; set TOPICS_API_KEYS"

@@ -15,6 +15,7 @@ import msgspec
 from shared.runtime.clock import SystemClock
 from topicsd.cli.command import Command, write_json
 from topicsd.cli.progress import Progress
+from topicsd.disk.key_file import key_file_problem
 from topicsd.disk.layout import names_in, parse_wal_name
 from topicsd.offline.check.finding import Finding, Level
 from topicsd.offline.check.shard_check import ShardVerdict, check_shard
@@ -45,6 +46,8 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     shards: list[ShardVerdict]
     notes: list[str]
+    problem: str
+    """What is wrong with KEYS.json; empty when nothing is."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,9 +69,10 @@ def run(args: argparse.Namespace) -> int:
         progress.label = f"shard {shard:02d}"
         shards.append(check_shard(data_dir, shard, SystemClock()))
     progress.clear()
+    problem = key_file_problem(data_dir.fs, data_dir.path)
     report = VerifyReport(
         directory=path_text(data_dir.path),
-        is_fine=not any(shard.problems for shard in shards),
+        is_fine=not problem and not any(shard.problems for shard in shards),
         files=sum(shard.files for shard in shards),
         segments=sum(shard.segments for shard in shards),
         batches=sum(shard.batches for shard in shards),
@@ -78,6 +82,7 @@ def run(args: argparse.Namespace) -> int:
         shards=shards,
         notes=[f"shards/{name}: LAYOUT.json does not name this shard" for name in stray_shards(data_dir)]
         + reshard_leftovers(data_dir),
+        problem=problem,
     )
     if args.json:
         write_json(report)
@@ -111,8 +116,12 @@ def _text(report: VerifyReport) -> list[str]:
             name_width=8,
         )
     lines += facts([("note", escape_unprintable(note)) for note in report.notes], indent=0)
+    if report.problem:
+        lines += facts([("WRONG", escape_unprintable(report.problem))], name_width=8, indent=0)
     findings = [finding for shard in report.shards for finding in shard.problems]
-    if not findings:
+    if report.problem:
+        result = f"{plural(len(findings) + 1, 'problem')} found"
+    elif not findings:
         result = "all is well"
     elif all(finding.level is Level.HARMLESS for finding in findings):
         result = f"{plural(len(findings), 'harmless finding')}, no data is lost"

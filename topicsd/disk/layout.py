@@ -4,6 +4,7 @@
 
     <data_dir>/LAYOUT.json            format version, shard count, instance id, checksum
                PLACEMENT.json         topics that are not where the rule places them (`placement_file.py`)
+               KEYS.json              named keys, by their digests (`key_file.py`); absent without one
                RESTORING              while a backup is restored: its id
                LOCK                   held by the server
                shards/00/LOCK         held by the shard's worker for its life

@@ -83,6 +83,8 @@ class AppendRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
     `delay_ms` is the same as a delay; at most one of the two is given.
     """
+    priority: int | None = None
+    """The priority of the jobs of a write to a queue."""
     is_stamped: ClassVar[bool] = False
     """True for writes by the server itself, whose additions to the meta do not count against the limits."""
 

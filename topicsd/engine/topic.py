@@ -224,7 +224,9 @@ class Topic:
         self.ceiling_mark = NEVER
         self.raised_at_ms = 0
         self.raised_head = 0
-        self.queue = LeaseQueue(self, config.order_by == "tag") if config.type == "queue" else None
+        self.queue: LeaseQueue | None = None
+        if config.type == "queue":
+            self.queue = LeaseQueue(self, config.order_by == "tag", config.fair_by == "tag")
         self.deferred_requests: list[DeferredRequest] | None = None
         """The requests that wait while the topic is being deleted, gathered or adopted; else None."""
         self.is_frozen = False

@@ -177,6 +177,8 @@ class Lease(msgspec.Struct, frozen=True, array_like=True):
     reason: str = ""
     reasons: list[str] = []
     """Those of parked jobs, one for each seq."""
+    priority: int = 0
+    """Of new jobs; later frames of these jobs do not repeat it."""
 
 
 class OwnershipFrame(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -13,6 +13,7 @@ from typing import Final, Protocol, TypeVar
 
 import msgspec
 
+from shared.contract.api_keys import ApiKey
 from shared.contract.errors import INTERNAL, RELOCATED, Refusal
 from shared.http.answer import CLOSE, REASONS
 from shared.http.cors import PREFLIGHT, is_allowed
@@ -43,6 +44,9 @@ JOINED_BYTES_MAX = 32 << 10
 
 
 class CallConnection(Protocol):
+    @property
+    def address(self) -> str: ...
+
     def flush_responses(self) -> None:
         """Send the finished responses at the front of the line; called after each answer."""
         ...
@@ -92,6 +96,8 @@ class Call(msgspec.Struct, eq=False):
     """Name prefixes of the request's key; none means all names."""
     is_admin: bool = True
     """Whether the request's key has the scope `admin`."""
+    key: ApiKey | None = None
+    """The key of the request; None without keys."""
     shared_body: SharedBody | None = None
     """A large body that another worker can map; `body` is empty unless this worker maps it too."""
     retried_after_ms: int = 0
@@ -100,6 +106,11 @@ class Call(msgspec.Struct, eq=False):
     """Whether a broker has said that no shared topic has the name."""
     operation: StartedOperation | None = None
     """The operation on a topic of this shard, once it has begun."""
+
+    @property
+    def address(self) -> str:
+        """Return the address of the client, for the audit log; empty when this process does not know it."""
+        return ""
 
     def send(self, body: bytes, status: int = 200) -> None:
         self.send_parts([body], len(body), status)
@@ -142,6 +153,10 @@ class HttpCall(Call, kw_only=True, eq=False):
     is_options: bool = False
     """Whether the method is OPTIONS, which a browser sends before a request of a page of another origin."""
     response: list[bytes | memoryview] | None = None
+
+    @property
+    def address(self) -> str:
+        return self.connection.address
 
     def send(self, body: bytes, status: int = 200) -> None:
         """Send a small response in one write."""

@@ -29,7 +29,10 @@ from topicsd.engine.topic_admin import topic_not_found
 from topicsd.service.call import Call, reply_of
 from topicsd.service.input.bodies import DiffBody, decode_diff
 from topicsd.service.input.clamped import clamped_to, with_member
-from topicsd.service.records.read_lines import lines_of, position_fields, wants_lines
+from topicsd.service.input.cloud_events import EVENTS
+from topicsd.service.input.line_records import LINES
+from topicsd.service.records.read_events import events_of
+from topicsd.service.records.read_lines import form_of, lines_of, position_fields
 from topicsd.service.render import encode, render_chunk, render_read
 from topicsd.service.request_counts import RequestCounts
 from topicsd.stream.chunks import Chunk, FeedSpec, chunk_of
@@ -104,7 +107,10 @@ class Diff(Generic[M]):
         body = decode_diff(call.body, self._clock)
         if isinstance(body, Refusal):
             call.refuse(body)
-        elif body.from_ts is not None or body.last is not None:
+            return
+        if call.fields.accept and form_of(call.fields) == EVENTS:
+            body.include_tags = body.include_meta = True
+        if body.from_ts is not None or body.last is not None:
             assert not isinstance(body.from_ts, str), "decode_diff resolves it"
             # A larger `last` means the newest records that the limit allows.
             position = Seek(body.from_ts, None if body.last is None else min(body.last, self._limit(body)))
@@ -155,11 +161,11 @@ class Diff(Generic[M]):
             waiting.wait(min(_wait_ms(body), WAIT_MS_MAX))
         else:
             elapsed_us = self._elapsed_us(call, answer, self._counts.reads)
-            if call.fields.accept and wants_lines(call.fields):
+            if call.fields.accept and (form := form_of(call.fields)) is not None:
                 records, next_from_seq = answer.parts, answer.next_from_seq
                 if records:
                     records[-1] = records[-1][:-1]
-                self._send_lines(call, body, request.options.limit, answer, next_from_seq, records)
+                self._send_form(form, call, body, request.options.limit, answer, next_from_seq, records)
                 return
             parts = render_read(answer, request.from_seq, elapsed_us)
             if body.limit > request.options.limit or body.wait_ms or body.last is not None:
@@ -170,15 +176,16 @@ class Diff(Generic[M]):
     def send_chunk(self, call: Call, body: DiffBody, limit: int, chunk: Chunk) -> None:
         """Answer a read that waited."""
         elapsed_us = self._elapsed_us(call, chunk, self._counts.waited_reads)
-        if call.fields.accept and wants_lines(call.fields):
-            self._send_lines(call, body, limit, chunk, chunk.to_seq, [chunk.records])
+        if call.fields.accept and (form := form_of(call.fields)) is not None:
+            self._send_form(form, call, body, limit, chunk, chunk.to_seq, [chunk.records])
             return
         parts = render_chunk(chunk, elapsed_us)
         parts[-1] = with_member(bytes(parts[-1]), _clamped(body, limit))
         call.send_parts(parts, sum(map(len, parts)))
 
-    def _send_lines(
+    def _send_form(
         self,
+        form: str,
         call: Call,
         body: DiffBody,
         limit: int,
@@ -186,11 +193,11 @@ class Diff(Generic[M]):
         next_from_seq: int,
         records: Sequence[bytes | memoryview],
     ) -> None:
-        fields = position_fields(result, next_from_seq)
+        fields = position_fields(form, result, next_from_seq)
         if clamped := _clamped(body, limit):
             fields += b"topics-clamped: %b\r\n" % encode(clamped)
-        lines = lines_of(records)
-        call.send_parts([lines], len(lines), 200, fields)
+        content = lines_of(records) if form == LINES else events_of(result, records)
+        call.send_parts([content], len(content), 200, fields)
 
     def _elapsed_us(self, call: Call, result: ReadAnswer | Chunk, histogram: Histogram) -> int:
         elapsed_us = int((self._monotonic() - call.started) * 1e6)

@@ -27,6 +27,8 @@ from topicsd.engine.read.read import Missing
 from topicsd.engine.shard import Shard
 from topicsd.engine.transfer.dead_letters import DeadLetters
 from topicsd.engine.transfer.redrive import Redrives
+from topicsd.service.access.audited_call import AuditedCall
+from topicsd.service.access.key_handlers import KEY_OPERATIONS, KeyHandlers
 from topicsd.service.call import Call
 from topicsd.service.diff import Diff, ShardReads
 from topicsd.service.handlers import Handler, Handlers
@@ -137,6 +139,7 @@ class Dispatch:
         self.relocations = Relocations(shard, links, peers)
         self.relocation_target = RelocationTarget(shard, self.arrivals, peers)
         self._reshards = ReshardHandler(links, state.jobs)
+        self._key_handlers = KeyHandlers(links, state.jobs, state.clock)
         self.handlers = self._make_handlers(shard, caps)
         self._in_flight = _in_flight(settings.max_inflight_per_key, peers)
         self._probes_need_key = settings.probe_auth
@@ -263,6 +266,8 @@ class Dispatch:
                 if refusal is not None:
                     call.refuse(refusal)
                     return
+            if endpoint.is_audited:
+                call = AuditedCall.of(call, endpoint.operation)
             if not endpoint.has_handler:
                 self._start_stream_or_rule(endpoint, owner, call, key)
             elif owner == self.shard:
@@ -288,6 +293,8 @@ class Dispatch:
             self.route_rules.put(call, key)
         elif endpoint.operation == "reshard":
             self._reshards.start(call)
+        elif endpoint.operation in KEY_OPERATIONS:
+            self._key_handlers.start(endpoint.operation, call)
         else:
             assert endpoint.operation == "create_watch"
             self.streams.creator.create(call, key)
@@ -326,7 +333,7 @@ class Dispatch:
             if owner == self.shard:
                 self.handlers.start(operation, call)
             else:
-                self._remote_caller.start(operation, owner, call, None)
+                self._remote_caller.start(operation, owner, call, call.key)
         except Exception as error:
             call.fail(operation, error)
 
@@ -357,7 +364,7 @@ class Dispatch:
 
     def _bind(self, key: ApiKey, call: Call, is_counted: bool) -> Refusal | None:
         """Apply the key's limits to the call, and count it as in flight until it is answered."""
-        call.prefixes = key.prefixes
+        call.key, call.prefixes = key, key.prefixes
         call.is_admin = ADMIN in key.scopes
         if not (is_counted and self._in_flight.bound):
             return None
@@ -398,6 +405,7 @@ class Dispatch:
         call.is_head, call.item, call.prefixes = request.is_head, request.item, request.prefixes
         call.is_admin, call.retried_after_ms = request.is_admin, request.retried_after_ms
         call.is_unshared = request.is_unshared
+        call.key = self.keys.by_id(request.key_id)
         self._incoming_calls.add(call)
         reply.cancel_wait = call.cancel
         try:

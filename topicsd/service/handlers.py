@@ -16,9 +16,13 @@ from shared.contract.errors import (
 from shared.contract.names import is_topic_name, refuse_topic_name
 from shared.contract.query import query_boolean
 from shared.contract.topic_config import TopicConfigPatch
+from shared.http.head import Fields
+from shared.runtime.audit import audit, key_label
+from shared.settings.settings import Settings
 from topicsd.engine.read.seek import seek
 from topicsd.engine.requests import (
     AppendAnswer,
+    AppendRequest,
     DeleteAnswer,
     Reply,
     TopicDeleted,
@@ -41,6 +45,7 @@ from topicsd.service.input.bodies import (
 )
 from topicsd.service.input.bound_names import CONFIG_NEEDS_ADMIN, refuse_dead_letter
 from topicsd.service.input.clamped import clamped_config, member, with_member
+from topicsd.service.input.cloud_events import events_append_of, has_events
 from topicsd.service.input.position import query_seek
 from topicsd.service.input.record_upload import record_append, return_seqs_of
 from topicsd.service.queues.handlers import QueueHandlers
@@ -69,6 +74,7 @@ WITHOUT_JSON = frozenset(
 
 
 Handler = Callable[[Call], None]
+DecodeBody = Callable[[bytes, Fields, str, Settings], AppendRequest | Refusal]
 Redirect = Callable[[str, Call], None]
 """Has the owner of the call's topic perform an operation."""
 OnTopicDeleted = Callable[[str, int, Callable[[list[str]], object]], None]
@@ -167,7 +173,8 @@ class Handlers:
         handlers: dict[str, Handler] = {
             "append": self._append,
             "publish": lambda call: self._append(call, PUBLISH_BODY),
-            "append_record": lambda call: self._append(call, None),
+            "append_record": lambda call: self._append(call, record_append),
+            "append_events": lambda call: self._append(call, events_append_of),
             "put_topic": self._put_topic,
             "topic_state": self._topic_state,
             HAS_NAME: self._has_name,
@@ -225,7 +232,9 @@ class Handlers:
         fields = call.fields
         if fields.content_type != "application/json" and call.body and operation not in WITHOUT_JSON:
             refusal = refuse_media_type(fields, call.body)
-            if refusal is not None:
+            if refusal is not None and operation == "append" and has_events(fields):
+                started = self._table["append_events"]
+            elif refusal is not None:
                 call.refuse(refusal)
                 return
         started.handle(call)
@@ -259,8 +268,8 @@ class Handlers:
         """Return whether no topic of this valid name is here."""
         return name not in self._topics and is_topic_name(name)
 
-    def _append(self, call: Call, kind: AppendBody | None = APPEND_BODY) -> None:
-        """Append the records of a body; without a `kind` the body is one record of bytes."""
+    def _append(self, call: Call, kind: AppendBody | DecodeBody = APPEND_BODY) -> None:
+        """Append the records of a body, which is of a kind of JSON, or has a decoder of its own."""
         with_seqs = True
         if call.query:
             return_seqs = return_seqs_of(call.query)
@@ -268,10 +277,10 @@ class Handlers:
                 call.refuse(return_seqs)
                 return
             with_seqs = return_seqs
-        if kind is not None:
+        if isinstance(kind, AppendBody):
             request = decode_append(call.body, self.settings, kind)
         else:
-            request = record_append(call.body, call.fields, call.query, self.settings)
+            request = kind(call.body, call.fields, call.query, self.settings)
         if isinstance(request, Refusal):
             call.refuse(request)
             return
@@ -301,6 +310,7 @@ class Handlers:
                 body = render_appended(answer, with_seqs, elapsed_us, log.published_times)
                 if answer.created:
                     if request.config is not None:
+                        audit("append_config", call.name, key_label(call.key), call.address, 201)
                         config = self._topics[call.name].config
                         body = with_member(body, clamped_config(request.config, config, "config."))
                     call.send(body, 201)

@@ -74,6 +74,7 @@ class OpenBroker(NamedTuple):
 
     def close(self) -> None:
         self.ending.set()
+        self.broker.heads.close()
         self.pools.stop()
         self.catalog.close()
         self.store.close()

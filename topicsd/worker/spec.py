@@ -24,6 +24,8 @@ class Spec(msgspec.Struct, frozen=True):
     """Empty for a server without a directory."""
     broker: int | None = None
     """The number of a broker, whose shard is the owner number; None for a worker."""
+    keys_version: int = 0
+    """The version of the keys in the settings (`KEYS_VERSION` of the board)."""
     address: str = ""
     """Where other nodes reach this one; empty on a node without brokers."""
 

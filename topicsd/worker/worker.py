@@ -26,8 +26,9 @@ import uvloop
 
 from shared.contract.api_keys import ApiKey, parse_keys
 from shared.http.http2_preface import is_http2
-from shared.ipc.board import Board, Slot, WorkerState
+from shared.ipc.board import KEYS_VERSION, Board, Slot, WorkerState
 from shared.ipc.handoff import shutdown_requested
+from shared.ipc.key_request import decode_keys_message
 from shared.ipc.link import LinkPool, LinkReply, reject, serve_links
 from shared.ipc.link_kind import LinkKind
 from shared.ipc.placement import PlacementError
@@ -55,6 +56,7 @@ from topicsd.worker.start import ShardStart, StartEnded, StartRefused
 logger = logging.getLogger("topicsd.worker")
 
 SWITCH_SECONDS = 0.0005
+KEYS_SECONDS = 0.005
 TIMEOUT_CHECK_SECONDS = 1.0
 CHECKS_PER_TURN = 1000
 # After a disk failure a drain only waits for responses that are being sent.
@@ -85,6 +87,7 @@ class Worker:
         self._drain_progress = asyncio.Event()
         """Set when the last connection closes, or a second stop request ends the drain."""
         self._is_drain_skipped = False
+        self._keys_version = spec.keys_version
         self._shutdown = asyncio.Event()
         self._exit_code = 0
 
@@ -130,6 +133,7 @@ class Worker:
         self._receiver.start()
         for number in _STOP_SIGNALS:
             self._loop.add_signal_handler(number, self._on_signal)
+        await self._wait_for_keys()
         slot.reason = ""
         slot.state = WorkerState.READY
         shard.pressure.start()
@@ -150,6 +154,15 @@ class Worker:
         self._close(shard)
         slot.state = WorkerState.GONE
         return self._exit_code
+
+    async def _wait_for_keys(self) -> None:
+        """Wait for the keys that changed since this process was started, which the supervisor sends.
+
+        The next line after this makes the worker serve, so no change is missed in between.
+        """
+        head = self._board.head
+        while self._keys_version < head[KEYS_VERSION] and not self._shutdown.is_set():  # noqa: ASYNC110
+            await asyncio.sleep(KEYS_SECONDS)
 
     def _make_dispatch(self, shard: Shard, links: LinkPool, placement: SharedPlacement) -> Dispatch:
         spec = self._spec
@@ -301,7 +314,8 @@ class Worker:
         elif kind == LinkKind.SURVEY:
             self._dispatch.surveys.answer_link(payload, reply)
         elif kind == LinkKind.KEYS:
-            self._dispatch.change_keys(parse_keys(payload.decode()))
+            self._keys_version, api_keys = decode_keys_message(payload)
+            self._dispatch.change_keys(parse_keys(api_keys))
             reply(b"taken")
         else:
             reject(kind, payload, reply)

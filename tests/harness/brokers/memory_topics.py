@@ -7,7 +7,7 @@ broker that repeats a commit too late is found. It is used by one thread at a ti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -25,6 +25,7 @@ from topicsd.catalog.shared.shared_catalog import (
     Compaction,
     CompactionRefused,
     ConfigChanged,
+    HeadNotice,
     LogState,
     Part,
     PartResult,
@@ -59,6 +60,21 @@ class _Entry:
         return self.topic
 
 
+class MemoryListener:
+    def __init__(self, topics: MemoryTopics, on_notices: Callable[[Sequence[HeadNotice]], object]) -> None:
+        self.on_notices = on_notices
+        self.names: set[str] = set()
+        self.changes = 0
+        self._topics = topics
+
+    def follow(self, names: Collection[str]) -> None:
+        self.names = set(names)
+        self.changes += 1
+
+    def close(self) -> None:
+        self._topics.listeners.remove(self)
+
+
 class MemoryTopics:
     url = "memory://catalog"
 
@@ -69,6 +85,7 @@ class MemoryTopics:
         """Condemned blobs, and when that was."""
         self._nodes: dict[str, tuple[BrokerNode, int, int]] = {}
         """By name: the node, when it said so, and when it expires."""
+        self.listeners: list[MemoryListener] = []
 
     def catalog_id(self) -> str:
         return "memory"
@@ -187,6 +204,16 @@ class MemoryTopics:
         assert len(topics) <= TOPICS_AT_ONCE
         entries = [self._entry(*topic) for topic in topics]
         return [-1 if entry is None else entry.topic.head for entry in entries]
+
+    def listen(self, on_notices: Callable[[Sequence[HeadNotice]], object]) -> MemoryListener:
+        listener = MemoryListener(self, on_notices)
+        self.listeners.append(listener)
+        return listener
+
+    def report(self, *notices: HeadNotice) -> None:
+        """Send notices to every listener; commits send none by themselves."""
+        for listener in self.listeners:
+            listener.on_notices(notices)
 
     # -- retention, compaction, vacuum
 

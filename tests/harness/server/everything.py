@@ -108,6 +108,7 @@ def server(folder: Path, *more: str) -> WholeServer:
 def build(folder: Path) -> Everything:
     (folder / "cold").mkdir()
     with server(folder) as running:
+        running.ask_json("PUT", "/v0/keys/reader", {"scopes": ["read"]}, f"authorization: Bearer {KEY}")
         api = TopicClient(running.port, KEY)
         first = fill(api, "a")
         move(api, first.moved)

@@ -132,7 +132,9 @@ def fill_queues(api: TopicClient, names: Names) -> None:
         api.call(topic, "nack", node="worker", seqs=[4], reason="try again")
         api.call(topic, "extend", node="worker", seqs=[5], lease_ms=2 * LEASE_MS)
         api.call(topic, "delete", seqs=[12])
-    api.put(names.steps, type="queue", order_by="tag", lease_ms=LEASE_MS, leases_durable=True)
+    api.append(names.jobs, {"data": "urgent"}, priority=9)
+    steps = {"order_by": "tag", "fair_by": "tag"}
+    api.put(names.steps, type="queue", lease_ms=LEASE_MS, leases_durable=True, **steps)
     api.put(names.steps, claim_jitter_ms=1)
     api.append(names.steps, *[{"data": n, "tag": f"order-{n % 2}"} for n in range(6)])
     assert api.claim(names.steps, 10) == [1, 2]

@@ -39,7 +39,7 @@ def damage(one: OneBroker, at: int) -> None:
 def values(one: OneBroker, from_seq: int = 1) -> list[tuple[int, bytes]]:
     """Return all records that can be read: one read returns those of a few objects."""
     records: list[tuple[int, bytes]] = []
-    (head,) = one.topics.heads(["a"])
+    (head,) = one.topics.heads([("a", 7)])
     while from_seq <= head:
         answers = one.read(SharedRead([TopicRead("a", from_seq)]))
         one.settle()

@@ -6,7 +6,7 @@
     UPDATING_CURSOR           set the cursor to the end of the range                the record is deleted
 
 X1  The record is created only if there is none. While it exists, no other compaction changes the extents
-    after the cursor. So they are checked again after it was created, by each process that takes the first
+    of the topic. So they are checked again after it was created, by each process that takes the first
     step.
 X2  The first step is done by compare-and-set of the entry at the end of the range. A process that finds the
     compaction invalid writes that entry again, as it is, before it deletes the record: another process that

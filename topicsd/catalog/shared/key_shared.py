@@ -17,7 +17,7 @@ Y2  `forget` marks the TopicDocument, deletes the control document (V1) and then
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from shared.runtime.retries import Retries
 from topicsd.catalog.catalog import CatalogUnavailable
-from topicsd.catalog.engines.key_value import KeyValue
+from topicsd.catalog.engines.key_value import ChangedKey, KeyValue
 from topicsd.catalog.shared.key_commits import KeyCommits
 from topicsd.catalog.shared.key_compactions import KeyCompactions
 from topicsd.catalog.shared.key_topics import KeyTopics, LoadedTopic
@@ -54,6 +54,7 @@ from topicsd.catalog.shared.shared_catalog import (
     Claim,
     Compaction,
     ConfigChanged,
+    HeadNotice,
     LogState,
     PartResult,
     SharedExtent,
@@ -231,6 +232,9 @@ class KeyValueSharedCatalog:
             self._seen[name] = incarnation, version
         return control.sequence_counter
 
+    def listen(self, on_notices: Callable[[Sequence[HeadNotice]], object]) -> KeyHeadListener:
+        return KeyHeadListener(self._store, on_notices)
+
     # -- retention, compaction, vacuum
 
     def trim(self, name: str, incarnation: int, to_seq: int, reason: TrimReason) -> SharedTopic | None:
@@ -317,3 +321,27 @@ class KeyValueSharedCatalog:
                 break
             first = page[-1].key + "\0"
         return rows[:limit]
+
+
+class KeyHeadListener:
+    """Reports the control documents that change; they do not say the incarnation of their topic."""
+
+    def __init__(self, store: KeyValue, on_notices: Callable[[Sequence[HeadNotice]], object]) -> None:
+        self._on_notices = on_notices
+        self._names: dict[str, str] = {}
+        """By key of the control document."""
+        self._watch = store.watch(self._on_change)
+        self.close = self._watch.close
+
+    def follow(self, names: Collection[str]) -> None:
+        self._names = {TopicKeys(name).control: name for name in names}
+        self._watch.follow(self._names)
+
+    def _on_change(self, changes: Sequence[ChangedKey]) -> None:
+        names = self._names
+        self._on_notices([_notice(names[one.key], one.value) for one in changes if one.key in names])
+
+
+def _notice(name: str, value: bytes | None) -> HeadNotice:
+    head = None if value is None else msgspec.json.decode(value, type=Control).sequence_counter
+    return HeadNotice(name, head=head)

@@ -24,6 +24,7 @@ from topicsd.catalog.catalog import CatalogUnavailable
 from topicsd.catalog.engines.postgresql_database import BEGIN, PostgresqlDatabase, psycopg_form
 from topicsd.catalog.shared import shared_tables as tables
 from topicsd.catalog.shared.part_changes import check_compaction, replaced_after
+from topicsd.catalog.shared.postgresql_notices import HeadPublisher, PostgresqlHeadListener
 from topicsd.catalog.shared.shared_catalog import (
     CONDEMNED_MS,
     EXTENTS_AT_ONCE,
@@ -37,6 +38,7 @@ from topicsd.catalog.shared.shared_catalog import (
     Compaction,
     CompactionRefused,
     ConfigChanged,
+    HeadNotice,
     LogState,
     PartResult,
     SharedExtent,
@@ -112,6 +114,7 @@ class PostgresqlSharedCatalog:
         repeated_ms: int = REPEATED_MS,
     ) -> None:
         self._database = PostgresqlDatabase(url, retries)
+        self._publisher = HeadPublisher(self._database)
         self._producers_max = producers_max
         self._repeated_ms = repeated_ms
 
@@ -120,6 +123,7 @@ class PostgresqlSharedCatalog:
         return self._database.url
 
     def close(self) -> None:
+        self._publisher.close()
         self._database.close()
 
     def catalog_id(self) -> str:
@@ -223,6 +227,7 @@ class PostgresqlSharedCatalog:
         results: list[list[PartResult]] = [[] for _ in slices]
         for number in order:
             results[number] = [PartResult(*next(rows)) for _ in slices[number].parts]
+        self._publisher.publish(slices, results)
         return results
 
     # -- reads
@@ -237,6 +242,9 @@ class PostgresqlSharedCatalog:
         rows = self._database.run(lambda db: db.execute(_SELECT_HEADS, (names,)).fetchall())
         heads = {(name, incarnation): head for name, incarnation, head in rows}
         return [heads.get(topic, -1) for topic in topics]
+
+    def listen(self, on_notices: Callable[[Sequence[HeadNotice]], object]) -> PostgresqlHeadListener:
+        return PostgresqlHeadListener(self._database, on_notices)
 
     # -- retention, compaction, vacuum
 

@@ -37,6 +37,7 @@ from topicsd.catalog.shared.shared_catalog import (
     Compaction,
     CompactionRefused,
     ConfigChanged,
+    HeadNotice,
     LogState,
     PartResult,
     SharedExtent,
@@ -45,6 +46,7 @@ from topicsd.catalog.shared.shared_catalog import (
     TopicExists,
     TrimReason,
 )
+from topicsd.catalog.shared.sqlite_listener import SqliteHeadListener
 
 _SELECT_STATE: Final = "SELECT incarnation, log_state, head FROM topicsd_shared_topics WHERE name = :topic"
 _SELECT_PART: Final = (
@@ -229,6 +231,9 @@ class SqliteSharedCatalog:
         with self._file.snapshot() as db:
             rows = [db.execute(_SELECT_HEAD, topic).fetchone() for topic in topics]
         return [-1 if row is None else row[0] for row in rows]
+
+    def listen(self, on_notices: Callable[[Sequence[HeadNotice]], object]) -> SqliteHeadListener:
+        return SqliteHeadListener(self._file.connect, on_notices)
 
     # -- retention, compaction, vacuum
 

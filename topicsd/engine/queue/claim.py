@@ -26,10 +26,10 @@ from shared.contract.errors import (
 )
 from shared.contract.topic_config import CLAMPED_FIELDS
 from topicsd.engine.pending import PendingControl, Refuse, call_reply, ignore_refusal
-from topicsd.engine.queue.fresh_jobs import serve_in_turn
 from topicsd.engine.queue.job import DELAYED, READY, ClaimedJob, JobState
 from topicsd.engine.queue.job_records import JobRecords, read_job_records
 from topicsd.engine.queue.lease_queue import COLLECTED_MAX, LeaseQueue
+from topicsd.engine.queue.order.fresh_jobs import serve_in_turn
 from topicsd.engine.queue.state import apply_config_to_parked, lease_frame, lease_frames
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.requests import ClaimAnswer, ClaimRequest, Reply

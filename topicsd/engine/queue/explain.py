@@ -36,6 +36,8 @@ def state_of(topic: Topic, queue: LeaseQueue, seq: int) -> dict[str, object]:
         return {"state": _ending(topic, queue, seq), "evict_floor": topic.evict_floor}
     job = queue.known_jobs.get(seq) or Job()
     details: dict[str, object] = {"deliveries": job.deliveries}
+    if job.priority:
+        details["priority"] = job.priority
     if reason := last_reason(job):
         details["reason"] = reason
     if job.state in ASIDE:

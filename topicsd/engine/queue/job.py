@@ -23,7 +23,7 @@ ASIDE: Final = (PARKED, SENT)
 class Job:
     """The state of one job that was claimed or delayed."""
 
-    __slots__ = ("deadline", "deliveries", "is_ending", "lease", "node", "reason", "state")
+    __slots__ = ("deadline", "deliveries", "is_ending", "lease", "node", "priority", "reason", "state")
 
     def __init__(self) -> None:
         self.state = READY
@@ -36,6 +36,7 @@ class Job:
         self.reason = ""
         """Why the job was returned."""
         self.is_ending = False
+        self.priority = 0
 
 
 class JobState(NamedTuple):

@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from topicsd.engine.queue.delay import NewJobs
 from topicsd.engine.queue.job import (
     ASIDE,
     BLOCKED,
@@ -46,6 +47,8 @@ class QueueSection(msgspec.Struct, frozen=True, array_like=True):
     """Seq and delivery count of jobs of which nothing else is known. Compact for the same reason as `delays`.
     """
     former: list[str] = []
+    priorities: list[tuple[int, int]] = []
+    """Seq and priority of the jobs that have one."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -77,7 +80,9 @@ def queue_section(topic: Topic, with_leases: bool = False) -> dict[str, bytes]:
         return {}
     known = sorted(outcomes.dead), sorted(outcomes.deleted), outcomes.known_from
     former = [*queue.former_dead_letters]
-    return {QUEUE: _encode(QueueSection(queue.dead_lettered, jobs, delays, *known, delivered, former))}
+    priorities = [(seq, job.priority) for seq, job in queue.known_jobs.items() if job.priority]
+    section = QueueSection(queue.dead_lettered, jobs, delays, *known, delivered, former, priorities)
+    return {QUEUE: _encode(section)}
 
 
 def load_queue(topic: Topic, sections: dict[str, bytes]) -> None:
@@ -94,6 +99,8 @@ def load_queue(topic: Topic, sections: dict[str, bytes]) -> None:
     # In order of seq, so that `FreshJobs` keeps them as ranges.
     for state in sorted(states, key=_seq_of):
         _restore_job(topic, state)
+    for seq, priority in section.priorities:
+        _prioritize(topic, seq, priority)
     apply_config_to_parked(topic)
 
 
@@ -127,6 +134,7 @@ def queue_up_to(sections: dict[str, bytes], last_seq: int) -> dict[str, bytes]:
         deleted=[seq for seq in section.deleted if seq <= last_seq],
         known_from=min(section.known_from, last_seq + 1),
         delivered=[one for one in section.delivered if one[0] <= last_seq],
+        priorities=[one for one in section.priorities if one[0] <= last_seq],
     )
     return {**sections, QUEUE: _encode(section)}
 
@@ -137,12 +145,16 @@ def leases_of(sections: dict[str, bytes]) -> list[tuple[int, int]]:
     return [] if encoded is None else [(job.seq, job.lease) for job in _decode(encoded).jobs if job.lease]
 
 
-def add_jobs(queue: LeaseQueue, first_seq: int, count: int, tags: list[bytes] | None, due: int) -> None:
-    """Enter published records in the queue; with `due` they are ready then."""
-    for at in range(count if queue.order is not None else 0):
+def add_jobs(
+    queue: LeaseQueue, first_seq: int, count: int, tags: list[bytes] | None, jobs: NewJobs | None = None
+) -> None:
+    """Enter published records in the queue, with what distinguishes them from fresh jobs."""
+    for at in range(count if queue.needs_tags else 0):
         queue.add_record(first_seq + at, tags[at] if tags is not None else b"")
-    if due:
-        queue.delay(range(first_seq, first_seq + count), due)
+    if jobs is not None and jobs.due:
+        queue.delay(range(first_seq, first_seq + count), jobs.due)
+    if jobs is not None and jobs.priority:
+        queue.prioritize(range(first_seq, first_seq + count), jobs.priority)
 
 
 def apply_config_to_parked(topic: Topic, seqs: Iterable[int] | None = None) -> None:
@@ -202,13 +214,17 @@ def lease_frame(topic: Topic, states: list[JobState]) -> bytes:
 def apply_lease(topic: Topic, control: Lease) -> None:
     leases = control.leases or [0] * len(control.seqs)
     reasons = control.reasons or [control.reason] * len(control.seqs)
-    for seq, deliveries, lease, logged in zip(control.seqs, control.deliveries, leases, reasons, strict=True):
+    for seq, deliveries, lease, frame_reason in zip(
+        control.seqs, control.deliveries, leases, reasons, strict=True
+    ):
         known = None if topic.queue is None else topic.queue.known_jobs.get(seq)
         # A claim keeps the reason of the last nack.
-        reason = logged or (known.reason if known is not None else "")
+        reason = frame_reason or (known.reason if known is not None else "")
         _restore_job(
             topic, JobState(seq, control.state, deliveries, lease, control.deadline, control.node, reason)
         )
+        if control.priority:
+            _prioritize(topic, seq, control.priority)
     if control.state == PARKED:
         apply_config_to_parked(topic, control.seqs)
 
@@ -224,3 +240,8 @@ def _restore_job(topic: Topic, state: JobState) -> None:
     """
     if topic.queue is not None and topic.next_live(state.seq) == state.seq <= topic.head:
         topic.queue.restore(state)
+
+
+def _prioritize(topic: Topic, seq: int, priority: int) -> None:
+    if topic.queue is not None and seq in topic.queue.known_jobs:
+        topic.queue.prioritize([seq], priority)

@@ -32,7 +32,7 @@ from shared.runtime.body_memory import SharedBody
 from topicsd.http.http1.head_cache import HeadCache, KnownFields, KnownLine
 from topicsd.http.http1.partial_request import PartialRequest, partial_request, refuse_early
 from topicsd.http.http1.stream import ConnectionStream
-from topicsd.http.http1.timeouts import Connections, Lingering
+from topicsd.http.http1.timeouts import ClientConnection, Connections, Lingering
 from topicsd.service.call import BrowserCall, HttpCall
 from topicsd.service.dispatch import Dispatch
 from topicsd.service.records.line_upload import LineUpload
@@ -48,7 +48,7 @@ PLACEMENT_SECONDS_MIN = 1.0
 _UNKNOWN_BYTES = 1 << 62
 
 
-class Http1Connection(asyncio.Protocol):
+class Http1Connection(ClientConnection, asyncio.Protocol):
     def __init__(
         self,
         dispatch: Dispatch,

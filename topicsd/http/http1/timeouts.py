@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
+from shared.http.client_address import client_address
 from shared.http.client_speed import Outflow
 
 LINGER_SECONDS: Final = 2.0
@@ -29,6 +30,17 @@ class Connections(Protocol):
     def opened(self, connection: Connection) -> None: ...
 
     def closed(self, connection: Connection) -> None: ...
+
+
+class ClientConnection:
+    """A connection of a client, with its transport."""
+
+    _transport: asyncio.Transport
+
+    @property
+    def address(self) -> str:
+        """Return the address of the client."""
+        return client_address(self._transport)
 
 
 class Lingering(asyncio.Protocol):

@@ -29,7 +29,7 @@ from shared.http.client_speed import CLIENT_TIMEOUT_SECONDS, IDLE_SECONDS, Outfl
 from shared.http.head import parse_line
 from shared.http.http2_preface import GO_AWAY_TYPE, PREFACE, PREFACE_LINE
 from topicsd.http.http1.head_cache import HeadCache
-from topicsd.http.http1.timeouts import Connections, Lingering
+from topicsd.http.http1.timeouts import ClientConnection, Connections, Lingering
 from topicsd.http.http2.exchange import Exchange
 from topicsd.http.http2.frames import FrameCutter, Http2Frame
 from topicsd.http.http2.limits import (
@@ -53,7 +53,7 @@ FRAMES_PER_TURN: Final = 32
 logger = logging.getLogger("topicsd.http")
 
 
-class Http2Connection(asyncio.Protocol):
+class Http2Connection(ClientConnection, asyncio.Protocol):
     def __init__(
         self, dispatch: Dispatch, heads: HeadCache, connections: Connections, first: bytes = b""
     ) -> None:
@@ -67,7 +67,7 @@ class Http2Connection(asyncio.Protocol):
         self._has_preface = False
         """Whether the preface was received."""
         self._wire = Wire()
-        self._requests = Requests(dispatch, heads, self._wire, self._schedule_turn)
+        self._requests = Requests(dispatch, heads, self._wire, self._schedule_turn, self)
         self._idle_since = self._partial_since = now = self._monotonic()
         """`_idle_since`: when the last stream ended. `_partial_since`: when the wait for the rest of a frame,
         or of a header block, began."""

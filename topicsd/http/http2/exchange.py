@@ -30,6 +30,9 @@ READY_BYTES: Final = 16 << 10
 class ExchangeConnection(Protocol):
     """The interface of a connection to its exchanges."""
 
+    @property
+    def address(self) -> str: ...
+
     def send_head(self, exchange: Exchange, headers: list[Header], ends: bool) -> None: ...
 
     def has_more(self, exchange: Exchange) -> None:
@@ -214,6 +217,10 @@ class H2Call(Call, kw_only=True, eq=False):
     """A call on an HTTP/2 stream. It waits for no other call, and `is_last` has no effect."""
 
     exchange: Exchange
+
+    @property
+    def address(self) -> str:
+        return self.exchange.connection.address
 
     def send_parts(
         self, parts: Sequence[bytes | memoryview], length: int, status: int = 200, fields: bytes = b""

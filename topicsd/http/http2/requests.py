@@ -28,6 +28,7 @@ from shared.contract.errors import HEADERS_TOO_LARGE, REQUEST_TIMEOUT, Refusal, 
 from shared.http.body import BodySink, PlainSink, SharedSink, sink_of, too_large
 from shared.http.client_speed import IDLE_SECONDS, is_too_slow
 from topicsd.http.http1.head_cache import HeadCache
+from topicsd.http.http1.timeouts import ClientConnection
 from topicsd.http.http2.exchange import Exchange
 from topicsd.http.http2.head import Head, Header, read_head
 from topicsd.http.http2.limits import (
@@ -47,9 +48,15 @@ from topicsd.service.records.record_body import record_sink
 
 class Requests:
     def __init__(
-        self, dispatch: Dispatch, heads: HeadCache, wire: Wire, on_answer: Callable[[], None]
+        self,
+        dispatch: Dispatch,
+        heads: HeadCache,
+        wire: Wire,
+        on_answer: Callable[[], None],
+        client: ClientConnection,
     ) -> None:
         """Create the requests of a connection. `on_answer` is called when there is something to send."""
+        self._client = client
         self._dispatch = dispatch
         self._heads = heads
         self._wire = wire
@@ -69,6 +76,10 @@ class Requests:
         self.is_refusing = False
         self.is_cancelling_waits = False
         """Long polls do not wait any more: the client half-closed, or the process ends."""
+
+    @property
+    def address(self) -> str:
+        return self._client.address
 
     @property
     def has_streams(self) -> bool:

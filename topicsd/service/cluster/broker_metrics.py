@@ -147,6 +147,12 @@ METRICS: Final = (
     _counter("tail_cache", "misses", "Lookups that it did not.", lambda one: one.broker.cache.misses),
     _gauge("tail_cache", "bytes", "Memory in use.", lambda one: one.broker.cache.size_bytes),
     _counter("heads", "polls", "Polls of the heads of topics.", lambda one: one.broker.heads.polls),
+    _counter(
+        "heads",
+        "notices",
+        "Commits that the catalog reported.",
+        lambda one: one.broker.heads.notices,
+    ),
     _gauge(
         "heads",
         "waiting_topics",

@@ -48,7 +48,7 @@ def parse_one_match(field: str, match: SentMatch) -> TagMatch | Refusal:
     >>> parse_one_match("filter", ["tag", "Glob", "new.*"])
     TagMatch(tag='new.', is_prefix=True)
     """
-    tag_filter = parse_match(field, match)
+    tag_filter = parse_match(field, match, _ONE_RULE)
     if isinstance(tag_filter, Refusal):
         return tag_filter
     tags, prefixes = [*tag_filter.tags], tag_filter.prefixes
@@ -57,13 +57,13 @@ def parse_one_match(field: str, match: SentMatch) -> TagMatch | Refusal:
     return TagMatch(tags[0], is_prefix=False) if tags else TagMatch(prefixes[0], is_prefix=True)
 
 
-def parse_match(field: str, match: SentMatch) -> TagFilter | Refusal:
-    """Parse a match of the given field.
+def parse_match(field: str, match: SentMatch, rule: str = _RULE) -> TagFilter | Refusal:
+    """Parse a match of the given field; `rule` is what a refusal says of its form.
 
     >>> parse_match("match", ["any", "paid", ["tag", "Glob", "new.*"], ["tag", "Glob", "*.e?"]])
     TagFilter(tags=frozenset({'paid'}), prefixes=('new.',), globs=('*.e?',))
     """
-    parts = _Parts()
+    parts = _Parts(rule)
     refusal = parts.add(field, match)
     return refusal or parts.filter(field)
 
@@ -79,7 +79,7 @@ def parse_match_query(field: str, text: str) -> TagFilter | Refusal:
             return parse_match(field, _decode(text))
         except (msgspec.DecodeError, RecursionError):
             return invalid(field, _RULE)
-    parts = _Parts()
+    parts = _Parts(_RULE)
     for part in text.split(","):
         parts.add_glob(part) if _is_glob(part) else parts.tags.add(part)
     return parts.filter(field)
@@ -92,7 +92,8 @@ def _is_glob(text: str) -> bool:
 class _Parts:
     """The parts of a filter that is being parsed."""
 
-    def __init__(self) -> None:
+    def __init__(self, rule: str) -> None:
+        self._rule = rule
         self.tags: set[str] = set()
         self._prefixes: set[str] = set()
         self._globs: set[str] = set()
@@ -110,12 +111,12 @@ class _Parts:
             return None
         if len(match) > 1 and match[0] == "any":
             for index, part in enumerate(match[1:], 1):
-                refusal = invalid(f"{field}[{index}]", _RULE) if part[:1] == ["any"] else None
+                refusal = invalid(f"{field}[{index}]", self._rule) if part[:1] == ["any"] else None
                 refusal = refusal or self.add(f"{field}[{index}]", part)  # type: ignore[arg-type]
                 if refusal is not None:
                     return refusal
             return None
-        return None if self._add_test(match) else invalid(field, _RULE)
+        return None if self._add_test(match) else invalid(field, self._rule)
 
     def _add_test(self, match: list[str | list[str | list[str]]]) -> bool:
         """Add `["tag", operator, value]`; return False for anything else."""

@@ -13,6 +13,7 @@ import msgspec
 from shared.http.head import Fields
 from topicsd.engine.requests import ReadAnswer
 from topicsd.service.call import CONTENT_TYPE
+from topicsd.service.input.cloud_events import EVENTS
 from topicsd.service.input.line_records import LINES
 from topicsd.service.render import encode
 from topicsd.stream.chunks import Chunk
@@ -21,9 +22,10 @@ _decode: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _BLANKS: Final = bytes.maketrans(b"\r\n", b"  ")
 
 
-def wants_lines(fields: Fields) -> bool:
-    """Return whether the client accepts lines by name; `*/*` means JSON."""
-    return LINES in fields.accept.lower()
+def form_of(fields: Fields) -> str | None:
+    """Return the form of the response that the client accepts by name, unless it is JSON, as with `*/*`."""
+    accept = fields.accept.lower()
+    return next((form for form in (LINES, EVENTS) if form in accept), None)
 
 
 def lines_of(records: Iterable[bytes | memoryview]) -> bytes:
@@ -40,9 +42,9 @@ def lines_of(records: Iterable[bytes | memoryview]) -> bytes:
     return b"\n".join([*map(bytes, _decode(b"[%b]" % text)), b""])
 
 
-def position_fields(result: ReadAnswer | Chunk, next_from_seq: int) -> bytes:
-    """Return the header fields of a response with lines."""
-    fields = b"%b%b\r\n" % (CONTENT_TYPE, LINES.encode())
+def position_fields(form: str, result: ReadAnswer | Chunk, next_from_seq: int) -> bytes:
+    """Return the header fields of a response with lines or events."""
+    fields = b"%b%b\r\n" % (CONTENT_TYPE, form.encode())
     fields += b"topics-epoch: %d\r\ntopics-next-from-seq: %d\r\n" % (result.epoch, next_from_seq)
     fields += b"topics-head-seq: %d\r\ntopics-earliest-seq: %d\r\n" % (result.head_seq, result.earliest_seq)
     if result.tombstone is not None:

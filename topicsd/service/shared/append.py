@@ -17,6 +17,7 @@ from shared.contract.errors import (
     in_doubt,
     not_supported,
 )
+from shared.runtime.audit import audit, key_label
 from shared.settings.settings import Settings
 from topicsd.broker.broker import Broker
 from topicsd.broker.frames_v1 import data_bytes
@@ -37,6 +38,7 @@ from topicsd.service.input.bodies import (
     refuse_media_type,
 )
 from topicsd.service.input.bound_names import CONFIG_NEEDS_ADMIN
+from topicsd.service.input.cloud_events import events_append_of, has_events
 from topicsd.service.input.record_upload import record_append, return_seqs_of
 from topicsd.service.render import render_appended
 from topicsd.service.request_counts import RequestCounts
@@ -80,6 +82,8 @@ class SharedAppendHandlers:
         def on_topic(topic: SharedTopic | Refusal | None) -> None:
             try:
                 if isinstance(topic, SharedTopic):
+                    if topic.head == 0:
+                        audit("append_config", call.name, key_label(call.key), call.address, 201)
                     self._append_to(topic, call, request, is_new=topic.head == 0)
                 else:
                     call.refuse(topic or topic_changed(call.name))
@@ -106,13 +110,15 @@ class SharedAppendHandlers:
             return record_append(call.body, call.fields, call.query, self._settings)
         kind = PUBLISH_BODY if operation == "publish" else APPEND_BODY
         refusal = refuse_media_type(call.fields, call.body)
+        if refusal is not None and has_events(call.fields):
+            return events_append_of(call.body, call.fields, call.query, self._settings)
         return refusal or decode_append(call.body, self._settings, kind)
 
     def _refuse(self, call: Call, request: AppendRequest) -> Refusal | None:
         """Refuse what this broker and what a shared topic do not do, and what exceeds the limits."""
         if self._broker.write_refusal is not None:
             return self._broker.write_refusal
-        for field in ("delay_ms", "not_before", "expected_head"):
+        for field in ("delay_ms", "not_before", "priority", "expected_head"):
             if getattr(request, field) is not None:
                 return not_supported(field, field)
         if request.config is not None and not call.is_admin:

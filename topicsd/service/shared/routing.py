@@ -3,7 +3,8 @@
 R1  A shard asks the broker about a topic that it does not have, by sending it the whole request. The broker
     answers, or says that no shared topic has the name (`NOT_SHARED`). Then the shard continues.
 R2  A broker that gets a request from a client for such a name sends it to the shard of the placement, marked
-    so that the shard does not ask. So a request crosses the link between the two at most once each way (but R5).
+    so that the shard does not ask. So a request crosses the link between the two at most once each way, but
+    for R5.
 R3  While the broker is away, a shard refuses requests for topics that it does not have. What it has is
     served without a question.
 R4  A broker sends requests for a name that was no shared topic lately to the shard without such a mark and

@@ -10,8 +10,10 @@ import pytest
 from router.supervision import key_reload
 from router.supervision.key_reload import KeyReload
 from shared.contract.api_keys import ApiKeys, seal_api_keys
+from shared.ipc.key_file import StoredKey
 from shared.settings.settings import Settings
 from shared.settings.sources import Resolved
+from tests.harness.machine.manual_clock import ManualClock
 
 OLD, NEW = seal_api_keys("the-old-key-of-the-server"), seal_api_keys("the-new-key-of-the-server")
 
@@ -23,14 +25,23 @@ class Reloads:
         self.sent: list[tuple[int, str]] = []
         self.deaf: set[int] = set()
         first = Settings(api_keys=api_keys)
-        self.reload = KeyReload(first, lambda: [0, 1], lambda: self.loaded, self._send, self._apply)
+        self.serving = {0, 1}
+        self.reload = KeyReload(
+            first,
+            lambda: [0, 1],
+            lambda: self.loaded,
+            self._send,
+            self._apply,
+            lambda owner: owner in self.serving,
+            ManualClock(),
+        )
 
-    async def _send(self, shard: int, api_keys: str) -> bool:
+    async def _send(self, shard: int, version: int, api_keys: str) -> bool:
         self.sent.append((shard, api_keys))
         return shard not in self.deaf
 
-    def _apply(self, settings: Settings, keys: ApiKeys) -> None:
-        self.applied.append((settings.api_keys, len(keys)))
+    def _apply(self, api_keys: str, version: int, keys: ApiKeys) -> None:
+        self.applied.append((api_keys, len(keys)))
 
     def load(self, **settings: object) -> None:
         self.loaded = Resolved(Settings(**settings), {}, {}, [], [])  # type: ignore[arg-type]
@@ -115,3 +126,29 @@ def test_other_settings_wait_for_a_restart(caplog: pytest.LogCaptureFixture) -> 
         asyncio.run(run())
     assert "settings: changed, restart to apply: TOPICS_PORT, TOPICS_MAX_LIMIT" in caplog.text
     assert "API_KEYS" not in caplog.text
+
+
+def test_a_change_ends_when_every_owner_that_serves_has_the_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_reload, "RESEND_SECONDS", 0.001)
+    stored = [StoredKey(name="ci", digest="0" * 64, scopes=("read",), created_ms=1)]
+
+    async def run() -> None:
+        reloads = Reloads()
+        reloads.deaf = {0, 1}
+        change = asyncio.create_task(reloads.reload.change(stored))
+        await asyncio.sleep(0.02)
+        assert not change.done()
+        # A reload meanwhile sends the named key too, and the change waits for that.
+        reloads.load(api_keys=NEW)
+        assert reloads.applied[-1] == (f"{NEW},sha256-{'0' * 64}@ci:read:", 2)
+        await asyncio.sleep(0.02)
+        assert not change.done()
+        # One gets the keys, the other one restarts and compares the version first.
+        reloads.deaf = {1}
+        await asyncio.sleep(0.02)
+        assert not change.done()
+        reloads.serving = {0}
+        await asyncio.wait_for(change, 5)
+        reloads.reload.close()
+
+    asyncio.run(run())

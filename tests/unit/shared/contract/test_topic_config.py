@@ -47,6 +47,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "order_by": None,
         "paused": False,
         "retry": None,
+        "fair_by": None,
     }
 
 

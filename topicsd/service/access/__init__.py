@@ -1,0 +1,1 @@
+"""Keys by request, and the audit log."""
