@@ -29,6 +29,7 @@ from router.accept.connection_router import ConnectionRouter
 from router.accept.placer import Placer
 from router.accept.worker_channels import WorkerChannels
 from shared.contract.watch_id import WatchIds
+from shared.http.cors import Origins
 from shared.ipc.board import Board, WorkerState
 from shared.ipc.handoff import ChannelClosed, HandoffMessage, receive_connections, send_connection
 from shared.ipc.shared_placement import SharedPlacement
@@ -63,6 +64,7 @@ class AcceptorSpec(msgspec.Struct, frozen=True):
     placement_file: str
     fresh_seconds: float
     log: str
+    cors_origins: str
 
 
 class Acceptor:
@@ -91,6 +93,7 @@ class Acceptor:
                 # The supervisor accepts until another acceptor reads the file successfully.
                 SharedPlacement(board.head, spec.placement_file, lambda error: self._stop_requested.set()),
             ),
+            Origins(spec.cors_origins),
         )
         self._accept_loop = AcceptLoop(self._connection_router.accepted)
         self._is_orphan = False

@@ -71,6 +71,7 @@ class AcceptorPool(ProcessPool):
         instance: str,
         placement_file: str,
         log: str,
+        cors_origins: str,
         on_control: Callable[[socket.socket, bytes], object],
         accept_from: Callable[[Sequence[socket.socket]], None],
         times: PoolTimes,
@@ -84,6 +85,7 @@ class AcceptorPool(ProcessPool):
         self._instance = instance
         self._placement_file = placement_file
         self._log = log
+        self._cors_origins = cors_origins
         self._on_control = on_control
         self._accept_from = accept_from
         self._ended_counts = AcceptorCounts(0, 0, 0)
@@ -108,6 +110,7 @@ class AcceptorPool(ProcessPool):
             "placement_file": self._placement_file,
             "fresh_seconds": self._times.fresh_seconds,
             "log": self._log,
+            "cors_origins": self._cors_origins,
         }
         channel_fds = (*worker_channel_fds, *broker_channel_fds)
         return StartParameters(spec, (self._workers_board_fd, control_fd, *listener_fds, *channel_fds))

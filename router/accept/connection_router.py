@@ -26,6 +26,7 @@ from router.accept.lingering_close import BUSY, LingeringClose
 from router.accept.placer import ANY_BROKER, ANY_WORKER, CONTROL, Placer, refusal_of
 from shared.contract.errors import REQUEST_TIMEOUT, Refusal, shutting_down
 from shared.http.answer import closing_refusal
+from shared.http.cors import Origins
 from shared.http.http2_preface import REJECTION, is_http2
 from shared.ipc.handoff import DATA_BYTES_MAX, HandoffMessage, first_reserved_descriptor
 from shared.runtime.clock import Clock
@@ -43,6 +44,8 @@ TLS_LOG_SECONDS: Final = 60.0
 # The start of a TLS handshake record of any version, and the fatal alert `protocol_version`.
 TLS_HELLO: Final = b"\x16\x03"
 TLS_ALERT: Final = b"\x15\x03\x01\x00\x02\x02\x46"
+
+NO_ORIGINS: Final = Origins()
 
 _TIMEOUT: Final = closing_refusal(Refusal(REQUEST_TIMEOUT, "the request line was not complete in time"))
 _STOPPING: Final = closing_refusal(shutting_down())
@@ -84,6 +87,7 @@ class ConnectionRouter:
         clock: Clock,
         on_control: Callable[[socket.socket, bytes], bool],
         placer: Placer,
+        origins: Origins = NO_ORIGINS,
         head_seconds: float = HEAD_SECONDS,
         connections_max: int = CONNECTIONS_MAX,
         queued_bytes_max: int = QUEUED_BYTES_MAX,
@@ -101,6 +105,7 @@ class ConnectionRouter:
         self._descriptors_max = descriptors_max
         self._loop = asyncio.get_running_loop()
         self._placer = placer
+        self._origins = origins
         self._lingering = LingeringClose()
         # In the order of arrival, which is the order of the deadlines.
         self._reading: dict[int, _WaitingConnection] = {}
@@ -307,4 +312,5 @@ class ConnectionRouter:
     ) -> None:
         """Refuse a connection; `data`, read from it, decides between HTTP/1.1 and HTTP/2."""
         self.refused_count += 1
-        self._lingering.answer_and_close(connection, REJECTION if is_http2(data) else answer, is_lingering)
+        answer = REJECTION if is_http2(data) else self._origins.answered(data, answer)
+        self._lingering.answer_and_close(connection, answer, is_lingering)

@@ -18,7 +18,8 @@ from router.control.control import JSON_TYPE, METRICS_TYPE, ControlAnswer, Contr
 from shared.contract.api_keys import ApiKeys
 from shared.contract.endpoints import Match, refuse_body, refuse_parameters, resolve
 from shared.contract.errors import INVALID_REQUEST, NOT_IMPLEMENTED, Refusal
-from shared.http.gzip_answer import COMPRESSED_BYTES_MIN, accepts_gzip, compress
+from shared.http.cors import Origins
+from shared.http.gzip_answer import COMPRESSED_BYTES_MIN, accepts_gzip, compress, gzip_fields
 from shared.http.head import BLOCK_BYTES_MAX, LINE_BYTES_MAX, RequestLine, parse_line
 from shared.runtime.unexpected_error import refuse_unexpected_error
 
@@ -55,14 +56,17 @@ class ControlHandler(RequestHandler):
             refusal = Refusal(INVALID_REQUEST, (message or "the request is malformed").splitlines()[0])
         else:
             refusal = refuse_unexpected_error(logger, "the control application", exc)
-        response = _response(refusal_answer(refusal), _CLOSE)
+        response = _response(refusal_answer(refusal), _CLOSE, cors=self.gate.cors)
         response.force_close()
         return response
 
 
 class ControlApp:
-    def __init__(self, control: ControlEndpoints, keys: ApiKeys, probes_need_key: bool) -> None:
+    def __init__(
+        self, control: ControlEndpoints, keys: ApiKeys, probes_need_key: bool, origins: Origins
+    ) -> None:
         self._control = control
+        self.origins = origins
         self.keys = keys
         """Read for each request, so that a reload can replace them."""
         self._probes_need_key = probes_need_key
@@ -101,7 +105,7 @@ class ControlApp:
             answer = refusal_answer(refuse_unexpected_error(logger, "the control application", error))
         closes = answer[0] == 500 or gate.is_last
         connection = _CLOSE if closes else _KEEP_ALIVE if gate.is_http_1_0 else ""
-        response = _response(answer, connection, request.headers.get("accept-encoding", ""))
+        response = _response(answer, connection, request.headers.get("accept-encoding", ""), gate.cors)
         await response.prepare(request)
         await response.write_eof()
         gate.on_answered(closes)
@@ -150,18 +154,20 @@ class ControlApp:
         return () if key is None else key.prefixes
 
 
-def _response(answer: ControlAnswer, connection: str, accept_encoding: str = "") -> web.Response:
+def _response(
+    answer: ControlAnswer, connection: str, accept_encoding: str = "", cors: bytes = b""
+) -> web.Response:
     """Build the response of aiohttp; an empty `connection` omits the Connection field."""
     status, content, lines = answer
+    lines += cors
+    body = content.encode() if isinstance(content, str) else _encode(content) + b"\n"
+    if len(body) >= COMPRESSED_BYTES_MIN and accepts_gzip(accept_encoding):
+        body, lines = compress([body]), gzip_fields(lines)
     headers = {"content-type": METRICS_TYPE if isinstance(content, str) else JSON_TYPE}
     for line in lines.decode("latin-1").split("\r\n"):
         name, colon, value = line.partition(": ")
         if colon:
             headers[name] = value
-    body = content.encode() if isinstance(content, str) else _encode(content) + b"\n"
-    if len(body) >= COMPRESSED_BYTES_MIN and accepts_gzip(accept_encoding):
-        body = compress([body])
-        headers.update({"content-encoding": "gzip", "vary": "accept-encoding"})
     headers["content-length"] = str(len(body))
     if connection:
         headers["connection"] = connection

@@ -29,6 +29,7 @@ from shared.contract.errors import REQUEST_TIMEOUT, Refusal, shutting_down
 from shared.http.answer import closing_refusal
 from shared.http.body import CONTINUE, Body, DroppedSink, body_of, refuse_coding
 from shared.http.client_speed import CLIENT_TIMEOUT_SECONDS, IDLE_SECONDS, Outflow, is_too_slow
+from shared.http.cors import with_fields
 from shared.http.head import (
     Fields,
     RequestLine,
@@ -91,6 +92,8 @@ class ControlGate(asyncio.BufferedProtocol):
         """The response to the request in aiohttp is the last of the connection."""
         self.is_http_1_0 = False
         """The request is HTTP/1.0, where `Connection: keep-alive` announces an open connection."""
+        self.cors = b""
+        """Header fields of the answer for the origin of the request."""
         self._is_over = False
         self._timer: asyncio.TimerHandle | None = None
         self._outflow = Outflow()
@@ -209,6 +212,7 @@ class ControlGate(asyncio.BufferedProtocol):
             return line
         if isinstance(fields, Refusal):
             return fields
+        self.cors = self._app.origins.fields_for(fields.origin)
         refusal = refuse_together(line, fields) or refuse_coding(fields, self._body_bytes_max)
         if refusal is not None:
             return refusal
@@ -271,7 +275,7 @@ class ControlGate(asyncio.BufferedProtocol):
     # -- ending --------------------------------------------------------------------------------------------
 
     def _refuse(self, refusal: Refusal) -> None:
-        self._transport.write(closing_refusal(refusal))
+        self._transport.write(with_fields(closing_refusal(refusal), self.cors))
         self._linger()
 
     def _linger(self) -> None:

@@ -61,6 +61,7 @@ from router.supervision.worker_process import module_command
 from shared.contract.api_keys import ApiKeys, parse_keys
 from shared.contract.errors import Refusal
 from shared.contract.watch_id import WatchIds
+from shared.http.cors import Origins
 from shared.ipc.board import PLACEMENT_VERSION, Board
 from shared.ipc.exact_counts import TOPICS, WATCH_SESSIONS, ReservedCount, StreamCount
 from shared.ipc.handoff import HandoffMessage
@@ -266,7 +267,10 @@ class _Supervisor:
             self._reshard.answer,
             self._brokers if self._board.broker_count else None,
         )
-        self._app = ControlApp(self._control, parse_keys(settings.api_keys), settings.probe_auth)
+        self._origins = Origins(settings.cors_origins)
+        self._app = ControlApp(
+            self._control, parse_keys(settings.api_keys), settings.probe_auth, self._origins
+        )
         self._build_connections()
 
     def _pool_arguments(self) -> _PoolArguments:
@@ -292,7 +296,9 @@ class _Supervisor:
             lambda connection, data, placement: self._connection_router.place(connection, data, placement),
             settings.max_body_bytes,
         )
-        self._connection_router = ConnectionRouter(self._pool.channels, clock, self._controls.receive, placer)
+        self._connection_router = ConnectionRouter(
+            self._pool.channels, clock, self._controls.receive, placer, self._origins
+        )
         self._accept_loop = AcceptLoop(self._connection_router.accepted)
         self._acceptors = self._build_acceptors() if settings.fronts > 1 else None
         self._key_reload = KeyReload(
@@ -312,6 +318,7 @@ class _Supervisor:
             self._instance,
             self._placement_file,
             settings.log,
+            settings.cors_origins,
             self._controls.receive,
             self._accept_loop.open,
             self._times,

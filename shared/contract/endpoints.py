@@ -15,7 +15,7 @@ from urllib.parse import unquote_plus, unquote_to_bytes
 import msgspec
 
 from shared.contract.errors import INVALID_REQUEST, METHOD_NOT_ALLOWED, NOT_FOUND, Refusal, invalid
-from shared.text.nearest_name import nearest_name
+from shared.text.nearest_path import matches, nearest_path
 from shared.text.unknown_name import unknown_name
 
 TOPIC: Final = ":topic"
@@ -76,8 +76,18 @@ _DECLARATIONS: Final[tuple[Endpoint, ...]] = (
     Endpoint("POST", "/v0/topics/:topic", "append", _scopes("write"), is_data=True),
     Endpoint("POST", "/v0/topics/:topic/records", "append_record", _scopes("write"), is_data=True),
     Endpoint("GET", "/v0/topics/:topic/records/:seq", "record", _scopes("read"), is_data=True),
+    Endpoint("GET", "/v0/topics/:topic/bounds", "bounds", _scopes("read"), is_data=True),
     Endpoint("DELETE", "/v0/topics/:topic", "delete_topic", _scopes("delete"), is_data=True),
     Endpoint("POST", "/v0/topics/:topic/diff", "diff", _scopes("read"), is_data=True),
+    Endpoint(
+        "GET",
+        "/v0/topics/:topic/stream",
+        "stream",
+        _scopes("read"),
+        is_data=True,
+        is_stream=True,
+        takes_token=True,
+    ),
     Endpoint("POST", "/v0/topics/:topic/delete", "delete_records", _scopes("delete"), is_data=True),
     Endpoint("GET", "/v0/topics/:topic/cursors", "list_cursors", _scopes("read"), is_data=True),
     Endpoint("PUT", "/v0/topics/:topic/cursors/:cursor", "put_cursor", _scopes("write"), is_data=True),
@@ -120,6 +130,15 @@ _DECLARATIONS: Final[tuple[Endpoint, ...]] = (
     Endpoint("GET", "/v0/routers/:router", "router_state", _scopes("read"), is_data=False),
     Endpoint("DELETE", "/v0/routers/:router", "delete_router", _scopes("delete"), is_data=False),
     Endpoint("POST", "/v0/backup-points", "create_backup_point", _scopes("admin"), is_data=False),
+    Endpoint(
+        "GET",
+        "/v0/stream",
+        "stream_topics",
+        _scopes("read"),
+        is_data=True,
+        is_stream=True,
+        takes_token=True,
+    ),
     Endpoint("POST", "/v0/watch", "create_watch", _scopes("read"), is_data=True),
     Endpoint(
         "GET", "/v0/watch/:wid", "watch", _scopes("read"), is_data=True, is_stream=True, takes_token=True
@@ -138,14 +157,21 @@ _DECLARATIONS: Final[tuple[Endpoint, ...]] = (
 )
 
 
+_STREAM_PARAMETERS: Final = (
+    "since last tail match limit node include_tags include_meta include_data consistency"
+    " max_batch_bytes heartbeat_ms missing"
+)
 _PARAMETERS: Final = {
     "list_topics": "prefix page_size cursor partial",
     "topic_state": "touch from_ts last",
     "append": "return_seqs",
-    "append_record": "tag node create return_seqs",
+    "append_record": "tag node create return_seqs as",
+    "record": "as",
     "delete_topic": "if_empty",
     "explain": "seq",
     "work": "node max lease_ms",
+    "stream": f"after_seq from_seq epoch {_STREAM_PARAMETERS}",
+    "stream_topics": f"topics {_STREAM_PARAMETERS}",
     "list_routers": "prefix page_size cursor partial source dest",
     "create_watch": "lenient",
     "ready": "allow_degraded",
@@ -207,48 +233,48 @@ def resolve(method: str, path: str) -> Match | Refusal:
                 return second
             name, item = decoded, second
     if methods is None:
-        return Refusal(NOT_FOUND, _not_found(path, parts))
+        return Refusal(NOT_FOUND, _not_found(method, path, parts))
     endpoint = methods.get("GET" if method == "HEAD" else method)
     if endpoint is None:
-        allowed = ", ".join(sorted({*methods, "HEAD"} if "GET" in methods else methods))
-        return Refusal(
-            METHOD_NOT_ALLOWED, f"{method} is not allowed here, allowed: {allowed}", {"allow": allowed}
-        )
+        return _not_allowed(method, methods)
     return Match(endpoint, name, item)
 
 
-def _not_found(path: str, parts: list[str]) -> str:
+def _not_found(method: str, path: str, parts: list[str]) -> str:
     """Return a message that there is no such endpoint, with the nearest one if there is one."""
-    path = path[:PATH_CHARACTERS_MAX]
-    message = f"no endpoint at {path}"
-    if _differences(["v0", *parts]) == {}:
-        return f"{message}, did you mean /v0{path}?"
-    for place, words in (_differences(parts) or {}).items():
-        nearest = nearest_name(parts[place], sorted(words))
-        if nearest is not None:
-            meant = "/".join(["", *parts[:place], nearest, *parts[place + 1 :]])
-            return f"{message}, did you mean {meant[:PATH_CHARACTERS_MAX]}?"
+    message = f"no endpoint at {path[:PATH_CHARACTERS_MAX]}"
+    others = [pattern for pattern, methods in _TABLE.items() if method not in methods]
+    nearest = nearest_path(tuple(parts), _TABLE, others) if len(path) <= PATH_CHARACTERS_MAX else None
+    if nearest is not None:
+        methods = next(methods for pattern, methods in _TABLE.items() if matches(pattern, nearest))
+        instead = "" if method in methods else f"{min(methods)} "
+        return f"{message}, did you mean {instead}/{'/'.join(nearest)}?"
     has_slash = "topics" in parts[:2] and len(parts) > parts.index("topics") + 2
     slash_hint = '; a topic name must not contain "/"' if has_slash else ""
     return f"{message}{slash_hint}; GET / lists the endpoints"
 
 
-def _differences(parts: list[str]) -> dict[int, set[str]] | None:
-    """Return, by index, the words of patterns that differ from the path only at that index.
+_INSTEAD: Final = {
+    ("POST", "/v0/topics"): "PUT /v0/topics/:topic creates a topic",
+    ("POST", "/v0/routers"): "PUT /v0/routers/:router creates a route",
+    ("GET", "/v0/topics/:topic/records"): "POST /v0/topics/:topic/diff reads records",
+    ("GET", "/v0/watch"): "POST /v0/watch creates a session",
+    ("DELETE", "/v0/topics/:topic/records/:seq"): "POST /v0/topics/:topic/delete deletes records",
+}
+"""What to send in place of a method that a path does not have."""
 
-    The result is empty when a pattern matches, and None when no pattern is that near.
-    """
-    differences: dict[int, set[str]] = {}
-    for pattern in _TABLE:
-        if len(pattern) != len(parts):
-            continue
-        pairs = enumerate(zip(pattern, parts, strict=True))
-        places = [place for place, (word, part) in pairs if word not in (part, ":")]
-        if not places:
-            return {}
-        if len(places) == 1:
-            differences.setdefault(places[0], set()).add(pattern[places[0]])
-    return differences or None
+
+def _not_allowed(method: str, methods: dict[str, Endpoint]) -> Refusal:
+    allowed = ", ".join(sorted({*methods, "HEAD"} if "GET" in methods else methods))
+    pattern = next(iter(methods.values())).pattern
+    instead = _INSTEAD.get((method, pattern))
+    if method == "OPTIONS":
+        instead = "TOPICS_CORS_ORIGINS allows web pages of other origins"
+    elif method == "PATCH" and "PUT" in methods:
+        instead = f"PUT {pattern} changes it"
+    hint = "" if instead is None else f"; {instead}"
+    message = f"{method} is not allowed here, allowed: {allowed}{hint}"
+    return Refusal(METHOD_NOT_ALLOWED, message, {"allow": allowed})
 
 
 def refuse_parameters(endpoint: Endpoint, query: str) -> Refusal | None:

@@ -6,6 +6,7 @@ import gzip
 from collections.abc import Sequence
 from typing import Final
 
+_GZIP: Final = b"content-encoding: gzip\r\n"
 # Compressing a smaller response costs more than it saves.
 COMPRESSED_BYTES_MIN: Final = 1024
 
@@ -25,3 +26,15 @@ def accepts_gzip(accept_encoding: str) -> bool:
 
 def compress(parts: Sequence[bytes | memoryview]) -> bytes:
     return gzip.compress(b"".join(parts), compresslevel=1, mtime=0)
+
+
+def gzip_fields(fields: bytes) -> bytes:
+    """Return the header fields of a compressed answer.
+
+    >>> gzip_fields(b"vary: origin\\r\\n")
+    b'vary: accept-encoding, origin\\r\\ncontent-encoding: gzip\\r\\n'
+    """
+    vary, names = b"vary: ", b"vary: accept-encoding"
+    if vary in fields:
+        return fields.replace(vary, names + b", ") + _GZIP
+    return b"%b%b\r\n%b" % (fields, names, _GZIP)

@@ -78,6 +78,8 @@ class Fields(msgspec.Struct, frozen=True):
     sent_key: bytes | None = None
     """Digest of the key (`sent_key_of` in `api_keys.py`), kept instead of `authorization`."""
     content_digest: str = ""
+    cors: bytes = b""
+    """Header fields of every answer to the request, for a page of the origin (`cors.py`)."""
 
 
 NO_FIELDS: Final = Fields()

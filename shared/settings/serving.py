@@ -11,6 +11,7 @@ import msgspec
 
 from shared.contract.api_keys import advise_on_api_keys, seal_api_keys
 from shared.contract.topic_config import DURABILITIES
+from shared.http.cors import check_origins
 from shared.runtime.log_levels import check_levels
 from shared.settings.setting import AUTO, GIB, KIB, MIB, Setting
 
@@ -68,6 +69,17 @@ class ServingSettings(msgspec.Struct, frozen=True, kw_only=True):
             is_secret=True,
             normalise=seal_api_keys,
             advise=advise_on_api_keys,
+        ),
+    ] = ""
+
+    cors_origins: Annotated[
+        str,
+        Setting(
+            help="Origins whose web pages may use the server, such as `https://app.example.com`, separated "
+            "by commas; in a file also a list. `*` is every origin. Empty is none.",
+            unit="origins",
+            is_list=True,
+            normalise=check_origins,
         ),
     ] = ""
 

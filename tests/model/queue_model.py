@@ -103,6 +103,10 @@ class QueueModel:
             tag = self.rng.choice("xyz")
             deleted = {seq for seq in known if self.jobs[seq].tag == tag}
             answer = self.stage.delete(QUEUE, tag=tag)
+        elif self.rng.random() < 0.3:
+            after = self.rng.randint(max(known[-1] - 10, 0), known[-1] + 1) if known else 0
+            deleted = {seq for seq in known if seq > after}
+            answer = self.stage.delete(QUEUE, after_seq=after)
         else:
             deleted = set(self.rng.sample(known, min(len(known), 3)))
             answer = self.stage.delete(QUEUE, seqs=[*deleted, 10**6])

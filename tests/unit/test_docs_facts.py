@@ -28,6 +28,7 @@ README_LINES_MAX = 80
 NOT_RUN = {
     "README.md",
     "docs/quickstart.md",
+    "docs/guides/browsers.md",
     "docs/develop/adding-a-setting.md",
     "docs/develop/dependencies.md",
     "docs/ops/backup.md",

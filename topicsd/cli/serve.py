@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from shared.contract.api_keys import parse_keys
+from shared.http.cors import Origins
 from shared.runtime.log_setup import fields, set_up_logging
 from shared.runtime.program_version import program_version
 from shared.settings.settings import DECLARED, Settings
@@ -156,6 +157,12 @@ def refuse_open_access(settings: Settings, listen_sockets: list[socket.socket]) 
     """Raise CommandError when other machines have access without a key and no setting allows it."""
     if settings.api_keys or settings.allow_insecure_no_auth:
         return
+    if Origins(settings.cors_origins).is_any:
+        raise CommandError(
+            "TOPICS_CORS_ORIGINS is *, and TOPICS_API_KEYS is not set: every web page that is open near "
+            "the server could read, write and delete everything; name the origins, set "
+            "TOPICS_API_KEYS, or allow this with TOPICS_ALLOW_INSECURE_NO_AUTH=1"
+        )
     for host in addresses(settings, listen_sockets):
         if not is_loopback(host):
             raise CommandError(

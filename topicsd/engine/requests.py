@@ -127,13 +127,15 @@ class DeleteRequest(msgspec.Struct, frozen=True):
     """A request to delete records by condition or by seq.
 
     It has at least one of `before_seq` and `tag`; with both, a record must match both. `tag` may be a prefix.
-    Or it has `seqs`, and exactly those records are deleted.
+    Or it has `seqs`, and exactly those records are deleted. Or it has `after_seq`, which truncates the topic:
+    all later records are deleted, or those before `before_seq` of them.
     """
 
     before_seq: int | None = None
     tag: str | None = None
     is_prefix: bool = False
     seqs: list[int] | None = None
+    after_seq: int | None = None
 
 
 class DeleteAnswer(msgspec.Struct, frozen=True):

@@ -15,7 +15,8 @@ import msgspec
 
 from shared.contract.errors import INTERNAL, RELOCATED, Refusal
 from shared.http.answer import CLOSE, REASONS
-from shared.http.gzip_answer import COMPRESSED_BYTES_MIN, accepts_gzip, compress
+from shared.http.cors import PREFLIGHT, is_allowed
+from shared.http.gzip_answer import COMPRESSED_BYTES_MIN, accepts_gzip, compress, gzip_fields
 from shared.http.head import Fields
 from shared.runtime.body_memory import SharedBody
 from shared.runtime.unexpected_error import refuse_unexpected_error
@@ -37,7 +38,6 @@ JSON_FIELD = CONTENT_TYPE + b"application/json\r\n"
 NEWLINE = b"\n"
 """End of a JSON response on a connection; link answers and WebSocket messages have none."""
 KEEP_ALIVE = b"connection: keep-alive\r\n"
-GZIP = b"content-encoding: gzip\r\nvary: accept-encoding\r\n"
 # Up to this size a copy costs less than writing a response in several parts.
 JOINED_BYTES_MAX = 32 << 10
 
@@ -139,6 +139,8 @@ class HttpCall(Call, kw_only=True, eq=False):
     connection: CallConnection
     is_old: bool = False
     """Whether the request is HTTP/1.0, whose clients need an explicit `keep-alive`."""
+    is_options: bool = False
+    """Whether the method is OPTIONS, which a browser sends before a request of a page of another origin."""
     response: list[bytes | memoryview] | None = None
 
     def send(self, body: bytes, status: int = 200) -> None:
@@ -170,7 +172,7 @@ class HttpCall(Call, kw_only=True, eq=False):
             and self.fields.accept_encoding
             and accepts_gzip(self.fields.accept_encoding)
         ):
-            parts, fields = [compress(parts)], fields + GZIP
+            parts, fields = [compress(parts)], gzip_fields(fields)
             length = len(parts[0])
         self._send_special(parts, length, status, fields)
 
@@ -206,6 +208,27 @@ class HttpCall(Call, kw_only=True, eq=False):
         if on_answer is not None:
             on_answer()
         self.connection.switch_protocol(protocol)
+
+
+class BrowserCall(HttpCall, kw_only=True, eq=False):
+    """A call of a web page whose origin adds fields to every answer (`shared/http/cors.py`)."""
+
+    def send(self, body: bytes, status: int = 200) -> None:
+        self._send_special([body, NEWLINE], len(body) + 1, status, self.fields.cors)
+
+    def send_parts(
+        self, parts: Sequence[bytes | memoryview], length: int, status: int = 200, fields: bytes = b""
+    ) -> None:
+        super().send_parts(parts, length, status, fields + self.fields.cors)
+
+    def open_stream(self, fields: bytes) -> Stream:
+        return super().open_stream(fields + self.fields.cors)
+
+    def refuse(self, refusal: Refusal) -> None:
+        if self.is_options and is_allowed(self.fields.cors):
+            self.send_parts([], 0, 200, PREFLIGHT)
+        else:
+            super().refuse(refusal)
 
 
 Performance = Callable[[Call], dict[str, float]]

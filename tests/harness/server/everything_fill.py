@@ -83,6 +83,7 @@ def fill_logs(api: TopicClient, names: Names) -> None:
     api.call(names.plain, "delete", before_seq=5)
     api.call(names.plain, "delete", match=["tag", "Eq", "k.1"])
     api.call(names.other, "delete", match=["tag", "Glob", "k.2*"])
+    api.call(names.other, "delete", after_seq=3 * SEGMENT_RECORDS + 2)
     api.append(names.rewritten, *records(2 * SEGMENT_RECORDS))
     for topic in (names.doomed, names.doomed_too, names.sealed, names.sealed_late, names.taken):
         api.append(topic, *records(SEGMENT_RECORDS))
@@ -209,7 +210,9 @@ def move(api: TopicClient, name: str) -> None:
 
 
 def watch(api: TopicClient, names: Names) -> None:
-    for options in ({}, {"consistency": "strong", "node": "n1", "limit": 50, "include_tags": True}):
+    strong = {"consistency": "strong", "node": "n1", "limit": 50, "include_tags": True}
+    match = ["any", "k1", ["tag", "In", ["k2", "k3"]], ["tag", "Glob", "k1?"], ["tag", "Glob", "k2*"]]
+    for options in ({}, strong, {"match": match}):
         topics = {names.plain: {"from_seq": 3}, names.other: {"tail": True}}
         api.ask(
             "POST", "watch", {"topics": topics, "heartbeat_ms": 20_000, "max_batch_bytes": 50_000, **options}

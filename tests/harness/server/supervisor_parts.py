@@ -37,6 +37,7 @@ from router.supervision.supervisor import run
 from router.supervision.worker_pools import WorkerPool
 from shared.contract.api_keys import parse_keys
 from shared.contract.watch_id import WatchIds
+from shared.http.cors import Origins
 from shared.ipc.board import Board
 from shared.ipc.link import NEVER_SENT
 from shared.ipc.link_kind import LinkKind
@@ -108,6 +109,7 @@ class SupervisorParts:
         head_seconds: float = 10.0,
         connections_max: int = 10_000,
         command: tuple[str, ...] = FAKE_WORKER,
+        cors_origins: str = "",
     ) -> None:
         clock = SystemClock()
         self.board = Board.create(shard_count)
@@ -125,13 +127,14 @@ class SupervisorParts:
         self.control = ControlEndpoints(
             self.pool, clock, "0.0.0", list_shard, routes, no_backup_points(clock)
         )
-        self.app = ControlApp(self.control, parse_keys(api_keys), probes_need_key=False)
+        origins = Origins(cors_origins)
+        self.app = ControlApp(self.control, parse_keys(api_keys), False, origins)
         placer = Placer(WatchIds(b"front-stage-----"), placement)
         self.controls = ControlConnections(
             self.app, placer, lambda *given: self.router.place(*given), Settings().max_body_bytes
         )
         self.router = ConnectionRouter(
-            self.pool.channels, clock, self.controls.receive, placer, head_seconds, connections_max
+            self.pool.channels, clock, self.controls.receive, placer, origins, head_seconds, connections_max
         )
         listeners = open_listeners("127.0.0.1", 0)
         self.port = port_of(listeners)

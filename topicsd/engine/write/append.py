@@ -273,7 +273,8 @@ class PendingAppend(PendingEntry):
         topic.head += len(lengths)
         topic.add_live(len(lengths), size)
         topic.pending_bytes -= size
-        topic.visible = True
+        if not topic.visible:
+            self.shard.show(topic)
         if tags is not None:
             for seq, tag in enumerate(tags, self.first_seq):
                 if tag:

@@ -12,12 +12,14 @@ from typing import Final, Protocol
 
 from shared.contract.errors import INVALID_REQUEST, Refusal
 from shared.http.body import BodySink, GzipSink, PlainSink, SharedSink
-from shared.http.gzip_answer import COMPRESSED_BYTES_MIN, accepts_gzip, compress
+from shared.http.cors import PREFLIGHT, is_allowed
+from shared.http.gzip_answer import COMPRESSED_BYTES_MIN, accepts_gzip, compress, gzip_fields
 from shared.http.head import NO_FIELDS
 from shared.runtime.body_memory import BodyBuffer, SharedBody
 from topicsd.http.http2.head import Head, Header, answer_head
 from topicsd.http.http2.sender import Outgoing
-from topicsd.service.call import CONTENT_TYPE, GZIP, JSON_FIELD, NEWLINE, Call
+from topicsd.service.call import CONTENT_TYPE, JSON_FIELD, NEWLINE, Call
+from topicsd.service.records.line_upload import LineUpload
 from topicsd.stream.stream import Stream, noop
 
 # A stream holds at most this much for a client that does not read, and resumes below the other bound.
@@ -76,6 +78,8 @@ class Exchange(Outgoing):
         "on_lost",
         "on_ready",
         "since",
+        "unreturned",
+        "upload",
         "working_bytes",
     )
 
@@ -98,6 +102,9 @@ class Exchange(Outgoing):
         self.head = head
         self.has_shared_body = has_shared_body
         is_compressed = head is not None and head.fields.content_encoding == "gzip"
+        self.upload = sink if isinstance(sink, LineUpload) else None
+        self.unreturned = 0
+        """Bytes of the body of an upload that its window does not allow again yet."""
         self.body: io.BytesIO | BodyBuffer | SunkBody
         if sink is not None:
             self.body = SunkBody(sink)
@@ -117,6 +124,11 @@ class Exchange(Outgoing):
         self.call: H2Call | None = None
         self.on_ready: Callable[[], None] = noop
         self.on_lost: Callable[[], None] = noop
+
+    @property
+    def held_bytes(self) -> int:
+        """Return the bytes of the body that are held until the request starts."""
+        return 0 if self.upload is not None else self.body.tell()
 
     def receive(self, data: bytes) -> Refusal | None:
         self.body.write(data)
@@ -167,6 +179,8 @@ class Exchange(Outgoing):
         """Discard the exchange: the client reset the stream, or the connection is lost."""
         self.is_lost = True
         self.body = io.BytesIO()
+        if self.upload is not None and self.call is None:
+            self.upload.cancel()
         self.cancel_wait()
         on_lost, self.on_lost, self.on_ready = self.on_lost, noop, noop
         on_lost()
@@ -205,10 +219,11 @@ class H2Call(Call, kw_only=True, eq=False):
         self, parts: Sequence[bytes | memoryview], length: int, status: int = 200, fields: bytes = b""
     ) -> None:
         exchange = self.exchange
+        fields += self.fields.cors
         if CONTENT_TYPE not in fields:
             parts, length, fields = [*parts, NEWLINE], length + 1, JSON_FIELD + fields
         if length >= COMPRESSED_BYTES_MIN and accepts_gzip(self.fields.accept_encoding):
-            parts, fields = [compress(parts)], fields + GZIP
+            parts, fields = [compress(parts)], gzip_fields(fields)
             length = len(parts[0])
         self._release()
         is_bodyless = self.is_head or not length
@@ -219,12 +234,21 @@ class H2Call(Call, kw_only=True, eq=False):
             exchange.is_ending = True
         exchange.connection.on_response(exchange, is_bodyless)
 
+    def refuse(self, refusal: Refusal) -> None:
+        head = self.exchange.head
+        is_options = head is not None and head.known_line.line.method == "OPTIONS"
+        if is_options and is_allowed(self.fields.cors):
+            self.send_parts([], 0, 200, PREFLIGHT)
+        else:
+            super().refuse(refusal)
+
     def open_stream(self, fields: bytes) -> Stream:
         exchange = self.exchange
         exchange.is_stream = True
         self._release()
         if not exchange.is_lost:
-            exchange.connection.send_head(exchange, answer_head(200, fields, None), ends=False)
+            head = answer_head(200, fields + self.fields.cors, None)
+            exchange.connection.send_head(exchange, head, ends=False)
         exchange.connection.on_response(exchange, is_bodyless=False)
         return exchange
 

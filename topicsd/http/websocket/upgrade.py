@@ -5,7 +5,7 @@ extension, such as compression, nor a subprotocol is negotiated.
 
 W1  Unlike any other request, a WebSocket may be opened by a web page of another origin, to any server that
     its reader's browser can reach. So it is refused if the server has no keys, since only a key would keep
-    such a page out.
+    such a page out, unless `TOPICS_CORS_ORIGINS` allows the origin.
 """
 
 from __future__ import annotations
@@ -90,8 +90,11 @@ class WebSockets:
             return invalid("content-length", "must be 0: a WebSocket request has no body")
         if not _is_nonce(fields.websocket_key):
             return invalid("sec-websocket-key", f"must be {KEY_BYTES} bytes in base64")
-        if not has_key and not _is_same_origin(fields):
-            message = "origin: must be this server: another origin needs a key, and the server has no keys"
+        if not (has_key or _is_same_origin(fields) or self._dispatch.origins.allow(fields.origin)):
+            message = (
+                "origin: must be this server: another origin needs a key, and the server has no keys; "
+                "TOPICS_CORS_ORIGINS allows origins"
+            )
             return Refusal(FORBIDDEN, message, {"field": "origin"})
         if self._dispatch.is_draining:
             return shutting_down()

@@ -9,6 +9,7 @@ import pytest
 
 from shared.contract.api_keys import parse_keys
 from shared.contract.endpoints import Match
+from shared.http.cors import Origins
 from shared.ipc.placement import Placement, encode_placement
 from shared.ipc.shared_placement import SharedPlacement
 from topicsd.http.http1.head_cache import REMEMBERED_MAX, HeadCache, KnownFields, KnownLine
@@ -20,6 +21,8 @@ SCOPES = frozenset({"read"})
 
 
 class Dispatch:
+    origins = Origins()
+
     def __init__(self, placement: SharedPlacement | None = None) -> None:
         self.placement = placement or SharedPlacement.fixed(1)
 

@@ -12,6 +12,7 @@ from router.accept.connection_router import ConnectionRouter
 from router.accept.placer import Placer
 from shared.contract.errors import NOT_READY, Refusal, not_ready
 from shared.contract.watch_id import WatchIds
+from shared.http.cors import Origins
 from shared.ipc.handoff import HandoffMessage
 from shared.ipc.shared_placement import SharedPlacement
 from shared.runtime.clock import SystemClock
@@ -85,6 +86,37 @@ def test_a_returned_connection_is_refused_although_its_shard_is_ready_again() ->
         return answer
 
     assert b'"not_ready"' in uvloop.run(run())
+
+
+@pytest.mark.parametrize(
+    ("method", "status", "fields"),
+    [
+        ("GET", b"503", {b"access-control-allow-origin: https://a.example", b"vary: origin"}),
+        # The page then reads the refusal of its request.
+        ("OPTIONS", b"200", {b"access-control-allow-headers: authorization, *", b"content-length: 0"}),
+    ],
+)
+def test_a_refused_connection_of_a_page_says_that_its_origin_is_allowed(
+    method: str, status: bytes, fields: set[bytes]
+) -> None:
+    async def run() -> bytes:
+        down = _FullShards()
+        down.down = Refusal(NOT_READY, "it went down")
+        front = ConnectionRouter(
+            down, SystemClock(), lambda connection, data: True, PLACER, Origins("https://a.example")
+        )
+        client, accepted = socket.socketpair()
+        accepted.setblocking(False)
+        client.send(request_bytes(method, "/v0/topics/a", None, "Origin: https://A.example"))
+        front.accepted(accepted)
+        answer = client.recv(4096)
+        client.close()
+        front.close()
+        return answer
+
+    head = uvloop.run(run()).partition(b"\r\n\r\n")[0].split(b"\r\n")
+    assert head[0].split()[1] == status
+    assert fields <= set(head)
 
 
 @pytest.mark.parametrize("bound", [{"queued_bytes_max": 10}, {"descriptors_max": 0}, {"connections_max": 0}])
