@@ -10,11 +10,13 @@ from collections.abc import Callable
 import msgspec
 
 from loadtest.bench.fanout_lines import delivering, delivery, sessions
-from loadtest.bench.queue_lines import jobs, memory_of_a_job, waiting
+from loadtest.bench.filter_line import filtered
+from loadtest.bench.queue_lines import fair, jobs, memory_of_a_job, waiting
 from loadtest.bench.restart_line import others_of_a_restart
 from loadtest.bench.result import Goal, Result
 from loadtest.bench.rounds import Bench, against_ceiling, medians
 from loadtest.bench.route_lines import append_beside, chain, fan_out, one_route
+from loadtest.bench.upload_lines import lines_of_json
 from loadtest.ceilings.read_ceiling import COUNT
 from loadtest.clients.generator import Load
 from loadtest.clients.traffic import (
@@ -214,11 +216,15 @@ LINES = {
     "writes": Line("single writes, disk, 32 connections", writes(1, 32, False), Goal(0.66)),
     "fsync": Line("single writes, fsync, 32 connections", writes(1, 32, True), Goal(0.66)),
     "batches": Line("batches of 100, disk, 32 connections", writes(100, 32, False), Goal(0.66)),
+    "ndjson": Line("lines of JSON over batches of 100", lines_of_json, Goal(0.8)),
     "one": Line("one connection, one write at a time", writes(1, 1, False), Goal(0.6)),
     "diff-1": Line("diff of 1 from the hot tail", diff(1), Goal(0.66)),
     "diff-100": Line("diff of 100 from the hot tail", diff(100), Goal(0.66)),
     "diff-1000": Line("diff of 1,000 from the hot tail", diff(1000), Goal(0.66)),
     "sealed": Line("diff of 100 from sealed segments", diff_of_sealed, Goal(10_000, of_value=True)),
+    "filter": Line(
+        "a diff of 1 % of the records over them alone", filtered, Goal(2, of_value=True, at_most=True)
+    ),
     "shards": Line("two shards over one, 1,024 topics", two_shards, Goal(0.8)),
     "remote": Line("a remote request over a direct", remote, Goal(2, of_value=True, at_most=True)),
     "pool": Line("a pool round 1,024 topics, 5 shards", pool, Goal(0.5)),
@@ -234,6 +240,7 @@ LINES = {
     "waiting": Line(
         "a job with a million waiting over a thousand", waiting, Goal(1.2, of_value=True, at_most=True)
     ),
+    "fair": Line("a job of a fair queue over a plain one", fair, Goal(1.3, of_value=True, at_most=True)),
     "job": Line("memory of a waiting job", memory_of_a_job, None),
     "route": Line("records through one route", one_route(1), None),
     "route-shards": Line("records through one route between shards", one_route(2), None),

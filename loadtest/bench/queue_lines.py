@@ -17,6 +17,7 @@ from loadtest.clients.working import Work, measure
 WAITING = 1_000_000
 WAITING_FEW = 1_000
 LEASED = 100_000
+TAGS = 10_000
 FILL_BATCH = 1000
 CLAIM_MAX = 1000
 CHECKPOINT_MS = 1000
@@ -62,6 +63,18 @@ def waiting(bench: Bench) -> Result:
     return Result(line="", title="", unit="x the CPU", value=ratio, note=note)
 
 
+def fair(bench: Bench) -> Result:
+    """Measure the CPU cost of a job in a fair queue with many tags, and in a plain one with the same jobs."""
+    with bench.subjects.server() as fair_server, bench.subjects.server() as plain:
+        _make_queue(bench, fair_server, 0, b',"fair_by":"tag"')
+        _make_queue(bench, plain, 0)
+        work = Work(QUEUE, tags=TAGS)
+        rounds = bench.rounds_of(*[partial(_read, bench, server, work) for server in (fair_server, plain)])
+    fair_us, plain_us, ratio = medians(rounds, lambda reading: reading.cpu_us)
+    note = f"{fair_us:.1f} us of CPU a job with {TAGS:,} tags, {plain_us:.1f} in a plain queue"
+    return Result(line="", title="", unit="x the CPU", value=ratio, note=note)
+
+
 def memory_of_a_job(bench: Bench) -> Result:
     # A small cache: pages cached by claims are not part of the memory of a lease.
     with bench.subjects.server(TOPICS_PAGE_CACHE_BYTES=str(1 << 20)) as server:
@@ -89,8 +102,8 @@ def _segment_bytes(server: Running) -> int:
     return sum(one.stat().st_size for one in topics.glob("*/seg-*.data"))
 
 
-def _make_queue(bench: Bench, server: Running, waiting: int) -> None:
-    create_topics(server.port, bench.home, [QUEUE], b'{"type":"queue","lease_ms":3600000}')
+def _make_queue(bench: Bench, server: Running, waiting: int, more: bytes = b"") -> None:
+    create_topics(server.port, bench.home, [QUEUE], b'{"type":"queue","lease_ms":3600000%b}' % more)
     os.unlink(os.path.join(bench.home, "put"))
     _fill(server, waiting)
 

@@ -26,6 +26,15 @@ def append_body(count: int, data: bytes = ORDER) -> bytes:
     return b'{"records":[%b]}' % b",".join([b'{"data":%b}' % data] * count)
 
 
+def lines_body(count: int, data: bytes = ORDER) -> bytes:
+    return (data + b"\n") * count
+
+
+def tagged_body(tags: Iterable[int], data: bytes = ORDER) -> bytes:
+    """Return the body of an append with one record for each tag."""
+    return b'{"records":[%b]}' % b",".join([b'{"data":%b,"tag":"t%d"}' % (data, tag) for tag in tags])
+
+
 def diff_targets(path: str, limit: int, first: int = COUNT * 2 // 3) -> str:
     """Write reads at about 100 positions from `first` on, so that no single response serves all."""
     last = COUNT - limit

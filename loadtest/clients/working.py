@@ -15,12 +15,13 @@ from array import array
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from itertools import cycle
 from typing import cast
 
 import msgspec
 import uvloop
 
-from loadtest.clients.traffic import NotMeasured, append_body
+from loadtest.clients.traffic import NotMeasured, append_body, tagged_body
 from loadtest.clients.watching import percentiles
 
 # The wait of a worker after an empty claim.
@@ -41,6 +42,8 @@ class Work(msgspec.Struct, frozen=True):
     batch: int = 100
     ahead: int = 20_000
     """The maximum number of jobs produced and not yet acked."""
+    tags: int = 0
+    """The number of tags that the jobs have in turn, a multiple of `batch`; 0 for jobs without a tag."""
 
 
 class QueueResult(msgspec.Struct, frozen=True):
@@ -108,7 +111,9 @@ class _QueueClient(asyncio.Protocol):
 
 class _Producer(_QueueClient):
     def begin(self) -> None:
-        self._request = self.request(append_body(self.queue_run.work.batch))
+        work = self.queue_run.work
+        bodies = [tagged_body(range(at, at + work.batch)) for at in range(0, work.tags, work.batch)]
+        self._requests = cycle([self.request(body) for body in bodies or [append_body(work.batch)]])
         self.produce()
 
     def produce(self) -> None:
@@ -117,7 +122,7 @@ class _Producer(_QueueClient):
             queue_run.paused.append(self)
         else:
             queue_run.ahead += queue_run.work.batch
-            self.ask(self._request, lambda answer: self.produce())
+            self.ask(next(self._requests), lambda answer: self.produce())
 
 
 class _Worker(_QueueClient):

@@ -58,8 +58,10 @@ static void targets_add(struct targets *t, const char *method, const char *path,
         t->all = require_memory(realloc(t->all, (t->count ? t->count * 2 : 1) * sizeof *t->all));
     struct target *target = &t->all[t->count++];
     char length[80] = "";
-    if (body_size || strcmp(method, "GET") != 0)
-        snprintf(length, sizeof length, "Content-Type: application/json\r\nContent-Length: %zu\r\n", body_size);
+    if (body_size || strcmp(method, "GET") != 0) {
+        const char *type = strcasestr(headers, "content-type:") ? "" : "Content-Type: application/json\r\n";
+        snprintf(length, sizeof length, "%sContent-Length: %zu\r\n", type, body_size);
+    }
     size_t room = strlen(method) + path_size + strlen(headers) + strlen(length) + body_size + 32;
     target->text = require_memory(malloc(room));
     int head = snprintf(target->text, room, "%s %.*s HTTP/1.1\r\n%s%s\r\n", method, (int)path_size, path,

@@ -90,6 +90,14 @@ class _InstantStore:
         """Keep nothing."""
 
 
+class _SilentListener:
+    def follow(self, names: object) -> None:
+        """Report nothing."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
 class _InstantCatalog:
     def __init__(self) -> None:
         self.head = 0
@@ -97,8 +105,11 @@ class _InstantCatalog:
     def topics(self, names: Sequence[str]) -> list[SharedTopic]:
         return [SharedTopic(name, 1, "OPEN", self.head, 0, 0, 0, 0, b"{}", 1) for name in names]
 
-    def heads(self, names: Sequence[str]) -> list[int]:
-        return [self.head] * len(names)
+    def heads(self, topics: Sequence[tuple[str, int]]) -> list[int]:
+        return [self.head] * len(topics)
+
+    def listen(self, on_notices: object) -> _SilentListener:
+        return _SilentListener()
 
     def commit(self, key: str, encoding: str, slices: Sequence[Slice]) -> list[list[PartResult]]:
         results: list[list[PartResult]] = []

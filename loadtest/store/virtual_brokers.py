@@ -12,7 +12,7 @@ import os
 import secrets
 import tempfile
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from random import Random
 from typing import Any, Final, NamedTuple, TypeVar
@@ -27,7 +27,7 @@ from topicsd.broker.steps import BlockingSteps
 from topicsd.broker.upkeep.compactor import Compactor, CompactorLimits
 from topicsd.broker.write.batcher import BatchLimits
 from topicsd.broker.write.open_blob import Appended, Group
-from topicsd.catalog.shared.shared_catalog import REPEATED_MS, SharedCatalog
+from topicsd.catalog.shared.shared_catalog import REPEATED_MS, HeadNotice, SharedCatalog
 from topicsd.catalog.shared.sqlite_shared import SqliteSharedCatalog
 from topicsd.store.metered import MeteredStore, RequestTotals
 from topicsd.store.object_store import ObjectExists, ObjectInfo
@@ -40,6 +40,8 @@ READERS_PER_SECOND: Final = 800
 WAIT_SECONDS: Final = 30.0
 REQUEST_SECONDS: Final = {"put": 0.03, "read": 0.02, "laggard": 0.02, "commit": 0.003, "lookup": 0.002}
 """How long a request takes, by the pool that makes it."""
+NOTICE_SECONDS: Final = 0.01
+"""From a commit to the notices of it."""
 
 
 class ClusterLoad(NamedTuple):
@@ -197,13 +199,38 @@ class MemoryObjects:
         pass
 
 
-class CountedCatalog:
-    """A catalog whose verbs are counted."""
+class VirtualListener:
+    """Gets the notices of the topics that it follows."""
 
-    def __init__(self, real: SharedCatalog) -> None:
+    def __init__(self, on_notices: Callable[[Sequence[HeadNotice]], object]) -> None:
+        self.on_notices = on_notices
+        self.names: Collection[str] = ()
+
+    def follow(self, names: Collection[str]) -> None:
+        self.names = names
+
+    def close(self) -> None:
+        self.names = ()
+
+
+class CountedCatalog:
+    """A catalog whose verbs are counted, and whose commits are reported after a while."""
+
+    def __init__(self, real: SharedCatalog, loop: VirtualLoop) -> None:
         self._real = real
+        self._loop = loop
+        self._listeners: list[VirtualListener] = []
         self.calls: Counter[str] = Counter()
         self.items: Counter[str] = Counter()
+
+    def listen(self, on_notices: Callable[[Sequence[HeadNotice]], object]) -> VirtualListener:
+        self._listeners.append(VirtualListener(on_notices))
+        return self._listeners[-1]
+
+    def _report(self, notices: Sequence[HeadNotice]) -> None:
+        for listener in self._listeners:
+            if followed := [one for one in notices if one.topic in listener.names]:
+                listener.on_notices(followed)
 
     def __getattr__(self, verb: str) -> Callable[..., Any]:
         method = getattr(self._real, verb)
@@ -216,7 +243,14 @@ class CountedCatalog:
                     self.items["slices"] += len(args[2])
                 case "heads" | "topics":
                     self.items[verb] += len(args[0])
-            return method(*args)
+            result = method(*args)
+            if verb == "commit":
+                notices = [
+                    HeadNotice(one.topic, one.incarnation, parts[-1].last_seq)
+                    for one, parts in zip(args[2], result, strict=True)
+                ]
+                self._loop.call_later(NOTICE_SECONDS, self._report, notices)
+            return result
 
         return call
 
@@ -230,7 +264,7 @@ class VirtualCluster:
         self._loop = VirtualLoop(self.clock)
         self._rng = Random(f"{load}")
         self._topics = SqliteSharedCatalog(os.path.join(folder, "catalog.db"), self.clock.now_ms)
-        self.catalog: Any = CountedCatalog(self._topics)
+        self.catalog: Any = CountedCatalog(self._topics, self._loop)
         self.store = MeteredStore(MemoryObjects(self.clock, keeps_data))
         self._records = [NewFrame(b'"%b"' % (b"x" * (load.record_bytes - 2)))] * load.request_records
         self._created: set[int] = set()

@@ -405,13 +405,14 @@ CONNECTION_METRICS: Final[tuple[ConnectionMetric, ...]] = (
 SHARD_HISTOGRAMS: Final[tuple[ShardHistogram, ...]] = (
     ShardHistogram(
         "topics_request_latency_us",
-        "Time from reading a request to its answer, by kind. A waited_read had to wait for records.",
+        "Time from reading a request to its answer, by kind. A waited_read or waited_claim had to wait.",
         4,
         25,
         (
             ('operation="append"', lambda slot: slot.append_us),
             ('operation="read"', lambda slot: slot.read_us),
             ('operation="waited_read"', lambda slot: slot.waited_read_us),
+            ('operation="waited_claim"', lambda slot: slot.waited_claim_us),
             ('operation="other"', lambda slot: slot.other_us),
         ),
     ),

@@ -79,8 +79,18 @@ _DECLARATIONS: Final[tuple[Endpoint, ...]] = (
     Endpoint("POST", "/v0/topics/:topic", "append", _words("write"), is_data=True),
     Endpoint("POST", "/v0/topics/:topic/records", "append_record", _words("write"), is_data=True),
     Endpoint("GET", "/v0/topics/:topic/records/:seq", "record", _words("read"), is_data=True),
+    Endpoint("GET", "/v0/topics/:topic/bounds", "bounds", _words("read"), is_data=True),
     Endpoint("DELETE", "/v0/topics/:topic", "delete_topic", _words("delete"), is_data=True),
     Endpoint("POST", "/v0/topics/:topic/diff", "diff", _words("read"), is_data=True),
+    Endpoint(
+        "GET",
+        "/v0/topics/:topic/stream",
+        "stream",
+        _words("read"),
+        is_data=True,
+        is_stream=True,
+        takes_token=True,
+    ),
     Endpoint("POST", "/v0/topics/:topic/delete", "delete_records", _words("delete"), is_data=True),
     Endpoint("GET", "/v0/topics/:topic/cursors", "list_cursors", _words("read"), is_data=True),
     Endpoint("PUT", "/v0/topics/:topic/cursors/:cursor", "put_cursor", _words("write"), is_data=True),
@@ -127,6 +137,15 @@ _DECLARATIONS: Final[tuple[Endpoint, ...]] = (
     Endpoint("POST", "/v0/keys/:key/rotate", "rotate_key", _words("admin"), is_data=True),
     Endpoint("GET", "/v0/whoami", "whoami", _words(""), is_data=True),
     Endpoint("POST", "/v0/backup-points", "create_backup_point", _words("admin"), is_data=False),
+    Endpoint(
+        "GET",
+        "/v0/stream",
+        "stream_topics",
+        _words("read"),
+        is_data=True,
+        is_stream=True,
+        takes_token=True,
+    ),
     Endpoint("POST", "/v0/watch", "create_watch", _words("read"), is_data=True),
     Endpoint(
         "GET", "/v0/watch/:wid", "watch", _words("read"), is_data=True, is_stream=True, takes_token=True
@@ -145,14 +164,21 @@ _DECLARATIONS: Final[tuple[Endpoint, ...]] = (
 )
 
 
+_STREAM_PARAMETERS: Final = (
+    "since last tail match limit node include_tags include_meta include_data consistency"
+    " max_batch_bytes heartbeat_ms missing"
+)
 _PARAMETERS: Final = {
     "list_topics": "prefix page_size cursor partial",
     "topic_state": "touch from_ts last",
     "append": "return_seqs",
-    "append_record": "tag node create return_seqs",
+    "append_record": "tag node create return_seqs as",
+    "record": "as",
     "delete_topic": "if_empty",
     "explain": "seq",
     "work": "node max lease_ms",
+    "stream": f"after_seq from_seq epoch {_STREAM_PARAMETERS}",
+    "stream_topics": f"topics {_STREAM_PARAMETERS}",
     "list_routers": "prefix page_size cursor partial source dest",
     "create_watch": "lenient",
     "ready": "allow_degraded",

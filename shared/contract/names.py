@@ -21,9 +21,12 @@ NAME_CHARACTERS_MAX = 255
 TOPIC_NAME_RULE = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,254}$"
 ROUTE_NAME_RULE = r"^[A-Za-z0-9][A-Za-z0-9._:>-]{0,254}$"
 
+TOPIC_PATTERN_RULE = r"^[A-Za-z0-9*?][A-Za-z0-9._:*?-]{0,254}$"
+
 # Use `fullmatch` only: the `$` of a Python pattern also matches before a final newline.
 _topic_name = re.compile(TOPIC_NAME_RULE)
 _route_name = re.compile(ROUTE_NAME_RULE)
+_topic_pattern = re.compile(TOPIC_PATTERN_RULE)
 
 
 def is_topic_name(name: str) -> bool:
@@ -33,6 +36,15 @@ def is_topic_name(name: str) -> bool:
     (True, False, False)
     """
     return _topic_name.fullmatch(name) is not None
+
+
+def is_topic_pattern(text: str) -> bool:
+    """Return whether a text is a pattern of topic names: it has `*` for any text, or `?` for one character.
+
+    >>> [is_topic_pattern(text) for text in ("orders.*", "t?", "orders", "a b*")]
+    [True, True, False, False]
+    """
+    return ("*" in text or "?" in text) and _topic_pattern.fullmatch(text) is not None
 
 
 def is_route_name(name: str) -> bool:

@@ -6,6 +6,8 @@ from typing import Final
 
 import msgspec
 
+from shared.contract.tag_filter import TagFilter
+
 LIMIT_DEFAULT: Final = 256
 NO_NODES: Final[frozenset[str]] = frozenset()
 
@@ -26,3 +28,5 @@ class ReaderOptions(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Whether chunks keep the data of the records; a read of the engine always returns it."""
     is_strong: bool = False
     """Whether to return synced records only, where the class of the topic has a sync."""
+    match: TagFilter | None = None
+    """The filter of the records; None for all. Tombstones are returned in any case."""

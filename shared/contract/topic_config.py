@@ -21,11 +21,13 @@ from msgspec import UNSET, UnsetType
 
 from shared.contract.errors import TOPIC_EXISTS_INCOMPATIBLE, Refusal, invalid
 from shared.contract.names import refuse_topic_name
+from shared.contract.retry_policy import RetryPatch, RetryPolicy, retry_policy
 from shared.text.units import duration_ms, size_bytes
 
 TopicType = Literal["log", "queue"]
 Discard = Literal["old", "reject"]
 OrderBy = Literal["tag"]
+FairBy = Literal["tag"]
 TopicPlacement = Literal["local", "shared"]
 LatencyClass = Literal["normal", "low"]
 Durability = Literal["ephemeral", "memory", "disk", "fsync"]
@@ -45,6 +47,8 @@ QUEUE_FIELDS: Final = (
     "leases_durable",
     "order_by",
     "paused",
+    "retry",
+    "fair_by",
 )
 
 DURATION_FIELDS: Final = ("ttl_ms", "idempotency_window_ms", "lease_ms", "claim_jitter_ms")
@@ -79,6 +83,8 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     protect_cursors: bool = False
     order_by: OrderBy | None = None
     paused: bool = False
+    retry: RetryPolicy | None = None
+    fair_by: FairBy | None = None
 
     @property
     def durable(self) -> bool:
@@ -115,6 +121,8 @@ class TopicConfigPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     protect_cursors: bool | UnsetType = UNSET
     order_by: OrderBy | UnsetType | None = UNSET
     paused: bool | UnsetType = UNSET
+    retry: RetryPatch | UnsetType | None = UNSET
+    fair_by: FairBy | UnsetType | None = UNSET
 
 
 def merge_config(
@@ -131,6 +139,7 @@ def merge_config(
         or resolve_units(changes)
         or refuse_counts(changes)
         or _refuse_dead_letter(changes, topic_name)
+        or _resolve_retry(changes)
     )
     if refusal is not None:
         return refusal
@@ -205,6 +214,17 @@ def _refuse_dead_letter(changes: dict[str, Any], topic_name: str) -> Refusal | N
     return refuse_topic_name(dead_letter, "dead_letter")
 
 
+def _resolve_retry(changes: dict[str, Any]) -> Refusal | None:
+    """Replace the back-off by the one that it means."""
+    if changes.get("retry") is None:
+        return None
+    policy = retry_policy(changes["retry"])
+    if isinstance(policy, Refusal):
+        return policy
+    changes["retry"] = policy
+    return None
+
+
 def _refuse_queue_fields(
     changes: dict[str, Any], merged: TopicConfig, existing: TopicConfig | None, topic_name: str
 ) -> Refusal | None:
@@ -226,6 +246,9 @@ def _refuse_transition(existing: TopicConfig, merged: TopicConfig) -> Refusal | 
     # Without an order, several jobs of one tag may be leased at the same time.
     if merged.type == "queue" and merged.order_by != existing.order_by:
         return _incompatible("order_by", existing.order_by, merged.order_by, "it cannot change")
+    # Without it, the tags of waiting jobs are not kept.
+    if merged.type == "queue" and merged.fair_by != existing.fair_by:
+        return _incompatible("fair_by", existing.fair_by, merged.fair_by, "it cannot change")
     # An ephemeral topic has no records in the log, so recovery could not distinguish its past from a loss.
     if (merged.durability == "ephemeral") != (existing.durability == "ephemeral"):
         return _incompatible(

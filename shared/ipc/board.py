@@ -301,6 +301,7 @@ class Slot:
     other_us = _Histogram(3)
     sync_us = _Histogram(4)
     batch_frames = _Histogram(5)
+    waited_claim_us = _Histogram(6)
     scheduler_us = _Histogram(8)
 
     def __init__(self, memory: memoryview) -> None:

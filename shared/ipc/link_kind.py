@@ -60,5 +60,7 @@ class LinkKind(IntEnum):
     """To a worker: list its topics that the next rule of the placement gives to another shard."""
     RESHARD = 32
     """To the supervisor: change the number of shards."""
+    FIND_TOPICS = 33
+    """To a worker: list the topics of a selection, or wait for a new one."""
     KEY_REQUEST = 40
     """To the supervisor: a request about named keys (`key_request.py`)."""

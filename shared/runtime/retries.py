@@ -11,7 +11,10 @@ T = TypeVar("T")
 
 
 class Retries(NamedTuple):
-    """How long a request is repeated; `wait` and `on_failure` may raise to end the retries early."""
+    """How long a request is repeated; `wait` and `on_failure` may raise to end the retries early.
+
+    They also end when `wait` returns True, as the one of a `threading.Event` does when the process ends.
+    """
 
     monotonic: Callable[[], float]
     wait: Callable[[float], object]
@@ -42,6 +45,7 @@ def repeat(attempt: Callable[[], T], retries: Retries, retried: type[Exception],
             seconds = pause * retries.random()
             if retries.monotonic() + seconds >= until:
                 raise
-            retries.wait(seconds)
+            if retries.wait(seconds) is True:
+                raise
             pause = min(2 * pause, pauses.seconds_max)
     raise AssertionError

@@ -93,3 +93,80 @@ def test_only_what_exists_at_the_call_is_deleted(api: Api) -> None:
     api.delete(before_seq=1000)
     api.append(2)
     assert api.seqs() == [2]
+
+
+# -- truncation ----------------------------------------------------------------------------------------------
+
+
+def test_after_seq_removes_the_tail_and_gives_no_seq_again(api: Api) -> None:
+    api.append(1, 2, 3, 4, 5)
+    answer = api.delete(after_seq=2)
+    assert (answer["deleted"], answer["earliest_seq"], answer["head_seq"], answer["count"]) == (3, 1, 5, 2)
+    assert api.delete(after_seq=2)["deleted"] == 0
+    assert api.seqs() == [1, 2]
+    assert api.append(6)["seqs"] == [6]
+    read = api.diff(3)
+    assert ([one["$seq"] for one in read["records"]], read["tombstone"]) == ([6], None)
+    assert api.diff(5, epoch=read["epoch"])["records"][0]["$seq"] == 6
+
+
+@pytest.mark.parametrize(
+    ("body", "left"),
+    [
+        ({"after_seq": 0}, []),
+        ({"after_seq": 1, "before_seq": 4}, [1, 4, 5]),
+        ({"after_seq": 4, "before_seq": 100}, [1, 2, 3, 4]),
+        ({"after_seq": 3, "before_seq": 2}, [1, 2, 3, 4, 5]),
+        ({"after_seq": 2, "before_seq": 0}, [1, 2, 3, 4, 5]),
+        ({"after_seq": 100}, [1, 2, 3, 4, 5]),
+    ],
+)
+def test_a_range_is_what_both_bounds_leave(api: Api, body: dict[str, int], left: list[int]) -> None:
+    api.append(1, 2, 3, 4, 5)
+    assert api.delete(**body)["deleted"] == 5 - len(left)
+    assert api.seqs() == left
+    assert api.state()["next_seq"] == 6
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"after_seq": -1}, "after_seq: must be at least 0"),
+        ({"after_seq": "x"}, "after_seq: must be an integer"),
+        ({"after_seq": 1, "match": "a"}, "after_seq: must not be sent with match"),
+        ({"after_seq": 1, "seqs": [1]}, "seqs: must not be sent with"),
+    ],
+)
+def test_a_wrong_truncation_is_refused(api: Api, body: object, message: str) -> None:
+    api.append(1, 2)
+    assert message in api.refused(400, "invalid_request", "POST", "/delete", body).message
+    assert api.seqs() == [1, 2]
+
+
+def test_a_truncation_leaves_keys_producers_and_cursors(api: Api) -> None:
+    api.append(1)
+    api.append(2, idempotency_key="k")
+    api.append(3, producer={"id": "p", "seq": 7})
+    assert api.call("PUT", "/cursors/c", {"after_seq": 3}).status == 201
+    api.delete(after_seq=1)
+    again = api.append(2, idempotency_key="k")
+    assert (again["seqs"], again["deduped"]) == ([2], True)
+    again = api.append(3, producer={"id": "p", "seq": 7})
+    assert (again["seqs"], again["deduped"]) == ([3], True)
+    assert api.append(4, producer={"id": "p", "seq": 8})["seqs"] == [4]
+    assert api.call("GET", "/cursors/c").json["from_seq"] == 3
+    assert api.seqs(3) == [4]
+
+
+def test_a_truncated_queue_has_no_such_jobs(api: Api) -> None:
+    api.put(type="queue")
+    api.append(1, 2, 3, 4)
+    claimed = api.call("POST", "/claim", {"node": "n", "max": 3}).json["claimed"]
+    assert [job["$seq"] for job in claimed] == [1, 2, 3]
+    api.delete(after_seq=1)
+    assert api.state()["queue"] == {"ready": 0, "in_flight": 1, "dead_lettered": 0}
+    assert api.call("POST", "/ack", {"node": "n", "seqs": [1, 2]}).json["skipped"] == [2]
+    assert api.call("GET", "/explain?seq=3").json["state"] == "deleted"
+    assert api.append(5)["seqs"] == [5]
+    claimed = api.call("POST", "/claim", {"node": "n"}).json["claimed"]
+    assert [job["$seq"] for job in claimed] == [5]

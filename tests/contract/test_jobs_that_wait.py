@@ -50,6 +50,91 @@ def test_a_delayed_job_comes_when_it_is_due(api: Api) -> None:
     assert time.time_ns() // 1_000_000 >= explanation["until"]
 
 
+def test_a_returned_job_waits_for_the_back_off_of_its_queue(api: Api) -> None:
+    retry = {"base_ms": 60_000, "factor": 3, "max_ms": "5m"}
+    api.append(1, 2, config={"type": "queue", "retry": retry})
+    assert api.put(retry=api.put()["config"]["retry"])["config"]["retry"] == {**retry, "max_ms": 300_000}
+    assert claimed(api) == [1, 2]
+    assert ask(api, "nack", node="w", seqs=[2], delay_ms=0)["nacked"] == 1
+    assert claimed(api) == [2]
+    before_ms = time.time_ns() // 1_000_000
+    assert ask(api, "nack", node="w", seqs=[2])["nacked"] == 1
+    assert before_ms + 180_000 <= explained(api, 2)["until"] < before_ms + 240_000
+    assert api.put(retry=None)["config"]["retry"] is None
+    assert ask(api, "nack", node="w", seqs=[1])["nacked"] == 1
+    assert claimed(api) == [1]
+
+
+@pytest.mark.parametrize(
+    ("retry", "message"),
+    [
+        ({}, "retry.base_ms: is required"),
+        ({"base_ms": 0}, "retry.base_ms: must be from 1 to 86400000, got 0"),
+        ({"base_ms": "25h"}, "retry.base_ms: must be from 1 to 86400000, got 90000000"),
+        ({"base_ms": "1"}, 'retry.base_ms: "1" has no unit'),
+        ({"base_ms": 9, "factor": 0.5}, "retry.factor: must be from 1 to 1000, got 0.5"),
+        ({"base_ms": 9, "factor": 1001}, "retry.factor: must be from 1 to 1000, got 1001"),
+        ({"base_ms": 9, "factor": "2"}, "retry.factor: must be a number"),
+        (
+            {"base_ms": 9, "max_ms": 8},
+            "retry.max_ms: must be from retry.base_ms, which is 9, to 86400000, got 8",
+        ),
+        ({"base_ms": 9, "max": 8}, "retry.max: unknown field, did you mean max_ms?"),
+        (5000, "retry: must be an object or null"),
+    ],
+)
+def test_a_back_off_that_cannot_be_is_refused(api: Api, retry: object, message: str) -> None:
+    body = {"type": "queue", "retry": retry}
+    assert message in api.refused(400, "invalid_request", "PUT", "", body).message
+
+
+def test_a_log_has_no_back_off(api: Api) -> None:
+    api.put()
+    refused = api.refused(400, "invalid_request", "PUT", "", {"retry": {"base_ms": 1}})
+    assert refused.message.startswith("retry: only queues have it")
+
+
+def test_tags_take_turns_in_a_fair_queue(api: Api) -> None:
+    tags = ["a", "a", "a", "b", "b", None]
+    records = [{"data": 1, **({"tag": tag} if tag else {})} for tag in tags]
+    body = {"records": records, "config": {"type": "queue", "fair_by": "tag"}}
+    assert api.call("POST", "", body).status == 201
+    assert claimed(api, max=4) == [1, 4, 6, 2]
+    assert claimed(api) == [5, 3]
+    refused = api.refused(409, "topic_exists_incompatible", "PUT", "", {"fair_by": None})
+    assert refused.detail == {"field": "fair_by"}
+    assert "fair_by: must be" in api.refused(400, "invalid_request", "PUT", "", {"fair_by": "node"}).message
+
+
+def test_jobs_with_a_priority_are_claimed_first(api: Api) -> None:
+    api.append(1, config={"type": "queue"})
+    for priority in (0, 3, 9):
+        api.append(priority, priority=priority)
+    assert (explained(api, 3)["priority"], "priority" in explained(api, 2)) == (3, False)
+    assert claimed(api) == [4, 3, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("priority", "message"),
+    [
+        (-1, "priority: must be from 0 to 9, got -1"),
+        (10, "priority: must be from 0 to 9, got 10"),
+        ("high", "priority: must be an integer from 0 to 9 or null, got a string"),
+        (1.5, "priority: must be an integer from 0 to 9 or null, got a number with a fraction"),
+    ],
+)
+def test_a_priority_that_cannot_be_is_refused(api: Api, priority: object, message: str) -> None:
+    api.put(type="queue")
+    body = {"records": [{"data": 1}], "priority": priority}
+    assert api.refused(400, "invalid_request", "POST", "", body).message == message
+
+
+def test_a_record_of_a_log_has_no_priority(api: Api) -> None:
+    api.put()
+    body = {"records": [{"data": 1}], "priority": 0}
+    assert api.refused(400, "invalid_request", "POST", "", body).message.startswith("priority: only queues")
+
+
 def test_a_job_may_have_an_earliest_time(api: Api) -> None:
     api.put(type="queue")
     api.append(1, not_before="-1s")

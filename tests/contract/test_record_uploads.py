@@ -84,12 +84,15 @@ def test_create_false_writes_only_to_what_is_there(api: Api) -> None:
     assert api.upload(b"x", "?create=false").status == 200
 
 
-@pytest.mark.parametrize("content_type", ["application/json", "text/plain", None])
+@pytest.mark.parametrize(
+    "content_type", ["application/json", "text/html", "text/plain; charset=latin1", None]
+)
 @pytest.mark.parametrize("size", [0, 5, SPOOLED])
 def test_another_content_type_is_refused(api: Api, content_type: str | None, size: int) -> None:
     answer = api.upload(data_of(size), content_type=content_type)
     assert (answer.status, answer.code) == (415, "unsupported_media_type")
-    assert f"content-type: must be {OCTETS}" in answer.message
+    rule = "charset must be utf-8" if content_type and "charset" in content_type else f"must be {OCTETS}, "
+    assert f"content-type: {rule}" in answer.message
 
 
 def test_a_parameter_of_the_content_type_is_ignored(api: Api) -> None:
@@ -178,6 +181,24 @@ def _connect(request: pytest.FixtureRequest) -> None:
     if "lane" in request.fixturenames:
         HttpClientOf.server = request.getfixturevalue("server")
         HttpClientOf.lane = request.getfixturevalue("lane")
+
+
+# -- text ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["", "x", 'a "quote"\n\tand \0', "größe 😀", "x" * (500 << 10)])
+def test_a_text_is_one_json_string(api: Api, text: str) -> None:
+    answer = api.upload(text.encode(), "?tag=t&node=n", content_type="text/plain; charset=UTF-8")
+    assert (answer.status, answer.json["seqs"]) == (201, [1])
+    [record] = api.diff(include_tags=True)["records"]
+    assert (record["data"], record["$tag"], record["$node"]) == (text, "t", "n")
+
+
+def test_a_text_that_is_not_utf8_or_grows_too_large_is_refused(api: Api) -> None:
+    assert api.upload(b"\xff", content_type="text/plain").code == "invalid_request"
+    assert api.upload(b"\n" * (600 << 10), content_type="text/plain").code == "record_too_large"
+    assert api.call("GET").status == 404
+    assert api.upload(b"x", "?as=record", content_type="text/plain").message.startswith("as: ")
 
 
 # -- reading -------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.parametrize("lane", [FAST, H2])
 
 RECORDS_MAX = 10
 RECORD_BYTES_MAX = 4096
+LINES = "application/x-ndjson"
 PATHS = ("/produce", "/consume")
 DEEP = b'{"topic_partitions":' + b"[" * 100_000 + b"}"
 
@@ -356,3 +357,18 @@ def test_a_seq_that_is_none_or_not_there_is_refused(api: Api) -> None:
     for seq in ("1", "3", "1000"):
         assert f"seq {seq}" in api.refused(404, "not_found", "GET", f"/records/{seq}").message
     assert api.call("GET", "/records/2").body == b'"b"\n'
+
+
+def test_lines_and_texts_are_appended_as_to_a_local_topic(api: Api) -> None:
+    api.put(placement="shared")
+    lines = b"".join(b'{"data":%d,"tag":"t"}\n' % number for number in range(3 * RECORDS_MAX))
+    for count in (0, 3 * RECORDS_MAX):
+        answer = api.upload(lines, "?as=record", "idempotency-key: k", content_type=LINES)
+        assert (answer.status, answer.json["count"], answer.json["batches"]) == (200, 3 * RECORDS_MAX, 3)
+        assert answer.json["deduped_count"] == count
+    assert api.upload(b"a\nb", content_type="text/plain").json["last_seq"] == 3 * RECORDS_MAX + 1
+    records = api.diff(include_tags=True, limit=1000)["records"]
+    assert [one["data"] for one in records] == [*range(3 * RECORDS_MAX), "a\nb"]
+    assert records[0]["$tag"] == "t"
+    answer = api.upload(b"1\n2 3\n", content_type=LINES)
+    assert answer.message.startswith("line 2: ")

@@ -30,6 +30,8 @@ DEFAULTS = {
     "protect_cursors": False,
     "order_by": None,
     "paused": False,
+    "retry": None,
+    "fair_by": None,
 }
 STATE_FIELDS = [
     "topic",
@@ -100,6 +102,10 @@ def test_a_second_put_answers_200_and_is_merged_over_what_there_is(api: Api) -> 
         (
             {"type": "queue", "claim_jitter_ms": None, "max_deliveries": None},
             {"type": "queue", "claim_jitter_ms": 0, "max_deliveries": 0},
+        ),
+        (
+            {"type": "queue", "retry": {"base_ms": "2s"}},
+            {"type": "queue", "retry": {"base_ms": 2000, "factor": 2.0, "max_ms": 3_600_000}},
         ),
         ({"type": "queue", "dead_letter": "elsewhere"}, {"type": "queue", "dead_letter": "elsewhere"}),
     ],

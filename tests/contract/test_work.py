@@ -77,6 +77,22 @@ def test_leases_last_while_the_stream_does(server: WholeServer) -> None:
     server.wait_for(lambda: ask(server, "GET", name)["queue"]["ready"] == 2, "both are back")
 
 
+def test_a_claim_on_any_connection_waits_for_a_job(server: WholeServer) -> None:
+    name = queue(server, "awaited", 0)
+    elsewhere = server.topic_of(0, "elsewhere")
+    with RawClient(server.port) as gone, RawClient(server.port) as client:
+        for one in (gone, client):
+            assert one.ask("GET", f"/v0/topics/{elsewhere}").status == 404
+        body = b'{"node":"w","wait_ms":30000}'
+        gone.start("POST", f"/v0/topics/{name}/claim", body)
+        gone.close()
+        request = client.start("POST", f"/v0/topics/{name}/claim", body)
+        ask(server, "POST", name, {"records": [{"data": 1}], "delay_ms": 300})
+        answer = client.finish(request)
+        assert [(job["$seq"], job["deliveries"]) for job in answer.json["claimed"]] == [(1, 1)]
+        assert answer.json["performance"]["server_total_ms"] >= 200
+
+
 def test_a_stream_ends_with_its_queue(server: WholeServer) -> None:
     name = queue(server, "deleted", 0)
     with stream(server, name, "node=v") as client:

@@ -291,10 +291,9 @@ MISTAKES: list[tuple[str, str, str | bytes | None, int, str]] = [
     (
         "POST",
         f"{MAILS}/claim",
-        '{"node":"w","wait_ms":1000}',
+        '{"node":"w","wait":1000}',
         400,
-        "wait_ms: unknown field; a claim does not wait; to wait for jobs, stream them with "
-        "GET /v0/topics/:topic/work",
+        "wait: unknown field, did you mean wait_ms?",
     ),
     (
         "POST",

@@ -100,3 +100,5 @@ def test_a_record_of_one_server_is_read_at_another_within_a_second(tmp_path: Pat
                 answer = client.finish(begun)
                 assert time.monotonic() - written_at < 1.0
                 assert seqs_of(answer.json) == [number]
+        # By notices of the catalog: the poll is only for those that are lost.
+        assert second.ask_json("GET", "/metrics")["heads"]["notices"] >= 4

@@ -25,7 +25,9 @@ from unittest.mock import patch
 import msgspec
 
 from shared.contract.reader_options import ReaderOptions
+from shared.contract.retry_policy import RetryPatch
 from shared.contract.route_rule import RouteRule
+from shared.contract.tag_filter import TagFilter
 from tests.harness.machine.faults import ProcessKilled
 from tests.harness.machine.manual_clock import ManualClock
 from tests.harness.shard.one_shard import OneShard, RecordedReply, record
@@ -133,6 +135,23 @@ def make_sessions(one: OneShard) -> None:
     one.close(checkpoint=False)
 
 
+def make_filters(one: OneShard) -> None:
+    """Watch sessions with filters by tag, and records that they select."""
+    one.put("orders", durability="fsync", idempotency_window_ms=3_600_000)
+    created = record(b'{ "id":1, "total":10.50 }', tag="order/1", node="shop-1", meta={"trace": "4bf92f"})
+    one.append("orders", created, idempotency_key=KEY)
+    filters = [
+        TagFilter(frozenset(["order/1"])),
+        TagFilter(frozenset(["paid"]), ("order/", "x"), ("*.e?",)),
+    ]
+    for number, match in enumerate(filters):
+        session = SessionFrame(b"session %d-------" % number, "", ["orders"], [0], [1], match=match)
+        log_session(one.shard.state, session, RecordedReply())
+        one.settle()
+    one.append("orders", record({"id": 2}, tag="x.eu"))
+    one.close(checkpoint=False)
+
+
 def make_routes(one: OneShard) -> None:
     """Write routes: one that stays, one that changes, one that ends, and one whose source evicted records."""
     one.put("orders", durability="fsync", idempotency_window_ms=3_600_000)
@@ -211,12 +230,49 @@ def make_bytes(one: OneShard) -> None:
     one.close(checkpoint=False)
 
 
+def make_ranges(one: OneShard) -> None:
+    """Truncate a log and a queue, delete a range in the middle, and append after each."""
+    one.put("orders", durability="fsync", idempotency_window_ms=3_600_000)
+    created = record(b'{ "id":1, "total":10.50 }', tag="order/1", node="shop-1", meta={"trace": "4bf92f"})
+    one.append("orders", created, idempotency_key=KEY)
+    one.append("orders", *[record({"id": number}, tag=f"order/{number}") for number in range(2, 12)])
+    one.delete("orders", after_seq=8)
+    one.delete("orders", after_seq=3, before_seq=6)
+    one.append("orders", record({"id": 12}))
+    one.put("jobs", type="queue")
+    one.append("jobs", *range(6))
+    one.delete("jobs", after_seq=2)
+    one.append("jobs", 6)
+    one.close(checkpoint=False)
+
+
+def make_queues(one: OneShard) -> None:
+    """Write jobs with priorities, delays and a back-off, and parked ones with their reasons."""
+    one.put("orders", durability="fsync", idempotency_window_ms=3_600_000)
+    created = record(b'{ "id":1, "total":10.50 }', tag="order/1", node="shop-1", meta={"trace": "4bf92f"})
+    one.append("orders", created, idempotency_key=KEY)
+    one.put("fair", type="queue", fair_by="tag", leases_durable=True, retry=RetryPatch(1000, 2.0, 5000))
+    one.put("parking", type="queue", leases_durable=True, max_deliveries=1)
+    for topic in ("fair", "parking"):
+        one.append(topic, *[record(number, tag="n" if number % 2 else None) for number in range(6)])
+        one.append(topic, record("urgent"), priority=9)
+        one.append(topic, record("later"), priority=3, delay_ms=86_400_000)
+        assert one.claimed(topic, "worker", 3, 500)[0] == 7
+        one.nack(topic, "worker", 7, ms=None, reason="no disk")
+        one.pass_time(600)
+        one.claim(topic, "worker", 2, 86_400_000)
+    one.close(checkpoint=False)
+
+
 MAKERS = {
     f"wal-format-{VERSION}": make,
     f"wal-format-{VERSION}-watch": make_sessions,
     "wal-format-1-forwards": make_routes,
     f"wal-format-{VERSION}-references": make_references,
     f"wal-format-{VERSION}-bytes": make_bytes,
+    f"wal-format-{VERSION}-ranges": make_ranges,
+    f"wal-format-{VERSION}-filters": make_filters,
+    f"wal-format-{VERSION}-queues": make_queues,
 }
 # With files of the first size the others would have been checkpointed into segments.
 FILE_BYTES = {
@@ -225,6 +281,9 @@ FILE_BYTES = {
     make_routes: 16384,
     make_references: 16384,
     make_bytes: 16384,
+    make_ranges: 16384,
+    make_filters: 16384,
+    make_queues: 16384,
 }
 
 
@@ -243,7 +302,11 @@ def describe_routes(shard: Shard) -> dict[str, Any]:
 
 def describe_sessions(shard: Shard) -> dict[str, Any]:
     return {
-        session.hex(): {**msgspec.structs.asdict(session_frame), "session": session.hex()}
+        session.hex(): {
+            **msgspec.structs.asdict(session_frame),
+            "session": session.hex(),
+            "match": msgspec.to_builtins(session_frame.match),
+        }
         for session, session_frame in shard.state.watch_sessions.items()
     }
 
@@ -263,7 +326,7 @@ def describe(shard: Shard) -> dict[str, Any]:
         state_fields = {
             field: getattr(state, field) for field in state.__struct_fields__ if field != "config"
         }
-        config = {field: getattr(state.config, field) for field in state.config.__struct_fields__}
+        config = msgspec.to_builtins(state.config)
         topics[name] = {"state": state_fields, "config": config, "answers": answers}
     return topics
 

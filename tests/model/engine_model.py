@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from shared.contract.errors import POSITION_PAST_HEAD
+from shared.contract.tag_filter import TagFilter
 from shared.contract.topic_config import TopicConfig
 from tests.harness.shard.one_shard import OneShard, RecordedReply, bytes_record, record
 from tests.model.topic_oracle import OracleKey, OracleNumber, OracleRecord, OracleTopic
@@ -23,6 +24,15 @@ from topicsd.engine.requests import AppendAnswer, DeleteAnswer, NewRecord, Produ
 CHECK_EVERY = 40
 NAMES = ("orders", "jobs", "cache", "audit", "a.b:c")
 TAGS = (None, None, "x", "xy", "xyz", "y", "ü")
+FILTERS = (
+    TagFilter(frozenset(["x"])),
+    TagFilter(frozenset(["xy", "ü", "none"])),
+    TagFilter(prefixes=("x",)),
+    TagFilter(prefixes=("",)),
+    TagFilter(frozenset(["y"]), ("xy",)),
+    TagFilter(globs=("?", "x*z")),
+    TagFilter(frozenset(["none"])),
+)
 NODES = (None, None, "n1", "n2")
 HISTORY_SHOWN = 30
 
@@ -266,14 +276,19 @@ class Episode:
         if before_seq is None and tag is None:
             tag = "x"
         is_prefix = tag is not None and self.rng.random() < 0.4
-        self.note(f"delete in {name}: before {before_seq}, tag {tag}, prefix {is_prefix}")
-        reply = self.one.send_delete(name, before_seq=before_seq, tag=tag, is_prefix=is_prefix)
+        after_seq = None
+        if self.rng.random() < 0.3:
+            after_seq, tag, is_prefix = self.rng.randint(0, head + 3), None, False
+        self.note(f"delete in {name}: after {after_seq}, before {before_seq}, tag {tag}, prefix {is_prefix}")
+        reply = self.one.send_delete(
+            name, before_seq=before_seq, tag=tag, is_prefix=is_prefix, after_seq=after_seq
+        )
         self.one.settle()
         if topic is None:
             assert reply.code == "topic_not_found", reply.answer
             return
         topic.expire(self.now_ms)
-        count = topic.delete(before_seq, tag, is_prefix)
+        count = topic.delete(before_seq, tag, is_prefix, after_seq)
         expected = DeleteAnswer(name, count, topic.earliest, topic.head, len(topic.records), topic.bytes)
         assert reply.answer == expected, f"{reply.answer} instead of {expected}"
 
@@ -341,6 +356,7 @@ class Episode:
         for name, topic in self.topics.items():
             self.check_state(name, topic)
             for from_seq in {0, topic.head, topic.head + 5, self.rng.randint(0, topic.head)}:
+                self.check_filtered_reads(name, topic, from_seq)
                 self.check_reads(name, topic, from_seq)
 
     def check_state(self, name: str, topic: OracleTopic) -> None:
@@ -430,6 +446,35 @@ class Episode:
                 topic.earliest,
                 topic.head,
             )
+
+    def check_filtered_reads(self, name: str, topic: OracleTopic, from_seq: int) -> None:
+        """Read from one position to the head with a filter: each answer has what it passes over."""
+        rng = Random(f"{self.seed} {self.count} {name} {from_seq}")
+        match, limit = rng.choice(FILTERS), rng.choice((1, 2, 1000))
+        nodes = rng.choice((frozenset[str](), frozenset({"n1"})))
+        bytes_max, with_tags = rng.choice((1, 200, 1 << 20)), rng.random() < 0.7
+        request = f"{name} from {from_seq} limit {limit} nodes {sorted(nodes)} {match}"
+        for _ in range(topic.head + 40):
+            options = {"match": match, "limit": limit, "nodes": nodes}
+            answer = self.one.read(name, from_seq, bytes_max=bytes_max, with_tags=with_tags, **options)
+            expected = topic.read(from_seq, topic.head + 1, nodes, is_other_epoch=False)
+            tombstone = answer.tombstone
+            gap = tombstone and (tombstone.gap_from, tombstone.gap_to, tombstone.reason)
+            assert gap == expected.tombstone, f"{request}: {gap} instead of {expected.tombstone}"
+            reach = answer.next_from_seq
+            assert reach <= expected.next_from_seq, request
+            seqs = [
+                seq for seq in expected.seqs if seq <= reach and match.selects(topic.records[seq].tag or "")
+            ]
+            got = [one.seq for one in answer.records]
+            assert got == seqs, f"{request}: {got} instead of {seqs}"
+            assert [one.data for one in answer.records] == [topic.records[seq].data for seq in seqs], request
+            assert len(seqs) <= limit, request
+            if answer.caught_up:
+                return
+            assert tombstone is not None or reach > from_seq, f"{request}: no progress"
+            from_seq = reach
+        raise AssertionError(f"{request}: the head is not reached")
 
     SHARES = (
         (0.36, append),

@@ -10,12 +10,17 @@ from __future__ import annotations
 
 from collections import Counter
 from random import Random
+from typing import Any
 
+import msgspec
+
+from shared.contract.retry_policy import RetryPatch
 from tests.harness.shard.one_shard import OneShard, RecordedReply, record
 from topicsd.engine.queue.explain import explain
-from topicsd.engine.queue.job import Counts
+from topicsd.engine.queue.job import ClaimedJob, Counts
 from topicsd.engine.queue.settle import ack, extend, nack
-from topicsd.engine.requests import ClaimAnswer, SettleAnswer
+from topicsd.engine.queue.waiting_claims import claim_with_wait
+from topicsd.engine.requests import ClaimAnswer, ClaimRequest, SettleAnswer
 
 QUEUE = "jobs"
 NODES = ("a", "b", "c")
@@ -26,13 +31,19 @@ TAGS = (None, None, "x", "y", "z")
 class KnownJob:
     """One job, as the answers reported it."""
 
-    def __init__(self, tag: str | None, not_before: int) -> None:
+    def __init__(self, tag: str | None, not_before: int, was_delayed: bool, priority: int) -> None:
         self.tag = tag
+        self.priority = priority
         self.not_before = not_before
+        self.was_delayed = was_delayed
+        self.returned_until = 0
+        """When the delay of the last nack ends."""
         self.lease = 0
         self.node = ""
         self.held_until = 0
         self.deliveries = 0
+        self.was_last = False
+        """Whether the delivery was the last one when it was made."""
         self.may_be_done = False
         self.may_be_claimed = False
 
@@ -43,7 +54,10 @@ class QueueModel:
         self.keeps_leases = rng.random() < 0.5
         self.deliveries_max = rng.choice((0, 1, 3))
         self.is_in_order = rng.random() < 0.6
+        self.is_fair = rng.random() < 0.5
+        self.has_priorities = rng.random() < 0.5
         self.is_paused = False
+        self.backs_off = rng.random() < 0.4
         self.stage = OneShard(segment_max_events=rng.choice((4, 1000)))
         self.stage.put(
             QUEUE,
@@ -52,15 +66,19 @@ class QueueModel:
             leases_durable=self.keeps_leases,
             max_deliveries=self.deliveries_max,
             order_by="tag" if self.is_in_order else None,
+            fair_by="tag" if self.is_fair else None,
+            retry=RetryPatch(300, 2.0, 1000) if self.backs_off else None,
         )
         self.jobs: dict[int, KnownJob] = {}
         self.done: set[int] = set()
         self.cancelled: set[int] = set()
+        self.waiting: list[tuple[str, RecordedReply]] = []
+        """Claims that wait for jobs."""
 
     def run(self, steps: int) -> None:
         moves = [self.produce] * 3 + [self.claim] * 5 + [self.settle] * 5
         moves += [self.pass_time] * 2 + [self.checkpoint, self.restart, self.restart_during_requests]
-        moves += [self.cancel, self.pause, self.raise_deliveries_max]
+        moves += [self.cancel, self.pause, self.raise_deliveries_max, self.wait_for_jobs]
         for _ in range(steps):
             self.rng.choice(moves)()
             self.check()
@@ -72,9 +90,11 @@ class QueueModel:
         tags = [self.rng.choice(TAGS) for _ in range(self.rng.randint(1, 5))]
         delay_ms = self.rng.choice((None, None, 0, 400, 20_000))
         not_before = self.stage.clock.now_ms() + (delay_ms or 0)
-        answer = self.stage.append(QUEUE, *[record(tag=tag) for tag in tags], delay_ms=delay_ms)
+        priority = self.rng.choice((None, 0, 1, 9)) if self.has_priorities else None
+        records = [record(tag=tag) for tag in tags]
+        answer = self.stage.append(QUEUE, *records, delay_ms=delay_ms, priority=priority)
         for seq, tag in enumerate(tags, answer.first_seq):
-            self.jobs[seq] = KnownJob(tag, not_before)
+            self.jobs[seq] = KnownJob(tag, not_before, bool(delay_ms), priority or 0)
 
     def cancel(self) -> None:
         """Delete jobs by seq or by tag, in any state."""
@@ -83,6 +103,10 @@ class QueueModel:
             tag = self.rng.choice("xyz")
             deleted = {seq for seq in known if self.jobs[seq].tag == tag}
             answer = self.stage.delete(QUEUE, tag=tag)
+        elif self.rng.random() < 0.3:
+            after = self.rng.randint(max(known[-1] - 10, 0), known[-1] + 1) if known else 0
+            deleted = {seq for seq in known if seq > after}
+            answer = self.stage.delete(QUEUE, after_seq=after)
         else:
             deleted = set(self.rng.sample(known, min(len(known), 3)))
             answer = self.stage.delete(QUEUE, seqs=[*deleted, 10**6])
@@ -106,11 +130,62 @@ class QueueModel:
         node = self.rng.choice(NODES)
         return node, self.stage.send_claim(QUEUE, node, self.rng.randint(1, 4), self.rng.choice(LEASES_MS))
 
+    def wait_for_jobs(self) -> None:
+        for _ in range(self.rng.randint(1, 3)):
+            node, reply = self.rng.choice(NODES), RecordedReply()
+            count, lease_ms, wait_ms = self.rng.randint(1, 3), self.rng.choice(LEASES_MS), 20_000
+            request = ClaimRequest(node, count, lease_ms, wait_ms)
+            claim_with_wait(self.stage.shard.state, QUEUE, request, reply)
+            self.waiting.append((node, reply))
+        self.stage.settle()
+
+    def check_waiting(self) -> None:
+        """Note the jobs of the waiting claims that were answered; the others wait because none is ready."""
+        answered = [one for one in self.waiting if one[1].has_answer]
+        self.waiting = [one for one in self.waiting if not one[1].has_answer]
+        with_jobs = [(node, reply.answer) for node, reply in answered if reply.answer.claimed]
+        for node, answer in sorted(with_jobs, key=lambda one: one[1].claimed[0].lease):
+            self.check_claimed(node, answer)
+        counts = self.stage.state(QUEUE).queue
+        assert counts is not None
+        assert not self.waiting or self.is_paused or not counts.ready
+
     def claim(self) -> None:
+        answers = self.explain_all()
         claims = [self.send_claim() for _ in range(self.rng.randint(1, 3))]
         self.stage.settle()
+        if not self.is_in_order:
+            claimed = [one for _, reply in claims for one in reply.answer.claimed]
+            self.check_choice(answers, sorted(claimed, key=lambda one: one.lease))
         for node, reply in claims:
             self.check_claimed(node, reply.answer)
+
+    def explain_all(self) -> dict[int, dict[str, Any]]:
+        answers = {seq: explain(self.stage.shard.state, QUEUE, seq) for seq in self.jobs}
+        return {seq: one for seq, one in answers.items() if isinstance(one, dict)}
+
+    def check_choice(self, answers: dict[int, dict[str, Any]], claimed: list[ClaimedJob]) -> None:
+        """Check which of the ready jobs were claimed, one after another: the best by rule."""
+        bound = self.deliveries_max or 1 << 60
+        ready = {seq for seq, one in answers.items() if one["state"] == "ready" and one["deliveries"] < bound}
+        in_flight = Counter(self.jobs[seq].tag for seq, one in answers.items() if one["state"] == "in_flight")
+        has_job = {seq for seq in ready if answers[seq]["deliveries"] or self.jobs[seq].was_delayed}
+
+        def rank(seq: int) -> tuple[int, ...]:
+            job = self.jobs[seq]
+            if self.is_fair:
+                return (in_flight[job.tag],)
+            return (-job.priority, 0 if job.priority else seq not in has_job, seq)
+
+        for one in claimed:
+            job = self.jobs[one.seq]
+            assert one.seq in ready, f"{one.seq} was not ready"
+            assert rank(one.seq) == min(map(rank, ready)), f"{one.seq} was claimed before its turn"
+            of_tag = [seq for seq in ready if self.jobs[seq].tag == job.tag]
+            best = min(of_tag, key=lambda seq: (-self.jobs[seq].priority, seq))
+            assert not self.is_fair or one.seq == best, f"{one.seq} was claimed before {best}"
+            ready.remove(one.seq)
+            in_flight[job.tag] += 1
 
     def check_claimed(self, node: str, answer: ClaimAnswer) -> None:
         now = self.stage.clock.now_ms()
@@ -120,17 +195,24 @@ class QueueModel:
         assert not (self.is_paused and answer.claimed)
         for one in answer.claimed:
             job = self.jobs[one.seq]
-            assert job.not_before <= now, f"{one.seq} is delayed"
+            assert max(job.not_before, job.returned_until) <= now, f"{one.seq} is delayed"
             if self.is_in_order and job.tag is not None:
                 self.check_turn(one.seq, job.tag, now)
-            assert job.held_until <= now, f"{one.seq} has two holders"
+            assert job.held_until + self.wait_ms_after(job) <= now, (
+                f"{one.seq} has two holders or no back-off"
+            )
             if self.keeps_leases and not job.may_be_claimed:
                 assert one.deliveries == job.deliveries + 1
             assert not self.deliveries_max or one.deliveries <= self.deliveries_max
-            queue = self.stage.topic(QUEUE).queue
-            assert queue is not None
-            job.lease, job.node, job.held_until = one.lease, node, queue.known_jobs[one.seq].deadline
+            deadline = msgspec.json.decode(answer.jobs[one.seq])["deadline"]
+            job.lease, job.node, job.held_until = one.lease, node, deadline
             job.deliveries, job.may_be_done = one.deliveries, False
+            job.was_last = one.deliveries == self.deliveries_max
+
+    def wait_ms_after(self, job: KnownJob) -> int:
+        """Return the back-off of a job that was not done."""
+        backs_off = self.backs_off and job.lease and not job.was_last
+        return min(300 << job.deliveries >> 1, 1000) if backs_off else 0
 
     def check_turn(self, seq: int, tag: str, now: int) -> None:
         queue = self.stage.topic(QUEUE).queue
@@ -147,7 +229,7 @@ class QueueModel:
             return
         node = self.jobs[seqs[0]].node
         verb = self.rng.choice((ack, ack, nack, extend))
-        ms = self.rng.choice((0, 500)) if verb is nack else 5000
+        ms = self.rng.choice((0, 500, None)) if verb is nack else 5000
         leases = [self.jobs[seq].lease for seq in seqs]
         reply = self.stage.send_settle(verb, QUEUE, node, *seqs, leases=leases, ms=ms)
         self.stage.settle()
@@ -166,7 +248,8 @@ class QueueModel:
                 self.done.add(seq)
                 del self.jobs[seq]
             elif verb is nack:
-                job.lease, job.node, job.held_until = 0, "", 0
+                waits_ms = self.wait_ms_after(job) if ms is None else ms
+                job.lease, job.node, job.held_until, job.returned_until = 0, "", 0, now + waits_ms
             else:
                 job.held_until = answer.deadline
 
@@ -195,6 +278,7 @@ class QueueModel:
         self.check_after_restart()
 
     def check_after_restart(self) -> None:
+        self.waiting.clear()
         live = set(self.stage.seqs(QUEUE))
         assert not live & self.done
         for seq, job in list(self.jobs.items()):
@@ -203,11 +287,12 @@ class QueueModel:
                 self.done.add(seq)
                 del self.jobs[seq]
             elif not self.keeps_leases:
-                job.lease, job.node, job.held_until = 0, "", 0
+                job.lease, job.node, job.held_until, job.returned_until = 0, "", 0, 0
 
     # -- checks --------------------------------------------------------------------------------------------
 
     def check(self) -> None:
+        self.check_waiting()
         counts = self.stage.state(QUEUE).queue
         assert counts is not None
         live = self.stage.topic(QUEUE).live_count
@@ -218,8 +303,9 @@ class QueueModel:
 
     def check_states(self, counts: Counts) -> None:
         """Check that the states of the jobs add up to the counts, and that the right jobs are blocked."""
-        answers = {seq: explain(self.stage.shard.state, QUEUE, seq) for seq in self.jobs}
-        states = {seq: str(one["state"]) for seq, one in answers.items() if isinstance(one, dict)}
+        answers = self.explain_all()
+        states = {seq: str(one["state"]) for seq, one in answers.items()}
+        assert all(one.get("priority", 0) == self.jobs[seq].priority for seq, one in answers.items())
         tally = Counter(states.values())
         assert tally["paused" if self.is_paused else "ready"] == counts.ready
         for state in ("in_flight", "delayed", "blocked", "parked"):
@@ -244,6 +330,9 @@ class QueueModel:
         """Check that every job that is not done can be claimed, except those delivered too often."""
         self.stage.put(QUEUE, paused=False)
         self.is_paused = False
+        self.check()
+        self.stage.pass_time(100_000)
+        self.check()
         self.stage.pass_time(100_000)
         queue = self.stage.topic(QUEUE).queue
         assert queue is not None

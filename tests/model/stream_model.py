@@ -7,7 +7,8 @@ their connection and return with the id of a received event; the other shard die
 The oracle knows every published record by topic, incarnation and seq, and which records were deleted on
 purpose. At the end, when everything has settled, each stream has delivered, for each topic and since its
 cursor: each live record exactly once for each time that it was requested, in order, as it was written; and
-for every other record either the same, or a tombstone over it, or the notice that its topic is deleted.
+for every other record either the same, or a tombstone over it, or the notice that its topic is deleted. A
+stream with a filter does all that for the records that it selects, and delivers no other one.
 """
 
 from __future__ import annotations
@@ -18,12 +19,28 @@ from typing import Any
 
 import msgspec
 
-from tests.harness.shard.one_shard import OneShard
+from shared.contract.tag_filter import TagFilter
+from tests.harness.shard.one_shard import OneShard, record
 from tests.harness.stage.feed_shards import Event, FakeStream, FeedShards, StreamTopics, follow
 from topicsd.stream.cursor_token import read_token
 from topicsd.stream.sse_stream import rewind
 
 TOPICS = ("c0", "d0", "c1", "d1")
+FILTERS = (
+    None,
+    TagFilter(frozenset(["t1"])),
+    TagFilter(prefixes=("t",)),
+    TagFilter(globs=("?2",)),
+    TagFilter(frozenset(["none"])),
+)
+
+
+def tag_of(value: int) -> str | None:
+    return f"t{value % 5}" if value % 5 else None
+
+
+def is_selected(value: int, match: TagFilter | None) -> bool:
+    return match is None or match.selects(tag_of(value) or "")
 
 
 class TopicProgress(msgspec.Struct):
@@ -38,9 +55,10 @@ class TopicProgress(msgspec.Struct):
 class Client:
     """A client that reads its stream and keeps only the last id."""
 
-    def __init__(self, model: StreamModel, limit: int) -> None:
+    def __init__(self, model: StreamModel, limit: int, match: TagFilter | None) -> None:
         self._model = model
         self._limit = limit
+        self.match = match
         self.stream: FakeStream
         self.is_connected = False
         self.begin()
@@ -49,14 +67,15 @@ class Client:
         """Begin with a session of its own."""
         model = self._model
         topics = model.rng.sample(TOPICS, model.rng.randint(1, len(TOPICS)))
-        self.following = StreamTopics(model.stage, dict.fromkeys(topics, 0), heartbeat_ms=60_000)
+        heartbeat_ms = 60_000 if self.match is None else 1000
+        self.following = StreamTopics(model.stage, dict.fromkeys(topics, 0), heartbeat_ms)
         self.progress = {topic: TopicProgress(model.incarnation[topic]) for topic in topics}
         self._last_id = ""
         self._progress_at_id: dict[str, TopicProgress] = {}
         self._connect()
 
     def _connect(self) -> None:
-        self.stream, _ = follow(self._model.stage, self.following, limit=self._limit)
+        self.stream, _ = follow(self._model.stage, self.following, limit=self._limit, match=self.match)
         self.is_connected = True
 
     def leave(self) -> None:
@@ -92,14 +111,14 @@ class Client:
         if event.name == "topic-deleted":
             progress.is_deleted = True
         elif event.name == "tombstone":
-            self._model.check_tombstone(topic, progress, event, self.following.names)
+            self._model.check_tombstone(topic, progress, event, self.following.names, self.match)
         elif event.name == "record":
             assert event.data["records"]
             for record in event.data["records"]:
-                self._model.check_record(topic, progress, record)
-            self._model.check_skipped(topic, progress, event.data["to_seq"])
+                self._model.check_record(topic, progress, record, self.match)
+            self._model.check_skipped(topic, progress, event.data["to_seq"], self.match)
         else:
-            self._model.check_skipped(topic, progress, event.data["head_seq"])
+            self._model.check_skipped(topic, progress, event.data["head_seq"], self.match)
 
 
 class StreamModel:
@@ -115,7 +134,11 @@ class StreamModel:
             self.stage.owner(topic).put(topic, cap_records=cap)
         self.epochs: dict[str, list[int | None]] = {topic: [self._epoch(topic)] for topic in TOPICS}
         """The epochs of the incarnations."""
-        self.clients = [Client(self, self.rng.choice([1, 3, 256])) for _ in range(self.rng.randint(1, 4))]
+        filters = Random(f"filters {seed}")
+        self.clients = [
+            Client(self, self.rng.choice([1, 3, 256]), filters.choice(FILTERS))
+            for _ in range(self.rng.randint(1, 4))
+        ]
 
     # -- operations ----------------------------------------------------------------------------------------
 
@@ -154,7 +177,8 @@ class StreamModel:
                 assert progress.incarnation == self.incarnation[topic], (
                     f"{topic} was recreated without a notice"
                 )
-                self.check_skipped(topic, progress, self._owner(topic).state(topic).head_seq)
+                head = self._owner(topic).state(topic).head_seq
+                self.check_skipped(topic, progress, head, client.match)
 
     def _owner(self, topic: str) -> OneShard:
         return self.stage.owner(topic)
@@ -168,7 +192,7 @@ class StreamModel:
         for _ in range(self.rng.randint(1, 8)):
             self._value += 1
             values.append(self._value)
-        answer = self._owner(topic).append(topic, *values)
+        answer = self._owner(topic).append(topic, *[record(one, tag_of(one)) for one in values])
         kept = self.records[topic, self.incarnation[topic]]
         kept.update(zip(range(answer.first_seq, answer.last_seq + 1), values, strict=True))
 
@@ -229,22 +253,37 @@ class StreamModel:
 
     # -- invariants ----------------------------------------------------------------------------------------
 
-    def check_record(self, topic: str, progress: TopicProgress, record: dict[str, Any]) -> None:
+    def check_record(
+        self, topic: str, progress: TopicProgress, record: dict[str, Any], match: TagFilter | None
+    ) -> None:
         seq = record["$seq"]
         assert seq > progress.seq, f"{topic}: seq {seq} repeats after seq {progress.seq}"
-        self.check_skipped(topic, progress, seq - 1)
+        self.check_skipped(topic, progress, seq - 1, match)
         key = (topic, progress.incarnation)
         assert record["data"] == self.records[key][seq], f"{topic}: seq {seq} is not what was written"
+        assert is_selected(record["data"], match), f"{topic}: seq {seq} is not selected"
         progress.seq = seq
 
-    def check_skipped(self, topic: str, progress: TopicProgress, end: int) -> None:
-        """Check that only records deleted on purpose are skipped silently."""
+    def check_skipped(self, topic: str, progress: TopicProgress, end: int, match: TagFilter | None) -> None:
+        """Check that only records deleted on purpose, or not selected, are skipped silently."""
         deleted = self.deleted[topic, progress.incarnation]
-        missed = [seq for seq in range(progress.seq + 1, end + 1) if seq not in deleted]
+        records = self.records[topic, progress.incarnation]
+        missed = [
+            seq
+            for seq in range(progress.seq + 1, end + 1)
+            if seq not in deleted and (seq not in records or is_selected(records[seq], match))
+        ]
         assert not missed, f"{topic}: seqs {missed} are missing without a tombstone"
         progress.seq = max(progress.seq, end)
 
-    def check_tombstone(self, topic: str, progress: TopicProgress, event: Event, topics: list[str]) -> None:
+    def check_tombstone(
+        self,
+        topic: str,
+        progress: TopicProgress,
+        event: Event,
+        topics: list[str],
+        match: TagFilter | None,
+    ) -> None:
         data = event.data
         if data["reason"] == "recreated":
             cursor = read_token(event.id, topics)
@@ -254,5 +293,5 @@ class StreamModel:
             progress.incarnation, progress.seq = now, data["earliest_seq"] - 1
             return
         assert data["gap_from"] > progress.seq, f"{topic}: the tombstone begins before the cursor"
-        self.check_skipped(topic, progress, data["gap_from"] - 1)
+        self.check_skipped(topic, progress, data["gap_from"] - 1, match)
         progress.seq = data["gap_to"]

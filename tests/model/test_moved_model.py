@@ -22,6 +22,7 @@ CONFIGS: list[dict[str, Any]] = [
     {"type": "queue", "leases_durable": True},
     {"type": "queue", "order_by": "tag", "leases_durable": True},
     {"type": "queue", "max_deliveries": 2, "leases_durable": True},
+    {"type": "queue", "fair_by": "tag", "leases_durable": True},
     {"durability": "ephemeral"},
 ]
 

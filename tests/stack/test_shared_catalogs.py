@@ -129,7 +129,7 @@ def test_brokers_that_write_one_topic_at_once_leave_no_gap(engine: Engine) -> No
     for first, last in sorted(ranges):
         assert first == end + 1
         end = last
-    assert catalogs[0].heads(["t"]) == [end]
+    assert catalogs[0].heads([("t", 7)]) == [end]
     extents = catalogs[1].extents_from("t", 0, 256)
     assert [(one.first_seq, one.last_seq) for one in extents] == sorted(ranges)
 
@@ -143,7 +143,7 @@ def test_a_commit_of_many_topics_gives_each_its_seqs(engine: Engine) -> None:
     for status in ("committed", "repeated"):
         results = catalog.commit("blob", "frames-v1", slices)
         assert results == [[PartResult(status, 1, 3)]] * 60
-    assert catalog.heads(names) == [3] * 60
+    assert catalog.heads([(name, 5) for name in names]) == [3] * 60
 
 
 def test_a_claim_ends_when_its_compactor_says_nothing(engine: Engine) -> None:
@@ -204,6 +204,42 @@ def test_a_compaction_replaces_its_range_and_frees_the_old_blobs(engine: Engine)
     late = [Slice("t", 7, 50, (Part("late", 1, 5),))]
     assert catalog.commit("old-0", "frames-v1", late) == [[PartResult("condemned")]]
     assert catalog.commit("fresh", "frames-v1", late) == [[PartResult("committed", 9, 9)]]
+
+
+def test_compacted_extents_are_merged_again(engine: Engine) -> None:
+    catalog, other = engine.open(), engine.open()
+    catalog.create("t", 7, b"{}")
+    for number in range(4):
+        catalog.commit(f"old-{number}", "frames-v1", [Slice("t", 7, 50, (Part(f"p{number}", 2, 9),))])
+    engine.clock.advance(REPEATED_MS)
+    claim = catalog.claim("t", "compactor", REPEATED_MS * 2)
+    assert claim is not None
+
+    def merge(key: str, first: int, last: int) -> None:
+        new = SharedExtent(first, last, "COMPACTED", key, "segment-v1", 0, 100 + last, 0)
+        catalog.begin_compaction(claim, Compaction(f"id-{key}", "t", 7, new))
+
+    merge("one", 1, 2)
+    catalog.finish_compaction("t")
+    merge("two", 3, 6)
+    for first, last in ((1, 2), (2, 6), (1, 5), (1, 8), (3, 8)):
+        with pytest.raises(CompactionRefused):
+            merge("bad", first, last)
+    for _ in range(2):
+        merge("both", 1, 6)
+        extents = [
+            (one.first_seq, one.last_seq, one.key, one.byte_length) for one in other.extents_from("t", 1, 9)
+        ]
+        assert extents == [(1, 6, "both", 106), (7, 8, "old-3", 9)]
+    finished = other.finish_compaction("t")
+    assert finished is not None
+    assert finished.compaction_id == "id-both"
+    (topic,) = other.topics(["t"])
+    assert topic is not None
+    assert topic.compacted_to == 6
+    assert other.condemn(["one", "two", "both"]) == {"one", "two"}
+    with pytest.raises(CompactionRefused):
+        merge("one", 1, 6)
 
 
 def test_nodes_are_listed_until_they_leave(engine: Engine) -> None:

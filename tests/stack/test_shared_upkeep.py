@@ -98,5 +98,4 @@ def test_vacuum_by_command_needs_no_data_directory(places: Places) -> None:
     # All objects are younger than the shortest grace.
     assert report.json["shared"]["orphans"] == 0
     assert report.json["shared"]["young"] == report.json["shared"]["objects"] >= 3 + TOPICS
-    assert report.json["is_certain"]
     topics.check()

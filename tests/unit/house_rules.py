@@ -37,7 +37,9 @@ PURE_MODULES = (
     "topicsd/engine/wakeups/ready_set.py",
     "topicsd/engine/wakeups/governor.py",
     "topicsd/engine/queue/lease_queue.py",
-    "topicsd/engine/queue/fresh_jobs.py",
+    "topicsd/engine/queue/order/fair_tags.py",
+    "topicsd/engine/queue/order/fresh_jobs.py",
+    "topicsd/engine/queue/order/ready_jobs.py",
     "topicsd/engine/transfer/dead_letter_stamp.py",
 )
 IMPURE_IMPORTS = ("topicsd.disk", "topicsd.log", "asyncio")

@@ -43,14 +43,15 @@ LAYERS: Final = {
     "topicsd/engine/ownership": (
         "topicsd/engine/ topicsd/catalog topicsd/store topicsd/segment topicsd/log topicsd/disk shared/"
     ),
-    "topicsd/engine/records": "topicsd/engine topicsd/segment",
+    "topicsd/engine/records": "topicsd/engine topicsd/segment shared/contract",
     "topicsd/engine/wakeups": "topicsd/log shared/",
     "topicsd/engine/retention": f"{_ENGINE} topicsd/engine/records topicsd/engine/queue",
     "topicsd/engine/read": f"{_ENGINE} topicsd/engine/records topicsd/engine/retention topicsd/engine/routes",
     "topicsd/engine/queue": (
         f"{_ENGINE} topicsd/engine/records topicsd/engine/retention topicsd/engine/read"
-        " topicsd/engine/wakeups"
+        " topicsd/engine/wakeups topicsd/engine/queue/order"
     ),
+    "topicsd/engine/queue/order": "topicsd/engine/queue",
     "topicsd/engine/bundle": "topicsd/engine/ topicsd/segment topicsd/log topicsd/disk shared/",
     "topicsd/engine/write": (
         f"{_ENGINE} topicsd/engine/ownership topicsd/engine/records topicsd/engine/retention"
@@ -66,29 +67,32 @@ LAYERS: Final = {
     "topicsd/engine/upkeep": f"{_ENGINE} topicsd/engine/records topicsd/engine/retention",
     "topicsd/engine/checkpoint": f"{_ENGINE} topicsd/engine/ topicsd/disk",
     "topicsd/stream": "topicsd/stream/shared topicsd/engine/ topicsd/log shared/",
+    "topicsd/stream/tail": "topicsd/stream topicsd/engine/ shared/",
     "topicsd/stream/shared": (
-        "topicsd/stream topicsd/broker topicsd/broker/read topicsd/catalog/shared topicsd/engine/ topicsd/log"
-        " shared/"
+        "topicsd/stream topicsd/stream/tail topicsd/broker topicsd/broker/read topicsd/catalog/shared"
+        " topicsd/engine/ topicsd/log shared/"
     ),
     "topicsd/service": (
         "topicsd/service/ topicsd/stream/ topicsd/engine/ topicsd/broker topicsd/catalog topicsd/log shared/"
     ),
     "topicsd/service/shared": (
-        "topicsd/service topicsd/service/input topicsd/service/shards topicsd/stream/ topicsd/engine/ "
-        "topicsd/broker/ topicsd/catalog/shared topicsd/log shared/"
+        "topicsd/service topicsd/service/input topicsd/service/records topicsd/service/shards "
+        "topicsd/stream/ topicsd/engine/ topicsd/broker/ topicsd/catalog/shared topicsd/log shared/"
     ),
     "topicsd/service/cluster": (
-        "topicsd/service topicsd/broker topicsd/broker/write topicsd/catalog/shared topicsd/store shared/"
+        "topicsd/service topicsd/broker topicsd/broker/upkeep topicsd/broker/write topicsd/catalog/shared"
+        " topicsd/store shared/"
     ),
     "topicsd/service/access": "topicsd/service topicsd/service/input topicsd/engine/ shared/",
     "topicsd/service/input": "topicsd/engine/ shared/",
     "topicsd/service/queues": "topicsd/service/ topicsd/stream/ topicsd/engine/ topicsd/log shared/",
+    "topicsd/service/records": "topicsd/service/ topicsd/stream/ topicsd/engine/ shared/",
     "topicsd/service/shards": "topicsd/service topicsd/stream/ topicsd/engine/ shared/",
     "topicsd/service/watch": (
         "topicsd/service/ topicsd/stream/ topicsd/broker topicsd/engine/ topicsd/log shared/"
     ),
-    "topicsd/http/http1": "topicsd/service topicsd/stream shared/",
-    "topicsd/http/http2": "topicsd/http/http1 topicsd/service topicsd/stream shared/",
+    "topicsd/http/http1": "topicsd/service topicsd/service/records topicsd/stream shared/",
+    "topicsd/http/http2": "topicsd/http/http1 topicsd/service topicsd/service/records topicsd/stream shared/",
     "topicsd/http/websocket": ("topicsd/http/http1 topicsd/service/ topicsd/stream/ topicsd/engine shared/"),
     "topicsd/worker": (
         "topicsd/http/ topicsd/service/ topicsd/broker/ topicsd/engine/ topicsd/catalog "

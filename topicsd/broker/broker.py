@@ -111,7 +111,9 @@ class Broker:
             catalog, pools.lookups, pools.reads, pools.laggard_reads, blocks, laggard_blocks, retries
         )
         self.times = TimeSearch(catalog, pools.laggard_reads, laggard_blocks, retries)
-        self.reader = SharedReader(clock, self.topics, self.heads, self.cache, self.extents)
+        self.reader = SharedReader(
+            clock, self.topics, self.heads, self.cache, self.extents, pools.laggard_reads
+        )
 
     def append(self, group: Group, reply: AppendReply) -> None:
         """Append the records of a group; `reply` gets `Appended` or a `Refusal`, once."""
@@ -136,10 +138,11 @@ class Broker:
     def on_commit(self, run: CommittedRun) -> None:
         """Make committed records visible to the readers of this broker: the records first, then the head."""
         rebase = Rebase(run.incarnation, run.first_seq, run.last_seq)
-        chunk = TailChunk(run.topic, rebase, run.body, FRAMES_V1)
-        if run.texts is not None:
-            chunk.texts, chunk.plain_count = run.texts, chunk.count
-        self.cache.add(chunk)
+        if run.texts is None:
+            self.cache.add(TailChunk(run.topic, rebase, b"".join(run.bodies), FRAMES_V1))
+        else:
+            byte_count = sum(map(len, run.bodies))
+            self.cache.add(TailChunk.of_texts(run.topic, rebase, run.texts, run.ts, byte_count))
         self.heads.advance(run.topic, run.incarnation, run.last_seq)
 
     # -- changes of topics: one request to the catalog each, which is safe to repeat

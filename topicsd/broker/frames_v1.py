@@ -211,19 +211,30 @@ def decode_frames(
 ) -> Decoded:
     """Decode records from `from_seq` on, at least one, and no more than fit `bytes_max`.
 
-    Raises `UnknownEncoding`, or `OtherTopic`.
+    Raises `UnknownEncoding`, or `OtherTopic`. After damage the whole body is searched, which takes long.
     """
+    try:
+        return decode_intact(body, rebase, from_seq, bytes_max, encoding)
+    except FrameDamage as damage:
+        base = _base_in(encoding)
+        return _decode_damaged(body, rebase, max(from_seq, rebase.first_seq), bytes_max, damage, base)
+
+
+def decode_intact(
+    body: bytes, rebase: Rebase, from_seq: int = 0, bytes_max: int | None = None, encoding: str = FRAMES_V1
+) -> Decoded:
+    """Decode as `decode_frames` does, but raise FrameDamage when a frame up to the last one is damaged."""
     if encoding not in (FRAMES_V1, SEGMENT_V1):
         raise UnknownEncoding(
             f"body encoding {encoding}: this program reads {FRAMES_V1} and {SEGMENT_V1}; the layout of other "
             "encodings is not published"
         )
-    start_seq = max(from_seq, rebase.first_seq)
-    base = 0 if encoding == SEGMENT_V1 else None
-    try:
-        return _decode_intact(body, rebase, start_seq, bytes_max, base)
-    except FrameDamage as damage:
-        return _decode_damaged(body, rebase, start_seq, bytes_max, damage, base)
+    return _decode_intact(body, rebase, max(from_seq, rebase.first_seq), bytes_max, _base_in(encoding))
+
+
+def _base_in(encoding: str) -> int | None:
+    """Return the difference of seqs and numbers; None when the first frame says it."""
+    return 0 if encoding == SEGMENT_V1 else None
 
 
 def _decode_intact(

@@ -7,7 +7,6 @@ from typing import Final
 
 from shared.runtime.clock import Clock
 from shared.runtime.retries import Retries
-from topicsd.store.object_store import StoreUnavailable
 
 REPEAT_SECONDS: Final = 20.0
 
@@ -20,12 +19,8 @@ class Repeats:
         self._is_ending = threading.Event()
 
     def __call__(self) -> Retries:
-        return Retries(self._clock.monotonic, self._wait, REPEAT_SECONDS)
+        return Retries(self._clock.monotonic, self._is_ending.wait, REPEAT_SECONDS)
 
     def end(self) -> None:
         """Fail requests instead of repeating them."""
         self._is_ending.set()
-
-    def _wait(self, seconds: float) -> None:
-        if self._is_ending.wait(seconds):
-            raise StoreUnavailable("not repeated: the process ends")

@@ -97,7 +97,7 @@ class SegmentBuilder:
         self._flags = bytearray()
 
     def add(self, body: bytes, rebase: Rebase) -> bool:
-        """Add a slice in the encoding `frames-v1`; return False, and add nothing, when it is damaged.
+        """Add the frames of a slice or a segment; return False, and add nothing, when some are damaged.
 
         Raises `OtherTopic`, and adds nothing.
         """
@@ -144,8 +144,9 @@ class SegmentBuilder:
                 shift = seq - number
             if number + shift != seq:
                 raise FrameDamage(at, f"no frame of seq {seq}")
-            pack_u64(frames, at + _NUMBER_AT, seq)
-            pack_u64(frames, checksum_at, digest(content))
+            if shift:
+                pack_u64(frames, at + _NUMBER_AT, seq)
+                pack_u64(frames, checksum_at, digest(content))
             add_length(stop - at)
             add_time(ts)
             add_flags(flags)

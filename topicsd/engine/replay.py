@@ -95,7 +95,7 @@ class Replay:
                 if tag_len:
                     tag_at = at + HEADER_BYTES + node_len
                     topic.run.tags.add(buffer[tag_at : tag_at + tag_len], seq)
-                if topic.queue is not None and topic.queue.order is not None:
+                if topic.queue is not None and topic.queue.needs_tags:
                     tag_at = at + HEADER_BYTES + node_len
                     topic.queue.add_record(seq, buffer[tag_at : tag_at + tag_len])
                 if topic.can_evict:
@@ -244,8 +244,8 @@ class Replay:
             for seq, tag in enumerate(originals.tags, control.first_seq):
                 if tag:
                     run.tags.add(tag, seq)
-        if topic.queue is not None and topic.queue.order is not None:
-            add_jobs(topic.queue, control.first_seq, control.count, originals.tags, 0)
+        if topic.queue is not None and topic.queue.needs_tags:
+            add_jobs(topic.queue, control.first_seq, control.count, originals.tags)
         if topic.can_evict:
             evict_over_caps(self._shard, topic)
 

@@ -83,6 +83,8 @@ class AppendRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
     `delay_ms` is the same as a delay; at most one of the two is given.
     """
+    priority: int | None = None
+    """The priority of the jobs of a write to a queue."""
     is_stamped: ClassVar[bool] = False
     """True for writes by the server itself, whose additions to the meta do not count against the limits."""
 
@@ -125,13 +127,15 @@ class DeleteRequest(msgspec.Struct, frozen=True):
     """A request to delete records by condition or by seq.
 
     It has at least one of `before_seq` and `tag`; with both, a record must match both. `tag` may be a prefix.
-    Or it has `seqs`, and exactly those records are deleted.
+    Or it has `seqs`, and exactly those records are deleted. Or it has `after_seq`, which truncates the topic:
+    all later records are deleted, or those before `before_seq` of them.
     """
 
     before_seq: int | None = None
     tag: str | None = None
     is_prefix: bool = False
     seqs: list[int] | None = None
+    after_seq: int | None = None
 
 
 class DeleteAnswer(msgspec.Struct, frozen=True):
@@ -151,6 +155,8 @@ class ClaimRequest(msgspec.Struct, frozen=True):
     node: str
     count: int = 1
     lease_ms: int | None = None
+    wait_ms: int = 0
+    """How long `claim_with_wait` waits for a job."""
 
 
 class ClaimAnswer(msgspec.Struct, frozen=True):
@@ -162,6 +168,7 @@ class ClaimAnswer(msgspec.Struct, frozen=True):
     claimed: list[ClaimedJob]
     """All leases, including jobs whose record no longer exists or cannot be read."""
     ready: int
+    has_waited: bool = False
 
 
 class SettleRequest(msgspec.Struct, frozen=True):
@@ -173,8 +180,8 @@ class SettleRequest(msgspec.Struct, frozen=True):
     node: str
     seqs: list[int]
     leases: list[int] | None = None
-    ms: int = 0
-    """The delay of a nack, or the new remaining lease time of an extend."""
+    ms: int | None = 0
+    """The delay of a nack, None for that of `retry`, or the new remaining lease time of an extend."""
     reason: str = ""
 
 

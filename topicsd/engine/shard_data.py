@@ -166,6 +166,13 @@ class ShardData:
                 del self.routes[route.rule.name]
             route.is_gone = True
 
+    def gets_dead_letters(self, name: str) -> bool:
+        """Return whether a queue of this shard has the name as its dead-letter topic."""
+        if not any(config.dead_letter == name for config in self._configs):
+            return False
+        # A configuration is kept when no topic has it any more.
+        return any(topic.config.dead_letter == name for topic in self.topics.values())
+
     def set_config(self, topic: Topic, config: TopicConfig) -> None:
         """Apply a new configuration to a topic of this shard."""
         note_former(topic, config.dead_letter)

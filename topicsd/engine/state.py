@@ -26,6 +26,7 @@ from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.shard_data import ShardData
 from topicsd.engine.topic import NEVER, DeferredRequest, Topic, Totals, remove_at_once
 from topicsd.engine.transfer.dead_letter_stamp import STAMP_BYTES_MAX
+from topicsd.engine.wakeups.creations import Creations
 from topicsd.engine.wakeups.wake_queue import WakeQueue
 from topicsd.log.batch import CommitEntry
 from topicsd.log.control_frame import ControlPayload, encode_control
@@ -36,6 +37,7 @@ from topicsd.segment.reader import SegmentReader
 
 if TYPE_CHECKING:
     from topicsd.engine.queue.claim import ClaimGroup
+    from topicsd.engine.queue.waiting_claims import ClaimLine
     from topicsd.engine.read.fill_page import Fetched
     from topicsd.engine.routes.route import RouteState
     from topicsd.engine.write.append import PendingAppend
@@ -76,14 +78,14 @@ class ShardState(ShardData):
         number: int,
     ) -> None:
         self._is_open = False
-        super().__init__(
-            clock, settings, files, segments, Totals(self._synced_position, self._schedule_removal)
-        )
+        totals = Totals(self._synced_position, self._schedule_removal)
+        super().__init__(clock, settings, files, segments, totals)
         self.number = number
         self.loop = loop
         self.threads = threads
         self.wake_queue = WakeQueue(loop, clock)
         self.queue_timers = QueueTimers(loop, clock, self.wake_queue)
+        self.creations = Creations()
         self.removals = Removals(loop, self._on_removal_end)
         self.pages = PageCache(settings.page_cache_bytes)
         self.stamped_settings = _with_room_for_stamp(settings)
@@ -108,13 +110,13 @@ class ShardState(ShardData):
         self.job_reads: dict[SealedRun, list[Callable[[Fetched], None]]] = {}
         """Callbacks that wait for the records of jobs, by the run that is being read."""
         self.claim_groups: dict[Topic, ClaimGroup] = {}
-        """Claims that are served together, by queue."""
+        self.claim_lines: dict[Topic, ClaimLine] = {}
+        """By queue: claims that are served together, and claims that wait for a job."""
         self.is_draining = False
         """True when the shard is about to stop: claims do not wait for others."""
 
         self.catalog_work = CatalogWork(loop)
         """The topics whose rows in the catalog have to be created or changed."""
-
         self.new_names = NewNames(self, loop)
         self.epoch_tag = int.from_bytes(secrets.token_bytes(2)) >> (16 - _EPOCH_TAG_BITS)
         """The bits of this run in the epochs of new topics, on a shard with a catalog."""
@@ -129,10 +131,8 @@ class ShardState(ShardData):
         """The segments that have objects in the store, and their bytes, as of the last round of upkeep."""
         self.store_problem = ""
         """Why nothing is exported to the object store at present; empty when nothing is wrong."""
-
         self.released_stems: set[str] | None = None
         """With a catalog: the stems of objects to delete that the catalog does not name any more."""
-
         self.unlogged_floors: dict[Topic, None] = {}
         """Topics with an eviction that readers have seen but a full disk kept out of the log."""
 
@@ -289,6 +289,12 @@ class ShardState(ShardData):
     def topic_count(self) -> int:
         """The number of topics, with those that are about to be created."""
         return len(self.topics) + len(self.new_names)
+
+    def show(self, topic: Topic) -> None:
+        """Make a topic visible whose creation is in the log."""
+        if not topic.visible:
+            topic.visible = True
+            self.creations.note(topic.name)
 
     def visible_topic(self, name: str) -> Topic | None:
         topic = self.topics.get(name)

@@ -224,7 +224,9 @@ class Topic:
         self.ceiling_mark = NEVER
         self.raised_at_ms = 0
         self.raised_head = 0
-        self.queue = LeaseQueue(self, config.order_by == "tag") if config.type == "queue" else None
+        self.queue: LeaseQueue | None = None
+        if config.type == "queue":
+            self.queue = LeaseQueue(self, config.order_by == "tag", config.fair_by == "tag")
         self.deferred_requests: list[DeferredRequest] | None = None
         """The requests that wait while the topic is being deleted, gathered or adopted; else None."""
         self.is_frozen = False
@@ -268,6 +270,16 @@ class Topic:
         """Return the priority of delivery, as configured or by how recently the topic was consumed."""
         idle_ms = now_ms - max(self.last_read_ms, self.last_state_read_ms)
         return base_priority(self.config.priority, self.config.auto_priority, idle_ms)
+
+    def retry_wait_ms(self, deliveries: int) -> int:
+        """Return how long a job that was not done waits after so many deliveries.
+
+        A job that is not delivered again does not wait to be parked.
+        """
+        config = self.config
+        if config.retry is None or (config.max_deliveries and deliveries >= config.max_deliveries):
+            return 0
+        return config.retry.wait_ms(deliveries)
 
     @property
     def pending_count(self) -> int:

@@ -57,7 +57,7 @@ def _create_topic(shard: ShardState, name: str, patch: TopicConfigPatch, reply: 
     register_topic(shard, topic)
 
     def publish() -> None:
-        topic.visible = True
+        shard.show(topic)
         call_reply(reply, TopicPut(name, created=True, config=topic.config))
 
     pending = PendingControl(topic, publish, reply, undo=partial(shard.delete_topic, topic))
@@ -88,7 +88,7 @@ def _patch_topic(shard: ShardState, topic: Topic, patch: TopicConfigPatch, reply
     topic.next_config = config
 
     def publish() -> None:
-        topic.visible = True
+        shard.show(topic)
         if changes_need:
             topic.ceiling = ceiling.value
             if needs_ceiling(config):

@@ -17,6 +17,7 @@ import msgspec
 
 from shared.contract.reader_options import ReaderOptions
 from shared.contract.route_rule import RouteRule
+from shared.contract.tag_filter import TagFilter
 from shared.contract.topic_config import TopicConfig
 from topicsd.log.frame import FrameDamage, FrameType, LogFrame, encode_frame
 
@@ -53,7 +54,7 @@ class ConfigUpdate(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Delete(msgspec.Struct, frozen=True, array_like=True):
-    """A delete of the records below `below`, or of exactly `seqs`, with `below` 0.
+    """A delete of the records below `below`; with `below` 0 of exactly `seqs`, or of a range.
 
     `below` is at most head + 1 at the time of the call.
     """
@@ -66,6 +67,12 @@ class Delete(msgspec.Struct, frozen=True, array_like=True):
     """The jobs were moved to the dead-letter topic."""
     is_asked: bool = False
     """A client asked for this delete, which may include jobs that were not done."""
+    after: int = 0
+    last: int = 0
+    """The records after seq `after`, up to `last`, which is at most the head at the time of the call.
+
+    `last` is 0 when the delete is of no range.
+    """
 
 
 class EvictWatermark(msgspec.Struct, frozen=True, array_like=True):
@@ -138,6 +145,7 @@ class SessionFrame(msgspec.Struct, frozen=True, array_like=True, gc=False):
     with_meta: bool = True
     with_data: bool = True
     is_strong: bool = False
+    match: TagFilter | None = None
 
     @property
     def options(self) -> ReaderOptions:
@@ -149,14 +157,15 @@ class SessionFrame(msgspec.Struct, frozen=True, array_like=True, gc=False):
             self.with_meta,
             self.with_data,
             self.is_strong,
+            self.match,
         )
 
 
 class Lease(msgspec.Struct, frozen=True, array_like=True):
     """The state of jobs of a queue from this frame on.
 
-    `seqs`, `deliveries` and `leases` are columns; `leases` is empty when the jobs have no holder. `state` is
-    one of the states in `engine/queue/lease_queue.py`.
+    `seqs`, `deliveries`, `leases` and `reasons` are columns; `leases` is empty when the jobs have no holder.
+    `state` is one of the states in `engine/queue/lease_queue.py`.
     """
 
     state: int
@@ -166,6 +175,10 @@ class Lease(msgspec.Struct, frozen=True, array_like=True):
     deadline: int = 0
     node: str = ""
     reason: str = ""
+    reasons: list[str] = []
+    """Those of parked jobs, one for each seq."""
+    priority: int = 0
+    """Of new jobs; later frames of these jobs do not repeat it."""
 
 
 class OwnershipFrame(msgspec.Struct, frozen=True, array_like=True, gc=False):

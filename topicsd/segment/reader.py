@@ -20,6 +20,7 @@ import errno
 import logging
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol
 
@@ -47,7 +48,7 @@ from topicsd.segment.index_file import (
     encode_footer,
 )
 from topicsd.segment.objects import SegmentObjects
-from topicsd.segment.rebuild import rebuild_index, rebuild_tags
+from topicsd.segment.rebuild import SalvagedTags, rebuild_index, rebuild_tags, salvage_tags
 from topicsd.segment.store import SegmentStore
 from topicsd.segment.tags_file import TagsDamage, TagsReader, encode_tags
 from topicsd.store.object_store import StoreUnavailable
@@ -216,6 +217,12 @@ class SegmentReader:
         """Return the seqs below `below` with the tag or prefix, ascending, dead records included."""
         if not entry.is_sealed:
             return self._find_in_data(name, entry, tag, is_prefix, below)
+        return self.find_in_tags(name, entry, lambda tags: tags.find(tag, is_prefix, below))
+
+    def find_in_tags(
+        self, name: SegmentName, entry: SegmentEntry, find: Callable[[TagsReader], list[int]]
+    ) -> list[int]:
+        """Return what `find` finds in the tags of a sealed segment, which are rebuilt if they are damaged."""
         if not entry.has_tags:
             return []
         tags = self._from_cache(name, TAGS)
@@ -223,10 +230,15 @@ class SegmentReader:
             if not isinstance(tags, TagsReader):
                 tags = self._open_tags(name, entry)
                 self._add_to_cache(name, TAGS, tags)
-            return tags.find(tag, is_prefix, below)
+            return find(tags)
         except (TagsDamage, OSError) as damage:
             self._raise_unless_lost(damage, name, TAGS)
-        return self._rebuilt_tags(name, entry).find(tag, is_prefix, below)
+        return find(self._rebuilt_tags(name, entry))
+
+    def salvage_tags(self, name: SegmentName, entry: SegmentEntry) -> SalvagedTags:
+        """Read the tags of the intact records of a damaged segment, from the records themselves."""
+        self._require_data(name, entry)
+        return salvage_tags(self._read_of(name, entry, DATA), name, entry)
 
     def _open_tags(self, name: SegmentName, entry: SegmentEntry) -> TagsReader:
         for copies, key in self._places(name, entry, TAGS):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import struct
 from array import array
 from operator import lt
+from typing import NamedTuple
 
 from topicsd.log.frame import (
     CHECKSUM_BYTES,
@@ -129,6 +130,24 @@ def rebuild_tags(read: Read, name: SegmentName, entry: SegmentEntry) -> dict[byt
         elif item.first_seq <= item.last_seq:
             raise SegmentDamage(name, item.first_seq, item.last_seq, item.what)
     return tags_of(pairs)
+
+
+class SalvagedTags(NamedTuple):
+    """The seqs of each tag of the intact records of a segment, and the seqs of the damaged ones."""
+
+    by_tag: dict[bytes, list[int]]
+    damaged: list[int]
+
+
+def salvage_tags(read: Read, name: SegmentName, entry: SegmentEntry) -> SalvagedTags:
+    pairs: list[tuple[int, bytes]] = []
+    damaged: list[int] = []
+    for item in scan_data(read, name, entry):
+        if isinstance(item, ScannedDamage):
+            damaged += range(item.first_seq, item.last_seq + 1)
+        else:
+            pairs.append((item.seq, item.frame.tag))
+    return SalvagedTags(tags_of(pairs), damaged)
 
 
 def _intact_rows(read: Read, name: SegmentName, entry: SegmentEntry) -> list[Row] | None:

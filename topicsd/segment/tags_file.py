@@ -192,6 +192,24 @@ class TagsReader:
         del seqs[bisect_left(seqs, below) :]
         return seqs
 
+    def find_each(self, start: bytes, selects: Callable[[bytes], bool]) -> list[int]:
+        """Return the seqs of the tags that begin with `start` and that `selects` accepts, in any order."""
+        seqs: list[int] = []
+        if not self._keys or start > self._last:
+            return seqs
+        at = max(0, bisect_right(self._keys, start) - 1)
+        while at < len(self._keys):
+            block = _Block(self._block(at))
+            low = bisect_left(range(block.count), start, key=block.tag)
+            for number in range(low, block.count):
+                tag = block.tag(number)
+                if not tag.startswith(start):
+                    return seqs
+                if selects(tag):
+                    seqs += self._seqs(block, number, number + 1)
+            at += 1
+        return seqs
+
     def check(self) -> None:
         """Read every block and verify its checksum."""
         for at in range(len(self._keys)):

@@ -8,9 +8,11 @@ position and do not end the wait.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
 
 from shared.contract.errors import Refusal
 from shared.contract.reader_options import LIMIT_DEFAULT, NO_NODES, ReaderOptions
@@ -19,8 +21,7 @@ from shared.runtime.clock import Clock
 from shared.runtime.disk_thread import Loop
 from shared.runtime.histogram import Histogram
 from shared.settings.settings import Settings
-from topicsd.engine.read.fill_page import Unfetched
-from topicsd.engine.read.read import read, try_read
+from topicsd.engine.read.read import Missing, read, try_read
 from topicsd.engine.read.seek import seek
 from topicsd.engine.requests import ReadAnswer, ReadRequest, Reply
 from topicsd.engine.state import ShardState
@@ -28,7 +29,8 @@ from topicsd.engine.topic_admin import topic_not_found
 from topicsd.service.call import Call, reply_of
 from topicsd.service.input.bodies import DiffBody, decode_diff
 from topicsd.service.input.clamped import clamped_to, with_member
-from topicsd.service.render import render_chunk, render_read
+from topicsd.service.records.read_lines import lines_of, position_fields, wants_lines
+from topicsd.service.render import encode, render_chunk, render_read
 from topicsd.service.request_counts import RequestCounts
 from topicsd.stream.chunks import Chunk, FeedSpec, chunk_of
 from topicsd.stream.feed import Feed
@@ -59,18 +61,20 @@ class TopicReads(Protocol[M]):
 
     def note_read(self, name: str) -> None: ...
 
+    def evict_floor(self, name: str) -> int:
+        """Return the seq after the last one that was evicted, of a topic that was just read."""
+        ...
+
 
 class ShardReads:
     """The reads of topics of this shard."""
 
     def __init__(self, shard: ShardState, feeds: Feeds) -> None:
         self._shard = shard
-        self.try_read: Callable[[str, ReadRequest], ReadAnswer | Refusal | Unfetched] = partial(
-            try_read, shard
-        )
+        self.try_read: Callable[[str, ReadRequest], ReadAnswer | Refusal | Missing] = partial(try_read, shard)
         self.feed = feeds.feed
 
-    def read(self, name: str, request: ReadRequest, reply: Reply[ReadAnswer], missing: Unfetched) -> None:
+    def read(self, name: str, request: ReadRequest, reply: Reply[ReadAnswer], missing: Missing) -> None:
         read(self._shard, name, request, reply, missing)
 
     def seek(self, name: str, position: Seek, reply: Reply[int]) -> None:
@@ -78,6 +82,10 @@ class ShardReads:
 
     def note_read(self, name: str) -> None:
         self._shard.topics[name].last_read_ms = self._shard.clock.now_ms()
+
+    def evict_floor(self, name: str) -> int:
+        topic = self._shard.topics.get(name)
+        return 1 if topic is None else topic.evict_floor
 
 
 class Diff(Generic[M]):
@@ -120,6 +128,12 @@ class Diff(Generic[M]):
             body.include_tags,
             body.include_meta,
         )
+        if body.match is not None:
+            match = body.tag_filter
+            if isinstance(match, Refusal):
+                call.refuse(match)
+                return
+            options = msgspec.structs.replace(options, match=match)
         request = ReadRequest(body.from_seq or 0, options, body.epoch)
         # Without a reply while nothing has to wait: hot path.
         answer = self._try_read(call.name, request)
@@ -141,16 +155,42 @@ class Diff(Generic[M]):
             waiting.wait(min(_wait_ms(body), WAIT_MS_MAX))
         else:
             elapsed_us = self._elapsed_us(call, answer, self._counts.reads)
+            if call.fields.accept and wants_lines(call.fields):
+                records, next_from_seq = answer.parts, answer.next_from_seq
+                if records:
+                    records[-1] = records[-1][:-1]
+                self._send_lines(call, body, request.options.limit, answer, next_from_seq, records)
+                return
             parts = render_read(answer, request.from_seq, elapsed_us)
             if body.limit > request.options.limit or body.wait_ms or body.last is not None:
-                _name_clamped(parts, body, request.options.limit)
+                clamped = _clamped(body, request.options.limit)
+                parts[-1] = with_member(bytes(parts[-1]), clamped)
             call.send_parts(parts, sum(map(len, parts)))
 
     def send_chunk(self, call: Call, body: DiffBody, limit: int, chunk: Chunk) -> None:
         """Answer a read that waited."""
-        parts = render_chunk(chunk, self._elapsed_us(call, chunk, self._counts.waited_reads))
-        _name_clamped(parts, body, limit)
+        elapsed_us = self._elapsed_us(call, chunk, self._counts.waited_reads)
+        if call.fields.accept and wants_lines(call.fields):
+            self._send_lines(call, body, limit, chunk, chunk.to_seq, [chunk.records])
+            return
+        parts = render_chunk(chunk, elapsed_us)
+        parts[-1] = with_member(bytes(parts[-1]), _clamped(body, limit))
         call.send_parts(parts, sum(map(len, parts)))
+
+    def _send_lines(
+        self,
+        call: Call,
+        body: DiffBody,
+        limit: int,
+        result: ReadAnswer | Chunk,
+        next_from_seq: int,
+        records: Sequence[bytes | memoryview],
+    ) -> None:
+        fields = position_fields(result, next_from_seq)
+        if clamped := _clamped(body, limit):
+            fields += b"topics-clamped: %b\r\n" % encode(clamped)
+        lines = lines_of(records)
+        call.send_parts([lines], len(lines), 200, fields)
 
     def _elapsed_us(self, call: Call, result: ReadAnswer | Chunk, histogram: Histogram) -> int:
         elapsed_us = int((self._monotonic() - call.started) * 1e6)
@@ -166,16 +206,16 @@ def _wait_ms(body: DiffBody) -> int:
     return body.wait_ms
 
 
-def _name_clamped(parts: list[bytes | memoryview], body: DiffBody, limit: int) -> None:
-    """Add the values used for the request's values that exceed their bounds."""
+def _clamped(body: DiffBody, limit: int) -> dict[str, int]:
+    """Return the values used for the request's values that exceed their bounds."""
     wait_ms = _wait_ms(body)
-    if body.limit > limit or wait_ms > WAIT_MS_MAX or (body.last or 0) > limit:
-        clamped = clamped_to(
-            limit=(body.limit or limit, limit),
-            wait_ms=(wait_ms, min(wait_ms, WAIT_MS_MAX)),
-            last=(body.last, min(body.last or 0, limit)),
-        )
-        parts[-1] = with_member(bytes(parts[-1]), clamped)
+    if body.limit <= limit and wait_ms <= WAIT_MS_MAX and (body.last or 0) <= limit:
+        return {}
+    return clamped_to(
+        limit=(body.limit or limit, limit),
+        wait_ms=(wait_ms, min(wait_ms, WAIT_MS_MAX)),
+        last=(body.last, min(body.last or 0, limit)),
+    )
 
 
 class WaitingDiff:

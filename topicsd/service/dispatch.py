@@ -22,7 +22,8 @@ from shared.ipc.link import LinkPool, LinkReply
 from shared.ipc.remote_request import decode_remote_request, encode_answer
 from shared.ipc.shared_placement import SharedPlacement
 from topicsd.broker.broker import Broker
-from topicsd.engine.queue.claim import drain_claims
+from topicsd.engine.queue.waiting_claims import end_waits
+from topicsd.engine.read.read import Missing
 from topicsd.engine.shard import Shard
 from topicsd.engine.transfer.dead_letters import DeadLetters
 from topicsd.engine.transfer.redrive import Redrives
@@ -35,7 +36,7 @@ from topicsd.service.move_topic import MoveHandler
 from topicsd.service.ownership import OwnershipHandlers
 from topicsd.service.queues.redrive import RedriveHandler
 from topicsd.service.queues.work import WorkOpener
-from topicsd.service.record_reader import RecordReader
+from topicsd.service.records.record_reader import RecordReader
 from topicsd.service.request_counts import RequestCounts
 from topicsd.service.reshard import ReshardHandler
 from topicsd.service.restore_topic import RestoreHandler
@@ -115,7 +116,11 @@ class Dispatch:
         # Before the route runners start: a hidden topic has none.
         self.arrivals = Arrivals(state, shard.adopter, placement, links, peers)
         self.surveys = Surveys(state, placement, self.arrivals)
-        both: dict[str, Any] = {"broker": broker, "broker_number": broker_number}
+        both: dict[str, Any] = {
+            "broker": broker,
+            "broker_number": broker_number,
+            "hidden": self.arrivals.hidden,
+        }
         self.streams = StreamServices(shard, settings, loop, links, number, placement, peers, keys, **both)
         self._counts = RequestCounts(state.clock)
         self._remote_caller = RemoteCaller(
@@ -154,8 +159,8 @@ class Dispatch:
             counts,
             self.route_rules.on_topic_deleted,
             {
-                "diff": Diff(reads, state.settings, state.loop, state.clock, counts).start,
-                "record": RecordReader(reads).start,
+                "diff": Diff[Missing](reads, state.settings, state.loop, state.clock, counts).start,
+                **RecordReader[Missing](reads, counts.performance).table,
                 "redrive": redrives.start,
                 "move": MoveHandler(self.relocations, state.jobs, counts.performance).start,
                 "restore": RestoreHandler(shard, caps, counts.performance).start,
@@ -240,7 +245,7 @@ class Dispatch:
         refusal: Refusal | None
         try:
             if self.keys.are_required:
-                result = self._check_key(match, call.fields, call.query)
+                result = self.check_key(match, call.fields, call.query)
                 if isinstance(result, Refusal):
                     refusal = result
                 else:
@@ -302,8 +307,12 @@ class Dispatch:
             call.refuse(Refusal(NOT_IMPLEMENTED, "the server has no brokers: set TOPICS_STORE_URL"))
 
     def _open_stream(self, operation: str, call: Call, key: ApiKey | None) -> None:
-        if operation != "work":
+        if operation == "watch":
             self.streams.opener.open(call, key)
+        elif operation == "stream":
+            self.streams.topic_stream_opener.open_one(call, key)
+        elif operation == "stream_topics":
+            self.streams.topic_stream_opener.open_several(call, key)
         elif self.brokers is None or call.is_unshared or not self.handlers.is_unknown(call.name):
             self._work.open(call, key)
         else:
@@ -334,10 +343,10 @@ class Dispatch:
 
     def refuse_key(self, match: Match, fields: Fields, query: str) -> Refusal | None:
         """Return the refusal of the request's key, or of its absence, or None."""
-        result = self._check_key(match, fields, query)
+        result = self.check_key(match, fields, query)
         return result if isinstance(result, Refusal) else None
 
-    def _check_key(self, match: Match, fields: Fields, query: str) -> ApiKey | Refusal | None:
+    def check_key(self, match: Match, fields: Fields, query: str) -> ApiKey | Refusal | None:
         endpoint = match.endpoint
         if endpoint.is_open and not self._probes_need_key:
             return None
@@ -428,7 +437,7 @@ class Dispatch:
         self.is_draining = True
         self.streams.drain()
         self._work.drain()
-        drain_claims(self.handlers.shard.state)
+        end_waits(self.handlers.shard.state)
         self.handlers.loop.call_later(LINK_GRACE_SECONDS, self._cancel_incoming_waits)
 
     def _cancel_incoming_waits(self) -> None:

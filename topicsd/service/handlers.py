@@ -43,13 +43,17 @@ from topicsd.service.input.bodies import (
 from topicsd.service.input.bound_names import CONFIG_NEEDS_ADMIN, refuse_dead_letter
 from topicsd.service.input.clamped import clamped_config, member, with_member
 from topicsd.service.input.position import query_seek
-from topicsd.service.input.record_upload import record_append
+from topicsd.service.input.record_upload import record_append, return_seqs_of
 from topicsd.service.queues.handlers import QueueHandlers
 from topicsd.service.render import encode, render_appended, render_config, render_queue
 from topicsd.service.request_counts import RequestCounts
 from topicsd.service.shards.limits import Caps
 
 # These operations take no body, or one that is not JSON.
+GETS_DEAD_LETTERS = "gets_dead_letters"
+"""The question of a broker to each shard whether a queue there has this dead-letter topic."""
+HAS_NAME = "has_name"
+"""The question of a broker whether the name is that of a local topic."""
 WITHOUT_JSON = frozenset(
     {
         "topic_state",
@@ -60,6 +64,7 @@ WITHOUT_JSON = frozenset(
         "explain",
         "append_record",
         "record",
+        "bounds",
     }
 )
 
@@ -104,6 +109,14 @@ class BrokerAccess(Protocol):
 
     def start(self, operation: str, call: Call, start_here: Callable[[], None]) -> None:
         """Answer the call, or call `start_here` when no shared topic has the name."""
+        ...
+
+    def may_be_created(self, name: str) -> bool:
+        """Return whether a broker may be creating a topic of the name now."""
+        ...
+
+    def reserve(self, name: str, broker: int) -> None:
+        """Note that the broker was told that the name is free."""
         ...
 
     def find_shared(self, name: str, reply: Callable[[bool | Refusal], object]) -> None:
@@ -158,19 +171,20 @@ class Handlers:
             "append_record": lambda call: self._append(call, None),
             "put_topic": self._put_topic,
             "topic_state": self._topic_state,
-            "has_name": self._has_name,
+            HAS_NAME: self._has_name,
+            GETS_DEAD_LETTERS: self._gets_dead_letters,
             "delete_topic": self._delete_topic,
             "delete_records": self._delete_records,
             "fence": self._refuse_fence,
             "unfence": self._refuse_fence,
             **CursorHandlers(state, self.performance).table,
-            **QueueHandlers(state, state.settings, self.performance).table,
+            **QueueHandlers(state, state.settings, self.counts).table,
             **(others or {}),
         }
         self._table = {name: _Operation(name, handler, redirect) for name, handler in handlers.items()}
 
-    def start(self, operation: str, call: Call) -> None:
-        """Answer the call, now or later, once."""
+    def start(self, operation: str, call: Call, *, is_here: bool = False) -> None:
+        """Answer the call, now or later, once; `is_here`: a broker has said that it has no such topic."""
         started = self._table.get(operation)
         if started is None:
             call.refuse(Refusal(NOT_IMPLEMENTED, f"{operation} is not implemented"))
@@ -178,6 +192,10 @@ class Handlers:
         call.operation = started
         # The name of an existing topic was checked when the topic was created.
         if call.name not in self._topics:
+            if operation == GETS_DEAD_LETTERS:
+                # A question about the queues of this shard, wherever the name is.
+                started.handle(call)
+                return
             refusal = refuse_topic_name(call.name)
             if refusal is not None:
                 call.refuse(refusal)
@@ -186,7 +204,15 @@ class Handlers:
                 # Sent before its sender knew the present placement.
                 self._redirect(operation, call)
                 return
-            if self._brokers is not None and not call.is_unshared and self._may_be_shared(call.name):
+            if operation == HAS_NAME:
+                started.handle(call)
+                return
+            if (
+                self._brokers is not None
+                and not is_here
+                and (not call.is_unshared or self._brokers.may_be_created(call.name))
+                and self._may_be_shared(call.name)
+            ):
                 self._brokers.start(operation, call, partial(self._start_unshared, operation, call))
                 return
         if (
@@ -207,7 +233,7 @@ class Handlers:
 
     def _start_unshared(self, operation: str, call: Call) -> None:
         call.is_unshared = True
-        self.start(operation, call)
+        self.start(operation, call, is_here=True)
 
     def _may_be_shared(self, name: str) -> bool:
         """Return whether a name that is not here is neither of a departed topic nor of one that begins."""
@@ -217,6 +243,15 @@ class Handlers:
     def _has_name(self, call: Call) -> None:
         """Answer a broker whether the name is, or is about to be, that of a local topic of this node."""
         if call.name in self._topics or not self._may_be_shared(call.name):
+            call.send(b"{}")
+            return
+        if self._brokers is not None:
+            self._brokers.reserve(call.name, int(call.body))
+        call.refuse(topic_not_found(call.name))
+
+    def _gets_dead_letters(self, call: Call) -> None:
+        """Answer a broker whether a queue of this shard has the name as its dead-letter topic."""
+        if self.shard.state.gets_dead_letters(call.name):
             call.send(b"{}")
         else:
             call.refuse(topic_not_found(call.name))
@@ -229,7 +264,7 @@ class Handlers:
         """Append the records of a body; without a `kind` the body is one record of bytes."""
         with_seqs = True
         if call.query:
-            return_seqs = query_boolean(call.query, "return_seqs", True)
+            return_seqs = return_seqs_of(call.query)
             if isinstance(return_seqs, Refusal):
                 call.refuse(return_seqs)
                 return
@@ -426,7 +461,9 @@ class Handlers:
     def _delete_records(self, call: Call) -> None:
         body = decode_delete(call.body)
         request = (
-            body if isinstance(body, Refusal) else delete_request(body.before_seq, body.match, body.seqs)
+            body
+            if isinstance(body, Refusal)
+            else delete_request(body.before_seq, body.match, body.seqs, body.after_seq)
         )
         if isinstance(request, Refusal):
             call.refuse(request)

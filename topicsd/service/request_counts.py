@@ -20,6 +20,7 @@ class RequestCounts:
         "reads",
         "records_beyond_first",
         "tombstones",
+        "waited_claims",
         "waited_reads",
     )
 
@@ -29,6 +30,8 @@ class RequestCounts:
         self.reads = Histogram()
         self.waited_reads = Histogram()
         """Reads that found nothing at first: their time depends on the writer they waited for."""
+        self.waited_claims = Histogram()
+        """Claims that found no job at first."""
         self.others = Histogram()
         self.tombstones = 0
         """Number of responses to reads with a tombstone."""
@@ -48,6 +51,10 @@ class RequestCounts:
     def performance(self, call: Call) -> dict[str, float]:
         """Count a call among `others`; return the `performance` member of its response."""
         return {"server_total_ms": round(self._count(call, self.others) / 1000, 3)}
+
+    def waited_claim(self, call: Call) -> dict[str, float]:
+        """Count a claim that waited for a job; return the `performance` member of its response."""
+        return {"server_total_ms": round(self._count(call, self.waited_claims) / 1000, 3)}
 
     def _count(self, call: Call, histogram: Histogram) -> int:
         elapsed_us = int((self._monotonic() - call.started) * 1e6)

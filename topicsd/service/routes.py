@@ -46,10 +46,10 @@ from topicsd.engine.routes.route import (
 from topicsd.engine.state import ShardState
 from topicsd.service.call import Call
 from topicsd.service.handlers import FindShared
-from topicsd.service.input.bodies import Beginning, Guarantee, refuse_media_type, refuse_nul_in
+from topicsd.service.input.bodies import Beginning, Guarantee, refuse_media_type
 from topicsd.service.input.bound_names import refuse_uncovered
 from topicsd.service.input.json_body import JsonBody
-from topicsd.service.input.tag_match import parse_match
+from topicsd.service.input.tag_match import SentMatch, parse_one_match
 from topicsd.service.render import render_refusal
 
 
@@ -59,7 +59,7 @@ class RouteBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     preserve_node: bool = True
     preserve_tag: bool = True
     create_dest: bool = True
-    filter: str | list[str] | None = None
+    filter: SentMatch | None = None
     allow_cycle: bool = False
     guarantee: Guarantee = "at_least_once"
     begin: Beginning = msgspec.field(name="from", default="head")
@@ -100,15 +100,12 @@ def _refuse_topics(route: RouteBody) -> Refusal | None:
     return refusal
 
 
-def _tags(match: str | list[str] | None, bytes_max: int) -> list[str] | Refusal | None:
+def _tags(match: SentMatch | None, bytes_max: int) -> list[str] | Refusal | None:
     if match is None:
         return None
-    tag_match = parse_match("filter", match)
+    tag_match = parse_one_match("filter", match)
     if isinstance(tag_match, Refusal):
         return tag_match
-    refusal = refuse_nul_in("filter", [tag_match.tag])
-    if refusal is not None:
-        return refusal
     size = len(tag_match.tag.encode())
     if size > bytes_max:
         return invalid("filter", f"must have a tag of at most {bytes_max} bytes, got {size}", bytes_max)

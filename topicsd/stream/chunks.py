@@ -44,6 +44,7 @@ class Chunk:
         "epoch",
         "from_seq",
         "head_seq",
+        "lines",
         "records",
         "sse",
         "sse_with_ids",
@@ -80,7 +81,8 @@ class Chunk:
         self.sse: list[tuple[int, bytes]] | None = None
         self.sse_with_ids: bytes | None = None
         self.ws: bytes | None = None
-        """`sse`, `sse_with_ids` and `ws` are the rendered bytes of each protocol, or None."""
+        self.lines: list[bytes] | None = None
+        """`sse`, `sse_with_ids`, `ws` and `lines` are the rendered bytes of each protocol, or None."""
 
     @property
     def is_at_head(self) -> bool:
@@ -96,10 +98,36 @@ class Chunk:
             return self.to_seq
         return tombstone.earliest_seq - 1 if tombstone.reason == RECREATED else tombstone.gap_to
 
+    def cut(self, count: int) -> Chunk:
+        """Return the chunk up to its record number `count`, which it has."""
+        assert 0 < count <= self.count
+        records = split_records(self.records)[:count]
+        last_seq = _decode_bare_one(records[-1]).seq
+        return Chunk(
+            self.topic,
+            self.epoch,
+            self.from_seq,
+            last_seq,
+            self.head_seq,
+            self.earliest_seq,
+            count,
+            b",".join(records),
+            self.tombstone,
+        )
+
     @property
     def is_empty(self) -> bool:
         """Return whether the chunk has no record and no tombstone. Its cursor may have moved."""
         return not self.count and self.tombstone is None
+
+
+def split_records(records: bytes) -> list[bytes]:
+    """Return the records of a chunk one by one.
+
+    >>> split_records(b'{"$seq":1,"data":[1,2]},{"$seq":2,"data":"},{"}')
+    [b'{"$seq":1,"data":[1,2]}', b'{"$seq":2,"data":"},{"}']
+    """
+    return [bytes(record) for record in _decode_raw(b"[%b]" % records)]
 
 
 def chunk_of(answer: ReadAnswer, spec: FeedSpec, from_seq: int) -> Chunk:
@@ -128,6 +156,8 @@ class _BareRecord(msgspec.Struct, gc=False, omit_defaults=True):
 
 
 _decode_bare = msgspec.json.Decoder(list[_BareRecord]).decode
+_decode_bare_one = msgspec.json.Decoder(_BareRecord).decode
+_decode_raw = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _encode_json = msgspec.json.Encoder().encode
 
 

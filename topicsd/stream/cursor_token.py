@@ -46,11 +46,11 @@ _decode = msgspec.json.Decoder(dict[str, int]).decode
 def cursor_token(names: Sequence[str], seqs: Sequence[int], epochs: Sequence[int] | None = None) -> bytes:
     """Encode a cursor. Pass `epochs` when they differ from the epochs of the session definition."""
     if epochs is not None:
-        data = _SEQS_AND_EPOCHS + _varints(chain.from_iterable(zip(seqs, epochs, strict=True)))
+        data = _SEQS_AND_EPOCHS + encode_varints(chain.from_iterable(zip(seqs, epochs, strict=True)))
     elif len(names) <= MAP_TOPICS_MAX:
         data = _encode(dict(zip(names, seqs, strict=True)))
     else:
-        data = _SEQS + _varints(seqs)
+        data = _SEQS + encode_varints(seqs)
     return urlsafe_b64encode(data).rstrip(b"=")
 
 
@@ -68,7 +68,7 @@ def read_token(token: str, names: Sequence[str]) -> dict[str, tuple[int, int | N
         return None
     if data[:1] in (_SEQS, _SEQS_AND_EPOCHS):
         width = 1 if data[:1] == _SEQS else 2
-        numbers = _read_varints(data[1:])
+        numbers = decode_varints(data[1:])
         if numbers is None or len(numbers) != len(names) * width:
             return None
         epochs: Sequence[int | None] = numbers[1::2] if width == 2 else [None] * len(names)
@@ -83,7 +83,7 @@ def read_token(token: str, names: Sequence[str]) -> dict[str, tuple[int, int | N
     return {name: (seq, None) for name, seq in seqs.items() if name in topics} or None
 
 
-def _varints(numbers: Iterable[int]) -> bytes:
+def encode_varints(numbers: Iterable[int]) -> bytes:
     data = bytearray()
     for number in numbers:
         while number >= 0x80:
@@ -93,7 +93,7 @@ def _varints(numbers: Iterable[int]) -> bytes:
     return bytes(data)
 
 
-def _read_varints(data: bytes) -> list[int] | None:
+def decode_varints(data: bytes) -> list[int] | None:
     numbers, number, shift = [], 0, 0
     for byte in data:
         number |= (byte & 0x7F) << shift

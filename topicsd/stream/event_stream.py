@@ -64,6 +64,13 @@ class EventStream:
         """Write an event."""
         self._write(text)
 
+    def _write_heartbeat(self, now_ms: int) -> None:
+        self._write(sse_frames.heartbeat(now_ms))
+
+    def _write_error(self, code: str, message: str) -> None:
+        """Write the event that ends a stream with an error."""
+        self._write_event(sse_frames.error(code, message, None, RETRY_AFTER_MS))
+
     def _on_lagging(self, is_lagging: bool) -> None:
         """Count a stream that begins to lag, or that does not lag any more."""
         raise NotImplementedError
@@ -92,7 +99,7 @@ class EventStream:
             self._start_slow_timer()
             silence = 0.0
         elif silence >= seconds:
-            self._write(sse_frames.heartbeat(self._clock.now_ms()))
+            self._write_heartbeat(self._clock.now_ms())
             silence = 0.0
         # A timer may fire slightly early; it then waits for the rest, at least 1 ms.
         self._timer = self._loop.call_later(max(0.001, seconds - silence), self._heartbeat)
@@ -124,7 +131,7 @@ class EventStream:
     def end(self, code: str, message: str) -> None:
         """End the stream with an error event."""
         if not self._is_over:
-            self._write_event(sse_frames.error(code, message, None, RETRY_AFTER_MS))
+            self._write_error(code, message)
             self._close()
 
     def _close(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from shared.contract.errors import TOPIC_NOT_FOUND, Refusal
@@ -23,6 +25,9 @@ from topicsd.stream.remote_feed import (
 )
 from topicsd.stream.shared.shared_feed import SharedFeed, SharedTopics
 from topicsd.stream.subscription import Subscription
+
+PASSED_MAX: Final = 1024
+"""A pull is answered after so many records that a filter leaves out, so that positions move."""
 
 
 class Feeds:
@@ -75,7 +80,7 @@ class Feeds:
         return self._placement.owner_of(topic)
 
     def has_moved(self, topic: str, owner: int) -> bool:
-        return owner not in (self._broker_number, self.owner_of(topic))
+        return owner not in (self._ready_broker(), self.owner_of(topic))
 
     @property
     def has_broker(self) -> bool:
@@ -93,8 +98,14 @@ class Feeds:
     def _make_at_broker(self, spec: FeedSpec) -> Feed:
         if self.shared is not None:
             return SharedFeed(self.shared, spec, self)
-        assert self._broker_number is not None
-        return self._make(self._broker_number, spec)
+        broker = self._ready_broker()
+        assert broker is not None
+        return self._make(broker, spec)
+
+    def _ready_broker(self) -> int | None:
+        """Return the broker of this node that serves now; that of this process as long as it does."""
+        number, remote = self._broker_number, self._remote_shards
+        return number if number is None or remote is None else remote.ready_broker(number)
 
     def drop(self, feed: Feed) -> None:
         for feeds in (self._feeds, self._broker_feeds):
@@ -142,6 +153,7 @@ class FeedResponder:
 
     def __init__(self, feed: Feed, request: FeedRequest, reply: LinkReply) -> None:
         self._is_pull = request.is_pull
+        self._from_seq = request.seq
         self._reply = reply
         self.is_paused = False
         self.subscription = Subscription(feed, request.seq, request.epoch, self)
@@ -151,8 +163,8 @@ class FeedResponder:
         raise AssertionError("a responder is never paused")
 
     def deliver(self, subscription: Subscription, chunk: Chunk) -> None:
-        if self._is_pull and chunk.is_empty:
-            # The cursor of the subscription moves over skipped records; the next chunk reports it.
+        if self._is_pull and chunk.is_empty and chunk.to_seq - self._from_seq < PASSED_MAX:
+            # The cursor of the subscription moves over skipped records; a later chunk reports it.
             return
         self._end(CHUNK + encode_chunk(chunk))
 

@@ -12,8 +12,8 @@ R1  One pull is in progress at a time, and the next starts when its chunk has ar
 R2  When the owner is unavailable, every follower is informed once, and called again when the owner is
     back. Followers keep their own cursors, so no record is missed or repeated.
 R3  A chunk is kept for `CHUNK_TTL_SECONDS` only: a record deleted meanwhile is not sent to later followers.
-R4  When the topic was moved to another shard, every follower is sent to the feed of the new owner, with its
-    cursor. It notices nothing else.
+R4  When the topic was moved to another shard, or the broker has gone and another one serves, every follower
+    is sent to the feed of the new owner, with its cursor. It notices nothing else.
 """
 
 from __future__ import annotations
@@ -70,6 +70,8 @@ class RemoteShards(NamedTuple):
     """The reason why a shard is unavailable now, or None."""
     wake_queue: WakeQueue
     loop: Loop
+    ready_broker: Callable[[int], int]
+    """The broker that serves instead of this one, which may be itself."""
 
 
 class RemoteFeed:
@@ -178,7 +180,9 @@ class RemoteFeed:
             chunk = self._keep_chunk(self._pull_cursor, answer)
             if not chunk.is_empty or chunk.to_seq != self._pull_cursor[0]:
                 self._pull_cursor = (chunk.to_seq, chunk.epoch)
-        # Followers get a refusal when they read.
+        else:
+            # Followers get the refusal when they read, and not an empty chunk after which they wait again.
+            self._chunks.clear()
         self._remote_shards.wake_queue.wake(self)
 
     def _on_read_answer(self, cursor: tuple[int, int | None], answer: bytes | None) -> None:
@@ -221,7 +225,8 @@ class RemoteFeed:
                 call_reply(on_chunk, refusal)
 
     def _on_moved(self) -> None:
-        """Send every follower to the successor (R4)."""
+        """Send every follower to the successor (R4), and new ones."""
+        self._feeds.drop(self)
         reads, self._reads = self._reads, {}
         self._owner_refusal = None
         self._chunks.clear()

@@ -20,7 +20,7 @@ from topicsd.stream.cursor_token import cursor_token
 
 OPENING: Final = b"retry: 2000\n\n"
 
-_encode = msgspec.json.Encoder().encode
+encode_fields = msgspec.json.Encoder().encode
 
 
 def event(name: bytes, data: bytes) -> bytes:
@@ -54,7 +54,7 @@ def _events(chunk: Chunk) -> list[tuple[int, bytes]]:
     events = []
     tombstone = chunk.tombstone
     if tombstone is not None:
-        text = event(b"tombstone", _encode(tombstone_fields(tombstone, chunk)))
+        text = event(b"tombstone", encode_fields(tombstone_fields(tombstone, chunk)))
         events.append((chunk.records_from, text))
     if chunk.count:
         data = b'{"topic":"%b","records":[%b],"from_seq":%d,"to_seq":%d,"head_seq":%d}' % (
@@ -87,7 +87,7 @@ def caught_up(chunk: Chunk) -> bytes:
 
 
 def topic_deleted(topic: str, head_seq: int) -> bytes:
-    return event(b"topic-deleted", _encode({"topic": topic, "head_seq": head_seq, "reason": "deleted"}))
+    return event(b"topic-deleted", encode_fields({"topic": topic, "head_seq": head_seq, "reason": "deleted"}))
 
 
 def error(
@@ -97,6 +97,16 @@ def error(
     retry_after_ms: int | None = None,
     detail: dict[str, object] | None = None,
 ) -> bytes:
+    return event(b"error", encode_fields(error_fields(code, message, topics, retry_after_ms, detail)))
+
+
+def error_fields(
+    code: str,
+    message: str,
+    topics: list[str] | None = None,
+    retry_after_ms: int | None = None,
+    detail: dict[str, object] | None = None,
+) -> dict[str, object]:
     fields: dict[str, object] = {"code": code, "error": message}
     if retry_after_ms is not None:
         fields["retry_after_ms"] = retry_after_ms
@@ -104,4 +114,4 @@ def error(
         fields["topics"] = topics
     if detail is not None:
         fields["detail"] = detail
-    return event(b"error", _encode(fields))
+    return fields

@@ -8,6 +8,7 @@ V1  The session remembers what was written for each topic; `Last-Event-ID` only 
     session that was restored has no such memory, and `Last-Event-ID` sets its cursor.
 V2  Every event has a cursor to resume from, also the last event of a stream that ends (`event_stream.py`);
     the session is kept for that.
+V3  A heartbeat of a filtered stream has the cursor too, which may be far after the last record sent.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class SseStream(EventStream):
 
     __slots__ = (
         "_has_shared_events",
+        "_is_filtered",
         "_limiter",
         "_on_end",
         "_on_lag",
@@ -76,6 +78,7 @@ class SseStream(EventStream):
         self._topics = topics
         self._on_end = on_end
         self._on_lag = on_lag
+        self._is_filtered = options.match is not None
         self._has_shared_events = len(topics.names) == 1 and topics.epochs == topics.first_epochs
         """Whether the events of a chunk are the same as in other streams of this topic."""
         self._waiting: list[Subscription] = []
@@ -153,10 +156,18 @@ class SseStream(EventStream):
 
     def _write_event(self, text: bytes) -> None:
         """Write an event with the current cursor of all topics as its id."""
+        self._write(b"id: %b\n%b" % (self._token(), text))
+
+    def _token(self) -> bytes:
         topics = self._topics
         has_new = topics.epochs != topics.first_epochs
-        token = cursor_token(topics.names, topics.seqs, topics.epochs if has_new else None)
-        self._write(b"id: %b\n%b" % (token, text))
+        return cursor_token(topics.names, topics.seqs, topics.epochs if has_new else None)
+
+    def _write_heartbeat(self, now_ms: int) -> None:
+        text = sse_frames.heartbeat(now_ms)
+        if self._is_filtered:
+            text = b"%bid: %b\n\n" % (text[:-1], self._token())
+        self._write(text)
 
     def _resume(self) -> None:
         waiting, self._waiting = self._waiting, []

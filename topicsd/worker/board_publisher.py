@@ -69,6 +69,7 @@ class BoardPublisher:
         slot.append_us = requests.appends.words()
         slot.read_us = requests.reads.words()
         slot.waited_read_us = requests.waited_reads.words()
+        slot.waited_claim_us = requests.waited_claims.words()
         slot.other_us = requests.others.words()
 
     def _publish_pressure(self, shard: Shard) -> None:

@@ -6,11 +6,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
-import msgspec
-
 from shared.ipc.board import Slot
 from shared.runtime.clock import Clock
 from topicsd.broker.repeats import Repeats
+from topicsd.broker.upkeep.upkeep_counts import UpkeepCounts
 from topicsd.service.call import Call
 from topicsd.service.cluster.about import BrokerSources
 from topicsd.service.cluster.broker_metrics import report
@@ -71,12 +70,8 @@ class BrokerService:
         if self._upkeep is not None:
             self._upkeep.start()
 
-    def _upkeep_counts(self) -> Mapping[str, float]:
-        if self._upkeep is None:
-            return {}
-        counts = msgspec.structs.asdict(self._upkeep.counts)
-        seconds = counts.pop("stage_seconds")
-        return {**counts, **{f"{stage}_seconds": round(value, 3) for stage, value in seconds.items()}}
+    def _upkeep_counts(self) -> UpkeepCounts | None:
+        return None if self._upkeep is None else self._upkeep.counts
 
     async def drain(self, seconds: float, is_skipped: Callable[[], bool]) -> bool:
         """Leave the cluster, end upkeep, and settle the writes that wait; return whether all was in time.

@@ -30,7 +30,7 @@ from topicsd.broker.repeats import Repeats
 from topicsd.broker.upkeep.scheduler import UpkeepLimits, UpkeepScheduler
 from topicsd.broker.write.batcher import BatchLimits
 from topicsd.catalog.catalog import CatalogExtraMissing, CatalogRefused
-from topicsd.catalog.open_catalog import catalog_directory, has_catalog_clock, is_shared_catalog
+from topicsd.catalog.open_catalog import catalog_directory, has_catalog_clock
 from topicsd.catalog.shared.metered_catalog import CatalogTotals, metered
 from topicsd.catalog.shared.open_shared import open_shared_catalog
 from topicsd.catalog.shared.shared_catalog import SharedCatalog
@@ -69,8 +69,12 @@ class OpenBroker(NamedTuple):
     identity: BrokerIdentity
     retries: Callable[[], Retries]
     """Bounds how long one request to the store is repeated."""
+    ending: threading.Event
+    """Ends the repetitions of requests to the store and the catalog."""
 
     def close(self) -> None:
+        self.ending.set()
+        self.broker.heads.close()
         self.pools.stop()
         self.catalog.close()
         self.store.close()
@@ -84,13 +88,15 @@ async def open_broker(
     Raises BrokerRefused.
     """
     loop = asyncio.get_running_loop()
-    retries = partial(Retries, clock.monotonic, threading.Event().wait)
+    ending = threading.Event()
+    retries = partial(Retries, clock.monotonic, ending.wait)
     catalog_totals = CatalogTotals(clock.monotonic)
     while True:
         opening = loop.run_in_executor(None, _open, spec, clock, retries, catalog_totals)
         while not opening.done():
             await asyncio.wait((opening,), timeout=WAIT_CHECK_SECONDS)
             if is_shutdown_requested():
+                ending.set()
                 opening.cancel()
                 return None
         try:
@@ -110,7 +116,9 @@ async def open_broker(
     identity = _identity(spec, clock)
     reads = read_limits(spec.settings)
     broker = Broker(clock, loop, pools, store, catalog, request_retries, limits, reads, identity.roles)
-    return OpenBroker(broker, pools, store, catalog, catalog_totals, limits, identity, request_retries)
+    return OpenBroker(
+        broker, pools, store, catalog, catalog_totals, limits, identity, request_retries, ending
+    )
 
 
 def _open(
@@ -144,9 +152,6 @@ def open_upkeep(spec: Spec, opened: OpenBroker, clock: Clock, repeats: Repeats) 
         return None
     catalog_url = chosen_catalog_url(settings.catalog_url, settings.store_url)
     limits = UpkeepLimits(has_catalog_clock=has_catalog_clock(catalog_url))
-    if not is_shared_catalog(catalog_url, settings.store_url):
-        # Another node may have a catalog of its own, whose objects this one does not name.
-        limits = limits._replace(vacuum_seconds=0)
     loop = asyncio.get_running_loop()
     # A process that was killed may still have claims, under a name of its own.
     name = f"{identity.broker_id}-{identity.started_ms}"

@@ -182,7 +182,7 @@ class BareBroker:
 
     def _read_stored(self, name: str, offset: int, size_max: int) -> tuple[list[bytes], int]:
         """Read the ranges of other processes: one lookup, one request for each object."""
-        (head,) = self.catalog.heads([name])
+        (head,) = self.catalog.heads([(name, INCARNATION)])
         self.counts["catalog"]["requests"] += 2
         records: list[bytes] = []
         size = 0

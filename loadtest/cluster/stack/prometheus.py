@@ -14,7 +14,8 @@ from typing import Any
 from loadtest.cluster.run_folder import RunFolder, write_json
 from loadtest.cluster.scenario import Scenario
 from loadtest.cluster.stack.cluster_stack import Stack
-from loadtest.cluster.stack.engines import Started, free_port, wait_until
+from loadtest.cluster.stack.engines import Started, wait_until
+from loadtest.cluster.stack.programs import free_port
 from loadtest.cluster.stack.tracked import start
 
 PROGRAM = "prometheus"

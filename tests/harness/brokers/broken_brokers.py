@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from shared.contract.errors import Refusal
 from shared.runtime.clock import Clock
 from shared.runtime.disk_thread import Loop
+from tests.harness.brokers.broker_machine import TopicsListener
 from topicsd.broker import broker
 from topicsd.broker.frames_v1 import Rebase
 from topicsd.broker.read import reader
@@ -25,7 +26,7 @@ from topicsd.broker.upkeep import compactor
 from topicsd.broker.upkeep.blob_vacuum import BlobVacuum
 from topicsd.broker.write.batcher import Batcher, BatchLimits
 from topicsd.broker.write.committer import BlobCommitter, CommitOutcome, CommittedRun, Flight
-from topicsd.catalog.shared.shared_catalog import PartResult, Slice
+from topicsd.catalog.shared.shared_catalog import HeadNotice, PartResult, Slice
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 Results = list[list[PartResult]]
@@ -33,6 +34,7 @@ Results = list[list[PartResult]]
 PUT: Final = BlobCommitter.put
 COMMIT: Final = BlobCommitter.commit
 COMMIT_BEFORE: Final = BlobCommitter.commit_before
+REPORT: Final = TopicsListener.report
 ADD, FIND, INIT = TailCache.add, TailCache.find, Batcher.__init__
 
 
@@ -57,7 +59,7 @@ def shows_records_before_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     ) -> Steps[CommitOutcome | Refusal]:
         for one, results in zip(slices, _guess(self, slices), strict=True):
             first, last = results[0].first_seq, results[-1].last_seq
-            self.on_commit(CommittedRun(one.topic, one.incarnation, first, last, b""))
+            self.on_commit(CommittedRun(one.topic, one.incarnation, first, last, []))
         return (yield from COMMIT(self, key, slices, until))
 
     monkeypatch.setattr(BlobCommitter, "commit", commit)
@@ -150,6 +152,13 @@ def takes_an_old_head_for_the_present_one(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(Heads, "is_current", lambda self, name, incarnation: True)
 
 
+def reports_heads_before_their_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def report(self: TopicsListener, notice: HeadNotice) -> None:
+        REPORT(self, notice if notice.head is None else notice._replace(head=notice.head + 1))
+
+    monkeypatch.setattr(TopicsListener, "report", report)
+
+
 def commits_before_the_object_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     def put(self: BlobCommitter, key: str, parts: Sequence[bytes]) -> None:
         try:
@@ -239,6 +248,7 @@ BROKEN_RULES: Final[tuple[Patch, ...]] = (
     serves_what_was_removed,
     serves_the_cached_records_of_a_deleted_topic,
     takes_an_old_head_for_the_present_one,
+    reports_heads_before_their_commits,
     commits_before_the_object_is_there,
     answers_reads_that_have_too_little,
     has_no_back_pressure,

@@ -86,10 +86,10 @@ class BrokerEpisode:
         # A history of an hour is to be about other things than polls.
         poll_seconds = 10.0 if self.is_long else 0.25
         self.machines = [
-            BrokerMachine(self.cluster, f"b{number}", make_broker, make_vacuum, poll_seconds)
+            self.make_machine(f"b{number}", make_broker, make_vacuum, poll_seconds)
             for number in range(BROKERS)
         ]
-        self.nemesis = BrokerNemesis(self.cluster, self.machines, 1, 20 if self.is_long else 1)
+        self.nemesis = self.make_nemesis(20 if self.is_long else 1)
         shared = self.cluster, self.machines, self.book
         self.writers = [Writer(*shared, f"w{number}", pause_ms) for number in range(3)]
         self.administrator = Administrator(*shared, "a", 10 * pause_ms, topics)
@@ -97,6 +97,23 @@ class BrokerEpisode:
         janitors = [Janitor(*shared, f"j{number}", 10 * pause_ms) for number in range(2)]
         monitor = BoundsMonitor(*shared, "m", 500)
         self.clients: list[BrokerClient] = [*self.writers, *readers, *janitors, self.administrator, monitor]
+
+    def make_machine(
+        self, name: str, make_broker: MakeBroker, make_vacuum: MakeVacuum, poll_seconds: float
+    ) -> BrokerMachine:
+        return BrokerMachine(self.cluster, name, make_broker, make_vacuum, poll_seconds)
+
+    def make_nemesis(self, slower: int) -> BrokerNemesis:
+        return BrokerNemesis(self.cluster, self.machines, 1, slower)
+
+    def check_end(self) -> None:
+        """Check what must hold when the faults are over and every topic is served."""
+        for machine in self.machines:
+            assert machine.is_lost or machine.broker is None or machine.broker.heads.waiting == 0, (
+                f"{machine.name}: a reader still waits"
+            )
+        self.cluster.topics.check()
+        self.book.judge()
 
     def run(self) -> Report:
         with self.world:
@@ -107,7 +124,7 @@ class BrokerEpisode:
                     if machine.process is not None:
                         machine.process.end()
                 self.cluster.topics.close()
-        return self._report()
+        return self.report()
 
     def _run(self) -> None:
         self.administrator.create_all()
@@ -128,24 +145,22 @@ class BrokerEpisode:
         self.administrator.create_all()
         # Removals by others are seen by every broker.
         self.world.run_for(10_000)
+        self.check_services("last")
+        self.check_end()
+
+    def check_services(self, what: str) -> None:
+        """Append to each topic at each broker, read it whole, and compare it with what was acknowledged."""
         for topic in self.cluster.topics.all():
             for machine in self.machines:
                 if not machine.is_lost:
-                    self._check_service(machine, topic)
-        for machine in self.machines:
-            assert machine.is_lost or machine.broker is None or machine.broker.heads.waiting == 0, (
-                f"{machine.name}: a reader still waits"
-            )
-        self.cluster.topics.check()
-        self.book.judge()
+                    self._check_service(machine, topic, what)
 
-    def _check_service(self, machine: BrokerMachine, topic: SharedTopic) -> None:
-        """Append to the topic, then read it whole, and compare it with what was acknowledged."""
-        value = f'"last {machine.name} {topic.name}"'.encode()
-        appended = self._append(machine, topic.name, value)
+    def _check_service(self, machine: BrokerMachine, topic: SharedTopic, what: str) -> None:
+        value = f'"{what} {machine.name} {topic.name}"'.encode()
+        appended = self.append(machine, topic.name, value)
         if isinstance(appended, Refusal) and appended.code == NOT_READY:
             # The topic was made again: the broker has learned it now.
-            appended = self._append(machine, topic.name, value)
+            appended = self.append(machine, topic.name, value)
         assert isinstance(appended, Appended), f"{topic.name}: {machine.name} answers {appended}"
         contents: dict[int, bytes] = {}
         cursor = 1
@@ -164,7 +179,7 @@ class BrokerEpisode:
         assert present is not None
         self.book.judge_contents(key, contents, present.first_seq)
 
-    def _append(self, machine: BrokerMachine, name: str, value: bytes) -> Appended | Refusal:
+    def append(self, machine: BrokerMachine, name: str, value: bytes) -> Appended | Refusal:
         answers: list[Appended | Refusal] = []
         machine.send(lambda broker: broker.append(Group(name, [NewFrame(value)]), answers.append))
         assert self.world.run_until(lambda: bool(answers), SETTLE_MS), f"{name}: no answer to an append"
@@ -176,7 +191,7 @@ class BrokerEpisode:
         assert self.world.run_until(lambda: bool(answers), SETTLE_MS), f"no answer to {request}"
         return answers[0]
 
-    def _report(self) -> Report:
+    def report(self) -> Report:
         counts: Counter[str] = Counter(self.book.counts)
         network = self.cluster.network
         counts.update({f"request: {fault}": count for fault, count in network.faults.items()})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -31,6 +31,7 @@ from topicsd.catalog.shared.shared_catalog import (
     TOPICS_AT_ONCE,
     Claim,
     Compaction,
+    HeadNotice,
     PartResult,
     SharedCatalog,
     SharedExtent,
@@ -43,6 +44,7 @@ from topicsd.catalog.shared.sqlite_shared import SqliteSharedCatalog
 SKEW_MS: Final = 3_600_000
 THREAD_MS: Final = 1.0
 STORE_SECONDS: Final = 20.0
+NOTICE_LATE_MS: Final = 10_000
 
 TopicKey = tuple[str, int]
 """Name and incarnation."""
@@ -67,6 +69,9 @@ class TopicsService:
         self._grown: dict[TopicKey, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
         """By topic: the times at which its head grew, and the heads."""
         self.condemned_count = 0
+        self.listeners: list[TopicsListener] = []
+        self._holders: dict[str, tuple[str, int]] = {}
+        """By topic: the compactor that got the last claim, and when it ends."""
 
     def __getattr__(self, verb: str) -> Callable[..., Any]:
         """Return a verb of the catalog about which nothing is noted."""
@@ -82,6 +87,8 @@ class TopicsService:
                 assert not known or heads[0] > known[-1], f"{one.topic}: a head went back"
                 times.append(self._world.now_ns)
                 known.append(heads[-1])
+                for listener in self.listeners:
+                    listener.report(HeadNotice(one.topic, one.incarnation, heads[-1]))
         return results
 
     def head_at(self, topic: TopicKey, at_ns: int) -> int:
@@ -94,6 +101,26 @@ class TopicsService:
         condemned = self._real.condemn(keys)
         self.condemned_count += len(condemned)
         return condemned
+
+    def claim(self, name: str, compactor: str, lease_ms: int) -> Claim | None:
+        claim: Claim | None = self._real.claim(name, compactor, lease_ms)
+        if claim is not None:
+            self._holders[name] = compactor, self._world.now_ns + lease_ms * 1_000_000
+        return claim
+
+    def release(self, claim: Claim) -> None:
+        self._real.release(claim)
+        if self._holders.get(claim.topic, ("", 0))[0] == claim.compactor:
+            del self._holders[claim.topic]
+
+    def claims_of(self, compactor: str) -> list[str]:
+        """Return the topics that a compactor has claimed and not released."""
+        now_ns = self._world.now_ns
+        return [
+            name
+            for name, (holder, until) in self._holders.items()
+            if (holder, True) == (compactor, until > now_ns)
+        ]
 
     def begin_compaction(self, claim: Claim, compaction: Compaction) -> None:
         self._real.begin_compaction(claim, compaction)
@@ -163,12 +190,59 @@ class TopicsClient:
         effect = partial(getattr(cluster.topics, verb), *args)
         return network.request(self._process, self._node, service, f"{verb} {what}", effect)
 
+    def listen(self, on_notices: Callable[[Sequence[HeadNotice]], object]) -> TopicsListener:
+        listener = TopicsListener(self._cluster, self._process, self._node, on_notices)
+        self._cluster.topics.listeners.append(listener)
+        return listener
+
     def create(self, name: str, incarnation: int, config: bytes) -> SharedTopic:
         outcome = self._request("create", name, incarnation, config)
         if isinstance(outcome, TopicExists):
             raise outcome
         assert isinstance(outcome, SharedTopic)
         return outcome
+
+
+class TopicsListener:
+    """The notices of the catalog on their way to one process: lost, doubled, late, and so out of order (C10).
+
+    Some say no incarnation, or only the name, as those of some catalogs.
+    """
+
+    def __init__(
+        self,
+        cluster: BrokerCluster,
+        process: Process,
+        node: str,
+        on_notices: Callable[[Sequence[HeadNotice]], object],
+    ) -> None:
+        self._cluster = cluster
+        self._process = process
+        self._node = node
+        self._on_notices = on_notices
+        self._names: frozenset[str] = frozenset()
+
+    def follow(self, names: Collection[str]) -> None:
+        before, self._names = self._names, frozenset(names)
+        for name in sorted(self._names - before):
+            self.report(HeadNotice(name))
+
+    def close(self) -> None:
+        self._cluster.topics.listeners.remove(self)
+
+    def report(self, notice: HeadNotice) -> None:
+        world, service = self._cluster.world, self._cluster.catalog.service
+        if notice.topic not in self._names:
+            return
+        copies = world.rng.choice((0, 1, 1, 1, 2)) if service.reaches(self._node) else 0
+        self._cluster.network.faults[f"notice: {('lost', 'sent', 'doubled')[copies]}"] += 1
+        for _ in range(copies):
+            fields = world.rng.choice((3, 3, 2, 1))
+            said = (
+                notice if fields == 3 else HeadNotice(notice.topic, head=notice.head if fields == 2 else None)
+            )
+            ms = world.rng.random() * (NOTICE_LATE_MS if world.rng.random() < 0.1 else service.ms_max)
+            world.after(ms, self._on_notices, [said], process=self._process)
 
 
 MakeBroker = Callable[..., Broker]
@@ -191,7 +265,7 @@ class BrokerMachine(Machine):
         self._make_broker = make_broker
         self.make_vacuum = make_vacuum
         rng = self.world.rng
-        self._skew_ms = rng.randint(-SKEW_MS, SKEW_MS)
+        self.skew_ms = rng.randint(-SKEW_MS, SKEW_MS)
         self.batch_limits = BatchLimits(
             batch_bytes=rng.choice((200, 2_000, 8 << 20)),
             blobs_max=rng.choice((1, 2, 4)),
@@ -226,7 +300,7 @@ class BrokerMachine(Machine):
         grace_ms = self.world.rng.choice((0, 60_000, 3_600_000))
         self.vacuum = self.make_vacuum(store, catalog, partial(process.retries, STORE_SECONDS), grace_ms)
         self.broker = self._make_broker(
-            NodeClock(process, self._skew_ms),
+            NodeClock(process, self.skew_ms),
             loop,
             make_pools(lambda name: NodeThread(process, loop, THREAD_MS)),
             store,

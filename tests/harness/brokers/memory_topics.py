@@ -7,7 +7,7 @@ broker that repeats a commit too late is found. It is used by one thread at a ti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -25,6 +25,7 @@ from topicsd.catalog.shared.shared_catalog import (
     Compaction,
     CompactionRefused,
     ConfigChanged,
+    HeadNotice,
     LogState,
     Part,
     PartResult,
@@ -59,6 +60,21 @@ class _Entry:
         return self.topic
 
 
+class MemoryListener:
+    def __init__(self, topics: MemoryTopics, on_notices: Callable[[Sequence[HeadNotice]], object]) -> None:
+        self.on_notices = on_notices
+        self.names: set[str] = set()
+        self.changes = 0
+        self._topics = topics
+
+    def follow(self, names: Collection[str]) -> None:
+        self.names = set(names)
+        self.changes += 1
+
+    def close(self) -> None:
+        self._topics.listeners.remove(self)
+
+
 class MemoryTopics:
     url = "memory://catalog"
 
@@ -69,6 +85,7 @@ class MemoryTopics:
         """Condemned blobs, and when that was."""
         self._nodes: dict[str, tuple[BrokerNode, int, int]] = {}
         """By name: the node, when it said so, and when it expires."""
+        self.listeners: list[MemoryListener] = []
 
     def catalog_id(self) -> str:
         return "memory"
@@ -183,9 +200,20 @@ class MemoryTopics:
         entry = self._entries.get(name)
         return [] if entry is None else [one for one in entry.extents if one.last_seq >= seq][:limit]
 
-    def heads(self, names: Sequence[str]) -> list[int]:
-        assert len(names) <= TOPICS_AT_ONCE
-        return [self._entries[name].topic.head if name in self._entries else -1 for name in names]
+    def heads(self, topics: Sequence[tuple[str, int]]) -> list[int]:
+        assert len(topics) <= TOPICS_AT_ONCE
+        entries = [self._entry(*topic) for topic in topics]
+        return [-1 if entry is None else entry.topic.head for entry in entries]
+
+    def listen(self, on_notices: Callable[[Sequence[HeadNotice]], object]) -> MemoryListener:
+        listener = MemoryListener(self, on_notices)
+        self.listeners.append(listener)
+        return listener
+
+    def report(self, *notices: HeadNotice) -> None:
+        """Send notices to every listener; commits send none by themselves."""
+        for listener in self.listeners:
+            listener.on_notices(notices)
 
     # -- retention, compaction, vacuum
 
@@ -232,7 +260,7 @@ class MemoryTopics:
             raise CompactionRefused("the extents have changed")
         at = entry.extents.index(replaced[0])
         entry.extents[at : at + len(replaced)] = [extent]
-        entry.change(compacted_to=extent.last_seq)
+        entry.change(compacted_to=max(entry.topic.compacted_to, extent.last_seq))
         entry.compaction = compaction
         self._check(entry)
 
@@ -244,11 +272,13 @@ class MemoryTopics:
             if one.first_seq >= extent.first_seq and one.last_seq <= extent.last_seq
         ]
         before_ms = self._now_ms() - REPEATED_MS
+        compacted_to = entry.topic.compacted_to
+        is_again = extent.last_seq <= compacted_to and len(inside) > 1
+        is_next = next((one for one in entry.extents if one.first_seq > compacted_to), None) in inside[:1]
         if (
             not inside
             or (inside[0].first_seq, inside[-1].last_seq) != (extent.first_seq, extent.last_seq)
-            or next((one for one in entry.extents if one.first_seq > entry.topic.compacted_to), None)
-            != inside[0]
+            or not (is_again or is_next)
             or any(one.created_ms > before_ms for one in inside)
         ):
             return []

@@ -30,6 +30,7 @@ from topicsd.engine.wakeups.wake_queue import WakeQueue
 from topicsd.service.call import Call
 from topicsd.service.input.record_upload import OCTETS
 from topicsd.service.request_counts import RequestCounts
+from topicsd.service.shared.names import no_local_topics
 from topicsd.service.shared.operations import SharedOperations
 from topicsd.service.shared.read import SharedReadHandlers
 from topicsd.store.file_objects import FileObjects
@@ -116,6 +117,7 @@ class SharedCalls:
             handlers.table,
             {},
             self._find_local,
+            no_local_topics,
         )
 
     def _thread(self, name: str) -> StepThread:
@@ -149,7 +151,7 @@ class SharedCalls:
         """Begin a request; an endpoint without a topic has no name."""
         call = self.call(name, body, **fields)
         if name:
-            self.operations.start(operation, call, lambda: call.send(b"{}", LOCAL), is_local_known=False)
+            self.operations.start(operation, call, lambda: call.send(b"{}", LOCAL))
         else:
             self.operations.endpoints[operation](call)
         self.settle()

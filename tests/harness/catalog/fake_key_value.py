@@ -9,13 +9,13 @@ Each request for a key must name the partition that it was written with. Keys wi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from random import Random
 from typing import TypeVar
 
 from tests.harness.machine.manual_clock import ManualClock
 from topicsd.catalog.catalog import CatalogUnavailable
-from topicsd.catalog.engines.key_value import VersionedKey
+from topicsd.catalog.engines.key_value import ChangedKey, OnChange, VersionedKey
 
 T = TypeVar("T")
 
@@ -31,10 +31,15 @@ class SharedKeys:
         """When the leases of keys end."""
         self.version = 0
         self.late: list[Callable[[], object]] = []
+        self.watches: list[FakeWatch] = []
 
     def expire(self) -> None:
         for key in [key for key, end in self.ends_ms.items() if end <= self.clock.now_ms()]:
             del self.ends_ms[key], self.entries[key]
+
+    def report(self, key: str) -> None:
+        for watch in self.watches:
+            watch.report(key)
 
 
 class FakeKeyValue:
@@ -97,6 +102,7 @@ class FakeKeyValue:
             self.keys.ends_ms.pop(key, None)
             if lease_ms is not None:
                 self.keys.ends_ms[key] = self.keys.clock.now_ms() + lease_ms
+            self.keys.report(key)
             return True
 
         return self._request(put)
@@ -110,9 +116,35 @@ class FakeKeyValue:
                 return False
             del self.keys.entries[key]
             self.keys.ends_ms.pop(key, None)
+            self.keys.report(key)
             return True
 
         return self._request(delete)
 
+    def watch(self, on_change: OnChange) -> FakeWatch:
+        return FakeWatch(self.keys, on_change)
+
     def close(self) -> None:
         pass
+
+
+class FakeWatch:
+    """Reports each change at once."""
+
+    def __init__(self, keys: SharedKeys, on_change: OnChange) -> None:
+        self._keys = keys
+        self._on_change = on_change
+        self._followed: frozenset[str] = frozenset()
+        keys.watches.append(self)
+
+    def follow(self, keys: Collection[str]) -> None:
+        new, self._followed = sorted(set(keys) - self._followed), frozenset(keys)
+        self._on_change([ChangedKey(key) for key in new])
+
+    def report(self, key: str) -> None:
+        if key in self._followed:
+            entry = self._keys.entries.get(key)
+            self._on_change([ChangedKey(key, None if entry is None else entry.value)])
+
+    def close(self) -> None:
+        self._keys.watches.remove(self)

@@ -44,7 +44,7 @@ class FaultyCatalog:
         self.before_call: Callable[[str], None] | None = None
 
     def node(self, node_id: str) -> Node:
-        return Node(node_id, lambda: self, lambda topic_id: True)
+        return Node(node_id, lambda wait: self, lambda topic_id: True)
 
     def __getattr__(self, verb: str) -> Callable[..., Any]:
         if verb not in VERBS:

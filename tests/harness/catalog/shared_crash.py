@@ -29,16 +29,23 @@ LATER: Final = (
 )
 COMPACTED: Final = SharedExtent(1, 3, "COMPACTED", "compacted", "segment", 0, 99, NOW_MS)
 COMPACTION: Final = Compaction("c1", "t", 7, COMPACTED)
+NEXT: Final = Compaction("c2", "t", 7, SharedExtent(4, 6, "COMPACTED", "next", "segment", 0, 88, NOW_MS))
+AGAIN: Final = Compaction("c3", "t", 7, SharedExtent(1, 6, "COMPACTED", "again", "segment", 0, 187, NOW_MS))
+CLAIM: Final = Claim("t", "compactor", NOW_MS, 60_000)
 
 SCRIPT: Final[tuple[Callable[[SharedCatalog], object], ...]] = (
     lambda to: to.create("t", 7, b"{}"),
     lambda to: to.create("u", 8, b"{}"),
     lambda to: to.commit("blob", "frames-v1", BLOB),
     lambda to: to.claim("t", "compactor", 60_000),
-    lambda to: to.begin_compaction(Claim("t", "compactor", NOW_MS, 60_000), COMPACTION),
+    lambda to: to.begin_compaction(CLAIM, COMPACTION),
     lambda to: to.finish_compaction("t"),
-    lambda to: to.release(Claim("t", "compactor", NOW_MS, 60_000)),
     lambda to: to.commit("later", "frames-v1", LATER),
+    lambda to: to.begin_compaction(CLAIM, NEXT),
+    lambda to: to.finish_compaction("t"),
+    lambda to: to.begin_compaction(CLAIM, AGAIN),
+    lambda to: to.finish_compaction("t"),
+    lambda to: to.release(CLAIM),
     lambda to: to.trim("t", 7, 4, "deleted"),
     lambda to: to.fence("t", 7, "FENCED"),
     lambda to: to.configure("u", 8, b'{"a":1}', 1),

@@ -82,6 +82,7 @@ class SeqBook:
 class SharedCrowd:
     def __init__(self, catalogs: Sequence[SharedCatalog], seed: int, clock: ManualClock) -> None:
         self.random = Random(seed)
+        self._again = Random(seed)
         self.clock = clock
         self.oracle = SharedOracle(clock.now_ms, PRODUCERS_MAX)
         self.catalogs = catalogs
@@ -167,8 +168,9 @@ class SharedCrowd:
         assert topics[0] == topics[1], topics
         extents = catalog.extents_from(name, 0, 256), self.oracle.extents_from(name, 0, 256)
         assert extents[0] == extents[1], extents
-        assert catalog.heads([name]) == self.oracle.heads([name])
         topic = self.oracle.by_name.get(name)
+        incarnations = [(name, -1 if topic is None else topic.incarnation), (name, 1)]
+        assert catalog.heads(incarnations) == self.oracle.heads(incarnations)
         if topic is not None:
             seqs = sorted(topic.extent_of)
             assert seqs == [*range(topic.head + 1 - len(seqs), topic.head + 1)]
@@ -299,8 +301,14 @@ class SharedCrowd:
         self.request(node, lambda to: to.begin_compaction(claim, compaction))
 
     def known_extents(self, name: str) -> list[SharedExtent]:
+        """Return the extents after the compacted ones, or some that may be merged again."""
         topic = self.oracle.by_name.get(name)
-        return [one for one in topic.extents() if one.last_seq > topic.compacted_to] if topic else []
+        if topic is None:
+            return []
+        if self._again.random() < 0.3:
+            compacted = [one for one in topic.extents() if one.last_seq <= topic.compacted_to]
+            return compacted[self._again.randrange(len(compacted) + 1) :]
+        return [one for one in topic.extents() if one.last_seq > topic.compacted_to]
 
     def compaction(self, name: str, incarnation: int, extents: list[SharedExtent]) -> Compaction:
         """Return a compaction of the next extents, or sometimes of a range that must be refused."""
@@ -342,7 +350,8 @@ class SharedCrowd:
         self.request(node, lambda to: to.extents_from(name, seq, limit))
         prefix, after = self.random.choice(PREFIXES), self.random.choice(("", *TOPICS))
         self.request(node, lambda to: to.list(prefix, after, limit))
-        self.request(node, lambda to: to.heads([*TOPICS, "missing"]))
+        heads = [*((one, self.known_incarnation(one)) for one in TOPICS), ("missing", 1)]
+        self.request(node, lambda to: to.heads(heads))
         self.request(node, lambda to: to.topics([*TOPICS, "missing"]))
 
 

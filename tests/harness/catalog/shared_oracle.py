@@ -210,8 +210,9 @@ class SharedOracle:
         extents = self.by_name[name].extents() if name in self.by_name else []
         return [one for one in extents if one.last_seq >= seq][:limit]
 
-    def heads(self, names: Sequence[str]) -> list[int]:
-        return [self.by_name[name].head if name in self.by_name else -1 for name in names]
+    def heads(self, topics: Sequence[tuple[str, int]]) -> list[int]:
+        present = [self.topic(*topic) for topic in topics]
+        return [-1 if topic is None else topic.head for topic in present]
 
     # -- retention, compaction, vacuum
 
@@ -252,7 +253,11 @@ class SharedOracle:
         is_there = new.last_seq in topic.extent_of and topic.extent_of[new.last_seq].key == new.key
         if is_there or (topic.recorded and topic.recorded.compaction_id == compaction.compaction_id):
             return
-        old = [one for one in topic.extents() if topic.compacted_to < one.last_seq <= new.last_seq]
+        is_again = new.first_seq <= topic.compacted_to
+        after = new.first_seq - 1 if is_again else topic.compacted_to
+        old = [one for one in topic.extents() if after < one.last_seq <= new.last_seq]
+        if is_again and (new.last_seq > topic.compacted_to or len(old) < 2):
+            raise CompactionRefused(compaction.topic)
         covered = [seq for seq, one in sorted(topic.extent_of.items()) if one in old]
         is_young = any(self.now_ms() - one.created_ms < self.repeated_ms for one in old)
         if covered != [*range(new.first_seq, new.last_seq + 1)] or is_young or new.key in self.condemned:
@@ -268,7 +273,8 @@ class SharedOracle:
             new.created_ms,
         )
         topic.extent_of.update(dict.fromkeys(covered, extent))
-        topic.compacted_to, topic.recorded = new.last_seq, replace(compaction, extent=extent)
+        topic.compacted_to = max(topic.compacted_to, new.last_seq)
+        topic.recorded = replace(compaction, extent=extent)
 
     def finish_compaction(self, name: str) -> Compaction | None:
         topic = self.by_name.get(name)

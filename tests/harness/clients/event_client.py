@@ -48,6 +48,14 @@ class EventReader:
             fields.setdefault(name, []).append(value)
         return Event(fields["event"][0], json.loads("\n".join(fields["data"])), fields.get("id", [""])[0])
 
+    def heartbeat_id(self) -> str:
+        """Return the id of the next heartbeat; no event may come before it."""
+        lines = self._read_until(b"\n\n").decode().split("\n")
+        assert lines[0].startswith(": hb "), lines
+        assert lines[1].startswith("id: "), lines
+        self.comments += 1
+        return lines[1].removeprefix("id: ")
+
     def records(self, count: int) -> list[tuple[str, int]]:
         """Return the topics and seqs of the next `count` records; skip other events."""
         records: list[tuple[str, int]] = []

@@ -137,7 +137,7 @@ class EngineNode(Machine):
             self.settings,
             self.failures.append,
             store=MeteredStore(self.store_client(process)),
-            node=Node(self.name, lambda: self.catalog_client(process), lambda topic_id: True),
+            node=Node(self.name, lambda wait: self.catalog_client(process), lambda topic_id: True),
         )
         if self.has_own_topic and self.name not in self.shard.state.topics:
             write = AppendRequest([NewRecord(msgspec.Raw(b"0"))], create=True)

@@ -155,7 +155,7 @@ async def take_part_in_catalog(folder: Path, number: int, *to_seal: str, exporte
     placement = read_placement(RealFs(), str(folder / "data"), SHARDS)
     path = str(folder / "catalog.sqlite")
     node = Node(
-        layout.instance, partial(SqliteCatalog, path), lambda topic: placement.shard_of(topic) == number
+        layout.instance, lambda wait: SqliteCatalog(path), lambda topic: placement.shard_of(topic) == number
     )
     # No checkpoint but those asked for here: later ones would capture the frames of the seal.
     settings = msgspec.structs.replace(settings_of(folder), checkpoint_interval_ms=3_600_000)

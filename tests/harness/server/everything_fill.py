@@ -83,6 +83,7 @@ def fill_logs(api: TopicClient, names: Names) -> None:
     api.call(names.plain, "delete", before_seq=5)
     api.call(names.plain, "delete", match=["tag", "Eq", "k.1"])
     api.call(names.other, "delete", match=["tag", "Glob", "k.2*"])
+    api.call(names.other, "delete", after_seq=3 * SEGMENT_RECORDS + 2)
     api.append(names.rewritten, *records(2 * SEGMENT_RECORDS))
     for topic in (names.doomed, names.doomed_too, names.sealed, names.sealed_late, names.taken):
         api.append(topic, *records(SEGMENT_RECORDS))
@@ -131,7 +132,9 @@ def fill_queues(api: TopicClient, names: Names) -> None:
         api.call(topic, "nack", node="worker", seqs=[4], reason="try again")
         api.call(topic, "extend", node="worker", seqs=[5], lease_ms=2 * LEASE_MS)
         api.call(topic, "delete", seqs=[12])
-    api.put(names.steps, type="queue", order_by="tag", lease_ms=LEASE_MS, leases_durable=True)
+    api.append(names.jobs, {"data": "urgent"}, priority=9)
+    steps = {"order_by": "tag", "fair_by": "tag"}
+    api.put(names.steps, type="queue", lease_ms=LEASE_MS, leases_durable=True, **steps)
     api.put(names.steps, claim_jitter_ms=1)
     api.append(names.steps, *[{"data": n, "tag": f"order-{n % 2}"} for n in range(6)])
     assert api.claim(names.steps, 10) == [1, 2]
@@ -145,7 +148,7 @@ def fill_dead_letters(api: TopicClient, names: Names) -> None:
     for topic in (names.full, names.full_too):
         api.put(topic, cap_records=1, discard="reject")
         api.append(topic, {"data": "full"})
-    api.put(names.parked, type="queue", max_deliveries=1)
+    api.put(names.parked, type="queue", max_deliveries=1, retry={"base_ms": 1000})
     api.put(names.former, type="queue", max_deliveries=1, dead_letter=names.full)
     api.put(names.dead)
     api.put(names.paused, max_deliveries=1, dead_letter=names.dead, paused=False)
@@ -207,7 +210,9 @@ def move(api: TopicClient, name: str) -> None:
 
 
 def watch(api: TopicClient, names: Names) -> None:
-    for options in ({}, {"consistency": "strong", "node": "n1", "limit": 50, "include_tags": True}):
+    strong = {"consistency": "strong", "node": "n1", "limit": 50, "include_tags": True}
+    match = ["any", "k1", ["tag", "In", ["k2", "k3"]], ["tag", "Glob", "k1?"], ["tag", "Glob", "k2*"]]
+    for options in ({}, strong, {"match": match}):
         topics = {names.plain: {"from_seq": 3}, names.other: {"tail": True}}
         api.ask(
             "POST", "watch", {"topics": topics, "heartbeat_ms": 20_000, "max_batch_bytes": 50_000, **options}

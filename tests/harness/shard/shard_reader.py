@@ -10,10 +10,9 @@ from __future__ import annotations
 from shared.contract.errors import Refusal
 from shared.contract.reader_options import ReaderOptions
 from tests.harness.books.ledger_entries import TopicContents
-from topicsd.engine.read.fetch import fetch
-from topicsd.engine.read.fill_page import Fetched, Unfetched, keep_fetched
-from topicsd.engine.read.page import VARIANTS
-from topicsd.engine.read.read import try_read
+from topicsd.engine.read.fetch_selected import SelectedFrames
+from topicsd.engine.read.fill_page import Fetched
+from topicsd.engine.read.read import keep, try_read, work_of
 from topicsd.engine.requests import ReadAnswer, ReadRequest, TopicState
 from topicsd.engine.shard import Shard
 from topicsd.engine.state import ShardState
@@ -24,11 +23,11 @@ PAGE_RECORDS = 7
 
 def read_now(shard: ShardState, name: str, request: ReadRequest) -> ReadAnswer | Refusal:
     """Read as `engine.read` does, but fetch in this thread."""
-    fetched: list[Fetched] = []
-    variant = VARIANTS[request.options.with_tags, request.options.with_meta]
-    while isinstance(answer := try_read(shard, name, request, fetched), Unfetched):
-        fetched.append(fetch(shard.segments, answer.run, answer.first_seq, answer.bytes_wanted))
-        keep_fetched(shard, shard.topics[name], variant, fetched[-1])
+    fetched: list[Fetched | SelectedFrames] = []
+    answer = try_read(shard, name, request, fetched)
+    while not isinstance(answer, ReadAnswer | Refusal):
+        refusal = keep(shard, name, request, answer, work_of(shard, answer)(), fetched)
+        answer = refusal or try_read(shard, name, request, fetched)
     return answer
 
 

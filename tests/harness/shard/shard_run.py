@@ -233,18 +233,28 @@ class ShardRun(ShardDriver):
         append(self.shard.state, name, write, on_reply)
 
     def delete(
-        self, name: str, *, before_seq: int | None = None, tag: str | None = None, is_prefix: bool = False
+        self,
+        name: str,
+        *,
+        before_seq: int | None = None,
+        tag: str | None = None,
+        is_prefix: bool = False,
+        after_seq: int | None = None,
     ) -> None:
         topic = self.book.of_name(name)
         assert topic is not None
         matched = [
             seq
             for seq, its_tag in self.book.ledger.live(topic.page, with_leaving=True)
-            if (before_seq is None or seq < before_seq) and _matches(its_tag, tag, is_prefix)
+            if (before_seq is None or seq < before_seq)
+            and (after_seq is None or seq > after_seq)
+            and _matches(its_tag, tag, is_prefix)
         ]
         deletion = self.book.ledger.deleting(topic.page, matched)
-        on_reply = self._call(f"delete {name} {before_seq} {tag}", self._deleted, topic, deletion)
-        delete_records(self.shard.state, name, DeleteRequest(before_seq, tag, is_prefix), on_reply)
+        on_reply = self._call(f"delete {name} {before_seq} {tag} {after_seq}", self._deleted, topic, deletion)
+        delete_records(
+            self.shard.state, name, DeleteRequest(before_seq, tag, is_prefix, after_seq=after_seq), on_reply
+        )
 
     def put(self, name: str, **patch: Any) -> None:
         """Create a topic, or change its configuration."""

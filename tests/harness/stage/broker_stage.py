@@ -1,8 +1,8 @@
-"""Two shards and a broker of one node, with the links between them, without a socket.
+"""Two shards and a broker, or more, of one node, with the links between them, without a socket.
 
-Promises: the broker process is the last of the stage, and its shard has no topic. Local topics are placed on
-the shards as a server places them. Shared topics are made in the catalog, which is in memory, and records are
-appended to them at the broker, or at another broker of the same catalog and store.
+Promises: the broker processes are the last of the stage, and their shards have no topic. Local topics are
+placed on the shards as a server places them. Shared topics are made in the catalog, which is in memory, and
+records are appended to them at the broker, or at another broker of the same catalog and store.
 """
 
 from __future__ import annotations
@@ -31,11 +31,13 @@ BROKER = 2
 
 
 class BrokerStage(ShardStage):
-    def __init__(self, poll_seconds: float = 0.25, **settings: Any) -> None:
+    def __init__(self, poll_seconds: float = 0.25, brokers: int = 1, **settings: Any) -> None:
+        self.broker_numbers = range(BROKER, BROKER + brokers)
+        self.brokers: dict[int, Broker] = {}
         self.poll_seconds = poll_seconds
         self.store = FakeStore()
         self.threads: list[StepThread] = []
-        super().__init__(SHARDS + 1, **settings)
+        super().__init__(SHARDS + brokers, **settings)
         self.other = self._make_broker(self.shards[BROKER].loop)
 
     def _start_worker(self, number: int) -> Dispatch:
@@ -44,11 +46,23 @@ class BrokerStage(ShardStage):
         if number == BROKER:
             self.topics = MemoryTopics(self.clock.now_ms)
             self.catalog = CountedTopics(self.topics)
-            self.broker = broker = self._make_broker(self.shards[number].loop)
+        if number in self.broker_numbers:
+            broker = self.brokers[number] = self._make_broker(self.shards[number].loop)
         placement, peers = SharedPlacement.fixed(SHARDS), StagePeers(self, number)
         return Dispatch(
-            shard, keys, links, number, placement, peers=peers, broker=broker, broker_number=BROKER
+            shard,
+            keys,
+            links,
+            number,
+            placement,
+            peers=peers,
+            broker=broker,
+            broker_number=max(number, BROKER),
         )
+
+    @property
+    def broker(self) -> Broker:
+        return self.brokers[BROKER]
 
     def _make_broker(self, loop: ManualLoop) -> Broker:
         def thread(name: str) -> DiskThread:

@@ -2,18 +2,23 @@
 
 Promises: a message takes one turn of the receiving shard's loop. A link that is cut refuses requests, and
 loses the messages in transit; a full one refuses at once. `lose` forgets everything, as the end of this
-shard's process does. There is no supervisor.
+shard's process does. There is no supervisor, but every stream is permitted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
-from shared.ipc.link import NEVER_SENT, Done, Link, LinkCall, LinkPool, LinkReply
+import msgspec
+
+from shared.ipc.link import NEVER_SENT, SUPERVISOR, Done, Link, LinkCall, LinkPool, LinkReply
 from shared.ipc.link_kind import LinkKind
 from shared.runtime.body_memory import SharedBody
 from tests.harness.machine.manual_loop import ManualLoop
+
+# No limit is reached.
+PERMITTED: Final = msgspec.msgpack.encode("")
 
 LoopOf = Callable[[int], ManualLoop]
 AnswerAt = Callable[[int, LinkKind, bytes, LinkReply], object]
@@ -50,6 +55,9 @@ class FakeLinks(LinkPool):
         call = LinkCall(done)
         if self.is_full:
             done(NEVER_SENT)
+            return call
+        if name == SUPERVISOR and kind in (LinkKind.ENTER_STREAM, LinkKind.LEAVE_STREAM):
+            self._loop_of(self._shard).call_soon(done, PERMITTED)
             return call
         peer = self._peers.get(name)
         if peer is None or peer in self._cut:

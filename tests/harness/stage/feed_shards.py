@@ -133,7 +133,10 @@ class Event(msgspec.Struct):
 
 
 def read_event(block: bytes) -> Event | None:
-    """Parse an event as a client does; return None for a block that is no event."""
+    """Parse an event as a client does; return None for a block without event and id.
+
+    The event of a block that has nothing but an id, as a heartbeat may, has no name.
+    """
     id_, name, data = "", "", []
     for line in block.decode().split("\n"):
         field, _, value = line.partition(": ")
@@ -143,7 +146,9 @@ def read_event(block: bytes) -> Event | None:
             name = value
         elif field == "data":
             data.append(value)
-    return Event(id_, name, msgspec.json.decode("\n".join(data))) if data else None
+    if data:
+        return Event(id_, name, msgspec.json.decode("\n".join(data)))
+    return Event(id_, "", None) if id_ else None
 
 
 class StreamTopics:

@@ -57,7 +57,9 @@ class OneSocket:
     def __init__(self, *, key: ApiKey | None = None, **settings: Any) -> None:
         worker = self.worker = OneConnection(**settings)
         one = worker.one
-        ways = RemoteShards(worker.links, lambda shard: None, one.shard.state.wake_queue, one.loop)
+        ways = RemoteShards(
+            worker.links, lambda shard: None, one.shard.state.wake_queue, one.loop, lambda number: number
+        )
         self.feeds = Feeds(one.shard.state, one.loop, 0, Placement(SHARDS), ways)
         self.wire = RecordedWire()
         self.session = WsSession(self.wire, worker.dispatch, self.feeds, key)

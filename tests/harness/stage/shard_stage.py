@@ -9,7 +9,7 @@ continue: its links are lost with it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from math import inf
 from typing import Any
@@ -38,7 +38,12 @@ class StagePeers(Peers):
 
     def __init__(self, stage: ShardStage, number: int) -> None:
         super().__init__(stage.board, stage.clock, number)
+        self._stage = stage
         self._links = stage.links[number]
+
+    @property
+    def broker_numbers(self) -> Sequence[int]:
+        return self._stage.broker_numbers
 
     def refusal(self, shard: int) -> Refusal | None:
         if not self._links.is_cut(shard):
@@ -47,6 +52,8 @@ class StagePeers(Peers):
 
 
 class ShardStage:
+    broker_numbers: Sequence[int] = ()
+
     def __init__(
         self,
         shard_count: int,

@@ -19,6 +19,7 @@ from tests.harness.shard.one_shard import OneShard, record
 from topicsd.broker.frames_v1 import NewFrame
 from topicsd.broker.write.open_blob import Group
 from topicsd.engine.read.page_cache import PageCache
+from topicsd.engine.read.read import Missing
 from topicsd.engine.requests import NO_META, NewRecord
 from topicsd.engine.wakeups.wake_queue import WakeQueue
 from topicsd.service.call import Call
@@ -78,7 +79,7 @@ class SharedStage:
         self.reader = BrokerReader(self.one, self.shard)
         state = self.shard.shard.state
         self.local_feeds = Feeds(state, self.shard.loop)
-        self._local_diff = Diff(
+        self._local_diff = Diff[Missing](
             ShardReads(state, self.local_feeds),
             self.shard.settings,
             self.shard.loop,

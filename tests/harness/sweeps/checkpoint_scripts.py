@@ -122,6 +122,40 @@ def deletes_in_segments(run: ShardRun) -> None:
 
 
 @script
+def truncations_in_segments(run: ShardRun) -> None:
+    """Truncate in sealed and active segments and in the tail, before and during a checkpoint."""
+    run.put("f", durability="fsync")
+    for name in ("f", "d"):
+        run.append(name, *[10] * 9, tags=("a", "b", None) * 3)
+    run.turn()
+    run.checkpoint()
+    run.settle()
+    run.append("d", 10, 10, tags=("a", "b"))
+    run.append("f", 10, 10)
+    run.delete("d", after_seq=10)
+    run.delete("f", after_seq=4)
+    run.turn()
+    run.append("f", 11, 11)
+    run.turn()
+    run.sync()
+    run.checkpoint()
+    run.turn()
+    run.copy(3)
+    run.delete("d", after_seq=2, before_seq=6)
+    run.delete("f", after_seq=12)
+    run.append("d", 12)
+    run.turn()
+    run.settle()
+    run.checkpoint()
+    run.settle()
+    run.delete("d", after_seq=1)
+    run.append("f", 13)
+    run.turn()
+    run.sync()
+    run.settle()
+
+
+@script
 def segments_that_leave(run: ShardRun) -> None:
     """Evict whole and partial segments by caps and age; drop files after two snapshots."""
     run.put("f", durability="fsync", cap_records=5)

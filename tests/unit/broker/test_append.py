@@ -125,7 +125,7 @@ def test_a_blob_that_was_never_committed_in_time_is_refused_and_not_appended() -
     one.advance(1_000)
     assert code(answer) == "catalog_unavailable"
     assert one.catalog.calls["commit"] == 0
-    assert one.topics.heads(["a"]) == [0]
+    assert one.topics.heads([("a", 7)]) == [0]
 
 
 @pytest.mark.parametrize(("fault", "outcome"), [("lost request", "in_doubt"), (None, "topic_fenced")])
@@ -152,7 +152,7 @@ def test_a_topic_that_was_deleted_after_a_lost_answer_leaves_the_append_in_doubt
     answer = one.append("a", b"1")
     one.settle()
     one.advance(255, step_ms=5)
-    assert one.topics.heads(["a"]) == [1]
+    assert one.topics.heads([("a", 7)]) == [1]
     one.topics.forget("a", 7)
     one.advance(5_000)
     assert code(answer) == "in_doubt"
@@ -260,7 +260,7 @@ def test_a_store_that_is_away_refuses_the_records_and_appends_none() -> None:
     one.settle()
     one.advance(1_000)
     assert code(answer) == "store_unavailable"
-    assert one.topics.heads(["a"]) == [0]
+    assert one.topics.heads([("a", 7)]) == [0]
 
 
 def test_blobs_without_a_common_topic_do_not_wait_for_each_other() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.harness.brokers.one_broker import OneBroker
 from topicsd.broker.broker import ReadLimits
-from topicsd.broker.frames_v1 import Decoded, Rebase, decode_frames, renumber
+from topicsd.broker.frames_v1 import Decoded, Rebase, decode_intact, renumber
 from topicsd.broker.read.extents import LAGGARD_EXTENTS, LOOKUPS_AT_ONCE
 from topicsd.broker.read.reader import SharedRead, TopicRead, TopicRecords
 from topicsd.broker.read.tail_cache import TailCache, TailChunk
@@ -296,13 +296,13 @@ def test_a_check_of_a_head_is_at_least_as_new_as_its_reader(monkeypatch: pytest.
     assert other.values("a") == []
     other.advance(300)
     other.catalog.calls.clear()
-    real, early = one.topics.heads, [one.topics.heads(["a"])]
+    real, early = one.topics.heads, [one.topics.heads([("a", 7)])]
     first = other.read(SharedRead([TopicRead("a", 1)]))
     one.loop.run_until_idle()
     one.append("a", b"1")
     one.advance(50)
     # The request of the first reader was executed before the commit.
-    monkeypatch.setattr(one.topics, "heads", lambda names: early.pop() if early else real(names))
+    monkeypatch.setattr(one.topics, "heads", lambda topics: early.pop() if early else real(topics))
     second = other.read(SharedRead([TopicRead("a", 1)]))
     other.settle()
     assert other.catalog.calls["heads"] == 2
@@ -364,9 +364,9 @@ def test_a_topic_that_cannot_be_decoded_is_refused_alone(
     def decode(body: bytes, rebase: Rebase, *args: object) -> Decoded:
         if rebase.incarnation == 11:
             raise ValueError("a bug")
-        return decode_frames(body, rebase, *args)  # type: ignore[arg-type]
+        return decode_intact(body, rebase, *args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("topicsd.broker.read.reader.decode_frames", decode)
+    monkeypatch.setattr("topicsd.broker.read.reader.decode_intact", decode)
     answers = one.read(SharedRead([TopicRead(name, 1) for name in ("a", "b", "c")]))
     one.settle()
     ((*parts,),) = answers
@@ -483,3 +483,26 @@ def test_what_lies_between_two_topics_in_an_object_is_planned_too() -> None:
             thread.run_one()
     assert next(count for count in gets if count) == 1
     assert [len(part.records) for part in answers[0]] == [1] * 8
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_topic_that_another_broker_made_again_with_the_same_head_ends_the_waits(count: int) -> None:
+    one = OneBroker(BatchLimits(batch_seconds=0.01))
+    one.create("a")
+    for number in range(count):
+        one.appended("a", b"%d" % number)
+    other = OneBroker(other=one)
+    assert len(other.values("a")) == count
+    waiting = other.read(SharedRead([TopicRead("a", count + 1)], min_bytes=1, wait_seconds=50.0))
+    other.advance(1_000)
+    assert not waiting
+    one.topics.forget("a", 7)
+    one.create("a", 8)
+    third = OneBroker(other=one)
+    for number in range(count):
+        third.appended("a", b"again %d" % number)
+    other.advance(1_000)
+    refusal = one_of(waiting).refusal
+    assert refusal is not None
+    assert refusal.code == "gone"
+    assert other.values("a") == [(seq + 1, b"again %d" % seq) for seq in range(count)]

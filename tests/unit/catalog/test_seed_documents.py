@@ -146,7 +146,7 @@ def test_a_pending_commit_is_readable_and_finished_by_any_process(seed: SeedStor
     assert (pending["start_offset"], pending["end_offset"], pending["data_key"]) == (3, 4, URI)
     assert "index/00000000000000000004" not in seed.log_keys()
     assert extents(seed) == [(1, 2, "WAL"), (3, 4, "WAL")]
-    assert seed.catalog.heads([NAME]) == [4]
+    assert seed.catalog.heads([(NAME, 7)]) == [4]
     seed.commit("c")
     assert extents(seed) == [(1, 2, "WAL"), (3, 4, "WAL"), (5, 6, "WAL")]
     assert seed.document("index/00000000000000000004", WAL)["data_key"] == URI

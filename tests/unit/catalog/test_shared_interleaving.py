@@ -106,7 +106,8 @@ class InterleavedSharedCrowd(SharedCrowd):
     def state_of(self, catalog: SharedCatalog | SharedOracle) -> object:
         rows = [replace(row, created_ms=0) for row in catalog.list("", "", 100)]
         extents = [extent for name in TOPICS for extent in catalog.extents_from(name, 0, 256)]
-        return rows, [replace(one, created_ms=0) for one in extents], catalog.heads(TOPICS)
+        heads = catalog.heads([(row.name, row.incarnation) for row in rows])
+        return rows, [replace(one, created_ms=0) for one in extents], heads
 
     def run_outer(self, node: int, call: Call) -> Outcome | None:
         """Make a verb; before one of its requests other verbs are made, or the process dies (None)."""

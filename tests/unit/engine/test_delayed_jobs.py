@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.harness.shard.one_shard import OneShard, record
-from topicsd.engine.queue.delay import DELAY_MS_MAX, delay_frame, delay_frame_bytes
+from topicsd.engine.queue.delay import DELAY_MS_MAX, NewJobs, new_jobs_frame, new_jobs_frame_bytes
 from topicsd.engine.queue.explain import explain
 from topicsd.engine.queue.job import Counts
 from topicsd.engine.queue.lease_queue import COLLECTED_MAX
@@ -179,7 +179,14 @@ def test_each_job_says_why_it_is_not_delivered() -> None:
         {"state": "not_written", "head_seq": 6},
     ]
     stage.pass_time(1000)
-    assert job_json(stage, 4) == {"topic": "q", "seq": 4, "state": "ready", "deliveries": 1, "paused": False}
+    assert job_json(stage, 4) == {
+        "topic": "q",
+        "seq": 4,
+        "state": "ready",
+        "deliveries": 1,
+        "reason": "lease expired at node a, 1 delivery",
+        "paused": False,
+    }
 
 
 @pytest.mark.parametrize("end", [None, OneShard.restart, OneShard.kill])
@@ -217,8 +224,8 @@ def test_what_may_be_a_dead_letter_already_is_never_freed(end: Any, is_named_fir
 @pytest.mark.parametrize("count", [1, 2, 100, 10_000])
 def test_a_frame_of_delays_is_no_larger_than_it_is_taken_for(count: int) -> None:
     topic = queue().topic("q")
-    frame = delay_frame(topic, (1 << 62) - count, count, (1 << 63) - 1)
-    assert len(frame) <= delay_frame_bytes(count)
+    frame = new_jobs_frame(topic, (1 << 62) - count, count, NewJobs((1 << 63) - 1, 9))
+    assert len(frame) <= new_jobs_frame_bytes(count)
 
 
 def test_of_very_many_that_are_due_at_once_a_look_sees_some_and_the_next_one_more() -> None:

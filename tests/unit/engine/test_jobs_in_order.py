@@ -159,5 +159,5 @@ def test_what_comes_and_goes_is_not_remembered() -> None:
     lane = state.order.lane_of(1)
     assert lane is not None
     assert len(lane.seqs) < 150
-    assert len(state._fresh) < 150
+    assert len(state._ready._fresh) < 150
     assert len(state.order._lanes) == 1

@@ -55,6 +55,16 @@ def test_a_delete_that_ends_in_it_is_answered_and_takes_nothing_out() -> None:
     assert (one.state("t").earliest_seq, one.state("t").count) == (1, 10)
 
 
+def test_a_truncation_within_it_is_refused_and_one_of_all_of_it_needs_no_index() -> None:
+    one = with_lost_segment()
+    refused = one.send_delete("t", after_seq=3)
+    one.settle()
+    assert (refused.code, one.state("t").count) == ("corrupt_segment", 10)
+    assert one.delete("t", after_seq=5).deleted == 5
+    assert one.delete("t", after_seq=0).deleted == 5
+    assert one.state("t").earliest_seq == 11
+
+
 def test_upkeep_continues_with_the_other_topics(caplog: pytest.LogCaptureFixture) -> None:
     one = with_lost_segment(ttl_ms=1000)
     one.topic("t").runs[0]._front = (1, 0)  # type: ignore[attr-defined]

@@ -136,6 +136,7 @@ def test_requests_are_published_by_kind(slot: Slot) -> None:
         (requests.appends, (10, 20, 30)),
         (requests.reads, (40,)),
         (requests.waited_reads, (5000,)),
+        (requests.waited_claims, (9000,)),
         (requests.others, (7,)),
     ):
         for value in values:
@@ -146,7 +147,7 @@ def test_requests_are_published_by_kind(slot: Slot) -> None:
     assert (slot.appends_total, slot.records_total, slot.reads_total) == (3, 12, 2)
     assert slot.append_us[4:6] == [1, 2]
     assert slot.append_us[-1] == 60
-    assert slot.waited_read_us[13] == slot.read_us[6] == slot.other_us[3] == 1
+    assert slot.waited_claim_us[14] == slot.waited_read_us[13] == slot.read_us[6] == slot.other_us[3] == 1
 
 
 def test_pressure_is_published_with_its_parts(slot: Slot) -> None:

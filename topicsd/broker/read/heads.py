@@ -2,15 +2,17 @@
 
 H1  A known head never falls, and never exceeds the committed one. It may be outdated: another broker may have
     committed since `checked_at`.
-H2  A commit of this broker wakes its readers at once. For commits of others there is one poll for all topics
-    that have waiting readers, every `poll_seconds`, of up to TOPICS_AT_ONCE topics a request. Without waiting
-    readers there is no poll.
+H2  A commit of this broker wakes its readers at once. Those of others are reported by notices of the catalog
+    (C10), and a notice that is lost costs no more than the time of a poll: there is one for all topics that
+    have waiting readers, every `poll_seconds`, of up to TOPICS_AT_ONCE topics a request. Without waiting
+    readers there is no poll, and after LISTEN_SECONDS no listener.
 H3  A waiting reader asks neither the catalog nor the store; what it costs is its share of the poll.
 H4  Readers that begin at a tail share requests too: one is on its way at a time, with the topics of all that
     wait. What it says is at least as new as the start of each of them, so one that comes meanwhile is for the
     next request.
-H5  A head that fell, or a topic that is missing, wakes the readers too: the topic was deleted, and they look
-    it up.
+H5  A head that fell, or a topic that is missing or was created again, wakes the readers too: they look it up.
+H6  A notice with the known incarnation advances its head without a request. Any other is a reason to ask for
+    the head: one without an incarnation may be of an earlier topic of the name, whose head was higher.
 """
 
 from __future__ import annotations
@@ -24,12 +26,14 @@ from typing import Any, Final, NamedTuple
 from shared.runtime.clock import Clock
 from shared.runtime.disk_thread import Loop
 from topicsd.broker.steps import Pool, Resume, Wait, call_reply
-from topicsd.catalog.shared.shared_catalog import TOPICS_AT_ONCE, SharedCatalog
+from topicsd.catalog.shared.shared_catalog import TOPICS_AT_ONCE, HeadListener, HeadNotice, SharedCatalog
 
 logger = logging.getLogger("topicsd.broker")
 
 TOPICS_MAX: Final = 200_000
 """Topics whose heads are kept without a waiting reader."""
+LISTEN_SECONDS: Final = 10.0
+"""How long a broker listens to commits after its last reader has waited."""
 NEVER: Final = float("-inf")
 
 
@@ -82,7 +86,16 @@ class Heads:
         self._unchecked: dict[tuple[str, int], list[Resume]] = {}
         """By topic and incarnation: the readers that the next check answers."""
         self._is_checking = False
+        self._listener: HeadListener | None = None
+        self._followed: set[str] = set()
+        """What the listener reports: the topics that had waiting readers since the poll before the last."""
+        self._new_followed: set[str] = set()
+        """Those that had one since the last poll."""
+        self._is_following = False
+        self._waited_at = NEVER
+        self._is_closed = False
         self.polls = 0
+        self.notices = 0
 
     # -- what is known
 
@@ -146,6 +159,7 @@ class Heads:
                 return waiter
             one.waiters[waiter] = seq
             self._waited_for.setdefault(name)
+            self._follow(name)
         waiter.timer = self._loop.call_later(seconds, self._end, waiter, False)
         self._poll_later()
         return waiter
@@ -179,15 +193,78 @@ class Heads:
         """The number of topics with waiting readers."""
         return len(self._waited_for)
 
+    # -- notices
+
+    def _follow(self, name: str) -> None:
+        self._new_followed.add(name)
+        if name not in self._followed and not self._is_following:
+            self._is_following = True
+            # In a turn of its own: readers that begin together are one change.
+            self._loop.call_soon(self._follow_new)
+
+    def _follow_new(self) -> None:
+        self._is_following = False
+        if self._is_closed:
+            return
+        if self._listener is None:
+            self._listener = self._catalog.listen(self._on_reported)
+        self._followed |= self._new_followed
+        self._listener.follow(self._followed)
+
+    def _unfollow(self) -> None:
+        """Follow no longer what had no reader since the poll before the last."""
+        now = self._clock.monotonic()
+        followed = self._new_followed.union(self._waited_for)
+        self._new_followed = set(self._waited_for)
+        if followed:
+            self._waited_at = now
+        if self._listener is None or self._is_following:
+            return
+        if now - self._waited_at > LISTEN_SECONDS:
+            self.close_listener()
+        elif followed != self._followed:
+            self._followed = followed
+            self._listener.follow(followed)
+
+    def _on_reported(self, notices: Sequence[HeadNotice]) -> None:
+        """Take notices on any thread."""
+        if not self._is_closed:
+            self._loop.call_soon_threadsafe(self.take_notices, notices)
+
+    def take_notices(self, notices: Sequence[HeadNotice]) -> None:
+        """Learn what the catalog has reported (H6)."""
+        self.notices += len(notices)
+        for name, incarnation, seq in notices:
+            one = self._heads.get(name)
+            if one is None or self._is_closed:
+                continue
+            if seq is not None and incarnation == one.incarnation:
+                self.advance(name, incarnation, seq)
+            elif one.waiters and (incarnation is not None or seq is None or seq > one.seq):
+                self._check((name, one.incarnation), _ignore)
+
+    def close_listener(self) -> None:
+        listener, self._listener = self._listener, None
+        self._followed = set()
+        if listener is not None:
+            listener.close()
+
+    def close(self) -> None:
+        """End with the process: notices that are still on their way are ignored."""
+        self._is_closed = True
+        self.close_listener()
+
     # -- the poll
 
     def _poll_later(self) -> None:
-        if self._timer is None and not self._is_polling and self._waited_for:
+        has_reason = self._waited_for or self._listener is not None
+        if self._timer is None and not self._is_polling and has_reason:
             self._timer = self._loop.call_later(self._poll_seconds, self._poll)
 
     def _poll(self) -> None:
         self._timer = None
         self._is_polling = True
+        self._unfollow()
         self._poll_some(list(self._waited_for))
 
     def _poll_some(self, names: list[str], outcome: OSError | None = None) -> None:
@@ -250,4 +327,8 @@ class Heads:
                     self.advance(name, incarnation, seq, asked_at)
             reply(None)
 
-        self._pool.call(partial(self._catalog.heads, names))(end)
+        self._pool.call(partial(self._catalog.heads, [*zip(names, incarnations, strict=True)]))(end)
+
+
+def _ignore(outcome: OSError | None) -> None:
+    """Take the outcome of a check that no reader waits for: the poll follows."""

@@ -8,12 +8,14 @@ D1  Only committed records are returned, in the order of their seqs, without a g
 D2  A removal by another broker is seen after at most ROW_SECONDS, its own at once.
 D3  A head that this broker knows is compared with the catalog before a read is answered as caught up, if it
     was not within the time of a poll. So a read without a wait is outdated by at most that time.
+D4  Damage is searched on a thread: in a slice of many megabytes it takes a good part of a second.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Literal
 
 import msgspec
@@ -24,17 +26,20 @@ from topicsd.broker.frames_v1 import (
     FRAMES_V1,
     SEGMENT_V1,
     TOPIC_ID_MASK,
+    Decoded,
     OtherTopic,
+    Rebase,
     UnknownEncoding,
     decode_frames,
+    decode_intact,
 )
 from topicsd.broker.read.extents import ExtentReader, FetchedChunks, Need
 from topicsd.broker.read.heads import Heads, HeadsWait, TailPosition
 from topicsd.broker.read.read_rules import first_room, is_complete, room_of
 from topicsd.broker.read.tail_cache import TailCache, TailChunk
-from topicsd.broker.read.text_runs import TextRun, text_run
+from topicsd.broker.read.text_runs import TextRun, records_of_texts, text_run
 from topicsd.broker.refusals import no_catalog, no_such_topic, store_failed, topic_replaced
-from topicsd.broker.steps import Resume, Steps, Wait, run, together
+from topicsd.broker.steps import Pool, Resume, Steps, Wait, run, together
 from topicsd.broker.topic_table import TopicTable
 from topicsd.catalog.catalog import CatalogRefused, CatalogUnavailable
 from topicsd.catalog.shared.shared_catalog import SharedTopic
@@ -130,8 +135,16 @@ class ReadWait:
 
 class SharedReader:
     def __init__(
-        self, clock: Clock, topics: TopicTable, heads: Heads, cache: TailCache, extents: ExtentReader
+        self,
+        clock: Clock,
+        topics: TopicTable,
+        heads: Heads,
+        cache: TailCache,
+        extents: ExtentReader,
+        decodes: Pool,
     ) -> None:
+        """`decodes` has the threads that search damage (D4)."""
+        self._decodes = decodes
         self._clock = clock
         self._topics = topics
         self._heads = heads
@@ -231,7 +244,7 @@ class SharedReader:
             may_take = True
             for one in reads:
                 if may_take:
-                    total = self._take_cached(request, one, total)
+                    total = yield from self._take_cached(request, one, total)
                 if one.answer.refusal is not None or one.is_full:
                     continue
                 if one.answer.next_seq <= self._head(one):
@@ -255,12 +268,12 @@ class SharedReader:
             for one in reads:
                 if one.name in results:
                     one.had_turn = True
-                    total = self._take_fetched(request, one, results[one.name], total)
+                    total = yield from self._take_fetched(request, one, results[one.name], total)
                 elif one.name in names:
                     # It and the topics after it wait for their turn (N2).
                     break
                 else:
-                    total = self._take_cached(request, one, total)
+                    total = yield from self._take_cached(request, one, total)
             yield from self._look_up([one for one in reads if one.row_seconds == 0])
         for one in reads:
             if self._is_behind(one) and (one.answer.byte_count or not one.had_turn):
@@ -286,17 +299,17 @@ class SharedReader:
                 one.row_seconds = 0.0
         yield from self._look_up([one for one in reads if one.row_seconds == 0])
 
-    def _take_cached(self, request: SharedRead, one: _TopicProgress, total: int) -> int:
+    def _take_cached(self, request: SharedRead, one: _TopicProgress, total: int) -> Steps[int]:
         while one.answer.refusal is None and not one.is_full:
             chunk = self._cache.find(one.name, one.incarnation, one.answer.next_seq)
             if chunk is None:
                 break
-            total = self._take(request, one, chunk, total)
+            total = yield from self._take(request, one, chunk, total)
         return total
 
     def _take_fetched(
         self, request: SharedRead, one: _TopicProgress, result: FetchedChunks | OSError, total: int
-    ) -> int:
+    ) -> Steps[int]:
         if isinstance(result, OSError):
             one.answer.refusal = refusal_of(result)
             return total
@@ -308,13 +321,13 @@ class SharedReader:
         for chunk in chunks:
             if one.answer.refusal is None and not one.is_full:
                 next_seq = one.answer.next_seq
-                total = self._take(request, one, chunk, total)
+                total = yield from self._take(request, one, chunk, total)
                 # Only what was decoded: it is of this incarnation.
                 if one.answer.next_seq > next_seq and not result.is_laggard:
                     self._cache.add(chunk)
         return total
 
-    def _take(self, request: SharedRead, one: _TopicProgress, chunk: TailChunk, total: int) -> int:
+    def _take(self, request: SharedRead, one: _TopicProgress, chunk: TailChunk, total: int) -> Steps[int]:
         """Decode records of a chunk into the answer, as far as there is room."""
         if one.request.as_chunks:
             return self._take_whole(one, chunk, total)
@@ -322,22 +335,9 @@ class SharedReader:
         room = room_of(total, request.bytes_max, answer.byte_count, one.request.bytes_max)
         bytes_max = first_room(request.bytes_max, one.request.bytes_max) if room is None else room
         try:
-            text = text_run(chunk, answer.next_seq, bytes_max) if one.request.as_runs else None
-            decoded = text or decode_frames(
-                chunk.body, chunk.rebase, answer.next_seq, bytes_max, chunk.encoding
-            )
-        except OtherTopic:
-            one.row_seconds = 0.0
-            self._topics.forget(one.name)
-            return total
-        except UnknownEncoding as error:
-            answer.refusal = store_failed(OSError(str(error)))
-            return total
+            decoded = yield from self._decoded(chunk, answer.next_seq, bytes_max, one.request.as_runs)
         except Exception as error:
-            # A bug, or bytes of a program that has one: the other topics of the read are answered.
-            what = f"topic {one.name}: seqs {chunk.rebase.first_seq}..{chunk.rebase.last_seq}"
-            logger.exception("read: %s: decode failed: unexpected error  key=%s", what, chunk.key)
-            answer.refusal = store_failed(OSError(f"{what}: unexpected error: {error!r}"))
+            self._refuse_chunk(one, chunk, error)
             return total
         # The records are committed, and may be newer than the head that was known.
         self._heads.advance(one.name, one.incarnation, chunk.rebase.last_seq)
@@ -360,6 +360,27 @@ class SharedReader:
         one.is_full = decoded.next_seq <= chunk.rebase.last_seq
         return total + decoded.byte_count
 
+    def _decoded(self, chunk: TailChunk, seq: int, bytes_max: int, as_runs: bool) -> Steps[TextRun | Decoded]:
+        """Return records from `seq` on, at least one, and no more than fit `bytes_max`."""
+        try:
+            return _decode(chunk, seq, bytes_max, as_runs)
+        except FrameDamage:
+            search = partial(_search_damage, chunk.body, chunk.rebase, seq, bytes_max, chunk.encoding)
+            return (yield self._decodes.call(search))  # type: ignore[no-any-return]
+
+    def _refuse_chunk(self, one: _TopicProgress, chunk: TailChunk, error: Exception) -> None:
+        """Refuse the topic of a chunk that cannot be decoded, or look it up again."""
+        if isinstance(error, OtherTopic):
+            one.row_seconds = 0.0
+            self._topics.forget(one.name)
+        elif isinstance(error, UnknownEncoding):
+            one.answer.refusal = store_failed(OSError(str(error)))
+        else:
+            # A bug, or bytes of a program that has one: the other topics of the read are answered.
+            what = f"topic {one.name}: seqs {chunk.rebase.first_seq}..{chunk.rebase.last_seq}"
+            logger.error("read: %s: decode failed: unexpected error  key=%s", what, chunk.key, exc_info=error)
+            one.answer.refusal = store_failed(OSError(f"{what}: unexpected error: {error!r}"))
+
     def _take_whole(self, one: _TopicProgress, chunk: TailChunk, total: int) -> int:
         """Add a chunk to the answer; its records before the position count as none."""
         answer, rebase = one.answer, chunk.rebase
@@ -371,7 +392,7 @@ class SharedReader:
             self._topics.forget(one.name)
             return total
         self._heads.advance(one.name, one.incarnation, rebase.last_seq)
-        size = len(chunk.body) * (rebase.last_seq + 1 - answer.next_seq) // chunk.count
+        size = chunk.byte_count * (rebase.last_seq + 1 - answer.next_seq) // chunk.count
         answer.chunks.append(chunk)
         answer.byte_count += size
         answer.next_seq = rebase.last_seq + 1
@@ -379,12 +400,34 @@ class SharedReader:
         return total + size
 
 
+def _decode(chunk: TailChunk, seq: int, bytes_max: int, as_runs: bool) -> TextRun | Decoded:
+    """Return records that are intact; raise FrameDamage when there may be others."""
+    run = text_run(chunk, seq, bytes_max) if as_runs else None
+    if run is not None:
+        return run
+    if chunk.texts is not None:
+        return records_of_texts(chunk, seq, bytes_max)
+    return decode_intact(chunk.body, chunk.rebase, seq, bytes_max, chunk.encoding)
+
+
+def _search_damage(
+    body: bytes, rebase: Rebase, seq: int, bytes_max: int, encoding: str
+) -> Decoded | Exception:
+    """Decode what is intact, on a thread; its errors are raised on the event loop."""
+    try:
+        return decode_frames(body, rebase, seq, bytes_max, encoding)
+    except Exception as error:
+        return error
+
+
 def _fetched_bytes(result: FetchedChunks | OSError) -> int:
-    return 0 if isinstance(result, OSError) else sum([len(chunk.body) for chunk in result.chunks])
+    return 0 if isinstance(result, OSError) else sum([chunk.byte_count for chunk in result.chunks])
 
 
 def _is_of_topic(chunk: TailChunk) -> bool:
     """Return whether the first frame is of the incarnation of the chunk, or is damaged."""
+    if chunk.texts is not None:
+        return True
     try:
         frame = parse_frame(chunk.body, 0, len(chunk.body))
     except FrameDamage:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Final, NamedTuple
 
-from topicsd.broker.frames_v1 import FRAMES_V1, SEGMENT_V1, TOPIC_ID_MASK
+from topicsd.broker.frames_v1 import FRAMES_V1, SEGMENT_V1, TOPIC_ID_MASK, Decoded
 from topicsd.broker.read.tail_cache import TailChunk
 from topicsd.log.frame import (
     CHECKSUM_BYTES,
@@ -18,6 +18,7 @@ from topicsd.log.frame import (
     LEN_BYTES,
     U64,
     FrameType,
+    Record,
     xxh3,
 )
 
@@ -40,6 +41,15 @@ class TextRun(NamedTuple):
         return self.first_seq + len(self.values)
 
 
+def records_of_texts(chunk: TailChunk, seq: int, bytes_max: int) -> Decoded:
+    """Return the same as `text_run` as records, for a chunk of texts."""
+    run = text_run(chunk, seq, bytes_max)
+    assert run is not None
+    ts = chunk.ts
+    records = [Record(number, ts, text) for number, text in enumerate(run.values, seq)]
+    return Decoded(records, [], run.next_seq, run.byte_count)
+
+
 def text_run(chunk: TailChunk, seq: int, bytes_max: int) -> TextRun | None:
     """Return records from `seq` on, at least one, and no more than fit `bytes_max`.
 
@@ -48,14 +58,17 @@ def text_run(chunk: TailChunk, seq: int, bytes_max: int) -> TextRun | None:
     rebase = chunk.rebase
     if chunk.encoding not in (FRAMES_V1, SEGMENT_V1) or not rebase.first_seq <= seq <= rebase.last_seq:
         return None
-    starts = chunk.frame_starts(chunk.count)
     low = seq - rebase.first_seq
+    texts = chunk.texts
+    if texts is not None and not low and chunk.byte_count <= bytes_max:
+        return TextRun(seq, texts, chunk.byte_count, True)
+    starts = chunk.frame_starts(chunk.count)
     if len(starts) <= chunk.count:
         return None
     high = max(low + 1, bisect_right(starts, starts[low] + bytes_max, low) - 1)
     byte_count = starts[high] - starts[low]
-    if chunk.texts is not None:
-        return TextRun(seq, chunk.texts[low:high], byte_count, True)
+    if texts is not None:
+        return TextRun(seq, texts[low:high], byte_count, True)
     checked = chunk.plain_count
     if high > checked:
         if not _are_plain(chunk, max(low, checked) if low <= checked else low, high):

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from topicsd.broker.frames_v1 import SEGMENT_V1
 from topicsd.catalog.shared.shared_catalog import REPEATED_MS, SharedExtent
 
 OBJECT_BYTES_MAX: Final = 64 << 20
 EXTENTS_MIN: Final = 2
 EXTENTS_MAX: Final = 4096
+AGAIN_MIN: Final = 8
+"""Compacted objects that are merged again."""
 LEASE_MS: Final = 120_000
 
 
@@ -66,3 +69,47 @@ def extents_to_merge(
         return chosen
     has_waited = bool(chosen) and chosen[0].created_ms <= now_ms - REPEATED_MS - limits.wait_ms
     return chosen if has_waited and len(chosen) >= limits.extents_min else []
+
+
+def extents_to_merge_again(
+    extents: Sequence[SharedExtent], limits: CompactorLimits, span_ms: int = 0
+) -> list[SharedExtent]:
+    """Return the first compacted extents that are worth one object: at least AGAIN_MIN, none more than half.
+
+    So each merge at least doubles the object of a record, and a record is copied a logarithmic number of
+    times. `span_ms` is the longest time between the first and the last record of an object; 0 is no limit.
+    The first record of an extent is not older than the extent before it, so the first extent of all is not
+    merged when there is a limit.
+
+    >>> def compacted(first, size, created=0, encoding=SEGMENT_V1):
+    ...     return SharedExtent(first, first, "COMPACTED", f"object-{first}", encoding, 0, size, created)
+    >>> def chosen(sizes, span_ms=0, **limits):
+    ...     extents = [compacted(first, size, 10 * first) for first, size in enumerate(sizes, 1)]
+    ...     merged = extents_to_merge_again(extents, CompactorLimits(**limits), span_ms)
+    ...     return [extent.first_seq for extent in merged]
+    >>> chosen([1] * 7), chosen([1] * 8), chosen([8] + [1] * 8), chosen([8] + [1] * 7)
+    ([], [1, 2, 3, 4, 5, 6, 7, 8], [1, 2, 3, 4, 5, 6, 7, 8, 9], [])
+    >>> chosen([9] * 3 + [1] * 8 + [9] * 3, object_bytes=20), chosen([1] * 12, span_ms=80)
+    ([4, 5, 6, 7, 8, 9, 10, 11], [2, 3, 4, 5, 6, 7, 8, 9])
+    >>> chosen([1] * 12, span_ms=70)
+    []
+    """
+    for start in range(len(extents)):
+        chosen: list[SharedExtent] = []
+        size = largest = count = 0
+        began_ms = extents[start - 1].created_ms if start else None
+        for extent in extents[start:]:
+            is_next = not chosen or extent.first_seq == chosen[-1].last_seq + 1
+            is_segment = extent.type == "COMPACTED" and extent.encoding == SEGMENT_V1
+            is_full = size + extent.byte_length > limits.object_bytes or len(chosen) == limits.extents_max
+            is_long = span_ms > 0 and (began_ms is None or extent.created_ms - began_ms > span_ms)
+            if not (is_next and is_segment) or is_full or is_long:
+                break
+            chosen.append(extent)
+            size += extent.byte_length
+            largest = max(largest, extent.byte_length)
+            if len(chosen) >= AGAIN_MIN and 2 * largest <= size:
+                count = len(chosen)
+        if count:
+            return chosen[:count]
+    return []

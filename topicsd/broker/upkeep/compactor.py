@@ -2,6 +2,7 @@
 
 A blob holds records of many topics, so a reader of one topic needs a request for each blob. After a
 compaction it needs one for many of them, and the blobs that no extent refers to are left for vacuum.
+A slow topic gets small objects, which are merged again.
 
 M1  The steps are claim, trim, read, put, begin, finish, release. Each is safe to repeat, and any compactor
     may finish what another one has begun. Overlapping compactions are refused by the catalog, also when a
@@ -14,6 +15,9 @@ M2  The object has exactly the records of its range, byte for byte but for their
     the compaction of its topic, until retention removes it: nothing takes its place, and it is reported.
 M3  The object is put before the catalog names it (R3). One that the catalog refuses is an orphan.
 M4  Memory is bounded by the bytes of one object.
+M5  When no slice can be merged, small compacted objects are, by the same steps. They are looked up page by
+    page, once in the life of a process; later only the last page. An object that is damaged or missing stays
+    as it is, and the merges continue after it.
 
 The steps are a generator: it yields the blocking calls, and a test runs it call by call.
 """
@@ -21,16 +25,22 @@ The steps are a generator: it yields the blocking calls, and a test runs it call
 from __future__ import annotations
 
 import secrets
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
 from shared.runtime.retries import Retries
 from topicsd.broker.frames_v1 import FRAMES_V1, SEGMENT_V1, OtherTopic, Rebase
-from topicsd.broker.segment_v1 import SegmentBuilder
+from topicsd.broker.segment_v1 import SegmentBuilder, frame_bytes_of
 from topicsd.broker.steps import BlockingSteps
-from topicsd.broker.upkeep.compaction_choice import CompactorLimits, extents_to_merge
-from topicsd.broker.upkeep.retention import SPAN_PARTS, Retention, limits_of
+from topicsd.broker.upkeep.compaction_choice import (
+    AGAIN_MIN,
+    CompactorLimits,
+    extents_to_merge,
+    extents_to_merge_again,
+)
+from topicsd.broker.upkeep.retention import SIZED_TOPICS_MAX, SPAN_PARTS, Retention, limits_of
 from topicsd.broker.upkeep.stages import Staged
 from topicsd.catalog.shared.shared_catalog import (
     EXTENTS_AT_ONCE,
@@ -43,6 +53,7 @@ from topicsd.catalog.shared.shared_catalog import (
     SharedExtent,
     SharedTopic,
 )
+from topicsd.segment.data_file import SEGMENT_HEADER_BYTES
 from topicsd.store.create_object import create_object, repeat_request
 from topicsd.store.object_store import ObjectStore
 
@@ -90,6 +101,8 @@ class Compactor:
         self._retries = retries
         self._limits = limits
         self._retention = Retention(catalog)
+        self._again_from: OrderedDict[tuple[str, int], int] = OrderedDict()
+        """By topic and incarnation: the seq from which compacted extents may be merged again (M5)."""
 
     def compact(self, name: str) -> BlockingSteps[CompactionReport]:
         """Finish what was begun, apply retention, then merge extents of a topic once."""
@@ -131,9 +144,11 @@ class Compactor:
     def _merge(self, claim: Claim, topic: SharedTopic) -> BlockingSteps[CompactionReport]:
         catalog = self._catalog
         chosen = yield from self._choose(claim.claimed_ms, topic)
-        merged = yield from self._read_whole(chosen, topic)
-        if isinstance(merged, str):
-            return CompactionReport("nothing", obstacle=merged)
+        first = yield from self._read_whole(chosen, topic)
+        obstacle = first if isinstance(first, str) else ""
+        merged = (yield from self._read_again(topic)) if isinstance(first, str) else first
+        if merged is None:
+            return CompactionReport("nothing", obstacle=obstacle)
         extent = merged.extent
         yield Staged("put", lambda: create_object(self._store, extent.key, merged.parts, self._retries()))
         compaction = Compaction(secrets.token_hex(16), topic.name, topic.incarnation, extent)
@@ -141,7 +156,7 @@ class Compactor:
         if refusal is not None:
             return CompactionReport(refusal)
         yield Staged("commit", partial(catalog.finish_compaction, topic.name))
-        return CompactionReport("merged", merged.extents, extent.byte_length)
+        return CompactionReport("merged", merged.extents, extent.byte_length, obstacle=obstacle)
 
     def _choose(self, now_ms: int, topic: SharedTopic) -> BlockingSteps[list[SharedExtent]]:
         """Return the extents to merge, looked up page by page until they fill an object."""
@@ -170,30 +185,76 @@ class Compactor:
         if not chosen:
             return ""
         builder = SegmentBuilder(topic.incarnation, chosen[0].first_seq)
-        count = 0
-        damaged: bytes | None = None
-        for number, extent in enumerate(chosen, 1):
-            if number % RENEWED_AFTER == 0 and not (yield Staged("claim", partial(self._claim, topic.name))):
-                return ""
-            body: bytes | None = yield Staged("read", partial(self._read, extent))
-            if body is None or extent.encoding != FRAMES_V1:
-                break
-            # On the thread, too: it takes long for the event loop.
-            if not (yield Staged("merge", partial(_add, builder, body, extent, topic))):
-                damaged = body
-                break
-            count += 1
-        if count:
+        added = yield from self._add_all(builder, chosen, topic)
+        if added is None:
+            return ""
+        if added.extents:
             # Also a single one: what ended the merge is the first one of the next.
             parts: list[bytes] = yield Staged("merge", builder.parts)
-            return _Merged(_compacted(chosen[:count], SEGMENT_V1, parts), parts, count)
-        if damaged is None:
+            return _Merged(_compacted(chosen[: added.extents], SEGMENT_V1, parts), parts, added.extents)
+        if added.damaged is None:
             return (yield from self._obstacle(chosen[0], topic))
         # Again, since bytes may also be damaged on their way.
         again: bytes | None = yield Staged("read", partial(self._read, chosen[0]))
-        if again == damaged:
-            return _Merged(_compacted(chosen[:1], FRAMES_V1, [damaged]), [damaged], 1)
+        if again == added.damaged:
+            return _Merged(_compacted(chosen[:1], FRAMES_V1, [again]), [again], 1)
         return ""
+
+    def _add_all(
+        self, builder: SegmentBuilder, chosen: Sequence[SharedExtent], topic: SharedTopic
+    ) -> BlockingSteps[_Added | None]:
+        """Add extents up to the first one that cannot be merged (M2); return None when the claim is lost."""
+        for count, extent in enumerate(chosen):
+            if count % RENEWED_AFTER == RENEWED_AFTER - 1 and not (
+                yield Staged("claim", partial(self._claim, topic.name))
+            ):
+                return None
+            body: bytes | None = yield Staged("read", partial(self._read, extent))
+            if body is None or extent.encoding not in (FRAMES_V1, SEGMENT_V1):
+                return _Added(count, None)
+            # On the thread, too: it takes long for the event loop.
+            if not (yield Staged("merge", partial(_add, builder, body, extent, topic))):
+                return _Added(count, body)
+        return _Added(len(chosen), None)
+
+    # -- compacted objects
+
+    def _read_again(self, topic: SharedTopic) -> BlockingSteps[_Merged | None]:
+        """Make an object of small compacted ones, if there are enough (M5)."""
+        chosen = yield from self._choose_again(topic)
+        if not chosen:
+            return None
+        builder = SegmentBuilder(topic.incarnation, chosen[0].first_seq)
+        added = yield from self._add_all(builder, chosen, topic)
+        if added is None:
+            return None
+        if added.extents < len(chosen):
+            self._note_again(topic, chosen[added.extents].last_seq + 1)
+        if added.extents < AGAIN_MIN:
+            return None
+        parts: list[bytes] = yield Staged("merge", builder.parts)
+        return _Merged(_compacted(chosen[: added.extents], SEGMENT_V1, parts), parts, added.extents)
+
+    def _choose_again(self, topic: SharedTopic) -> BlockingSteps[list[SharedExtent]]:
+        """Return compacted extents to merge, looked up page by page from where nothing was found before."""
+        span_ms = limits_of(topic).ttl_ms // SPAN_PARTS
+        seq = self._again_from.get((topic.name, topic.incarnation), 0)
+        while max(seq, topic.first_seq) <= topic.compacted_to:
+            lookup = partial(self._catalog.extents_from, topic.name, seq, EXTENTS_AT_ONCE)
+            page: list[SharedExtent] = yield Staged("lookup", lookup)
+            chosen = extents_to_merge_again(page, self._limits, span_ms)
+            if chosen or len(page) < EXTENTS_AT_ONCE:
+                return chosen
+            # The last ones may be merged with those of the next page.
+            seq = page[-AGAIN_MIN].first_seq
+            self._note_again(topic, seq)
+        return []
+
+    def _note_again(self, topic: SharedTopic, seq: int) -> None:
+        key = topic.name, topic.incarnation
+        self._again_from[key] = max(seq, self._again_from.pop(key, 0))
+        if len(self._again_from) > SIZED_TOPICS_MAX:
+            self._again_from.popitem(last=False)
 
     def _obstacle(self, extent: SharedExtent, topic: SharedTopic) -> BlockingSteps[str]:
         """Say why a slice could not be read, unless it was trimmed away meanwhile."""
@@ -216,12 +277,22 @@ class Compactor:
         return None
 
     def _read(self, extent: SharedExtent) -> bytes | None:
-        """Return the body of an extent; None when another compactor, or a trim, has removed it."""
-        read = partial(self._store.read, extent.key, extent.byte_offset, extent.byte_length)
+        """Return the frames of an extent; None when another compactor, or a trim, has removed it."""
+        offset, size = extent.byte_offset, extent.byte_length
+        if extent.encoding == SEGMENT_V1:
+            offset, size = SEGMENT_HEADER_BYTES, frame_bytes_of(extent.last_seq - extent.first_seq + 1, size)
+        read = partial(self._store.read, extent.key, offset, size)
         try:
             return repeat_request(read, self._retries())
         except FileNotFoundError:
             return None
+
+
+class _Added(NamedTuple):
+    """How many extents were added to an object, and the bytes of the one after them if it is damaged."""
+
+    extents: int
+    damaged: bytes | None
 
 
 class _Merged(NamedTuple):

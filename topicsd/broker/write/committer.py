@@ -31,7 +31,7 @@ from shared.contract.errors import Refusal, store_unavailable, throttled
 from shared.runtime.clock import Clock
 from shared.runtime.disk_thread import Loop
 from shared.runtime.retries import Pauses, Retries
-from topicsd.broker.frames_v1 import FRAMES_V1
+from topicsd.broker.frames_v1 import FRAMES_V1, Texts
 from topicsd.broker.lls1 import FOLDER, EncodedBlob
 from topicsd.broker.refusals import (
     commit_in_doubt,
@@ -64,9 +64,12 @@ class CommittedRun(NamedTuple):
     incarnation: int
     first_seq: int
     last_seq: int
-    body: bytes
-    texts: list[bytes] | None = None
+    bodies: list[bytes]
+    """The frames, in order."""
+    texts: Texts | None = None
     """The records, if all are texts."""
+    ts: int = 0
+    """Of the records."""
 
 
 class CommitTooLate(OSError):
@@ -271,10 +274,10 @@ class BlobCommitter:
 
 
 def _run_of(one: OpenSlice, first_seq: int, last_seq: int, parts: Sequence[PendingPart]) -> CommittedRun:
-    body = b"".join([part.body for part in parts])
+    bodies = [part.body for part in parts]
     lists = [part.texts for part in parts if part.texts is not None]
-    texts = list(chain.from_iterable(lists)) if len(lists) == len(parts) else None
-    return CommittedRun(one.topic, one.incarnation, first_seq, last_seq, body, texts)
+    texts = Texts(chain.from_iterable(lists)) if len(lists) == len(parts) else None
+    return CommittedRun(one.topic, one.incarnation, first_seq, last_seq, bodies, texts, one.ts)
 
 
 def _refuse_all(slices: Sequence[OpenSlice], refusal: Refusal) -> None:

@@ -62,17 +62,19 @@ class PendingPart:
 
 
 class OpenSlice:
-    __slots__ = ("count", "incarnation", "parts", "topic")
+    __slots__ = ("count", "incarnation", "parts", "topic", "ts")
 
-    def __init__(self, topic: str, incarnation: int) -> None:
+    def __init__(self, topic: str, incarnation: int, ts: int) -> None:
         self.topic = topic
         self.incarnation = incarnation
+        self.ts = ts
+        """Of its records."""
         self.parts: list[PendingPart] = []
         self.count = 0
 
     def with_parts(self, parts: list[PendingPart]) -> OpenSlice:
         """Return a slice of some of these parts, whose records are numbered again."""
-        other = OpenSlice(self.topic, self.incarnation)
+        other = OpenSlice(self.topic, self.incarnation, self.ts)
         for one in parts:
             body = renumber(one.body, other.count + 1)
             other.parts.append(PendingPart(one.part, body, one.texts, one.reply))
@@ -101,7 +103,7 @@ class OpenBlob:
         key = group.topic, incarnation
         one = self.slices.get(key)
         if one is None:
-            one = self.slices[key] = OpenSlice(group.topic, incarnation)
+            one = self.slices[key] = OpenSlice(group.topic, incarnation, self.created_ms)
         body = encode_frames(group.records, incarnation, one.count + 1, self.created_ms)
         append_id = group.append_id or f"{self.token}-{self.part_count}"
         count = len(group.records)

@@ -13,7 +13,8 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from topicsd.catalog.catalog import CatalogExtraMissing, CatalogRefused, CatalogUnavailable
-from topicsd.catalog.engines.key_value import VersionedKey
+from topicsd.catalog.engines.etcd_watch import EtcdWatch
+from topicsd.catalog.engines.key_value import OnChange, VersionedKey
 
 EXTRA: Final = "topicsd[etcd]"
 PORT: Final = 2379
@@ -86,6 +87,9 @@ class EtcdKeys:
         )
         message = self._rpc.TxnRequest(compare=[compare], success=[operation])
         return bool(self._request(self._stub.Txn, message).succeeded)
+
+    def watch(self, on_change: OnChange) -> EtcdWatch:
+        return EtcdWatch(self._rpc, self._channel, self._error, on_change)
 
     def close(self) -> None:
         self._channel.close()

@@ -8,6 +8,7 @@ that has shards, so a range of them asks one shard. Other stores ignore it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, Protocol
 
 
@@ -17,6 +18,26 @@ class VersionedKey(NamedTuple):
     key: str
     value: bytes
     version: int
+
+
+class ChangedKey(NamedTuple):
+    """A key that may have changed, with its value where the store says it."""
+
+    key: str
+    value: bytes | None = None
+
+
+OnChange = Callable[[Sequence[ChangedKey]], object]
+
+
+class KeyWatch(Protocol):
+    """Reports changes of keys until it is closed, on a thread of its own; changes may be lost or doubled."""
+
+    def follow(self, keys: Collection[str]) -> None:
+        """Report the changes of these keys, and each new one once its changes are reported."""
+        ...
+
+    def close(self) -> None: ...
 
 
 class KeyValue(Protocol):
@@ -54,6 +75,10 @@ class KeyValue(Protocol):
 
     def delete_if(self, key: str, version: int, partition: str | None = None) -> bool:
         """Delete a key if it has this version; return whether it was deleted."""
+        ...
+
+    def watch(self, on_change: OnChange) -> KeyWatch:
+        """Begin to report changes, without waiting for the store."""
         ...
 
     def close(self) -> None: ...

@@ -11,13 +11,14 @@ fork (R8).
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from itertools import islice
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from topicsd.catalog.catalog import CatalogExtraMissing, CatalogUnavailable
-from topicsd.catalog.engines.key_value import VersionedKey
+from topicsd.catalog.engines.key_value import ChangedKey, OnChange, VersionedKey
 
 T = TypeVar("T")
 
@@ -25,6 +26,7 @@ EXTRA: Final = "topicsd[oxia]"
 PORT: Final = 6648
 NAMESPACE: Final = "default"
 CLOSE_SECONDS: Final = 2.0
+PAUSE_SECONDS: Final = 1.0
 _ABSENT: Final = -1
 
 
@@ -115,6 +117,9 @@ class OxiaKeys:
         except (self._oxia.ex.KeyNotFound, self._oxia.ex.UnexpectedVersionId):
             return False
 
+    def watch(self, on_change: OnChange) -> OxiaWatch:
+        return OxiaWatch(self._connect, self._errors, on_change)
+
     def close(self) -> None:
         with self._lock:
             client, self._client = self._client, None
@@ -122,8 +127,54 @@ class OxiaKeys:
             _close(client)
 
 
-def _close(client: Any) -> None:
-    """Close a client in the background: it waits for a thread of its own, which may not end."""
-    closing = threading.Thread(target=client.close, daemon=True)
+class OxiaWatch:
+    """The changes of all keys of a namespace, of which those that are followed are reported."""
+
+    def __init__(
+        self, connect: Callable[[], Any], errors: tuple[type[Exception], ...], on_change: OnChange
+    ) -> None:
+        self._connect = connect
+        self._errors = (*errors, CatalogUnavailable)
+        self._on_change = on_change
+        self._keys: frozenset[str] = frozenset()
+        self._is_closed = threading.Event()
+        self._changes: Any = None
+        threading.Thread(target=self._run, name="oxia-watch", daemon=True).start()
+
+    def follow(self, keys: Collection[str]) -> None:
+        before, self._keys = self._keys, frozenset(keys)
+        if new := sorted(self._keys - before):
+            self._on_change([ChangedKey(key) for key in new])
+
+    def close(self) -> None:
+        self._is_closed.set()
+        if self._changes is not None:
+            _close(self._changes)
+
+    def _run(self) -> None:
+        while not self._is_closed.is_set():
+            with suppress(*self._errors):
+                # A client of its own, so that a failed request of another thread does not close it.
+                client = self._connect()
+                try:
+                    self._report(client)
+                finally:
+                    _close(client)
+            self._is_closed.wait(PAUSE_SECONDS)
+
+    def _report(self, client: Any) -> None:
+        # The stream connects again by itself, and continues where it was.
+        self._changes = client.get_notifications()
+        self._on_change([ChangedKey(key) for key in sorted(self._keys)])
+        for change in self._changes:
+            if self._is_closed.is_set():
+                return
+            if change.key() in self._keys:
+                self._on_change([ChangedKey(change.key())])
+
+
+def _close(opened: Any) -> None:
+    """Close a client or a stream in the background: it waits for threads of its own, which may not end."""
+    closing = threading.Thread(target=opened.close, daemon=True)
     closing.start()
     closing.join(CLOSE_SECONDS)

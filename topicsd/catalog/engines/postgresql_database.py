@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Generator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -105,7 +105,7 @@ class PostgresqlDatabase:
         parts = urlsplit(url)
         self.url = f"postgresql://{parts.netloc.rpartition('@')[2]}{parts.path}"
         self._psycopg = psycopg
-        self._connect = _connection_class(psycopg, retries.monotonic).connect
+        self._open = _connection_class(psycopg, retries.monotonic).connect
         self._retries = retries
         try:
             self._parameters = {**_DEFAULT_PARAMETERS, **conninfo_to_dict(url)}
@@ -114,6 +114,7 @@ class PostgresqlDatabase:
             raise CatalogRefused(f"{self.url}: not a URL of PostgreSQL") from error
         self._lock = threading.Lock()
         self._idle: list[Connection[Any]] = []
+        self._is_closed = False
         self._turns = threading.Semaphore(CONNECTIONS_MAX)
         try:
             self.run(lambda db: self._upgrade(db, upgrades))
@@ -124,27 +125,37 @@ class PostgresqlDatabase:
     # -- connections
 
     def run(self, work: Callable[[Connection[Any]], T]) -> T:
-        return repeat_request(lambda: self._attempt(work), self._retries)
+        return repeat_request(lambda: self.attempt(work), self._retries)
 
-    def _attempt(self, work: Callable[[Connection[Any]], T]) -> T:
-        with self._turns:
+    def attempt(self, work: Callable[[Connection[Any]], T]) -> T:
+        """Do some work once."""
+        with self._turns, self.errors():
+            db = self._connection()
             try:
-                db = self._connection()
-                try:
-                    result = work(db)
-                except BaseException:
-                    self._rollback(db)
-                    raise
-                self._return(db)
-                return result
-            except self._psycopg.Error as error:
-                raise self._catalog_error(error) from error
+                result = work(db)
+            except BaseException:
+                self._rollback(db)
+                raise
+            self._return(db)
+            return result
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Raise the errors of the client library as those of a catalog."""
+        try:
+            yield
+        except self._psycopg.Error as error:
+            raise self._catalog_error(error) from error
 
     def _connection(self) -> Connection[Any]:
         with self._lock:
             if self._idle:
                 return self._idle.pop()
-        db = self._connect(autocommit=True, **self._parameters)
+        return self.connect()
+
+    def connect(self) -> Connection[Any]:
+        """Return a connection that the caller closes."""
+        db: Connection[Any] = self._open(autocommit=True, **self._parameters)
         try:
             db.execute(_SESSION)
         except BaseException:
@@ -154,7 +165,10 @@ class PostgresqlDatabase:
 
     def _return(self, db: Connection[Any]) -> None:
         with self._lock:
-            self._idle.append(db)
+            if not self._is_closed:
+                self._idle.append(db)
+                return
+        db.close()
 
     def _rollback(self, db: Connection[Any]) -> None:
         """Return a connection after a failure, or close it; after a lost one, all idle ones are suspect."""
@@ -166,9 +180,14 @@ class PostgresqlDatabase:
             self._return(db)
         else:
             db.close()
-            self.close()
+            self._close_idle()
 
     def close(self) -> None:
+        """Close the connections, those in use when their work is done."""
+        self._is_closed = True
+        self._close_idle()
+
+    def _close_idle(self) -> None:
         with self._lock:
             connections, self._idle = self._idle, []
         for db in connections:

@@ -58,15 +58,13 @@ class SqliteFile:
         upgrades: Sequence[Sequence[str]] = UPGRADES,
     ) -> None:
         self._path = os.path.abspath(path)
+        self._connect = connect
         self._lock = threading.Lock()
         # SQLite would make it readable for all; its other files get the mode of this one.
         with suppress(OSError):
             os.close(RealFs().create(self._path))
         with self._errors():
-            # `isolation_level=None`: the module begins no transaction of its own.
-            self._db = connect(
-                self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
-            )
+            self._db = self.connect()
             try:
                 self._prepare(upgrades)
             except BaseException:
@@ -76,6 +74,11 @@ class SqliteFile:
     @property
     def url(self) -> str:
         return f"sqlite://{self._path}"
+
+    def connect(self) -> sqlite3.Connection:
+        """Return another connection to the file."""
+        # `isolation_level=None`: the module begins no transaction of its own.
+        return self._connect(self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
 
     def _prepare(self, upgrades: Sequence[Sequence[str]]) -> None:
         self._db.execute("PRAGMA synchronous = FULL")

@@ -8,7 +8,9 @@ W3  Append ids are remembered by AppendDocuments, which are written before the i
     the last REPEATED_MS in memory, by topic, and reads only those of new extents: one range for each commit.
     The index cannot serve: its entries have no append ids, and a part may be repeated in another blob. When
     their time is over the process deletes the documents.
-W4  A commit registers its blob before it writes, and reads the state of the blob after the control document.
+W4  A commit registers its blob before it reads a topic, so that nothing is written between the read of a
+    control document and its compare-and-set: commits of others come between them less often, and the topics
+    of one blob never write its state at the same time. It reads the state again after the control document.
     `condemn` marks a registered blob, then writes the control documents of its topics again, as they are, and
     then looks for extents. So a commit that did not see the mark fails, or its extent is found.
 W5  The topics of a blob have nothing in common, so their commits run at the same time.
@@ -144,6 +146,7 @@ class KeyCommits:
 
     def commit(self, key: str, encoding: str, slices: Sequence[Slice]) -> list[list[PartResult]]:
         names = sorted({one.topic for one in slices})
+        self._topics.run(lambda: self.register(key, names))
 
         def commit_one(one: Slice) -> list[PartResult]:
             return self._commit_slice(key, encoding, one, names)
@@ -183,9 +186,10 @@ class KeyCommits:
                 self._write(topic, run, extent)
                 answers.update(tried)
                 tried.clear()
-                # The commit is done; the next one finishes it if this does not.
+                # The commit is done. When it is not finished here, the next one does it: after a conflict it
+                # has done so already, and there is nothing to wait for.
                 with suppress(CatalogUnavailable):
-                    topics.run(lambda: self._finish(one.topic))
+                    self._finish(one.topic)
                 if run.last_seq == change.runs[-1].last_seq:
                     return results
 

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from topicsd.catalog.shared.key_commits import KeyCommits
 from topicsd.catalog.shared.key_topics import KeyTopics, LoadedTopic
-from topicsd.catalog.shared.part_changes import check_compaction
+from topicsd.catalog.shared.part_changes import check_compaction, is_replaceable, replaced_after
 from topicsd.catalog.shared.seed_documents import (
     BlobDocument,
     CompactedDocument,
@@ -113,16 +113,18 @@ class KeyCompactions:
         return bool(extents) and extents[0].key == new.key
 
     def _check(self, topic: LoadedTopic, compaction: Compaction) -> None:
-        present = self._next_extents(topic, compaction.extent.last_seq)
-        check_compaction(compaction, present, self._topics.now_ms(), self._repeated_ms)
+        compacted_to = self._topics.compacting(topic).compacted_to
+        present = self._replaced(topic, compaction.extent.first_seq, compaction.extent.last_seq, compacted_to)
+        check_compaction(compaction, present, compacted_to, self._topics.now_ms(), self._repeated_ms)
         blob, _ = self._topics.get(blob_key(self._topics.data_key(compaction.extent.key)), BlobDocument)
         if blob is not None and blob.state == "condemned":
             raise CompactionRefused(f"topic {compaction.topic}: the object was condemned")
 
-    def _next_extents(self, topic: LoadedTopic, last_seq: int) -> list[SharedExtent]:
-        """Return the extents after the compacted ones that begin at `last_seq` or before."""
-        first_seq = self._topics.compacting(topic).compacted_to + 1
-        extents = self._topics.extents(topic, first_seq, 1 << 62)
+    def _replaced(
+        self, topic: LoadedTopic, first_seq: int, last_seq: int, compacted_to: int
+    ) -> list[SharedExtent]:
+        """Return the extents that a compaction of this range has to replace (C7)."""
+        extents = self._topics.extents(topic, replaced_after(compacted_to, first_seq) + 1, 1 << 62)
         return [one for one in extents if one.first_seq <= last_seq]
 
     def _put_length(self, keys: TopicKeys, end: int, document: CompactedDocument) -> None:
@@ -183,10 +185,10 @@ class KeyCompactions:
     def _is_valid(self, topic: LoadedTopic, record: CompactionRecord) -> bool:
         if record.created_at_ms < topic.document.created_ms:
             return False
-        present = self._next_extents(topic, record.end_offset)
-        is_range = bool(present) and present[0].first_seq == record.start_offset
-        is_range = is_range and present[-1].last_seq == record.end_offset
-        if not is_range or any(one.type != "WAL" for one in present):
+        first_seq, last_seq = record.start_offset, record.end_offset
+        compacted_to = self._topics.compacting(topic).compacted_to
+        present = self._replaced(topic, first_seq, last_seq, compacted_to)
+        if not is_replaceable(present, first_seq, last_seq, compacted_to):
             return False
         blob, _ = self._topics.get(blob_key(record.data_key), BlobDocument)
         if blob is not None and blob.state == "condemning":
@@ -205,7 +207,12 @@ class KeyCompactions:
         keys = topic.keys
         old = self._topics.entries(keys.index(record.start_offset), keys.index(record.end_offset), keys)
         appended = self._topics.entries(keys.append(0), keys.append(record.end_offset + 1), keys)
-        self._topics.delete([*old, *appended], keys)
+        lengths = self._topics.entries(
+            keys.compacted_from(record.start_offset), keys.compacted_from(record.end_offset + 1), keys
+        )
+        kept = keys.compacted(record.end_offset, record.data_key)
+        replaced = [one for one in lengths if one.key != kept]
+        self._topics.delete([*old, *appended, *replaced], keys)
 
     def _update_cursor(self, keys: TopicKeys, record: CompactionRecord) -> None:
         cursor, version = self._topics.get(keys.cursor, CompactionCursor, keys)

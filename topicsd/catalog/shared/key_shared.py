@@ -17,8 +17,9 @@ Y2  `forget` marks the TopicDocument, deletes the control document (V1) and then
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -26,7 +27,7 @@ from msgspec.structs import replace
 
 from shared.runtime.retries import Retries
 from topicsd.catalog.catalog import CatalogUnavailable
-from topicsd.catalog.engines.key_value import KeyValue
+from topicsd.catalog.engines.key_value import ChangedKey, KeyValue
 from topicsd.catalog.shared.key_commits import KeyCommits
 from topicsd.catalog.shared.key_compactions import KeyCompactions
 from topicsd.catalog.shared.key_topics import KeyTopics, LoadedTopic
@@ -53,6 +54,7 @@ from topicsd.catalog.shared.shared_catalog import (
     Claim,
     Compaction,
     ConfigChanged,
+    HeadNotice,
     LogState,
     PartResult,
     SharedExtent,
@@ -62,6 +64,7 @@ from topicsd.catalog.shared.shared_catalog import (
     TrimReason,
 )
 
+SEEN_MAX: Final = 200_000
 THREADS: Final = 8
 """The topics of a blob that are committed at the same time."""
 
@@ -84,6 +87,8 @@ class KeyValueSharedCatalog:
         self._commits = KeyCommits(self._topics, producers_max, repeated_ms, threads)
         self._compactions = KeyCompactions(self._topics, self._commits, repeated_ms)
         self._run = self._topics.run
+        self._seen: dict[str, tuple[int, int | None]] = {}
+        """By topic: the incarnation of a version of the control document."""
 
     @property
     def url(self) -> str:
@@ -209,12 +214,26 @@ class KeyValueSharedCatalog:
 
         return self._run(attempt)
 
-    def heads(self, names: Sequence[str]) -> list[int]:
-        return [self._run(lambda: self._head(TopicKeys(name))) for name in names]  # noqa: B023
+    def heads(self, topics: Sequence[tuple[str, int]]) -> list[int]:
+        return [self._run(partial(self._head, *topic)) for topic in topics]
 
-    def _head(self, keys: TopicKeys) -> int:
-        control, _ = self._topics.get(keys.control, Control, keys)
-        return control.sequence_counter if control is not None else -1
+    def _head(self, name: str, incarnation: int) -> int:
+        """Return the head; the TopicDocument is read only when the control document has changed (V1)."""
+        keys = TopicKeys(name)
+        control, version = self._topics.get(keys.control, Control, keys)
+        if control is None:
+            return -1
+        if self._seen.get(name) != (incarnation, version):
+            document, _ = self._topics.get(keys.topic, TopicDocument)
+            if document is None or document.incarnation != incarnation:
+                return -1
+            if len(self._seen) >= SEEN_MAX:
+                self._seen.clear()
+            self._seen[name] = incarnation, version
+        return control.sequence_counter
+
+    def listen(self, on_notices: Callable[[Sequence[HeadNotice]], object]) -> KeyHeadListener:
+        return KeyHeadListener(self._store, on_notices)
 
     # -- retention, compaction, vacuum
 
@@ -302,3 +321,27 @@ class KeyValueSharedCatalog:
                 break
             first = page[-1].key + "\0"
         return rows[:limit]
+
+
+class KeyHeadListener:
+    """Reports the control documents that change; they do not say the incarnation of their topic."""
+
+    def __init__(self, store: KeyValue, on_notices: Callable[[Sequence[HeadNotice]], object]) -> None:
+        self._on_notices = on_notices
+        self._names: dict[str, str] = {}
+        """By key of the control document."""
+        self._watch = store.watch(self._on_change)
+        self.close = self._watch.close
+
+    def follow(self, names: Collection[str]) -> None:
+        self._names = {TopicKeys(name).control: name for name in names}
+        self._watch.follow(self._names)
+
+    def _on_change(self, changes: Sequence[ChangedKey]) -> None:
+        names = self._names
+        self._on_notices([_notice(names[one.key], one.value) for one in changes if one.key in names])
+
+
+def _notice(name: str, value: bytes | None) -> HeadNotice:
+    head = None if value is None else msgspec.json.decode(value, type=Control).sequence_counter
+    return HeadNotice(name, head=head)

@@ -25,7 +25,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 import msgspec
 from msgspec import UNSET
 
-from shared.runtime.retries import Retries
+from shared.runtime.retries import Pauses, Retries, repeat
 from topicsd.catalog.catalog import CatalogUnavailable
 from topicsd.catalog.engines.key_value import KeyValue, VersionedKey
 from topicsd.catalog.engines.retries import repeat_request
@@ -49,6 +49,14 @@ from topicsd.catalog.shared.shared_catalog import SharedExtent, SharedTopic
 T = TypeVar("T")
 
 PAGE_KEYS: Final = 500
+CONFLICT_PAUSES: Final = Pauses(0.01, 0.04)
+"""A conflict says that another process has advanced, so a long pause only lets others be first again."""
+CONFLICT_SECONDS: Final = 1.0
+"""How long attempts with conflicts follow each other like that."""
+
+
+class KeyConflict(CatalogUnavailable):
+    """A compare-and-set for which another process was first, or documents that do not fit each other."""
 
 
 class Versioned(NamedTuple, Generic[T]):
@@ -93,10 +101,12 @@ class KeyTopics:
     # -- requests
 
     def run(self, attempt: Callable[[], T]) -> T:
-        return repeat_request(attempt, self._retries)
+        """Repeat an attempt: soon after a conflict, with growing pauses while the store does not answer."""
+        often = self._retries._replace(seconds=CONFLICT_SECONDS)
+        return repeat_request(lambda: repeat(attempt, often, KeyConflict, CONFLICT_PAUSES), self._retries)
 
-    def conflict(self, name: str) -> CatalogUnavailable:
-        return CatalogUnavailable(f"{self.store.url}: topic {name} changed at the same time")
+    def conflict(self, name: str) -> KeyConflict:
+        return KeyConflict(f"{self.store.url}: topic {name} changed at the same time")
 
     def get(self, key: str, kind: type[T], keys: TopicKeys | None = None) -> Versioned[T]:
         entry = self.store.get(key, keys.partition if keys is not None else None)

@@ -172,17 +172,36 @@ def is_silent(used_ms: int, now_ms: int) -> bool:
     return now_ms - used_ms > PRODUCER_KEPT_MS
 
 
-def check_compaction(
-    compaction: Compaction, extents: Sequence[SharedExtent], now_ms: int, repeated_ms: int
-) -> None:
-    """Raise CompactionRefused unless the range is that of `extents`, which overlap it, and may be replaced.
+def replaced_after(compacted_to: int, first_seq: int) -> int:
+    """Return the seq after which a compaction from `first_seq` on must replace all extents (C7)."""
+    return min(compacted_to, first_seq - 1)
 
-    The first of `extents` is the first one after those that are compacted.
+
+def is_replaceable(extents: Sequence[SharedExtent], first_seq: int, last_seq: int, compacted_to: int) -> bool:
+    """Return whether a compaction of this range may replace `extents`, as far as their age allows it (C7).
+
+    They are all extents after `replaced_after` that begin at `last_seq` or before.
     """
+    if not extents or (extents[0].first_seq, extents[-1].last_seq) != (first_seq, last_seq):
+        return False
+    if first_seq > compacted_to:
+        return all(one.type == "WAL" for one in extents)
+    return last_seq <= compacted_to and len(extents) > 1
+
+
+def check_compaction(
+    compaction: Compaction,
+    extents: Sequence[SharedExtent],
+    compacted_to: int,
+    now_ms: int,
+    repeated_ms: int,
+) -> None:
+    """Raise CompactionRefused unless the range is one of `extents` that may be replaced (C7)."""
     new = compaction.extent
-    if not extents or (extents[0].first_seq, extents[-1].last_seq) != (new.first_seq, new.last_seq):
+    if not is_replaceable(extents, new.first_seq, new.last_seq, compacted_to):
         raise CompactionRefused(
-            f"topic {compaction.topic}: {new.first_seq} to {new.last_seq} are not the next extents"
+            f"topic {compaction.topic}: {new.first_seq} to {new.last_seq} are not the next extents, "
+            "nor compacted ones"
         )
-    if any(one.type != "WAL" or one.created_ms > now_ms - repeated_ms for one in extents):
-        raise CompactionRefused(f"topic {compaction.topic}: an extent is too young, or compacted already")
+    if any(one.created_ms > now_ms - repeated_ms for one in extents):
+        raise CompactionRefused(f"topic {compaction.topic}: an extent is too young")

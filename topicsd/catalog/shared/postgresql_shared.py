@@ -23,7 +23,8 @@ from shared.runtime.retries import Retries
 from topicsd.catalog.catalog import CatalogUnavailable
 from topicsd.catalog.engines.postgresql_database import BEGIN, PostgresqlDatabase, psycopg_form
 from topicsd.catalog.shared import shared_tables as tables
-from topicsd.catalog.shared.part_changes import check_compaction
+from topicsd.catalog.shared.part_changes import check_compaction, replaced_after
+from topicsd.catalog.shared.postgresql_notices import HeadPublisher, PostgresqlHeadListener
 from topicsd.catalog.shared.shared_catalog import (
     CONDEMNED_MS,
     EXTENTS_AT_ONCE,
@@ -37,6 +38,7 @@ from topicsd.catalog.shared.shared_catalog import (
     Compaction,
     CompactionRefused,
     ConfigChanged,
+    HeadNotice,
     LogState,
     PartResult,
     SharedExtent,
@@ -56,7 +58,7 @@ _CREATE_TOPIC: Final = psycopg_form(tables.INSERT_TOPIC).replace("%(created_ms)s
 _UPDATE_TOPIC: Final = psycopg_form(tables.UPDATE_TOPIC)
 _SELECT_TOPICS: Final = psycopg_form(tables.SELECT_TOPICS)
 _SELECT_NAMED: Final = tables.SELECT_TOPIC.replace("= :name", "= ANY (%s)")
-_SELECT_HEADS: Final = "SELECT name, head FROM topicsd_shared_topics WHERE name = ANY (%s)"
+_SELECT_HEADS: Final = "SELECT name, incarnation, head FROM topicsd_shared_topics WHERE name = ANY (%s)"
 _FORGET: Final = tuple(map(psycopg_form, tables.FORGET))
 _COMMIT: Final = f"SELECT * FROM topicsd_shared_commit({', '.join(['%s'] * 15)})"
 _SELECT_EXTENTS_FROM: Final = psycopg_form(tables.SELECT_EXTENTS_FROM)
@@ -112,6 +114,7 @@ class PostgresqlSharedCatalog:
         repeated_ms: int = REPEATED_MS,
     ) -> None:
         self._database = PostgresqlDatabase(url, retries)
+        self._publisher = HeadPublisher(self._database)
         self._producers_max = producers_max
         self._repeated_ms = repeated_ms
 
@@ -120,6 +123,7 @@ class PostgresqlSharedCatalog:
         return self._database.url
 
     def close(self) -> None:
+        self._publisher.close()
         self._database.close()
 
     def catalog_id(self) -> str:
@@ -223,6 +227,7 @@ class PostgresqlSharedCatalog:
         results: list[list[PartResult]] = [[] for _ in slices]
         for number in order:
             results[number] = [PartResult(*next(rows)) for _ in slices[number].parts]
+        self._publisher.publish(slices, results)
         return results
 
     # -- reads
@@ -232,10 +237,14 @@ class PostgresqlSharedCatalog:
         rows = self._database.select(_SELECT_EXTENTS_FROM, page)
         return [tables.extent_row(one) for one in rows]
 
-    def heads(self, names: Sequence[str]) -> list[int]:
-        rows = self._database.run(lambda db: db.execute(_SELECT_HEADS, ([*names],)).fetchall())
-        heads = dict(rows)
-        return [heads.get(name, -1) for name in names]
+    def heads(self, topics: Sequence[tuple[str, int]]) -> list[int]:
+        names = [name for name, _ in topics]
+        rows = self._database.run(lambda db: db.execute(_SELECT_HEADS, (names,)).fetchall())
+        heads = {(name, incarnation): head for name, incarnation, head in rows}
+        return [heads.get(topic, -1) for topic in topics]
+
+    def listen(self, on_notices: Callable[[Sequence[HeadNotice]], object]) -> PostgresqlHeadListener:
+        return PostgresqlHeadListener(self._database, on_notices)
 
     # -- retention, compaction, vacuum
 
@@ -293,10 +302,14 @@ class PostgresqlSharedCatalog:
             )
             if not is_done and condemned.fetchone() is not None:
                 raise CompactionRefused(f"topic {name}: the object {new.key} was condemned")
-            page = {"name": name, "after": row.compacted_to, "last_seq": new.last_seq}
+            page = {
+                "name": name,
+                "after": replaced_after(row.compacted_to, new.first_seq),
+                "last_seq": new.last_seq,
+            }
             if not is_done:
                 present = [tables.extent_row(one) for one in db.execute(_SELECT_EXTENTS_TO, page)]
-                check_compaction(compaction, present, now_ms, self._repeated_ms)
+                check_compaction(compaction, present, row.compacted_to, now_ms, self._repeated_ms)
             with db.pipeline():
                 if not is_done:
                     _replace_extents(db, row, compaction)
@@ -353,7 +366,7 @@ def _replace_extents(db: Connection[Any], topic: SharedTopic, compaction: Compac
     between = {"name": name, "first_seq": new.first_seq, "last_seq": new.last_seq}
     db.execute(_DELETE_EXTENTS_BETWEEN, between)
     db.execute(_INSERT_EXTENT, {"topic": name, **asdict(new)})
-    db.execute(_UPDATE_TOPIC, asdict(replace(topic, compacted_to=new.last_seq)))
+    db.execute(_UPDATE_TOPIC, asdict(replace(topic, compacted_to=max(topic.compacted_to, new.last_seq))))
     record = {"topic": name, "compaction": msgspec.json.encode(compaction)}
     db.execute(_UPSERT_COMPACTION, record)
 

@@ -26,16 +26,19 @@ C6  A blob that was condemned is never committed: `commit` refuses its parts wit
 C7  A compaction replaces the extents of a range by one extent of the same range, and changes nothing else:
     the extent keeps the `created_ms` that the compactor gives it, so that its records do not get younger.
     The range begins with the first extent after `compacted_to` and has no extent younger than REPEATED_MS,
-    so a catalog may forget append ids (C2) together with the extents that they were committed in.
+    so a catalog may forget append ids (C2) together with the extents that they were committed in. Or it is a
+    range of at least two extents up to `compacted_to`, which are merged again.
 C8  `trim` removes records from the front. `deleted_to` counts what a client removed, which readers pass over
     in silence; `evicted_to` what the retention rules removed, which readers get reported. Extents wholly
     below the first seq are removed; the objects are removed by vacuum (R3).
 C9  Leases and ages are measured by the clock of the catalog, never by those of the nodes.
+C10 Notices are hints: any of them may be lost, late, doubled or out of order. What a notice says was
+    committed before it was sent. Without an incarnation it may be of an earlier topic of the name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -178,6 +181,26 @@ class BrokerNode(msgspec.Struct, frozen=True):
     """Since its last heartbeat, by the clock of the catalog; 0 in a heartbeat."""
 
 
+class HeadNotice(NamedTuple):
+    """That a topic may have grown (C10)."""
+
+    topic: str
+    incarnation: int | None = None
+    """None when the notice does not say it."""
+    head: int | None = None
+    """A committed head; None when the notice has none."""
+
+
+class HeadListener(Protocol):
+    """Reports commits of all processes until it is closed, on any thread. No method waits for the catalog."""
+
+    def follow(self, names: Collection[str]) -> None:
+        """Report the commits of these topics, and each new one of them once; perhaps also those of others."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class TopicExists(Exception):
     """The name is taken by another incarnation."""
 
@@ -240,8 +263,15 @@ class SharedCatalog(Protocol):
         """Return extents in order, from the first whose last seq is at least `seq`."""
         ...
 
-    def heads(self, names: Sequence[str]) -> list[int]:
-        """Return the heads of topics; -1 for those that do not exist. Cheap: the poll of tail readers."""
+    def heads(self, topics: Sequence[tuple[str, int]]) -> list[int]:
+        """Return the heads of topics by name and incarnation. Cheap: the poll of tail readers.
+
+        -1 is of those that do not exist, or that were created again.
+        """
+        ...
+
+    def listen(self, on_notices: Callable[[Sequence[HeadNotice]], object]) -> HeadListener:
+        """Begin to report commits, without waiting for the catalog (C10)."""
         ...
 
     # -- retention, compaction, vacuum

@@ -22,6 +22,7 @@ from topicsd.catalog.shared.part_changes import (
     TopicFacts,
     check_compaction,
     decide_slice,
+    replaced_after,
 )
 from topicsd.catalog.shared.shared_catalog import (
     CONDEMNED_MS,
@@ -36,6 +37,7 @@ from topicsd.catalog.shared.shared_catalog import (
     Compaction,
     CompactionRefused,
     ConfigChanged,
+    HeadNotice,
     LogState,
     PartResult,
     SharedExtent,
@@ -44,6 +46,7 @@ from topicsd.catalog.shared.shared_catalog import (
     TopicExists,
     TrimReason,
 )
+from topicsd.catalog.shared.sqlite_listener import SqliteHeadListener
 
 _SELECT_STATE: Final = "SELECT incarnation, log_state, head FROM topicsd_shared_topics WHERE name = :topic"
 _SELECT_PART: Final = (
@@ -67,7 +70,7 @@ _INSERT_PRODUCER: Final = (
     " (topic, name, first_number, last_number, first_seq, last_seq, used_ms) VALUES (?, ?, ?, ?, ?, ?, ?)"
 )
 _UPDATE_HEAD: Final = "UPDATE topicsd_shared_topics SET head = ? WHERE name = ?"
-_SELECT_HEAD: Final = "SELECT head FROM topicsd_shared_topics WHERE name = ?"
+_SELECT_HEAD: Final = "SELECT head FROM topicsd_shared_topics WHERE name = ? AND incarnation = ?"
 _SELECT_CONDEMNED: Final = "SELECT count(*) FROM topicsd_shared_condemned WHERE key = ?"
 _IS_REFERRED_TO: Final = "SELECT EXISTS (SELECT 1 FROM topicsd_shared_extents WHERE key = ?)"
 _CONDEMN: Final = "INSERT OR IGNORE INTO topicsd_shared_condemned (key, condemned_ms) VALUES (?, ?)"
@@ -224,10 +227,13 @@ class SqliteSharedCatalog:
         with self._file.read() as db:
             return [tables.extent_row(one) for one in db.execute(tables.SELECT_EXTENTS_FROM, page).fetchall()]
 
-    def heads(self, names: Sequence[str]) -> list[int]:
+    def heads(self, topics: Sequence[tuple[str, int]]) -> list[int]:
         with self._file.snapshot() as db:
-            rows = [db.execute(_SELECT_HEAD, (name,)).fetchone() for name in names]
+            rows = [db.execute(_SELECT_HEAD, topic).fetchone() for topic in topics]
         return [-1 if row is None else row[0] for row in rows]
+
+    def listen(self, on_notices: Callable[[Sequence[HeadNotice]], object]) -> SqliteHeadListener:
+        return SqliteHeadListener(self._file.connect, on_notices)
 
     # -- retention, compaction, vacuum
 
@@ -269,13 +275,20 @@ class SqliteSharedCatalog:
                 return
             if db.execute(_SELECT_CONDEMNED, (new.key,)).fetchone()[0]:
                 raise CompactionRefused(f"topic {name}: the object {new.key} was condemned")
-            page = {"name": name, "after": topic.compacted_to, "last_seq": new.last_seq}
+            page = {
+                "name": name,
+                "after": replaced_after(topic.compacted_to, new.first_seq),
+                "last_seq": new.last_seq,
+            }
             present = [tables.extent_row(one) for one in db.execute(tables.SELECT_EXTENTS_TO, page)]
-            check_compaction(compaction, present, now_ms, self._repeated_ms)
+            check_compaction(compaction, present, topic.compacted_to, now_ms, self._repeated_ms)
             between = {"name": name, "first_seq": new.first_seq, "last_seq": new.last_seq}
             db.execute(tables.DELETE_EXTENTS_BETWEEN, between)
             db.execute(tables.INSERT_EXTENT, {"topic": name, **asdict(new)})
-            db.execute(tables.UPDATE_TOPIC, asdict(replace(topic, compacted_to=new.last_seq)))
+            db.execute(
+                tables.UPDATE_TOPIC,
+                asdict(replace(topic, compacted_to=max(topic.compacted_to, new.last_seq))),
+            )
             record = {"topic": name, "compaction": msgspec.json.encode(compaction)}
             db.execute(tables.UPSERT_COMPACTION, record)
 

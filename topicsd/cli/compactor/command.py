@@ -19,7 +19,7 @@ from topicsd.broker.repeats import Repeats
 from topicsd.broker.upkeep.compaction_choice import CompactorLimits
 from topicsd.broker.upkeep.scheduler import WAIT_MS, UpkeepLimits
 from topicsd.broker.upkeep.store_clock import StoreClock
-from topicsd.catalog.open_catalog import has_catalog_clock, is_shared_catalog
+from topicsd.catalog.open_catalog import has_catalog_clock
 from topicsd.cli.command import Command, write_json
 from topicsd.cli.compactor.once import TopicDone, compact_once, done_text
 from topicsd.cli.compactor.shared_places import add_places, shared_places, urls_of
@@ -67,11 +67,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="time between vacuums, over all processes; 0 runs none (default: 60)",
     )
     parser.add_argument(
-        "--sole-catalog",
-        action="store_true",
-        help="state that no other catalog uses the store: vacuum a remote store with a SQLite catalog",
-    )
-    parser.add_argument(
         "--object-mib", metavar="N", type=int, default=64, help="size of a compacted object (default: 64)"
     )
     parser.add_argument(
@@ -113,9 +108,6 @@ def run(args: argparse.Namespace) -> int:
     set_up_logging(args.log, "compactor")
     with shared_places(store_url, catalog_url, clock, repeats) as places:
         limits = limits_of(args)._replace(has_catalog_clock=has_catalog_clock(catalog_url))
-        if not (args.sole_catalog or is_shared_catalog(catalog_url, store_url)):
-            # Another node may have a catalog of its own, whose objects this one does not name.
-            limits = limits._replace(vacuum_seconds=0)
         service = CompactorService(clock, places, repeats, limits, name)
         asyncio.run(service.run(args.host, args.port))
     return EXIT_OK

@@ -3,35 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 import msgspec
 
 from shared.text.prometheus import family_header
-from topicsd.broker.upkeep.upkeep_counts import UpkeepCounts
+from topicsd.broker.upkeep.upkeep_counts import UpkeepCounts, upkeep_lines
 from topicsd.store.metered import MeteredStore
-
-_GAUGES: Final = ("topics", "pending_topics", "pending_records")
-_HELP: Final = {
-    "passes": "Passes over the topics.",
-    "runs": "Visits of topics.",
-    "recovered": "Compactions of processes that ended, which were finished.",
-    "merged": "Objects that were made of slices.",
-    "merged_extents": "Slices that were merged.",
-    "merged_bytes": "Bytes of the objects that were made.",
-    "busy": "Visits that found the topic claimed by another process.",
-    "refused": "Compactions that the catalog refused.",
-    "failed": "Visits, listings and vacuums that failed.",
-    "blocked_extents": "Slices that stop the compaction of their topic.",
-    "trims": "Trims by retention.",
-    "trimmed_records": "Records that retention removed.",
-    "vacuums": "Vacuums of the store.",
-    "vacuumed_objects": "Objects that vacuums deleted.",
-    "vacuumed_bytes": "Bytes of the objects that vacuums deleted.",
-    "topics": "Shared topics that are known.",
-    "pending_topics": "Topics with records that are not compacted.",
-    "pending_records": "Records that are not compacted.",
-}
 
 
 class StoreRequests(msgspec.Struct, frozen=True):
@@ -78,15 +55,7 @@ def prometheus_text(metrics: CompactorDocument) -> str:
 
 
 def _lines(metrics: CompactorDocument) -> Iterator[str]:
-    for field, text in _HELP.items():
-        is_gauge = field in _GAUGES
-        name = f"topics_compactor_{field}" + ("" if is_gauge else "_total")
-        yield from family_header(name, "gauge" if is_gauge else "counter", text)
-        yield f"{name} {getattr(metrics.upkeep, field)}"
-    name = "topics_compactor_stage_seconds_total"
-    yield from family_header(name, "counter", "Time of the requests of each stage.")
-    for stage, seconds in metrics.upkeep.stage_seconds.items():
-        yield f'{name}{{stage="{stage}"}} {seconds:.6f}'
+    yield from upkeep_lines(metrics.upkeep)
     name = "topics_compactor_store_requests_total"
     yield from family_header(name, "counter", "Requests to the object store.")
     store = metrics.store

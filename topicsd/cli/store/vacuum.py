@@ -100,13 +100,9 @@ def vacuum_without_directory(args: argparse.Namespace, clock: Clock) -> SharedRe
     if args.cold_dir:
         raise CommandError("--cold-dir: needs DIR; give --store-url")
     store_url, catalog_url = urls_of(args)
-    is_certain = args.sole_directory or is_shared_catalog(catalog_url, store_url)
-    refuse_uncertain(args.apply, is_certain)
     grace_ms = args.grace_hours * HOUR_MS
     shared, store, catalog = vacuum_shared(store_url, catalog_url, clock, grace_ms, args.apply)
-    return SharedReport(
-        store=store, catalog=catalog, shared=shared, is_certain=is_certain, is_deleted=args.apply
-    )
+    return SharedReport(store=store, catalog=catalog, shared=shared, is_deleted=args.apply)
 
 
 def refuse_uncertain(is_applied: bool, is_certain: bool) -> None:

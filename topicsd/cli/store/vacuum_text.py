@@ -36,7 +36,6 @@ class SharedReport(msgspec.Struct, frozen=True, kw_only=True):
     store: str
     catalog: str
     shared: SharedVacuum
-    is_certain: bool
     is_deleted: bool
 
 
@@ -112,7 +111,8 @@ def vacuum_text(report: VacuumReport) -> list[str]:
 
 def shared_text(report: SharedReport) -> list[str]:
     shared = report.shared
-    total = _total(shared.orphans + shared.temporary, shared.bytes, report.is_certain, report.is_deleted)
+    # The store names its catalog, and no other one may vacuum it.
+    total = _total(shared.orphans + shared.temporary, shared.bytes, True, report.is_deleted)
     return [f"{report.store}, {report.catalog}", *_shared_lines(shared), total]
 
 

@@ -232,6 +232,8 @@ def resume(shard: ShardState, topic: Topic) -> None:
     assert topic.is_frozen
     topic.is_frozen = False
     shard.frozen.pop(topic, None)
+    if topic.visible:
+        shard.creations.note(topic.name)
     if topic.queue is not None and topic.queue.parked:
         shard.parked.add(topic)
     retry_deferred(topic)

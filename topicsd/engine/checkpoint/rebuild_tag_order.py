@@ -1,4 +1,4 @@
-"""The tags of the jobs of an ordered queue, read from its segments at a start.
+"""The tags of the jobs of an ordered or fair queue, read from its segments at a start.
 
 The segments have the tags already, so a snapshot does not repeat them, and none are encoded while requests
 wait. If the tags of a segment are unreadable, so are its records, except those that a repair recovers: these
@@ -17,9 +17,9 @@ logger = logging.getLogger("topicsd.engine")
 
 
 def rebuild_tag_order(topic: Topic) -> None:
-    """Enter the live records of a topic in its ordered queue, in the order of seqs."""
+    """Enter the live records of a topic in its ordered or fair queue, in the order of seqs."""
     queue = topic.queue
-    if queue is None or queue.order is None:
+    if queue is None or not queue.needs_tags:
         return
     for run in topic.runs:
         tags = {seq: tag for tag, seqs in _tags(topic, run).items() for seq in seqs}

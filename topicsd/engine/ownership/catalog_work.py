@@ -25,12 +25,16 @@ Outcome = Any
 """What a verb returns, or the `Fenced` or `ChangeRefused` that it raises."""
 
 
+Wait = Callable[[float], object]
+"""Waits for so many seconds; returns True when the process ends, and nothing is to be repeated."""
+
+
 class Node(NamedTuple):
     """This node, as the catalog knows it."""
 
     node_id: str
-    open_catalog: Callable[[], Catalog]
-    """Called on a thread, again until it succeeds."""
+    open_catalog: Callable[[Wait], Catalog]
+    """Called on a thread, again until it succeeds, with the wait between two tries of a request."""
     owns_id: Callable[[int], bool]
     """Whether the topic with this id belongs to this shard now; called on the loop."""
 
@@ -109,18 +113,18 @@ class CatalogCalls:
     The first one opens the catalog.
     """
 
-    def __init__(self, open_catalog: Callable[[], Catalog], clock: Clock) -> None:
+    def __init__(self, open_catalog: Callable[[Wait], Catalog], clock: Clock) -> None:
         self._open = open_catalog
         self._clock = clock
         self._lock = threading.Lock()
         self._catalog: Catalog | None = None
-        self._is_stopped = False
+        self._stopped = threading.Event()
         self.request_count = self.failure_count = 0
         """Calls since the start, and those without an answer; inexact, since several threads count."""
 
     def stop(self) -> None:
-        """Have a running list of calls end after its present call."""
-        self._is_stopped = True
+        """Have a running list of calls end after its present call, of which no try is repeated."""
+        self._stopped.set()
 
     def run(self, calls: Sequence[CatalogCall], seconds_max: float) -> list[Outcome]:
         """Make the calls in order, for at most `seconds_max`; return the outcomes so far.
@@ -136,7 +140,7 @@ class CatalogCalls:
                 if not outcomes:
                     raise
                 break
-            if self._is_stopped or self._clock.monotonic() >= until:
+            if self._stopped.is_set() or self._clock.monotonic() >= until:
                 break
         return outcomes
 
@@ -154,7 +158,7 @@ class CatalogCalls:
         with self._lock:
             if self._catalog is None:
                 try:
-                    self._catalog = self._open()
+                    self._catalog = self._open(self._stopped.wait)
                 except CatalogExtraMissing as error:
                     raise CatalogRefused(str(error)) from error
             return self._catalog

@@ -26,11 +26,11 @@ from shared.contract.errors import (
 )
 from shared.contract.topic_config import CLAMPED_FIELDS
 from topicsd.engine.pending import PendingControl, Refuse, call_reply, ignore_refusal
-from topicsd.engine.queue.fresh_jobs import serve_in_turn
 from topicsd.engine.queue.job import DELAYED, READY, ClaimedJob, JobState
 from topicsd.engine.queue.job_records import JobRecords, read_job_records
 from topicsd.engine.queue.lease_queue import COLLECTED_MAX, LeaseQueue
-from topicsd.engine.queue.state import apply_config_to_parked, lease_frame
+from topicsd.engine.queue.order.fresh_jobs import serve_in_turn
+from topicsd.engine.queue.state import apply_config_to_parked, lease_frame, lease_frames
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.requests import ClaimAnswer, ClaimRequest, Reply
 from topicsd.engine.retention.eviction_log import evict_expired
@@ -373,8 +373,8 @@ def log_lease(
     waits = topic.is_durable or shard.must_wait(topic)
     if waits:
         pending.count_as_waiting()
-    frame = lease_frame(topic, [queue.job_state(state.seq) for state in before])
-    shard.log.join([frame], len(frame), 1, pending, waits)
+    frames = lease_frames(topic, [queue.job_state(state.seq) for state in before])
+    shard.log.join(frames, sum(map(len, frames)), len(frames), pending, waits)
 
 
 def _restore_jobs(queue: LeaseQueue, before: list[JobState]) -> None:

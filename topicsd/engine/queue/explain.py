@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from shared.contract.errors import Refusal
 from topicsd.engine.queue.claim import queue_of
-from topicsd.engine.queue.job import ACKED, ASIDE, DELAYED, IN_FLIGHT, UNKNOWN, Job
+from topicsd.engine.queue.job import ACKED, ASIDE, DELAYED, IN_FLIGHT, UNKNOWN, Job, last_reason
 from topicsd.engine.queue.lease_queue import LeaseQueue
 from topicsd.engine.retention.eviction_log import evict_expired
 from topicsd.engine.state import ShardState
@@ -36,8 +36,10 @@ def state_of(topic: Topic, queue: LeaseQueue, seq: int) -> dict[str, object]:
         return {"state": _ending(topic, queue, seq), "evict_floor": topic.evict_floor}
     job = queue.known_jobs.get(seq) or Job()
     details: dict[str, object] = {"deliveries": job.deliveries}
-    if job.reason:
-        details["reason"] = job.reason
+    if job.priority:
+        details["priority"] = job.priority
+    if reason := last_reason(job):
+        details["reason"] = reason
     if job.state in ASIDE:
         return {"state": "parked", "dead_letter": topic.config.dead_letter, **details}
     if job.is_ending:

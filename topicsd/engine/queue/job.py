@@ -23,7 +23,7 @@ ASIDE: Final = (PARKED, SENT)
 class Job:
     """The state of one job that was claimed or delayed."""
 
-    __slots__ = ("deadline", "deliveries", "is_ending", "lease", "node", "reason", "state")
+    __slots__ = ("deadline", "deliveries", "is_ending", "lease", "node", "priority", "reason", "state")
 
     def __init__(self) -> None:
         self.state = READY
@@ -36,6 +36,7 @@ class Job:
         self.reason = ""
         """Why the job was returned."""
         self.is_ending = False
+        self.priority = 0
 
 
 class JobState(NamedTuple):
@@ -48,6 +49,18 @@ class JobState(NamedTuple):
     deadline: int
     node: str
     reason: str
+
+
+def last_reason(job: Job | JobState) -> str:
+    """Return why the last delivery did not end a job, as far as it is known.
+
+    >>> last_reason(JobState(7, READY, 2, 19, 0, "w", "earlier nack"))
+    'lease expired at node w, 2 deliveries'
+    """
+    if not job.lease or job.state == IN_FLIGHT:
+        return job.reason
+    unit = "delivery" if job.deliveries == 1 else "deliveries"
+    return f"lease expired at node {job.node}, {job.deliveries} {unit}"
 
 
 class ClaimedJob(NamedTuple):
@@ -164,4 +177,8 @@ class Records(Protocol):
 
     def next_live(self, seq: int) -> int:
         """Return the first live seq at or after `seq`, or head + 1."""
+        ...
+
+    def retry_wait_ms(self, deliveries: int) -> int:
+        """Return how long a job that was not done waits after so many deliveries."""
         ...

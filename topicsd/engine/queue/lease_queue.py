@@ -8,14 +8,16 @@ L1  Each live record is exactly one of ready, in flight, delayed, blocked, parke
     leave.
 L2  A job is claimed only while it has no holder, and each time under another lease number. So of two nodes
     that name a job, at most one has the current number.
-L3  Jobs that were claimed before are handed out first, in the order of seqs; fresh jobs follow.
+L3  Jobs that were claimed before are handed out first, in the order of seqs; fresh jobs follow. Jobs with a
+    priority are before both, the highest first. A fair queue chooses the tag first (`order/fair_tags.py`).
 L4  An expired lease or delay takes effect at the next `collect`, which handles a bounded number per call.
     Until another node claims the job, its last holder may still end it: the work is done, and is not done
-    twice. It may also keep the job, unless an earlier job of the tag blocks it by then (L7).
+    twice. It may also keep the job, unless an earlier job of the tag blocks it by then (L7). With a back-off
+    the job is delayed from the end of its lease on.
 L5  `max_deliveries` is checked when a job would be delivered again: then the job is parked.
 L6  A job whose end is on its way to the log is *ending*: it cannot be claimed, and is counted in its old
     state.
-L7  In a queue ordered by tag (`tag_order.py`), a job is *blocked* until all earlier jobs of its tag are
+L7  In a queue ordered by tag (`order/tag_order.py`), a job is *blocked* until all earlier jobs of its tag are
     removed or parked. A delayed job blocks the later ones of its tag too.
 L8  A parked job that may be in the dead-letter topic already is *sent*, and never claimed again.
 L9  When very many records are removed at once, their jobs are removed a few at a time (`remove_some`). Until
@@ -25,11 +27,10 @@ L9  When very many records are removed at once, their jobs are removed a few at 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, KeysView
 from itertools import islice
 from typing import Final
 
-from topicsd.engine.queue.fresh_jobs import FreshJobs
 from topicsd.engine.queue.job import (
     ASIDE,
     BLOCKED,
@@ -44,9 +45,11 @@ from topicsd.engine.queue.job import (
     JobState,
     Outcomes,
     Records,
+    last_reason,
 )
-from topicsd.engine.queue.lazy_heap import LazyHeap
-from topicsd.engine.queue.tag_order import Lane, TagOrder
+from topicsd.engine.queue.order.lazy_heap import LazyHeap
+from topicsd.engine.queue.order.ready_jobs import ReadyJobs
+from topicsd.engine.queue.order.tag_order import Lane, TagOrder
 
 # The most expired jobs per call: a million may expire in one moment.
 COLLECTED_MAX: Final = 100
@@ -64,34 +67,32 @@ class LeaseQueue:
         "_blocked_fresh",
         "_counts",
         "_due",
-        "_fresh",
-        "_fresh_position",
-        "_ready_again",
+        "_fair",
+        "_ready",
         "_records",
         "_removals",
         "dead_lettered",
         "former_dead_letters",
         "known_jobs",
+        "needs_tags",
         "order",
         "outcomes",
         "parked",
     )
 
-    def __init__(self, records: Records, is_by_tag: bool = False) -> None:
+    def __init__(self, records: Records, is_by_tag: bool = False, is_fair: bool = False) -> None:
         self._records = records
         self.order = TagOrder() if is_by_tag else None
-        """Set for an ordered queue, which needs a call of `add_record` for each new record."""
-        self._fresh = LazyHeap(self._is_fresh_and_ready)
-        """In an ordered queue: fresh jobs that are ready. May contain outdated entries."""
+        """Set for an ordered queue."""
+        self.needs_tags = is_by_tag or is_fair
+        """Whether `add_record` has to be called for each new record."""
         self._blocked_fresh = 0
         """In an ordered queue: the number of fresh jobs that are blocked."""
-        self._fresh_position = FreshJobs()
-        """In an unordered queue: the position of the next fresh job."""
         self.known_jobs: dict[int, Job] = {}
+        self._ready = ReadyJobs(records, self.known_jobs, self.order, is_fair)
+        self._fair = self._ready.fair
         self._counts = [0, 0, 0, 0, 0, 0]
         """The number of `known_jobs` in each state."""
-        self._ready_again = LazyHeap(self._is_ready_again)
-        """Jobs that are ready again. May contain outdated entries."""
         self._due = LazyHeap(self._is_due)
         """Pairs of deadline and seq. May contain outdated entries."""
         self.parked: OrderedDict[int, None] = OrderedDict()
@@ -116,10 +117,7 @@ class LeaseQueue:
 
     def oldest_ready(self) -> int:
         """Return the seq of the oldest ready job, or 0 if none is ready or a removal is under way."""
-        if self.is_removing:
-            return 0
-        again, fresh = self._ready_again.front(), self._next_fresh()
-        return min((seq for seq in (again, fresh) if seq), default=0)
+        return 0 if self.is_removing else self._ready.oldest()
 
     def ready_since(self, seq: int) -> int:
         """Return when the delay of a fresh job ended, or 0 if it had none."""
@@ -153,7 +151,7 @@ class LeaseQueue:
         job = self.known_jobs.get(seq)
         return (
             job is not None
-            and (job.state in (IN_FLIGHT, READY) or (job.state == BLOCKED and not is_extend))
+            and (job.state in (IN_FLIGHT, READY, DELAYED) or (job.state == BLOCKED and not is_extend))
             and not job.is_ending
             and job.lease != 0
             and job.node == node
@@ -170,31 +168,44 @@ class LeaseQueue:
 
     def add_record(self, seq: int, tag: bytes) -> None:
         """Enter a record that was written, or found by recovery. Calls are in the order of seqs."""
-        order = self.order
-        if order is None:
-            return
-        if tag:
+        order, fair = self.order, self._fair
+        if fair is not None:
+            fair.add(seq, tag)
+        if order is not None and tag:
             lane = order.add(seq, tag)
             self._blocked_fresh += 1
             if not lane.ready:
                 self._update_lane(lane)
-        else:
-            self._fresh.push(seq)
-        self._fresh.tidy(self._fresh_ready_count())
+        elif self.needs_tags:
+            self._ready.push_fresh(seq)
+        if order is not None:
+            self._ready.tidy_fresh(self._fresh_ready_count())
 
     def delay(self, seqs: Iterable[int], due: int) -> None:
         """Delay these new jobs until `due`."""
         for seq in seqs:
             self._change_state(seq, self._create_job(seq), DELAYED, due)
 
+    def prioritize(self, seqs: Iterable[int], priority: int) -> None:
+        """Set the priority of these jobs."""
+        for seq in seqs:
+            job = self.known_jobs.get(seq) or self._create_job(seq)
+            job.priority = priority
+            self._change_state(seq, job, READY if job.state == BLOCKED else job.state, job.deadline)
+
     def collect_job(self, seq: int, now: int) -> None:
         """Collect this job, even if very many others are due."""
         job = self.known_jobs.get(seq)
-        if job is not None and job.deadline <= now and self._is_due((job.deadline, seq)):
-            self._change_state(seq, job, READY, job.deadline)
+        while job is not None and job.deadline <= now and self._is_due((job.deadline, seq)):
+            self._end_wait(seq, job, job.deadline)
+
+    def _end_wait(self, seq: int, job: Job, deadline: int) -> None:
+        """End a delay or a lease; the back-off of an expired lease begins at its end."""
+        wait_ms = self._records.retry_wait_ms(job.deliveries) if job.state == IN_FLIGHT else 0
+        self._change_state(seq, job, DELAYED if wait_ms else READY, deadline + wait_ms)
 
     def collect(self, now: int, count_max: int = COLLECTED_MAX) -> bool:
-        """Make jobs ready whose lease or delay has ended; return whether there were any."""
+        """End the leases and delays that are due; return whether there were any."""
         due, count, stepped_over = self._due, 0, 0
         while count < count_max and stepped_over < STEPPED_OVER_MAX:
             entry = due.lowest()
@@ -203,7 +214,7 @@ class LeaseQueue:
             due.pop()
             if self._is_due(entry):
                 deadline, seq = entry
-                self._change_state(seq, self.known_jobs[seq], READY, deadline)
+                self._end_wait(seq, self.known_jobs[seq], deadline)
                 count += 1
             else:
                 stepped_over += 1
@@ -226,26 +237,22 @@ class LeaseQueue:
         claimed: list[ClaimedJob] = []
         if self.is_removing:
             return claimed
-        again = self._ready_again
+        ready, jobs, counts = self._ready, self.known_jobs, self._counts
         while len(claimed) < count:
-            seq = again.front() if self._counts[READY] else None
-            if seq is not None:
-                job = self.known_jobs[seq]
-                if deliveries_max and job.deliveries >= deliveries_max:
-                    if len(self.parked) >= parked_max:
-                        break
-                    again.pop()
-                    self.park(seq)
-                    continue
-                if not fits(seq):
+            seq = ready.first(counts[READY])
+            if not seq:
+                break
+            job = jobs.get(seq)
+            if deliveries_max and job is not None and job.deliveries >= deliveries_max:
+                if len(self.parked) >= parked_max:
                     break
-                again.pop()
-            else:
-                seq = self._next_fresh()
-                if not seq or not fits(seq):
-                    break
-                if self.order is not None:
-                    self._fresh.pop()
+                self.park(seq)
+                continue
+            if not fits(seq):
+                break
+            if self.needs_tags:
+                ready.take(seq, job is None)
+            if job is None:
                 job = self._create_job(seq)
             job.deliveries += 1
             job.lease = first_lease + len(claimed)
@@ -268,6 +275,7 @@ class LeaseQueue:
 
     def park(self, seq: int) -> None:
         job = self.known_jobs[seq]
+        job.reason = last_reason(job)
         job.lease, job.node = 0, ""
         self._change_state(seq, job, PARKED)
 
@@ -326,9 +334,11 @@ class LeaseQueue:
 
     def remove_range(self, first: int, last: int) -> None:
         """Drop the jobs of the removed records `first` to `last`; no earlier record is left."""
-        known = (
-            [self.known_jobs.keys()] if self.order is None else [self.known_jobs.keys(), self.order.seqs()]
-        )
+        known: list[KeysView[int]] = [self.known_jobs.keys()]
+        if self.order is not None:
+            known.append(self.order.seqs())
+        if self._fair is not None:
+            known.append(self._fair.seqs())
         count = sum(map(len, known))
         if not count:
             return
@@ -373,9 +383,11 @@ class LeaseQueue:
             elif state in ASIDE:
                 del self.parked[seq]
             if state == READY:
-                self._ready_again.tidy(counts[READY])
+                self._ready.tidy(counts[READY])
             elif state in (IN_FLIGHT, DELAYED):
                 self._due.tidy(counts[IN_FLIGHT] + counts[DELAYED])
+        if self._fair is not None:
+            self._fair.remove(seq, job is not None and job.state == IN_FLIGHT)
         lane = None if self.order is None else self.order.remove(seq)
         if lane is not None:
             if job is None:
@@ -385,19 +397,10 @@ class LeaseQueue:
             if lane.ready == seq:
                 lane.ready = 0
         if self.order is not None and job is None:
-            self._fresh.tidy(self._fresh_ready_count())
+            self._ready.tidy_fresh(self._fresh_ready_count())
         return lane
 
     # -- order ---------------------------------------------------------------------------------------------
-
-    def _is_ready_again(self, seq: int) -> bool:
-        job = self.known_jobs.get(seq)
-        return job is not None and job.state == READY and not job.is_ending
-
-    def _next_fresh(self) -> int:
-        if self.order is not None:
-            return self._fresh.front() or 0
-        return self._fresh_position.next(self._records, self.known_jobs)
 
     def _is_due(self, entry: tuple[int, int]) -> bool:
         deadline, seq = entry
@@ -412,12 +415,6 @@ class LeaseQueue:
     def _fresh_ready_count(self) -> int:
         return self._records.live_count - len(self.known_jobs) - self._blocked_fresh
 
-    def _is_fresh_and_ready(self, seq: int) -> bool:
-        if seq in self.known_jobs:
-            return False
-        lane = None if self.order is None else self.order.lane_of(seq)
-        return self._records.next_live(seq) == seq if lane is None else lane.ready == seq
-
     def _create_job(self, seq: int) -> Job:
         job = self.known_jobs[seq] = Job()
         self._counts[READY] += 1
@@ -425,8 +422,8 @@ class LeaseQueue:
             lane = self.order.lane_of(seq)
             if lane is not None and lane.ready != seq:
                 self._blocked_fresh -= 1
-        else:
-            self._fresh_position.note_job(seq)
+        if not self.needs_tags:
+            self._ready.position.note_job(seq)
         return job
 
     def _change_state(self, seq: int, job: Job, state: int, deadline: int = 0) -> None:
@@ -466,7 +463,7 @@ class LeaseQueue:
         if job is None:
             lane.ready = front
             self._blocked_fresh -= 1
-            self._fresh.push(front)
+            self._ready.push_fresh(front)
         elif job.state == BLOCKED:
             lane.ready = front
             self._set_state(front, job, READY, job.deadline)
@@ -476,7 +473,10 @@ class LeaseQueue:
         counts[job.state] -= 1
         counts[state] += 1
         if job.state != state and IN_FLIGHT in (job.state, state):
-            self._records.totals.leases_in_flight += 1 if state == IN_FLIGHT else -1
+            change = 1 if state == IN_FLIGHT else -1
+            self._records.totals.leases_in_flight += change
+            if self._fair is not None:
+                self._fair.change_in_flight(seq, change)
         if state in ASIDE:
             self.parked[seq] = None
         elif job.state in ASIDE:
@@ -486,7 +486,7 @@ class LeaseQueue:
         if was_due:
             self._due.tidy(counts[IN_FLIGHT] + counts[DELAYED])
         if state == READY:
-            self._ready_again.push(seq)
+            self._ready.push(seq, job.priority)
         elif state in (IN_FLIGHT, DELAYED):
             self._due.push((deadline, seq))
 

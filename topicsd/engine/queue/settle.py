@@ -53,17 +53,20 @@ def ack(shard: ShardState, name: str, request: SettleRequest, reply: Reply[Settl
 
 
 def nack(shard: ShardState, name: str, request: SettleRequest, reply: Reply[SettleAnswer]) -> None:
-    """Return jobs, to be claimed again after a delay or at once."""
+    """Return jobs, to be claimed again after a delay, after the back-off of the queue, or at once."""
     split = _split_jobs(shard, name, request, reply, nack)
     if split is None:
         return
     topic, queue, done, skipped = split
-    delay_ms = min(request.ms, NACK_DELAY_MS_MAX)
-    due = shard.clock.now_ms() + delay_ms if delay_ms else 0
+    now = shard.clock.now_ms()
     before = [queue.job_state(seq) for seq in done]
     for seq in done:
-        queue.return_job(seq, due, request.reason)
-    if due and shard.queue_timers.timers:
+        if request.ms is None:
+            delay_ms = topic.retry_wait_ms(queue.known_jobs[seq].deliveries)
+        else:
+            delay_ms = min(request.ms, NACK_DELAY_MS_MAX)
+        queue.return_job(seq, now + delay_ms if delay_ms else 0, request.reason)
+    if shard.queue_timers.timers:
         shard.queue_timers.refresh(topic)
     log_lease(shard, topic, before, partial(_send_answer, shard, topic, done, skipped, 0, reply), reply)
 
@@ -75,6 +78,7 @@ def extend(shard: ShardState, name: str, request: SettleRequest, reply: Reply[Se
         return
     topic, queue, done, skipped = split
     low, high = CLAMPED_FIELDS["lease_ms"]
+    assert request.ms is not None
     deadline = shard.clock.now_ms() + min(max(request.ms, low), high)
     before = [queue.job_state(seq) for seq in done]
     for seq in done:

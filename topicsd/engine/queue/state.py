@@ -12,7 +12,18 @@ from typing import Final
 
 import msgspec
 
-from topicsd.engine.queue.job import ASIDE, BLOCKED, DELAYED, IN_FLIGHT, PARKED, READY, JobState, Outcomes
+from topicsd.engine.queue.delay import NewJobs
+from topicsd.engine.queue.job import (
+    ASIDE,
+    BLOCKED,
+    DELAYED,
+    IN_FLIGHT,
+    PARKED,
+    READY,
+    JobState,
+    Outcomes,
+    last_reason,
+)
 from topicsd.engine.queue.lease_queue import LeaseQueue
 from topicsd.engine.topic import Topic
 from topicsd.log.control_frame import Lease, encode_control
@@ -36,6 +47,8 @@ class QueueSection(msgspec.Struct, frozen=True, array_like=True):
     """Seq and delivery count of jobs of which nothing else is known. Compact for the same reason as `delays`.
     """
     former: list[str] = []
+    priorities: list[tuple[int, int]] = []
+    """Seq and priority of the jobs that have one."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -54,10 +67,10 @@ def queue_section(topic: Topic, with_leases: bool = False) -> dict[str, bytes]:
     for seq, job in queue.known_jobs.items():
         if job.state == DELAYED and not job.deliveries:
             delays.append((seq, job.deadline))
-        elif job.state not in (READY, IN_FLIGHT, BLOCKED) or with_leases:
+        elif with_leases:
             jobs.append(queue.job_state(seq))
-        elif job.reason:
-            jobs.append(JobState(seq, READY, job.deliveries, 0, 0, "", job.reason))
+        elif job.state not in (READY, IN_FLIGHT, BLOCKED) or last_reason(job):
+            jobs.append(_without_lease(queue.job_state(seq)))
         else:
             delivered.append((seq, job.deliveries))
     outcomes = queue.outcomes
@@ -67,7 +80,9 @@ def queue_section(topic: Topic, with_leases: bool = False) -> dict[str, bytes]:
         return {}
     known = sorted(outcomes.dead), sorted(outcomes.deleted), outcomes.known_from
     former = [*queue.former_dead_letters]
-    return {QUEUE: _encode(QueueSection(queue.dead_lettered, jobs, delays, *known, delivered, former))}
+    priorities = [(seq, job.priority) for seq, job in queue.known_jobs.items() if job.priority]
+    section = QueueSection(queue.dead_lettered, jobs, delays, *known, delivered, former, priorities)
+    return {QUEUE: _encode(section)}
 
 
 def load_queue(topic: Topic, sections: dict[str, bytes]) -> None:
@@ -84,6 +99,8 @@ def load_queue(topic: Topic, sections: dict[str, bytes]) -> None:
     # In order of seq, so that `FreshJobs` keeps them as ranges.
     for state in sorted(states, key=_seq_of):
         _restore_job(topic, state)
+    for seq, priority in section.priorities:
+        _prioritize(topic, seq, priority)
     apply_config_to_parked(topic)
 
 
@@ -92,13 +109,16 @@ def without_leases(sections: dict[str, bytes]) -> dict[str, bytes]:
     if QUEUE not in sections:
         return sections
     section = _decode(sections[QUEUE])
-    jobs = [
-        JobState(job.seq, READY, job.deliveries, 0, 0, "", job.reason)
-        if job.state in (READY, IN_FLIGHT, BLOCKED)
-        else job
-        for job in section.jobs
-    ]
+    jobs = [_without_lease(job) for job in section.jobs]
     return {**sections, QUEUE: _encode(msgspec.structs.replace(section, jobs=jobs))}
+
+
+def _without_lease(state: JobState) -> JobState:
+    """Return the state without the lease, valid or expired; an expired one is its reason."""
+    reason = last_reason(state)
+    if state.state in (READY, IN_FLIGHT, BLOCKED):
+        return JobState(state.seq, READY, state.deliveries, 0, 0, "", reason)
+    return state._replace(lease=0, node="", reason=reason)
 
 
 def queue_up_to(sections: dict[str, bytes], last_seq: int) -> dict[str, bytes]:
@@ -114,6 +134,7 @@ def queue_up_to(sections: dict[str, bytes], last_seq: int) -> dict[str, bytes]:
         deleted=[seq for seq in section.deleted if seq <= last_seq],
         known_from=min(section.known_from, last_seq + 1),
         delivered=[one for one in section.delivered if one[0] <= last_seq],
+        priorities=[one for one in section.priorities if one[0] <= last_seq],
     )
     return {**sections, QUEUE: _encode(section)}
 
@@ -124,12 +145,16 @@ def leases_of(sections: dict[str, bytes]) -> list[tuple[int, int]]:
     return [] if encoded is None else [(job.seq, job.lease) for job in _decode(encoded).jobs if job.lease]
 
 
-def add_jobs(queue: LeaseQueue, first_seq: int, count: int, tags: list[bytes] | None, due: int) -> None:
-    """Enter published records in the queue; with `due` they are ready then."""
-    for at in range(count if queue.order is not None else 0):
+def add_jobs(
+    queue: LeaseQueue, first_seq: int, count: int, tags: list[bytes] | None, jobs: NewJobs | None = None
+) -> None:
+    """Enter published records in the queue, with what distinguishes them from fresh jobs."""
+    for at in range(count if queue.needs_tags else 0):
         queue.add_record(first_seq + at, tags[at] if tags is not None else b"")
-    if due:
-        queue.delay(range(first_seq, first_seq + count), due)
+    if jobs is not None and jobs.due:
+        queue.delay(range(first_seq, first_seq + count), jobs.due)
+    if jobs is not None and jobs.priority:
+        queue.prioritize(range(first_seq, first_seq + count), jobs.priority)
 
 
 def apply_config_to_parked(topic: Topic, seqs: Iterable[int] | None = None) -> None:
@@ -155,10 +180,20 @@ def note_former(topic: Topic, dead_letter: str | None) -> None:
         queue.former_dead_letters[before] = None
 
 
+def lease_frames(topic: Topic, states: list[JobState]) -> list[bytes]:
+    """Encode the current state of these jobs, which may differ in when their back-off ends."""
+    if topic.config.retry is None:
+        return [lease_frame(topic, states)]
+    by_deadline: dict[int, list[JobState]] = {}
+    for state in states:
+        by_deadline.setdefault(state.deadline, []).append(state)
+    return [lease_frame(topic, group) for group in by_deadline.values()]
+
+
 def lease_frame(topic: Topic, states: list[JobState]) -> bytes:
     """Encode a frame with the current state of these jobs, which differ only in their numbers and reasons.
 
-    Different reasons are those of earlier nacks, which a replay keeps.
+    Different reasons are those of earlier nacks, which a replay keeps; those of parked jobs are in the frame.
     """
     first = states[0]
     is_same = all(state.reason == first.reason for state in states)
@@ -170,6 +205,7 @@ def lease_frame(topic: Topic, states: list[JobState]) -> bytes:
         first.deadline,
         first.node,
         first.reason if is_same and first.state != IN_FLIGHT and first.state not in ASIDE else "",
+        [state.reason for state in states] if first.state in ASIDE else [],
     )
     durable = topic.config.durable
     return encode_control(control, topic_id=topic.topic_id, ts=topic.last_ts, durable=durable)
@@ -177,13 +213,18 @@ def lease_frame(topic: Topic, states: list[JobState]) -> bytes:
 
 def apply_lease(topic: Topic, control: Lease) -> None:
     leases = control.leases or [0] * len(control.seqs)
-    for seq, deliveries, lease in zip(control.seqs, control.deliveries, leases, strict=True):
+    reasons = control.reasons or [control.reason] * len(control.seqs)
+    for seq, deliveries, lease, frame_reason in zip(
+        control.seqs, control.deliveries, leases, reasons, strict=True
+    ):
         known = None if topic.queue is None else topic.queue.known_jobs.get(seq)
         # A claim keeps the reason of the last nack.
-        reason = control.reason or (known.reason if known is not None else "")
+        reason = frame_reason or (known.reason if known is not None else "")
         _restore_job(
             topic, JobState(seq, control.state, deliveries, lease, control.deadline, control.node, reason)
         )
+        if control.priority:
+            _prioritize(topic, seq, control.priority)
     if control.state == PARKED:
         apply_config_to_parked(topic, control.seqs)
 
@@ -199,3 +240,8 @@ def _restore_job(topic: Topic, state: JobState) -> None:
     """
     if topic.queue is not None and topic.next_live(state.seq) == state.seq <= topic.head:
         topic.queue.restore(state)
+
+
+def _prioritize(topic: Topic, seq: int, priority: int) -> None:
+    if topic.queue is not None and seq in topic.queue.known_jobs:
+        topic.queue.prioritize([seq], priority)

@@ -8,6 +8,7 @@ pages with many readers.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -179,6 +180,18 @@ def _read_run(
     source = run.source or log
     places = run.bytes_positions[first - base : last + 1 - base]
     lengths = run.lengths[first - base : last + 1 - base]
+    yield from read_places(source, range(first, last + 1), places, lengths, bytes_wanted, READ_GAP_BYTES)
+
+
+def read_places(
+    source: FrameSource,
+    seqs: Sequence[int],
+    places: array[int],
+    lengths: array[int],
+    bytes_wanted: int,
+    gap_bytes: int,
+) -> Iterable[tuple[Frames, str]]:
+    """Yield the frames of these seqs in groups, as `_read_run` does, until `bytes_wanted` were read."""
     at, count = 0, len(places)
     while at < count and bytes_wanted > 0:
         start = places[at]
@@ -187,18 +200,18 @@ def _read_run(
         while next_at < count:
             place = places[next_at]
             # Positions may decrease: originals can be before frames that the topic wrote earlier.
-            if place - end > READ_GAP_BYTES or place - start > READ_SPAN_BYTES or place < end:
+            if place - end > gap_bytes or place - start > READ_SPAN_BYTES or place < end:
                 break
             end = place + lengths[next_at]
             next_at += 1
         try:
             data = source.read(start, end)
             starts = [place - start for place in places[at:next_at]]
-            yield Frames(first + at, data, starts, lengths[at:next_at]), ""
+            yield Frames(seqs[at], data, starts, lengths[at:next_at]), ""
         except OSError:
             # Read each frame alone, so that one unreadable frame does not affect the others.
             for n in range(at, next_at):
-                yield _read_alone(source, first + n, places[n], lengths[n])
+                yield _read_alone(source, seqs[n], places[n], lengths[n])
         bytes_wanted -= end - start
         at = next_at
 

@@ -11,6 +11,7 @@ readable.
 
 from __future__ import annotations
 
+import re
 import struct
 from array import array
 from binascii import b2a_base64
@@ -21,6 +22,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from shared.contract.reader_options import ReaderOptions
 from topicsd.log.frame import (
     CHECKSUM_BYTES,
     FLAG_DURABLE,
@@ -64,6 +66,16 @@ _encode = msgspec.json.Encoder().encode
 _ESCAPED = bytes([*range(0x20), *b'"\\'])
 
 
+class _TaggedRecord(msgspec.Struct, gc=False):
+    """The tag of a rendered record."""
+
+    seq: int = msgspec.field(name="$seq")
+    tag: str = msgspec.field(name="$tag", default="")
+
+
+_decode_tags = msgspec.json.Decoder(list[_TaggedRecord]).decode
+
+
 class Variant(msgspec.Struct, frozen=True):
     """The optional fields of a record that a reader wants besides its data."""
 
@@ -77,6 +89,19 @@ VARIANTS = {
     for with_tag in (False, True)
     for with_meta in (False, True)
 }
+
+
+def variant_of(options: ReaderOptions) -> Variant:
+    """Return the variant of the pages for a reader; a filter needs the tags."""
+    return VARIANTS[options.with_tags or options.match is not None, options.with_meta]
+
+
+_TAG_FIELD = re.compile(rb',"\$tag":"(?:[^"\\]|\\.)*"')
+
+
+def without_tag(record: bytes | memoryview) -> bytes:
+    """Return a rendered record without its tag, which precedes data and meta."""
+    return _TAG_FIELD.sub(b"", record, 1)
 
 
 class Frames(NamedTuple):
@@ -113,6 +138,10 @@ class Page:
         """Return the seq at which the page grows; earlier seqs are in the page or have no record."""
         return self.first_seq + len(self.ends)
 
+    def tags(self) -> dict[int, str]:
+        """Return the tags by seq, of the records of a page with tags."""
+        return {record.seq: record.tag for record in _decode_tags(b"[%b]" % self.text[:-1])}
+
     def skip(self, last: int) -> None:
         """Extend the page with empty slices up to and including this seq."""
         end = self.ends[-1] if self.ends else 0
@@ -136,36 +165,44 @@ class Page:
         return self.first_seq + bisect_right(self.ends, start + room, low, high) - 1
 
     def add_frames(self, topic_id: int, frames: Frames, variant: Variant, number_of_0: int = 0) -> None:
-        """Add records at the end of the page; the frame of seq s has the number `s + number_of_0`.
-
-        Each frame is checked completely here, and nowhere else between the disk and a reader.
-        """
+        """Add records at the end of the page; the frame of seq s has the number `s + number_of_0`."""
         assert frames.first_seq >= self.next_seq
         if frames.first_seq > self.next_seq:
             self.skip(frames.first_seq - 1)
+        seqs = range(frames.first_seq, frames.first_seq + len(frames.lengths))
+        parts = self.render(topic_id, seqs, frames, variant, number_of_0)
+        ends = accumulate(map(len, parts), initial=len(self.text))
+        next(ends)
+        self.ends.extend(ends)
+        self.text = b"".join([self.text, *parts]) if self.text else b"".join(parts)
+
+    def render(
+        self, topic_id: int, seqs: Sequence[int], frames: Frames, variant: Variant, number_of_0: int = 0
+    ) -> list[bytes]:
+        """Return the records of frames, each with a comma, and note their nodes and damage.
+
+        Each frame is checked completely here, and nowhere else between the disk and a reader.
+        """
         parts: list[bytes] = []
         tags: list[bytes] = []
         with_tag = variant.with_tag
-        data, seq = frames.data, frames.first_seq - 1
-        number = seq + number_of_0
+        data = frames.data
         plain_kinds = [pack_kind(_APPEND, flags, topic_id) for flags in _PLAIN_FLAGS]
         last_kind, last_ts, stamp = b"", -1, b""
-        for at, length in zip(frames.starts, frames.lengths, strict=True):
-            seq += 1
-            number += 1
+        for seq, at, length in zip(seqs, frames.starts, frames.lengths, strict=True):
             try:
                 frame_len, body, checksum = _UNPACK[length](data, at)
                 kind, frame_seq, ts, sizes = _unpack_head(body)
             except struct.error:  # The length is 0 (no record), or the data is too short.
-                parts.append(self._render_other(topic_id, data, seq, number, at, length, variant))
+                parts.append(self._render_other(topic_id, data, seq, seq + number_of_0, at, length, variant))
                 continue
             if (
                 checksum != xxh3(body)
-                or frame_seq != number
+                or frame_seq != seq + number_of_0
                 or (kind != last_kind and kind not in plain_kinds)
                 or frame_len != length - LEN_BYTES
             ):
-                parts.append(self._render_other(topic_id, data, seq, number, at, length, variant))
+                parts.append(self._render_other(topic_id, data, seq, seq + number_of_0, at, length, variant))
                 continue
             last_kind = kind
             if ts != last_ts:
@@ -185,14 +222,9 @@ class Page:
         if tags and (joined := b"".join(tags)) != joined.translate(None, _ESCAPED):
             parts = [
                 self._render_other(topic_id, data, seq, seq + number_of_0, at, length, variant)
-                for seq, (at, length) in enumerate(
-                    zip(frames.starts, frames.lengths, strict=True), frames.first_seq
-                )
+                for seq, at, length in zip(seqs, frames.starts, frames.lengths, strict=True)
             ]
-        ends = accumulate(map(len, parts), initial=len(self.text))
-        next(ends)
-        self.ends.extend(ends)
-        self.text = b"".join([self.text, *parts]) if self.text else b"".join(parts)
+        return parts
 
     def _render_other(
         self, topic_id: int, data: bytes, seq: int, number: int, at: int, length: int, variant: Variant

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from topicsd.engine.read.page import PAGE_RECORDS, Page, Variant
+from topicsd.engine.read.selections import SELECTED_PAGES_SHARE, SelectedPages, Selections
 
 # The memory of a page besides its text: the object, its ends, its entry in the cache.
 PAGE_COST_BYTES = 600
@@ -20,6 +21,8 @@ class PageCache:
     """An LRU cache of pages, by the key of the topic, seq and variant."""
 
     def __init__(self, bytes_max: int) -> None:
+        self.selections = Selections()
+        self.selected_pages = SelectedPages(bytes_max // SELECTED_PAGES_SHARE)
         self._bytes_max = bytes_max
         self._pages: OrderedDict[tuple[int, int], Page] = OrderedDict()
         self._bytes = 0
@@ -33,6 +36,14 @@ class PageCache:
             page = self._pages[key] = Page(number * PAGE_RECORDS)
             self.add_bytes(PAGE_COST_BYTES)
         else:
+            self._pages.move_to_end(key)
+        return page
+
+    def find(self, topic: int, seq: int, variant: Variant) -> Page | None:
+        """Return the page for a seq, if there is one."""
+        key = (topic, seq // PAGE_RECORDS * _VARIANTS + variant.number)
+        page = self._pages.get(key)
+        if page is not None:
             self._pages.move_to_end(key)
         return page
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from shared.contract.reader_options import ReaderOptions
 from topicsd.engine.read.page import VARIANTS, Page
 from topicsd.engine.records.run import Run
@@ -65,6 +67,53 @@ class PageSlices:
                 return False
             seq = fit + 1
         return True
+
+    def take_seqs(self, page: Page, seqs: Sequence[int]) -> bool:
+        """Take these live records of a page; return False at a bound."""
+        at = 0
+        while at < len(seqs):
+            end = at + 1
+            while end < len(seqs) and seqs[end] == seqs[end - 1] + 1:
+                end += 1
+            if not self.take(page, seqs[at], seqs[end - 1]):
+                return False
+            at = end
+        return True
+
+    def take_texts(self, page: Page, seqs: Sequence[int], texts: Sequence[bytes]) -> bool:
+        """Take records that `page` has rendered but does not hold; return False at a bound."""
+        if not seqs:
+            return True
+        size = sum(map(len, texts))
+        is_whole = page.damage is None and (page.nodes is None or not self.nodes)
+        if is_whole and size < self.room and self.count + len(texts) < self.limit:
+            self.parts.append(b"".join(texts))
+            self.room -= size
+            self.count += len(texts)
+            self.cursor = seqs[-1]
+            return True
+        taken: list[bytes] = []
+        try:
+            for seq, text in zip(seqs, texts, strict=True):
+                if page.damage is not None and seq in page.damage:
+                    self.damaged_seq, self.damaged = seq, page.damage
+                    self.cursor = seq - 1
+                    return False
+                if self.nodes and page.nodes is not None and page.nodes.get(seq) in self.nodes:
+                    self.cursor = seq
+                    continue
+                if self.count and len(text) > self.room:
+                    return False
+                taken.append(text)
+                self.room -= len(text)
+                self.count += 1
+                self.cursor = seq
+                if self.count >= self.limit or self.room <= 0:
+                    return False
+            return True
+        finally:
+            if taken:
+                self.parts.append(b"".join(taken))
 
     def _first_excluded(self, page: Page, first: int, last: int) -> int:
         """Return the first seq that is damaged or of the reader's own nodes, or `last + 1`."""

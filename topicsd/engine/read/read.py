@@ -13,19 +13,28 @@ are in no page, `try_read` returns `Unfetched`; `read` has a thread fetch them (
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
-from shared.contract.errors import CORRUPT_SEGMENT, Refusal, invalid, store_unavailable
+from shared.contract.errors import (
+    CORRUPT_SEGMENT,
+    STORAGE_FAILED,
+    Refusal,
+    invalid,
+    reason_without_path,
+    store_unavailable,
+)
 from shared.contract.reader_options import NO_NODES, ReaderOptions
 from shared.runtime.unexpected_error import refuse_unexpected_error
 from topicsd.engine.damage import note_damage
 from topicsd.engine.pending import call_reply
 from topicsd.engine.read.fetch import fetch
+from topicsd.engine.read.fetch_selected import SelectedFrames, TagSearchResult, Unselected, select_on_thread
 from topicsd.engine.read.fill_page import Fetched, PageSource, Unfetched, keep_fetched
 from topicsd.engine.read.page import PAGE_RECORDS, VARIANTS
 from topicsd.engine.read.page_slices import PAGES_MAX, PageSlices
 from topicsd.engine.read.position import position_past_head
+from topicsd.engine.read.selected_slices import SelectedSlices
 from topicsd.engine.records.durable_seq import durable_seq
 from topicsd.engine.records.run import Run
 from topicsd.engine.records.sealed_run import SealedRun
@@ -36,8 +45,14 @@ from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.topic_admin import missing_topic
 from topicsd.segment.entry import DATA, SegmentName
+from topicsd.store.object_store import StoreUnavailable
 
 logger = logging.getLogger("topicsd.engine")
+
+Missing = Unfetched | Unselected
+"""What a read has to wait for."""
+ROUNDS_MAX = 32
+"""Thread calls of one read; a filter may need one for each segment, and find nothing."""
 
 
 def read(
@@ -45,7 +60,7 @@ def read(
     name: str,
     request: ReadRequest,
     reply: Reply[ReadAnswer],
-    missing: Unfetched | None = None,
+    missing: Missing | None = None,
 ) -> None:
     """Read, at once or after disk reads; `reply` gets a `ReadAnswer` or a `Refusal`.
 
@@ -57,7 +72,7 @@ def read(
             answer = try_read(shard, name, request)
         except Exception as error:
             answer = refuse_unexpected_error(logger, "a read", error)
-        if not isinstance(answer, Unfetched):
+        if isinstance(answer, ReadAnswer | Refusal):
             reply(answer)
             return
         missing = answer
@@ -69,37 +84,82 @@ def _fetch_and_read(
     name: str,
     request: ReadRequest,
     reply: Reply[ReadAnswer],
-    missing: Unfetched,
-    fetched: list[Fetched],
+    missing: Missing,
+    fetched: list[Fetched | SelectedFrames],
+    rounds: int = 1,
 ) -> None:
     """Fetch the missing records on a thread, then read again."""
 
-    def on_fetched(result: Fetched | OSError) -> None:
+    def on_fetched(result: Fetched | TagSearchResult | OSError) -> None:
         try:
-            assert isinstance(result, Fetched), result
-            fetched.append(result)
-            if result.is_away:
-                shard.store_problem = shard.store_problem or result.error
-            topic = shard.visible_topic(name)
-            if topic is not None:
-                variant = VARIANTS[request.options.with_tags, request.options.with_meta]
-                keep_fetched(shard, topic, variant, result)
-            answer = try_read(shard, name, request, fetched)
+            refusal = keep(shard, name, request, missing, result, fetched)
+            answer = refusal or try_read(shard, name, request, fetched, rounds >= ROUNDS_MAX)
         except Exception as error:
             answer = refuse_unexpected_error(logger, "a read", error)
-        if isinstance(answer, Unfetched):
-            _fetch_and_read(shard, name, request, reply, answer, fetched)
-        else:
+        if isinstance(answer, ReadAnswer | Refusal):
             call_reply(reply, answer)
+        else:
+            _fetch_and_read(shard, name, request, reply, answer, fetched, rounds + 1)
 
-    fetch_missing = partial(fetch, shard.segments, missing.run, missing.first_seq, missing.bytes_wanted)
-    shard.read_on_thread(missing.run, fetch_missing, on_fetched)
+    run, work = missing.run, work_of(shard, missing)
+    if isinstance(run, SealedRun):
+        shard.read_on_thread(run, work, on_fetched)
+    else:
+        shard.threads.read.submit(work, on_fetched)
+
+
+def work_of(shard: ShardState, missing: Missing) -> Callable[[], Fetched | TagSearchResult]:
+    """Return what a thread does for a read that has to wait."""
+    if isinstance(missing, Unselected):
+        return partial(select_on_thread, shard.segments, missing)
+    return partial(fetch, shard.segments, missing.run, missing.first_seq, missing.bytes_wanted)
+
+
+def keep(
+    shard: ShardState,
+    name: str,
+    request: ReadRequest,
+    missing: Missing,
+    result: Fetched | TagSearchResult | OSError,
+    fetched: list[Fetched | SelectedFrames],
+) -> Refusal | None:
+    """Keep the result of a thread for this read and later ones."""
+    topic = shard.visible_topic(name)
+    if isinstance(missing, Unselected):
+        if isinstance(result, StoreUnavailable):
+            shard.store_problem = shard.store_problem or str(result)
+            return store_unavailable(f"cannot find the records with the tag: {result}")
+        if isinstance(result, OSError):
+            reason = reason_without_path(result)
+            return Refusal(STORAGE_FAILED, f"cannot find the records with the tag: {reason}")
+        assert isinstance(result, TagSearchResult)
+        for run, seqs in result.seqs:
+            shard.pages.selections.add(run, missing.tag_filter, seqs)
+        if result.tags is not None and isinstance(missing.run, TailRun) and missing.run.tags.is_unknown:
+            missing.run.tags = result.tags
+        fetched += result.frames
+        return None
+    assert isinstance(result, Fetched), result
+    fetched.append(result)
+    if result.is_away:
+        shard.store_problem = shard.store_problem or result.error
+    if topic is not None:
+        variant = VARIANTS[request.options.with_tags, request.options.with_meta]
+        keep_fetched(shard, topic, variant, result)
+    return None
 
 
 def try_read(
-    shard: ShardState, name: str, request: ReadRequest, fetched: Sequence[Fetched] = ()
-) -> ReadAnswer | Refusal | Unfetched:
-    """Read without waiting: records in cached pages, in the log, in memory, or in `fetched`."""
+    shard: ShardState,
+    name: str,
+    request: ReadRequest,
+    fetched: Sequence[Fetched | SelectedFrames] = (),
+    is_last: bool = False,
+) -> ReadAnswer | Refusal | Missing:
+    """Read without waiting: records in cached pages, in the log, in memory, or in `fetched`.
+
+    The last of several tries answers with what there is, if it moves the position.
+    """
     if request.from_seq < 0:
         return invalid("from_seq", f"must be at least 0, got {request.from_seq}")
     topic = shard.topics.get(name)
@@ -125,10 +185,13 @@ def try_read(
         plain = _plain_case(shard, topic, request.options, cursor, stop, head)
         if plain is not None:
             return plain
-    collector = _SliceCollector(shard, topic, request.options, fetched, cursor)
+    is_filtered = request.options.match is not None
+    collector = (SelectedSlices if is_filtered else _SliceCollector)(
+        shard, topic, request.options, fetched, cursor
+    )
     if cursor < stop:
         collector.collect(stop)
-    if collector.unfetched is not None:
+    if collector.unfetched is not None and not (is_last and collector.cursor > cursor):
         return collector.unfetched
     if collector.damaged_seq and not collector.parts and tombstone is None:
         for one in fetched:
@@ -151,7 +214,7 @@ def _plain_case(
     shard: ShardState, topic: Topic, options: ReaderOptions, cursor: int, stop: int, head: int
 ) -> ReadAnswer | None:
     """Answer the common case: all records are live, in one run, and in cached pages; else None."""
-    if options.nodes and topic.config.dedupe_node:
+    if options.match is not None or (options.nodes and topic.config.dedupe_node):
         return None
     first, last = cursor + 1, min(stop, cursor + options.limit)
     if first < topic.earliest_seq or last < first:
@@ -203,12 +266,13 @@ class _SliceCollector(PageSlices):
         shard: ShardState,
         topic: Topic,
         options: ReaderOptions,
-        fetched: Sequence[Fetched],
+        fetched: Sequence[Fetched | SelectedFrames],
         cursor: int,
     ) -> None:
         super().__init__(options, options.nodes if topic.config.dedupe_node else NO_NODES, cursor)
         self.topic = topic
-        self.source = PageSource(shard, topic, self.variant, fetched)
+        pages = [one for one in fetched if isinstance(one, Fetched)]
+        self.source = PageSource(shard, topic, self.variant, pages)
         self.unfetched: Unfetched | None = None
 
     def collect(self, stop: int) -> None:
@@ -236,7 +300,11 @@ class _SliceCollector(PageSlices):
 
 
 def _corrupt(
-    shard: ShardState, topic: Topic, seq: int, damaged: dict[int, str], fetched: Sequence[Fetched]
+    shard: ShardState,
+    topic: Topic,
+    seq: int,
+    damaged: dict[int, str],
+    fetched: Sequence[Fetched | SelectedFrames],
 ) -> Refusal:
     run = topic.run_of(seq)
     assert run is not None

@@ -4,6 +4,8 @@ The index is divided into ranges of `RANGE_RECORDS` seqs, so that no step of the
 `prune` drops whole ranges, and a search by prefix searches the sorted tags of each range, which stay sorted
 once the range is full. A thread may run `find` when the work is too large for one step of the loop.
 
+A reader with a filter searches one range at a time (`select`).
+
 Most tags are on one record or on many: one seq is stored as a plain integer, several as an array. The stored
 number is the offset in the range, because all ranges share those integer objects; a separate integer would be
 as large as a tag. Seqs of dead records stay in the index until `prune`, or a little longer; callers check
@@ -13,7 +15,10 @@ that the seqs they get are live.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+
+from topicsd.engine.records.tag_search import TagSearch
 
 RANGE_RECORDS = 2048
 TAKEN_AT_ONCE = 1000
@@ -58,6 +63,33 @@ class _SeqRange:
         stored = (offsets,) if isinstance(offsets, int) else offsets[:]
         first_seq = self.first_seq
         return [first_seq + offset for offset in stored if first_seq + offset < below]
+
+    def selected_tags(self, search: TagSearch) -> tuple[Sequence[bytes], int]:
+        """Return the tags that a search selects, and how many tags were looked at."""
+        if search.is_exact:
+            return search.tags, len(search.tags)
+        matches = dict.fromkeys(search.tags)
+        count = len(search.tags)
+        for prefix in search.prefixes:
+            tags = self.keys_from(prefix)
+            matches.update(dict.fromkeys(tags))
+            count += len(tags)
+        for start, fullmatch in search.globs:
+            tags = self.keys_from(start)
+            matches.update((tag, None) for tag in tags if fullmatch(tag))
+            count += len(tags)
+        return [*matches], count
+
+    def between(self, tag: bytes, first: int, last: int) -> list[int]:
+        """Return the seqs of a tag from `first` to `last`."""
+        offsets = self.offsets.get(tag)
+        if offsets is None:
+            return []
+        base = self.first_seq
+        if isinstance(offsets, int):
+            return [base + offsets] if first <= base + offsets <= last else []
+        low, high = bisect_left(offsets, first - base), bisect_right(offsets, last - base)
+        return [base + offset for offset in offsets[low:high]]
 
     def drop(self, tag: bytes, below: int) -> None:
         offsets = self.offsets.get(tag)
@@ -163,6 +195,20 @@ class TagIndex:
             for key in seq_range.keys_from(tag) if is_prefix else (tag,):
                 seqs += seq_range.find(key, below)
         return seqs
+
+    def select(self, search: TagSearch, first: int, last: int) -> tuple[list[int], int]:
+        """Return the selected seqs from `first` to `last`, ascending, and how many tags were looked at.
+
+        `first` and `last` are in one range.
+        """
+        seq_range = self._ranges.get(first // RANGE_RECORDS)
+        if seq_range is None:
+            return [], 1
+        tags, count = seq_range.selected_tags(search)
+        if len(tags) == 1:
+            (tag,) = tags
+            return seq_range.between(tag, first, last), count
+        return sorted([seq for tag in tags for seq in seq_range.between(tag, first, last)]), count + len(tags)
 
     def drop(self, tag: bytes, below: int) -> None:
         """Remove the seqs below `below` of a tag."""

@@ -19,9 +19,9 @@ from itertools import accumulate, compress, count, islice, repeat
 from operator import add, ne
 
 from topicsd.engine.records.run import FrameSource, Run
-from topicsd.engine.records.tag_index import TagIndex
+from topicsd.engine.records.tag_index import RANGE_RECORDS, TagIndex
 from topicsd.segment.entry import DATA, SegmentEntry, SegmentName
-from topicsd.segment.rebuild import rebuild_tags
+from topicsd.segment.rebuild import SalvagedTags, rebuild_tags, salvage_tags
 from topicsd.segment.store import SegmentStore
 
 # Removing the front of the arrays moves the rest; done when it is at least this many records and half of all.
@@ -46,6 +46,10 @@ class ActiveFile:
     def tags(self) -> dict[bytes, list[int]]:
         """Return the seqs of each tag, read from the records themselves."""
         return rebuild_tags(partial(self._store.read_range, self._key), self.name, self.entry)
+
+    def salvage_tags(self) -> SalvagedTags:
+        """Return the seqs of each tag of the intact records, and the damaged seqs."""
+        return salvage_tags(partial(self._store.read_range, self._key), self.name, self.entry)
 
     def place_of(self, position: int) -> tuple[str, int]:
         return self._key, position
@@ -117,6 +121,10 @@ class TailRun(Run):
     def bytes_positions(self) -> array[int]:
         """Return the positions of the bytes of the records."""
         return self.frame_positions if self._originals is None else self._originals
+
+    @property
+    def has_copies(self) -> bool:
+        return self._originals is not None
 
     def is_copy(self, at: int) -> bool:
         """Return whether the record at this index refers to the bytes of another record."""
@@ -198,6 +206,10 @@ class TailRun(Run):
             assert self.source is not None
             self.tags = TagIndex.of(self.source.tags())
         return self.tags.take(tag, is_prefix, below)
+
+    def is_growing_at(self, seq: int) -> bool:
+        """Return whether the range of tags that holds the seq may still grow."""
+        return seq // RANGE_RECORDS == (self.next_seq - 1) // RANGE_RECORDS
 
     def all_tags(self) -> dict[bytes, list[int]]:
         return {} if self.source is None else self.source.tags()

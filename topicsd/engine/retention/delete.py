@@ -19,6 +19,7 @@ from shared.contract.errors import (
     CORRUPT_SEGMENT,
     INVALID_REQUEST,
     Refusal,
+    excluded,
     invalid,
     reason_without_path,
     store_unavailable,
@@ -33,7 +34,13 @@ from topicsd.engine.records.tail_run import TailRun
 from topicsd.engine.requests import DeleteAnswer, DeleteRequest, Reply
 from topicsd.engine.retention.delete_marks import DeleteMarks, mark_records
 from topicsd.engine.retention.eviction_log import evict_expired
-from topicsd.engine.retention.retention import current_runs, delete_each, delete_front, delete_matches
+from topicsd.engine.retention.retention import (
+    current_runs,
+    delete_each,
+    delete_front,
+    delete_matches,
+    delete_range,
+)
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.topic_admin import missing_topic
@@ -155,15 +162,49 @@ def delete_records(shard: ShardState, name: str, request: DeleteRequest, reply: 
     if request.seqs is not None and not control.seqs:
         reply(_deleted(topic, 0))
         return
+    if request.after_seq is not None:
+        last = below - 1
+        if request.after_seq >= last:
+            reply(_deleted(topic, 0))
+            return
+        control = Delete(0, None, False, is_asked=True, after=request.after_seq, last=last)
+    retry = partial(delete_records, shard, name, request, reply)
+    on_result = partial(_on_looked_up, shard, topic, control, reply, retry)
+    if control.last:
+        edges = _edges(topic, control)
+        if edges:
+            shard.threads.read.submit(partial(_load_indexes, edges), on_result)
+        else:
+            join_delete(shard, topic, control, reply)
+        return
     search = None
     if control.tag is not None:
         search = search_of(topic, TagQuery(control.tag.encode(), control.is_prefix, control.below))
     if search is None:
         join_delete(shard, topic, control, reply)
         return
-    retry = partial(delete_records, shard, name, request, reply)
-    on_result = partial(_on_looked_up, shard, topic, control, reply, retry)
     shard.threads.read.submit(partial(look_up, search), on_result)
+
+
+def _edges(topic: Topic, control: Delete) -> list[SealedRun]:
+    """Return the sealed runs of which a range has a part: their lengths are in their indexes."""
+    first, last = max(control.after + 1, topic.earliest_seq), control.last
+    return [
+        run
+        for run in topic.runs
+        if isinstance(run, SealedRun)
+        and (run.first_seq < first < run.next_seq or run.first_seq <= last < run.next_seq - 1)
+    ]
+
+
+def _load_indexes(runs: list[SealedRun]) -> LookupResult | SegmentDamage:
+    """Load the indexes of runs, on a thread."""
+    try:
+        for run in runs:
+            run.load_index()
+    except SegmentDamage as damage:
+        return damage
+    return LookupResult({}, {})
 
 
 def _on_looked_up(
@@ -180,11 +221,11 @@ def _on_looked_up(
             "first_seq": result.first_seq,
             "last_seq": result.last_seq,
         }
-        call_reply(reply, Refusal(CORRUPT_SEGMENT, f"cannot find the records with the tag: {result}", detail))
+        call_reply(reply, Refusal(CORRUPT_SEGMENT, f"cannot find the records: {result}", detail))
     elif isinstance(result, StoreUnavailable):
-        call_reply(reply, store_unavailable(f"cannot find the records with the tag: {result}"))
+        call_reply(reply, store_unavailable(f"cannot find the records: {result}"))
     elif isinstance(result, OSError):
-        message = f"cannot find the records with the tag: {reason_without_path(result)}"
+        message = f"cannot find the records: {reason_without_path(result)}"
         call_reply(reply, Refusal(CORRUPT_SEGMENT, message))
     elif topic.is_frozen:
         shard.defer(topic, retry, reply)
@@ -230,6 +271,13 @@ def apply_delete(topic: Topic, control: Delete, matches: Matches | None = None) 
 
     `matches` is the result of the lookup; without it, as in replay, the records are searched here.
     """
+    if control.last:
+        removed = None if topic.queue is None else DeletedSeqs()
+        try:
+            return delete_range(topic, control.after + 1, control.last, removed)
+        finally:
+            if topic.queue is not None and removed is not None:
+                topic.queue.outcomes.note_deleted(removed)
     if control.seqs:
         if control.is_dead_letter and topic.queue is not None:
             # Includes records that a segment's marks list as dead already, as happens after a crash.
@@ -271,8 +319,10 @@ def _refuse(request: DeleteRequest) -> Refusal | None:
         if count <= SEQS_MAX:
             return None
         return too_many("seqs", SEQS_MAX, count)
-    if request.before_seq is None and request.tag is None:
-        return Refusal(INVALID_REQUEST, "before_seq, match or seqs is required")
+    if request.before_seq is None and request.tag is None and request.after_seq is None:
+        return Refusal(INVALID_REQUEST, "before_seq, after_seq, match or seqs is required")
+    if request.after_seq is not None and request.tag is not None:
+        return excluded("after_seq", "match")
     if request.before_seq is not None and request.before_seq < 0:
         return invalid("before_seq", f"must be at least 0, got {request.before_seq}")
     return None

@@ -17,6 +17,7 @@ from topicsd.engine.records.run import Run
 from topicsd.engine.records.sealed_run import SealedRun
 
 SUMMED_AT_ONCE: Final = 8192
+_OPPOSITE: Final = bytes([1, 0, *range(2, 256)])
 
 
 class DeleteMarks(msgspec.Struct, frozen=True, gc=False):
@@ -56,6 +57,18 @@ def mark_records(
     return DeleteMarks(first_seq, live, live.count(1), _size(lengths, live))
 
 
+def mark_range(run: Run, first: int, last: int) -> DeleteMarks:
+    """Return marks for the live records of a run from `first` to `last`, none of which was evicted.
+
+    The index of a sealed run is needed only for a part of it.
+    """
+    low, high = first - run.first_seq, last + 1 - run.first_seq
+    live = b"\1" * (high - low) if run.dead is None else run.dead[low:high].translate(_OPPOSITE)
+    if isinstance(run, SealedRun) and first == run.first_seq and last == run.next_seq - 1:
+        return DeleteMarks(first, bytes(live), run.live_count, run.live_bytes)
+    return DeleteMarks(first, bytes(live), live.count(1), _size(run.lengths_of(first, last), live))
+
+
 def take_marked(run: Run, marks: DeleteMarks, earliest_seq: int) -> DeleteMarks:
     """Remove the marked records from the run; return marks of those that were still live."""
     marks = _without_removed(run, marks, earliest_seq)
@@ -84,7 +97,7 @@ def _without_removed(run: Run, marks: DeleteMarks, earliest_seq: int) -> DeleteM
     return DeleteMarks(first_seq, live, live.count(1), _size(lengths, live))
 
 
-def _size(lengths: array[int], live: bytes) -> int:
+def _size(lengths: array[int], live: bytes | bytearray) -> int:
     """Sum the lengths of the live records.
 
     Summed in parts: a thread inside one `sum` blocks the event loop until it returns.

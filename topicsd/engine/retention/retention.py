@@ -19,7 +19,7 @@ from topicsd.engine.records.durable_seq import note_forgotten
 from topicsd.engine.records.run import Run
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.records.tail_run import TRIM_RECORDS, TailRun
-from topicsd.engine.retention.delete_marks import DeleteMarks, take_marked
+from topicsd.engine.retention.delete_marks import DeleteMarks, mark_range, take_marked
 from topicsd.engine.topic import NEVER, Topic
 from topicsd.segment.entry import DroppedSegment
 
@@ -107,6 +107,19 @@ def delete_front(topic: Topic, last: int) -> int:
     before = topic.live_count
     _drop_front(topic, last)
     return before - topic.live_count
+
+
+def delete_range(topic: Topic, first: int, last: int, taken: DeletedSeqs | None = None) -> int:
+    """Delete every live record from `first` to `last`; return how many there were."""
+    return delete_matches(topic, _range_marks(topic, first, last), taken)
+
+
+def _range_marks(topic: Topic, first: int, last: int) -> Iterator[tuple[Run, DeleteMarks]]:
+    for run in topic.runs:
+        low = max(first, run.first_seq, topic.earliest_seq)
+        high = min(last, run.next_seq - 1)
+        if low <= high:
+            yield run, mark_range(run, low, high)
 
 
 def delete_each(topic: Topic, seqs: Iterable[int], taken: DeletedSeqs | None = None) -> int:

@@ -77,17 +77,36 @@ def own_frames(run: TailRun, frames: Frames, topic: Topic) -> Frames:
     return frame_copies(frames, run.times_ms[at:end], marks, topic.topic_id, topic.is_durable)
 
 
+def own_frames_of(run: TailRun, seqs: Sequence[int], frames: Frames, topic: Topic) -> Frames:
+    """Return what `own_frames` does, for seqs that need not be consecutive."""
+    if not run.has_copies:
+        return frames
+    places = [seq - run.first_seq for seq in seqs]
+    marks = bytes(map(run.is_copy, places))
+    if 1 not in marks:
+        return frames
+    times_ms = [run.times_ms[at] for at in places]
+    return frame_copies(frames, times_ms, marks, topic.topic_id, topic.is_durable, seqs)
+
+
 def frame_copies(
-    frames: Frames, times_ms: Sequence[int], marks: bytes, topic_id: int, is_durable: bool
+    frames: Frames,
+    times_ms: Sequence[int],
+    marks: bytes,
+    topic_id: int,
+    is_durable: bool,
+    seqs: Sequence[int] | None = None,
 ) -> Frames:
     """Frame the records marked in `marks` as copies, each in the place of its original.
 
-    Records that were not read whole stay as they are.
+    Records that were not read whole stay as they are. Without `seqs` they are consecutive.
     """
+    seqs = range(frames.first_seq, frames.first_seq + len(frames.starts)) if seqs is None else seqs
     class_flag = FLAG_DURABLE if is_durable else 0
     data, framed = frames.data, bytearray(frames.data)
-    columns = zip(frames.starts, frames.lengths, times_ms, marks, strict=True)
-    for seq, (start, length, ts, is_copy) in enumerate(columns, frames.first_seq):
+    for seq, start, length, ts, is_copy in zip(
+        seqs, frames.starts, frames.lengths, times_ms, marks, strict=True
+    ):
         end = start + length
         if is_copy and end <= len(data):
             framed[start:end] = frame_copy(data[start:end], topic_id, seq, ts, class_flag)

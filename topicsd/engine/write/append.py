@@ -22,7 +22,7 @@ from shared.contract.errors import (
     too_many,
 )
 from topicsd.engine.pending import PendingEntry, call_reply
-from topicsd.engine.queue.delay import delay_frame, delay_frame_bytes, due_of
+from topicsd.engine.queue.delay import NewJobs, new_jobs, new_jobs_frame, new_jobs_frame_bytes
 from topicsd.engine.queue.state import add_jobs
 from topicsd.engine.requests import AppendAnswer, AppendRequest, Reply
 from topicsd.engine.retention.eviction_log import evict_expired, evict_over_caps, prefetch_next_index
@@ -52,13 +52,13 @@ def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply[Ap
             return
         topic = new
     now_ms = shard.clock.now_ms()
-    due = 0
-    if request.delay_ms is not None or request.not_before is not None:
-        due_or_refusal = due_of(topic, request, now_ms)
-        if isinstance(due_or_refusal, Refusal):
-            reply(due_or_refusal)
+    jobs: NewJobs | None = None
+    if request.delay_ms is not None or request.not_before is not None or request.priority is not None:
+        jobs_or_refusal = new_jobs(topic, request, now_ms)
+        if isinstance(jobs_or_refusal, Refusal):
+            reply(jobs_or_refusal)
             return
-        due = due_or_refusal
+        jobs = jobs_or_refusal
     key: IdempotencyKey | ProducerKey | None = None
     if request.idempotency_key is not None or request.producer is not None:
         producer = request.producer
@@ -88,8 +88,8 @@ def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply[Ap
     refusal = None
     if topic.can_reject:
         refusal = refuse_full(shard, topic, len(records), size)
-    if due:
-        size += delay_frame_bytes(len(records))
+    if jobs is not None:
+        size += new_jobs_frame_bytes(len(records))
     if refusal is None and shard.log.batch.next_position + size > shard.log.admit_limit:
         refusal = shard.log.admit(size, request.disable_backpressure)
     if refusal is not None:
@@ -99,12 +99,12 @@ def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply[Ap
         topic, len(records), partial(append, shard, name, request, reply), reply
     ):
         return
-    if due:
-        pending: PendingAppend = DelayedAppend(due, shard, topic, encoded, ts, key, reply, created)
+    if jobs is not None:
+        pending: PendingAppend = JobsAppend(jobs, shard, topic, encoded, ts, key, reply, created)
     else:
         pending = PendingAppend(shard, topic, encoded, ts, key, reply, created)
     topic.last_ts = ts
-    join_append(shard, topic, pending, now_ms, due)
+    join_append(shard, topic, pending, now_ms)
 
 
 def _new_topic(shard: ShardState, name: str, request: AppendRequest) -> Topic | Refusal:
@@ -161,7 +161,7 @@ def refuse_full(shard: ShardState, topic: Topic, count: int, size: int) -> Refus
     return None
 
 
-def join_append(shard: ShardState, topic: Topic, pending: PendingAppend, now_ms: int, due: int = 0) -> None:
+def join_append(shard: ShardState, topic: Topic, pending: PendingAppend, now_ms: int) -> None:
     """Join a checked request to the batch of this turn."""
     log = shard.log
     parts, lengths, size, _ = pending.encoded
@@ -189,9 +189,9 @@ def join_append(shard: ShardState, topic: Topic, pending: PendingAppend, now_ms:
         leading_bytes = sum(map(len, leading))
         pending.position += leading_bytes
         parts, size, frame_count = leading + parts, leading_bytes + size, len(leading) + frame_count
-    if due and not topic.is_ephemeral:
-        delay = delay_frame(topic, pending.first_seq, len(lengths), due)
-        parts, size, frame_count = [*parts, delay], size + len(delay), frame_count + 1
+    if pending.jobs is not None and not topic.is_ephemeral:
+        frame = new_jobs_frame(topic, pending.first_seq, len(lengths), pending.jobs)
+        parts, size, frame_count = [*parts, frame], size + len(frame), frame_count + 1
     log.join(parts, size, frame_count, pending, waits)
 
 
@@ -229,8 +229,8 @@ class PendingAppend(PendingEntry):
         "ts_before",
     )
 
-    due: int = 0
-    """The time at which the records are ready, for delayed jobs; 0 without a delay."""
+    jobs: NewJobs | None = None
+    """The delay and the priority of new jobs, if they have any."""
     originals: array[int] | None = None
     """The log positions of the original records, for copies by reference."""
 
@@ -273,13 +273,14 @@ class PendingAppend(PendingEntry):
         topic.head += len(lengths)
         topic.add_live(len(lengths), size)
         topic.pending_bytes -= size
-        topic.visible = True
+        if not topic.visible:
+            self.shard.show(topic)
         if tags is not None:
             for seq, tag in enumerate(tags, self.first_seq):
                 if tag:
                     run.tags.add(tag, seq)
-        if topic.queue is not None and (topic.queue.order is not None or self.due):
-            add_jobs(topic.queue, self.first_seq, len(lengths), tags, self.due)
+        if topic.queue is not None and (topic.queue.needs_tags or self.jobs is not None):
+            add_jobs(topic.queue, self.first_seq, len(lengths), tags, self.jobs)
         if topic.can_evict:
             evict_over_caps(self.shard, topic)
             if topic.runs[0] is not run:
@@ -316,14 +317,14 @@ class PendingAppend(PendingEntry):
             call_reply(reply, refusal)
 
 
-class DelayedAppend(PendingAppend):
-    """An append of delayed jobs; a subclass, so that other appends need no slot for `due`."""
+class JobsAppend(PendingAppend):
+    """An append of jobs with a delay or a priority; a subclass, so that other appends need no slot for it."""
 
-    __slots__ = ("due",)
+    __slots__ = ("jobs",)
 
-    def __init__(self, due: int, *arguments: Any) -> None:
+    def __init__(self, jobs: NewJobs, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.due = due
+        self.jobs = jobs
 
 
 class ReferringAppend(PendingAppend):

@@ -2,8 +2,9 @@
 
 L1  Strict: a head is parsed by `shared/http/head.py` and has one meaning, or is refused and the connection
     closed. A small body of known length is cut out of the bytes read. A body that is large, chunked,
-    compressed, or sent after `100 Continue`, is read incrementally (`shared/http/body.py`). Such a request
-    is alone on its connection, unless its body is only large; after it the connection works as before.
+    compressed, of lines, or sent after `100 Continue`, is read incrementally (`shared/http/body.py`). Such a
+    request is alone on its connection, unless its body is only large; after it the connection works as
+    before. Lines are appended as they arrive.
 L2  Responses are sent in the order of the requests. Consecutive appends may be in progress together, at
     most `AHEAD_MAX` of them; any other request starts when all earlier requests are answered, so that it
     sees their effects.
@@ -20,29 +21,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import NamedTuple, cast
+from typing import cast
 
 from shared.contract.errors import REQUEST_TIMEOUT, Refusal, shutting_down
-from shared.http.body import (
-    CONTINUE,
-    Body,
-    BodySink,
-    PlainSink,
-    SharedSink,
-    body_of,
-    refuse_coding,
-    too_large,
-)
+from shared.http.body import CONTINUE, refuse_coding, too_large
 from shared.http.client_speed import IDLE_SECONDS, Outflow, is_too_slow
 from shared.http.head import NO_FIELDS, Fields, keeps_alive, refuse_together, refuse_unfinished
 from shared.ipc.board import PLACEMENT_VERSION
 from shared.runtime.body_memory import SharedBody
 from topicsd.http.http1.head_cache import HeadCache, KnownFields, KnownLine
+from topicsd.http.http1.partial_request import PartialRequest, partial_request, refuse_early
 from topicsd.http.http1.stream import ConnectionStream
 from topicsd.http.http1.timeouts import ClientConnection, Connections, Lingering
 from topicsd.service.call import BrowserCall, HttpCall
 from topicsd.service.dispatch import Dispatch
-from topicsd.service.early_refusal import refuse_record
+from topicsd.service.records.line_upload import LineUpload
 from topicsd.stream.stream import Stream
 
 AHEAD_MAX = 16
@@ -53,14 +46,6 @@ FOREIGN_REQUESTS_MIN = 64
 PLACEMENT_SECONDS_MIN = 1.0
 # The number of bytes to wait for while the length of the body is unknown.
 _UNKNOWN_BYTES = 1 << 62
-
-
-class PartialRequest(NamedTuple):
-    """A request whose body is read incrementally."""
-
-    known_line: KnownLine
-    known_fields: KnownFields
-    body: Body
 
 
 class Http1Connection(ClientConnection, asyncio.Protocol):
@@ -204,32 +189,25 @@ class Http1Connection(ClientConnection, asyncio.Protocol):
     ) -> int:
         """Start to read the body of the request at `at`. Returns what `_start_one` returns."""
         fields = known_fields.fields
-        if known.is_record:
-            refusal = refuse_record(self._dispatch, known.match, fields, known.line.query)
-            if refusal is not None:
-                return self._refuse(refusal, fields)
-        partial = PartialRequest(known, known_fields, body_of(fields, self._sink_of(known)))
+        partial = partial_request(self._dispatch, known, known_fields, self._on_upload)
+        if isinstance(partial, Refusal):
+            return self._refuse(partial, fields)
         next_at = partial.body.feed(data, body_at)
         if isinstance(next_at, Refusal):
             return self._refuse(next_at, fields)
         if partial.body.is_whole:
             return next_at if self._start_partial(partial, has_more_data=next_at < len(data)) else 0
         if fields.expect and next_at == body_at:
-            refusal = self._refuse_early(known, fields)
+            refusal = refuse_early(self._dispatch, partial)
             if refusal is not None:
                 return self._refuse(refusal, fields)
             self._transport.write(CONTINUE)
         self._partial = partial
         self._pending = len(data) - at
         self._needed = _UNKNOWN_BYTES
+        if partial.upload is not None:
+            self._on_upload()
         return len(data)
-
-    def _sink_of(self, known: KnownLine) -> BodySink:
-        """Gather the append of another worker in memory to share with it, and a record in the spool."""
-        if known.is_record:
-            return self._dispatch.handlers.shard.spool.sink()
-        is_elsewhere = known.is_append and known.owner != self._shard
-        return SharedSink(self._body_bytes_max) if is_elsewhere else PlainSink(self._body_bytes_max)
 
     def _take_body(self, partial: PartialRequest, data: bytes) -> None:
         """Take more bytes of the current body, and the requests after it."""
@@ -242,6 +220,24 @@ class Http1Connection(ClientConnection, asyncio.Protocol):
             self._pending = 0
             if self._start_partial(partial, has_more_data=next_at < len(data)):
                 self._take(data[next_at:], is_new=True)
+        elif partial.upload is not None:
+            self._on_upload()
+
+    def _on_upload(self) -> None:
+        """Pause or resume the upload in progress, or refuse it."""
+        partial = self._partial
+        if partial is None or partial.upload is None:
+            return
+        self._waiting_since = self._monotonic()
+        upload = partial.upload
+        if upload.refusal is not None:
+            self._refuse(upload.refusal, partial.known_fields.fields)
+        elif upload.is_full == self._is_reading:
+            self._is_reading = not self._is_reading
+            if self._is_reading:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
 
     def _start_partial(self, partial: PartialRequest, has_more_data: bool) -> bool:
         """Start a request whose body is complete. Return False if the body is refused."""
@@ -253,20 +249,13 @@ class Http1Connection(ClientConnection, asyncio.Protocol):
         started = self._monotonic()
         known = self._heads.placed(partial.known_line)
         if isinstance(body, bytes):
-            self._start_call(known, partial.known_fields, body, started)
+            self._start_call(known, partial.known_fields, body, started, upload=partial.upload)
         elif known.owner == self._shard:
             # A record, or its topic was moved to this shard while the body arrived.
             self._start_call(known, partial.known_fields, body.mapped(), started, body)
         else:
             self._start_call(known, partial.known_fields, b"", started, body)
         return True
-
-    def _refuse_early(self, known: KnownLine, fields: Fields) -> Refusal | None:
-        """Return why a client that sent `Expect: 100-continue` may not send its body, or None."""
-        match = known.match
-        if isinstance(match, Refusal):
-            return match
-        return self._dispatch.refuse_key(match, fields, known.line.query)
 
     def _take_pending(self) -> bytes:
         data = b"".join(self._parts)
@@ -294,10 +283,11 @@ class Http1Connection(ClientConnection, asyncio.Protocol):
             if refusal is not None:
                 return self._refuse(refusal, fields)
             if known_fields.is_coded:
-                refusal = refuse_coding(fields, self._heads.body_bytes_max(known))
+                refusal = refuse_coding(fields, self._heads.body_bytes_max(known, known_fields))
                 if refusal is not None:
                     return self._refuse(refusal, fields)
-                if fields.is_chunked or fields.content_length or fields.content_digest:
+                has_lines = known.is_record and known_fields.is_lines
+                if fields.is_chunked or fields.content_length or fields.content_digest or has_lines:
                     return 0 if self._calls else self._begin_body(known, known_fields, data, at, head_end + 4)
         if self._calls and not (known.is_append and self._may_append):
             return 0
@@ -329,6 +319,7 @@ class Http1Connection(ClientConnection, asyncio.Protocol):
         body: bytes,
         started: float,
         shared_body: SharedBody | None = None,
+        upload: LineUpload | None = None,
     ) -> None:
         fields = known_fields.fields
         call = known_fields.call_type("", known.line.query, fields, body, started, connection=self)
@@ -351,9 +342,12 @@ class Http1Connection(ClientConnection, asyncio.Protocol):
             call.is_last = self._must_linger = True
             self._dispatch.count_misplaced()
         # No request is started after the last request of a connection.
-        self._may_append = known.is_append and not call.is_last
+        self._may_append = known.is_append and not call.is_last and upload is None
         self._calls.append(call)
-        self._dispatch.start(known.match, known.owner, call)
+        if upload is None:
+            self._dispatch.start(known.match, known.owner, call)
+        else:
+            upload.answer(call)
         if is_draining:
             self._cancel_waits()
 
@@ -458,6 +452,8 @@ class Http1Connection(ClientConnection, asyncio.Protocol):
         self._cancel_waits()
         self._calls.clear()
         self._parts.clear()
+        if self._partial is not None and self._partial.upload is not None:
+            self._partial.upload.cancel()
         self._partial = None
         self._pending = 0
 
@@ -470,6 +466,10 @@ class Http1Connection(ClientConnection, asyncio.Protocol):
                 self._transport.abort()
         elif self._calls:
             self._waiting_since = now
+        elif self._partial is not None and self._partial.upload is not None:
+            upload = self._partial.upload
+            if upload.is_idle and now - self._waiting_since > IDLE_SECONDS:
+                upload.stop(Refusal(REQUEST_TIMEOUT, "no line arrived in time"))
         elif self._pending:
             if is_too_slow(now - self._waiting_since, self._pending, self._needed > 0):
                 self._refuse(Refusal(REQUEST_TIMEOUT, "the request was not complete in time"))
@@ -486,6 +486,8 @@ class Http1Connection(ClientConnection, asyncio.Protocol):
             self._calls[-1].is_last = True
             self._may_append = False
             self._cancel_waits()
+        elif self._partial is not None and self._partial.upload is not None:
+            self._partial.upload.stop(shutting_down())
         elif self._pending:
             # The rest may take long to arrive; refuse now, so that the client gets a response.
             self._refuse(shutting_down())

@@ -25,10 +25,12 @@ from shared.contract.errors import Refusal
 from shared.http.head import Fields, RequestLine, parse_fields, parse_line
 from topicsd.service.call import BrowserCall, HttpCall
 from topicsd.service.dispatch import Dispatch
+from topicsd.service.records.record_body import is_lines
 
 REMEMBERED_MAX = 8192
 REMEMBERED_BYTES_MAX = 1024
 SECRET_BYTES = 32
+UNBOUNDED_BYTES = 1 << 62
 
 
 class KnownLine(msgspec.Struct, frozen=True):
@@ -47,7 +49,9 @@ class KnownFields(msgspec.Struct, frozen=True):
     is_common_block: bool
     """With a common line, no further checks are needed."""
     is_coded: bool
-    """The body is chunked, compressed, has a digest, or expects `100 Continue`."""
+    """The body is chunked, compressed, has a digest, or expects `100 Continue`; or it may be lines."""
+    is_lines: bool = False
+    """The content type is that of lines, which are appended as they arrive."""
     call_type: type[HttpCall] = HttpCall
     """The type of the call of a request with these fields."""
 
@@ -74,7 +78,9 @@ class HeadCache:
         owner = self._dispatch.owner_of(known.match)
         return known if owner == known.owner else msgspec.structs.replace(known, owner=owner)
 
-    def body_bytes_max(self, known: KnownLine) -> int:
+    def body_bytes_max(self, known: KnownLine, known_fields: KnownFields | None = None) -> int:
+        if known.is_record and known_fields is not None and known_fields.is_lines:
+            return UNBOUNDED_BYTES
         handlers = self._dispatch.handlers
         return handlers.shard.spool.record_bytes_max if known.is_record else handlers.body_bytes_max
 
@@ -113,16 +119,17 @@ class HeadCache:
         if cors:
             fields = msgspec.structs.replace(fields, cors=cors)
         is_encoded = fields.is_chunked or fields.content_encoding not in ("", "identity")
-        is_coded = bool(is_encoded or fields.expect or fields.content_digest)
+        has_lines = is_lines(fields)
+        is_coded = bool(is_encoded or fields.expect or fields.content_digest or has_lines)
         is_common_block = fields.host is not None and not is_coded and not fields.connection and not cors
         call_type = BrowserCall if cors else HttpCall
         if fields.authorization is None:
-            known = KnownFields(fields, is_common_block, is_coded, call_type)
+            known = KnownFields(fields, is_common_block, is_coded, has_lines, call_type)
             self._store(self._blocks, text, text, known)
             return known
         sent_key = sent_key_of(fields.authorization)
         fields = msgspec.structs.replace(fields, authorization=None, sent_key=sent_key)
-        known = KnownFields(fields, is_common_block, is_coded, call_type)
+        known = KnownFields(fields, is_common_block, is_coded, has_lines, call_type)
         self._store(self._sealed, self._digest(text), text, known)
         return known
 

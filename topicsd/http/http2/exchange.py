@@ -19,6 +19,7 @@ from shared.runtime.body_memory import BodyBuffer, SharedBody
 from topicsd.http.http2.head import Head, Header, answer_head
 from topicsd.http.http2.sender import Outgoing
 from topicsd.service.call import CONTENT_TYPE, JSON_FIELD, NEWLINE, Call
+from topicsd.service.records.line_upload import LineUpload
 from topicsd.stream.stream import Stream, noop
 
 # A stream holds at most this much for a client that does not read, and resumes below the other bound.
@@ -80,6 +81,8 @@ class Exchange(Outgoing):
         "on_lost",
         "on_ready",
         "since",
+        "unreturned",
+        "upload",
         "working_bytes",
     )
 
@@ -102,6 +105,9 @@ class Exchange(Outgoing):
         self.head = head
         self.has_shared_body = has_shared_body
         is_compressed = head is not None and head.fields.content_encoding == "gzip"
+        self.upload = sink if isinstance(sink, LineUpload) else None
+        self.unreturned = 0
+        """Bytes of the body of an upload that its window does not allow again yet."""
         self.body: io.BytesIO | BodyBuffer | SunkBody
         if sink is not None:
             self.body = SunkBody(sink)
@@ -121,6 +127,11 @@ class Exchange(Outgoing):
         self.call: H2Call | None = None
         self.on_ready: Callable[[], None] = noop
         self.on_lost: Callable[[], None] = noop
+
+    @property
+    def held_bytes(self) -> int:
+        """Return the bytes of the body that are held until the request starts."""
+        return 0 if self.upload is not None else self.body.tell()
 
     def receive(self, data: bytes) -> Refusal | None:
         self.body.write(data)
@@ -171,6 +182,8 @@ class Exchange(Outgoing):
         """Discard the exchange: the client reset the stream, or the connection is lost."""
         self.is_lost = True
         self.body = io.BytesIO()
+        if self.upload is not None and self.call is None:
+            self.upload.cancel()
         self.cancel_wait()
         on_lost, self.on_lost, self.on_ready = self.on_lost, noop, noop
         on_lost()

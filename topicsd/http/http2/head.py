@@ -55,7 +55,7 @@ def read_head(headers: Iterable[Header], heads: HeadCache) -> Head | Refusal:
         digests = digests_of(fields.content_digest)
         if isinstance(digests, Refusal):
             return digests
-    body_bytes_max = heads.body_bytes_max(known)
+    body_bytes_max = heads.body_bytes_max(known, about)
     if (fields.content_length or 0) > body_bytes_max:
         return too_large(body_bytes_max)
     return Head(known, fields)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from h2.errors import ErrorCodes
 from h2.events import (
@@ -25,7 +26,7 @@ from h2.events import (
 
 from shared.contract.errors import HEADERS_TOO_LARGE, REQUEST_TIMEOUT, Refusal, shutting_down
 from shared.http.body import BodySink, PlainSink, SharedSink, sink_of, too_large
-from shared.http.client_speed import is_too_slow
+from shared.http.client_speed import IDLE_SECONDS, is_too_slow
 from topicsd.http.http1.head_cache import HeadCache
 from topicsd.http.http1.timeouts import ClientConnection
 from topicsd.http.http2.exchange import Exchange
@@ -41,7 +42,8 @@ from topicsd.http.http2.limits import (
 from topicsd.http.http2.sender import Sender
 from topicsd.http.http2.wire import Wire
 from topicsd.service.dispatch import Dispatch
-from topicsd.service.early_refusal import refuse_record
+from topicsd.service.records.line_upload import GATHERED_BYTES_MAX
+from topicsd.service.records.record_body import record_sink
 
 
 class Requests:
@@ -127,7 +129,7 @@ class Requests:
         is_remote = known is not None and known.is_append and known.owner != self._dispatch.shard
         sink = None
         if not isinstance(head, Refusal):
-            checked = self._sink_of(head, is_remote)
+            checked = self._sink_of(head, is_remote, stream_id)
             if isinstance(checked, Refusal):
                 head, is_refused = checked, True
             else:
@@ -137,18 +139,21 @@ class Requests:
         self._exchanges[stream_id] = exchange
         if isinstance(head, Refusal):
             exchange.refuse(head, now)
+        elif exchange.upload is not None:
+            if not exchange.is_whole:
+                self._wire.increment_flow_control_window(GATHERED_BYTES_MAX - STREAM_WINDOW, stream_id)
         elif not exchange.is_whole and (head.fields.content_length or 0) > STREAM_WINDOW:
             self._request_room(exchange, head.fields.content_length or 0, now)
         # Reading a head with so many fields costs far more than sending it.
         is_heavy = isinstance(head, Refusal) and head.code == HEADERS_TOO_LARGE
         return HEAVY_HEAD if is_heavy else 0
 
-    def _sink_of(self, head: Head, is_remote: bool) -> BodySink | Refusal | None:
-        """Return the sink of a record, or of a body with a digest; None for other bodies."""
+    def _sink_of(self, head: Head, is_remote: bool, stream_id: int) -> BodySink | Refusal | None:
+        """Return the sink of a record, of lines, or of a body with a digest; None for other bodies."""
         known, fields = head
         if known.is_record:
-            refusal = refuse_record(self._dispatch, known.match, fields, known.line.query)
-            return refusal or sink_of(fields, self._dispatch.handlers.shard.spool.sink())
+            on_change = partial(self._on_upload, stream_id)
+            return record_sink(self._dispatch, known.match, fields, known.line.query, on_change)
         if not fields.content_digest:
             return None
         bytes_max = self._body_bytes_max
@@ -166,6 +171,10 @@ class Requests:
         if refusal is not None:
             exchange.refuse(refusal, now)
             return
+        if exchange.upload is not None:
+            exchange.unreturned += event.flow_controlled_length
+            self._return_window(exchange, now)
+            return
         size = exchange.body.tell()
         if size > self._body_bytes_max:
             exchange.refuse(too_large(self._body_bytes_max), now)
@@ -179,6 +188,29 @@ class Requests:
         if size > STREAM_WINDOW // 2 and not exchange.has_requested_room:
             # The client did not send a content-length.
             self._request_room(exchange, self._body_bytes_max, now)
+
+    # -- uploads -------------------------------------------------------------------------------------------
+
+    def _return_window(self, exchange: Exchange, now: float) -> None:
+        """Let the client of an upload send as much as there is room for."""
+        assert exchange.upload is not None
+        exchange.since = now
+        if not exchange.is_whole and not exchange.upload.is_full and exchange.unreturned:
+            self._wire.increment_flow_control_window(exchange.unreturned, exchange.id)
+            exchange.unreturned = 0
+
+    def _on_upload(self, stream_id: int) -> None:
+        """Resume an upload, or refuse it."""
+        exchange = self._exchanges.get(stream_id)
+        # The call of a whole request answers it.
+        if exchange is None or exchange.upload is None or exchange.call is not None or exchange.is_whole:
+            return
+        now = self._dispatch.handlers.monotonic()
+        if exchange.upload.refusal is not None:
+            exchange.refuse(exchange.upload.refusal, now)
+        else:
+            self._return_window(exchange, now)
+        self._on_answer()
 
     # -- room for bodies -----------------------------------------------------------------------------------
 
@@ -213,7 +245,7 @@ class Requests:
         return (
             self._unsent < UNSENT_BYTES_MAX
             and len(self._in_progress) < STREAMS_MAX
-            and (not working or working + exchange.body.tell() <= self._body_bytes_max)
+            and (not working or working + exchange.held_bytes <= self._body_bytes_max)
         )
 
     def _start(self, exchange: Exchange, now: float) -> None:
@@ -231,7 +263,10 @@ class Requests:
         if call.shared_body is not None and known.owner == self._dispatch.shard:
             # A record, or its topic was moved to this shard while the body arrived.
             call.body = call.shared_body.mapped()
-        self._dispatch.start(known.match, known.owner, call)
+        if exchange.upload is None:
+            self._dispatch.start(known.match, known.owner, call)
+        else:
+            exchange.upload.answer(call)
         if self.is_cancelling_waits or self._dispatch.is_draining:
             exchange.cancel_wait()
 
@@ -302,6 +337,10 @@ class Requests:
             if exchange.call is None:
                 if exchange.is_waiting_for_room or exchange.is_whole:
                     continue
+                if exchange.upload is not None:
+                    if exchange.upload.is_idle and now - exchange.since > IDLE_SECONDS:
+                        exchange.upload.stop(Refusal(REQUEST_TIMEOUT, "no line arrived in time"))
+                    continue
                 if is_too_slow(now - exchange.since, exchange.body.tell(), True):
                     exchange.refuse(Refusal(REQUEST_TIMEOUT, "the request was not complete in time"), now)
             elif exchange.is_stuck(now):
@@ -324,5 +363,9 @@ class Requests:
         """Refuse incomplete requests at shutdown, since the rest may take long to arrive."""
         refusal = shutting_down()
         for exchange in list(self._exchanges.values()):
-            if exchange.call is None and not exchange.is_whole:
+            if exchange.call is not None or exchange.is_whole:
+                continue
+            if exchange.upload is not None:
+                exchange.upload.stop(refusal)
+            else:
                 exchange.refuse(refusal, now)

@@ -7,7 +7,7 @@ are refused, as in HTTP bodies.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -52,8 +52,11 @@ class Publish(msgspec.Struct, gc=False):
 
 class Subscribe(NamedTuple):
     positions: dict[str, Position]
+    """By name or pattern."""
     options: ReaderOptions
     clamped: dict[str, int]
+    is_waiting: bool
+    """Whether topics that do not exist are waited for."""
 
 
 class _Envelope(msgspec.Struct, gc=False):
@@ -72,6 +75,7 @@ class _Subscribe(StreamOptions, gc=False, kw_only=True):
     epoch: int | None = None
     from_ts: int | str | None = None
     last: int | None = None
+    missing: Literal["refuse", "wait"] = "refuse"
 
 
 class _Unsubscribe(msgspec.Struct, forbid_unknown_fields=True):
@@ -177,6 +181,7 @@ def read_subscribe(message: bytes, settings: Settings, clock: Clock) -> Subscrib
         positions,
         request.reader_options(settings.max_limit),
         request.clamped(settings.max_limit),
+        request.missing == "wait",
     )
 
 

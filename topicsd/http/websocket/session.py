@@ -15,14 +15,15 @@ S4  No queue is kept for a client that does not read: its subscriptions wait, ex
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 
 from shared.contract.api_keys import READ, WRITE, ApiKey
-from shared.contract.errors import SHUTTING_DOWN, UNAUTHORIZED, Refusal
-from shared.contract.names import refuse_topic_name
+from shared.contract.errors import SHUTTING_DOWN, TOPIC_NOT_FOUND, UNAUTHORIZED, Refusal
+from shared.contract.names import is_topic_pattern, refuse_topic_name
+from shared.contract.reader_options import ReaderOptions
 from shared.runtime.unexpected_error import refuse_unexpected_error
-from topicsd.engine.jobs import BackgroundJob
+from topicsd.engine.jobs import BackgroundJob, operation
 from topicsd.http.http1.connection import AHEAD_MAX
 from topicsd.http.websocket import frames as ws_frames
 from topicsd.http.websocket.call import FIELDS, WsCall, error_in
@@ -41,10 +42,12 @@ from topicsd.http.websocket.messages import (
     too_many_topics,
     unknown_op,
 )
+from topicsd.http.websocket.topic_words import TopicWords
 from topicsd.service.dispatch import Dispatch
 from topicsd.service.input.clamped import member
 from topicsd.service.shards.topic_heads import HeadAnswer, TopicHead, TopicStart
 from topicsd.service.watch.options import Position
+from topicsd.service.watch.selection import refuse_uncovered_topics
 from topicsd.stream.chunks import Chunk, FeedSpec
 from topicsd.stream.event_stream import KEY_REVOKED, PAUSED_SECONDS_MAX, TOO_SLOW
 from topicsd.stream.feeds import Feeds
@@ -77,17 +80,20 @@ class MessageConnection(Protocol):
         ...
 
 
-def _starts_of(request: Subscribe, heads: Mapping[str, HeadAnswer]) -> dict[str, TopicStart] | Refusal:
+def _starts_of(
+    positions: Mapping[str, Position], heads: Mapping[str, HeadAnswer], *, is_waiting: bool
+) -> dict[str, TopicStart] | Refusal:
     """Return where each topic is followed from. Refuse missing topics before wrong seqs."""
-    for name in request.positions:
+    for name in positions:
         answer = heads[name]
         refusal = refuse_topic_name(name) or (answer if isinstance(answer, Refusal) else None)
-        if refusal is not None:
+        if refusal is not None and not (is_waiting and refusal.code == TOPIC_NOT_FOUND):
             return refusal
     starts = {}
-    for name, given in request.positions.items():
+    for name, given in positions.items():
         head = heads[name]
-        assert isinstance(head, TopicHead)
+        if not isinstance(head, TopicHead):
+            continue
         start = head.start(name, given.requested, given.epoch)
         if isinstance(start, Refusal):
             return start
@@ -104,6 +110,14 @@ class WsSession:
         self._feeds = feeds
         self._key = key
         self._subscriptions: dict[str, Subscription] = {}
+        self._words = TopicWords(
+            dispatch.streams.finders,
+            dispatch.handlers.settings.max_watch_topics,
+            () if key is None else key.prefixes,
+            self._on_topic,
+        )
+        self._matched: dict[str, str] = {}
+        """The pattern of each topic that is followed because of one."""
         self._paused: list[Subscription] = []
         self._read_limiter = ReadLimiter(
             dispatch.handlers.loop, lambda: connection.is_paused, self._on_failure
@@ -137,11 +151,26 @@ class WsSession:
         elif envelope.op == PING and (refusal := read_ping(message)) is not None:
             self._refuse(envelope.request_id, refusal)
         elif envelope.op == PING:
-            self._connection.write(ws_frames.message(b"pong", request_id=envelope.request_id))
+            self._connection.write(ws_frames.json_message(b"pong", self._pong(), envelope.request_id))
         elif self._publishing:
             self._waiting = (envelope, message)
         else:
             self._start(envelope, message)
+
+    def _pong(self) -> dict[str, object]:
+        """Return the cursors of subscriptions with a filter: they may be far after the last record sent."""
+        filtered = [
+            name for name, one in self._subscriptions.items() if one.feed.spec.options.match is not None
+        ]
+        return {"cursors": self._cursors(filtered)} if filtered else {}
+
+    def _cursors(self, names: Iterable[str]) -> dict[str, dict[str, int]]:
+        """Return where subscriptions are, as a client may send it in `topics` to resume."""
+        ones = ((name, self._subscriptions[name]) for name in names)
+        return {
+            name: {"from_seq": one.seq} if one.epoch is None else {"from_seq": one.seq, "epoch": one.epoch}
+            for name, one in ones
+        }
 
     def _start(self, envelope: Envelope, message: bytes) -> None:
         if envelope.op == SUBSCRIBE:
@@ -218,18 +247,43 @@ class WsSession:
             self._refuse(request_id, refusal)
             return
         assert isinstance(request, Subscribe)
-        requested = {name: position.requested for name, position in request.positions.items()}
         self._is_subscribing = True
-        heads = yield from self._dispatch.streams.topic_heads.find(requested)
+        starts = yield from self._find_starts(request)
         self._is_subscribing = False
         if self._is_over:
             return
-        starts = _starts_of(request, heads)
         if isinstance(starts, Refusal):
             self._refuse(request_id, starts)
         else:
             self._begin_subscriptions(request, request_id, starts)
         self._resume()
+
+    def _find_starts(self, request: Subscribe) -> BackgroundJob[dict[str, TopicStart] | Refusal]:
+        """Return where to follow the topics that exist: those that are named, and those of the patterns."""
+        patterns = [word for word in request.positions if is_topic_pattern(word)]
+        names = {word: one for word, one in request.positions.items() if word not in patterns}
+        find = self._dispatch.streams.topic_heads.find
+        heads = yield from find({name: position.requested for name, position in names.items()})
+        starts = _starts_of(names, heads, is_waiting=request.is_waiting)
+        if isinstance(starts, Refusal) or not patterns:
+            return starts
+        finder = self._words.finder(patterns)
+        listed: list[str] | Refusal = yield from operation(finder.find_existing)
+        finder.close()
+        if isinstance(listed, Refusal):
+            return listed
+        matched: dict[str, Position] = {}
+        for pattern in patterns:
+            selects = self._words.selection([pattern]).selects
+            position = request.positions[pattern]
+            matched.update((name, position) for name in listed if name not in names and selects(name))
+        count = len(self._subscriptions.keys() | names.keys() | matched.keys())
+        topics_max = self._dispatch.handlers.settings.max_watch_topics
+        if count > topics_max:
+            return too_many_topics(count, topics_max)
+        heads = yield from find({name: position.requested for name, position in matched.items()})
+        others = _starts_of(matched, heads, is_waiting=True)
+        return others if isinstance(others, Refusal) else {**starts, **others}
 
     def _on_subscribed(self, outcome: Exception | None) -> None:
         if outcome is not None:
@@ -241,8 +295,16 @@ class WsSession:
         count = len(self._subscriptions.keys() | positions.keys())
         if count > topics_max:
             return too_many_topics(count, topics_max)
-        refusals = (self._refuse_name(name, READ_ONLY) for name in positions)
-        return next((refusal for refusal in refusals if refusal is not None), None)
+        for word in positions:
+            if not is_topic_pattern(word):
+                refusal = self._refuse_name(word, READ_ONLY)
+            else:
+                refusal = self._refuse_name("", READ_ONLY)
+                if refusal is None and self._key is not None:
+                    refusal = refuse_uncovered_topics(self._words.selection([word]), self._key)
+            if refusal is not None:
+                return refusal
+        return None
 
     def _begin_subscriptions(
         self, request: Subscribe, request_id: bytes, starts: dict[str, TopicStart]
@@ -250,23 +312,56 @@ class WsSession:
         subscriptions = []
         for name, start in starts.items():
             self._drop(name)
-            feed = self._read_limiter.feed(self._feeds.feed(FeedSpec(name, request.options)))
-            subscription = self._subscriptions[name] = Subscription(feed, start.seq, start.epoch, self)
-            subscriptions.append(subscription)
+            subscriptions.append(self._follow(name, start.seq, start.epoch, request.options))
         topics = {name: start.body for name, start in starts.items()}
-        body = {"topics": topics, **member(request.clamped)}
+        patterns = [word for word in request.positions if is_topic_pattern(word)]
+        waiting = [word for word in request.positions if word not in patterns and word not in starts]
+        body: dict[str, object] = {"topics": topics, **member(request.clamped)}
+        if waiting:
+            body["waiting"] = waiting
+        if patterns:
+            body["patterns"] = patterns
         self._connection.write(ws_frames.json_message(b"subscribed", body, request_id))
         self._read_limiter.resume_all(subscriptions)
+        words = request.positions if request.is_waiting else patterns
+        self._words.add(dict.fromkeys(words, request.options))
+        for name in starts:
+            word = self._words.word_of(name)
+            if word is not None and word != name:
+                self._matched[name] = word
+
+    def _follow(self, name: str, seq: int, epoch: int | None, options: ReaderOptions) -> Subscription:
+        feed = self._read_limiter.feed(self._feeds.feed(FeedSpec(name, options)))
+        subscription = self._subscriptions[name] = Subscription(feed, seq, epoch, self)
+        return subscription
+
+    def _on_topic(self, name: str, word: str, options: ReaderOptions) -> None:
+        """Follow a topic that was created, from its first record."""
+        if self._is_over or name in self._subscriptions:
+            return
+        topics_max = self._dispatch.handlers.settings.max_watch_topics
+        if len(self._subscriptions) >= topics_max:
+            self._connection.write(ws_frames.json_message(b"topic_limit", {"max": topics_max}))
+            self._words.remove_patterns()
+            return
+        self._connection.write(ws_frames.json_message(b"topic_found", {"topic": name}))
+        if word != name:
+            self._matched[name] = word
+        self._read_limiter.resume_all([self._follow(name, 0, None, options)])
 
     def _unsubscribe(self, request_id: bytes, message: bytes) -> None:
         names = read_unsubscribe(message)
         if isinstance(names, Refusal):
             self._refuse(request_id, names)
         else:
-            removed = [name for name in names if self._drop(name)]
+            # With a pattern, the topics that are followed because of it.
+            dropped = [*names, *(name for name, word in self._matched.items() if word in names)]
+            removed = [name for name in dict.fromkeys(dropped) if self._drop(name)]
+            self._words.remove(names)
             self._connection.write(ws_frames.json_message(b"unsubscribed", {"topics": removed}, request_id))
 
     def _drop(self, name: str) -> bool:
+        self._matched.pop(name, None)
         subscription = self._subscriptions.pop(name, None)
         if subscription is not None:
             subscription.close()
@@ -293,12 +388,15 @@ class WsSession:
         name = subscription.feed.spec.topic
         if subscription.is_over:
             del self._subscriptions[name]
+            self._matched.pop(name, None)
         self._connection.write(ws_frames.error_message(refusal, topics=[name]))
 
     def ended(self, subscription: Subscription) -> None:
         name = subscription.feed.spec.topic
+        self._matched.pop(name, None)
         del self._subscriptions[name]
         self._connection.write(ws_frames.topic_deleted(name, subscription.head_seq))
+        self._words.search_again(name)
 
     # -- calls of the connection ---------------------------------------------------------------------------
 
@@ -332,6 +430,7 @@ class WsSession:
             return
         self._is_over = True
         self._cancel_waits()
+        self._words.close()
         subscriptions, self._subscriptions = self._subscriptions, {}
         for subscription in subscriptions.values():
             subscription.close()
@@ -342,10 +441,6 @@ class WsSession:
             call.cancel()
 
     def _end(self, code: str, message: str, close_code: int) -> None:
-        cursors = {
-            name: {"from_seq": one.seq} if one.epoch is None else {"from_seq": one.seq, "epoch": one.epoch}
-            for name, one in self._subscriptions.items()
-        }
-        error = {"code": code, "message": message, "cursors": cursors}
+        error = {"code": code, "message": message, "cursors": self._cursors(self._subscriptions)}
         self._connection.write(ws_frames.json_message(b"error", error))
         self._connection.close(close_code, message)

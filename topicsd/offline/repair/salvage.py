@@ -329,7 +329,7 @@ class Salvage:
             case control_frame.Cursor():
                 self._lose(topic, control.from_seq)
             case control_frame.Delete():
-                self._lose(topic, max([control.below - 1, *control.seqs]))
+                self._lose(topic, max([control.below - 1, control.last, *control.seqs]))
             case control_frame.Lease():
                 self._lose(topic, max(control.seqs, default=0))
             case control_frame.EvictWatermark():

@@ -48,6 +48,8 @@ class JobEvents:
             return "extended" if known == control.leases else "claimed"
         for key in keys:
             self._leases.pop(key, None)
+        if control.state == READY and control.priority:
+            return "prioritized"
         if control.state == READY or (control.state == DELAYED and any(control.deliveries)):
             return "released"
         return "delayed" if control.state == DELAYED else "parked"

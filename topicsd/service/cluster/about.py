@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from shared.runtime.clock import Clock
 from topicsd.broker.broker import Broker
+from topicsd.broker.upkeep.upkeep_counts import UpkeepCounts
 from topicsd.broker.write.batcher import BatchLimits
 from topicsd.catalog.shared.metered_catalog import CatalogTotals
 from topicsd.service.request_counts import RequestCounts
@@ -44,8 +45,8 @@ class BrokerIdentity(NamedTuple):
         return parts.port or (443 if parts.scheme == "https" else 80)
 
 
-def no_upkeep() -> Mapping[str, float]:
-    return {}
+def no_upkeep() -> UpkeepCounts | None:
+    return None
 
 
 class BrokerSources(NamedTuple):
@@ -61,5 +62,5 @@ class BrokerSources(NamedTuple):
     """The monotonic time of its start."""
     request_counts: Callable[[], RequestCounts]
     connections: Callable[[], int]
-    upkeep: Callable[[], Mapping[str, float]] = no_upkeep
-    """The counters of compaction and vacuum by name, where this broker does them."""
+    upkeep: Callable[[], UpkeepCounts | None] = no_upkeep
+    """The counts of compaction and vacuum, where this broker does them."""

@@ -6,13 +6,14 @@ prices (`shared/contract/store_prices.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
 from shared.contract.store_prices import PRICES_DATE
 from shared.text.prometheus import family_header
+from topicsd.broker.upkeep.upkeep_counts import upkeep_lines
 from topicsd.service.cluster.about import BrokerSources
 
 PREFIX: Final = "topicsd_broker"
@@ -146,6 +147,12 @@ METRICS: Final = (
     _counter("tail_cache", "misses", "Lookups that it did not.", lambda one: one.broker.cache.misses),
     _gauge("tail_cache", "bytes", "Memory in use.", lambda one: one.broker.cache.size_bytes),
     _counter("heads", "polls", "Polls of the heads of topics.", lambda one: one.broker.heads.polls),
+    _counter(
+        "heads",
+        "notices",
+        "Commits that the catalog reported.",
+        lambda one: one.broker.heads.notices,
+    ),
     _gauge(
         "heads",
         "waiting_topics",
@@ -157,7 +164,7 @@ METRICS: Final = (
 
 def snapshot(one: BrokerSources) -> dict[str, object]:
     """Return the metrics as JSON, with what identifies the broker."""
-    identity = one.identity
+    identity, upkeep = one.identity, one.upkeep()
     sections: dict[str, dict[str, Any]] = {}
     for metric in METRICS:
         sections.setdefault(metric.section, {})[metric.name] = metric.read(one)
@@ -180,7 +187,7 @@ def snapshot(one: BrokerSources) -> dict[str, object]:
             "queue_age_ms": round(one.limits.pending_seconds * 1000),
         },
         **sections,
-        "compaction": dict(one.upkeep()),
+        "compaction": {} if upkeep is None else msgspec.to_builtins(upkeep),
     }
 
 
@@ -203,7 +210,9 @@ def prometheus(one: BrokerSources) -> str:
         f'{PREFIX}_catalog_requests_by_verb_total{{{labels},verb="{verb}"}} {count}'
         for verb, count in sorted(one.catalog_totals.requests.items())
     ]
-    lines += _upkeep_lines(one.upkeep(), labels)
+    upkeep = one.upkeep()
+    if upkeep is not None:
+        lines += upkeep_lines(upkeep, labels)
     return "\n".join(lines) + "\n"
 
 
@@ -229,12 +238,3 @@ def _uptime_ms(one: BrokerSources) -> int:
 
 def _family(name: str, kind: str, text: str) -> list[str]:
     return family_header(f"{PREFIX}_{name}", kind, text)
-
-
-def _upkeep_lines(counts: Mapping[str, float], labels: str) -> list[str]:
-    if not counts:
-        return []
-    lines = _family("compaction", "gauge", "Counters of compaction and vacuum since the start, by name.")
-    return lines + [
-        f'{PREFIX}_compaction{{{labels},what="{name}"}} {count}' for name, count in counts.items()
-    ]

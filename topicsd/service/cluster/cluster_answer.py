@@ -1,7 +1,7 @@
 """The answer of `GET /v0/cluster`: the nodes with brokers that are alive, and what each of them does.
 
 The home of a topic is the node that rendezvous hashing picks for it (`topicsd/broker/rendezvous.py`). It
-decides which node sends the commits of a topic to a key-value catalog first; any node may take its writes.
+is the first of the owner set of the topic, which clients may choose; any node may take its writes.
 """
 
 from __future__ import annotations

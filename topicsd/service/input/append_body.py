@@ -53,7 +53,7 @@ class AppendBody(JsonBody[AppendRequest]):
         records = []
         for index, sent in enumerate(request.records):
             assert isinstance(sent, SentRecord)
-            record = _record_of(sent, index)
+            record = record_of(sent, index)
             if isinstance(record, Refusal):
                 return record
             records.append(record)
@@ -61,7 +61,8 @@ class AppendBody(JsonBody[AppendRequest]):
         return request
 
 
-def _record_of(sent: SentRecord, index: int) -> NewRecord | Refusal:
+def record_of(sent: SentRecord, index: int) -> NewRecord | Refusal:
+    """Return the record that a client sent as number `index`."""
     if sent.data_base64 is NO_DATA:
         if sent.data is NO_DATA:
             return invalid(f"records[{index}].data", "is required, or data_base64")

@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 from shared.contract.errors import UNSUPPORTED_MEDIA_TYPE, Refusal, excluded, invalid
 from shared.contract.json_bounds import BACKSLASH, DATA_DEPTH_MAX, is_too_deep, is_utf8, may_hold_nul
 from shared.contract.reader_options import NO_NODES
+from shared.contract.tag_filter import TagFilter
 from shared.contract.topic_config import NUMBER_MAX, TopicConfigPatch
 from shared.http.head import Fields
 from shared.runtime.clock import Clock
@@ -24,7 +25,7 @@ from topicsd.service.input.append_body import AppendBody, SentRecord
 from topicsd.service.input.body_limits import check_large_append, is_large_append
 from topicsd.service.input.json_body import JsonBody, not_utf8
 from topicsd.service.input.position import one_position
-from topicsd.service.input.tag_match import parse_match
+from topicsd.service.input.tag_match import SentMatch, parse_match, parse_one_match
 
 Consistency = Literal["eventual", "strong"]
 Guarantee = Literal["at_least_once", "exactly_once"]
@@ -44,6 +45,11 @@ class ReadFields(msgspec.Struct, forbid_unknown_fields=True, gc=False, kw_only=T
     node: str | list[str] | None = None
     include_tags: bool = False
     include_meta: bool = True
+    match: SentMatch | None = None
+
+    @property
+    def tag_filter(self) -> TagFilter | Refusal | None:
+        return None if self.match is None else parse_match("match", self.match)
 
     @property
     def nodes(self) -> frozenset[str]:
@@ -79,8 +85,9 @@ class SentPublish(PublishBody, kw_only=True, gc=False):
 
 class DeleteBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     before_seq: int | None = None
-    match: str | list[str] | None = None
+    match: SentMatch | None = None
     seqs: list[int] | None = None
+    after_seq: int | None = None
 
 
 class CursorBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -142,6 +149,11 @@ def decode_append(body: bytes, limits: Settings, kind: AppendBody = APPEND_BODY)
         if isinstance(sent, Refusal):
             return sent
         request = sent
+    return check_append(request, body, limits)
+
+
+def check_append(request: AppendRequest, body: bytes, limits: Settings) -> AppendRequest | Refusal:
+    """Return a request that was decoded from a body, or refuse what no type says."""
     if len(body) > 2 * DATA_DEPTH_MAX:
         refusal = _refuse_deep(request.records)
         if refusal is not None:
@@ -226,22 +238,26 @@ def decode_delete(body: bytes) -> DeleteBody | Refusal:
     if isinstance(request, Refusal):
         return request
     refusal = refuse_number("before_seq", request.before_seq) or refuse_seqs(request.seqs)
-    if may_hold_nul(body):
-        match = [request.match] if isinstance(request.match, str) else request.match
-        refusal = refusal or refuse_nul_in("match", match)
-    return refusal or request
+    return refusal or refuse_number("after_seq", request.after_seq) or request
 
 
 def delete_request(
-    before_seq: int | None, match: str | list[str] | None, seqs: list[int] | None = None
+    before_seq: int | None,
+    match: SentMatch | None,
+    seqs: list[int] | None = None,
+    after_seq: int | None = None,
 ) -> DeleteRequest | Refusal:
     if seqs is not None:
-        if before_seq is not None or match is not None:
-            return excluded("seqs", "before_seq or match")
+        if before_seq is not None or match is not None or after_seq is not None:
+            return excluded("seqs", "before_seq, after_seq or match")
         return DeleteRequest(seqs=seqs)
+    if after_seq is not None:
+        if match is not None:
+            return excluded("after_seq", "match")
+        return DeleteRequest(before_seq, after_seq=after_seq)
     if match is None:
         return DeleteRequest(before_seq)
-    tag_match = parse_match("match", match)
+    tag_match = parse_one_match("match", match)
     if isinstance(tag_match, Refusal):
         return tag_match
     return DeleteRequest(before_seq, tag_match.tag, tag_match.is_prefix)

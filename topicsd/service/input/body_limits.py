@@ -64,6 +64,7 @@ class _RawAppend(msgspec.Struct, gc=False):
     config: msgspec.Raw = _NOTHING
     delay_ms: msgspec.Raw = _NOTHING
     not_before: msgspec.Raw = _NOTHING
+    priority: msgspec.Raw = _NOTHING
 
 
 _raw_append = msgspec.json.Decoder(_RawAppend)
@@ -111,6 +112,7 @@ def _refuse_long(request: _RawAppend, limits: Settings) -> Refusal | None:
         ("config", len(request.config), CONFIG_BYTES_MAX),
         ("delay_ms", len(request.delay_ms), TIME_BYTES_MAX),
         ("not_before", len(request.not_before), TIME_BYTES_MAX),
+        ("priority", len(request.priority), TIME_BYTES_MAX),
     ):
         if size > bound:
             return _too_long(field, bound, "bytes")

@@ -41,7 +41,11 @@ _NOUNS: Final = {
 _GOT: Final = {**_NOUNS, "int": "a number", "float": "a number with a fraction", "bool": "a boolean"}
 # The order in which alternatives are listed.
 _ORDER: Final = ("str", "int", "float", "bool", "array", "object", "null")
-_INTEGERS: Final = {"priority": "an integer from -1000 to 1000", "max": "an integer of at least 1"}
+_INTEGERS: Final = {
+    "priority": "an integer from -1000 to 1000",
+    "job_priority": "an integer from 0 to 9",
+    "max": "an integer of at least 1",
+}
 _UNITS: Final = {
     "_ms": 'a string such as "10m"',
     "_bytes": 'a string such as "64 MiB"',
@@ -82,6 +86,8 @@ def explain(error: Exception, kind: Any, body: bytes, example: str, hints: Mappi
         got = f'"{shorten(match[1])}"'
     elif (match := _EXPECTED.fullmatch(text)) is not None:
         got = _GOT.get(match[2], match[2])
+    if steps == ["priority"] and "records" in _field_names(inspect.type_info(kind)):
+        steps = ["job_priority"]
     rule = f"must be {_allowed_values(match, expected, steps)}, got {got or 'a number out of range'}"
     if not location:
         return Refusal(INVALID_REQUEST, f"the body must be a JSON object such as {example}, got {got}")

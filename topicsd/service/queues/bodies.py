@@ -6,6 +6,7 @@ import re
 from typing import Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from shared.contract.errors import BATCH_TOO_LARGE, Refusal, invalid
 from shared.contract.json_bounds import may_hold_nul
@@ -25,6 +26,7 @@ class ClaimBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     node: str
     max: int = 1
     lease_ms: int | str | None = None
+    wait_ms: int | str = 0
 
 
 class AckBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -34,7 +36,7 @@ class AckBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 class NackBody(AckBody, gc=False):
-    delay_ms: int | str = 0
+    delay_ms: int | str | UnsetType = UNSET
     reason: str = ""
 
 
@@ -42,11 +44,7 @@ class ExtendBody(AckBody, kw_only=True, gc=False):
     lease_ms: int | str
 
 
-_CLAIM: Final = JsonBody(
-    ClaimBody,
-    '{"node":"worker-1"}',
-    {"wait_ms": "a claim does not wait; to wait for jobs, stream them with GET /v0/topics/:topic/work"},
-)
+_CLAIM: Final = JsonBody(ClaimBody, '{"node":"worker-1"}')
 _ACK: Final = JsonBody(AckBody, '{"node":"worker-1","seqs":[1]}')
 _NACK: Final = JsonBody(NackBody, '{"node":"worker-1","seqs":[1]}')
 _EXTEND: Final = JsonBody(ExtendBody, '{"node":"worker-1","seqs":[1],"lease_ms":30000}')
@@ -56,7 +54,11 @@ def decode_claim(body: bytes, limits: Settings) -> ClaimRequest | Refusal:
     claim = _CLAIM.decode(body)
     if isinstance(claim, Refusal):
         return claim
-    return claim_request(claim.node, claim.max, claim.lease_ms, limits)
+    request = claim_request(claim.node, claim.max, claim.lease_ms, limits)
+    if claim.wait_ms == 0 or isinstance(request, Refusal):
+        return request
+    wait_ms = _duration_ms("wait_ms", claim.wait_ms)
+    return wait_ms if isinstance(wait_ms, Refusal) else msgspec.structs.replace(request, wait_ms=wait_ms)
 
 
 def claim_request(node: str, count: int, lease: int | str | None, limits: Settings) -> ClaimRequest | Refusal:
@@ -78,7 +80,7 @@ def decode_nack(body: bytes, limits: Settings) -> SettleRequest | Refusal:
     nack = _NACK.decode(body)
     if isinstance(nack, Refusal):
         return nack
-    delay_ms = _duration_ms("delay_ms", nack.delay_ms)
+    delay_ms = None if nack.delay_ms is UNSET else _duration_ms("delay_ms", nack.delay_ms)
     if isinstance(delay_ms, Refusal):
         return delay_ms
     size = len(nack.reason.encode())
@@ -96,7 +98,7 @@ def decode_extend(body: bytes, limits: Settings) -> SettleRequest | Refusal:
     return lease_ms if isinstance(lease_ms, Refusal) else _request(extension, limits, lease_ms)
 
 
-def _request(ack: AckBody, limits: Settings, ms: int = 0, reason: str = "") -> SettleRequest | Refusal:
+def _request(ack: AckBody, limits: Settings, ms: int | None = 0, reason: str = "") -> SettleRequest | Refusal:
     refusal = _refuse_holder(ack.node, limits)
     if refusal is not None:
         return refusal

@@ -11,12 +11,14 @@ from shared.settings.settings import Settings
 from topicsd.engine.queue.claim import claim
 from topicsd.engine.queue.explain import explain
 from topicsd.engine.queue.settle import NACK_DELAY_MS_MAX, Settle, ack, extend, nack
+from topicsd.engine.queue.waiting_claims import WAIT_MS_MAX, claim_with_wait
 from topicsd.engine.requests import ClaimAnswer, SettleAnswer, SettleRequest
 from topicsd.engine.state import ShardState
-from topicsd.service.call import Call, Performance, reply_of
+from topicsd.service.call import Call, reply_of
 from topicsd.service.input.clamped import clamped_lease, clamped_to, member
 from topicsd.service.queues.bodies import decode_ack, decode_claim, decode_extend, decode_nack
 from topicsd.service.render import encode
+from topicsd.service.request_counts import RequestCounts
 
 Decode = Callable[[bytes, Settings], SettleRequest | Refusal]
 _SETTLEMENTS: Final[dict[str, tuple[Decode, Settle]]] = {
@@ -27,10 +29,11 @@ _SETTLEMENTS: Final[dict[str, tuple[Decode, Settle]]] = {
 
 
 class QueueHandlers:
-    def __init__(self, shard: ShardState, settings: Settings, performance: Performance) -> None:
+    def __init__(self, shard: ShardState, settings: Settings, counts: RequestCounts) -> None:
         self._shard = shard
         self._settings = settings
-        self._performance = performance
+        self._counts = counts
+        self._performance = counts.performance
         self.table: dict[str, Callable[[Call], None]] = {
             "claim": self._claim,
             "ack": lambda call: self._settle("ack", call),
@@ -46,14 +49,17 @@ class QueueHandlers:
             return
 
         count = min(request.count, self._settings.max_claim)
-        clamped = member({**clamped_to(max=(request.count, count)), **clamped_lease(request.lease_ms)})
+        limits = {**clamped_to(max=(request.count, count)), **clamped_lease(request.lease_ms)}
+        if request.wait_ms > WAIT_MS_MAX:
+            limits["wait_ms"] = WAIT_MS_MAX
+        clamped = member(limits)
 
         def respond(answer: ClaimAnswer) -> None:
             end = {
                 "count": len(answer.jobs),
                 "ready": answer.ready,
                 **clamped,
-                "performance": self._performance(call),
+                "performance": (self._counts.waited_claim if answer.has_waited else self._performance)(call),
             }
             parts = [
                 b'{"topic":"%b","claimed":[%b],' % (answer.topic.encode(), b",".join(answer.jobs.values())),
@@ -61,7 +67,8 @@ class QueueHandlers:
             ]
             call.send_parts(parts, sum(map(len, parts)))
 
-        call.cancel_wait = claim(self._shard, call.name, request, reply_of(call, respond))
+        claim_now_or_later = claim_with_wait if request.wait_ms else claim
+        call.cancel_wait = claim_now_or_later(self._shard, call.name, request, reply_of(call, respond))
 
     def _explain(self, call: Call) -> None:
         seq = query_number(call.query, "seq")
@@ -93,7 +100,7 @@ class QueueHandlers:
             else:
                 body["ready"], body["in_flight"] = answer.counts.ready, answer.counts.in_flight
             if operation == "nack":
-                body |= member(clamped_to(delay_ms=(request.ms, min(request.ms, NACK_DELAY_MS_MAX))))
+                body |= member(clamped_to(delay_ms=(request.ms, min(request.ms or 0, NACK_DELAY_MS_MAX))))
             elif operation == "extend":
                 body |= member(clamped_lease(request.ms))
             body["performance"] = self._performance(call)

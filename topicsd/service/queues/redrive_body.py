@@ -8,15 +8,15 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from shared.contract.errors import BATCH_TOO_LARGE, Refusal, invalid
-from shared.contract.json_bounds import may_hold_nul
 from shared.contract.topic_config import NUMBER_MAX
 from shared.text.units import instant_ms
 from topicsd.engine.requests import DeleteRequest
 from topicsd.engine.transfer.redrive import RedriveRequest
-from topicsd.service.input.bodies import delete_request, refuse_nul_in, refuse_number, refuse_seqs
+from topicsd.service.input.bodies import delete_request, refuse_number, refuse_seqs
 from topicsd.service.input.clamped import clamped_to
 from topicsd.service.input.json_body import JsonBody
 from topicsd.service.input.position import one_position
+from topicsd.service.input.tag_match import SentMatch
 from topicsd.service.queues.bodies import SEQS_MAX
 
 MAX: Final = 1000
@@ -27,7 +27,7 @@ class RedriveBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """The records to redrive: those that match all given fields, or all records without any."""
 
     seqs: list[int] | None = None
-    match: str | list[str] | None = None
+    match: SentMatch | None = None
     from_ts: int | str | None = None
     to_ts: int | str | None = None
     from_seq: int | UnsetType = UNSET
@@ -68,9 +68,6 @@ def decode_redrive(body: bytes, now_ms: int) -> DecodedRedrive | Refusal:
         message = f"seqs: must have at most {SEQS_MAX} entries, got {len(seqs)}"
         refusal = Refusal(BATCH_TOO_LARGE, message, {"field": "seqs", "max": SEQS_MAX})
     refusal = refusal or refuse_seqs(seqs)
-    if refusal is None and may_hold_nul(body):
-        match = [redrive.match] if isinstance(redrive.match, str) else redrive.match
-        refusal = refuse_nul_in("match", match)
     tags = DeleteRequest() if redrive.match is None else delete_request(None, redrive.match)
     if refusal is not None or isinstance(tags, Refusal):
         return refusal or tags  # type: ignore[return-value]

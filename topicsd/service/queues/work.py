@@ -21,7 +21,7 @@ from topicsd.service.input.clamped import clamped_lease, clamped_to
 from topicsd.service.queues.bodies import claim_request
 from topicsd.service.render import encode
 from topicsd.service.shards.limits import StreamPermits
-from topicsd.service.watch.open import accepts_events
+from topicsd.service.watch.accept import accepts_events
 from topicsd.stream.event_stream import FIELDS
 from topicsd.stream.work_stream import WorkStreams
 

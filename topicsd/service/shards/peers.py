@@ -5,6 +5,7 @@ A shard that does not answer still has its data: its last published numbers coun
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from shared.contract.errors import Refusal
@@ -54,12 +55,16 @@ class Peers:
             return None
         return owner_refusal(self._board, shard, state)
 
+    @property
+    def broker_numbers(self) -> Sequence[int]:
+        return self._board.broker_numbers
+
     def is_broker(self, owner: int) -> bool:
         return self._board.is_broker(owner)
 
     def ready_broker(self, present: int) -> int:
         """Return the first broker that serves now, from the present one on; that one if none does."""
-        numbers = self._board.broker_numbers
+        numbers = self.broker_numbers
         if present in numbers:
             for number in sorted(numbers, key=lambda one: (one < present, one)):
                 if self.refusal(number) is None:

@@ -68,7 +68,7 @@ WRITES: Final = frozenset(
     }
 )
 APPENDS: Final = frozenset({"append", "append_record", "publish"})
-STREAMS: Final = frozenset({"watch", "work"})
+STREAMS: Final = frozenset({"watch", "work", "stream"})
 WAITS: Final = frozenset({"diff", "redrive", "claim", "consume"}) | STREAMS
 
 

@@ -117,8 +117,11 @@ class TopicHeads:
         return heads
 
     def _find_at_broker(self, requests: Mapping[str, Seek | None]) -> BackgroundJob[dict[str, HeadAnswer]]:
-        assert self._broker_number is not None
-        return (yield from self._find_at(dict.fromkeys(requests, self._broker_number), requests))
+        broker = self._broker_number
+        assert broker is not None
+        if self._shared is None and self._peers is not None:
+            broker = self._peers.ready_broker(broker)
+        return (yield from self._find_at(dict.fromkeys(requests, broker), requests))
 
     def _find_at_owners(self, requests: Mapping[str, Seek | None]) -> BackgroundJob[dict[str, HeadAnswer]]:
         """Return heads from the owners by the placement.

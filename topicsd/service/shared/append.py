@@ -17,7 +17,6 @@ from shared.contract.errors import (
     in_doubt,
     not_supported,
 )
-from shared.contract.query import query_boolean
 from shared.runtime.audit import audit, key_label
 from shared.settings.settings import Settings
 from topicsd.broker.broker import Broker
@@ -39,7 +38,7 @@ from topicsd.service.input.bodies import (
     refuse_media_type,
 )
 from topicsd.service.input.bound_names import CONFIG_NEEDS_ADMIN
-from topicsd.service.input.record_upload import record_append
+from topicsd.service.input.record_upload import record_append, return_seqs_of
 from topicsd.service.render import render_appended
 from topicsd.service.request_counts import RequestCounts
 from topicsd.service.shared.names import SharedNames
@@ -65,7 +64,7 @@ class SharedAppendHandlers:
         request = self._decode(operation, call)
         return isinstance(request, AppendRequest) and _is_shared(request) and request.create is not False
 
-    def create(self, operation: str, call: Call, *, is_local_known: bool) -> None:
+    def create(self, operation: str, call: Call) -> None:
         """Create the topic of a request, and append its records."""
         request = self._decode(operation, call)
         if isinstance(request, Refusal):
@@ -90,7 +89,7 @@ class SharedAppendHandlers:
             except Exception as error:
                 call.fail("append", error)
 
-        self._names.create(call.name, config, on_topic, is_local_known=is_local_known)
+        self._names.create(call.name, config, on_topic)
 
     def _start(self, operation: str, call: Call) -> None:
         request = self._decode(operation, call)
@@ -116,7 +115,7 @@ class SharedAppendHandlers:
         """Refuse what this broker and what a shared topic do not do, and what exceeds the limits."""
         if self._broker.write_refusal is not None:
             return self._broker.write_refusal
-        for field in ("delay_ms", "not_before", "expected_head"):
+        for field in ("delay_ms", "not_before", "priority", "expected_head"):
             if getattr(request, field) is not None:
                 return not_supported(field, field)
         if request.config is not None and not call.is_admin:
@@ -132,7 +131,7 @@ class SharedAppendHandlers:
             # The first attempt may have appended the records, and nothing would recognise a repetition.
             call.refuse(in_doubt(None, "; the topic remembers no idempotency keys", is_broker=True))
             return
-        with_seqs = query_boolean(call.query, "return_seqs", True) if call.query else True
+        with_seqs = return_seqs_of(call.query) if call.query else True
         if isinstance(with_seqs, Refusal):
             call.refuse(with_seqs)
             return

@@ -27,6 +27,7 @@ from topicsd.service.shared.partition_bodies import ConsumeBody, RequestedRecord
 from topicsd.service.shared.partition_results import PartitionFailure, failure, send_results
 
 _QUOTE: Final = ord('"')
+_ENDS_OF_OFFSETS: Final = [b'%03d,"value":' % number for number in range(1000)]
 
 _OnRead = Callable[[list[TopicRecords]], object]
 
@@ -169,11 +170,23 @@ def _text_parts(run: TextRun) -> list[bytes]:
     values = run.values
     if not run.are_strings and [value for value in values if value[0] != _QUOTE]:
         values = [value if value[0] == _QUOTE else encode(value.decode()) for value in values]
-    parts = [b"}"] * (2 * len(values) + 1)
-    parts[:-1:2] = map(b'},{"offset":%d,"value":'.__mod__, range(run.first_seq, run.next_seq))
-    parts[1::2] = values
-    parts[0] = b'{"offset":%d,"value":' % run.first_seq
-    return parts
+    whole: list[bytes] = []
+    at, seq = 0, run.first_seq
+    # Offsets of one thousand have one beginning, and ends that are known: a third of the time of formatting.
+    while at < len(values):
+        thousand, low = divmod(seq, 1000)
+        ends = _ENDS_OF_OFFSETS[low : low + len(values) - at]
+        start = b'},{"offset":%d' % thousand
+        if not thousand:
+            start, ends = start[:-1], [end.lstrip(b"0") for end in ends]
+        parts = [start] * (3 * len(ends))
+        parts[1::3] = ends
+        parts[2::3] = values[at : at + len(ends)]
+        whole += parts
+        at, seq = at + len(ends), seq + len(ends)
+    whole[0] = whole[0][2:]
+    whole.append(b"}")
+    return whole
 
 
 def _render_record(record: Record) -> bytes:

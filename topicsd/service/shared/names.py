@@ -4,7 +4,8 @@ N1  A name that is being created is a shared topic for all requests after the on
 N2  That a name is no shared topic is remembered for a moment, for requests that create nothing. One that may
     create a local topic asks the catalog, so that no name gets two topics.
     It also asks when the row is older than ROW_SECONDS, so that a change at another broker is followed.
-N3  A shared topic is created only when this node has no local topic of its name.
+N3  A shared topic is created only when this node has no local topic of its name, and no queue whose
+    dead-letter topic it would be.
 N4  A request waits for a creation at most CREATION_SECONDS. The creation continues, and is safe to repeat.
 """
 
@@ -31,7 +32,7 @@ NO_AGE: Final = -1.0
 """No row is as recent: the catalog is asked."""
 
 LocalLookup = Callable[[str, Callable[[bool | Refusal], object]], object]
-"""Reports whether this node has a local topic of a name."""
+"""Reports whether this node has a local topic of a name, or a queue with that dead-letter topic."""
 OnTopic = Callable[[SharedTopic | Refusal | None], object]
 
 
@@ -41,10 +42,17 @@ def no_local_topics(name: str, reply: Callable[[bool | Refusal], object]) -> Non
 
 
 class SharedNames:
-    def __init__(self, broker: Broker, clock: Clock, find_local: LocalLookup = no_local_topics) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        clock: Clock,
+        find_local: LocalLookup = no_local_topics,
+        find_queue: LocalLookup = no_local_topics,
+    ) -> None:
         self._broker = broker
         self._clock = clock
         self._find_local = find_local
+        self._find_queue = find_queue
         self._missing: dict[str, float] = {}
         """Names of which the catalog said that they are no shared topics, and when it was asked."""
         self._creating: dict[str, list[OnTopic]] = {}
@@ -103,10 +111,8 @@ class SharedNames:
 
     # -- creation
 
-    def create(
-        self, name: str, config: SharedTopicConfig, on_topic: OnTopic, *, is_local_known: bool
-    ) -> None:
-        """Find the topic, or create it; `is_local_known` says that its shard does not have it (N3)."""
+    def create(self, name: str, config: SharedTopicConfig, on_topic: OnTopic) -> None:
+        """Find the topic, or create it, if no local topic has the name (N3)."""
         if name in self._creating:
             self._wait(name, on_topic)
             return
@@ -122,7 +128,7 @@ class SharedNames:
             for resume in resumes:
                 resume(result)
 
-        run(self._create(name, config, is_local_known), end)
+        run(self._create(name, config), end)
 
     def _wait(self, name: str, on_topic: OnTopic) -> None:
         """Wait for the creation of the topic, for a bounded time (N4)."""
@@ -135,15 +141,14 @@ class SharedNames:
             waiting.remove(on_topic)
             on_topic(not_ready(f'topic "{name}" is being created; nothing was appended'))
 
-    def _create(
-        self, name: str, config: SharedTopicConfig, is_local_known: bool
-    ) -> Steps[SharedTopic | Refusal | None]:
-        if not is_local_known:
-            is_local: bool | Refusal = yield partial(self._find_local, name)
-            if isinstance(is_local, Refusal):
-                return is_local
-            if is_local:
-                return local_exists(name)
+    def _create(self, name: str, config: SharedTopicConfig) -> Steps[SharedTopic | Refusal | None]:
+        # Also for a shard that has asked, and may have created it since.
+        is_local: bool | Refusal = yield partial(self._find_local, name)
+        if is_local:
+            return is_local if isinstance(is_local, Refusal) else local_exists(name)
+        gets_dead_letters: bool | Refusal = yield partial(self._find_queue, name)
+        if gets_dead_letters:
+            return gets_dead_letters if isinstance(gets_dead_letters, Refusal) else dead_letters_end(name)
         incarnation = new_incarnation(self._clock.now_ms())
         topic: Any = yield self._broker.create(name, incarnation, encode_shared_config(config))
         return topic  # type: ignore[no-any-return]
@@ -156,4 +161,9 @@ def is_local_name(outcome: SharedTopic | Refusal | None) -> bool:
 
 def local_exists(name: str) -> Refusal:
     message = f'topic "{name}" is a local topic of this server'
+    return Refusal(TOPIC_EXISTS_INCOMPATIBLE, message, {"field": "placement"})
+
+
+def dead_letters_end(name: str) -> Refusal:
+    message = f'topic "{name}" gets the dead letters of a queue of this server, so it must be local'
     return Refusal(TOPIC_EXISTS_INCOMPATIBLE, message, {"field": "placement"})

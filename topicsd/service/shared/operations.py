@@ -50,9 +50,10 @@ class SharedOperations:
         reads: Mapping[str, Handler],
         endpoints: Mapping[str, Handler],
         find_local: LocalLookup,
+        find_queue: LocalLookup,
     ) -> None:
         """`endpoints` are operations without a topic that others answer."""
-        self.names = names = SharedNames(broker, clock, find_local)
+        self.names = names = SharedNames(broker, clock, find_local, find_queue)
         self._topics = SharedTopicHandlers(broker, names, clock, counts.performance, seek)
         self._appends = SharedAppendHandlers(broker, names, settings, counts)
         self._table: Final[dict[str, Handler]] = {
@@ -73,13 +74,11 @@ class SharedOperations:
         call: Call,
         on_local: Callable[[], object],
         *,
-        is_local_known: bool,
         on_shared: Callable[[], object] = lambda: None,
     ) -> None:
         """Answer an operation on a shared topic, or call `on_local` when no shared topic has the name.
 
         `on_shared` is called before any answer that is given here, so the two are called once together.
-        `is_local_known` says that no shard of this node has a topic of the name.
         """
 
         def on_topic(topic: SharedTopic | Refusal | None) -> None:
@@ -95,9 +94,9 @@ class SharedOperations:
                 elif topic is not None:
                     self._table[operation](call)
                 elif operation == "put_topic":
-                    self._topics.create(call, is_local_known=is_local_known)
+                    self._topics.create(call)
                 else:
-                    self._appends.create(operation, call, is_local_known=is_local_known)
+                    self._appends.create(operation, call)
             except Exception as error:
                 call.fail(operation, error)
 

@@ -133,19 +133,23 @@ def decode_produce(body: bytes, prefixes: Sequence[str], limits: Settings) -> li
         name = _name_of(index, one.topic, one.partition, prefixes)
         if isinstance(name, Refusal):
             return name
-        records = _records_of(f"{FIELD}[{index}].records", one.records, limits)
+        records = _records_of(f"{FIELD}[{index}].records", one.records, limits, len(body))
         if isinstance(records, Refusal):
             return records
         groups.append(NewRecords(one.topic, one.partition, name, records))
     return groups
 
 
-def _records_of(field: str, given: list[msgspec.Raw], limits: Settings) -> list[TextRecord] | Texts | Refusal:
+def _records_of(
+    field: str, given: list[msgspec.Raw], limits: Settings, total_bytes: int
+) -> list[TextRecord] | Texts | Refusal:
+    """Return the records of a partition in a body of `total_bytes`."""
     if not given:
         return invalid(field, "must not be empty")
     texts = Texts(map(bytes, given))
     bytes_max = limits.max_record_bytes
-    if not [data for data in texts if data[0] != _QUOTE] and max(map(len, texts)) <= bytes_max:
+    is_small = total_bytes <= bytes_max or max(map(len, texts)) <= bytes_max
+    if is_small and not [data for data in texts if data[0] != _QUOTE]:
         return texts
     records: list[TextRecord] = []
     add = records.append

@@ -76,7 +76,7 @@ class ProduceHandler:
     ) -> None:
         if topic is None:
             created = partial(self._on_created, produce, index, one)
-            self._names.create(one.name, DEFAULTS, created, is_local_known=False)
+            self._names.create(one.name, DEFAULTS, created)
         else:
             self._on_created(produce, index, one, topic)
 

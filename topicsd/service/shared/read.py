@@ -11,7 +11,7 @@ from shared.settings.settings import Settings
 from topicsd.engine.requests import ReadAnswer, ReadRequest, Reply
 from topicsd.service.diff import Diff
 from topicsd.service.handlers import Handler
-from topicsd.service.record_reader import RecordReader
+from topicsd.service.records.record_reader import RecordReader
 from topicsd.service.request_counts import RequestCounts
 from topicsd.stream.feeds import Feeds
 from topicsd.stream.shared.shared_reads import SharedReads
@@ -32,6 +32,9 @@ class _BrokerReads:
     def note_read(self, name: str) -> None:
         """A feed keeps when its topic was read; a single read has no priority."""
 
+    def evict_floor(self, name: str) -> int:
+        return self._reads.evict_floor(name)
+
 
 class SharedReadHandlers:
     """The reads of shared topics; they refuse a name that is none."""
@@ -48,5 +51,5 @@ class SharedReadHandlers:
         broker_reads = _BrokerReads(reads, feeds)
         self.table: Final[dict[str, Handler]] = {
             "diff": Diff(broker_reads, settings, loop, clock, counts).start,
-            "record": RecordReader(broker_reads).start,
+            **RecordReader(broker_reads, counts.performance).table,
         }

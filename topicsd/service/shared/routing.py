@@ -6,6 +6,9 @@ R2  A broker that gets a request from a client for such a name sends it to the s
     so that the shard does not ask. So a request crosses the link between the two at most once each way.
 R3  While the broker is away, a shard refuses requests for topics that it does not have. What it has is
     served without a question.
+R5  A node may have several brokers. A shard that tells one that a name is free sends requests for the name to
+    that broker for RESERVED_SECONDS, since it may create the topic now: also those that were answered
+    before it asked, or are marked (R2). So no name gets a topic of each kind.
 R4  A broker sends requests for a name that was no shared topic lately to the shard without such a mark and
     without a question to the catalog. The shard asks a broker unless it has the topic, so nothing is decided
     by what is remembered.
@@ -33,12 +36,14 @@ from shared.ipc.link_kind import LinkKind
 from shared.ipc.remote_request import NOT_SHARED, RemoteRequest, decode_answer, encode_remote_request
 from shared.ipc.shared_placement import SharedPlacement
 from topicsd.broker.broker import Broker
+from topicsd.broker.steps import together
 from topicsd.catalog.shared.shared_catalog import SharedTopic
 from topicsd.service.call import Call
+from topicsd.service.handlers import GETS_DEAD_LETTERS
 from topicsd.service.input.bodies import decode_patch
 from topicsd.service.shards.remote_call import RemoteCaller
 from topicsd.service.shared.asked_names import AskedNames, AskedRequest
-from topicsd.service.shared.names import is_local_name
+from topicsd.service.shared.names import LocalLookup, is_local_name
 from topicsd.service.shared.operations import CREATING, SharedOperations
 from topicsd.service.topic_list import ListedTopic, decode_list_request, encode_listed
 
@@ -49,6 +54,19 @@ _SERVER_ERROR: Final = 500
 LOCAL_SECONDS: Final = 10.0
 """How long a broker remembers that a name is not of a shared topic."""
 LOCAL_MAX: Final = 10_000
+RESERVED_SECONDS: Final = 30.0
+"""Longer than a request to the catalog is repeated."""
+RESERVED_MAX: Final = 10_000
+
+
+class _Reservation:
+    """A broker that may create the topic of a name, and until when (R5)."""
+
+    __slots__ = ("broker", "until")
+
+    def __init__(self, broker: int, until: float) -> None:
+        self.broker = broker
+        self.until = until
 
 
 class BrokerRouting:
@@ -63,19 +81,45 @@ class BrokerRouting:
         self._links = links
         self._caller = caller
         self._names = AskedNames()
+        self._reserved: dict[str, _Reservation] = {}
 
     def start(self, operation: str, call: Call, start_here: OpenHere) -> None:
         """Answer a request of a client for a topic that is not on this shard."""
-        request = self._names.add(operation, call, start_here)
-        on_asked = partial(self._on_asked, request)
+        self._ask_about(self._names.add(operation, call, start_here))
+
+    def _ask_about(self, request: AskedRequest) -> None:
+        call = request.call
+        reservation = self._reservation(call.name)
+        broker = self._caller.ready_broker(self.number if reservation is None else reservation.broker)
+        on_asked = partial(self._on_asked, request, reservation)
         try:
-            self._caller.start(operation, self.number, call, None, on_asked=on_asked)
+            self._caller.start(request.operation, broker, call, None, on_asked=on_asked)
         except Exception:
             self._names.end(request, is_local=False)
             raise
 
-    def _on_asked(self, request: AskedRequest, is_local: bool) -> None:
-        self._names.end(request, is_local=is_local)
+    def _on_asked(self, request: AskedRequest, known: _Reservation | None, is_local: bool) -> None:
+        reservation = self._reservation(request.call.name)
+        if is_local and reservation is not None and reservation is not known:
+            # A broker may have begun to create it since (R5).
+            self._ask_about(request)
+        else:
+            self._names.end(request, is_local=is_local)
+
+    def reserve(self, name: str, broker: int) -> None:
+        """Note that a broker was told that the name is free (R5)."""
+        now = self._caller.monotonic()
+        if len(self._reserved) >= RESERVED_MAX:
+            self._reserved = {one: kept for one, kept in self._reserved.items() if kept.until > now}
+        self._reserved[name] = _Reservation(broker, now + RESERVED_SECONDS)
+
+    def _reservation(self, name: str) -> _Reservation | None:
+        one = self._reserved.get(name)
+        return None if one is None or one.until <= self._caller.monotonic() else one
+
+    def may_be_created(self, name: str) -> bool:
+        """Return whether a broker may be creating a topic of this name now (R5)."""
+        return name in self._names.by_name or self._reservation(name) is not None
 
     @property
     def names_in_question(self) -> Mapping[str, object]:
@@ -114,7 +158,8 @@ class BrokerRouting:
     def _ask(
         self, operation: str, owner: int, name: str, on_answer: Callable[[bytes | None], object]
     ) -> None:
-        request = RemoteRequest(operation, name, "touch=false", "", "", "", b"", is_unshared=True)
+        asker = b"%d" % self.number
+        request = RemoteRequest(operation, name, "touch=false", "", "", "", asker, is_unshared=True)
         self._links.call(str(owner), LinkKind.REQUEST, encode_remote_request(request), on_answer)
 
     def _on_answer(self, reply: YesOrNo, answer: bytes | None) -> None:
@@ -148,14 +193,14 @@ class BrokerProcessRouting(BrokerRouting):
         links: LinkPool,
         caller: RemoteCaller,
         broker: Broker,
-        make_operations: Callable[[Callable[[str, YesOrNo], None]], SharedOperations],
+        make_operations: Callable[[LocalLookup, LocalLookup], SharedOperations],
     ) -> None:
-        """`make_operations` is given the lookup of local topics."""
+        """`make_operations` is given the lookups of local topics, and of queues with a dead-letter topic."""
         super().__init__(number, placement, links, caller)
         self._broker = broker
         self._monotonic = caller.monotonic
         self._local_until: dict[str, float] = {}
-        self.operations = make_operations(self.find_local)
+        self.operations = make_operations(self.find_local, self.find_queue)
 
     def start(self, operation: str, call: Call, start_here: OpenHere) -> None:
         continue_here = partial(self._continue, operation, call, None, start_here)
@@ -170,7 +215,6 @@ class BrokerProcessRouting(BrokerRouting):
                 operation,
                 call,
                 partial(end, is_local=True),
-                is_local_known=False,
                 on_shared=partial(end, is_local=False),
             )
 
@@ -189,7 +233,7 @@ class BrokerProcessRouting(BrokerRouting):
     def answer_shard(self, operation: str, call: Call) -> None:
         """Answer a request of the shard that would have the topic, if it were a local one."""
         on_local = partial(call.send_parts, [], 0, NOT_SHARED)
-        self.operations.start(operation, call, on_local, is_local_known=True)
+        self.operations.start(operation, call, on_local)
 
     def _continue(self, operation: str, call: Call, key: ApiKey | None, start_here: OpenHere) -> None:
         if self._placement.shard_count:
@@ -219,6 +263,21 @@ class BrokerProcessRouting(BrokerRouting):
         owner = self._placement.owner_of(name)
         self._ask("has_name", owner, name, partial(self._on_local_answer, owner, reply))
 
+    def find_queue(self, name: str, reply: YesOrNo) -> None:
+        """Report whether a queue of this node has the name as its dead-letter topic.
+
+        A shard that does not answer has none: if it has one, its jobs stay parked, and it says why.
+        """
+        asks = [
+            partial(self._ask, GETS_DEAD_LETTERS, number, name)
+            for number in range(self._placement.shard_count)
+        ]
+
+        def end(answers: list[bytes | None]) -> None:
+            reply(any(decode_answer(one)[0] == _OK for one in answers if one))
+
+        together(asks)(end)
+
     def _on_local_answer(self, owner: int, reply: YesOrNo, answer: bytes | None) -> None:
         if answer is None or answer == NEVER_SENT:
             reply(no_answer(owner))
@@ -240,6 +299,7 @@ class BrokerProcessRouting(BrokerRouting):
         self._broker.list(request.prefix, request.after, request.limit)(end)
 
 
+_OK: Final = 200
 _NOT_FOUND: Final = 404
 
 

@@ -35,6 +35,8 @@ from topicsd.service.render import encode
 from topicsd.service.shared.names import SharedNames
 
 CHANGES_MAX: Final = 5
+DELETES_MISSING: Final = {"match": "delete_by_tag", "seqs": "delete_by_seqs", "after_seq": "truncation"}
+"""Fields of a delete that a shared topic does not have, and their features."""
 """Attempts to change a configuration that others change at the same time."""
 
 SeekTopic = Callable[[str, Seek, Reply[int]], object]
@@ -79,7 +81,7 @@ class SharedTopicHandlers:
         patch = decode_patch(call.body)
         return isinstance(patch, TopicConfigPatch) and patch.placement == "shared"
 
-    def create(self, call: Call, *, is_local_known: bool) -> None:
+    def create(self, call: Call) -> None:
         """Create the topic of a request."""
         config = _merged(None, call)
         if isinstance(config, Refusal):
@@ -99,7 +101,7 @@ class SharedTopicHandlers:
             except Exception as error:
                 call.fail("put_topic", error)
 
-        self._names.create(call.name, config, on_topic, is_local_known=is_local_known)
+        self._names.create(call.name, config, on_topic)
 
     def _put(self, call: Call) -> Steps[Outcome | Refusal]:
         topic: SharedTopic | None = yield self._names.current(call.name)
@@ -167,9 +169,9 @@ class SharedTopicHandlers:
         body = refuse_media_type(call.fields, call.body) or decode_delete(call.body)
         if isinstance(body, Refusal):
             return body
-        for field in ("match", "seqs"):
+        for field, feature in DELETES_MISSING.items():
             if getattr(body, field) is not None:
-                return not_supported("delete_by_tag" if field == "match" else "delete_by_seqs", field)
+                return not_supported(feature, field)
         if body.before_seq is None:
             return invalid("before_seq", "is required")
         topic: SharedTopic | None = yield self._names.current(call.name)

@@ -39,7 +39,7 @@ def decode_watch(
     if isinstance(watch, Refusal):
         return watch
     nodes = sorted(watch.nodes)
-    heartbeat_ms = _heartbeat_ms(watch)
+    heartbeat_ms = heartbeat_ms_of(watch.heartbeat_ms)
     refusal = (
         watch.resolve()
         or (heartbeat_ms if isinstance(heartbeat_ms, Refusal) else None)
@@ -68,8 +68,8 @@ def decode_watch(
     )
 
 
-def _heartbeat_ms(watch: WatchBody) -> int | Refusal:
-    heartbeat_ms = duration_ms("heartbeat_ms", watch.heartbeat_ms)
+def heartbeat_ms_of(given: int | str) -> int | Refusal:
+    heartbeat_ms = duration_ms("heartbeat_ms", given)
     if isinstance(heartbeat_ms, Refusal) or HEARTBEAT_MS_MIN <= heartbeat_ms <= HEARTBEAT_MS_MAX:
         return heartbeat_ms
     rule = f"must be from {HEARTBEAT_MS_MIN} to {HEARTBEAT_MS_MAX}, got {heartbeat_ms}"

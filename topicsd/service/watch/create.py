@@ -168,4 +168,5 @@ def define(session: bytes, request: WatchRequest, starts: Mapping[str, TopicStar
         with_meta=options.with_meta,
         with_data=options.with_data,
         is_strong=options.is_strong,
+        match=options.match,
     )

@@ -29,10 +29,9 @@ from topicsd.engine.jobs import BackgroundJob, operation
 from topicsd.engine.state import ShardState
 from topicsd.service.call import Call, start_job
 from topicsd.service.shards.limits import StreamPermits
+from topicsd.service.watch.accept import accepts_events
 from topicsd.stream.event_stream import FIELDS, KEY_REVOKED
 from topicsd.stream.sessions import Session, Sessions
-
-EVENT_STREAM: Final = ("text/event-stream", "text/*", "*/*")
 
 OTHER_KEY: Final = Refusal(FORBIDDEN, "the watch session was created with another key; open it with that key")
 NO_SESSION: Final = Refusal(NOT_FOUND, "unknown watch session; create one with POST /v0/watch")
@@ -131,26 +130,3 @@ class WatchOpener:
     def drain(self) -> None:
         """Refuse new streams."""
         self._is_draining = True
-
-
-def accepts_events(accept: str) -> bool:
-    """Return whether an `Accept` field allows event streams.
-
-    >>> accepts_events(""), accepts_events("text/html, text/event-stream;q=0.5"), accepts_events("*/*")
-    (True, True, True)
-    >>> accepts_events("application/json"), accepts_events("*/*, text/event-stream; q=0")
-    (False, False)
-    """
-    weights: dict[str, float] = {}
-    for entry in accept.lower().split(","):
-        kind, *parameters = (part.strip() for part in entry.split(";"))
-        weights[kind] = min((_weight(part[2:]) for part in parameters if part.startswith("q=")), default=1.0)
-    # The most specific type decides.
-    return next((weights[kind] > 0 for kind in EVENT_STREAM if kind in weights), not accept)
-
-
-def _weight(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return 0.0

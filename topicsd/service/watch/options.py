@@ -77,10 +77,15 @@ class StreamOptions(ReadFields, gc=False, kw_only=True):
         if isinstance(size, Refusal):
             return size
         self.max_batch_bytes = size
-        return refuse_number("limit", min(self.limit, 0)) or refuse_number("max_batch_bytes", min(size, 0))
+        refusal = refuse_number("limit", min(self.limit, 0)) or refuse_number("max_batch_bytes", min(size, 0))
+        if refusal is None and isinstance(self.tag_filter, Refusal):
+            return self.tag_filter
+        return refusal
 
     def reader_options(self, limit_max: int) -> ReaderOptions:
         assert not isinstance(self.max_batch_bytes, str), "max_batch_bytes is not resolved to a number"
+        match = self.tag_filter
+        assert not isinstance(match, Refusal), "resolve has refused it"
         return ReaderOptions(
             self.nodes,
             min(self.limit or LIMIT_DEFAULT, limit_max),
@@ -89,6 +94,7 @@ class StreamOptions(ReadFields, gc=False, kw_only=True):
             self.include_meta,
             self.include_data,
             self.consistency == "strong",
+            match,
         )
 
     def clamped(self, limit_max: int) -> dict[str, int]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
+from functools import partial
 from typing import Final
 
 from shared.contract.api_keys import READ, ApiKeys
@@ -23,14 +24,22 @@ from topicsd.service.shards.peers import Peers
 from topicsd.service.shards.topic_heads import HeadAnswer, TopicHeads
 from topicsd.service.watch.create import WatchCreator
 from topicsd.service.watch.open import WatchOpener
+from topicsd.service.watch.stream_open import TopicStreamOpener
 from topicsd.stream.feeds import Feeds
 from topicsd.stream.remote_feed import RemoteShards
 from topicsd.stream.route_runner import RouteRunners
 from topicsd.stream.sessions import Session, Sessions
 from topicsd.stream.shared.shared_feed import SharedTopics
 from topicsd.stream.shared.shared_reads import SharedReads
+from topicsd.stream.shared.shared_search import SharedSearcher
+from topicsd.stream.tail.shard_search import ShardSearcher
+from topicsd.stream.tail.topic_finder import TopicFinders
+from topicsd.stream.tail.topic_search import TopicSearcher
+from topicsd.stream.tail.topic_stream import TopicStreams
 
-FOLLOW_REQUESTS: Final = frozenset({LinkKind.FEED, LinkKind.CREATE_SESSION, LinkKind.TOPIC_HEADS})
+FOLLOW_REQUESTS: Final = frozenset(
+    {LinkKind.FEED, LinkKind.CREATE_SESSION, LinkKind.TOPIC_HEADS, LinkKind.FIND_TOPICS}
+)
 """Requests of other processes that this class answers."""
 READ_ONLY: Final = frozenset({READ})
 
@@ -51,10 +60,16 @@ class StreamServices:
         *,
         broker: Broker | None = None,
         broker_number: int | None = None,
+        hidden: Container[str] = (),
     ) -> None:
-        """`broker_number` is the owner number of a broker of the node; a broker process has the `broker`."""
+        """`broker_number` is the owner number of a broker of the node; a broker process has the `broker`.
+
+        `hidden` has the names of topics of the shard that another shard owns.
+        """
         state = shard.state
-        remote = None if peers is None else RemoteShards(links, peers.refusal, state.wake_queue, loop)
+        remote = None
+        if peers is not None:
+            remote = RemoteShards(links, peers.refusal, state.wake_queue, loop, peers.ready_broker)
         self._state = state
         self._peers = peers
         self._keys = keys
@@ -72,8 +87,37 @@ class StreamServices:
         self.sessions = Sessions(state, self.feeds, self._publish)
         self.creator = WatchCreator(state, self.ids, self.sessions, self.topic_heads, links, peers)
         self.opener = WatchOpener(state, self.ids, self.sessions, self.permits, self._is_allowed)
+        self.finders = self._make_finders(links, placement, broker, broker_number, hidden)
+        self.topic_streams = TopicStreams(
+            self.feeds, self.finders, loop, state.clock, settings.max_watch_topics, self.count_stream
+        )
+        self.topic_stream_opener = TopicStreamOpener(
+            state, self.topic_streams, self.topic_heads, self.permits, self._is_stream_allowed
+        )
         self.route_runners = RouteRunners(state, loop, self.feeds)
         self._publish()
+
+    def _make_finders(
+        self,
+        links: LinkPool,
+        placement: SharedPlacement,
+        broker: Broker | None,
+        broker_number: int | None,
+        hidden: Container[str],
+    ) -> TopicFinders:
+        state, peers = self._state, self._peers
+        number, ready_broker = state.number, None
+        searcher: TopicSearcher = ShardSearcher(state, hidden)
+        if broker is not None and broker_number is not None:
+            number, searcher = broker_number, SharedSearcher(broker, state.loop, state.clock)
+            ready_broker = partial(int, broker_number)
+        elif broker_number is not None and peers is not None:
+            ready_broker = partial(peers.ready_broker, broker_number)
+
+        def refusal(owner: int) -> Refusal | None:
+            return None if peers is None else peers.refusal(owner)
+
+        return TopicFinders(number, searcher, links, placement, state.loop, refusal, ready_broker)
 
     def locate_source(self, name: str, reply: Callable[[SourcePosition | Refusal], object]) -> None:
         """Look up head, earliest seq and epoch of a route's source on another shard."""
@@ -104,6 +148,8 @@ class StreamServices:
     def answer_link(self, kind: int, payload: bytes, reply: LinkReply) -> None:
         if kind == LinkKind.FEED:
             self.feeds.answer(payload, reply)
+        elif kind == LinkKind.FIND_TOPICS:
+            self.finders.answer(payload, reply)
         elif kind == LinkKind.CREATE_SESSION:
             self.creator.create_counted(payload, reply)
         else:
@@ -113,7 +159,7 @@ class StreamServices:
     @property
     def lagging_count(self) -> int:
         """Return the number of streams whose clients have not read for a while."""
-        return self.sessions.lagging_count + self._other_lagging_count
+        return self.sessions.lagging_count + self.topic_streams.lagging_count + self._other_lagging_count
 
     def count_lagging(self, change: int) -> None:
         """Count WebSockets whose clients have not read for a while."""
@@ -123,11 +169,16 @@ class StreamServices:
         """End the streams whose key was removed or no longer covers them."""
         self._keys = keys
         self.sessions.end_revoked(self._is_allowed)
+        self.topic_streams.end_revoked(self._is_stream_allowed)
 
     def _is_allowed(self, session: Session) -> bool:
         return self._keys.allow(session.definition.key_id, READ_ONLY, session.names)
+
+    def _is_stream_allowed(self, key_id: str, names: Iterable[str]) -> bool:
+        return self._keys.allow(key_id, READ_ONLY, names)
 
     def drain(self) -> None:
         """End all streams with a final event, and refuse new ones."""
         self.opener.drain()
         self.sessions.drain()
+        self.topic_stream_opener.drain()

@@ -10,24 +10,33 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import attrgetter, sub
+from struct import Struct
 from typing import Final
 
 from shared.contract.reader_options import ReaderOptions
+from shared.contract.tag_filter import TagFilter
 from topicsd.broker.frames_v1 import TOPIC_ID_MASK, DamagedSeqs, Decoded, Rebase, decode_frames
-from topicsd.broker.read.tail_cache import TailChunk
+from topicsd.broker.read.tail_cache import FRAME_BYTES_MIN, TailChunk
 from topicsd.engine.read.fill_page import KEPT_BYTES_MAX
 from topicsd.engine.read.page import PAGE_RECORDS, Frames, Page, Variant, render_record
 from topicsd.engine.read.page_cache import PageCache
 from topicsd.engine.read.page_slices import PAGES_MAX, PageSlices
-from topicsd.log.frame import HEADER, HEADER_BYTES, xxh3
+from topicsd.log.frame import CHECKSUM_BYTES, HEADER, HEADER_BYTES, LEN_BYTES, U64, xxh3
 
 FindChunk = Callable[[int], TailChunk | None]
 """Returns the chunk that holds a seq."""
 
 DECODED_CHUNKS_MAX: Final = 2
 """Damaged chunks that stay decoded for the next reads; each has at most the bytes of a blob."""
+FILTERED_PAGES_MAX: Final = 64
+"""Pages of one step of a read with a filter, which looks at each frame: 4096 records, about 3 ms."""
+SPARSE_MAX: Final = 8
+"""A page with at most this many selected records is not rendered for them."""
+# The lengths of node and tag, which the header has before that of the payload.
+_LENGTHS_AT: Final = HEADER_BYTES - 8
+_unpack_lengths: Final = Struct("<HH").unpack_from
 _LOCAL_KEYS_END: Final = 1 << 64
 _SEQ_FIELD: Final = 4
 _seq_of: Final = attrgetter("seq")
@@ -86,6 +95,7 @@ class ChunkSlices(PageSlices):
         "_damaged",
         "_find",
         "_key",
+        "_match",
         "damaged_chunk",
         "damaged_seqs",
         "missing_seq",
@@ -104,6 +114,7 @@ class ChunkSlices(PageSlices):
         super().__init__(options, options.nodes, cursor)
         self._cache = cache
         self._key = key
+        self._match = options.match
         self._find = find
         self._damaged = damaged
         self.missing_seq = 0
@@ -116,9 +127,15 @@ class ChunkSlices(PageSlices):
 
     def collect(self, stop: int) -> None:
         page_count = 0
-        while self.cursor < stop and self.count < self.limit and page_count < PAGES_MAX:
+        pages_max = PAGES_MAX if self._match is None else FILTERED_PAGES_MAX
+        while self.cursor < stop and self.count < self.limit and page_count < pages_max:
             first = self.cursor + 1
             last = min(stop, first | (PAGE_RECORDS - 1))
+            if self._match is not None:
+                page_count += 1
+                if not self._take_selected(self._match, first, last):
+                    return
+                continue
             page = self._page(first, last)
             if page is None:
                 self.missing_seq = 0 if self.undecoded is not None else first
@@ -126,6 +143,53 @@ class ChunkSlices(PageSlices):
             page_count += 1
             if not self.take(page, first, min(last, page.next_seq - 1)):
                 return
+
+    def _take_selected(self, match: TagFilter, first: int, last: int) -> bool:
+        """Take the records that a filter selects, of one page; return False at a bound, or without them."""
+        chunk = self._find(first)
+        if chunk is None:
+            self.missing_seq = first
+            return False
+        last = min(last, chunk.rebase.last_seq)
+        selected = _selected_in(chunk, first, last, match)
+        if selected is None:
+            page = self._damaged_page(chunk, first, last)
+            if page is None:
+                return False
+            seqs = [seq for seq in range(first, last + 1) if self._is_selected(chunk, seq, match)]
+            is_taken = self.take_seqs(page, seqs)
+        elif len(selected) <= SPARSE_MAX:
+            is_taken = not selected or self._take_few(chunk, selected)
+        else:
+            page = self._page(first, last)
+            if page is None:
+                self.missing_seq = 0 if self.undecoded is not None else first
+                return False
+            last = min(last, page.next_seq - 1)
+            is_taken = self.take_seqs(page, [seq for seq in selected if seq <= last])
+        if is_taken:
+            self.cursor = last
+        return is_taken
+
+    def _take_few(self, chunk: TailChunk, seqs: Sequence[int]) -> bool:
+        page = Page(seqs[0])
+        rebase, body = chunk.rebase, chunk.body
+        starts = chunk.frame_starts(seqs[-1] + 1 - rebase.first_seq)
+        places = [seq - rebase.first_seq for seq in seqs]
+        lengths = [starts[at + 1] - starts[at] for at in places]
+        frames = Frames(seqs[0], body, [starts[at] for at in places], lengths)
+        number_of_0 = HEADER.unpack_from(body)[_SEQ_FIELD] - rebase.first_seq
+        topic_id = rebase.incarnation & TOPIC_ID_MASK
+        return self.take_texts(page, seqs, page.render(topic_id, seqs, frames, self.variant, number_of_0))
+
+    def _is_selected(self, chunk: TailChunk, seq: int, match: TagFilter) -> bool:
+        """Return whether a filter selects a record of a damaged chunk; a damaged one may be selected."""
+        decoded = self._damaged.find(chunk)
+        assert decoded is not None
+        at = bisect_left(decoded.records, seq, key=_seq_of)
+        if at == len(decoded.records) or decoded.records[at].seq != seq:
+            return True
+        return match.selects(decoded.records[at].tag.decode())
 
     def damage_at(self, seq: int) -> DamagedSeqs:
         """Return the damaged range with this seq, from the seq on."""
@@ -149,7 +213,7 @@ class ChunkSlices(PageSlices):
         before = len(page.text)
         while page.next_seq <= last:
             chunk = self._find(page.next_seq)
-            if chunk is None or len(chunk.body) * PAGE_RECORDS > KEPT_BYTES_MAX * chunk.count:
+            if chunk is None or chunk.byte_count * PAGE_RECORDS > KEPT_BYTES_MAX * chunk.count:
                 break
             _add_chunk(page, chunk, last, self.variant, None)
             if page.damage is not None:
@@ -187,10 +251,39 @@ class ChunkSlices(PageSlices):
         return page
 
 
+def _selected_in(chunk: TailChunk, first: int, last: int, match: TagFilter) -> list[int] | None:
+    """Return the seqs that a filter selects, or None when a frame is damaged, whose tag is unknown."""
+    base, body = chunk.rebase.first_seq, chunk.body
+    low, high = first - base, last + 1 - base
+    if chunk.texts is not None or high <= chunk.plain_count:
+        return []  # Nothing but JSON: no tags.
+    starts = chunk.frame_starts(high)
+    if len(starts) <= high or len(body) < HEADER_BYTES:
+        return None
+    seqs: list[int] = []
+    for at in range(low, high):
+        start, end = starts[at], starts[at + 1]
+        if end - start < FRAME_BYTES_MIN:
+            return None
+        node_len, tag_len = _unpack_lengths(body, start + _LENGTHS_AT)
+        if U64.unpack_from(body, end - CHECKSUM_BYTES)[0] != xxh3(
+            body[start + LEN_BYTES : end - CHECKSUM_BYTES]
+        ):
+            return None
+        if tag_len:
+            tag_at = start + HEADER_BYTES + node_len
+            if match.selects(body[tag_at : tag_at + tag_len].decode()):
+                seqs.append(base + at)
+    return seqs
+
+
 def _add_chunk(page: Page, chunk: TailChunk, last: int, variant: Variant, bytes_wanted: int | None) -> None:
     """Add records of a chunk to the end of a page, up to `last` or at least one of `bytes_wanted`."""
-    rebase, body = chunk.rebase, chunk.body
     first = page.next_seq
+    if chunk.texts is not None:
+        first_seq = chunk.rebase.first_seq
+        chunk = chunk.frames_of(first - first_seq, min(last, chunk.rebase.last_seq) + 1 - first_seq)
+    rebase, body = chunk.rebase, chunk.body
     low, high = first - rebase.first_seq, min(last, rebase.last_seq) + 1 - rebase.first_seq
     starts = chunk.frame_starts(high)
     if len(starts) <= high or len(body) < HEADER_BYTES:

@@ -44,6 +44,8 @@ logger = logging.getLogger("topicsd.stream")
 
 ROUNDS_MAX: Final = 64
 """Reads of the broker for one answer; each returns records, unless they vanish meanwhile."""
+FILTERED_ROUNDS_MAX: Final = 8
+"""The same for a filter, which may select none of them: then the answer has the new position only."""
 FETCH_BYTES_MIN: Final = 64 << 10
 CURRENT: Final = -1.0
 """The age of a row that is looked up now."""
@@ -102,6 +104,11 @@ class SharedReads:
         """Read, at once or later; `reply` gets a `ReadAnswer` or a `Refusal`."""
         run(_guarded(self._read(name, request, is_follower)), partial(_end, reply))
 
+    def evict_floor(self, name: str) -> int:
+        """Return the seq after the last one that was evicted, of a topic that was just read."""
+        topic = self._broker.topics.known(name)
+        return 1 if topic is None else topic.evicted_to + 1
+
     def _read(self, name: str, request: ReadRequest, is_follower: bool) -> Steps[ReadAnswer | Refusal]:
         broker, chunks = self._broker, list[TailChunk]()
         if broker.read_refusal is not None:
@@ -109,7 +116,7 @@ class SharedReads:
         damaged = DamagedChunks(self._decoded)
         is_checked = False
         row_seconds = ROW_SECONDS
-        for _ in range(ROUNDS_MAX):
+        for number in range(ROUNDS_MAX):
             asked_at = self._clock.monotonic()
             topic: SharedTopic | None = yield broker.topics.find(name, row_seconds)
             if topic is None:
@@ -122,6 +129,10 @@ class SharedReads:
             answer = self._assemble(topic, request, chunks, damaged, is_checked, is_follower)
             if not isinstance(answer, _Missing):
                 return answer
+            if number >= FILTERED_ROUNDS_MAX and request.options.match is not None:
+                partly = self._assemble(topic, request, chunks, damaged, True, is_follower, is_final=True)
+                if isinstance(partly, ReadAnswer) and partly.next_from_seq > request.from_seq:
+                    return partly
             if answer.undecoded is not None:
                 try:
                     decoded = yield broker.laggard_reads.call(partial(decode_damaged, answer.undecoded))
@@ -174,7 +185,7 @@ class SharedReads:
         if reach >= head and not is_checked and not heads.is_current(name, incarnation):
             return _Missing()
         key = cache_key(name, incarnation)
-        if not options.nodes and cursor < head:
+        if not options.nodes and options.match is None and cursor < head:
             # All records are in cached pages: hot path.
             last = min(head, cursor + options.limit)
             variant = VARIANTS[options.with_tags, options.with_meta]

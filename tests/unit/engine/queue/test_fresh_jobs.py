@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from tests.harness.shard.one_shard import OneShard
-from topicsd.engine.queue.fresh_jobs import FreshJobs
+from topicsd.engine.queue.order.fresh_jobs import FreshJobs
 
 
 class Log:
@@ -22,6 +22,9 @@ class Log:
     @property
     def totals(self) -> Log:
         return self
+
+    def retry_wait_ms(self, deliveries: int) -> int:
+        return 0
 
     def next_live(self, seq: int) -> int:
         return min((one for one in self.live if one >= seq), default=self.head + 1)
@@ -91,7 +94,7 @@ def test_a_start_finds_the_rows_again(end: str) -> None:
     queue = stage.topic("q").queue
     assert queue is not None
     known = Known(queue.known_jobs)
-    fresh = queue._fresh_position.next(stage.topic("q"), known)
+    fresh = queue._ready.position.next(stage.topic("q"), known)
     assert fresh == (102 if end == "kill" else 131)
     assert known.looks <= 2
     while (seq := stage.claimed("q", "w")) and seq != [252]:

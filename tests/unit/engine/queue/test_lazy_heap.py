@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from topicsd.engine.queue.lazy_heap import MOVED_AT_ONCE, STALE_MAX, LazyHeap
+from topicsd.engine.queue.order.lazy_heap import MOVED_AT_ONCE, STALE_MAX, LazyHeap
 
 LOOKS_MAX = MOVED_AT_ONCE + 1
 

@@ -5,10 +5,15 @@ from __future__ import annotations
 import pytest
 
 from shared.contract.reader_options import ReaderOptions
+from shared.contract.tag_filter import TagFilter
 from tests.harness.shard.one_shard import OneShard, record
+from tests.harness.shard.shard_driver import PATHS
 from tests.harness.shard.shard_reader import read_now
 from topicsd.disk.layout import wal_name
+from topicsd.engine.records.sealed_run import SealedRun
+from topicsd.engine.records.tail_run import TailRun
 from topicsd.engine.requests import ReadAnswer, ReadRequest
+from topicsd.segment.entry import DATA, TAGS
 
 
 def damaged(seq: int, *, offset: int = 20, count: int = 6, **config: object) -> OneShard:
@@ -83,11 +88,13 @@ def test_damage_at_the_front_of_a_gap_does_not_swallow_the_tombstone() -> None:
     assert (refusal.code, refusal.detail["next_from_seq"]) == ("corrupt_segment", 4)
 
 
-def read_on(one: OneShard, nodes: frozenset[str] = frozenset()) -> tuple[list[int], list[str]]:
+def read_on(
+    one: OneShard, nodes: frozenset[str] = frozenset(), match: TagFilter | None = None
+) -> tuple[list[int], list[str]]:
     """The seqs that a reader gets when it continues after each damage, and the refusal codes."""
     cursor, seqs, codes = 0, [], []
     while cursor < one.state("t").head_seq:
-        answer = read_now(one.shard.state, "t", ReadRequest(cursor, ReaderOptions(nodes)))
+        answer = read_now(one.shard.state, "t", ReadRequest(cursor, ReaderOptions(nodes, match=match)))
         if isinstance(answer, ReadAnswer):
             seqs += [record.seq for record in answer.records]
             after = answer.next_from_seq
@@ -99,6 +106,46 @@ def read_on(one: OneShard, nodes: frozenset[str] = frozenset()) -> tuple[list[in
         assert after > cursor
         cursor = after
     return seqs, codes
+
+
+def tagged(state: str) -> tuple[OneShard, str]:
+    """Thirty records with three tags in one segment, or in the log, and the path of their bytes."""
+    one = OneShard(segment_max_events=30 if state == "sealed" else 100)
+    one.put("t")
+    one.append("t", *[record("x" * 50, tag=f"tag-{number % 3}") for number in range(30)])
+    if state == "log":
+        return one, one.wal_files()[0]
+    one.checkpoint()
+    run = one.topic("t").runs[0]
+    assert isinstance(run, SealedRun) == (state == "sealed")
+    if isinstance(run, SealedRun):
+        return one, f"{PATHS.root}/{run.name.key(DATA)}"
+    assert isinstance(run, TailRun)
+    assert run.source is not None
+    return one, f"{PATHS.root}/{run.source.name.key(DATA)}"
+
+
+@pytest.mark.parametrize("state", ["log", "active", "active after a start", "sealed"])
+@pytest.mark.parametrize("with_tags_file", [True, False])
+def test_a_reader_with_a_filter_learns_of_damage_to_what_it_may_select(
+    state: str, with_tags_file: bool
+) -> None:
+    one, path = tagged(state)
+    data = one.disk.read_file(path)
+    frame = data.index(b"x" * 50, data.index(b"tag-1") + 300)
+    one.disk.flip(path, frame + 5)
+    seq = 1 + data[:frame].count(b"tag-") - 1
+    if state == "active after a start":
+        one.open(one.disk.after_process_kill())
+    if not with_tags_file and state == "sealed":
+        one.disk.unlink(path.removesuffix(DATA) + TAGS)
+    is_tag_known = state in ("log", "active") or (state == "sealed" and with_tags_file)
+    for number in range(3):
+        rest = [one_seq for one_seq in range(1, 31) if (one_seq - 1) % 3 == number and one_seq != seq]
+        codes = ["corrupt_segment"] if not is_tag_known or (seq - 1) % 3 == number else []
+        match = TagFilter(frozenset([f"tag-{number}"]))
+        for _ in range(2):
+            assert read_on(one, match=match) == (rest, codes), (number, seq)
 
 
 def test_damage_behind_own_records_is_reached_in_the_end() -> None:

@@ -182,3 +182,53 @@ def test_jobs_leave_with_their_records_and_a_claim_gets_the_others() -> None:
     assert counts.ready + counts.in_flight == len(expected())
     rest = stage.claimed("t", "v", 1000)
     assert all(seq % 3 == 0 for seq in rest)
+
+
+# -- ranges --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first_left", [0, 3, 499, 500, 501, COUNT // 2, COUNT - 1])
+@pytest.mark.parametrize("is_sealed", [False, True])
+def test_a_truncation_of_whole_and_parts_of_segments_is_exact(is_sealed: bool, first_left: int) -> None:
+    stage = filled(is_sealed)
+    stage.delete("t", seqs=[5, 600, COUNT - 3])
+    reply = stage.send_delete("t", after_seq=first_left)
+    late = stage.send_append("t", record("late"))
+    stage.settle()
+    left = [seq for seq in range(1, first_left + 1) if seq not in (5, 600, COUNT - 3)]
+    assert reply.answer.deleted == COUNT - 3 - len(left)
+    assert stage.seqs("t") == [*left, late.answer.first_seq]
+    assert late.answer.first_seq == COUNT + 1
+    same_after_a_kill(stage)
+    stage.checkpoint()
+    same_after_a_kill(stage)
+    assert stage.append("t", record("more")).first_seq == COUNT + 2
+
+
+@pytest.mark.parametrize("turns", range(0, 16, 3))
+def test_a_checkpoint_meanwhile_changes_no_truncation(turns: int) -> None:
+    stage = filled(is_sealed=True)
+    reply = stage.send_delete("t", after_seq=700, before_seq=COUNT - 20)
+    stage.loop.run_until_idle()
+    stage.copy_thread.run_one()
+    stage.shard.start_checkpoint()
+    for _ in range(turns):
+        stage.turn()
+    stage.settle()
+    assert reply.answer.deleted == COUNT - 21 - 700
+    assert stage.seqs("t") == [*range(1, 701), *range(COUNT - 20, COUNT + 1)]
+    same_after_a_kill(stage)
+
+
+def test_a_truncated_queue_removes_its_jobs_in_steps() -> None:
+    stage = filled(True, type="queue")
+    claimed = stage.claimed("t", "n", 3)
+    reply = stage.send_delete("t", after_seq=2)
+    stage.settle()
+    assert reply.answer.deleted == COUNT - 2
+    queue = stage.state("t").queue
+    assert queue is not None
+    assert (queue.ready, queue.in_flight) == (0, 2)
+    assert claimed == [1, 2, 3]
+    same_after_a_kill(stage)
+    assert stage.claimed("t", "n", 10) == [1, 2]

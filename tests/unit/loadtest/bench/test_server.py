@@ -14,8 +14,8 @@ from loadtest.bench import server as server_bench
 from loadtest.bench.lines import LINES
 from loadtest.bench.result import Result
 
-# The stub has no segments, jobs, workers or routes.
-NOT_OF_A_STUB = {"sealed", "jobs", "waiting", "job", "restart"} | {
+# The stub has no segments, uploads, jobs, workers or routes.
+NOT_OF_A_STUB = {"sealed", "ndjson", "jobs", "waiting", "job", "restart"} | {
     name for name in LINES if name.startswith("route")
 }
 STUB = (sys.executable, "-m", "tests.unit.loadtest.stub_server")

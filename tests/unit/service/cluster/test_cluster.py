@@ -13,6 +13,7 @@ from tests.harness.brokers.one_broker import OneBroker
 from tests.harness.machine.fake_store import FakeStore
 from tests.harness.output.prometheus_text import parse
 from topicsd.broker.read.reader import SharedRead, TopicRead, TopicRecords
+from topicsd.broker.upkeep.upkeep_counts import UpkeepCounts
 from topicsd.catalog.catalog import CatalogUnavailable
 from topicsd.catalog.shared.metered_catalog import VERBS, CatalogTotals, metered
 from topicsd.catalog.shared.shared_catalog import BrokerNode, SharedTopic
@@ -43,7 +44,7 @@ def sources(one: OneBroker) -> BrokerSources:
         one.clock.monotonic(),
         lambda: RequestCounts(SystemClock()),
         lambda: 4,
-        lambda: {"merged": 5},
+        lambda: UpkeepCounts(merged=5),
     )
 
 
@@ -83,7 +84,9 @@ def test_the_snapshot_and_the_text_have_the_same_numbers() -> None:
     parse(text)
     assert (document["host"], document["port"]) == ("::1", 4000)
     assert document["catalog"]["requests_by_verb"] == {"commit": 3}
-    assert document["compaction"] == {"merged": 5}
+    assert document["compaction"]["merged"] == 5
+    assert 'topics_compactor_merged_total{broker="broker-0-9f3c"} 5\n' in text
+    assert 'topics_compactor_stage_seconds_total{broker="broker-0-9f3c",stage="put"} 0.000000\n' in text
     for metric in METRICS:
         suffix = "_total" if metric.kind == "counter" else ""
         value = document[metric.section][metric.name]

@@ -21,7 +21,7 @@ def _brokers(tmp_path: Path) -> tuple[SharedCalls, SharedCalls]:
 def start_append(calls: SharedCalls, name: str, value: object) -> ManualCall:
     """Begin an append; no thread runs."""
     call = calls.call(name, {"records": [{"data": value}]})
-    calls.operations.start("append", call, lambda: None, is_local_known=False)
+    calls.operations.start("append", call, lambda: None)
     calls.loop.run_until_idle()
     return call
 

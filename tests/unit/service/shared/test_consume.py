@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from tests.harness.brokers.shared_calls import SharedCalls
+from tests.harness.machine.manual_loop import StepThread
+from topicsd.broker.frames_v1 import Decoded, decode_frames
 
 
 @pytest.fixture
@@ -166,6 +168,33 @@ def test_damage_is_reported_with_its_offsets(tmp_path: Path) -> None:
     assert result["lost"] == [{"first_offset": 2, "last_offset": 2, "reason": "damaged"}]
 
 
+def test_damage_is_searched_on_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = SharedCalls(tmp_path)
+    path = Path(only(writer.produce(("orders", 0, ["first", "second"])))["wal_uri"].removeprefix("file://"))
+    path.chmod(0o600)
+    path.write_bytes(path.read_bytes().replace(b"second", b"sEcond"))
+    threads: list[StepThread] = []
+    searched_on: list[int] = []
+    run_one = StepThread.run_one
+
+    def run(thread: StepThread) -> bool:
+        threads.append(thread)
+        try:
+            return run_one(thread)
+        finally:
+            threads.pop()
+
+    def decode(*args: Any, **options: Any) -> Decoded:
+        searched_on.append(len(threads))
+        return decode_frames(*args, **options)
+
+    monkeypatch.setattr(StepThread, "run_one", run)
+    monkeypatch.setattr("topicsd.broker.read.reader.decode_frames", decode)
+    result = only(SharedCalls(tmp_path).consume(("orders", 0, 1)))
+    assert [one["value"] for one in result["records"]] == ["first"]
+    assert searched_on == [1]
+
+
 def test_a_blob_that_is_all_damaged_leaves_the_records_around_it(tmp_path: Path) -> None:
     writer = SharedCalls(tmp_path)
     for value in ("first", "second", "third"):
@@ -195,6 +224,29 @@ def test_records_of_all_kinds_come_in_their_order_from_memory_and_from_the_store
         for offset in range(1, len(model) + 1):
             result = only(calls.consume(("orders", 0, offset)))
             assert (result["records"], result["next_offset"]) == (model[offset - 1 :], len(model) + 1)
+
+
+def test_texts_in_memory_are_read_as_records_of_a_topic(tmp_path: Path) -> None:
+    writer = SharedCalls(tmp_path)
+    ts = writer.clock.now_ms()
+    writer.produce(("orders", 0, [f"text {number}" for number in range(1, 301)]))
+    for calls in (writer, SharedCalls(tmp_path)):
+        for after_seq in (0, 63, 64, 250):
+            body = {"after_seq": after_seq, "limit": 100, "include_tags": True}
+            seqs = range(after_seq + 1, min(300, after_seq + 100) + 1)
+            assert calls.ask("diff", "orders", body).json["records"] == [
+                {"$seq": seq, "$ts": ts, "data": f"text {seq}"} for seq in seqs
+            ]
+
+
+def test_offsets_of_many_digits_follow_each_other(tmp_path: Path) -> None:
+    writer = SharedCalls(tmp_path)
+    for first in range(1, 2_401, 600):
+        writer.produce(("orders", 0, [f"text {offset}" for offset in range(first, first + 600)]))
+    for calls in (writer, SharedCalls(tmp_path)):
+        for first in (1, 9, 10, 99, 998, 999, 1000, 1001, 1999, 2400):
+            records = only(calls.consume(("orders", 0, first)))["records"]
+            assert records == [{"offset": one, "value": f"text {one}"} for one in range(first, 2_401)]
 
 
 def test_bytes_are_bounded_and_a_reader_always_advances(calls: SharedCalls) -> None:

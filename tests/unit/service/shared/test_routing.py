@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from random import Random
 from typing import Any
 
 import msgspec
@@ -113,6 +114,29 @@ def test_a_name_of_which_a_local_creation_is_under_way_is_local(stage: BrokerSta
     assert ask(stage, BROKER, "put_topic", "t0", SHARED)[0] == 201
 
 
+@pytest.mark.parametrize("process", [0, 1, BROKER])
+@pytest.mark.parametrize("queue", ["t0", "c1"])
+def test_a_name_that_gets_dead_letters_is_no_shared_topic(
+    stage: BrokerStage, process: int, queue: str
+) -> None:
+    config = {"type": "queue", "max_deliveries": 1, "dead_letter": "dead"}
+    assert ask(stage, BROKER, "put_topic", queue, config)[0] == 201
+    refused = ask(stage, process, "put_topic", "dead", SHARED)
+    assert code_of(refused) == "topic_exists_incompatible"
+    assert "dead letters" in refused[1]["error"]["message"]
+    assert ask(stage, process, "append", "dead", {**ONE, "config": SHARED})[0] == 409
+    assert not is_shared(stage, "dead")
+    # A name without such a queue, and one whose queue has another one now.
+    assert ask(stage, process, "put_topic", "alive", SHARED)[0] == 201
+    assert ask(stage, BROKER, "put_topic", queue, {"dead_letter": "others"})[0] == 200
+    assert ask(stage, process, "put_topic", "dead", SHARED)[0] == 201
+
+
+def test_a_shard_that_is_away_delays_no_creation_of_a_name_of_another_one(stage: BrokerStage) -> None:
+    stage.cut_off(1 - stage.number_of("t0"))
+    assert ask(stage, BROKER, "put_topic", "t0", SHARED)[0] == 201
+
+
 def test_a_broker_does_not_ask_the_catalog_for_each_append_to_a_local_topic(stage: BrokerStage) -> None:
     assert ask(stage, BROKER, "append", "t0", ONE)[0] == 201
     before = stage.catalog.calls["topics"]
@@ -137,3 +161,25 @@ def test_a_feature_of_local_topics_notices_that_another_node_deleted_the_topic(s
     stage.pass_time(ROW_SECONDS * 1000 + 10)
     assert code_of(ask(stage, 0, "list_cursors", "t0")) == "topic_not_found"
     assert ask(stage, 0, "append", "t0", ONE)[0] == 201
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_name_that_is_created_at_two_brokers_at_once_has_one_kind(seed: int) -> None:
+    rng = Random(seed)
+    stage = BrokerStage(brokers=2)
+    calls: list[tuple[object, RecordedCall]] = []
+    for _ in range(4):
+        kind = rng.choice(("local", "shared"))
+        body = SHARED if kind == "shared" else {}
+        calls.append((kind, start(stage, rng.randrange(4), "put_topic", "t0", body)))
+        # Threads and loops get on by any amount between two requests.
+        for _ in range(rng.randrange(6)):
+            if rng.random() < 0.4:
+                rng.choice(stage.threads).run_one()
+            else:
+                rng.choice(stage.shards).loop.run_turn()
+    stage.settle()
+    answers = [(kind, call.answer[0]) for kind, call in calls]
+    is_local = "t0" in stage.owner("t0").shard.state.topics
+    assert is_local != is_shared(stage, "t0"), answers
+    assert {kind for kind, status in answers if status == 201} == {"local" if is_local else "shared"}

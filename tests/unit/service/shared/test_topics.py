@@ -69,7 +69,7 @@ def test_changes_of_two_brokers_are_both_kept(tmp_path: Path) -> None:
     calls.create("a")
     other.ask("topic_state", "a")
     waiting = other.call("a", {"ttl_ms": 7})
-    other.operations.start("put_topic", waiting, lambda: None, is_local_known=True)
+    other.operations.start("put_topic", waiting, lambda: None)
     calls.ask("put_topic", "a", {"cap_records": 9})
     other.wait_ms(50)
     config = waiting.answer.json["config"]
@@ -122,7 +122,7 @@ def test_requests_during_the_creation_are_for_the_shared_topic(calls: SharedCall
     put = calls.call("a", {"placement": "shared"})
     append = calls.call("a", {"records": [{"data": 1}]})
     for operation, call in (("put_topic", put), ("append", append)):
-        calls.operations.start(operation, call, partial(call.send, b"{}", LOCAL), is_local_known=False)
+        calls.operations.start(operation, call, partial(call.send, b"{}", LOCAL))
     calls.wait_ms(500)
     assert (put.answer.status, append.answer.status) == (201, 200)
 
@@ -478,7 +478,7 @@ def test_a_creation_that_meets_a_configuration_that_cannot_be_read_is_answered(
     calls: SharedCalls, quiet_log: None, operation: str, body: Any
 ) -> None:
     call = calls.call("a", body)
-    calls.operations.start(operation, call, lambda: None, is_local_known=True)
+    calls.operations.start(operation, call, lambda: None)
     while not calls.catalog.calls["topics"]:
         for thread in calls.threads:
             thread.run_one()

@@ -46,6 +46,8 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "protect_cursors": False,
         "order_by": None,
         "paused": False,
+        "retry": None,
+        "fair_by": None,
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.harness.brokers.one_broker import OneBroker
+from tests.harness.shard.one_shard import record
 from tests.harness.stage.shared_stage import EPOCH, SharedStage
 from topicsd.broker.broker import ReadLimits
 from topicsd.broker.frames_v1 import Decoded
@@ -15,10 +16,10 @@ RECORDS = 3000
 DAMAGED = 10
 
 
-def damaged_stage(tail_cache_bytes: int = 0) -> SharedStage:
+def damaged_stage(tail_cache_bytes: int = 0, tag: str | None = None) -> SharedStage:
     stage = SharedStage(OneBroker(read_limits=ReadLimits(tail_cache_bytes=tail_cache_bytes)))
     stage.create("a")
-    stage.append("a", *["x" * 50] * RECORDS)
+    stage.append("a", *[record("x" * 50, tag=tag)] * RECORDS)
     (extent,) = stage.one.topics.extents_from("a", 1, 2)
     stored = stage.one.store.objects[extent.key]
     at = extent.byte_offset + extent.byte_length // RECORDS * (DAMAGED - 1)
@@ -56,6 +57,16 @@ def test_a_damaged_slice_is_decoded_once(tail_cache_bytes: int, decodes: list[st
     assert (detail["first_seq"], detail["last_seq"]) == (DAMAGED, DAMAGED)
     assert [one["$seq"] for one in stage.shared_diff("a")["records"]] == list(range(1, DAMAGED))
     assert decodes == ["a"]
+
+
+def test_a_reader_with_a_filter_learns_of_damage_and_gets_the_records_after_it() -> None:
+    stage = damaged_stage(tag="t")
+    assert [one["$seq"] for one in stage.shared_diff("a", match="t")["records"]] == list(range(1, DAMAGED))
+    assert stage.shared_diff("a", after_seq=DAMAGED, match="t", limit=1)["records"][0]["$seq"] == DAMAGED + 1
+    for match in ("t", "none"):
+        error = stage.shared_diff("a", after_seq=DAMAGED - 1, match=match)["error"]
+        assert (error["code"], error["detail"]["first_seq"]) == ("corrupt_segment", DAMAGED)
+    assert stage.shared_diff("a", after_seq=DAMAGED, match="none")["records"] == []
 
 
 def test_nothing_is_decoded_on_the_loop(decodes: list[str]) -> None:

@@ -53,6 +53,39 @@ def test_a_shared_topic_is_followed_from_any_process(process: int, topic: str) -
     assert (collector.refusals, collector.has_ended) == ([], False)
 
 
+@pytest.mark.parametrize("topic", ["t0", "c1"])
+def test_followers_of_a_broker_that_is_gone_move_to_another_one(topic: str) -> None:
+    stage = BrokerStage(brokers=2)
+    stage.create_shared(topic)
+    stage.append_shared(topic, b"1")
+    collector = Collector(feed_at(stage, 0, topic))
+    stage.settle()
+    stage.links[BROKER].lose()
+    stage.cut_off(BROKER)
+    stage.append_shared(topic, b"2", at=stage.brokers[BROKER + 1])
+    stage.pass_time(300)
+    assert collector.seqs == [1, 2]
+    late = Collector(feed_at(stage, 1, topic))
+    stage.append_shared(topic, b"3", at=stage.brokers[BROKER + 1])
+    stage.pass_time(300)
+    assert (collector.seqs, late.seqs) == ([1, 2, 3], [1, 2, 3])
+    stage.reconnect()
+    stage.append_shared(topic, b"4")
+    stage.pass_time(600)
+    assert (collector.seqs, late.seqs) == ([1, 2, 3, 4], [1, 2, 3, 4])
+    assert (collector.has_ended, late.has_ended) == (False, False)
+
+
+def test_positions_of_a_broker_that_is_gone_are_those_of_another_one() -> None:
+    stage = BrokerStage(brokers=2)
+    stage.create_shared("t0")
+    stage.append_shared("t0", b"1", b"2")
+    stage.cut_off(BROKER)
+    head = heads_at(stage, 0, t0=0)["t0"]
+    assert isinstance(head, TopicHead)
+    assert head.head_seq == 2
+
+
 @ANYWHERE
 def test_a_local_topic_is_followed_from_any_process(process: int, topic: str) -> None:
     stage = BrokerStage()
@@ -77,6 +110,22 @@ def test_followers_end_with_a_shared_topic(process: int, topic: str) -> None:
     stage.delete_shared(topic)
     stage.settle()
     assert (collector.seqs, collector.has_ended) == ([1], True)
+
+
+@ANYWHERE
+def test_followers_notice_a_topic_that_another_broker_made_again_with_the_same_head(
+    process: int, topic: str
+) -> None:
+    stage = BrokerStage()
+    stage.create_shared(topic)
+    stage.append_shared(topic, b"1")
+    collector = Collector(feed_at(stage, process, topic))
+    stage.settle()
+    stage.topics.forget(topic, EPOCH)
+    stage.create_shared(topic, EPOCH + 1)
+    stage.append_shared(topic, b"2", at=stage.other)
+    stage.pass_time(600)
+    assert (collector.seqs, collector.has_ended) == ([1, 1], False)
 
 
 @ANYWHERE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from random import Random
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ MIXED = [
     record(5, tag="b", node="n1", meta={}),
 ]
 
+TAGS = (None, None, None, "x", "xy", "xz", "y")
 REQUESTS: list[dict[str, Any]] = [
     {},
     {"include_tags": True},
@@ -43,6 +45,11 @@ REQUESTS: list[dict[str, Any]] = [
     {"from_ts": 4_000_000_000_000},
     {"after_seq": 151},
     {"limit": 1},
+    {"match": "a", "include_tags": True},
+    {"match": ["tag", "Glob", "quo*"], "limit": 4, "node": "n2"},
+    {"match": ["any", "b", ["tag", "Glob", "?uote*d"]], "after_seq": 70, "limit": 5000},
+    {"match": ["tag", "In", ["b", 'quote"d']], "node": "n1"},
+    {"match": "none", "last": 100},
 ]
 
 
@@ -92,6 +99,45 @@ def test_from_ts_finds_the_record_that_a_local_topic_finds() -> None:
         for shift in (-301, -300, -299, 0, 1):
             local, shared = stage.compare_diff("a", from_ts=ts + shift, limit=2)
             assert shared == local, ts + shift
+
+
+def test_a_filter_gives_the_records_of_a_local_topic_in_any_steps() -> None:
+    stage = SharedStage(max_response_bytes=2000)
+    stage.create("a")
+    random = Random(5)
+    for _ in range(60):
+        stage.append("a", *[record("x" * random.randrange(300), tag=random.choice(TAGS)) for _ in range(9)])
+    for match in ("x", ["tag", "Glob", "x*"], ["tag", "Glob", "*z"], ["any", "y", "xz"], "none"):
+        for limit in (1, 7, 1000):
+            at, is_caught_up, seqs = 0, False, []
+            while not is_caught_up:
+                both = stage.compare_diff("a", after_seq=at, limit=limit, match=match)
+                # The position may be anywhere before the next record.
+                local, shared = (body.partition(b'],"next_from_seq"')[0] for _, body in both)
+                assert shared == local
+                answer = stage.shared_diff("a", after_seq=at, limit=limit, match=match)
+                seqs += [one["$seq"] for one in answer["records"]]
+                at, is_caught_up = answer["next_from_seq"], answer["caught_up"]
+            every = stage.shared_diff("a", limit=1000, match=match)
+            assert seqs[: len(every["records"])] == [one["$seq"] for one in every["records"]]
+            assert bool(seqs) == (match != "none")
+
+
+def test_a_filter_that_selects_little_is_read_in_steps_that_advance() -> None:
+    stage = SharedStage(OneBroker(read_limits=ReadLimits(tail_cache_bytes=0)))
+    stage.create("a")
+    for number in range(10):
+        stage.append(
+            "a", *[record("x" * 200, tag=f"t{one}") for one in range(number * 1000, number * 1000 + 1000)]
+        )
+    at, seqs, steps = 0, [], 0
+    while at < 10_000:
+        answer = stage.shared_diff("a", after_seq=at, match=["tag", "In", ["t17", "t8200", "t9999"]])
+        assert answer["next_from_seq"] > at
+        seqs += [one["$seq"] for one in answer["records"]]
+        at, steps = answer["next_from_seq"], steps + 1
+    assert seqs == [18, 8201, 10_000]
+    assert 2 <= steps < 10
 
 
 def test_evicted_records_are_one_tombstone_and_deleted_ones_are_silent() -> None:

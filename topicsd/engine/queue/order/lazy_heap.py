@@ -65,6 +65,10 @@ class LazyHeap(Generic[T]):
         """Remove and return the lowest entry."""
         return heapq.heappop(self._first())
 
+    def replace_lowest(self, entry: T) -> None:
+        """Replace the lowest entry by a higher one."""
+        heapq.heapreplace(self._first(), entry)
+
     def tidy(self, count: int) -> None:
         """Drop an outdated entry if it is the lowest; at most `count` entries are valid."""
         heap = self._heap

@@ -1,0 +1,1 @@
+"""Single records and uploads of many: what `/v0/topics/:topic/records` takes and returns."""

@@ -1,0 +1,1 @@
+"""Follow topics by names and patterns, also topics that do not exist yet."""
