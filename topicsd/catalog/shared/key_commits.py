@@ -33,7 +33,7 @@ from msgspec.structs import replace
 
 from topicsd.catalog.catalog import CatalogUnavailable
 from topicsd.catalog.engines.key_value import VersionedKey
-from topicsd.catalog.shared.key_topics import KeyTopics, LoadedTopic
+from topicsd.catalog.shared.key_topics import KeyConflict, KeyTopics, LoadedTopic
 from topicsd.catalog.shared.part_changes import (
     KnownPart,
     LastPart,
@@ -124,8 +124,7 @@ def _is_written(tried: dict[int, PartResult], results: list[PartResult]) -> bool
     """Return whether a write without an answer was done: its parts are repeated, with its seqs."""
     committed = [(number, one) for number, one in tried.items() if one.status == "committed"]
     return bool(committed) and all(
-        (results[number].status, results[number].first_seq) == ("repeated", one.first_seq)
-        for number, one in committed
+        results[number] == PartResult("repeated", one.first_seq, one.last_seq) for number, one in committed
     )
 
 
@@ -183,7 +182,12 @@ class KeyCommits:
                 self._drop_silent(topic, run, used_ms)
                 extent = run.extent(key, encoding, max(topics.now_ms(), topic.document.created_ms))
                 tried.update(_up_to(run, results))
-                self._write(topic, run, extent)
+                try:
+                    self._write(topic, run, extent)
+                except KeyConflict:
+                    # It was not done. Another process may have given the seqs to the same numbers.
+                    tried.clear()
+                    raise
                 answers.update(tried)
                 tried.clear()
                 # The commit is done. When it is not finished here, the next one does it: after a conflict it
