@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 from shared.runtime.retries import Retries
 from tests.harness.catalog.fake_key_value import FakeKeyValue, SharedKeys
@@ -122,6 +123,23 @@ def test_a_commit_whose_numbers_another_process_has_committed_first_is_repeated(
         assert results == [[PartResult("repeated", 1, 2)]]
         process.catalog.forget("t", 7)
         process.catalog.create("t", 7, b"{}")
+
+
+def test_a_committed_part_is_not_fenced_while_its_topic_is_deleted() -> None:
+    keys = SharedKeys()
+    process, rival = Process(keys), Process(keys)
+    rival.catalog.create("t", 7, b"{}")
+    assert commit(rival.catalog, "blob").status == "committed"
+    rival.catalog.fence("t", 7, "FENCED")
+    read = process.store.range
+
+    def range_after_forget(*page: Any) -> list[VersionedKey]:
+        process.store.range = read  # type: ignore[method-assign]
+        rival.catalog.forget("t", 7)
+        return read(*page)
+
+    process.store.range = range_after_forget  # type: ignore[method-assign]
+    assert commit(process.catalog, "blob").status == "missing"
 
 
 def test_pauses_after_conflicts_stay_short() -> None:

@@ -56,6 +56,8 @@ from topicsd.catalog.shared.shared_catalog import CONDEMNED_MS, PartResult, Shar
 
 RUN_PARTS: Final = 1000
 """The most parts in one write of the control document: about 60 kB."""
+REFUSALS: Final = ("fenced", "sequence_gap", "producers_full", "condemned")
+"""What a part gets that was not committed before, as far as the documents of its topic say."""
 RECENT_TOPICS: Final = 10_000
 """The topics whose append ids a process remembers."""
 SWEPT_BLOBS: Final = 50
@@ -173,8 +175,8 @@ class KeyCommits:
                     answers.update(tried)
                 tried.clear()
                 results = [answers.get(number, result) for number, result in enumerate(change.results)]
-                if topic is not None and any(each.status == "condemned" for each in results):
-                    # The mark is younger than what was read of the topic.
+                if topic is not None and any(each.status in REFUSALS for each in results):
+                    # The mark of the blob, or the end of the topic, is younger than its control document.
                     topics.check_unchanged(topic)
                 if topic is None or not change.runs:
                     return results
