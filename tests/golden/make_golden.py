@@ -23,9 +23,9 @@ from typing import Any
 from unittest.mock import patch
 
 import msgspec
+from shared.contract.retry_policy import RetryPatch
 
 from shared.contract.reader_options import ReaderOptions
-from shared.contract.retry_policy import RetryPatch
 from shared.contract.route_rule import RouteRule
 from shared.contract.tag_filter import TagFilter
 from tests.harness.machine.faults import ProcessKilled
