@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+import msgspec
+
 from shared.contract.api_keys import ADMIN, ApiKey, ApiKeys
 from shared.contract.endpoints import ROUTER, TOPIC, WATCH_ID, Endpoint, Match, refuse_body, refuse_parameters
 from shared.contract.errors import NOT_IMPLEMENTED, Refusal, in_doubt
@@ -399,6 +401,8 @@ class Dispatch:
             request.idempotency_key,
             request.last_event_id,
         )
+        if request.event_attributes:
+            fields = msgspec.structs.replace(fields, event_attributes=request.event_attributes)
         started = self.handlers.monotonic()
         body = reply.body or request.body
         call = IncomingCall(request.name, request.query, fields, body, started, reply=reply, dispatch=self)
