@@ -258,6 +258,11 @@ class Dispatch:
                 if refusal is not None:
                     call.refuse(refusal)
                     return
+            elif call.fields.origin:
+                refusal = self.origins.refuse_page(endpoint.method, call.fields)
+                if refusal is not None:
+                    call.refuse(refusal)
+                    return
             if call.query:
                 refusal = refuse_parameters(endpoint, call.query)
                 if refusal is not None:
@@ -344,7 +349,12 @@ class Dispatch:
         self.run_at_owner(operation, call)
 
     def refuse_key(self, match: Match, fields: Fields, query: str) -> Refusal | None:
-        """Return the refusal of the request's key, or of its absence, or None."""
+        """Return the refusal of the request's key, or of its absence, or None.
+
+        Without keys, return the refusal of a page of another origin.
+        """
+        if not self.keys.are_required:
+            return self.origins.refuse_page(match.endpoint.method, fields)
         result = self.check_key(match, fields, query)
         return result if isinstance(result, Refusal) else None
 
