@@ -46,6 +46,7 @@ class BoardPublisher:
         slot.queue_topics = state.totals.queue_count
         slot.routes = len(state.routes)
         slot.leases_in_flight = state.totals.leases_in_flight
+        slot.waiting_claims = sum(line.count for line in state.claim_lines.values())
         slot.records_live = state.totals.live_count
         slot.bytes_live = state.totals.live_bytes
         slot.idempotency_keys = state.idempotency_keys.count
@@ -63,6 +64,9 @@ class BoardPublisher:
         slot.reads_total = requests.reads.count + requests.waited_reads.count
         slot.evicted_total = state.totals.evicted_count - self._evicted_before
         slot.tombstones_total = requests.tombstones
+        slot.uploads_total = requests.uploads
+        slot.upload_lines_total = requests.upload_lines
+        slot.upload_records_total = requests.upload_records
         slot.checkpoints_total = shard.checkpoints.count
         slot.checkpoint_has_failed = int(shard.checkpoints.failure is not None)
         slot.damaged_segments = len(state.damaged_segments)

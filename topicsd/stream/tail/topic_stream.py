@@ -87,6 +87,10 @@ class TopicStreams:
         self._on_count_change = on_count_change
         self._streams: dict[TopicStream, None] = {}
 
+    @property
+    def count(self) -> int:
+        return len(self._streams)
+
     def open(
         self,
         request: TopicStreamRequest,
