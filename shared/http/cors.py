@@ -4,6 +4,8 @@ O1  No answer allows credentials: the server has no cookies. A page sends its ke
     as `?token=`, so `*` reveals nothing to a page that has no key.
 O2  The fields depend on the origin alone and not on the endpoint, so a refusal, a stream and an answer that
     another process rendered all have the same ones.
+O3  A browser asks before a page of another origin writes, except for a body of `text/plain`, which it just
+    sends. So that type is refused from another origin without a key: only a key would keep such a page out.
 """
 
 from __future__ import annotations
@@ -11,7 +13,11 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from shared.contract.errors import FORBIDDEN, Refusal
+from shared.http.head import Fields
+
 ANY: Final = "*"
+UNASKED: Final = "text/plain"
 
 VARY: Final = b"vary: origin\r\n"
 EXPOSED: Final = b"access-control-expose-headers: *\r\n"
@@ -69,6 +75,25 @@ class Origins:
         if request.startswith(b"OPTIONS ") and is_allowed(fields):
             return with_fields(_PREFLIGHT_ANSWER, fields + PREFLIGHT)
         return with_fields(answer, fields)
+
+
+def refuse_unasked(fields: Fields, origins: Origins) -> Refusal | None:
+    """Refuse what a browser sends for a page of another origin without a preflight (O3)."""
+    if not fields.origin or not fields.content_type.lower().startswith(UNASKED):
+        return None
+    if fields.authorization is not None or is_same_origin(fields) or origins.allow(fields.origin):
+        return None
+    message = (
+        f"origin: must be this server for {UNASKED}: another origin needs a key; TOPICS_CORS_ORIGINS allows "
+        "origins"
+    )
+    return Refusal(FORBIDDEN, message, {"field": "origin"})
+
+
+def is_same_origin(fields: Fields) -> bool:
+    """Return whether the origin is this server, or absent: non-browser clients send none."""
+    host = (fields.host or b"").decode().lower()
+    return not fields.origin or fields.origin in (f"http://{host}", f"https://{host}")
 
 
 def is_allowed(fields: bytes) -> bool:

@@ -155,6 +155,26 @@ def test_any_origin_is_answered_with_a_star(tmp_path_factory: pytest.TempPathFac
             assert "access-control-allow-credentials" not in answer.fields
 
 
+def test_a_page_of_another_origin_writes_no_text_that_its_browser_sends_unasked(
+    tmp_path_factory: pytest.TempPathFactory, lane: str
+) -> None:
+    """A browser asks no preflight for `text/plain`."""
+    with HttpServer(tmp_path_factory.mktemp("text"), cors_origins=PAGE) as server:
+
+        def write(origin: str, content_type: str, *fields: str) -> int:
+            with server.connect(lane) as client:
+                path = "/v0/topics/texts/records"
+                fields = (f"origin: {origin}", *fields)
+                return client.ask("POST", path, b"hello", *fields, content_type=content_type).status
+
+        assert write(ELSEWHERE, "text/plain;charset=UTF-8") == 403
+        assert write("null", "TEXT/PLAIN") == 403
+        assert write(PAGE, "text/plain") == 201
+        assert write(ELSEWHERE, "text/plain", "authorization: Bearer some-key") == 200
+        with server.connect(lane) as client:
+            assert client.ask("GET", "/v0/topics/texts").json["head_seq"] == 2
+
+
 def test_a_web_socket_without_keys_is_for_the_same_origins(tmp_path_factory: pytest.TempPathFactory) -> None:
     with HttpServer(tmp_path_factory.mktemp("open"), cors_origins=PAGE) as server:
         port = next(port for name, port in server.ports.items() if name != H2)
