@@ -131,6 +131,16 @@ SHARD_METRICS: Final[tuple[ShardMetric, ...]] = (
     counter("topics_reads_total", "Answered reads.", lambda slot: slot.reads_total),
     counter("topics_evictions_total", "Records evicted by a cap or by age.", lambda slot: slot.evicted_total),
     counter(
+        "topics_schema_refused_total",
+        "Writes refused because a record broke the schema of its topic.",
+        lambda slot: slot.schema_refused_total,
+    ),
+    counter(
+        "topics_schema_accepted_total",
+        "Records accepted although they broke the schema of their topic (`schema_mode` `warn`).",
+        lambda slot: slot.schema_accepted_total,
+    ),
+    counter(
         "topics_checkpoints_total",
         "Checkpoints: moves of records from the log into segments.",
         lambda slot: slot.checkpoints_total,

@@ -288,6 +288,10 @@ class Slot:
     merged_segments_total = _Word(431)
     """Small segments that were merged into others."""
 
+    schema_refused_total = _Word(434)
+    """Writes refused because a record broke its topic's schema, and such records that `warn` accepted."""
+    schema_accepted_total = _Word(435)
+
     broker_records_in_total = _Word(440)
     """Records and bytes that a broker took for shared topics and committed, as the next."""
     broker_bytes_in_total = _Word(441)

@@ -63,6 +63,8 @@ class BoardPublisher:
         slot.records_total = requests.appends.count + requests.records_beyond_first
         slot.reads_total = requests.reads.count + requests.waited_reads.count
         slot.evicted_total = state.totals.evicted_count - self._evicted_before
+        slot.schema_refused_total = state.mismatches.refused
+        slot.schema_accepted_total = state.mismatches.accepted
         slot.tombstones_total = requests.tombstones
         slot.uploads_total = requests.uploads
         slot.upload_lines_total = requests.upload_lines

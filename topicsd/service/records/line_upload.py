@@ -417,6 +417,7 @@ def _with_line(refusal: Refusal, batch: bytes, lines_before: int) -> Refusal:
     numbers = [number for number, line in enumerate(batch.split(b"\n"), 1) if line and not line.isspace()]
     line = lines_before + numbers[int(match[1])]
     detail = {**(refusal.detail or {}), "line": line}
+    detail.pop("index", None)
     field = str(detail.pop("field", ""))
     if name := _INDEX.sub("", field, count=1):
         detail["field"] = name
