@@ -137,10 +137,6 @@ _DECLARATIONS: Final[tuple[Endpoint, ...]] = (
     Endpoint("POST", "/v0/keys/:key/rotate", "rotate_key", _words("admin"), is_data=True),
     Endpoint("GET", "/v0/whoami", "whoami", _words(""), is_data=True),
     Endpoint("POST", "/v0/backup-points", "create_backup_point", _words("admin"), is_data=False),
-    Endpoint("POST", "/v0/watch", "create_watch", _words("read"), is_data=True),
-    Endpoint(
-        "GET", "/v0/watch/:wid", "watch", _words("read"), is_data=True, is_stream=True, takes_token=True
-    ),
     Endpoint(
         "GET",
         "/v0/stream",
@@ -149,6 +145,10 @@ _DECLARATIONS: Final[tuple[Endpoint, ...]] = (
         is_data=True,
         is_stream=True,
         takes_token=True,
+    ),
+    Endpoint("POST", "/v0/watch", "create_watch", _words("read"), is_data=True),
+    Endpoint(
+        "GET", "/v0/watch/:wid", "watch", _words("read"), is_data=True, is_stream=True, takes_token=True
     ),
     Endpoint("GET", "/v0/ws", "web_socket", _words(""), is_data=True, takes_token=True, is_upgrade=True),
     Endpoint("GET", "/", "about", _words(""), is_data=False, is_open=True),

@@ -25,9 +25,9 @@ from unittest.mock import patch
 import msgspec
 
 from shared.contract.reader_options import ReaderOptions
-from shared.contract.retry_policy import RetryPatch
 from shared.contract.route_rule import RouteRule
 from shared.contract.tag_filter import TagFilter
+from shared.contract.topic_config import RetryPatch
 from tests.harness.machine.faults import ProcessKilled
 from tests.harness.machine.manual_clock import ManualClock
 from tests.harness.shard.one_shard import OneShard, RecordedReply, record

@@ -121,7 +121,7 @@ class BrokerAccess(Protocol):
         ...
 
     def reserve(self, name: str, broker: int) -> None:
-        """Note that the broker was told that the name is free."""
+        """Note that the broker asked about a name that is free."""
         ...
 
     def find_shared(self, name: str, reply: Callable[[bool | Refusal], object]) -> None:

@@ -38,6 +38,7 @@ def test_the_statuses_are_those_of_the_contract() -> None:
             "topic_moved",
             "topic_sealed",
             "topic_fenced",
+            "key_conflict",
             "not_supported",
         },
         410: {"gone"},
