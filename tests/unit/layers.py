@@ -67,7 +67,8 @@ LAYERS: Final = {
     ),
     "topicsd/engine/upkeep": f"{_ENGINE} topicsd/engine/records topicsd/engine/retention",
     "topicsd/engine/checkpoint": f"{_ENGINE} topicsd/engine/ topicsd/disk",
-    "topicsd/stream": "topicsd/stream/shared topicsd/engine/ topicsd/log shared/",
+    "topicsd/stream": "topicsd/stream/shared topicsd/stream/webhooks topicsd/engine/ topicsd/log shared/",
+    "topicsd/stream/webhooks": "topicsd/stream topicsd/engine/ shared/",
     "topicsd/stream/tail": "topicsd/stream topicsd/engine/ shared/",
     "topicsd/stream/shared": (
         "topicsd/stream topicsd/stream/tail topicsd/broker topicsd/broker/read topicsd/catalog/shared"

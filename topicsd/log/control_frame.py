@@ -205,7 +205,7 @@ class DepartedFrame(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ForwardCreate(msgspec.Struct, frozen=True, array_like=True):
-    """The creation or the change of a route; the frame belongs to the destination.
+    """The creation or the change of a route; the frame belongs to the topic that keeps the route.
 
     A new route begins after `seq` of that incarnation of the source, whose head was `source_head`; an
     existing route keeps its position.
@@ -224,7 +224,8 @@ class ForwardDelete(msgspec.Struct, frozen=True, array_like=True):
 class ForwardCursor(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A route step: the source was read up to `seq`, and `count` copies were made.
 
-    Without `offsets` the copies are Append frames that follow in the same batch. With `offsets` this frame is
+    A step of a webhook has neither offsets nor copies: `count` records were delivered. Otherwise, without
+    `offsets` the copies are Append frames that follow in the same batch. With `offsets` this frame is
     the only entry of the copies in the log: their seqs begin at `first_seq`, their time is that of this
     frame, and their content is already in the log, in the file that begins with the ordinal `file`. `offsets`
     and `sizes` are columns: each pair is a range of consecutive Append frames, each of which is one copy.
