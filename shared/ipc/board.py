@@ -277,6 +277,9 @@ class Slot:
     """Topics that this node must not serve."""
     merged_segments_total = _Word(431)
     """Small segments that were merged into others."""
+    scheduled_queues = _Word(432)
+    """Queues with schedules, and the jobs that schedules added."""
+    scheduled_jobs_total = _Word(433)
 
     broker_records_in_total = _Word(440)
     """Records and bytes that a broker took for shared topics and committed, as the next."""
