@@ -94,6 +94,10 @@ SHARD_METRICS: Final[tuple[ShardMetric, ...]] = (
         lambda slot: slot.leases_in_flight,
     ),
     gauge("topics_queue_waiting_claims", "Claims that wait for a job.", lambda slot: slot.waiting_claims),
+    gauge("topics_scheduled_queues", "Queues with schedules.", lambda slot: slot.scheduled_queues),
+    counter(
+        "topics_scheduled_jobs_total", "Jobs added by schedules.", lambda slot: slot.scheduled_jobs_total
+    ),
     gauge("topics_watch_sessions", "Watch sessions.", lambda slot: slot.watch_sessions),
     gauge(
         "topics_sse_lagging",

@@ -58,6 +58,10 @@ LAYERS: Final = {
         f"{_ENGINE} topicsd/engine/ownership topicsd/engine/records topicsd/engine/retention"
         " topicsd/engine/queue topicsd/engine/schema"
     ),
+    "topicsd/engine/schedules": (
+        f"{_ENGINE} topicsd/engine/queue topicsd/engine/retention topicsd/engine/transfer"
+        " topicsd/engine/write"
+    ),
     "topicsd/engine/transfer": (
         f"{_ENGINE} topicsd/engine/queue topicsd/engine/read topicsd/engine/retention"
     ),

@@ -17,6 +17,7 @@ import msgspec
 
 from shared.contract.reader_options import ReaderOptions
 from shared.contract.route_rule import RouteRule
+from shared.contract.schedule_rule import ScheduleRule
 from shared.contract.tag_filter import TagFilter
 from shared.contract.topic_config import TopicConfig
 from topicsd.log.frame import FrameDamage, FrameType, LogFrame, encode_frame
@@ -122,6 +123,19 @@ class Cursor(msgspec.Struct, frozen=True, array_like=True, gc=False):
     from_seq: int
     set_ms: int
     is_gone: bool
+
+
+class Schedule(msgspec.Struct, frozen=True, array_like=True):
+    """A schedule is put, deleted, or has reached a tick, whose jobs are Append frames in the same batch."""
+
+    name: str
+    reached_ms: int = 0
+    """The newest tick with a job, or when the schedule began: only later ticks get jobs."""
+    last_seq: int = 0
+    """The seq of the newest job; 0 when it has none."""
+    rule: ScheduleRule | None = None
+    """The rule from now on; None if it is unchanged."""
+    is_gone: bool = False
 
 
 class SessionFrame(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -261,6 +275,7 @@ ControlPayload = (
     | LostRangeFrame
     | SessionFrame
     | Cursor
+    | Schedule
     | Lease
     | ForwardCreate
     | ForwardDelete
@@ -282,6 +297,7 @@ _TYPES: dict[type[ControlPayload], FrameType] = {
     LostRangeFrame: FrameType.LOST_RANGE,
     SessionFrame: FrameType.WATCH_SESSION,
     Cursor: FrameType.CURSOR,
+    Schedule: FrameType.SCHEDULE,
     Lease: FrameType.LEASE,
     ForwardCreate: FrameType.FORWARD_CREATE,
     ForwardDelete: FrameType.FORWARD_DELETE,
