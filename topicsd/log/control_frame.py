@@ -20,6 +20,7 @@ from shared.contract.route_rule import RouteRule
 from shared.contract.schedule_rule import ScheduleRule
 from shared.contract.tag_filter import TagFilter
 from shared.contract.topic_config import TopicConfig
+from shared.contract.topic_selection import TopicSelection
 from topicsd.log.frame import FrameDamage, FrameType, LogFrame, encode_frame
 
 
@@ -142,7 +143,7 @@ class SessionFrame(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A watch session of this shard; it belongs to no topic, so the frame's topic id is 0.
 
     A session without topics is deleted. `names`, `from_seqs` and `epochs` are columns: entry i of each
-    belongs to the same topic.
+    belongs to the same topic. With a `topic_filter` they are the topics that existed at its creation.
     """
 
     session: bytes
@@ -160,6 +161,19 @@ class SessionFrame(msgspec.Struct, frozen=True, array_like=True, gc=False):
     with_data: bool = True
     is_strong: bool = False
     match: TagFilter | None = None
+    topic_filter: TagFilter | None = None
+    """Names and patterns of the topics that the session looks for, or None if it has its names only."""
+    within: tuple[str, ...] = ()
+    """Prefixes of names, of which each topic that it finds has one; empty for all names."""
+
+    @property
+    def is_end(self) -> bool:
+        """Return whether the frame is the end of its session."""
+        return not self.names and self.topic_filter is None
+
+    @property
+    def selection(self) -> TopicSelection | None:
+        return None if self.topic_filter is None else TopicSelection(self.topic_filter, self.within)
 
     @property
     def options(self) -> ReaderOptions:

@@ -40,7 +40,6 @@ def test_the_statuses_are_those_of_the_contract() -> None:
             "topic_fenced",
             "key_conflict",
             "not_supported",
-            "key_conflict",
         },
         410: {"gone"},
         413: {"payload_too_large"},
