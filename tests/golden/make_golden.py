@@ -23,7 +23,6 @@ from typing import Any
 from unittest.mock import patch
 
 import msgspec
-from shared.contract.retry_policy import RetryPatch
 
 from shared.contract.reader_options import ReaderOptions
 from shared.contract.route_rule import RouteRule
